@@ -1,0 +1,213 @@
+"""What a job leaves behind as evidence: records that one step writes in the job's folder and ``result`` reads.
+
+::
+
+    job.json                what was asked (Launch), written when the job is submitted
+    hosts/HOST.json         what a node shows before any container starts (HostRecord)
+    ranks/probe-TASK.json   what a rank is in the container, before the payload (ProbeRecord); its log beside it
+    ranks/payload-TASK.json what the payload's own processes had mapped, and how they ended (PayloadRecord)
+    result.json             all of it, judged (see ``result``)
+
+An *identity* tells a file whatever path it is seen under: ``build-id:HEX`` from its GNU build-id note, or
+``sha256:HEX`` of its content where it has none. A *task* is the launcher's number for a rank, which is there even
+where MPI is not.
+"""
+
+from typing import List, NamedTuple, Optional, Set
+
+from deployer.contract import records
+from deployer.contract.plan import HostMpi
+from deployer.contract.records import Fields, Record
+
+LAUNCH = "job"
+HOST = "host"
+PROBE = "probe"
+PAYLOAD = "payload"
+
+#: What a probe was doing when it wrote its record; one that is not DONE did not get further.
+LOADING = "loading the MPI library"
+STARTING = "in MPI_Init or the first MPI_Barrier"
+DONE = "done"
+
+
+class Launch(NamedTuple):
+    """A job as it was submitted. ``provider`` is libfabric's, where the plan names one; ``reason`` is why the variant
+    was chosen; ``created`` is in seconds since the epoch."""
+
+    job: str
+    bundle: str
+    version: str
+    digest: str
+    site: str
+    variant: str
+    reason: str
+    runtime: str
+    nodes: int
+    ranks_per_node: int
+    threads: int
+    time: str
+    command: List[str]
+    mpi: Optional[HostMpi]
+    provider: Optional[str]
+    created: int
+
+    @property
+    def ranks(self) -> int:
+        """The size of the world that was asked for."""
+        return self.nodes * self.ranks_per_node
+
+    def record(self) -> Record:
+        fields = dict(self._asdict())
+        fields["mpi"] = dict(self.mpi._asdict()) if self.mpi else None
+        return records.stamped(LAUNCH, fields)
+
+
+def read_launch(data: bytes, what: str) -> Launch:
+    """Parse job.json; raises UsageError."""
+    fields = records.loads(data, LAUNCH, what)
+    mpi = fields.maybe_child("mpi")
+    return Launch(
+        job=fields.text("job"),
+        bundle=fields.text("bundle"),
+        version=fields.text("version"),
+        digest=fields.text("digest"),
+        site=fields.text("site"),
+        variant=fields.text("variant"),
+        reason=fields.text("reason"),
+        runtime=fields.text("runtime"),
+        nodes=fields.number("nodes"),
+        ranks_per_node=fields.number("ranks_per_node"),
+        threads=fields.number("threads"),
+        time=fields.text("time"),
+        command=fields.texts("command"),
+        mpi=HostMpi.read(mpi) if mpi else None,
+        provider=fields.maybe_text("provider"),
+        created=fields.number("created"),
+    )
+
+
+class HostRecord(NamedTuple):
+    """A node that took part. ``identity`` is that of the plan's MPI library there; None: no such file."""
+
+    host: str
+    identity: Optional[str]
+
+    def record(self) -> Record:
+        return records.stamped(HOST, dict(self._asdict()))
+
+
+def read_host(data: bytes, what: str) -> HostRecord:
+    """Parse a host record; raises UsageError."""
+    fields = records.loads(data, HOST, what)
+    return HostRecord(fields.text("host"), fields.maybe_text("identity"))
+
+
+class MappedLibrary(NamedTuple):
+    """An MPI library that a process has mapped. ``path`` is as the container sees it and proves nothing; ``says`` is
+    the first line of MPI_Get_library_version, None where it was not asked."""
+
+    path: str
+    identity: str
+    says: Optional[str]
+
+    @staticmethod
+    def read(fields: Fields) -> "MappedLibrary":
+        return MappedLibrary(fields.text("path"), fields.text("identity"), fields.maybe_text("says"))
+
+
+class ProbeRecord(NamedTuple):
+    """A rank in the container. ``threads`` is OMP_NUM_THREADS; ``cpus`` is the kernel's list, e.g. ``0-3,8``;
+    ``reason`` says why no library was found; rank, size, provider and thread_level are None before MPI_Init is done."""
+
+    task: int
+    host: str
+    stage: str
+    library: Optional[MappedLibrary]
+    reason: Optional[str]
+    rank: Optional[int]
+    size: Optional[int]
+    provider: Optional[str]
+    thread_level: Optional[str]
+    threads: Optional[int]
+    cpus: str
+
+    def record(self) -> Record:
+        fields = dict(self._asdict())
+        fields["library"] = dict(self.library._asdict()) if self.library else None
+        return records.stamped(PROBE, fields)
+
+
+def read_probe(data: bytes, what: str) -> ProbeRecord:
+    """Parse a probe record; raises UsageError."""
+    fields = records.loads(data, PROBE, what)
+    library = fields.maybe_child("library")
+    return ProbeRecord(
+        task=fields.number("task"),
+        host=fields.text("host"),
+        stage=fields.text("stage"),
+        library=MappedLibrary.read(library) if library else None,
+        reason=fields.maybe_text("reason"),
+        rank=fields.maybe_number("rank"),
+        size=fields.maybe_number("size"),
+        provider=fields.maybe_text("provider"),
+        thread_level=fields.maybe_text("thread_level"),
+        threads=fields.maybe_number("threads"),
+        cpus=fields.text("cpus"),
+    )
+
+
+class PayloadRecord(NamedTuple):
+    """A rank's payload: the MPI libraries that its processes mapped, in the order seen, and how it ended.
+
+    ``exit_code`` and ``signal`` are both None while it runs; ``ended`` is in milliseconds since the epoch, by the
+    node's own clock.
+    """
+
+    task: int
+    host: str
+    libraries: List[MappedLibrary]
+    exit_code: Optional[int]
+    signal: Optional[int]
+    ended: Optional[int]
+
+    def record(self) -> Record:
+        fields = dict(self._asdict())
+        fields["libraries"] = [dict(library._asdict()) for library in self.libraries]
+        return records.stamped(PAYLOAD, fields)
+
+
+def read_payload(data: bytes, what: str) -> PayloadRecord:
+    """Parse a payload record; raises UsageError."""
+    fields = records.loads(data, PAYLOAD, what)
+    return PayloadRecord(
+        task=fields.number("task"),
+        host=fields.text("host"),
+        libraries=[MappedLibrary.read(item) for item in fields.items("libraries")],
+        exit_code=fields.maybe_number("exit_code"),
+        signal=fields.maybe_number("signal"),
+        ended=fields.maybe_number("ended"),
+    )
+
+
+def parse_cpus(text: str) -> Set[int]:
+    """Return the CPUs of a kernel list such as ``0-3,8``; what cannot be read counts as none."""
+    cpus: Set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if first.isdigit() and (last.isdigit() or not dash):
+            cpus.update(range(int(first), int(last if dash else first) + 1))
+    return cpus
+
+
+def render_numbers(numbers: Set[int]) -> str:
+    """Return numbers as the kernel writes lists: ``0-3,8``."""
+    parts = []
+    ordered = sorted(numbers)
+    at = 0
+    while at < len(ordered):
+        end = at
+        while end + 1 < len(ordered) and ordered[end + 1] == ordered[end] + 1:
+            end += 1
+        parts.append(str(ordered[at]) if at == end else "%d-%d" % (ordered[at], ordered[end]))
+        at = end + 1
+    return ",".join(parts)

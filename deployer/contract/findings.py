@@ -1,0 +1,165 @@
+"""Findings: what a rule saw, with a stable code that documents, tests and ``--accept`` rely on.
+
+``RULES`` is the one table of the codes that a job can show. The connected side's ``check`` makes findings of the same
+shape with codes of its own.
+"""
+
+from typing import Any, Dict, List, NamedTuple
+
+from deployer.contract.records import Fields, Record
+
+ERROR = "error"  # the job stops, or counts as failed
+WARNING = "warning"  # the job goes on; a person should know
+NOTE = "note"
+
+
+class Finding(NamedTuple):
+    """``subject`` is what it is about (a host, a rank, a file); ``message`` what was seen; ``remedy`` what to do."""
+
+    code: str
+    severity: str
+    subject: str
+    message: str
+    remedy: str
+
+    def record(self) -> Record:
+        return dict(self._asdict())
+
+    @staticmethod
+    def read(fields: Fields) -> "Finding":
+        return Finding(*(fields.text(name) for name in Finding._fields))
+
+    def __str__(self) -> str:
+        return "%s %s: %s: %s" % (self.severity, self.code, self.subject, self.message)
+
+
+class Rule(NamedTuple):
+    """A code's severity, its message with ``{placeholders}``, and its remedy."""
+
+    severity: str
+    message: str
+    remedy: str
+
+
+RULES: Dict[str, Rule] = {
+    # The host step: what the nodes show before any container starts.
+    "hosts.failed": Rule(
+        ERROR,
+        "the host step ended with exit {exit}: {seen} of {asked} nodes reported",
+        "read the job's log: the site's Python or the shared folder may be missing on a node",
+    ),
+    "hosts.count": Rule(
+        ERROR,
+        "{asked} nodes were asked for, {seen} took part: {hosts}",
+        "read the job's log, and leave out the node that is missing (--exclude in the plan's directives)",
+    ),
+    "mpi.host-missing": Rule(
+        ERROR,
+        "the node has no {library}",
+        "the site's MPI was moved or the node lacks it: capture the site again and make a new plan",
+    ),
+    "mpi.host-differs": Rule(
+        ERROR,
+        "its {library} is {identity}, that of {other} is {expected}",
+        "the nodes have different MPI installations: ask the site, or leave out the odd node",
+    ),
+    # The probe step: what each rank is in the container.
+    "probe.skipped": Rule(
+        WARNING, "the image has no Python, so nothing was proven before the payload", "add python3 to the image"
+    ),
+    "probe.failed": Rule(
+        ERROR,
+        "the probe step ended with exit {exit}",
+        "read the job's log; the last lines of each rank are in ranks/ in the job's folder",
+    ),
+    "probe.silent": Rule(
+        ERROR, "{count} of {asked} ranks left no record", "the container did not start there: read the job's log"
+    ),
+    "probe.unfinished": Rule(
+        ERROR,
+        "it stopped while {stage}: {last}",
+        "read ranks/ in the job's folder; a hang in MPI_Init points to the fabric or to the PMI of the plan's variant",
+    ),
+    "mpi.singletons": Rule(
+        ERROR,
+        "{count} ranks were started and each says that it is rank 0 of 1",
+        "the launcher's PMI and the library do not speak with each other: see the plan's pmi and "
+        "`srun --mpi=list`, and that PMI_* and SLURM_* are passed into the container",
+    ),
+    "mpi.world-size": Rule(
+        ERROR, "the world has {size} ranks, {asked} were asked for", "see the plan's launcher and pmi"
+    ),
+    "mpi.unmapped": Rule(
+        ERROR,
+        "no MPI library was found in the container: {reason}",
+        "the plan's bind or its LD_LIBRARY_PATH does not fit this site: capture the site again and make a new plan",
+    ),
+    "mpi.not-host-library": Rule(
+        ERROR,
+        "it uses {path} ({identity}), not the host's {library} ({expected})",
+        "the image's own library stands before the bound one: a different soname, an RPATH in the "
+        "image, or a bind that is missing. `deployer check` on the laptop names the file",
+    ),
+    "mpi.version": Rule(
+        ERROR,
+        "MPI_Get_library_version says {says!r}, the plan expects {expected!r}",
+        "capture the site again and make a new plan",
+    ),
+    "mpi.provider": Rule(
+        ERROR,
+        "libfabric uses the provider {provider!r}, the plan expects {expected!r}",
+        "the fast network is not used: see that the provider's library and devices are bound",
+    ),
+    "layout.pinning": Rule(
+        WARNING,
+        "{threads} threads have {cpus} CPUs",
+        "see --cpus-per-task and --cpu-bind in job.sh and the site's task plugin",
+    ),
+    "layout.overlap": Rule(
+        WARNING,
+        "ranks {ranks} share CPUs {cpus}",
+        "see --cpus-per-task and --cpu-bind in job.sh and the site's task plugin",
+    ),
+    # The payload: what its own processes had mapped, and how they ended.
+    "payload.mpi-unseen": Rule(
+        WARNING,
+        "no process of the payload mapped an MPI library",
+        "right for a payload without MPI; else the program ended before it could be seen",
+    ),
+    "payload.failed": Rule(ERROR, "{how}", "the traceback or message is in the job's log: `deployer logs JOB`"),
+    "payload.result": Rule(
+        WARNING, "the file that DEPLOYER_RESULT names is no JSON: {reason}", "write one JSON object to it"
+    ),
+    # The job as a whole.
+    "job.unfinished": Rule(
+        ERROR,
+        "the job was ended before it could write its result",
+        "time limit, node failure or cancel: see `deployer status` and the end of the job's log",
+    ),
+    "job.time-limit": Rule(
+        ERROR,
+        "the time limit of {limit} was reached",
+        "give more time (--time), or let the payload write checkpoints when it gets SIGTERM",
+    ),
+    "job.stopped": Rule(
+        ERROR,
+        "the job was asked to stop (SIG{signal}) after {seconds} s",
+        "cancelled by its owner or by the site: see `deployer status`",
+    ),
+    "job.module": Rule(
+        ERROR,
+        "`module load {module}` failed on the node",
+        "see `module avail`; capture the site again and make a new plan where the name has changed",
+    ),
+}
+
+
+def finding(code: str, subject: str, **values: Any) -> Finding:
+    """Return the finding of rule ``code`` about ``subject``; ``values`` fill the placeholders of its message."""
+    rule = RULES[code]
+    return Finding(code, rule.severity, subject, rule.message.format(**values), rule.remedy)
+
+
+def errors(found: List[Finding]) -> List[Finding]:
+    """Return the findings that make a job stop or fail."""
+    return [item for item in found if item.severity == ERROR]

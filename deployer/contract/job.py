@@ -1,0 +1,42 @@
+"""A job as its definition names it: the command, and the numbers that hold unless the user gives others."""
+
+import re
+from typing import List, NamedTuple
+
+from deployer.contract.errors import UsageError
+from deployer.contract.records import Fields, Record
+
+_TIME = re.compile(r"^(?:(\d+)-)?(\d{1,3}):([0-5]\d):([0-5]\d)$")
+
+
+class Job(NamedTuple):
+    """``command`` runs in the container, once a rank; ``time`` is Slurm's [D-]HH:MM:SS."""
+
+    name: str
+    command: List[str]
+    nodes: int
+    ranks_per_node: int
+    threads: int
+    time: str
+
+    def record(self) -> Record:
+        """Return the job as a JSON object."""
+        return dict(self._asdict())
+
+    @staticmethod
+    def read(fields: Fields) -> "Job":
+        return Job(
+            fields.text("name"),
+            fields.texts("command"),
+            fields.number("nodes"),
+            fields.number("ranks_per_node"),
+            fields.number("threads"),
+            fields.text("time"),
+        )
+
+
+def check_time(text: str) -> str:
+    """Return ``text`` when it is a time limit as Slurm takes it ([D-]HH:MM:SS); raises UsageError."""
+    if not _TIME.match(text):
+        raise UsageError("time limit %r is not [D-]HH:MM:SS" % text, 'for instance "00:30:00"')
+    return text

@@ -1,0 +1,167 @@
+"""bundle.json: what a bundle is, what flatten changed, and one segment table over the whole file from byte 0."""
+
+import re
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Type
+
+from deployer.contract import records
+from deployer.contract.errors import DeployerError, IntegrityError, UsageError
+from deployer.contract.job import Job
+from deployer.contract.records import Fields, Record
+
+SCHEMA = "bundle"
+
+# Both become parts of file names and are shown on terminals: what a definition allows, and nothing else.
+_NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*\Z")
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+_MAX_TEXT = 100
+
+# Kinds of segments. Everything in the file is one of these.
+HEADER = "header"  # the 512-byte tar header of a member (a long name never needs more: see tarformat)
+DATA = "data"  # a member's content, or a part of it
+FRAME = "frame"  # one independently compressed piece of the layer
+PADDING = "padding"  # zeros up to the next 512
+KINDS = (HEADER, DATA, FRAME, PADDING)
+
+#: A frame is decompressed in memory, to at most this many bytes; no writer makes a larger one (connected/layer.py).
+MAX_RAW = 16 * 1024 * 1024
+
+
+class Segment(NamedTuple):
+    """``size`` bytes at ``offset`` whose SHA-256 is ``sha256``.
+
+    A frame has ``raw``, its size when decompressed, and ``holds``, one of ``tarformat.HOLDINGS``; others have neither.
+    """
+
+    kind: str
+    offset: int
+    size: int
+    sha256: str
+    raw: Optional[int] = None
+    holds: Optional[str] = None
+
+    def record(self) -> Record:
+        fields = dict(self._asdict())
+        if self.raw is None:
+            del fields["raw"], fields["holds"]
+        return fields
+
+    @staticmethod
+    def read(fields: Fields) -> "Segment":
+        return Segment(
+            fields.text("kind"),
+            fields.number("offset"),
+            fields.number("size"),
+            fields.text("sha256"),
+            fields.maybe_number("raw"),
+            fields.maybe_text("holds"),
+        )
+
+
+class Member(NamedTuple):
+    """A member of the bundle's tar, in the order of the file."""
+
+    name: str
+    size: int
+    mode: int
+
+    def record(self) -> Record:
+        return dict(self._asdict())
+
+    @staticmethod
+    def read(fields: Fields) -> "Member":
+        return Member(fields.text("name"), fields.number("size"), fields.number("mode"))
+
+
+class Image(NamedTuple):
+    """What the image's configuration says a process in it starts with, and where it was found to have a Python."""
+
+    config_digest: str
+    layer_digest: str
+    architecture: str
+    env: List[str]
+    workdir: str
+    entrypoint: List[str]
+    cmd: List[str]
+    python: Optional[str]
+    raw_size: int
+    entries: int
+
+    def record(self) -> Record:
+        return dict(self._asdict())
+
+    @staticmethod
+    def read(fields: Fields) -> "Image":
+        return Image(
+            fields.text("config_digest"),
+            fields.text("layer_digest"),
+            fields.text("architecture"),
+            fields.texts("env"),
+            fields.text("workdir"),
+            fields.texts("entrypoint"),
+            fields.texts("cmd"),
+            fields.maybe_text("python"),
+            fields.number("raw_size"),
+            fields.number("entries"),
+        )
+
+
+class Manifest(NamedTuple):
+    """The whole of bundle.json. ``codec`` names codec, its library's version and level; ``changes`` counts what
+    flatten changed to reach the normal form; ``tools`` are the versions that the bytes depend on."""
+
+    name: str
+    version: str
+    codec: Dict[str, Any]
+    tools: Dict[str, str]
+    image: Image
+    changes: Dict[str, int]
+    jobs: List[Job]
+    members: List[Member]
+    segments: List[Segment]
+
+    def record(self) -> Record:
+        """Return the manifest as a JSON record."""
+        fields = dict(self._asdict())
+        fields["image"] = self.image.record()
+        fields["jobs"] = _records(self.jobs)
+        fields["members"] = _records(self.members)
+        fields["segments"] = _records(self.segments)
+        return records.stamped(SCHEMA, fields)
+
+    def job(self, name: Optional[str]) -> Optional[Job]:
+        """Return the job of that name, the first where no name is given, or None."""
+        for job in self.jobs:
+            if name is None or job.name == name:
+                return job
+        return None
+
+
+def _records(items: Iterable[Any]) -> List[Record]:
+    return [item.record() for item in items]
+
+
+def check_label(name: str, version: str, error: Type[DeployerError] = UsageError) -> None:
+    """Raise ``error`` unless a bundle can be called ``name`` and ``version``."""
+    if not (_NAME.match(name) and _VERSION.match(version) and max(len(name), len(version)) <= _MAX_TEXT):
+        hint = "a name is like digits-horovod, a version like 1.0.0; 100 characters at most"
+        raise error("a bundle cannot be called %r in version %r" % (name, version), hint)
+
+
+def read(data: bytes, what: str) -> Manifest:
+    """Parse bundle.json. Raises IntegrityError for anything malformed, UsageError for a newer format."""
+    fields = records.loads(data, SCHEMA, what, IntegrityError)
+    codec = fields.child("codec")
+    codec.text("name")
+    name, version = fields.text("name"), fields.text("version")
+    check_label(name, version, IntegrityError)
+    return Manifest(
+        name=name,
+        version=version,
+        codec=codec.record,
+        tools=fields.mapping("tools"),
+        image=Image.read(fields.child("image")),
+        changes={name: fields.child("changes").number(name) for name in fields.child("changes").record},
+        jobs=[Job.read(item) for item in fields.items("jobs")],
+        members=[Member.read(item) for item in fields.items("members")],
+        segments=[Segment.read(item) for item in fields.items("segments")],
+    )

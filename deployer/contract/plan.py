@@ -1,0 +1,152 @@
+"""The plan: a site profile and a bundle resolved on the connected side, so that the site has nothing to guess.
+
+It names the exact binds and environment, and a closed table of variants (runtime, staging, launcher) from which
+``choose.choose`` takes one by nodes and by what the site shows. Site facts may veto a variant, never invent one.
+"""
+
+from typing import Dict, List, NamedTuple, Optional
+
+from deployer.contract import records
+from deployer.contract.records import Fields, Record
+
+SCHEMA = "plan"
+
+#: Where the container sees what the bundle carries beside the image.
+APP = "/deployer/app"
+WHEELS = "/deployer/wheels"
+TOOL = "/deployer/deployer.pyz"
+JOB = "/deployer/job"
+
+#: Mount points that every image gets when it is flattened; files and folders apart, since a bind needs its like.
+#: /data and /scratch are for ``--bind`` by users: the image is read-only, so a bind's target must exist in it.
+MOUNT_FOLDERS = (APP, WHEELS, JOB, "/data", "/scratch", "/mnt")
+MOUNT_FILES = (TOOL,)
+
+
+class Bind(NamedTuple):
+    """A bind mount SRC:DST, and why it is there."""
+
+    source: str
+    target: str
+    why: str
+
+    @staticmethod
+    def read(fields: Fields) -> "Bind":
+        return Bind(fields.text("source"), fields.text("target"), fields.text("why"))
+
+
+class NodeShape(NamedTuple):
+    """What one node of the partition offers: cores are physical, memory is what a job may use, in MiB."""
+
+    sockets: int
+    cores: int
+    threads_per_core: int
+    memory_mb: int
+
+    @staticmethod
+    def read(fields: Fields) -> "NodeShape":
+        return NodeShape(*(fields.number(name) for name in NodeShape._fields))
+
+
+class HostMpi(NamedTuple):
+    """The site's MPI that takes the place of the image's.
+
+    ``library`` is the absolute path of the file with the ABI's soname on the host, and in the container too: binds
+    are on the same path. ``says`` is what MPI_Get_library_version must begin with.
+    """
+
+    family: str
+    version: str
+    prefix: str
+    library: str
+    says: str
+
+    @staticmethod
+    def read(fields: Fields) -> "HostMpi":
+        return HostMpi(*(fields.text(name) for name in HostMpi._fields))
+
+
+class Variant(NamedTuple):
+    """One way to start the job: runtime, staging, launcher and PMI, and the most nodes it is meant for.
+
+    With ``join`` the ranks of a node share one container's namespaces: MPICH's own shared memory needs it.
+    """
+
+    name: str
+    runtime: str
+    staging: str
+    launcher: str
+    pmi: str
+    max_nodes: Optional[int]
+    join: bool = False
+
+    @staticmethod
+    def read(fields: Fields) -> "Variant":
+        texts = [fields.text(name) for name in Variant._fields[:5]]
+        return Variant(
+            texts[0],
+            texts[1],
+            texts[2],
+            texts[3],
+            texts[4],
+            fields.maybe_number("max_nodes"),
+            fields.record.get("join") is True,
+        )
+
+
+class Plan(NamedTuple):
+    """All that the site needs to know to run a bundle there; see the module's text for the idea.
+
+    ``environment`` is set in the container after the image's own; ``pass_environment`` are the only names (globs)
+    that come in from the host. ``directives`` are extra ``#SBATCH`` words. ``mpi`` is None where the image's own MPI
+    is meant to be used. ``workspace`` may hold ``~``, which the site expands. ``python`` are the site's Pythons in
+    order of preference.
+    """
+
+    site: str
+    partition: str
+    profile_digest: str
+    bundle: str
+    workspace: str
+    python: List[str]
+    node: NodeShape
+    scheduler: str
+    directives: List[str]
+    modules: List[str]
+    mpi: Optional[HostMpi]
+    binds: List[Bind]
+    environment: Dict[str, str]
+    pass_environment: List[str]
+    variants: List[Variant]
+
+    def record(self) -> Record:
+        """Return the plan as a JSON record."""
+        fields = dict(self._asdict())
+        fields["node"] = dict(self.node._asdict())
+        fields["mpi"] = dict(self.mpi._asdict()) if self.mpi else None
+        fields["binds"] = [dict(bind._asdict()) for bind in self.binds]
+        fields["variants"] = [dict(variant._asdict()) for variant in self.variants]
+        return records.stamped(SCHEMA, fields)
+
+
+def read(data: bytes, what: str) -> Plan:
+    """Parse a plan; ``what`` names it in errors. Raises UsageError."""
+    fields = records.loads(data, SCHEMA, what)
+    mpi = fields.maybe_child("mpi")
+    return Plan(
+        site=fields.text("site"),
+        partition=fields.text("partition"),
+        profile_digest=fields.text("profile_digest"),
+        bundle=fields.text("bundle"),
+        workspace=fields.text("workspace"),
+        python=fields.texts("python"),
+        node=NodeShape.read(fields.child("node")),
+        scheduler=fields.text("scheduler"),
+        directives=fields.texts("directives"),
+        modules=fields.texts("modules"),
+        mpi=HostMpi.read(mpi) if mpi else None,
+        binds=[Bind.read(item) for item in fields.items("binds")],
+        environment=fields.mapping("environment"),
+        pass_environment=fields.texts("pass_environment"),
+        variants=[Variant.read(item) for item in fields.items("variants")],
+    )

@@ -1,0 +1,146 @@
+"""Records as JSON: one canonical form, and readers that say which field is wrong.
+
+Every record carries ``schema`` (what it is), ``format`` (its version) and ``min_reader`` (the oldest format version
+whose reader understands it). Unknown fields are skipped, so that a newer writer can add; what an old reader must not
+skip raises ``min_reader``.
+"""
+
+import json
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar
+
+from deployer.contract.errors import DeployerError, UsageError
+
+FORMAT = 1
+
+_MAX_DIGITS = 20  # of any number in a record: all are counts, sizes, offsets and times
+
+Record = Dict[str, Any]
+_T = TypeVar("_T")
+
+
+def dumps(record: Any) -> bytes:
+    """Return the canonical bytes of a record: sorted keys, no white space, ASCII, one newline at the end."""
+    return (json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=True) + "\n").encode("ascii")
+
+
+def pretty(record: Any) -> str:
+    """Return a record for people: indented, keys in their own order."""
+    return json.dumps(record, indent=2) + "\n"
+
+
+def stamped(schema: str, record: Mapping[str, Any]) -> Record:
+    """Return ``record`` with the three fields that every record starts with."""
+    whole: Record = {"schema": "deployer." + schema, "format": FORMAT, "min_reader": FORMAT}
+    whole.update(record)
+    return whole
+
+
+def loads(data: bytes, schema: str, what: str, error: Type[DeployerError] = UsageError) -> "Fields":
+    """Parse a stamped record; ``what`` names it in errors, e.g. "the plan for lab".
+
+    Raises ``error`` for anything that is no record of this schema, and UsageError with a hint for one that needs a
+    newer reader.
+    """
+    try:
+        record = json.loads(data.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_int=_bounded)
+    except (ValueError, RecursionError) as reason:
+        raise error("%s is not valid JSON: %s" % (what, reason)) from reason
+    fields = Fields(record, what, error)
+    if fields.text("schema") != "deployer." + schema:
+        raise error("%s is a %r record, not deployer.%s" % (what, record["schema"], schema))
+    if fields.number("min_reader") > FORMAT:
+        raise UsageError(
+            "%s has format %d and needs a reader of format %d; this is %d"
+            % (what, fields.number("format"), record["min_reader"], FORMAT),
+            "use a newer deployer, the one that wrote it for instance",
+        )
+    return fields
+
+
+class Fields(object):
+    """Typed access to a JSON object; a missing or mistyped field raises an error that names it by its path."""
+
+    def __init__(self, record: Any, what: str, error: Type[DeployerError] = UsageError) -> None:
+        if not isinstance(record, dict):
+            raise error("%s is not a JSON object" % what)
+        self.record: Record = record
+        self.what = what
+        self.error = error
+
+    def _get(self, name: str, kind: Type[_T]) -> _T:
+        value = self.record.get(name)
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            state = "is missing" if name not in self.record else "is not of type " + kind.__name__
+            raise self.error("%s: field %r %s" % (self.what, name, state))
+        return value
+
+    def text(self, name: str) -> str:
+        """Return a string field."""
+        return self._get(name, str)
+
+    def maybe_text(self, name: str) -> Optional[str]:
+        """Return a string field, or None where it is null or absent."""
+        return None if self.record.get(name) is None else self.text(name)
+
+    def number(self, name: str) -> int:
+        """Return a non-negative integer field."""
+        value = self._get(name, int)
+        if value < 0:
+            raise self.error("%s: field %r is negative" % (self.what, name))
+        return value
+
+    def maybe_number(self, name: str) -> Optional[int]:
+        """Return a non-negative integer field, or None where it is null or absent."""
+        return None if self.record.get(name) is None else self.number(name)
+
+    def flag(self, name: str) -> bool:
+        """Return a field that is true or false."""
+        return self._get(name, bool)
+
+    def texts(self, name: str) -> List[str]:
+        """Return a list of strings."""
+        values = self._get(name, list)
+        if not all(isinstance(value, str) for value in values):
+            raise self.error("%s: field %r is not a list of strings" % (self.what, name))
+        return list(values)
+
+    def mapping(self, name: str) -> Dict[str, str]:
+        """Return an object whose values are strings."""
+        values = self._get(name, dict)
+        if not all(isinstance(value, str) for value in values.values()):
+            raise self.error("%s: field %r has a value that is no string" % (self.what, name))
+        return dict(values)
+
+    def items(self, name: str) -> List["Fields"]:
+        """Return a list of objects."""
+        return [
+            Fields(item, "%s, %s[%d]" % (self.what, name, index), self.error)
+            for index, item in enumerate(self._get(name, list))
+        ]
+
+    def child(self, name: str) -> "Fields":
+        """Return a nested object."""
+        return Fields(self._get(name, dict), "%s, %s" % (self.what, name), self.error)
+
+    def maybe_child(self, name: str) -> Optional["Fields"]:
+        """Return a nested object, or None where it is null or absent."""
+        return None if self.record.get(name) is None else self.child(name)
+
+    def children(self, name: str) -> Dict[str, "Fields"]:
+        """Return an object of objects."""
+        values = self._get(name, dict)
+        return {key: Fields(value, "%s, %s.%s" % (self.what, name, key), self.error) for key, value in values.items()}
+
+
+def _bounded(digits: str) -> int:
+    # Older Pythons take time that grows with the square of the digits: a short file could keep one busy for hours.
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError("a number has %d digits" % len(digits))
+    return int(digits)
+
+
+def _no_duplicates(pairs: List[Tuple[str, Any]]) -> Record:
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return record

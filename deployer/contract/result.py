@@ -1,0 +1,374 @@
+"""result.json: what was asked, what each rank proved, what is wrong with it, and the payload's own words.
+
+Pure: records in, record out. ``site.result`` reads them from the job's folder.
+"""
+
+import signal as signals
+import time
+from collections import OrderedDict
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+
+from deployer.contract import evidence, records
+from deployer.contract.errors import Refused
+from deployer.contract.evidence import HostRecord, Launch, MappedLibrary, PayloadRecord, ProbeRecord
+from deployer.contract.findings import Finding, errors, finding
+from deployer.contract.records import Record
+
+SCHEMA = "result"
+
+#: The subject of findings about the job as a whole.
+JOB = "job"
+
+#: The steps of a job, in the order of the script.
+HOSTS = "hosts"
+PROBED = "probe"
+PAYLOAD = "payload"
+STEPS = (HOSTS, PROBED, PAYLOAD)
+
+REFUSED = Refused.exit_code
+
+
+class Outcome(NamedTuple):
+    """How a step ended: srun's exit code, the signal that the script got meanwhile (a name such as TERM, or None),
+    and when; ``started`` and ``ended`` are seconds since the epoch of the job, not of the step."""
+
+    step: str
+    exit_code: int
+    signal: Optional[str]
+    job_id: str
+    started: int
+    ended: int
+    module: Optional[str] = None  # the environment module that could not be loaded
+
+
+class Evidence(NamedTuple):
+    """All that a job's folder holds: ``logs`` are the last lines of a rank's probe, by task; ``payload`` is the JSON
+    that the training wrote, or None; ``payload_error`` says why it could not be read."""
+
+    hosts: List[HostRecord]
+    probes: List[ProbeRecord]
+    payloads: List[PayloadRecord]
+    logs: Mapping[int, str]
+    payload: Any
+    payload_error: Optional[str]
+
+
+class Verdict(NamedTuple):
+    """The result record, and the exit code that the script shall go on (0) or end with."""
+
+    record: Record
+    exit_code: int
+
+
+def assemble(launch: Launch, found: Evidence, outcome: Outcome) -> Verdict:
+    """Judge a job after ``outcome.step``.
+
+    After the payload, ``exit_code`` is that of the rank that failed first; where the payload itself ended well but the
+    evidence has an error it is 3. After an earlier step that found nothing wrong it is None in the record, which then
+    says ``job.unfinished``: it stays there if the job is killed before it can write its end.
+    """
+    findings = judge(launch, found, outcome)
+    wrong = errors(findings)
+    exit_code: Optional[int] = None
+    if outcome.step == PAYLOAD:
+        exit_code = payload_exit(found.payloads, outcome) or (REFUSED if wrong else 0)
+    elif wrong:
+        exit_code = 128 + signals.SIGTERM if outcome.signal else REFUSED
+    else:
+        findings.append(finding("job.unfinished", JOB))
+    sizes = sorted({probe.size for probe in found.probes if probe.size is not None})
+    record = records.stamped(
+        SCHEMA,
+        OrderedDict(
+            [
+                ("bundle", launch.bundle),
+                ("version", launch.version),
+                ("digest", launch.digest),
+                ("site", launch.site),
+                ("job", launch.job),
+                ("job_id", outcome.job_id),
+                ("runtime", launch.runtime),
+                ("variant", launch.variant),
+                ("world_size", sizes[0] if sizes else None),
+                ("exit_code", exit_code),
+                ("started", _utc(outcome.started)),
+                ("seconds", max(0, outcome.ended - outcome.started)),
+                ("findings", [item.record() for item in findings]),
+                ("ranks", _ranks(launch, found)),
+                ("payload", found.payload),
+            ]
+        ),
+    )
+    return Verdict(record, exit_code or 0)
+
+
+def payload_exit(payloads: Sequence[PayloadRecord], outcome: Outcome) -> int:
+    """Return the exit code of the rank that failed first, as a shell would say it.
+
+    srun's own code is the highest of all tasks, so a rank that it ended by a signal hides the one that raised.
+    """
+    first = first_failed(payloads)
+    if first is not None and outcome.exit_code != 0:
+        return first.exit_code or 128 + (first.signal or 0)
+    if outcome.exit_code == 0 and outcome.signal is not None:
+        return 128 + signals.SIGTERM  # it was stopped, though it said goodbye politely
+    return outcome.exit_code
+
+
+def first_failed(payloads: Sequence[PayloadRecord]) -> Optional[PayloadRecord]:
+    """Return the record of the rank that failed first; one that exited by itself before any that a signal ended."""
+    failed = [item for item in payloads if item.exit_code or item.signal]
+    return min(failed, key=lambda item: (item.signal is not None, item.ended or 0, item.task)) if failed else None
+
+
+def judge(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
+    """Return what is wrong, the first cause first; later steps are only judged when the job got there."""
+    findings: List[Finding] = []
+    if outcome.module is not None:
+        return [finding("job.module", JOB, module=outcome.module)]
+    findings += _stopped(launch, outcome)
+    findings += _hosts(launch, found, outcome)
+    if outcome.step in (PROBED, PAYLOAD):
+        findings += _probe(launch, found, outcome)
+    if outcome.step == PAYLOAD:
+        findings += _payload(launch, found, outcome)
+    return findings
+
+
+def _stopped(launch: Launch, outcome: Outcome) -> List[Finding]:
+    if outcome.signal is None:
+        return []
+    passed = outcome.ended - outcome.started
+    limit = _seconds(launch.time)
+    # The job's clock starts a little before the script's.
+    if passed >= limit - 5:
+        return [finding("job.time-limit", JOB, limit=launch.time)]
+    return [finding("job.stopped", JOB, signal=outcome.signal, seconds=passed)]
+
+
+def _hosts(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
+    names = [item.host for item in found.hosts]
+    if outcome.step == HOSTS and outcome.exit_code != 0:
+        return [finding("hosts.failed", JOB, exit=outcome.exit_code, seen=len(names), asked=launch.nodes)]
+    findings = []
+    if len(names) != launch.nodes:
+        findings.append(
+            finding("hosts.count", JOB, asked=launch.nodes, seen=len(names), hosts=", ".join(sorted(names)) or "none")
+        )
+    if launch.mpi:
+        first: Optional[HostRecord] = None
+        for item in sorted(found.hosts):
+            if item.identity is None:
+                findings.append(finding("mpi.host-missing", item.host, library=launch.mpi.library))
+            elif first is None:
+                first = item
+            elif item.identity != first.identity:
+                findings.append(
+                    finding(
+                        "mpi.host-differs",
+                        item.host,
+                        library=launch.mpi.library,
+                        identity=item.identity,
+                        other=first.host,
+                        expected=first.identity,
+                    )
+                )
+    return findings
+
+
+def _probe(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
+    if not found.probes and outcome.step == PAYLOAD:
+        return [finding("probe.skipped", JOB)]
+    by_rank = _ByRank()
+    if len(found.probes) != launch.ranks:
+        by_rank.alone("probe.silent", JOB, count=launch.ranks - len(found.probes), asked=launch.ranks)
+    for probe in found.probes:
+        _judge_probe(launch, found, probe, by_rank)
+    sizes = {probe.size for probe in found.probes if probe.size is not None}
+    if sizes == {1} and launch.ranks > 1:
+        by_rank.alone("mpi.singletons", JOB, count=len(found.probes))
+    elif sizes and sizes != {launch.ranks}:
+        by_rank.alone("mpi.world-size", JOB, size=" or ".join(map(str, sorted(sizes))), asked=launch.ranks)
+    findings = by_rank.findings() + _overlaps(found.probes)
+    if outcome.step == PROBED and outcome.exit_code != 0 and not errors(findings):
+        findings.append(finding("probe.failed", JOB, exit=outcome.exit_code))
+    return findings
+
+
+def _judge_probe(launch: Launch, found: Evidence, probe: ProbeRecord, by_rank: "_ByRank") -> None:
+    """Note what is wrong with one rank in the container."""
+    if probe.stage != evidence.DONE:
+        by_rank.add(probe.task, "probe.unfinished", stage=probe.stage, last=found.logs.get(probe.task, "no output"))
+    if probe.library is None:
+        if launch.mpi and probe.reason is not None:
+            by_rank.add(probe.task, "mpi.unmapped", reason=probe.reason)
+    elif not _judge_library(launch, found, probe.task, probe.host, probe.library, by_rank):
+        says = probe.library.says
+        if launch.mpi and says is not None and not says.startswith(launch.mpi.says):
+            by_rank.add(probe.task, "mpi.version", says=says, expected=launch.mpi.says)
+    # "tcp;ofi_rxm" is tcp with a layer over it.
+    if launch.provider and probe.provider and probe.provider.split(";")[0] != launch.provider.split(";")[0]:
+        by_rank.add(probe.task, "mpi.provider", provider=probe.provider, expected=launch.provider)
+    cpus = len(evidence.parse_cpus(probe.cpus))
+    if cpus < launch.threads:
+        by_rank.add(probe.task, "layout.pinning", threads=launch.threads, cpus=cpus)
+
+
+def _overlaps(probes: Sequence[ProbeRecord]) -> List[Finding]:
+    findings = []
+    for host in sorted({probe.host for probe in probes}):
+        users: Dict[int, Set[int]] = {}
+        for probe in probes:
+            if probe.host == host:
+                for cpu in evidence.parse_cpus(probe.cpus):
+                    users.setdefault(cpu, set()).add(probe.task)
+        shared = {cpu for cpu, tasks in users.items() if len(tasks) > 1}
+        if shared:
+            tasks = set().union(*(users[cpu] for cpu in shared))
+            findings.append(
+                finding(
+                    "layout.overlap", host, ranks=evidence.render_numbers(tasks), cpus=evidence.render_numbers(shared)
+                )
+            )
+    return findings
+
+
+def _payload(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
+    by_rank = _ByRank()
+    expected = launch.mpi is not None or any(probe.library for probe in found.probes)
+    for item in found.payloads:
+        for library in item.libraries:
+            _judge_library(launch, found, item.task, item.host, library, by_rank)
+        if expected and not item.libraries and outcome.exit_code == 0:
+            by_rank.add(item.task, "payload.mpi-unseen")
+    findings = by_rank.findings()
+    if outcome.exit_code != 0 and outcome.signal is None:
+        first = first_failed(found.payloads)
+        findings.append(finding("payload.failed", JOB, how=_how(first, outcome)))
+    if found.payload_error is not None:
+        findings.append(finding("payload.result", JOB, reason=found.payload_error))
+    return findings
+
+
+def _how(first: Optional[PayloadRecord], outcome: Outcome) -> str:
+    if first is None:
+        return "the launcher ended with exit %d and no rank says why" % outcome.exit_code
+    who = "rank %d on %s " % (first.task, first.host)
+    if first.signal is None:
+        return who + "ended first, with exit %d" % (first.exit_code or 0)
+    return who + "was ended by " + signal_name(first.signal)
+
+
+def signal_name(number: int) -> str:
+    """Return SIGTERM for 15 and so on."""
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return "signal %d" % number
+
+
+def _judge_library(
+    launch: Launch, found: Evidence, task: int, host: str, library: MappedLibrary, by_rank: "_ByRank"
+) -> bool:
+    """Note where ``library`` is not the host's; return whether it was noted."""
+    expected = _host_identity(found, host)
+    if launch.mpi is None or expected is None or library.identity == expected:
+        return False
+    by_rank.add(
+        task,
+        "mpi.not-host-library",
+        path=library.path,
+        identity=library.identity,
+        library=launch.mpi.library,
+        expected=expected,
+    )
+    return True
+
+
+def _host_identity(found: Evidence, host: str) -> Optional[str]:
+    for item in found.hosts:
+        if item.host == host:
+            return item.identity
+    return None
+
+
+def _ranks(launch: Launch, found: Evidence) -> List[Record]:
+    """Return what is known of each rank, the payload's own evidence before the probe's."""
+    probes = {item.task: item for item in found.probes}
+    payloads = {item.task: item for item in found.payloads}
+    # The library says its provider on one rank only, for a world that cannot have two.
+    provider = next((item.provider for item in found.probes if item.provider), None)
+    ranks: List[Record] = []
+    for task in sorted(set(probes) | set(payloads)):
+        probe, payload = probes.get(task), payloads.get(task)
+        host = probe.host if probe else payloads[task].host
+        expected = _host_identity(found, host)
+        library = _telling(payload.libraries, expected) if payload and payload.libraries else None
+        seen_in = "payload" if library else "probe"
+        if library is None and probe:
+            library = probe.library
+        says = library.says if library else None
+        if library and says is None and probe and probe.library and probe.library.identity == library.identity:
+            says = probe.library.says
+        ranks.append(
+            OrderedDict(
+                [
+                    ("rank", probe.rank if probe and probe.rank is not None else task),
+                    ("task", task),
+                    ("host", host),
+                    ("mpi_library", says),
+                    ("mpi_identity", library.identity if library else None),
+                    ("mpi_path", library.path if library else None),
+                    ("mpi_seen_in", seen_in if library else None),
+                    ("host_mpi_identity", expected),
+                    ("provider", provider),
+                    ("thread_level", probe.thread_level if probe else None),
+                    ("threads", probe.threads if probe else launch.threads),
+                    ("cpus", probe.cpus if probe else None),
+                    ("exit_code", payload.exit_code if payload else None),
+                    ("signal", payload.signal if payload else None),
+                ]
+            )
+        )
+    return ranks
+
+
+def _telling(libraries: Sequence[MappedLibrary], expected: Optional[str]) -> MappedLibrary:
+    """Return the library to show: one that is not the host's where there is such, else the first."""
+    return next((item for item in libraries if expected is not None and item.identity != expected), libraries[0])
+
+
+def _utc(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def _seconds(limit: str) -> int:
+    """Return a time limit, [D-]HH:MM:SS, in seconds."""
+    days, _, clock = limit.rpartition("-")
+    hours, minutes, rest = (int(part) for part in clock.split(":"))
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + rest
+
+
+class _ByRank(object):
+    """Findings about ranks: equal ones become one, so that a thousand ranks do not make a thousand lines."""
+
+    def __init__(self) -> None:
+        self._found: Dict[Tuple[str, str], Tuple[Finding, Set[int]]] = OrderedDict()
+
+    def add(self, task: int, code: str, **values: Any) -> None:
+        made = finding(code, "", **values)
+        self._found.setdefault((code, made.message), (made, set()))[1].add(task)
+
+    def alone(self, code: str, subject: str, **values: Any) -> None:
+        made = finding(code, subject, **values)
+        self._found[(code, made.message)] = (made, set())
+
+    def findings(self) -> List[Finding]:
+        found = []
+        for made, tasks in self._found.values():
+            if tasks:
+                made = made._replace(
+                    subject="rank%s %s" % ("s" if len(tasks) > 1 else "", evidence.render_numbers(tasks))
+                )
+            found.append(made)
+        return found

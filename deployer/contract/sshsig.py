@@ -1,0 +1,190 @@
+"""OpenSSH's signatures of files as data: what was signed, by which key, in one canonical form.
+
+Source: PROTOCOL.sshsig and PROTOCOL.u2f of OpenSSH; RFC 4253 section 6.6, RFC 5656 and RFC 8709 for keys. Who may
+sign is the policy's word, and whether a signature is right is for deployer/system/signature.py.
+"""
+
+import base64
+import binascii
+import hashlib
+import struct
+from typing import List, NamedTuple
+
+from deployer.contract.errors import IntegrityError
+
+#: A signature is made for one use: one of another namespace (git's, a file's) is none of a bundle.
+NAMESPACE = "deployer-bundle"
+
+_MAGIC = b"SSHSIG"
+_VERSION = 1
+_BEGIN, _END = "-----BEGIN SSH SIGNATURE-----", "-----END SSH SIGNATURE-----"
+_LINE = 70
+_HASHES = {b"sha256": hashlib.sha256, b"sha512": hashlib.sha512}
+_MIN_RSA_BITS = 2048
+_ED25519_ORDER = 2**252 + 27742317777372353535851937790883648493  # RFC 8032, section 5.1
+
+#: The kinds of keys that may sign, and the algorithms that each may sign with.
+ALGORITHMS = {
+    "ssh-ed25519": ("ssh-ed25519",),
+    "ecdsa-sha2-nistp256": ("ecdsa-sha2-nistp256",),
+    "ecdsa-sha2-nistp384": ("ecdsa-sha2-nistp384",),
+    "ecdsa-sha2-nistp521": ("ecdsa-sha2-nistp521",),
+    "ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256"),  # never SHA-1's
+    "sk-ssh-ed25519@openssh.com": ("sk-ssh-ed25519@openssh.com",),
+    "sk-ecdsa-sha2-nistp256@openssh.com": ("sk-ecdsa-sha2-nistp256@openssh.com",),
+}
+
+
+class Key(NamedTuple):
+    """A public key: its ``kind`` (``ssh-ed25519``) and its blob, the bytes that base64 shows in a .pub file."""
+
+    kind: str
+    blob: bytes
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the fingerprint as ssh-keygen -l prints it."""
+        return "SHA256:" + base64.b64encode(hashlib.sha256(self.blob).digest()).decode().rstrip("=")
+
+    @property
+    def line(self) -> str:
+        """Return the key as a .pub file has it, without a comment."""
+        return "%s %s" % (self.kind, base64.b64encode(self.blob).decode())
+
+
+class Signature(NamedTuple):
+    """A signature's parts: ``value`` are its raw bytes, ``rest`` is what the device of an sk- key added, else empty."""
+
+    key: Key
+    hash_name: bytes
+    algorithm: str
+    value: bytes
+    rest: bytes
+
+    def signed(self, message: bytes) -> bytes:
+        """Return the bytes that the key signed for ``message``."""
+        digest = _HASHES[self.hash_name](message).digest()
+        parts = (NAMESPACE.encode(), b"", self.hash_name, digest)
+        return _MAGIC + b"".join(packed(part) for part in parts)
+
+
+def packed(text: bytes) -> bytes:
+    """Return an SSH string: its length in four bytes, then itself."""
+    return struct.pack(">I", len(text)) + text
+
+
+def mpint(number: int) -> bytes:
+    """Return a number, not negative, as SSH writes it: big-endian in the fewest bytes, the top bit clear."""
+    return packed(number.to_bytes(number.bit_length() // 8 + 1, "big") if number else b"")
+
+
+def strings(data: bytes) -> List[bytes]:
+    """Return the SSH strings that ``data`` is made of. Raises IntegrityError when it is anything else."""
+    found = []
+    position = 0
+    while position < len(data):
+        size = struct.unpack_from(">I", data, position)[0] if position + 4 <= len(data) else len(data)
+        position += 4
+        if position + size > len(data):
+            raise IntegrityError("a signature or key is cut off")
+        found.append(data[position : position + size])
+        position += size
+    return found
+
+
+def read_key(blob: bytes) -> Key:
+    """Parse a public key. Raises IntegrityError for a kind that may not sign, and for a weak one."""
+    parts = strings(blob)
+    kind = parts[0].decode("ascii", "replace") if parts else ""
+    if kind not in ALGORITHMS:
+        raise IntegrityError("a key of kind %r cannot sign bundles" % kind, "use an ed25519, ecdsa, rsa or sk- key")
+    shape = (2 if "ed25519" in kind else 3) + kind.startswith("sk-")
+    curve = kind.split("@")[0].rpartition("-")[2].encode()  # of an ecdsa key, whose second part names it again
+    if len(parts) != shape or ("ecdsa" in kind and parts[1] != curve):
+        raise IntegrityError("a key of kind %r does not have its parts" % kind)
+    if kind == "ssh-rsa" and int.from_bytes(parts[2], "big").bit_length() < _MIN_RSA_BITS:
+        raise IntegrityError("an rsa key of less than %d bits cannot sign bundles" % _MIN_RSA_BITS)
+    return Key(kind, blob)
+
+
+def read_key_text(kind: str, text: str) -> Key:
+    """Parse a public key as a .pub file has it: its kind and its base64. Raises IntegrityError."""
+    key = read_key(_from_base64(text))
+    if key.kind != kind:
+        raise IntegrityError("a key says that it is %r and is %r" % (kind, key.kind))
+    return key
+
+
+def read(blob: bytes) -> Signature:
+    """Parse a signature. Raises IntegrityError for anything else than one of a bundle, in its one form."""
+    start = len(_MAGIC) + 4
+    if blob[:start] != _MAGIC + struct.pack(">I", _VERSION):
+        raise IntegrityError("a signature is not one of OpenSSH's, version %d" % _VERSION)
+    parts = strings(blob[start:])
+    if len(parts) != 5:
+        raise IntegrityError("a signature has %d parts, not 5" % len(parts))
+    key_blob, namespace, reserved, hash_name, inner = parts
+    key = read_key(key_blob)
+    if namespace != NAMESPACE.encode():
+        raise IntegrityError("a signature was made for %r, not for a bundle" % namespace)
+    if reserved or hash_name not in _HASHES:
+        raise IntegrityError("a signature's hash %r is not known here" % hash_name)
+    # An sk- key's device adds a byte of flags and a counter of four bytes (PROTOCOL.u2f).
+    rest = inner[-5:] if key.kind.startswith("sk-") else b""
+    words = strings(inner[: len(inner) - len(rest)])
+    algorithm = words[0].decode("ascii", "replace") if words else ""
+    if len(words) != 2 or algorithm not in ALGORITHMS[key.kind]:
+        raise IntegrityError("a signature of a %s key is made with %r" % (key.kind, algorithm))
+    if rest and not rest[0] & 1:
+        raise IntegrityError("a signature was made while nobody touched the device of its key")
+    _check_form(key.kind, words[1])
+    return Signature(key, hash_name, algorithm, words[1], rest)
+
+
+def _check_form(kind: str, value: bytes) -> None:
+    """Raise IntegrityError for a second form of the same signature: OpenSSH 9.2 still takes some."""
+    if "ed25519" in kind:
+        canonical = len(value) == 64 and int.from_bytes(value[32:], "little") < _ED25519_ORDER
+    elif "ecdsa" in kind:
+        numbers = [int.from_bytes(number, "big") for number in strings(value)]
+        canonical = len(numbers) == 2 and value == b"".join(map(mpint, numbers))
+    else:
+        canonical = True  # an RSA signature is one number, and both verifiers compare it whole
+    if not canonical:
+        raise IntegrityError("a signature of a %s key is not in its canonical form" % kind)
+
+
+def encode(blob: bytes) -> str:
+    """Return a signature as the seal holds it: base64 in one line, without OpenSSH's armor, which may vary."""
+    return base64.b64encode(blob).decode()
+
+
+def decode(text: str) -> bytes:
+    """Return a signature's blob from the seal's text; only what ``encode`` gives is taken. Raises IntegrityError."""
+    return _from_base64(text)
+
+
+def armored(blob: bytes) -> str:
+    """Return a signature as ssh-keygen reads it."""
+    text = encode(blob)
+    lines = [text[start : start + _LINE] for start in range(0, len(text), _LINE)]
+    return "\n".join([_BEGIN, *lines, _END]) + "\n"
+
+
+def unarmored(text: str) -> bytes:
+    """Return the blob of a signature that ssh-keygen wrote."""
+    lines = text.split()
+    begin, end = _BEGIN.split(), _END.split()
+    if lines[: len(begin)] != begin or lines[-len(end) :] != end:
+        raise IntegrityError("a signature is not in OpenSSH's armor")
+    return _from_base64("".join(lines[len(begin) : -len(end)]))
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        blob = base64.b64decode(text.encode("ascii"), validate=True)
+    except (binascii.Error, UnicodeEncodeError):
+        blob = b""
+    if not blob or base64.b64encode(blob).decode() != text:
+        raise IntegrityError("a signature or key is not in canonical base64")
+    return blob

@@ -1,0 +1,182 @@
+"""The one dialect of tar that deployer writes and reads: GNU tar with all that varies held constant.
+
+A header is a pure function of an entry, and reading accepts nothing else: whatever is not in this normal form (devices,
+sparse files, global headers, odd numbers, owner names) cannot be expressed and is refused.
+
+Format: GNU tar manual, "Basic Tar Format"; POSIX.1-1988 ustar for the common fields.
+"""
+
+import re
+import zlib
+from typing import NamedTuple, Optional, Sequence, Tuple, Union
+
+from deployer.contract.errors import IntegrityError
+
+BLOCK = 512
+
+#: The modification time of everything: 1980-01-01, the first that zip files can hold, so that tools built on zip agree.
+MTIME = 315532800
+
+FOLDER, FILE, SYMLINK, HARDLINK = b"5", b"0", b"2", b"1"
+_LONG_NAME, _LONG_LINK = b"L", b"K"
+
+# What a frame of the layer holds: whole entries of one section, in this order, or the rest of the file that the frame
+# before it began. While files are written no link exists, so no path can lead out of the root; and a frame, or a run of
+# one FILES and its RESTs, can be unpacked without the others.
+FOLDERS, FILES, REST, LINKS = "folders", "files", "rest", "links"
+HOLDINGS = (FOLDERS, FILES, REST, LINKS)
+SECTIONS = {FOLDER: FOLDERS, FILE: FILES, HARDLINK: LINKS, SYMLINK: LINKS}
+
+_MAGIC = b"ustar  \0"
+_MAX_OCTAL = 8**11 - 1
+_MAX_NAME = 4096  # Linux's PATH_MAX: nothing longer could be created
+_BASE_256 = 0x80
+
+#: Every block that ``_block`` writes, with what varies in groups: name, mode, size, checksum, kind, target.
+_FORM = re.compile(
+    b"(.{100})(0000[0-7]{3})\\0(?:0000000\\0){2}([0-7]{11}\\0|\\x80.{11})%011o\\0"
+    b"([0-7]{6})\\0 (.)(.{100})ustar  \\0\\0{247}" % MTIME,
+    re.DOTALL,
+)
+#: What a checksum adds up beside those groups; its own field counts as eight blanks.
+_SUM_FIXED = 14 * 0x30 + sum(b"%011o" % MTIME) + 8 * 0x20 + sum(_MAGIC)
+#: Name, mode and target of the block before a long name or target.
+_LONG_FIELDS = (b"././@LongLink".ljust(100, b"\0"), b"0000000", bytes(100))
+
+Buffer = Union[bytes, bytearray, memoryview]
+
+
+class Entry(NamedTuple):
+    """One member: ``path`` is relative, bytes as the file system has them; ``target`` is a link's, else empty.
+
+    ``mode`` are the low nine permission bits; ``size`` is a file's length in bytes and 0 for all others.
+    """
+
+    kind: bytes
+    path: bytes
+    mode: int
+    size: int = 0
+    target: bytes = b""
+
+
+def padding(size: int) -> int:
+    """Return how many zeros follow ``size`` bytes of content."""
+    return -size % BLOCK
+
+
+def encode(entry: Entry) -> bytes:
+    """Return the header of an entry: 512 bytes, or more where a name or target is longer than 100 bytes."""
+    name = entry.path + b"/" if entry.kind == FOLDER else entry.path
+    blocks = b""
+    if len(entry.target) > 100:
+        blocks += _long(_LONG_LINK, entry.target)
+    if len(name) > 100:
+        blocks += _long(_LONG_NAME, name)
+    return blocks + _block(name[:100], entry.mode, entry.size, entry.kind, entry.target[:100])
+
+
+def decode(data: Buffer, position: int) -> Tuple[Entry, int]:
+    """Read the header at ``position``; return its entry and where its content starts.
+
+    Raises IntegrityError for anything that ``encode`` would not have written, and for paths that are not plain
+    relative ones. What is accepted is exactly what ``encode`` writes: each field is held to its one form by ``_FORM``
+    or by the checks here, none is left over, and the property tests compare with ``encode`` itself.
+    """
+    long_name = long_target = None
+    while True:
+        field, mode, size_field, checksum, kind, target_field = _block_fields(data, position)
+        position += BLOCK
+        size = _size(size_field)
+        # The low half of Adler-32 is the sum of the bytes and one, as long as that is below 65521: here it always is.
+        total = zlib.adler32(b"".join((field, mode, size_field, kind, target_field))) & 0xFFFF
+        if int(checksum, 8) != _SUM_FIXED + total - 1:
+            raise IntegrityError("a tar header does not have its checksum: %r" % field.rstrip(b"\0"))
+        if kind not in (_LONG_NAME, _LONG_LINK):
+            break
+        # encode() writes a long target, then a long name, and each once.
+        if (field, mode, target_field) != _LONG_FIELDS or long_name or (long_target and kind == _LONG_LINK):
+            raise IntegrityError("a tar header is not in the normal form: %r" % field.rstrip(b"\0"))
+        text, position = _long_text(data, position, size)
+        if kind == _LONG_NAME:
+            long_name = text
+        else:
+            long_target = text
+    if kind not in SECTIONS:
+        raise IntegrityError("a tar header is of kind %r, which is not folder, file or link" % kind)
+    name, target = _text(field, long_name), _text(target_field, long_target)
+    path = name[:-1] if kind == FOLDER else name
+    check_path(path)
+    if (kind == FOLDER) != name.endswith(b"/") or b"\0" in target:
+        raise IntegrityError("a tar header is not in the normal form: %r" % path)
+    if (size and kind != FILE) or bool(target) != (kind in (SYMLINK, HARDLINK)):
+        raise IntegrityError("a tar header says two things at once: %r" % path)
+    return Entry(kind, path, int(mode, 8), size, target), position
+
+
+def _block_fields(data: Buffer, position: int) -> Sequence[bytes]:
+    """Return name, mode, size, checksum, kind and target of the block at ``position``, as bytes."""
+    found = _FORM.match(data, position)
+    if found:
+        return found.groups()
+    if len(data) - position < BLOCK:
+        raise IntegrityError("a tar header is cut off")
+    name = bytes(data[position : position + 100]).rstrip(b"\0")
+    raise IntegrityError("a tar header is not in the normal form: %r" % name)
+
+
+def _size(field: bytes) -> int:
+    if field[0] != _BASE_256:
+        return int(field[:-1], 8)
+    size = int.from_bytes(field[1:], "big")
+    if size <= _MAX_OCTAL:
+        raise IntegrityError("a tar header has a size in two forms: %d" % size)
+    return size
+
+
+def _long_text(data: Buffer, position: int, size: int) -> Tuple[bytes, int]:
+    """Return the long name or target of ``size`` bytes at ``position``, and where the next block is."""
+    if not 101 < size <= _MAX_NAME + 1:
+        raise IntegrityError("a tar header announces a name of %d bytes" % size)
+    end = position + size + padding(size)
+    text = bytes(data[position : position + size - 1])
+    if bytes(data[position + size - 1 : end]) != b"\0" * (1 + padding(size)):
+        raise IntegrityError("a long name in a tar header is cut off or not in the normal form")
+    return text, end
+
+
+def _text(field: bytes, long_text: Optional[bytes]) -> bytes:
+    if long_text is None:
+        return field.rstrip(b"\0")
+    if field != long_text[:100]:
+        raise IntegrityError("a tar header has a name in two forms: %r" % long_text)
+    return long_text
+
+
+def check_path(path: bytes) -> None:
+    """Raise IntegrityError unless ``path`` is relative and made of plain names: no "", "." or ".."."""
+    framed = b"/%b/" % path
+    if b"\0" in path or b"//" in framed or b"/./" in framed or b"/../" in framed:
+        raise IntegrityError("a path is not plain and relative: %r" % path)
+
+
+def _long(kind: bytes, text: bytes) -> bytes:
+    content = text + b"\0"
+    return _block(b"././@LongLink", 0, len(content), kind, b"") + content + b"\0" * padding(len(content))
+
+
+def _block(name: bytes, mode: int, size: int, kind: bytes, target: bytes) -> bytes:
+    head = b"".join(
+        [
+            name.ljust(100, b"\0"),
+            b"%07o\0" % (mode & 0o777),
+            b"%07o\0" % 0,  # uid and gid: whoever unpacks owns it
+            b"%07o\0" % 0,
+            # Octal holds up to 8 GiB; beyond that GNU's base-256 with the top bit set.
+            b"%011o\0" % size if size <= _MAX_OCTAL else b"\x80" + size.to_bytes(11, "big"),
+            b"%011o\0" % MTIME,
+        ]
+    )
+    rest = kind + target.ljust(100, b"\0") + _MAGIC
+    rest = rest.ljust(BLOCK - len(head) - 8, b"\0")  # no owner names, no device numbers
+    checksum = sum(head) + sum(rest) + 8 * 0x20
+    return head + b"%06o\0 " % checksum + rest

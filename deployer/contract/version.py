@@ -1,0 +1,31 @@
+"""Which of two versions is older: one rule for all bundles, whatever scheme their stagers use.
+
+A version is cut into numbers and words; everything else separates, and what follows a ``+`` does not count. Numbers
+compare as numbers, words as text; a word is before the end and the end is before a number. So
+``1.0-beta < 1.0rc1 < 1.0 < 1.0.1 < 1.2 < 1.10``. Where this agrees with Semantic Versioning and PEP 440 it is meant to.
+"""
+
+import re
+from typing import List, Tuple
+
+_WORD, _END, _NUMBER = 0, 1, 2
+
+_Part = Tuple[int, int, str]
+
+
+def key(version: str) -> List[_Part]:
+    """Return what versions sort by."""
+    parts = re.findall(r"[0-9]+|[a-z]+", version.partition("+")[0].lower())
+    return [_part(part) for part in parts] + [(_END, 0, "")]
+
+
+def is_older(version: str, other: str) -> bool:
+    """Return whether ``version`` is older than ``other``."""
+    return key(version) < key(other)
+
+
+def _part(text: str) -> _Part:
+    if not text.isdigit():
+        return (_WORD, 0, text)
+    digits = text.lstrip("0")
+    return (_NUMBER, len(digits), digits)  # as numbers compare, and cheap for a number of any length
