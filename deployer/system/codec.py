@@ -1,0 +1,139 @@
+"""Decompression of a layer's frames with what a site has: zlib in Python, libzstd by ctypes, or Python 3.14's module.
+
+Each frame stands alone and its decompressed size is known beforehand, so one call on whole buffers does it.
+Source: zstd.h (ZSTD_decompressDCtx, ZSTD_isError), stable since libzstd 1.0.
+"""
+
+import ctypes
+import ctypes.util
+import importlib
+import zlib
+from typing import Any, Callable, Optional
+
+from deployer.contract.errors import IntegrityError, MissingTool
+from deployer.contract.manifest import MAX_RAW
+from deployer.contract.tarformat import Buffer
+
+#: From (frame, its decompressed size) to the decompressed bytes, which hold until the next call.
+Decompress = Callable[[bytes, int], memoryview]
+
+
+def decompressor(codec: str) -> Decompress:
+    """Return a function from (frame, its decompressed size) to the decompressed bytes.
+
+    The bytes stand in a buffer that the next call writes over. The function raises IntegrityError when the frame is
+    broken or of another size; it is not for several threads, and a forked process has one of its own. Raises
+    MissingTool where the codec's library is not on this machine.
+    """
+    return _bounded(_gzip if codec == "gzip" else _zstd())
+
+
+def _bounded(decompress: Callable[[bytes, int], Buffer]) -> Decompress:
+    def checked(frame: bytes, size: int) -> memoryview:
+        if size > MAX_RAW:
+            raise IntegrityError("a frame announces %d bytes; no frame is larger than %d" % (size, MAX_RAW))
+        data = decompress(frame, size)
+        if len(data) != size:
+            raise IntegrityError("a frame holds %d bytes, not the %d announced" % (len(data), size))
+        return memoryview(data)
+
+    return checked
+
+
+def _gzip(frame: bytes, size: int) -> bytes:
+    stream = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        data = stream.decompress(frame, size + 1)
+    except zlib.error as error:
+        raise IntegrityError("a gzip frame is broken: %s" % error) from error
+    if not stream.eof or stream.unused_data:
+        raise IntegrityError("a gzip frame does not end where it should")
+    return data
+
+
+def _zstd() -> Callable[[bytes, int], Buffer]:
+    library = _load_libzstd()
+    if library is not None:
+        return _ZstdLibrary(library)
+    module = _load_zstd_module()
+    if module is not None:
+        return _ZstdModule(module)
+    raise MissingTool(
+        "libzstd.so.1 is not on this machine, and the bundle's layer is compressed with zstd",
+        "ask for the libzstd package, or pack the bundle with --codec gzip",
+    )
+
+
+class _ZstdLibrary(object):
+    """libzstd by ctypes, with one context and one buffer for all frames: new ones cost as much as small frames."""
+
+    def __init__(self, library: Any) -> None:
+        library.ZSTD_createDCtx.restype = ctypes.c_void_p
+        library.ZSTD_createDCtx.argtypes = []
+        self._is_error = library.ZSTD_isError
+        self._is_error.restype = ctypes.c_uint
+        self._is_error.argtypes = [ctypes.c_size_t]
+        self._decompress = library.ZSTD_decompressDCtx
+        self._decompress.restype = ctypes.c_size_t
+        self._decompress.argtypes = [
+            ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t
+        ]  # fmt: skip
+        self._free = library.ZSTD_freeDCtx
+        self._free.restype = ctypes.c_size_t
+        self._free.argtypes = [ctypes.c_void_p]
+        self._context = library.ZSTD_createDCtx()
+        if not self._context:
+            raise MemoryError("libzstd has no memory for a context")
+        self._buffer = bytearray()
+
+    def __call__(self, frame: bytes, size: int) -> Buffer:
+        if size > len(self._buffer):
+            self._buffer = bytearray(size)  # a new one: the last may still be looked at
+        target = (ctypes.c_char * size).from_buffer(self._buffer) if size else None
+        written = self._decompress(self._context, target, size, frame, len(frame))
+        if self._is_error(written):
+            raise IntegrityError("a zstd frame is broken, or larger than it announces")
+        return memoryview(self._buffer)[:written]
+
+    def __del__(self) -> None:
+        context = getattr(self, "_context", None)
+        if context:
+            self._free(context)
+
+
+class _ZstdModule(object):
+    """Python's own ``compression.zstd``, from 3.14 on, where there is no libzstd.so.1 to load."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def __call__(self, frame: bytes, size: int) -> Buffer:
+        stream = self._module.ZstdDecompressor()
+        try:
+            # One byte more than announced: a frame that is larger shows by it, and a bomb does not go off.
+            data = stream.decompress(frame, size + 1)
+        except (self._module.ZstdError, EOFError) as error:
+            raise IntegrityError("a zstd frame is broken: %s" % error) from error
+        if not stream.eof or stream.unused_data:
+            raise IntegrityError("a zstd frame does not end where it should")
+        return bytes(data)
+
+
+def _load_libzstd() -> Optional[Any]:
+    # find_library runs ldconfig or gcc, which takes long and may be missing: the soname is enough where the loader
+    # knows it.
+    return _load("libzstd.so.1") or _load(ctypes.util.find_library("zstd"))
+
+
+def _load(name: Optional[str]) -> Optional[Any]:
+    try:
+        return ctypes.CDLL(name) if name else None
+    except OSError:
+        return None
+
+
+def _load_zstd_module() -> Optional[Any]:
+    try:
+        return importlib.import_module("compression.zstd")
+    except ImportError:
+        return None

@@ -1,0 +1,108 @@
+"""Files that are either whole under their final name or not there at all."""
+
+import errno
+import hashlib
+import io
+import os
+import shutil
+import tempfile
+from contextlib import contextmanager
+from typing import IO, Iterator, NoReturn, Optional
+
+from deployer.contract.errors import DeployerError, SpaceError, UsageError
+
+CHUNK = 1024 * 1024
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def published(path: str, mode: int = 0o666) -> Iterator[IO[bytes]]:
+    """Yield a new file that gets the name ``path`` only when the block ends without an error.
+
+    The temporary file stands in the same folder (rename is atomic only within a file system) and is removed on any
+    failure. The file is flushed to disk before it is renamed. ``mode`` is subject to the umask.
+    """
+    folder = os.path.dirname(os.path.abspath(path))
+    with errors_named("write " + path):
+        os.makedirs(folder, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(prefix=".%s." % os.path.basename(path), suffix=".part", dir=folder)
+    try:
+        with errors_named("write " + path):
+            with io.open(descriptor, "w+b") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.chmod(temporary, mode & ~umask())
+            os.replace(temporary, path)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+def write_text(path: str, text: str, mode: int = 0o666) -> None:
+    """Write ``text`` (UTF-8) under the name ``path``, atomically."""
+    with published(path, mode) as stream:
+        stream.write(text.encode("utf-8"))
+
+
+def read_text(path: str, hint: str = "") -> str:
+    """Return the text of ``path``; raises UsageError when it cannot be read or is no UTF-8."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read().decode("utf-8")
+    except OSError as error:
+        raise UsageError("cannot read %s: %s" % (path, error.strerror), hint) from error
+    except UnicodeDecodeError:
+        raise UsageError("%s is not UTF-8 text" % path, hint) from None
+
+
+def sha256_file(path: str) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal."""
+    digest = hashlib.sha256()
+    with errors_named("read " + path), open(path, "rb") as stream:
+        for chunk in iter(lambda: stream.read(CHUNK), b""):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def remove_tree(path: str) -> None:
+    """Remove a folder, read-only folders in it as well; a path that is not there is no error."""
+
+    def make_writable(function, name, info):  # type: ignore[no-untyped-def]
+        error = info[1] if isinstance(info, tuple) else info
+        if isinstance(error, FileNotFoundError):
+            return
+        os.chmod(os.path.dirname(name), 0o700)
+        if os.path.isdir(name) and not os.path.islink(name):
+            os.chmod(name, 0o700)
+            shutil.rmtree(name, onerror=make_writable)
+        else:
+            function(name)
+
+    if os.path.lexists(path):
+        shutil.rmtree(path, onerror=make_writable)
+
+
+@contextmanager
+def errors_named(action: str, hint: Optional[str] = None) -> Iterator[None]:
+    """Turn an OSError of the block into one of ours: SpaceError for a full disk or quota, else DeployerError."""
+    try:
+        yield
+    except OSError as error:
+        raise_named(error, action, hint)
+
+
+def raise_named(error: OSError, action: str, hint: Optional[str] = None) -> NoReturn:
+    """Raise ``error`` as one of ours; ``action`` reads "write FILE"."""
+    if error.errno in _NO_SPACE:
+        hint = hint or "free some space, or choose another folder"
+        raise SpaceError("cannot %s: %s" % (action, error.strerror), hint) from error
+    raise DeployerError("cannot %s: %s" % (action, error.strerror or error), hint or "") from error
+
+
+def umask() -> int:
+    """Return the process's umask; it can only be read by setting it."""
+    current = os.umask(0)
+    os.umask(current)
+    return current

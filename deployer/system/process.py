@@ -1,0 +1,234 @@
+"""The only module that starts processes; everything else hands it an argv.
+
+Each command is logged shell-quoted, so that a person can paste it. Children get an explicit environment and, unless
+told otherwise, a closed standard input. Nothing here uses a shell.
+"""
+
+import errno
+import fcntl
+import logging
+import os
+import shlex
+import subprocess
+import tempfile
+from contextlib import suppress
+from typing import IO, Dict, Iterable, Mapping, NamedTuple, NoReturn, Optional, Sequence, Union
+
+from deployer.contract.errors import DeployerError, JobFailed, MissingTool
+
+_logger = logging.getLogger("deployer.process")
+
+#: What a child sees of the caller's environment unless it is given one: enough to find programs, a home and a locale.
+#: The connected side adds what ssh, proxies and TLS need.
+INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ")
+
+#: F_SETPIPE_SZ of Linux's fcntl.h; Python has a name for it since 3.10.
+_SET_PIPE_SIZE = 1031
+
+_Target = Union[None, int, IO[bytes]]
+
+
+class Completed(NamedTuple):
+    """What a finished process left: its argv, exit status (negative: the signal) and captured text."""
+
+    argv: Sequence[str]
+    returncode: int
+    stdout: str
+    stderr: str
+
+    def last_words(self, lines: int = 3) -> str:
+        """Return the last lines of stderr (else stdout) in one line, for an error message."""
+        text = self.stderr.strip() or self.stdout.strip()
+        return " / ".join(text.splitlines()[-lines:])
+
+
+def quoted(argv: Sequence[str]) -> str:
+    """Return argv as a person would type it."""
+    return " ".join(shlex.quote(word) for word in argv)
+
+
+def base_environment(*more: str) -> Dict[str, str]:
+    """Return the part of this process's environment that a child may see: ``INHERITED`` and the names given."""
+    return {name: os.environ[name] for name in INHERITED + more if name in os.environ}
+
+
+def run(
+    argv: Sequence[str],
+    timeout: float,
+    env: Optional[Mapping[str, str]] = None,
+    cwd: Optional[str] = None,
+    stdin: Union[str, bytes, None] = None,
+    stdout: _Target = subprocess.PIPE,
+    check: bool = True,
+    hint: str = "",
+) -> Completed:
+    """Run ``argv`` to its end and return what it left.
+
+    ``timeout`` is in seconds and always given: nothing here may hang for ever. ``stdin`` is what to feed; without it
+    the child reads end-of-file. With ``check`` a non-zero status raises JobFailed, with the last words of stderr.
+    Raises MissingTool when the program is not there. The child is killed when the time is up.
+    """
+    _logger.debug("$ %s", quoted(argv))
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            env=dict(env) if env is not None else base_environment(),
+            cwd=cwd,
+        )
+    except OSError as error:
+        _not_started(argv, error, hint)
+    data = stdin.encode() if isinstance(stdin, str) else stdin
+    # communicate() drains both pipes at once: a child that writes a lot to stderr cannot block us.
+    try:
+        out, err = process.communicate(data, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise JobFailed("%s did not end within %d s" % (quoted(argv), timeout), hint) from None
+    except BaseException:  # Ctrl-C too: no child outlives its caller
+        process.kill()
+        process.wait()
+        raise
+    done = Completed(argv, process.returncode, _text(out), _text(err))
+    _logger.debug("exit %d%s", done.returncode, ": " + done.last_words() if done.returncode else "")
+    if check and done.returncode != 0:
+        raise JobFailed("%s failed (exit %d): %s" % (quoted(argv), done.returncode, done.last_words()), hint)
+    return done
+
+
+def attach(argv: Sequence[str], env: Optional[Mapping[str, str]] = None, cwd: Optional[str] = None) -> int:
+    """Run ``argv`` on this process's own stdin, stdout and stderr and return its exit status as a shell would."""
+    _logger.debug("$ %s", quoted(argv))
+    try:
+        process = subprocess.Popen(list(argv), env=dict(env) if env is not None else base_environment(), cwd=cwd)
+    except OSError as error:
+        _not_started(argv, error, "")
+    while True:
+        try:
+            status = process.wait()
+            return status if status >= 0 else 128 - status
+        except KeyboardInterrupt:
+            continue  # the terminal sent it to the child as well: its answer decides
+
+
+def feed(
+    argv: Sequence[str], pieces: Iterable[bytes], timeout: float, env: Optional[Mapping[str, str]] = None
+) -> Completed:
+    """Run ``argv`` with ``pieces`` on its standard input and return what it left, whatever its exit status.
+
+    It may end before it took all of them: its status says why. ``timeout`` is in seconds from the last piece on; until
+    then it is up to the program to end when it gets stuck, as ssh does by ServerAliveInterval. What it says is small:
+    it is kept in memory. An error in making the pieces kills it.
+    """
+    _logger.debug("$ %s", quoted(argv))
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        try:
+            process = subprocess.Popen(
+                list(argv),
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=err,
+                env=dict(env) if env is not None else base_environment(),
+            )
+        except OSError as error:
+            _not_started(argv, error, "")
+        if process.stdin is None:
+            raise AssertionError("a pipe was asked for")
+        enlarge_pipe(process.stdin.fileno())
+        try:
+            try:
+                with process.stdin as stdin:
+                    for piece in pieces:
+                        stdin.write(piece)
+            except BrokenPipeError:
+                pass
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise JobFailed("%s did not end within %d s" % (quoted(argv), timeout)) from None
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        out.seek(0)
+        err.seek(0)
+        done = Completed(argv, process.returncode, _text(out.read()), _text(err.read()))
+    _logger.debug("exit %d%s", done.returncode, ": " + done.last_words() if done.returncode else "")
+    return done
+
+
+def enlarge_pipe(descriptor: int) -> None:
+    """Let a pipe hold 1 MiB, so that its two ends wait less for each other; where it cannot, all works as well."""
+    with suppress(OSError):
+        fcntl.fcntl(descriptor, _SET_PIPE_SIZE, 1024 * 1024)
+
+
+#: Becomes the program given, and ends it when the pipe on standard input is closed, be it by our own death.
+_TIED = 'exec 3<&0; { read -r _ <&3; kill $$; } & exec "$@" </dev/null 3<&-'
+
+
+class Background(object):
+    """A process that runs beside this one until ``stop``, and not longer than this one, even if this one is killed.
+
+    What it says goes to the file ``log``; its standard input is empty.
+    """
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], log: str) -> None:
+        _logger.debug("$ %s", quoted(argv))
+        self._log = log
+        try:
+            with open(log, "wb") as output:
+                self._process = subprocess.Popen(
+                    ["sh", "-c", _TIED, "sh", *argv],
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                    env=dict(env),
+                )
+        except OSError as error:
+            _not_started(argv, error, "")
+
+    def poll(self) -> Optional[int]:
+        """Return the exit status, or None while it runs."""
+        return self._process.poll()
+
+    def output(self) -> str:
+        """Return what it said so far."""
+        with open(self._log, "rb") as stream:
+            return _text(stream.read())
+
+    def stop(self, patience: float = 5.0) -> None:
+        """End it: SIGTERM, then SIGKILL after ``patience`` seconds."""
+        if self._process.poll() is None:
+            self._process.terminate()
+        try:
+            self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        finally:
+            if self._process.stdin:
+                self._process.stdin.close()
+
+
+def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+    """Become ``argv``: same pid, same descriptors, so that signals and exit codes are the payload's own."""
+    _logger.debug("exec %s", quoted(argv))
+    try:
+        os.execvpe(argv[0], list(argv), dict(env))
+    except OSError as error:
+        _not_started(argv, error, "")
+
+
+def _not_started(argv: Sequence[str], error: OSError, hint: str) -> NoReturn:
+    if error.errno in (errno.ENOENT, errno.EACCES):
+        raise MissingTool("cannot start %s: %s" % (argv[0], error.strerror), hint or "is it installed, and in PATH?")
+    raise DeployerError("cannot start %s: %s" % (argv[0], error), hint)
+
+
+def _text(data: Optional[bytes]) -> str:
+    return data.decode("utf-8", "replace") if data else ""

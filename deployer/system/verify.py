@@ -1,0 +1,203 @@
+"""verify: every byte of a bundle against its one segment table, and its signatures against the site's policies.
+
+Only a Verification makes a VerifiedBundle, when every segment has passed, and only a VerifiedBundle can be installed.
+Signatures are checked and judged over bundle.json's raw bytes, before anything parses them; those of a bundle that
+needs none are checked all the same. The file is opened once and read through that descriptor; bytes are used only
+where they were hashed, so that what was checked is what is used. ``verify`` also compares the layer's own digest, the
+OCI name of the same bytes, which install does not use: a second hash of it all would cost more than it tells
+(docs/adr/0005).
+"""
+
+import hashlib
+import io
+import os
+from contextlib import contextmanager
+from typing import IO, Callable, Iterable, Iterator, List, Optional, Sequence
+
+from deployer.contract import sealed, tarformat
+from deployer.contract.errors import IntegrityError, Refused, UsageError
+from deployer.contract.manifest import Manifest, Segment
+from deployer.contract.sealed import Seal
+from deployer.system import digest, files, trust
+from deployer.system.policy import Policy
+from deployer.system.trust import Trust
+
+#: Called with a number of bytes that were just dealt with.
+Progress = Callable[[int], None]
+
+_CHUNK = 1024 * 1024
+#: A segment is read whole; writers make none of more than 8 MiB, and a frame of at most codec.MAX_RAW.
+MAX_SEGMENT = 32 * 1024 * 1024
+_HINT = "the file is damaged or was changed: send it again; nothing was installed"
+
+
+class VerifiedBundle(object):
+    """A bundle whose every byte was checked; made by ``Verification.finish`` alone. ``trust`` says who signed it."""
+
+    def __init__(self, seal: Seal, manifest: Manifest, manifest_bytes: bytes, whose: Trust) -> None:
+        self.trust = whose
+        self.seal = seal
+        self.digest = seal.digest
+        self.manifest = manifest
+        #: bundle.json as it stands in the file.
+        self.manifest_bytes = manifest_bytes
+
+
+class Verification(object):
+    """A bundle on its way to be verified: seal, manifest and table are checked already, the bytes are not.
+
+    A pure state machine over the table: bytes come out of it only after their digest was checked, a segment that
+    passed is noted, and ``finish`` makes the VerifiedBundle when none is left. So whoever reads a bundle once, and
+    keeps what it made apart until ``finish``, has verified and used the same bytes in one pass.
+    """
+
+    def __init__(
+        self, stream: IO[bytes], path: str, seal: Seal, block: bytes, manifest: Manifest, whose: Trust
+    ) -> None:
+        #: Who signed it.
+        self.trust = whose
+        self._descriptor = stream.fileno()
+        self._path = path
+        self._seal = seal
+        self.manifest = manifest
+        #: bundle.json as it stands in the file; its digest is the seal's.
+        self._manifest_bytes = block[tarformat.BLOCK : tarformat.BLOCK + seal.size]
+        self._left = {segment.offset: segment for segment in manifest.segments if segment.size}
+
+    @property
+    def digest(self) -> str:
+        """The bundle's digest."""
+        return self._seal.digest
+
+    @property
+    def manifest_bytes(self) -> bytes:
+        """bundle.json as it stands in the file."""
+        return self._manifest_bytes
+
+    def member_segments(self, name: str) -> List[Segment]:
+        """Return the content segments of a member, in order."""
+        return sealed.member_segments(self.manifest, name)
+
+    def layer_segments(self) -> List[Segment]:
+        """Return the segments of the layer."""
+        return self.member_segments(sealed.layer_member(self.manifest))
+
+    def read(self, segment: Segment) -> bytes:
+        """Return a segment's bytes, checked. Safe in forked processes, which then tell the first to call ``passed``.
+
+        Raises IntegrityError; for a segment that is larger than any writer makes one too: it is held in memory.
+        """
+        with _named(self._path):
+            if segment.size > MAX_SEGMENT:
+                raise IntegrityError("the %s at byte %d has %d bytes" % (segment.kind, segment.offset, segment.size))
+            data = self._pread(segment.offset, segment.size)
+            if digest.sha256(data) != segment.sha256:
+                raise IntegrityError("the %s at byte %d does not have its digest" % (segment.kind, segment.offset))
+            return data
+
+    def passed(self, segment: Segment) -> None:
+        """Note that a segment was read and had its digest."""
+        self._left.pop(segment.offset, None)
+
+    def check(self, segments: Iterable[Segment], progress: Optional[Progress] = None) -> Iterator[bytes]:
+        """Read segments, note that they passed, and yield their bytes."""
+        for segment in segments:
+            data = self.read(segment)
+            self.passed(segment)
+            if progress:
+                progress(segment.size)
+            yield data
+
+    def left(self) -> List[Segment]:
+        """Return the segments that have not passed yet, in the order of the file."""
+        return [self._left[offset] for offset in sorted(self._left)]
+
+    def finish(self) -> VerifiedBundle:
+        """Return the bundle as a verified one, now that every segment has passed."""
+        if self._left:
+            raise AssertionError("%d segments were never checked" % len(self._left))
+        return VerifiedBundle(self._seal, self.manifest, self._manifest_bytes, self.trust)
+
+    def _pread(self, offset: int, size: int) -> bytes:
+        with files.errors_named("read " + self._path):
+            data = os.pread(self._descriptor, size, offset)
+            while len(data) < size:  # one read gives at most 2 GiB, and less when a signal comes
+                more = os.pread(self._descriptor, size - len(data), offset + len(data))
+                if not more:
+                    raise IntegrityError("the file ends in the middle of a segment")
+                data += more
+        return data
+
+
+@contextmanager
+def opened(path: str) -> Iterator[IO[bytes]]:
+    """Yield the open file of a bundle; raises UsageError when it cannot be opened."""
+    try:
+        stream = io.open(path, "rb", buffering=0)
+    except OSError as error:
+        hint = "give the path of a bundle, a .tar file"
+        raise UsageError("cannot open %s: %s" % (path, error.strerror), hint) from error
+    with io.BufferedReader(stream, _CHUNK) as buffered:
+        yield buffered
+
+
+def read_seal(stream: IO[bytes], path: str) -> Seal:
+    """Return the seal at the end of an open bundle: who the file claims to be, not yet whether it is."""
+    size = os.fstat(stream.fileno()).st_size
+    if size < sealed.TAIL:
+        raise IntegrityError("%s is no bundle: it has %d bytes" % (path, size), _HINT)
+    stream.seek(size - sealed.TAIL)
+    with _named(path):
+        return sealed.read_tail(stream.read(sealed.TAIL), size)
+
+
+def read_manifest_block(stream: IO[bytes], seal: Seal) -> bytes:
+    """Return the bytes from the manifest's header to the tail."""
+    stream.seek(seal.offset)
+    return stream.read(seal.end - seal.offset)
+
+
+def begin(stream: IO[bytes], path: str, policies: Optional[Sequence[Policy]] = None) -> Verification:
+    """Check signatures, seal, manifest and segment table of an open bundle; the bytes are for the Verification.
+
+    ``path`` names the file in errors; ``policies`` are what the bundle must satisfy, those of ``policy.load()`` where
+    none are given. Raises IntegrityError, and Refused where a policy does not take it.
+    """
+    seal = read_seal(stream, path)
+    with _named(path), files.errors_named("read " + path):
+        block = read_manifest_block(stream, seal)
+        whose = trust.establish(sealed.manifest_bytes(block, seal), seal.signatures, policies)
+        return Verification(stream, path, seal, block, sealed.read_manifest(block, seal), whose)
+
+
+def verify(
+    stream: IO[bytes],
+    path: str,
+    progress: Optional[Progress] = None,
+    policies: Optional[Sequence[Policy]] = None,
+) -> VerifiedBundle:
+    """Check every byte of an open bundle and return it as a VerifiedBundle. Raises as ``begin`` does.
+
+
+    ``progress`` is called with the bytes checked since its last call.
+    """
+    verification = begin(stream, path, policies)
+    layer = hashlib.sha256()
+    for data in verification.check(verification.layer_segments(), progress):
+        layer.update(data)
+    if "sha256:" + layer.hexdigest() != verification.manifest.image.layer_digest:
+        raise IntegrityError("%s: the layer does not have its digest" % path, _HINT)
+    for _ in verification.check(verification.left(), progress):
+        pass
+    return verification.finish()
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Name the file in the error of a bundle, and say what to do."""
+    try:
+        yield
+    except Refused as error:
+        raise Refused("%s: %s" % (path, error.message), error.hint) from error
+    except IntegrityError as error:
+        raise IntegrityError("%s: %s" % (path, error.message), error.hint or _HINT) from error

@@ -1,0 +1,149 @@
+"""Forked processes that share one function's work; the only module that forks.
+
+A worker is this process as it was when the pool was made, so the function may use all that stood then: open files,
+tables, buffers (its own copy of them). Workers end with their pool, and with this process however it ends: each waits
+on a pipe that only this process holds at the other end.
+"""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+from collections import deque
+from multiprocessing import connection
+from typing import Any, Callable, Deque, Iterator, List, Tuple
+
+from deployer.contract.errors import DeployerError
+
+#: A login node is everybody's, and beyond this the file system is the limit.
+MOST = 16
+#: Tasks that a worker has in hand: one to work on, one to go on with while the answer is on its way.
+_IN_HAND = 2
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+class Pool(object):
+    """``count`` processes that call ``function`` on tasks; both tasks and results must be picklable.
+
+    ::
+
+        with Pool(2, function) as pool:
+            pool.submit(task)
+            for task, result in pool.results():
+                pool.submit(more)
+
+    What the function raises is raised by ``results``, which then has no more; so is the death of a worker.
+    """
+
+    def __init__(self, count: int, function: Callable[[Any], Any]) -> None:
+        self._tasks: Deque[Any] = deque()
+        self._workers: List[_Worker] = []
+        try:
+            for _ in range(count):
+                self._workers.append(_Worker(function, self._workers))
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __enter__(self) -> "Pool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.end()
+
+    def submit(self, task: Any, first: bool = False) -> None:
+        """Add a task, before all that wait with ``first``."""
+        if first:
+            self._tasks.appendleft(task)
+        else:
+            self._tasks.append(task)
+
+    def results(self) -> Iterator[Tuple[Any, Any]]:
+        """Yield (task, result) as they come until no task is left; tasks may be added meanwhile."""
+        while True:
+            for _ in range(_IN_HAND):  # in turns: two workers share two tasks
+                for worker in self._workers:
+                    if self._tasks and len(worker.in_hand) < _IN_HAND:
+                        worker.send(self._tasks.popleft())
+            waiting = {worker.pipe: worker for worker in self._workers if worker.in_hand}
+            if not waiting:
+                return
+            for pipe in connection.wait(list(waiting)):
+                worker = waiting[pipe]  # type: ignore[index]
+                yield worker.in_hand[0], worker.receive()
+                worker.in_hand.popleft()
+
+
+class _Worker(object):
+    """A forked process, this process's end of the pipe to it, and the tasks that it has in hand."""
+
+    def __init__(self, function: Callable[[Any], Any], others: List["_Worker"]) -> None:
+        self.pipe, theirs = multiprocessing.Pipe()
+        # The pipes of those forked before are open here too, and must not be in the new one: it would keep them alive.
+        mine = [other.pipe for other in others] + [self.pipe]
+        self.process = multiprocessing.get_context("fork").Process(target=_serve, args=(theirs, mine, function))
+        self.process.daemon = True
+        self.process.start()
+        theirs.close()
+        self.in_hand: Deque[Any] = deque()
+
+    def send(self, task: Any) -> None:
+        self.in_hand.append(task)
+        try:
+            self.pipe.send(task)
+        except OSError:
+            raise self._death() from None
+
+    def receive(self) -> Any:
+        try:
+            done, value = self.pipe.recv()
+        except (EOFError, OSError):
+            raise self._death() from None
+        if not done:
+            raise value
+        return value
+
+    def end(self) -> None:
+        """Let it end at once: whatever it is at is not wanted any more."""
+        self.pipe.close()
+        pid = self.process.pid
+        if pid is not None and self.process.is_alive():
+            os.kill(pid, signal.SIGKILL)
+        self.process.join()
+
+    def _death(self) -> DeployerError:
+        self.process.join()
+        code = self.process.exitcode or 0
+        how = "was killed by signal %d" % -code if code < 0 else "ended with exit code %d" % code
+        hint = "was it out of memory? it needs up to 256 MiB: --jobs 1 needs least" if code == -signal.SIGKILL else ""
+        return DeployerError("a worker process %s" % how, hint)
+
+
+def _serve(pipe: Any, others: List[Any], function: Callable[[Any], Any]) -> None:
+    """Answer tasks until the other end is closed; (True, result) or (False, error)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all: the first process decides
+    # The closed pipe ends a worker after its task, this at once: nobody may write on in a folder that the next removes.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    for other in others:
+        other.close()
+    while True:
+        try:
+            task = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            answer = (True, function(task))
+        except (DeployerError, OSError) as error:
+            answer = (False, error)
+        except Exception as error:  # noqa: BLE001  a defect of ours: it is told where errors are told
+            answer = (False, RuntimeError("in a worker: %r" % error))
+        try:
+            pipe.send(answer)
+        except OSError:
+            return
