@@ -1,0 +1,87 @@
+"""An installed image and a plan as a Container: binds and environment, as ``run`` and ``exec`` have them in common."""
+
+import os
+from typing import Dict, List, Mapping, Optional, Sequence
+
+from deployer.contract import plan as plans
+from deployer.contract.errors import UsageError
+from deployer.contract.manifest import Image
+from deployer.contract.plan import Bind, Plan
+from deployer.site.runtimes.interface import Container
+from deployer.site.store import Installed
+
+#: HOME in the container: it exists in every image, is writable, and is the node's own.
+HOME = "/tmp"  # noqa: S108
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def make(
+    installed: Installed, image: Image, plan: Optional[Plan], binds: Sequence[Bind], environment: Mapping[str, str]
+) -> Container:
+    """Return the container of ``installed`` at a site.
+
+    ``binds`` come after the plan's. ``environment`` stands over the image's own, and the plan's over both. Without a
+    plan (a bundle that was packed for no site) nothing of the host is passed or bound.
+    """
+    whole = {"PATH": _DEFAULT_PATH}
+    whole.update(entry.partition("=")[::2] for entry in image.env if "=" in entry)
+    whole["HOME"] = HOME
+    whole.update(environment)
+    whole.update(plan.environment if plan else {})
+    bound = list(plan.binds) if plan else []
+    if os.path.isdir(installed.app):
+        bound.append(Bind(installed.app, plans.APP, "the bundle's app folder"))
+    return Container(
+        installed.rootfs, bound + list(binds), whole, list(plan.pass_environment) if plan else [], image.workdir or "/"
+    )
+
+
+def parse_binds(options: Sequence[str], rootfs: str) -> List[Bind]:
+    """Return the user's ``SRC[:DST]`` words as binds; DST is the same path where it is left out.
+
+    Raises UsageError where the source is not there, or the image has no such target: it is read-only, so none can be
+    made.
+    """
+    found = []
+    for option in options:
+        source, _, target = option.partition(":")
+        source = os.path.abspath(os.path.expanduser(source))
+        target = target or source
+        if not os.path.exists(source):
+            raise UsageError("--bind %s: there is no %s" % (option, source))
+        if not target.startswith("/") or ".." in target.split("/"):
+            raise UsageError("--bind %s: the target must be an absolute path without .." % option)
+        _check_target(option, target, os.path.isdir(source), rootfs)
+        found.append(Bind(source, target, "--bind"))
+    return found
+
+
+def _check_target(option: str, target: str, folder: bool, rootfs: str) -> None:
+    offered = [
+        name for name in plans.MOUNT_FOLDERS if not name.startswith("/deployer/") and os.path.isdir(rootfs + name)
+    ]
+    hint = "targets that this image offers: %s; or make the folder in the image's Dockerfile" % (
+        ", ".join(offered) or "none"
+    )
+    path = rootfs
+    for part in target.strip("/").split("/"):
+        path = os.path.join(path, part)
+        if os.path.islink(path):
+            raise UsageError("--bind %s: %s is a link in the image" % (option, path[len(rootfs) :]), hint)
+        if not os.path.exists(path):
+            raise UsageError("--bind %s: the image is read-only and has no %s" % (option, target), hint)
+    if os.path.isdir(path) != folder:
+        raise UsageError("--bind %s: a folder can only be bound to a folder, a file to a file" % option, hint)
+
+
+def user_environment() -> Dict[str, str]:
+    """Return this process's environment for a runtime's own use; ch-run refuses to start without USER."""
+    found = dict(os.environ)
+    if not found.get("USER"):
+        import pwd
+
+        try:
+            found["USER"] = pwd.getpwuid(os.getuid()).pw_name
+        except KeyError:  # an account without a line in the node's passwd
+            found["USER"] = str(os.getuid())
+    return found

@@ -1,0 +1,24 @@
+"""The identity of a library file, whatever path it is seen under: its GNU build-id, else the SHA-256 of its content."""
+
+import os
+
+from deployer.contract import elf
+from deployer.system import files
+
+
+def identity(path: str) -> str:
+    """Return ``build-id:HEX`` or ``sha256:HEX`` of the file at ``path``; raises DeployerError if it cannot be read."""
+    with files.errors_named("read " + path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            found = elf.build_id(lambda offset, size: _read_at(descriptor, offset, size))
+        finally:
+            os.close(descriptor)
+    return "build-id:" + found if found else "sha256:" + files.sha256_file(path)
+
+
+def _read_at(descriptor: int, offset: int, size: int) -> bytes:
+    try:
+        return os.pread(descriptor, size, offset)
+    except (OSError, OverflowError):  # a header full of garbage points anywhere
+        return b""

@@ -1,0 +1,76 @@
+"""gc: what nobody needs any more under the root folder, and its removal."""
+
+import os
+from typing import Dict, List, NamedTuple, Optional, Set, Tuple
+
+from deployer.contract.errors import DeployerError, Refused, Unknown
+from deployer.site import temporary
+from deployer.site.remove import check_unused
+from deployer.site.store import Installed, Store
+from deployer.system import files, verify
+
+
+class Garbage(NamedTuple):
+    """A file or folder to remove, and why; ``spared`` says why it has to stay, None where it may go."""
+
+    path: str
+    reason: str
+    spared: Optional[str] = None
+
+
+def find(store: Store, keep: int) -> List[Garbage]:
+    """Return what may go: the rests of dead installs, bundles but the last of each name, and images but the newest
+    ``keep`` of each name. An image that a job uses is listed as spared."""
+    found = [
+        Garbage(path, "left by an install or removal that was killed")
+        for folder in (store.root, store.images)
+        for path in temporary.stale(folder)
+    ]
+    found += [Garbage(path, "not the last bundle of its name") for path in _old_bundles(store)]
+    kept: Dict[str, int] = {}
+    for image in store.installed():  # the newest first
+        name = image.receipt.name
+        kept[name] = kept.get(name, 0) + 1
+        if kept[name] > keep:
+            reason = "%s:%s, not among the newest %d of its name" % (name, image.receipt.version, keep)
+            found.append(Garbage(image.folder, reason, _use(store, image)))
+    return found
+
+
+def collect(garbage: List[Garbage]) -> None:
+    """Remove what may go."""
+    for item in garbage:
+        if item.spared:
+            continue
+        with files.errors_named("remove " + item.path):
+            if os.path.isdir(item.path):
+                temporary.discard(item.path)
+            else:
+                os.unlink(item.path)
+
+
+def _use(store: Store, image: Installed) -> Optional[str]:
+    try:
+        check_unused(store, image)
+    except (Refused, Unknown) as error:
+        return error.message
+    return None
+
+
+def _old_bundles(store: Store) -> List[str]:
+    names = os.listdir(store.bundles) if os.path.isdir(store.bundles) else []
+    paths = [os.path.join(store.bundles, name) for name in names if name.endswith(".tar")]
+    known: List[Tuple[float, str, str]] = []
+    for path in paths:
+        try:
+            with verify.opened(path) as stream:
+                known.append((os.fstat(stream.fileno()).st_mtime, path, verify.begin(stream, path).manifest.name))
+        except DeployerError:
+            continue  # not ours to judge: no bundle, or one of a newer format
+    last: Set[str] = set()
+    old = []
+    for _, path, name in sorted(known, reverse=True):
+        if name in last:
+            old.append(path)
+        last.add(name)
+    return old

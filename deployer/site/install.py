@@ -1,0 +1,168 @@
+"""install: a bundle is verified and becomes an installed image in one pass, whole or not at all.
+
+The image is made in a folder of a unique name and renamed when it is complete: locks fail on some shared file systems,
+rename does not. Seal, manifest and table are checked before anything is written, each segment when it is read, by the
+process that uses it; only when all have passed is there a VerifiedBundle, and only that gets a receipt and its name.
+"""
+
+import errno
+import os
+import shutil
+import time
+from typing import Callable, Iterable, NamedTuple, Optional, Tuple
+
+from deployer.contract import records
+from deployer.contract.errors import IntegrityError
+from deployer.site import space, temporary, unpack
+from deployer.site.admit import admit, pin
+from deployer.site.store import MANIFEST, RECEIPT, Installed, Receipt, Store
+from deployer.system import codec, files, policy, verify, workers
+from deployer.system.verify import Verification, VerifiedBundle
+
+_MEMBERS = {"deployer/app/": "app", "deployer/plans/": "plans", "deployer/wheels/": "wheels", "deployer/kit/": "kit"}
+
+#: Called with the bytes just done and the bytes to do in all.
+Progress = Callable[[int, int], None]
+
+
+class Outcome(NamedTuple):
+    """The installed image, whether it was there already, and what the user should know of the bundle."""
+
+    image: Installed
+    known: bool
+    warnings: Tuple[str, ...] = ()
+
+
+def install(
+    path: str,
+    store: Store,
+    progress: Optional[Progress] = None,
+    jobs: Optional[int] = None,
+    kept: bool = False,
+    signers_file: Optional[str] = None,
+) -> Outcome:
+    """Verify the bundle ``path`` and install it under ``store``; an image of the same digest is left as it is.
+
+    ``jobs`` is the number of processes, by default one a core; ``kept`` says that ``keep`` will follow, which may need
+    room as well; ``signers_file`` is an allowed_signers file that the bundle must satisfy, the first of which becomes
+    the store's policy. Raises IntegrityError and Refused (nothing is installed), SpaceError (before anything is written
+    where it can be
+    foreseen).
+    """
+    with verify.opened(path) as stream:
+        # The seal's claim is enough to find an image that was verified when it was installed.
+        folder = store.image_folder(verify.read_seal(stream, path).digest)
+        present = store.at(folder)
+        if present and not signers_file:
+            return Outcome(present, True)
+        policies = policy.load(store.root, signers_file)
+        verification = verify.begin(stream, path, policies)
+        warnings = admit(verification.manifest, verification.digest, verification.trust, store, policies)
+        if not present:
+            with files.errors_named("write under " + store.root, "free some, or choose another folder with --root"):
+                os.makedirs(store.images, exist_ok=True)
+                temporary.reap(store.images)
+                _check_space(verification, store, os.fstat(stream.fileno()) if kept else None)
+                with temporary.folder(store.images) as made:
+                    written = _fill(made, verification, jobs or min(workers.cores(), workers.MOST), progress)
+                    _write_receipt(made, verification.finish(), written)
+                    _publish(made, folder, store)
+    image = store.at(folder)
+    if image is None:
+        raise IntegrityError("the image was removed while it was installed: %s" % folder, "install it again")
+    return Outcome(image, bool(present), tuple(warnings + pin(store, signers_file)))
+
+
+def _check_space(verification: Verification, store: Store, bundle: Optional[os.stat_result]) -> None:
+    manifest = verification.manifest
+    size = sum(segment.raw or 0 for segment in verification.layer_segments())
+    size += sum(member.size for member in manifest.members if _target(member.name))
+    if bundle and bundle.st_dev != os.stat(store.images).st_dev:
+        size += bundle.st_size  # it will be copied; elsewhere it is moved, and counts already
+    space.check(store.images, size, manifest.image.entries + len(manifest.members))
+
+
+def _target(name: str) -> Optional[str]:
+    """Return where a member of the bundle stands in the image's folder, None for one that is not installed."""
+    for prefix, target in _MEMBERS.items():
+        if name.startswith(prefix):
+            return os.path.join(target, name[len(prefix) :])
+    return None
+
+
+def _fill(folder: str, verification: Verification, jobs: int, progress: Optional[Progress]) -> unpack.Unpacked:
+    """Write rootfs and the members into ``folder``, and check every segment on the way."""
+    segments = verification.layer_segments()
+    decompress = codec.decompressor(str(verification.manifest.codec["name"]))
+    frames = [unpack.Frame(str(segment.holds), segment.raw or 0) for segment in segments]
+    total = sum(frame.raw for frame in frames)
+
+    def source(number: int) -> memoryview:
+        return decompress(verification.read(segments[number]), frames[number].raw)
+
+    def done(number: int) -> None:
+        verification.passed(segments[number])
+        if progress:
+            progress(frames[number].raw, total)
+
+    rootfs = os.path.join(folder, "rootfs")
+    os.mkdir(rootfs)
+    written = unpack.unpack(frames, source, rootfs, jobs, done)
+    for member in verification.manifest.members:
+        target = _target(member.name)
+        if target:
+            pieces = verification.check(verification.member_segments(member.name))
+            _write(os.path.join(folder, target), pieces, member.mode)
+    for _ in verification.check(verification.left()):  # headers, padding, and what only the stager's side uses
+        pass
+    return written
+
+
+def _write_receipt(folder: str, bundle: VerifiedBundle, written: unpack.Unpacked) -> None:
+    manifest = bundle.manifest
+    _write(os.path.join(folder, MANIFEST), [bundle.manifest_bytes])
+    receipt = Receipt(manifest.name, manifest.version, bundle.digest, int(time.time()), written.entries, written.bytes)
+    _write(os.path.join(folder, RECEIPT), [records.pretty(receipt.record()).encode("utf-8")])
+
+
+def _write(path: str, pieces: Iterable[bytes], mode: int = 0o666) -> None:
+    """Write a file of a folder that is itself published whole: no temporary name, and no fsync, which on some file
+    systems waits for all that was written before it."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, new, mode & 0o777 | 0o600), "wb") as stream:
+        for piece in pieces:
+            stream.write(piece)
+
+
+def _publish(made: str, folder: str, store: Store) -> None:
+    """Give a finished image its name; where another install of the same bundle was first, that one is as good."""
+    while True:
+        try:
+            os.rename(made, folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            if store.at(folder):
+                return
+            temporary.discard(folder)  # the rest of a removal by hand: without a receipt it is no image
+        else:
+            return
+
+
+def keep(path: str, store: Store, image: Installed) -> str:
+    """Give an installed bundle's file its place under ROOT/bundles, in place of the last one of its name."""
+    target = store.bundle(image.receipt)
+    if os.path.abspath(path) == target:
+        return target
+    with files.errors_named("move %s to %s" % (path, target)):
+        os.makedirs(store.bundles, exist_ok=True)
+        try:
+            os.replace(path, target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            with open(path, "rb") as source, files.published(target) as stream:
+                shutil.copyfileobj(source, stream, files.CHUNK)
+            os.unlink(path)
+    return target

@@ -1,0 +1,267 @@
+"""status, logs, cancel, and following a job to its end."""
+
+import os
+import sys
+import time
+from typing import IO, Callable, List, NamedTuple, Optional, Tuple
+
+from deployer.contract.errors import JobFailed, TransferError, UsageError
+from deployer.contract.evidence import Launch
+from deployer.contract.records import Record
+from deployer.site import result
+from deployer.site.schedulers import SCHEDULERS
+from deployer.site.schedulers.interface import JobState, Scheduler
+from deployer.site.store import Store
+from deployer.system import process
+
+#: Seconds that a scheduler command may take; a busy controller needs some.
+_PATIENCE = 60.0
+#: Seconds between two questions to the scheduler, at first and at most: a thousand users ask the same one.
+_FIRST, _LAST = 1.0, 15.0
+_GROWTH = 1.2
+#: Seconds for which a scheduler that does not answer is asked again while a job is followed.
+_SILENCE = 300.0
+#: Seconds for a shared file system to show on this node what another has written.
+_LAG = 10.0
+_TAIL = 30
+
+
+class Status(NamedTuple):
+    """A job of ours. ``state`` is the scheduler's word, or from result.json where it has forgotten the job:
+    COMPLETED or FAILED; NEW: never submitted; UNKNOWN: neither knows."""
+
+    launch: Launch
+    folder: str
+    job_id: Optional[str]
+    state: str
+    reason: str
+    elapsed: str
+    nodes: str
+    active: bool
+    exit_code: Optional[int]
+    problem: str
+
+    def record(self) -> Record:
+        """Return the status as a JSON object."""
+        return {
+            "job": self.launch.job,
+            "job_id": self.job_id,
+            "folder": self.folder,
+            "bundle": self.launch.bundle,
+            "version": self.launch.version,
+            "site": self.launch.site,
+            "state": self.state,
+            "reason": self.reason,
+            "elapsed": self.elapsed,
+            "nodes": self.nodes,
+            "active": self.active,
+            "exit_code": self.exit_code,
+            "problem": self.problem,
+        }
+
+    def line(self) -> str:
+        """Return the status in one line."""
+        words = [self.launch.job, self.job_id or "-", self.state]
+        words += [word for word in (self.elapsed, self.nodes, self.reason) if word]
+        if not self.active and self.exit_code is not None:
+            words.append("exit %d" % self.exit_code)
+        return "  ".join(words) + ("\n  " + self.problem if self.problem else "")
+
+
+def scheduler() -> Scheduler:
+    """Return the site's scheduler."""
+    return SCHEDULERS["slurm"]
+
+
+def ask(argv: List[str]) -> Tuple[int, str, str]:
+    """Run a scheduler's command and return (exit code, output, errors), as its parsers take them.
+
+    The environment is small on purpose: sbatch hands it on to the job.
+    """
+    names = [name for name in os.environ if name.startswith("SBATCH_")]
+    done = process.run(
+        argv,
+        _PATIENCE,
+        env=process.base_environment("SLURM_CONF", "LD_LIBRARY_PATH", *names),
+        check=False,
+        hint="this needs Slurm's commands: are you on a login node?",
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def find(store: Store, reference: Optional[str]) -> str:
+    """Return the folder of the job that ``reference`` means: its name, the scheduler's id, or None for the last one."""
+    found = folders(store)
+    if not found:
+        raise UsageError("there are no jobs under %s" % store.jobs, "start one: run NAME")
+    if reference is None:
+        return found[-1]
+    for folder in reversed(found):
+        if reference in (os.path.basename(folder), job_id(folder)):
+            return folder
+    raise UsageError(
+        "no job %s under %s" % (reference, store.jobs),
+        "the last ones: " + ", ".join(os.path.basename(folder) for folder in found[-5:]),
+    )
+
+
+def folders(store: Store) -> List[str]:
+    """Return the folders of all jobs, the oldest first."""
+    names = os.listdir(store.jobs) if os.path.isdir(store.jobs) else []
+    found = [os.path.join(store.jobs, name) for name in names]
+    found = [folder for folder in found if os.path.isfile(os.path.join(folder, result.LAUNCH))]
+    return sorted(found, key=lambda folder: (os.stat(os.path.join(folder, result.LAUNCH)).st_mtime, folder))
+
+
+def job_id(folder: str) -> Optional[str]:
+    """Return the scheduler's id of a job, None where it was never submitted; the script writes it too."""
+    try:
+        with open(os.path.join(folder, result.JOB_ID)) as stream:
+            return stream.read().strip() or None
+    except OSError:
+        return None
+
+
+def status(folder: str) -> Status:
+    """Ask the scheduler, and result.json, how a job is."""
+    launch, number = result.launch(folder), job_id(folder)
+    exit_code, problem = _outcome(folder)
+    if number is None:
+        return Status(launch, folder, None, "NEW", "", "", "", False, exit_code, problem)
+    known = _state(number)
+    if known is None:
+        word = "UNKNOWN" if exit_code is None else "FAILED" if exit_code else "COMPLETED"
+        known = JobState(word, "", "", "", False)
+    return Status(
+        launch,
+        folder,
+        number,
+        known.word,
+        known.reason,
+        known.elapsed,
+        known.nodes,
+        known.active,
+        exit_code,
+        "" if known.active else problem,
+    )  # until then its result is "unfinished"
+
+
+def cancel(folder: str) -> str:
+    """End a job and return its id; raises UsageError for one that was never submitted."""
+    number = job_id(folder)
+    if number is None:
+        raise UsageError("%s was never submitted" % os.path.basename(folder))
+    known = scheduler()
+    known.parse_cancel(*ask(known.cancel(number)))
+    return number
+
+
+def follow(folder: str, tell: Callable[[str], None]) -> None:
+    """Wait for the end of a job; ``tell`` gets a line at each change of its state.
+
+    Raises JobFailed when it failed. A scheduler that does not answer for a while is no failure of the job.
+    """
+    number = job_id(folder)
+    if number is None:
+        raise UsageError("%s was never submitted" % os.path.basename(folder))
+    before: Optional[Tuple[str, str]] = None
+    pause = _FIRST
+    known: Optional[JobState] = None
+    answered = time.time()
+    while True:
+        try:
+            known = _state(number)
+            answered = time.time()
+        except TransferError as error:
+            if time.time() - answered > _SILENCE:
+                raise
+            tell("%s; asking again" % error.message)
+        else:
+            if known is None or not known.active:
+                break
+            if (known.word, known.reason) != before:
+                before = (known.word, known.reason)
+                tell("  ".join(word for word in (known.word, known.nodes, known.reason) if word))
+                pause = _FIRST
+        time.sleep(pause)
+        pause = min(pause * _GROWTH, _LAST)
+    exit_code = _final_exit(folder)
+    word = known.word if known else "FAILED" if exit_code else "COMPLETED"
+    tell("%s%s" % (word, "" if exit_code is None else ", exit %d" % exit_code))
+    if exit_code != 0 or word not in ("COMPLETED",):
+        raise JobFailed(
+            "job %s (%s) ended as %s: %s"
+            % (os.path.basename(folder), number, word, result.first_error(folder) or "it left no result.json"),
+            "its log: %s" % os.path.join(folder, result.LOG),
+        )
+
+
+def tail(folder: str, lines: int = _TAIL) -> List[str]:
+    """Return the last lines of a job's log."""
+    path = os.path.join(folder, result.LOG)
+    try:
+        with open(path, "rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - 256 * lines))
+            return stream.read().decode("utf-8", "replace").splitlines()[-lines:]
+    except OSError:
+        return []
+
+
+def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> None:
+    """Copy a job's log to ``out`` (stdout); with ``follow_it`` until the job has ended."""
+    path = os.path.join(folder, result.LOG)
+    target = out or sys.stdout.buffer
+    number = job_id(folder)
+    if not os.path.exists(path) and not (follow_it and number):
+        raise UsageError("%s has no log yet" % os.path.basename(folder), "see: status")
+    at, asked, ended = 0, 0.0, False
+    while True:
+        at += _copy_from(path, at, target)
+        if ended or not follow_it or number is None:
+            return
+        if time.time() - asked > 2 * _FIRST:
+            state = _state(number)
+            asked = time.time()
+            ended = state is None or not state.active  # one more round: what came in meanwhile
+            if ended:
+                continue
+        time.sleep(_FIRST / 2)
+
+
+def _copy_from(path: str, offset: int, target: IO[bytes]) -> int:
+    """Copy what stands in ``path`` from ``offset`` on; returns how many bytes that were."""
+    try:
+        stream = open(path, "rb")
+    except OSError:
+        return 0
+    with stream:
+        stream.seek(offset)
+        copied = 0
+        for chunk in iter(lambda: stream.read(65536), b""):
+            target.write(chunk)
+            copied += len(chunk)
+    target.flush()
+    return copied
+
+
+def _state(number: str) -> Optional[JobState]:
+    known = scheduler()
+    return known.parse_state(*ask(known.state(number)))
+
+
+def _outcome(folder: str) -> Tuple[Optional[int], str]:
+    """Return the exit code and the first error of a job's result.json, (None, "") where there is none yet."""
+    if not os.path.isfile(os.path.join(folder, result.RESULT)):
+        return None, ""
+    return result.read(folder).maybe_number("exit_code"), result.first_error(folder)
+
+
+def _final_exit(folder: str) -> Optional[int]:
+    """Return the exit code of a job that is over, waiting a little for the shared file system to show it."""
+    until = time.time() + _LAG
+    while True:
+        exit_code, _ = _outcome(folder)
+        if exit_code is not None or time.time() > until:
+            return exit_code
+        os.listdir(folder)  # makes an NFS client look again
+        time.sleep(0.5)

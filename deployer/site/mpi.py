@@ -1,0 +1,107 @@
+"""The few MPI calls that the probe makes, through ctypes on whatever library the container's loader finds.
+
+Nothing of the image's packages is needed. An MPI library may end or hang the process in any of these calls: callers
+write down first what they were about to do.
+"""
+
+import ctypes
+import os
+from typing import Any, NamedTuple, Optional, Sequence
+
+from deployer.contract.errors import DeployerError
+
+#: Sonames to try where the plan names no library: MPICH's ABI, Open MPI, Debian's MPICH, the ABI of MPI 5.
+SONAMES = ("libmpi.so.12", "libmpi.so.40", "libmpich.so.12", "libmpi_abi.so.1")
+#: Where images keep an MPI that the loader is not told of.
+FOLDERS = ("", "/usr/local/lib", "/opt/mpich/lib", "/opt/openmpi/lib", "/usr/lib64/mpich/lib", "/usr/lib64/openmpi/lib")
+
+_THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
+_MPICH_COMM_WORLD = 0x44000000
+_ABI_COMM_WORLD = 0x101
+
+
+class World(NamedTuple):
+    """What MPI_COMM_WORLD says; ``thread_level`` is what was granted when ``multiple`` was asked for."""
+
+    rank: int
+    size: int
+    thread_level: str
+
+
+class Library(object):
+    """A loaded MPI library."""
+
+    def __init__(self, handle: Any, name: str) -> None:
+        self._handle = handle
+        self.name = name
+        self._world = _comm_world(handle)
+
+    def version(self) -> str:
+        """Return the first line of MPI_Get_library_version, which may be called before MPI_Init."""
+        text = ctypes.create_string_buffer(8192 + 1)
+        length = ctypes.c_int()
+        self._call("MPI_Get_library_version", text, ctypes.byref(length))
+        lines = text.value.decode("utf-8", "replace").splitlines()
+        return " ".join(lines[0].split()) if lines else ""
+
+    def start(self) -> World:
+        """Call MPI_Init_thread and ask for rank and size."""
+        granted, rank, size = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        self._call("MPI_Init_thread", None, None, len(_THREAD_LEVELS) - 1, ctypes.byref(granted))
+        self._call("MPI_Comm_rank", self._world, ctypes.byref(rank))
+        self._call("MPI_Comm_size", self._world, ctypes.byref(size))
+        level = granted.value
+        return World(rank.value, size.value, _THREAD_LEVELS[level] if 0 <= level < 4 else str(level))
+
+    def meet(self) -> None:
+        """Wait for all other ranks (MPI_Barrier): the network works."""
+        self._call("MPI_Barrier", self._world)
+
+    def end(self) -> None:
+        """Call MPI_Finalize."""
+        self._call("MPI_Finalize")
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = getattr(self._handle, name)(*arguments)
+        if code != 0:
+            raise DeployerError("%s failed with error %d" % (name, code))
+
+
+def load(names: Sequence[str]) -> Library:
+    """Load the first of ``names`` (sonames or paths) that the loader finds; raises DeployerError with its reasons."""
+    reasons = []
+    for folder in FOLDERS:
+        for name in names:
+            path = os.path.join(folder, name)
+            if folder and not os.path.exists(path):
+                continue
+            try:
+                # Global: Open MPI's components look for its symbols there.
+                return Library(ctypes.CDLL(path, ctypes.RTLD_GLOBAL), path)
+            except (OSError, AttributeError) as error:
+                reasons.append(str(error))
+    raise DeployerError("; ".join(reasons[: len(names)]))
+
+
+def _comm_world(handle: Any) -> Any:
+    """Return MPI_COMM_WORLD as the library's ABI passes it."""
+    try:
+        return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(handle, "ompi_mpi_comm_world")))
+    except ValueError:
+        pass
+    name = getattr(handle, "_name", "")
+    return ctypes.c_void_p(_ABI_COMM_WORLD) if "libmpi_abi" in name else ctypes.c_int(_MPICH_COMM_WORLD)
+
+
+def flush() -> None:
+    """Flush C's streams, so that what the library printed is in the file that stands behind them."""
+    ctypes.CDLL(None).fflush(None)
+
+
+def provider(text: str) -> Optional[str]:
+    """Return libfabric's provider from the start-up text of Intel MPI (I_MPI_DEBUG) or MPICH (DEBUG_SUMMARY)."""
+    for line in text.splitlines():
+        _, found, rest = line.partition("libfabric provider: ")
+        if found and rest.strip():
+            return rest.split()[0]
+    return None

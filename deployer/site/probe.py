@@ -1,0 +1,111 @@
+"""probe: evidence from inside the job, before the payload. Once a node on the host, once a rank in the container."""
+
+import os
+import signal
+import socket
+import sys
+from typing import Mapping, Optional
+
+from deployer.contract import evidence, records
+from deployer.contract.errors import DeployerError
+from deployer.contract.evidence import HostRecord, MappedLibrary, ProbeRecord
+from deployer.site import elf, mapped
+from deployer.system import files
+
+#: Seconds after which a probe that hangs in the MPI library is killed; a world of thousands starts in less.
+PATIENCE = 120
+
+#: Makes Intel MPI and MPICH say which libfabric provider they chose.
+_TALK = {"I_MPI_DEBUG": "1", "MPIR_CVAR_DEBUG_SUMMARY": "1"}
+#: How the launchers tell a process its number.
+_TASK = ("SLURM_PROCID", "PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
+
+
+def task_number(environment: Mapping[str, str]) -> int:
+    """Return the launcher's number for this process, 0 where there is no launcher."""
+    for name in _TASK:
+        if environment.get(name, "").isdigit():
+            return int(environment[name])
+    return 0
+
+
+def host(out: str, library: Optional[str]) -> HostRecord:
+    """Write this node's record into the folder ``out``; ``library`` is the plan's MPI on the host, if it has one."""
+    name = socket.gethostname()
+    found = elf.identity(library) if library and os.path.isfile(library) else None
+    record = HostRecord(name, found)
+    _write(os.path.join(out, name + ".json"), record.record())
+    return record
+
+
+def rank(out: str, soname: Optional[str]) -> ProbeRecord:
+    """Start MPI and write this rank's record into the folder ``out``.
+
+    The library is what the loader finds for ``soname``; None: for any that is known.
+
+    The record is written before the library is given control, and again at the end: what the library does to this
+    process is then known from the first. All that it prints goes into a log beside the record.
+    """
+    task = task_number(os.environ)
+    path = os.path.join(out, "probe-%d.json" % task)
+    log = os.path.join(out, "probe-%d.log" % task)
+    _redirect(log)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # no Python code runs while a C library hangs
+    signal.alarm(PATIENCE)
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    record = ProbeRecord(
+        task,
+        socket.gethostname(),
+        evidence.LOADING,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        int(threads) if threads.isdigit() else None,
+        evidence.render_numbers(set(os.sched_getaffinity(0))),
+    )
+    os.environ.update(_TALK)
+    try:
+        from deployer.site import mpi  # the image's Python may lack ctypes
+
+        library = mpi.load([soname] if soname else mpi.SONAMES)
+    except (ImportError, DeployerError) as error:
+        record = record._replace(stage=evidence.DONE, reason=str(error))
+        _write(path, record.record())
+        return record
+    found = mapped.of_process(os.getpid())
+    if found:
+        seen = MappedLibrary(found[0].path, mapped.identity(os.getpid(), found[0]), library.version())
+        record = record._replace(library=seen)
+    record = record._replace(stage=evidence.STARTING)
+    _write(path, record.record())
+    world = library.start()
+    library.meet()
+    mpi.flush()
+    record = record._replace(
+        stage=evidence.DONE,
+        rank=world.rank,
+        size=world.size,
+        thread_level=world.thread_level,
+        provider=mpi.provider(files.read_text(log)),
+    )
+    _write(path, record.record())
+    library.end()
+    return record
+
+
+def _redirect(log: str) -> None:
+    """Send this process's output, the C library's as well, to ``log``."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with files.errors_named("write " + log):
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def _write(path: str, record: records.Record) -> None:
+    files.write_text(path, records.pretty(record))

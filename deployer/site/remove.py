@@ -1,0 +1,65 @@
+"""remove: take away an image, or all of it; what a job uses stays unless it is forced."""
+
+import os
+import shutil
+from typing import List
+
+from deployer.contract.errors import MissingTool, Refused, TransferError, Unknown
+from deployer.site import jobs, result, temporary
+from deployer.site.store import Installed, Store
+from deployer.system import files
+
+
+def remove(store: Store, image: Installed, force: bool = False) -> None:
+    """Remove an installed image: first its name, so that nothing finds it half removed.
+
+    Raises Refused where a job that waits or runs uses it, Unknown where the scheduler does not tell, unless ``force``.
+    """
+    if not force:
+        check_unused(store, image)
+    with files.errors_named("remove " + image.folder):
+        temporary.discard(image.folder)
+
+
+def check_unused(store: Store, image: Installed) -> None:
+    """Raise Refused where a job that waits or runs uses the image, Unknown where that cannot be known.
+
+    Only jobs of ``run`` are seen: what a user's own batch script starts by ``exec`` leaves nothing to see here.
+    """
+    name = "%s:%s" % (image.receipt.name, image.receipt.version)
+    for folder in jobs.folders(store):
+        if result.launch(folder).digest != image.receipt.digest:
+            continue
+        job = os.path.basename(folder)
+        try:
+            active = jobs.status(folder).active
+        except (MissingTool, TransferError) as error:
+            raise Unknown(
+                "cannot tell whether job %s still uses %s: %s" % (job, name, error.message),
+                "try again where the scheduler answers, or --force",
+            ) from error
+        if active:
+            raise Refused("job %s uses %s" % (job, name), "wait for its end, cancel %s, or --force" % job)
+
+
+def uninstall(store: Store, with_jobs: bool = False, force: bool = False) -> List[str]:
+    """Remove all that deployer made under the root folder, and that itself if nothing is left; return what is left.
+
+    The folders of jobs hold users' results: they stay unless ``with_jobs``. Raises as ``remove`` does, before anything
+    is removed.
+    """
+    if not force:
+        for image in store.installed():
+            check_unused(store, image)
+    with files.errors_named("remove " + store.root):
+        temporary.reap(store.root)
+        for folder in [store.images, store.bundles, store.incoming] + ([store.jobs] if with_jobs else []):
+            temporary.discard(folder)
+        shutil.rmtree(store.logs, ignore_errors=True)
+        # The tool is what runs just now: it goes last, and a second try needs it.
+        if os.path.lexists(store.tool):
+            os.unlink(store.tool)
+        left = sorted(os.listdir(store.root)) if os.path.isdir(store.root) else []
+        if not left and os.path.isdir(store.root):
+            os.rmdir(store.root)
+    return left

@@ -1,0 +1,183 @@
+"""run: an installed image, a plan and a job become a job folder with a batch script, and the script is submitted."""
+
+import os
+import re
+import shutil
+import sys
+import time
+from typing import Dict, NamedTuple, Optional, Sequence
+
+from deployer.contract import layout as layouts
+from deployer.contract import plan as plans
+from deployer.contract import records
+from deployer.contract.choose import choose
+from deployer.contract.errors import MissingTool, UsageError
+from deployer.contract.evidence import Launch
+from deployer.contract.job import Job, check_time
+from deployer.contract.manifest import Manifest
+from deployer.contract.plan import Bind, Plan
+from deployer.site import container, jobs, result, script
+from deployer.site.runtimes import RUNTIMES
+from deployer.site.store import Installed, Store
+from deployer.system import files
+
+
+class Request(NamedTuple):
+    """What the user asked for; None: as the job or the bundle says. ``extra`` goes to the end of the job's command,
+    and is the whole command where the bundle has no job. ``memory_mb`` is for one rank, in MiB."""
+
+    image: str
+    job: Optional[str]
+    nodes: Optional[int]
+    ranks_per_node: Optional[int]
+    threads: Optional[int]
+    time: Optional[str]
+    memory_mb: Optional[int]
+    binds: Sequence[str]
+    plan: Optional[str]
+    extra: Sequence[str]
+
+
+def prepare(store: Store, request: Request) -> str:
+    """Make the job's folder with job.sh and job.json and return its path; submits nothing.
+
+    Raises UsageError for what is not there, and Refused for a layout that a node cannot hold or where no variant fits.
+    """
+    installed = store.find(request.image)
+    manifest = installed.manifest()
+    job = _job(manifest, request)
+    plan = installed.plan(request.plan)
+    layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, request.memory_mb)
+    choice = choose(plan, layout.nodes, vetoes(plan))
+    if not os.path.isfile(store.tool):
+        raise UsageError("there is no %s" % store.tool, "the job needs it on the nodes: copy deployer.pyz there")
+    name = _new_name(installed)
+    folder = os.path.join(store.jobs, name)
+    launch = Launch(
+        job=name,
+        bundle=installed.receipt.name,
+        version=installed.receipt.version,
+        digest=installed.receipt.digest,
+        site=plan.site,
+        variant=choice.variant.name,
+        reason=choice.reason,
+        runtime=choice.variant.runtime,
+        nodes=layout.nodes,
+        ranks_per_node=layout.ranks_per_node,
+        threads=layout.threads,
+        time=job.time,
+        command=job.command,
+        mpi=plan.mpi,
+        provider=_provider(plan),
+        created=int(time.time()),
+    )
+    made = container.make(
+        installed,
+        manifest.image,
+        plan,
+        [
+            Bind(store.tool, plans.TOOL, "this tool"),
+            Bind(folder, plans.JOB, "the job's folder"),
+            *container.parse_binds(request.binds, installed.rootfs),
+        ],
+        _environment(layout, plan),
+    )
+    text = script.render(
+        script.Inputs(
+            launch,
+            layout,
+            plan,
+            choice.variant,
+            RUNTIMES[choice.variant.runtime],
+            made,
+            folder,
+            store.tool,
+            host_python(plan.python),
+            manifest.image.python,
+        )
+    )
+    with files.errors_named("make " + folder):
+        os.makedirs(folder)
+    files.write_text(os.path.join(folder, result.LAUNCH), records.pretty(launch.record()))
+    files.write_text(os.path.join(folder, result.SCRIPT), text, 0o777)
+    return folder
+
+
+def submit(folder: str) -> str:
+    """Submit the script of a prepared job and return the scheduler's id for it; raises Refused, TransferError."""
+    scheduler = jobs.scheduler()
+    job_id = scheduler.parse_submit(*jobs.ask(scheduler.submit(os.path.join(folder, result.SCRIPT))))
+    files.write_text(os.path.join(folder, result.JOB_ID), job_id + "\n")
+    return job_id
+
+
+def vetoes(plan: Plan) -> Dict[str, str]:
+    """Return why runtimes that the plan names cannot be used here; a runtime that is not named can be."""
+    found = {}
+    for name in {variant.runtime for variant in plan.variants}:
+        if name not in RUNTIMES:
+            found[name] = "this deployer has no runtime %s" % name
+            continue
+        runtime = RUNTIMES[name]
+        objection = runtime.veto(shutil.which(runtime.program), plan.modules)
+        if objection:
+            found[name] = objection
+    return found
+
+
+def host_python(candidates: Sequence[str]) -> str:
+    """Return the first Python of the plan that is here, else the one that runs this."""
+    for candidate in candidates:
+        found = shutil.which(os.path.expanduser(candidate))
+        if found:
+            return found
+    if not sys.executable:
+        raise MissingTool("none of the plan's Pythons is here: %s" % ", ".join(candidates))
+    return sys.executable
+
+
+def _job(manifest: Manifest, request: Request) -> Job:
+    """Return the job of the bundle with the user's numbers and words in it."""
+    job = manifest.job(request.job)
+    if job is None and not manifest.jobs and request.job is None and request.extra:
+        job = Job("command", [], 1, 1, 1, "01:00:00")
+    if job is None:
+        known = ", ".join(item.name for item in manifest.jobs)
+        raise UsageError(
+            "%s has no job %s" % (manifest.name, request.job) if request.job else "%s has no job" % manifest.name,
+            "its jobs: " + known if known else "give the command: run %s -- COMMAND" % manifest.name,
+        )
+
+    def given(value: Optional[int], default: int) -> int:
+        return default if value is None else value
+
+    return Job(
+        job.name,
+        list(job.command) + list(request.extra),
+        given(request.nodes, job.nodes),
+        given(request.ranks_per_node, job.ranks_per_node),
+        given(request.threads, job.threads),
+        check_time(request.time) if request.time else job.time,
+    )
+
+
+def _environment(layout: layouts.Layout, plan: Plan) -> Dict[str, str]:
+    found = layouts.environment(layout, plan.mpi.family if plan.mpi else None)
+    found["DEPLOYER_RESULT"] = "%s/%s" % (plans.JOB, result.PAYLOAD)
+    return found
+
+
+def _provider(plan: Plan) -> Optional[str]:
+    """Return libfabric's provider that the plan asks for; a list or an exclusion ("^psm3") names none."""
+    found = plan.environment.get("FI_PROVIDER", "")
+    return found if re.match(r"^[a-z0-9_;-]+$", found) else None
+
+
+def _new_name(installed: Installed) -> str:
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    return "%s-%s-%s" % (installed.receipt.name, stamp, os.urandom(2).hex())
+
+
+def show_script(folder: str) -> str:
+    """Return the text of a job's script."""
+    return files.read_text(os.path.join(folder, result.SCRIPT))

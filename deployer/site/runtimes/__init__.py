@@ -1,0 +1,8 @@
+"""Container runtimes, by the names that plans use."""
+
+from typing import Dict
+
+from deployer.site.runtimes.charliecloud import Charliecloud
+from deployer.site.runtimes.interface import Runtime
+
+RUNTIMES: Dict[str, Runtime] = {"charliecloud": Charliecloud()}

@@ -1,0 +1,55 @@
+"""Charliecloud's ch-run, 0.31 and later, on an unpacked image.
+
+ch-run lets the host's whole environment in, and applies neither ENV nor WORKDIR of the image: both are put right here.
+"""
+
+import re
+from typing import List
+
+from deployer.contract.errors import UsageError
+from deployer.site.runtimes.interface import Container, Runtime
+
+_PATTERN = re.compile(r"^[A-Za-z0-9_*?]+$")
+
+
+class Charliecloud(Runtime):
+    """The container is read-only; binds are writable; /tmp, /dev, /proc and /sys are the host's."""
+
+    program = "ch-run"
+
+    def options(self, container: Container) -> List[str]:
+        return [
+            self.program,
+            "--unset-env=" + all_but(container.passed),
+            # Without it a "$" at the start of a value, or after a colon, is taken for a variable of the host. It only
+            # holds for what follows.
+            "--env-no-expand",
+            *("--set-env=" + assignment(name, value) for name, value in sorted(container.environment.items())),
+            *("--bind=%s:%s" % (_colonless(bind.source), _colonless(bind.target)) for bind in container.binds),
+            "--cd=" + container.workdir,
+        ]
+
+    def join_options(self, ranks: int, tag: str) -> List[str]:
+        # ch-run's own default tag is the step's number alone: two jobs of a node would join each other.
+        return ["--join-ct=%d" % ranks, "--join-tag=" + tag]
+
+
+def all_but(names: List[str]) -> str:
+    """Return the glob (fnmatch with FNM_EXTMATCH) of all variables that match none of ``names``."""
+    for name in names:
+        if not _PATTERN.match(name):
+            raise UsageError("%r is no glob for names of environment variables" % name)
+    return "!(%s)" % "|".join(names) if names else "*"
+
+
+def assignment(name: str, value: str) -> str:
+    """Return NAME=VALUE as ch-run reads it: it takes one pair of single quotes off a value."""
+    if len(value) >= 2 and value[0] == value[-1] == "'":
+        value = "'%s'" % value
+    return "%s=%s" % (name, value)
+
+
+def _colonless(path: str) -> str:
+    if ":" in path:
+        raise UsageError("%s cannot be bound: its name has a colon, and ch-run has no way to quote it" % path)
+    return path

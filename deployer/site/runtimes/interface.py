@@ -1,0 +1,48 @@
+"""What a container runtime has to offer: pure argv builders, so that scripts, tests and people see the same command."""
+
+from typing import Dict, List, NamedTuple, Optional
+
+from deployer.contract.plan import Bind
+
+
+class Container(NamedTuple):
+    """How a process starts in an installed image.
+
+    ``rootfs`` is the unpacked image; ``environment`` is set in it; ``passed`` are the only names (globs) that come in
+    from the host; ``workdir`` is a folder of the image.
+    """
+
+    rootfs: str
+    binds: List[Bind]
+    environment: Dict[str, str]
+    passed: List[str]
+    workdir: str
+
+
+class Runtime(object):
+    """One runtime. Implementations stand in the plain dict ``RUNTIMES`` under the names that plans use."""
+
+    #: The program, as it is found in PATH.
+    program = ""
+
+    def options(self, container: Container) -> List[str]:
+        """Return argv up to, and without, the image; one word for each option."""
+        raise NotImplementedError
+
+    def join_options(self, ranks: int, tag: str) -> List[str]:
+        """Return the words that make ``ranks`` processes of a node with the same ``tag`` share their namespaces.
+
+        They stand after ``options``. ``tag`` may hold shell variables where the words are put into a script.
+        """
+        raise NotImplementedError
+
+    def argv(self, container: Container, command: List[str]) -> List[str]:
+        """Return the whole argv that runs ``command`` in the container."""
+        return [*self.options(container), container.rootfs, "--", *command]
+
+    def veto(self, found: Optional[str], modules: List[str]) -> Optional[str]:
+        """Return why this runtime cannot be used, or None. ``found`` is where the program is in PATH, if anywhere;
+        with ``modules`` to load it may still come."""
+        if found is None and not modules:
+            return "no %s in PATH" % self.program
+        return None

@@ -1,0 +1,43 @@
+"""What a scheduler has to offer: pure argv builders and parsers of (exit code, output), and no process of its own."""
+
+from typing import List, NamedTuple, Optional
+
+
+class JobState(NamedTuple):
+    """What the scheduler says of a job: its own word for the state (``PENDING``, ``TIMEOUT``, ...), why, how long it
+    has run, and where; empty text where it does not say."""
+
+    word: str
+    reason: str
+    elapsed: str
+    nodes: str
+    active: bool
+    """Whether the state can still change."""
+
+
+class Scheduler(object):
+    """One scheduler. Implementations stand in the plain dict ``SCHEDULERS`` under the names that plans use."""
+
+    def submit(self, script: str) -> List[str]:
+        """Return argv that submits the batch script at the path ``script``."""
+        raise NotImplementedError
+
+    def parse_submit(self, code: int, out: str, err: str) -> str:
+        """Return the new job's id; raises Refused, or TransferError where the scheduler does not answer."""
+        raise NotImplementedError
+
+    def state(self, job_id: str) -> List[str]:
+        """Return argv that asks for a job's state."""
+        raise NotImplementedError
+
+    def parse_state(self, code: int, out: str, err: str) -> Optional[JobState]:
+        """Return the state, None where the scheduler has forgotten the job; raises TransferError."""
+        raise NotImplementedError
+
+    def cancel(self, job_id: str) -> List[str]:
+        """Return argv that ends a job."""
+        raise NotImplementedError
+
+    def parse_cancel(self, code: int, out: str, err: str) -> None:
+        """Raise Refused or TransferError where the job could not be cancelled."""
+        raise NotImplementedError

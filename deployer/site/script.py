@@ -1,0 +1,188 @@
+"""The batch script of a job, for a person to read, keep, and submit by hand with the same result. Pure."""
+
+import shlex
+from typing import NamedTuple, Optional
+
+from deployer import __version__
+from deployer.contract import plan as plans
+from deployer.contract.evidence import Launch
+from deployer.contract.layout import Layout
+from deployer.contract.plan import Plan, Variant
+from deployer.site.runtimes.interface import Container, Runtime
+
+
+class Inputs(NamedTuple):
+    """All that a script is made of: ``folder`` is the job's, ``tool`` the .pyz and ``python`` the Python that runs it
+    on the host, ``image_python`` the one in the image (None: there is none, so nothing can be proven)."""
+
+    launch: Launch
+    layout: Layout
+    plan: Plan
+    variant: Variant
+    runtime: Runtime
+    container: Container
+    folder: str
+    tool: str
+    python: str
+    image_python: Optional[str]
+
+
+def render(inputs: Inputs) -> str:
+    """Return the whole text of job.sh."""
+    parts = [_head(inputs), _ground(inputs), _container(inputs), _hosts(inputs)]
+    if inputs.image_python:
+        parts.append(_probe(inputs))
+    parts.append(_payload(inputs))
+    return "\n".join(parts)
+
+
+def _head(inputs: Inputs) -> str:
+    launch, layout, plan = inputs.launch, inputs.layout, inputs.plan
+    directives = [
+        "--job-name=" + launch.bundle,
+        "--output=%s/output.log" % inputs.folder.replace("%", "%%"),
+        "--nodes=%d" % layout.nodes,
+        "--ntasks-per-node=%d" % layout.ranks_per_node,
+        "--cpus-per-task=%d" % layout.cpus_per_rank,
+        "--time=" + launch.time,
+    ]
+    if plan.partition:
+        directives.append("--partition=" + plan.partition)
+    if layout.memory_mb is not None:
+        directives.append("--mem=%dM" % (layout.ranks_per_node * layout.memory_mb))
+    lines = [
+        "#!/bin/bash -l",
+        "# Job %s: bundle %s:%s on %s, written by deployer %s."
+        % (launch.job, launch.bundle, launch.version, launch.site, __version__),
+        "# %d node%s x %d rank%s x %d thread%s; variant %s: %s."
+        % (
+            layout.nodes,
+            _s(layout.nodes),
+            layout.ranks_per_node,
+            _s(layout.ranks_per_node),
+            layout.threads,
+            _s(layout.threads),
+            launch.variant,
+            launch.reason,
+        ),
+        "# To submit it by hand: sbatch job.sh (it may be edited, and submitted again).",
+    ]
+    lines += ["#SBATCH " + shlex.quote(word) for word in directives + plan.directives]
+    return "\n".join(lines) + "\n"
+
+
+def _ground(inputs: Inputs) -> str:
+    text = """\
+job={folder}
+tool=({python} {tool})
+started=$(date +%s)
+stopped=
+
+# Slurm asks for an end with SIGTERM (time limit, scancel), to the ranks and to this script alike. The script lives on
+# for as long as it may, to write what happened into result.json.
+trap 'stopped=TERM' TERM
+
+# result STEP EXIT: judge what the steps so far have proven and write result.json; true if the job may go on.
+result() {{
+    "${{tool[@]}}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${{@:3}}"
+}}
+
+# With --export=NONE Slurm would start the steps with an empty environment; ch-run does not start without USER.
+unset SLURM_EXPORT_ENV
+export USER=${{USER:-$(id -un)}}
+
+echo "$SLURM_JOB_ID" >"$job/job_id"
+rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
+mkdir "$job/hosts" "$job/ranks" || exit 6
+""".format(folder=shlex.quote(inputs.folder), python=shlex.quote(inputs.python), tool=shlex.quote(inputs.tool))
+    for module in inputs.plan.modules:
+        quoted = shlex.quote(module)
+        text += "\nmodule load %s || { result hosts 1 --module %s; exit 1; }\n" % (quoted, quoted)
+    return text
+
+
+def _container(inputs: Inputs) -> str:
+    words = inputs.runtime.options(inputs.container)
+    lines = [
+        "# The container: read-only, nothing of the host's environment but what the plan passes. Binds:",
+    ]
+    lines += ["#   %s: %s" % (bind.target, bind.why) for bind in inputs.container.binds]
+    lines.append("container=(%s" % shlex.quote(words[0]))
+    lines += ["    " + shlex.quote(word) for word in words[1:]]
+    lines.append(")")
+    lines.append("image=" + shlex.quote(inputs.container.rootfs))
+    return "\n".join(lines) + "\n"
+
+
+def _hosts(inputs: Inputs) -> str:
+    library = " --library " + shlex.quote(inputs.plan.mpi.library) if inputs.plan.mpi else ""
+    nodes = inputs.layout.nodes
+    return """\
+# 1. Hosts: each node writes what it has, outside the container, into hosts/.
+srun --mpi=none --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-task=1 \\
+    "${{tool[@]}}" probe --host --out "$job/hosts"{library} </dev/null
+result hosts $? || exit
+""".format(nodes=nodes, library=library)
+
+
+def _probe(inputs: Inputs) -> str:
+    names = ""
+    if inputs.plan.mpi:
+        names = " --library " + shlex.quote(inputs.plan.mpi.library.rsplit("/", 1)[-1])
+    command = "%s probe --rank --out %s/ranks%s" % (_inner_tool(inputs), plans.JOB, names)
+    return """\
+# 2. Probe: each rank proves which MPI library, network and CPUs it gets in the container, into ranks/. A mismatch ends
+#    the job here, before the payload.
+{step}
+result probe $? || exit
+""".format(step=_step(inputs, "probe", command))
+
+
+def _payload(inputs: Inputs) -> str:
+    command = " ".join(shlex.quote(word) for word in inputs.launch.command)
+    if inputs.image_python:
+        command = "%s rank --out %s/ranks -- %s" % (_inner_tool(inputs), plans.JOB, command)
+        what = "3. Payload: each rank, while `rank` notes which MPI library its processes use and how it ends."
+    else:
+        what = "2. Payload: the image has no Python, so the ranks prove nothing."
+    return """\
+# {what}
+{step}
+result payload $?
+exit
+""".format(what=what, step=_step(inputs, "payload", command))
+
+
+def _step(inputs: Inputs, name: str, command: str) -> str:
+    """Return the srun of one step in the container.
+
+    Always with -c, which srun no longer takes from the batch job (Slurm 22.05), without stdin, which it would eat from
+    this script, and ended as a whole when one rank fails: the others would wait for it until the time limit.
+    """
+    layout = inputs.layout
+    join = ""
+    if inputs.variant.join and layout.ranks_per_node > 1:
+        tag = '"$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}-%s"' % name
+        join = " " + " ".join(inputs.runtime.join_options(layout.ranks_per_node, tag))
+    return """\
+srun --mpi={pmi} --nodes={nodes} --ntasks={ranks} --ntasks-per-node={per_node} --cpus-per-task={cpus} \\
+    --cpu-bind=cores --kill-on-bad-exit=1 \\
+    "${{container[@]}}"{join} "$image" -- \\
+    {command} </dev/null""".format(
+        pmi=shlex.quote(inputs.variant.pmi),
+        nodes=layout.nodes,
+        ranks=layout.ranks,
+        per_node=layout.ranks_per_node,
+        cpus=layout.cpus_per_rank,
+        join=join,
+        command=command,
+    )
+
+
+def _inner_tool(inputs: Inputs) -> str:
+    # -I: nothing of the environment or the user's own packages; -S: no site packages, whose hooks cost a start.
+    return "%s -I -S %s" % (shlex.quote(inputs.image_python or ""), plans.TOOL)
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"

@@ -1,0 +1,74 @@
+"""Is there room for an image: bytes, inodes and quota, before anything is written."""
+
+import ctypes
+import errno
+import os
+import tempfile
+
+from deployer.contract.errors import SpaceError
+
+_HINT = "free some (gc, remove), or choose another folder with --root"
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE, linux/falloc.h
+#: In memory a reservation would be made page by page, as slow as writing; statvfs tells all there.
+_IN_MEMORY = ("tmpfs", "ramfs")
+
+
+def check(folder: str, size: int, entries: int) -> None:
+    """Raise SpaceError unless the file system of ``folder`` has room for ``size`` bytes in ``entries`` files.
+
+    A quota of bytes is asked by a reservation that is given back at once (fallocate), where the file system knows that;
+    one of inodes cannot be asked: the write that meets it says so, and nothing is left of it.
+    """
+    state = os.statvfs(folder)
+    # Each file fills whole blocks: half a block is lost on average.
+    need = size + entries * state.f_frsize // 2
+    free = state.f_bavail * state.f_frsize
+    if free < need:
+        raise SpaceError("%s has %s free; %s are needed" % (folder, human(free), human(need)), _HINT)
+    if state.f_files and state.f_favail < entries:
+        raise SpaceError("%s has %d inodes free; %d are needed" % (folder, state.f_favail, entries), _HINT)
+    if _file_system(folder) not in _IN_MEMORY:
+        _check_quota(folder, need)
+
+
+def human(size: float) -> str:
+    """Return a number of bytes for people, in decimal units."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            break
+        size /= 1000.0
+    return "%.*f %s" % (0 if unit == "B" else 1, size, unit)
+
+
+def _check_quota(folder: str, need: int) -> None:
+    with tempfile.TemporaryFile(dir=folder) as stream:
+        if reserve(stream.fileno(), need) in (errno.EDQUOT, errno.ENOSPC):
+            raise SpaceError("your quota or the space on %s ends before the %s needed" % (folder, human(need)), _HINT)
+
+
+def reserve(descriptor: int, size: int) -> int:
+    """Reserve ``size`` bytes for an open file; return 0 or the errno. Nothing is written, whatever is supported.
+
+    os.posix_fallocate would write every block where the file system knows no reservation.
+    """
+    try:
+        fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+    except AttributeError:
+        return errno.ENOSYS
+    fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+    return 0 if fallocate(descriptor, _KEEP_SIZE, 0, size) == 0 else ctypes.get_errno()
+
+
+def _file_system(folder: str) -> str:
+    """Return the type of the file system that ``folder`` is on, "" where /proc does not tell."""
+    device = os.stat(folder).st_dev
+    number = "%d:%d" % (os.major(device), os.minor(device))
+    try:
+        with open("/proc/self/mountinfo") as stream:
+            for line in stream:
+                words, _, rest = line.partition(" - ")
+                if words.split()[2] == number:
+                    return rest.split()[0]
+    except OSError:
+        pass
+    return ""

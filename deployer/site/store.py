@@ -1,0 +1,182 @@
+"""What stands under the site's root folder, and how an installed image is found there by its name.
+
+::
+
+    ROOT/deployer.pyz               the site half that was installed first
+    ROOT/bundles/NAME-VERSION.tar   the last bundle of each name: the next push is a delta against it
+    ROOT/images/DIGEST/             an installed image: rootfs/ app/ plans/ bundle.json receipt.json
+    ROOT/jobs/JOB/                  a job: job.sh, job.json, logs, ranks/, result.json
+    ROOT/incoming/                  what is on its way; never read under a final name
+    ROOT/logs/                      a log file a command
+"""
+
+import os
+from typing import List, NamedTuple, Optional
+
+from deployer.contract import manifest, plan, records
+from deployer.contract.errors import UsageError
+from deployer.contract.manifest import Manifest
+from deployer.contract.plan import Plan
+from deployer.system import files
+
+RECEIPT = "receipt.json"
+MANIFEST = "bundle.json"
+
+
+class Receipt(NamedTuple):
+    """Proof of a finished install; it is written last, so an image without one is not installed.
+
+    ``digest`` is the bundle's (``sha256:hex`` of its bundle.json); ``installed`` is in seconds since the epoch.
+    """
+
+    name: str
+    version: str
+    digest: str
+    installed: int
+    files: int
+    bytes: int
+
+    def record(self) -> records.Record:
+        return records.stamped("receipt", dict(self._asdict()))
+
+
+class Installed(NamedTuple):
+    """An installed image and the folder it stands in."""
+
+    folder: str
+    receipt: Receipt
+
+    @property
+    def rootfs(self) -> str:
+        return os.path.join(self.folder, "rootfs")
+
+    @property
+    def app(self) -> str:
+        return os.path.join(self.folder, "app")
+
+    def manifest(self) -> Manifest:
+        """Read the bundle's manifest; the folder was verified when it was installed."""
+        path = os.path.join(self.folder, MANIFEST)
+        return manifest.read(files.read_text(path).encode(), path)
+
+    def sites(self) -> List[str]:
+        """Return the names of the sites that the bundle carries a plan for."""
+        folder = os.path.join(self.folder, "plans")
+        if not os.path.isdir(folder):
+            return []
+        return sorted(name[: -len(".json")] for name in os.listdir(folder) if name.endswith(".json"))
+
+    def plan(self, site: Optional[str] = None) -> Plan:
+        """Return the plan for ``site``, which may be left out where the bundle carries just one."""
+        known = self.sites()
+        if site is None and len(known) == 1:
+            site = known[0]
+        if site is None or site not in known:
+            asked = "no plan for site %s" % site if site else "%d plans" % len(known)
+            raise UsageError(
+                "%s:%s has %s" % (self.receipt.name, self.receipt.version, asked),
+                "plans here: %s; pack it with --site SITE, or choose one with --plan SITE"
+                % (", ".join(known) or "none"),
+            )
+        path = os.path.join(self.folder, "plans", site + ".json")
+        return plan.read(files.read_text(path).encode(), path)
+
+
+class Store(NamedTuple):
+    """The site's root folder."""
+
+    root: str
+
+    @property
+    def bundles(self) -> str:
+        return os.path.join(self.root, "bundles")
+
+    @property
+    def images(self) -> str:
+        return os.path.join(self.root, "images")
+
+    @property
+    def jobs(self) -> str:
+        return os.path.join(self.root, "jobs")
+
+    @property
+    def incoming(self) -> str:
+        return os.path.join(self.root, "incoming")
+
+    @property
+    def logs(self) -> str:
+        return os.path.join(self.root, "logs")
+
+    @property
+    def tool(self) -> str:
+        return os.path.join(self.root, "deployer.pyz")
+
+    def bundle(self, receipt: Receipt) -> str:
+        """Return where the bundle of an image is kept, if it is."""
+        return os.path.join(self.bundles, "%s-%s.tar" % (receipt.name, receipt.version))
+
+    def image_folder(self, digest: str) -> str:
+        """Return where the image of the bundle with this digest stands, or will stand."""
+        return os.path.join(self.images, digest.rpartition(":")[2][:32])
+
+    def installed(self) -> List[Installed]:
+        """Return the installed images, the newest first."""
+        found = []
+        for name in os.listdir(self.images) if os.path.isdir(self.images) else []:
+            # A temporary folder has its receipt just before it gets its name.
+            image = None if name.startswith(".") else self.at(os.path.join(self.images, name))
+            if image:
+                found.append(image)
+        return sorted(found, key=lambda image: (image.receipt.installed, image.folder), reverse=True)
+
+    def at(self, folder: str) -> Optional[Installed]:
+        """Return the installed image in ``folder``, or None where none was finished."""
+        path = os.path.join(folder, RECEIPT)
+        if not os.path.isfile(path):
+            return None
+        fields = records.loads(files.read_text(path).encode(), "receipt", path)
+        return Installed(
+            folder,
+            Receipt(
+                fields.text("name"),
+                fields.text("version"),
+                fields.text("digest"),
+                fields.number("installed"),
+                fields.number("files"),
+                fields.number("bytes"),
+            ),
+        )
+
+    def find(self, reference: str) -> Installed:
+        """Return the newest installed image that ``NAME`` or ``NAME:VERSION`` means. Raises UsageError."""
+        name, _, version = reference.partition(":")
+        images = self.installed()
+        for image in images:
+            if image.receipt.name == name and version in ("", image.receipt.version):
+                return image
+        known = sorted({"%s:%s" % (image.receipt.name, image.receipt.version) for image in images})
+        raise UsageError(
+            "no image %s is installed under %s" % (reference, self.root),
+            "installed: %s" % ", ".join(known) if known else "install a bundle first: install BUNDLE.tar",
+        )
+
+
+def locate(option: Optional[str]) -> Store:
+    """Return the store that ``--root`` or ``$DEPLOYER_ROOT`` names, else the one this .pyz stands in.
+
+    There is no default in a home folder: homes are small on the sites that this is for.
+    """
+    root = option or os.environ.get("DEPLOYER_ROOT") or _own_root()
+    if not root:
+        raise UsageError("no root folder is known", "give --root DIR or set DEPLOYER_ROOT to a folder with space")
+    return Store(os.path.abspath(os.path.expanduser(root)))
+
+
+def _own_root() -> Optional[str]:
+    """Return the folder of the running .pyz when it is an installed one: push puts it at ROOT/deployer.pyz."""
+    import __main__
+
+    archive = os.path.dirname(os.path.abspath(getattr(__main__, "__file__", "") or ""))
+    if archive.endswith("deployer.pyz") and os.path.isdir(os.path.join(os.path.dirname(archive), "images")):
+        return os.path.dirname(archive)
+    return None

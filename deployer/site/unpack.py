@@ -1,0 +1,271 @@
+"""Unpack a layer into a new folder with several processes: folders, then files, then links.
+
+No path leaves the folder whatever the layer says: paths are plain and relative, each parent must be a folder that the
+layer itself declared, and all folders are made before the first file, all files before the first link. So while files
+are written no link exists, and nothing but O_EXCL is needed to see a path twice, whichever process comes to it. All is
+made relative to the folder's descriptor, with O_NOFOLLOW all the same.
+
+Modes are the image's as the umask leaves them, and a setgid root folder hands its group on: nothing is changed by
+chmod, which would take both away. Owners can always write, so that what was installed can be removed.
+"""
+
+import os
+import stat
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, TypeVar
+
+from deployer.contract import tarformat
+from deployer.contract.errors import IntegrityError, UsageError
+from deployer.contract.tarformat import FILES, FOLDERS, LINKS, REST, SYMLINK, Buffer, Entry
+from deployer.system import files, workers
+
+#: What flatten set, to the second: the headers of .pyc files name it, and a stale one is recompiled at each import.
+_TIMES = (tarformat.MTIME * 10**9, tarformat.MTIME * 10**9)
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_BEGUN_FILE = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_END = bytes(2 * tarformat.BLOCK)
+_ORDER = {FOLDERS: 0, FILES: 1, REST: 1, LINKS: 2}
+
+
+_T = TypeVar("_T")
+
+
+class Frame(NamedTuple):
+    """A frame of the layer: what it ``holds`` (``tarformat.HOLDINGS``) and its decompressed size in bytes."""
+
+    holds: str
+    raw: int
+
+
+class Unpacked(NamedTuple):
+    """How many entries and bytes of files were written."""
+
+    entries: int
+    bytes: int
+
+
+class _Rest(NamedTuple):
+    """A file that goes on in the frames after the one that began it: its path, size and how much of it is written."""
+
+    path: bytes
+    size: int
+    done: int
+
+
+class _Written(NamedTuple):
+    """What one frame of files came to; ``rest`` where its last file goes on."""
+
+    files: int
+    bytes: int
+    rest: Optional[_Rest]
+
+
+#: From a frame's number to its decompressed bytes, checked; called in the processes that unpack, or here.
+Source = Callable[[int], Buffer]
+#: Called here with the number of each frame that was unpacked.
+Done = Callable[[int], None]
+
+
+def unpack(frames: Sequence[Frame], source: Source, root: str, jobs: int = 1, done: Optional[Done] = None) -> Unpacked:
+    """Write the layer's tar stream, in ``frames``, into the empty folder ``root`` with ``jobs`` processes.
+
+    Raises IntegrityError for anything out of the order and form that flatten writes. OSErrors pass: the caller knows
+    what to say of the folder. When it raises, ``root`` holds a part of the layer: it is the caller's to remove.
+    """
+    _check_order(frames)
+    if files.umask() & 0o700:
+        raise UsageError("the umask takes rights on new files from yourself", "umask 022")
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return _Unpacking(frames, source, descriptor, done or _nothing).run(jobs)
+    finally:
+        os.close(descriptor)
+
+
+def _check_order(frames: Sequence[Frame]) -> None:
+    before = Frame(FOLDERS, 0)
+    for frame in frames:
+        if _ORDER[frame.holds] < _ORDER[before.holds] or (frame.holds == REST and before.holds not in (FILES, REST)):
+            raise IntegrityError("a frame of the layer is out of order: it holds %s" % frame.holds)
+        before = frame
+    if before.holds != LINKS:
+        raise IntegrityError("the layer ends too early")
+
+
+class _Unpacking(object):
+    """The state of one call of ``unpack``; workers have a copy of it, as it was when the folders were made."""
+
+    def __init__(self, frames: Sequence[Frame], source: Source, root: int, done: Done) -> None:
+        self.frames = frames
+        self.source = source
+        self.root = root
+        self.done = done
+        self.folders: Set[bytes] = {b""}
+        self.files = self.bytes = 0
+        self.links: Set[bytes] = set()
+
+    def run(self, jobs: int) -> Unpacked:
+        for number in self._numbers(FOLDERS):
+            self._make_folders(self.source(number))
+            self.done(number)
+        self._write_files(jobs)
+        ended = False
+        for number in self._numbers(LINKS):
+            ended = self._make_links(self.source(number), ended)
+            self.done(number)
+        if not ended:
+            raise IntegrityError("the layer ends too early")
+        for path in self.folders:  # only now: each new entry changed its folder's time
+            os.utime(path or b".", ns=_TIMES, dir_fd=self.root)
+        return Unpacked(len(self.folders) - 1 + self.files + len(self.links), self.bytes)
+
+    def _numbers(self, holds: str) -> List[int]:
+        return [number for number, frame in enumerate(self.frames) if frame.holds == holds]
+
+    # --- folders and links: few, and in this process ---
+
+    def _make_folders(self, data: Buffer) -> None:
+        position = 0
+        while position < len(data):
+            entry, position = self._entry(data, position, FOLDERS)
+            _once(entry.path, os.mkdir, entry.path, entry.mode | 0o700, dir_fd=self.root)
+            self.folders.add(entry.path)
+
+    def _make_links(self, data: Buffer, ended: bool) -> bool:
+        position = 0
+        while position < len(data):
+            if ended or bytes(data[position : position + tarformat.BLOCK]) == _END[: tarformat.BLOCK]:
+                if ended or bytes(data[position:]) != _END:
+                    raise IntegrityError("the layer has something after its end")
+                return True
+            entry, position = self._entry(data, position, LINKS)
+            if entry.kind == SYMLINK:
+                _once(entry.path, os.symlink, entry.target, entry.path, dir_fd=self.root)
+                os.utime(entry.path, ns=_TIMES, dir_fd=self.root, follow_symlinks=False)
+            else:
+                self._check_target(entry)
+                _once(entry.path, os.link, entry.target, entry.path, src_dir_fd=self.root, dst_dir_fd=self.root)
+            self.links.add(entry.path)
+        return ended
+
+    def _check_target(self, entry: Entry) -> None:
+        """Raise IntegrityError unless a hard link's target is one of the files that this layer made."""
+        target = entry.target
+        if target.rpartition(b"/")[0] in self.folders and target not in self.links:
+            try:
+                if stat.S_ISREG(os.stat(target, dir_fd=self.root, follow_symlinks=False).st_mode):
+                    return
+            except FileNotFoundError:
+                pass
+        raise IntegrityError("the hard link %r leads to no file of the layer" % entry.path)
+
+    def _entry(self, data: Buffer, position: int, section: str) -> Tuple[Entry, int]:
+        entry, position = tarformat.decode(data, position)
+        if tarformat.SECTIONS[entry.kind] != section:
+            raise IntegrityError("a frame that holds %s has another entry: %r" % (section, entry.path))
+        if entry.path.rpartition(b"/")[0] not in self.folders:
+            raise IntegrityError("the layer has no folder for %r" % entry.path)
+        return entry, position
+
+    # --- files: a frame a task ---
+
+    def _write_files(self, jobs: int) -> None:
+        numbers = self._numbers(FILES)
+        if not numbers:
+            return
+        open_files: Dict[bytes, int] = {}  # frames that are still to come of the files that have several
+        with workers.Pool(min(jobs, len(numbers) + len(self._numbers(REST))), self._write) as pool:
+            for number in numbers:
+                pool.submit((number, None))
+            for (number, rest), written in pool.results():
+                self.files += written.files
+                self.bytes += written.bytes
+                self.done(number)
+                if rest is None:
+                    more = self._rests(number, written.rest)
+                    if written.rest:
+                        open_files[written.rest.path] = len(more)
+                    for task in reversed(more):
+                        pool.submit(task, first=True)
+                else:
+                    open_files[rest.path] -= 1
+                    if not open_files[rest.path]:
+                        os.utime(rest.path, ns=_TIMES, dir_fd=self.root, follow_symlinks=False)
+
+    def _rests(self, number: int, rest: Optional[_Rest]) -> List[Tuple[int, _Rest]]:
+        """Return the tasks for the frames that go on with the last file of a frame, which must be just its size."""
+        tasks = []
+        number += 1
+        position = rest.done if rest else 0
+        while self.frames[number].holds == REST:
+            if rest is None:
+                raise IntegrityError("a frame of the layer is out of order: it holds %s" % REST)
+            tasks.append((number, rest._replace(done=position)))
+            position += self.frames[number].raw
+            number += 1
+        if rest and position != rest.size + tarformat.padding(rest.size):
+            raise IntegrityError("the file %r is not as long as its header says" % rest.path)
+        return tasks
+
+    def _write(self, task: Tuple[int, Optional[_Rest]]) -> _Written:
+        """Write one frame; called in a worker."""
+        number, rest = task
+        data = memoryview(self.source(number))
+        return self._go_on(data, rest) if rest else self._begin(data)
+
+    def _begin(self, data: memoryview) -> _Written:
+        """Write a frame of whole files, of which the last may go on in the next frame."""
+        position = count = size = 0
+        while position < len(data):
+            entry, position = self._entry(data, position, FILES)
+            end = position + entry.size
+            content = data[position:end]
+            # flatten lets owners write; the frames that go on with a file rely on it.
+            descriptor = _once(entry.path, os.open, entry.path, _NEW_FILE, entry.mode | 0o600, dir_fd=self.root)
+            try:
+                _write_all(descriptor, content, 0)
+                os.utime(descriptor, ns=_TIMES)
+            finally:
+                os.close(descriptor)
+            count += 1
+            size += len(content)
+            position = end + tarformat.padding(entry.size)
+            if position > len(data):
+                _check_padding(data[end:])
+                return _Written(count, size, _Rest(entry.path, entry.size, len(data) - end + entry.size))
+            _check_padding(data[end:position])
+        return _Written(count, size, None)
+
+    def _go_on(self, data: memoryview, rest: _Rest) -> _Written:
+        """Write a frame that is a part of one file, at its place."""
+        content = data[: max(0, rest.size - rest.done)]
+        _check_padding(data[len(content) :])
+        descriptor = os.open(rest.path, _BEGUN_FILE, dir_fd=self.root)
+        try:
+            _write_all(descriptor, content, rest.done)
+        finally:
+            os.close(descriptor)
+        return _Written(0, len(content), None)
+
+
+def _nothing(number: int) -> None:
+    del number
+
+
+def _once(path: bytes, make: Callable[..., _T], *arguments: object, **keywords: object) -> _T:
+    """Call ``make``, which makes ``path`` or fails where it is there already."""
+    try:
+        return make(*arguments, **keywords)
+    except FileExistsError:
+        raise IntegrityError("the layer has %r twice" % path) from None
+
+
+def _check_padding(data: memoryview) -> None:
+    if bytes(data).strip(b"\0"):
+        raise IntegrityError("the padding of a file is not empty")
+
+
+def _write_all(descriptor: int, content: memoryview, offset: int) -> None:
+    while content:
+        written = os.pwrite(descriptor, content, offset)
+        content = content[written:]
+        offset += written
