@@ -1,0 +1,1 @@
+"""The connected side: a laptop with internet and Docker. One verb a file."""

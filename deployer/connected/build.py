@@ -1,0 +1,275 @@
+"""build: a definition becomes an image in the Docker engine."""
+
+import contextlib
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import docker
+from docker.errors import APIError
+from docker.utils.build import tar as context_tar
+from tqdm import tqdm
+
+from deployer.connected import progress
+from deployer.connected.builders import base, engine, settings
+from deployer.connected.definition import Definition
+from deployer.contract import records
+from deployer.contract.errors import JobFailed, Refused, SpaceError, UsageError
+from deployer.system import files
+
+#: How much of a failing step's log goes into the error, in lines.
+_TAIL = 8
+
+_STEP = re.compile(r"^Step (\d+)/(\d+) : (.*)$")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+#: The engine's own remarks between the lines of a step.
+_REMARK = re.compile(r"^( ---> |Removing intermediate container )")
+
+
+class Options(NamedTuple):
+    """How to build: files that stand in for the host's own settings, and whether to use the layer cache."""
+
+    ca_bundle: Path | None = None
+    pip_conf: Path | None = None
+    no_cache: bool = False
+
+
+class Built(NamedTuple):
+    """What a build made. ``size`` in bytes, unpacked; ``cached`` of ``steps`` came from the layer cache."""
+
+    name: str
+    version: str
+    tag: str
+    image: str
+    base: str
+    size: int
+    steps: int
+    cached: int
+    seconds: float
+    log: str
+
+    def record(self) -> records.Record:
+        """Return the build record, a JSON object."""
+        return dict(self._asdict())
+
+
+def build(definition: Definition, options: Options, say: Callable[[str], None]) -> Built:
+    """Build a definition's image and return its record, which is also written beside the log.
+
+    ``say`` gets each line of the log as it comes. Raises JobFailed when a step fails (with the end of its log),
+    MissingTool without an engine or when it goes away, SpaceError, and Refused when the finished image shows a trace
+    of the build settings; it has no name then.
+    """
+    with contextlib.closing(engine.connect()) as client:
+        return _build(client, definition, options, say)
+
+
+def _build(client: docker.DockerClient, definition: Definition, options: Options, say: Callable[[str], None]) -> Built:
+    began = time.monotonic()
+    host = settings.from_host(options.ca_bundle, options.pip_conf, os.environ)
+    clean = base.ensure(client, definition.base, host.apt, say)
+    with_settings = settings.build_base(client, clean, host)
+    arguments = {"BASE": clean, "BUILD_BASE": with_settings, **host.proxies}
+    log = records_folder() / f"{definition.name}-{definition.version}.log"
+    with files.errors_named(f"write {log}"):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "w", encoding="utf-8") as stream:
+            transcript = Transcript(definition.tag, str(log), lambda line: _both(stream, say, line))
+            image = _run(client, definition, arguments, options.no_cache, transcript)
+    config = engine.image_config(client, image)
+    receipt = log.with_suffix(".json")
+    if not _was_checked(receipt, image, with_settings):
+        _check(client, config, clean, with_settings, host)
+    repository, _, version = definition.tag.rpartition(":")
+    with engine.errors_named(client, f"name {definition.tag}"):
+        client.api.tag(image, repository, version, force=True)
+    built = Built(
+        definition.name, definition.version, definition.tag, image, clean, int(config["Size"]),
+        transcript.steps, transcript.cached, round(time.monotonic() - began, 3), str(log),
+    )  # fmt: skip
+    files.write_text(str(receipt), records.pretty({**built.record(), "build_base": with_settings}))
+    return built
+
+
+def records_folder() -> Path:
+    """Return where build records and logs are kept, by the XDG base directory specification."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "deployer" / "builds"
+
+
+# ------------------------------------------------------------------------------------------------ the engine's build
+
+
+class Transcript:
+    """Reads the engine's messages: follows the steps, keeps the end of the current one's log, finds the image.
+
+    ``say`` gets every line, without colours.
+    """
+
+    def __init__(self, tag: str, log: str, say: Callable[[str], None]) -> None:
+        self.tag = tag
+        self.log = log
+        self.step = "before its first step"
+        self.number = self.steps = self.cached = 0
+        self.image = ""
+        self._say = say
+        self._tail: deque[str] = deque(maxlen=_TAIL)
+        self._partial = ""
+
+    def read(self, message: Mapping[str, Any]) -> None:
+        """Take one message. Raises JobFailed or SpaceError when it says that the build failed."""
+        if "stream" in message:
+            *lines, self._partial = (self._partial + str(message["stream"])).split("\n")
+            for line in lines:
+                self._line(_COLOUR.sub("", line).rsplit("\r", 1)[-1].rstrip())
+        if "aux" in message:
+            self.image = str(message["aux"].get("ID", self.image))
+        if "error" in message:
+            self._failed(str(message["error"]), (message.get("errorDetail") or {}).get("code"))
+
+    def _line(self, line: str) -> None:
+        if not line:
+            return
+        self._say(line)
+        step = _STEP.match(line)
+        if step:
+            self.number, self.steps = int(step[1]), int(step[2])
+            self.step = f"in step {step[1]}/{step[2]}, {step[3]}"
+            self._tail.clear()
+        elif line == " ---> Using cache":
+            self.cached += 1
+        elif not _REMARK.match(line):
+            self._tail.append(line)
+
+    def _failed(self, error: str, code: int | None) -> None:
+        if self._partial:
+            self._line(self._partial)
+        self._say(error)
+        hint = f"the whole log: {self.log}"
+        said = " / ".join(self._tail)
+        if engine.is_full(error + said):
+            raise SpaceError(f"build of {self.tag} failed {self.step}: {error}", engine.FREE_SPACE)
+        if code is None:
+            raise JobFailed(f"build of {self.tag} failed {self.step}: {error}", hint)
+        said = said or "(it said nothing)"
+        raise JobFailed(f"build of {self.tag} failed {self.step}: exit {code}, its log ends: {said}", hint)
+
+
+def _run(
+    client: docker.DockerClient,
+    definition: Definition,
+    arguments: Mapping[str, str],
+    no_cache: bool,
+    transcript: Transcript,
+) -> str:
+    """Build and return the id of the image."""
+    with tempfile.TemporaryFile() as context, engine.calls(client, lambda: f"build {definition.tag} {transcript.step}"):
+        _write_context(definition, context)
+        try:
+            messages = client.api.build(
+                fileobj=context, custom_context=True, dockerfile=definition.dockerfile, buildargs=dict(arguments),
+                nocache=no_cache, rm=True, forcerm=True, decode=True, encoding="identity",
+            )  # fmt: skip
+            _follow(messages, transcript)
+        except APIError as error:
+            if error.is_client_error():
+                raise UsageError(f"{definition.folder / definition.dockerfile}: {error.explanation}") from error
+            raise
+        if not transcript.image:  # the stream may also just end
+            raise ConnectionError("the engine closed the line")
+    return transcript.image
+
+
+def _follow(messages: Iterable[Mapping[str, Any]], transcript: Transcript) -> None:
+    """Read all messages, with a bar of steps where somebody looks."""
+    with tqdm(desc="build", unit="step", leave=False, disable=not sys.stderr.isatty()) as shown:
+        for message in messages:
+            transcript.read(message)
+            if shown.n != transcript.number:
+                shown.total = transcript.steps
+                shown.update(transcript.number - shown.n)
+
+
+def _write_context(definition: Definition, stream: IO[bytes]) -> None:
+    """Write the build's context: the definition's folder but the app, which is carried apart, and .dockerignore's."""
+    excluded = []
+    ignored = definition.folder / ".dockerignore"
+    if ignored.is_file():
+        lines = [line.strip() for line in files.read_text(str(ignored)).splitlines()]
+        excluded = [line for line in lines if line and not line.startswith("#")]
+    app = definition.app_folder
+    if app is not None and app.resolve().is_relative_to(definition.folder.resolve()):
+        excluded.append(app.resolve().relative_to(definition.folder.resolve()).as_posix())
+    with files.errors_named("write the build context"):
+        context_tar(definition.folder, exclude=[*excluded, f"!{definition.dockerfile}"], fileobj=stream)
+        stream.seek(0)
+
+
+def _both(stream: IO[str], say: Callable[[str], None], line: str) -> None:
+    stream.write(line + "\n")
+    stream.flush()  # so that `tail -f` follows
+    say(line)
+
+
+# ------------------------------------------------------------------------------------------------ no trace
+
+
+def _was_checked(receipt: Path, image: str, with_settings: str) -> bool:
+    """Return whether the last build made this very image with these very settings: then it was checked."""
+    try:
+        last = json.loads(receipt.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(last, dict) and (last.get("image"), last.get("build_base")) == (image, with_settings)
+
+
+def _check(
+    client: docker.DockerClient, config: Mapping[str, Any], clean: str, with_settings: str, host: settings.Settings
+) -> None:
+    """Refuse an image that shows a trace of the build settings: in its layers, its configuration, history or files."""
+    if with_settings == clean and not host.proxies:
+        return
+    image = str(config["Id"])
+    of_base, of_build_base = (set(engine.image_config(client, tag)["Layers"]) for tag in (clean, with_settings))
+    if (of_build_base - of_base) & set(config["Layers"]):
+        _refuse("it is made from BUILD_BASE")
+    with engine.errors_named(client, f"read the history of {image}"):
+        written = json.dumps([config, engine.history(client, image)]).encode()
+    traces = host.traces()
+    for name, needle in traces.items():
+        if needle in written:
+            _refuse(f"its configuration or history shows {name}")
+    with progress.bar("check for traces", int(config["Size"])) as advance:
+        found = first_trace(engine.rootfs_chunks(client, image), traces, advance)
+    if found:
+        _refuse(f"one of its files holds {found}")
+
+
+def first_trace(
+    chunks: Iterable[bytes], traces: Mapping[str, bytes], progress: Callable[[int], None] = lambda _: None
+) -> str:
+    """Return the name of the first of ``traces`` that the pieces of a stream hold, or nothing."""
+    overlap = max(map(len, traces.values())) - 1
+    kept = b""
+    for chunk in chunks:
+        window = kept + chunk
+        for name, needle in traces.items():
+            if needle in window:
+                return name
+        kept = window[-overlap:]
+        progress(len(chunk))
+    return ""
+
+
+def _refuse(reason: str) -> None:
+    raise Refused(
+        f"the image would carry this machine's build settings to the site: {reason}",
+        "use the network in a stage FROM ${BUILD_BASE}; start the last FROM ${BASE} and COPY --from what it needs",
+    )

@@ -1,0 +1,1 @@
+"""What builds images: the engine, the bases, and the build settings of the host."""

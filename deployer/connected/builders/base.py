@@ -1,0 +1,118 @@
+"""Base images: a small Debian made from packages by mmdebstrap, and what a build may see of the host's settings."""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import docker
+
+from deployer.connected.builders import engine
+from deployer.connected.definition import Base
+from deployer.contract.errors import JobFailed
+from deployer.system import files, process
+
+_logger = logging.getLogger("deployer.base")
+
+#: Part of the key of every cached base: raise it when ``_command`` changes what it makes.
+RECIPE = 1
+
+#: Seconds for mmdebstrap: it downloads some 100 MB.
+_TIMEOUT = 1800
+
+#: What no image needs, kept out by dpkg itself, so that packages which the Dockerfile adds leave it out as well. The
+#: licences stay.
+_EXCLUDED = (
+    "path-exclude=/usr/share/doc/*",
+    "path-include=/usr/share/doc/*/copyright",
+    "path-exclude=/usr/share/man/*",
+    "path-exclude=/usr/share/info/*",
+    "path-exclude=/usr/share/locale/*",
+)
+
+#: Files that the installation wrote get the date of the archive, so that the same archive gives the same tarball.
+#: Files of packages are older than it and keep their dates: a .pyc names its source's.
+_SAME_DATES = (
+    'date=$(cat "$1"/var/lib/apt/lists/*_InRelease | sed -n "s/^Date: //p" | while read -r d; do date -d "$d" +%s; done'
+    ' | sort -n | tail -n 1); cd "$1" && find . -xdev'
+    " \\( -path ./dev -o -path ./proc -o -path ./sys -o -path ./tmp \\) -prune"
+    ' -o -newermt "@$date" -exec touch -h -d "@$date" {} +'
+)
+_TRIMMED = 'cd "$1" && rm -rf etc/hostname etc/resolv.conf var/cache/apt/* var/cache/debconf/*-old var/log/*'
+
+_INSTALL = "apt-get install mmdebstrap"
+
+
+def ensure(client: docker.DockerClient, base: Base, apt: Mapping[str, str], say: Callable[[str], None]) -> str:
+    """Return the tag of the base image, made and imported if need be.
+
+    The tarball is cached in the user's cache folder, named by all that it depends on; ``apt`` are the host's proxy
+    settings for the download (they leave no trace in it). Raises MissingTool without mmdebstrap, JobFailed when it
+    fails (a package that does not exist), SpaceError.
+    """
+    key = base_key(base)
+    tag = f"deployer/base:{key}"
+    if engine.has_image(client, tag):
+        return tag
+    tarball = cache_folder() / f"{base.debian}-{key}.tar"
+    if not tarball.is_file():
+        say(f"base: mmdebstrap {base.debian} with {', '.join(base.include) or 'nothing more'}")
+        _make(base, apt, tarball)
+    say(f"base: import {tarball.name} as {tag}")
+    with engine.errors_named(client, f"import {tarball}"), open(tarball, "rb") as stream:
+        client.api.import_image(src=stream, repository="deployer/base", tag=key)
+    return tag
+
+
+def base_key(base: Base) -> str:
+    """Return the key of a base: a short digest of suite, packages, architecture, mmdebstrap's version and recipe."""
+    done = process.run(["mmdebstrap", "--version"], timeout=30, hint=_INSTALL)
+    words = [RECIPE, base.debian, sorted(set(base.include)), os.uname().machine, done.stdout.strip()]
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
+
+
+def cache_folder() -> Path:
+    """Return the folder of cached bases, by the XDG base directory specification."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "deployer" / "bases"
+
+
+def _make(base: Base, apt: Mapping[str, str], tarball: Path) -> None:
+    with files.published(str(tarball)) as stream:
+        argv = command(base, apt)
+        done = process.run(argv, timeout=_TIMEOUT, env=_environment(), stdout=stream, check=False, hint=_INSTALL)
+        if done.returncode != 0:
+            _logger.debug("%s", done.stderr)
+            # apt's own errors come first, then mmdebstrap's that it failed
+            said = [line.strip() for line in done.stderr.splitlines() if line.startswith("E: ")]
+            raise JobFailed(
+                f"mmdebstrap cannot make {base.debian}: {' / '.join(said[:3]) or done.last_words()}",
+                f"are the packages right, and does the mirror answer? {process.quoted(argv)}",
+            )
+
+
+def command(base: Base, apt: Mapping[str, str]) -> list[str]:
+    """Return the argv that writes a base's tarball to its standard output.
+
+    No mirror is named: mmdebstrap's own default serves, and with it the host's proxies.
+    """
+    argv = ["mmdebstrap", "--variant=minbase", "--format=tar", '--aptopt=APT::Install-Recommends "false"']
+    argv += [f"--dpkgopt={option}" for option in _EXCLUDED]
+    # An --aptopt stays in the image: proxies come by a file that is there only while mmdebstrap works.
+    if apt:
+        lines = "".join(f'{name} "{value}";\n' for name, value in sorted(apt.items()))
+        argv += [
+            f"--setup-hook=cat >\"$1\"/etc/apt/apt.conf.d/99proxy <<'END'\n{lines}END",
+            '--customize-hook=rm "$1"/etc/apt/apt.conf.d/99proxy',
+        ]
+    argv += [f"--customize-hook={_TRIMMED}", f"--customize-hook={_SAME_DATES}"]
+    if base.include:
+        argv.append("--include=" + ",".join(sorted(set(base.include))))
+    return [*argv, base.debian, "-"]
+
+
+def _environment() -> dict[str, str]:
+    proxies = [f"{scheme}_proxy" for scheme in ("http", "https", "ftp", "no")]
+    return process.base_environment(*proxies, *(name.upper() for name in proxies))

@@ -1,0 +1,197 @@
+"""The Docker engine: finding it, asking it about images, and getting a root filesystem out of it."""
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+import docker
+import requests
+import urllib3
+from docker.errors import APIError, DockerException, ImageNotFound
+
+from deployer.contract.errors import DeployerError, MissingTool, SpaceError, UsageError
+from deployer.system import files
+
+DEFAULT_HOST = "unix:///var/run/docker.sock"
+
+#: Seconds without a byte from the engine. A silent RUN line may take long, so it is generous; it only ends a hang.
+PATIENCE = 3600
+
+#: Seconds for the first answer: an engine on this machine gives it at once.
+_FIRST_ANSWER = 15
+
+FREE_SPACE = "free space in the engine: docker system prune"
+AGAIN = "start the engine again and repeat the command: finished steps are cached; its log says why it ended"
+
+_INSTALL = "install and start Docker (Debian: apt-get install docker.io), or set DOCKER_HOST to an engine that runs"
+
+#: What the SDK raises when the engine goes away in the middle of a call.
+_LOST = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError)
+
+
+def connect() -> docker.DockerClient:
+    """Return a client of the engine that ``DOCKER_HOST`` names, else of the one at the default socket; to be closed.
+
+    Raises MissingTool when none answers.
+    """
+    host = _host()
+    try:
+        _knock(host)
+        client = docker.DockerClient.from_env(environment={**os.environ, "DOCKER_HOST": host}, timeout=_FIRST_ANSWER)
+        with contextlib.ExitStack() as cleanup:
+            cleanup.callback(client.close)
+            client.ping()
+            cleanup.pop_all()
+    except (DockerException, *_LOST, OSError) as error:
+        raise MissingTool(f"no Docker engine answers at {host}: {_reason(error)}", _INSTALL) from error
+    client.api.timeout = PATIENCE
+    return client
+
+
+def answers(client: docker.DockerClient) -> bool:
+    """Return whether the engine still answers."""
+    try:
+        return _knock(_host()) or bool(client.ping())
+    except (DockerException, *_LOST, OSError):
+        return False
+
+
+def _host() -> str:
+    return os.environ.get("DOCKER_HOST") or DEFAULT_HOST
+
+
+def _knock(host: str) -> bool:
+    """Ask a Unix socket by hand whether an engine is there; False for another kind of address, which the SDK can ask.
+
+    Where nobody listens, the SDK would leave its own socket open. Raises OSError when there is no answer.
+    """
+    scheme, _, path = host.partition("://")
+    if scheme != "unix":
+        return False
+    with socket.socket(socket.AF_UNIX) as knocking:
+        knocking.settimeout(_FIRST_ANSWER)
+        knocking.connect(path)
+        knocking.sendall(b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n")
+        if b" 200 " not in knocking.recv(64):
+            raise ConnectionError("what listens there is no Docker engine")
+    return True
+
+
+@contextlib.contextmanager
+def calls(client: docker.DockerClient, action: Callable[[], str]) -> Iterator[None]:
+    """Turn what the SDK raises in the block into one of ours; ``action()`` reads "export IMAGE".
+
+    An engine that has gone is MissingTool, a full disk SpaceError, anything else a plain DeployerError. Connections
+    are closed at the end: the SDK leaves those of streamed answers to the garbage collector.
+    """
+    answered: list[requests.Response] = []
+
+    def note(response: requests.Response, **_: Any) -> None:
+        answered.append(response)
+
+    client.api.hooks["response"].append(note)
+    try:
+        yield
+    except (DockerException, *_LOST) as error:
+        action_now = action()
+        if is_full(str(error)):
+            raise SpaceError(f"cannot {action_now}: {_reason(error)}", FREE_SPACE) from error
+        if not answers(client):
+            raise MissingTool(f"cannot {action_now}: the Docker engine went away", AGAIN) from error
+        raise DeployerError(f"cannot {action_now}: {_reason(error)}") from error
+    finally:
+        client.api.hooks["response"].remove(note)
+        for response in answered:
+            response.close()
+
+
+def errors_named(client: docker.DockerClient, action: str) -> contextlib.AbstractContextManager[None]:
+    """Return ``calls`` for an action that is known beforehand."""
+    return calls(client, lambda: action)
+
+
+def is_full(message: str) -> bool:
+    """Return whether an engine's message says that its disk is full."""
+    return "no space left on device" in message.lower() or "disk quota exceeded" in message.lower()
+
+
+def inspect(client: docker.DockerClient, ref: str) -> dict[str, Any]:
+    """Return the engine's own record of an image. Raises the SDK's errors."""
+    found: dict[str, Any] = client.api.inspect_image(ref)  # type: ignore[no-untyped-call]
+    return found
+
+
+def history(client: docker.DockerClient, ref: str) -> list[dict[str, Any]]:
+    """Return how an image was made, a record for each step, the newest first. Raises the SDK's errors."""
+    found: list[dict[str, Any]] = client.api.history(ref)  # type: ignore[no-untyped-call]
+    return found
+
+
+def has_image(client: docker.DockerClient, ref: str) -> bool:
+    """Return whether the engine has an image of this name."""
+    with errors_named(client, f"look for {ref}"):
+        try:
+            inspect(client, ref)
+        except ImageNotFound:
+            return False
+        return True
+
+
+def image_config(client: docker.DockerClient, ref: str) -> dict[str, Any]:
+    """Return what the engine knows of an image.
+
+    Keys: ``Id`` (``sha256:hex`` of its configuration), ``Architecture``, ``Os``, ``Size`` (bytes, unpacked),
+    ``Layers`` (diff ids, the lowest first), and of its configuration ``Env`` (``NAME=value``), ``WorkingDir``,
+    ``Entrypoint``, ``Cmd``, ``User`` and ``Labels``. Raises UsageError when there is no such image.
+    """
+    with errors_named(client, f"inspect {ref}"):
+        try:
+            image = inspect(client, ref)
+        except ImageNotFound as error:
+            raise UsageError(f"the engine has no image {ref}", "build it first, or see: docker image ls") from error
+    config = image.get("Config") or {}
+    shown = {name: config.get(name) for name in ("Env", "WorkingDir", "Entrypoint", "Cmd", "User", "Labels")}
+    shown.update({name: image.get(name) for name in ("Id", "Architecture", "Os", "Size")})
+    shown["Layers"] = (image.get("RootFS") or {}).get("Layers") or []
+    return shown
+
+
+def export_rootfs(
+    client: docker.DockerClient, ref: str, stream: IO[bytes], progress: Callable[[int], None] = lambda _: None
+) -> None:
+    """Write an image's root filesystem to ``stream`` as one uncompressed tar.
+
+    ``progress`` gets the number of bytes of each piece. Raises UsageError without the image, MissingTool or
+    DeployerError when the engine ends in the middle, SpaceError when the disk of ``stream`` is full.
+    """
+    for chunk in rootfs_chunks(client, ref):
+        with files.errors_named(f"write the exported {ref}"):
+            stream.write(chunk)
+        progress(len(chunk))
+
+
+def rootfs_chunks(client: docker.DockerClient, ref: str) -> Iterator[bytes]:
+    """Yield an image's root filesystem as pieces of one tar. The container made for it is always removed."""
+    image_config(client, ref)  # says clearly when there is none
+    with errors_named(client, f"export {ref}"):
+        # Never started, so the command is not run; an image without one needs it all the same.
+        container = client.api.create_container(ref, command=["/deployer-export"], network_disabled=True)["Id"]
+        try:
+            yield from client.api.export(container, chunk_size=files.CHUNK)
+        finally:
+            with contextlib.suppress(DockerException, *_LOST):
+                if answers(client):
+                    client.api.remove_container(container, force=True, v=True)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, APIError) and error.explanation:
+        return str(error.explanation)
+    inner: BaseException = error
+    while inner.__cause__ or inner.__context__:
+        inner = inner.__cause__ or inner.__context__ or inner
+    if isinstance(inner, OSError) and inner.strerror:
+        return inner.strerror
+    return str(inner) or type(inner).__name__

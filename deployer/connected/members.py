@@ -1,0 +1,126 @@
+"""What a layer is made of, whatever it is read from: members with their metadata, and where their bytes lie."""
+
+import os
+from collections.abc import Iterator
+from typing import IO, NamedTuple, Protocol
+
+from deployer.contract.errors import UsageError
+from deployer.system import files
+
+#: Kinds that a tar has and our layers have not: devices and pipes. The others are tarformat's.
+DEVICE = b"device"
+
+
+class Data(Protocol):
+    """The content of a file: ``size`` bytes, of which any part can be read at any time, by any thread."""
+
+    size: int
+
+    def read(self, start: int, length: int) -> bytes:
+        """Return the bytes from ``start``; fewer than ``length`` only at the end. Raises UsageError."""
+
+
+class Extent(NamedTuple):
+    """``length`` bytes of a file that stand at ``offset`` of an open stream."""
+
+    start: int
+    offset: int
+    length: int
+
+
+class Stored:
+    """Content in an open file: in one piece, or in several with holes of zeros between them (a sparse file)."""
+
+    def __init__(self, stream: IO[bytes], size: int, extents: tuple[Extent, ...]) -> None:
+        self.size = size
+        self._stream = stream
+        self._extents = extents
+
+    def read(self, start: int, length: int) -> bytes:
+        length = max(min(length, self.size - start), 0)
+        if len(self._extents) == 1 and self._extents[0].length == self.size:
+            return self._read(self._extents[0].offset + start, length)
+        whole = bytearray(length)
+        for extent in self._extents:
+            low, high = max(start, extent.start), min(start + length, extent.start + extent.length)
+            if low < high:
+                whole[low - start : high - start] = self._read(extent.offset + low - extent.start, high - low)
+        return bytes(whole)
+
+    def place(self) -> tuple[IO[bytes], int]:
+        """Return the file and offset of content in one piece. Raises UsageError for a sparse file."""
+        if len(self._extents) != 1 or self._extents[0].length != self.size:
+            raise UsageError("the archive has a part that is a sparse file")
+        return self._stream, self._extents[0].offset
+
+    def _read(self, offset: int, length: int) -> bytes:
+        data = os.pread(self._stream.fileno(), length, offset)
+        while len(data) < length:
+            more = os.pread(self._stream.fileno(), length - len(data), offset + len(data))
+            if not more:
+                raise UsageError("the source of the root filesystem became shorter while it was read")
+            data += more
+        return data
+
+
+class OnDisk:
+    """Content that is a file of its own; it is opened anew for each read, so that any number of them cost nothing."""
+
+    def __init__(self, path: bytes, size: int) -> None:
+        self.size = size
+        self._path = path
+
+    def read(self, start: int, length: int) -> bytes:
+        shown = os.fsdecode(self._path)
+        with files.errors_named(f"read {shown}"):
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                if os.fstat(descriptor).st_size != self.size:
+                    raise UsageError(f"{shown} changed while it was packed", "pack again when nothing writes to it")
+                return os.pread(descriptor, length, start)
+            finally:
+                os.close(descriptor)
+
+
+class InMemory:
+    """Content that is at hand."""
+
+    def __init__(self, content: bytes = b"") -> None:
+        self.size = len(content)
+        self._content = content
+
+    def read(self, start: int, length: int) -> bytes:
+        return self._content[start : start + length]
+
+
+class Member(NamedTuple):
+    """One entry of a layer as its source has it.
+
+    ``kind`` is one of tarformat's or DEVICE; ``path`` as it was written, not yet checked; ``mode`` the permission bits
+    with setuid, setgid and sticky; ``mtime`` in seconds; ``target`` of a link; ``data`` of a file; ``owned``: it is not
+    root's; ``attributes``: it has extended attributes (capabilities, ACLs).
+    """
+
+    kind: bytes
+    path: bytes
+    mode: int
+    mtime: int = 0
+    target: bytes = b""
+    data: Data | None = None
+    owned: bool = False
+    attributes: bool = False
+
+
+Members = Iterator[Member]
+
+
+def shown(path: bytes) -> str:
+    """Return a path for people, in one line: what is not printable UTF-8, and the backslash, as an escape."""
+    text = path.decode("utf-8", "surrogateescape")
+    return "".join(letter if letter.isprintable() and letter != "\\" else _escaped(letter) for letter in text)
+
+
+def _escaped(letter: str) -> str:
+    if "\udc80" <= letter <= "\udcff":
+        return f"\\x{ord(letter) - 0xDC00:02x}"
+    return letter.encode("unicode_escape").decode()

@@ -1,0 +1,148 @@
+"""push: a bundle goes to a site, is verified there, and installed.
+
+The site says which segments it has; only the others travel, in parts that get their names when they are whole. What
+came before a cut is among what the site has at the next push. The far side rebuilds the file from parts and kept
+bundles, and gives it its final name when every byte of it was verified there.
+"""
+
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from deployer.connected import parts, progress
+from deployer.connected.parts import Shipment
+from deployer.connected.profile import Profile
+from deployer.connected.remote import Remote
+from deployer.contract import delta, records
+from deployer.contract.delta import Held
+from deployer.contract.errors import SpaceError
+from deployer.system import files
+from deployer.system.verify import VerifiedBundle, opened, verify
+
+#: The far side unpacks and checks at disk speed; a slow shared file system may take its time.
+_INSTALL_SECONDS = 4 * 3600
+
+
+class Options(NamedTuple):
+    """``full``: send all, whatever the site has. ``dry_run``: ask and tell, send nothing. ``transfer_host``: bring the
+    parts by sftp through this host, for sites whose login nodes are not for data."""
+
+    full: bool = False
+    dry_run: bool = False
+    transfer_host: str | None = None
+
+
+DEFAULTS = Options()
+
+
+class Pushed(NamedTuple):
+    """What a push did: bytes that went there and came back (the site's list of what it has; ssh's own not counted),
+    and where the image is over there (None after a dry run)."""
+
+    digest: str
+    sent: int
+    received: int
+    parts: int
+    folder: str | None
+    seconds_transfer: float
+    seconds_install: float
+    python: str
+    warnings: tuple[str, ...] = ()  # of the far side
+
+    def record(self) -> records.Record:
+        return dict(self._asdict())
+
+
+class Written(NamedTuple):
+    """What a push into a folder wrote."""
+
+    digest: str
+    folder: str
+    sent: int
+    parts: int
+
+    def record(self) -> records.Record:
+        return dict(self._asdict())
+
+
+def push(bundle: Path, profile: Profile, ssh_config: Path | None = None, options: Options = DEFAULTS) -> Pushed:
+    """Send ``bundle`` to the site and install it there; of a bundle that is installed there already nothing is sent.
+
+    Raises IntegrityError before anything is sent, TransferError, SpaceError, and the far side's own errors. After any
+    of them another push goes on where this one ended.
+    """
+    with opened(str(bundle)) as stream:
+        verified = _verified(stream, bundle)
+        with Remote(profile, ssh_config) as remote:
+            remote.prepare()
+            return _push(stream, verified, remote, options)
+
+
+def _push(stream: IO[bytes], bundle: VerifiedBundle, remote: Remote, options: Options) -> Pushed:
+    known = remote.site(["known", bundle.digest])
+    done = Pushed(bundle.digest, 0, len(json.dumps(known)), 0, known["folder"], 0.0, 0.0, str(known["python"]))
+    if known["folder"]:
+        return done
+    held = frozenset() if options.full else delta.read_held(str(known["held"]))
+    shipment = parts.shipment(stream, bundle.seal, bundle.manifest, held)
+    done = done._replace(sent=shipment.size, parts=len(shipment.parts))
+    _check_space(remote, int(known["free"]), shipment, bundle)
+    if options.dry_run:
+        return done
+    folder = f"{remote.workspace}/incoming/{bundle.digest.split(':')[1][:32]}"
+    started = time.monotonic()
+    _send(stream, bundle, shipment, remote, folder, options.transfer_host)
+    sent = time.monotonic()
+    answer = remote.site(["receive", folder], timeout=_INSTALL_SECONDS)
+    return done._replace(
+        folder=str(answer["folder"]),
+        seconds_transfer=sent - started,
+        seconds_install=time.monotonic() - sent,
+        warnings=tuple(answer["warnings"]),
+    )
+
+
+def _send(
+    stream: IO[bytes], bundle: VerifiedBundle, shipment: Shipment, remote: Remote, folder: str, host: str | None
+) -> None:
+    with progress.bar("send", shipment.size) as advance:
+        if host is None:
+            remote.feed(["take", bundle.digest], parts.as_stream(stream, shipment, advance))
+            return
+        with tempfile.TemporaryDirectory(prefix="deployer-parts-") as local:
+            made = parts.as_files(stream, shipment, Path(local, "parts"), advance)
+            places = [file for file in made if delta.read_name(file.name)]
+            remote.upload(places, folder, host)
+
+
+def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> Written:
+    """Write what a site lacks of ``bundle`` into ``folder``, to be carried there.
+
+    ``receipt`` is what the site's ``receipt`` command wrote; without one, all of the bundle goes.
+    """
+    held: Held = frozenset()
+    if receipt is not None:
+        held = delta.read_receipt(files.read_text(str(receipt)).encode(), str(receipt))
+    with opened(str(bundle)) as stream:
+        verified = _verified(stream, bundle)
+        shipment = parts.shipment(stream, verified.seal, verified.manifest, held)
+        with progress.bar("write", shipment.size) as advance:
+            parts.as_files(stream, shipment, folder, advance)
+    return Written(verified.digest, str(folder), shipment.size, len(shipment.parts))
+
+
+def _verified(stream: IO[bytes], bundle: Path) -> VerifiedBundle:
+    with progress.bar("verify", bundle.stat().st_size) as advance:
+        return verify(stream, str(bundle), advance)
+
+
+def _check_space(remote: Remote, free: int, shipment: Shipment, bundle: VerifiedBundle) -> None:
+    """Raise SpaceError unless the bundle fits beside its parts, and then, without them, beside its image."""
+    need = shipment.ending.end + max(shipment.size, bundle.manifest.image.raw_size)
+    if free < need:
+        raise SpaceError(
+            f"{remote.host}:{remote.workspace} has {free} bytes free; bundle and image need {need}",
+            "free some, or name another workspace in the site profile",
+        )

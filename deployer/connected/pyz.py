@@ -1,0 +1,66 @@
+"""pyz: the site half as one file that Python 3.6 runs as it is, and the library that verifies signatures where
+OpenSSH is too old.
+
+The same sources give the same bytes: names sorted, one time for all, nothing of this machine.
+"""
+
+import importlib.metadata
+import io
+import zipfile
+from pathlib import Path
+
+import deployer
+from deployer.contract.errors import DeployerError
+
+#: The parts of the package that a site needs; the rest imports what a site does not have.
+_PARTS = (
+    *("__init__.py", "contract", "system", "site"),
+    *(f"cli/{name}.py" for name in ("__init__", "common", "images", "jobs", "site", "transfers")),
+)
+#: What travels besides: pure Python, from the environment that requirements/connected.txt pins.
+_VENDORED = ("ecdsa", "six")
+_MAIN = "import sys\n\nfrom deployer.cli.site import main\n\nsys.exit(main())\n"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+#: A promise of the design: small enough to send by mail, or to read.
+MAX_SIZE = 1_000_000
+
+
+def make_pyz() -> bytes:
+    """Return the bytes of deployer.pyz."""
+    package = Path(deployer.__file__).parent
+    sources = {"__main__.py": _MAIN.encode()}
+    for part in _PARTS:
+        root = package / part
+        for path in [root] if root.is_file() else sorted(root.rglob("*.py")):
+            sources["deployer/" + path.relative_to(package).as_posix()] = path.read_bytes()
+    for name in _VENDORED:
+        sources.update(_distribution(name))
+    buffer = io.BytesIO(b"#!/usr/bin/env python3\n")
+    buffer.seek(0, io.SEEK_END)
+    # Stored, not deflated: zlib versions differ in their bytes, and imports are faster.
+    with zipfile.ZipFile(buffer, "a") as archive:
+        for name in sorted(sources):
+            info = zipfile.ZipInfo(name, _EPOCH)
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, sources[name])
+    if buffer.tell() > MAX_SIZE:
+        raise DeployerError(f"deployer.pyz has {buffer.tell()} bytes, more than the {MAX_SIZE} promised")
+    return buffer.getvalue()
+
+
+def vendored() -> dict[str, str]:
+    """Return the versions of the libraries that travel in the .pyz: its bytes depend on them."""
+    return {name: importlib.metadata.version(name) for name in _VENDORED}
+
+
+def _distribution(name: str) -> dict[str, bytes]:
+    """Return a library's modules without its tests, and its licence, by their names in the .pyz."""
+    found = {}
+    for path in importlib.metadata.files(name) or []:
+        is_module = path.suffix == ".py" and not path.name.startswith("test_")
+        if is_module or path.name == "LICENSE":
+            found[path.as_posix()] = path.read_binary()
+    if not any(path.endswith(".py") for path in found) or not any(path.endswith("LICENSE") for path in found):
+        raise DeployerError(f"the library {name} is not whole in this environment", "run scripts/setup")
+    return found

@@ -1,0 +1,118 @@
+"""Writing a bundle: members in order, a segment for everything, the manifest and the seal last."""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import IO
+
+from deployer.connected.press import Pressed
+from deployer.contract import oci, records, sealed, tarformat
+from deployer.contract.manifest import DATA, FRAME, HEADER, PADDING, Manifest, Member, Segment
+from deployer.contract.tarformat import BLOCK
+
+_DATA_SEGMENT = 8 * 1024 * 1024
+_FLUSH_EVERY = 32 * 1024 * 1024
+
+
+class BundleWriter:
+    """Writes the members of a bundle to a seekable binary ``stream`` and keeps its segment table."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._offset = 0
+        self.members: list[Member] = []
+        self.segments: list[Segment] = []
+
+    def member(self, name: str, data: bytes, mode: int = 0o644) -> None:
+        """Append a member; one of more than 8 MiB gets several segments."""
+        member = Member(name, len(data), mode)
+        self.members.append(member)
+        self._segment(HEADER, sealed.member_header(member))
+        for start in range(0, len(data), _DATA_SEGMENT):
+            self._segment(DATA, data[start : start + _DATA_SEGMENT])
+        self._pad(len(data))
+
+    def blob(self, data: bytes) -> oci.Blob:
+        """Append an OCI blob under its digest."""
+        blob = oci.blob(data)
+        self.member(blob.member, data)
+        return blob
+
+    def layer(self, frames: Iterable[Pressed]) -> oci.Blob:
+        """Append the layer, frame by frame, and return its descriptor.
+
+        The header holds the digest and the size, known only at the end: its place is kept and filled in then.
+        """
+        digest = hashlib.sha256()
+        header_offset = self._offset
+        self._skip(BLOCK)
+        start = self._offset
+        written = []
+        with _Flusher(self._stream) as flusher:
+            for holds, raw, frame in frames:
+                digest.update(frame.data)
+                written.append(Segment(FRAME, self._offset, len(frame.data), frame.sha256, raw, holds))
+                self._stream.write(frame.data)
+                self._offset += len(frame.data)
+                flusher.wrote(len(frame.data))
+            flusher.settle()
+        blob = oci.Blob("sha256:" + digest.hexdigest(), self._offset - start)
+        member = Member(blob.member, blob.size, 0o644)
+        self.members.append(member)
+        header = sealed.member_header(member)
+        if len(header) != BLOCK:
+            raise AssertionError("a blob's name fits one header")
+        end = self._offset
+        self._stream.seek(header_offset)
+        self._offset = header_offset
+        self._segment(HEADER, header)
+        self._stream.seek(end)
+        self._offset = end
+        self.segments += written
+        self._pad(blob.size)
+        return blob
+
+    def seal(self, manifest: Manifest) -> str:
+        """Write bundle.json and the tail; return the bundle's digest. ``manifest`` needs no members or segments."""
+        whole = manifest._replace(members=self.members, segments=self.segments)
+        sealed.check(whole, self._offset)  # what we could not verify is not written
+        data = records.dumps(whole.record())
+        seal = sealed.Seal(self._offset, len(data), hashlib.sha256(data).hexdigest())
+        self._stream.write(sealed.manifest_block(data))
+        self._stream.write(sealed.tail(seal))
+        return seal.digest
+
+    def _segment(self, kind: str, data: bytes) -> None:
+        self.segments.append(Segment(kind, self._offset, len(data), hashlib.sha256(data).hexdigest()))
+        self._stream.write(data)
+        self._offset += len(data)
+
+    def _pad(self, size: int) -> None:
+        if tarformat.padding(size):
+            self._segment(PADDING, b"\0" * tarformat.padding(size))
+
+    def _skip(self, size: int) -> None:
+        self._stream.write(b"\0" * size)
+        self._offset += size
+
+
+class _Flusher(ThreadPoolExecutor):
+    """Brings what was written to the disk beside the work: the flush before the rename has little left."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__(1, "flush")
+        self._stream = stream
+        self._written = 0
+        self._flushes: list[Future[None]] = []
+
+    def wrote(self, count: int) -> None:
+        self._written += count
+        if self._written >= _FLUSH_EVERY:
+            self._written = 0
+            self._flushes.append(self.submit(os.fdatasync, self._stream.fileno()))
+
+    def settle(self) -> None:
+        """Wait, and raise what failed: Linux tells an open file of an error once, so the last flush would not."""
+        for flush in self._flushes:
+            flush.result()
