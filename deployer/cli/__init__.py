@@ -1,0 +1,1 @@
+"""Argparse front ends: they turn words into calls, and errors into exit codes and hints."""

@@ -1,0 +1,63 @@
+"""The command that makes an image of a definition: build."""
+
+import argparse
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from deployer.connected.build import Options, build
+from deployer.connected.definition import load
+from deployer.contract.errors import UsageError
+
+_logger = logging.getLogger("deployer.build")
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register ``build``."""
+    text = "build a definition's image in the Docker engine"
+    command = subparsers.add_parser("build", help=text, description=text)
+    command.add_argument("definition", metavar="DEF", help="a folder with a bundle.yaml, or that file")
+    command.add_argument(
+        "--ca-bundle",
+        metavar="FILE",
+        type=Path,
+        help="CA certificates for the build's downloads (default: $DEPLOYER_CA_BUNDLE, else what "
+        "PIP_CERT, SSL_CERT_FILE or REQUESTS_CA_BUNDLE names); never in the image",
+    )
+    command.add_argument(
+        "--pip-conf",
+        metavar="FILE",
+        type=Path,
+        help="pip's settings for the build (default: this host's indexes); never in the image",
+    )
+    command.add_argument("--no-cache", action="store_true", help="run every step again")
+    command.add_argument("--quiet", action="store_true", help="show the steps, not what they say; the log has all")
+    command.add_argument("--json", action="store_true", help="print the build record")
+    command.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Build, and print the record."""
+    for path in (args.ca_bundle, args.pip_conf):
+        if path is not None and not path.is_file():
+            raise UsageError(f"there is no file {path}")
+
+    def say(line: str) -> None:
+        if not args.quiet or line.startswith(("Step ", "base: ")):
+            tqdm.write(line, file=sys.stderr)  # not through a bar that may be on the screen
+
+    built = build(load(args.definition), Options(args.ca_bundle, args.pip_conf, args.no_cache), say)
+    if args.json:
+        print(json.dumps(built.record()))
+    else:
+        print(
+            f"built {built.tag}: {built.size / 1e6:.1f} MB, {built.cached} of {built.steps} steps from the cache, "
+            f"{built.seconds:.1f} s"
+        )
+        print(f"image {built.image}")
+        print(f"log {built.log}")
+    return 0

@@ -1,0 +1,277 @@
+"""Commands that make, send and show bundles: pack, plan, push, diff, inspect, profile, pyz."""
+
+import argparse
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from deployer.connected import diff as diffing
+from deployer.connected import framecache, sources
+from deployer.connected import pack as packing
+from deployer.connected import profile as profiles
+from deployer.connected import push as pushing
+from deployer.connected.definition import load
+from deployer.connected.listing import files_of
+from deployer.connected.plan import make_plan
+from deployer.connected.pyz import make_pyz
+from deployer.connected.sign import sign
+from deployer.contract import records
+from deployer.contract.errors import UsageError
+from deployer.contract.manifest import FRAME, Manifest
+from deployer.contract.sealed import read_manifest
+from deployer.site.space import human
+from deployer.system import files
+from deployer.system.process import quoted
+from deployer.system.verify import begin, opened, read_manifest_block, read_seal, verify
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Register this group's commands."""
+    command = _add(subparsers, "pack", _pack, "flatten an image and pack it into one bundle")
+    command.add_argument("definition", metavar="DEF", nargs="?", help="a definition: a folder with a bundle.yaml")
+    command.add_argument("--image", metavar="REF", help="pack this image of the engine, without a definition")
+    archive = "pack a docker save or OCI archive, an OCI layout's folder, or a flat tar; plain, gzip or zstd"
+    command.add_argument("--archive", metavar="FILE", type=Path, help=archive)
+    command.add_argument("--rootfs", metavar="DIR", type=Path, help="pack this folder, a root filesystem")
+    command.add_argument("--name", help="the bundle's name, where there is no definition")
+    command.add_argument("--version", help="the bundle's version, where there is no definition")
+    command.add_argument("--site", action="append", default=[], help="add the plan for this site; may be given again")
+    command.add_argument("--codec", choices=("zstd", "gzip"), default="zstd", help="gzip: for sites without libzstd")
+    command.add_argument("--changes", metavar="FILE", type=Path, help="list each path that flatten changed, and how")
+    command.add_argument("--no-cache", action="store_true", help="neither use nor keep compressed frames")
+    command.add_argument("-o", "--output", metavar="B.tar", required=True)
+
+    command = _add(subparsers, "plan", _plan, "make the plan for a site apart from any bundle")
+    command.add_argument("bundle", metavar="B.tar")
+    command.add_argument("--site", required=True)
+    command.add_argument("--partition", help="a partition of the profile (default: its first)")
+    command.add_argument("-o", "--output", metavar="FILE", required=True)
+
+    command = _add(subparsers, "sign", _sign, "sign a bundle with an OpenSSH key; only its last 10 kB change")
+    command.add_argument("bundle", metavar="B.tar")
+    command.add_argument("--key", metavar="KEY", type=Path, required=True, help="a private key, or an agent's .pub")
+
+    command = _add(subparsers, "push", _push, "send a bundle to a site, verify and install it there")
+    command.add_argument("bundle", metavar="B.tar")
+    command.add_argument("site", metavar="SITE", nargs="?", help="a curated profile's name, or a profile's path")
+    command.add_argument("--ssh-config", metavar="F", type=Path, help="an ssh configuration in place of ~/.ssh/config")
+    command.add_argument("--full", action="store_true", help="send all of it, whatever the site has")
+    command.add_argument("--dry-run", action="store_true", help="say what would be sent, and send no bundle")
+    text = "bring the data by sftp through this host, which may allow nothing else; it sees the same workspace"
+    command.add_argument("--transfer-host", metavar="HOST", help=text)
+    command.add_argument("--to", metavar="DIR", type=Path, help="write the parts there, to be carried to the site")
+    text = "with --to: what the site has, as its receipt command wrote it"
+    command.add_argument("--have", metavar="RECEIPT", type=Path, help=text)
+
+    command = _add(subparsers, "diff", _diff, "show what changed between two bundles, and what that costs to send")
+    command.add_argument("old", metavar="A.tar")
+    command.add_argument("new", metavar="B.tar")
+    command.add_argument("--files", action="store_true", help="name every file, not only the packages")
+
+    command = _add(subparsers, "inspect", _inspect, "show what a bundle holds; without --files it is not verified")
+    command.add_argument("bundle", metavar="B.tar")
+    text = "verify it and list each file of its root filesystem: mode, size, sha256, path"
+    command.add_argument("--files", action="store_true", help=text)
+
+    command = _add(subparsers, "pyz", _pyz, "write the site half alone")
+    command.add_argument("-o", "--output", metavar="deployer.pyz", required=True)
+
+    command = subparsers.add_parser("profile", help="site profiles: list, show, validate, schema")
+    verbs = command.add_subparsers(dest="verb", metavar="VERB", required=True)
+    _add(verbs, "list", _profile_list, "name the curated profiles")
+    for verb, function, text in (
+        ("show", _profile_show, "show a profile as it was understood"),
+        ("validate", _profile_validate, "check a profile; all errors at once"),
+    ):
+        _add(verbs, verb, function, text).add_argument("site", metavar="SITE")
+    _add(verbs, "schema", _profile_schema, "print the JSON schema of profiles, for editors")
+
+
+def _add(subparsers: Any, name: str, function: Any, text: str) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = subparsers.add_parser(name, help=text, description=text)
+    command.add_argument("--json", action="store_true", help="print a record for programs")
+    command.set_defaults(run=function)
+    return command
+
+
+def _pack(args: argparse.Namespace) -> int:
+    sites = [profiles.load(site) for site in args.site]
+    cache = None if args.no_cache else framecache.default_folder()
+    packed = packing.pack(_contents(args), sites, Path(args.output), args.codec, cache, args.changes)
+    if args.json:
+        print(json.dumps(packed.record()))
+        return 0
+    image = packed.manifest.image
+    frames = sum(segment.kind == FRAME for segment in packed.manifest.segments)
+    print(
+        f"packed {packed.manifest.name}:{packed.manifest.version}: {human(packed.size)} "
+        f"({image.entries} entries, {human(image.raw_size)} unpacked; "
+        f"{packed.reused} of {frames} frames from the cache): {packed.path}"
+    )
+    print(f"digest {packed.digest}")
+    print("normal form: " + ", ".join(f"{count} {name}" for name, count in packed.manifest.changes.items()))
+    return 0
+
+
+def _contents(args: argparse.Namespace) -> packing.Contents:
+    """Return what is to be packed: exactly one source is given."""
+    given = [args.definition, args.image, args.archive, args.rootfs]
+    if sum(source is not None for source in given) != 1:
+        raise UsageError("pack takes one of DEF, --image, --archive, --rootfs", "see: deployer pack --help")
+    if args.definition:
+        if args.name or args.version:
+            raise UsageError("a definition has its own name and version", "leave out --name and --version")
+        return sources.from_definition(load(args.definition))
+    if not (args.name and args.version):
+        raise UsageError("--image, --archive and --rootfs need --name and --version")
+    if args.image:
+        return sources.from_image(args.image, args.name, args.version)
+    if args.archive:
+        return sources.from_archive(args.archive, args.name, args.version)
+    return sources.from_folder(args.rootfs, args.name, args.version)
+
+
+def _plan(args: argparse.Namespace) -> int:
+    manifest = _manifest(args.bundle)
+    plan = make_plan(profiles.load(args.site), f"{manifest.name}:{manifest.version}", args.partition)
+    files.write_text(args.output, records.pretty(plan.record()))
+    print(json.dumps({"plan": args.output, "site": plan.site}) if args.json else f"plan for {plan.site}: {args.output}")
+    return 0
+
+
+def _sign(args: argparse.Namespace) -> int:
+    signed = sign(Path(args.bundle), args.key)
+    if args.json:
+        print(json.dumps(signed.record()))
+        return 0
+    print(f"signed by {signed.key.fingerprint}; signatures: {len(signed.keys)}")
+    print(f"digest {signed.digest}")
+    print(f"for the site's allowed_signers: WHO {signed.key.line}")
+    return 0
+
+
+def _push(args: argparse.Namespace) -> int:
+    if bool(args.site) == bool(args.to):
+        raise UsageError("push takes a SITE, or --to DIR", "see: deployer push --help")
+    if args.to:
+        return _push_to(args)
+    if args.have:
+        raise UsageError("--have goes with --to: a site that answers says itself what it has")
+    options = pushing.Options(args.full, args.dry_run, args.transfer_host)
+    pushed = pushing.push(Path(args.bundle), profiles.load(args.site), args.ssh_config, options)
+    if args.json:
+        print(json.dumps(pushed.record()))
+    elif pushed.sent == 0:
+        print(f"the site has it already: {pushed.folder}")
+    elif pushed.folder is None:
+        print(f"would send {human(pushed.sent)} in {pushed.parts} parts")
+    else:
+        print(
+            f"sent {human(pushed.sent)} in {pushed.seconds_transfer:.1f} s; verified and installed by Python "
+            f"{pushed.python} in {pushed.seconds_install:.1f} s: {pushed.folder}"
+        )
+    for warning in pushed.warnings:
+        print(f"deployer: warning: {warning}", file=sys.stderr)
+    return 0
+
+
+def _push_to(args: argparse.Namespace) -> int:
+    if args.full and args.have:
+        raise UsageError("--full sends all, so it takes no --have")
+    if args.dry_run or args.transfer_host:
+        raise UsageError("--dry-run and --transfer-host go with a SITE, not with --to")
+    written = pushing.push_to(Path(args.bundle), args.to, args.have)
+    if args.json:
+        print(json.dumps(written.record()))
+    else:
+        print(f"wrote {human(written.sent)} in {written.parts} parts: {written.folder}")
+        print(f"digest {written.digest}")
+        print("carry the whole folder over, then: python3 DIR/deployer.pyz receive DIR --root ROOT")
+    return 0
+
+
+def _diff(args: argparse.Namespace) -> int:
+    found = diffing.diff(args.old, args.new)
+    if args.json:
+        print(json.dumps(found.record()))
+        return 0
+    for package in found.packages:
+        print(package.line())
+    for mark, paths in (("+", found.added), ("-", found.removed), ("~", found.changed)):
+        for path in paths if args.files else ():
+            print(f"{mark} {path}")
+    counts = f"{len(found.added)} files added, {len(found.removed)} removed, {len(found.changed)} changed"
+    print(f"{counts}; {human(found.bytes_to_ship)} to send to a site that has {args.old}")
+    return 0
+
+
+def _inspect(args: argparse.Namespace) -> int:
+    if args.files:
+        return _inspect_files(args)
+    manifest = _manifest(args.bundle)
+    image = manifest.image
+    if args.json:
+        record = manifest.record()
+        record["segments"] = len(manifest.segments)
+        print(json.dumps(record))
+        return 0
+    codec = manifest.codec["name"]
+    print(f"{manifest.name}:{manifest.version}  {image.entries} entries, {human(image.raw_size)}, {codec}")
+    for job in manifest.jobs:
+        layout = f"{job.nodes} nodes x {job.ranks_per_node} ranks x {job.threads} threads"
+        print(f"job {job.name}: {layout}: {quoted(job.command)}")
+    for member in manifest.members:
+        print(f"{member.size:>12}  {member.name}")
+    return 0
+
+
+def _inspect_files(args: argparse.Namespace) -> int:
+    """Print a line for each entry, with --json a record for each."""
+    with opened(args.bundle) as stream:
+        verify(stream, args.bundle)  # whole first: half a list of a damaged bundle would be taken for one
+        for listed in files_of(begin(stream, args.bundle)):
+            print(json.dumps(listed.record()) if args.json else listed.line())
+    return 0
+
+
+def _pyz(args: argparse.Namespace) -> int:
+    data = make_pyz()
+    with files.published(args.output, 0o777) as stream:
+        stream.write(data)
+    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    if args.json:
+        print(json.dumps({"path": args.output, "size": len(data), "digest": digest}))
+    else:
+        print(f"{args.output}: {human(len(data))}")
+        print(f"digest {digest}")
+    return 0
+
+
+def _profile_list(args: argparse.Namespace) -> int:
+    names = sorted(path.stem for path in profiles.CURATED.glob("*.yaml"))
+    print(json.dumps({"profiles": names}) if args.json else "\n".join(names))
+    return 0
+
+
+def _profile_show(args: argparse.Namespace) -> int:
+    print(profiles.load(args.site).model_dump_json(indent=None if args.json else 2))
+    return 0
+
+
+def _profile_validate(args: argparse.Namespace) -> int:
+    profile = profiles.load(args.site)
+    print(json.dumps({"valid": True, "name": profile.name}) if args.json else f"{profile.name} is valid")
+    return 0
+
+
+def _profile_schema(_: argparse.Namespace) -> int:
+    print(json.dumps(profiles.Profile.model_json_schema(), indent=2))
+    return 0
+
+
+def _manifest(path: str) -> Manifest:
+    with opened(path) as stream:
+        seal = read_seal(stream, path)
+        return read_manifest(read_manifest_block(stream, seal), seal)

@@ -1,0 +1,83 @@
+"""What both front ends share: words to a call, errors to exit codes, a log file a command."""
+
+import argparse
+import logging
+import os
+import sys
+import time
+import traceback
+from typing import List, NoReturn, Optional
+
+from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, UsageError
+
+_KEPT_LOGS = 50
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are ours: one line, a hint, exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, "see: %s --help" % self.prog)
+
+
+def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[str]) -> int:
+    """Parse ``argv``, call the command and return its exit code; errors are printed, never raised.
+
+    Words after a bare ``--`` are the user's own command or arguments: the parser never sees them, and the command
+    finds them as ``args.rest``. A command that sets ``forwards`` gets the words that it does not know as
+    ``args.unknown``; for all others they are an error.
+    """
+    log = None
+    try:
+        mark = argv.index("--") if "--" in argv else len(argv)
+        args, unknown = parser.parse_known_args(argv[:mark])
+        if unknown and not getattr(args, "forwards", False):
+            parser.error("unrecognized arguments: " + " ".join(unknown))
+        args.unknown, args.rest = unknown, argv[mark + 1 :]
+        if not hasattr(args, "run"):
+            parser.print_help()
+            return UsageError.exit_code
+        log = start_log(log_folder, args.command)
+        code = args.run(args)
+        sys.stdout.flush()
+        return int(code)
+    except KeyboardInterrupt:
+        print("deployer: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader of our output went away: `deployer logs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except DeployerError as error:
+        logging.getLogger("deployer").debug("%s", "\n".join(error.lines()), exc_info=True)
+        for line in error.lines():
+            print(line, file=sys.stderr)
+        if os.environ.get("DEPLOYER_DEBUG") == "1":
+            traceback.print_exc()
+        return error.exit_code
+    except Exception as error:  # a defect of ours: still one line, and what is needed to mend it
+        logging.getLogger("deployer").debug("defect", exc_info=True)
+        print("deployer: error: unexpected %s: %s" % (type(error).__name__, error), file=sys.stderr)
+        print("hint: this is a defect; report it with %s" % (log or "the output of DEPLOYER_DEBUG=1"), file=sys.stderr)
+        if os.environ.get("DEPLOYER_DEBUG") == "1":
+            traceback.print_exc()
+        return DeployerError.exit_code
+
+
+def start_log(folder: Optional[str], command: str) -> Optional[str]:
+    """Log to a new file in ``folder`` and return its path, or None where it cannot be written: that is no error."""
+    if folder is None:
+        return None
+    try:
+        os.makedirs(folder, exist_ok=True)
+        for old in sorted(name for name in os.listdir(folder) if name.endswith(".log"))[:-_KEPT_LOGS]:
+            os.unlink(os.path.join(folder, old))
+        path = os.path.join(folder, "%s-%d-%s.log" % (time.strftime("%Y%m%d-%H%M%S"), os.getpid(), command))
+        handler = logging.FileHandler(path)
+    except OSError:
+        return None
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
+    logger = logging.getLogger("deployer")
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    return path

@@ -1,0 +1,206 @@
+"""Commands on bundles and installed images: verify, install, list, remove, gc."""
+
+import argparse
+import json
+import sys
+import time
+from typing import Any, Iterable, Optional
+
+from deployer.contract.errors import UsageError
+from deployer.site import admit, space, store
+from deployer.site import gc as collecting
+from deployer.site import install as installing
+from deployer.site import remove as removing
+from deployer.system import policy
+from deployer.system import verify as verifying
+
+_SIGNERS = "demand a signature by one of these allowed signers (the format of ssh-keygen)"
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Register this group's commands."""
+    add_verify(subparsers)
+    command = add_command(subparsers, "install", _install, "verify a bundle and unpack it under the root folder")
+    command.add_argument("bundle", metavar="BUNDLE.tar")
+    command.add_argument("--keep", action="store_true", help="then move the bundle to ROOT/bundles, as push does")
+    command.add_argument("--jobs", type=_count, metavar="N", help="processes (default: one a core, at most 16)")
+    command.add_argument("--signers", metavar="FILE", help=_SIGNERS + "; the first is kept as the root folder's policy")
+    add_command(subparsers, "list", _list, "show the installed images")
+    command = add_command(subparsers, "remove", _remove, "remove an installed image, or with --all everything")
+    command.add_argument("image", metavar="NAME[:VERSION]", nargs="?")
+    command.add_argument("--all", action="store_true", help="all images and bundles, logs and this tool")
+    command.add_argument("--job-folders", action="store_true", help="with --all: the folders of jobs too, with results")
+    command.add_argument("--force", action="store_true", help="though a job uses it")
+    command = add_command(subparsers, "gc", _gc, "remove what killed installs left, old bundles and old images")
+    command.add_argument("--keep", type=_count, default=2, metavar="K", help="images to keep of each name (default: 2)")
+    command.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+
+
+def add_verify(subparsers: Any) -> None:
+    """Register ``verify``, which both sides have."""
+    text = "check every byte of a bundle, its signatures, and the policies of this site"
+    command = subparsers.add_parser("verify", help=text, description=text)
+    command.add_argument("bundle", metavar="BUNDLE.tar")
+    command.add_argument("--signers", metavar="FILE", help=_SIGNERS)
+    command.add_argument("--json", action="store_true", help="print a record for programs")
+    command.set_defaults(run=_verify)
+
+
+def add_command(subparsers: Any, name: str, function: Any, text: str) -> Any:
+    """Register a command on the store under --root, and return its parser."""
+    command = subparsers.add_parser(name, help=text, description=text)
+    command.add_argument("--root", help="the root folder (default: $DEPLOYER_ROOT, or where this .pyz stands)")
+    command.add_argument("--json", action="store_true", help="print a record for programs")
+    command.set_defaults(run=function)
+    return command
+
+
+def _count(text: str) -> int:
+    """Return a number of at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
+def _verify(args: argparse.Namespace) -> int:
+    policies = policy.load(_known_root(), args.signers)
+    with verifying.opened(args.bundle) as stream:
+        bundle = verifying.verify(stream, args.bundle, policies=policies)
+    manifest = bundle.manifest
+    if args.json:
+        print(
+            json.dumps(
+                {
+                    "name": manifest.name,
+                    "version": manifest.version,
+                    "digest": bundle.digest,
+                    "keys": [key.fingerprint for key in bundle.trust.keys],
+                    "signers": bundle.trust.signers,
+                }
+            )
+        )
+        return 0
+    print("%s:%s is whole" % (manifest.name, manifest.version))
+    print("digest %s" % bundle.digest)
+    for signer in bundle.trust.signers:
+        print("signed by %s" % signer)
+    warn(admit.origin(bundle.trust, bundle.digest))
+    return 0
+
+
+def _known_root() -> Optional[str]:
+    """Return the root folder whose policy holds, where one is known: on a laptop there is none."""
+    try:
+        return store.locate(None).root
+    except UsageError:
+        return None
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """Print what the user should know, on stderr."""
+    for warning in warnings:
+        sys.stderr.write("deployer: warning: %s\n" % warning)
+
+
+def _install(args: argparse.Namespace) -> int:
+    where = store.locate(args.root)
+    started = time.time()
+    meter = Meter()
+    outcome = installing.install(args.bundle, where, meter, args.jobs, args.keep, args.signers)
+    meter.end()
+    image = outcome.image
+    # A known bundle was not read again: its file only claims to be it, and is left where it is.
+    keeps = args.keep and not outcome.known
+    bundle = installing.keep(args.bundle, where, image) if keeps else args.bundle
+    if args.json:
+        print(
+            json.dumps(
+                {
+                    "folder": image.folder,
+                    "known": outcome.known,
+                    "digest": image.receipt.digest,
+                    "bundle": bundle,
+                    "warnings": list(outcome.warnings),
+                    "seconds": round(time.time() - started, 3),
+                }
+            )
+        )
+        return 0
+    warn(outcome.warnings)
+    name = "%s:%s" % (image.receipt.name, image.receipt.version)
+    if outcome.known:
+        print("%s is installed already: %s" % (name, image.folder))
+    else:
+        print(
+            "installed %s: %d entries, %s, in %.1f s: %s"
+            % (name, image.receipt.files, space.human(image.receipt.bytes), time.time() - started, image.folder)
+        )
+    return 0
+
+
+def _list(args: argparse.Namespace) -> int:
+    images = store.locate(args.root).installed()
+    if args.json:
+        print(json.dumps({"images": [dict(image.receipt.record(), folder=image.folder) for image in images]}))
+        return 0
+    for image in images:
+        receipt = image.receipt
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(receipt.installed))
+        print(
+            "%-30s %s  %9s  %s"
+            % (receipt.name + ":" + receipt.version, when, space.human(receipt.bytes), receipt.digest[:19])
+        )
+    return 0
+
+
+def _remove(args: argparse.Namespace) -> int:
+    where = store.locate(args.root)
+    if bool(args.image) == args.all or (args.job_folders and not args.all):
+        raise UsageError("give an image or --all", "remove NAME[:VERSION], or remove --all [--job-folders]")
+    if args.all:
+        left = removing.uninstall(where, args.job_folders, args.force)
+        rest = "; left there: %s" % ", ".join(left) if left else ""
+        print(json.dumps({"removed": where.root, "left": left}) if args.json else "removed %s%s" % (where.root, rest))
+        return 0
+    image = where.find(args.image)
+    removing.remove(where, image, args.force)
+    print(json.dumps({"removed": image.folder}) if args.json else "removed %s" % image.folder)
+    return 0
+
+
+def _gc(args: argparse.Namespace) -> int:
+    found = collecting.find(store.locate(args.root), args.keep)
+    if not args.dry_run:
+        collecting.collect(found)
+    if args.json:
+        print(json.dumps({"dry_run": args.dry_run, "garbage": [dict(item._asdict()) for item in found]}))
+        return 0
+    for item in found:
+        word = "spared" if item.spared else "would remove" if args.dry_run else "removed"
+        print("%s %s: %s" % (word, item.path, item.spared or item.reason))
+    return 0
+
+
+class Meter(object):
+    """Progress in one line on a terminal; silent elsewhere. Bytes are counted anew when the total changes."""
+
+    def __init__(self) -> None:
+        self.shown = sys.stderr.isatty()
+        self.total = self.done = 0
+        self.last = 0.0
+
+    def __call__(self, count: int, total: int) -> None:
+        if total != self.total:
+            self.total, self.done = total, 0
+        self.done += count
+        now = time.time()
+        if self.shown and now - self.last > 0.2:
+            self.last = now
+            sys.stderr.write("\r%3d %% of %s " % (100 * self.done // max(total, 1), space.human(total)))
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        """Clear the line."""
+        if self.shown and self.last:
+            sys.stderr.write("\r" + " " * 30 + "\r")

@@ -1,0 +1,243 @@
+"""Commands about jobs on the site: run, exec, shell, status, logs, cancel; and what job.sh calls: probe, rank, result.
+
+What a command needs is imported when it runs: ``rank`` starts once for each rank of a job, and shall start fast.
+"""
+
+import argparse
+import os
+import sys
+import time
+from typing import Any, Callable, Optional
+
+from deployer.contract import records
+from deployer.contract.errors import JobFailed, UsageError
+from deployer.site.store import Store, locate
+
+#: What job.sh calls; people do not.
+INTERNAL = ("probe", "rank", "result")
+
+_Add = Callable[..., argparse.ArgumentParser]
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Add the parsers of these commands; each sets ``run``, a function of the arguments that returns the exit code."""
+    _add_run(subparsers.add_parser)
+    _add_exec(subparsers.add_parser)
+    _add_watching(subparsers.add_parser)
+    _add_internal(subparsers.add_parser)
+
+
+def _add_run(add: _Add) -> None:
+    parser = _rooted(add("run", help="submit a job of an installed image"))
+    parser.add_argument("image", metavar="NAME[:VERSION]", help="an installed image")
+    parser.add_argument("job", metavar="JOB", nargs="?", help="a job of the bundle (default: its first)")
+    parser.add_argument("--nodes", type=int, metavar="N")
+    parser.add_argument("--ranks-per-node", type=int, metavar="R")
+    parser.add_argument("--threads", type=int, metavar="T", help="threads a rank")
+    parser.add_argument("--time", metavar="[D-]HH:MM:SS", help="time limit")
+    parser.add_argument("--memory", type=int, metavar="MIB", help="memory that one rank needs, in MiB")
+    _add_container(parser)
+    parser.add_argument("--dry-run", action="store_true", help="print the batch script and submit nothing")
+    parser.add_argument("--wait", action="store_true", help="follow the job to its end; exit 1 if it failed")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.epilog = "Words after -- go to the end of the job's command; to a bundle without a job they are the command."
+    parser.set_defaults(run=_run)
+
+
+def _add_exec(add: _Add) -> None:
+    parser = _rooted(add("exec", help="run one process in the container, here and now"))
+    parser.add_argument("image", metavar="NAME[:VERSION]")
+    _add_container(parser)
+    parser.epilog = "exec NAME -- COMMAND [ARG...]"
+    parser.set_defaults(run=_exec)
+    parser = _rooted(add("shell", help="open a shell in the container"))
+    parser.add_argument("image", metavar="NAME[:VERSION]")
+    _add_container(parser)
+    parser.set_defaults(run=_shell)
+
+
+def _add_watching(add: _Add) -> None:
+    parser = _rooted(add("status", help="how a job is, or all of them"))
+    parser.add_argument("job", metavar="JOB", nargs="?", help="its name or the scheduler's id (default: the last)")
+    parser.add_argument("--json", action="store_true")
+    parser.set_defaults(run=_status)
+    parser = _rooted(add("logs", help="the log of a job"))
+    parser.add_argument("job", metavar="JOB", nargs="?")
+    parser.add_argument("-f", "--follow", action="store_true", help="until the job has ended")
+    parser.set_defaults(run=_logs)
+    parser = _rooted(add("cancel", help="end a job"))
+    parser.add_argument("job", metavar="JOB", nargs="?")
+    parser.set_defaults(run=_cancel)
+
+
+def _add_internal(add: _Add) -> None:
+    parser = add("probe", description="Called by job.sh: evidence from a node (--host) or a rank (--rank).")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--host", action="store_true")
+    which.add_argument("--rank", action="store_true")
+    parser.add_argument("--out", required=True, metavar="DIR")
+    parser.add_argument("--library", metavar="FILE", help="the plan's MPI: a path on the host, a soname in a rank")
+    parser.set_defaults(run=_probe)
+    parser = add("rank", description="Called by job.sh: run the payload of one rank and watch it.")
+    parser.add_argument("--out", required=True, metavar="DIR")
+    parser.set_defaults(run=_rank)
+    parser = add("result", description="Called by job.sh: judge the evidence and write result.json.")
+    parser.add_argument("folder", metavar="JOBDIR")
+    parser.add_argument("--step", choices=("hosts", "probe", "payload"), required=True)
+    parser.add_argument("--exit", type=int, required=True, metavar="N", help="what the step's srun ended with")
+    parser.add_argument("--started", type=int, required=True, metavar="SECONDS", help="since the epoch")
+    parser.add_argument("--signal", default="", metavar="NAME", help="what the script was asked to stop with")
+    parser.add_argument("--module", metavar="NAME", help="the module that could not be loaded")
+    parser.set_defaults(run=_result)
+
+
+def _rooted(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument("--root", metavar="DIR", help="the folder that the images stand in (default: $DEPLOYER_ROOT)")
+    return parser
+
+
+def _add_container(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--bind",
+        action="append",
+        default=[],
+        metavar="SRC[:DST]",
+        help="bind a folder or file of the host; may be repeated",
+    )
+    parser.add_argument("--plan", metavar="SITE", help="which plan, where the bundle has several")
+
+
+def _run(args: argparse.Namespace) -> int:
+    from deployer.site import jobs, run
+
+    request = run.Request(
+        args.image,
+        args.job,
+        args.nodes,
+        args.ranks_per_node,
+        args.threads,
+        args.time,
+        args.memory,
+        args.bind,
+        args.plan,
+        args.rest,
+    )
+    folder = run.prepare(_store(args), request)
+    if args.dry_run:
+        if args.json:
+            _print_json({"folder": folder, "script": os.path.join(folder, "job.sh")})
+        else:
+            sys.stdout.write(run.show_script(folder))
+            _tell("not submitted; by hand: sbatch %s" % os.path.join(folder, "job.sh"))
+        return 0
+    job_id = run.submit(folder)
+    if not args.json:
+        sys.stdout.write("job %s submitted as %s: %s\n" % (os.path.basename(folder), job_id, folder))
+        sys.stdout.flush()
+    failure: Optional[JobFailed] = None
+    if args.wait:
+        try:
+            jobs.follow(folder, _tell if sys.stderr.isatty() else _silent)
+        except JobFailed as error:
+            failure = error
+    if args.json:
+        _print_json(jobs.status(folder).record())
+    if failure:
+        for line in jobs.tail(folder):
+            sys.stderr.write("| %s\n" % line)
+        raise failure
+    return 0
+
+
+def _exec(args: argparse.Namespace) -> int:
+    from deployer.site import exec as execs
+
+    execs.execute(_store(args), args.image, args.plan, args.bind, args.rest)
+
+
+def _shell(args: argparse.Namespace) -> int:
+    from deployer.site import exec as execs
+
+    execs.shell(_store(args), args.image, args.plan, args.bind)
+
+
+def _status(args: argparse.Namespace) -> int:
+    from deployer.site import jobs
+
+    status = jobs.status(jobs.find(_store(args), args.job))
+    if args.json:
+        _print_json(status.record())
+    else:
+        sys.stdout.write(status.line() + "\n")
+    return 0
+
+
+def _logs(args: argparse.Namespace) -> int:
+    from deployer.site import jobs
+
+    jobs.show_log(jobs.find(_store(args), args.job), args.follow)
+    return 0
+
+
+def _cancel(args: argparse.Namespace) -> int:
+    from deployer.site import jobs
+
+    folder = jobs.find(_store(args), args.job)
+    sys.stdout.write("job %s (%s) cancelled\n" % (os.path.basename(folder), jobs.cancel(folder)))
+    return 0
+
+
+def _probe(args: argparse.Namespace) -> int:
+    from deployer.site import probe
+
+    if args.host:
+        probe.host(args.out, args.library)
+    else:
+        probe.rank(args.out, args.library)
+    return 0
+
+
+def _rank(args: argparse.Namespace) -> int:
+    from deployer.site import rank
+
+    if not args.rest:
+        raise UsageError("no command to run", "rank --out DIR -- COMMAND")
+    return rank.run(args.out, args.rest)
+
+
+def _result(args: argparse.Namespace) -> int:
+    from deployer.contract.findings import ERROR
+    from deployer.contract.result import Outcome
+    from deployer.site import result
+
+    outcome = Outcome(
+        args.step,
+        args.exit,
+        args.signal or None,
+        os.environ.get("SLURM_JOB_ID", ""),
+        args.started,
+        int(time.time()),
+        args.module,
+    )
+    verdict = result.write(args.folder, outcome)
+    for found in result.findings(args.folder):
+        if found.severity == ERROR and found.code != "job.unfinished":
+            sys.stderr.write("deployer: %s\nhint: %s\n" % (found, found.remedy))
+    return verdict.exit_code
+
+
+def _store(args: argparse.Namespace) -> Store:
+    return locate(args.root)
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write("deployer: %s\n" % line)
+    sys.stderr.flush()
+
+
+def _silent(line: str) -> None:
+    pass
+
+
+def _print_json(record: Any) -> None:
+    sys.stdout.write(records.pretty(record))

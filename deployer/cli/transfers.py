@@ -1,0 +1,92 @@
+"""The site's commands for bundles that come: receive, receipt; and what push calls: known, take."""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from typing import Any
+
+from deployer.cli.images import Meter, add_command, warn
+from deployer.contract import delta, records
+from deployer.contract.errors import UsageError
+from deployer.site import incoming, store
+from deployer.site.receive import finish, receive
+from deployer.site.space import human
+from deployer.system import files
+from deployer.system.process import enlarge_pipe
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Register this group's commands."""
+    command = add_command(
+        subparsers, "receive", _receive, "rebuild a bundle from its parts and the bundles kept; install it"
+    )
+    command.add_argument("folder", metavar="DIR", help="the folder that push --to wrote, with all that is in it")
+    command = add_command(subparsers, "receipt", _receipt, "write what is here, so that push --to need not bring it")
+    command.add_argument("-o", "--output", metavar="FILE", required=True)
+    command = add_command(
+        subparsers, "known", _known, "say what is here of a bundle, and the room there is; push asks this"
+    )
+    command.add_argument("digest", metavar="DIGEST")
+    command = add_command(subparsers, "take", _take, "write the parts that come on standard input; push calls this")
+    command.add_argument("digest", metavar="DIGEST")
+
+
+def _receive(args: argparse.Namespace) -> int:
+    started = time.time()
+    meter = Meter()
+    received = receive(os.path.abspath(args.folder), store.locate(args.root), meter)
+    meter.end()
+    image, seconds = received.outcome.image, time.time() - started
+    if args.json:
+        record = {"folder": image.folder, "known": received.outcome.known, "digest": received.digest}
+        warnings = list(received.outcome.warnings)
+        print(json.dumps(dict(record, bundle=received.bundle, warnings=warnings, seconds=round(seconds, 3))))
+        return 0
+    name = "%s:%s" % (image.receipt.name, image.receipt.version)
+    if received.outcome.known:
+        print("%s is installed already: %s" % (name, image.folder))
+    else:
+        print("rebuilt, verified and installed %s in %.1f s: %s" % (name, seconds, image.folder))
+        print("digest %s" % received.digest)
+    warn(received.outcome.warnings)
+    return 0
+
+
+def _receipt(args: argparse.Namespace) -> int:
+    digests = list(incoming.kept(store.locate(args.root)))
+    files.write_text(args.output, records.pretty(delta.receipt(digests)))
+    answer = {"receipt": args.output, "segments": len(digests)}
+    print(json.dumps(answer) if args.json else "receipt of %d segments: %s" % (len(digests), args.output))
+    return 0
+
+
+def _known(args: argparse.Namespace) -> int:
+    where = store.locate(args.root)
+    if not os.path.isdir(where.root):
+        raise UsageError("there is no folder %s" % where.root, "push makes it; or give --root DIR")
+    present = where.at(where.image_folder(args.digest))
+    if present:
+        finish(where, args.digest, present)
+    state = os.statvfs(where.root)
+    answer = {
+        "folder": present.folder if present else None,
+        "free": state.f_bavail * state.f_frsize,
+        "python": platform.python_version(),
+        "held": "" if present else delta.held_text(incoming.held(where, args.digest)),
+    }
+    if args.json:
+        print(json.dumps(answer))
+    else:
+        print("installed: %s" % (present.folder if present else "no"))
+        print("free: %s" % human(int(str(answer["free"]))))
+    return 0
+
+
+def _take(args: argparse.Namespace) -> int:
+    enlarge_pipe(sys.stdin.fileno())
+    count = incoming.take(sys.stdin.buffer, store.locate(args.root), args.digest)
+    print(json.dumps({"taken": count}) if args.json else "%d came" % count)
+    return 0
