@@ -1,0 +1,145 @@
+"""Train a small CNN on handwritten digits, data-parallel over all MPI ranks by Horovod.
+
+Each rank trains on its own shard of the 1,437 training images; gradients are averaged by Horovod, the learning rate is
+scaled by the number of ranks. The other 360 images are held out, the same for every rank and every world size.
+Rank 0 writes what came out as JSON to the file that DEPLOYER_RESULT names.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import time
+
+import horovod.tensorflow.keras as hvd
+import numpy as np
+import tensorflow as tf
+
+DATA = "/opt/digits/digits.npz"
+SEED = 20151
+HELD_OUT = 360  # 20 %
+CLASSES = 10
+
+
+def threads_from_environment() -> None:
+    """Give TensorFlow the threads that the job gave this rank: else it takes all cores of the node."""
+    own = os.environ.get("OMP_NUM_THREADS", "1")
+    tf.config.threading.set_intra_op_parallelism_threads(int(os.environ.get("TF_NUM_INTRAOP_THREADS", own)))
+    tf.config.threading.set_inter_op_parallelism_threads(int(os.environ.get("TF_NUM_INTEROP_THREADS", "1")))
+
+
+def load_digits():
+    """Return train images, train labels, held-out images, held-out labels; images are float32 [n, 8, 8, 1] in 0..1."""
+    with np.load(DATA) as data:
+        images, labels = data["images"].astype("float32")[..., np.newaxis] / 16.0, data["labels"].astype("int64")
+    order = np.random.default_rng(SEED).permutation(len(images))
+    images, labels = images[order], labels[order]
+    return images[HELD_OUT:], labels[HELD_OUT:], images[:HELD_OUT], labels[:HELD_OUT]
+
+
+def build_model() -> tf.keras.Model:
+    """Return the untrained CNN."""
+    layers = tf.keras.layers
+    return tf.keras.Sequential(
+        [
+            layers.Input((8, 8, 1)),
+            layers.Conv2D(32, 3, padding="same", activation="relu"),
+            layers.Conv2D(64, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(128, activation="relu"),
+            layers.Dropout(0.3),
+            layers.Dense(CLASSES),
+        ]
+    )
+
+
+def itex_active() -> bool:
+    """Import ITEX where it is, and return whether its CPU backend is mapped: the only sure sign."""
+    if importlib.util.find_spec("intel_extension_for_tensorflow"):
+        import intel_extension_for_tensorflow  # noqa: F401
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        return any("/libitex" in line for line in maps)
+
+
+class EpochTimes(tf.keras.callbacks.Callback):
+    """Collect the seconds and the metrics, averaged over the ranks, of each epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epochs = []
+        self._began = 0.0
+
+    def on_epoch_begin(self, epoch, logs=None):  # noqa: ARG002
+        """Start the clock."""
+        self._began = time.monotonic()
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Note an epoch; rank 0 prints it."""
+        row = {"epoch": epoch + 1, "seconds": round(time.monotonic() - self._began, 3)}
+        row.update({name: round(float((logs or {})[name]), 5) for name in ("loss", "accuracy", "val_accuracy")})
+        self.epochs.append(row)
+        if hvd.rank() == 0:
+            print(
+                f"epoch {row['epoch']}: {row['seconds']:.2f} s, loss {row['loss']:.4f}, "
+                f"accuracy {row['accuracy']:.4f}, val_accuracy {row['val_accuracy']:.4f}",
+                flush=True,
+            )
+
+
+def main() -> None:
+    """Train, and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--batch-size", type=int, default=32, help="images a rank and step")
+    parser.add_argument("--learning-rate", type=float, default=0.001, help="of one rank; scaled by the ranks")
+    options = parser.parse_args()
+
+    threads_from_environment()
+    hvd.init()
+    tf.keras.utils.set_random_seed(SEED + hvd.rank())
+    active = itex_active()
+
+    train_images, train_labels, val_images, val_labels = load_digits()
+    # Equal shards: a rank with one step more than the others would wait for ever in its last allreduce.
+    share = len(train_images) // hvd.size()
+    mine = slice(hvd.rank() * share, (hvd.rank() + 1) * share)
+
+    model = build_model()
+    learning_rate = options.learning_rate * hvd.size()
+    model.compile(
+        optimizer=hvd.DistributedOptimizer(tf.keras.optimizers.Adam(learning_rate)),
+        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    times = EpochTimes()
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+        times,  # after the average: it sees the mean over the ranks
+    ]
+    model.fit(
+        train_images[mine],
+        train_labels[mine],
+        batch_size=options.batch_size,
+        epochs=options.epochs,
+        shuffle=True,
+        validation_data=(val_images, val_labels),
+        callbacks=callbacks,
+        verbose=0,
+    )
+    if hvd.rank() == 0 and os.environ.get("DEPLOYER_RESULT"):
+        payload = {
+            "val_accuracy": times.epochs[-1]["val_accuracy"],
+            "epochs": times.epochs,
+            "world_size": hvd.size(),
+            "learning_rate": learning_rate,
+            "parameters": model.count_params(),
+            "itex_active": active,
+        }
+        with open(os.environ["DEPLOYER_RESULT"], "w", encoding="utf-8") as stream:
+            json.dump(payload, stream)
+
+
+if __name__ == "__main__":
+    main()
