@@ -1,0 +1,77 @@
+"""Layers that a hostile stager would seal with a right table: none leaves the root, none leaves anything behind."""
+
+import os
+
+import pytest
+
+from deployer.contract.errors import IntegrityError
+from deployer.contract.tarformat import FILE, FILES, FOLDER, FOLDERS, HARDLINK, LINKS, REST, SYMLINK, Entry
+from deployer.site.install import install
+from deployer.site.store import Store
+from tests import bundles
+
+FOLDER_A = (Entry(FOLDER, b"a", 0o755), b"")
+FILE_A = (Entry(FILE, b"a/f", 0o644, 1), b"x")
+
+
+def layer(*entries):
+    return bundles.whole(entries)
+
+
+def mixed(holds, *entries):
+    return [(holds, bundles.stream(entries)), (LINKS, bundles.END)]
+
+
+LINK_A = (Entry(SYMLINK, b"a/l", 0o777, 0, b"/tmp"), b"")
+LARGE = bundles.stream([(Entry(FILE, b"a/big", 0o644, 1024), b"x" * 1024)])
+HOSTILE = {
+    "a path that climbs": layer((Entry(FILE, b"../out", 0o644, 1), b"x")),
+    "an absolute path": layer((Entry(FILE, b"/out", 0o644, 1), b"x")),
+    "a file below a link": layer(FOLDER_A, LINK_A, (Entry(FILE, b"a/l/out", 0o644, 1), b"x")),
+    "a link before files": layer(FOLDER_A, LINK_A, FILE_A),
+    "a link among files": [*layer(FOLDER_A)[:1], *mixed(FILES, LINK_A, FILE_A)],
+    "a link among folders": mixed(FOLDERS, FOLDER_A, LINK_A),
+    "a file among links": [*layer(FOLDER_A)[:1], (LINKS, bundles.stream([LINK_A, FILE_A]) + bundles.END)],
+    "a file in place of a folder": layer(FOLDER_A, (Entry(FILE, b"a", 0o644, 1), b"x")),
+    "a file twice": layer(FOLDER_A, FILE_A, FILE_A),
+    "a link over a file": layer(FOLDER_A, FILE_A, (Entry(SYMLINK, b"a/f", 0o777, 0, b"/etc/passwd"), b"")),
+    "a hard link out": layer(FOLDER_A, FILE_A, (Entry(HARDLINK, b"a/h", 0o777, 0, b"/etc/passwd"), b"")),
+    "a hard link to a folder": layer(FOLDER_A, (Entry(HARDLINK, b"a/h", 0o777, 0, b"a"), b"")),
+    "no folder": layer(FILE_A),
+    "no end": layer(FOLDER_A)[:1],
+    "two ends": [*layer(FOLDER_A), (LINKS, bundles.END)],
+    "something after the end": [*layer(FOLDER_A), (LINKS, bundles.stream([LINK_A]))],
+    "a file that is cut": [*layer(FOLDER_A)[:1], (FILES, LARGE[:-100]), (LINKS, bundles.END)],
+    "a file that goes on in nothing": [*layer(FOLDER_A)[:1], (FILES, LARGE[:-512]), (FILES, LARGE[-512:])],
+    "the rest of no file": [*layer(FOLDER_A)[:1], (REST, LARGE[-512:]), (LINKS, bundles.END)],
+    "more than the rest of a file": [
+        *layer(FOLDER_A)[:1],
+        (FILES, LARGE[:-512]),
+        (REST, LARGE[-512:] + bundles.stream([FILE_A])),
+        (LINKS, bundles.END),
+    ],
+    "padding that is not empty": [
+        *layer(FOLDER_A)[:1],
+        (FILES, bundles.stream([FILE_A])[:-1] + b"x"),
+        (LINKS, bundles.END),
+    ],
+}
+
+
+@pytest.mark.parametrize("pieces", [pytest.param(HOSTILE[name], id=name) for name in sorted(HOSTILE)])
+def test_a_hostile_layer_is_refused_and_leaves_nothing(tmp_path, pieces):
+    path = tmp_path / "b.tar"
+    path.write_bytes(bundles.build(pieces))
+    with pytest.raises(IntegrityError):
+        install(str(path), Store(str(tmp_path / "root")))
+    assert os.listdir(str(tmp_path / "root" / "images")) == []
+    assert sorted(os.listdir(str(tmp_path))) == ["b.tar", "root"]
+
+
+@pytest.mark.parametrize("raw", [1, 10**9])
+def test_a_frame_that_announces_another_size(tmp_path, raw):
+    path = tmp_path / "b.tar"
+    raws = [raw] + [len(piece) for _, piece in bundles.whole(bundles.ENTRIES)[1:]]
+    path.write_bytes(bundles.build(raws=raws))
+    with pytest.raises(IntegrityError):
+        install(str(path), Store(str(tmp_path / "root")))

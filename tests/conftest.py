@@ -1,0 +1,171 @@
+"""What all tests share: engines that may be missing, the lab, time limits. Runs on pytest 7.0 and Python 3.6 too.
+
+A test that needs an engine says so, ``@pytest.mark.needs("docker", "charliecloud")``, or takes the fixture ``lab`` or
+``engine``. Where one is missing the test is skipped with the remedy; with ``--require-engines`` (CI) it fails.
+"""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+#: Seconds for an integration test that names no limit of its own (unit tests: ``timeout`` in pyproject.toml).
+INTEGRATION_TIMEOUT = 300
+
+#: Seconds for the first test that takes a session-wide fixture: it may download and start what the others reuse.
+FIRST_TIMEOUT = 900
+
+
+class Engine(NamedTuple):
+    """A thing outside Python that a test needs: how to see that it is there, and what to do when it is not."""
+
+    is_there: Callable[[], bool]
+    remedy: str
+
+
+def _programs(*names: str) -> Callable[[], bool]:
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+    return lambda: all(shutil.which(name, path=path) for name in names)
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0
+
+
+_INSTALL = "run scripts/setup --tests as root (Debian package {})"
+
+ENGINES = {
+    "charliecloud": Engine(_programs("ch-run", "ch-convert"), _INSTALL.format("charliecloud")),
+    "docker": Engine(_programs("docker", "dockerd"), _INSTALL.format("docker.io")),
+    "lmod": Engine(Path("/usr/share/lmod").is_dir, _INSTALL.format("lmod")),
+    "mmdebstrap": Engine(_programs("mmdebstrap"), _INSTALL.format("mmdebstrap")),
+    "munge": Engine(_programs("munged"), _INSTALL.format("munge")),
+    "podman": Engine(_programs("podman"), _INSTALL.format("podman")),
+    "python3.6": Engine(
+        (ROOT / ".venv36" / "bin" / "python").exists, "pyenv install 3.6.15, then scripts/setup --tests"
+    ),
+    "root": Engine(_is_root, "run the tests as root: namespaces and mounts need it"),
+    "skopeo": Engine(_programs("skopeo"), _INSTALL.format("skopeo")),
+    "slurm": Engine(_programs("slurmctld", "slurmd", "sbatch", "srun"), _INSTALL.format("slurm-wlm")),
+    "squashfs": Engine(_programs("mksquashfs", "unsquashfs"), _INSTALL.format("squashfs-tools")),
+    "ssh": Engine(_programs("ssh", "scp", "sshd", "ssh-keygen"), _INSTALL.format("openssh-server, openssh-client")),
+    "ssh-keygen": Engine(_programs("ssh-keygen"), _INSTALL.format("openssh-client")),
+    "tcsh": Engine(_programs("tcsh"), _INSTALL.format("tcsh")),
+    "zstd": Engine(_programs("zstd"), _INSTALL.format("zstd")),
+}
+
+#: What the shared fixtures stand on.
+FIXTURE_NEEDS = {
+    "engine": ("root", "docker"),
+    "lab": ("root", "slurm", "munge", "ssh", "charliecloud", "lmod"),
+}
+
+
+def pytest_addoption(parser: Any) -> None:
+    parser.addoption(
+        "--require-engines",
+        action="store_true",
+        help="a missing engine (Docker, Slurm, ...) fails the tests that need it instead of skipping them",
+    )
+
+
+class EngineWatch:
+    """Skip or fail the tests whose engines are missing, and say at the end how many that were."""
+
+    def __init__(self, required: bool) -> None:
+        self.required = required
+        self.missed: Dict[str, int] = {}
+        self._there: Dict[str, bool] = {}
+
+    def _is_missing(self, name: str) -> bool:
+        if name not in self._there:
+            self._there[name] = ENGINES[name].is_there()
+        return not self._there[name]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: Any) -> None:
+        missing = [name for name in needed_engines(item) if self._is_missing(name)]
+        if not missing:
+            return
+        for name in missing:
+            self.missed[name] = self.missed.get(name, 0) + 1
+        reason = "; ".join("needs {}: {}".format(name, ENGINES[name].remedy) for name in missing)
+        if self.required:
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for name, count in sorted(self.missed.items()):
+            verb = "failed" if self.required else "skipped"
+            terminalreporter.write_line(
+                "engines: {} tests {} without {}: {}".format(count, verb, name, ENGINES[name].remedy)
+            )
+        _hand_over_counts(terminalreporter.stats)
+
+
+def needed_engines(item: Any) -> List[str]:
+    """Return the engines that a test names by its mark or by the fixtures that it takes, each once."""
+    names = [name for mark in item.iter_markers("needs") for name in mark.args]
+    for fixture in item.fixturenames:
+        names += FIXTURE_NEEDS.get(fixture, ())
+    unknown = [name for name in names if name not in ENGINES]
+    if unknown:
+        raise pytest.UsageError("{}: no engine {!r} in tests/conftest.py".format(item.nodeid, unknown[0]))
+    return sorted(set(names))
+
+
+def _hand_over_counts(stats: Any) -> None:
+    """Tell scripts/test, which adds up its stages, how many tests passed, failed and were skipped."""
+    target = os.environ.get("DEPLOYER_TEST_COUNTS")
+    if target:
+        failed = len(stats.get("failed", [])) + len(stats.get("error", []))
+        passed = len(stats.get("passed", [])) + len(stats.get("xfailed", []))
+        with open(target, "a") as file:
+            file.write("{} {} {}\n".format(passed, failed, len(stats.get("skipped", []))))
+
+
+def pytest_configure(config: Any) -> None:
+    config.pluginmanager.register(EngineWatch(config.getoption("--require-engines")), "deployer-engines")
+
+
+def pytest_collection_modifyitems(items: Any) -> None:
+    """Mark what uses real engines, by folder or fixture, and give it longer than a unit test."""
+    started = set()
+    for item in items:
+        folder = os.path.relpath(str(item.fspath), str(ROOT)).split(os.sep)[:2]
+        shared = FIXTURE_NEEDS.keys() & set(item.fixturenames)
+        if folder not in (["tests", "integration"], ["tests", "lab"]) and not shared:
+            continue
+        item.add_marker("integration")
+        if not list(item.iter_markers("timeout")):
+            item.add_marker(pytest.mark.timeout(INTEGRATION_TIMEOUT if shared <= started else FIRST_TIMEOUT))
+        started |= shared
+
+
+# ------------------------------------------------------------------------------------------------------------ fixtures
+if sys.version_info >= (3, 10):
+
+    @pytest.fixture(scope="session")
+    def lab() -> Iterator[Any]:
+        """Yield a lab of this session's own (laptop, login1, cn1, cn2), up; it is taken down at the end."""
+        from tests.lab import Lab
+
+        ours = Lab("pytest-{}".format(os.getpid()))
+        try:
+            ours.up()
+            yield ours
+        finally:
+            ours.down(purge=True)
+
+    @pytest.fixture(scope="session")
+    def engine() -> Iterator[Any]:
+        """Yield a Docker engine: the one that runs, else one of our own that is stopped at the end."""
+        from tests.lab.engine import take_engine
+
+        with take_engine() as taken:
+            yield taken

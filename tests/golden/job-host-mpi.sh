@@ -1,0 +1,79 @@
+#!/bin/bash -l
+# Job hello-1: bundle hello:1 on lab, written by deployer VERSION.
+# 2 nodes x 1 rank x 2 threads; variant charliecloud-folder: first in the plan.
+# To submit it by hand: sbatch job.sh (it may be edited, and submitted again).
+#SBATCH --job-name=hello
+#SBATCH --output=/home/alice/deployer/jobs/hello-1/output.log
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=2
+#SBATCH --time=00:30:00
+#SBATCH --partition=batch
+
+job=/home/alice/deployer/jobs/hello-1
+tool=(/opt/python/3.6/bin/python3 /home/alice/deployer/deployer.pyz)
+started=$(date +%s)
+stopped=
+
+# Slurm asks for an end with SIGTERM (time limit, scancel), to the ranks and to this script alike. The script lives on
+# for as long as it may, to write what happened into result.json.
+trap 'stopped=TERM' TERM
+
+# result STEP EXIT: judge what the steps so far have proven and write result.json; true if the job may go on.
+result() {
+    "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
+}
+
+# With --export=NONE Slurm would start the steps with an empty environment; ch-run does not start without USER.
+unset SLURM_EXPORT_ENV
+export USER=${USER:-$(id -un)}
+
+echo "$SLURM_JOB_ID" >"$job/job_id"
+rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
+mkdir "$job/hosts" "$job/ranks" || exit 6
+
+module load intel-mpi/2021.15 || { result hosts 1 --module intel-mpi/2021.15; exit 1; }
+
+# The container: read-only, nothing of the host's environment but what the plan passes. Binds:
+#   /opt/intel/mpi/2021.15: the site's MPI, on the same path
+#   /deployer/job: the job's folder
+container=(ch-run
+    '--unset-env=!(SLURM_*|PMI_*)'
+    --env-no-expand
+    --set-env=FI_PROVIDER=tcp
+    '--set-env=GREETING=it'"'"'s $5: cheap'
+    --set-env=I_MPI_PIN_DOMAIN=omp
+    --set-env=KMP_AFFINITY=granularity=fine,compact,1,0
+    --set-env=KMP_BLOCKTIME=0
+    --set-env=LD_LIBRARY_PATH=/opt/intel/mpi/2021.15/lib
+    --set-env=OMP_NUM_THREADS=2
+    --set-env=OMP_PLACES=cores
+    --set-env=OMP_PROC_BIND=close
+    --set-env=TF_NUM_INTEROP_THREADS=2
+    --set-env=TF_NUM_INTRAOP_THREADS=2
+    --bind=/opt/intel/mpi/2021.15:/opt/intel/mpi/2021.15
+    --bind=/home/alice/deployer/jobs/hello-1:/deployer/job
+    --cd=/work
+)
+image=/home/alice/deployer/images/aaaa/rootfs
+
+# 1. Hosts: each node writes what it has, outside the container, into hosts/.
+srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
+    "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 </dev/null
+result hosts $? || exit
+
+# 2. Probe: each rank proves which MPI library, network and CPUs it gets in the container, into ranks/. A mismatch ends
+#    the job here, before the payload.
+srun --mpi=pmi2 --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=2 \
+    --cpu-bind=cores --kill-on-bad-exit=1 \
+    "${container[@]}" "$image" -- \
+    /usr/bin/python3 -I -S /deployer/deployer.pyz probe --rank --out /deployer/job/ranks --library libmpi.so.12 </dev/null
+result probe $? || exit
+
+# 3. Payload: each rank, while `rank` notes which MPI library its processes use and how it ends.
+srun --mpi=pmi2 --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=2 \
+    --cpu-bind=cores --kill-on-bad-exit=1 \
+    "${container[@]}" "$image" -- \
+    /usr/bin/python3 -I -S /deployer/deployer.pyz rank --out /deployer/job/ranks -- python3 train.py --name 'a b' </dev/null
+result payload $?
+exit

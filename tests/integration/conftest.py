@@ -1,0 +1,128 @@
+"""What the integration tests share: the command line as a user calls it, and one hello-mpi bundle on one lab."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.lab import Lab
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKSPACE = "/home/alice/deployer"
+
+
+@dataclass(frozen=True)
+class Cli:
+    """Calls ``deployer`` with a lab's ssh configuration and an engine; returns how it ended."""
+
+    environment: dict[str, str]
+
+    def __call__(self, *words: object, code: int = 0, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [ROOT / ".venv" / "bin" / "deployer", *map(str, words)],
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert not done.stderr.startswith("Traceback")  # ours; a payload's is shown behind "| "
+        assert "\nTraceback" not in done.stderr
+        if code:
+            assert "deployer: error: " in done.stderr or done.returncode == 1
+        return done
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return an environment whose log files and state are the tests' own; caches are shared on purpose."""
+    return {**os.environ, "XDG_STATE_HOME": str(tmp_path_factory.mktemp("state"))}
+
+
+@pytest.fixture(scope="session")
+def cli(environment: dict[str, str]) -> Cli:
+    """Return the command line without an engine."""
+    return Cli(environment)
+
+
+@pytest.fixture(scope="session")
+def built(environment: dict[str, str], engine: Any) -> Cli:
+    """Return the command line with an engine in which hello-mpi is built."""
+    cli = Cli({**environment, "DOCKER_HOST": engine.docker_host})
+    cli("build", "bundles/hello-mpi")
+    return cli
+
+
+@pytest.fixture(scope="session")
+def no_bind(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a profile of the lab in which the image's own MPI is meant to be used: the bind taken out."""
+    record = yaml.safe_load((ROOT / "site_profiles" / "lab.yaml").read_text())
+    record["name"] = "lab-own-mpi"
+    record["partitions"]["batch"]["mpi"] = None
+    path = tmp_path_factory.mktemp("profile") / "lab-own-mpi.yaml"
+    path.write_text(yaml.safe_dump(record))
+    return path
+
+
+@pytest.fixture(scope="session")
+def bundle(built: Cli, no_bind: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return hello-mpi, packed for the lab and for the lab without the bind."""
+    path = tmp_path_factory.mktemp("bundle") / "hello-mpi.tar"
+    built("pack", "bundles/hello-mpi", "--site", "lab", "--site", no_bind, "-o", path)
+    return path
+
+
+@dataclass(frozen=True)
+class Site:
+    """The lab with hello-mpi on it, as the laptop and as alice see it."""
+
+    cli: Cli
+    lab: Lab
+
+    @property
+    def options(self) -> list[str]:
+        return ["--site", "lab", "--ssh-config", str(self.lab.ssh_config)]
+
+    def run(self, *words: str, code: int = 0) -> dict[str, Any]:
+        """Run a job to its end from the laptop and return its result.json."""
+        self.cli("run", *self.options, "hello-mpi", "--wait", *words, code=code)
+        return self.result()
+
+    def result(self) -> dict[str, Any]:
+        """Return the result of the last job."""
+        newest = f"$(ls -td {WORKSPACE}/jobs/* | head -n 1)"
+        record: dict[str, Any] = json.loads(self.alice(f"cat {newest}/result.json"))
+        return record
+
+    def alice(self, script: str, code: int = 0, timeout: float = 120) -> str:
+        """Run a script as alice on login1 and return what it printed."""
+        done = self.lab.sh("login1", "alice", script, timeout=timeout)
+        assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    def tool(self, *words: str, code: int = 0) -> str:
+        """Run the site half on login1 with the site's Python."""
+        python = "$(ls /opt/python/3.6/bin/python3.6 2>/dev/null || echo python3)"
+        return self.alice(f"{python} {WORKSPACE}/deployer.pyz {' '.join(words)}", code)
+
+
+@pytest.fixture(scope="session")
+def site(built: Cli, bundle: Path, lab: Lab) -> Site:
+    """Return the lab with hello-mpi pushed to it."""
+    built("push", bundle, "lab", "--ssh-config", lab.ssh_config)
+    return Site(built, lab)
+
+
+@pytest.fixture
+def fault(lab: Lab) -> Iterator[Callable[..., None]]:
+    """Yield the lab's faults; whatever was broken is mended after the test."""
+    yield lab.fault
+    lab.up()

@@ -1,0 +1,279 @@
+"""build with a real engine: what it makes, what it refuses, and how it fails. Images are small."""
+
+import contextlib
+import json
+import os
+import signal
+import tarfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import docker
+import pytest
+from docker.errors import APIError
+
+from deployer.cli.main import main
+from deployer.connected.build import Options, build
+from deployer.connected.builders import engine as engines
+from deployer.connected.builders.settings import MARK
+from deployer.connected.definition import Definition, load
+from deployer.contract.errors import DeployerError, JobFailed, MissingTool, Refused, UsageError
+from tests.lab.engine import Engine, OwnEngine
+
+pytestmark = [pytest.mark.integration, pytest.mark.needs("root", "docker", "mmdebstrap")]
+
+BUNDLE = """\
+name: {name}
+version: "0"
+base: {{debian: bookworm, include: [python3]}}
+jobs: {{only: {{command: ["true"]}}}}
+"""
+
+#: Of a certificate that signs nothing; only its bytes matter.
+CA = "-----BEGIN CERTIFICATE-----\nVGhpcyBpcyBub3QgYSBjZXJ0aWZpY2F0ZSBhdCBhbGw=\n-----END CERTIFICATE-----\n"
+PIP = "[global]\nindex-url = https://someone:a-secret@index.invalid/simple\n"
+
+
+@pytest.fixture(autouse=True)
+def own_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keep the records of these builds away from the user's."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def docker_host(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("DOCKER_HOST", engine.docker_host)
+    return engine.docker_host
+
+
+@pytest.fixture
+def client(docker_host: str) -> Iterator[docker.DockerClient]:
+    with closing(engines.connect()) as client:
+        yield client
+
+
+def define(folder: Path, dockerfile: str, name: str = "pytest-build") -> Definition:
+    place = folder / name
+    place.mkdir(exist_ok=True)
+    (place / "bundle.yaml").write_text(BUNDLE.format(name=name))
+    (place / "Dockerfile").write_text(f"ARG BASE\nARG BUILD_BASE\n{dockerfile}")
+    return load(place)
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+def remove(definition: Definition) -> None:
+    with closing(engines.connect()) as client:
+        client.api.remove_image(definition.tag, force=True)
+
+
+# ------------------------------------------------------------------------------------------------ it works
+
+
+@pytest.mark.usefixtures("docker_host")
+def test_hello_mpi_is_built_small_and_again_from_the_cache(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", "bundles/hello-mpi", "--quiet", "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert main(["build", "bundles/hello-mpi", "--quiet", "--json"]) == 0
+    second = json.loads(capsys.readouterr().out)
+    assert second["image"] == first["image"]
+    assert second["cached"] > 0
+    assert first["tag"] == "deployer/hello-mpi:1.0.0"
+    assert first["size"] < 60e6
+    assert "Step 1/" in Path(second["log"]).read_text()
+    with closing(engines.connect()) as client:
+        config = engines.image_config(client, first["tag"])
+    assert (config["Architecture"], config["Id"]) == ("amd64", first["image"])
+    assert any(word.startswith("PATH=") for word in config["Env"])
+
+
+@pytest.mark.usefixtures("docker_host")
+def test_hello_mpi_runs_on_its_own_mpich(tmp_path: Path) -> None:
+    definition = load("bundles/hello-mpi")
+    build(definition, Options(), quiet)
+    app = str(Path("bundles/hello-mpi/app").resolve())
+    with closing(engines.connect()) as client, engines.errors_named(client, "run"):  # closes the SDK's sockets
+        said = client.containers.run(
+            definition.tag, ["mpiexec", "-n", "2", "python3", "/deployer/app/hello.py"], remove=True,
+            volumes=[f"{app}:/deployer/app:ro", f"{tmp_path}:/result"], network_mode="none",
+            environment={"DEPLOYER_RESULT": "/result/payload"},
+        )  # fmt: skip
+    assert b"rank 1 of 2" in said
+    payload = json.loads((tmp_path / "payload").read_text())
+    assert (payload["world_size"], payload["sum"]) == (2, 1)
+    assert payload["mpi_library"].startswith("MPICH")
+
+
+@pytest.mark.usefixtures("docker_host")
+def test_the_root_filesystem_comes_out_as_a_tar_and_no_container_stays(
+    tmp_path: Path, client: docker.DockerClient
+) -> None:
+    definition = define(tmp_path, "FROM ${BASE}\nRUN echo here >/marker\n")
+    build(definition, Options(), quiet)
+    before = {container.id for container in client.containers.list(all=True)}
+    moved: list[int] = []
+    with open(tmp_path / "rootfs.tar", "wb") as stream:
+        engines.export_rootfs(client, definition.tag, stream, moved.append)
+    assert sum(moved) == (tmp_path / "rootfs.tar").stat().st_size
+    with tarfile.open(tmp_path / "rootfs.tar") as archive:
+        marker = archive.extractfile("marker")
+        assert marker is not None
+        assert marker.read() == b"here\n"
+    assert {container.id for container in client.containers.list(all=True)} <= before
+    with pytest.raises(UsageError, match="no image"), open(os.devnull, "wb") as nowhere:
+        engines.export_rootfs(client, "deployer/no-such:1", nowhere)
+    remove(definition)
+
+
+# ------------------------------------------------------------------------------------------------ no trace
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Options:
+    (tmp_path / "ca.crt").write_text(CA)
+    (tmp_path / "pip.conf").write_text(PIP)
+    return Options(tmp_path / "ca.crt", tmp_path / "pip.conf")
+
+
+@pytest.mark.usefixtures("docker_host")
+def test_build_settings_are_there_in_the_build_and_leave_no_trace(
+    tmp_path: Path, options: Options, client: docker.DockerClient
+) -> None:
+    definition = define(
+        tmp_path,
+        "FROM ${BUILD_BASE} AS build\n"
+        'RUN grep -q VGhpcyBp "$PIP_CERT" && grep -q index.invalid "$PIP_CONFIG_FILE" && apt-config dump >/made\n'
+        "FROM ${BASE}\nCOPY --from=build /etc/debian_version /made\n",
+    )
+    built = build(definition, options, quiet)
+    written = json.dumps([engines.image_config(client, built.tag), engines.history(client, built.tag)])
+    data = written.encode() + b"".join(engines.rootfs_chunks(client, built.tag))
+    for trace in (MARK, "VGhpcyBpcyBub3Q", "a-secret", "index.invalid"):
+        assert trace.encode() not in data
+    remove(definition)
+
+
+@pytest.mark.usefixtures("docker_host")
+@pytest.mark.parametrize(
+    ("last_stage", "reason"),
+    [
+        ("FROM ${BUILD_BASE}\n", "made from BUILD_BASE"),
+        (f"FROM ${{BUILD_BASE}}\nRUN rm -rf /{MARK}\n", "made from BUILD_BASE"),
+        (f"FROM ${{BASE}}\nCOPY --from=build /{MARK}/ca.crt /etc/innocent\n", "its files holds the build settings"),
+        (f"FROM ${{BASE}}\nENV SSL_CERT_FILE=/{MARK}/ca.crt\n", "configuration or history shows the build settings"),
+        ("FROM ${BASE}\nRUN echo someone:a-secret >/etc/login\n", "shows the login for index.invalid"),
+        ("FROM ${BASE}\nCOPY --from=build /login /login\n", "files holds the login for index.invalid"),
+    ],
+)
+def test_a_trace_of_the_build_settings_is_refused(
+    tmp_path: Path, options: Options, last_stage: str, reason: str, client: docker.DockerClient
+) -> None:
+    login = "RUN sed -n 's|.*//\\(.*\\)@.*|\\1|p' \"$PIP_CONFIG_FILE\" >/login\n"
+    definition = define(tmp_path, f"FROM ${{BUILD_BASE}} AS build\n{login}{last_stage}", "pytest-trace")
+    with contextlib.suppress(APIError):  # of a test that failed
+        client.api.remove_image(definition.tag)
+    with pytest.raises(Refused) as caught:
+        build(definition, options, quiet)
+    assert reason in caught.value.message
+    assert not engines.has_image(client, definition.tag)
+
+
+# ------------------------------------------------------------------------------------------------ it fails
+
+
+@pytest.mark.usefixtures("docker_host")
+def test_a_failing_run_line_shows_the_end_of_its_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    definition = define(tmp_path, "FROM ${BASE}\nRUN (seq 100; echo 'gcc: no such file') >&2; exit 3\n")
+    assert main(["build", str(definition.folder), "--quiet"]) == 1
+    said = capsys.readouterr().err
+    assert "deployer: error: build of deployer/pytest-build:0 failed in step 4/4, RUN (seq 100; echo" in said
+    assert "exit 3, its log ends: " in said
+    assert "/ 100 / gcc: no such file" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.usefixtures("docker_host")
+def test_mistakes_in_the_dockerfile_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown instruction: FORM"):
+        build(define(tmp_path, "FORM ${BASE}\n"), Options(), quiet)
+    with pytest.raises(JobFailed, match="COPY no-such-file"):
+        build(define(tmp_path, "FROM ${BASE}\nCOPY no-such-file /\n"), Options(), quiet)
+
+
+@pytest.mark.usefixtures("docker_host")
+def test_a_debian_package_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    definition = define(tmp_path, "FROM ${BASE}\n")
+    file = definition.folder / "bundle.yaml"
+    file.write_text(file.read_text().replace("python3", "no-such-package"))
+    with pytest.raises(JobFailed, match="no-such-package"):
+        build(load(file), Options(), quiet)
+
+
+def test_bad_definitions_and_no_engine_have_their_exit_codes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
+    assert main(["build", "bundles/no-such"]) == 2
+    assert "bundles/hello-mpi" in capsys.readouterr().err
+    definition = define(tmp_path, "FROM ${BASE}\n")
+    assert main(["build", str(definition.folder)]) == 7
+    said = capsys.readouterr().err
+    assert "no Docker engine answers" in said
+    assert "hint: install and start Docker" in said
+    (definition.folder / "bundle.yaml").write_text("name: [\n")
+    assert main(["build", str(definition.folder)]) == 2
+    assert "bundle.yaml is not valid YAML" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------ the engine dies
+
+
+@pytest.fixture
+def private_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnEngine]:
+    own = OwnEngine(tmp_path / "engine")
+    own.start()
+    monkeypatch.setenv("DOCKER_HOST", own.docker_host)
+    yield own
+    own.stop()
+    assert own._processes() == []
+    assert not Path(f"/sys/class/net/{own.bridge}").exists()
+
+
+def kill(own: OwnEngine) -> None:
+    process = own.process()
+    assert process is not None
+    os.kill(process.pid, signal.SIGKILL)
+
+
+def test_an_engine_that_is_killed_in_the_build_is_named_and_the_next_build_goes_on(
+    tmp_path: Path, private_engine: OwnEngine
+) -> None:
+    definition = define(tmp_path, "FROM ${BASE}\nRUN echo first\nRUN echo second; sleep 30\n")
+
+    def kill_in_second(line: str) -> None:
+        if line == "second":
+            kill(private_engine)
+
+    with pytest.raises(MissingTool, match="in step 5/5, RUN echo second; sleep 30: the Docker engine went away"):
+        build(definition, Options(), kill_in_second)
+    with pytest.raises(MissingTool, match="no Docker engine answers"):
+        build(definition, Options(), quiet)
+    assert private_engine.start()
+    (definition.folder / "Dockerfile").write_text("ARG BASE\nARG BUILD_BASE\nFROM ${BASE}\nRUN echo first\nRUN true\n")
+    assert build(definition, Options(), quiet).cached == 1
+
+
+def test_an_engine_that_is_killed_in_the_export_is_an_error(tmp_path: Path, private_engine: OwnEngine) -> None:
+    definition = define(tmp_path, "FROM ${BASE}\n")
+    build(definition, Options(), quiet)
+
+    def kill_once(_: int) -> None:
+        if private_engine.process():
+            kill(private_engine)
+
+    lost = pytest.raises(DeployerError, match="cannot export")
+    with closing(engines.connect()) as client, open(os.devnull, "wb") as stream, lost:
+        engines.export_rootfs(client, definition.tag, stream, kill_once)

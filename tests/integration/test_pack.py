@@ -1,0 +1,82 @@
+"""The same image from each place that it can come from: one layer, whatever the way."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployer.connected import pack as packing
+from deployer.connected import sources
+from deployer.connected.builders import engine as engines
+from tests.integration.conftest import Cli
+
+IMAGE = "deployer/hello-mpi:1.0.0"
+
+
+def layer(path: Path) -> tuple[str, dict[str, Any]]:
+    """Return the layer's digest, and what is kept of the configuration."""
+    script = ["tar", "-xOf", path, "deployer/bundle.json"]
+    image = json.loads(subprocess.run(script, capture_output=True, check=True, timeout=60).stdout)["image"]
+    return image["layer_digest"], {
+        name: image[name] for name in ("env", "workdir", "entrypoint", "cmd", "architecture")
+    }
+
+
+@pytest.mark.needs("skopeo", "zstd")
+def test_every_source_gives_the_same_layer(built: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", built.environment["DOCKER_HOST"])
+
+    def sh(script: str) -> None:
+        subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script], cwd=tmp_path, check=True, timeout=300, env=built.environment
+        )
+
+    sh(f"docker save {IMAGE} -o saved.tar && gzip -1 -k saved.tar")
+    sh(f"skopeo copy -q docker-archive:saved.tar oci-archive:oci.tar:{IMAGE}")
+    sh("skopeo copy -q docker-archive:saved.tar oci:layout:x")
+    sh(f"id=$(docker create {IMAGE} none); docker export $id >flat.tar; docker rm $id >/dev/null")
+    sh("zstd -q -k flat.tar && mkdir folder && tar -xf flat.tar -C folder")
+    found = {}
+    for option, source in (
+        ("--image", IMAGE), ("--archive", "saved.tar"), ("--archive", "saved.tar.gz"), ("--archive", "oci.tar"),
+        ("--archive", "layout"), ("--archive", "flat.tar"), ("--archive", "flat.tar.zst"), ("--rootfs", "folder"),
+    ):  # fmt: skip
+        where = source if option == "--image" else tmp_path / source
+        output = tmp_path / "b.tar"
+        built("pack", option, where, "--name", "x", "--version", "1", "-o", output)
+        found[source] = layer(output)
+    # Where the engine's folders cannot be read, it exports.
+    monkeypatch.setattr(sources, "_from_layer_folders", lambda *_: None)
+    exported = packing.pack(sources.from_image(IMAGE, "x", "1"), [], tmp_path / "e.tar")
+    found["export"] = layer(exported.path)
+    assert len({digest for digest, _ in found.values()}) == 1, found
+    with_config = [
+        config for source, (_, config) in found.items() if source not in ("flat.tar", "flat.tar.zst", "folder")
+    ]
+    assert all(config == with_config[0] for config in with_config)
+    with closing(engines.connect()) as client:
+        assert with_config[0]["env"] == engines.image_config(client, IMAGE)["Env"]
+    assert found["folder"][1]["architecture"] == with_config[0]["architecture"]
+
+
+def test_an_image_of_any_size_needs_little_memory(tmp_path: Path) -> None:
+    top = tmp_path / "rootfs"
+    (top / "usr").mkdir(parents=True)
+    for number in range(2):
+        with open(top / "usr" / f"large{number}", "wb") as stream:
+            stream.truncate(1024**3)
+    (top / "usr" / "random").write_bytes(os.urandom(200_000_000))
+    script = (
+        "import resource, sys; from deployer.cli.main import main; code = main(sys.argv[1:]);"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(code)"
+    )
+    words = ["pack", "--rootfs", top, "--name", "x", "--version", "1", "--no-cache", "-o", tmp_path / "b.tar"]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *map(str, words)], capture_output=True, text=True, timeout=250, check=True
+    )
+    assert int(done.stdout.splitlines()[-1]) * 1024 < 512 * 1024**2

@@ -1,0 +1,125 @@
+"""hello-mpi from a definition to a job on two nodes, with real Docker, ssh, Slurm, Charliecloud and Intel MPI."""
+
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import WORKSPACE, Cli, Site
+
+
+def test_the_job_runs_on_the_hosts_mpi(site: Site) -> None:
+    result = site.run("--nodes", "2", "--ranks-per-node", "1", "--threads", "1")
+    assert result["schema"] == "deployer.result"
+    assert (result["bundle"], result["site"], result["runtime"]) == ("hello-mpi", "lab", "charliecloud")
+    assert (result["world_size"], result["exit_code"], result["findings"]) == (2, 0, [])
+    assert sorted(rank["rank"] for rank in result["ranks"]) == [0, 1]
+    assert {rank["host"] for rank in result["ranks"]} == {"cn1", "cn2"}
+    for rank in result["ranks"]:
+        assert rank["mpi_library"].startswith("Intel(R) MPI Library 2021.15")
+        assert rank["mpi_identity"] == rank["host_mpi_identity"]
+        assert rank["provider"] == "tcp"
+        assert rank["threads"] == 1
+    assert result["payload"]["world_size"] == 2
+
+
+def test_without_the_bind_the_evidence_shows_the_images_own_mpi(site: Site) -> None:
+    bound = site.run("--plan", "lab", "--nodes", "2")
+    own = site.run("--plan", "lab-own-mpi", "--nodes", "2")
+    assert own["world_size"] == 2
+    for rank in own["ranks"]:
+        assert "MPICH" in rank["mpi_library"]
+        assert "Intel" not in rank["mpi_library"]
+    identities = {rank["mpi_identity"] for rank in own["ranks"]}
+    assert identities.isdisjoint({rank["mpi_identity"] for rank in bound["ranks"]})
+
+
+def test_dry_run_prints_a_script_that_does_the_same_by_hand(site: Site) -> None:
+    text = site.tool("run", "hello-mpi", "--plan", "lab", "--nodes", "2", "--dry-run")
+    assert text.startswith("#!/bin/bash -l")
+    assert "--bind=/opt/intel/mpi/2021.15:/opt/intel/mpi/2021.15" in text
+
+
+def test_exec_has_the_plans_binds_and_environment(site: Site) -> None:
+    code = "import os; print(os.environ['LD_LIBRARY_PATH'], sorted(os.listdir('/opt/intel/mpi/2021.15/lib'))[:1])"
+    said = site.tool("exec", "hello-mpi", "--plan", "lab", "--", "python3", "-c", f'"{code}"')
+    assert said.startswith("/opt/intel/mpi/2021.15/lib")
+    assert (
+        site.tool("exec", "hello-mpi", "--plan", "lab", "--", "python3", "-c", "'import sys; sys.exit(7)'", code=7)
+        == ""
+    )
+
+
+def test_exec_leaks_nothing_of_the_host(site: Site) -> None:
+    said = site.alice(
+        f"export SECRET_TOKEN=1; python3 {WORKSPACE}/deployer.pyz exec hello-mpi --plan lab -- "
+        "python3 -c 'import os; print(sorted(os.environ))'"
+    )
+    assert "SECRET_TOKEN" not in said
+
+
+def test_bind_adds_data(site: Site) -> None:
+    site.alice("mkdir -p data && echo 42 > data/answer")
+    said = site.tool(
+        "exec",
+        "hello-mpi",
+        "--plan",
+        "lab",
+        "--bind",
+        "$HOME/data:/data",
+        "--",
+        "python3",
+        "-c",
+        "\"print(open('/data/answer').read())\"",
+    )
+    assert said.strip() == "42"
+    assert "error" in site.tool("exec", "hello-mpi", "--plan", "lab", "--bind", "/nowhere:/data", "--", "true", code=2)
+
+
+def test_shell_runs_what_is_typed(site: Site) -> None:
+    said = site.alice(
+        f"echo 'echo in $PWD; ls /deployer' | python3 {WORKSPACE}/deployer.pyz shell hello-mpi --plan lab"
+    )
+    assert "deployer.pyz" in said
+
+
+def test_a_second_push_and_install_know_the_bundle(site: Site, bundle: Path) -> None:
+    done = site.cli("push", bundle, "lab", "--ssh-config", site.lab.ssh_config, "--json")
+    assert json.loads(done.stdout)["sent"] == 0
+    assert "installed already" in site.tool("install", f"{WORKSPACE}/bundles/hello-mpi-1.0.0.tar")
+
+
+def test_packing_again_gives_the_same_bytes(site: Site, bundle: Path, no_bind: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.tar"
+    site.cli("pack", "bundles/hello-mpi", "--site", "lab", "--site", no_bind, "-o", again)
+    assert again.read_bytes() == bundle.read_bytes()
+
+
+def test_gzip_serves_sites_without_libzstd(built: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "gzip.tar"
+    built("pack", "bundles/hello-mpi", "--codec", "gzip", "-o", path)
+    assert "is whole" in built("verify", path).stdout
+
+
+@pytest.mark.needs("skopeo", "podman", "zstd")
+def test_tools_that_are_not_ours_read_it(site: Site, bundle: Path, tmp_path: Path) -> None:
+    def tool(*argv: object) -> str:
+        return subprocess.run(
+            list(map(str, argv)), capture_output=True, text=True, check=True, timeout=120, cwd=tmp_path
+        ).stdout
+
+    inspected = json.loads(tool("skopeo", "inspect", f"oci-archive:{bundle}"))
+    assert inspected["Architecture"] == "amd64"
+    with tempfile.TemporaryDirectory(prefix="podman-") as store:  # podman takes no path over 50 characters
+        options = ["--root", f"{store}/root", "--runroot", f"{store}/run", "--storage-driver", "vfs"]
+        assert "hello-mpi" in tool("podman", *options, "load", "-i", bundle)
+    layer = inspected["Layers"][0].replace(":", "/")
+    (tmp_path / "tree").mkdir()
+    script = f"tar -xOf {bundle} blobs/{layer} | zstd -dc | tar -x -C tree"
+    tool("sh", "-c", script)
+    digest = site.tool("list", "--json")
+    folder = next(image["folder"] for image in json.loads(digest)["images"] if image["name"] == "hello-mpi")
+    installed = site.lab.home / Path(folder).relative_to("/home") / "rootfs"
+    tool("diff", "-r", "--no-dereference", tmp_path / "tree", installed)

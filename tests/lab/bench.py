@@ -1,0 +1,129 @@
+"""What `scripts/bench` measures: commands timed in turn (A B C, A B C, ...), so that the machine's drift hits all."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from deployer.connected import pack, sources
+from deployer.connected.builders import engine as engines
+from deployer.connected.pyz import make_pyz
+from deployer.site.install import install
+from deployer.site.store import Store
+from tests.lab import bench_delta, bench_pack, bench_unpack
+from tests.lab.engine import take_engine
+from tests.lab.software import find_python36
+
+WORK = Path(__file__).resolve().parents[2] / ".deployer" / "bench"
+_COMMAND_SECONDS = 600
+
+
+def in_turn(commands: dict[str, Sequence[str]], rounds: int) -> dict[str, list[float]]:
+    """Return the wall seconds of each command in each of ``rounds`` rounds, after one round that is not counted."""
+    seconds: dict[str, list[float]] = {name: [] for name in commands}
+    for number in range(rounds + 1):
+        for name, argv in commands.items():
+            started = time.monotonic()
+            # ch-run does not start without USER, which a root shell may lack.
+            environment = {"USER": "root", **os.environ}
+            subprocess.run(argv, check=True, timeout=_COMMAND_SECONDS, capture_output=True, env=environment)
+            if number:
+                seconds[name].append(time.monotonic() - started)
+    return seconds
+
+
+def show(seconds: dict[str, list[float]]) -> None:
+    """Print minimum, median and maximum of each, and its ratio to the first, as the median over the rounds."""
+    first = next(iter(seconds.values()))
+    print(f"{'':<34} {'min':>7} {'median':>7} {'max':>7}  ratio")
+    for name, times in seconds.items():
+        ratio = statistics.median(mine / other for mine, other in zip(times, first, strict=True))
+        print(f"{name:<34} {min(times):7.3f} {statistics.median(times):7.3f} {max(times):7.3f}  {ratio:.2f}")
+
+
+def start(args: argparse.Namespace) -> None:
+    """Time ``--help`` of the site half on CPython 3.6 beside a bare start of that Python."""
+    python = find_python36(os.environ)
+    if python is None:
+        sys.exit("bench: error: no CPython 3.6 here")
+    WORK.mkdir(parents=True, exist_ok=True)
+    program = str(python / "bin" / "python3.6")
+    tool = WORK / "deployer.pyz"
+    tool.write_bytes(make_pyz())
+    print(f"deployer.pyz: {tool.stat().st_size} bytes")
+    show(
+        in_turn(
+            {
+                "python3.6 -c pass": [program, "-c", "pass"],
+                "python3.6 deployer.pyz --help": [program, str(tool), "--help"],
+            },
+            args.rounds,
+        )
+    )
+
+
+def imports(args: argparse.Namespace) -> None:
+    """Time ``import MODULE`` in the installed image, in the tree before flattening, and under Docker."""
+    shutil.rmtree(WORK, ignore_errors=True)
+    WORK.mkdir(parents=True)
+    command = ["python3", "-c", f"import {args.module}"]
+    with take_engine() as engine:
+        docker = ["docker", "--host", engine.docker_host]
+        before = WORK / "before"
+        before.mkdir()
+        os.environ["DOCKER_HOST"] = engine.docker_host
+        client = engines.connect()
+        with subprocess.Popen(["tar", "-x", "-C", before], stdin=subprocess.PIPE) as unpack:
+            if unpack.stdin is None:
+                raise AssertionError("a pipe was asked for")
+            engines.export_rootfs(client, args.image, unpack.stdin)
+            unpack.stdin.close()
+        client.close()
+        packed = pack.pack(sources.from_image(args.image, "bench", "1"), [], WORK / "bench.tar")
+        installed = install(str(packed.path), Store(str(WORK / "root"))).image
+        python = f"--set-env=PATH={dict(e.split('=', 1) for e in packed.manifest.image.env)['PATH']}"
+        show(
+            in_turn(
+                {
+                    "before flattening, ch-run": ["ch-run", "--unset-env=*", python, str(before), "--", *command],
+                    "installed, ch-run": ["ch-run", "--unset-env=*", python, installed.rootfs, "--", *command],
+                    "image, docker run": [*docker, "run", "--rm", args.image, *command],
+                },
+                args.rounds,
+            )
+        )
+    shutil.rmtree(WORK)
+
+
+def main() -> None:
+    """Run the measurement that is asked for."""
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    verbs = parser.add_subparsers(required=True)
+    verbs.add_parser("start").set_defaults(run=start)
+    command = verbs.add_parser("import")
+    command.add_argument("--image", default="deployer/digits-horovod:1.0.0")
+    command.add_argument("--module", default="tensorflow")
+    command.set_defaults(run=imports)
+    command = verbs.add_parser("pack")
+    command.add_argument("--image", default="deployer/digits-horovod:1.0.0")
+    command.set_defaults(run=bench_pack.measure)
+    bench_delta.add_parsers(verbs)
+    command = verbs.add_parser("unpack")
+    command.add_argument("--image", default="deployer/digits-horovod:1.0.0")
+    command.add_argument("--bundle", help="a bundle that is there, in place of the image")
+    command.add_argument("--only", default="", help="words of the ways to measure beside tar, as: install,umoci")
+    command.set_defaults(run=bench_unpack.measure)
+    args = parser.parse_args()
+    args.run(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Records and installed images that the tests of running share."""
+
+import os
+
+from deployer.contract import records
+from deployer.contract.job import Job
+from deployer.contract.manifest import Image, Manifest
+from deployer.contract.plan import Bind, HostMpi, NodeShape, Plan, Variant
+from deployer.site.store import Receipt, Store
+
+PREFIX = "/opt/intel/mpi/2021.15"
+VARIANT = Variant("charliecloud-folder", "charliecloud", "folder", "srun", "pmi2", None)
+PLAN = Plan(
+    site="lab",
+    partition="batch",
+    profile_digest="sha256:0",
+    bundle="hello:1",
+    workspace="~/d",
+    python=["python3"],
+    node=NodeShape(1, 4, 1, 4000),
+    scheduler="slurm",
+    directives=[],
+    modules=["intel-mpi/2021.15"],
+    mpi=HostMpi("intel", "2021.15", PREFIX, PREFIX + "/lib/libmpi.so.12", "Intel(R) MPI Library 2021.15"),
+    binds=[Bind(PREFIX, PREFIX, "the site's MPI, on the same path")],
+    environment={"FI_PROVIDER": "tcp", "LD_LIBRARY_PATH": PREFIX + "/lib"},
+    pass_environment=["SLURM_*", "PMI_*"],
+    variants=[VARIANT],
+)
+IMAGE = Image(
+    "sha256:0",
+    "sha256:0",
+    "amd64",
+    ["PATH=/usr/bin:/bin", "GREETING=it's $5: cheap"],
+    "/work",
+    [],
+    [],
+    "/usr/bin/python3",
+    1,
+    1,
+)
+JOBS = [
+    Job("train", ["python3", "/deployer/app/train.py"], 2, 1, 2, "00:30:00"),
+    Job("short", ["true"], 1, 1, 1, "00:01:00"),
+]
+
+
+def store(folder, plan=PLAN, jobs=JOBS, image=IMAGE):
+    """Return a store under ``folder`` with one installed image, hello:1."""
+    made = Store(str(folder))
+    home = os.path.join(made.images, "aaaa")
+    os.makedirs(os.path.join(home, "app"))
+    for name in ("usr/bin", "data", "deployer/app", "deployer/job"):
+        os.makedirs(os.path.join(home, "rootfs", name))
+    os.symlink("usr/bin", os.path.join(home, "rootfs", "bin"))
+    if plan:
+        os.makedirs(os.path.join(home, "plans"))
+        write(os.path.join(home, "plans", plan.site + ".json"), plan.record())
+    manifest = Manifest("hello", "1", {"name": "zstd"}, {}, image, {}, list(jobs), [], [])
+    write(os.path.join(home, "bundle.json"), manifest.record())
+    write(os.path.join(home, "receipt.json"), Receipt("hello", "1", "sha256:0", 1, 1, 1).record())
+    write(made.tool, {})
+    return made
+
+
+def write(path, record):
+    with open(path, "w") as stream:
+        stream.write(records.pretty(record))
+
+
+def program(folder, name, text):
+    """Put an executable shell script into ``folder``."""
+    path = os.path.join(str(folder), name)
+    with open(path, "w") as stream:
+        stream.write("#!/bin/sh\n" + text)
+    os.chmod(path, 0o755)
+    return path

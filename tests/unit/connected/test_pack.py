@@ -1,0 +1,233 @@
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from deployer.connected import pack as packing
+from deployer.connected import tarreader
+from deployer.connected.archive import Image
+from deployer.connected.profile import load
+from deployer.connected.rootfs import Root
+from deployer.connected.scratch import Scratch
+from deployer.connected.tarreader import Spooled
+from deployer.contract.errors import DeployerError, UsageError
+from deployer.contract.job import Job
+from deployer.site.install import install
+from deployer.site.store import Store
+from deployer.system import files
+
+
+def rootfs() -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for name in ("usr/bin/python3", "usr/bin/tool", "etc/passwd"):
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = 2000, 0o755
+            tar.addfile(info, io.BytesIO(name.encode().ljust(2000)))
+    return stream.getvalue()
+
+
+def contents(app: Path | None = None, data: bytes = b"") -> packing.Contents:
+    def read(scratch: Scratch) -> Image:
+        root = Root()
+        root.apply(tarreader.members(Spooled(io.BytesIO(data or rootfs()).read, scratch.spool)))
+        config = {"Env": ["PATH=/usr/bin:/bin"], "WorkingDir": "/work", "Hostname": "laptop", "Labels": {"a": "b"}}
+        return Image("amd64", config, root)
+
+    jobs = [Job("hello", ["python3", "/deployer/app/hello.py"], 2, 1, 1, "00:05:00")]
+    return packing.Contents("tiny", "1.0", read, jobs, app)
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    folder = tmp_path / "app"
+    (folder / "__pycache__").mkdir(parents=True)
+    (folder / "__pycache__" / "x.pyc").write_bytes(b"x")
+    (folder / "hello.py").write_text("print('hello')")
+    return folder
+
+
+@pytest.mark.parametrize("codec", ["zstd", "gzip"])
+def test_what_is_packed_can_be_installed(tmp_path: Path, app: Path, codec: str) -> None:
+    packed = packing.pack(contents(app), [load("lab")], tmp_path / "b.tar", codec)
+    outcome = install(str(packed.path), Store(str(tmp_path / "root")))
+    image = outcome.image
+    assert image.receipt.digest == packed.digest
+    assert (Path(image.rootfs) / "usr/bin/tool").read_bytes().startswith(b"usr/bin/tool")
+    assert [path.name for path in Path(image.app).iterdir()] == ["hello.py"]
+    assert image.manifest() == packed.manifest
+    assert image.manifest().image.python == "/usr/bin/python3"
+    plan = image.plan("lab")
+    assert plan.mpi
+    assert (Path(image.rootfs) / plan.mpi.prefix.lstrip("/")).is_dir()
+
+
+def test_the_same_packed_twice_is_the_same_file(tmp_path: Path, app: Path) -> None:
+    first, second = (
+        packing.pack(contents(app), [load("lab")], tmp_path / name / "b.tar").path.read_bytes()
+        for name in ("one", "two")
+        if not (tmp_path / name).mkdir()
+    )
+    assert first == second
+
+
+def blob(tar: tarfile.TarFile, digest: str) -> IO[bytes]:
+    return tar.extractfile("blobs/" + digest.replace(":", "/")) or io.BytesIO()
+
+
+def test_any_tar_reads_it_and_the_image_is_oci(tmp_path: Path) -> None:
+    packed = packing.pack(contents(), [], tmp_path / "b.tar")
+    listed = subprocess.run(["tar", "-tf", packed.path], capture_output=True, text=True, check=True, timeout=30).stdout
+    names = listed.splitlines()
+    assert names[:2] == ["deployer.pyz", "oci-layout"]
+    assert names[-2:] == ["deployer/bundle.json", "deployer/seal.json"]
+    with tarfile.open(packed.path) as tar:
+        index = json.load(tar.extractfile("index.json") or io.BytesIO())
+        manifest = json.load(blob(tar, index["manifests"][0]["digest"]))
+        config = json.load(blob(tar, manifest["config"]["digest"]))
+    assert config["config"] == {"Env": ["PATH=/usr/bin:/bin"], "WorkingDir": "/work", "Labels": {"a": "b"}}
+
+
+def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
+    def broken(_: Scratch) -> Image:
+        raise DeployerError("the engine died")
+
+    with pytest.raises(DeployerError, match="died"):
+        packing.pack(contents()._replace(read=broken), [], tmp_path / "b.tar")
+    with pytest.raises(UsageError):
+        packing.pack(contents(data=b"no tar" * 1000), [], tmp_path / "b.tar")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_links_in_the_app_folder_are_refused(tmp_path: Path, app: Path) -> None:
+    (app / "link").symlink_to("/etc/passwd")
+    with pytest.raises(UsageError, match="neither a file nor a folder"):
+        packing.pack(contents(app), [], tmp_path / "b.tar")
+
+
+def test_the_pyz_in_front_runs(tmp_path: Path) -> None:
+    packed = packing.pack(contents(), [], tmp_path / "b.tar")
+    subprocess.run(["tar", "-xf", packed.path, "-C", tmp_path, "deployer.pyz"], check=True, timeout=30)
+    shutil.copy(tmp_path / "deployer.pyz", tmp_path / "alone.pyz")
+    done = subprocess.run(
+        [sys.executable, "alone.pyz", "verify", "b.tar"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert packed.digest in done.stdout
+
+
+# ------------------------------------------------------------------------------------------------ the command line
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    top = tmp_path / "root fs"
+    (top / "usr" / "bin").mkdir(parents=True)
+    shutil.copy("/bin/true", top / "usr" / "bin" / "tool")
+    (top / "usr" / "bin" / "tool").chmod(0o4755)
+    (top / "usr" / "odd\udcff\nname").write_bytes(b"1")
+    (top / "usr" / "link").symlink_to("bin/tool")
+    (top / "usr" / "same").hardlink_to(top / "usr" / "bin" / "tool")
+    return top
+
+
+def deployer(*words: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).parent / "deployer"
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "TZ"))}
+    base = {**inherited, "XDG_CACHE_HOME": str(cwd / "cache"), "XDG_STATE_HOME": str(cwd / "state")}
+    return subprocess.run(
+        [program, *map(str, words)], cwd=cwd, env={**base, **environment}, capture_output=True, text=True, timeout=50,
+        umask=int(environment.get("UMASK", "022"), 8), check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.thorough
+def test_nothing_of_clock_user_or_machine_is_in_a_bundle(tmp_path: Path, folder: Path) -> None:
+    """Two folders with other times, owners of caches, umasks, zones, locales and hash seeds stand for two machines."""
+    files = []
+    one, two = tmp_path / "one", tmp_path / "two"
+    copy = ["cp", "-a", "--no-preserve=timestamps"]
+    settings: tuple[dict[str, str], ...] = (
+        {"TZ": "UTC", "LC_ALL": "C", "PYTHONHASHSEED": "1", "UMASK": "022", "HOME": str(one), "USER": "root"},
+        {
+            "TZ": "Asia/Tokyo",
+            "LC_ALL": "C.UTF-8",
+            "PYTHONHASHSEED": "2",
+            "UMASK": "077",
+            "HOME": "/nowhere",
+            "USER": "x",
+        },
+    )
+    for place, environment in zip((one, two), settings, strict=True):
+        place.mkdir()
+        subprocess.run([*copy, folder, place / "rootfs"], check=True, timeout=30)
+        words = ("--rootfs", place / "rootfs", "--name", "x", "--version", "1", "-o", "b.tar")
+        done = deployer("pack", *words, cwd=place, **environment)
+        assert done.returncode == 0, done.stderr
+        files.append((place / "b.tar").read_bytes())
+    assert files[0] == files[1]
+
+
+@pytest.mark.thorough
+def test_changes_and_files_are_listed(tmp_path: Path, folder: Path) -> None:
+    words = ("--rootfs", folder, "--name", "x", "--version", "1", "-o", "b.tar", "--changes", "changes", "--json")
+    done = deployer("pack", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    counts = json.loads(done.stdout)["changes"]
+    lines = (tmp_path / "changes").read_text().splitlines()
+    assert "setuid\t/usr/bin/tool" in lines
+    assert "mount_points\t/deployer/app" in lines
+    assert {kind: sum(line.startswith(f"{kind}\t") for line in lines) for kind in counts} == counts
+    listed = deployer("inspect", "--files", "b.tar", cwd=tmp_path).stdout.splitlines()
+    size, sha256 = (folder / "usr/bin/tool").stat().st_size, files.sha256_file("/bin/true")
+    assert f"-rwxr-xr-x {size:>12} {sha256} /usr/bin/tool" in listed
+    assert any(line.endswith("/usr/odd\\xff\\nname") for line in listed)
+    assert any(line.startswith("l") and line.endswith("/usr/link -> bin/tool") for line in listed)
+    assert any(line.endswith("/usr/same = /usr/bin/tool") for line in listed)
+    manifest = json.loads(deployer("inspect", "b.tar", "--json", cwd=tmp_path).stdout)
+    assert len(listed) == manifest["image"]["entries"]
+    assert manifest["image"]["architecture"] == {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
+    records = [
+        json.loads(line) for line in deployer("inspect", "--files", "--json", "b.tar", cwd=tmp_path).stdout.splitlines()
+    ]
+    assert {"kind": "folder", "mode": "0755", "size": 0, "sha256": None, "path": "/usr", "target": None} in records
+
+
+def test_inspect_lists_no_file_of_a_bundle_that_is_not_whole(tmp_path: Path) -> None:
+    data = bytearray(packing.pack(contents(), [], tmp_path / "b.tar").path.read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "b.tar").write_bytes(data)
+    done = deployer("inspect", "--files", "b.tar", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (4, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ([], "pack takes one of"),
+        (["bundles/x", "--rootfs", "."], "pack takes one of"),
+        (["--rootfs", "."], "need --name and --version"),
+        (["--rootfs", "gone", "--name", "x", "--version", "1"], "gone is no folder"),
+        (["--archive", "gone", "--name", "x", "--version", "1"], "there is no file gone"),
+        (["--rootfs", ".", "--name", "x", "--version", "1"], "no root filesystem"),
+        (["--archive", "text", "--name", "x", "--version", "1"], "text: the file is no tar"),
+    ],
+)
+def test_wrong_usage_has_its_exit_code_and_leaves_nothing(tmp_path: Path, words: list[str], reason: str) -> None:
+    (tmp_path / "text").write_text("hello\n" * 300)
+    done = deployer("pack", *words, "-o", "out/b.tar", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert reason in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not [path for path in tmp_path.rglob("*.tar*") if path.is_file()]

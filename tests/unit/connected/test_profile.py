@@ -1,0 +1,95 @@
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deployer.connected import profile as profiles
+from deployer.connected.plan import digest, make_plan
+from deployer.connected.profile import Profile, load
+from deployer.contract.errors import UsageError
+
+CURATED = sorted(path.stem for path in profiles.CURATED.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", CURATED)
+def test_curated_profiles_are_valid(name: str) -> None:
+    assert load(name).name == name
+
+
+def test_the_checked_in_schema_is_the_models() -> None:
+    text = (profiles.CURATED / "schema.json").read_text()
+    assert json.loads(text) == Profile.model_json_schema(), "run: deployer profile schema > site_profiles/schema.json"
+
+
+def lab(tmp_path: Path, **changes: object) -> str:
+    record = yaml.safe_load((profiles.CURATED / "lab.yaml").read_text()) | changes
+    path = tmp_path / "site.yaml"
+    path.write_text(yaml.safe_dump(record))
+    return str(path)
+
+
+def test_all_errors_at_once_with_a_guess(tmp_path: Path) -> None:
+    path = lab(tmp_path, workspce="/x", format=2, fabric={"kind": "token-ring", "provider": "tcp"})
+    with pytest.raises(UsageError) as caught:
+        load(path)
+    message = caught.value.message
+    assert "workspce: unknown key, perhaps you meant 'workspace'" in message
+    assert "format: " in message
+    assert "fabric.kind: " in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"mpi": {}}, "partitions.batch.mpi"),
+        ({"scheduler": {"kind": "slurm", "pmi": ["pmix"]}}, "partitions.batch.pmi"),
+        ({"runtimes": {}}, "no runtime"),
+    ],
+)
+def test_references_are_checked(tmp_path: Path, changes: dict[str, object], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        load(lab(tmp_path, **changes))
+
+
+def test_an_unknown_site_lists_the_known() -> None:
+    with pytest.raises(UsageError, match="'labb'") as caught:
+        load("labb")
+    assert "lab" in caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["a: [1", "- a\n- b\n", ""])
+def test_broken_yaml(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(UsageError, match=r"x\.yaml"):
+        load(str(tmp_path / "x.yaml"))
+
+
+def test_the_plan_binds_the_hosts_mpi_on_the_same_path() -> None:
+    plan = make_plan(load("lab"), "tiny:1.0")
+    assert plan.mpi
+    assert [(bind.source, bind.target) for bind in plan.binds] == [(plan.mpi.prefix, plan.mpi.prefix)]
+    first = plan.environment["LD_LIBRARY_PATH"].split(":")[0]
+    assert plan.mpi.library.startswith(first + "/")
+    assert plan.environment["FI_PROVIDER"] == "tcp"
+    assert [variant.runtime for variant in plan.variants] == ["charliecloud"]
+
+
+def test_a_site_where_the_images_own_mpi_is_meant(tmp_path: Path) -> None:
+    record = yaml.safe_load((profiles.CURATED / "lab.yaml").read_text())
+    record["partitions"]["batch"]["mpi"] = None
+    path = lab(tmp_path, partitions=record["partitions"])
+    plan = make_plan(load(path), "tiny:1.0")
+    assert (plan.mpi, plan.binds, plan.modules) == (None, [], [])
+    assert "LD_LIBRARY_PATH" not in plan.environment
+
+
+def test_an_unknown_partition() -> None:
+    with pytest.raises(UsageError, match="fat") as caught:
+        make_plan(load("lab"), "tiny:1.0", "fat")
+    assert "batch" in caught.value.hint
+
+
+def test_the_digest_is_of_the_facts_not_the_text(tmp_path: Path) -> None:
+    assert digest(load(lab(tmp_path))) == digest(load("lab"))
+    assert digest(load(lab(tmp_path, workspace="/other"))) != digest(load("lab"))

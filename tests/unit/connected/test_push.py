@@ -1,0 +1,235 @@
+"""push and receive as one: real ones on both sides, with the fake line of test_remote between them."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployer.cli import main as cli
+from deployer.cli import site as site_cli
+from deployer.connected.profile import load
+from deployer.connected.push import Options, Pushed, push, push_to
+from deployer.connected.remote import Remote
+from deployer.contract import delta
+from deployer.contract.errors import DeployerError, SpaceError, TransferError, UsageError
+from tests import bundles
+from tests.unit.connected.test_remote import far
+
+pytestmark = pytest.mark.thorough
+
+__all__ = ["far"]
+
+#: Of no pattern, and as large as the parts of these tests: each goes alone.
+BIG = [(f"deployer/wheels/{number}", os.urandom(400_000)) for number in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta, "PART_SIZE", 500_000)
+
+
+def write(path: Path, **changes: Any) -> Path:
+    path.write_bytes(bundles.build(**changes))
+    return path
+
+
+def install(path: Path, **options: Any) -> Pushed:
+    return push(path, load("lab"), None, Options(**options))
+
+
+def kept(far: Path, name: str = "tiny-1.0") -> bytes:
+    return (far / "deployer" / "bundles" / f"{name}.tar").read_bytes()
+
+
+def incoming(far: Path) -> list[Path]:
+    return list((far / "deployer" / "incoming").iterdir())
+
+
+def test_push_installs_and_a_second_push_sends_nothing(far: Path, tmp_path: Path) -> None:
+    bundle = write(tmp_path / "b.tar")
+    first = install(bundle)
+    assert 0 < first.sent < bundle.stat().st_size
+    assert first.folder
+    assert Path(first.folder, "rootfs", "bin", "tool").is_file()
+    assert kept(far) == bundle.read_bytes()
+    assert incoming(far) == []
+    second = install(bundle)
+    assert (second.sent, second.folder) == (0, first.folder)
+
+
+def test_only_what_changed_is_sent(far: Path, tmp_path: Path) -> None:
+    install(write(tmp_path / "a.tar", extra=BIG))
+    bundle = write(tmp_path / "b.tar", extra=[*BIG[:2], ("deployer/app/new.py", b"pass"), *BIG[2:]], version="2")
+    done = install(bundle)
+    assert done.sent < 20_000
+    assert kept(far, "tiny-2") == bundle.read_bytes()
+    full = install(write(tmp_path / "c.tar", extra=BIG, version="3"), full=True)
+    assert full.sent > 1_600_000
+    assert kept(far, "tiny-3") == (tmp_path / "c.tar").read_bytes()
+
+
+def test_a_dry_run_tells_and_sends_nothing(far: Path, tmp_path: Path) -> None:
+    bundle = write(tmp_path / "b.tar", extra=BIG)
+    told = install(bundle, dry_run=True)
+    assert (told.folder, incoming(far)) == (None, [])
+    assert (told.sent, told.parts) == (install(bundle).sent, told.parts)
+
+
+def test_a_cut_costs_the_part_in_flight(far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = write(tmp_path / "b.tar", extra=BIG)
+    whole = install(bundle, dry_run=True).sent
+    real = (tmp_path / "bin" / "ssh").read_text()
+    cut = real.replace(
+        "for last; do :; done;",
+        'case "$*" in *" take "*) for l; do :; done; HOME="$FAKE/home"; '
+        'export HOME; head -c 1000000 | sh -c "$l" >/dev/null 2>&1; exit 255 ;; esac; for last; do :; done;',
+    )
+    assert cut != real
+    (tmp_path / "bin" / "ssh").write_text(cut)
+    with pytest.raises(TransferError) as caught:
+        install(bundle)
+    assert "not sent again" in caught.value.hint
+    (folder,) = incoming(far)
+    assert sorted(path.suffix for path in folder.iterdir()) == [".end", ".part", ".part"]
+    (tmp_path / "bin" / "ssh").write_text(real)
+    again = install(bundle)
+    assert again.sent < whole - 2 * 400_000
+    assert kept(far) == bundle.read_bytes()
+    assert incoming(far) == []
+
+
+def test_a_damaged_part_comes_again(far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = write(tmp_path / "b.tar", extra=BIG)
+    with monkeypatch.context() as patched:
+        patched.setattr(Remote, "site", _without("receive"))
+        with pytest.raises(InterruptedError):
+            install(bundle)
+    (folder,) = incoming(far)
+    part = max(folder.glob("*.part"))
+    broken = bytearray(part.read_bytes())
+    broken[len(broken) // 2] ^= 1
+    part.write_bytes(broken)
+    with pytest.raises(DeployerError, match="is damaged") as caught:
+        install(bundle)
+    assert caught.value.exit_code == 4
+    assert not (far / "deployer" / "bundles").exists()
+    install(bundle)
+    assert kept(far) == bundle.read_bytes()
+
+
+def _without(command: str) -> Any:
+    real = Remote.site
+
+    def site(self: Remote, words: list[str], timeout: float = 60) -> Any:
+        if words[0] == command:
+            raise InterruptedError
+        return real(self, words, timeout)
+
+    return site
+
+
+def test_through_a_transfer_host(far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = write(tmp_path / "b.tar", extra=BIG)
+    monkeypatch.setenv("FAKE_SFTP", "remote write: Disk quota exceeded")
+    with pytest.raises(SpaceError, match="quota"):
+        install(bundle, transfer_host="dtn")
+    monkeypatch.setenv("FAKE_SFTP", "Connection reset by peer")
+    with pytest.raises(TransferError, match="does not answer"):
+        install(bundle, transfer_host="dtn")
+    monkeypatch.setenv("FAKE_SFTP", "")
+    assert install(bundle, transfer_host="dtn").folder
+    assert kept(far) == bundle.read_bytes()
+    assert incoming(far) == []
+
+
+def test_too_little_space_is_told_before_anything_is_sent(
+    far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = write(tmp_path / "b.tar")
+    monkeypatch.setattr("deployer.contract.delta.Ending.end", property(lambda self: 10**15))
+    with pytest.raises(SpaceError, match="bytes free"):
+        install(bundle)
+    assert incoming(far) == []
+
+
+def test_media(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "root"
+    first = write(tmp_path / "a.tar", extra=BIG)
+    push_to(first, tmp_path / "media1")
+    assert site_cli.main(["receive", str(tmp_path / "media1"), "--root", str(root)]) == 0
+    receipt = tmp_path / "receipt.json"
+    assert site_cli.main(["receipt", "--root", str(root), "-o", str(receipt)]) == 0
+    second = write(tmp_path / "b.tar", extra=BIG[1:], version="2")
+    assert cli.main(["push", str(second), "--to", str(tmp_path / "media2"), "--have", str(receipt), "--json"]) == 0
+    wrote = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert wrote["sent"] < 20_000
+    subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=tmp_path / "media2", check=True)
+    assert (tmp_path / "media2" / "deployer.pyz").is_file()
+    assert site_cli.main(["receive", str(tmp_path / "media2"), "--root", str(root)]) == 0
+    assert (root / "bundles" / "tiny-2.tar").read_bytes() == second.read_bytes()
+    assert list((tmp_path / "media2").glob("*.end"))  # media are left alone
+    assert not list((root / "incoming").iterdir())
+
+
+def test_media_into_a_folder_that_is_not_empty(tmp_path: Path) -> None:
+    (tmp_path / "media").mkdir()
+    (tmp_path / "media" / "mine").touch()
+    with pytest.raises(UsageError, match="not empty"):
+        push_to(write(tmp_path / "a.tar"), tmp_path / "media")
+    assert (tmp_path / "media" / "mine").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["push", "B"],
+        ["push", "B", "lab", "--to", "D"],
+        ["push", "B", "lab", "--have", "R"],
+        ["push", "B", "--to", "D", "--full", "--have", "R"],
+        ["push", "B", "--to", "D", "--dry-run"],
+    ],
+)
+def test_options_that_do_not_go_together(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 2
+    assert "deployer: error: " in capsys.readouterr().err
+
+
+def test_the_line_ends_with_the_laptops_process(far: Path, tmp_path: Path) -> None:
+    code = "import sys,time;from deployer.connected import remote as r;from deployer.connected.profile import load\n"
+    code += "r._ENVIRONMENT=('FAKE',)\nwith r.Remote(load('lab')): print('up',flush=True);time.sleep(60)"
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert child.stdout
+    assert child.stdout.readline() == "up\n"
+    marker = str(tmp_path / "bin" / "ssh")
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    assert _gone(marker)
+
+
+def _gone(marker: str) -> bool:
+    for _ in range(100):
+        lines = [Path("/proc", pid, "cmdline") for pid in os.listdir("/proc") if pid.isdigit()]
+        if not any(marker in _read(path) for path in lines):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def test_prefixes_are_of_digests() -> None:
+    sha = hashlib.sha256(b"").hexdigest()
+    assert delta.read_held(delta.held_text([sha, sha])) == {bytes.fromhex(sha)[:8]}

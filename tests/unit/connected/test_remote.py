@@ -1,0 +1,118 @@
+"""The line and its faults, with a fake ssh and sftp on PATH; tests/integration has the real ones."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from deployer.connected.profile import load
+from deployer.connected.pyz import make_pyz
+from deployer.connected.remote import Remote
+from deployer.contract.errors import DeployerError, MissingTool, SpaceError, TransferError, UsageError
+
+#: Plays ssh: `-O check` succeeds when the master runs; a command runs here, in a home of its own.
+SSH = """#!/bin/sh
+echo "noise of a login shell"
+case "$*" in
+  *"-O check"*) test -e "$FAKE/master" ;;
+  *-N*) [ -z "$FAKE_MASTER" ] || { echo "$FAKE_MASTER" >&2; exit 255; }
+        touch "$FAKE/master"; exec sleep 60 ;;
+  *) [ -z "$FAKE_LINE" ] || { echo "$FAKE_LINE" >&2; exit 255; }
+     for last; do :; done; HOME="$FAKE/home" exec sh -c "$last" ;;
+esac
+"""
+#: Plays sftp: understands the batch that we write.
+SFTP = """#!/bin/sh
+[ -z "$FAKE_SFTP" ] || { echo "$FAKE_SFTP" >&2; exit 1; }
+while [ "$1" != -b ]; do shift; done
+sed -e 's/^-mkdir/mkdir -p/' -e 's/^put/cp/' -e 's/^rename/mv/' "$2" | sh -e
+"""
+
+
+@pytest.fixture
+def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put the fakes on PATH; return the far home."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in (("ssh", SSH), ("sftp", SFTP)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(stat.S_IRWXU)
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setattr("deployer.connected.remote._ENVIRONMENT", ("FAKE", "FAKE_MASTER", "FAKE_LINE", "FAKE_SFTP"))
+    monkeypatch.setenv("FAKE", str(tmp_path))
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize(
+    ("said", "message", "hint"),
+    [
+        ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", "host key", "ssh-keygen -R"),
+        ("alice@login1: Permission denied (publickey).", "refuses the login", "key"),
+        ("ssh: Could not resolve hostname login1: Name or service not known", "not known", "--ssh-config"),
+        ("ssh: connect to host login1 port 22: Connection timed out", "does not answer", "try again"),
+        ("something else", "something else", "by hand"),
+    ],
+)
+def test_no_connection(far: Path, monkeypatch: pytest.MonkeyPatch, said: str, message: str, hint: str) -> None:
+    monkeypatch.setenv("FAKE_MASTER", said)
+    with pytest.raises(TransferError, match=message) as caught, Remote(load("lab")):
+        pass
+    assert hint in caught.value.hint
+
+
+def test_prepare_brings_the_site_half(far: Path) -> None:
+    with Remote(load("lab")) as remote:
+        remote.prepare()
+        assert remote.workspace == str(far / "deployer")
+        assert (far / "deployer" / "deployer.pyz").read_bytes() == make_pyz()
+        answer = remote.site(["known", "sha256:00"])
+        assert answer["folder"] is None
+    with Remote(load("lab")) as remote:  # a second time it is there already
+        remote.prepare()
+
+
+def test_the_far_sides_errors_keep_their_code_and_hint(far: Path) -> None:
+    with Remote(load("lab")) as remote:
+        remote.prepare()
+        with pytest.raises(DeployerError, match="login1: no image nothing") as caught:
+            remote.site(["remove", "nothing"])
+    assert caught.value.exit_code == UsageError.exit_code
+    assert "install a bundle first" in caught.value.hint
+
+
+def test_without_multiplexing_each_command_logs_in(far: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_MASTER", 'unix_listener: path "/very/long" too long for Unix domain socket')
+    with Remote(load("lab")) as remote:
+        remote.prepare()
+        assert remote.site(["known", "sha256:00"])["folder"] is None
+        assert "ControlPath=none" in remote._ssh(["true"])
+
+
+def test_the_users_own_master_is_used(far: Path, tmp_path: Path) -> None:
+    (tmp_path / "master").touch()
+    with Remote(load("lab")) as remote:
+        assert remote._ssh(["true"]) == ["ssh", "login1", "true"]
+
+
+def test_a_full_disk_for_the_site_half(far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = tmp_path / "bin" / "cat"
+    full.write_text("#!/bin/sh\necho cat: write error: Disk quota exceeded >&2; exit 1\n")
+    full.chmod(stat.S_IRWXU)
+    with Remote(load("lab")) as remote, pytest.raises(SpaceError, match="quota"):
+        remote.prepare()
+    assert list((far / "deployer" / "incoming").iterdir()) == []
+    assert not (far / "deployer" / "deployer.pyz").exists()
+
+
+def test_a_site_without_python(far: Path) -> None:
+    profile = load("lab")
+    bare = profile.model_copy(update={"login": profile.login.model_copy(update={"python": ["no-python-here"]})})
+    with pytest.raises(MissingTool, match="no-python-here"), Remote(bare) as remote:
+        remote.prepare()
+
+
+def test_a_missing_ssh_configuration() -> None:
+    with pytest.raises(UsageError, match="no ssh configuration"):
+        Remote(load("lab"), Path("/nowhere/config"))

@@ -1,0 +1,27 @@
+"""One table of codes: each has a severity, a message that its values fill, and a remedy."""
+
+import re
+
+import pytest
+
+from deployer.contract import findings
+from deployer.contract.records import Fields
+
+
+@pytest.mark.parametrize("code", sorted(findings.RULES))
+def test_each_rule_is_whole(code):
+    rule = findings.RULES[code]
+    assert re.match(r"^[a-z]+(\.[a-z-]+)+$", code)
+    assert rule.severity in (findings.ERROR, findings.WARNING, findings.NOTE)
+    assert rule.remedy
+    values = dict.fromkeys(re.findall(r"\{(\w+)", rule.message), 1)
+    made = findings.finding(code, "rank 0", **values)
+    assert "{" not in made.message
+    assert made == findings.Finding.read(Fields(made.record(), "a finding"))
+
+
+def test_errors_are_told_from_warnings():
+    bad = findings.finding("mpi.world-size", "job", size=1, asked=2)
+    mild = findings.finding("probe.skipped", "job")
+    assert findings.errors([mild, bad]) == [bad]
+    assert str(bad) == "error mpi.world-size: job: the world has 1 ranks, 2 were asked for"

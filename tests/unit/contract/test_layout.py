@@ -1,0 +1,78 @@
+"""The layouts of the papers come out right; what a node cannot hold is refused with the arithmetic."""
+
+import pytest
+
+from deployer.contract import layout
+from deployer.contract.errors import Refused, UsageError
+from deployer.contract.plan import NodeShape
+
+SKYLAKE = NodeShape(sockets=2, cores=48, threads_per_core=2, memory_mb=90000)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "threads", "cpus", "hyperthreads"),
+    [
+        (1, 48, 96, False),
+        (2, 48, 48, True),
+        (4, 12, 24, False),
+        (4, 11, 22, False),
+        (48, 1, 2, False),
+        (96, 1, 1, True),
+    ],
+)
+def test_the_layouts_of_the_papers(ranks, threads, cpus, hyperthreads):
+    made = layout.lay_out(8, ranks, threads, SKYLAKE)
+    assert (made.cpus_per_rank, made.hyperthreads, made.ranks) == (cpus, hyperthreads, 8 * ranks)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "threads", "arithmetic", "hint"),
+    [
+        (
+            4,
+            25,
+            "4 ranks a node x 25 threads = 100, but a node has 48 cores x 2 hardware threads = 96 CPUs",
+            "with 4 ranks a node: --threads 24 at most",
+        ),
+        (97, 1, "97 ranks a node x 1 threads = 97", "--ranks-per-node 96 at most"),
+    ],
+)
+def test_more_threads_than_cpus_are_refused(ranks, threads, arithmetic, hint):
+    with pytest.raises(Refused) as error:
+        layout.lay_out(1, ranks, threads, SKYLAKE)
+    assert arithmetic in error.value.message
+    assert error.value.hint == hint
+    assert error.value.exit_code == 3
+
+
+def test_more_memory_than_a_job_may_use_is_refused():
+    assert layout.lay_out(1, 4, 12, SKYLAKE, 22500).memory_mb == 22500
+    with pytest.raises(Refused, match="4 ranks a node x 22501 MiB = 90004 MiB, but a job may use 90000 MiB"):
+        layout.lay_out(1, 4, 12, SKYLAKE, 22501)
+
+
+@pytest.mark.parametrize("counts", [(0, 1, 1), (1, 0, 1), (1, 1, 0), (-1, 1, 1)])
+def test_counts_below_one_are_wrong_usage(counts):
+    with pytest.raises(UsageError, match="must be at least 1"):
+        layout.lay_out(*counts, SKYLAKE)
+
+
+def test_the_environment_follows_the_layout():
+    found = layout.environment(layout.lay_out(1, 4, 12, SKYLAKE), "intel")
+    assert found == {
+        "OMP_NUM_THREADS": "12",
+        "OMP_PLACES": "cores",
+        "OMP_PROC_BIND": "close",
+        "KMP_AFFINITY": "granularity=fine,compact,1,0",
+        "KMP_BLOCKTIME": "0",
+        "TF_NUM_INTRAOP_THREADS": "12",
+        "TF_NUM_INTEROP_THREADS": "2",
+        "I_MPI_PIN_DOMAIN": "24:compact",
+    }
+
+
+def test_the_environment_of_hyperthreads_and_of_other_libraries():
+    hyper = layout.environment(layout.lay_out(1, 2, 48, SKYLAKE), "intel")
+    assert (hyper["OMP_PLACES"], hyper["I_MPI_PIN_DOMAIN"]) == ("threads", "omp")
+    assert "I_MPI_PIN_DOMAIN" not in layout.environment(layout.lay_out(1, 2, 48, SKYLAKE), None)
+    assert layout.environment(layout.lay_out(1, 1, 1, SKYLAKE), None)["TF_NUM_INTEROP_THREADS"] == "1"

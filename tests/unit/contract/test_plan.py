@@ -1,0 +1,30 @@
+from deployer.contract import plan, records
+from deployer.contract.plan import Bind, HostMpi, NodeShape, Plan, Variant
+
+MPI = HostMpi("intel", "2021.15", "/opt/mpi", "/opt/mpi/lib/libmpi.so.12", "Intel(R) MPI Library 2021.15")
+PLAN = Plan(
+    site="lab",
+    partition="batch",
+    profile_digest="sha256:00",
+    bundle="tiny:1.0",
+    workspace="~/deployer",
+    python=["python3"],
+    node=NodeShape(1, 1, 1, 4000),
+    scheduler="slurm",
+    directives=["--exclusive"],
+    modules=["intel-mpi"],
+    mpi=MPI,
+    binds=[Bind("/opt/mpi", "/opt/mpi", "MPI")],
+    environment={"A": "b"},
+    pass_environment=["SLURM_*"],
+    variants=[Variant("charliecloud-folder", "charliecloud", "folder", "srun", "pmi2", None)],
+)
+
+
+def test_a_plan_is_read_as_it_was_written():
+    assert plan.read(records.pretty(PLAN.record()).encode(), "it") == PLAN
+
+
+def test_a_plan_without_host_mpi():
+    bare = PLAN._replace(mpi=None)
+    assert plan.read(records.dumps(bare.record()), "it") == bare

@@ -1,0 +1,233 @@
+"""result.json from records: each fault has its finding, and the exit code is the payload's own."""
+
+import pytest
+
+from deployer.contract import evidence, result
+from deployer.contract.evidence import HostRecord, Launch, MappedLibrary, PayloadRecord, ProbeRecord
+from deployer.contract.plan import HostMpi
+from deployer.contract.records import dumps
+from deployer.contract.result import Evidence, Outcome
+
+MPI = HostMpi("intel", "2021.15", "/opt/mpi", "/opt/mpi/lib/libmpi.so.12", "Intel(R) MPI Library 2021.15")
+LAUNCH = Launch(
+    "hello-1",
+    "hello",
+    "1",
+    "sha256:0",
+    "lab",
+    "charliecloud-folder",
+    "first",
+    "charliecloud",
+    2,
+    1,
+    1,
+    "00:02:00",
+    ["true"],
+    MPI,
+    "tcp",
+    1000,
+)
+INTEL = MappedLibrary("/opt/mpi/lib/libmpi.so.12", "build-id:aa", "Intel(R) MPI Library 2021.15 for Linux* OS")
+MPICH = MappedLibrary("/usr/lib/libmpich.so.12", "sha256:bb", "MPICH Version: 4.2.3")
+HOSTS = [HostRecord("cn1", "build-id:aa"), HostRecord("cn2", "build-id:aa")]
+
+
+def probe(task, **values):
+    return ProbeRecord(
+        task, "cn%d" % (task + 1), evidence.DONE, INTEL, None, task, 2, "tcp" if task == 0 else None, "multiple", 1, "0"
+    )._replace(**values)
+
+
+def payload(task, **values):
+    return PayloadRecord(task, "cn%d" % (task + 1), [INTEL], 0, None, 5000)._replace(**values)
+
+
+def good(**values):
+    return Evidence(HOSTS, [probe(0), probe(1)], [payload(0), payload(1)], {}, {"val_accuracy": 0.97}, None)._replace(
+        **values
+    )
+
+
+def after(step="payload", exit_code=0, **values):
+    return Outcome(step, exit_code, None, "7", 1000, 1010)._replace(**values)
+
+
+def codes(verdict):
+    return [(item["code"], item["subject"]) for item in verdict.record["findings"]]
+
+
+def test_a_good_job():
+    verdict = result.assemble(LAUNCH, good(), after())
+    record = verdict.record
+    assert (verdict.exit_code, record["exit_code"], record["findings"]) == (0, 0, [])
+    assert (record["world_size"], record["seconds"], record["started"]) == (2, 10, "1970-01-01T00:16:40Z")
+    assert record["payload"] == {"val_accuracy": 0.97}
+    assert [
+        (r["rank"], r["host"], r["mpi_identity"], r["host_mpi_identity"], r["provider"], r["threads"], r["cpus"])
+        for r in record["ranks"]
+    ] == [
+        (0, "cn1", "build-id:aa", "build-id:aa", "tcp", 1, "0"),
+        (1, "cn2", "build-id:aa", "build-id:aa", "tcp", 1, "0"),
+    ]
+    assert record["ranks"][0]["mpi_library"] == INTEL.says
+
+
+def test_a_good_probe_leaves_a_result_that_is_true_if_the_job_is_killed():
+    verdict = result.assemble(LAUNCH, good(payloads=[], payload=None), after("probe"))
+    assert (verdict.exit_code, verdict.record["exit_code"]) == (0, None)
+    assert codes(verdict) == [("job.unfinished", "job")]
+
+
+@pytest.mark.parametrize(
+    ("found", "code", "subject"),
+    [
+        (good(probes=[probe(0, rank=0, size=1), probe(1, rank=0, size=1)]), "mpi.singletons", "job"),
+        (good(probes=[probe(0, size=3), probe(1, size=3)]), "mpi.world-size", "job"),
+        (good(probes=[probe(0)]), "probe.silent", "job"),
+        (
+            good(probes=[probe(0), probe(1, stage=evidence.STARTING, size=None)], logs={1: "no provider"}),
+            "probe.unfinished",
+            "rank 1",
+        ),
+        (good(probes=[probe(0, library=MPICH), probe(1, library=MPICH)]), "mpi.not-host-library", "ranks 0-1"),
+        (
+            good(probes=[probe(0), probe(1, library=INTEL._replace(says="Intel(R) MPI Library 2019"))]),
+            "mpi.version",
+            "rank 1",
+        ),
+        (good(probes=[probe(0), probe(1, library=None, reason="not found")]), "mpi.unmapped", "rank 1"),
+        (good(probes=[probe(0, provider="sockets"), probe(1)]), "mpi.provider", "rank 0"),
+        (good(hosts=HOSTS[:1]), "hosts.count", "job"),
+        (good(hosts=[HOSTS[0], HostRecord("cn2", None)]), "mpi.host-missing", "cn2"),
+        (good(hosts=[HOSTS[0], HostRecord("cn2", "build-id:cc")]), "mpi.host-differs", "cn2"),
+    ],
+)
+def test_a_fault_stops_the_job_before_the_payload(found, code, subject):
+    verdict = result.assemble(LAUNCH, found, after("probe"))
+    assert verdict.exit_code == verdict.record["exit_code"] == 3
+    assert (code, subject) in codes(verdict)
+
+
+def test_a_layered_provider_is_the_provider():
+    found = good(probes=[probe(0, provider="tcp;ofi_rxm"), probe(1)])
+    assert result.assemble(LAUNCH, found, after()).record["findings"] == []
+
+
+def test_a_probe_step_that_fails_for_no_known_reason_still_stops_the_job():
+    verdict = result.assemble(LAUNCH, good(), after("probe", 9))
+    assert verdict.exit_code == 3
+    assert codes(verdict) == [("probe.failed", "job")]
+
+
+def test_pinning_is_a_warning():
+    launch = LAUNCH._replace(nodes=1, ranks_per_node=2, threads=2)
+    found = good(hosts=HOSTS[:1], probes=[probe(0, cpus="0-1"), probe(1, host="cn1", cpus="1")])
+    verdict = result.assemble(launch, found, after("probe"))
+    assert verdict.exit_code == 0
+    assert codes(verdict)[:2] == [("layout.pinning", "rank 1"), ("layout.overlap", "cn1")]
+
+
+def test_the_payload_may_use_another_library_than_the_probe():
+    found = good(payloads=[payload(0), payload(1, libraries=[INTEL, MPICH])])
+    verdict = result.assemble(LAUNCH, found, after())
+    assert verdict.exit_code == 3
+    assert codes(verdict) == [("mpi.not-host-library", "rank 1")]
+    shown = verdict.record["ranks"][1]
+    assert (shown["mpi_library"], shown["mpi_identity"], shown["mpi_seen_in"]) == (MPICH.says, "sha256:bb", "payload")
+
+
+def test_without_a_host_mpi_the_image_s_own_is_shown_and_right():
+    launch = LAUNCH._replace(mpi=None)
+    hosts = [HostRecord("cn1", None), HostRecord("cn2", None)]
+    found = good(
+        hosts=hosts,
+        probes=[probe(0, library=MPICH), probe(1, library=MPICH)],
+        payloads=[payload(0, libraries=[MPICH]), payload(1, libraries=[MPICH])],
+    )
+    verdict = result.assemble(launch, found, after())
+    assert (verdict.exit_code, verdict.record["findings"]) == (0, [])
+    assert {r["mpi_library"] for r in verdict.record["ranks"]} == {MPICH.says}
+
+
+@pytest.mark.parametrize(
+    ("payloads", "srun", "expected", "how"),
+    [
+        # srun says 143, the highest, since it ended the other rank itself
+        (
+            [payload(0, exit_code=None, signal=15, ended=9000), payload(1, exit_code=1, ended=9500)],
+            143,
+            1,
+            "rank 1 on cn2 ended first, with exit 1",
+        ),
+        ([payload(0, exit_code=7, ended=9000), payload(1, exit_code=1, ended=9500)], 7, 7, "rank 0 on cn1 ended first"),
+        (
+            [payload(0, exit_code=None, signal=9), payload(1, exit_code=None, signal=15, ended=6000)],
+            137,
+            137,
+            "rank 0 on cn1 was ended by SIGKILL",
+        ),
+        ([], 1, 1, "no rank says why"),
+        ([payload(0), payload(1, exit_code=None, ended=None)], 137, 137, "no rank says why"),
+    ],
+)
+def test_the_exit_code_is_that_of_the_rank_that_failed_first(payloads, srun, expected, how):
+    verdict = result.assemble(LAUNCH, good(payloads=payloads), after(exit_code=srun))
+    assert verdict.exit_code == verdict.record["exit_code"] == expected
+    assert how in verdict.record["findings"][-1]["message"]
+
+
+@pytest.mark.parametrize(
+    ("ended", "srun", "code", "expected"),
+    [
+        (1118, 143, "job.time-limit", 143),
+        (1030, 143, "job.stopped", 143),
+        (1118, 0, "job.time-limit", 143),
+        (1118, 5, "job.time-limit", 5),
+    ],
+)
+def test_a_job_that_was_asked_to_stop(ended, srun, code, expected):
+    verdict = result.assemble(LAUNCH, good(), after(exit_code=srun, signal="TERM", ended=ended))
+    assert codes(verdict) == [(code, "job")]
+    assert verdict.exit_code == expected
+
+
+def test_what_is_missing_is_said():
+    verdict = result.assemble(LAUNCH, good(probes=[]), after())
+    assert codes(verdict) == [("probe.skipped", "job")]
+    verdict = result.assemble(LAUNCH, good(payloads=[payload(0, libraries=[]), payload(1)]), after())
+    assert codes(verdict) == [("payload.mpi-unseen", "rank 0")]
+    verdict = result.assemble(LAUNCH, good(payload=None, payload_error="line 1"), after())
+    assert codes(verdict) == [("payload.result", "job")]
+    verdict = result.assemble(LAUNCH, good(hosts=[], probes=[], payloads=[]), after("hosts", 1, module="mpi/1"))
+    assert codes(verdict) == [("job.module", "job")]
+    verdict = result.assemble(LAUNCH, good(hosts=HOSTS[:1], probes=[], payloads=[]), after("hosts", 1))
+    assert codes(verdict) == [("hosts.failed", "job")]
+
+
+def test_a_thousand_ranks_make_one_finding():
+    launch = LAUNCH._replace(nodes=1000)
+    probes = [probe(task, size=1000, library=MPICH) for task in range(1000)]
+    hosts = [HostRecord(item.host, "build-id:aa") for item in probes]
+    verdict = result.assemble(launch, good(hosts=hosts, probes=probes, payloads=[]), after("probe"))
+    assert codes(verdict) == [("mpi.not-host-library", "ranks 0-999")]
+
+
+def test_the_records_survive_writing_and_reading():
+    assert evidence.read_launch(dumps(LAUNCH.record()), "l") == LAUNCH
+    assert evidence.read_launch(dumps(LAUNCH._replace(mpi=None).record()), "l").mpi is None
+    assert evidence.read_host(dumps(HOSTS[0].record()), "h") == HOSTS[0]
+    for item in (probe(0), probe(1, library=None, rank=None)):
+        assert evidence.read_probe(dumps(item.record()), "p") == item
+    assert evidence.read_payload(dumps(payload(0).record()), "p") == payload(0)
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"), [("0", {0}), ("0-3,8", {0, 1, 2, 3, 8}), ("", set()), ("x,1-,-,2", {2}), ("5-3", set())]
+)
+def test_lists_of_cpus(text, cpus):
+    assert evidence.parse_cpus(text) == cpus
+
+
+def test_numbers_as_the_kernel_writes_them():
+    assert evidence.render_numbers({8, 0, 1, 2, 3}) == "0-3,8"
+    assert evidence.render_numbers(set()) == ""

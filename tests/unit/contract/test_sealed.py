@@ -1,0 +1,62 @@
+import pytest
+
+from deployer.contract import sealed
+from deployer.contract.errors import IntegrityError
+from tests import bundles
+
+
+def parse(data):
+    seal = sealed.read_tail(data[-sealed.TAIL :], len(data))
+    return sealed.read_manifest(data[seal.offset : seal.end], seal)
+
+
+def test_the_segments_are_the_file():
+    data = bundles.build()
+    manifest = parse(data)
+    assert sum(segment.size for segment in manifest.segments) == sealed.read_tail(data[-10240:], len(data)).offset
+    assert [member.name for member in manifest.members][:2] == ["deployer.pyz", "oci-layout"]
+
+
+def test_content_of_a_member():
+    data = bundles.build()
+    segments = sealed.member_segments(parse(data), "deployer.pyz")
+    assert b"".join(data[s.offset : s.offset + s.size] for s in segments) == b"not really one"
+    with pytest.raises(IntegrityError):
+        sealed.member_segments(parse(data), "nothing")
+
+
+def change_segment(index, **fields):
+    return lambda record: record["segments"][index].update(fields)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda record: record["segments"].pop(3),
+        lambda record: record["segments"].append(record["segments"][-1]),
+        lambda record: record["members"].append(record["members"][-1]),
+        lambda record: record["members"].reverse(),
+        lambda record: record["members"][0].update(name="../out"),
+        lambda record: record["members"][0].update(name="\ud800"),
+        lambda record: record["members"][0].update(mode=0o777),
+        lambda record: record["image"].update(layer_digest=record["image"]["config_digest"]),
+        lambda record: record["image"].update(layer_digest="sha256:x"),
+        lambda record: record["image"].update(architecture="arm64"),
+        lambda record: record.update(name="other"),
+        lambda record: record["codec"].update(name="lz4"),
+        change_segment(0, kind="data"),
+        change_segment(1, sha256="zz"),
+        change_segment(1, size=0),
+        change_segment(2, offset=1),
+        change_segment(2, sha256="0" * 64),
+    ],
+)
+def test_a_manifest_that_is_not_the_file_is_refused(change):
+    with pytest.raises(IntegrityError):
+        parse(bundles.reseal(bundles.build(), change))
+
+
+@pytest.mark.parametrize("size", [0, 100, 10239])
+def test_no_tail(size):
+    with pytest.raises(IntegrityError):
+        sealed.read_tail(b"\0" * size, size)

@@ -1,0 +1,101 @@
+"""The lab's command line and its faults' table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.lab import Lab, LabError, faults, host
+from tests.lab import __main__ as command_line
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("words", [["--name", "x", "up"], ["up", "--name", "x"]])
+def test_name_stands_before_or_after_the_command(words: list[str]) -> None:
+    assert command_line.parse(words).name == "x"
+
+
+def test_words_of_a_command_are_not_options_of_ours() -> None:
+    arguments = command_line.parse(["as", "alice", "cn1", "--", "srun", "--", "--nodes", "2", "--help"])
+    assert (arguments.user, arguments.node) == ("alice", "cn1")
+    assert arguments.words == ["srun", "--", "--nodes", "2", "--help"]
+
+
+def test_words_without_dashes() -> None:
+    assert command_line.parse(["exec", "cn1", "ls", "-l"]).words == ["ls", "-l"]
+    assert command_line.parse(["ssh"]).words == []
+
+
+def test_up_takes_the_shape() -> None:
+    arguments = command_line.parse(["up", "--nodes", "4", "--scratch", "1g", "--dir", "/d"])
+    assert (arguments.nodes, arguments.scratch, arguments.dir) == (4, "1g", Path("/d"))
+
+
+@pytest.mark.parametrize("words", [[], ["fly"], ["up", "--nodes", "many"], ["up", "--", "x"], ["fault", "meteor"]])
+def test_wrong_usage_is_one_line_and_a_hint(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        command_line.main(words)
+    assert left.value.code == command_line.EXIT_USAGE
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == ["lab", "hint"]
+
+
+def test_a_lab_that_never_was(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(["--name", "never", "exec", "cn1", "--", "true"]) == command_line.EXIT_FAILED
+    error = capsys.readouterr().err
+    assert error == "lab: error: there is no lab 'never'\nhint: scripts/lab --name never up\n"
+    assert command_line.main(["--name", "never", "down"]) == 0
+    assert command_line.main(["--name", "never", "status"]) == command_line.EXIT_FAILED
+
+
+def test_commands_that_only_look_leave_nothing_behind(tmp_path: Path) -> None:
+    Lab("never").status()
+    Lab("never").down(purge=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_fault_is_shown_with_its_arguments() -> None:
+    for name, fault in faults.FAULTS.items():
+        assert fault.text
+        assert fault.least <= fault.most, name
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("nope",), "no fault 'nope'"),
+        (("link-down",), "wrong arguments for link-down"),
+        (("link-down", "a", "b"), "wrong arguments for link-down"),
+        (("stop-sshd", "login1"), "wrong arguments for stop-sshd"),
+    ],
+)
+def test_wrong_fault(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(LabError, match=message):
+        faults.apply(Lab("never"), words[0], words[1:])
+
+
+def test_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(LabError, match="root is needed"):
+        host.check()
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(host, "NEEDED", {"sh": "dash", "no-such-program": "some-package", "/no/such/file": "other"})
+    with pytest.raises(LabError) as error:
+        host.check()
+    assert error.value.hint == "apt-get install other some-package"
+
+
+def test_purge_spares_a_folder_that_is_no_labs(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(LabError, match="not the folder of a lab"):
+        Lab("x", tmp_path).down(purge=True)
+    assert (tmp_path / "thesis.tex").exists()

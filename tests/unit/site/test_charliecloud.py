@@ -1,0 +1,61 @@
+"""ch-run's argv: nothing of the host comes in unless it is listed, and values arrive as they are."""
+
+import pytest
+
+from deployer.contract.errors import UsageError
+from deployer.contract.plan import Bind
+from deployer.site.runtimes import RUNTIMES, charliecloud
+from deployer.site.runtimes.interface import Container
+
+runtime = RUNTIMES["charliecloud"]
+
+
+def test_argv_is_one_word_an_option_and_the_environment_comes_after_what_is_unset():
+    binds = [Bind("/a b", "/data", "why")]
+    made = Container("/i/rootfs", binds, {"B": "2", "A": "$x:y"}, ["SLURM_*", "PMI_RANK"], "/w")
+    assert runtime.argv(made, ["sh", "-c", "true"]) == [
+        "ch-run",
+        "--unset-env=!(SLURM_*|PMI_RANK)",
+        "--env-no-expand",
+        "--set-env=A=$x:y",
+        "--set-env=B=2",
+        "--bind=/a b:/data",
+        "--cd=/w",
+        "/i/rootfs",
+        "--",
+        "sh",
+        "-c",
+        "true",
+    ]
+
+
+def test_joining_names_the_job():
+    assert runtime.join_options(4, '"$X"') == ["--join-ct=4", '--join-tag="$X"']
+
+
+def test_nothing_passes_where_nothing_is_listed():
+    assert charliecloud.all_but([]) == "*"
+
+
+@pytest.mark.parametrize("name", ["A|B", "A)", "", "A B", "!(X)", "[A]"])
+def test_a_name_cannot_open_the_gate(name):
+    with pytest.raises(UsageError):
+        charliecloud.all_but([name])
+
+
+@pytest.mark.parametrize(
+    ("value", "written"), [("v", "v"), ("", ""), ("'v'", "''v''"), ("'", "'"), ("''", "''''"), ("it's", "it's")]
+)
+def test_quotes_survive(value, written):
+    assert charliecloud.assignment("A", value) == "A=" + written
+
+
+def test_a_colon_in_a_bind_is_refused():
+    with pytest.raises(UsageError, match="has a colon"):
+        runtime.options(Container("/i", [Bind("/a:b", "/data", "")], {}, [], "/"))
+
+
+def test_veto():
+    assert runtime.veto(None, []) == "no ch-run in PATH"
+    assert runtime.veto(None, ["charliecloud/0.38"]) is None
+    assert runtime.veto("/usr/bin/ch-run", []) is None

@@ -1,0 +1,251 @@
+"""run, status, logs and cancel with a fake Slurm on PATH, so that the real code path runs."""
+
+import json
+import os
+
+import pytest
+
+from deployer.contract.errors import JobFailed, Refused, UsageError
+from deployer.site import container, jobs, result, run
+from tests import running as made
+
+REQUEST = run.Request("hello", None, None, None, None, None, None, [], None, [])
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """Return a folder that stands first in PATH, with a ch-run and a python3 in it."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % folder)
+    made.program(folder, "ch-run", "exit 0")
+    made.program(folder, "python3", "exit 0")
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path, programs):
+    return made.store(tmp_path / "root")
+
+
+def fake_slurm(programs, state, exit_code=0, log=""):
+    """Put an sbatch that writes the result which a job of that end would leave, and a squeue that says ``state``."""
+    made.program(
+        programs,
+        "sbatch",
+        (
+            'd=$(dirname "$2")\nprintf "%%s" "%s" >"$d/output.log"\n'
+            'printf \'{"schema":"deployer.result","format":1,"min_reader":1,"exit_code":%s,"findings":[]}\''
+            ' >"$d/result.json"\n'
+            "echo 77\n" % (log, "null" if exit_code is None else exit_code)
+        ),
+    )
+    made.program(programs, "squeue", 'echo "%s|0:01|cn1|None"' % state)
+
+
+def test_a_job_folder_holds_script_and_record(store):
+    folder = run.prepare(store, REQUEST._replace(nodes=4, threads=4, extra=["--epochs", "2"], time="01:00:00"))
+    assert os.path.dirname(folder) == store.jobs
+    assert os.path.basename(folder).startswith("hello-20")
+    launch = result.launch(folder)
+    assert (launch.nodes, launch.ranks_per_node, launch.threads, launch.time) == (4, 1, 4, "01:00:00")
+    assert launch.command == ["python3", "/deployer/app/train.py", "--epochs", "2"]
+    assert (launch.provider, launch.mpi, launch.site) == ("tcp", made.PLAN.mpi, "lab")
+    text = run.show_script(folder)
+    assert "#SBATCH --nodes=4\n" in text
+    assert "    --bind=%s:/deployer/job\n" % folder in text
+    assert "    --set-env=DEPLOYER_RESULT=/deployer/job/payload.json\n" in text
+    assert jobs.status(folder).state == "NEW"
+
+
+def test_the_plan_s_environment_stands_over_the_layout_s_over_the_image_s(tmp_path, programs):
+    plan = made.PLAN._replace(environment={"OMP_NUM_THREADS": "7", "LD_LIBRARY_PATH": "/x"})
+    image = made.IMAGE._replace(env=["KMP_BLOCKTIME=9", "HOME=/root", "LD_LIBRARY_PATH=/y", "OWN=1"])
+    text = run.show_script(run.prepare(made.store(tmp_path / "root", plan=plan, image=image), REQUEST))
+    for word in ("OMP_NUM_THREADS=7", "KMP_BLOCKTIME=0", "HOME=/tmp", "LD_LIBRARY_PATH=/x", "OWN=1"):
+        assert "    --set-env=%s\n" % word in text
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (REQUEST._replace(image="other"), "no image other is installed"),
+        (REQUEST._replace(job="nope"), "hello has no job nope"),
+        (REQUEST._replace(plan="moon"), "no plan for site moon"),
+        (REQUEST._replace(time="1h"), "is not"),
+        (REQUEST._replace(nodes=0), "at least 1"),
+        (REQUEST._replace(binds=["/no/such:/data"]), "there is no /no/such"),
+        (REQUEST._replace(binds=["/usr:/nope"]), "read-only and has no /nope"),
+        (REQUEST._replace(binds=["/usr:/bin"]), "/bin is a link"),
+        (REQUEST._replace(binds=["/usr:data"]), "absolute"),
+        (REQUEST._replace(binds=["/usr:/data/../usr"]), "absolute"),
+        (REQUEST._replace(binds=["/etc/passwd:/data"]), "a folder can only be bound to a folder"),
+    ],
+)
+def test_wrong_usage_leaves_no_folder(store, request_, message):
+    with pytest.raises(UsageError, match=message) as error:
+        run.prepare(store, request_)
+    assert error.value.exit_code == 2
+    assert not os.path.exists(store.jobs)
+
+
+def test_a_bundle_without_a_job_runs_the_words(tmp_path, programs):
+    store = made.store(tmp_path / "root", jobs=[])
+    assert result.launch(run.prepare(store, REQUEST._replace(extra=["hostname"]))).command == ["hostname"]
+    with pytest.raises(UsageError, match="hello has no job"):
+        run.prepare(store, REQUEST)
+
+
+def test_what_does_not_fit_is_refused(tmp_path, store, programs):
+    with pytest.raises(Refused, match="8 ranks a node x 2 threads = 16"):
+        run.prepare(store, REQUEST._replace(ranks_per_node=8))
+    bare = made.PLAN._replace(modules=[])
+    os.unlink(str(programs / "ch-run"))
+    programs_only = made.store(tmp_path / "other", plan=bare)
+    old = os.environ["PATH"]
+    os.environ["PATH"] = str(programs)
+    try:
+        with pytest.raises(Refused, match="no ch-run in PATH"):
+            run.prepare(programs_only, REQUEST)
+    finally:
+        os.environ["PATH"] = old
+    udocker = made.PLAN._replace(variants=[made.VARIANT._replace(runtime="udocker")])
+    with pytest.raises(Refused, match="this deployer has no runtime udocker"):
+        run.prepare(made.store(tmp_path / "third", plan=udocker), REQUEST)
+
+
+def test_submit_follow_and_status(store, programs):
+    fake_slurm(programs, "COMPLETED", log="trained")
+    folder = run.prepare(store, REQUEST)
+    assert run.submit(folder) == "77"
+    told = []
+    jobs.follow(folder, told.append)
+    assert told == ["COMPLETED, exit 0"]
+    status = jobs.status(folder)
+    assert (status.job_id, status.state, status.exit_code, status.active) == ("77", "COMPLETED", 0, False)
+    assert json.loads(json.dumps(status.record()))["job"] == os.path.basename(folder)
+    assert jobs.tail(folder) == ["trained"]
+
+
+@pytest.mark.parametrize(("state", "code"), [("FAILED", 1), ("TIMEOUT", 143), ("COMPLETED", 3)])
+def test_a_job_that_failed(store, programs, state, code):
+    fake_slurm(programs, state, code)
+    folder = run.prepare(store, REQUEST)
+    run.submit(folder)
+    with pytest.raises(JobFailed, match="ended as " + state) as error:
+        jobs.follow(folder, lambda line: None)
+    assert error.value.exit_code == 1
+
+
+def test_a_job_that_left_nothing(store, programs, monkeypatch):
+    monkeypatch.setattr(jobs, "_LAG", 0.0)
+    fake_slurm(programs, "NODE_FAIL", None)
+    folder = run.prepare(store, REQUEST)
+    run.submit(folder)
+    with pytest.raises(JobFailed, match="ended as NODE_FAIL"):
+        jobs.follow(folder, lambda line: None)
+
+
+def test_a_forgotten_job_is_known_from_its_result(store, programs):
+    fake_slurm(programs, "COMPLETED", 0)
+    folder = run.prepare(store, REQUEST)
+    run.submit(folder)
+    made.program(programs, "squeue", "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1")
+    assert jobs.status(folder).state == "COMPLETED"
+    os.unlink(os.path.join(folder, "result.json"))
+    assert jobs.status(folder).state == "UNKNOWN"
+
+
+def test_a_silent_scheduler_is_asked_again(store, programs, monkeypatch):
+    monkeypatch.setattr(jobs, "_FIRST", 0.01)
+    fake_slurm(programs, "COMPLETED")
+    folder = run.prepare(store, REQUEST)
+    run.submit(folder)
+    made.program(
+        programs,
+        "squeue",
+        (
+            "if [ -e %s/asked ]; then echo 'COMPLETED|0:01|cn1|None'; exit; fi\n"
+            "touch %s/asked; echo 'squeue: error: Unable to contact slurm controller' >&2; exit 1" % (folder, folder)
+        ),
+    )
+    told = []
+    jobs.follow(folder, told.append)
+    assert told[0].endswith("asking again")
+
+
+def test_sbatch_says_no(store, programs):
+    made.program(programs, "sbatch", "echo 'sbatch: error: invalid partition specified: batch' >&2; exit 1")
+    folder = run.prepare(store, REQUEST)
+    with pytest.raises(Refused, match="invalid partition"):
+        run.submit(folder)
+    assert jobs.status(folder).state == "NEW"
+
+
+def test_sbatch_gets_a_small_environment(store, programs, monkeypatch):
+    monkeypatch.setenv("SECRET", "1")
+    monkeypatch.setenv("SBATCH_ACCOUNT", "abc")
+    made.program(programs, "sbatch", 'env >"$(dirname "$2")/env"; echo 77')
+    folder = run.prepare(store, REQUEST)
+    run.submit(folder)
+    with open(os.path.join(folder, "env")) as stream:
+        text = stream.read()
+    assert "SBATCH_ACCOUNT=abc\n" in text
+    assert "SECRET" not in text
+
+
+def test_finding_jobs(store, programs):
+    with pytest.raises(UsageError, match="there are no jobs"):
+        jobs.find(store, None)
+    fake_slurm(programs, "COMPLETED")
+    first, second = run.prepare(store, REQUEST), run.prepare(store, REQUEST)
+    os.utime(os.path.join(first, "job.json"), (1, 1))
+    run.submit(first)
+    assert jobs.find(store, None) == second
+    assert jobs.find(store, "77") == jobs.find(store, os.path.basename(first)) == first
+    with pytest.raises(UsageError, match="no job 78"):
+        jobs.find(store, "78")
+
+
+def test_cancel_and_logs(store, programs, tmp_path):
+    fake_slurm(programs, "COMPLETED", log="one\ntwo\n")
+    made.program(programs, "scancel", 'echo "$1" >%s/cancelled' % tmp_path)
+    folder = run.prepare(store, REQUEST)
+    with pytest.raises(UsageError, match="never submitted"):
+        jobs.cancel(folder)
+    with pytest.raises(UsageError, match="no log yet"):
+        jobs.show_log(folder, False)
+    run.submit(folder)
+    assert jobs.cancel(folder) == "77"
+    assert (tmp_path / "cancelled").read_text() == "77\n"
+    for follow in (False, True):
+        with open(str(tmp_path / "copy"), "wb") as stream:
+            jobs.show_log(folder, follow, stream)
+        assert (tmp_path / "copy").read_bytes() == b"one\ntwo\n"
+
+
+def test_what_a_job_left_is_gathered_and_broken_records_count_as_none(store):
+    folder = run.prepare(store, REQUEST)
+    os.makedirs(os.path.join(folder, "hosts"))
+    os.makedirs(os.path.join(folder, "ranks"))
+    for name, text in (
+        ("hosts/cn1.json", '{"schema":"deployer.host","format":1,"min_reader":1,"host":"cn1"}'),
+        ("hosts/cn2.json", '{"schema":"deployer.ho'),
+        ("ranks/probe-0.json", "\xff"),
+        ("ranks/probe-0.log", "a\nlast words\n"),
+        ("payload.json", '{"val_accuracy": 0.97}'),
+    ):
+        with open(os.path.join(folder, name), "w") as stream:
+            stream.write(text)
+    found = result.gather(folder)
+    assert [item.host for item in found.hosts] == ["cn1"]
+    assert (found.probes, found.logs) == ([], {0: "last words"})
+    assert (found.payload, found.payload_error) == ({"val_accuracy": 0.97}, None)
+    with open(os.path.join(folder, "payload.json"), "w") as stream:
+        stream.write("{")
+    assert result.gather(folder).payload_error is not None
+
+
+def test_the_runtime_always_has_a_user(monkeypatch):
+    monkeypatch.delenv("USER", raising=False)
+    assert container.user_environment()["USER"]

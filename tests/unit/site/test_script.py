@@ -1,0 +1,107 @@
+"""The batch script is compared whole with the golden ones. To renew them: DEPLOYER_GOLDEN=write, and read the diff."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deployer.contract import layout, plan
+from deployer.contract.evidence import Launch
+from deployer.contract.plan import Bind
+from deployer.site import script
+from deployer.site.runtimes import RUNTIMES
+from deployer.site.runtimes.interface import Container
+from tests import running as made
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden"
+FOLDER = "/home/alice/deployer/jobs/hello-1"
+
+
+def inputs(nodes=2, ranks=1, threads=2, shown=made.PLAN, **values):
+    laid_out = layout.lay_out(nodes, ranks, threads, shown.node, values.pop("memory_mb", None))
+    command = ["python3", "train.py", "--name", "a b"]
+    launch = Launch(
+        "hello-1",
+        "hello",
+        "1",
+        "sha256:0",
+        "lab",
+        "charliecloud-folder",
+        "first in the plan",
+        "charliecloud",
+        nodes,
+        ranks,
+        threads,
+        "00:30:00",
+        command,
+        shown.mpi,
+        "tcp",
+        0,
+    )
+    environment = layout.environment(laid_out, shown.mpi.family if shown.mpi else None)
+    environment.update(shown.environment)
+    environment["GREETING"] = "it's $5: cheap"
+    binds = [*shown.binds, Bind(FOLDER, plan.JOB, "the job's folder")]
+    rootfs = "/home/alice/deployer/images/aaaa/rootfs"
+    container = Container(rootfs, binds, environment, shown.pass_environment, "/work")
+    return script.Inputs(
+        launch,
+        laid_out,
+        shown,
+        shown.variants[0],
+        RUNTIMES["charliecloud"],
+        container,
+        FOLDER,
+        "/home/alice/deployer/deployer.pyz",
+        "/opt/python/3.6/bin/python3",
+        "/usr/bin/python3",
+    )._replace(**values)
+
+
+BARE = made.PLAN._replace(
+    mpi=None,
+    binds=[],
+    modules=[],
+    environment={},
+    partition="",
+    directives=["--account=a b"],
+    variants=[made.VARIANT._replace(join=True, pmi="pmix")],
+)
+CASES = {
+    "host-mpi": inputs(),
+    "joined": inputs(nodes=1, ranks=4, threads=1, shown=BARE, memory_mb=1000),
+    "no-python": inputs(nodes=1, image_python=None),
+}
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_the_script_is_the_golden_one(name, monkeypatch):
+    monkeypatch.setattr(script, "__version__", "VERSION")
+    text = script.render(CASES[name])
+    path = GOLDEN / ("job-%s.sh" % name)
+    if os.environ.get("DEPLOYER_GOLDEN") == "write":
+        path.write_text(text)
+    assert path.exists(), "no golden script: run with DEPLOYER_GOLDEN=write and read it"
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_bash_can_read_the_script(name):
+    text = script.render(CASES[name]).encode()
+    done = subprocess.run(["bash", "-n"], input=text, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_every_word_reaches_the_container_as_it_was_given(tmp_path):
+    """The array of the script, as bash reads it, is the argv that exec would use."""
+    case = CASES["host-mpi"]
+    array = script._container(case)
+    shown = subprocess.check_output(["bash", "-c", array + '\nprintf "%s\\0" "${container[@]}" "$image"'])
+    words = shown.decode().split("\0")[:-1]
+    assert [*words, "--", "true"] == case.runtime.argv(case.container, ["true"])
+
+
+def test_a_percent_sign_in_the_folder_is_not_slurm_s():
+    text = script.render(CASES["host-mpi"]._replace(folder="/scratch/50%j/hello"))
+    assert "#SBATCH --output=/scratch/50%%j/hello/output.log\n" in text

@@ -1,0 +1,127 @@
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from deployer.contract.errors import JobFailed, MissingTool
+from deployer.system import process
+
+
+def python(code, **options):
+    return process.run([sys.executable, "-c", code], timeout=30, **options)
+
+
+def test_output_status_and_input():
+    done = python("import sys; print(sys.stdin.read()); print('e', file=sys.stderr)", stdin="fed")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "fed\n", "e\n")
+
+
+def test_stdin_is_closed():
+    assert python("import sys; print(repr(sys.stdin.read()))").stdout == "''\n"
+
+
+def test_a_lot_on_stderr_does_not_block():
+    assert len(python("import sys; sys.stderr.write('x' * 1000000)").stderr) == 1000000
+
+
+def test_a_failure_shows_the_last_words():
+    with pytest.raises(JobFailed, match=r"exit 3.*the reason") as caught:
+        python("import sys; print('the reason', file=sys.stderr); sys.exit(3)", hint="do this")
+    assert caught.value.hint == "do this"
+    assert python("import sys; sys.exit(3)", check=False).returncode == 3
+
+
+def test_the_time_limit_kills_the_child():
+    started = time.time()
+    with pytest.raises(JobFailed, match="within 1 s"):
+        process.run([sys.executable, "-c", "import time; time.sleep(60)"], timeout=1)
+    assert time.time() - started < 20
+
+
+def test_a_missing_program():
+    with pytest.raises(MissingTool, match="no-such-program"):
+        process.run(["no-such-program"], timeout=1)
+
+
+def test_the_environment_is_what_is_listed(monkeypatch):
+    monkeypatch.setenv("DEPLOYER_TEST_SECRET", "1")
+    assert "DEPLOYER_TEST_SECRET" not in python("import os; print(list(os.environ))").stdout
+    assert process.base_environment("DEPLOYER_TEST_SECRET")["DEPLOYER_TEST_SECRET"] == "1"
+
+
+def test_background_is_stopped(tmp_path):
+    log = str(tmp_path / "log")
+    code = "import time; print('up', flush=True); time.sleep(60)"
+    child = process.Background([sys.executable, "-c", code], os.environ, log)
+    while "up" not in child.output():
+        assert child.poll() is None
+        time.sleep(0.01)
+    child.stop()
+    assert child.poll() is not None
+
+
+def test_attach_gives_the_shells_status():
+    assert process.attach([sys.executable, "-c", "import sys; sys.exit(7)"]) == 7
+    assert process.attach([sys.executable, "-c", "import os; os.kill(os.getpid(), 15)"]) == 143
+
+
+def test_replace_keeps_pid():
+    code = (
+        "import os; from deployer.system import process; print(os.getpid(), flush=True); "
+        "process.replace(['/bin/sh', '-c', 'echo $$'], {})"
+    )
+    out = subprocess.check_output([sys.executable, "-c", code], env=dict(os.environ, PYTHONPATH=os.getcwd()))
+    first, second = out.split()
+    assert first == second
+
+
+def test_quoted_can_be_pasted():
+    assert process.quoted(["a", "b c", "$d"]) == "a 'b c' '$d'"
+
+
+def test_feed_gives_the_pieces_and_returns_what_it_said():
+    code = "import sys; data = sys.stdin.buffer.read(); print(len(data)); sys.stderr.write('x' * 300000)"
+    done = process.feed([sys.executable, "-c", code], (b"x" * 100000 for _ in range(20)), 30)
+    assert (done.returncode, done.stdout, len(done.stderr)) == (0, "2000000\n", 300000)
+
+
+def test_feed_of_a_program_that_ends_early():
+    code = "import sys; sys.exit('no more')"
+    done = process.feed([sys.executable, "-c", code], (b"x" * 100000 for _ in range(100)), 30)
+    assert (done.returncode, done.stderr) == (1, "no more\n")
+
+
+def test_feed_kills_when_the_pieces_fail_or_the_time_is_up():
+    def pieces():
+        yield b"x"
+        raise KeyError("broken")
+
+    with pytest.raises(KeyError):
+        process.feed(["sleep", "60"], pieces(), 30)
+    with pytest.raises(JobFailed, match="did not end within"):
+        process.feed(["sleep", "60"], [], 0.2)
+    with pytest.raises(MissingTool):
+        process.feed(["/nowhere/program"], [], 1)
+
+
+def test_a_background_process_ends_with_its_starter(tmp_path):
+    code = "import os, sys, time; from deployer.system.process import Background\n"
+    code += "child = Background(['sh', '-c', 'echo $$; exec sleep 60'], os.environ, sys.argv[1])\n"
+    code += "while not child.output(): time.sleep(0.01)\n"
+    code += "os.kill(os.getpid(), 9)"
+    assert subprocess.call([sys.executable, "-c", code, str(tmp_path / "log")]) == -9
+    command = "/proc/%s/cmdline" % (tmp_path / "log").read_text().strip()
+    deadline = time.time() + 20
+    while is_running(command) and time.time() < deadline:
+        time.sleep(0.05)
+    assert not is_running(command)
+
+
+def is_running(command):
+    try:
+        with open(command, "rb") as stream:
+            return stream.read() != b""  # a zombie's is empty
+    except (FileNotFoundError, ProcessLookupError):
+        return False

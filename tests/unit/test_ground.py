@@ -1,0 +1,96 @@
+"""The files that the tools read agree with each other and hold nothing of the machine that made them."""
+
+import re
+import subprocess
+import sys
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # with import-linter and mypy, which need it too
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+PINNED = sorted((ROOT / "requirements").glob("*.txt"))
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def entries(file: Path) -> dict[str, str]:
+    """Return the text of each entry of a requirements file by the package's name, continuation lines and all."""
+    found: dict[str, str] = {}
+    text = re.sub(r"^ *#.*\n?", "", file.read_text(), flags=re.MULTILINE)
+    for entry in text.replace("\\\n", " ").splitlines():
+        if entry.strip() and not entry.startswith("-"):
+            name = re.match(r"[\w.-]+", entry)
+            assert name, f"{file.name}: {entry}"
+            found[name[0].lower()] = found.get(name[0].lower(), "") + entry
+    return found
+
+
+@pytest.mark.parametrize("file", PINNED, ids=lambda file: file.name)
+def test_every_requirement_is_pinned_and_hashed(file: Path) -> None:
+    found = entries(file)
+    assert found
+    for name, entry in found.items():
+        assert "==" in entry, name
+        assert "--hash=sha256:" in entry, name
+
+
+@pytest.mark.parametrize("file", PINNED, ids=lambda file: file.name)
+def test_requirements_name_no_index_and_no_path(file: Path) -> None:
+    assert not re.findall(r"://|--(?:extra-)?index-url|--find-links|(?<![\w.])/\w+", file.read_text())
+
+
+def test_the_tests_environment_holds_the_connected_side_at_the_same_pins() -> None:
+    connected, dev = entries(ROOT / "requirements/connected.txt"), entries(ROOT / "requirements/dev.txt")
+    assert connected.items() <= dev.items()
+
+
+def test_dependencies_are_in_step_with_their_requirements() -> None:
+    declared = {re.split(r"[ <>=]", dependency)[0] for dependency in PYPROJECT["project"]["dependencies"]}
+    assert declared | {"flit-core"} == set(entries(ROOT / "requirements/connected.in"))
+
+
+def test_pytest_on_36_is_configured_as_the_newest_is() -> None:
+    old = ConfigParser()
+    old.read(ROOT / "tests/site36.ini")
+    new = PYPROJECT["tool"]["pytest"]["ini_options"]
+    assert old["pytest"]["markers"].strip().splitlines() == new["markers"]
+    assert old["pytest"]["filterwarnings"] == "\n".join(new["filterwarnings"])
+    assert int(old["pytest"]["timeout"]) == new["timeout"]
+
+
+def test_every_debian_package_says_why() -> None:
+    for line in (ROOT / "scripts/debian-packages.txt").read_text().splitlines():
+        assert not line or re.fullmatch(r"(?:[a-z0-9][a-z0-9+.-]+ +)?# .+", line), line
+
+
+@pytest.mark.parametrize(
+    ("option", "outcome"), [((), "1 passed, 2 skipped"), (("--require-engines",), "1 passed, 2 error")]
+)
+def test_a_missing_engine_skips_with_its_remedy_or_fails_where_engines_are_required(
+    tmp_path: Path, option: tuple[str, ...], outcome: str
+) -> None:
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    (tests / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
+    (tests / "test_it.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.needs('python3.6')\n"
+        "def test_marked(): raise AssertionError\n"
+        "@pytest.mark.needs('python3.6')\n"
+        "def test_marked_too(): raise AssertionError\n"
+        "def test_unmarked(): pass\n"
+    )
+    argv = [sys.executable, "-m", "pytest", "-c", str(ROOT / "tests/site36.ini"), "--rootdir", str(tmp_path), "-o",
+            f"cache_dir={tmp_path}/cache", *option, str(tests)]  # fmt: skip
+    ran = subprocess.run(
+        argv, cwd=tmp_path, capture_output=True, text=True, timeout=50, env={"PATH": "/usr/bin:/bin"}, check=False
+    )
+    assert outcome in ran.stdout
+    assert "pyenv install 3.6" in ran.stdout
+    assert re.search(r"engines: 2 tests (skipped|failed) without python3.6", ran.stdout)
+    assert (ran.returncode == 0) is (not option)
