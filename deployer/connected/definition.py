@@ -32,6 +32,34 @@ class Base(Model):
     include: list[Package] = Field(default=[], description="Debian packages to add")
 
 
+class Python(Model):
+    """The wheelhouse: Python packages beside the image, so that changing one ships only its wheel."""
+
+    requirements: str = Field(
+        description="a pip requirements file, relative to this one, with what is asked for by name"
+    )
+
+
+class Horovod(Model):
+    """Horovod, compiled for each family of ``mpi`` against the framework in a stage of the Dockerfile."""
+
+    version: Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)+$")]
+    stage: str = Field(description="the stage of the Dockerfile that has the framework, whole")
+
+
+class Data(Model):
+    """Files that jobs read at ``/deployer/data/NAME``: a folder of this bundle, or another bundle with such a one."""
+
+    folder: str | None = Field(default=None, description="relative to this file")
+    bundle: Name | None = Field(default=None, description="the name of a bundle that carries it, installed beside")
+
+    @model_validator(mode="after")
+    def _one(self) -> "Data":
+        if (self.folder is None) == (self.bundle is None):
+            raise ValueError("data is either a folder or a bundle")
+        return self
+
+
 class Job(Model):
     """One way to run the bundle; the numbers hold unless the user of ``run`` gives others."""
 
@@ -51,7 +79,13 @@ class Definition(Model):
     base: Base
     dockerfile: str = Field(default="Dockerfile", description="relative to this file")
     app: str | None = Field(default=None, description="folder of the training code; default: app, where it exists")
-    mpi: list[Literal["mpich-abi"]] = Field(default=["mpich-abi"], min_length=1, description="MPI families to run on")
+    python: Python | None = None
+    framework: Literal["tensorflow", "pytorch"] | None = None
+    horovod: Horovod | None = None
+    mpi: list[Literal["mpich-abi", "openmpi"]] = Field(
+        default=["mpich-abi"], min_length=1, description="MPI families to run on; the image's own is of the first"
+    )
+    data: dict[Name, Data] = {}
     jobs: dict[Name, Job] = Field(min_length=1, description="the first is the default")
 
     _folder: Path = PrivateAttr(default=Path())

@@ -14,12 +14,14 @@ SCHEMA = "plan"
 #: Where the container sees what the bundle carries beside the image.
 APP = "/deployer/app"
 WHEELS = "/deployer/wheels"
+VARIANT = "/deployer/variant"
+DATA = "/deployer/data"
 TOOL = "/deployer/deployer.pyz"
 JOB = "/deployer/job"
 
 #: Mount points that every image gets when it is flattened; files and folders apart, since a bind needs its like.
 #: /data and /scratch are for ``--bind`` by users: the image is read-only, so a bind's target must exist in it.
-MOUNT_FOLDERS = (APP, WHEELS, JOB, "/data", "/scratch", "/mnt")
+MOUNT_FOLDERS = (APP, WHEELS, VARIANT, DATA, JOB, "/data", "/scratch", "/mnt")
 MOUNT_FILES = (TOOL,)
 
 
@@ -48,6 +50,12 @@ class NodeShape(NamedTuple):
         return NodeShape(*(fields.number(name) for name in NodeShape._fields))
 
 
+#: MPI families by what a program is linked to: libmpi.so.12 (MPICH, Intel MPI, Cray MPICH, MVAPICH), libmpi.so.40.
+MPICH_ABI = "mpich-abi"
+OPENMPI = "openmpi"
+ABIS = {"intel": MPICH_ABI, "mpich": MPICH_ABI, "openmpi": OPENMPI}
+
+
 class HostMpi(NamedTuple):
     """The site's MPI that takes the place of the image's.
 
@@ -60,6 +68,11 @@ class HostMpi(NamedTuple):
     prefix: str
     library: str
     says: str
+
+    @property
+    def abi(self) -> str:
+        """Return which ABI the programs that it can run are compiled for."""
+        return ABIS.get(self.family, self.family)
 
     @staticmethod
     def read(fields: Fields) -> "HostMpi":
