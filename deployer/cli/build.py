@@ -16,7 +16,7 @@ from deployer.contract.errors import UsageError
 _logger = logging.getLogger("deployer.build")
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parsers(subparsers: Any) -> None:
     """Register ``build``."""
     text = "build a definition's image in the Docker engine"
     command = subparsers.add_parser("build", help=text, description=text)

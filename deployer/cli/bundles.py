@@ -1,4 +1,4 @@
-"""Commands that make, send and show bundles: pack, plan, push, diff, inspect, profile, pyz."""
+"""Commands that sign, send and show bundles, and on profiles: plan, sign, push, diff, inspect, pyz, profile."""
 
 import argparse
 import hashlib
@@ -7,19 +7,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from deployer.cli import common
 from deployer.connected import diff as diffing
-from deployer.connected import framecache, sources
-from deployer.connected import pack as packing
 from deployer.connected import profile as profiles
 from deployer.connected import push as pushing
-from deployer.connected.definition import load
 from deployer.connected.listing import files_of
 from deployer.connected.plan import make_plan
 from deployer.connected.pyz import make_pyz
 from deployer.connected.sign import sign
 from deployer.contract import records
 from deployer.contract.errors import UsageError
-from deployer.contract.manifest import FRAME, Manifest
+from deployer.contract.manifest import Manifest
 from deployer.contract.sealed import read_manifest
 from deployer.site.space import human
 from deployer.system import files
@@ -29,31 +27,17 @@ from deployer.system.verify import begin, opened, read_manifest_block, read_seal
 
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
-    command = _add(subparsers, "pack", _pack, "flatten an image and pack it into one bundle")
-    command.add_argument("definition", metavar="DEF", nargs="?", help="a definition: a folder with a bundle.yaml")
-    command.add_argument("--image", metavar="REF", help="pack this image of the engine, without a definition")
-    archive = "pack a docker save or OCI archive, an OCI layout's folder, or a flat tar; plain, gzip or zstd"
-    command.add_argument("--archive", metavar="FILE", type=Path, help=archive)
-    command.add_argument("--rootfs", metavar="DIR", type=Path, help="pack this folder, a root filesystem")
-    command.add_argument("--name", help="the bundle's name, where there is no definition")
-    command.add_argument("--version", help="the bundle's version, where there is no definition")
-    command.add_argument("--site", action="append", default=[], help="add the plan for this site; may be given again")
-    command.add_argument("--codec", choices=("zstd", "gzip"), default="zstd", help="gzip: for sites without libzstd")
-    command.add_argument("--changes", metavar="FILE", type=Path, help="list each path that flatten changed, and how")
-    command.add_argument("--no-cache", action="store_true", help="neither use nor keep compressed frames")
-    command.add_argument("-o", "--output", metavar="B.tar", required=True)
-
-    command = _add(subparsers, "plan", _plan, "make the plan for a site apart from any bundle")
+    command = common.add_command(subparsers, "plan", _plan, "make the plan for a site apart from any bundle")
     command.add_argument("bundle", metavar="B.tar")
     command.add_argument("--site", required=True)
     command.add_argument("--partition", help="a partition of the profile (default: its first)")
     command.add_argument("-o", "--output", metavar="FILE", required=True)
 
-    command = _add(subparsers, "sign", _sign, "sign a bundle with an OpenSSH key; only its last 10 kB change")
+    command = common.add_command(subparsers, "sign", _sign, "sign a bundle with an OpenSSH key")
     command.add_argument("bundle", metavar="B.tar")
     command.add_argument("--key", metavar="KEY", type=Path, required=True, help="a private key, or an agent's .pub")
 
-    command = _add(subparsers, "push", _push, "send a bundle to a site, verify and install it there")
+    command = common.add_command(subparsers, "push", _push, "send a bundle to a site, verify and install it there")
     command.add_argument("bundle", metavar="B.tar")
     command.add_argument("site", metavar="SITE", nargs="?", help="a curated profile's name, or a profile's path")
     command.add_argument("--ssh-config", metavar="F", type=Path, help="an ssh configuration in place of ~/.ssh/config")
@@ -65,72 +49,28 @@ def add_parsers(subparsers: Any) -> None:
     text = "with --to: what the site has, as its receipt command wrote it"
     command.add_argument("--have", metavar="RECEIPT", type=Path, help=text)
 
-    command = _add(subparsers, "diff", _diff, "show what changed between two bundles, and what that costs to send")
+    command = common.add_command(subparsers, "diff", _diff, "show what changed between two bundles")
     command.add_argument("old", metavar="A.tar")
     command.add_argument("new", metavar="B.tar")
     command.add_argument("--files", action="store_true", help="name every file, not only the packages")
 
-    command = _add(subparsers, "inspect", _inspect, "show what a bundle holds; without --files it is not verified")
+    command = common.add_command(subparsers, "inspect", _inspect, "show what a bundle holds")
     command.add_argument("bundle", metavar="B.tar")
     text = "verify it and list each file of its root filesystem: mode, size, sha256, path"
     command.add_argument("--files", action="store_true", help=text)
 
-    command = _add(subparsers, "pyz", _pyz, "write the site half alone")
+    command = common.add_command(subparsers, "pyz", _pyz, "write the site half alone")
     command.add_argument("-o", "--output", metavar="deployer.pyz", required=True)
 
     command = subparsers.add_parser("profile", help="site profiles: list, show, validate, schema")
     verbs = command.add_subparsers(dest="verb", metavar="VERB", required=True)
-    _add(verbs, "list", _profile_list, "name the curated profiles")
+    common.add_command(verbs, "list", _profile_list, "name the curated profiles")
     for verb, function, text in (
         ("show", _profile_show, "show a profile as it was understood"),
         ("validate", _profile_validate, "check a profile; all errors at once"),
     ):
-        _add(verbs, verb, function, text).add_argument("site", metavar="SITE")
-    _add(verbs, "schema", _profile_schema, "print the JSON schema of profiles, for editors")
-
-
-def _add(subparsers: Any, name: str, function: Any, text: str) -> argparse.ArgumentParser:
-    command: argparse.ArgumentParser = subparsers.add_parser(name, help=text, description=text)
-    command.add_argument("--json", action="store_true", help="print a record for programs")
-    command.set_defaults(run=function)
-    return command
-
-
-def _pack(args: argparse.Namespace) -> int:
-    sites = [profiles.load(site) for site in args.site]
-    cache = None if args.no_cache else framecache.default_folder()
-    packed = packing.pack(_contents(args), sites, Path(args.output), args.codec, cache, args.changes)
-    if args.json:
-        print(json.dumps(packed.record()))
-        return 0
-    image = packed.manifest.image
-    frames = sum(segment.kind == FRAME for segment in packed.manifest.segments)
-    print(
-        f"packed {packed.manifest.name}:{packed.manifest.version}: {human(packed.size)} "
-        f"({image.entries} entries, {human(image.raw_size)} unpacked; "
-        f"{packed.reused} of {frames} frames from the cache): {packed.path}"
-    )
-    print(f"digest {packed.digest}")
-    print("normal form: " + ", ".join(f"{count} {name}" for name, count in packed.manifest.changes.items()))
-    return 0
-
-
-def _contents(args: argparse.Namespace) -> packing.Contents:
-    """Return what is to be packed: exactly one source is given."""
-    given = [args.definition, args.image, args.archive, args.rootfs]
-    if sum(source is not None for source in given) != 1:
-        raise UsageError("pack takes one of DEF, --image, --archive, --rootfs", "see: deployer pack --help")
-    if args.definition:
-        if args.name or args.version:
-            raise UsageError("a definition has its own name and version", "leave out --name and --version")
-        return sources.from_definition(load(args.definition))
-    if not (args.name and args.version):
-        raise UsageError("--image, --archive and --rootfs need --name and --version")
-    if args.image:
-        return sources.from_image(args.image, args.name, args.version)
-    if args.archive:
-        return sources.from_archive(args.archive, args.name, args.version)
-    return sources.from_folder(args.rootfs, args.name, args.version)
+        common.add_command(verbs, verb, function, text).add_argument("site", metavar="SITE")
+    common.add_command(verbs, "schema", _profile_schema, "print the JSON schema of profiles, for editors")
 
 
 def _plan(args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 import traceback
-from typing import List, NoReturn, Optional
+from typing import Any, Callable, List, NoReturn, Optional
 
 from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, UsageError
 
@@ -18,6 +18,14 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, "see: %s --help" % self.prog)
+
+
+def add_command(subparsers: Any, name: str, function: Callable[[argparse.Namespace], int], text: str) -> Any:
+    """Register a command that also prints a record for programs, and return its parser."""
+    command = subparsers.add_parser(name, help=text, description=text)
+    command.add_argument("--json", action="store_true", help="print a record for programs")
+    command.set_defaults(run=function)
+    return command
 
 
 def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[str]) -> int:

@@ -6,6 +6,7 @@ import sys
 import time
 from typing import Any, Iterable, Optional
 
+from deployer.cli import common
 from deployer.contract.errors import UsageError
 from deployer.site import admit, space, store
 from deployer.site import gc as collecting
@@ -39,19 +40,15 @@ def add_parsers(subparsers: Any) -> None:
 def add_verify(subparsers: Any) -> None:
     """Register ``verify``, which both sides have."""
     text = "check every byte of a bundle, its signatures, and the policies of this site"
-    command = subparsers.add_parser("verify", help=text, description=text)
+    command = common.add_command(subparsers, "verify", _verify, text)
     command.add_argument("bundle", metavar="BUNDLE.tar")
     command.add_argument("--signers", metavar="FILE", help=_SIGNERS)
-    command.add_argument("--json", action="store_true", help="print a record for programs")
-    command.set_defaults(run=_verify)
 
 
 def add_command(subparsers: Any, name: str, function: Any, text: str) -> Any:
     """Register a command on the store under --root, and return its parser."""
-    command = subparsers.add_parser(name, help=text, description=text)
+    command = common.add_command(subparsers, name, function, text)
     command.add_argument("--root", help="the root folder (default: $DEPLOYER_ROOT, or where this .pyz stands)")
-    command.add_argument("--json", action="store_true", help="print a record for programs")
-    command.set_defaults(run=function)
     return command
 
 

@@ -1,12 +1,23 @@
 """``deployer``: the connected side's front end."""
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from deployer import __version__
-from deployer.cli import build, bundles, common, images, remote
+from deployer.cli import common
+
+#: The commands of each module of ``deployer.cli``. Only the one that is asked for is imported: some take a while.
+COMMANDS = {
+    "build": ("build",),
+    "pack": ("pack",),
+    "bundles": ("plan", "sign", "push", "diff", "inspect", "pyz", "profile"),
+    "images": ("verify",),
+    "remote": ("run", "status", "logs", "cancel", "list", "remove"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -16,11 +27,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = common.Parser(prog="deployer", description=text)
     parser.add_argument("--version", action="version", version=__version__)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=common.Parser)
-    build.add_parser(subparsers)
-    bundles.add_parsers(subparsers)
-    images.add_verify(subparsers)
-    remote.add_parsers(subparsers)
+    add_parsers(subparsers, words[0] if words else "")
     return common.run(parser, words, str(log_folder()))
+
+
+def add_parsers(subparsers: Any, wanted: str) -> None:
+    """Register the commands of the module that has ``wanted``; of all of them where none has, to list them."""
+    modules = [name for name, commands in COMMANDS.items() if wanted in commands] or list(COMMANDS)
+    for name in modules:
+        module = importlib.import_module(f"deployer.cli.{name}")
+        (module.add_verify if name == "images" else module.add_parsers)(subparsers)
 
 
 def log_folder() -> Path:

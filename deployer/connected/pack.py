@@ -1,8 +1,9 @@
 """pack: a built image becomes a bundle, one plain tar that carries all that a site needs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import zstandard
 
@@ -10,11 +11,9 @@ import deployer
 from deployer.connected import archive, codecs, progress
 from deployer.connected import layer as layers
 from deployer.connected.flatten import Tree
-from deployer.connected.framecache import FrameCache
+from deployer.connected.framecache import FrameCache, Kept
 from deployer.connected.members import shown
-from deployer.connected.plan import make_plan
 from deployer.connected.press import Press, Pressed
-from deployer.connected.profile import Profile
 from deployer.connected.pyz import make_pyz, vendored
 from deployer.connected.scratch import Scratch
 from deployer.connected.seal import BundleWriter
@@ -24,6 +23,9 @@ from deployer.contract.job import Job
 from deployer.contract.manifest import FRAME, Image, Manifest, check_label
 from deployer.contract.plan import Plan
 from deployer.system import files
+
+if TYPE_CHECKING:  # a pack without a site need not wait for the profile's model
+    from deployer.connected.profile import Profile
 
 #: What of an image's own configuration is kept.
 _KEPT = ("Env", "WorkingDir", "Entrypoint", "Cmd", "Labels")
@@ -72,7 +74,7 @@ class Packed(NamedTuple):
 
 def pack(
     contents: Contents,
-    profiles: Iterable[Profile],
+    profiles: "Iterable[Profile]",
     output: Path,
     codec: str = "zstd",
     cache: Path | None = None,
@@ -85,17 +87,31 @@ def pack(
     """
     check_label(contents.name, contents.version)
     compression = codecs.codec(codec)
-    press = Press(compression, FrameCache(cache, compression) if cache else None)
-    plans = [make_plan(profile, f"{contents.name}:{contents.version}") for profile in profiles]
-    with files.published(str(output)) as stream, Scratch(output.parent) as scratch:
-        with files.errors_named(f"write {output}"):
-            image = contents.read(scratch)
-            tree = Tree(image.root, [bind.target for plan in plans for bind in plan.binds])
-            digest, manifest = _write(BundleWriter(stream), contents, image, tree, plans, press, compression)
-            scratch.settle()
-        if changes:
-            files.write_text(str(changes), "".join(_change_lines(tree)))
+    plans = _plans(profiles, f"{contents.name}:{contents.version}")
+    with closing(FrameCache(cache, compression)) if cache else nullcontext() as frames:
+        press, keys = Press(compression, frames), list[str]()
+        with files.published(str(output)) as stream, Scratch(output.parent) as scratch:
+            with files.errors_named(f"write {output}"):
+                image = contents.read(scratch)
+                tree = Tree(image.root, [bind.target for plan in plans for bind in plan.binds])
+                digest, manifest = _write(BundleWriter(stream), contents, image, tree, plans, press, compression, keys)
+                scratch.settle()
+            if changes:
+                files.write_text(str(changes), "".join(_change_lines(tree)))
+        if frames:
+            made = (segment for segment in manifest.segments if segment.kind == FRAME)
+            kept = (Kept(key, s.offset, s.size, s.sha256) for key, s in zip(keys, made, strict=True))
+            frames.keep(output, digest.rpartition(":")[2], kept)
     return Packed(output, digest, output.stat().st_size, manifest, press.reused)
+
+
+def _plans(profiles: "Iterable[Profile]", bundle: str) -> list[Plan]:
+    chosen = list(profiles)
+    if not chosen:
+        return []
+    from deployer.connected.plan import make_plan
+
+    return [make_plan(profile, bundle) for profile in chosen]
 
 
 def _change_lines(tree: Tree) -> Iterator[str]:
@@ -112,11 +128,12 @@ def _write(
     plans: Sequence[Plan],
     press: Press,
     codec: codecs.Codec,
+    keys: list[str],
 ) -> tuple[str, Manifest]:
     writer.member("deployer.pyz", make_pyz(), 0o755)
     writer.member(oci.LAYOUT_FILE, oci.LAYOUT)
     with progress.bar("pack", tree.size) as advance:
-        layer = writer.layer(_counted(press.frames(layers.pieces(tree)), advance))
+        layer = writer.layer(_noted(press.frames(layers.pieces(tree)), keys, advance))
     architecture = image.architecture or tree.architecture()
     settings = {key: image.config[key] for key in _KEPT if image.config.get(key)}
     config = writer.blob(oci.config(architecture, settings, press.raw.digest))
@@ -170,7 +187,9 @@ def _app_files(folder: Path | None) -> list[Path]:
     return [path for path in found if path.is_file()]
 
 
-def _counted(frames: Iterable[Pressed], advance: Callable[[int], None]) -> Iterator[Pressed]:
+def _noted(frames: Iterable[Pressed], keys: list[str], advance: Callable[[int], None]) -> Iterator[Pressed]:
+    """Pass frames on, with their keys added to ``keys``."""
     for frame in frames:
         yield frame
+        keys.append(frame.key)
         advance(frame.raw)

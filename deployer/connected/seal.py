@@ -50,12 +50,13 @@ class BundleWriter:
         start = self._offset
         written = []
         with _Flusher(self._stream) as flusher:
-            for holds, raw, frame in frames:
-                digest.update(frame.data)
-                written.append(Segment(FRAME, self._offset, len(frame.data), frame.sha256, raw, holds))
-                self._stream.write(frame.data)
-                self._offset += len(frame.data)
-                flusher.wrote(len(frame.data))
+            for pressed in frames:
+                data, sha256 = pressed.frame
+                digest.update(data)
+                written.append(Segment(FRAME, self._offset, len(data), sha256, pressed.raw, pressed.holds))
+                self._stream.write(data)
+                self._offset += len(data)
+                flusher.wrote(len(data))
             flusher.settle()
         blob = oci.Blob("sha256:" + digest.hexdigest(), self._offset - start)
         member = Member(blob.member, blob.size, 0o644)

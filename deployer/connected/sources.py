@@ -6,14 +6,10 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import docker
+from typing import TYPE_CHECKING, Any
 
 from deployer.connected import archive, folder, progress, tarreader
 from deployer.connected.archive import Image
-from deployer.connected.builders import engine
-from deployer.connected.definition import Definition
 from deployer.connected.members import Members
 from deployer.connected.pack import Contents
 from deployer.connected.rootfs import Root
@@ -22,10 +18,15 @@ from deployer.connected.tarreader import Spooled
 from deployer.contract.errors import DeployerError, UsageError
 from deployer.contract.job import Job
 
+if TYPE_CHECKING:  # what the other sources need not wait for
+    import docker
+
+    from deployer.connected.definition import Definition
+
 _log = logging.getLogger("deployer.sources")
 
 
-def from_definition(definition: Definition) -> Contents:
+def from_definition(definition: "Definition") -> Contents:
     """Return what ``build`` made of a definition, with its jobs and app folder."""
     contents = from_image(definition.tag, definition.name, definition.version)
     jobs = [Job(name, **job.model_dump()) for name, job in definition.jobs.items()]
@@ -62,18 +63,22 @@ def from_folder(path: Path, name: str, version: str) -> Contents:
 
 
 def _read_image(reference: str, scratch: Scratch) -> Image:
+    from deployer.connected.builders import engine
+
     with contextlib.closing(engine.connect()) as client:
         config = engine.image_config(client, reference)
         root = _from_layer_folders(client, reference) or _from_export(client, reference, config, scratch)
     return Image(str(config["Architecture"]), config, root)
 
 
-def _from_layer_folders(client: docker.DockerClient, reference: str) -> Root | None:
+def _from_layer_folders(client: "docker.DockerClient", reference: str) -> Root | None:
     """Return the image's root from the folders in which an engine on this machine keeps its layers, else None.
 
     They never change, and reading them takes a tenth of an export's time. Only root may, and only where the engine
     uses overlay2; what is not as expected there is no error, since the export always works.
     """
+    from deployer.connected.builders import engine
+
     with engine.errors_named(client, f"inspect {reference}"):
         driver: dict[str, Any] = engine.inspect(client, reference).get("GraphDriver") or {}
     data = driver.get("Data") or {}
@@ -91,7 +96,9 @@ def _from_layer_folders(client: docker.DockerClient, reference: str) -> Root | N
     return root
 
 
-def _from_export(client: docker.DockerClient, reference: str, config: dict[str, Any], scratch: Scratch) -> Root:
+def _from_export(client: "docker.DockerClient", reference: str, config: dict[str, Any], scratch: Scratch) -> Root:
+    from deployer.connected.builders import engine
+
     root = Root()
     with progress.bar("export", int(config.get("Size") or 0) or None) as advance:
         root.apply(_members(engine.rootfs_chunks(client, reference), advance, scratch))

@@ -95,3 +95,10 @@ def test_logs_are_kept_and_capped(tmp_path: Path) -> None:
 
 def test_the_log_folder_follows_xdg(tmp_path: Path) -> None:
     assert log_folder() == tmp_path / "state" / "deployer" / "logs"
+
+
+def test_each_command_is_registered_by_the_module_that_is_said_to_have_it() -> None:
+    for module, commands in main.COMMANDS.items():
+        subparsers = common.Parser(prog="deployer").add_subparsers(dest="command", parser_class=common.Parser)
+        main.add_parsers(subparsers, commands[0])
+        assert tuple(subparsers.choices) == commands, module

@@ -35,7 +35,7 @@ def scratch(tmp_path: Path) -> Iterator[Scratch]:
 
 def raw(root: Root) -> bytes:
     """Return the uncompressed layer."""
-    return b"".join(piece.data for piece in pieces(Tree(root)))
+    return b"".join(piece.read() for piece in pieces(Tree(root)))
 
 
 EXPECTED = raw(tars.root_of(*LAYERS))

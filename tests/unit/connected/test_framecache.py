@@ -1,16 +1,18 @@
+import errno
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from deployer.connected import codecs
 from deployer.connected import pack as packing
-from deployer.connected.framecache import Frame, FrameCache
+from deployer.connected.framecache import Frame, FrameCache, Kept
 from deployer.connected.sources import from_folder
 from tests.tars import digest
 
@@ -21,71 +23,107 @@ def framed(raw: bytes) -> Frame:
 
 
 def cache_in(folder: Path, cap: int = 10**9) -> FrameCache:
-    return FrameCache(folder, codecs.codec("zstd"), cap)
+    return FrameCache(folder / "cache", codecs.codec("zstd"), cap)
+
+
+def kept(folder: Path, *contents: bytes, cap: int = 10**9, name: str = "b") -> Path:
+    """Write a bundle of frames, keep it, and return its path."""
+    path = folder / f"{name}.tar"
+    frames, offset = [], 7
+    with path.open("wb") as stream:
+        stream.write(b"header.")
+        for raw in contents:
+            frame = framed(raw)
+            stream.write(frame.data)
+            frames.append(Kept(FrameCache.key(raw), offset, len(frame.data), frame.sha256))
+            offset += len(frame.data)
+    cache_in(folder, cap).keep(path, name, frames)
+    return path
+
+
+def got(cache: FrameCache, raw: bytes) -> Frame | None:
+    with closing(cache):
+        return cache.get(cache.key(raw))
 
 
 def entries(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def test_what_was_put_is_got_and_nothing_else(tmp_path: Path) -> None:
-    cache = cache_in(tmp_path)
-    assert cache.get(b"a" * 1000) is None
-    cache.put(b"a" * 1000, framed(b"a" * 1000))
-    assert cache.get(b"a" * 1000) == framed(b"a" * 1000)
-    assert cache.get(b"b" * 1000) is None
-    other = FrameCache(tmp_path, codecs.codec("gzip"))
-    assert other.get(b"a" * 1000) is None
+def test_what_was_kept_is_got_and_nothing_else(tmp_path: Path) -> None:
+    assert got(cache_in(tmp_path), b"a" * 1000) is None
+    bundle = kept(tmp_path, b"a" * 1000, b"b" * 999)
+    for raw in (b"a" * 1000, b"b" * 999):
+        assert got(cache_in(tmp_path), raw) == framed(raw)
+    assert got(cache_in(tmp_path), b"a" * 999) is None
+    assert got(FrameCache(tmp_path / "cache", codecs.codec("gzip")), b"a" * 1000) is None
+    bundle.unlink()  # the user's name of it: the cache has its own
+    assert got(cache_in(tmp_path), b"a" * 1000) == framed(b"a" * 1000)
 
 
-def test_a_damaged_or_foreign_entry_is_as_good_as_none(tmp_path: Path) -> None:
+def test_a_damaged_bundle_is_as_good_as_none(tmp_path: Path) -> None:
     raw = random.Random(1).randbytes(3000)
-    cache = cache_in(tmp_path)
-    cache.put(raw, framed(raw))
-    (path,) = entries(tmp_path)
-    whole = path.read_bytes()
-    damaged = [whole[:n] for n in (0, 10, 32, 40, len(whole) - 1)]
-    damaged += [whole[:n] + bytes([whole[n] ^ 1]) + whole[n + 1 :] for n in range(0, len(whole), 97)]
-    other = framed(raw[::-1])
-    damaged.append(bytes.fromhex(other.sha256) + other.data)  # whole, but of another content
+    bundle = kept(tmp_path, raw)
+    whole = bundle.read_bytes()
+    damaged = [whole[:n] for n in (0, 7, 32, len(whole) - 1)]
+    damaged += [whole[:n] + bytes([whole[n] ^ 1]) + whole[n + 1 :] for n in range(7, len(whole), 97)]
     for data in damaged:
-        path.write_bytes(data)
-        assert cache.get(raw) is None
-    path.write_bytes(whole)
-    assert cache.get(raw) == framed(raw)
+        bundle.write_bytes(data)  # in place: the cache's name is of the same file
+        assert got(cache_in(tmp_path), raw) is None
+    bundle.write_bytes(whole)
+    assert got(cache_in(tmp_path), raw) == framed(raw)
+
+
+def test_a_damaged_index_is_as_good_as_none(tmp_path: Path) -> None:
+    kept(tmp_path, b"x" * 500)
+    (index,) = (tmp_path / "cache").rglob("*.json")
+    for text in ("", "[]", "{", '{"format": 2, "frames": []}', '{"format": 1, "frames": [[1]]}', "\0"):
+        index.write_text(text)
+        assert got(cache_in(tmp_path), b"x" * 500) is None
+
+
+def test_where_no_link_can_be_made_the_bundle_is_read_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_link(*_: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", no_link)
+    bundle = kept(tmp_path, b"a" * 1000)
+    assert [path.suffix for path in entries(tmp_path / "cache")] == [".json"]
+    assert got(cache_in(tmp_path), b"a" * 1000) == framed(b"a" * 1000)
+    bundle.rename(tmp_path / "moved.tar")
+    assert got(cache_in(tmp_path), b"a" * 1000) is None
+    cache_in(tmp_path).trim()
+    assert not entries(tmp_path / "cache")
 
 
 def test_the_oldest_go_first_when_it_is_full(tmp_path: Path) -> None:
     contents = [random.Random(n).randbytes(10_000) for n in range(8)]
-    cache = cache_in(tmp_path, cap=45_000)
     for number, raw in enumerate(contents):
-        cache.put(raw, framed(raw))
-        for path in entries(tmp_path):
+        kept(tmp_path, raw, cap=45_000, name=str(number))
+        for path in (tmp_path / "cache").rglob("*.json"):
             os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns - 10**9))
-        if number:
-            assert cache.get(contents[0]) is not None  # in use, so it stays
-    assert sum(path.stat().st_size for path in entries(tmp_path)) <= 45_000
-    assert [cache.get(raw) is not None for raw in contents] == [True] + [False] * 4 + [True] * 3
+        assert got(cache_in(tmp_path), contents[0])  # in use, so it stays
+    assert sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*.tar")) <= 45_000
+    assert [got(cache_in(tmp_path), raw) is not None for raw in contents] == [True] + [False] * 4 + [True] * 3
 
 
 def test_what_a_kill_left_is_removed_later(tmp_path: Path) -> None:
-    cache = cache_in(tmp_path)
-    cache.put(b"x", framed(b"x"))
-    folder = entries(tmp_path)[0].parent
-    old, new = folder / "old.part", folder / "new.part"
-    for path in (old, new):
+    kept(tmp_path, b"x")
+    folder = entries(tmp_path / "cache")[0].parent
+    old, new, lost = folder / "old.part", folder / "new.part", folder / "lost.tar"
+    for path in (old, new, lost):
         path.write_bytes(b"half")
     os.utime(old, (time.time() - 7200,) * 2)
-    cache.trim()
-    assert (old.exists(), new.exists()) == (False, True)
+    cache_in(tmp_path).trim()
+    assert (old.exists(), new.exists(), lost.exists()) == (False, True, False)
 
 
 def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    cache = cache_in(tmp_path / "file" / "cache")
-    cache.put(b"x", framed(b"x"))
-    assert cache.get(b"x") is None
-    cache.trim()
+    (tmp_path / "cache").write_bytes(b"")
+    kept(tmp_path, b"x")
+    assert got(cache_in(tmp_path), b"x") is None
 
 
 @pytest.fixture
@@ -113,20 +151,21 @@ def test_a_second_pack_takes_all_frames_from_the_cache_and_gives_the_same_bytes(
 
 @pytest.mark.thorough
 def test_killed_at_any_time_the_next_pack_is_right(tmp_path: Path, rootfs: Path) -> None:
-    expected = packing.pack(from_folder(rootfs, "x", "1"), [], tmp_path / "plain.tar").digest
     program = Path(sys.executable).parent / "deployer"
-    argv = [program, "pack", "--rootfs", rootfs, "--name", "x", "--version", "1", "-o", tmp_path / "out" / "b.tar"]
+    output = tmp_path / "out" / "b.tar"
+    argv = [program, "pack", "--rootfs", rootfs, "--name", "x", "--version", "1", "-o", output]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "XDG_STATE_HOME": str(tmp_path / "state")}
-    chance = random.Random(3)
     frames = tmp_path / "cache" / "deployer" / "frames"
-    for _ in range(4):
-        kill_at = len(entries(frames)) + chance.randrange(1, 6)
+    began = time.monotonic()
+    subprocess.run(argv, env=environment, stdout=subprocess.DEVNULL, check=True)
+    seconds = time.monotonic() - began
+    for number in range(6):  # from the start of the work to just after its end, when the cache is written
+        (rootfs / "usr" / "f30").write_bytes(b"%d" % number)
         process = subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL)
-        while process.poll() is None and len(entries(frames)) < kill_at:
-            time.sleep(0.002)
+        time.sleep(seconds * (0.4 + number * 0.12))
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert entries(frames)
-    packed = packing.pack(from_folder(rootfs, "x", "1"), [], tmp_path / "b.tar", "zstd", frames)
-    assert packed.digest == expected
-    assert packed.reused > 0
+        expected = packing.pack(from_folder(rootfs, "x", "1"), [], tmp_path / "plain.tar").digest
+        packed = packing.pack(from_folder(rootfs, "x", "1"), [], tmp_path / "b.tar", "zstd", frames)
+        assert packed.digest == expected
+        assert packed.reused > 0

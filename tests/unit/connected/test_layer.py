@@ -36,13 +36,13 @@ MIXED = {f"bin/f{i:04}": (i * 7919) % 90_000 for i in range(300)} | {
 def test_pieces_are_one_tar_and_unpack_to_the_same_files(tmp_path: Path) -> None:
     source = tree(MIXED)
     pieces = list(layer.pieces(source))
-    assert max(len(piece.data) for piece in pieces) <= layer.LARGE + 1024
-    names = {
-        m.name: m.size for m in tarfile.open(fileobj=io.BytesIO(b"".join(piece.data for piece in pieces))) if m.isreg()
-    }
+    contents = [piece.read() for piece in pieces]
+    assert max(map(len, contents)) <= layer.LARGE + 1024
+    assert all(abs(piece.weight - len(content)) <= 1024 for piece, content in zip(pieces, contents, strict=True))
+    names = {m.name: m.size for m in tarfile.open(fileobj=io.BytesIO(b"".join(contents))) if m.isreg()}
     assert {name: size for name, size in names.items() if name.startswith("bin/")} == MIXED
-    frames = [Frame(piece.holds, len(piece.data)) for piece in pieces]
-    unpack(frames, lambda number: pieces[number].data, str(tmp_path), jobs=2)
+    frames = [Frame(piece.holds, len(content)) for piece, content in zip(pieces, contents, strict=True)]
+    unpack(frames, lambda number: contents[number], str(tmp_path), jobs=2)
     for entry in source.entries():
         if entry.path.startswith(b"bin/"):
             written = (tmp_path / os.fsdecode(entry.path)).read_bytes()
@@ -50,9 +50,9 @@ def test_pieces_are_one_tar_and_unpack_to_the_same_files(tmp_path: Path) -> None
 
 
 def test_a_changed_file_changes_few_pieces() -> None:
-    before = set(layer.pieces(tree(MIXED)))
+    before = {piece.read() for piece in layer.pieces(tree(MIXED))}
     changed = MIXED | {"bin/f0150": 12_345, "bin/new": 500}
-    after = set(layer.pieces(tree(changed)))
+    after = {piece.read() for piece in layer.pieces(tree(changed))}
     assert len(before) > 20
     assert len(after - before) <= 4
 

@@ -1,0 +1,81 @@
+"""deployer pack: an image becomes a bundle."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deployer.cli import common
+from deployer.connected import framecache, sources
+from deployer.connected import pack as packing
+from deployer.contract.errors import UsageError
+from deployer.contract.manifest import FRAME
+from deployer.site.space import human
+
+if TYPE_CHECKING:
+    from deployer.connected.profile import Profile
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Register the command."""
+    command = common.add_command(subparsers, "pack", run, "flatten an image and pack it into one bundle")
+    command.add_argument("definition", metavar="DEF", nargs="?", help="a definition: a folder with a bundle.yaml")
+    command.add_argument("--image", metavar="REF", help="pack this image of the engine, without a definition")
+    archive = "pack a docker save or OCI archive, an OCI layout's folder, or a flat tar; plain, gzip or zstd"
+    command.add_argument("--archive", metavar="FILE", type=Path, help=archive)
+    command.add_argument("--rootfs", metavar="DIR", type=Path, help="pack this folder, a root filesystem")
+    command.add_argument("--name", help="the bundle's name, where there is no definition")
+    command.add_argument("--version", help="the bundle's version, where there is no definition")
+    command.add_argument("--site", action="append", default=[], help="add the plan for this site; may be given again")
+    command.add_argument("--codec", choices=("zstd", "gzip"), default="zstd", help="gzip: for sites without libzstd")
+    command.add_argument("--changes", metavar="FILE", type=Path, help="list each path that flatten changed, and how")
+    command.add_argument("--no-cache", action="store_true", help="neither use nor keep compressed frames")
+    command.add_argument("-o", "--output", metavar="B.tar", required=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Pack, and say what was made."""
+    sites = _profiles(args.site)
+    cache = None if args.no_cache else framecache.default_folder()
+    packed = packing.pack(_contents(args), sites, Path(args.output), args.codec, cache, args.changes)
+    if args.json:
+        print(json.dumps(packed.record()))
+        return 0
+    image = packed.manifest.image
+    frames = sum(segment.kind == FRAME for segment in packed.manifest.segments)
+    print(
+        f"packed {packed.manifest.name}:{packed.manifest.version}: {human(packed.size)} "
+        f"({image.entries} entries, {human(image.raw_size)} unpacked; "
+        f"{packed.reused} of {frames} frames from the cache): {packed.path}"
+    )
+    print(f"digest {packed.digest}")
+    print("normal form: " + ", ".join(f"{count} {name}" for name, count in packed.manifest.changes.items()))
+    return 0
+
+
+def _contents(args: argparse.Namespace) -> packing.Contents:
+    """Return what is to be packed: exactly one source is given."""
+    given = [args.definition, args.image, args.archive, args.rootfs]
+    if sum(source is not None for source in given) != 1:
+        raise UsageError("pack takes one of DEF, --image, --archive, --rootfs", "see: deployer pack --help")
+    if args.definition:
+        if args.name or args.version:
+            raise UsageError("a definition has its own name and version", "leave out --name and --version")
+        from deployer.connected.definition import load
+
+        return sources.from_definition(load(args.definition))
+    if not (args.name and args.version):
+        raise UsageError("--image, --archive and --rootfs need --name and --version")
+    if args.image:
+        return sources.from_image(args.image, args.name, args.version)
+    if args.archive:
+        return sources.from_archive(args.archive, args.name, args.version)
+    return sources.from_folder(args.rootfs, args.name, args.version)
+
+
+def _profiles(names: list[str]) -> "list[Profile]":
+    if not names:
+        return []
+    from deployer.connected import profile
+
+    return [profile.load(name) for name in names]
