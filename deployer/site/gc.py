@@ -4,7 +4,7 @@ import os
 from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 
 from deployer.contract.errors import DeployerError, Refused, Unknown
-from deployer.site import temporary
+from deployer.site import incoming, temporary
 from deployer.site.remove import check_unused
 from deployer.site.store import Installed, Store
 from deployer.system import files, verify
@@ -19,13 +19,14 @@ class Garbage(NamedTuple):
 
 
 def find(store: Store, keep: int) -> List[Garbage]:
-    """Return what may go: the rests of dead installs, bundles but the last of each name, and images but the newest
-    ``keep`` of each name. An image that a job uses is listed as spared."""
+    """Return what may go: the rests of dead installs and pushes, bundles but the last of each name, and images but the
+    newest ``keep`` of each name. An image that a job uses is listed as spared."""
     found = [
         Garbage(path, "left by an install or removal that was killed")
         for folder in (store.root, store.images)
         for path in temporary.stale(folder)
     ]
+    found += [Garbage(path, "left by a push that was not taken up again") for path in incoming.stale(store)]
     found += [Garbage(path, "not the last bundle of its name") for path in _old_bundles(store)]
     kept: Dict[str, int] = {}
     for image in store.installed():  # the newest first

@@ -198,17 +198,25 @@ def discard(store: Store, digest: str) -> None:
     files.remove_tree(folder_of(store, digest))
 
 
-def _remove_stale(store: Store) -> None:
-    """Remove pushes that nobody took up again, and what a killed ``take`` or ``receive`` was writing."""
-    for name in os.listdir(store.incoming) if os.path.isdir(store.incoming) else []:
+def stale(store: Store) -> Iterator[str]:
+    """Yield pushes that nobody took up again, and what a killed ``take`` or ``receive`` was writing."""
+    for name in sorted(os.listdir(store.incoming)) if os.path.isdir(store.incoming) else []:
         folder = os.path.join(store.incoming, name)
         if _age(folder) > _STALE:
-            shutil.rmtree(folder, ignore_errors=True)
+            yield folder
             continue
-        for below in os.listdir(folder) if os.path.isdir(folder) else []:
+        for below in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
             path = os.path.join(folder, below)
             if below != BUNDLE and not delta.read_name(below) and _age(path) > _STALE_TEMPORARY:
-                os.unlink(path)
+                yield path
+
+
+def _remove_stale(store: Store) -> None:
+    for path in list(stale(store)):
+        if os.path.isdir(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.unlink(path)
 
 
 def _age(path: str) -> float:

@@ -8,7 +8,7 @@ import hashlib
 import os
 from typing import IO, NamedTuple, Optional
 
-from deployer.contract.errors import IntegrityError, UsageError
+from deployer.contract.errors import DeployerError, IntegrityError, TransferError, UsageError
 from deployer.contract.manifest import Segment
 from deployer.site import incoming
 from deployer.site.incoming import Parcel, Source
@@ -32,6 +32,21 @@ def receive(folder: str, store: Store, progress: Optional[Progress] = None) -> R
     The parts are removed when they gathered under ROOT/incoming, and left alone elsewhere (media). Raises UsageError
     where parts are missing, IntegrityError where one is damaged, SpaceError; nothing is left under a final name then.
     """
+    try:
+        return _receive(folder, store, progress)
+    except (DeployerError, FileNotFoundError) as error:
+        # Two at once of one bundle: the first to end takes parts and folder away from the other, and is as good.
+        image = store.at(os.path.join(store.images, os.path.basename(os.path.abspath(folder))))
+        if image and os.path.dirname(os.path.abspath(folder)) == os.path.abspath(store.incoming):
+            return Received(Outcome(image, True), image.receipt.digest, None)
+        gone = error.__cause__ if isinstance(error, DeployerError) else error
+        if not isinstance(gone, FileNotFoundError):
+            raise
+        hint = "another receive of this bundle may be at work: wait for its end, then push again"
+        raise TransferError("parts in %s went away" % folder, hint) from error
+
+
+def _receive(folder: str, store: Store, progress: Optional[Progress]) -> Received:
     parcel = incoming.open_parcel(folder)
     digest = parcel.seal.digest
     present = store.at(store.image_folder(digest))

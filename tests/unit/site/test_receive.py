@@ -10,7 +10,7 @@ from deployer.cli import site
 from deployer.contract import delta, sealed
 from deployer.contract.delta import Ending
 from deployer.contract.errors import IntegrityError, SpaceError, TransferError, UsageError
-from deployer.site import incoming, remove
+from deployer.site import gc, incoming, remove
 from deployer.site.receive import receive
 from deployer.site.store import Store
 from tests import bundles
@@ -234,3 +234,52 @@ def test_a_receive_that_is_killed_anywhere_ends_whole_the_next_time(store):
         assert content(os.path.join(store.bundles, "tiny-%d.tar" % number)) == data, done
         assert content(os.path.join(done.outcome.image.rootfs, "bin", "tool")) == b"#!/bin/sh"
         assert files_of(store.incoming) == []
+
+
+def test_two_at_once_both_end_well(store, monkeypatch):
+    data = bundles.build(extra=APP)
+    digest, items = shipment(data)
+    incoming.take(as_stream(items), store, digest)
+    folder = incoming.folder_of(store, digest)
+    opened = incoming.open_parcel
+
+    def overtaken(where):
+        """Let another receive begin and end between this one's first look and the next."""
+        parcel = opened(where)
+        monkeypatch.setattr(incoming, "open_parcel", opened)
+        receive(folder, store)
+        return parcel
+
+    monkeypatch.setattr(incoming, "open_parcel", overtaken)
+    done = receive(folder, store)
+    assert (done.outcome.known, done.digest) == (True, digest)
+    assert files_of(store.incoming) == []
+
+
+def test_parts_that_go_away_are_said_to_be_another_s(store):
+    data = bundles.build(extra=APP)
+    digest, items = shipment(data)
+    incoming.take(as_stream(items), store, digest)
+    folder = incoming.folder_of(store, digest)
+
+    def taken_away(*_):
+        for name in os.listdir(folder):
+            if name.endswith(".part"):
+                os.unlink(os.path.join(folder, name))
+
+    with pytest.raises(TransferError) as caught:
+        receive(folder, store, taken_away)
+    assert "push again" in caught.value.hint
+
+
+def test_gc_takes_pushes_that_nobody_took_up_again(store):
+    digest, items = shipment(bundles.build(extra=APP))
+    incoming.take(as_stream(items[:-1]), store, digest)
+    folder = incoming.folder_of(store, digest)
+    assert gc.find(store, 2) == []
+    long_ago = time.time() - 15 * 24 * 3600
+    os.utime(folder, (long_ago, long_ago))
+    found = gc.find(store, 2)
+    assert [item.path for item in found] == [folder]
+    gc.collect(found)
+    assert files_of(store.incoming) == []
