@@ -36,8 +36,11 @@ def receive(folder: str, store: Store, progress: Optional[Progress] = None) -> R
         return _receive(folder, store, progress)
     except (DeployerError, FileNotFoundError) as error:
         # Two at once of one bundle: the first to end takes parts and folder away from the other, and is as good.
-        image = store.at(os.path.join(store.images, os.path.basename(os.path.abspath(folder))))
-        if image and os.path.dirname(os.path.abspath(folder)) == os.path.abspath(store.incoming):
+        gathered, name = os.path.split(os.path.abspath(folder))
+        if gathered != os.path.abspath(store.incoming):
+            raise
+        image = store.at(os.path.join(store.images, name))
+        if image:
             return Received(Outcome(image, True), image.receipt.digest, None)
         gone = error.__cause__ if isinstance(error, DeployerError) else error
         if not isinstance(gone, FileNotFoundError):
