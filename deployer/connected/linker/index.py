@@ -1,0 +1,185 @@
+"""What the dry link needs of a bundle's image, read from its layer in one pass and kept for the next time.
+
+Nothing is unpacked. Of a large file, which stands in several frames, only those frames are read that hold its headers.
+"""
+
+import base64
+import functools
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from deployer.connected.linker.view import FILE, FOLDER, LINK, SMALL
+from deployer.contract import dynamic, records, tarformat
+from deployer.contract.dynamic import BadElf, Facts
+from deployer.contract.elf import ReadAt
+from deployer.contract.errors import DeployerError
+from deployer.contract.manifest import Segment
+from deployer.contract.tarformat import HARDLINK, SYMLINK, Entry
+from deployer.system import codec, files
+from deployer.system.verify import Verification
+
+_log = logging.getLogger("deployer.linker")
+
+SCHEMA = "link-index"
+#: Raise it when what is read of a file changes: older indexes are made anew.
+VERSION = 1
+
+_MAGIC = b"\x7fELF"
+#: Files whose text is wanted: the loader's cache.
+_WANTED = ("/etc/ld.so.cache",)
+_FRAMES_AT_HAND = 3
+_KINDS = {tarformat.FOLDER: FOLDER, tarformat.FILE: FILE, SYMLINK: LINK, HARDLINK: FILE}
+
+
+class Indexed(NamedTuple):
+    """One path: what it is, where a link leads, the facts of an ELF file, or why it is a bad one."""
+
+    kind: str
+    target: str = ""
+    facts: Facts | None = None
+    bad: str = ""
+
+
+class Index:
+    """The files of an image, as the dry link sees them (``view.Files``)."""
+
+    def __init__(self, entries: dict[str, Indexed], contents: dict[str, bytes]) -> None:
+        self.entries = entries
+        self._contents = contents
+
+    def kind(self, path: str) -> str | None:
+        entry = self.entries.get(path)
+        return entry.kind if entry else FOLDER if path == "/" else None
+
+    def target(self, path: str) -> str:
+        return self.entries[path].target
+
+    def facts(self, path: str) -> Facts | None:
+        entry = self.entries[path]
+        if entry.bad:
+            raise BadElf(entry.bad)
+        return entry.facts
+
+    def content(self, path: str) -> bytes:
+        return self._contents.get(path, b"")
+
+    def record(self) -> records.Record:
+        """Return the index as a JSON record."""
+        entries = {
+            path: [entry.kind, entry.target, entry.facts.record() if entry.facts else None, entry.bad]
+            for path, entry in self.entries.items()
+        }
+        contents = {path: base64.b64encode(data).decode() for path, data in self._contents.items()}
+        return records.stamped(SCHEMA, {"version": VERSION, "entries": entries, "contents": contents})
+
+
+def index(bundle: Verification, cache: Path | None = None) -> Index:
+    """Return the index of a bundle's image; kept in, and taken from, the folder ``cache`` when one is given.
+
+    Each frame is checked as it is read. Raises IntegrityError.
+    """
+    kept = cache / (bundle.manifest.image.layer_digest.rpartition(":")[2] + ".json") if cache else None
+    found = _load(kept) if kept else None
+    if found is None:
+        found = Index(*_read(bundle))
+        if kept:
+            try:
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                files.write_text(str(kept), json.dumps(found.record()))
+            except (DeployerError, OSError) as error:
+                _log.debug("not kept: %s", error)
+    return found
+
+
+def _load(path: Path) -> Index | None:
+    try:
+        fields = records.loads(path.read_bytes(), SCHEMA, str(path))
+        if fields.number("version") != VERSION:
+            return None
+        entries = {
+            name: Indexed(kind, target, Facts.read(records.Fields(facts, name)) if facts else None, bad)
+            for name, (kind, target, facts, bad) in fields.child("entries").record.items()
+        }
+        contents = {name: base64.b64decode(text) for name, text in fields.mapping("contents").items()}
+        os.utime(path)
+    except (OSError, DeployerError, ValueError, KeyError, TypeError) as error:
+        _log.debug("%s is not used: %s", path, error)
+        return None
+    return Index(entries, contents)
+
+
+# ------------------------------------------------------------------------------------------------ reading the layer
+
+
+def _read(bundle: Verification) -> tuple[dict[str, Indexed], dict[str, bytes]]:
+    entries: dict[str, Indexed] = {}
+    contents: dict[str, bytes] = {}
+    for entry, read_at in _files(bundle):
+        path = "/" + os.fsdecode(entry.path)
+        target = os.fsdecode(entry.target)
+        if entry.kind == HARDLINK:
+            entries[path] = entries["/" + target]
+        elif entry.kind == tarformat.FILE:
+            entries[path] = _indexed(read_at)
+            if path in _WANTED:
+                contents[path] = read_at(0, min(entry.size, SMALL))
+        else:
+            entries[path] = Indexed(_KINDS[entry.kind], target)
+    return entries, contents
+
+
+def _indexed(read_at: ReadAt) -> Indexed:
+    if read_at(0, len(_MAGIC)) != _MAGIC:
+        return Indexed(FILE)
+    try:
+        return Indexed(FILE, facts=dynamic.facts(read_at))
+    except BadElf as error:
+        return Indexed(FILE, bad=str(error))
+
+
+def _files(bundle: Verification) -> Iterator[tuple[Entry, ReadAt]]:
+    """Yield each entry of the layer, and a function that reads of its content as long as the next is not asked for."""
+    segments = bundle.layer_segments()
+    decompress = codec.decompressor(str(bundle.manifest.codec["name"]))
+
+    @functools.lru_cache(maxsize=_FRAMES_AT_HAND)
+    def frame(number: int) -> bytes:
+        return bytes(decompress(bundle.read(segments[number]), segments[number].raw or 0))
+
+    for number, segment in enumerate(segments):
+        if segment.holds == tarformat.REST:
+            continue
+        data = frame(number)
+        position = 0
+        while position < len(data) and data[position : position + tarformat.BLOCK] != _EMPTY:
+            entry, position = tarformat.decode(data, position)
+            yield entry, _reader(frame, segments, number, position, entry.size)
+            position += entry.size + tarformat.padding(entry.size)
+
+
+_EMPTY = bytes(tarformat.BLOCK)
+
+
+def _reader(frame: Callable[[int], bytes], segments: list[Segment], first: int, start: int, length: int) -> ReadAt:
+    """Return what reads a file that begins at ``start`` of frame ``first`` and may go on in the frames after it."""
+
+    def read_at(offset: int, size: int) -> bytes:
+        size = min(size, length - offset)
+        parts = []
+        number, position = first, start + offset
+        while size > 0:
+            raw = segments[number].raw or 0
+            if position < raw:
+                part = frame(number)[position : position + size]
+                parts.append(part)
+                size -= len(part)
+                position += len(part)
+            position -= raw
+            number += 1
+        return b"".join(parts)
+
+    return read_at

@@ -1,0 +1,223 @@
+"""The dynamic loader, dry: which files a program would have mapped, in which order, and what would stop it.
+
+It follows glibc: ld.so(8), "Description"; elf/dl-load.c (_dl_map_object), elf/dl-deps.c (breadth first),
+elf/dl-version.c, sysdeps/generic/dl-cache.h. Not followed: preloads, auditing, and the folders of a CPU's capabilities
+(``glibc-hwcaps``), whose libraries have the sonames of the plain ones.
+"""
+
+import posixpath
+import re
+import struct
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from deployer.connected.linker.view import View
+from deployer.contract.dynamic import BadElf, Dynamic, Facts
+
+_CACHE = "/etc/ld.so.cache"
+_CACHE_MAGIC = b"glibc-ld.so.cache1.1"
+_CACHE_HEAD = struct.Struct("<20sII20x")
+_CACHE_ENTRY = struct.Struct("<iIIIQ")
+#: Of an entry: a library of glibc's kind for x86-64; for AArch64.
+_CACHE_FLAGS = {62: 0x0303, 183: 0x0A03}
+
+#: Where loaders of the distributions look at last: Debian's, then Red Hat's and SUSE's.
+_DEFAULTS = {
+    62: ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"),
+    183: ("/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"),
+}
+_PLATFORM = {62: "x86_64", 183: "aarch64"}
+_TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM))")
+
+
+class Object(NamedTuple):
+    """A file that is mapped: its path without links, as what it was found, whose need it was, and its facts."""
+
+    path: str
+    found: str
+    parent: "Object | None"
+    facts: Facts
+
+    @property
+    def dynamic(self) -> Dynamic:
+        """What the loader itself reads of it."""
+        return self.facts.dynamic
+
+
+class Missing(NamedTuple):
+    """A library that nobody has: its name, and the file that needs it."""
+
+    name: str
+    needed_by: str
+
+
+class WrongVersion(NamedTuple):
+    """A version that the library at ``path`` does not have: the loader ends with "version ... not found"."""
+
+    version: str
+    path: str
+    needed_by: str
+
+
+class Broken(NamedTuple):
+    """A file that should be loaded and cannot be read as ELF."""
+
+    path: str
+    reason: str
+
+
+class Loader:
+    """One process, dry. ``library_path`` is LD_LIBRARY_PATH; ``machine`` the ABI's number (62: x86-64)."""
+
+    def __init__(self, view: View, library_path: Sequence[str] = (), machine: int = 62) -> None:
+        self.view = view
+        self.machine = machine
+        self.objects: list[Object] = []
+        self.missing: list[Missing] = []
+        self.broken: list[Broken] = []
+        self._library_path = [path for path in library_path if path]
+        self._names: dict[str, Object] = {}  # by soname, and by each name that it was asked for
+        self._files: dict[tuple[int, str], Object] = {}
+        self._facts: dict[str, Facts | None] = {}
+        self._cached = _read_cache(view, machine)
+
+    def start(self, program: str) -> Object | None:
+        """Map a program and all that it needs; return it, or None where it is no program of this machine's."""
+        return self._open(program)
+
+    def dlopen(self, path: str) -> Object | None:
+        """Map a library that the process opens by its path, as Python does an extension module."""
+        return self._open(path)
+
+    def find(self, name: str) -> Object | None:
+        """Return what is mapped under this name, a soname."""
+        return self._names.get(name)
+
+    def wrong_versions(self) -> Iterator[WrongVersion]:
+        """Yield what the loader's check of versions would stop at."""
+        for each in self.objects:
+            for library, versions in each.dynamic.versions.items():
+                provider = self._names.get(library)
+                if provider is None or not provider.dynamic.defines:
+                    continue  # missing, which is said elsewhere; or without versions, which is only warned of
+                for version in versions:
+                    if version not in provider.dynamic.defines:
+                        yield WrongVersion(version, provider.path, each.path)
+
+    # --- mapping ---
+
+    def _open(self, path: str) -> Object | None:
+        first = self._map(path, None)
+        if first is None:
+            return None
+        todo = deque([first])
+        while todo:
+            each = todo.popleft()
+            for name in each.dynamic.needed:
+                if name in self._names:
+                    continue
+                place = self._search(name, each)
+                mapped = self._map(place, each) if place else None
+                if mapped is None:
+                    self.missing.append(Missing(name, each.path))
+                    continue
+                self._names.setdefault(name, mapped)
+                if mapped.parent is each and mapped.found == place:
+                    todo.append(mapped)
+        return first
+
+    def _map(self, path: str, parent: Object | None) -> Object | None:
+        """Map a file, once; return the object that it is."""
+        real = self.view.resolve(path)
+        facts = self._read(real) if real else None
+        if real is None or facts is None:
+            return None
+        identity = self.view.identity(real)
+        known = self._files.get(identity)
+        if known is None:
+            known = self._files[identity] = Object(real, path, parent, facts)
+            self.objects.append(known)
+            self._names.setdefault(facts.dynamic.soname or posixpath.basename(path), known)
+        return known
+
+    def _read(self, path: str) -> Facts | None:
+        if path not in self._facts:
+            facts = None
+            if self.view.is_file(path):
+                try:
+                    facts = self.view.facts(path)
+                except BadElf as error:
+                    self.broken.append(Broken(path, str(error)))
+            self._facts[path] = facts if facts and facts.dynamic.machine == self.machine else None
+        return self._facts[path]
+
+    # --- searching ---
+
+    def _search(self, name: str, by: Object) -> str | None:
+        """Return the path at which the loader would find ``name`` for ``by``."""
+        if "/" in name:
+            return self._expanded(name, by)
+        for folder in self._folders(by):
+            candidate = posixpath.join(folder, name)
+            if self._usable(candidate):
+                return candidate
+        cached = self._cached.get(name)
+        if cached and self._usable(cached):
+            return cached
+        for folder in _DEFAULTS.get(self.machine, ()):
+            if self._usable(f"{folder}/{name}"):
+                return f"{folder}/{name}"
+        return None
+
+    def _usable(self, path: str) -> bool:
+        """Return whether there is a library of this machine's; the loader passes over all others."""
+        real = self.view.resolve(path)
+        return real is not None and self._read(real) is not None
+
+    def _folders(self, by: Object) -> Iterator[str]:
+        if not by.dynamic.runpath:
+            above: Object | None = by
+            while above is not None:  # DT_RPATH holds for what is below, too
+                if not above.dynamic.runpath:
+                    yield from self._expand_all(above.dynamic.rpath, above)
+                above = above.parent
+        yield from self._library_path
+        yield from self._expand_all(by.dynamic.runpath, by)
+
+    def _expand_all(self, paths: Sequence[str], owner: Object) -> Iterator[str]:
+        for path in paths:
+            yield self._expanded(path, owner)
+
+    def _expanded(self, path: str, owner: Object) -> str:
+        values = {
+            "ORIGIN": posixpath.dirname(owner.found if owner.parent else owner.path),
+            "LIB": _DEFAULTS.get(self.machine, ("/lib",))[0][1:],
+            "PLATFORM": _PLATFORM.get(self.machine, ""),
+        }
+        return _TOKEN.sub(lambda match: values[match[1] or match[2]], path)
+
+
+def _read_cache(view: View, machine: int) -> dict[str, str]:
+    """Return what the image's /etc/ld.so.cache says: soname to path. Empty where there is none, or an older format."""
+    real = view.resolve(_CACHE)
+    if real is None or not view.is_file(real):
+        return {}
+    data = view.content(real)
+    start = data.find(_CACHE_MAGIC)  # the old format may stand before it
+    if start < 0 or len(data) < start + _CACHE_HEAD.size:
+        return {}
+    data = data[start:]
+    _, count, _ = _CACHE_HEAD.unpack_from(data)
+    count = min(count, (len(data) - _CACHE_HEAD.size) // _CACHE_ENTRY.size)
+    end = _CACHE_HEAD.size + count * _CACHE_ENTRY.size
+    found: dict[str, str] = {}
+    for flags, key, value, _, capabilities in _CACHE_ENTRY.iter_unpack(data[_CACHE_HEAD.size : end]):
+        if flags == _CACHE_FLAGS.get(machine) and not capabilities:
+            found.setdefault(_text(data, key), _text(data, value))
+    return found
+
+
+def _text(data: bytes, start: int) -> str:
+    end = data.find(b"\0", start)
+    return data[start : end if end >= 0 else start].decode("utf-8", "surrogateescape")

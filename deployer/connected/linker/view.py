@@ -1,0 +1,178 @@
+"""The file system that a job will see: an image, with what the plan binds over it. Nothing is mounted or unpacked."""
+
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from deployer.contract import dynamic
+from deployer.contract.dynamic import Facts
+
+#: Kinds of what stands at a path.
+FILE, FOLDER, LINK = "file", "folder", "link"
+
+#: What is read of a file whose text is wanted, in bytes.
+SMALL = 16 * 1024 * 1024
+
+_MAX_LINKS = 40  # as the kernel
+_FAR = 2**62  # no file has such an offset, and no system call takes it
+
+
+class Files(Protocol):
+    """Some files, by absolute paths; no link is followed."""
+
+    def kind(self, path: str) -> str | None:
+        """Return FILE, FOLDER, LINK, or None where nothing (or something else) stands."""
+
+    def target(self, path: str) -> str:
+        """Return where the link at ``path`` leads."""
+
+    def facts(self, path: str) -> Facts | None:
+        """Return the facts of the file at ``path``; None where it is no ELF file. Raises BadElf."""
+
+    def content(self, path: str) -> bytes:
+        """Return the content of a small file, nothing where it is not known."""
+
+
+class HostFiles:
+    """The files below a folder of this machine, as a root of their own."""
+
+    def __init__(self, top: str = "/") -> None:
+        self._top = top.rstrip("/")
+
+    def kind(self, path: str) -> str | None:
+        try:
+            mode = os.lstat(self._top + path).st_mode
+        except OSError:
+            return None
+        kinds = {stat.S_IFREG: FILE, stat.S_IFDIR: FOLDER, stat.S_IFLNK: LINK}
+        return kinds.get(stat.S_IFMT(mode))
+
+    def target(self, path: str) -> str:
+        return os.readlink(self._top + path)
+
+    def facts(self, path: str) -> Facts | None:
+        with open(self._top + path, "rb", buffering=0) as stream:
+
+            def read_at(offset: int, size: int) -> bytes:
+                return os.pread(stream.fileno(), size, offset) if offset < _FAR else b""
+
+            return dynamic.facts(read_at)
+
+    def content(self, path: str) -> bytes:
+        with open(self._top + path, "rb") as stream:
+            return stream.read(SMALL)
+
+
+class Bind(NamedTuple):
+    """``source`` of ``files`` is seen at ``target``, with all that is below it."""
+
+    target: str
+    files: Files
+    source: str
+
+
+class View:
+    """An image's files with binds over them; later binds stand over earlier ones."""
+
+    def __init__(self, image: Files, binds: Sequence[Bind] = ()) -> None:
+        self._layers = [*reversed(binds), Bind("/", image, "/")]
+
+    def resolve(self, path: str) -> str | None:
+        """Return the path without links that ``path`` leads to, or None where it leads nowhere."""
+        done: list[str] = []
+        todo = _names(path)[::-1]
+        links = 0
+        while todo:
+            name = todo.pop()
+            if name == "..":
+                done = done[:-1]
+                continue
+            here = "/" + "/".join([*done, name])
+            kind = self._kind(here)
+            if kind == LINK:
+                links += 1
+                if links > _MAX_LINKS:
+                    return None
+                target = self._target(here)
+                if target.startswith("/"):
+                    done = []
+                todo += _names(target)[::-1]
+            elif kind is None or (kind == FILE and todo):
+                return None
+            else:
+                done.append(name)
+        return "/" + "/".join(done)
+
+    def is_file(self, path: str) -> bool:
+        """Return whether a path without links is a file."""
+        return self._kind(path) == FILE
+
+    def facts(self, path: str) -> Facts | None:
+        """Return the facts of the file at a path without links. Raises BadElf."""
+        files, inner = self._at(path)
+        return files.facts(inner)
+
+    def content(self, path: str) -> bytes:
+        """Return the content of a small file at a path without links."""
+        files, inner = self._at(path)
+        return files.content(inner)
+
+    def identity(self, path: str) -> tuple[int, str]:
+        """Return what two names of one file have in common: which of the binds it is in, and its path there."""
+        files, inner = self._at(path)
+        return id(files), inner
+
+    def _kind(self, path: str) -> str | None:
+        files, inner = self._at(path)
+        found = files.kind(inner)
+        if found is None and any(_below(bind.target, path) for bind in self._layers):
+            return FOLDER  # flatten makes the folders that binds need
+        return found
+
+    def _target(self, path: str) -> str:
+        files, inner = self._at(path)
+        return files.target(inner)
+
+    def _at(self, path: str) -> tuple[Files, str]:
+        for bind in self._layers:
+            below = _below(path, bind.target)
+            if below is not None:
+                return bind.files, (bind.source.rstrip("/") + below) or "/"
+        raise AssertionError("the image is below everything")
+
+
+class Folders:
+    """Files made of nothing but folders and links, as a runtime makes them: a folder of aliases, a mount point."""
+
+    def __init__(self, links: Mapping[str, str]) -> None:
+        self._links = dict(links)
+        self._folders = {"/"}
+        for path in links:
+            parts = path.strip("/").split("/")
+            self._folders |= {"/" + "/".join(parts[:count]) for count in range(1, len(parts))}
+
+    def kind(self, path: str) -> str | None:
+        return LINK if path in self._links else FOLDER if path in self._folders else None
+
+    def target(self, path: str) -> str:
+        return self._links[path]
+
+    def facts(self, path: str) -> Facts | None:
+        raise AssertionError(f"{path} is no file")
+
+    def content(self, path: str) -> bytes:
+        raise AssertionError(f"{path} is no file")
+
+
+def _below(path: str, top: str) -> str | None:
+    """Return the rest of ``path`` below ``top``, empty or with its slash; None where it is elsewhere."""
+    if top == "/":
+        return path
+    if path == top:
+        return ""
+    return path[len(top) :] if path.startswith(top + "/") else None
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in path.split("/") if name not in ("", ".")]

@@ -1,0 +1,374 @@
+"""What the dynamic loader reads of an ELF file: names, search paths, versions, and its MPI symbols.
+
+Only 64-bit little-endian files count: what else there is in an image, these machines' loader does not load. Every
+offset and count is bounded, so a hostile file costs little; one that the loader could not use raises BadElf.
+
+Format: System V ABI, "Dynamic Linking"; LSB Core, "Symbol Versioning"; glibc, elf/dl-load.c and elf/dl-version.c.
+"""
+
+import struct
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from deployer.contract.elf import ReadAt, build_id
+from deployer.contract.records import Fields, Record
+
+_EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
+_PHDR = struct.Struct("<IIQQQQQQ")
+_DYN = struct.Struct("<qQ")
+_SYM = struct.Struct("<IBBHQQ")
+_VERNEED = struct.Struct("<HHIII")
+_VERNAUX = struct.Struct("<IHHII")
+_VERDEF = struct.Struct("<HHHHIII")
+_WORD = struct.Struct("<I")
+
+_PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
+_ET_EXEC, _ET_DYN = 2, 3
+_NULL, _NEEDED, _HASH, _STRTAB, _SYMTAB, _STRSZ, _SONAME, _RPATH = 0, 1, 4, 5, 6, 10, 14, 15
+_BIND_NOW, _RUNPATH, _FLAGS = 24, 29, 30
+_GNU_HASH, _VERDEF_TAG, _VERDEFNUM, _VERNEED_TAG, _VERNEEDNUM = (
+    0x6FFFFEF5,
+    0x6FFFFFFC,
+    0x6FFFFFFD,
+    0x6FFFFFFE,
+    0x6FFFFFFF,
+)
+_FLAGS_1 = 0x6FFFFFFB
+_DF_BIND_NOW, _DF_1_NOW = 0x8, 0x1
+_STB_WEAK, _STB_LOCAL = 2, 0
+_SHN_UNDEF = 0
+
+#: Real files stay far below these: libtensorflow_cc has 15 program headers, 100 entries and 700,000 symbols.
+_MAX_PHDRS = 512
+_MAX_DYNAMIC = 256 * 1024
+_MAX_STRING = 64 * 1024
+_MAX_VERSIONS = 8192
+_MAX_SYMBOLS = 16 * 1024 * 1024
+_CHUNK = 64 * 1024
+
+
+_MPI = ("MPI_", "PMPI_", "MPIX_", "PMPIX_", "ompi_mpi_")
+_MPI_BYTES = (b"MPI_", b"MPIX_", b"ompi_mpi_")
+_SEARCHED = 4 * 1024 * 1024
+
+
+class BadElf(ValueError):
+    """The file says that it is ELF, and is not whole or not consistent."""
+
+
+class Dynamic(NamedTuple):
+    """``machine`` is the ABI's number (62: x86-64). ``rpath`` and ``runpath`` are as written, ``$ORIGIN`` and all.
+
+    ``versions`` are those that it needs, by the library that is to have them (``{"libc.so.6": ["GLIBC_2.34"]}``), but
+    weak ones; ``defines`` those that it has. ``now``: all symbols must be there when it is loaded.
+    """
+
+    machine: int
+    interpreter: Optional[str]
+    soname: Optional[str]
+    needed: List[str]
+    rpath: List[str]
+    runpath: List[str]
+    versions: Dict[str, List[str]]
+    defines: List[str]
+    now: bool
+    build_id: Optional[str]
+
+
+class Facts(NamedTuple):
+    """All that the dry link wants to know of a file: ``imports`` and ``exports`` are its MPI symbols, sorted.
+
+    An import that is weak may stay without, and is left out.
+    """
+
+    dynamic: Dynamic
+    imports: List[str]
+    exports: List[str]
+
+    def record(self) -> Record:
+        """Return the facts as a JSON object."""
+        return {"dynamic": dict(self.dynamic._asdict()), "imports": self.imports, "exports": self.exports}
+
+    @staticmethod
+    def read(fields: Fields) -> "Facts":
+        inner = fields.child("dynamic")
+        versions = inner.child("versions")
+        return Facts(
+            Dynamic(
+                machine=inner.number("machine"),
+                interpreter=inner.maybe_text("interpreter"),
+                soname=inner.maybe_text("soname"),
+                needed=inner.texts("needed"),
+                rpath=inner.texts("rpath"),
+                runpath=inner.texts("runpath"),
+                versions={name: versions.texts(name) for name in versions.record},
+                defines=inner.texts("defines"),
+                now=inner.record.get("now") is True,
+                build_id=inner.maybe_text("build_id"),
+            ),
+            fields.texts("imports"),
+            fields.texts("exports"),
+        )
+
+
+class Symbol(NamedTuple):
+    """A dynamic symbol: ``defined`` here or wanted of another file; a ``weak`` one may stay without."""
+
+    name: str
+    defined: bool
+    weak: bool
+
+
+def read(read_at: ReadAt) -> Optional[Dynamic]:
+    """Return what the loader would read of the file; None where it is no ELF file of ours. Raises BadElf."""
+    elf = _open(read_at)
+    if elf is None:
+        return None
+    tags = elf.tags
+    flags = elf.last(_FLAGS) or 0
+    flags_1 = elf.last(_FLAGS_1) or 0
+    soname = elf.last(_SONAME)
+    return Dynamic(
+        machine=elf.machine,
+        interpreter=elf.interpreter(),
+        soname=elf.string(soname) if soname is not None else None,
+        needed=[elf.string(value) for tag, value in tags if tag == _NEEDED],
+        rpath=_paths(elf, _RPATH),
+        runpath=_paths(elf, _RUNPATH),
+        versions=_versions(elf),
+        defines=_definitions(elf),
+        now=bool(flags & _DF_BIND_NOW or flags_1 & _DF_1_NOW or elf.last(_BIND_NOW) is not None),
+        build_id=build_id(read_at),
+    )
+
+
+def facts(read_at: ReadAt) -> Optional[Facts]:
+    """Return the facts of a file; None where it is no ELF file of ours. Raises BadElf."""
+    found = read(read_at)
+    if found is None:
+        return None
+    imports, exports = set(), set()
+    for symbol in symbols(read_at, is_mpi) if _may_name_mpi(read_at) else ():
+        if symbol.defined:
+            exports.add(symbol.name)
+        elif not symbol.weak:
+            imports.add(symbol.name)
+    return Facts(found, sorted(imports), sorted(exports))
+
+
+def _may_name_mpi(read_at: ReadAt) -> bool:
+    """Return whether the string table holds such a name: most files have none, and some have 700,000 symbols."""
+    elf = _open(read_at)
+    if elf is None:
+        return False
+    for start in range(0, elf.strings_size, _SEARCHED):
+        data = read_at(elf.strings + start, min(_SEARCHED + 16, elf.strings_size - start))
+        if any(prefix in data for prefix in _MPI_BYTES):
+            return True
+    return False
+
+
+def is_mpi(name: str) -> bool:
+    """Return whether a symbol is an MPI library's: of the standard, or what Open MPI's mpi.h makes of it."""
+    return name.startswith(_MPI)
+
+
+def symbols(read_at: ReadAt, wanted: Callable[[str], bool]) -> Iterator[Symbol]:
+    """Yield the dynamic symbols, but local ones, whose name is ``wanted``. Raises BadElf."""
+    elf = _open(read_at)
+    table = elf.last(_SYMTAB) if elf else None
+    if elf is None or table is None:
+        return
+    start, count = elf.offset(table), _symbol_count(elf)
+    names = _Strings(elf)
+    for base in range(0, count, _CHUNK // _SYM.size):
+        size = min(count - base, _CHUNK // _SYM.size) * _SYM.size
+        for name, info, _, section, _, _ in _SYM.iter_unpack(elf.exactly(start + base * _SYM.size, size)):
+            if name and info >> 4 != _STB_LOCAL:
+                text = names.at(name)
+                if wanted(text):
+                    yield Symbol(text, section != _SHN_UNDEF, info >> 4 == _STB_WEAK)
+
+
+class _Elf(object):
+    """An ELF file's program headers and dynamic section."""
+
+    def __init__(self, read_at: ReadAt, machine: int, headers: List[Tuple[int, ...]]) -> None:
+        self.read_at = read_at
+        self.machine = machine
+        self._headers = headers
+        #: Address, offset in the file and size of what is loaded.
+        self._loads = [(h[3], h[2], h[5]) for h in headers if h[0] == _PT_LOAD]
+        self.tags = self._read_tags()
+        strings, size = self.last(_STRTAB), self.last(_STRSZ)
+        self.strings = self.offset(strings) if strings is not None else 0
+        self.strings_size = size or 0
+
+    def _read_tags(self) -> List[Tuple[int, int]]:
+        found = []
+        for header in self._headers:
+            if header[0] != _PT_DYNAMIC:
+                continue
+            if header[5] > _MAX_DYNAMIC:
+                raise BadElf("its dynamic section has %d bytes" % header[5])
+            data = self.exactly(header[2], header[5] - header[5] % _DYN.size)
+            for tag, value in _DYN.iter_unpack(data):
+                if tag == _NULL:
+                    break
+                found.append((tag, value))
+        return found
+
+    def last(self, tag: int) -> Optional[int]:
+        """Return the value of a tag, of the last where it stands more than once, as the loader does."""
+        value = None
+        for each, number in self.tags:
+            if each == tag:
+                value = number
+        return value
+
+    def offset(self, address: int) -> int:
+        """Return where in the file an address is loaded from."""
+        for start, offset, size in self._loads:
+            if start <= address < start + size:
+                return offset + address - start
+        raise BadElf("address %#x is not in the file" % address)
+
+    def exactly(self, offset: int, size: int) -> bytes:
+        """Return ``size`` bytes at ``offset``; raises BadElf where the file ends before."""
+        data = self.read_at(offset, size)
+        if len(data) != size:
+            raise BadElf("it ends before byte %d" % (offset + size))
+        return data
+
+    def string(self, index: int) -> str:
+        """Return the string at ``index`` of the dynamic string table."""
+        if not 0 <= index < self.strings_size:
+            raise BadElf("a name is outside of its string table")
+        limit = min(self.strings_size - index, _MAX_STRING)
+        size = min(256, limit)
+        while True:
+            data = self.read_at(self.strings + index, size)
+            end = data.find(b"\0")
+            if end >= 0:
+                return data[:end].decode("utf-8", "surrogateescape")
+            if size == limit or len(data) < size:
+                raise BadElf("a name has no end")
+            size = min(size * 8, limit)
+
+    def interpreter(self) -> Optional[str]:
+        for header in self._headers:
+            if header[0] == _PT_INTERP:
+                text = self.exactly(header[2], min(header[5], 4096))
+                return text.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+        return None
+
+
+class _Strings(object):
+    """The string table in memory, for those who read most of it."""
+
+    def __init__(self, elf: _Elf) -> None:
+        self._elf = elf
+        whole = elf.strings_size <= _MAX_SYMBOLS
+        self._data = elf.read_at(elf.strings, elf.strings_size) if whole else b""
+
+    def at(self, index: int) -> str:
+        end = self._data.find(b"\0", index)
+        if end < 0 or index >= len(self._data):
+            return self._elf.string(index)
+        return self._data[index:end].decode("utf-8", "surrogateescape")
+
+
+def _open(read_at: ReadAt) -> Optional[_Elf]:
+    head = read_at(0, _EHDR.size)
+    if head[:6] != b"\x7fELF\x02\x01":
+        return None
+    if len(head) < _EHDR.size:
+        raise BadElf("it ends in its header")
+    fields = _EHDR.unpack(head)
+    kind, machine, offset, size, count = fields[1], fields[2], fields[5], fields[9], fields[10]
+    if kind not in (_ET_EXEC, _ET_DYN):
+        return None  # an object file or a core
+    if size != _PHDR.size or count > _MAX_PHDRS:
+        raise BadElf("it has %d program headers of %d bytes" % (count, size))
+    table = read_at(offset, size * count)
+    if len(table) != size * count:
+        raise BadElf("it ends in its program headers")
+    return _Elf(read_at, machine, list(_PHDR.iter_unpack(table)))
+
+
+def _paths(elf: _Elf, tag: int) -> List[str]:
+    found: List[str] = []
+    for each, value in elf.tags:
+        if each == tag:
+            found += [path for path in elf.string(value).split(":") if path]
+    return found
+
+
+def _versions(elf: _Elf) -> Dict[str, List[str]]:
+    """Return what its version requirements say: library to versions. A weak one may be missing, so it is left out."""
+    found: Dict[str, List[str]] = {}
+    address = elf.last(_VERNEED_TAG)
+    for offset, (_, count, name, aux, _) in _chain(elf, address, elf.last(_VERNEEDNUM), _VERNEED):
+        versions = found.setdefault(elf.string(name), [])
+        for _, (_, flags, _, version, _) in _linked(elf, offset + aux, count, _VERNAUX):
+            if not flags & 2:  # VER_FLG_WEAK
+                versions.append(elf.string(version))
+    return found
+
+
+def _definitions(elf: _Elf) -> List[str]:
+    found = []
+    for offset, fields in _chain(elf, elf.last(_VERDEF_TAG), elf.last(_VERDEFNUM), _VERDEF):
+        name, _ = struct.unpack("<II", elf.exactly(offset + fields[5], 8))
+        if not fields[1] & 1:  # VER_FLG_BASE: the file's own name
+            found.append(elf.string(name))
+    return found
+
+
+def _chain(
+    elf: _Elf, address: Optional[int], count: Optional[int], form: struct.Struct
+) -> Iterator[Tuple[int, Sequence[int]]]:
+    if address is not None and count:
+        yield from _linked(elf, elf.offset(address), count, form)
+
+
+def _linked(elf: _Elf, offset: int, count: int, form: struct.Struct) -> Iterator[Tuple[int, Sequence[int]]]:
+    """Yield (offset, fields) of ``count`` records, each of which says in its last field where the next one is."""
+    if count > _MAX_VERSIONS:
+        raise BadElf("it has %d versions" % count)
+    for _ in range(count):
+        fields = form.unpack(elf.exactly(offset, form.size))
+        yield offset, fields
+        if not fields[-1]:
+            return
+        offset += fields[-1]
+
+
+def _symbol_count(elf: _Elf) -> int:
+    """Return how many dynamic symbols there are: only the hash tables tell."""
+    address = elf.last(_HASH)
+    if address is not None:
+        _, count = struct.unpack("<II", elf.exactly(elf.offset(address), 8))
+        return _plausible(count)
+    address = elf.last(_GNU_HASH)
+    if address is None:
+        return 0
+    start = elf.offset(address)
+    buckets, first, blooms, _ = struct.unpack("<IIII", elf.exactly(start, 16))
+    _plausible(buckets), _plausible(blooms)
+    start += 16 + 8 * blooms
+    highest = max((n for (n,) in _WORD.iter_unpack(elf.exactly(start, 4 * buckets))), default=0)
+    if highest < first:
+        return _plausible(first)  # it defines none
+    number = highest
+    start += 4 * buckets
+    while True:  # a chain ends with a hash whose lowest bit is set
+        (value,) = _WORD.unpack(elf.exactly(start + 4 * (number - first), 4))
+        number += 1
+        if value & 1:
+            return _plausible(number)
+
+
+def _plausible(count: int) -> int:
+    if count > _MAX_SYMBOLS:
+        raise BadElf("it has %d symbols" % count)
+    return count

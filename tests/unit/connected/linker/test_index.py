@@ -1,0 +1,78 @@
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from deployer.connected import layer, pack, sources
+from deployer.connected.linker import index as indexes
+from deployer.connected.linker.loader import Loader
+from deployer.connected.linker.view import HostFiles, View
+from deployer.system.verify import begin, opened
+
+
+@pytest.fixture(scope="module")
+def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a root with this Python's program and all that it needs, at its own paths."""
+    top = tmp_path_factory.mktemp("rootfs")
+    loader = Loader(View(HostFiles()))
+    program = os.path.realpath(sys.executable)
+    assert loader.start(program)
+    for each in loader.objects:
+        target = top / each.path[1:]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(each.path, target)
+        link = top / each.found[1:]
+        if not link.exists():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(each.path)
+    (top / "usr").mkdir(exist_ok=True)
+    (top / "usr" / "broken.so").write_bytes((top / program[1:]).read_bytes()[:3000])
+    os.link(top / program[1:], top / "usr" / "hard")
+    return top
+
+
+@pytest.fixture(scope="module")
+def bundle(rootfs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack.pack(sources.from_folder(rootfs, "x", "1"), [], tmp_path_factory.mktemp("b") / "b.tar").path
+
+
+def indexed(bundle: Path, cache: Path | None = None) -> indexes.Index:
+    with opened(str(bundle)) as stream:
+        return indexes.index(begin(stream, str(bundle)), cache)
+
+
+def test_the_index_of_a_bundle_links_as_the_files_themselves(rootfs: Path, bundle: Path) -> None:
+    program = os.path.realpath(sys.executable)
+    found = []
+    for files in (HostFiles(str(rootfs)), indexed(bundle)):
+        loader = Loader(View(files))
+        assert loader.start(program)
+        found.append([(each.path, each.facts) for each in loader.objects])
+    assert found[0] == found[1]
+    assert len(found[0]) > 1
+
+
+def test_large_files_are_read_where_their_headers_are(bundle: Path) -> None:
+    sizes = {
+        path: os.path.getsize(path) for path in indexed(bundle).entries if path.startswith("/") and os.path.isfile(path)
+    }
+    assert max(sizes.values(), default=0) > layer.GROUP_MAX
+
+
+def test_links_and_broken_files(bundle: Path) -> None:
+    found = indexed(bundle)
+    assert found.entries["/usr/broken.so"].bad
+    assert found.entries["/usr/hard"] == found.entries[os.path.realpath(sys.executable)]
+
+
+def test_the_index_is_kept_and_a_damaged_one_made_anew(bundle: Path, tmp_path: Path) -> None:
+    first = indexed(bundle, tmp_path)
+    (kept,) = tmp_path.iterdir()
+    text = kept.read_text()
+    again = indexed(bundle, tmp_path)
+    assert again.entries == first.entries
+    for damaged in ("", "{}", text[:-100], text.replace('"version": 1', '"version": 0')):
+        kept.write_text(damaged)
+        assert indexed(bundle, tmp_path).entries == first.entries
