@@ -27,6 +27,8 @@ from deployer.system import files
 #: How much of a failing step's log goes into the error, in lines.
 _TAIL = 8
 
+_BASE_ALONE = b"ARG BASE\nFROM ${BASE}\n"
+
 _STEP = re.compile(r"^Step (\d+)/(\d+) : (.*)$")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 #: The engine's own remarks between the lines of a step.
@@ -74,7 +76,7 @@ def build(definition: Definition, options: Options, say: Callable[[str], None]) 
 def _build(client: docker.DockerClient, definition: Definition, options: Options, say: Callable[[str], None]) -> Built:
     began = time.monotonic()
     host = settings.from_host(options.ca_bundle, options.pip_conf, os.environ)
-    clean = base.ensure(client, definition.base, host.apt, say)
+    clean = base.ensure(client, definition.base, host.apt, say, definition.folder)
     with_settings = settings.build_base(client, clean, host)
     arguments = {"BASE": clean, "BUILD_BASE": with_settings, **host.proxies}
     log = records_folder() / f"{definition.name}-{definition.version}.log"
@@ -198,7 +200,14 @@ def _follow(messages: Iterable[Mapping[str, Any]], transcript: Transcript) -> No
 
 
 def _write_context(definition: Definition, stream: IO[bytes]) -> None:
-    """Write the build's context: the definition's folder but the app, which is carried apart, and .dockerignore's."""
+    """Write the build's context: the definition's folder but the app, which is carried apart, and .dockerignore's.
+
+    Without a Dockerfile the image is the base alone.
+    """
+    if definition.dockerfile_path is None:
+        stream.write(settings.tar_of({definition.dockerfile: _BASE_ALONE}).getvalue())
+        stream.seek(0)
+        return
     excluded = []
     ignored = definition.folder / ".dockerignore"
     if ignored.is_file():

@@ -1,4 +1,4 @@
-"""Base images: a small Debian made from packages by mmdebstrap, and what a build may see of the host's settings."""
+"""Base images: a registry's, an archive's, or a small Debian made from packages by mmdebstrap."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import docker
 
-from deployer.connected.builders import engine
+from deployer.connected.builders import engine, imported, registry
 from deployer.connected.definition import Base
 from deployer.contract.errors import JobFailed
 from deployer.system import files, process
@@ -45,8 +45,23 @@ _TRIMMED = 'cd "$1" && rm -rf etc/hostname etc/resolv.conf var/cache/apt/* var/c
 _INSTALL = "apt-get install mmdebstrap"
 
 
-def ensure(client: docker.DockerClient, base: Base, apt: Mapping[str, str], say: Callable[[str], None]) -> str:
-    """Return the tag of the base image, made and imported if need be.
+def ensure(
+    client: docker.DockerClient, base: Base, apt: Mapping[str, str], say: Callable[[str], None], folder: Path
+) -> str:
+    """Return the name of the base image in the engine, made, loaded or pulled if need be.
+
+    ``folder`` is where the definition stands; ``apt`` are the host's proxy settings for a Debian base. Raises what
+    ``registry``, ``imported`` and ``debian`` raise.
+    """
+    if base.image is not None:
+        return registry.ensure(client, base.image, say)
+    if base.archive is not None:
+        return imported.ensure(client, folder / base.archive, base.sha256, say)
+    return debian(client, base, apt, say)
+
+
+def debian(client: docker.DockerClient, base: Base, apt: Mapping[str, str], say: Callable[[str], None]) -> str:
+    """Return the tag of a Debian base, made and imported if need be.
 
     The tarball is cached in the user's cache folder, named by all that it depends on; ``apt`` are the host's proxy
     settings for the download (they leave no trace in it). Raises MissingTool without mmdebstrap, JobFailed when it
@@ -110,7 +125,7 @@ def command(base: Base, apt: Mapping[str, str]) -> list[str]:
     argv += [f"--customize-hook={_TRIMMED}", f"--customize-hook={_SAME_DATES}"]
     if base.include:
         argv.append("--include=" + ",".join(sorted(set(base.include))))
-    return [*argv, base.debian, "-"]
+    return [*argv, str(base.debian), "-"]
 
 
 def _environment() -> dict[str, str]:

@@ -136,7 +136,7 @@ def build_base(client: docker.DockerClient, base: str, settings: Settings) -> st
     tag = "deployer/build-base:" + hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:16]
     if engine.has_image(client, tag):
         return tag
-    context = _tar({"Dockerfile": dockerfile, **{f"settings/{name}": data for name, data in contents.items()}})
+    context = tar_of({"Dockerfile": dockerfile, **{f"settings/{name}": data for name, data in contents.items()}})
     with engine.errors_named(client, f"make {tag}"):
         for message in client.api.build(fileobj=context, custom_context=True, tag=tag, rm=True, decode=True):
             if "error" in message:
@@ -144,7 +144,8 @@ def build_base(client: docker.DockerClient, base: str, settings: Settings) -> st
     return tag
 
 
-def _tar(contents: Mapping[str, bytes]) -> io.BytesIO:
+def tar_of(contents: Mapping[str, bytes]) -> io.BytesIO:
+    """Return files, by name, as a build context."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
         for name, data in contents.items():

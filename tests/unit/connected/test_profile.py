@@ -33,7 +33,7 @@ def test_all_errors_at_once_with_a_guess(tmp_path: Path) -> None:
     path = lab(tmp_path, workspce="/x", format=2, fabric={"kind": "token-ring", "provider": "tcp"})
     with pytest.raises(UsageError) as caught:
         load(path)
-    message = caught.value.message
+    message = "\n".join(caught.value.lines())
     assert "workspce: unknown key, perhaps you meant 'workspace'" in message
     assert "format: " in message
     assert "fabric.kind: " in message
