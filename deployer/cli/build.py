@@ -35,6 +35,8 @@ def add_parsers(subparsers: Any) -> None:
         help="pip's settings for the build (default: this host's indexes); never in the image",
     )
     command.add_argument("--no-cache", action="store_true", help="run every step again")
+    text = "build in spite of this finding of lint; may be given again"
+    command.add_argument("--accept", metavar="CODE", action="append", default=[], help=text)
     command.add_argument("--quiet", action="store_true", help="show the steps, not what they say; the log has all")
     command.add_argument("--json", action="store_true", help="print the build record")
     command.set_defaults(run=run)
@@ -50,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
         if not args.quiet or line.startswith(("Step ", "base: ")):
             tqdm.write(line, file=sys.stderr)  # not through a bar that may be on the screen
 
-    built = build(load(args.definition), Options(args.ca_bundle, args.pip_conf, args.no_cache), say)
+    options = Options(args.ca_bundle, args.pip_conf, args.no_cache, tuple(args.accept))
+    built = build(load(args.definition), options, say)
     if args.json:
         print(json.dumps(built.record()))
     else:

@@ -118,7 +118,7 @@ def _opened(path: Path, scratch: Scratch) -> Iterator[Part]:
 
 def _kind(part: Part, scratch: Scratch) -> Layered | list[Member]:
     """Index the file's tar, then see by its names what it is: contents that were passed over are at hand."""
-    found = list(_layer(part, scratch))
+    found = list(members(part, scratch))
     stored = {}
     for member in found:
         name = posixpath.normpath(os.fsdecode(member.path))
@@ -231,7 +231,7 @@ def _image(layered: Layered, scratch: Scratch) -> Image:
     for part, digest in layered.layers:
         if digest:
             scratch.check_beside(functools.partial(_check, part, digest))
-        root.apply(_layer(part, scratch))
+        root.apply(members(part, scratch))
     return Image(str(layered.config.get("architecture") or ""), dict(layered.config.get("config") or {}), root)
 
 
@@ -264,7 +264,7 @@ def _magic(part: Part) -> bytes | None:
     return next((magic for magic in (_GZIP, _ZSTD) if start.startswith(magic)), None)
 
 
-def _layer(part: Part, scratch: Scratch) -> Members:
+def members(part: Part, scratch: Scratch) -> Members:
     """Yield a layer's members; contents of one that is compressed go to the spool."""
     magic = _magic(part)
     if magic is None:

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -24,6 +24,9 @@ from deployer.contract.job import check_time
 
 FILE = "bundle.yaml"
 DOCKERFILE = "Dockerfile"
+
+Framework = Literal["tensorflow", "pytorch"]
+FRAMEWORKS = get_args(Framework)
 
 #: A name or version is part of an image's tag and of file names.
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+([._-][a-z0-9]+)*$", max_length=100)]
@@ -147,7 +150,7 @@ class Definition(Model):
     )
     app: Folder | None = Field(default=None, description="folder of the training code; default: app, where it exists")
     python: Python | None = None
-    framework: Literal["tensorflow", "pytorch"] | None = Field(default=None, description="what Horovod is built for")
+    framework: Framework | None = Field(default=None, description="what Horovod is built for")
     horovod: Horovod | None = None
     mpi: list[Literal["mpich-abi", "openmpi"]] = Field(
         default=["mpich-abi"], min_length=1, description="MPI families to run on; the image's own is of the first"

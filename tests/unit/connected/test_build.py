@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected import build as building
+from deployer.connected import context
 from deployer.connected.build import Transcript, first_trace
 from deployer.connected.builders import base, settings
 from deployer.connected.definition import Base, load
@@ -59,7 +59,7 @@ def test_the_context_has_no_app_and_obeys_dockerignore(tmp_path: Path) -> None:
     (place / "kept.txt").write_text("x")
     (place / ".dockerignore").write_text("# comment\n*.bin\n")
     stream = io.BytesIO()
-    building._write_context(load(place), stream)
+    context.write(load(place), stream)
     with tarfile.open(fileobj=stream) as archive:
         names = archive.getnames()
     assert {"Dockerfile", "kept.txt", "bundle.yaml"} <= set(names)
