@@ -52,7 +52,7 @@ def refused(found: list[Finding]) -> None:
         raise Refused(f"{item.subject}: {item.code}: {item.message}", item.remedy)
     if found:
         lines = [f"{item.subject}: {item.code}: {item.message}" for item in found]
-        raise Refused(f"{len(found)} errors", "docs/lint.md has a section for each code", lines)
+        raise Refused(f"{len(found)} errors in the definition", "docs/lint.md has a section for each code", lines)
 
 
 def _own(definition: Definition) -> Iterator[Finding]:

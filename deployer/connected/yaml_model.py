@@ -92,8 +92,8 @@ class _Document:
         self._path = path
         self._places: dict[Place, tuple[int, yaml.Node]] = {}
         self.duplicates: list[_Problem] = []
-        self._loader = yaml.SafeLoader(text)
         try:
+            self._loader = yaml.SafeLoader(text)
             self._root = self._loader.get_single_node()
             if self._root is not None:
                 self._check_size()

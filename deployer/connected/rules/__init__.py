@@ -64,7 +64,7 @@ RULES: dict[str, Rule] = {
     "dockerfile.user": Rule(
         WARNING,
         "the image ends as user {user}, which no HPC runtime obeys: a job runs as the person who submits it",
-        "leave USER out. In the bundle all is root's and readable for all; a job can write only to what is bound",
+        "leave USER out. A bundle's files are root's, and readable to who installs it; a job writes to what is bound",
     ),
     "dockerfile.syntax": Rule(
         ERROR,

@@ -72,6 +72,6 @@ def _removal(
     if not stem.startswith("/") or stem.count("/") < 2:  # an option, a variable, a path of an unknown folder
         return
     for maker, text in made:
-        if re.search(rf"(^|[\s='\"]){re.escape(stem)}(/|\s|$|['\"])", text):
+        if re.search(rf"(^|[\s='\">]){re.escape(stem)}(/|\s|$|['\"])", text):
             yield finding("layers.late-removal", source.at(instruction), path=path, line=maker.line)
             return
