@@ -8,7 +8,9 @@ from typing import Any
 
 from deployer.connected import init as initialising
 from deployer.connected.definition import FRAMEWORKS, load, schema
-from deployer.connected.lint import lint, refused
+from deployer.connected.lint import lint
+from deployer.connected.reference import table
+from deployer.contract.errors import Refused
 from deployer.contract.findings import errors
 
 
@@ -31,6 +33,7 @@ def add_parsers(subparsers: Any) -> None:
 
     text = "print the JSON schema of definitions, for editors"
     command = subparsers.add_parser("schema", help=text, description=text)
+    command.add_argument("--table", action="store_true", help="print a table for people instead, in Markdown")
     command.set_defaults(run=_schema)
 
 
@@ -58,10 +61,11 @@ def _lint(args: argparse.Namespace) -> int:
             print("its layers were not looked at: it is not built, or no engine answers", file=sys.stderr)
         if not linted.findings:
             print("nothing found")
-    refused(failed)
+    if failed:
+        raise Refused(f"{len(failed)} error{'s' * (len(failed) > 1)} found", "docs/lint.md has a section for each code")
     return 0
 
 
-def _schema(_: argparse.Namespace) -> int:
-    print(json.dumps(schema(), indent=2))
+def _schema(args: argparse.Namespace) -> int:
+    print(table(schema()) if args.table else json.dumps(schema(), indent=2), end="" if args.table else "\n")
     return 0

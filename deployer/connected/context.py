@@ -16,7 +16,10 @@ BASE_ALONE = b"ARG BASE\nFROM ${BASE}\n"
 
 
 def write(definition: Definition, stream: IO[bytes]) -> None:
-    """Write the context as a tar: the definition's folder but the app, which is carried apart, and .dockerignore's."""
+    """Write the context as a tar: the definition's folder without app and data, which are carried apart.
+
+    What .dockerignore names stays out as well.
+    """
     if definition.dockerfile_path is None:
         stream.write(tar_of({definition.dockerfile: BASE_ALONE}).getvalue())
     else:
@@ -43,7 +46,9 @@ def _excluded(definition: Definition) -> list[str]:
     if ignored.is_file():
         lines = [line.strip() for line in files.read_text(str(ignored)).splitlines()]
         excluded = [line for line in lines if line and not line.startswith("#")]
-    app = definition.app_folder
-    if app is not None and app.resolve().is_relative_to(definition.folder.resolve()):
-        excluded.append(app.resolve().relative_to(definition.folder.resolve()).as_posix())
+    top = definition.folder.resolve()
+    apart = [definition.app_folder, *(top / data.folder for data in definition.data.values() if data.folder)]
+    for folder in (folder.resolve() for folder in apart if folder is not None):
+        if folder != top and folder.is_relative_to(top):
+            excluded.append(folder.relative_to(top).as_posix())
     return [*excluded, f"!{definition.dockerfile}"]

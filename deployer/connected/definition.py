@@ -142,7 +142,7 @@ class Definition(Model):
 
     # The order of the fields matters: a validator sees those before its own.
     name: Name = Field(description="part of the image's tag and of the bundle's name")
-    version: Version = Field(description="text: write it with quotes where YAML would read a number")
+    version: Version = Field(description='with quotes where YAML would read a number: "1.10"')
     description: str = Field(default="", description="one line for people")
     base: Base
     dockerfile: str = Field(

@@ -115,7 +115,7 @@ def test_a_flat_tar_is_a_base_with_build_settings_and_without_their_trace(
 
 
 def test_an_oci_archive_keeps_its_configuration_and_a_docker_save_archive_its_layers(
-    tmp_path: Path, client: docker.DockerClient
+    tmp_path: Path, client: docker.DockerClient, options: Options
 ) -> None:
     (tmp_path / "root.tar").write_bytes(flat_tar(tmp_path))
     contents = sources.from_archive(tmp_path / "root.tar", "pytest-oci", "0")
@@ -130,7 +130,7 @@ def test_an_oci_archive_keeps_its_configuration_and_a_docker_save_archive_its_la
             stream.write(chunk)
     for name in (built.tag, built.base):
         client.api.remove_image(name, force=True)
-    found = built_files(client, define(tmp_path, "archive: ../saved.tar.gz"))
+    found = built_files(client, define(tmp_path, "archive: ../saved.tar.gz"), options)
     assert found["first"] == found["second"] == (dockerfile.encode(), 0)
     assert found["etc/marker"][1] == 1234
     assert "A=b c" in found["config"]["Env"]

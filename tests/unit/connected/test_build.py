@@ -51,8 +51,10 @@ def test_a_full_disk_is_a_space_error() -> None:
         reader.read({"error": "write /x: no space left on device"})
 
 
-def test_the_context_has_no_app_and_obeys_dockerignore(tmp_path: Path) -> None:
-    place = write(tmp_path, MINIMAL)
+def test_the_context_has_no_app_no_data_and_obeys_dockerignore(tmp_path: Path) -> None:
+    place = write(tmp_path, MINIMAL + "data: {digits: {folder: in/digits}}\n")
+    (place / "in" / "digits").mkdir(parents=True)
+    (place / "in" / "digits" / "large").write_text("x")
     (place / "app").mkdir()
     (place / "app" / "train.py").write_text("x")
     (place / "big.bin").write_text("x")
@@ -62,7 +64,8 @@ def test_the_context_has_no_app_and_obeys_dockerignore(tmp_path: Path) -> None:
     context.write(load(place), stream)
     with tarfile.open(fileobj=stream) as archive:
         names = archive.getnames()
-    assert {"Dockerfile", "kept.txt", "bundle.yaml"} <= set(names)
+    assert {"Dockerfile", "kept.txt", "bundle.yaml", "in"} <= set(names)
+    assert not [name for name in names if name.startswith("in/")]
     assert not [name for name in names if name.startswith("app") or name.endswith(".bin")]
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from deployer.connected.definition import load, schema
+from deployer.connected.reference import table
 from deployer.contract.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -116,6 +117,12 @@ def test_only_the_quoted_app_or_the_folder_app_is_the_app(tmp_path: Path) -> Non
 def test_the_checked_in_schema_is_the_models() -> None:
     text = (ROOT / "bundles" / "schema.json").read_text()
     assert json.loads(text) == schema(), "run: deployer schema > bundles/schema.json"
+
+
+def test_the_table_in_the_documents_is_the_models() -> None:
+    shown = table(schema())
+    assert '| `jobs.NAME.time` | text: limit, [D-]HH:MM:SS | `"01:00:00"` |\n' in shown
+    assert shown in (ROOT / "docs" / "stager.md").read_text(), "put what `deployer schema --table` prints into it"
 
 
 # ------------------------------------------------------------------------------------------------ what it names
