@@ -162,10 +162,14 @@ class Definition(Model):
 
     @field_validator("dockerfile")
     @classmethod
-    def _written_right(cls, name: str, info: ValidationInfo) -> str:
-        """Refuse a Dockerfile that is named and not there."""
-        if isinstance(info.context, Path) and not (info.context / name).is_file():
-            raise ValueError(f"there is no file {info.context / name}")
+    def _in_the_context(cls, name: str, info: ValidationInfo) -> str:
+        """Refuse a Dockerfile that is named and not there, or not in the build's context."""
+        if isinstance(info.context, Path):
+            path = info.context / name
+            if not path.is_file():
+                raise ValueError(f"there is no file {path}")
+            if not path.resolve().is_relative_to(info.context.resolve()):
+                raise ValueError(f"{path} is not in the folder of the definition, which is all that a build sees")
         return name
 
     @field_validator("horovod")

@@ -86,7 +86,7 @@ def pip_words(command: list[str]) -> list[str] | None:
         words = words[words.index("-m") + 1 :]
     if words[0] == "uv":
         words = words[1:]
-    if not re.fullmatch(r"(.*/)?pip[0-9.]*", words[0]):
+    if not words or not re.fullmatch(r"(.*/)?pip[0-9.]*", words[0]):
         return None
     verbs = [number for number, word in enumerate(words) if word in _VERBS]
     return words[verbs[0] + 1 :] if verbs else None

@@ -62,7 +62,7 @@ def late_removals(source: Source) -> Iterator[Finding]:
             lists = f" {_APT_LISTS}/" if any(step[:2] == ["apt-get", "update"] for step in steps) else ""
             made.append((instruction, text + lists))
         elif instruction.name in ("COPY", "ADD"):
-            made.append((instruction, instruction.words()[-1]))
+            made.append((instruction, "".join(instruction.words()[-1:])))
 
 
 def _removal(

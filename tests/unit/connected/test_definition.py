@@ -148,6 +148,7 @@ def test_without_a_dockerfile_the_image_is_the_base(tmp_path: Path) -> None:
         ("{archive: no.tar}", "base.archive: there is no file"),
         (f"{{archive: a.tar, sha256: {63 * 'a'}}}", "base.sha256: "),
         ("{debian: bookwurm}", "not 'bookwurm', perhaps you meant 'bookworm'"),
+        ("{debin: bookworm}", "base.debin: unknown key, perhaps you meant 'debian'"),
         ("{debian: bookworm, sha256: " + 64 * "b" + "}", "base.sha256: goes with archive, not with debian"),
     ],
 )
@@ -192,11 +193,13 @@ def test_horovod_needs_a_framework_and_a_stage_of_the_dockerfile(tmp_path: Path)
         ("name: again", "7: name: stands twice: first on line 1"),
         ("framework: x", "7: framework: input should be 'tensorflow' or 'pytorch', not 'x'"),
         ("app: {}", "7: app: "),
+        ("dockerfile: ../Outside", "7: dockerfile: "),
         ("data: {Bad Name: {bundle: x}}", "7: data.Bad Name: 'Bad Name' is not of the form"),
         ("python:\n  requirments: r.txt", "8: python.requirments: unknown key, perhaps you meant 'requirements'"),
     ],
 )
 def test_each_mistake_has_its_line_and_place(tmp_path: Path, more: str, said: str) -> None:
+    (tmp_path / "Outside").write_text("FROM x\n")
     assert f"bundle.yaml:{said}" in message_of(write(tmp_path, MINIMAL + more + "\n"))
 
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from deployer.cli.main import main
 from deployer.connected import lint as linting
@@ -166,6 +168,19 @@ NEAR_MISSES: list[tuple[str, Files]] = [
 @pytest.mark.parametrize(("code", "files"), NEAR_MISSES)
 def test_what_is_much_like_it_and_right_is_not_found(tmp_path: Path, code: str, files: Files) -> None:
     assert found(tmp_path, files) == []
+
+
+WORDS = r"""
+    RUN pip pip3 python3 -m uv install -r -c /r.txt x==1 x>=1 a=b;c && || | ( ) { } FROM AS COPY --from= ENV ARG USER CMD
+    ENTRYPOINT [ ] "sh", "-c", ' \ $ ${A} << EOF <<EOF # apt-get update rm -rf /opt/x/* curl http:// sh -c r.sh
+"""
+
+
+@given(st.lists(st.sampled_from([*WORDS.split(), "\n", "\\\n"]), max_size=30))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_dockerfile_and_no_script_is_too_odd(tmp_path: Path, words: list[str]) -> None:
+    text = " ".join(words)
+    assert isinstance(found(tmp_path, {"Dockerfile": START + text, "r.txt": text, "r.sh": text}), list)
 
 
 # ------------------------------------------------------------------------------------------------ layers
