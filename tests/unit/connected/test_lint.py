@@ -171,7 +171,7 @@ def test_what_is_much_like_it_and_right_is_not_found(tmp_path: Path, code: str, 
 
 
 WORDS = r"""
-    RUN pip pip3 python3 -m uv install -r -c /r.txt x==1 x>=1 a=b;c && || | ( ) { } FROM AS COPY --from= ENV ARG USER CMD
+    RUN pip python3 -m uv install -r -c /r.txt x==1 a=b;c && || | ( ) { } FROM AS COPY --from= ENV ARG USER CMD
     ENTRYPOINT [ ] "sh", "-c", ' \ $ ${A} << EOF <<EOF # apt-get update rm -rf /opt/x/* curl http:// sh -c r.sh
 """
 
