@@ -7,7 +7,7 @@ import json
 import tarfile
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -169,11 +169,11 @@ class Registry(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, root: bytes) -> None:
+    def __init__(self, root: bytes, architecture: str = "amd64") -> None:
         super().__init__(("127.0.0.1", 0), _Answer)
         layer = gzip.compress(root, mtime=0)
         rootfs = {"type": "layers", "diff_ids": [_sha256(root)]}
-        config = json.dumps({"architecture": "amd64", "os": "linux", "config": {"Env": ["A=b"]}, "rootfs": rootfs})
+        config = json.dumps({"architecture": architecture, "os": "linux", "config": {"Env": ["A=b"]}, "rootfs": rootfs})
         kind = "application/vnd.docker.%s"
         blobs = [("container.image.v1+json", config.encode()), ("image.rootfs.diff.tar.gzip", layer)]
         described = [{"mediaType": kind % name, "size": len(data), "digest": _sha256(data)} for name, data in blobs]
@@ -213,14 +213,31 @@ def _sha256(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Registry]:
-    with Registry(flat_tar(tmp_path)) as server:
+@contextmanager
+def serving(root: bytes, architecture: str = "amd64") -> Iterator[Registry]:
+    with Registry(root, architecture) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[Registry]:
+    with serving(flat_tar(tmp_path)) as server:
         yield server
-        server.shutdown()
-        thread.join()
+
+
+def test_a_base_of_another_architecture_is_said(tmp_path: Path, client: docker.DockerClient) -> None:
+    said: list[str] = []
+    with serving(flat_tar(tmp_path), "s390x") as registry:
+        built = build(define(tmp_path, f"image: '{registry.name}@{registry.digest}'"), Options(), said.append)
+    assert any("is for s390x, and the engine's machine is " in line for line in said)
+    for name in (built.tag, built.base):
+        client.api.remove_image(name, force=True)
 
 
 def test_a_registrys_image_is_pulled_by_its_digest_and_then_the_engines(

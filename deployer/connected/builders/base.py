@@ -54,10 +54,15 @@ def ensure(
     ``registry``, ``imported`` and ``debian`` raise.
     """
     if base.image is not None:
-        return registry.ensure(client, base.image, say)
-    if base.archive is not None:
-        return imported.ensure(client, folder / base.archive, base.sha256, say)
-    return debian(client, base, apt, say)
+        name = registry.ensure(client, base.image, say)
+    elif base.archive is not None:
+        name = imported.ensure(client, folder / base.archive, base.sha256, say)
+    else:
+        return debian(client, base, apt, say)
+    architecture, engines = str(engine.image_config(client, name)["Architecture"]), engine.architecture(client)
+    if architecture != engines:
+        say(f"base: {name} is for {architecture}, and the engine's machine is {engines}: RUN needs emulation")
+    return name
 
 
 def debian(client: docker.DockerClient, base: Base, apt: Mapping[str, str], say: Callable[[str], None]) -> str:

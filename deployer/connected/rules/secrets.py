@@ -1,5 +1,6 @@
 """secrets.*: what nobody else may have, in the files that go into an image or a bundle and in ENV and ARG."""
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,10 +41,9 @@ def in_files(source: Source) -> Iterator[Finding]:
         if what:
             yield finding("secrets.file", str(path), what=what)
     for data in source.definition.data.values():
-        for path in sorted((source.definition.folder / data.folder).rglob("*")) if data.folder else ():
-            what = _by_name(path)
-            if what:
-                yield finding("secrets.file", str(path), what=what)
+        for folder, _, names in os.walk(source.definition.folder / data.folder) if data.folder else ():
+            for name in sorted(_NAMES.keys() & set(names)):
+                yield finding("secrets.file", os.path.join(folder, name), what=_NAMES[name])
 
 
 def in_variables(source: Source) -> Iterator[Finding]:

@@ -96,6 +96,11 @@ TRIGGERS: list[tuple[str, Files, str]] = [
     ("secrets.file", {"app/.netrc": "machine x\n"}, "app/.netrc"),
     ("secrets.file", {"app/train.py": "KEY = 'AKIA" + "ABCDEFGHIJKLMNOP'\n"}, "app/train.py"),
     ("secrets.file", {"pip.conf": "index-url = https://me:pass" + "word@index.example/simple\n"}, "pip.conf"),
+    (
+        "secrets.file",
+        {"bundle.yaml": DEFINITION + "data: {x: {folder: in}}\n", "in/a/.pgpass": "", "in/large": SECRET_KEY},
+        "in/a/.pgpass",
+    ),
     ("secrets.variable", {"Dockerfile": "ENV A=b DB_PASSWORD=hunter2\n"}, "Dockerfile:4"),
     ("secrets.variable", {"Dockerfile": "ARG GITHUB_TOKEN=abc\n"}, "Dockerfile:4"),
     ("itex.tensorflow", {"Dockerfile": TENSORFLOW.format("2.16.1")}, "Dockerfile:4"),
