@@ -41,6 +41,7 @@ class Options(NamedTuple):
     pip_conf: Path | None = None
     no_cache: bool = False
     accept: tuple[str, ...] = ()
+    apt_sources: Path | None = None
 
 
 class Built(NamedTuple):
@@ -76,8 +77,8 @@ def build(definition: Definition, options: Options, say: Callable[[str], None]) 
 
 def _build(client: docker.DockerClient, definition: Definition, options: Options, say: Callable[[str], None]) -> Built:
     began = time.monotonic()
-    host = settings.from_host(options.ca_bundle, options.pip_conf, os.environ)
-    clean = base.ensure(client, definition.base, host.apt, say, definition.folder)
+    host = settings.from_host(options.ca_bundle, options.pip_conf, os.environ, options.apt_sources)
+    clean = base.ensure(client, definition.base, host, say, definition.folder)
     with_settings = settings.build_base(client, clean, host)
     arguments = {"BASE": clean, "BUILD_BASE": with_settings, **host.proxies}
     log = records_folder() / f"{definition.name}-{definition.version}.log"

@@ -191,7 +191,7 @@ def _in_words(problem: ErrorDetails, place: Place, model: type[BaseModel], docum
     if kind == "missing":
         return "is missing"
     if kind == "literal_error" and isinstance(given, str):
-        return f"{_lower(problem['msg'])}, not {given!r}" + _guess(given, re.findall(r"'([^']*)'", problem["msg"]))
+        return f"{_said(problem)}, not {given!r}" + _guess(given, re.findall(r"'([^']*)'", problem["msg"]))
     if kind == "string_type" and isinstance(given, bool | int | float | dt.date):
         written = document.written(place)
         return f'must be text, and YAML reads {written} as something else: write "{written}", with quotes'
@@ -199,10 +199,13 @@ def _in_words(problem: ErrorDetails, place: Place, model: type[BaseModel], docum
         return f"must be a list: write [{', '.join(given.split())}]"
     if kind == "string_pattern_mismatch":
         return f"{given!r} is not of the form {(problem.get('ctx') or {}).get('pattern')}"
-    return _lower(problem["msg"])
+    if kind == "too_short" and not given:
+        return "must not be empty"
+    return _said(problem)
 
 
-def _lower(message: str) -> str:
+def _said(problem: ErrorDetails) -> str:
+    message = problem["msg"].replace("Input should be", "must be")
     return message[:1].lower() + message[1:]
 
 

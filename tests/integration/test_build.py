@@ -37,6 +37,7 @@ jobs: {{only: {{command: ["true"]}}}}
 
 #: Of a certificate that signs nothing; only its bytes matter.
 CA = "-----BEGIN CERTIFICATE-----\nVGhpcyBpcyBub3QgYSBjZXJ0aWZpY2F0ZSBhdCBhbGw=\n-----END CERTIFICATE-----\n"
+APT = "deb http://mirror.invalid/debian bookworm main\n"
 PIP = "[global]\nindex-url = https://someone:a-secret@index.invalid/simple\n"
 
 
@@ -137,10 +138,12 @@ def test_the_root_filesystem_comes_out_as_a_tar_and_no_container_stays(
 
 
 @pytest.fixture
-def options(tmp_path: Path) -> Options:
+def options(tmp_path: Path, client: docker.DockerClient) -> Options:
+    build(define(tmp_path, "FROM ${BASE}\n"), Options(), quiet)  # the base is made from a mirror that answers
     (tmp_path / "ca.crt").write_text(CA)
     (tmp_path / "pip.conf").write_text(PIP)
-    return Options(tmp_path / "ca.crt", tmp_path / "pip.conf")
+    (tmp_path / "sources.list").write_text(APT)
+    return Options(tmp_path / "ca.crt", tmp_path / "pip.conf", apt_sources=tmp_path / "sources.list")
 
 
 @pytest.mark.usefixtures("docker_host")
@@ -150,13 +153,14 @@ def test_build_settings_are_there_in_the_build_and_leave_no_trace(
     definition = define(
         tmp_path,
         "FROM ${BUILD_BASE} AS build\n"
-        'RUN grep -q VGhpcyBp "$PIP_CERT" && grep -q index.invalid "$PIP_CONFIG_FILE" && apt-config dump >/made\n'
+        'RUN grep -q VGhpcyBp "$PIP_CERT" && grep -q index.invalid "$PIP_CONFIG_FILE"\n'
+        "RUN apt-get update --print-uris >/made && grep mirror.invalid /made && ! grep -v mirror.invalid /made\n"
         "FROM ${BASE}\nCOPY --from=build /etc/debian_version /made\n",
     )
     built = build(definition, options, quiet)
     written = json.dumps([engines.image_config(client, built.tag), engines.history(client, built.tag)])
     data = written.encode() + b"".join(engines.rootfs_chunks(client, built.tag))
-    for trace in (MARK, "VGhpcyBpcyBub3Q", "a-secret", "index.invalid"):
+    for trace in (MARK, "VGhpcyBpcyBub3Q", "a-secret", "index.invalid", "mirror.invalid"):
         assert trace.encode() not in data
     remove(definition)
 
@@ -215,6 +219,15 @@ def test_a_debian_package_that_does_not_exist_is_named(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("python3", "no-such-package"))
     with pytest.raises(JobFailed, match="no-such-package"):
         build(load(file), Options(), quiet)
+
+
+@pytest.mark.usefixtures("docker_host")
+def test_a_debian_mirror_that_does_not_answer_is_named(tmp_path: Path, options: Options) -> None:
+    definition = define(tmp_path, "FROM ${BASE}\n")
+    file = definition.folder / "bundle.yaml"
+    file.write_text(file.read_text().replace("python3", "python3, hello"))  # a base that nobody has
+    with pytest.raises(JobFailed, match=r"mirror\.invalid"):
+        build(load(file), options, quiet)
 
 
 def test_bad_definitions_and_no_engine_have_their_exit_codes(
