@@ -89,8 +89,9 @@ def _image_archive(layered: archive.Layered, tag: str, scratch: Scratch) -> Iter
     yield from _member(_CONFIG, io.BytesIO(json.dumps(layered.config, sort_keys=True).encode()))
     for name, (part, _) in zip(names, layered.layers, strict=True):
         with scratch.temporary() as spool:  # a member's size stands before it
-            for chunk in archive.uncompressed(part):
-                spool.write(chunk)
+            with files.errors_named(f"unpack a layer into {tempfile.gettempdir()}", "set TMPDIR to a larger disk"):
+                for chunk in archive.uncompressed(part):
+                    spool.write(chunk)
             yield from _member(name, spool)
     yield _END
 
