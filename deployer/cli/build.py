@@ -34,7 +34,16 @@ def add_parsers(subparsers: Any) -> None:
         type=Path,
         help="pip's settings for the build (default: this host's indexes); never in the image",
     )
+    command.add_argument(
+        "--apt-sources",
+        metavar="FILE",
+        type=Path,
+        help="deb lines of a Debian mirror for the base and the build (default: $DEPLOYER_APT_SOURCES, else Debian's); "
+        "never in the image",
+    )
     command.add_argument("--no-cache", action="store_true", help="run every step again")
+    text = "build in spite of this finding of lint; may be given again"
+    command.add_argument("--accept", metavar="CODE", action="append", default=[], help=text)
     command.add_argument("--quiet", action="store_true", help="show the steps, not what they say; the log has all")
     command.add_argument("--json", action="store_true", help="print the build record")
     command.set_defaults(run=run)
@@ -42,7 +51,7 @@ def add_parsers(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Build, and print the record."""
-    for path in (args.ca_bundle, args.pip_conf):
+    for path in (args.ca_bundle, args.pip_conf, args.apt_sources):
         if path is not None and not path.is_file():
             raise UsageError(f"there is no file {path}")
 
@@ -50,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
         if not args.quiet or line.startswith(("Step ", "base: ")):
             tqdm.write(line, file=sys.stderr)  # not through a bar that may be on the screen
 
-    built = build(load(args.definition), Options(args.ca_bundle, args.pip_conf, args.no_cache), say)
+    options = Options(args.ca_bundle, args.pip_conf, args.no_cache, tuple(args.accept), args.apt_sources)
+    built = build(load(args.definition), options, say)
     if args.json:
         print(json.dumps(built.record()))
     else:

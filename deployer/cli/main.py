@@ -12,6 +12,7 @@ from deployer.cli import common
 
 #: The commands of each module of ``deployer.cli``. Only the one that is asked for is imported: some take a while.
 COMMANDS = {
+    "definitions": ("init", "lint", "schema"),
     "build": ("build",),
     "pack": ("pack",),
     "bundles": ("plan", "sign", "push", "diff", "inspect", "pyz", "profile"),

@@ -3,6 +3,7 @@
 The kind is seen from the content. Sources: Docker image specification 1.2 (manifest.json); OCI image-spec 1.0.
 """
 
+import contextlib
 import functools
 import gzip
 import hashlib
@@ -11,14 +12,14 @@ import json
 import os
 import posixpath
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
 import zstandard
 
 from deployer.connected import tarreader
-from deployer.connected.members import Members, Stored
+from deployer.connected.members import Member, Members, Stored
 from deployer.connected.rootfs import Root
 from deployer.connected.scratch import Scratch
 from deployer.connected.tarreader import Slice, Spooled
@@ -41,7 +42,7 @@ class Image(NamedTuple):
     root: Root
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """A stretch of an open file."""
 
     stream: IO[bytes]
@@ -54,25 +55,70 @@ class _Part(NamedTuple):
         return os.pread(self.stream.fileno(), self.size, self.offset)
 
 
+class Layered(NamedTuple):
+    """An image's configuration; its layers, the lowest first, each with the digest of its bytes where that is known."""
+
+    config: dict[str, Any]
+    layers: list[tuple[Part, str]]
+
+
 def read(path: Path, scratch: Scratch) -> Image:
     """Return the image in a file or folder; its files stay open as long as ``scratch``. Raises UsageError."""
     if path.is_dir():
-        return _image(_oci, lambda name: _file_part(path, name, scratch), scratch)
+        return _image(_documents(_oci, lambda name: _file_part(path, name, scratch)), scratch)
+    with _opened(path, scratch) as part:
+        found = _kind(part, scratch)
+        if isinstance(found, Layered):
+            return _image(found, scratch)
+        root = Root()
+        root.apply(found)
+        return Image("", {}, root)
+
+
+def layered(path: Path, scratch: Scratch) -> Layered | None:
+    """Return the image in a `docker save` or OCI archive as its layers; None for a flat tar. Raises UsageError."""
+    with _opened(path, scratch) as part:
+        found = _kind(part, scratch)
+        if isinstance(found, Layered):
+            return found
+        tops = {member.path.strip(b"./").partition(b"/")[0] for member in found}
+        if not tops & {b"bin", b"lib", b"sbin", b"usr"}:
+            raise UsageError("it is neither an image nor a root filesystem: none of /bin, /lib, /sbin, /usr in it")
+        return None
+
+
+def flat_chunks(path: Path, scratch: Scratch) -> Iterator[bytes]:
+    """Yield a flat tar, uncompressed. Raises UsageError."""
+    with _opened(path, scratch) as part:
+        yield from uncompressed(part)
+
+
+def uncompressed(part: Part) -> Iterator[bytes]:
+    """Yield the bytes of a layer, uncompressed. Raises UsageError when they are broken."""
+    magic = _magic(part)
+    raw = io.BufferedReader(_Window(part), _CHUNK)
+    stream = raw if magic is None else _decoder(raw, magic)
+    with _broken_codec():
+        yield from iter(lambda: stream.read(_CHUNK), b"")
+
+
+@contextlib.contextmanager
+def _opened(path: Path, scratch: Scratch) -> Iterator[Part]:
+    """Yield an archive as one part; errors of the block name it."""
     with files.errors_named(f"read {path}"):
         try:
             stream = scratch.open(path)
         except FileNotFoundError:
             raise UsageError(f"there is no file {path}") from None
-        part = _Part(stream, 0, os.fstat(stream.fileno()).st_size)
         try:
-            return _read_file(part, scratch)
+            yield Part(stream, 0, os.fstat(stream.fileno()).st_size)
         except DeployerError as error:
             raise type(error)(f"{path}: {error.message}", error.hint) from error
 
 
-def _read_file(part: _Part, scratch: Scratch) -> Image:
+def _kind(part: Part, scratch: Scratch) -> Layered | list[Member]:
     """Index the file's tar, then see by its names what it is: contents that were passed over are at hand."""
-    found = list(_layer(part, scratch))
+    found = list(members(part, scratch))
     stored = {}
     for member in found:
         name = posixpath.normpath(os.fsdecode(member.path))
@@ -85,43 +131,34 @@ def _read_file(part: _Part, scratch: Scratch) -> Image:
     roots = any(member.kind == FOLDER and member.path.strip(b"./") in (b"usr", b"bin", b"etc") for member in found)
     if not roots and ("manifest.json" in stored or "oci-layout" in stored):
         opened = functools.partial(_member_part, stored)
-        return _image(_docker if "manifest.json" in stored else _oci, opened, scratch)
-    root = Root()
-    root.apply(found)
-    return Image("", {}, root)
+        return _documents(_docker if "manifest.json" in stored else _oci, opened)
+    return found
 
 
-_Opener = Callable[[str], _Part]
+_Opener = Callable[[str], Part]
 
 
-def _member_part(stored: dict[str, Stored], name: str) -> _Part:
+def _member_part(stored: dict[str, Stored], name: str) -> Part:
     data = stored.get(posixpath.normpath(name))
     if data is None:
         raise UsageError(f"the archive is not whole: it has no {name}")
     stream, offset = data.place()
-    return _Part(stream, offset, data.size)
+    return Part(stream, offset, data.size)
 
 
-def _file_part(folder: Path, name: str, scratch: Scratch) -> _Part:
+def _file_part(folder: Path, name: str, scratch: Scratch) -> Part:
     try:
         stream = scratch.open(folder / name)
     except OSError as error:
         hint = "a folder is an OCI layout here; a root filesystem's is given with --rootfs"
         raise UsageError(f"{folder} is no OCI layout: no {name} in it ({error.strerror})", hint) from None
-    return _Part(stream, 0, os.fstat(stream.fileno()).st_size)
+    return Part(stream, 0, os.fstat(stream.fileno()).st_size)
 
 
 # ------------------------------------------------------------------------------------------------ kinds of image
 
 
-class _Layered(NamedTuple):
-    """An image's configuration; its layers, the lowest first, each with the digest of its bytes where that is known."""
-
-    config: dict[str, Any]
-    layers: list[tuple[_Part, str]]
-
-
-def _docker(opened: _Opener) -> _Layered:
+def _docker(opened: _Opener) -> Layered:
     images = _json(opened("manifest.json").read(), list)
     if len(images) != 1:
         names = ", ".join(str((image.get("RepoTags") or ["?"])[0]) for image in images)
@@ -130,10 +167,10 @@ def _docker(opened: _Opener) -> _Layered:
     parts = [opened(str(name)) for name in images[0].get("Layers") or []]
     digests = _diff_ids(config, len(parts))
     plain = [digest if _magic(part) is None else "" for part, digest in zip(parts, digests, strict=True)]
-    return _Layered(config, list(zip(parts, plain, strict=True)))
+    return Layered(config, list(zip(parts, plain, strict=True)))
 
 
-def _oci(opened: _Opener) -> _Layered:
+def _oci(opened: _Opener) -> Layered:
     opened("oci-layout")
     descriptor = _one(_json(opened("index.json").read(), dict))
     while descriptor.get("mediaType") in _INDEXES:
@@ -142,7 +179,7 @@ def _oci(opened: _Opener) -> _Layered:
     config = _json(_blob(opened, manifest["config"]).read(), dict)
     _diff_ids(config, len(manifest["layers"]))
     layers = [(_blob(opened, layer, check=False), str(layer["digest"])) for layer in manifest["layers"]]
-    return _Layered(config, layers)
+    return Layered(config, layers)
 
 
 def _one(index: dict[str, Any]) -> dict[str, Any]:
@@ -162,7 +199,7 @@ def _one(index: dict[str, Any]) -> dict[str, Any]:
     return dict(found[0])
 
 
-def _blob(opened: _Opener, descriptor: dict[str, Any], check: bool = True) -> _Part:
+def _blob(opened: _Opener, descriptor: dict[str, Any], check: bool = True) -> Part:
     digest = str(descriptor["digest"])
     part = opened("blobs/" + digest.replace(":", "/"))
     if check:
@@ -177,23 +214,28 @@ def _diff_ids(config: dict[str, Any], layers: int) -> list[str]:
     return digests
 
 
-def _image(kind: Callable[[_Opener], _Layered], opened: _Opener, scratch: Scratch) -> Image:
-    """Read an image's documents and apply its layers; their digests are checked beside the work."""
+def _documents(kind: Callable[[_Opener], Layered], opened: _Opener) -> Layered:
+    """Read an image's documents."""
     try:
-        config, layers = kind(opened)
+        found = kind(opened)
     except (KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"the image has a document of another form: {error}") from error
-    if config.get("os", "linux") != "linux":
-        raise UsageError(f"the image is for {config['os']}, not for Linux")
+    if found.config.get("os", "linux") != "linux":
+        raise UsageError(f"the image is for {found.config['os']}, not for Linux")
+    return found
+
+
+def _image(layered: Layered, scratch: Scratch) -> Image:
+    """Apply an image's layers; their digests are checked beside the work."""
     root = Root()
-    for part, digest in layers:
+    for part, digest in layered.layers:
         if digest:
             scratch.check_beside(functools.partial(_check, part, digest))
-        root.apply(_layer(part, scratch))
-    return Image(str(config.get("architecture") or ""), dict(config.get("config") or {}), root)
+        root.apply(members(part, scratch))
+    return Image(str(layered.config.get("architecture") or ""), dict(layered.config.get("config") or {}), root)
 
 
-def _check(part: _Part, digest: str) -> None:
+def _check(part: Part, digest: str) -> None:
     state = hashlib.sha256()
     for start in range(0, part.size, _CHUNK):
         state.update(os.pread(part.stream.fileno(), min(_CHUNK, part.size - start), part.offset + start))
@@ -214,7 +256,7 @@ def _json(data: bytes, kind: type) -> Any:
 # ------------------------------------------------------------------------------------------------ layers
 
 
-def _magic(part: _Part) -> bytes | None:
+def _magic(part: Part) -> bytes | None:
     start = os.pread(part.stream.fileno(), min(6, part.size), part.offset)
     for magic, name in _OTHERS.items():
         if start.startswith(magic):
@@ -222,18 +264,24 @@ def _magic(part: _Part) -> bytes | None:
     return next((magic for magic in (_GZIP, _ZSTD) if start.startswith(magic)), None)
 
 
-def _layer(part: _Part, scratch: Scratch) -> Members:
+def members(part: Part, scratch: Scratch) -> Members:
     """Yield a layer's members; contents of one that is compressed go to the spool."""
     magic = _magic(part)
     if magic is None:
         yield from tarreader.members(Slice(*part))
         return
-    raw = io.BufferedReader(_Window(part), _CHUNK)
-    stream = _decoder(raw, magic)
-    try:
+    stream = _decoder(io.BufferedReader(_Window(part), _CHUNK), magic)
+    with _broken_codec():
         yield from tarreader.members(Spooled(stream.read, scratch.spool))
         while stream.read(_CHUNK):  # zeros behind the end, and with them the codec's own check
             pass
+
+
+@contextlib.contextmanager
+def _broken_codec() -> Iterator[None]:
+    """Turn what a decompressor raises into one of ours."""
+    try:
+        yield
     except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
@@ -254,7 +302,7 @@ def _decoder(raw: Any, magic: bytes) -> _Decoder:
 class _Window(io.RawIOBase):
     """A part of a file as a stream of its own."""
 
-    def __init__(self, part: _Part) -> None:
+    def __init__(self, part: Part) -> None:
         self._part = part
         self._done = 0
 

@@ -14,10 +14,9 @@ from typing import IO, Any, NamedTuple
 
 import docker
 from docker.errors import APIError
-from docker.utils.build import tar as context_tar
 from tqdm import tqdm
 
-from deployer.connected import progress
+from deployer.connected import context, lint, progress
 from deployer.connected.builders import base, engine, settings
 from deployer.connected.definition import Definition
 from deployer.contract import records
@@ -34,11 +33,15 @@ _REMARK = re.compile(r"^( ---> |Removing intermediate container )")
 
 
 class Options(NamedTuple):
-    """How to build: files that stand in for the host's own settings, and whether to use the layer cache."""
+    """How to build: files that stand in for the host's own settings, whether to use the layer cache, and which codes of
+    ``lint`` to pass over.
+    """
 
     ca_bundle: Path | None = None
     pip_conf: Path | None = None
     no_cache: bool = False
+    accept: tuple[str, ...] = ()
+    apt_sources: Path | None = None
 
 
 class Built(NamedTuple):
@@ -65,16 +68,17 @@ def build(definition: Definition, options: Options, say: Callable[[str], None]) 
 
     ``say`` gets each line of the log as it comes. Raises JobFailed when a step fails (with the end of its log),
     MissingTool without an engine or when it goes away, SpaceError, and Refused when the finished image shows a trace
-    of the build settings; it has no name then.
+    of the build settings; it has no name then. Refused too, before anything is done, for what a rule of ``lint`` finds.
     """
+    lint.refuse(definition, options.accept)
     with contextlib.closing(engine.connect()) as client:
         return _build(client, definition, options, say)
 
 
 def _build(client: docker.DockerClient, definition: Definition, options: Options, say: Callable[[str], None]) -> Built:
     began = time.monotonic()
-    host = settings.from_host(options.ca_bundle, options.pip_conf, os.environ)
-    clean = base.ensure(client, definition.base, host.apt, say)
+    host = settings.from_host(options.ca_bundle, options.pip_conf, os.environ, options.apt_sources)
+    clean = base.ensure(client, definition.base, host, say, definition.folder)
     with_settings = settings.build_base(client, clean, host)
     arguments = {"BASE": clean, "BUILD_BASE": with_settings, **host.proxies}
     log = records_folder() / f"{definition.name}-{definition.version}.log"
@@ -170,11 +174,11 @@ def _run(
     transcript: Transcript,
 ) -> str:
     """Build and return the id of the image."""
-    with tempfile.TemporaryFile() as context, engine.calls(client, lambda: f"build {definition.tag} {transcript.step}"):
-        _write_context(definition, context)
+    with tempfile.TemporaryFile() as stream, engine.calls(client, lambda: f"build {definition.tag} {transcript.step}"):
+        context.write(definition, stream)
         try:
             messages = client.api.build(
-                fileobj=context, custom_context=True, dockerfile=definition.dockerfile, buildargs=dict(arguments),
+                fileobj=stream, custom_context=True, dockerfile=definition.dockerfile, buildargs=dict(arguments),
                 nocache=no_cache, rm=True, forcerm=True, decode=True, encoding="identity",
             )  # fmt: skip
             _follow(messages, transcript)
@@ -195,21 +199,6 @@ def _follow(messages: Iterable[Mapping[str, Any]], transcript: Transcript) -> No
             if shown.n != transcript.number:
                 shown.total = transcript.steps
                 shown.update(transcript.number - shown.n)
-
-
-def _write_context(definition: Definition, stream: IO[bytes]) -> None:
-    """Write the build's context: the definition's folder but the app, which is carried apart, and .dockerignore's."""
-    excluded = []
-    ignored = definition.folder / ".dockerignore"
-    if ignored.is_file():
-        lines = [line.strip() for line in files.read_text(str(ignored)).splitlines()]
-        excluded = [line for line in lines if line and not line.startswith("#")]
-    app = definition.app_folder
-    if app is not None and app.resolve().is_relative_to(definition.folder.resolve()):
-        excluded.append(app.resolve().relative_to(definition.folder.resolve()).as_posix())
-    with files.errors_named("write the build context"):
-        context_tar(definition.folder, exclude=[*excluded, f"!{definition.dockerfile}"], fileobj=stream)
-        stream.seek(0)
 
 
 def _both(stream: IO[str], say: Callable[[str], None], line: str) -> None:

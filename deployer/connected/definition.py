@@ -1,21 +1,40 @@
 """A definition: ``bundles/NAME/bundle.yaml``, which says what goes into a bundle and how its jobs run."""
 
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, Field, PrivateAttr, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from deployer.connected.yaml_model import Model, load_model
+from deployer.connected import dockerfile as dockerfiles
+from deployer.connected.yaml_model import Model, Place, Problems, load_model
 from deployer.contract.errors import UsageError
 from deployer.contract.job import check_time
 
 FILE = "bundle.yaml"
+DOCKERFILE = "Dockerfile"
+
+Framework = Literal["tensorflow", "pytorch"]
+FRAMEWORKS = get_args(Framework)
 
 #: A name or version is part of an image's tag and of file names.
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+([._-][a-z0-9]+)*$", max_length=100)]
 Version = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 Package = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]+(:[a-z0-9-]+)?$")]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+_IMAGE = re.compile(r"^[a-z0-9][a-zA-Z0-9._/:-]*@sha256:[0-9a-f]{64}$")
 
 
 def _time(text: str) -> str:
@@ -25,17 +44,65 @@ def _time(text: str) -> str:
         raise ValueError(f"{error.message} ({error.hint})") from error
 
 
-class Base(Model):
-    """The image that the Dockerfile starts from: a Debian suite and the packages to add to its smallest system."""
+def _image(reference: str) -> str:
+    """Hold an image to its digest: a tag may mean another image tomorrow, and then no build could be repeated."""
+    if not _IMAGE.match(reference):
+        raise ValueError(
+            f"{reference!r} does not name an image by its digest, and a tag may mean another image tomorrow: "
+            "write NAME@sha256:HEX (docker image ls --digests, or skopeo inspect docker://NAME:TAG, show it)"
+        )
+    return reference
 
-    debian: Literal["bullseye", "bookworm", "trixie"]
-    include: list[Package] = Field(default=[], description="Debian packages to add")
+
+def _there(is_it: Callable[[Path], bool], what: str) -> AfterValidator:
+    """Return a validator of a path, relative to the file that is read: there must be such a thing."""
+
+    def check(path: str, info: ValidationInfo) -> str:
+        if isinstance(info.context, Path) and not is_it(info.context / path):
+            raise ValueError(f"there is no {what} {info.context / path}")
+        return path
+
+    return AfterValidator(check)
+
+
+File = Annotated[str, _there(Path.is_file, "file")]
+Folder = Annotated[str, _there(Path.is_dir, "folder")]
+
+
+class Base(Model):
+    """The image that the Dockerfile starts from; exactly one of ``debian``, ``image`` and ``archive``."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": [kind]} for kind in ("debian", "image", "archive")]}
+    )
+
+    debian: Literal["bullseye", "bookworm", "trixie"] | None = Field(
+        default=None, description="a Debian suite: its smallest system, made by mmdebstrap from this machine's mirror"
+    )
+    include: list[Package] = Field(default=[], description="Debian packages to add to it")
+    image: Annotated[str, AfterValidator(_image)] | None = Field(
+        default=None, description="an image of a registry by its digest, NAME@sha256:HEX: the engine's, else pulled"
+    )
+    archive: File | None = Field(
+        default=None, description="a docker save or OCI archive or a flat tar, relative to this file; plain, gzip, zstd"
+    )
+    sha256: Sha256 | None = Field(default=None, description="the archive's SHA-256: another one is refused")
+
+    @model_validator(mode="after")
+    def _one(self) -> "Base":
+        given = [kind for kind in ("debian", "image", "archive") if getattr(self, kind) is not None]
+        if len(given) != 1:
+            raise ValueError(f"exactly one of debian, image and archive, not {' and '.join(given) or 'none of them'}")
+        for option, kind in (("include", "debian"), ("sha256", "archive")):
+            if getattr(self, option) and given != [kind]:
+                raise Problems([((option,), f"goes with {kind}, not with {given[0]}")])
+        return self
 
 
 class Python(Model):
     """The wheelhouse: Python packages beside the image, so that changing one ships only its wheel."""
 
-    requirements: str = Field(
+    requirements: File = Field(
         description="a pip requirements file, relative to this one, with what is asked for by name"
     )
 
@@ -50,7 +117,7 @@ class Horovod(Model):
 class Data(Model):
     """Files that jobs read at ``/deployer/data/NAME``: a folder of this bundle, or another bundle with such a one."""
 
-    folder: str | None = Field(default=None, description="relative to this file")
+    folder: Folder | None = Field(default=None, description="relative to this file")
     bundle: Name | None = Field(default=None, description="the name of a bundle that carries it, installed beside")
 
     @model_validator(mode="after")
@@ -71,37 +138,77 @@ class Job(Model):
 
 
 class Definition(Model):
-    """What ``bundle.yaml`` says. ``folder`` is where it stands: the build's context and the app lie there."""
+    """What goes into a bundle, and how its jobs run. The folder of this file is the build's context."""
 
-    name: Name
-    version: Version
-    description: str = ""
+    # The order of the fields matters: a validator sees those before its own.
+    name: Name = Field(description="part of the image's tag and of the bundle's name")
+    version: Version = Field(description='with quotes where YAML would read a number: "1.10"')
+    description: str = Field(default="", description="one line for people")
     base: Base
-    dockerfile: str = Field(default="Dockerfile", description="relative to this file")
-    app: str | None = Field(default=None, description="folder of the training code; default: app, where it exists")
+    dockerfile: str = Field(
+        default=DOCKERFILE, description="relative to this file; without one the image is the base alone"
+    )
+    app: Folder | None = Field(default=None, description="folder of the training code; default: app, where it exists")
     python: Python | None = None
-    framework: Literal["tensorflow", "pytorch"] | None = None
+    framework: Framework | None = Field(default=None, description="what Horovod is built for")
     horovod: Horovod | None = None
     mpi: list[Literal["mpich-abi", "openmpi"]] = Field(
         default=["mpich-abi"], min_length=1, description="MPI families to run on; the image's own is of the first"
     )
-    data: dict[Name, Data] = {}
-    jobs: dict[Name, Job] = Field(min_length=1, description="the first is the default")
+    data: dict[Name, Data] = Field(default={}, description="what jobs read at /deployer/data/NAME")
+    jobs: dict[Name, Job] = Field(min_length=1, description="ways to run it; the first is the default")
 
     _folder: Path = PrivateAttr(default=Path())
 
-    @model_validator(mode="before")
+    @field_validator("dockerfile")
     @classmethod
-    def _quoted_version(cls, raw: Any) -> Any:
-        """Say what is wrong with ``version: 1.10``: YAML reads a number, and drops the zero."""
-        if isinstance(raw, Mapping) and isinstance(raw.get("version"), int | float):
-            raise ValueError(f'version must be text: write version: "{raw["version"]}" with quotes')
-        return raw
+    def _in_the_context(cls, name: str, info: ValidationInfo) -> str:
+        """Refuse a Dockerfile that is named and not there, or not in the build's context."""
+        if isinstance(info.context, Path):
+            path = info.context / name
+            if not path.is_file():
+                raise ValueError(f"there is no file {path}")
+            if not path.resolve().is_relative_to(info.context.resolve()):
+                raise ValueError(f"{path} is not in the folder of the definition, which is all that a build sees")
+        return name
+
+    @field_validator("horovod")
+    @classmethod
+    def _has_what_it_needs(cls, horovod: Horovod | None, info: ValidationInfo) -> Horovod | None:
+        """Refuse Horovod without a framework, or from a stage that the Dockerfile has not."""
+        if horovod is None:
+            return None
+        found: list[tuple[Place, str]] = []
+        if "framework" in info.data and info.data["framework"] is None:
+            found.append(((), "needs a framework: write framework: tensorflow, or pytorch"))
+        if isinstance(info.context, Path) and "dockerfile" in info.data:
+            stages = _stages(info.context / str(info.data["dockerfile"]))
+            if horovod.stage not in stages:
+                known = ", ".join(stages) or "none"
+                found.append((("stage",), f"the Dockerfile has no stage {horovod.stage!r}; it names: {known}"))
+        if found:
+            raise Problems(found)
+        return horovod
+
+    @field_validator("mpi")
+    @classmethod
+    def _each_once(cls, families: list[str]) -> list[str]:
+        """Refuse a family that stands twice."""
+        twice = [((str(number),), "stands twice") for number, name in enumerate(families) if name in families[:number]]
+        if twice:
+            raise Problems(twice)
+        return families
 
     @property
     def folder(self) -> Path:
         """Return the folder of the definition."""
         return self._folder
+
+    @property
+    def dockerfile_path(self) -> Path | None:
+        """Return the Dockerfile; None when there is none, and the image is the base alone."""
+        path = self._folder / self.dockerfile
+        return path if path.is_file() else None
 
     @property
     def app_folder(self) -> Path | None:
@@ -115,23 +222,40 @@ class Definition(Model):
         return f"deployer/{self.name}:{self.version}"
 
 
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of a definition, from which editors complete."""
+    return Definition.model_json_schema()
+
+
 def load(path: str | Path) -> Definition:
     """Return the definition at ``path``, a folder with a ``bundle.yaml`` or that file itself.
 
     Raises UsageError: no such definition (the message names those that are there), broken YAML (with its line), or
-    wrong content (all that is wrong in it, each with its place).
+    wrong content (all that is wrong in it and in what it names, each with its line and place).
     """
     file = _find(Path(path))
     definition = load_model(Definition, file, "a definition (bundle.yaml)")
     definition._folder = file.parent
-    problems = []
-    if not (file.parent / definition.dockerfile).is_file():
-        problems.append(f"dockerfile: there is no {file.parent / definition.dockerfile}")
-    if definition.app is not None and not (file.parent / definition.app).is_dir():
-        problems.append(f"app: there is no folder {file.parent / definition.app}")
-    if problems:
-        raise UsageError(f"{file}: " + "; ".join(problems))
+    if definition.dockerfile_path is None:
+        _refuse_another_name(file)
     return definition
+
+
+def _refuse_another_name(file: Path) -> None:
+    """Refuse a Dockerfile under a name that nobody would find, where the base alone would be built without it."""
+    for name in sorted(os.listdir(file.parent)):
+        if name.lower() in ("dockerfile", "containerfile") or name.lower().endswith(".dockerfile"):
+            raise UsageError(
+                f"{file}: there is no {DOCKERFILE}, and there is a {name}", f"say which is meant: dockerfile: {name}"
+            )
+
+
+def _stages(path: Path) -> list[str]:
+    """Return the names of the stages of a Dockerfile; none where it cannot be read."""
+    try:
+        return [stage.name for stage in dockerfiles.parse(path.read_text("utf-8")).stages if stage.name]
+    except (OSError, ValueError):
+        return []
 
 
 def _find(path: Path) -> Path:

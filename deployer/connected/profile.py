@@ -7,9 +7,9 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
-from deployer.connected.yaml_model import Model, load_model
+from deployer.connected.yaml_model import Model, Place, Problems, load_model
 from deployer.contract.errors import UsageError
 
 #: Where the profiles that come with deployer are: beside the package in a checkout.
@@ -104,6 +104,7 @@ class Partition(Model):
 class Profile(Model):
     """A site profile. The first partition is the default one."""
 
+    # The order of the fields matters: a validator sees those before its own.
     format: Literal[1]
     name: Name
     description: str
@@ -118,6 +119,30 @@ class Profile(Model):
     mpi: dict[str, Mpi] = {}
     partitions: dict[str, Partition] = Field(min_length=1)
 
+    @field_validator("runtimes")
+    @classmethod
+    def _one_is_allowed(cls, runtimes: dict[str, Runtime], info: ValidationInfo) -> dict[str, Runtime]:
+        policy = info.data.get("policy")
+        if policy is not None and not set(policy.runtimes) & set(runtimes):
+            raise ValueError(f"no runtime that the policy allows is on the site: {', '.join(policy.runtimes)}")
+        return runtimes
+
+    @field_validator("partitions")
+    @classmethod
+    def _names_are_known(cls, partitions: dict[str, Partition], info: ValidationInfo) -> dict[str, Partition]:
+        found: list[tuple[Place, str]] = []
+        mpi, scheduler = info.data.get("mpi"), info.data.get("scheduler")
+        for name, partition in partitions.items():
+            if mpi is not None and partition.mpi is not None and partition.mpi not in mpi:
+                known = ", ".join(mpi) or "none"
+                found.append(((name, "mpi"), f"{partition.mpi!r} is not in mpi of the profile; known: {known}"))
+            if scheduler is not None and scheduler.pmi and partition.pmi not in scheduler.pmi:
+                offered = ", ".join(scheduler.pmi)
+                found.append(((name, "pmi"), f"{partition.pmi!r} is not offered by the scheduler: {offered}"))
+        if found:
+            raise Problems(found)
+        return partitions
+
 
 def load(site: str) -> Profile:
     """Return the profile that ``site`` names: a curated one, or a path of a YAML file. Raises UsageError."""
@@ -127,23 +152,4 @@ def load(site: str) -> Profile:
         if not path.is_file():
             known = ", ".join(sorted(found.stem for found in CURATED.glob("*.yaml"))) or "none"
             raise UsageError(f"no site profile is called {site!r}", f"curated profiles: {known}; or give a file's path")
-    profile = load_model(Profile, path, "a site profile")
-    _check_references(profile, path)
-    return profile
-
-
-def _check_references(profile: Profile, path: Path) -> None:
-    for name, partition in profile.partitions.items():
-        if partition.mpi is not None and partition.mpi not in profile.mpi:
-            known = ", ".join(profile.mpi) or "none"
-            raise UsageError(
-                f"{path}: partitions.{name}.mpi is {partition.mpi!r}, which mpi does not hold", f"known: {known}"
-            )
-        if profile.scheduler.pmi and partition.pmi not in profile.scheduler.pmi:
-            raise UsageError(
-                f"{path}: partitions.{name}.pmi is {partition.pmi!r}, which the scheduler does not offer",
-                f"scheduler.pmi: {', '.join(profile.scheduler.pmi)}",
-            )
-    allowed = [name for name in profile.policy.runtimes if name in profile.runtimes]
-    if not allowed:
-        raise UsageError(f"{path}: no runtime that the policy allows is on the site")
+    return load_model(Profile, path, "a site profile")

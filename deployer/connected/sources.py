@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import logging
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,14 +76,10 @@ def _from_layer_folders(client: "docker.DockerClient", reference: str) -> Root |
     They never change, and reading them takes a tenth of an export's time. Only root may, and only where the engine
     uses overlay2; what is not as expected there is no error, since the export always works.
     """
-    from deployer.connected.builders import engine
+    from deployer.connected import imagelayers
 
-    with engine.errors_named(client, f"inspect {reference}"):
-        driver: dict[str, Any] = engine.inspect(client, reference).get("GraphDriver") or {}
-    data = driver.get("Data") or {}
-    lower = [path for path in str(data.get("LowerDir") or "").split(":") if path]
-    folders = [*reversed(lower), str(data.get("UpperDir") or "")]
-    if driver.get("Name") != "overlay2" or os.geteuid() != 0 or not all(map(os.path.isdir, folders)):
+    folders = imagelayers.layer_folders(client, reference)
+    if not folders:
         return None
     root = Root()
     try:

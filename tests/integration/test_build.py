@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,10 +16,13 @@ import pytest
 from docker.errors import APIError
 
 from deployer.cli.main import main
-from deployer.connected.build import Options, build
+from deployer.connected import imagelayers
+from deployer.connected.build import Options, build, records_folder
 from deployer.connected.builders import engine as engines
 from deployer.connected.builders.settings import MARK
 from deployer.connected.definition import Definition, load
+from deployer.connected.init import init
+from deployer.connected.lint import lint
 from deployer.contract.errors import DeployerError, JobFailed, MissingTool, Refused, UsageError
 from tests.lab.engine import Engine, OwnEngine
 
@@ -32,6 +37,7 @@ jobs: {{only: {{command: ["true"]}}}}
 
 #: Of a certificate that signs nothing; only its bytes matter.
 CA = "-----BEGIN CERTIFICATE-----\nVGhpcyBpcyBub3QgYSBjZXJ0aWZpY2F0ZSBhdCBhbGw=\n-----END CERTIFICATE-----\n"
+APT = "deb http://mirror.invalid/debian bookworm main\n"
 PIP = "[global]\nindex-url = https://someone:a-secret@index.invalid/simple\n"
 
 
@@ -132,10 +138,12 @@ def test_the_root_filesystem_comes_out_as_a_tar_and_no_container_stays(
 
 
 @pytest.fixture
-def options(tmp_path: Path) -> Options:
+def options(tmp_path: Path, client: docker.DockerClient) -> Options:
+    build(define(tmp_path, "FROM ${BASE}\n"), Options(), quiet)  # the base is made from a mirror that answers
     (tmp_path / "ca.crt").write_text(CA)
     (tmp_path / "pip.conf").write_text(PIP)
-    return Options(tmp_path / "ca.crt", tmp_path / "pip.conf")
+    (tmp_path / "sources.list").write_text(APT)
+    return Options(tmp_path / "ca.crt", tmp_path / "pip.conf", apt_sources=tmp_path / "sources.list")
 
 
 @pytest.mark.usefixtures("docker_host")
@@ -145,13 +153,14 @@ def test_build_settings_are_there_in_the_build_and_leave_no_trace(
     definition = define(
         tmp_path,
         "FROM ${BUILD_BASE} AS build\n"
-        'RUN grep -q VGhpcyBp "$PIP_CERT" && grep -q index.invalid "$PIP_CONFIG_FILE" && apt-config dump >/made\n'
+        'RUN grep -q VGhpcyBp "$PIP_CERT" && grep -q index.invalid "$PIP_CONFIG_FILE"\n'
+        "RUN apt-get update --print-uris >/made && grep mirror.invalid /made && ! grep -v mirror.invalid /made\n"
         "FROM ${BASE}\nCOPY --from=build /etc/debian_version /made\n",
     )
     built = build(definition, options, quiet)
     written = json.dumps([engines.image_config(client, built.tag), engines.history(client, built.tag)])
     data = written.encode() + b"".join(engines.rootfs_chunks(client, built.tag))
-    for trace in (MARK, "VGhpcyBpcyBub3Q", "a-secret", "index.invalid"):
+    for trace in (MARK, "VGhpcyBpcyBub3Q", "a-secret", "index.invalid", "mirror.invalid"):
         assert trace.encode() not in data
     remove(definition)
 
@@ -212,6 +221,15 @@ def test_a_debian_package_that_does_not_exist_is_named(tmp_path: Path) -> None:
         build(load(file), Options(), quiet)
 
 
+@pytest.mark.usefixtures("docker_host")
+def test_a_debian_mirror_that_does_not_answer_is_named(tmp_path: Path, options: Options) -> None:
+    definition = define(tmp_path, "FROM ${BASE}\n")
+    file = definition.folder / "bundle.yaml"
+    file.write_text(file.read_text().replace("python3", "python3, hello"))  # a base that nobody has
+    with pytest.raises(JobFailed, match=r"mirror\.invalid"):
+        build(load(file), options, quiet)
+
+
 def test_bad_definitions_and_no_engine_have_their_exit_codes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,7 +243,114 @@ def test_bad_definitions_and_no_engine_have_their_exit_codes(
     assert "hint: install and start Docker" in said
     (definition.folder / "bundle.yaml").write_text("name: [\n")
     assert main(["build", str(definition.folder)]) == 2
-    assert "bundle.yaml is not valid YAML" in capsys.readouterr().err
+    assert "bundle.yaml:2: not valid YAML" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------ lint, after a build
+
+
+def test_lint_counts_what_the_layers_of_a_built_image_waste(
+    tmp_path: Path, client: docker.DockerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    definition = define(
+        tmp_path,
+        "FROM ${BASE}\nRUN head -c 3000000 /dev/zero >/opt/made\n"
+        "RUN rm /opt/made && head -c 2000000 /dev/zero >/tmp/left\nUSER 1000\n",
+        "pytest-lint",
+    )
+    built = build(definition, Options(), quiet)  # a user other than root is a warning, no error
+    first = lint(definition)
+    said = {item.code: item.message for item in first.findings}
+    assert first.image == built.tag
+    assert "3.0 MB" in said["layers.hidden"]
+    assert "/opt/made" in said["layers.hidden"]
+    assert "2.0 MB" in said["layers.leftover"]
+    assert {"layers.late-removal", "dockerfile.user"} <= set(said)
+    monkeypatch.setattr(imagelayers, "layer_folders", lambda *_: [])  # an engine whose folders we may not read
+    assert lint(definition) == first
+    remove(definition)
+
+
+# ------------------------------------------------------------------------------------------------ init
+
+
+@pytest.mark.usefixtures("docker_host")
+def test_what_init_writes_is_built_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    definition = load(init("pytest-init", "none", tmp_path).folder)
+    build(definition, Options(), quiet)
+    assert lint(definition).findings == []
+    with closing(engines.connect()) as client, engines.errors_named(client, "run"):  # closes the SDK's sockets
+        said = client.containers.run(
+            definition.tag, ["mpiexec", "-n", "2", "python3", "/deployer/app/main.py"], remove=True,
+            volumes=[f"{definition.app_folder}:/deployer/app:ro"], network_mode="none",
+        )  # fmt: skip
+    assert b"rank 1 of 2: sum 1" in said
+    remove(definition)
+
+
+# ------------------------------------------------------------------------------------------------ it is interrupted
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=lambda how: how.name)
+def test_a_build_that_is_interrupted_leaves_nothing_half_made_and_the_next_goes_on(
+    tmp_path: Path, client: docker.DockerClient, how: signal.Signals
+) -> None:
+    step = f"RUN echo {tmp_path}\n"  # never built before
+    definition = define(tmp_path, f"FROM ${{BASE}}\n{step}RUN echo second; sleep 60\n", "pytest-cut")
+    argv = [str(Path(sys.executable).with_name("deployer")), "build", str(definition.folder)]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines = iter(process.stderr.readline, "")
+        assert "second\n" in lines
+        process.send_signal(how)
+        rest = list(lines)
+    assert process.returncode == (130 if how is signal.SIGINT else -signal.SIGKILL)
+    assert rest[-1:] == (["deployer: interrupted\n"] if how is signal.SIGINT else [])
+    assert "Traceback" not in "".join(rest)
+    assert not engines.has_image(client, definition.tag)
+    assert not list(records_folder().glob("*.json"))
+    (definition.folder / "Dockerfile").write_text(f"ARG BASE\nARG BUILD_BASE\nFROM ${{BASE}}\n{step}RUN true\n")
+    assert build(definition, Options(), quiet).cached >= 1
+    remove(definition)
+
+
+# ------------------------------------------------------------------------------------------------ the disk is full
+
+
+@pytest.fixture
+def small_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnEngine]:
+    """Yield an engine that has 48 MiB of disk."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", folder], check=True)
+    own = OwnEngine(folder)
+    try:
+        own.start()
+        monkeypatch.setenv("DOCKER_HOST", own.docker_host)
+        yield own
+    finally:
+        own.stop()
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.mark.usefixtures("small_engine")
+def test_a_full_disk_in_the_build_says_so_and_the_next_build_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with tarfile.open(tmp_path / "root.tar", "w") as archive:
+        archive.add(__file__, "usr/marker")
+    definition = define(tmp_path, "FROM ${BASE}\nCOPY bundle.yaml /first\nCOPY big /big\n")
+    file = definition.folder / "bundle.yaml"
+    file.write_text(file.read_text().replace("{debian: bookworm, include: [python3]}", "{archive: ../root.tar}"))
+    with open(definition.folder / "big", "wb") as stream:
+        stream.truncate(32 * 1024 * 1024)  # there is room for the context, and none for its copy in a layer
+    assert main(["build", str(definition.folder), "--quiet"]) == 6
+    said = capsys.readouterr().err
+    assert "no space left on device" in said
+    assert "hint: free space in the engine" in said
+    (definition.folder / "big").write_text("small")
+    assert main(["build", str(definition.folder), "--quiet", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cached"] == 1
 
 
 # ------------------------------------------------------------------------------------------------ the engine dies

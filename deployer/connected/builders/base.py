@@ -1,4 +1,4 @@
-"""Base images: a small Debian made from packages by mmdebstrap, and what a build may see of the host's settings."""
+"""Base images: a registry's, an archive's, or a small Debian made from packages by mmdebstrap."""
 
 import hashlib
 import json
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import docker
 
-from deployer.connected.builders import engine
+from deployer.connected.builders import engine, imported, registry
+from deployer.connected.builders.settings import Settings
 from deployer.connected.definition import Base
 from deployer.contract.errors import JobFailed
 from deployer.system import files, process
@@ -42,15 +43,37 @@ _SAME_DATES = (
 )
 _TRIMMED = 'cd "$1" && rm -rf etc/hostname etc/resolv.conf var/cache/apt/* var/cache/debconf/*-old var/log/*'
 
+#: The name of a sources.list that is there only while mmdebstrap works.
+_SOURCES = "deployer.list"
+_END = "deployer-end-of-file"
+
 _INSTALL = "apt-get install mmdebstrap"
 
 
-def ensure(client: docker.DockerClient, base: Base, apt: Mapping[str, str], say: Callable[[str], None]) -> str:
-    """Return the tag of the base image, made and imported if need be.
+def ensure(client: docker.DockerClient, base: Base, host: Settings, say: Callable[[str], None], folder: Path) -> str:
+    """Return the name of the base image in the engine, made, loaded or pulled if need be.
 
-    The tarball is cached in the user's cache folder, named by all that it depends on; ``apt`` are the host's proxy
-    settings for the download (they leave no trace in it). Raises MissingTool without mmdebstrap, JobFailed when it
-    fails (a package that does not exist), SpaceError.
+    ``folder`` is where the definition stands; ``host`` has apt's proxies and mirror for a Debian base. Raises what
+    ``registry``, ``imported`` and ``debian`` raise.
+    """
+    if base.image is not None:
+        name = registry.ensure(client, base.image, say)
+    elif base.archive is not None:
+        name = imported.ensure(client, folder / base.archive, base.sha256, say)
+    else:
+        return debian(client, base, host, say)
+    architecture, engines = str(engine.image_config(client, name)["Architecture"]), engine.architecture(client)
+    if architecture != engines:
+        say(f"base: {name} is for {architecture}, and the engine's machine is {engines}: RUN needs emulation")
+    return name
+
+
+def debian(client: docker.DockerClient, base: Base, host: Settings, say: Callable[[str], None]) -> str:
+    """Return the tag of a Debian base, made and imported if need be.
+
+    The tarball is cached in the user's cache folder, named by all that it depends on. ``host`` has the proxies and the
+    mirror for the download: they leave no trace in it, and the packages of a suite are the same on each mirror.
+    Raises MissingTool without mmdebstrap, JobFailed when it fails (a package that does not exist), SpaceError.
     """
     key = base_key(base)
     tag = f"deployer/base:{key}"
@@ -59,7 +82,7 @@ def ensure(client: docker.DockerClient, base: Base, apt: Mapping[str, str], say:
     tarball = cache_folder() / f"{base.debian}-{key}.tar"
     if not tarball.is_file():
         say(f"base: mmdebstrap {base.debian} with {', '.join(base.include) or 'nothing more'}")
-        _make(base, apt, tarball)
+        _make(base, host, tarball)
     say(f"base: import {tarball.name} as {tag}")
     with engine.errors_named(client, f"import {tarball}"), open(tarball, "rb") as stream:
         client.api.import_image(src=stream, repository="deployer/base", tag=key)
@@ -79,9 +102,9 @@ def cache_folder() -> Path:
     return Path(cache) / "deployer" / "bases"
 
 
-def _make(base: Base, apt: Mapping[str, str], tarball: Path) -> None:
+def _make(base: Base, host: Settings, tarball: Path) -> None:
     with files.published(str(tarball)) as stream:
-        argv = command(base, apt)
+        argv = command(base, host.apt, host.sources)
         done = process.run(argv, timeout=_TIMEOUT, env=_environment(), stdout=stream, check=False, hint=_INSTALL)
         if done.returncode != 0:
             _logger.debug("%s", done.stderr)
@@ -93,24 +116,30 @@ def _make(base: Base, apt: Mapping[str, str], tarball: Path) -> None:
             )
 
 
-def command(base: Base, apt: Mapping[str, str]) -> list[str]:
+def command(base: Base, apt: Mapping[str, str], sources: str = "") -> list[str]:
     """Return the argv that writes a base's tarball to its standard output.
 
-    No mirror is named: mmdebstrap's own default serves, and with it the host's proxies.
+    No mirror is named: mmdebstrap's own default serves, and with it the host's proxies, unless ``sources`` are the
+    lines of a sources.list. The base keeps the default's in either case.
     """
     argv = ["mmdebstrap", "--variant=minbase", "--format=tar", '--aptopt=APT::Install-Recommends "false"']
     argv += [f"--dpkgopt={option}" for option in _EXCLUDED]
-    # An --aptopt stays in the image: proxies come by a file that is there only while mmdebstrap works.
-    if apt:
-        lines = "".join(f'{name} "{value}";\n' for name, value in sorted(apt.items()))
-        argv += [
-            f"--setup-hook=cat >\"$1\"/etc/apt/apt.conf.d/99proxy <<'END'\n{lines}END",
-            '--customize-hook=rm "$1"/etc/apt/apt.conf.d/99proxy',
-        ]
+    # An --aptopt stays in the image: settings come by files that are there only while mmdebstrap works.
+    settings = "".join(f'{name} "{value}";\n' for name, value in sorted(apt.items()))
+    if sources:  # relative: apt's root is the new one from outside, and / in it
+        settings += f'Dir::Etc::SourceList "{_SOURCES}";\nDir::Etc::SourceParts "-";\n'
+        argv += _temporary(f"etc/apt/{_SOURCES}", sources)
+    if settings:
+        argv += _temporary("etc/apt/apt.conf.d/99deployer", settings)
     argv += [f"--customize-hook={_TRIMMED}", f"--customize-hook={_SAME_DATES}"]
     if base.include:
         argv.append("--include=" + ",".join(sorted(set(base.include))))
-    return [*argv, base.debian, "-"]
+    return [*argv, str(base.debian), "-"]
+
+
+def _temporary(path: str, text: str) -> list[str]:
+    """Return the hooks that write a file into the new root, and remove it at the end."""
+    return [f"--setup-hook=cat >\"$1\"/{path} <<'{_END}'\n{text.rstrip()}\n{_END}", f'--customize-hook=rm "$1"/{path}']
 
 
 def _environment() -> dict[str, str]:

@@ -129,6 +129,12 @@ def history(client: docker.DockerClient, ref: str) -> list[dict[str, Any]]:
     return found
 
 
+def architecture(client: docker.DockerClient) -> str:
+    """Return the architecture of the engine's machine as images name it: amd64, arm64."""
+    with errors_named(client, "ask the engine for its architecture"):
+        return str(client.api.version()["Arch"])
+
+
 def has_image(client: docker.DockerClient, ref: str) -> bool:
     """Return whether the engine has an image of this name."""
     with errors_named(client, f"look for {ref}"):

@@ -39,13 +39,14 @@ _PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_p
 
 class Settings(NamedTuple):
     """``ca``: certificates in PEM; ``pip``: the text of a pip.conf; ``apt``: option to proxy; ``proxies``: variable
-    to proxy. Each may be empty.
+    to proxy; ``sources``: the text of a sources.list that stands in for Debian's own mirror. Each may be empty.
     """
 
     ca: bytes = b""
     pip: str = ""
     apt: Mapping[str, str] = {}
     proxies: Mapping[str, str] = {}
+    sources: str = ""
 
     def contents(self) -> dict[str, bytes]:
         """Return the files for a build, by name; each holds MARK, the certificates one before each."""
@@ -56,6 +57,9 @@ class Settings(NamedTuple):
             apt += f'Acquire::https::CAInfo "{FOLDER}/ca.crt";\n'
         if self.pip:
             found["pip.conf"] = f"# {MARK}\n{self.pip}".encode()
+        if self.sources:
+            found["sources.list"] = f"# {MARK}\n{self.sources}".encode()
+            apt += f'Dir::Etc::SourceList "{FOLDER}/sources.list";\nDir::Etc::SourceParts "-";\n'
         if apt:
             found["apt.conf"] = f"# {MARK}\n{apt}".encode()
         return found
@@ -74,7 +78,8 @@ class Settings(NamedTuple):
     def traces(self) -> dict[str, bytes]:
         """Return what must not be found in an image: a word for the reader, and the bytes."""
         found = {"the build settings": MARK.encode()}
-        urls = re.findall(r"https?://[^\s\"']+", " ".join([self.pip, *self.apt.values(), *self.proxies.values()]))
+        texts = [self.pip, self.sources, *self.apt.values(), *self.proxies.values()]
+        urls = re.findall(r"https?://[^\s\"']+", " ".join(texts))
         for url in urls:
             login, at, _ = urlsplit(url).netloc.rpartition("@")
             if at:
@@ -82,10 +87,12 @@ class Settings(NamedTuple):
         return found
 
 
-def from_host(ca_bundle: Path | None, pip_conf: Path | None, environ: Mapping[str, str]) -> Settings:
-    """Return the settings of this host; the two options stand in for what would be found.
+def from_host(
+    ca_bundle: Path | None, pip_conf: Path | None, environ: Mapping[str, str], apt_sources: Path | None = None
+) -> Settings:
+    """Return the settings of this host; the options stand in for what would be found.
 
-    Raises UsageError when a file that was named cannot be read or holds no certificate.
+    Raises UsageError when a file that was named cannot be read, or does not hold what it should.
     """
     ca = b""
     source = str(ca_bundle) if ca_bundle else next((environ[name] for name in _CA_VARIABLES if environ.get(name)), "")
@@ -96,7 +103,17 @@ def from_host(ca_bundle: Path | None, pip_conf: Path | None, environ: Mapping[st
     pip = files.read_text(str(pip_conf)) if pip_conf else pip_settings(_pip_config(environ))
     names = [name for name in _PROXY_VARIABLES for name in (name, name.upper())]
     proxies = {name: environ[name] for name in names if environ.get(name)}
-    return Settings(ca, pip, apt_proxies(_apt_config()), proxies)
+    return Settings(ca, pip, apt_proxies(_apt_config()), proxies, _sources(apt_sources, environ))
+
+
+def _sources(apt_sources: Path | None, environ: Mapping[str, str]) -> str:
+    source = str(apt_sources or environ.get("DEPLOYER_APT_SOURCES", ""))
+    if not source:
+        return ""
+    text = files.read_text(source, "--apt-sources takes a file with deb lines")
+    if not re.search(r"^deb\s", text, re.MULTILINE):
+        raise UsageError(f"{source} has no deb line", "it is a sources.list: deb URL SUITE COMPONENT...")
+    return text
 
 
 def pip_settings(listing: str) -> str:
@@ -136,7 +153,7 @@ def build_base(client: docker.DockerClient, base: str, settings: Settings) -> st
     tag = "deployer/build-base:" + hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:16]
     if engine.has_image(client, tag):
         return tag
-    context = _tar({"Dockerfile": dockerfile, **{f"settings/{name}": data for name, data in contents.items()}})
+    context = tar_of({"Dockerfile": dockerfile, **{f"settings/{name}": data for name, data in contents.items()}})
     with engine.errors_named(client, f"make {tag}"):
         for message in client.api.build(fileobj=context, custom_context=True, tag=tag, rm=True, decode=True):
             if "error" in message:
@@ -144,7 +161,8 @@ def build_base(client: docker.DockerClient, base: str, settings: Settings) -> st
     return tag
 
 
-def _tar(contents: Mapping[str, bytes]) -> io.BytesIO:
+def tar_of(contents: Mapping[str, bytes]) -> io.BytesIO:
+    """Return files, by name, as a build context."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
         for name, data in contents.items():

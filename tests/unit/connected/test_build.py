@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected import build as building
+from deployer.connected import context
 from deployer.connected.build import Transcript, first_trace
 from deployer.connected.builders import base, settings
 from deployer.connected.definition import Base, load
@@ -51,18 +51,21 @@ def test_a_full_disk_is_a_space_error() -> None:
         reader.read({"error": "write /x: no space left on device"})
 
 
-def test_the_context_has_no_app_and_obeys_dockerignore(tmp_path: Path) -> None:
-    place = write(tmp_path, MINIMAL)
+def test_the_context_has_no_app_no_data_and_obeys_dockerignore(tmp_path: Path) -> None:
+    place = write(tmp_path, MINIMAL + "data: {digits: {folder: in/digits}}\n")
+    (place / "in" / "digits").mkdir(parents=True)
+    (place / "in" / "digits" / "large").write_text("x")
     (place / "app").mkdir()
     (place / "app" / "train.py").write_text("x")
     (place / "big.bin").write_text("x")
     (place / "kept.txt").write_text("x")
     (place / ".dockerignore").write_text("# comment\n*.bin\n")
     stream = io.BytesIO()
-    building._write_context(load(place), stream)
+    context.write(load(place), stream)
     with tarfile.open(fileobj=stream) as archive:
         names = archive.getnames()
-    assert {"Dockerfile", "kept.txt", "bundle.yaml"} <= set(names)
+    assert {"Dockerfile", "kept.txt", "bundle.yaml", "in"} <= set(names)
+    assert not [name for name in names if name.startswith("in/")]
     assert not [name for name in names if name.startswith("app") or name.endswith(".bin")]
 
 
@@ -141,6 +144,10 @@ def test_the_ca_bundle_comes_from_the_option_then_the_environment(tmp_path: Path
         settings.from_host(pip, pip, {})
     with pytest.raises(UsageError, match="cannot read"):
         settings.from_host(tmp_path / "none", pip, {})
+    with pytest.raises(UsageError, match="has no deb line"):
+        settings.from_host(None, pip, {"DEPLOYER_APT_SOURCES": str(pip)})
+    first.write_text("deb http://m.example/debian bookworm main\n")
+    assert settings.from_host(None, pip, {}, first).sources == first.read_text()
 
 
 # ------------------------------------------------------------------------------------------------ bases
@@ -152,7 +159,22 @@ def test_mmdebstrap_gets_no_mirror_and_proxies_only_for_its_own_time() -> None:
     assert "--include=adduser,python3" in argv
     assert not [word for word in argv if word.startswith("--aptopt") and "Proxy" in word]
     assert any(word.startswith("--setup-hook=") and "http://p:1" in word for word in argv)
-    assert '--customize-hook=rm "$1"/etc/apt/apt.conf.d/99proxy' in argv
+    assert '--customize-hook=rm "$1"/etc/apt/apt.conf.d/99deployer' in argv
+
+
+def test_another_mirror_serves_only_while_mmdebstrap_works() -> None:
+    line = "deb https://me:secret@mirror.example/debian bookworm main\n"
+    argv = base.command(Base(debian="bookworm"), {}, line)
+    assert argv[-2:] == ["bookworm", "-"]  # mmdebstrap's own mirror stays that of the base
+    assert [word.startswith("--setup-hook=") for word in argv if "mirror.example" in word] == [True]
+    assert any(word.startswith("--setup-hook=") and 'SourceList "deployer.list"' in word for word in argv)
+    for path in ("deployer.list", "apt.conf.d/99deployer"):
+        assert f'--customize-hook=rm "$1"/etc/apt/{path}' in argv
+    host = settings.Settings(sources=line)
+    assert set(host.contents()) == {"sources.list", "apt.conf"}
+    assert all(settings.MARK.encode() in data for data in host.contents().values())
+    assert f'SourceList "{settings.FOLDER}/sources.list"' in host.contents()["apt.conf"].decode()
+    assert b"me:secret" in host.traces().values()
 
 
 @pytest.mark.needs("mmdebstrap")

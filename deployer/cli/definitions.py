@@ -1,0 +1,71 @@
+"""Commands for those who write definitions: init, lint, schema."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from deployer.connected import init as initialising
+from deployer.connected.definition import FRAMEWORKS, load, schema
+from deployer.connected.lint import lint
+from deployer.connected.reference import table
+from deployer.contract.errors import Refused
+from deployer.contract.findings import errors
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Register this group's commands."""
+    text = "write a new definition that works as it stands"
+    command = subparsers.add_parser("init", help=text, description=text)
+    command.add_argument("name", metavar="NAME", help="its name; the folder is bundles/NAME, or NAME without bundles/")
+    command.add_argument("--framework", choices=("none", *FRAMEWORKS), default="none")
+    command.add_argument("--dry-run", action="store_true", help="say which files would be written")
+    command.add_argument("--json", action="store_true", help="print a record for programs")
+    command.set_defaults(run=_init)
+
+    text = "look at a definition before it is built, and at the layers of its image when it is built"
+    command = subparsers.add_parser("lint", help=text, description=text)
+    command.add_argument("definition", metavar="DEF", help="a folder with a bundle.yaml, or that file")
+    command.add_argument("--accept", metavar="CODE", action="append", default=[], help="pass over this rule")
+    command.add_argument("--json", action="store_true", help="print the findings for programs")
+    command.set_defaults(run=_lint)
+
+    text = "print the JSON schema of definitions, for editors"
+    command = subparsers.add_parser("schema", help=text, description=text)
+    command.add_argument("--table", action="store_true", help="print a table for people instead, in Markdown")
+    command.set_defaults(run=_schema)
+
+
+def _init(args: argparse.Namespace) -> int:
+    made = initialising.init(args.name, args.framework, Path(), args.dry_run)
+    if args.json:
+        print(json.dumps(made.record()))
+        return 0
+    for path in made.files:
+        print(f"{'would write' if args.dry_run else 'wrote'} {path}")
+    if not args.dry_run:
+        print(f"next: deployer lint {made.folder}; deployer build {made.folder}")
+    return 0
+
+
+def _lint(args: argparse.Namespace) -> int:
+    linted = lint(load(args.definition), args.accept)
+    failed = errors(linted.findings)
+    if args.json:
+        print(json.dumps({"findings": [item.record() for item in linted.findings], "image": linted.image}))
+    else:
+        for item in linted.findings:
+            print(f"{item.subject}: {item.severity} {item.code}: {item.message}\n    {item.remedy}")
+        if not linted.image:
+            print("its layers were not looked at: it is not built, or no engine answers", file=sys.stderr)
+        if not linted.findings:
+            print("nothing found")
+    if failed:
+        raise Refused(f"{len(failed)} error{'s' * (len(failed) > 1)} found", "docs/lint.md has a section for each code")
+    return 0
+
+
+def _schema(args: argparse.Namespace) -> int:
+    print(table(schema()) if args.table else json.dumps(schema(), indent=2), end="" if args.table else "\n")
+    return 0

@@ -1,0 +1,54 @@
+"""The build's context: which files of a definition go to the engine."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from docker.utils.build import exclude_paths
+from docker.utils.build import tar as context_tar
+
+from deployer.connected.builders.settings import tar_of
+from deployer.connected.definition import Definition
+from deployer.system import files
+
+#: The Dockerfile of a definition that has none: its image is the base.
+BASE_ALONE = b"ARG BASE\nFROM ${BASE}\n"
+
+
+def write(definition: Definition, stream: IO[bytes]) -> None:
+    """Write the context as a tar: the definition's folder without app and data, which are carried apart.
+
+    What .dockerignore names stays out as well.
+    """
+    if definition.dockerfile_path is None:
+        stream.write(tar_of({definition.dockerfile: BASE_ALONE}).getvalue())
+    else:
+        with files.errors_named("write the build context"):
+            context_tar(definition.folder, exclude=_excluded(definition), fileobj=stream)
+    stream.seek(0)
+
+
+def paths(definition: Definition) -> Iterator[Path]:
+    """Yield the files of the context, sorted."""
+    if definition.dockerfile_path is None:
+        return
+    with files.errors_named("read the build context"):
+        for name in sorted(exclude_paths(str(definition.folder), _excluded(definition))):
+            path = definition.folder / name
+            if path.is_file() and not path.is_symlink():
+                yield path
+
+
+def _excluded(definition: Definition) -> list[str]:
+    """Return the patterns of what stays out; the last that matches a path counts."""
+    excluded = []
+    ignored = definition.folder / ".dockerignore"
+    if ignored.is_file():
+        lines = [line.strip() for line in files.read_text(str(ignored)).splitlines()]
+        excluded = [line for line in lines if line and not line.startswith("#")]
+    top = definition.folder.resolve()
+    apart = [definition.app_folder, *(top / data.folder for data in definition.data.values() if data.folder)]
+    for folder in (folder.resolve() for folder in apart if folder is not None):
+        if folder != top and folder.is_relative_to(top):
+            excluded.append(folder.relative_to(top).as_posix())
+    return [*excluded, f"!{definition.dockerfile}"]

@@ -1,0 +1,178 @@
+"""Dockerfiles, read as far as rules need it: instructions with their lines, and stages.
+
+Source: Docker, "Dockerfile reference": format, parser directives, line continuation, FROM, here-documents.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_DIRECTIVE = re.compile(r"^#\s*([A-Za-z]+)\s*=\s*(\S+)\s*$")
+_FROM = re.compile(r"^(?:--platform=\S+\s+)?(\S+)(?:\s+[Aa][Ss]\s+(\S+))?$")
+_FLAG = re.compile(r"^(--[a-z]+(?:=\S*)?)\s+")
+_HEREDOC = re.compile(r"(?<!<)<<-?\s*([\"']?)([A-Za-z_]\w*)\1")
+_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?[-+][^}]*)?\}|(\w+))")
+
+#: Words of the shell's grammar, and programs that run what follows them.
+_BETWEEN = ("{", "}", "then", "do", "else", "if", "while", "!")
+_BEFORE = ("env", "sudo", "exec", "command", "nohup", "time")
+
+
+class Instruction(NamedTuple):
+    """``name`` in capitals; ``value`` without flags, continuation lines joined by a space; ``line`` from 1."""
+
+    name: str
+    value: str
+    line: int
+    flags: tuple[str, ...] = ()
+    heredoc: bool = False
+
+    def words(self) -> list[str]:
+        """Return the words of the exec form (JSON), else those that a shell would see, as far as that is known."""
+        listed = self.exec_form()
+        return listed if listed is not None else shell_words(self.value)
+
+    def exec_form(self) -> list[str] | None:
+        """Return the words of the exec form, None when it is in the shell form."""
+        if not self.value.startswith("["):
+            return None
+        try:
+            found = json.loads(self.value)
+        except ValueError:
+            return None
+        return [str(word) for word in found] if isinstance(found, list) else None
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return the names and values of an ENV, ARG or LABEL; the value of an ARG without one is empty."""
+        words = shell_words(self.value)
+        if self.name == "ENV" and words and "=" not in words[0]:  # the old form, ENV NAME VALUE
+            return [(words[0], " ".join(words[1:]))]
+        return [(name, value) for name, _, value in (word.partition("=") for word in words)]
+
+
+class Stage(NamedTuple):
+    """A stage: what it starts ``base`` from, its ``name`` or nothing, its instructions with the FROM as the first."""
+
+    base: str
+    name: str
+    instructions: list[Instruction]
+
+
+class Dockerfile(NamedTuple):
+    """A Dockerfile. ``directives``: name to line and value; ``arguments``: the ARGs before the first FROM."""
+
+    directives: dict[str, tuple[int, str]]
+    arguments: list[Instruction]
+    stages: list[Stage]
+
+    def instructions(self) -> Iterator[Instruction]:
+        """Yield all instructions in their order."""
+        yield from self.arguments
+        for stage in self.stages:
+            yield from stage.instructions
+
+    def image(self) -> list[Instruction]:
+        """Return the instructions that make the final image: of the last stage, and before it of those it stands on."""
+        by_name = {stage.name: stage for stage in self.stages if stage.name}
+        found: list[Instruction] = []
+        stage = self.stages[-1] if self.stages else None
+        seen: set[str] = set()
+        while stage is not None:
+            found = stage.instructions + found
+            seen.add(stage.name)
+            stage = by_name.get(stage.base.lower()) if stage.base.lower() not in seen else None
+        return found
+
+
+def parse(text: str) -> Dockerfile:
+    """Return a Dockerfile as its instructions. What is no instruction is left to the engine to refuse."""
+    lines = text.removeprefix("\ufeff").splitlines()
+    directives = _directives(lines)
+    escape = directives.get("escape", (0, "\\"))[1]
+    read = Dockerfile(directives, [], [])
+    for instruction in _instructions(lines, escape):
+        if instruction.name == "FROM":
+            match = _FROM.match(instruction.value)
+            base, name = (match[1], match[2] or "") if match else (instruction.value, "")
+            read.stages.append(Stage(base, name.lower(), [instruction]))
+        elif read.stages:
+            read.stages[-1].instructions.append(instruction)
+        else:
+            read.arguments.append(instruction)
+    return read
+
+
+def variables(value: str) -> set[str]:
+    """Return the names of the variables in a value."""
+    return {found[1] or found[2] for found in _VARIABLE.finditer(value)}
+
+
+def shell_words(text: str) -> list[str]:
+    """Return the words of a shell command; separators are words of their own. Broken quotes end the reading."""
+    reader = shlex.shlex(text, posix=True, punctuation_chars=";&|()")
+    reader.whitespace_split = True
+    reader.commenters = ""
+    words: list[str] = []
+    try:
+        words.extend(reader)
+    except ValueError:
+        words.extend(text.split()[len(words) :])
+    return words
+
+
+def commands(words: list[str]) -> Iterator[list[str]]:
+    """Yield the simple commands of a shell line, without what stands before a program: assignments, env, sudo, exec."""
+    command: list[str] = []
+    for word in [*words, ";"]:
+        if (word and not set(word) - set(";&|()")) or word in (
+            "{",
+            "}",
+            "then",
+            "do",
+            "else",
+            "if",
+            "while",
+            "!",
+            "time",
+        ):
+            if command:
+                yield command
+            command = []
+        elif command or not (re.match(r"^\w+=", word) or word in _BEFORE):
+            command.append(word)
+
+
+def _directives(lines: list[str]) -> dict[str, tuple[int, str]]:
+    found: dict[str, tuple[int, str]] = {}
+    for number, line in enumerate(lines, 1):
+        match = _DIRECTIVE.match(line.strip())
+        if match is None:
+            break
+        found.setdefault(match[1].lower(), (number, match[2]))
+    return found
+
+
+def _instructions(lines: list[str], escape: str) -> Iterator[Instruction]:
+    number = 0
+    while number < len(lines):
+        start = number
+        text = lines[number].strip()
+        number += 1
+        if not text or text.startswith("#"):
+            continue
+        while text.endswith(escape) and number < len(lines):
+            more = lines[number].strip()
+            number += 1
+            if more and not more.startswith("#"):  # comments and empty lines between are passed over
+                text = text[:-1].rstrip() + " " + more
+        name, _, value = text.removesuffix(escape).strip().partition(" ")
+        value, flags = value.strip(), []
+        while flag := _FLAG.match(value):
+            flags.append(flag[1])
+            value = value[flag.end() :]
+        heredocs = [found[2] for found in _HEREDOC.finditer(value)] if name.upper() in ("RUN", "COPY", "ADD") else []
+        for word in heredocs:
+            number = next((at + 1 for at in range(number, len(lines)) if lines[at].strip() == word), number)
+        yield Instruction(name.upper(), value, start + 1, tuple(flags), bool(heredocs))

