@@ -1,4 +1,4 @@
-"""Commands that sign, send and show bundles, and on profiles: plan, sign, push, diff, inspect, pyz, profile."""
+"""Commands that sign, send and compare bundles, and on profiles: plan, sign, push, diff, pyz, profile."""
 
 import argparse
 import hashlib
@@ -11,7 +11,6 @@ from deployer.cli import common
 from deployer.connected import diff as diffing
 from deployer.connected import profile as profiles
 from deployer.connected import push as pushing
-from deployer.connected.listing import files_of
 from deployer.connected.plan import make_plan
 from deployer.connected.pyz import make_pyz
 from deployer.connected.sign import sign
@@ -21,8 +20,7 @@ from deployer.contract.manifest import Manifest
 from deployer.contract.sealed import read_manifest
 from deployer.site.space import human
 from deployer.system import files
-from deployer.system.process import quoted
-from deployer.system.verify import begin, opened, read_manifest_block, read_seal, verify
+from deployer.system.verify import opened, read_manifest_block, read_seal
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -53,11 +51,6 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("old", metavar="A.tar")
     command.add_argument("new", metavar="B.tar")
     command.add_argument("--files", action="store_true", help="name every file, not only the packages")
-
-    command = common.add_command(subparsers, "inspect", _inspect, "show what a bundle holds")
-    command.add_argument("bundle", metavar="B.tar")
-    text = "verify it and list each file of its root filesystem: mode, size, sha256, path"
-    command.add_argument("--files", action="store_true", help=text)
 
     command = common.add_command(subparsers, "pyz", _pyz, "write the site half alone")
     command.add_argument("-o", "--output", metavar="deployer.pyz", required=True)
@@ -144,35 +137,6 @@ def _diff(args: argparse.Namespace) -> int:
             print(f"{mark} {path}")
     counts = f"{len(found.added)} files added, {len(found.removed)} removed, {len(found.changed)} changed"
     print(f"{counts}; {human(found.bytes_to_ship)} to send to a site that has {args.old}")
-    return 0
-
-
-def _inspect(args: argparse.Namespace) -> int:
-    if args.files:
-        return _inspect_files(args)
-    manifest = _manifest(args.bundle)
-    image = manifest.image
-    if args.json:
-        record = manifest.record()
-        record["segments"] = len(manifest.segments)
-        print(json.dumps(record))
-        return 0
-    codec = manifest.codec["name"]
-    print(f"{manifest.name}:{manifest.version}  {image.entries} entries, {human(image.raw_size)}, {codec}")
-    for job in manifest.jobs:
-        layout = f"{job.nodes} nodes x {job.ranks_per_node} ranks x {job.threads} threads"
-        print(f"job {job.name}: {layout}: {quoted(job.command)}")
-    for member in manifest.members:
-        print(f"{member.size:>12}  {member.name}")
-    return 0
-
-
-def _inspect_files(args: argparse.Namespace) -> int:
-    """Print a line for each entry, with --json a record for each."""
-    with opened(args.bundle) as stream:
-        verify(stream, args.bundle)  # whole first: half a list of a damaged bundle would be taken for one
-        for listed in files_of(begin(stream, args.bundle)):
-            print(json.dumps(listed.record()) if args.json else listed.line())
     return 0
 
 

@@ -15,7 +15,8 @@ COMMANDS = {
     "definitions": ("init", "lint", "schema"),
     "build": ("build",),
     "pack": ("pack",),
-    "bundles": ("plan", "sign", "push", "diff", "inspect", "pyz", "profile"),
+    "inspection": ("inspect",),
+    "bundles": ("plan", "sign", "push", "diff", "pyz", "profile"),
     "images": ("verify",),
     "remote": ("run", "status", "logs", "cancel", "list", "remove"),
 }

@@ -43,13 +43,15 @@ def run(args: argparse.Namespace) -> int:
         return 0
     image = packed.manifest.image
     frames = sum(segment.kind == FRAME for segment in packed.manifest.segments)
-    print(
-        f"packed {packed.manifest.name}:{packed.manifest.version}: {human(packed.size)} "
-        f"({image.entries} entries, {human(image.raw_size)} unpacked; "
-        f"{packed.reused} of {frames} frames from the cache): {packed.path}"
+    what = (
+        f"{image.entries} entries, {human(image.raw_size)} unpacked; {packed.reused} of {frames} frames from the cache"
+        if image.entries
+        else "data alone"
     )
+    print(f"packed {packed.manifest.name}:{packed.manifest.version}: {human(packed.size)} ({what}): {packed.path}")
     print(f"digest {packed.digest}")
-    print("normal form: " + ", ".join(f"{count} {name}" for name, count in packed.manifest.changes.items()))
+    if packed.manifest.changes:
+        print("normal form: " + ", ".join(f"{count} {name}" for name, count in packed.manifest.changes.items()))
     return 0
 
 

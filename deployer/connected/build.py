@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from deployer.connected import context, lint, progress
 from deployer.connected.builders import base, engine, settings
-from deployer.connected.definition import Definition
+from deployer.connected.definition import Base, Definition
 from deployer.contract import records
 from deployer.contract.errors import JobFailed, Refused, SpaceError, UsageError
 from deployer.system import files
@@ -70,15 +70,20 @@ def build(definition: Definition, options: Options, say: Callable[[str], None]) 
     MissingTool without an engine or when it goes away, SpaceError, and Refused when the finished image shows a trace
     of the build settings; it has no name then. Refused too, before anything is done, for what a rule of ``lint`` finds.
     """
+    if definition.base is None:
+        hint = f"pack it as it is: deployer pack {definition.folder} -o FILE"
+        raise UsageError(f"{definition.name} holds data alone: there is no image to build", hint)
     lint.refuse(definition, options.accept)
     with contextlib.closing(engine.connect()) as client:
-        return _build(client, definition, options, say)
+        return _build(client, definition, definition.base, options, say)
 
 
-def _build(client: docker.DockerClient, definition: Definition, options: Options, say: Callable[[str], None]) -> Built:
+def _build(
+    client: docker.DockerClient, definition: Definition, wanted: Base, options: Options, say: Callable[[str], None]
+) -> Built:
     began = time.monotonic()
     host = settings.from_host(options.ca_bundle, options.pip_conf, os.environ, options.apt_sources)
-    clean = base.ensure(client, definition.base, host, say, definition.folder)
+    clean = base.ensure(client, wanted, host, say, definition.folder)
     with_settings = settings.build_base(client, clean, host)
     arguments = {"BASE": clean, "BUILD_BASE": with_settings, **host.proxies}
     log = records_folder() / f"{definition.name}-{definition.version}.log"

@@ -47,7 +47,7 @@ def _excluded(definition: Definition) -> list[str]:
         lines = [line.strip() for line in files.read_text(str(ignored)).splitlines()]
         excluded = [line for line in lines if line and not line.startswith("#")]
     top = definition.folder.resolve()
-    apart = [definition.app_folder, *(top / data.folder for data in definition.data.values() if data.folder)]
+    apart = [definition.app_folder, *definition.data_folders.values()]
     for folder in (folder.resolve() for folder in apart if folder is not None):
         if folder != top and folder.is_relative_to(top):
             excluded.append(folder.relative_to(top).as_posix())

@@ -31,6 +31,7 @@ FRAMEWORKS = get_args(Framework)
 #: A name or version is part of an image's tag and of file names.
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+([._-][a-z0-9]+)*$", max_length=100)]
 Version = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+Reference = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+([._-][a-z0-9]+)*(:[A-Za-z0-9][A-Za-z0-9._-]*)?$")]
 Package = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]+(:[a-z0-9-]+)?$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
@@ -118,7 +119,9 @@ class Data(Model):
     """Files that jobs read at ``/deployer/data/NAME``: a folder of this bundle, or another bundle with such a one."""
 
     folder: Folder | None = Field(default=None, description="relative to this file")
-    bundle: Name | None = Field(default=None, description="the name of a bundle that carries it, installed beside")
+    bundle: Reference | None = Field(
+        default=None, description="NAME or NAME:VERSION of a bundle with a data folder of this name, installed beside"
+    )
 
     @model_validator(mode="after")
     def _one(self) -> "Data":
@@ -138,13 +141,16 @@ class Job(Model):
 
 
 class Definition(Model):
-    """What goes into a bundle, and how its jobs run. The folder of this file is the build's context."""
+    """What goes into a bundle, and how its jobs run. The folder of this file is the build's context.
+
+    One without a base is a bundle of data alone: folders that other bundles use.
+    """
 
     # The order of the fields matters: a validator sees those before its own.
     name: Name = Field(description="part of the image's tag and of the bundle's name")
     version: Version = Field(description='with quotes where YAML would read a number: "1.10"')
     description: str = Field(default="", description="one line for people")
-    base: Base
+    base: Base | None = Field(default=None, description="without one, the bundle holds data folders alone")
     dockerfile: str = Field(
         default=DOCKERFILE, description="relative to this file; without one the image is the base alone"
     )
@@ -156,7 +162,9 @@ class Definition(Model):
         default=["mpich-abi"], min_length=1, description="MPI families to run on; the image's own is of the first"
     )
     data: dict[Name, Data] = Field(default={}, description="what jobs read at /deployer/data/NAME")
-    jobs: dict[Name, Job] = Field(min_length=1, description="ways to run it; the first is the default")
+    jobs: dict[Name, Job] = Field(
+        default={}, description="ways to run it; the first is the default, and with a base there is at least one"
+    )
 
     _folder: Path = PrivateAttr(default=Path())
 
@@ -198,6 +206,33 @@ class Definition(Model):
         if twice:
             raise Problems(twice)
         return families
+
+    @model_validator(mode="after")
+    def _image_or_data(self) -> "Definition":
+        """Hold a definition to one of its two kinds: an image with jobs, or data alone."""
+        for name, data in self.data.items():
+            if data.bundle and data.bundle.partition(":")[0] == self.name:
+                raise Problems([(("data", name, "bundle"), "is this very bundle: give its folder")])
+        if self.base is not None:
+            if not self.jobs:
+                raise Problems([(("jobs",), "must not be empty: with a base there is at least one job")])
+            return self
+        image = {"app", "python", "framework", "horovod", "mpi", "dockerfile", "jobs"} & self.model_fields_set
+        if image or not self.data or any(data.folder is None for data in self.data.values()):
+            also = f", and has {', '.join(sorted(image))}" if image else ""
+            message = "either give a base (base: {debian: bookworm}), or data folders alone, for others to use"
+            raise ValueError(f"it has no base{also}: {message}")
+        return self
+
+    @property
+    def is_data(self) -> bool:
+        """Return whether it is of a bundle of data alone, which is packed as it is: there is nothing to build."""
+        return self.base is None
+
+    @property
+    def data_folders(self) -> dict[str, Path]:
+        """Return the data folders that the bundle carries itself, by name."""
+        return {name: self._folder / data.folder for name, data in self.data.items() if data.folder is not None}
 
     @property
     def folder(self) -> Path:

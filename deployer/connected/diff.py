@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import IO, NamedTuple
 
-from deployer.connected import parts
+from deployer.connected import packages, parts
 from deployer.contract import delta, records, sealed, tarformat
 from deployer.contract.manifest import HEADER, PADDING, Manifest, Segment
 from deployer.contract.sealed import Seal
@@ -18,7 +18,6 @@ from deployer.system import codec
 from deployer.system.verify import opened, read_manifest_block, read_seal
 
 _PIP = re.compile(rb"/(?:site|dist)-packages/([^/]+?)-([^/-]+)\.(?:dist|egg)-info/METADATA$")
-_DPKG_STATUS = b"var/lib/dpkg/status"
 
 #: A unit is a frame with whole entries, or a large file's first frame and its rests.
 _Unit = tuple[Segment, ...]
@@ -135,11 +134,9 @@ class _Bundle:
             match = _PIP.search(b"/" + entry.path)
             if match:
                 found["pip", match.group(1).decode()] = match.group(2).decode()
-            elif entry.path == _DPKG_STATUS:
-                for paragraph in b"".join(content).decode("utf-8", "replace").split("\n\n"):
-                    fields = dict(re.findall(r"^(Package|Version): (.*)$", paragraph, re.MULTILINE))
-                    if len(fields) == 2:
-                        found["dpkg", fields["Package"]] = fields["Version"]
+            elif entry.path == packages.DPKG_STATUS:
+                for fields in packages.dpkg_paragraphs(b"".join(content)):
+                    found["dpkg", fields["Package"]] = fields["Version"]
         return found
 
     def _entries(self, other: "_Bundle") -> Iterator[tuple[Entry, Iterator[bytes]]]:

@@ -1,8 +1,9 @@
 """What a layer is made of, whatever it is read from: members with their metadata, and where their bytes lie."""
 
+import io
 import os
 from collections.abc import Iterator
-from typing import IO, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 from deployer.contract.errors import UsageError
 from deployer.system import files
@@ -91,6 +92,34 @@ class InMemory:
 
     def read(self, start: int, length: int) -> bytes:
         return self._content[start : start + length]
+
+
+class Reader(io.RawIOBase):
+    """Content as a file that can be read and sought in."""
+
+    def __init__(self, data: Data) -> None:
+        self._data = data
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._data.size}[whence]
+        self._position = max(start + offset, 0)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        found = self._data.read(self._position, len(buffer))
+        buffer[: len(found)] = found
+        self._position += len(found)
+        return len(found)
 
 
 class Member(NamedTuple):

@@ -1,6 +1,7 @@
 """pack: a built image becomes a bundle, one plain tar that carries all that a site needs."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -8,23 +9,26 @@ from typing import TYPE_CHECKING, NamedTuple
 import zstandard
 
 import deployer
-from deployer.connected import archive, codecs, progress
+from deployer.connected import archive, codecs, datafolder, progress
 from deployer.connected import layer as layers
+from deployer.connected.datafolder import DataFile
 from deployer.connected.flatten import Tree
 from deployer.connected.framecache import FrameCache, Kept
 from deployer.connected.members import shown
 from deployer.connected.press import Press, Pressed
 from deployer.connected.pyz import make_pyz, vendored
+from deployer.connected.rootfs import Root
 from deployer.connected.scratch import Scratch
 from deployer.connected.seal import BundleWriter
 from deployer.contract import oci, records
 from deployer.contract.errors import UsageError
 from deployer.contract.job import Job
-from deployer.contract.manifest import FRAME, Image, Manifest, check_label
+from deployer.contract.manifest import DATA_PREFIX, FRAME, Image, Manifest, Need, check_label
 from deployer.contract.plan import Plan
 from deployer.system import files
 
 if TYPE_CHECKING:  # a pack without a site need not wait for the profile's model
+    from deployer.connected.packages import Installed
     from deployer.connected.profile import Profile
 
 #: What of an image's own configuration is kept.
@@ -35,15 +39,28 @@ _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class Contents(NamedTuple):
     """What goes into a bundle.
 
-    ``read`` returns the image; what it leaves open and spooled is the scratch's. ``app`` is the folder of the training
-    code.
+    ``read`` returns the image; what it leaves open and spooled is the scratch's; None for a bundle of data alone.
+    ``app`` is the folder of the training code; ``data`` are folders by the names that jobs find them under, and
+    ``needs`` those that other bundles carry.
     """
 
     name: str
     version: str
-    read: Callable[[Scratch], archive.Image]
+    read: Callable[[Scratch], archive.Image] | None
     jobs: Sequence[Job] = ()
     app: Path | None = None
+    data: Mapping[str, Path] = {}
+    needs: Sequence[Need] = ()
+
+
+class _NoTree(Tree):
+    """The root filesystem of a bundle of data alone: nothing at all, not even mount points."""
+
+    def _check_is_root(self) -> None:
+        pass
+
+    def _make_mount_points(self, folders: Sequence[str]) -> None:
+        pass
 
 
 class Packed(NamedTuple):
@@ -82,19 +99,25 @@ def pack(
 ) -> Packed:
     """Write the bundle ``output``, whole or not at all, with a plan for each profile.
 
-    The same image, app, profiles and tool versions give the same bytes. Frames are taken from, and kept in, the folder
-    ``cache``, when one is given. ``changes`` gets a line for each path that flatten changed.
+    The same image, app, data, profiles and tool versions give the same bytes. Frames are taken from, and kept in, the
+    folder ``cache``, when one is given. ``changes`` gets a line for each path that flatten changed.
     """
     check_label(contents.name, contents.version)
     compression = codecs.codec(codec)
     plans = _plans(profiles, f"{contents.name}:{contents.version}")
+    if plans and contents.read is None:
+        raise UsageError(f"{contents.name} holds data alone, and no site needs a plan for it", "leave out --site")
+    folders = {name: datafolder.files_of(path) for name, path in sorted(contents.data.items())}
     with closing(FrameCache(cache, compression)) if cache else nullcontext() as frames:
         press, keys = Press(compression, frames), list[str]()
         with files.published(str(output)) as stream, Scratch(output.parent) as scratch:
             with files.errors_named(f"write {output}"):
-                image = contents.read(scratch)
-                tree = Tree(image.root, [bind.target for plan in plans for bind in plan.binds])
-                digest, manifest = _write(BundleWriter(stream), contents, image, tree, plans, press, compression, keys)
+                image = contents.read(scratch) if contents.read else archive.Image("unknown", {}, Root())
+                targets = [bind.target for plan in plans for bind in plan.binds]
+                tree = Tree(image.root, targets) if contents.read else _NoTree(image.root)
+                digest, manifest = _write(
+                    BundleWriter(stream), contents, image, tree, folders, plans, press, compression, keys
+                )
                 scratch.settle()
             if changes:
                 files.write_text(str(changes), "".join(_change_lines(tree)))
@@ -125,6 +148,7 @@ def _write(
     contents: Contents,
     image: archive.Image,
     tree: Tree,
+    folders: Mapping[str, Sequence[DataFile]],
     plans: Sequence[Plan],
     press: Press,
     codec: codecs.Codec,
@@ -132,8 +156,10 @@ def _write(
 ) -> tuple[str, Manifest]:
     writer.member("deployer.pyz", make_pyz(), 0o755)
     writer.member(oci.LAYOUT_FILE, oci.LAYOUT)
-    with progress.bar("pack", tree.size) as advance:
-        layer = writer.layer(_noted(press.frames(layers.pieces(tree)), keys, advance))
+    with ThreadPoolExecutor(1, "packages") as beside:
+        finding = beside.submit(_packages, tree)
+        with progress.bar("pack", tree.size) as advance:
+            layer = writer.layer(_noted(press.frames(layers.pieces(tree)), keys, advance))
     architecture = image.architecture or tree.architecture()
     settings = {key: image.config[key] for key in _KEPT if image.config.get(key)}
     config = writer.blob(oci.config(architecture, settings, press.raw.digest))
@@ -144,6 +170,8 @@ def _write(
     for path in _app_files(contents.app):
         mode = 0o755 if path.stat().st_mode & 0o111 else 0o644
         writer.member("deployer/app/" + path.relative_to(contents.app or path).as_posix(), path.read_bytes(), mode)
+    _write_data(writer, folders)
+    _write_sbom(writer, contents, finding.result())
     env = [str(item) for item in settings.get("Env", [])]
     manifest = Manifest(
         name=contents.name,
@@ -166,9 +194,34 @@ def _write(
         jobs=list(contents.jobs),
         members=[],
         segments=[],
+        needs=tuple(contents.needs),
     )
     digest = writer.seal(manifest)
     return digest, manifest._replace(members=writer.members, segments=writer.segments)
+
+
+def _packages(tree: Tree) -> "Installed":
+    """Return the packages of an image. What this and the SBOM import takes a while: it is for beside the work."""
+    from deployer.connected import packages, sbom  # noqa: F401
+
+    return packages.of_tree(tree)
+
+
+def _write_data(writer: BundleWriter, folders: Mapping[str, Sequence[DataFile]]) -> None:
+    with progress.bar("data", sum(file.size for found in folders.values() for file in found)) as advance:
+        for name, found in folders.items():
+            for file in found:
+                member = f"{DATA_PREFIX}{name}/{file.name}"
+                writer.pieces(member, file.size, datafolder.pieces(file, advance), file.mode)
+
+
+def _write_sbom(writer: BundleWriter, contents: Contents, installed: "Installed") -> None:
+    """Write the SBOM of what was written so far: the image, the wheels and the data."""
+    from deployer.connected import sbom
+
+    wheels = [sbom.of_wheel(data, name) for name, data in writer.contents().items() if sbom.WHEELS.match(name)]
+    pieces = sbom.make(contents.name, contents.version, installed, wheels, contents.data)
+    writer.pieces(sbom.MEMBER, sum(map(len, pieces)), pieces)
 
 
 def _search_path(env: Sequence[str]) -> list[str]:

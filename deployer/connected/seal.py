@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO
 
+from deployer.connected.members import Extent, Stored
 from deployer.connected.press import Pressed
 from deployer.contract import oci, records, sealed, tarformat
 from deployer.contract.manifest import DATA, FRAME, HEADER, PADDING, Manifest, Member, Segment
@@ -26,12 +27,30 @@ class BundleWriter:
 
     def member(self, name: str, data: bytes, mode: int = 0o644) -> None:
         """Append a member; one of more than 8 MiB gets several segments."""
-        member = Member(name, len(data), mode)
+        pieces = (data[start : start + _DATA_SEGMENT] for start in range(0, len(data), _DATA_SEGMENT))
+        self.pieces(name, len(data), pieces, mode)
+
+    def pieces(self, name: str, size: int, pieces: Iterable[bytes], mode: int = 0o644) -> None:
+        """Append a member of ``size`` bytes that come in pieces, none of them empty; each becomes a segment."""
+        member = Member(name, size, mode)
         self.members.append(member)
         self._segment(HEADER, sealed.member_header(member))
-        for start in range(0, len(data), _DATA_SEGMENT):
-            self._segment(DATA, data[start : start + _DATA_SEGMENT])
-        self._pad(len(data))
+        end = self._offset + size
+        for piece in pieces:
+            self._segment(DATA, piece)
+        if self._offset != end:
+            raise AssertionError(f"{name} does not have the {size} bytes announced")
+        self._pad(size)
+
+    def contents(self) -> dict[str, Stored]:
+        """Return the members that were written so far, none of them empty, to be read again."""
+        self._stream.flush()  # they are read past the buffer
+        found = {}
+        for name, segments in sealed.contents(self.members, self.segments).items():
+            size = sum(segment.size for segment in segments)
+            if size:
+                found[name] = Stored(self._stream, size, (Extent(0, segments[0].offset, size),))
+        return found
 
     def blob(self, data: bytes) -> oci.Blob:
         """Append an OCI blob under its digest."""

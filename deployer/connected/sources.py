@@ -16,6 +16,7 @@ from deployer.connected.scratch import Scratch
 from deployer.connected.tarreader import Spooled
 from deployer.contract.errors import DeployerError, UsageError
 from deployer.contract.job import Job
+from deployer.contract.manifest import Need
 
 if TYPE_CHECKING:  # what the other sources need not wait for
     import docker
@@ -26,10 +27,13 @@ _log = logging.getLogger("deployer.sources")
 
 
 def from_definition(definition: "Definition") -> Contents:
-    """Return what ``build`` made of a definition, with its jobs and app folder."""
+    """Return what ``build`` made of a definition, with its jobs, its app folder and its data."""
+    if definition.is_data:
+        return Contents(definition.name, definition.version, None, data=definition.data_folders)
     contents = from_image(definition.tag, definition.name, definition.version)
     jobs = [Job(name, **job.model_dump()) for name, job in definition.jobs.items()]
-    return contents._replace(jobs=jobs, app=definition.app_folder)
+    needs = [Need(name, data.bundle) for name, data in sorted(definition.data.items()) if data.bundle]
+    return contents._replace(jobs=jobs, app=definition.app_folder, data=definition.data_folders, needs=needs)
 
 
 def from_image(reference: str, name: str, version: str) -> Contents:

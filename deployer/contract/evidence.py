@@ -13,7 +13,7 @@ An *identity* tells a file whatever path it is seen under: ``build-id:HEX`` from
 where MPI is not.
 """
 
-from typing import List, NamedTuple, Optional, Set
+from typing import List, NamedTuple, Optional, Sequence, Set
 
 from deployer.contract import records
 from deployer.contract.plan import HostMpi
@@ -32,7 +32,8 @@ DONE = "done"
 
 class Launch(NamedTuple):
     """A job as it was submitted. ``provider`` is libfabric's, where the plan names one; ``reason`` is why the variant
-    was chosen; ``created`` is in seconds since the epoch."""
+    was chosen; ``created`` is in seconds since the epoch; ``data`` are the digests of the bundles whose data are read.
+    """
 
     job: str
     bundle: str
@@ -50,6 +51,7 @@ class Launch(NamedTuple):
     mpi: Optional[HostMpi]
     provider: Optional[str]
     created: int
+    data: Sequence[str] = ()
 
     @property
     def ranks(self) -> int:
@@ -83,6 +85,7 @@ def read_launch(data: bytes, what: str) -> Launch:
         mpi=HostMpi.read(mpi) if mpi else None,
         provider=fields.maybe_text("provider"),
         created=fields.number("created"),
+        data=tuple(fields.texts("data")) if "data" in fields.record else (),
     )
 
 

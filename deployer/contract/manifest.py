@@ -1,7 +1,7 @@
 """bundle.json: what a bundle is, what flatten changed, and one segment table over the whole file from byte 0."""
 
 import re
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Type
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Type
 
 from deployer.contract import records
 from deployer.contract.errors import DeployerError, IntegrityError, UsageError
@@ -14,6 +14,9 @@ SCHEMA = "bundle"
 _NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*\Z")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _MAX_TEXT = 100
+
+#: Members below it are data folders, ``deployer/data/NAME/...``.
+DATA_PREFIX = "deployer/data/"
 
 # Kinds of segments. Everything in the file is one of these.
 HEADER = "header"  # the 512-byte tar header of a member (a long name never needs more: see tarformat)
@@ -105,9 +108,31 @@ class Image(NamedTuple):
         )
 
 
+class Need(NamedTuple):
+    """A data folder of another bundle: what jobs read at /deployer/data/DATA is that one's folder of the same name.
+
+    ``bundle`` is NAME or NAME:VERSION.
+    """
+
+    data: str
+    bundle: str
+
+    def record(self) -> Record:
+        return dict(self._asdict())
+
+    @staticmethod
+    def read(fields: Fields) -> "Need":
+        need = Need(fields.text("data"), fields.text("bundle"))
+        name, _, version = need.bundle.partition(":")
+        check_label(need.data, "0", IntegrityError)
+        check_label(name, version or "0", IntegrityError)
+        return need
+
+
 class Manifest(NamedTuple):
     """The whole of bundle.json. ``codec`` names codec, its library's version and level; ``changes`` counts what
-    flatten changed to reach the normal form; ``tools`` are the versions that the bytes depend on."""
+    flatten changed to reach the normal form; ``tools`` are the versions that the bytes depend on. ``needs`` are data
+    of other bundles; the field is left out where there are none."""
 
     name: str
     version: str
@@ -118,6 +143,12 @@ class Manifest(NamedTuple):
     jobs: List[Job]
     members: List[Member]
     segments: List[Segment]
+    needs: Sequence[Need] = ()
+
+    @property
+    def is_data(self) -> bool:
+        """Whether the bundle holds data alone: its image is empty, and nothing can run in it."""
+        return self.image.entries == 0
 
     def record(self) -> Record:
         """Return the manifest as a JSON record."""
@@ -126,6 +157,9 @@ class Manifest(NamedTuple):
         fields["jobs"] = _records(self.jobs)
         fields["members"] = _records(self.members)
         fields["segments"] = _records(self.segments)
+        fields["needs"] = _records(self.needs)
+        if not self.needs:
+            del fields["needs"]
         return records.stamped(SCHEMA, fields)
 
     def job(self, name: Optional[str]) -> Optional[Job]:
@@ -164,4 +198,5 @@ def read(data: bytes, what: str) -> Manifest:
         jobs=[Job.read(item) for item in fields.items("jobs")],
         members=[Member.read(item) for item in fields.items("members")],
         segments=[Segment.read(item) for item in fields.items("segments")],
+        needs=tuple(Need.read(item) for item in fields.items("needs")) if "needs" in fields.record else (),
     )

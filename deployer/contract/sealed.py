@@ -9,7 +9,7 @@ the seal raises its min_reader: unknown fields, which a reader skips elsewhere, 
 
 import hashlib
 import re
-from typing import List, NamedTuple, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Tuple
 
 from deployer.contract import manifest as manifests
 from deployer.contract import oci, records, sshsig, tarformat
@@ -165,6 +165,20 @@ def member_segments(manifest: Manifest, name: str) -> List[Segment]:
             ]
         position = start + member.size + tarformat.padding(member.size)
     raise IntegrityError("the bundle has no member %s" % name)
+
+
+def contents(members: Iterable[Member], segments: Iterable[Segment]) -> Dict[str, List[Segment]]:
+    """Return the content segments of every member, in order; of a manifest, after it was checked."""
+    found: Dict[str, List[Segment]] = {}
+    content = iter([segment for segment in segments if segment.kind in (DATA, FRAME)])
+    for member in members:
+        found[member.name] = []
+        left = member.size
+        while left:
+            segment = next(content)
+            found[member.name].append(segment)
+            left -= segment.size
+    return found
 
 
 def _check_content(segment: Segment) -> None:

@@ -10,7 +10,7 @@ from typing import List, NoReturn, Optional, Sequence, Tuple
 from deployer.contract.choose import choose
 from deployer.contract.errors import UsageError
 from deployer.contract.plan import Plan
-from deployer.site import container, rank, run
+from deployer.site import container, data, rank, run
 from deployer.site.runtimes import RUNTIMES
 from deployer.site.runtimes.interface import Container, Runtime
 from deployer.site.store import Installed, Store
@@ -44,10 +44,12 @@ def shell(store: Store, image: str, plan: Optional[str], binds: Sequence[str]) -
 
 def _prepare(store: Store, image: str, site: Optional[str], binds: Sequence[str]) -> Tuple[Runtime, Container]:
     installed = store.find(image)
+    manifest = installed.manifest()
+    found = data.resolve(store, manifest)
     plan = _plan(installed, site)
     name = choose(plan, 1, run.vetoes(plan)).variant.runtime if plan else _DEFAULT_RUNTIME
-    config = installed.manifest().image
-    made = container.make(installed, config, plan, container.parse_binds(binds, installed.rootfs), {})
+    bound = data.binds(installed, found) + container.parse_binds(binds, installed.rootfs)
+    made = container.make(installed, manifest.image, plan, bound, {})
     return RUNTIMES[name], made
 
 

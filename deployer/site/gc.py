@@ -4,7 +4,7 @@ import os
 from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 
 from deployer.contract.errors import DeployerError, Refused, Unknown
-from deployer.site import incoming, temporary
+from deployer.site import data, incoming, temporary
 from deployer.site.remove import check_unused
 from deployer.site.store import Installed, Store
 from deployer.system import files, verify
@@ -20,7 +20,7 @@ class Garbage(NamedTuple):
 
 def find(store: Store, keep: int) -> List[Garbage]:
     """Return what may go: the rests of dead installs and pushes, bundles but the last of each name, and images but the
-    newest ``keep`` of each name. An image that a job uses is listed as spared."""
+    newest ``keep`` of each name. One that a job uses, or whose data another bundle needs, is listed as spared."""
     found = [
         Garbage(path, "left by an install or removal that was killed")
         for folder in (store.root, store.images)
@@ -55,7 +55,8 @@ def _use(store: Store, image: Installed) -> Optional[str]:
         check_unused(store, image)
     except (Refused, Unknown) as error:
         return error.message
-    return None
+    needing = data.users(store, image)
+    return "%s needs its data" % ", ".join(needing) if needing else None
 
 
 def _old_bundles(store: Store) -> List[str]:

@@ -11,15 +11,22 @@ import shutil
 import time
 from typing import Callable, Iterable, NamedTuple, Optional, Tuple
 
-from deployer.contract import records
+from deployer.contract import records, sealed
 from deployer.contract.errors import IntegrityError
-from deployer.site import space, temporary, unpack
+from deployer.contract.manifest import DATA_PREFIX
+from deployer.site import data, space, temporary, unpack
 from deployer.site.admit import admit, pin
 from deployer.site.store import MANIFEST, RECEIPT, Installed, Receipt, Store
 from deployer.system import codec, files, policy, verify, workers
 from deployer.system.verify import Verification, VerifiedBundle
 
-_MEMBERS = {"deployer/app/": "app", "deployer/plans/": "plans", "deployer/wheels/": "wheels", "deployer/kit/": "kit"}
+_MEMBERS = {
+    "deployer/app/": "app",
+    "deployer/plans/": "plans",
+    "deployer/wheels/": "wheels",
+    "deployer/kit/": "kit",
+    DATA_PREFIX: "data",
+}
 
 #: Called with the bytes just done and the bytes to do in all.
 Progress = Callable[[int, int], None]
@@ -54,7 +61,7 @@ def install(
         folder = store.image_folder(verify.read_seal(stream, path).digest)
         present = store.at(folder)
         if present and not signers_file:
-            return Outcome(present, True)
+            return Outcome(present, True, tuple(data.missing(store, present.manifest())))
         policies = policy.load(store.root, signers_file)
         verification = verify.begin(stream, path, policies)
         warnings = admit(verification.manifest, verification.digest, verification.trust, store, policies)
@@ -70,6 +77,7 @@ def install(
     image = store.at(folder)
     if image is None:
         raise IntegrityError("the image was removed while it was installed: %s" % folder, "install it again")
+    warnings += data.missing(store, verification.manifest)
     return Outcome(image, bool(present), tuple(warnings + pin(store, signers_file)))
 
 
@@ -95,7 +103,8 @@ def _fill(folder: str, verification: Verification, jobs: int, progress: Optional
     segments = verification.layer_segments()
     decompress = codec.decompressor(str(verification.manifest.codec["name"]))
     frames = [unpack.Frame(str(segment.holds), segment.raw or 0) for segment in segments]
-    total = sum(frame.raw for frame in frames)
+    members = [member for member in verification.manifest.members if _target(member.name)]
+    total = sum(frame.raw for frame in frames) + sum(member.size for member in members)
 
     def source(number: int) -> memoryview:
         return decompress(verification.read(segments[number]), frames[number].raw)
@@ -108,14 +117,17 @@ def _fill(folder: str, verification: Verification, jobs: int, progress: Optional
     rootfs = os.path.join(folder, "rootfs")
     os.mkdir(rootfs)
     written = unpack.unpack(frames, source, rootfs, jobs, done)
-    for member in verification.manifest.members:
-        target = _target(member.name)
-        if target:
-            pieces = verification.check(verification.member_segments(member.name))
-            _write(os.path.join(folder, target), pieces, member.mode)
+    contents = sealed.contents(verification.manifest.members, verification.manifest.segments)
+    for member in members:
+        pieces = verification.check(contents[member.name], lambda size: progress(size, total) if progress else None)
+        # A bind is writable although the image is not, and data are shared: at least no file is changed by mistake.
+        mode = member.mode & ~0o222 if member.name.startswith(DATA_PREFIX) else member.mode | 0o600
+        _write(os.path.join(folder, str(_target(member.name))), pieces, mode)
+    for need in verification.manifest.needs:
+        os.makedirs(os.path.join(folder, "data", need.data), exist_ok=True)  # for the bind of another bundle's
     for _ in verification.check(verification.left()):  # headers, padding, and what only the stager's side uses
         pass
-    return written
+    return unpack.Unpacked(written.entries + len(members), written.bytes + sum(member.size for member in members))
 
 
 def _write_receipt(folder: str, bundle: VerifiedBundle, written: unpack.Unpacked) -> None:
@@ -130,7 +142,7 @@ def _write(path: str, pieces: Iterable[bytes], mode: int = 0o666) -> None:
     systems waits for all that was written before it."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(path, new, mode & 0o777 | 0o600), "wb") as stream:
+    with os.fdopen(os.open(path, new, mode & 0o777), "wb") as stream:
         for piece in pieces:
             stream.write(piece)
 

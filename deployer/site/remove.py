@@ -5,7 +5,7 @@ import shutil
 from typing import List
 
 from deployer.contract.errors import MissingTool, Refused, TransferError, Unknown
-from deployer.site import jobs, result, temporary
+from deployer.site import data, jobs, result, temporary
 from deployer.site.store import Installed, Store
 from deployer.system import files
 
@@ -13,10 +13,15 @@ from deployer.system import files
 def remove(store: Store, image: Installed, force: bool = False) -> None:
     """Remove an installed image: first its name, so that nothing finds it half removed.
 
-    Raises Refused where a job that waits or runs uses it, Unknown where the scheduler does not tell, unless ``force``.
+    Raises Refused where a job that waits or runs uses it, or another bundle its data; Unknown where the scheduler does
+    not tell; unless ``force``.
     """
     if not force:
         check_unused(store, image)
+        needing = data.users(store, image)
+        if needing:
+            name = "%s:%s" % (image.receipt.name, image.receipt.version)
+            raise Refused("%s needs the data of %s" % (", ".join(needing), name), "remove that first, or --force")
     with files.errors_named("remove " + image.folder):
         temporary.discard(image.folder)
 
@@ -28,7 +33,8 @@ def check_unused(store: Store, image: Installed) -> None:
     """
     name = "%s:%s" % (image.receipt.name, image.receipt.version)
     for folder in jobs.folders(store):
-        if result.launch(folder).digest != image.receipt.digest:
+        launch = result.launch(folder)
+        if image.receipt.digest not in (launch.digest, *launch.data):
             continue
         job = os.path.basename(folder)
         try:

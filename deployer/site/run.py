@@ -16,7 +16,7 @@ from deployer.contract.evidence import Launch
 from deployer.contract.job import Job, check_time
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import Bind, Plan
-from deployer.site import container, jobs, result, script
+from deployer.site import container, data, jobs, result, script
 from deployer.site.runtimes import RUNTIMES
 from deployer.site.store import Installed, Store
 from deployer.system import files
@@ -45,6 +45,7 @@ def prepare(store: Store, request: Request) -> str:
     """
     installed = store.find(request.image)
     manifest = installed.manifest()
+    found = data.resolve(store, manifest)
     job = _job(manifest, request)
     plan = installed.plan(request.plan)
     layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, request.memory_mb)
@@ -70,6 +71,7 @@ def prepare(store: Store, request: Request) -> str:
         mpi=plan.mpi,
         provider=_provider(plan),
         created=int(time.time()),
+        data=tuple(item.carrier.receipt.digest for item in found),
     )
     made = container.make(
         installed,
@@ -78,6 +80,7 @@ def prepare(store: Store, request: Request) -> str:
         [
             Bind(store.tool, plans.TOOL, "this tool"),
             Bind(folder, plans.JOB, "the job's folder"),
+            *data.binds(installed, found),
             *container.parse_binds(request.binds, installed.rootfs),
         ],
         _environment(layout, plan),

@@ -4,7 +4,7 @@
 
     ROOT/deployer.pyz               the site half that was installed first
     ROOT/bundles/NAME-VERSION.tar   the last bundle of each name: the next push is a delta against it
-    ROOT/images/DIGEST/             an installed image: rootfs/ app/ plans/ bundle.json receipt.json
+    ROOT/images/DIGEST/             an installed image: rootfs/ app/ data/ plans/ bundle.json receipt.json
     ROOT/jobs/JOB/                  a job: job.sh, job.json, logs, ranks/, result.json
     ROOT/incoming/                  what is on its way; never read under a final name
     ROOT/logs/                      a log file a command
@@ -53,6 +53,10 @@ class Installed(NamedTuple):
     @property
     def app(self) -> str:
         return os.path.join(self.folder, "app")
+
+    @property
+    def data(self) -> str:
+        return os.path.join(self.folder, "data")
 
     def manifest(self) -> Manifest:
         """Read the bundle's manifest; the folder was verified when it was installed."""
@@ -147,14 +151,20 @@ class Store(NamedTuple):
             ),
         )
 
-    def find(self, reference: str) -> Installed:
-        """Return the newest installed image that ``NAME`` or ``NAME:VERSION`` means. Raises UsageError."""
+    def newest(self, reference: str) -> Optional[Installed]:
+        """Return the newest installed image that ``NAME`` or ``NAME:VERSION`` means, None where there is none."""
         name, _, version = reference.partition(":")
-        images = self.installed()
-        for image in images:
+        for image in self.installed():
             if image.receipt.name == name and version in ("", image.receipt.version):
                 return image
-        known = sorted({"%s:%s" % (image.receipt.name, image.receipt.version) for image in images})
+        return None
+
+    def find(self, reference: str) -> Installed:
+        """Return the newest installed image that ``NAME`` or ``NAME:VERSION`` means. Raises UsageError."""
+        image = self.newest(reference)
+        if image:
+            return image
+        known = sorted({"%s:%s" % (image.receipt.name, image.receipt.version) for image in self.installed()})
         raise UsageError(
             "no image %s is installed under %s" % (reference, self.root),
             "installed: %s" % ", ".join(known) if known else "install a bundle first: install BUNDLE.tar",

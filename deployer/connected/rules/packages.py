@@ -64,7 +64,7 @@ def itex(source: Source) -> Iterator[Finding]:
         yield finding(
             "itex.tensorflow", tensorflow.where, itex=extension.version, needed=needed, tensorflow=tensorflow.version
         )
-    suite = source.definition.base.debian
+    suite = source.definition.base.debian if source.definition.base else None
     if suite is not None and _PYTHON[suite] not in _ITEX_PYTHON:
         yield finding("itex.python", extension.where, suite=suite, python=_PYTHON[suite])
 

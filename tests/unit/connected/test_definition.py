@@ -3,9 +3,12 @@ from pathlib import Path
 
 import pytest
 
+from deployer.connected.build import Options, build
 from deployer.connected.definition import load, schema
 from deployer.connected.reference import table
+from deployer.connected.sources import from_definition
 from deployer.contract.errors import UsageError
+from deployer.contract.manifest import Need
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -255,3 +258,53 @@ def test_what_is_no_definition_is_refused_in_one_line(tmp_path: Path, text: str,
 def test_an_alias_is_as_good_as_what_it_stands_for(tmp_path: Path) -> None:
     text = MINIMAL.replace("first: {command: [python3, x.py]}", "first: &f {command: [python3, x.py]}\n  third: *f")
     assert load(write(tmp_path, text)).jobs["third"].command == ["python3", "x.py"]
+
+
+# ------------------------------------------------------------------------------------------------ data
+
+DATA_BUNDLE = """\
+name: digits-data
+version: "1.0"
+data: {digits: {folder: digits}}
+"""
+
+
+def data_folder(place: Path) -> Path:
+    (place / "digits").mkdir()
+    (place / "digits" / "x").write_bytes(b"1")
+    return place
+
+
+def test_a_definition_without_a_base_is_one_of_data(tmp_path: Path) -> None:
+    place = data_folder(write(tmp_path, DATA_BUNDLE))
+    (place / "Dockerfile").unlink()
+    definition = load(place)
+    assert definition.is_data
+    assert definition.data_folders == {"digits": place / "digits"}
+    with pytest.raises(UsageError, match="no image to build"):
+        build(definition, Options(), print)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('name: x\nversion: "1"\n', "no base"),
+        (DATA_BUNDLE.replace("folder: digits", "bundle: other"), "no base"),
+        (DATA_BUNDLE + "jobs: {run: {command: [x]}}\n", "no base, and has jobs"),
+        (DATA_BUNDLE + "base: {debian: bookworm}\n", "jobs: must not be empty"),
+        (MINIMAL + "data: {digits: {bundle: small}}\n", "data.digits.bundle: is this very bundle"),
+        (MINIMAL + "data: {digits: {bundle: 'other:'}}\n", "data.digits.bundle"),
+        (MINIMAL + "data: {digits: {folder: gone}}\n", "no folder"),
+        (MINIMAL + "data: {digits: {}}\n", "either a folder or a bundle"),
+    ],
+)
+def test_data_that_cannot_be_are_refused(tmp_path: Path, text: str, reason: str) -> None:
+    place = data_folder(write(tmp_path, text))
+    assert reason in message_of(place)
+
+
+def test_data_of_both_kinds_go_into_the_bundle(tmp_path: Path) -> None:
+    text = MINIMAL + "data: {mine: {folder: digits}, digits: {bundle: 'digits-data:1.0'}, b: {bundle: other}}\n"
+    contents = from_definition(load(data_folder(write(tmp_path, text))))
+    assert list(contents.data) == ["mine"]
+    assert contents.needs == [Need("b", "other"), Need("digits", "digits-data:1.0")]

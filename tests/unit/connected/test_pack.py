@@ -13,12 +13,14 @@ import pytest
 from deployer.connected import pack as packing
 from deployer.connected import tarreader
 from deployer.connected.archive import Image
+from deployer.connected.diff import diff
 from deployer.connected.profile import load
 from deployer.connected.rootfs import Root
 from deployer.connected.scratch import Scratch
 from deployer.connected.tarreader import Spooled
 from deployer.contract.errors import DeployerError, UsageError
 from deployer.contract.job import Job
+from deployer.contract.manifest import DATA, Need
 from deployer.site.install import install
 from deployer.site.store import Store
 from deployer.system import files
@@ -110,6 +112,80 @@ def test_links_in_the_app_folder_are_refused(tmp_path: Path, app: Path) -> None:
     (app / "link").symlink_to("/etc/passwd")
     with pytest.raises(UsageError, match="neither a file nor a folder"):
         packing.pack(contents(app), [], tmp_path / "b.tar")
+
+
+# ------------------------------------------------------------------------------------------------ data
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "sub" / "odd\n name").write_bytes(b"1")
+    (folder / "empty").write_bytes(b"")
+    (folder / "large").write_bytes(os.urandom(9_000_000))
+    return folder
+
+
+def test_data_folders_are_carried_and_installed(tmp_path: Path, data: Path) -> None:
+    whole = contents()._replace(data={"digits": data}, needs=[Need("other", "others:1.0")])
+    packed = packing.pack(whole, [], tmp_path / "b.tar")
+    sizes = [segment.size for segment in packed.manifest.segments if segment.kind == DATA]
+    assert max(sizes) == 4 * 1024**2
+    image = install(str(packed.path), Store(str(tmp_path / "root"))).image
+    assert image.manifest() == packed.manifest
+    assert image.manifest().needs == (Need("other", "others:1.0"),)
+    for name in ("sub/odd\n name", "empty", "large"):
+        assert (Path(image.data) / "digits" / name).read_bytes() == (data / name).read_bytes()
+    assert list((Path(image.data) / "other").iterdir()) == []
+    second = packing.pack(whole, [], tmp_path / "c.tar")
+    assert (second.digest, second.path.read_bytes()) == (packed.digest, packed.path.read_bytes())
+
+
+def test_a_changed_file_costs_its_pieces_alone(tmp_path: Path, data: Path, app: Path) -> None:
+    whole = contents(app)._replace(data={"digits": data})
+    first = packing.pack(whole, [], tmp_path / "1.tar").path
+    with open(data / "large", "r+b") as stream:
+        stream.seek(5_000_000)
+        stream.write(b"changed")
+    second = packing.pack(whole, [], tmp_path / "2.tar").path
+    (app / "hello.py").write_text("print('changed')")
+    third = packing.pack(whole._replace(version="1.1"), [], tmp_path / "3.tar").path
+    found = diff(str(first), str(second))
+    assert found.changed == ["deployer/data/digits/large"]
+    assert 4 * 1024**2 < found.bytes_to_ship < 4 * 1024**2 + 100_000
+    found = diff(str(second), str(third))
+    assert found.changed == ["deployer/app/hello.py", "deployer/sbom.cdx.json"]
+    assert found.bytes_to_ship < 100_000
+
+
+def test_a_bundle_of_data_alone_is_a_bundle(tmp_path: Path, data: Path) -> None:
+    alone = packing.Contents("digits-data", "1.0", None, data={"digits": data})
+    packed = packing.pack(alone, [], tmp_path / "b.tar", changes=tmp_path / "changes")
+    assert packed.manifest.is_data
+    assert (tmp_path / "changes").read_text() == ""
+    outcome = install(str(packed.path), Store(str(tmp_path / "root")))
+    assert (Path(outcome.image.data) / "digits" / "empty").is_file()
+    said = deployer("inspect", "b.tar", cwd=tmp_path).stdout.splitlines()
+    assert said[0] == "digits-data:1.0  data alone, zstd"
+    assert said[-2:] == ["data digits: 3 files, 9.0 MB", "packages: none known"]
+    with pytest.raises(UsageError, match="no site needs a plan"):
+        packing.pack(alone, [load("lab")], tmp_path / "c.tar")
+
+
+@pytest.mark.thorough
+def test_inspect_shows_the_sbom_and_what_is_out_of_support(tmp_path: Path, folder: Path) -> None:
+    (folder / "usr/lib/python3.8").mkdir(parents=True)
+    (folder / "usr/lib/python3.8/os.py").write_text("")
+    words = ("--rootfs", folder, "--name", "x", "--version", "1", "-o", "b.tar")
+    assert deployer("pack", *words, cwd=tmp_path).returncode == 0
+    sbom = json.loads(deployer("inspect", "b.tar", "--sbom", cwd=tmp_path).stdout)
+    assert [item["name"] for item in sbom["components"]] == ["python"]
+    said = deployer("inspect", "b.tar", cwd=tmp_path).stdout
+    assert "packages: 1 other\nout of support: Python 3.8, since 2024-10-07 (" in said
+    record = json.loads(deployer("inspect", "b.tar", "--json", cwd=tmp_path).stdout)
+    assert record["packages"] == {"generic": 1}
+    assert [(flag["product"], flag["since"]) for flag in record["out_of_support"]] == [("Python", "2024-10-07")]
 
 
 def test_the_pyz_in_front_runs(tmp_path: Path) -> None:

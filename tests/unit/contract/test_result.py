@@ -215,6 +215,10 @@ def test_a_thousand_ranks_make_one_finding():
 def test_the_records_survive_writing_and_reading():
     assert evidence.read_launch(dumps(LAUNCH.record()), "l") == LAUNCH
     assert evidence.read_launch(dumps(LAUNCH._replace(mpi=None).record()), "l").mpi is None
+    before_data = {key: value for key, value in LAUNCH.record().items() if key != "data"}
+    assert evidence.read_launch(dumps(before_data), "l") == LAUNCH
+    with_data = LAUNCH._replace(data=("sha256:1",))
+    assert evidence.read_launch(dumps(with_data.record()), "l") == with_data
     assert evidence.read_host(dumps(HOSTS[0].record()), "h") == HOSTS[0]
     for item in (probe(0), probe(1, library=None, rank=None)):
         assert evidence.read_probe(dumps(item.record()), "p") == item

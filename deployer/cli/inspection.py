@@ -1,0 +1,95 @@
+"""deployer inspect: what a bundle holds, for people and for programs."""
+
+import argparse
+import datetime as dt
+import json
+import sys
+from typing import Any
+
+from deployer.cli import common
+from deployer.connected import sbom as sboms
+from deployer.connected import support
+from deployer.connected.listing import files_of
+from deployer.connected.members import shown
+from deployer.contract.errors import UsageError
+from deployer.contract.manifest import DATA_PREFIX, Manifest
+from deployer.contract.sealed import read_manifest
+from deployer.site.space import human
+from deployer.system.process import quoted
+from deployer.system.verify import begin, opened, read_manifest_block, read_seal, verify
+
+_KINDS = {"deb": "Debian", "pypi": "Python", "generic": "other"}
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Register the command."""
+    command = common.add_command(subparsers, "inspect", run, "show what a bundle holds")
+    command.add_argument("bundle", metavar="B.tar")
+    which = command.add_mutually_exclusive_group()
+    text = "verify it and list each file of its root filesystem: mode, size, sha256, path"
+    which.add_argument("--files", action="store_true", help=text)
+    which.add_argument("--sbom", action="store_true", help="print its SBOM, CycloneDX JSON, as it is")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show one of three views of a bundle."""
+    if args.files:
+        return _files(args)
+    manifest, sbom = _read(args.bundle)
+    if args.sbom:
+        if sbom is None:
+            raise UsageError(f"{args.bundle} has no SBOM", "an older deployer packed it: pack it again")
+        sys.stdout.write(sbom.decode())
+        return 0
+    document = json.loads(sbom) if sbom else {}
+    flags = support.flags(document, dt.datetime.now(dt.timezone.utc).date())
+    packages = sboms.counts(document)
+    if args.json:
+        record = manifest.record()
+        record["segments"] = len(manifest.segments)
+        record["packages"] = packages if sbom else None
+        record["out_of_support"] = [flag.record() for flag in flags]
+        print(json.dumps(record))
+        return 0
+    _show(manifest)
+    found = ", ".join(f"{count} {_KINDS.get(kind, kind)}" for kind, count in packages.items())
+    print(f"packages: {found or 'none known'}" if sbom else "packages: unknown, it has no SBOM")
+    for flag in flags:
+        print(flag.line())
+    return 0
+
+
+def _show(manifest: Manifest) -> None:
+    image = manifest.image
+    what = "data alone" if manifest.is_data else f"{image.entries} entries, {human(image.raw_size)}"
+    print(f"{manifest.name}:{manifest.version}  {what}, {manifest.codec['name']}")
+    for job in manifest.jobs:
+        layout = f"{job.nodes} nodes x {job.ranks_per_node} ranks x {job.threads} threads"
+        print(f"job {job.name}: {layout}: {quoted(job.command)}")
+    folders: dict[str, list[int]] = {}
+    for member in manifest.members:
+        if member.name.startswith(DATA_PREFIX):
+            folders.setdefault(member.name[len(DATA_PREFIX) :].partition("/")[0], []).append(member.size)
+        else:
+            print(f"{member.size:>12}  {shown(member.name.encode())}")
+    for name, sizes in folders.items():
+        print(f"data {shown(name.encode())}: {len(sizes)} files, {human(sum(sizes))}")
+    for need in manifest.needs:
+        print(f"data {need.data}: of the bundle {need.bundle}")
+
+
+def _files(args: argparse.Namespace) -> int:
+    """Print a line for each entry, with --json a record for each."""
+    with opened(args.bundle) as stream:
+        verify(stream, args.bundle)  # whole first: half a list of a damaged bundle would be taken for one
+        for listed in files_of(begin(stream, args.bundle)):
+            print(json.dumps(listed.record()) if args.json else listed.line())
+    return 0
+
+
+def _read(path: str) -> tuple[Manifest, bytes | None]:
+    """Return a bundle's manifest and its SBOM, where it has one."""
+    with opened(path) as stream:
+        seal = read_seal(stream, path)
+        manifest = read_manifest(read_manifest_block(stream, seal), seal)
+        return manifest, sboms.read(stream, manifest)
