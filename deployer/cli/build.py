@@ -9,8 +9,10 @@ from typing import Any
 
 from tqdm import tqdm
 
+from deployer.connected import caches
 from deployer.connected.build import Options, build
 from deployer.connected.definition import load
+from deployer.connected.wheelhouse import Mode
 from deployer.contract.errors import UsageError
 
 _logger = logging.getLogger("deployer.build")
@@ -44,6 +46,14 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--no-cache", action="store_true", help="run every step again")
     text = "build in spite of this finding of lint; may be given again"
     command.add_argument("--accept", metavar="CODE", action="append", default=[], help=text)
+    text = "fail (exit 3) where python.lock is not up to date with the requirements and the image"
+    command.add_argument("--locked", action="store_true", help=text)
+    text = "take the newest releases that the requirements allow into the wheelhouse, not those of the old lock"
+    command.add_argument("--upgrade", action="store_true", help=text)
+    text = "fetch nothing: bases, layers and wheels come from the caches, steps run without network"
+    command.add_argument("--offline", action="store_true", help=text)
+    text = "a folder with wheels of your own for the wheelhouse; may be given again"
+    command.add_argument("--find-links", metavar="DIR", type=Path, action="append", default=[], help=text)
     command.add_argument("--quiet", action="store_true", help="show the steps, not what they say; the log has all")
     command.add_argument("--json", action="store_true", help="print the build record")
     command.set_defaults(run=run)
@@ -56,11 +66,19 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"there is no file {path}")
 
     def say(line: str) -> None:
-        if not args.quiet or line.startswith(("Step ", "base: ")):
+        if not args.quiet or line.startswith(("Step ", "base: ", "wheels: ")):
             tqdm.write(line, file=sys.stderr)  # not through a bar that may be on the screen
 
-    options = Options(args.ca_bundle, args.pip_conf, args.no_cache, tuple(args.accept), args.apt_sources)
-    built = build(load(args.definition), options, say)
+    if args.no_cache and args.offline:
+        raise UsageError("--no-cache runs every step again, which most cannot --offline")
+    if args.upgrade and (args.locked or args.offline):
+        raise UsageError("--upgrade makes a new lock, which --locked and --offline forbid")
+    mode = Mode(args.locked, args.offline, args.upgrade)
+    options = Options(
+        args.ca_bundle, args.pip_conf, args.no_cache, tuple(args.accept), args.apt_sources, mode, args.find_links
+    )
+    with caches.in_use():
+        built = build(load(args.definition), options, say)
     if args.json:
         print(json.dumps(built.record()))
     else:
@@ -69,5 +87,8 @@ def run(args: argparse.Namespace) -> int:
             f"{built.seconds:.1f} s"
         )
         print(f"image {built.image}")
+        if built.wheels:
+            lock = "python.lock was written: check it in" if built.relocked else "as python.lock says"
+            print(f"wheels {built.wheels}, {lock}")
         print(f"log {built.log}")
     return 0

@@ -1,14 +1,13 @@
 """``deployer``: the connected side's front end."""
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from deployer import __version__
 from deployer.cli import common
+from deployer.connected import xdg
 
 #: The commands of each module of ``deployer.cli``. Only the one that is asked for is imported: some take a while.
 COMMANDS = {
@@ -17,6 +16,7 @@ COMMANDS = {
     "pack": ("pack",),
     "inspection": ("inspect",),
     "bundles": ("plan", "sign", "push", "diff", "pyz", "profile"),
+    "cache": ("cache",),
     "images": ("verify",),
     "remote": ("run", "status", "logs", "cancel", "list", "remove"),
 }
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=__version__)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=common.Parser)
     add_parsers(subparsers, words[0] if words else "")
-    return common.run(parser, words, str(log_folder()))
+    return common.run(parser, words, str(xdg.state_folder("logs")))
 
 
 def add_parsers(subparsers: Any, wanted: str) -> None:
@@ -39,9 +39,3 @@ def add_parsers(subparsers: Any, wanted: str) -> None:
     for name in modules:
         module = importlib.import_module(f"deployer.cli.{name}")
         (module.add_verify if name == "images" else module.add_parsers)(subparsers)
-
-
-def log_folder() -> Path:
-    """Return where each command's log file goes, by the XDG base directory specification."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "deployer" / "logs"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deployer.cli import common
-from deployer.connected import framecache, sources
+from deployer.connected import caches, framecache, sources
 from deployer.connected import pack as packing
 from deployer.contract.errors import UsageError
 from deployer.contract.manifest import FRAME
@@ -37,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
     """Pack, and say what was made."""
     sites = _profiles(args.site)
     cache = None if args.no_cache else framecache.default_folder()
-    packed = packing.pack(_contents(args), sites, Path(args.output), args.codec, cache, args.changes)
+    with caches.in_use():
+        packed = packing.pack(_contents(args), sites, Path(args.output), args.codec, cache, args.changes)
     if args.json:
         print(json.dumps(packed.record()))
         return 0

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -16,9 +16,11 @@ import docker
 from docker.errors import APIError
 from tqdm import tqdm
 
-from deployer.connected import context, lint, progress
-from deployer.connected.builders import base, engine, settings
+from deployer.connected import context, lint, progress, wheelhouse, xdg
+from deployer.connected.builders import base, engine, interpreter, offline, settings
 from deployer.connected.definition import Base, Definition
+from deployer.connected.indexes import indexes
+from deployer.connected.target import Target
 from deployer.contract import records
 from deployer.contract.errors import JobFailed, Refused, SpaceError, UsageError
 from deployer.system import files
@@ -33,8 +35,8 @@ _REMARK = re.compile(r"^( ---> |Removing intermediate container )")
 
 
 class Options(NamedTuple):
-    """How to build: files that stand in for the host's own settings, whether to use the layer cache, and which codes of
-    ``lint`` to pass over.
+    """How to build: files that stand in for the host's own settings, whether to leave the layer cache alone, which
+    codes of ``lint`` to pass over, what may be fetched and locked anew, and folders with wheels of the stager's own.
     """
 
     ca_bundle: Path | None = None
@@ -42,10 +44,18 @@ class Options(NamedTuple):
     no_cache: bool = False
     accept: tuple[str, ...] = ()
     apt_sources: Path | None = None
+    mode: wheelhouse.Mode = wheelhouse.Mode()
+    find_links: Sequence[Path] = ()
+
+    @property
+    def offline(self) -> bool:
+        """Return whether nothing may be fetched."""
+        return self.mode.offline
 
 
 class Built(NamedTuple):
-    """What a build made. ``size`` in bytes, unpacked; ``cached`` of ``steps`` came from the layer cache."""
+    """What a build made. ``size`` in bytes, unpacked; ``cached`` of ``steps`` came from the layer cache; ``wheels`` is
+    the number of those in the wheelhouse, ``relocked`` whether its lock is a new one."""
 
     name: str
     version: str
@@ -57,6 +67,8 @@ class Built(NamedTuple):
     cached: int
     seconds: float
     log: str
+    wheels: int = 0
+    relocked: bool = False
 
     def record(self) -> records.Record:
         """Return the build record, a JSON object."""
@@ -82,35 +94,61 @@ def _build(
     client: docker.DockerClient, definition: Definition, wanted: Base, options: Options, say: Callable[[str], None]
 ) -> Built:
     began = time.monotonic()
+    wheelhouse.check_early(definition, options.mode)
     host = settings.from_host(options.ca_bundle, options.pip_conf, os.environ, options.apt_sources)
-    clean = base.ensure(client, wanted, host, say, definition.folder)
+    clean = base.ensure(client, wanted, host, say, definition.folder, options.offline)
     with_settings = settings.build_base(client, clean, host)
     arguments = {"BASE": clean, "BUILD_BASE": with_settings, **host.proxies}
+    if options.offline and definition.dockerfile_path is not None:
+        offline.check_dockerfile(client, definition.dockerfile_path, arguments)
     log = records_folder() / f"{definition.name}-{definition.version}.log"
     with files.errors_named(f"write {log}"):
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "w", encoding="utf-8") as stream:
-            transcript = Transcript(definition.tag, str(log), lambda line: _both(stream, say, line))
-            image = _run(client, definition, arguments, options.no_cache, transcript)
+            transcript = Transcript(
+                definition.tag, str(log), lambda line: _both(stream, say, line), offline.HINT if options.offline else ""
+            )
+            image = _run(client, definition, arguments, options, transcript)
     config = engine.image_config(client, image)
     receipt = log.with_suffix(".json")
-    if not _was_checked(receipt, image, with_settings):
+    last = _last(receipt, image, with_settings)
+    if last is None:
         _check(client, config, clean, with_settings, host)
+    target, house = _wheelhouse(client, definition, image, last, host, options, say)
     repository, _, version = definition.tag.rpartition(":")
     with engine.errors_named(client, f"name {definition.tag}"):
         client.api.tag(image, repository, version, force=True)
     built = Built(
         definition.name, definition.version, definition.tag, image, clean, int(config["Size"]),
-        transcript.steps, transcript.cached, round(time.monotonic() - began, 3), str(log),
+        transcript.steps, transcript.cached, round(time.monotonic() - began, 3), str(log), len(house.wheels),
+        house.relocked,
     )  # fmt: skip
-    files.write_text(str(receipt), records.pretty({**built.record(), "build_base": with_settings}))
+    known = {"build_base": with_settings, "target": target.record() if target else None}
+    files.write_text(str(receipt), records.pretty({**built.record(), **known}))
     return built
 
 
+def _wheelhouse(
+    client: docker.DockerClient,
+    definition: Definition,
+    image: str,
+    last: records.Fields | None,
+    host: settings.Settings,
+    options: Options,
+    say: Callable[[str], None],
+) -> tuple[Target | None, wheelhouse.Wheelhouse]:
+    """Return the Python of the image and its wheelhouse; ``last`` is the record of a build of this very image."""
+    if definition.python is None:
+        return None, wheelhouse.Wheelhouse()
+    known = last.maybe_child("target") if last else None
+    target = Target.read(known) if known else interpreter.ask(client, image, definition.tag)
+    with indexes(host, options.find_links) as sources:
+        return target, wheelhouse.prepare(definition, target, sources, options.mode, say)
+
+
 def records_folder() -> Path:
-    """Return where build records and logs are kept, by the XDG base directory specification."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "deployer" / "builds"
+    """Return where build records and logs are kept."""
+    return xdg.state_folder("builds")
 
 
 # ------------------------------------------------------------------------------------------------ the engine's build
@@ -119,16 +157,17 @@ def records_folder() -> Path:
 class Transcript:
     """Reads the engine's messages: follows the steps, keeps the end of the current one's log, finds the image.
 
-    ``say`` gets every line, without colours.
+    ``say`` gets every line, without colours; ``advice`` goes into the hint of a step that fails.
     """
 
-    def __init__(self, tag: str, log: str, say: Callable[[str], None]) -> None:
+    def __init__(self, tag: str, log: str, say: Callable[[str], None], advice: str = "") -> None:
         self.tag = tag
         self.log = log
         self.step = "before its first step"
         self.number = self.steps = self.cached = 0
         self.image = ""
         self._say = say
+        self._advice = advice
         self._tail: deque[str] = deque(maxlen=_TAIL)
         self._partial = ""
 
@@ -161,7 +200,7 @@ class Transcript:
         if self._partial:
             self._line(self._partial)
         self._say(error)
-        hint = f"the whole log: {self.log}"
+        hint = f"{self._advice}the whole log: {self.log}"
         said = " / ".join(self._tail)
         if engine.is_full(error + said):
             raise SpaceError(f"build of {self.tag} failed {self.step}: {error}", engine.FREE_SPACE)
@@ -175,7 +214,7 @@ def _run(
     client: docker.DockerClient,
     definition: Definition,
     arguments: Mapping[str, str],
-    no_cache: bool,
+    options: Options,
     transcript: Transcript,
 ) -> str:
     """Build and return the id of the image."""
@@ -184,7 +223,8 @@ def _run(
         try:
             messages = client.api.build(
                 fileobj=stream, custom_context=True, dockerfile=definition.dockerfile, buildargs=dict(arguments),
-                nocache=no_cache, rm=True, forcerm=True, decode=True, encoding="identity",
+                nocache=options.no_cache, rm=True, forcerm=True, decode=True, encoding="identity",
+                network_mode="none" if options.offline else None,
             )  # fmt: skip
             _follow(messages, transcript)
         except APIError as error:
@@ -215,13 +255,15 @@ def _both(stream: IO[str], say: Callable[[str], None], line: str) -> None:
 # ------------------------------------------------------------------------------------------------ no trace
 
 
-def _was_checked(receipt: Path, image: str, with_settings: str) -> bool:
-    """Return whether the last build made this very image with these very settings: then it was checked."""
+def _last(receipt: Path, image: str, with_settings: str) -> records.Fields | None:
+    """Return the record of the last build where it made this very image with these very settings: it was checked."""
     try:
         last = json.loads(receipt.read_bytes())
     except (OSError, ValueError):
-        return False
-    return isinstance(last, dict) and (last.get("image"), last.get("build_base")) == (image, with_settings)
+        return None
+    if isinstance(last, dict) and (last.get("image"), last.get("build_base")) == (image, with_settings):
+        return records.Fields(last, str(receipt))
+    return None
 
 
 def _check(

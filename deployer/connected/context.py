@@ -7,6 +7,7 @@ from typing import IO
 from docker.utils.build import exclude_paths
 from docker.utils.build import tar as context_tar
 
+from deployer.connected import lock as locks
 from deployer.connected.builders.settings import tar_of
 from deployer.connected.definition import Definition
 from deployer.system import files
@@ -16,7 +17,8 @@ BASE_ALONE = b"ARG BASE\nFROM ${BASE}\n"
 
 
 def write(definition: Definition, stream: IO[bytes]) -> None:
-    """Write the context as a tar: the definition's folder without app and data, which are carried apart.
+    """Write the context as a tar: the definition's folder without app and data, which are carried apart, and without
+    the lock of the wheelhouse, which is made after the image.
 
     What .dockerignore names stays out as well.
     """
@@ -51,4 +53,4 @@ def _excluded(definition: Definition) -> list[str]:
     for folder in (folder.resolve() for folder in apart if folder is not None):
         if folder != top and folder.is_relative_to(top):
             excluded.append(folder.relative_to(top).as_posix())
-    return [*excluded, f"!{definition.dockerfile}"]
+    return [*excluded, locks.FILE, f"!{definition.dockerfile}"]

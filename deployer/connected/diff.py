@@ -6,11 +6,12 @@ Frames that both layers have are not looked into for files: only the others are 
 import hashlib
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import IO, NamedTuple
 
 from deployer.connected import packages, parts
-from deployer.contract import delta, records, sealed, tarformat
+from deployer.contract import delta, records, sealed, tarformat, wheel
+from deployer.contract.errors import IntegrityError
 from deployer.contract.manifest import HEADER, PADDING, Manifest, Segment
 from deployer.contract.sealed import Seal
 from deployer.contract.tarformat import Entry
@@ -128,8 +129,13 @@ class _Bundle:
         return found
 
     def packages(self, other: "_Bundle") -> dict[tuple[str, str], str]:
-        """Return the versions of the packages whose metadata stand in units of this side alone."""
+        """Return the versions of wheels, and of packages whose metadata stand in units of this side alone."""
         found = {}
+        for member in self.manifest.members:
+            if member.name.startswith("deployer/wheels/"):
+                with suppress(IntegrityError):  # of a name that our pack would not write
+                    name, version = wheel.distribution(member.name.rpartition("/")[2])
+                    found["pip", name] = version
         for entry, content in self._entries(other):
             match = _PIP.search(b"/" + entry.path)
             if match:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
+from deployer.connected import xdg
 from deployer.connected.codecs import Codec
 from deployer.contract.errors import DeployerError
 from deployer.system import digest, files
@@ -181,5 +182,4 @@ def _remove(*paths: Path) -> None:
 
 def default_folder() -> Path:
     """Return where frames are kept, by the XDG base directory specification."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "deployer" / "frames"
+    return xdg.cache_folder("frames")

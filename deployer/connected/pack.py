@@ -1,5 +1,6 @@
 """pack: a built image becomes a bundle, one plain tar that carries all that a site needs."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
@@ -41,7 +42,7 @@ class Contents(NamedTuple):
 
     ``read`` returns the image; what it leaves open and spooled is the scratch's; None for a bundle of data alone.
     ``app`` is the folder of the training code; ``data`` are folders by the names that jobs find them under, and
-    ``needs`` those that other bundles carry.
+    ``needs`` those that other bundles carry; ``carried`` are further files, by their names in the bundle.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Contents(NamedTuple):
     app: Path | None = None
     data: Mapping[str, Path] = {}
     needs: Sequence[Need] = ()
+    carried: Mapping[str, Path] = {}
 
 
 class _NoTree(Tree):
@@ -170,6 +172,8 @@ def _write(
     for path in _app_files(contents.app):
         mode = 0o755 if path.stat().st_mode & 0o111 else 0o644
         writer.member("deployer/app/" + path.relative_to(contents.app or path).as_posix(), path.read_bytes(), mode)
+    for name, path in sorted(contents.carried.items()):
+        _write_file(writer, name, path)
     _write_data(writer, folders)
     _write_sbom(writer, contents, finding.result())
     env = [str(item) for item in settings.get("Env", [])]
@@ -205,6 +209,23 @@ def _packages(tree: Tree) -> "Installed":
     from deployer.connected import packages, sbom  # noqa: F401
 
     return packages.of_tree(tree)
+
+
+def _write_file(writer: BundleWriter, name: str, path: Path) -> None:
+    """Write a file of the disk, of any size, as a member. Raises UsageError where it changes meanwhile."""
+    with open(path, "rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+
+        def pieces() -> Iterator[bytes]:
+            left = size
+            while left:
+                piece = stream.read(min(left, files.CHUNK * 8))
+                if not piece:
+                    raise UsageError(f"{path} became shorter while it was packed", "pack again")
+                left -= len(piece)
+                yield piece
+
+        writer.pieces(name, size, pieces())
 
 
 def _write_data(writer: BundleWriter, folders: Mapping[str, Sequence[DataFile]]) -> None:

@@ -27,13 +27,17 @@ _log = logging.getLogger("deployer.sources")
 
 
 def from_definition(definition: "Definition") -> Contents:
-    """Return what ``build`` made of a definition, with its jobs, its app folder and its data."""
+    """Return what ``build`` made of a definition, with its jobs, its app folder, its data and its wheelhouse."""
     if definition.is_data:
         return Contents(definition.name, definition.version, None, data=definition.data_folders)
+    from deployer.connected import wheelhouse
+
     contents = from_image(definition.tag, definition.name, definition.version)
     jobs = [Job(name, **job.model_dump()) for name, job in definition.jobs.items()]
     needs = [Need(name, data.bundle) for name, data in sorted(definition.data.items()) if data.bundle]
-    return contents._replace(jobs=jobs, app=definition.app_folder, data=definition.data_folders, needs=needs)
+    carried = {f"deployer/wheels/{path.name}": path for path in wheelhouse.ready(definition)}
+    contents = contents._replace(jobs=jobs, app=definition.app_folder, carried=carried)
+    return contents._replace(data=definition.data_folders, needs=needs)
 
 
 def from_image(reference: str, name: str, version: str) -> Contents:

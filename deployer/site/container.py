@@ -4,6 +4,7 @@ import os
 from typing import Dict, List, Mapping, Optional, Sequence
 
 from deployer.contract import plan as plans
+from deployer.contract import wheel
 from deployer.contract.errors import UsageError
 from deployer.contract.manifest import Image
 from deployer.contract.plan import Bind, Plan
@@ -16,24 +17,58 @@ _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def make(
-    installed: Installed, image: Image, plan: Optional[Plan], binds: Sequence[Bind], environment: Mapping[str, str]
+    installed: Installed,
+    image: Image,
+    plan: Optional[Plan],
+    binds: Sequence[Bind],
+    environment: Mapping[str, str],
+    variant: Optional[str] = None,
 ) -> Container:
     """Return the container of ``installed`` at a site.
 
     ``binds`` come after the plan's. ``environment`` stands over the image's own, and the plan's over both. Without a
-    plan (a bundle that was packed for no site) nothing of the host is passed or bound.
+    plan (a bundle that was packed for no site) nothing of the host is passed or bound. ``variant`` is the folder of the
+    Horovod variant to use, of those that the bundle carries.
     """
-    whole = {"PATH": _DEFAULT_PATH}
-    whole.update(entry.partition("=")[::2] for entry in image.env if "=" in entry)
-    whole["HOME"] = HOME
+    whole = environment_of(image)
     whole.update(environment)
     whole.update(plan.environment if plan else {})
     bound = list(plan.binds) if plan else []
     if os.path.isdir(installed.app):
         bound.append(Bind(installed.app, plans.APP, "the bundle's app folder"))
+    bound += _overlays(installed, variant, whole)
     return Container(
         installed.rootfs, bound + list(binds), whole, list(plan.pass_environment) if plan else [], image.workdir or "/"
     )
+
+
+def environment_of(image: Image) -> Dict[str, str]:
+    """Return the environment that an image itself asks for, with a HOME that is there."""
+    found = {"PATH": _DEFAULT_PATH}
+    found.update(entry.partition("=")[::2] for entry in image.env if "=" in entry)
+    found["HOME"] = HOME
+    return found
+
+
+def _overlays(installed: Installed, variant: Optional[str], environment: Dict[str, str]) -> List[Bind]:
+    """Return the binds of the bundle's Python packages, and put them before the image's own in ``environment``.
+
+    The variant comes first: it was compiled for this very site's MPI.
+    """
+    found = []
+    for source, target, why in (
+        (variant or "", plans.VARIANT, "Horovod for this site's MPI"),
+        (installed.wheels, plans.WHEELS, "the bundle's wheelhouse"),
+    ):
+        if os.path.isdir(source):
+            found.append(Bind(source, target, why))
+    for name, folder in (("PYTHONPATH", wheel.LIB), ("PATH", wheel.BIN)):
+        places = ["%s/%s" % (bind.target, folder) for bind in found if os.path.isdir(os.path.join(bind.source, folder))]
+        if environment.get(name):  # an empty part would be the current folder
+            places.append(environment[name])
+        if places:
+            environment[name] = ":".join(places)
+    return found
 
 
 def parse_binds(options: Sequence[str], rootfs: str) -> List[Bind]:

@@ -14,7 +14,7 @@ from typing import Callable, Iterable, NamedTuple, Optional, Tuple
 from deployer.contract import records, sealed
 from deployer.contract.errors import IntegrityError
 from deployer.contract.manifest import DATA_PREFIX
-from deployer.site import data, space, temporary, unpack
+from deployer.site import bytecode, data, space, temporary, unpack, wheels
 from deployer.site.admit import admit, pin
 from deployer.site.store import MANIFEST, RECEIPT, Installed, Receipt, Store
 from deployer.system import codec, files, policy, verify, workers
@@ -23,7 +23,6 @@ from deployer.system.verify import Verification, VerifiedBundle
 _MEMBERS = {
     "deployer/app/": "app",
     "deployer/plans/": "plans",
-    "deployer/wheels/": "wheels",
     "deployer/kit/": "kit",
     DATA_PREFIX: "data",
 }
@@ -66,13 +65,17 @@ def install(
         verification = verify.begin(stream, path, policies)
         warnings = admit(verification.manifest, verification.digest, verification.trust, store, policies)
         if not present:
+            processes = jobs or min(workers.cores(), workers.MOST)
             with files.errors_named("write under " + store.root, "free some, or choose another folder with --root"):
                 os.makedirs(store.images, exist_ok=True)
                 temporary.reap(store.images)
-                _check_space(verification, store, os.fstat(stream.fileno()) if kept else None)
+                overlays = wheels.room(verification, stream, processes)
+                _check_space(verification, store, overlays, os.fstat(stream.fileno()) if kept else None)
                 with temporary.folder(store.images) as made:
-                    written = _fill(made, verification, jobs or min(workers.cores(), workers.MOST), progress)
-                    _write_receipt(made, verification.finish(), written)
+                    written = _fill(made, verification, processes, progress)
+                    bundle = verification.finish()
+                    bytecode.compile_overlays(made, bundle.manifest.image, processes)
+                    _write_receipt(made, bundle, written)
                     _publish(made, folder, store)
     image = store.at(folder)
     if image is None:
@@ -81,17 +84,19 @@ def install(
     return Outcome(image, bool(present), tuple(warnings + pin(store, signers_file)))
 
 
-def _check_space(verification: Verification, store: Store, bundle: Optional[os.stat_result]) -> None:
+def _check_space(
+    verification: Verification, store: Store, overlays: wheels.Unpacked, bundle: Optional[os.stat_result]
+) -> None:
     manifest = verification.manifest
-    size = sum(segment.raw or 0 for segment in verification.layer_segments())
+    size = overlays.bytes + sum(segment.raw or 0 for segment in verification.layer_segments())
     size += sum(member.size for member in manifest.members if _target(member.name))
     if bundle and bundle.st_dev != os.stat(store.images).st_dev:
         size += bundle.st_size  # it will be copied; elsewhere it is moved, and counts already
-    space.check(store.images, size, manifest.image.entries + len(manifest.members))
+    space.check(store.images, size, manifest.image.entries + len(manifest.members) + overlays.entries)
 
 
 def _target(name: str) -> Optional[str]:
-    """Return where a member of the bundle stands in the image's folder, None for one that is not installed."""
+    """Return where a member of the bundle stands in the image's folder; None where it does not, as it is."""
     for prefix, target in _MEMBERS.items():
         if name.startswith(prefix):
             return os.path.join(target, name[len(prefix) :])
@@ -99,35 +104,42 @@ def _target(name: str) -> Optional[str]:
 
 
 def _fill(folder: str, verification: Verification, jobs: int, progress: Optional[Progress]) -> unpack.Unpacked:
-    """Write rootfs and the members into ``folder``, and check every segment on the way."""
+    """Write rootfs, overlays and members into ``folder``, and check every segment on the way."""
+    manifest = verification.manifest
     segments = verification.layer_segments()
-    decompress = codec.decompressor(str(verification.manifest.codec["name"]))
+    decompress = codec.decompressor(str(manifest.codec["name"]))
     frames = [unpack.Frame(str(segment.holds), segment.raw or 0) for segment in segments]
-    members = [member for member in verification.manifest.members if _target(member.name)]
+    members = [member for member in manifest.members if _target(member.name)]
     total = sum(frame.raw for frame in frames) + sum(member.size for member in members)
+    total += sum(member.size for member in manifest.members if wheels.overlay(member.name))
+
+    def advance(size: int) -> None:
+        if progress:
+            progress(size, total)
 
     def source(number: int) -> memoryview:
         return decompress(verification.read(segments[number]), frames[number].raw)
 
     def done(number: int) -> None:
         verification.passed(segments[number])
-        if progress:
-            progress(frames[number].raw, total)
+        advance(frames[number].raw)
 
     rootfs = os.path.join(folder, "rootfs")
     os.mkdir(rootfs)
     written = unpack.unpack(frames, source, rootfs, jobs, done)
-    contents = sealed.contents(verification.manifest.members, verification.manifest.segments)
+    overlays = wheels.unpack(folder, verification, manifest.image.python, jobs, advance)
+    contents = sealed.contents(manifest.members, manifest.segments)
     for member in members:
-        pieces = verification.check(contents[member.name], lambda size: progress(size, total) if progress else None)
+        pieces = verification.check(contents[member.name], advance)
         # A bind is writable although the image is not, and data are shared: at least no file is changed by mistake.
         mode = member.mode & ~0o222 if member.name.startswith(DATA_PREFIX) else member.mode | 0o600
         _write(os.path.join(folder, str(_target(member.name))), pieces, mode)
-    for need in verification.manifest.needs:
+    for need in manifest.needs:
         os.makedirs(os.path.join(folder, "data", need.data), exist_ok=True)  # for the bind of another bundle's
     for _ in verification.check(verification.left()):  # headers, padding, and what only the stager's side uses
         pass
-    return unpack.Unpacked(written.entries + len(members), written.bytes + sum(member.size for member in members))
+    entries = written.entries + overlays.entries + len(members)
+    return unpack.Unpacked(entries, written.bytes + overlays.bytes + sum(member.size for member in members))
 
 
 def _write_receipt(folder: str, bundle: VerifiedBundle, written: unpack.Unpacked) -> None:

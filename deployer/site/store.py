@@ -4,7 +4,8 @@
 
     ROOT/deployer.pyz               the site half that was installed first
     ROOT/bundles/NAME-VERSION.tar   the last bundle of each name: the next push is a delta against it
-    ROOT/images/DIGEST/             an installed image: rootfs/ app/ data/ plans/ bundle.json receipt.json
+    ROOT/images/DIGEST/             an installed image: rootfs/ app/ data/ plans/ wheels/ variants/ bundle.json
+                                    receipt.json
     ROOT/jobs/JOB/                  a job: job.sh, job.json, logs, ranks/, result.json
     ROOT/incoming/                  what is on its way; never read under a final name
     ROOT/logs/                      a log file a command
@@ -21,6 +22,8 @@ from deployer.system import files
 
 RECEIPT = "receipt.json"
 MANIFEST = "bundle.json"
+WHEELS = "wheels"
+VARIANTS = "variants"
 
 
 class Receipt(NamedTuple):
@@ -57,6 +60,15 @@ class Installed(NamedTuple):
     @property
     def data(self) -> str:
         return os.path.join(self.folder, "data")
+
+    @property
+    def wheels(self) -> str:
+        """The wheelhouse, unpacked; a folder like a Python's prefix, where the bundle has one."""
+        return os.path.join(self.folder, WHEELS)
+
+    def variant(self, abi: str) -> str:
+        """Return where the Horovod variant for an MPI's ABI stands, where the bundle has it."""
+        return os.path.join(self.folder, VARIANTS, abi)
 
     def manifest(self) -> Manifest:
         """Read the bundle's manifest; the folder was verified when it was installed."""

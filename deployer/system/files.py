@@ -84,6 +84,37 @@ def remove_tree(path: str) -> None:
         shutil.rmtree(path, onerror=make_writable)
 
 
+class Window(io.RawIOBase):
+    """A part of an open file as a file of its own, to read: ``size`` bytes from ``start``. The file stays open."""
+
+    def __init__(self, descriptor: int, start: int, size: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._start = start
+        self._size = size
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        if position < 0:
+            raise ValueError("a position before the start: %d" % position)
+        self._position = position
+        return position
+
+    def readinto(self, buffer):  # type: ignore[no-untyped-def]
+        count = max(0, min(len(buffer), self._size - self._position))
+        data = os.pread(self._descriptor, count, self._start + self._position)
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+
 @contextmanager
 def errors_named(action: str, hint: Optional[str] = None) -> Iterator[None]:
     """Turn an OSError of the block into one of ours: SpaceError for a full disk or quota, else DeployerError."""

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import docker
 
+from deployer.connected import xdg
 from deployer.connected.builders import engine, imported, registry
 from deployer.connected.builders.settings import Settings
 from deployer.connected.definition import Base
-from deployer.contract.errors import JobFailed
+from deployer.contract.errors import JobFailed, UsageError
 from deployer.system import files, process
 
 _logger = logging.getLogger("deployer.base")
@@ -50,25 +51,34 @@ _END = "deployer-end-of-file"
 _INSTALL = "apt-get install mmdebstrap"
 
 
-def ensure(client: docker.DockerClient, base: Base, host: Settings, say: Callable[[str], None], folder: Path) -> str:
+def ensure(
+    client: docker.DockerClient,
+    base: Base,
+    host: Settings,
+    say: Callable[[str], None],
+    folder: Path,
+    offline: bool = False,
+) -> str:
     """Return the name of the base image in the engine, made, loaded or pulled if need be.
 
     ``folder`` is where the definition stands; ``host`` has apt's proxies and mirror for a Debian base. Raises what
-    ``registry``, ``imported`` and ``debian`` raise.
+    ``registry``, ``imported`` and ``debian`` raise, and UsageError for what would have to be fetched ``offline``.
     """
     if base.image is not None:
-        name = registry.ensure(client, base.image, say)
+        name = registry.ensure(client, base.image, say, offline)
     elif base.archive is not None:
         name = imported.ensure(client, folder / base.archive, base.sha256, say)
     else:
-        return debian(client, base, host, say)
+        return debian(client, base, host, say, offline)
     architecture, engines = str(engine.image_config(client, name)["Architecture"]), engine.architecture(client)
     if architecture != engines:
         say(f"base: {name} is for {architecture}, and the engine's machine is {engines}: RUN needs emulation")
     return name
 
 
-def debian(client: docker.DockerClient, base: Base, host: Settings, say: Callable[[str], None]) -> str:
+def debian(
+    client: docker.DockerClient, base: Base, host: Settings, say: Callable[[str], None], offline: bool = False
+) -> str:
     """Return the tag of a Debian base, made and imported if need be.
 
     The tarball is cached in the user's cache folder, named by all that it depends on. ``host`` has the proxies and the
@@ -81,8 +91,11 @@ def debian(client: docker.DockerClient, base: Base, host: Settings, say: Callabl
         return tag
     tarball = cache_folder() / f"{base.debian}-{key}.tar"
     if not tarball.is_file():
+        if offline:
+            raise UsageError(f"offline, and the base {base.debian} is not in the cache", "build once without --offline")
         say(f"base: mmdebstrap {base.debian} with {', '.join(base.include) or 'nothing more'}")
         _make(base, host, tarball)
+    os.utime(tarball)  # its last use, for `cache prune`
     say(f"base: import {tarball.name} as {tag}")
     with engine.errors_named(client, f"import {tarball}"), open(tarball, "rb") as stream:
         client.api.import_image(src=stream, repository="deployer/base", tag=key)
@@ -97,9 +110,8 @@ def base_key(base: Base) -> str:
 
 
 def cache_folder() -> Path:
-    """Return the folder of cached bases, by the XDG base directory specification."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "deployer" / "bases"
+    """Return the folder of cached bases."""
+    return xdg.cache_folder("bases")
 
 
 def _make(base: Base, host: Settings, tarball: Path) -> None:

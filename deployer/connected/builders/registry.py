@@ -15,16 +15,19 @@ _NO_SUCH = ("manifest unknown", "not found", "does not exist", "unauthorized", "
 _INSTEAD = "without a registry: docker save it where there is one, and write base: {archive: FILE}"
 
 
-def ensure(client: docker.DockerClient, reference: str, say: Callable[[str], None]) -> str:
+def ensure(client: docker.DockerClient, reference: str, say: Callable[[str], None], offline: bool = False) -> str:
     """Return the name under which the engine has the image, pulled if need be.
 
     ``reference`` is NAME@sha256:HEX; a tag before the digest says nothing, and is left out. Raises UsageError when the
-    registry has no such image for us, TransferError when none answers, SpaceError, MissingTool.
+    registry has no such image for us, or ``offline`` the engine, TransferError when none answers, SpaceError,
+    MissingTool.
     """
     name, _, digest = reference.partition("@")
     folder, slash, last = name.rpartition("/")  # the colon of a port is no tag's
     reference = f"{folder}{slash}{last.partition(':')[0]}@{digest}"
     if not engine.has_image(client, reference):
+        if offline:
+            raise UsageError(f"offline, and the engine does not have {reference}", "build once without --offline")
         say(f"base: pull {reference}")
         with engine.errors_named(client, f"pull {reference}"):
             _pull(client, reference)

@@ -12,7 +12,7 @@ import json
 import re
 import sys
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -33,13 +33,15 @@ _CA_VARIABLES = ("DEPLOYER_CA_BUNDLE", "PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA
 _CA_READERS = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
 
 _PIP_KEYS = ("index-url", "extra-index-url", "trusted-host", "proxy")
+_WEB = ("http://", "https://")
 _APT_PROXY = re.compile(r'^(Acquire::https?::Proxy(?:::[A-Za-z0-9.:-]+)?) "([^"]+)";$')
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
 
 
 class Settings(NamedTuple):
     """``ca``: certificates in PEM; ``pip``: the text of a pip.conf; ``apt``: option to proxy; ``proxies``: variable
-    to proxy; ``sources``: the text of a sources.list that stands in for Debian's own mirror. Each may be empty.
+    to proxy; ``sources``: the text of a sources.list that stands in for Debian's own mirror; ``find_links``: folders
+    and pages with packages, for what runs on this host. Each may be empty.
     """
 
     ca: bytes = b""
@@ -47,6 +49,7 @@ class Settings(NamedTuple):
     apt: Mapping[str, str] = {}
     proxies: Mapping[str, str] = {}
     sources: str = ""
+    find_links: tuple[str, ...] = ()
 
     def contents(self) -> dict[str, bytes]:
         """Return the files for a build, by name; each holds MARK, the certificates one before each."""
@@ -100,10 +103,11 @@ def from_host(
         ca = files.read_text(source, "--ca-bundle takes a file with certificates in PEM").encode()
         if b"-----BEGIN CERTIFICATE" not in ca:
             raise UsageError(f"{source} holds no certificate", "it must be in PEM: -----BEGIN CERTIFICATE-----")
-    pip = files.read_text(str(pip_conf)) if pip_conf else pip_settings(_pip_config(environ))
+    listing = "" if pip_conf else _pip_config(environ)
+    pip = files.read_text(str(pip_conf)) if pip_conf else pip_settings(listing)
     names = [name for name in _PROXY_VARIABLES for name in (name, name.upper())]
     proxies = {name: environ[name] for name in names if environ.get(name)}
-    return Settings(ca, pip, apt_proxies(_apt_config()), proxies, _sources(apt_sources, environ))
+    return Settings(ca, pip, apt_proxies(_apt_config()), proxies, _sources(apt_sources, environ), find_links(listing))
 
 
 def _sources(apt_sources: Path | None, environ: Mapping[str, str]) -> str:
@@ -122,18 +126,31 @@ def pip_settings(listing: str) -> str:
     An index that is a folder of this host (file://) means nothing in a build and is left out.
     """
     values: dict[str, str] = {}
+    for key, words in _pip_values(listing, _PIP_KEYS).items():
+        kept = [word for word in words if not key.endswith("index-url") or word.startswith(_WEB)]
+        if kept:
+            values[key] = "\n    ".join(kept)
+    if not values:
+        return ""
+    return "[global]\n" + "".join(f"{key} = {values[key]}\n" for key in _PIP_KEYS if key in values)
+
+
+def find_links(listing: str) -> tuple[str, ...]:
+    """Return the pages, and the folders that are there, which ``pip config list``'s output names as find-links."""
+    found = _pip_values(listing, ("find-links",)).get("find-links", [])
+    return tuple(place for place in found if place.startswith(_WEB) or Path(place.removeprefix("file://")).is_dir())
+
+
+def _pip_values(listing: str, keys: Sequence[str]) -> dict[str, list[str]]:
+    """Return settings in ``pip config list``'s output, each as its words."""
+    values: dict[str, list[str]] = {}
     for line in listing.splitlines():
         name, _, value = line.partition("=")
         scope, _, key = name.rpartition(".")
         # pip itself lets the environment win over all files; it lists it first or last, by version.
-        if key in _PIP_KEYS and (scope == ":env:" or key not in values):
-            words = str(ast.literal_eval(value)).split()
-            kept = [word for word in words if not key.endswith("index-url") or word.startswith(("http://", "https://"))]
-            if kept:
-                values[key] = "\n    ".join(kept)
-    if not values:
-        return ""
-    return "[global]\n" + "".join(f"{key} = {values[key]}\n" for key in _PIP_KEYS if key in values)
+        if key in keys and (scope == ":env:" or key not in values):
+            values[key] = str(ast.literal_eval(value)).split()
+    return values
 
 
 def apt_proxies(dump: str) -> dict[str, str]:

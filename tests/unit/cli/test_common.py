@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from deployer.cli import common, main, site
-from deployer.cli.main import log_folder
+from deployer.connected import xdg
 from deployer.contract import errors
 from deployer.contract.errors import DeployerError
 
@@ -94,7 +94,7 @@ def test_logs_are_kept_and_capped(tmp_path: Path) -> None:
 
 
 def test_the_log_folder_follows_xdg(tmp_path: Path) -> None:
-    assert log_folder() == tmp_path / "state" / "deployer" / "logs"
+    assert xdg.state_folder("logs") == tmp_path / "state" / "deployer" / "logs"
 
 
 def test_each_command_is_registered_by_the_module_that_is_said_to_have_it() -> None:

@@ -11,7 +11,7 @@ from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, Entry
 from deployer.site import temporary
 from deployer.site.install import install
 from deployer.site.store import Store
-from tests import bundles
+from tests import bundles, wheels
 from tests.trees import cut, described, expected
 
 pytestmark = pytest.mark.thorough
@@ -37,7 +37,11 @@ def bundle(tmp_path_factory):
     """Return the path of a bundle and the tree that it holds."""
     entries, pieces = layer()
     path = tmp_path_factory.mktemp("bundle") / "b.tar"
-    path.write_bytes(bundles.build(pieces, extra=[("deployer/app/a.py", b"pass"), ("deployer/plans/x.json", b"{}")]))
+    extra = [("deployer/app/a.py", b"pass"), ("deployer/plans/x.json", b"{}")]
+    for name in ("one", "two"):
+        modules = {"%s/m%d.py" % (name, n): b"x = %d" % n for n in range(8)}
+        extra.append(("deployer/wheels/" + wheels.file_name(name), wheels.wheel(modules, name)))
+    path.write_bytes(bundles.build(pieces, extra=extra))
     return str(path), expected(entries)
 
 
@@ -64,6 +68,9 @@ def check_whole_or_nothing(store, tree):
     for image in store.installed():
         assert described(image.rootfs) == tree
         assert os.path.isfile(os.path.join(image.app, "a.py"))
+        for name in ("one", "two"):
+            assert len(os.listdir(os.path.join(image.wheels, "lib", name))) == 8
+            assert os.path.isfile(os.path.join(image.wheels, "lib", name + "-1.0.dist-info", "RECORD"))
     names = os.listdir(store.images) if os.path.isdir(store.images) else []
     assert len([name for name in names if not name.startswith(".")]) == len(store.installed())
 

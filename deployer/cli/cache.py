@@ -1,0 +1,53 @@
+"""Commands on the caches of the connected side: cache list, cache prune."""
+
+import argparse
+import json
+import time
+from typing import Any
+
+from deployer.connected import caches
+from deployer.contract.errors import UsageError
+from deployer.site.space import human
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Register ``cache``."""
+    command = subparsers.add_parser("cache", help="what deployer keeps to be quick: list, prune")
+    verbs = command.add_subparsers(dest="verb", metavar="VERB", required=True)
+    text = "show the caches, what they hold and how much"
+    verb = verbs.add_parser("list", help=text, description=text)
+    verb.add_argument("--json", action="store_true", help="print a record for programs")
+    verb.set_defaults(run=_list)
+    text = "remove what was not used for long, what is beyond a cache's cap, and what killed processes left"
+    verb = verbs.add_parser("prune", help=text, description=text)
+    verb.add_argument("caches", metavar="CACHE", nargs="*", help="only these (default: all that are deployer's)")
+    verb.add_argument("--days", type=float, default=caches.AGE, metavar="N", help="without use (default: %(default)s)")
+    verb.add_argument("--all", action="store_true", help="remove everything")
+    verb.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    verb.add_argument("--json", action="store_true", help="print a record for programs")
+    verb.set_defaults(run=_prune)
+
+
+def _list(args: argparse.Namespace) -> int:
+    found = caches.listed()
+    if args.json:
+        print(json.dumps({"caches": [item.record() for item in found]}))
+        return 0
+    for item in found:
+        used = time.strftime("%Y-%m-%d", time.localtime(item.used)) if item.used else "-"
+        limit = f"of {human(item.cache.cap)}" if not item.cache.keeper else f"({item.cache.keeper})"
+        print(f"{item.cache.name:<9} {item.entries:>6} entries {human(item.bytes):>9} {limit}, last used {used}")
+        print(f"          {item.cache.what}: {item.cache.folder}")
+    return 0
+
+
+def _prune(args: argparse.Namespace) -> int:
+    if args.days < 0:
+        raise UsageError("--days is a number of days, 0 or more")
+    done = caches.prune(args.caches, args.days, args.all, args.dry_run)
+    if args.json:
+        print(json.dumps({"dry_run": args.dry_run, "removed": [item.record() for item in done]}))
+        return 0
+    for item in done:
+        print(f"{item.cache:<9} {'would remove' if args.dry_run else 'removed'} {item.entries}, {human(item.bytes)}")
+    return 0

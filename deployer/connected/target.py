@@ -1,0 +1,115 @@
+"""What wheels are chosen for: the Python of an image, as it says itself, and the tags that fit it."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from packaging import tags
+from packaging.utils import parse_wheel_filename
+
+from deployer.contract import records
+from deployer.contract.errors import Refused, UsageError
+
+#: What distributions of wheels called manylinux before PEP 600, by the glibc that they stand for.
+_OLD_NAMES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+_OLDEST_GLIBC = 5
+#: Machines, as the kernel calls them, that wheels exist for and that we can say the tags of.
+MACHINES = ("x86_64", "aarch64", "ppc64le", "s390x")
+
+
+class Target(NamedTuple):
+    """The Python of an image: its version and its glibc's as (major, minor), and the machine (``x86_64``).
+
+    ``packages`` are the distributions that it finds in the image, normalized name to version.
+    """
+
+    python: tuple[int, int]
+    glibc: tuple[int, int]
+    machine: str
+    packages: Mapping[str, str]
+
+    @property
+    def interpreter(self) -> str:
+        """Return the tag of its interpreter and ABI, ``cp311``."""
+        return f"cp{self.python[0]}{self.python[1]}"
+
+    def __str__(self) -> str:
+        return f"Python {_dotted(self.python)} on Linux {self.machine} with glibc {_dotted(self.glibc)}"
+
+    def record(self) -> records.Record:
+        """Return it as JSON."""
+        return {
+            "python": _dotted(self.python), "glibc": _dotted(self.glibc), "machine": self.machine,
+            "packages": dict(sorted(self.packages.items())),
+        }  # fmt: skip
+
+    @staticmethod
+    def read(fields: records.Fields) -> "Target":
+        """Parse what ``record`` made, or what an image said of itself. Raises the fields' error."""
+        return Target(
+            version_pair(fields.text("python")), version_pair(fields.text("glibc")), fields.text("machine"),
+            fields.mapping("packages"),
+        )  # fmt: skip
+
+    def platforms(self) -> list[str]:
+        """Return the platform tags that fit, the best first: each manylinux up to the glibc, then plain linux."""
+        found = []
+        for minor in range(self.glibc[1], _OLDEST_GLIBC - 1, -1):
+            found.append(f"manylinux_{self.glibc[0]}_{minor}_{self.machine}")
+            if minor in _OLD_NAMES:
+                found.append(f"{_OLD_NAMES[minor]}_{self.machine}")
+        return [*found, f"linux_{self.machine}"]
+
+    def abis(self) -> list[str]:
+        """Return the ABI tags that fit, the best first."""
+        return [self.interpreter, "abi3", "none"]
+
+    def best(self, names: list[str]) -> str | None:
+        """Return which of several wheels of one release fits best, None where none does."""
+        platforms = self.platforms()
+        order = [
+            *tags.cpython_tags(self.python, [self.interpreter], platforms),
+            *tags.compatible_tags(self.python, self.interpreter, platforms),
+        ]
+        ranks = {tag: rank for rank, tag in enumerate(order)}
+        fitting = [
+            (min(ranks[tag] for tag in found), name)
+            for name in names
+            if (found := parse_wheel_filename(name)[3] & ranks.keys())
+        ]
+        return min(fitting)[1] if fitting else None
+
+    def check(self, name: str) -> None:
+        """Raise Refused unless a wheel fits, as its file name tells."""
+        if self.best([name]):
+            return
+        needed = [glibc for tag in parse_wheel_filename(name)[3] if (glibc := _glibc_of(tag.platform))]
+        if needed and min(needed) > self.glibc:
+            raise Refused(
+                f"{name} needs glibc {_dotted(min(needed))}, and the image has {_dotted(self.glibc)}",
+                "pin a release whose wheels are for an older glibc, or take a newer base",
+            )
+        raise Refused(f"{name} is not for {self}", "the wheelhouse is for the image's own Python: build again")
+
+
+def version_pair(text: str) -> tuple[int, int]:
+    """Return the first two numbers of a version. Raises UsageError."""
+    major, _, rest = text.partition(".")
+    minor = rest.partition(".")[0]
+    if not (major.isdigit() and minor.isdigit()):
+        raise UsageError(f"{text!r} is no version")
+    return int(major), int(minor)
+
+
+def _glibc_of(platform: str) -> tuple[int, int] | None:
+    """Return the glibc that a platform tag demands."""
+    for minor, name in _OLD_NAMES.items():
+        if platform.startswith(f"{name}_"):
+            return 2, minor
+    words = platform.split("_")
+    if words[0] == "manylinux" and len(words) > 3 and words[1].isdigit() and words[2].isdigit():
+        return int(words[1]), int(words[2])
+    return None
+
+
+def _dotted(pair: tuple[int, int]) -> str:
+    return f"{pair[0]}.{pair[1]}"

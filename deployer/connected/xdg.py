@@ -1,0 +1,16 @@
+"""Where the connected side keeps what it makes for itself, by the XDG base directory specification."""
+
+import os
+from pathlib import Path
+
+
+def cache_folder(name: str) -> Path:
+    """Return the folder of one cache: safe to delete, at the price of making its content again."""
+    top = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(top) / "deployer" / name
+
+
+def state_folder(name: str) -> Path:
+    """Return the folder of one kind of record: logs, build records."""
+    top = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(top) / "deployer" / name

@@ -1,0 +1,61 @@
+"""Bytecode for the overlays, made once at install by the image's own Python, where a container can be started here.
+
+Without it each import of each rank compiles what it reads, and writes it back to the shared file system. The files are
+marked as valid whatever the time of their source is ("unchecked-hash", PEP 552): nobody changes an installed overlay.
+All of this is a convenience: whatever goes wrong, the image is as good without.
+"""
+
+import logging
+import os
+import shutil
+from typing import List, Tuple
+
+from deployer.contract import plan as plans
+from deployer.contract import wheel
+from deployer.contract.errors import DeployerError
+from deployer.contract.manifest import Image
+from deployer.contract.plan import Bind
+from deployer.site import container
+from deployer.site.runtimes import RUNTIMES
+from deployer.site.runtimes.interface import Container
+from deployer.site.store import VARIANTS, WHEELS
+from deployer.system import process
+
+_log = logging.getLogger("deployer.bytecode")
+
+#: Seconds; a wheelhouse of 4,000 modules takes 10 to 20.
+_PATIENCE = 600
+_RUNTIME = "charliecloud"
+
+
+def compile_overlays(folder: str, image: Image, jobs: int) -> None:
+    """Compile the modules in the overlays of the image in ``folder`` with ``jobs`` processes."""
+    runtime = RUNTIMES[_RUNTIME]
+    found = _overlays(folder)
+    if not found or image.python is None or shutil.which(runtime.program) is None:
+        return
+    for source, target in found:
+        made = Container(
+            os.path.join(folder, "rootfs"),
+            [Bind(source, target, "to compile")],
+            container.environment_of(image),
+            [],
+            "/",
+        )
+        # -I -S: nothing but the standard library runs, none of the overlay's own code.
+        command = [image.python, "-I", "-S", "-m", "compileall", "-q", "-j", str(jobs)]
+        command += ["--invalidation-mode", "unchecked-hash", "%s/%s" % (target, wheel.LIB)]
+        try:
+            # A file that is no module of this Python (a template, a test of syntax) is an error for compileall alone.
+            process.run(runtime.argv(made, command), _PATIENCE, container.user_environment(), check=False)
+        except DeployerError as error:
+            _log.debug("%s has no bytecode: %s", target, error.message)
+
+
+def _overlays(folder: str) -> List[Tuple[str, str]]:
+    """Return each overlay that has modules, and where the container sees it."""
+    variants = os.path.join(folder, VARIANTS)
+    found = [(os.path.join(folder, WHEELS), plans.WHEELS)]
+    if os.path.isdir(variants):
+        found += [(os.path.join(variants, name), plans.VARIANT) for name in sorted(os.listdir(variants))]
+    return [(source, target) for source, target in found if os.path.isdir(os.path.join(source, wheel.LIB))]

@@ -1,0 +1,212 @@
+"""Wheels of a bundle become overlays beside the image: the wheelhouse, and one for each Horovod variant.
+
+::
+
+    images/DIGEST/wheels/{lib,bin,...}          deployer/wheels/*.whl
+    images/DIGEST/variants/ABI/{lib,bin,...}    deployer/variants/ABI/*.whl
+
+A wheel is a task of a forked worker: it reads the wheel's segments, checked, into a file without a name, and writes
+from there what the wheel's own RECORD vouches for. Every file is new (O_EXCL) and no link is ever made, so no path can
+lead out. Two wheels may bring the same file only with the same bytes.
+"""
+
+import hashlib
+import io
+import os
+import re
+import tempfile
+from typing import IO, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+
+from deployer.contract import sealed, tarformat, wheel
+from deployer.contract.errors import IntegrityError
+from deployer.contract.manifest import Manifest, Member, Segment
+from deployer.contract.wheel import File
+from deployer.system import files, workers
+from deployer.system import wheel as wheels
+from deployer.system.verify import Verification
+
+_MEMBER = re.compile(r"deployer/(?P<overlay>wheels|variants/[a-z0-9]+(-[a-z0-9]+)*)/(?P<name>[^/]+\.whl)\Z")
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_TIMES = (tarformat.MTIME * 10**9, tarformat.MTIME * 10**9)
+#: Where the image is not known to have a Python, PATH decides in the container.
+_ANY_PYTHON = "/usr/bin/env python3"
+
+#: Called with the bytes of each wheel that was unpacked.
+Progress = Callable[[int], None]
+
+
+class Unpacked(NamedTuple):
+    """How many files and bytes were written."""
+
+    entries: int
+    bytes: int
+
+
+class _Written(NamedTuple):
+    """A file of a wheel in the overlay: SHA-256, size, and whether something stood there already."""
+
+    digest: str
+    size: int
+    met: bool
+
+
+def overlay(member: str) -> Optional[str]:
+    """Return the folder of the installed image that a member of the bundle is unpacked into; None for no wheel."""
+    found = _MEMBER.match(member)
+    return found.group("overlay") if found else None
+
+
+def room(verification: Verification, stream: IO[bytes], jobs: int) -> Unpacked:
+    """Return how many files and bytes the wheels of a bundle will need, as their archives claim; nothing is checked.
+
+    A verified copy of each wheel in work is on the disk as well.
+    """
+    members = _wheels(verification.manifest)
+    entries, size = 0, sum(sorted((member.size for member in members), reverse=True)[:jobs])
+    for member in members:
+        start = verification.member_segments(member.name)[0].offset if member.size else 0
+        window = files.Window(stream.fileno(), start, member.size)
+        with io.BufferedReader(window) as buffered:
+            claimed = wheels.claim(buffered, _name(member))
+        entries += claimed.files
+        size += claimed.bytes
+    return Unpacked(entries, size)
+
+
+def unpack(folder: str, verification: Verification, python: Optional[str], jobs: int, progress: Progress) -> Unpacked:
+    """Write the overlays of a bundle's wheels into ``folder``; ``python`` is the image's, for the scripts.
+
+    Raises IntegrityError, and leaves what it wrote to the caller to remove.
+    """
+    members = _wheels(verification.manifest)
+    if not members:
+        return Unpacked(0, 0)
+    contents = sealed.contents(verification.manifest.members, verification.manifest.segments)
+    unpacking = _Unpacking(folder, verification, contents, python or _ANY_PYTHON)
+    owners: Dict[Tuple[str, str], List[Tuple[str, str]]] = {}  # overlay and path to the wheels that bring it
+    met: List[Tuple[str, str]] = []
+    count = size = 0
+    with workers.Pool(min(jobs, len(members)), unpacking.write) as pool:
+        for member in sorted(members, key=lambda member: -member.size):
+            pool.submit(member)
+        for member, written in pool.results():
+            for segment in contents[member.name]:
+                verification.passed(segment)
+            for path, file in written.items():
+                place = (str(overlay(member.name)), path)
+                owners.setdefault(place, []).append((_name(member), file.digest))
+                if file.met:
+                    met.append(place)
+                else:
+                    count += 1
+                    size += file.size
+            progress(member.size)
+    for place in met:
+        _check_same(place[1], owners[place])
+    return Unpacked(count, size)
+
+
+def _check_same(path: str, owners: List[Tuple[str, str]]) -> None:
+    """Raise IntegrityError unless what stood in the way of a file is the same file of another wheel."""
+    (first, digest), others = owners[0], owners[1:]
+    if not others:
+        # On a file system without case two names are one; or a folder stands there.
+        raise IntegrityError("%s: something stands where %s should be written" % (first, path))
+    for other, another in others:
+        if another != digest:
+            raise IntegrityError("%s and %s both bring %s, with different content" % (first, other, path))
+
+
+class _Unpacking(object):
+    """What workers share: each has a copy of it."""
+
+    def __init__(
+        self, folder: str, verification: Verification, contents: Dict[str, List[Segment]], python: str
+    ) -> None:
+        self.folder = folder
+        self.verification = verification
+        self.contents = contents
+        self.python = python
+
+    def write(self, member: Member) -> Dict[str, _Written]:
+        """Unpack one wheel and return its files by their paths in the overlay; called in a worker."""
+        root = os.path.join(self.folder, str(overlay(member.name)))
+        with tempfile.TemporaryFile(dir=self.folder) as copy:
+            for segment in self.contents[member.name]:
+                copy.write(self.verification.read(segment))
+            return _Overlay(root, self.python).add(wheels.Wheel(copy, _name(member)))
+
+
+class _Overlay(object):
+    """One wheel on its way into its overlay ``root``."""
+
+    def __init__(self, root: str, python: str) -> None:
+        self.root = root
+        self.python = python
+        self.written: Dict[str, _Written] = {}
+
+    def add(self, source: wheels.Wheel) -> Dict[str, _Written]:
+        """Write all of a wheel, its console scripts, and its RECORD as it is installed."""
+        for file in source.files:
+            known = file.digest.value.hex() if file.digest.algorithm == "sha256" and not file.script else None
+            self._write(file.path, self._content(source, file), file.executable, known)
+        scripts = source.scripts(self.python)
+        for name in sorted(scripts):
+            path = "%s/%s" % (wheel.BIN, name)
+            if path not in self.written:  # one that the wheel brings itself is the author's own
+                self._write(path, [scripts[name].encode("utf-8")], True)
+        info = "%s/%s/" % (wheel.LIB, source.info)
+        self._write(info + wheel.INSTALLER, [b"deployer\n"], False)
+        lines = [wheel.record_line(path, file.digest, file.size) for path, file in sorted(self.written.items())]
+        record = "".join(lines) + "%s/%s,,\n" % (source.info, wheel.RECORD)
+        self._write(info + wheel.RECORD, [record.encode("utf-8")], False)
+        return self.written
+
+    def _content(self, source: wheels.Wheel, file: File) -> Iterator[bytes]:
+        first = True
+        for chunk in source.chunks(file):
+            yield wheel.with_interpreter(chunk, self.python) if first and file.script else chunk
+            first = False
+
+    def _write(self, path: str, pieces: Iterable[bytes], executable: bool, known: Optional[str] = None) -> None:
+        """Write a file of the overlay; ``known`` is its SHA-256, where whoever makes the pieces checks it."""
+        target = os.path.join(self.root, path)
+        self._make_folder(os.path.dirname(target))
+        try:
+            descriptor = os.open(target, _NEW_FILE, 0o755 if executable else 0o644)
+            met = False
+        except FileExistsError:
+            # Of another wheel, perhaps still in work: whether it is the same is for the one who knows both to say.
+            descriptor = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            met = True
+        digest, size = hashlib.sha256(), 0
+        with os.fdopen(descriptor, "wb") as stream:
+            for piece in pieces:
+                if known is None:
+                    digest.update(piece)
+                size += len(piece)
+                stream.write(piece)
+        if not met:
+            os.utime(target, ns=_TIMES, follow_symlinks=False)
+        self.written[path] = _Written(known or digest.hexdigest(), size, met)
+
+    def _make_folder(self, path: str) -> None:
+        """Make a folder and those above it; another worker may make the same ones."""
+        if os.path.isdir(path):
+            return
+        self._make_folder(os.path.dirname(path))
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise IntegrityError(
+                    "%s is a file of one wheel and a folder of another" % os.path.relpath(path, self.root)
+                ) from None
+
+
+def _wheels(manifest: Manifest) -> List[Member]:
+    return [member for member in manifest.members if overlay(member.name)]
+
+
+def _name(member: Member) -> str:
+    return member.name.rpartition("/")[2]

@@ -1,0 +1,118 @@
+"""Reading a wheel: an archive that says of each of its files what it must hold, and is held to it.
+
+Both sides read through here: the laptop before a wheel is kept, the site when it unpacks. A wheel is opened from a
+stream that was verified as a whole; its RECORD is checked all the same, since who made the wheel may not be who sealed
+the bundle, and since names and places are all that stands between an archive and the rest of the disk.
+"""
+
+import hashlib
+import struct
+import zipfile
+import zlib
+from contextlib import contextmanager
+from typing import IO, Dict, Iterator, List, NamedTuple
+
+from deployer.contract import wheel
+from deployer.contract.errors import IntegrityError
+from deployer.contract.wheel import Entry, File
+from deployer.system import files
+
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_ENCRYPTED = 1
+#: Metadata is held in memory.
+_MAX_TEXT = 64 * 1024 * 1024
+#: What zipfile raises for what is no archive, or a hostile one.
+_BROKEN = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError),
+    *(ValueError, IndexError, OverflowError),
+)
+
+
+class Wheel(object):
+    """An open wheel; ``name`` is its file name, ``files`` what to install of it. Raises IntegrityError."""
+
+    def __init__(self, stream: IO[bytes], name: str) -> None:
+        self.name = name
+        with self._named():
+            self._archive = zipfile.ZipFile(stream)
+            infos = [info for info in self._archive.infolist() if not info.is_dir()]
+            for info in infos:
+                _check_info(info)
+            self._infos = {info.filename: info for info in infos}
+            self.info = wheel.dist_info(name, self._infos)
+            wheel.check_version(self.text(wheel.WHEEL))
+            entries = [Entry(info.filename, info.file_size, info.external_attr >> 16) for info in infos]
+            self.files: List[File] = wheel.files(self.info, entries, wheel.read_record(self.text(wheel.RECORD)))
+
+    def text(self, name: str) -> str:
+        """Return a file of the metadata. Raises IntegrityError where it is not there."""
+        with self._named():
+            info = self._infos.get("%s/%s" % (self.info, name))
+            if info is None or info.file_size > _MAX_TEXT:
+                raise IntegrityError("it has no %s" % name)
+            return self._archive.read(info).decode("utf-8")
+
+    def scripts(self, python: str) -> Dict[str, str]:
+        """Return the scripts that its entry points ask for, name to text; ``python`` is the interpreter to name."""
+        with self._named():
+            if "%s/%s" % (self.info, wheel.ENTRY_POINTS) not in self._infos:
+                return {}
+            return wheel.console_scripts(self.text(wheel.ENTRY_POINTS), python)
+
+    def chunks(self, file: File) -> Iterator[bytes]:
+        """Yield a file's content; what is not as RECORD says raises IntegrityError after its last piece."""
+        digest = hashlib.new(file.digest.algorithm)
+        with self._named(), self._archive.open(self._infos[file.name]) as stream:
+            for chunk in iter(lambda: stream.read(files.CHUNK), b""):
+                digest.update(chunk)
+                yield chunk
+            if digest.digest() != file.digest.value:
+                raise IntegrityError("%s does not have the digest of its RECORD" % file.name)
+
+    def check(self) -> None:
+        """Read all of it. Raises IntegrityError where a file is not what RECORD says."""
+        self.scripts("python3")
+        for file in self.files:
+            for _ in self.chunks(file):
+                pass
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the wheel in what goes wrong with it."""
+        try:
+            yield
+        except IntegrityError as error:
+            if error.message.startswith(self.name):
+                raise
+            raise IntegrityError("%s: %s" % (self.name, error.message), error.hint) from error
+        except _BROKEN as error:
+            raise _broken(self.name, error) from error
+
+
+class Claim(NamedTuple):
+    """How many files and bytes an archive says that it has, with those of the bytecode of its modules."""
+
+    files: int
+    bytes: int
+
+
+def claim(stream: IO[bytes], name: str) -> Claim:
+    """Return what a wheel says of itself; nothing is checked, so it is good for a look at the free space only."""
+    try:
+        infos = zipfile.ZipFile(stream).infolist()
+    except _BROKEN as error:
+        raise _broken(name, error) from error
+    modules = [info for info in infos if info.filename.endswith(".py")]
+    return Claim(len(infos) + len(modules), sum(info.file_size for info in infos + modules))
+
+
+def _broken(name: str, error: Exception) -> IntegrityError:
+    return IntegrityError("%s is no whole wheel: %s" % (name, str(error) or type(error).__name__))
+
+
+def _check_info(info: zipfile.ZipInfo) -> None:
+    # zipfile cuts a name at a NUL, and takes os.sep for a slash.
+    if info.orig_filename != info.filename:
+        raise IntegrityError("it has a name that is not plain: %r" % info.orig_filename)
+    if info.compress_type not in _METHODS or info.flag_bits & _ENCRYPTED:
+        raise IntegrityError("%s is encrypted, or compressed in a way that wheels are not" % info.filename)
