@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"there is no file {path}")
 
     def say(line: str) -> None:
-        if not args.quiet or line.startswith(("Step ", "base: ", "wheels: ")):
+        if not args.quiet or line.startswith(("Step ", "base: ", "wheels: ", "horovod: ")):
             tqdm.write(line, file=sys.stderr)  # not through a bar that may be on the screen
 
     if args.no_cache and args.offline:
@@ -90,5 +90,8 @@ def run(args: argparse.Namespace) -> int:
         if built.wheels:
             lock = "python.lock was written: check it in" if built.relocked else "as python.lock says"
             print(f"wheels {built.wheels}, {lock}")
+        for variant in built.variants:
+            how = "from the cache" if variant.cached else f"{variant.seconds:.0f} s"
+            print(f"Horovod for {variant.abi}: {variant.wheel.name}, proven on {', '.join(variant.proofs)} ({how})")
         print(f"log {built.log}")
     return 0

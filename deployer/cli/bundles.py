@@ -68,7 +68,8 @@ def add_parsers(subparsers: Any) -> None:
 
 def _plan(args: argparse.Namespace) -> int:
     manifest = _manifest(args.bundle)
-    plan = make_plan(profiles.load(args.site), f"{manifest.name}:{manifest.version}", args.partition)
+    label = f"{manifest.name}:{manifest.version}"
+    plan = make_plan(profiles.load(args.site), label, manifest.mpi, args.partition)
     files.write_text(args.output, records.pretty(plan.record()))
     print(json.dumps({"plan": args.output, "site": plan.site}) if args.json else f"plan for {plan.site}: {args.output}")
     return 0

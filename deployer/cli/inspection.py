@@ -63,6 +63,8 @@ def _show(manifest: Manifest) -> None:
     image = manifest.image
     what = "data alone" if manifest.is_data else f"{image.entries} entries, {human(image.raw_size)}"
     print(f"{manifest.name}:{manifest.version}  {what}, {manifest.codec['name']}")
+    if manifest.mpi:
+        print(f"runs on MPI of {', '.join(manifest.mpi)}")
     for job in manifest.jobs:
         layout = f"{job.nodes} nodes x {job.ranks_per_node} ranks x {job.threads} threads"
         print(f"job {job.name}: {layout}: {quoted(job.command)}")

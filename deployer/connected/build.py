@@ -16,11 +16,12 @@ import docker
 from docker.errors import APIError
 from tqdm import tqdm
 
-from deployer.connected import context, lint, progress, wheelhouse, xdg
+from deployer.connected import context, lint, progress, variants, wheelhouse, xdg
 from deployer.connected.builders import base, engine, interpreter, offline, settings
 from deployer.connected.definition import Base, Definition
 from deployer.connected.indexes import indexes
 from deployer.connected.target import Target
+from deployer.connected.variants import Variant
 from deployer.contract import records
 from deployer.contract.errors import JobFailed, Refused, SpaceError, UsageError
 from deployer.system import files
@@ -55,7 +56,8 @@ class Options(NamedTuple):
 
 class Built(NamedTuple):
     """What a build made. ``size`` in bytes, unpacked; ``cached`` of ``steps`` came from the layer cache; ``wheels`` is
-    the number of those in the wheelhouse, ``relocked`` whether its lock is a new one."""
+    the number of those in the wheelhouse, ``relocked`` whether its lock is a new one; ``variants`` are Horovod's, one
+    for each MPI family, where the definition has Horovod."""
 
     name: str
     version: str
@@ -69,10 +71,11 @@ class Built(NamedTuple):
     log: str
     wheels: int = 0
     relocked: bool = False
+    variants: Sequence[Variant] = ()
 
     def record(self) -> records.Record:
         """Return the build record, a JSON object."""
-        return dict(self._asdict())
+        return {**self._asdict(), "variants": [variant.record() for variant in self.variants]}
 
 
 def build(definition: Definition, options: Options, say: Callable[[str], None]) -> Built:
@@ -101,16 +104,17 @@ def _build(
     arguments = {"BASE": clean, "BUILD_BASE": with_settings, **host.proxies}
     if options.offline and definition.dockerfile_path is not None:
         offline.check_dockerfile(client, definition.dockerfile_path, arguments)
-    log = records_folder() / f"{definition.name}-{definition.version}.log"
+    receipt = record_of(definition)
+    log = receipt.with_suffix(".log")
     with files.errors_named(f"write {log}"):
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "w", encoding="utf-8") as stream:
             transcript = Transcript(
                 definition.tag, str(log), lambda line: _both(stream, say, line), offline.HINT if options.offline else ""
             )
-            image = _run(client, definition, arguments, options, transcript)
+            image = _definition_image(client, definition, arguments, options, transcript)
+            made = _variants(client, definition, arguments, host.proxies, options, transcript)
     config = engine.image_config(client, image)
-    receipt = log.with_suffix(".json")
     last = _last(receipt, image, with_settings)
     if last is None:
         _check(client, config, clean, with_settings, host)
@@ -121,7 +125,7 @@ def _build(
     built = Built(
         definition.name, definition.version, definition.tag, image, clean, int(config["Size"]),
         transcript.steps, transcript.cached, round(time.monotonic() - began, 3), str(log), len(house.wheels),
-        house.relocked,
+        house.relocked, made,
     )  # fmt: skip
     known = {"build_base": with_settings, "target": target.record() if target else None}
     files.write_text(str(receipt), records.pretty({**built.record(), **known}))
@@ -146,6 +150,38 @@ def _wheelhouse(
         return target, wheelhouse.prepare(definition, target, sources, options.mode, say)
 
 
+class LastBuild(NamedTuple):
+    """What the last build of a definition made: the image, by id, and wheels of Horovod by MPI family."""
+
+    image: str
+    variants: dict[str, Path]
+
+
+def last_build(definition: Definition) -> LastBuild:
+    """Return what the last build here made of a definition, whatever its tag means by now; its tag where nobody knows.
+
+    Raises UsageError where it has Horovod and was not built as it is now, or the cache has lost a variant.
+    """
+    again = f"build it: deployer build {definition.folder}"
+    try:
+        last = json.loads(record_of(definition).read_bytes())
+        made = LastBuild(str(last["image"]), {item["abi"]: Path(item["wheel"]) for item in last["variants"]})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if definition.horovod is None:
+            return LastBuild(definition.tag, {})
+        raise UsageError(f"{definition.tag} was not built here with its variants of Horovod", again) from error
+    wanted = definition.mpi if definition.horovod else []
+    missing = [abi for abi in wanted if abi not in made.variants or not made.variants[abi].is_file()]
+    if missing:
+        raise UsageError(f"{definition.tag} has no Horovod for {', '.join(missing)}", again)
+    return LastBuild(made.image, {abi: made.variants[abi] for abi in wanted})
+
+
+def record_of(definition: Definition) -> Path:
+    """Return where the record of a definition's last build is; its log is beside it."""
+    return records_folder() / f"{definition.name}-{definition.version}.json"
+
+
 def records_folder() -> Path:
     """Return where build records and logs are kept."""
     return xdg.state_folder("builds")
@@ -166,10 +202,14 @@ class Transcript:
         self.step = "before its first step"
         self.number = self.steps = self.cached = 0
         self.image = ""
-        self._say = say
+        self.say = say
         self._advice = advice
         self._tail: deque[str] = deque(maxlen=_TAIL)
         self._partial = ""
+
+    def for_part(self, what: str) -> "Transcript":
+        """Return one for another build that belongs to this, in the same log."""
+        return Transcript(f"{self.tag}, {what}", self.log, self.say, self._advice)
 
     def read(self, message: Mapping[str, Any]) -> None:
         """Take one message. Raises JobFailed or SpaceError when it says that the build failed."""
@@ -185,7 +225,7 @@ class Transcript:
     def _line(self, line: str) -> None:
         if not line:
             return
-        self._say(line)
+        self.say(line)
         step = _STEP.match(line)
         if step:
             self.number, self.steps = int(step[1]), int(step[2])
@@ -199,7 +239,7 @@ class Transcript:
     def _failed(self, error: str, code: int | None) -> None:
         if self._partial:
             self._line(self._partial)
-        self._say(error)
+        self.say(error)
         hint = f"{self._advice}the whole log: {self.log}"
         said = " / ".join(self._tail)
         if engine.is_full(error + said):
@@ -212,28 +252,64 @@ class Transcript:
 
 def _run(
     client: docker.DockerClient,
-    definition: Definition,
+    stream: IO[bytes],
+    dockerfile: str,
     arguments: Mapping[str, str],
     options: Options,
     transcript: Transcript,
+    target: str | None = None,
 ) -> str:
-    """Build and return the id of the image."""
-    with tempfile.TemporaryFile() as stream, engine.calls(client, lambda: f"build {definition.tag} {transcript.step}"):
-        context.write(definition, stream)
+    """Build a context and return the id of the image; with ``target`` the one of that stage."""
+    with engine.calls(client, lambda: f"build {transcript.tag} {transcript.step}"):
         try:
             messages = client.api.build(
-                fileobj=stream, custom_context=True, dockerfile=definition.dockerfile, buildargs=dict(arguments),
+                fileobj=stream, custom_context=True, dockerfile=dockerfile, buildargs=dict(arguments), target=target,
                 nocache=options.no_cache, rm=True, forcerm=True, decode=True, encoding="identity",
                 network_mode="none" if options.offline else None,
             )  # fmt: skip
             _follow(messages, transcript)
         except APIError as error:
             if error.is_client_error():
-                raise UsageError(f"{definition.folder / definition.dockerfile}: {error.explanation}") from error
+                raise UsageError(f"{transcript.tag}: {dockerfile}: {error.explanation}") from error
             raise
         if not transcript.image:  # the stream may also just end
             raise ConnectionError("the engine closed the line")
     return transcript.image
+
+
+def _definition_image(
+    client: docker.DockerClient,
+    definition: Definition,
+    arguments: Mapping[str, str],
+    options: Options,
+    transcript: Transcript,
+    target: str | None = None,
+) -> str:
+    """Build a definition's own Dockerfile, up to the stage ``target`` where one is given; return the image's id."""
+    with tempfile.TemporaryFile() as stream:
+        context.write(definition, stream)
+        return _run(client, stream, definition.dockerfile, arguments, options, transcript, target)
+
+
+def _variants(
+    client: docker.DockerClient,
+    definition: Definition,
+    arguments: Mapping[str, str],
+    proxies: Mapping[str, str],
+    options: Options,
+    transcript: Transcript,
+) -> list[Variant]:
+    """Return the definition's variants of Horovod; made in its stage with the framework, where they are not kept."""
+    if definition.horovod is None:
+        return []
+    name = definition.horovod.stage
+    again = options._replace(no_cache=False)  # its layers were just made
+    stage = _definition_image(client, definition, arguments, again, transcript.for_part(f"stage {name}"), name)
+
+    def compiled(recipe: IO[bytes], what: str, words: Mapping[str, str]) -> str:
+        return _run(client, recipe, "Dockerfile", {**proxies, **words}, options, transcript.for_part(what))
+
+    return variants.ensure(client, definition, stage, compiled, transcript.say)
 
 
 def _follow(messages: Iterable[Mapping[str, Any]], transcript: Transcript) -> None:

@@ -42,7 +42,8 @@ class Contents(NamedTuple):
 
     ``read`` returns the image; what it leaves open and spooled is the scratch's; None for a bundle of data alone.
     ``app`` is the folder of the training code; ``data`` are folders by the names that jobs find them under, and
-    ``needs`` those that other bundles carry; ``carried`` are further files, by their names in the bundle.
+    ``needs`` those that other bundles carry; ``carried`` are further files, by their names in the bundle. ``mpi`` are
+    the MPI families that its programs run on, the image's own first; empty where nobody said.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Contents(NamedTuple):
     data: Mapping[str, Path] = {}
     needs: Sequence[Need] = ()
     carried: Mapping[str, Path] = {}
+    mpi: Sequence[str] = ()
 
 
 class _NoTree(Tree):
@@ -106,7 +108,7 @@ def pack(
     """
     check_label(contents.name, contents.version)
     compression = codecs.codec(codec)
-    plans = _plans(profiles, f"{contents.name}:{contents.version}")
+    plans = _plans(profiles, contents)
     if plans and contents.read is None:
         raise UsageError(f"{contents.name} holds data alone, and no site needs a plan for it", "leave out --site")
     folders = {name: datafolder.files_of(path) for name, path in sorted(contents.data.items())}
@@ -130,13 +132,14 @@ def pack(
     return Packed(output, digest, output.stat().st_size, manifest, press.reused)
 
 
-def _plans(profiles: "Iterable[Profile]", bundle: str) -> list[Plan]:
+def _plans(profiles: "Iterable[Profile]", contents: Contents) -> list[Plan]:
     chosen = list(profiles)
     if not chosen:
         return []
     from deployer.connected.plan import make_plan
 
-    return [make_plan(profile, bundle) for profile in chosen]
+    label = f"{contents.name}:{contents.version}"
+    return [make_plan(profile, label, contents.mpi) for profile in chosen]
 
 
 def _change_lines(tree: Tree) -> Iterator[str]:
@@ -199,6 +202,7 @@ def _write(
         members=[],
         segments=[],
         needs=tuple(contents.needs),
+        mpi=tuple(contents.mpi),
     )
     digest = writer.seal(manifest)
     return digest, manifest._replace(members=writer.members, segments=writer.segments)

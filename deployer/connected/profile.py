@@ -57,14 +57,14 @@ class Policy(Model):
 class Mpi(Model):
     """An MPI installation. Paths but ``prefix`` are relative to it.
 
-    ``library`` is the file that carries the ABI's soname; ``libraries`` are the folders that the loader must search,
-    in order; ``says`` is how MPI_Get_library_version begins.
+    ``library`` is the file that carries the ABI's soname (default: that name in ``lib``); ``libraries`` are the folders
+    that the loader must search, in order; ``says`` is how MPI_Get_library_version begins.
     """
 
-    family: Literal["intel", "mpich"]
+    family: Literal["intel", "mpich", "openmpi"]
     version: str
     prefix: Absolute
-    library: str = "lib/libmpi.so.12"
+    library: str | None = None
     libraries: list[str] = ["lib"]
     providers: str | None = None
     module: str | None = None

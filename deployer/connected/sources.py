@@ -27,16 +27,22 @@ _log = logging.getLogger("deployer.sources")
 
 
 def from_definition(definition: "Definition") -> Contents:
-    """Return what ``build`` made of a definition, with its jobs, its app folder, its data and its wheelhouse."""
+    """Return what ``build`` made of a definition, with its jobs, app folder, data, wheelhouse and variants of Horovod.
+
+    Raises UsageError where the variants were not built.
+    """
     if definition.is_data:
         return Contents(definition.name, definition.version, None, data=definition.data_folders)
     from deployer.connected import wheelhouse
+    from deployer.connected.build import last_build
 
-    contents = from_image(definition.tag, definition.name, definition.version)
+    image, variants = last_build(definition)
+    contents = from_image(image, definition.name, definition.version)
     jobs = [Job(name, **job.model_dump()) for name, job in definition.jobs.items()]
     needs = [Need(name, data.bundle) for name, data in sorted(definition.data.items()) if data.bundle]
     carried = {f"deployer/wheels/{path.name}": path for path in wheelhouse.ready(definition)}
-    contents = contents._replace(jobs=jobs, app=definition.app_folder, carried=carried)
+    carried.update({f"deployer/variants/{abi}/{path.name}": path for abi, path in variants.items()})
+    contents = contents._replace(jobs=jobs, app=definition.app_folder, carried=carried, mpi=definition.mpi)
     return contents._replace(data=definition.data_folders, needs=needs)
 
 

@@ -132,7 +132,8 @@ class Need(NamedTuple):
 class Manifest(NamedTuple):
     """The whole of bundle.json. ``codec`` names codec, its library's version and level; ``changes`` counts what
     flatten changed to reach the normal form; ``tools`` are the versions that the bytes depend on. ``needs`` are data
-    of other bundles; the field is left out where there are none."""
+    of other bundles; ``mpi`` are the MPI families (``plan.ABIS``) that its programs run on, the image's own first. Each
+    of these two fields is left out where there is nothing to say."""
 
     name: str
     version: str
@@ -144,6 +145,7 @@ class Manifest(NamedTuple):
     members: List[Member]
     segments: List[Segment]
     needs: Sequence[Need] = ()
+    mpi: Sequence[str] = ()
 
     @property
     def is_data(self) -> bool:
@@ -158,8 +160,10 @@ class Manifest(NamedTuple):
         fields["members"] = _records(self.members)
         fields["segments"] = _records(self.segments)
         fields["needs"] = _records(self.needs)
-        if not self.needs:
-            del fields["needs"]
+        fields["mpi"] = list(self.mpi)
+        for name in ("needs", "mpi"):
+            if not fields[name]:
+                del fields[name]
         return records.stamped(SCHEMA, fields)
 
     def job(self, name: Optional[str]) -> Optional[Job]:
@@ -199,4 +203,5 @@ def read(data: bytes, what: str) -> Manifest:
         members=[Member.read(item) for item in fields.items("members")],
         segments=[Segment.read(item) for item in fields.items("segments")],
         needs=tuple(Need.read(item) for item in fields.items("needs")) if "needs" in fields.record else (),
+        mpi=tuple(fields.texts("mpi")) if "mpi" in fields.record else (),
     )

@@ -54,6 +54,7 @@ class NodeShape(NamedTuple):
 MPICH_ABI = "mpich-abi"
 OPENMPI = "openmpi"
 ABIS = {"intel": MPICH_ABI, "mpich": MPICH_ABI, "openmpi": OPENMPI}
+SONAMES = {MPICH_ABI: "libmpi.so.12", OPENMPI: "libmpi.so.40"}
 
 
 class HostMpi(NamedTuple):
@@ -113,7 +114,8 @@ class Plan(NamedTuple):
     ``environment`` is set in the container after the image's own; ``pass_environment`` are the only names (globs)
     that come in from the host. ``directives`` are extra ``#SBATCH`` words. ``mpi`` is None where the image's own MPI
     is meant to be used. ``workspace`` may hold ``~``, which the site expands. ``python`` are the site's Pythons in
-    order of preference.
+    order of preference. ``abi`` is the MPI family whose variant of Horovod is taken, where the bundle has variants:
+    that of ``mpi``, else of the image's own; None where nobody said what the image's is.
     """
 
     site: str
@@ -131,6 +133,7 @@ class Plan(NamedTuple):
     environment: Dict[str, str]
     pass_environment: List[str]
     variants: List[Variant]
+    abi: Optional[str] = None
 
     def record(self) -> Record:
         """Return the plan as a JSON record."""
@@ -162,4 +165,5 @@ def read(data: bytes, what: str) -> Plan:
         environment=fields.mapping("environment"),
         pass_environment=fields.texts("pass_environment"),
         variants=[Variant.read(item) for item in fields.items("variants")],
+        abi=fields.maybe_text("abi"),
     )

@@ -48,8 +48,10 @@ def _prepare(store: Store, image: str, site: Optional[str], binds: Sequence[str]
     found = data.resolve(store, manifest)
     plan = _plan(installed, site)
     name = choose(plan, 1, run.vetoes(plan)).variant.runtime if plan else _DEFAULT_RUNTIME
+    abi = plan.abi if plan else next(iter(manifest.mpi), None)
     bound = data.binds(installed, found) + container.parse_binds(binds, installed.rootfs)
-    made = container.make(installed, manifest.image, plan, bound, {})
+    variant = installed.variant(abi) if abi else None
+    made = container.make(installed, manifest.image, plan, bound, {}, variant)
     return RUNTIMES[name], made
 
 

@@ -84,6 +84,7 @@ def prepare(store: Store, request: Request) -> str:
             *container.parse_binds(request.binds, installed.rootfs),
         ],
         _environment(layout, plan),
+        installed.variant(plan.abi) if plan.abi else None,
     )
     text = script.render(
         script.Inputs(

@@ -15,6 +15,8 @@ from tests.lab import Lab
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKSPACE = "/home/alice/deployer"
+#: The lab as a site with Intel MPI, and as one with Open MPI.
+SITES = ("--site", "lab", "--site", "lab-openmpi")
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,9 @@ def no_bind(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def bundle(built: Cli, no_bind: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return hello-mpi, packed for the lab and for the lab without the bind."""
+    """Return hello-mpi, packed for the lab with either of its MPIs, and for the lab without the bind."""
     path = tmp_path_factory.mktemp("bundle") / "hello-mpi.tar"
-    built("pack", "bundles/hello-mpi", "--site", "lab", "--site", no_bind, "-o", path)
+    built("pack", "bundles/hello-mpi", *SITES, "--site", no_bind, "-o", path)
     return path
 
 
@@ -91,9 +93,10 @@ class Site:
     def options(self) -> list[str]:
         return ["--site", "lab", "--ssh-config", str(self.lab.ssh_config)]
 
-    def run(self, *words: str, code: int = 0) -> dict[str, Any]:
+    def run(self, *words: str, code: int = 0, bundle: str = "hello-mpi", site: str = "lab") -> dict[str, Any]:
         """Run a job to its end from the laptop and return its result.json."""
-        self.cli("run", *self.options, "hello-mpi", "--wait", *words, code=code)
+        options = ["--site", site, "--ssh-config", str(self.lab.ssh_config)]
+        self.cli("run", *options, bundle, "--wait", *words, code=code, timeout=900)
         return self.result()
 
     def result(self) -> dict[str, Any]:

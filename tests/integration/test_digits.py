@@ -1,32 +1,50 @@
-"""The real job: TensorFlow, ITEX and Horovod on two nodes with the host's Intel MPI."""
+"""The real job: TensorFlow, ITEX and Horovod on two nodes, one bundle for a site of Intel MPI and one of Open MPI."""
 
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.conftest import Cli, Site
+from tests.integration.conftest import SITES, Cli, Site
 from tests.lab import Lab
+
+LAYOUT = ("--nodes", "2", "--ranks-per-node", "1", "--threads", "1")
+
+
+@pytest.fixture(scope="module")
+def digits(built: Cli, site: Site, lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Yield the lab with digits-horovod on it, pushed once for both sites."""
+    bundle = tmp_path_factory.mktemp("digits") / "digits.tar"
+    built("build", "bundles/digits-horovod", timeout=1800)
+    built("pack", "bundles/digits-horovod", *SITES, "-o", bundle)
+    built("push", bundle, "lab", "--ssh-config", lab.ssh_config)
+    yield site
+    built("remove", *site.options, "digits-horovod")
 
 
 @pytest.mark.timeout(2400)
-def test_digits_are_learned_on_two_nodes(built: Cli, site: Site, lab: Lab, tmp_path: Path) -> None:
-    bundle = tmp_path / "digits.tar"
-    built("build", "bundles/digits-horovod", timeout=1800)
-    built("pack", "bundles/digits-horovod", "--site", "lab", "-o", bundle)
-    built("push", bundle, "lab", "--ssh-config", lab.ssh_config)
-    try:
-        layout = ["--nodes", "2", "--ranks-per-node", "1", "--threads", "1"]
-        built("run", *site.options, "digits-horovod", *layout, "--wait", timeout=900)
-        result = site.result()
-    finally:
-        built("remove", *site.options, "digits-horovod")
-    assert result["world_size"] == 2
+def test_digits_are_learned_on_two_nodes(digits: Site) -> None:
+    result = digits.run(*LAYOUT, bundle="digits-horovod")
+    assert (result["site"], result["world_size"], result["findings"]) == ("lab", 2, [])
     assert {rank["host"] for rank in result["ranks"]} == {"cn1", "cn2"}
     for rank in result["ranks"]:
         assert rank["mpi_library"].startswith("Intel(R) MPI Library 2021.15")
         assert rank["mpi_identity"] == rank["host_mpi_identity"]
+        assert rank["mpi_seen_in"] == "payload"
     payload = result["payload"]
     assert payload["val_accuracy"] >= 0.95
     assert payload["itex_active"]
     assert payload["world_size"] == 2
     assert all(epoch["seconds"] > 0 and 0 < epoch["accuracy"] <= 1 for epoch in payload["epochs"])
+
+
+def test_the_same_bundle_trains_on_open_mpi(digits: Site) -> None:
+    result = digits.run(*LAYOUT, "--", "--epochs", "2", bundle="digits-horovod", site="lab-openmpi")
+    assert (result["site"], result["world_size"], result["findings"]) == ("lab-openmpi", 2, [])
+    assert {rank["host"] for rank in result["ranks"]} == {"cn1", "cn2"}
+    for rank in result["ranks"]:
+        assert rank["mpi_library"].startswith("Open MPI v5.0.11")
+        assert rank["mpi_identity"] == rank["host_mpi_identity"]
+        assert rank["mpi_seen_in"] == "payload"
+    payload = result["payload"]
+    assert (payload["world_size"], len(payload["epochs"])) == (2, 2)
+    assert payload["epochs"][1]["loss"] < payload["epochs"][0]["loss"]

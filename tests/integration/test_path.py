@@ -6,8 +6,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.integration.conftest import WORKSPACE, Cli, Site
+from tests.integration.conftest import ROOT, SITES, WORKSPACE, Cli, Site
 
 
 def test_the_job_runs_on_the_hosts_mpi(site: Site) -> None:
@@ -23,6 +24,38 @@ def test_the_job_runs_on_the_hosts_mpi(site: Site) -> None:
         assert rank["provider"] == "tcp"
         assert rank["threads"] == 1
     assert result["payload"]["world_size"] == 2
+
+
+def test_the_same_bundle_runs_on_open_mpi(site: Site) -> None:
+    result = site.run("--nodes", "2", site="lab-openmpi")
+    assert (result["site"], result["world_size"], result["exit_code"]) == ("lab-openmpi", 2, 0)
+    assert result["findings"] == []
+    assert {rank["host"] for rank in result["ranks"]} == {"cn1", "cn2"}
+    for rank in result["ranks"]:
+        assert rank["mpi_library"].startswith("Open MPI v5.0.11")
+        assert rank["mpi_path"] == "/opt/openmpi/5.0.11/lib/libmpi.so.40"
+        assert rank["mpi_identity"] == rank["host_mpi_identity"]
+        assert rank["mpi_seen_in"] == "payload"
+    assert result["payload"]["mpi_library"].startswith("Open MPI v5.0.11")
+
+
+def test_a_launcher_of_another_family_is_found_out(site: Site, tmp_path: Path) -> None:
+    """PMI-2 says nothing to Open MPI 5: each rank would be rank 0 of 1, and the job would seem to have worked."""
+    record = yaml.safe_load((ROOT / "site_profiles" / "lab-openmpi.yaml").read_text())
+    record["name"] = "lab-openmpi-pmi2"
+    record["partitions"]["batch"]["pmi"] = "pmi2"
+    profile = tmp_path / "site.yaml"
+    profile.write_text(yaml.safe_dump(record))
+    bundle = tmp_path / "hello.tar"
+    image = ["--image", "deployer/hello-mpi:1.0.0", "--name", "hello-pmi2", "--version", "1"]
+    site.cli("pack", *image, "--site", profile, "-o", bundle)
+    site.cli("push", bundle, "lab", "--ssh-config", site.lab.ssh_config)
+    try:
+        result = site.run("--nodes", "2", "--", "true", bundle="hello-pmi2", site=str(profile), code=1)
+    finally:
+        site.cli("remove", *site.options, "hello-pmi2")
+    assert [finding["code"] for finding in result["findings"]] == ["mpi.singletons"]
+    assert result["exit_code"] == 3
 
 
 def test_without_the_bind_the_evidence_shows_the_images_own_mpi(site: Site) -> None:
@@ -93,7 +126,7 @@ def test_a_second_push_and_install_know_the_bundle(site: Site, bundle: Path) -> 
 
 def test_packing_again_gives_the_same_bytes(site: Site, bundle: Path, no_bind: Path, tmp_path: Path) -> None:
     again = tmp_path / "again.tar"
-    site.cli("pack", "bundles/hello-mpi", "--site", "lab", "--site", no_bind, "-o", again)
+    site.cli("pack", "bundles/hello-mpi", *SITES, "--site", no_bind, "-o", again)
     assert again.read_bytes() == bundle.read_bytes()
 
 

@@ -89,14 +89,14 @@ def test_a_wheelhouse_is_imported_on_the_site_and_one_requirement_ships_one_whee
     second = wheels.pack(tmp_path / "second.tar")
     difference = json.loads(wheels.cli("diff", first, second, "--json").stdout)
     changed = [path for kind in ("added", "removed", "changed") for path in difference[kind]]
-    found = [f"deployer/wheels/tqdm-4.66.{patch}-py3-none-any.whl" for patch in (5, 6)]
-    assert sorted(changed) == ["deployer/sbom.cdx.json", *found]
-    assert {"kind": "pip", "name": "tqdm", "old": "4.66.5", "new": "4.66.6"} in difference["packages"]
+    assert sorted(changed) == [f"deployer/wheels/tqdm-4.66.{patch}-py3-none-any.whl" for patch in (5, 6)]
     done = wheels.cli("push", second, "lab", "--ssh-config", site.lab.ssh_config, "--json")
     sent = json.loads(done.stdout)["sent"]
     print(f"one changed requirement: {sent} bytes of {second.stat().st_size} sent")
     assert sent < 78_326 + 60_000  # the wheel, and a new manifest
     assert "4.66.6" in site.tool("exec", "hello-wheels", "--", "tqdm", "--version")
+    wheels.write("requirements.txt", REQUIREMENTS)
+    wheels.build()
 
 
 def test_offline_in_a_namespace_without_any_route_gives_the_same(wheels: Wheels) -> None:
@@ -122,8 +122,6 @@ def test_offline_in_a_namespace_without_any_route_gives_the_same(wheels: Wheels)
 
 
 def test_bad_wheels_and_requirements(wheels: Wheels, tmp_path: Path) -> None:
-    wheels.write("requirements.txt", REQUIREMENTS)
-    wheels.build()
     # A wheel of the cache that was changed: refused offline and by pack, fetched again by a build.
     (kept,) = (Path(wheels.cli.environment["XDG_CACHE_HOME"]) / "deployer" / "wheels").glob("*/tqdm-4.66.5-*.whl")
     good = kept.read_bytes()

@@ -17,6 +17,8 @@ from tests.lab.site import (
 #: Where the site's software stands on the nodes.
 INTEL_MPI_VERSION = "2021.15"
 INTEL_MPI_PREFIX = f"/opt/intel/mpi/{INTEL_MPI_VERSION}"
+OPENMPI_VERSION = "5.0.11"
+OPENMPI_PREFIX = f"/opt/openmpi/{OPENMPI_VERSION}"
 PYTHON36_PREFIX = "/opt/python/3.6"
 MODULE_PATH = "/opt/modulefiles"
 
@@ -275,6 +277,19 @@ prepend_path("PATH", pathJoin(prefix, "bin"))
 prepend_path("LD_LIBRARY_PATH", pathJoin(prefix, "lib"))
 -- The cluster has no fast fabric: plain sockets between the nodes.
 setenv("FI_PROVIDER", "tcp")
+"""
+
+
+def openmpi_modulefile() -> str:
+    """Render the modulefile for Open MPI, which excludes the other MPI as theirs exclude each other."""
+    return f"""\
+help([[Open MPI {OPENMPI_VERSION}]])
+whatis("Name: openmpi")
+whatis("Version: {OPENMPI_VERSION}")
+family("mpi")
+local prefix = "{OPENMPI_PREFIX}"
+prepend_path("PATH", pathJoin(prefix, "bin"))
+prepend_path("LD_LIBRARY_PATH", pathJoin(prefix, "lib"))
 """
 
 

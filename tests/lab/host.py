@@ -15,6 +15,8 @@ NEEDED: dict[str, str] = {
     "slurmd": "slurmd",
     "sbatch": "slurm-client",
     "munged": "munge",
+    # srun --mpi=pmix, for Open MPI. Slurm's plugin opens libpmix.so by that name, so libpmix2 alone is not enough.
+    "/usr/lib/x86_64-linux-gnu/pmix2/lib/libpmix.so": "libpmix-dev",
     "/usr/sbin/sshd": "openssh-server",
     "ssh": "openssh-client",
     "ip": "iproute2",

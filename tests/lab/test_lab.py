@@ -385,6 +385,26 @@ def test_intel_mpi_runs_on_both_nodes(own: Lab) -> None:
     assert sorted(said.splitlines()) == ["cn1 2 2", "cn2 2 2"]
 
 
+def test_open_mpi_runs_on_both_nodes(own: Lab) -> None:
+    """As srun's PMIx starts it: Open MPI 5 speaks nothing else."""
+    own.home.joinpath("alice/hello_openmpi.py").write_text(
+        "import ctypes, os\n"
+        'mpi = ctypes.CDLL("libmpi.so.40", ctypes.RTLD_GLOBAL)\n'
+        "def handle(name):\n"
+        "    return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(mpi, name)))\n"
+        "mpi.MPI_Init(None, None)\n"
+        'world, value = handle("ompi_mpi_comm_world"), ctypes.c_int()\n'
+        "mpi.MPI_Comm_size(world, ctypes.byref(value))\n"
+        "one, total = ctypes.c_int(1), ctypes.c_int()\n"
+        'integer, add = handle("ompi_mpi_int"), handle("ompi_mpi_op_sum")\n'
+        "mpi.MPI_Allreduce(ctypes.byref(one), ctypes.byref(total), 1, integer, add, world)\n"
+        "print(os.uname().nodename, value.value, total.value)\n"
+        "mpi.MPI_Finalize()\n"
+    )
+    said = alice(own, f"module load openmpi; {ONE_A_NODE} --mpi=pmix /usr/bin/python3 hello_openmpi.py")
+    assert sorted(said.splitlines()) == ["cn1 2 2", "cn2 2 2"]
+
+
 def test_python36_where_pyenv_has_one(own: Lab) -> None:
     python = own.status().python36
     if not python:

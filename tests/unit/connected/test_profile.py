@@ -7,7 +7,7 @@ import yaml
 from deployer.connected import profile as profiles
 from deployer.connected.plan import digest, make_plan
 from deployer.connected.profile import Profile, load
-from deployer.contract.errors import UsageError
+from deployer.contract.errors import Refused, UsageError
 
 CURATED = sorted(path.stem for path in profiles.CURATED.glob("*.yaml"))
 
@@ -87,18 +87,47 @@ def test_the_plan_binds_the_hosts_mpi_on_the_same_path() -> None:
     assert [variant.runtime for variant in plan.variants] == ["charliecloud"]
 
 
+def test_the_plan_for_open_mpi() -> None:
+    plan = make_plan(load("lab-openmpi"), "tiny:1.0", ["mpich-abi", "openmpi"])
+    assert plan.mpi
+    assert (plan.abi, plan.mpi.library) == ("openmpi", "/opt/openmpi/5.0.11/lib/libmpi.so.40")
+    assert plan.environment["OPAL_PREFIX"] == plan.mpi.prefix
+    assert plan.environment["MPI4PY_MPIABI"] == "openmpi"
+    assert {"OMPI_*", "PMIX_*"} <= set(plan.pass_environment)
+    assert [(variant.pmi, variant.join) for variant in plan.variants] == [("pmix", True)]
+    assert make_plan(load("lab"), "tiny:1.0", ["mpich-abi", "openmpi"]).abi == "mpich-abi"
+
+
+def test_a_bundle_without_programs_for_the_sites_mpi_is_refused() -> None:
+    with pytest.raises(Refused, match=r"Open MPI v5.*libmpi\.so\.40.*mpich-abi only") as caught:
+        make_plan(load("lab-openmpi"), "tiny:1.0", ["mpich-abi"])
+    assert "add openmpi to mpi" in caught.value.hint
+    assert make_plan(load("lab-openmpi"), "tiny:1.0").abi == "openmpi"  # nobody said what the bundle's programs need
+
+
+def test_the_library_is_the_familys_where_the_profile_names_none(tmp_path: Path) -> None:
+    record = yaml.safe_load((profiles.CURATED / "lab-openmpi.yaml").read_text())
+    del record["mpi"]["openmpi-5.0.11"]["library"]
+    plan = make_plan(
+        load(lab(tmp_path, mpi=record["mpi"], partitions=record["partitions"], scheduler=record["scheduler"])), "t:1"
+    )
+    assert plan.mpi
+    assert plan.mpi.library == "/opt/openmpi/5.0.11/lib/libmpi.so.40"
+
+
 def test_a_site_where_the_images_own_mpi_is_meant(tmp_path: Path) -> None:
     record = yaml.safe_load((profiles.CURATED / "lab.yaml").read_text())
     record["partitions"]["batch"]["mpi"] = None
     path = lab(tmp_path, partitions=record["partitions"])
     plan = make_plan(load(path), "tiny:1.0")
-    assert (plan.mpi, plan.binds, plan.modules) == (None, [], [])
+    assert (plan.mpi, plan.binds, plan.modules, plan.abi) == (None, [], [], None)
+    assert make_plan(load(path), "tiny:1.0", ["openmpi", "mpich-abi"]).abi == "openmpi"  # the image's own is the first
     assert "LD_LIBRARY_PATH" not in plan.environment
 
 
 def test_an_unknown_partition() -> None:
     with pytest.raises(UsageError, match="fat") as caught:
-        make_plan(load("lab"), "tiny:1.0", "fat")
+        make_plan(load("lab"), "tiny:1.0", partition="fat")
     assert "batch" in caught.value.hint
 
 

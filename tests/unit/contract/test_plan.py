@@ -28,3 +28,11 @@ def test_a_plan_is_read_as_it_was_written():
 def test_a_plan_without_host_mpi():
     bare = PLAN._replace(mpi=None)
     assert plan.read(records.dumps(bare.record()), "it") == bare
+
+
+def test_the_abi_and_plans_from_before_it_had_a_field():
+    named = PLAN._replace(abi="openmpi")
+    assert plan.read(records.dumps(named.record()), "it") == named
+    record = PLAN.record()
+    del record["abi"]
+    assert plan.read(records.dumps(record), "it").abi is None

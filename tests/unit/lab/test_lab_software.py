@@ -103,7 +103,7 @@ def test_requirements_are_pinned_by_hash() -> None:
 def test_modulefiles_are_lua(tmp_path: Path) -> None:
     stubs = "for _, f in ipairs{'help','whatis','family','setenv','prepend_path'} do _G[f]=function() end end\n"
     stubs += "function pathJoin(a, b) return a .. '/' .. b end\n"
-    for text in (config.intel_mpi_modulefile(), config.python36_modulefile()):
+    for text in (config.intel_mpi_modulefile(), config.openmpi_modulefile(), config.python36_modulefile()):
         file = tmp_path / "m.lua"
         file.write_text(stubs + text)
         subprocess.run(["lua", str(file)], check=True, timeout=10)

@@ -249,3 +249,14 @@ def test_what_a_job_left_is_gathered_and_broken_records_count_as_none(store):
 def test_the_runtime_always_has_a_user(monkeypatch):
     monkeypatch.delenv("USER", raising=False)
     assert container.user_environment()["USER"]
+
+
+def test_the_variant_of_the_plans_family_is_bound_and_found_first(store):
+    home = store.find("hello").folder
+    for abi in ("mpich-abi", "openmpi"):
+        os.makedirs(os.path.join(home, "variants", abi, "lib"))
+    made.write(os.path.join(home, "plans", "lab.json"), made.PLAN._replace(abi="openmpi").record())
+    text = run.show_script(run.prepare(store, REQUEST))
+    assert "    --bind=%s/variants/openmpi:/deployer/variant\n" % home in text
+    assert "    --set-env=PYTHONPATH=/deployer/variant/lib\n" in text
+    assert "variants/mpich-abi" not in text
