@@ -27,7 +27,7 @@ def make_plan(profile: Profile, bundle: str, partition: str | None = None) -> Pl
         profile_digest=digest(profile),
         bundle=bundle,
         workspace=known(profile.workspace, profile, "workspace"),
-        python=profile.login.python,
+        python=known(profile.login, profile, "login").python,
         node=_node(profile, name, chosen),
         scheduler=known(profile.scheduler, profile, "scheduler").kind,
         directives=chosen.directives,
@@ -47,7 +47,7 @@ def digest(profile: Profile) -> str:
 
 
 def _host_mpi(mpi: Mpi) -> HostMpi:
-    return HostMpi(mpi.family, mpi.version, mpi.prefix, mpi.library_path, mpi.says or "", mpi.identity)
+    return HostMpi(mpi.family, mpi.version or "", mpi.prefix, mpi.library_path, mpi.says or "", mpi.identity)
 
 
 def _node(profile: Profile, name: str, partition: Partition) -> NodeShape:

@@ -11,12 +11,26 @@ from typing import Any, NamedTuple, TypeVar
 
 from deployer.connected.profile_model import Mpi, Partition, Profile, age
 from deployer.connected.yaml_model import Document, Place, checked
+from deployer.contract import drift
 from deployer.contract import facts as captured
 from deployer.contract.errors import IntegrityError, Unknown, UsageError
 from deployer.contract.records import Fields
 from deployer.system import files
 
-__all__ = ["CURATED", "Mpi", "Partition", "Profile", "Resolved", "age", "curated", "known", "load", "resolve", "schema"]
+__all__ = [
+    "CURATED",
+    "Mpi",
+    "Partition",
+    "Profile",
+    "Resolved",
+    "age",
+    "comparable",
+    "curated",
+    "known",
+    "load",
+    "resolve",
+    "schema",
+]
 
 T = TypeVar("T")
 
@@ -105,6 +119,11 @@ def schema() -> dict[str, Any]:
     found = Profile.model_json_schema(mode="validation")
     found["required"] = ["format", "name"]
     return found
+
+
+def comparable(profile: Profile) -> dict[str, Any]:
+    """Return what a profile says as a JSON object for ``contract.drift``: each partition with all that holds in it."""
+    return drift.resolved(profile.model_dump(mode="json", exclude_unset=True, exclude_none=True))
 
 
 def curated() -> list[str]:

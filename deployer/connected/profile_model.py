@@ -20,12 +20,12 @@ from pydantic import (
 
 from deployer.connected.yaml_model import Model, Place, Problems
 from deployer.contract.dynamic import Facts
-from deployer.contract.errors import UsageError
-from deployer.contract.plan import ABIS
+from deployer.contract.errors import Unknown, UsageError
+from deployer.contract.plan import ABIS, MPICH_ABI, OPENMPI
 from deployer.contract.records import Fields
 
 #: The file below an MPI's prefix that programs are linked to, where the profile names none.
-_LIBRARY = {"mpich-abi": "lib/libmpi.so.12", "openmpi": "lib/libmpi.so.40"}
+_LIBRARY = {MPICH_ABI: "lib/libmpi.so.12", OPENMPI: "lib/libmpi.so.40"}
 
 
 def _read_facts(value: Any) -> Facts:
@@ -138,7 +138,7 @@ class Login(Machine):
     preference.
     """
 
-    host: str
+    host: str | None = None
     transfer: str | None = None
     python: list[str] = Field(default=["python3"], min_length=1)
     source: Source | None = None
@@ -174,8 +174,8 @@ class Mpi(Model):
     and ``links``: symbolic links.
     """
 
-    family: Literal["intel", "mpich", "openmpi"]
-    version: str
+    family: Literal["intel", "mpich", "openmpi", "cray", "mvapich"]
+    version: str | None = None
     prefix: Absolute
     library: str | None = None
     libraries: list[str] = ["lib"]
@@ -193,13 +193,13 @@ class Mpi(Model):
     @property
     def library_path(self) -> str:
         """Return the path of the library that programs are linked to."""
-        return f"{self.prefix}/{self.library or _LIBRARY[ABIS[self.family]]}"
+        return f"{self.prefix}/{self.library or _LIBRARY[ABIS.get(self.family, MPICH_ABI)]}"
 
 
 class Gpu(Model):
     """The GPUs of a node. ``capability`` is NVIDIA's compute capability (``7.0``)."""
 
-    kind: Literal["nvidia"]
+    kind: Literal["nvidia"] | None = None
     model: str | None = None
     count: Count | None = None
     memory_mb: Count | None = None
@@ -265,17 +265,17 @@ class Profile(Machine):
     format: Literal[1]
     name: Name
     extends: str | None = None
-    description: str
+    description: str = ""
     source: Source
     facts: FactsFile | None = None
     notes: list[str] = []
-    login: Login
+    login: Login | None = None
     workspace: str | None = None
     scheduler: Scheduler | None = None
     policy: Policy | None = None
     modules: list[str] = []
     mpi: dict[str, Mpi] = {}
-    partitions: dict[str, Partition] = Field(min_length=1)
+    partitions: dict[str, Partition] = {}
 
     @field_validator("partitions")
     @classmethod
@@ -310,6 +310,8 @@ class Profile(Machine):
 
     def partition(self, name: str | None = None) -> tuple[str, Partition]:
         """Return a partition, the first where none is named, with what holds for all in it; and its name."""
+        if not self.partitions:
+            raise Unknown(f"the profile of {self.name} does not say which partitions there are")
         chosen = name or next(iter(self.partitions))
         if chosen not in self.partitions:
             raise UsageError(f"site {self.name} has no partition {chosen!r}", f"it has: {', '.join(self.partitions)}")
