@@ -60,7 +60,8 @@ def _show(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(record))
         return 0
-    rows = [(place, value) for place, value in _leaves((), record) if value not in ({}, [])]
+    # Sources come at the end, each with its age.
+    rows = [(place, value) for place, value in _leaves((), record) if value not in ({}, []) and "source" not in place]
     left = [f"{'.'.join(place)}: {_written(value)}" for place, value in rows]
     width = min(80, max(map(len, left)))
     for text, (place, _) in zip(left, rows, strict=True):
@@ -71,9 +72,8 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _origin(found: Resolved, place: Place) -> str:
-    if "files" in place or "links" in place:
-        if found.profile.facts:
-            return found.profile.facts.file
+    if found.profile.facts and ("files" in place or "links" in place):
+        return found.profile.facts.file
     path, line = found.layers.at(place)
     return f"{os.path.relpath(path)}:{line}"
 

@@ -28,7 +28,7 @@ _TOLERANCE = 0.1
 
 _MEANINGS = (
     (r"^mpi\.[^/]+\.(files|links)\.", ERROR, "a file of this MPI was replaced: capture and check again"),
-    (r"^mpi\.[^/]+\.identity$", ERROR, "this MPI was replaced: check again, make new plans; run refuses the old (mpi.host-drift)"),
+    (r"^mpi\.[^/]+\.identity$", ERROR, "this MPI was replaced: run refuses plans made before (mpi.host-drift)"),
     (r"^mpi\.[^/]+\.module$", ERROR, "jobs load a module that is not there: correct it and make new plans"),
     (r"^mpi\.[^/]+\.environment\.", WARNING, "the site tunes this MPI in another way: make new plans"),
     (r"^mpi\.", ERROR, "jobs would bind what is not there, or another MPI: correct the profile and make new plans"),
@@ -36,7 +36,7 @@ _MEANINGS = (
     (r"^partitions\.[^/]+\.node\.cpu\.flags$", ERROR, "programs that use an instruction set that is gone are killed"),
     (r"^partitions\.[^/]+\.node\.", WARNING, "layouts are made for another node: make new plans"),
     (r"^partitions\.[^/]+\.nodes$", NOTE, "the site has more nodes, or less"),
-    (r"^partitions\.[^/]+$", WARNING, "the partition cannot be named in jobs any more"),
+    (r"^partitions\.[^.]+$", WARNING, "the partition cannot be named in jobs any more"),
     (r"\.user_namespaces$", ERROR, "containers without rights need user namespaces"),
     (r"\.fuse$", WARNING, "images in one file cannot be mounted without FUSE"),
     (r"\.runtimes\.", ERROR, "plans name a container runtime of which another version, or none, is there"),

@@ -7,10 +7,9 @@ import sys
 import time
 from typing import Dict, NamedTuple, Optional, Sequence
 
-from deployer.contract import findings
+from deployer.contract import findings, records
 from deployer.contract import layout as layouts
 from deployer.contract import plan as plans
-from deployer.contract import records
 from deployer.contract.choose import choose
 from deployer.contract.errors import MissingTool, Refused, UsageError
 from deployer.contract.evidence import Launch

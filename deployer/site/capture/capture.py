@@ -69,8 +69,7 @@ def capture(request: Request) -> Captured:
         parts = _of_login(slurm, this, source)
         trees = facts.record(system.record(), {}, _records(mpis.trees))
     profile.update(parts)
-    if mpis.mpi:
-        profile["mpi"] = mpis.mpi
+    profile["mpi"] = mpis.mpi
     partitions = profile.pop("partitions", None)
     if partitions:
         profile["partitions"] = partitions

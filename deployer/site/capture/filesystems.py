@@ -18,6 +18,8 @@ _VARIABLES = re.compile(r"^(HOME|SCRATCH\w*|WORK\w*|PROJECT\w*|DATA\w*|TMPDIR|LO
 _FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/scratch", "/local", "/localscratch")  # noqa: S108  looked at
 _MAX = 25
 _MIB = 1024 * 1024
+#: Seconds after which a file system is taken for dead.
+_PATIENCE = 2.0
 
 
 class Mount(NamedTuple):
@@ -69,7 +71,7 @@ def _filesystem(tools: Tools, mount: Mount) -> Record:
     found: Record = {"type": mount.type}
     if mount.type in _SHARED or mount.type in _MEMORY:
         found["shared"] = mount.type in _SHARED
-    said = tools.ask(["stat", "--file-system", "--format=%S %b %c", mount.path], seconds=2.0)
+    said = tools.ask(["stat", "--file-system", "--format=%S %b %c", mount.path], _PATIENCE)
     numbers = re.match(r"^(\d{1,12}) (\d{1,18}) (\d{1,18})$", said.out.strip()) if said else None
     if numbers:
         block, blocks, inodes = map(int, numbers.groups())

@@ -83,7 +83,5 @@ def _module(tools: Tools, *words: str) -> "Said | None":
     if lmod:
         # A day: a cache that takes shorter to make is not written into the user's home.
         return tools.ask([lmod, "bash", *words], environment={"LMOD_SHORT_TIME": "86400", "LMOD_PAGER": "none"})
-    if not os.environ.get("MODULESHOME"):
-        return None
-    script = 'module "$@"'
+    script = 'if type module >/dev/null 2>&1; then module "$@"; fi'
     return tools.ask(["bash", "-l", "-c", script, "module", *words])

@@ -108,13 +108,16 @@ def _places(tools: Tools, modules: Sequence[Module], named: Sequence[str]) -> It
             if os.path.isfile(path):
                 candidates += [(_above(folder), None), (_above(os.path.dirname(os.path.realpath(path))), None)]
     for pattern in _USUAL:
-        candidates += [(path, None) for path in sorted(glob.glob(pattern))]
+        if tools.answers("/" + pattern.split("/")[1]):
+            candidates += [(path, None) for path in sorted(glob.glob(pattern))]
     seen = set()
     for prefix, module in candidates:
         prefix = os.path.normpath(prefix)
-        if prefix in seen or not prefix.startswith("/") or not tools.answers(prefix):
+        if prefix in seen or not prefix.startswith("/"):
             continue
         seen.add(prefix)
+        if not prefix.startswith(("/opt/", "/usr")) and not tools.answers(prefix):
+            continue
         place = _library_below(prefix, module)
         if place:
             yield place

@@ -18,8 +18,9 @@ class Redaction(object):
         for kind, words in (("hidden", hidden), ("host", hosts), ("user", users)):
             for word in words:
                 if word and word not in self._placeholders and (kind == "hidden" or word not in ("root", "localhost")):
-                    used = sum(1 for other in self._placeholders.values() if other.startswith(kind))
-                    self._placeholders[word] = "%s-%d" % (kind, used + 1)
+                    used = sum(1 for other in self._placeholders.values() if other.lstrip("/").startswith(kind))
+                    slash = "/" if word.startswith("/") else ""  # a path stays one
+                    self._placeholders[word] = "%s%s-%d" % (slash, kind, used + 1)
         self._addresses: Dict[str, str] = {}
         longest_first = sorted(self._placeholders, key=len, reverse=True)
         words = "|".join(re.escape(word) for word in longest_first) or r"(?!)"

@@ -12,6 +12,8 @@ from deployer.system import files
 
 _MAX_BYTES = 64 * 1024 * 1024
 _WIDTH = 110
+#: What the first of several captures says of the whole.
+_FIRST = ("name", "description", "source")
 
 
 class Captured(NamedTuple):
@@ -74,7 +76,7 @@ def merge(captures: Sequence[Captured]) -> Captured:
     for each in captures:
         notes += [note for note in each.profile.get("notes", []) if note not in notes]
         notes += _contradictions(profile, each.profile)
-        profile = _over(profile, each.profile)
+        profile = dict(_over(profile, each.profile), **{key: profile[key] for key in _FIRST if key in profile})
         for group, known in (each.facts or {}).items():
             if group in ("mpi", "partitions"):
                 trees[group] = dict(trees.get(group) or {}, **known)

@@ -36,7 +36,8 @@ def slurm(tools: Tools) -> Optional[Slurm]:
     default = settings.get("MpiDefault", "")
     if _PMI.match(default):
         scheduler["default_pmi"] = default
-    listed = tools.ask(["sinfo", "--noheader", "--exact", "--format=" + _FORMAT])
+    # A controller that did not answer will not answer now.
+    listed = tools.ask(["sinfo", "--noheader", "--exact", "--format=" + _FORMAT]) if settings else None
     partitions = parse_partitions(listed.out, tools) if listed else {}
     return Slurm(scheduler, partitions, settings.get("ClusterName"))
 

@@ -1,6 +1,7 @@
 """The site's own tools, any of which may be missing, hang, or print garbage: a time limit for each and for all."""
 
 import os
+import shutil
 import time
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
@@ -72,5 +73,6 @@ class Tools(object):
     def answers(self, folder: str) -> bool:
         """Return whether the file system of ``folder`` answers: to look into a dead one would take for ever."""
         if folder not in self._dead:
-            self._dead[folder] = self.ask(["stat", "--file-system", folder], seconds=2.0, any_status=True) is None
+            asked = ["stat", "--file-system", folder]
+            self._dead[folder] = bool(shutil.which("stat")) and self.ask(asked, 2.0, any_status=True) is None
         return not self._dead[folder]

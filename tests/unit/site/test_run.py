@@ -1,5 +1,6 @@
 """run, status, logs and cancel with a fake Slurm on PATH, so that the real code path runs."""
 
+import hashlib
 import json
 import os
 
@@ -249,3 +250,18 @@ def test_what_a_job_left_is_gathered_and_broken_records_count_as_none(store):
 def test_the_runtime_always_has_a_user(monkeypatch):
     monkeypatch.delenv("USER", raising=False)
     assert container.user_environment()["USER"]
+
+
+def test_an_mpi_that_was_replaced_since_the_capture_is_refused(tmp_path, programs):
+    library = tmp_path / "libmpi.so.12"
+    library.write_bytes(b"the library that was captured")
+    identity = "sha256:" + hashlib.sha256(library.read_bytes()).hexdigest()
+    mpi = made.PLAN.mpi._replace(library=str(library), identity=identity)
+    store = made.store(tmp_path / "root", plan=made.PLAN._replace(mpi=mpi))
+    assert result.launch(run.prepare(store, REQUEST)).mpi == mpi
+    library.write_bytes(b"another")
+    with pytest.raises(Refused, match=r"mpi\.host-drift: .*when the site was captured it was sha256:") as error:
+        run.prepare(store, REQUEST)
+    assert "make a new plan" in error.value.hint
+    library.unlink()  # a login node that does not have it proves nothing
+    run.prepare(store, REQUEST)
