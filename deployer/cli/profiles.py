@@ -48,7 +48,7 @@ def _list(args: argparse.Namespace) -> int:
         return 0
     width = max(len(name) for name, _ in rows)
     for name, profile in rows:
-        print(f"{name:<{width}}  {profile.source.kind} {profile.source.date}  {profile.description}")
+        print(f"{name:<{width}}  {profile.source.kind} {profile.source.date or '(no date)'}  {profile.description}")
     return 0
 
 
@@ -67,7 +67,8 @@ def _show(args: argparse.Namespace) -> int:
     for text, (place, _) in zip(left, rows, strict=True):
         print(f"{text:<{width}}  # {_origin(found, place)}")
     for each in profiles.age(found.profile, date.today()):  # noqa: DTZ011  facts have a date, no time
-        print(f"age of {each.group}: {each.days} days ({each.source.kind}, {each.source.where}, {each.source.date})")
+        days = "not known" if each.days is None else f"{each.days} days"
+        print(f"age of {each.group}: {days} ({each.source.kind}, {each.source.where}, {each.source.date or 'no date'})")
     return 0
 
 

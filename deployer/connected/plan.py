@@ -27,7 +27,7 @@ def make_plan(profile: Profile, bundle: str, partition: str | None = None) -> Pl
         profile_digest=digest(profile),
         bundle=bundle,
         workspace=known(profile.workspace, profile, "workspace"),
-        python=known(profile.login, profile, "login").python,
+        python=profile.login.python,
         node=_node(profile, name, chosen),
         scheduler=known(profile.scheduler, profile, "scheduler").kind,
         directives=chosen.directives,
@@ -64,8 +64,11 @@ def _modules(profile: Profile, partition: Partition, mpi: Mpi | None) -> list[st
 
 
 def _binds(mpi: Mpi) -> list[Bind]:
-    found = [Bind(mpi.prefix, mpi.prefix, "the site's MPI, on the same path")]
-    return found + [Bind(path, path, "what the site's MPI needs, on the same path") for path in mpi.binds]
+    """Return the site's MPI and what it needs, on their own paths; a folder that holds the prefix is enough."""
+    needed = [Bind(path, path, "what the site's MPI needs, on the same path") for path in mpi.binds]
+    if any(f"{mpi.prefix}/".startswith(f"{path}/") for path in mpi.binds):
+        return needed
+    return [Bind(mpi.prefix, mpi.prefix, "the site's MPI, on the same path"), *needed]
 
 
 def _allowed(profile: Profile, runtime: str) -> bool:

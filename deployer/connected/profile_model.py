@@ -4,8 +4,8 @@ The model is the schema: ``site_profiles/schema.json`` is generated from it, and
 has found out is left out, and is None or empty here: unknown, never guessed.
 """
 
+import datetime as dt
 from collections.abc import Iterator, Mapping
-from datetime import date
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
@@ -50,11 +50,14 @@ RuntimeName = Literal["charliecloud", "udocker", "apptainer"]
 
 
 class Source(Model):
-    """Where facts come from: captured on the site, a document, or nobody's word yet. ``date`` is when they held."""
+    """Where facts come from: captured on the site, a document, or nobody's word yet.
+
+    ``date`` is when they held, None where the document does not say.
+    """
 
     kind: Literal["captured", "document", "unverified"]
     where: str
-    date: date
+    date: dt.date | None = None
 
 
 class Runtime(Model):
@@ -269,7 +272,7 @@ class Profile(Machine):
     source: Source
     facts: FactsFile | None = None
     notes: list[str] = []
-    login: Login | None = None
+    login: Login = Login()
     workspace: str | None = None
     scheduler: Scheduler | None = None
     policy: Policy | None = None
@@ -332,17 +335,23 @@ class SiteFiles(NamedTuple):
 
 
 class Age(NamedTuple):
-    """How old the facts of a group are: where it stands in the profile, its source, and the days since."""
+    """How old the facts of a group are: where it stands in the profile, its source, and the days since.
+
+    ``days`` is None where the source has no date.
+    """
 
     group: str
     source: Source
-    days: int
+    days: int | None
 
 
-def age(profile: Profile, today: date) -> list[Age]:
-    """Return the age of each group of facts that names its source, the oldest first."""
-    found = [Age(group, source, (today - source.date).days) for group, source in _sources(profile, "")]
-    return sorted(found, key=lambda each: -each.days)
+def age(profile: Profile, today: dt.date) -> list[Age]:
+    """Return the age of each group of facts that names its source, those without a date first, then the oldest."""
+    found = [
+        Age(group, source, (today - source.date).days if source.date else None)
+        for group, source in _sources(profile, "")
+    ]
+    return sorted(found, key=lambda each: (each.days is not None, -(each.days or 0)))
 
 
 def _sources(model: BaseModel, group: str) -> Iterator[tuple[str, Source]]:

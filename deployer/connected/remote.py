@@ -72,10 +72,9 @@ class Remote:
     def __init__(self, profile: Profile, ssh_config: Path | None = None) -> None:
         if ssh_config is not None and not ssh_config.is_file():
             raise UsageError(f"there is no ssh configuration {ssh_config}", "give an existing file with --ssh-config")
-        login = known(profile.login, profile, "login")
-        self.host = known(login.host, profile, "login.host")
+        self.host = known(profile.login.host, profile, "login.host")
         self.workspace = known(profile.workspace, profile, "workspace")
-        self._pythons = login.python
+        self._pythons = profile.login.python
         self._python = ""
         self._folder = tempfile.TemporaryDirectory(prefix="deployer-ssh-")
         self._user_options = ["-F", str(ssh_config)] if ssh_config else []

@@ -163,6 +163,25 @@ def test_the_age_of_facts(tmp_path: Path) -> None:
     assert [(each.group, each.days) for each in found] == [("mpi.intel-2021.15", 324), ("profile", 1)]
 
 
+def test_facts_of_no_date_have_no_age(tmp_path: Path) -> None:
+    record = base()
+    record["mpi"]["intel-2021.15"]["source"] = {"kind": "unverified", "where": "hearsay"}
+    found = age(load(str(write(tmp_path, "x.yaml", record))), date(2026, 11, 21))
+    assert [(each.group, each.days) for each in found] == [("mpi.intel-2021.15", None), ("profile", 1)]
+
+
+def test_the_plan_for_supermuc_ng_binds_what_the_published_job_binds(tmp_path: Path) -> None:
+    path = write(tmp_path, "own.yaml", {"format": 1, "extends": "supermuc-ng", "workspace": "~/scratch"})
+    plan = make_plan(load(str(path)), "tiny:1")
+    assert [(bind.source, bind.target) for bind in plan.binds] == [("/lrz/sys", "/lrz/sys")]
+    assert plan.modules == ["slurm_setup", "mpi.intel/2019", "charliecloud"]
+    assert plan.environment["I_MPI_PIN_RESPECT_CPUSET"] == "0"
+    assert plan.environment["FI_PROVIDER"] == "psm2"
+    assert (plan.node.cores, plan.node.memory_mb) == (48, 73432)
+    with pytest.raises(Unknown, match="does not say workspace"):
+        make_plan(load("supermuc-ng"), "tiny:1")
+
+
 def test_a_profile_of_a_hundred_megabytes_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "big.yaml"
     with path.open("wb") as stream:
