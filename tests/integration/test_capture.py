@@ -107,6 +107,13 @@ def test_a_library_that_was_replaced_is_reported(alice: Alice, lab: Lab) -> None
     assert "run refuses plans made before" in said
 
 
+def test_a_capture_leaves_nothing_behind_and_submits_nothing(alice: Alice) -> None:
+    look = "find $HOME /tmp /var/tmp /dev/shm -not -path '*/capture*' 2>/dev/null | sort; squeue --noheader"
+    before = alice(look)
+    alice("eval $tool capture -o again.json")
+    assert alice(look) == before
+
+
 def test_a_redacted_capture_names_nobody_and_is_still_a_profile(alice: Alice, captured: Path, cli: Cli) -> None:
     alice("eval $tool capture --merge site.json --redact --hide /opt/intel -o redacted.json")
     path = captured.with_name("redacted.json")
