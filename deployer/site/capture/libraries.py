@@ -68,11 +68,11 @@ class Libraries(object):
         """Return those of the sonames that the loader's cache has, with their paths."""
         return {name: self.cached[name] for name in names if name in self.cached}
 
-    def closure(self, files: Iterable[str], search: Sequence[str] = ()) -> Tree:
-        """Return the system libraries that ``files`` need, theirs in turn, and so on.
+    def closure(self, files: Iterable[str], search: Sequence[str] = (), inside: str = "") -> Tree:
+        """Return the libraries that ``files`` need, theirs in turn, and so on, but those below the prefix ``inside``.
 
-        ``search`` are folders that the job's LD_LIBRARY_PATH names: what is found there is not the system's, and not in
-        the tree. What is found nowhere is left out: that its name is needed stands in the facts.
+        ``search`` are folders that LD_LIBRARY_PATH names. What is found nowhere is left out: that its name is needed
+        stands in the facts.
         """
         tree = Tree({}, {})
         todo: List[str] = list(files)
@@ -84,12 +84,18 @@ class Libraries(object):
                 if "/" in name or name in seen:
                     continue
                 seen.add(name)
-                if any(os.path.exists(os.path.join(folder, name)) for folder in self._folders(path, facts, search)):
-                    continue
-                found = self.cached.get(name)
-                if found:
+                found = self._find(name, self._folders(path, facts, search))
+                if found and not (inside and found.startswith(inside + "/")):
                     todo.append(self.add(tree, found))
         return tree
+
+    def _find(self, name: str, folders: Sequence[str]) -> Optional[str]:
+        """Return where the loader finds a library: in the folders, else by its cache."""
+        for folder in folders:
+            path = os.path.normpath(os.path.join(folder, name))
+            if path.startswith("/") and os.path.exists(path):
+                return path
+        return self.cached.get(name)
 
     def add(self, tree: Tree, path: str) -> str:
         """Put a system library and the link that leads to it into ``tree``; return its path without links."""

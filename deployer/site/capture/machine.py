@@ -79,7 +79,7 @@ def pythons(tools: Tools) -> Dict[str, str]:
         if real in seen:
             continue
         seen.add(real)
-        said = tools.ask([path, "-I", "-S", "-c", "import platform; print(platform.python_version())"])
+        said = tools.ask([path, "-I", "-S", "-c", "import platform; print(platform.python_version())"], name=path)
         if said and _VERSION.match(said.out):
             found[path] = said.out.split()[0]
     return found
@@ -89,7 +89,7 @@ def user_namespaces(tools: Tools) -> Optional[bool]:
     """Return whether this user can make the namespaces of a container: it is tried."""
     if not sys.executable:
         return None
-    said = tools.ask([sys.executable, "-I", "-S", "-c", _UNSHARE], any_status=True)
+    said = tools.ask([sys.executable, "-I", "-S", "-c", _UNSHARE], any_status=True, name="user namespaces")
     if said is None:
         return None
     if said.status:

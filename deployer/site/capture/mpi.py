@@ -1,11 +1,13 @@
 """MPI installations: where modules, the environment, PATH and the usual folders say, and the facts of their files."""
 
 import glob
+import mmap
 import os
 import re
 import sys
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from deployer.contract.dynamic import Facts
 from deployer.contract.errors import DeployerError
 from deployer.contract.records import Record
 from deployer.site import elf
@@ -44,9 +46,12 @@ _SAYS = (
     ("mvapich", re.compile(r"MVAPICH2?\S* [Vv]ersion\s*: *(\d[\w.]*)")),
     ("mpich", re.compile(r"MPICH [Vv]ersion: *(\d[\w.]*)")),
 )
+#: Words in the files of families, the most special first.
+_WORDS = (("intel", b"Intel(R) MPI Library"), ("cray", b"CRAY MPICH"), ("mvapich", b"MVAPICH"), ("mpich", b"MPICH"))
 #: Asks the library itself, in a process of its own; it may be called before MPI_Init.
 _ASK = """
-import ctypes, sys
+import ctypes, resource, sys
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 text, length = ctypes.create_string_buffer(8193), ctypes.c_int()
 ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL).MPI_Get_library_version(text, ctypes.byref(length))
 sys.stdout.buffer.write(text.value)
@@ -86,12 +91,21 @@ def find(tools: Tools, libraries: Libraries, modules: Sequence[Module], named: S
         tree = _tree(tools, libraries, place, described)
         files = [os.path.join(place.prefix, inner) for inner in tree.files]
         search = [os.path.join(place.prefix, folder) for folder in described["libraries"]]
-        system = libraries.closure([real, *files], search)
+        search += [value for key, value in place.module.adds if key == "LD_LIBRARY_PATH"] if place.module else []
+        system = libraries.closure([real, *files], search, "" if place.prefix in _SYSTEM else place.prefix)
+        beside = sorted({_above(os.path.dirname(path)) for path in [*system.files, *system.links] if _is_own(path)})
+        if beside:
+            described["binds"] = beside
         found.mpi[name] = dict(described, source=source)
         found.trees[name] = tree
         found.system.files.update(system.files)
         found.system.links.update(system.links)
     return found
+
+
+def _is_own(path: str) -> bool:
+    """Return whether a library is in a prefix of its own, as package managers of sites make them, not the system's."""
+    return not path.startswith(("/usr/", "/lib/", "/lib64/"))
 
 
 def _places(tools: Tools, modules: Sequence[Module], named: Sequence[str]) -> Iterator[_Place]:
@@ -155,6 +169,8 @@ def _describe(tools: Tools, libraries: Libraries, place: _Place) -> Optional[Rec
     says = _says(tools, path, [os.path.join(place.prefix, each) for each in searched])
     family, version = _family(says)
     if family is None:
+        family = _family_of_file(path, facts)
+    if family is None:
         tools.note("%s: the family of this MPI is not known: %s" % (path, says[:80] or "it did not say its version"))
         return None
     found: Record = {
@@ -165,6 +181,7 @@ def _describe(tools: Tools, libraries: Libraries, place: _Place) -> Optional[Rec
         "libraries": searched,
         "says": _beginning(family, says),
     }
+    found = {key: value for key, value in found.items() if value is not None}
     providers = _providers(place)
     if providers and providers not in searched:
         found["providers"] = providers
@@ -207,9 +224,10 @@ def _providers(place: _Place) -> Optional[str]:
 def _says(tools: Tools, path: str, folders: Sequence[str]) -> str:
     """Return the first line of MPI_Get_library_version, else what of that kind stands in the file."""
     if sys.executable:
-        environment = {"LD_LIBRARY_PATH": ":".join(folders)}
+        path_now = tools.environment.get("LD_LIBRARY_PATH")
+        environment = {"LD_LIBRARY_PATH": ":".join([*folders, *([path_now] if path_now else [])])}
         argv = [sys.executable, "-I", "-S", "-c", _ASK, path]
-        said = tools.ask(argv, environment=environment)
+        said = tools.ask(argv, environment=environment, name="MPI_Get_library_version of " + path)
         lines = [" ".join(line.split()) for line in said.out.splitlines() if line.strip()] if said else []
         if lines:
             return lines[0]
@@ -224,14 +242,26 @@ def _family(says: str) -> Tuple[Optional[str], Optional[str]]:
     return None, None
 
 
-def _beginning(family: str, says: str) -> str:
+def _family_of_file(path: str, facts: Facts) -> Optional[str]:
+    """Return the family of a library that could not be asked, by its symbols, or by words in the file."""
+    if any(name.startswith("ompi_mpi_") for name in facts.exports):
+        return "openmpi"
+    try:
+        with open(path, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return next((family for family, words in _WORDS if data.find(words) >= 0), None)
+    except (OSError, ValueError):
+        return None
+
+
+def _beginning(family: str, says: str) -> Optional[str]:
     """Return the beginning that tells release and version; what follows differs from build to build."""
     match = dict(_SAYS)[family].search(says)
-    return says[: match.end()] if match else says
+    return says[: match.end()] if match else None
 
 
 def _free_name(described: Record, taken: Record) -> str:
-    name = re.sub(r"[^a-z0-9._-]", "-", "%s-%s" % (described["family"], described["version"]))
+    words = [described["family"], described.get("version")]
+    name = re.sub(r"[^a-z0-9._-]", "-", "-".join(word for word in words if word))
     number = 2
     free = name
     while free in taken:

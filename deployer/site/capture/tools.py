@@ -31,7 +31,7 @@ class Tools(object):
         self._end = time.monotonic() + seconds
         self._dead: Dict[str, bool] = {}
         self.notes: List[str] = []
-        self.environment = process.base_environment("MODULEPATH", "LMOD_CMD", "MODULESHOME", "SHELL")
+        self.environment = process.base_environment("MODULEPATH", "LMOD_CMD", "MODULESHOME", "SHELL", "LD_LIBRARY_PATH")
         # Tools of an administrator, such as ldconfig, are there for all, but not in everybody's PATH.
         self.environment["PATH"] = self.environment.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
 
@@ -52,21 +52,26 @@ class Tools(object):
         seconds: float = EACH,
         environment: Optional[Mapping[str, str]] = None,
         any_status: bool = False,
+        name: str = "",
     ) -> Optional[Said]:
-        """Return what a tool said; None where it is missing, failed (but with ``any_status``), or took too long."""
+        """Return what a tool said; None where it is missing, failed (but with ``any_status``), or took too long.
+
+        Notes call it by ``name``, else by what a person would type.
+        """
         limit = min(seconds, self.left)
+        name = name or process.quoted(argv)
         if limit <= 0:
-            self.note("%s: not asked, the time was over" % process.quoted(argv))
+            self.note("%s: not asked, the time was over" % name)
             return None
         try:
             done = process.glance(argv, limit, env=dict(self.environment, **(environment or {})))
         except MissingTool:
             return None
-        except DeployerError as error:
-            self.note(error.message)
+        except DeployerError:
+            self.note("%s: it did not end within %g s, or said too much" % (name, limit))
             return None
         if done.returncode and not any_status:
-            self.note("%s: exit %d: %s" % (process.quoted(argv), done.returncode, done.last_words(1)))
+            self.note("%s: exit %d: %s" % (name, done.returncode, done.last_words(1)))
             return None
         return Said(done.stdout, done.stdout + "\n" + done.stderr, done.returncode)
 

@@ -188,3 +188,32 @@ def test_a_profile_of_a_hundred_megabytes_is_refused_unread(tmp_path: Path) -> N
         stream.truncate(100 * 1024 * 1024)
     with pytest.raises(UsageError, match="more than the"):
         load(str(path))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+        + "".join(
+            f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in zip("abcdefg", "bcdefgh", strict=True)
+        ),
+        "a: &a [*a]\n",
+        "[" * 5000,
+        "format: 1\nmpi: !!python/object/apply:os.system [true]\n",
+    ],
+)
+def test_bombs_are_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "bomb.yaml").write_text(text)
+    with pytest.raises(UsageError, match=r"bomb\.yaml"):
+        load(str(tmp_path / "bomb.yaml"))
+    over = write(tmp_path, "over.yaml", {"format": 1, "extends": "./bomb.yaml"})
+    with pytest.raises(UsageError, match=r"bomb\.yaml"):
+        load(str(over))
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{", b'{"schema": "deployer.plan"}', b"[" * 100000, b"\xff\xfe"])
+def test_a_file_of_facts_that_is_none_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "x.facts.json").write_bytes(data)
+    record = {**base(), "facts": {"file": "x.facts.json", "sha256": hashlib.sha256(data).hexdigest()}}
+    with pytest.raises(UsageError, match=r"x\.facts\.json"):
+        load(str(write(tmp_path, "x.yaml", record)))

@@ -94,7 +94,7 @@ def test_what_a_tool_does_wrong_is_noted(programs):
     assert tools.ask(["hangs"], seconds=0.2) is None
     assert tools.ask(["fails"]) is None
     assert tools.ask(["fails"], any_status=True).status == 3
-    assert "hangs did not end within 0.2 s" in tools.notes[0]
+    assert "hangs: it did not end within 0.2 s" in tools.notes[0]
     assert tools.notes[1] == "fails: exit 3: [31mno way"
 
 
@@ -229,6 +229,35 @@ def test_an_installation_of_mpi(programs, intel):
     assert any("libcut.so is no whole ELF file" in note for note in tools.notes)
 
 
+def test_what_an_mpi_needs_in_other_prefixes(programs, tmp_path):
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        pytest.skip("no C compiler: apt-get install gcc")
+    for name in ("hwloc", "mpi"):
+        (tmp_path / name / "lib").mkdir(parents=True)
+    (tmp_path / "hwloc.c").write_text("int hwloc(void) { return 0; }\n")
+    (tmp_path / "mpi.c").write_text(
+        "int hwloc(void);\nint MPI_Init(int *c, char ***v) { return hwloc(); }\n"
+        'const char *kind = "MPICH Version: of no version";\n'
+        "int MPI_Get_library_version(char *v, int *n) { __builtin_trap(); }\n"
+    )
+    hwloc, library = tmp_path / "hwloc" / "lib" / "libhwloc.so.15", tmp_path / "mpi" / "lib" / "libmpi.so.12"
+    subprocess.check_call(
+        [compiler, "-shared", "-fPIC", "-Wl,-soname,libhwloc.so.15", "-o", str(hwloc), str(tmp_path / "hwloc.c")]
+    )
+    subprocess.check_call(
+        [compiler, "-shared", "-fPIC", "-o", str(library), str(tmp_path / "mpi.c"), str(hwloc),
+         "-Wl,-rpath," + str(hwloc.parent), "-Wl,-soname,libmpi.so.12"]
+    )  # fmt: skip
+    tools, found = find_mpi(tmp_path / "mpi")
+    described = found.mpi["mpich"]  # which did not live to tell its version
+    assert (described["family"], described["binds"]) == ("mpich", [str(tmp_path / "hwloc")])
+    assert "says" not in described
+    assert "version" not in described
+    assert str(hwloc) in found.system.files
+    assert any(note.startswith("MPI_Get_library_version of %s: exit -" % library) for note in tools.notes)
+
+
 def test_a_prefix_without_mpi_is_noted(programs, tmp_path):
     tools, found = find_mpi(tmp_path)
     assert str(tmp_path) not in [each["prefix"] for each in found.mpi.values()]
@@ -344,7 +373,7 @@ def test_file_systems(programs, tmp_path, monkeypatch):
         },
         "/tmp": {"type": "tmpfs", "shared": False, "size_mb": 4096, "inodes": 5000},
     }  # fmt: skip
-    assert any("/dead did not end" in note for note in tools.notes)
+    assert any("/dead: it did not end" in note for note in tools.notes)
 
 
 def test_this_machine(programs):
