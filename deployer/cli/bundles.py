@@ -1,4 +1,4 @@
-"""Commands that sign, send and compare bundles, and on profiles: plan, sign, push, diff, pyz, profile."""
+"""Commands that plan, sign, send and compare bundles: plan, sign, push, diff, pyz."""
 
 import argparse
 import hashlib
@@ -54,16 +54,6 @@ def add_parsers(subparsers: Any) -> None:
 
     command = common.add_command(subparsers, "pyz", _pyz, "write the site half alone")
     command.add_argument("-o", "--output", metavar="deployer.pyz", required=True)
-
-    command = subparsers.add_parser("profile", help="site profiles: list, show, validate, schema")
-    verbs = command.add_subparsers(dest="verb", metavar="VERB", required=True)
-    common.add_command(verbs, "list", _profile_list, "name the curated profiles")
-    for verb, function, text in (
-        ("show", _profile_show, "show a profile as it was understood"),
-        ("validate", _profile_validate, "check a profile; all errors at once"),
-    ):
-        common.add_command(verbs, verb, function, text).add_argument("site", metavar="SITE")
-    common.add_command(verbs, "schema", _profile_schema, "print the JSON schema of profiles, for editors")
 
 
 def _plan(args: argparse.Namespace) -> int:
@@ -151,28 +141,6 @@ def _pyz(args: argparse.Namespace) -> int:
     else:
         print(f"{args.output}: {human(len(data))}")
         print(f"digest {digest}")
-    return 0
-
-
-def _profile_list(args: argparse.Namespace) -> int:
-    names = sorted(path.stem for path in profiles.CURATED.glob("*.yaml"))
-    print(json.dumps({"profiles": names}) if args.json else "\n".join(names))
-    return 0
-
-
-def _profile_show(args: argparse.Namespace) -> int:
-    print(profiles.load(args.site).model_dump_json(indent=None if args.json else 2))
-    return 0
-
-
-def _profile_validate(args: argparse.Namespace) -> int:
-    profile = profiles.load(args.site)
-    print(json.dumps({"valid": True, "name": profile.name}) if args.json else f"{profile.name} is valid")
-    return 0
-
-
-def _profile_schema(_: argparse.Namespace) -> int:
-    print(json.dumps(profiles.Profile.model_json_schema(), indent=2))
     return 0
 
 

@@ -50,7 +50,7 @@ def sign(bundle: Path, key: Path) -> Signed:
         _finish(stream, bundle)
         # The site's policies are not asked: a bundle that lacks a signature is here to get it.
         message = verify(stream, str(bundle), policies=()).manifest_bytes
-        blob = _signature(message, key)
+        blob = made(message, key)
         signer = signature.check(blob, message)
         before = read_seal(stream, str(bundle))
         others = [other for other in before.signatures if sshsig.read(other).key != signer]
@@ -59,11 +59,14 @@ def sign(bundle: Path, key: Path) -> Signed:
     return Signed(seal.digest, signer, [sshsig.read(item).key.fingerprint for item in seal.signatures])
 
 
-def _signature(message: bytes, key: Path) -> bytes:
+def made(message: bytes, key: Path, namespace: str = sshsig.NAMESPACE) -> bytes:
+    """Return the signature of ``message`` by ``key`` for one use. Raises UsageError, MissingTool."""
+    if not key.is_file():
+        raise UsageError(f"there is no key {key}", "give a private key, or the .pub of one that an agent holds")
     with tempfile.TemporaryDirectory(prefix="deployer-sign-") as folder:
         path = Path(folder, "bundle.json")
         path.write_bytes(message)
-        argv = [SSH_KEYGEN, "-Y", "sign", "-f", str(key), "-n", sshsig.NAMESPACE, str(path)]
+        argv = [SSH_KEYGEN, "-Y", "sign", "-f", str(key), "-n", namespace, str(path)]
         env = process.base_environment(*_ENVIRONMENT)
         done = process.run(argv, timeout=_SECONDS, env=env, check=False, hint="install openssh-client, 8.1 or newer")
         if signature.is_too_old(done):

@@ -63,6 +63,11 @@ RULES: Dict[str, Rule] = {
         "its {library} is {identity}, that of {other} is {expected}",
         "the nodes have different MPI installations: ask the site, or leave out the odd node",
     ),
+    "mpi.host-drift": Rule(
+        ERROR,
+        "its {library} is {identity}; when the site was captured it was {expected}",
+        "the site's MPI was replaced: capture the site again, check the bundle against it and make a new plan",
+    ),
     # The probe step: what each rank is in the container.
     "probe.skipped": Rule(
         WARNING, "the image has no Python, so nothing was proven before the payload", "add python3 to the image"

@@ -160,6 +160,16 @@ def _hosts(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
         for item in sorted(found.hosts):
             if item.identity is None:
                 findings.append(finding("mpi.host-missing", item.host, library=launch.mpi.library))
+            elif launch.mpi.identity and item.identity != launch.mpi.identity:
+                findings.append(
+                    finding(
+                        "mpi.host-drift",
+                        item.host,
+                        library=launch.mpi.library,
+                        identity=item.identity,
+                        expected=launch.mpi.identity,
+                    )
+                )
             elif first is None:
                 first = item
             elif item.identity != first.identity:

@@ -14,6 +14,8 @@ from deployer.contract.errors import IntegrityError
 
 #: A signature is made for one use: one of another namespace (git's, a file's) is none of a bundle.
 NAMESPACE = "deployer-bundle"
+#: One of a site profile is none of a bundle either.
+PROFILE_NAMESPACE = "deployer-profile"
 
 _MAGIC = b"SSHSIG"
 _VERSION = 1
@@ -60,11 +62,12 @@ class Signature(NamedTuple):
     algorithm: str
     value: bytes
     rest: bytes
+    namespace: str = NAMESPACE
 
     def signed(self, message: bytes) -> bytes:
         """Return the bytes that the key signed for ``message``."""
         digest = _HASHES[self.hash_name](message).digest()
-        parts = (NAMESPACE.encode(), b"", self.hash_name, digest)
+        parts = (self.namespace.encode(), b"", self.hash_name, digest)
         return _MAGIC + b"".join(packed(part) for part in parts)
 
 
@@ -115,8 +118,8 @@ def read_key_text(kind: str, text: str) -> Key:
     return key
 
 
-def read(blob: bytes) -> Signature:
-    """Parse a signature. Raises IntegrityError for anything else than one of a bundle, in its one form."""
+def read(blob: bytes, wanted: str = NAMESPACE) -> Signature:
+    """Parse a signature. Raises IntegrityError for anything else than one of the ``wanted`` use, in its one form."""
     start = len(_MAGIC) + 4
     if blob[:start] != _MAGIC + struct.pack(">I", _VERSION):
         raise IntegrityError("a signature is not one of OpenSSH's, version %d" % _VERSION)
@@ -125,8 +128,8 @@ def read(blob: bytes) -> Signature:
         raise IntegrityError("a signature has %d parts, not 5" % len(parts))
     key_blob, namespace, reserved, hash_name, inner = parts
     key = read_key(key_blob)
-    if namespace != NAMESPACE.encode():
-        raise IntegrityError("a signature was made for %r, not for a bundle" % namespace)
+    if namespace != wanted.encode():
+        raise IntegrityError("a signature was made for %r, not for %r" % (namespace, wanted.encode()))
     if reserved or hash_name not in _HASHES:
         raise IntegrityError("a signature's hash %r is not known here" % hash_name)
     # An sk- key's device adds a byte of flags and a counter of four bytes (PROTOCOL.u2f).
@@ -138,7 +141,7 @@ def read(blob: bytes) -> Signature:
     if rest and not rest[0] & 1:
         raise IntegrityError("a signature was made while nobody touched the device of its key")
     _check_form(key.kind, words[1])
-    return Signature(key, hash_name, algorithm, words[1], rest)
+    return Signature(key, hash_name, algorithm, words[1], rest, wanted)
 
 
 def _check_form(kind: str, value: bytes) -> None:

@@ -7,16 +7,16 @@ import sys
 import time
 from typing import Dict, NamedTuple, Optional, Sequence
 
+from deployer.contract import findings, records
 from deployer.contract import layout as layouts
 from deployer.contract import plan as plans
-from deployer.contract import records
 from deployer.contract.choose import choose
-from deployer.contract.errors import MissingTool, UsageError
+from deployer.contract.errors import MissingTool, Refused, UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.job import Job, check_time
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import Bind, Plan
-from deployer.site import container, data, jobs, result, script
+from deployer.site import container, data, elf, jobs, result, script
 from deployer.site.runtimes import RUNTIMES
 from deployer.site.store import Installed, Store
 from deployer.system import files
@@ -50,6 +50,7 @@ def prepare(store: Store, request: Request) -> str:
     plan = installed.plan(request.plan)
     layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, request.memory_mb)
     choice = choose(plan, layout.nodes, vetoes(plan))
+    check_drift(plan)
     if not os.path.isfile(store.tool):
         raise UsageError("there is no %s" % store.tool, "the job needs it on the nodes: copy deployer.pyz there")
     name = _new_name(installed)
@@ -127,6 +128,22 @@ def vetoes(plan: Plan) -> Dict[str, str]:
         if objection:
             found[name] = objection
     return found
+
+
+def check_drift(plan: Plan) -> None:
+    """Raise Refused where the MPI that the plan was made for was replaced since; nodes are looked at in the job.
+
+    Cheap: a few hundred bytes of one file are read, all of it where it has no build id. A login node without the file
+    proves nothing.
+    """
+    if plan.mpi is None or plan.mpi.identity is None or not os.path.isfile(plan.mpi.library):
+        return
+    here = elf.identity(plan.mpi.library)
+    if here != plan.mpi.identity:
+        found = findings.finding(
+            "mpi.host-drift", "this host", library=plan.mpi.library, identity=here, expected=plan.mpi.identity
+        )
+        raise Refused(str(found), found.remedy)
 
 
 def host_python(candidates: Sequence[str]) -> str:

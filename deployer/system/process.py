@@ -8,11 +8,14 @@ import errno
 import fcntl
 import logging
 import os
+import selectors
 import shlex
+import signal
 import subprocess
 import tempfile
+import time
 from contextlib import suppress
-from typing import IO, Dict, Iterable, Mapping, NamedTuple, NoReturn, Optional, Sequence, Union
+from typing import IO, Dict, Iterable, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Union
 
 from deployer.contract.errors import DeployerError, JobFailed, MissingTool
 
@@ -97,6 +100,65 @@ def run(
     if check and done.returncode != 0:
         raise JobFailed("%s failed (exit %d): %s" % (quoted(argv), done.returncode, done.last_words()), hint)
     return done
+
+
+def glance(
+    argv: Sequence[str], timeout: float, limit: int = 1024 * 1024, env: Optional[Mapping[str, str]] = None
+) -> Completed:
+    """Run a program that is not to be trusted to end, and return what it said, whatever its exit status.
+
+    When ``timeout`` seconds are over or it says more than ``limit`` bytes, it is killed with all that it started, and
+    JobFailed says so. One that even then does not go, stuck in a dead file system, is left behind. Raises MissingTool.
+    """
+    _logger.debug("$ %s", quoted(argv))
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(env) if env is not None else base_environment(),
+            start_new_session=True,
+        )
+    except OSError as error:
+        _not_started(argv, error, "")
+    if process.stdout is None or process.stderr is None:
+        raise AssertionError("pipes were asked for")
+    try:
+        with process.stdout, process.stderr:
+            said = _read_until([process.stdout, process.stderr], time.monotonic() + timeout, limit)
+            with suppress(subprocess.TimeoutExpired):
+                if said is not None:
+                    process.wait(1)  # it closed its output, and so is about to end
+    finally:
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(1)
+    if said is None:
+        raise JobFailed("%s did not end within %g s, or said more than %d bytes" % (quoted(argv), timeout, limit))
+    status = -signal.SIGKILL if process.returncode is None else process.returncode
+    return Completed(argv, status, _text(said[0]), _text(said[1]))
+
+
+def _read_until(streams: Sequence[IO[bytes]], end: float, limit: int) -> Optional[List[bytes]]:
+    """Return what comes from ``streams`` until all are closed; None where it is too much, or takes too long."""
+    found = [bytearray() for _ in streams]
+    with selectors.DefaultSelector() as selector:
+        for number, stream in enumerate(streams):
+            selector.register(stream, selectors.EVENT_READ, number)
+        while selector.get_map():
+            ready = selector.select(max(0.0, end - time.monotonic()))
+            if not ready:
+                return None
+            for key, _ in ready:
+                data = os.read(key.fd, 64 * 1024)
+                found[key.data] += data
+                if not data:
+                    selector.unregister(key.fileobj)
+            if sum(map(len, found)) > limit:
+                return None
+    return [bytes(each) for each in found]
 
 
 def attach(argv: Sequence[str], env: Optional[Mapping[str, str]] = None, cwd: Optional[str] = None) -> int:

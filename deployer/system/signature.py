@@ -26,12 +26,12 @@ _DIGEST_INFO = {
 }
 
 
-def check(blob: bytes, message: bytes) -> Key:
-    """Return the key that signed ``message``; ``blob`` is the signature, as the seal holds it.
+def check(blob: bytes, message: bytes, namespace: str = sshsig.NAMESPACE) -> Key:
+    """Return the key that signed ``message`` for one use; ``blob`` is the signature, as the seal holds it.
 
     Raises IntegrityError for a signature that is wrong, MissingTool where nothing here can tell.
     """
-    signature = sshsig.read(blob)
+    signature = sshsig.read(blob, namespace)
     reason = by_ssh_keygen(blob, signature, message)
     if reason is None:
         reason = by_library(signature, message)
@@ -52,7 +52,7 @@ def by_ssh_keygen(blob: bytes, signature: Signature, message: bytes) -> Optional
             stream.write("%s %s\n" % (who, signature.key.line))
         with open(armor, "w") as stream:
             stream.write(sshsig.armored(blob))
-        argv = [SSH_KEYGEN, "-Y", "verify", "-f", signers, "-I", who, "-n", sshsig.NAMESPACE, "-s", armor]
+        argv = [SSH_KEYGEN, "-Y", "verify", "-f", signers, "-I", who, "-n", signature.namespace, "-s", armor]
         try:
             done = process.run(argv, timeout=_SECONDS, stdin=message, check=False)
         except MissingTool:

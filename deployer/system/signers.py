@@ -37,10 +37,10 @@ class Signer(NamedTuple):
     after: Optional[float] = None
     before: Optional[float] = None
 
-    def refusal(self, now: float) -> str:
-        """Return "" where a bundle signed by this key is accepted at the time ``now``, else why not."""
-        if self.namespaces is not None and not _matches(sshsig.NAMESPACE, self.namespaces):
-            return "%s may not sign for the namespace %s" % (self.who, sshsig.NAMESPACE)
+    def refusal(self, now: float, namespace: str = sshsig.NAMESPACE) -> str:
+        """Return "" where what is signed by this key is accepted at the time ``now``, else why not."""
+        if self.namespaces is not None and not _matches(namespace, self.namespaces):
+            return "%s may not sign for the namespace %s" % (self.who, namespace)
         if self.after is not None and now < self.after:
             return "the key of %s is not valid before %s" % (self.who, _shown(self.after))
         if self.before is not None and now > self.before:

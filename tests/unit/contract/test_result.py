@@ -235,3 +235,13 @@ def test_lists_of_cpus(text, cpus):
 def test_numbers_as_the_kernel_writes_them():
     assert evidence.render_numbers({8, 0, 1, 2, 3}) == "0-3,8"
     assert evidence.render_numbers(set()) == ""
+
+
+def test_an_mpi_that_was_replaced_since_the_capture_stops_the_job():
+    launch = LAUNCH._replace(mpi=MPI._replace(identity="build-id:00"))
+    verdict = result.assemble(launch, good(), after("hosts"))
+    assert codes(verdict) == [("mpi.host-drift", "cn1"), ("mpi.host-drift", "cn2")]
+    assert verdict.exit_code != 0
+    same = result.assemble(LAUNCH._replace(mpi=MPI._replace(identity="build-id:aa")), good(), after())
+    assert codes(same) == []
+    assert evidence.read_launch(dumps(launch.record()), "launch") == launch

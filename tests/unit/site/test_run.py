@@ -1,5 +1,6 @@
 """run, status, logs and cancel with a fake Slurm on PATH, so that the real code path runs."""
 
+import hashlib
 import json
 import os
 
@@ -260,3 +261,18 @@ def test_the_variant_of_the_plans_family_is_bound_and_found_first(store):
     assert "    --bind=%s/variants/openmpi:/deployer/variant\n" % home in text
     assert "    --set-env=PYTHONPATH=/deployer/variant/lib\n" in text
     assert "variants/mpich-abi" not in text
+
+
+def test_an_mpi_that_was_replaced_since_the_capture_is_refused(tmp_path, programs):
+    library = tmp_path / "libmpi.so.12"
+    library.write_bytes(b"the library that was captured")
+    identity = "sha256:" + hashlib.sha256(library.read_bytes()).hexdigest()
+    mpi = made.PLAN.mpi._replace(library=str(library), identity=identity)
+    store = made.store(tmp_path / "root", plan=made.PLAN._replace(mpi=mpi))
+    assert result.launch(run.prepare(store, REQUEST)).mpi == mpi
+    library.write_bytes(b"another")
+    with pytest.raises(Refused, match=r"mpi\.host-drift: .*when the site was captured it was sha256:") as error:
+        run.prepare(store, REQUEST)
+    assert "make a new plan" in error.value.hint
+    library.unlink()  # a login node that does not have it proves nothing
+    run.prepare(store, REQUEST)

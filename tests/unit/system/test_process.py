@@ -125,3 +125,43 @@ def is_running(command):
             return stream.read() != b""  # a zombie's is empty
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def test_a_glance_at_a_good_program():
+    done = process.glance(
+        [sys.executable, "-c", "import sys; print('o'); print('e', file=sys.stderr); sys.exit(3)"], 30
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "o\n", "e\n")
+    with pytest.raises(MissingTool):
+        process.glance(["/no/such/program"], 1)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "exec sleep 600",
+        "sleep 600 & exit 0",  # what it started holds its output open
+        "trap '' TERM; sleep 600 & wait",
+        "exec cat /dev/zero",
+    ],
+)
+def test_a_glance_ends_whatever_the_program_does(script, tmp_path):
+    mark = str(tmp_path / "mark")
+    with pytest.raises(JobFailed, match=r"did not end within 0\.2 s, or said more than 100000 bytes"):
+        process.glance(["sh", "-c", "exec 9>'%s'; %s" % (mark, script)], 0.2, limit=100000)
+    # Nothing of it is left: nobody has its file open any more. What was killed may take a moment to go.
+    end = time.time() + 30
+    while _holders(mark):
+        assert time.time() < end
+        time.sleep(0.01)
+
+
+def _holders(path):
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.readlink("/proc/%s/fd/9" % pid) == path:
+                found.append(pid)
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,88 @@
+"""The site's command that finds out what the site is: capture."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from deployer.cli.common import add_command
+from deployer.contract import drift
+from deployer.contract.errors import EXIT_DONE, Refused, UsageError
+from deployer.contract.findings import ERROR
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Register ``capture``."""
+    command = add_command(
+        subparsers, "capture", _capture, "find out what this site is, as a profile; changes nothing, submits nothing"
+    )
+    command.add_argument("-o", "--output", metavar="FILE.json", help="write it there, and its facts beside it")
+    command.add_argument("--node", action="store_true", help="in a job: this compute node, for its partition")
+    command.add_argument("--partition", metavar="NAME", help="the partition, where the scheduler does not tell")
+    command.add_argument("--mpi", action="append", default=[], metavar="PREFIX", help="an MPI that would not be found")
+    command.add_argument("--name", help="the site's name (default: the cluster's)")
+    text = "put login1 and node captures together, later ones over earlier ones, in place of capturing"
+    command.add_argument("--merge", nargs="+", metavar="FILE.json", help=text)
+    text = "say what has changed since that profile was captured, and what it means"
+    command.add_argument("--compare", metavar="PROFILE.json", help=text)
+    command.add_argument("--redact", action="store_true", help="placeholders for hosts, users and addresses")
+    text = "a placeholder for this as well: a path or a name; may be repeated"
+    command.add_argument("--hide", action="append", default=[], metavar="TEXT", help=text)
+
+
+def _capture(args: argparse.Namespace) -> int:
+    from deployer.site.capture import redact, report
+    from deployer.site.capture.capture import Request, capture
+
+    if args.output and not args.output.endswith(".json"):
+        raise UsageError("the capture is written as JSON, which is YAML: name it FILE.json")
+    started = time.time()
+    if args.merge:
+        captured = report.merge([report.read(path) for path in args.merge])
+    else:
+        captured = capture(Request(args.node or bool(args.partition), args.partition, args.mpi, args.name))
+    if args.compare:
+        return _compare(args, report.whole(captured))
+    if args.redact or args.hide:
+        hide = redact.of(captured.profile, args.hide)
+        captured = report.Captured(hide(captured.profile), hide(captured.facts))
+    if not args.output:
+        print(report.pretty(captured.profile))
+        print("the facts of its libraries are left out: give -o FILE.json", file=sys.stderr)
+        return EXIT_DONE
+    report.write(args.output, captured)
+    notes = captured.profile.get("notes", [])
+    if args.json:
+        print(json.dumps({"profile": args.output, "facts": report.facts_path(args.output), "notes": notes}))
+        return EXIT_DONE
+    seconds = time.time() - started
+    print("%s: read it, then bring it and %s" % (args.output, os.path.basename(report.facts_path(args.output))))
+    print("%d MPI, %.1f s" % (len(captured.profile.get("mpi", {})), seconds))
+    for note in notes:
+        print("note: %s" % note, file=sys.stderr)
+    return EXIT_DONE
+
+
+def _compare(args: argparse.Namespace, now: Any) -> int:
+    from deployer.site.capture import report
+
+    before = report.whole(report.read(args.compare))
+    found = drift.compare(drift.resolved(before), drift.resolved(now))
+    if args.json:
+        print(json.dumps({"drift": [each.record() for each in found]}))
+    else:
+        for each in found:
+            print(each)
+            if each.kind != drift.NEW:
+                print("         %s" % each.meaning)
+    grave = [each for each in found if each.severity == ERROR]
+    if grave:
+        raise Refused(
+            "%d facts of %s are no longer so" % (len(grave), args.compare),
+            "capture the site again, check bundles against it and make new plans",
+        )
+    if not args.json and not found:
+        print("nothing has changed")
+    return EXIT_DONE

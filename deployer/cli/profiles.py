@@ -1,0 +1,157 @@
+"""The commands on site profiles: list, show, validate, diff, sign, verify, schema."""
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from deployer.cli import common
+from deployer.connected import profile as profiles
+from deployer.connected.profile import Resolved
+from deployer.connected.profile_sign import sign_profile, signature_path, verify_profile
+from deployer.connected.yaml_model import Place
+from deployer.contract import drift
+from deployer.contract.errors import DeployerError, UsageError
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Register ``profile`` and its verbs."""
+    command = subparsers.add_parser("profile", help="site profiles: list, show, validate, diff, sign, verify, schema")
+    verbs = command.add_subparsers(dest="verb", metavar="VERB", required=True)
+    common.add_command(verbs, "list", _list, "name the curated profiles")
+    verb = common.add_command(
+        verbs, "show", _show, "show a profile with all that it extends, and where each value is from"
+    )
+    verb.add_argument("site", metavar="SITE")
+    verb.add_argument("--files", action="store_true", help="the facts of libraries as well")
+    verb = common.add_command(verbs, "validate", _validate, "check profiles; all errors at once")
+    verb.add_argument("sites", metavar="SITE", nargs="+")
+    verb = common.add_command(verbs, "diff", _diff, "show what differs between two profiles, and what it means")
+    verb.add_argument("old", metavar="A")
+    verb.add_argument("new", metavar="B")
+    verb = common.add_command(verbs, "sign", _sign, "sign a profile with an OpenSSH key, into FILE.sig")
+    verb.add_argument("file", metavar="FILE", type=Path)
+    verb.add_argument("--key", metavar="KEY", type=Path, required=True, help="a private key, or an agent's .pub")
+    verb = common.add_command(verbs, "verify", _verify, "check who signed a profile and what it extends")
+    verb.add_argument("file", metavar="FILE", type=Path)
+    verb.add_argument("--signers", metavar="FILE", type=Path, required=True, help="an allowed_signers file")
+    common.add_command(verbs, "schema", _schema, "print the JSON schema of profiles, for editors")
+
+
+def _list(args: argparse.Namespace) -> int:
+    rows = [(name, profiles.load(name)) for name in profiles.curated()]
+    if args.json:
+        print(json.dumps({"profiles": [name for name, _ in rows]}))
+        return 0
+    width = max(len(name) for name, _ in rows)
+    for name, profile in rows:
+        print(f"{name:<{width}}  {profile.source.kind} {profile.source.date or '(no date)'}  {profile.description}")
+    return 0
+
+
+def _show(args: argparse.Namespace) -> int:
+    found = profiles.resolve(args.site)
+    record = found.profile.model_dump(mode="json", exclude_unset=True)
+    if not args.files:
+        _leave_files_out(record)
+    if args.json:
+        print(json.dumps(record))
+        return 0
+    # Sources come at the end, each with its age.
+    rows = [(place, value) for place, value in _leaves((), record) if value not in ({}, []) and "source" not in place]
+    left = [f"{'.'.join(place)}: {_written(value)}" for place, value in rows]
+    width = min(80, max(map(len, left)))
+    for text, (place, _) in zip(left, rows, strict=True):
+        print(f"{text:<{width}}  # {_origin(found, place)}")
+    for each in profiles.age(found.profile, date.today()):  # noqa: DTZ011  facts have a date, no time
+        days = "not known" if each.days is None else f"{each.days} days"
+        print(f"age of {each.group}: {days} ({each.source.kind}, {each.source.where}, {each.source.date or 'no date'})")
+    return 0
+
+
+def _origin(found: Resolved, place: Place) -> str:
+    if found.profile.facts and ("files" in place or "links" in place):
+        return found.profile.facts.file
+    path, line = found.layers.at(place)
+    return f"{os.path.relpath(path)}:{line}"
+
+
+def _written(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _leaves(above: Place, record: dict[str, Any]) -> Iterator[tuple[Place, object]]:
+    for key, value in record.items():
+        if isinstance(value, dict):
+            yield from _leaves((*above, key), value)
+        else:
+            yield (*above, key), value
+
+
+def _leave_files_out(record: dict[str, Any]) -> None:
+    for group in (
+        record,
+        record.get("login"),
+        *(record.get("mpi") or {}).values(),
+        *(record.get("partitions") or {}).values(),
+    ):
+        for key in ("files", "links"):
+            if isinstance(group, dict):
+                group.pop(key, None)
+
+
+def _validate(args: argparse.Namespace) -> int:
+    errors = []
+    valid = []
+    for site in args.sites:
+        try:
+            valid.append(profiles.load(site).name)
+        except DeployerError as error:
+            errors += error.details or [error.message]
+    if errors:
+        count = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
+        raise UsageError(f"{', '.join(args.sites)}: {count}", details=errors)
+    print(json.dumps({"valid": True, "names": valid}) if args.json else "\n".join(f"{name} is valid" for name in valid))
+    return 0
+
+
+def _diff(args: argparse.Namespace) -> int:
+    found = drift.compare(*(profiles.comparable(profiles.load(site)) for site in (args.old, args.new)))
+    if args.json:
+        print(json.dumps({"differences": [each.record() for each in found]}))
+        return 0
+    for each in found:
+        print(each)
+        if each.kind != drift.NEW:
+            print(f"         {each.severity}: {each.meaning}")
+    print(f"{len(found)} differences" if found else "no differences in what both know")
+    return 0
+
+
+def _sign(args: argparse.Namespace) -> int:
+    signed = sign_profile(args.file, args.key)
+    if args.json:
+        print(json.dumps({"signature": str(signature_path(signed.path)), "key": signed.key.fingerprint}))
+        return 0
+    print(f"signed by {signed.key.fingerprint}: {signature_path(signed.path)}")
+    print(f"for an allowed_signers file: WHO {signed.key.line}")
+    return 0
+
+
+def _verify(args: argparse.Namespace) -> int:
+    found = verify_profile(args.file, args.signers)
+    if args.json:
+        record = [{"path": str(each.path), "who": each.who, "key": each.key.fingerprint} for each in found]
+        print(json.dumps({"signed": record}))
+        return 0
+    for each in found:
+        print(f"{each.path} is signed by {each.who} ({each.key.fingerprint})")
+    return 0
+
+
+def _schema(_: argparse.Namespace) -> int:
+    print(json.dumps(profiles.schema(), indent=2))
+    return 0

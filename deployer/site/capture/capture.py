@@ -1,0 +1,118 @@
+"""One capture: of the login node that this runs on, or, in a job, of a compute node for its partition."""
+
+import os
+import re
+import socket
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+from deployer import __version__
+from deployer.contract import facts
+from deployer.contract.errors import UsageError
+from deployer.contract.records import Record
+from deployer.site.capture import fabric, filesystems, machine, modules, mpi, node, scheduler
+from deployer.site.capture.libraries import Libraries, Tree
+from deployer.site.capture.report import Captured
+from deployer.site.capture.tools import TOGETHER, Tools
+
+#: The format of profiles.
+_FORMAT = 1
+
+
+class Request(NamedTuple):
+    """What to capture. ``partition`` names the one that this node is of, where the scheduler does not tell.
+
+    ``mpi`` are prefixes of installations that would not be found; ``name`` is the site's, where the scheduler has none.
+    """
+
+    node: bool = False
+    partition: Optional[str] = None
+    mpi: Sequence[str] = ()
+    name: Optional[str] = None
+    seconds: float = TOGETHER
+
+
+def capture(request: Request) -> Captured:
+    """Return what this machine shows of the site. Raises UsageError for a node whose partition nobody names."""
+    partition = request.partition or os.environ.get("SLURM_JOB_PARTITION")
+    if request.node and not partition:
+        raise UsageError(
+            "nobody says which partition this node is of", "run it in a job, by srun, or give --partition NAME"
+        )
+    tools = Tools(request.seconds)
+    source = {"kind": "captured", "where": socket.gethostname(), "date": time.strftime("%Y-%m-%d")}
+    slurm = scheduler.slurm(tools)
+    libraries = Libraries(tools)
+    named = modules.names(tools)
+    described = modules.show(tools, modules.like_mpi(named))
+    mpis = mpi.find(tools, libraries, described, list(request.mpi), source)
+    network = fabric.find(tools, libraries)
+    this = machine.machine(tools)
+    for name, (module, version) in modules.runtimes(named).items():
+        this["runtimes"].setdefault(name, dict({"module": module}, **({"version": version} if version else {})))
+    if network.fabric:
+        this["fabric"] = network.fabric
+    if network.driver:
+        this["driver"] = network.driver
+    this["filesystems"] = filesystems.find(tools)
+    system = Tree({**mpis.system.files, **network.system.files}, {**mpis.system.links, **network.system.links})
+    profile: Dict[str, Any] = {
+        "format": _FORMAT,
+        "name": _name(request.name or (slurm.cluster if slurm else None)),
+        "description": "Captured by deployer %s." % __version__,
+        "source": source,
+    }
+    if request.node and partition:
+        parts = _of_node(tools, slurm, partition, this, source)
+        trees = facts.record(None, {partition: system.record()}, _records(mpis.trees))
+    else:
+        parts = _of_login(slurm, this, source)
+        trees = facts.record(system.record(), {}, _records(mpis.trees))
+    profile.update(parts)
+    profile["mpi"] = mpis.mpi
+    partitions = profile.pop("partitions", None)
+    if partitions:
+        profile["partitions"] = partitions
+    notes: List[str] = tools.notes
+    if notes:
+        profile["notes"] = notes
+    return Captured(profile, trees)
+
+
+def _of_login(slurm: Optional[scheduler.Slurm], this: Record, source: Record) -> Record:
+    parts: Record = {"login": dict({"host": socket.gethostname()}, **dict(this, source=source))}
+    if slurm:
+        parts["scheduler"] = dict(slurm.scheduler, source=source)
+        if slurm.partitions:
+            parts["partitions"] = {name: dict(value, source=source) for name, value in slurm.partitions.items()}
+    return parts
+
+
+def _of_node(tools: Tools, slurm: Optional[scheduler.Slurm], partition: str, this: Record, source: Record) -> Record:
+    """Return the parts that a compute node knows of: its own shape, as its kernel shows it and Slurm deals it out."""
+    kernel = node.node(tools)
+    name = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+    dealt = scheduler.own_node(tools, name) if slurm else {}
+    for key in ("sockets", "cores", "threads_per_core"):
+        if key in dealt and key in kernel and dealt[key] != kernel[key]:
+            tools.note(
+                "partition %s: Slurm deals out %s %d, the kernel shows %d" % (partition, key, dealt[key], kernel[key])
+            )
+    gpus = dict(kernel.get("gpus") or {}, **(dealt.pop("gpus", None) or {}))
+    shape = dict(kernel, **dealt)
+    if gpus:
+        shape["gpus"] = gpus
+    parts: Record = {"partitions": {partition: dict(this, node=shape, source=source)}}
+    host = scheduler.submit_host()
+    if host:
+        parts["login"] = {"host": host}
+    return parts
+
+
+def _records(trees: Dict[str, Tree]) -> Record:
+    return {name: tree.record() for name, tree in trees.items()}
+
+
+def _name(text: Optional[str]) -> str:
+    """Return a profile's name: what is not allowed in one is left out."""
+    return re.sub(r"^[^a-z0-9]+", "", re.sub(r"[^a-z0-9._-]+", "-", (text or "").lower())) or "site"

@@ -1,0 +1,112 @@
+"""File systems that a user of the site meets: their type, who shares them, room and inodes, and the user's quota."""
+
+import os
+import re
+from typing import Dict, List, NamedTuple, Optional
+
+from deployer.contract.records import Record
+from deployer.site.capture.tools import Tools
+
+#: All nodes see the same; of other types nobody knows: one node may export what looks local.
+_SHARED = (
+    "nfs", "nfs4", "lustre", "gpfs", "beegfs", "fhgfs", "panfs", "ceph", "fuse.ceph", "wekafs", "orangefs", "pvfs2",
+    "afs", "cifs", "9p", "glusterfs", "fuse.glusterfs", "dvs",
+)  # fmt: skip
+_MEMORY = ("tmpfs", "ramfs")
+#: Variables in which sites name the folders of a user.
+_VARIABLES = re.compile(r"^(HOME|SCRATCH\w*|WORK\w*|PROJECT\w*|DATA\w*|TMPDIR|LOCAL_?SCRATCH\w*|FASTDIR|FLASH\w*)$")
+_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/scratch", "/local", "/localscratch")  # noqa: S108  looked at
+_MAX = 25
+_MIB = 1024 * 1024
+#: Seconds after which a file system is taken for dead.
+_PATIENCE = 2.0
+
+
+class Mount(NamedTuple):
+    """A mounted file system."""
+
+    path: str
+    type: str
+
+
+def find(tools: Tools, mounts: str = "/proc/self/mounts") -> Record:
+    """Return the part ``filesystems`` of a profile: by the folder that each is mounted at."""
+    mounted = _mounted(mounts)
+    folders = [value for name, value in sorted(os.environ.items()) if _VARIABLES.match(name)] + list(_FOLDERS)
+    wanted = [mount for mount in (_of(folder, mounted) for folder in folders if folder.startswith("/")) if mount]
+    wanted += [mount for mount in mounted if mount.type in _SHARED]
+    found: Record = {}
+    for mount in list(dict.fromkeys(wanted))[:_MAX]:
+        if mount.path != "/" or mount.type in _SHARED:
+            found[mount.path] = _filesystem(tools, mount)
+    return {path: found[path] for path in sorted(found)}
+
+
+def _mounted(path: str) -> List[Mount]:
+    try:
+        with open(path, "rb") as stream:
+            lines = stream.read(4 * _MIB).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+    rows = [line.split(" ") for line in lines]
+    return [Mount(_unescaped(row[1]), row[2]) for row in rows if len(row) > 2 and ":" not in row[1]]
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)
+
+
+def _of(folder: str, mounted: List[Mount]) -> Optional[Mount]:
+    """Return what is mounted at a folder or above it; links in its path are not followed: that could take for ever."""
+    path = os.path.normpath(folder)
+    best = None
+    for mount in mounted:
+        inside = mount.path in ("/", path) or path.startswith(mount.path + "/")
+        if inside and (best is None or len(mount.path) >= len(best.path)):
+            best = mount  # a later one is over an earlier one
+    return best if best and best.type != "autofs" else None
+
+
+def _filesystem(tools: Tools, mount: Mount) -> Record:
+    found: Record = {"type": mount.type}
+    if mount.type in _SHARED or mount.type in _MEMORY:
+        found["shared"] = mount.type in _SHARED
+    said = tools.ask(["stat", "--file-system", "--format=%S %b %c", mount.path], _PATIENCE)
+    numbers = re.match(r"^(\d{1,12}) (\d{1,18}) (\d{1,18})$", said.out.strip()) if said else None
+    if numbers:
+        block, blocks, inodes = map(int, numbers.groups())
+        found["size_mb"] = block * blocks // _MIB
+        if inodes:
+            found["inodes"] = inodes
+    if mount.type in _SHARED:
+        found.update(_quota(tools, mount))
+    return found
+
+
+def _quota(tools: Tools, mount: Mount) -> Dict[str, int]:
+    """Return the user's limits, where the file system's own tool tells them: hard ones, else soft ones."""
+    user = str(os.getuid())
+    if mount.type == "lustre":
+        said = tools.ask(["lfs", "quota", "-q", "-u", user, mount.path], seconds=3.0)
+    elif mount.type.startswith("nfs"):
+        said = tools.ask(["quota", "-w", "-p", "-f", mount.path], seconds=3.0, any_status=True)
+    else:
+        return {}
+    return parse_quota(said.out) if said else {}
+
+
+def parse_quota(text: str) -> Dict[str, int]:
+    """Return limits from the line of numbers: kbytes, soft, hard, grace, files, soft, hard; 0 is no limit."""
+    for line in text.splitlines():
+        words = [word.rstrip("*") for word in line.split()]
+        numbers = [word for word in words[1:] if word.isdigit() or word == "-"]
+        if len(numbers) < 7 or not numbers[0].isdigit():
+            continue
+        values = [0 if word == "-" else int(word) for word in numbers]
+        found = {}
+        if values[2] or values[1]:
+            found["quota_mb"] = (values[2] or values[1]) // 1024
+        if values[6] or values[5]:
+            found["quota_inodes"] = values[6] or values[5]
+        return found
+    return {}

@@ -1,0 +1,114 @@
+"""Libraries as the host's loader finds them, and the facts of their files (``contract.dynamic``)."""
+
+import os
+import re
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence
+
+from deployer.contract import dynamic
+from deployer.contract.dynamic import BadElf, Facts
+from deployer.contract.records import Record
+from deployer.site.capture.tools import Tools
+
+_CACHED = re.compile(r"^\t(\S+) \(libc6,(?:x86-64|AArch64)[^)]*\) => (/.+)$", re.MULTILINE)
+_FAR = 2**62
+#: A closure has dozens of files; a site whose libraries need more than this has a loop of ours.
+_MAX_FILES = 2000
+
+
+class Tree(NamedTuple):
+    """Facts by path, and where symbolic links lead: the ``files`` and ``links`` of a profile."""
+
+    files: Dict[str, Facts]
+    links: Dict[str, str]
+
+    def record(self) -> Record:
+        """Return the tree as a JSON object."""
+        files = {path: self.files[path].record() for path in sorted(self.files)}
+        return {"files": files, "links": {path: self.links[path] for path in sorted(self.links)}}
+
+
+class Libraries(object):
+    """The libraries of this machine. Nothing is loaded: files are read, each once."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._facts: Dict[str, Optional[Facts]] = {}
+        said = tools.ask(["ldconfig", "-p"])
+        #: Path by soname, as in the loader's cache, the first of each.
+        self.cached: Dict[str, str] = {}
+        for name, path in _CACHED.findall(said.out) if said else ():
+            self.cached.setdefault(name, path)
+
+    def facts(self, path: str) -> Optional[Facts]:
+        """Return the facts of a file, None where it is no ELF file or cannot be read; a damaged one is noted."""
+        if path not in self._facts:
+            self._facts[path] = self._read(path)
+        return self._facts[path]
+
+    def _read(self, path: str) -> Optional[Facts]:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return None
+
+        def read_at(offset: int, size: int) -> bytes:
+            return os.pread(descriptor, size, offset) if offset < _FAR else b""
+
+        try:
+            return dynamic.facts(read_at)
+        except BadElf as error:
+            self._tools.note("%s is no whole ELF file: %s" % (path, error))
+        except OSError:
+            pass
+        finally:
+            os.close(descriptor)
+        return None
+
+    def system(self, names: Iterable[str]) -> Dict[str, str]:
+        """Return those of the sonames that the loader's cache has, with their paths."""
+        return {name: self.cached[name] for name in names if name in self.cached}
+
+    def closure(self, files: Iterable[str], search: Sequence[str] = (), inside: str = "") -> Tree:
+        """Return the libraries that ``files`` need, theirs in turn, and so on, but those below the prefix ``inside``.
+
+        ``search`` are folders that LD_LIBRARY_PATH names. What is found nowhere is left out: that its name is needed
+        stands in the facts.
+        """
+        tree = Tree({}, {})
+        todo: List[str] = list(files)
+        seen = set()
+        while todo and len(tree.files) < _MAX_FILES:
+            path = todo.pop()
+            facts = self.facts(path)
+            for name in facts.dynamic.needed if facts else ():
+                if "/" in name or name in seen:
+                    continue
+                seen.add(name)
+                found = self._find(name, self._folders(path, facts, search))
+                if found and not (inside and found.startswith(inside + "/")):
+                    todo.append(self.add(tree, found))
+        return tree
+
+    def _find(self, name: str, folders: Sequence[str]) -> Optional[str]:
+        """Return where the loader finds a library: in the folders, else by its cache."""
+        for folder in folders:
+            path = os.path.normpath(os.path.join(folder, name))
+            if path.startswith("/") and os.path.exists(path):
+                return path
+        return self.cached.get(name)
+
+    def add(self, tree: Tree, path: str) -> str:
+        """Put a system library and the link that leads to it into ``tree``; return its path without links."""
+        real = os.path.realpath(path)
+        facts = self.facts(real)
+        if facts is not None:
+            tree.files[real] = facts
+            if real != path:
+                tree.links[path] = real
+        return real
+
+    @staticmethod
+    def _folders(path: str, facts: Optional[Facts], search: Sequence[str]) -> List[str]:
+        own = facts.dynamic.runpath + facts.dynamic.rpath if facts else []
+        origin = os.path.dirname(path)
+        return [*search, *(word.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for word in own)]

@@ -1,0 +1,128 @@
+"""What a machine is, login node or compute node alike: kernel, C library, Pythons, runtimes, what a user may do."""
+
+import ctypes
+import os
+import re
+import shutil
+import sys
+from typing import Any, Dict, List, Optional
+
+from deployer.contract.records import Record
+from deployer.site.capture.tools import Tools
+
+#: Named in PATH, or where RHEL keeps the one of its own tools.
+_PYTHONS = ("python3", *("python3.%d" % minor for minor in range(6, 20)), "/usr/libexec/platform-python")
+_LAUNCHERS = ("srun", "mpiexec.hydra", "mpiexec", "mpirun", "prterun")
+
+#: Makes the namespaces that ch-run makes, in a process of its own, which ends with the error's number.
+_UNSHARE = """
+import ctypes, sys
+libc = ctypes.CDLL(None, use_errno=True)
+sys.exit(0 if libc.unshare(0x10000000 | 0x00020000) == 0 else ctypes.get_errno() or 255)
+"""
+
+_VERSION = re.compile(r"\d+(?:\.\d+)+[\w.+~-]*")
+
+
+def machine(tools: Tools) -> Record:
+    """Return the facts of this machine, with the keys of a profile's ``Machine``."""
+    name = os.uname()
+    found: Dict[str, Any] = {
+        "architecture": name.machine,
+        "os": os_name(),
+        "kernel": name.release,
+        "glibc": glibc(),
+        "libzstd": libzstd(),
+        "pythons": pythons(tools),
+        "user_namespaces": user_namespaces(tools),
+        "fuse": fuse(),
+        "runtimes": runtimes(tools),
+        "launchers": [program for program in _LAUNCHERS if shutil.which(program)],
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def os_name(path: str = "/etc/os-release") -> Optional[str]:
+    """Return the distribution's name for itself."""
+    match = re.search(r'^PRETTY_NAME="?([^"\n]{1,100})', _text(path), re.MULTILINE)
+    return match.group(1) if match else None
+
+
+def glibc() -> Optional[str]:
+    """Return the version of the C library that runs this."""
+    try:
+        match = re.match(r"glibc (\d+\.\d+)", os.confstr("CS_GNU_LIBC_VERSION") or "")
+    except (OSError, ValueError):
+        return None
+    return match.group(1) if match else None
+
+
+def libzstd() -> Optional[str]:
+    """Return the version of the zstd library that the loader finds."""
+    try:
+        function = ctypes.CDLL("libzstd.so.1").ZSTD_versionNumber
+    except (OSError, AttributeError):
+        return None
+    function.restype = ctypes.c_uint
+    number = function()
+    return "%d.%d.%d" % (number // 10000, number // 100 % 100, number % 100)
+
+
+def pythons(tools: Tools) -> Dict[str, str]:
+    """Return path to version of the Pythons here, each once."""
+    paths: List[str] = [sys.executable] if sys.executable else []
+    paths += [path for path in map(shutil.which, _PYTHONS) if path]
+    found: Dict[str, str] = {}
+    seen = set()
+    for path in paths:
+        real = os.path.realpath(path)
+        if real in seen:
+            continue
+        seen.add(real)
+        said = tools.ask([path, "-I", "-S", "-c", "import platform; print(platform.python_version())"], name=path)
+        if said and _VERSION.match(said.out):
+            found[path] = said.out.split()[0]
+    return found
+
+
+def user_namespaces(tools: Tools) -> Optional[bool]:
+    """Return whether this user can make the namespaces of a container: it is tried."""
+    if not sys.executable:
+        return None
+    said = tools.ask([sys.executable, "-I", "-S", "-c", _UNSHARE], any_status=True, name="user namespaces")
+    if said is None:
+        return None
+    if said.status:
+        tools.note("user namespaces: %s" % os.strerror(said.status))
+    return said.status == 0
+
+
+def fuse() -> bool:
+    """Return whether this user can open the device of FUSE, as mounting an image needs."""
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
+def runtimes(tools: Tools) -> Record:
+    """Return the container runtimes in PATH, with their versions."""
+    found: Record = {}
+    for name, program in (("charliecloud", "ch-run"), ("apptainer", "apptainer"), ("apptainer", "singularity")):
+        said = tools.ask([program, "--version"]) if shutil.which(program) and name not in found else None
+        match = _VERSION.search(said.both) if said else None
+        if match:
+            found[name] = {"version": match.group()}
+    if shutil.which("udocker"):
+        found["udocker"] = {}  # asked for its version, it makes a folder in the home
+    return found
+
+
+def _text(path: str) -> str:
+    """Return the text of a small file of the system, empty where it is not there."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(1024 * 1024).decode("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,307 @@
+"""MPI installations: where modules, the environment, PATH and the usual folders say, and the facts of their files."""
+
+import glob
+import mmap
+import os
+import re
+import sys
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from deployer.contract.dynamic import Facts
+from deployer.contract.errors import DeployerError
+from deployer.contract.records import Record
+from deployer.site import elf
+from deployer.site.capture.libraries import Libraries, Tree
+from deployer.site.capture.modules import Module
+from deployer.site.capture.tools import Tools
+
+_VARIABLES = ("I_MPI_ROOT", "MPI_HOME", "MPI_ROOT", "MPICH_HOME", "MPICH_DIR", "OPAL_PREFIX", "OMPI_HOME", "MPI_DIR",
+              "EBROOTIMPI", "EBROOTOPENMPI", "EBROOTMPICH", "HPCX_MPI_DIR")  # fmt: skip
+_PROGRAMS = ("mpicc", "mpirun", "mpiexec.hydra", "mpiexec")
+#: Below a prefix, the folders that libmpi stands in, and its sonames, of the C library, by ABI.
+_FOLDERS = ("lib", "lib64", "lib/release", "intel64/lib/release", "intel64/lib", "lib/x86_64-linux-gnu",
+            "lib64/openmpi/lib", "lib/aarch64-linux-gnu")  # fmt: skip
+_SONAMES = ("libmpi.so.12", "libmpi.so.40", "libmpi.so.20", "libmpich.so.12", "libmpi_cray.so.12", "libmpi_gnu_*.so.12")
+#: Where installations are, as shell patterns, beside what modules say.
+_USUAL = ("/opt/*", "/opt/*/*", "/opt/*/*/*", "/usr/lib64/openmpi", "/usr/lib64/mpich*", "/usr/lib64/mvapich*",
+          "/usr/mpi/*/*", "/usr")  # fmt: skip
+#: Below the prefix nothing that a job loads is in these.
+_SKIPPED = ("debug", "debug_mt", "release_mt", "mic", "doc", "man", "share", "include", "benchmarks", "pkgconfig",
+            "python", "test")  # fmt: skip
+_SYSTEM = ("/", "/usr", "/usr/local")
+
+_MAX_ENTRIES = 20000
+_MAX_LIBRARIES = 600
+_LIBRARY = re.compile(r"\.so(\.[\w.]+)?$")
+
+#: Of the environment that a module sets, what tunes MPI and fabric; what a compiler wrapper wants is none of it.
+_TUNING = re.compile(r"^(I_MPI|FI|UCX|OMPI_MCA|PSM2|PSM3|HFI|MPICH|MV2)_\w+$")
+_NO_TUNING = re.compile(r"^(I_MPI_(CC|CXX|FC|F77|F90|ROOT|.*_PATH)|MPICH_(HOME|DIR|CC|CXX|FC))$")
+
+#: How MPI_Get_library_version begins, by family: what of it names release and version.
+_SAYS = (
+    ("intel", re.compile(r"Intel\(R\) MPI Library (\d[\w.]*)")),
+    ("openmpi", re.compile(r"Open MPI v(\d[\w.]*)")),
+    ("cray", re.compile(r"MPI VERSION\s*: CRAY MPICH version (\d[\w.]*)")),
+    ("mvapich", re.compile(r"MVAPICH2?\S* [Vv]ersion\s*: *(\d[\w.]*)")),
+    ("mpich", re.compile(r"MPICH [Vv]ersion: *(\d[\w.]*)")),
+)
+#: Words in the files of families, the most special first.
+_WORDS = (("intel", b"Intel(R) MPI Library"), ("cray", b"CRAY MPICH"), ("mvapich", b"MVAPICH"), ("mpich", b"MPICH"))
+#: Asks the library itself, in a process of its own; it may be called before MPI_Init.
+_ASK = """
+import ctypes, resource, sys
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+text, length = ctypes.create_string_buffer(8193), ctypes.c_int()
+ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL).MPI_Get_library_version(text, ctypes.byref(length))
+sys.stdout.buffer.write(text.value)
+"""
+
+
+class Found(NamedTuple):
+    """The parts of a profile: ``mpi``; the facts of each installation's files; and the libraries of the system that
+    they need."""
+
+    mpi: Record
+    trees: Dict[str, Tree]
+    system: Tree
+
+
+class _Place(NamedTuple):
+    prefix: str
+    folder: str
+    library: str
+    module: Optional[Module]
+
+
+def find(tools: Tools, libraries: Libraries, modules: Sequence[Module], named: Sequence[str], source: Record) -> Found:
+    """Return the MPI installations here; ``named`` are prefixes that the caller knows of."""
+    found = Found({}, {}, Tree({}, {}))
+    known = set()
+    for place in _places(tools, modules, named):
+        path = os.path.join(place.prefix, place.folder, place.library)
+        real = os.path.realpath(path)
+        if real in known:
+            continue
+        known.add(real)
+        described = _describe(tools, libraries, place)
+        if described is None:
+            continue
+        name = _free_name(described, found.mpi)
+        tree = _tree(tools, libraries, place, described)
+        files = [os.path.join(place.prefix, inner) for inner in tree.files]
+        search = [os.path.join(place.prefix, folder) for folder in described["libraries"]]
+        search += [value for key, value in place.module.adds if key == "LD_LIBRARY_PATH"] if place.module else []
+        system = libraries.closure([real, *files], search, "" if place.prefix in _SYSTEM else place.prefix)
+        beside = sorted({_above(os.path.dirname(path)) for path in [*system.files, *system.links] if _is_own(path)})
+        if beside:
+            described["binds"] = beside
+        found.mpi[name] = dict(described, source=source)
+        found.trees[name] = tree
+        found.system.files.update(system.files)
+        found.system.links.update(system.links)
+    return found
+
+
+def _is_own(path: str) -> bool:
+    """Return whether a library is in a prefix of its own, as package managers of sites make them, not the system's."""
+    return not path.startswith(("/usr/", "/lib/", "/lib64/"))
+
+
+def _places(tools: Tools, modules: Sequence[Module], named: Sequence[str]) -> Iterator[_Place]:
+    """Yield where libraries of MPI are: what was named first, then by module, environment, PATH, folder."""
+    candidates: List[Tuple[str, Optional[Module]]] = [(prefix, None) for prefix in named]
+    for each in modules:
+        roots = [each.sets[name] for name in _VARIABLES if name in each.sets]
+        roots += [_above(value) for name, value in each.adds if name in ("PATH", "LD_LIBRARY_PATH")]
+        candidates += [(root, each) for root in roots if root.startswith("/")]
+    candidates += [(os.environ[name], None) for name in _VARIABLES if name in os.environ]
+    for program in _PROGRAMS:
+        for folder in os.environ.get("PATH", "").split(":"):
+            path = os.path.join(folder, program)
+            if os.path.isfile(path):
+                candidates += [(_above(folder), None), (_above(os.path.dirname(os.path.realpath(path))), None)]
+    for pattern in _USUAL:
+        if tools.answers("/" + pattern.split("/")[1]):
+            candidates += [(path, None) for path in sorted(glob.glob(pattern))]
+    seen = set()
+    for prefix, module in candidates:
+        prefix = os.path.normpath(prefix)
+        if prefix in seen or not prefix.startswith("/"):
+            continue
+        seen.add(prefix)
+        if not prefix.startswith(("/opt/", "/usr")) and not tools.answers(prefix):
+            continue
+        place = _library_below(prefix, module)
+        if place:
+            yield place
+        elif prefix in named:
+            tools.note("%s: no MPI library is below it" % prefix)
+
+
+def _above(folder: str) -> str:
+    """Return the prefix of a folder of programs or libraries: the one above ``bin`` or ``lib``."""
+    path = os.path.normpath(folder)
+    for tail in (*_FOLDERS, "intel64/bin", "bin"):
+        if path.endswith("/" + tail):
+            return path[: -len(tail) - 1]
+    return os.path.dirname(path)
+
+
+def _library_below(prefix: str, module: Optional[Module]) -> Optional[_Place]:
+    for folder in _FOLDERS:
+        for soname in _SONAMES:
+            for path in sorted(glob.glob(os.path.join(glob.escape(os.path.join(prefix, folder)), soname))):
+                if os.path.isfile(path):
+                    return _Place(prefix, folder, os.path.basename(path), module)
+    return None
+
+
+def _describe(tools: Tools, libraries: Libraries, place: _Place) -> Optional[Record]:
+    """Return what a profile says of an installation; None where the file is no MPI library."""
+    folder = os.path.join(place.prefix, place.folder)
+    path = os.path.join(folder, place.library)
+    facts = libraries.facts(os.path.realpath(path))
+    if facts is None or "MPI_Init" not in facts.exports:
+        tools.note("%s is no MPI library" % path)
+        return None
+    searched = [place.folder, *_beside(place)]
+    says = _says(tools, path, [os.path.join(place.prefix, each) for each in searched])
+    family, version = _family(says)
+    if family is None:
+        family = _family_of_file(path, facts)
+    if family is None:
+        tools.note("%s: the family of this MPI is not known: %s" % (path, says[:80] or "it did not say its version"))
+        return None
+    found: Record = {
+        "family": family,
+        "version": version,
+        "prefix": place.prefix,
+        "library": "%s/%s" % (place.folder, place.library),
+        "libraries": searched,
+        "says": _beginning(family, says),
+    }
+    found = {key: value for key, value in found.items() if value is not None}
+    providers = _providers(place)
+    if providers and providers not in searched:
+        found["providers"] = providers
+    if place.module:
+        found["module"] = place.module.name
+        tuning = {
+            name: value
+            for name, value in sorted(place.module.sets.items())
+            if _TUNING.match(name) and not _NO_TUNING.match(name)
+        }
+        if tuning:
+            found["environment"] = tuning
+    if facts.dynamic.soname:
+        found["soname"] = facts.dynamic.soname
+    try:
+        found["identity"] = elf.identity(path)
+    except DeployerError as error:
+        tools.note(error.message)
+    return found
+
+
+def _beside(place: _Place) -> List[str]:
+    """Return the folder of the libfabric that comes with the installation, where it is not beside libmpi."""
+    if os.path.exists(os.path.join(place.prefix, place.folder, "libfabric.so.1")):
+        return []
+    for folder in ("libfabric/lib", "opt/mpi/libfabric/lib", "intel64/libfabric/lib"):
+        if os.path.exists(os.path.join(place.prefix, folder, "libfabric.so.1")):
+            return [folder]
+    return []
+
+
+def _providers(place: _Place) -> Optional[str]:
+    for folder in (place.folder, *_beside(place)):
+        for inner in ("prov", "libfabric", "."):
+            if glob.glob(os.path.join(glob.escape(os.path.join(place.prefix, folder, inner)), "lib*-fi.so")):
+                return os.path.normpath(os.path.join(folder, inner))
+    return None
+
+
+def _says(tools: Tools, path: str, folders: Sequence[str]) -> str:
+    """Return the first line of MPI_Get_library_version, else what of that kind stands in the file."""
+    if sys.executable:
+        path_now = tools.environment.get("LD_LIBRARY_PATH")
+        environment = {"LD_LIBRARY_PATH": ":".join([*folders, *([path_now] if path_now else [])])}
+        argv = [sys.executable, "-I", "-S", "-c", _ASK, path]
+        said = tools.ask(argv, environment=environment, name="MPI_Get_library_version of " + path)
+        lines = [" ".join(line.split()) for line in said.out.splitlines() if line.strip()] if said else []
+        if lines:
+            return lines[0]
+    return ""
+
+
+def _family(says: str) -> Tuple[Optional[str], Optional[str]]:
+    for family, pattern in _SAYS:
+        match = pattern.search(says)
+        if match:
+            return family, match.group(1)
+    return None, None
+
+
+def _family_of_file(path: str, facts: Facts) -> Optional[str]:
+    """Return the family of a library that could not be asked, by its symbols, or by words in the file."""
+    if any(name.startswith("ompi_mpi_") for name in facts.exports):
+        return "openmpi"
+    try:
+        with open(path, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return next((family for family, words in _WORDS if data.find(words) >= 0), None)
+    except (OSError, ValueError):
+        return None
+
+
+def _beginning(family: str, says: str) -> Optional[str]:
+    """Return the beginning that tells release and version; what follows differs from build to build."""
+    match = dict(_SAYS)[family].search(says)
+    return says[: match.end()] if match else None
+
+
+def _free_name(described: Record, taken: Record) -> str:
+    words = [described["family"], described.get("version")]
+    name = re.sub(r"[^a-z0-9._-]", "-", "-".join(word for word in words if word))
+    number = 2
+    free = name
+    while free in taken:
+        free = "%s-%d" % (name, number)
+        number += 1
+    return free
+
+
+def _tree(tools: Tools, libraries: Libraries, place: _Place, described: Record) -> Tree:
+    """Return the facts of all libraries below the prefix that a job could load, its plug-ins too.
+
+    Of an installation that shares the system's folders only its own library is told: the rest is the system's.
+    """
+    tree = Tree({}, {})
+    if place.prefix in _SYSTEM:
+        path = os.path.join(place.prefix, described["library"])
+        _add(tree, libraries, place.prefix, path)
+        _add(tree, libraries, place.prefix, os.path.realpath(path))
+        return tree
+    entries = 0
+    for folder, folders, names in os.walk(place.prefix):
+        for name in [name for name in folders if os.path.islink(os.path.join(folder, name))]:
+            inner = os.path.relpath(os.path.join(folder, name), place.prefix)
+            tree.links[inner] = os.readlink(os.path.join(folder, name))
+        folders[:] = sorted(name for name in folders if name not in _SKIPPED)
+        entries += len(names)
+        for name in sorted(names):
+            if _LIBRARY.search(name) and len(tree.files) < _MAX_LIBRARIES:
+                _add(tree, libraries, place.prefix, os.path.join(folder, name))
+        if entries > _MAX_ENTRIES or len(tree.files) >= _MAX_LIBRARIES or not tools.left:
+            tools.note("%s: has more files than were looked at" % place.prefix)
+            break
+    return tree
+
+
+def _add(tree: Tree, libraries: Libraries, prefix: str, path: str) -> None:
+    inner = os.path.relpath(path, prefix)
+    if os.path.islink(path):
+        tree.links[inner] = os.readlink(path)
+        return
+    facts = libraries.facts(path)
+    if facts is not None:
+        tree.files[inner] = facts

@@ -1,0 +1,162 @@
+"""A capture as files: a profile in JSON, short enough to review, and beside it the facts of libraries."""
+
+import hashlib
+import json
+import os
+from typing import Any, Dict, NamedTuple, Optional, Sequence
+
+from deployer.contract import facts, records
+from deployer.contract.errors import IntegrityError, UsageError
+from deployer.contract.records import Record
+from deployer.system import files
+
+_MAX_BYTES = 64 * 1024 * 1024
+_WIDTH = 110
+#: What the first of several captures says of the whole.
+_FIRST = ("name", "description", "source")
+
+
+class Captured(NamedTuple):
+    """A profile, and the record of its file of facts (None: it has none)."""
+
+    profile: Record
+    facts: Optional[Record]
+
+
+def write(path: str, captured: Captured) -> None:
+    """Write the profile as ``path`` and the facts beside it; both are whole, or not there."""
+    profile = dict(captured.profile)
+    profile.pop("facts", None)
+    if captured.facts is not None:
+        data = records.dumps(captured.facts)
+        place = facts_path(path)
+        with files.published(place) as stream:
+            stream.write(data)
+        named = {"file": os.path.basename(place), "sha256": hashlib.sha256(data).hexdigest()}
+        profile = _with_facts_named(profile, named)
+    files.write_text(path, pretty(profile) + "\n")
+
+
+def read(path: str) -> Captured:
+    """Read what ``write`` wrote. Raises UsageError, and IntegrityError where the facts are not the profile's."""
+    profile = _json(_bytes(path), path)
+    named = profile.get("facts")
+    if not isinstance(named, dict):
+        return Captured(profile, None)
+    place = os.path.join(os.path.dirname(path), str(named.get("file")))
+    data = _bytes(place)
+    if hashlib.sha256(data).hexdigest() != named.get("sha256"):
+        raise IntegrityError("%s is not the file of facts that %s names" % (place, path), "take both from one capture")
+    facts.read(data, place)
+    return Captured(profile, _json(data, place))
+
+
+def whole(captured: Captured) -> Record:
+    """Return the profile with the facts in their places."""
+    profile = dict(captured.profile)
+    trees: Dict[str, Any] = captured.facts or {}
+    for group in ("mpi", "partitions"):
+        known = trees.get(group) or {}
+        there = profile.get(group) or {}
+        if isinstance(there, dict) and isinstance(known, dict):
+            profile[group] = {name: dict(value, **(known.get(name) or {})) for name, value in there.items()}
+    if isinstance(profile.get("login"), dict) and trees.get("login"):
+        profile["login"] = dict(profile["login"], **trees["login"])
+    return profile
+
+
+def merge(captures: Sequence[Captured]) -> Captured:
+    """Return one capture of several of the same site: a login node's first, then those of nodes.
+
+    A later one stands over an earlier one; where they contradict each other, that is noted.
+    """
+    profile: Record = {}
+    trees: Record = {}
+    notes = []
+    for each in captures:
+        notes += [note for note in each.profile.get("notes", []) if note not in notes]
+        notes += _contradictions(profile, each.profile)
+        profile = dict(_over(profile, each.profile), **{key: profile[key] for key in _FIRST if key in profile})
+        for group, known in (each.facts or {}).items():
+            if group in ("mpi", "partitions"):
+                trees[group] = dict(trees.get(group) or {}, **known)
+            elif known is not None:
+                trees[group] = known
+    if notes:
+        profile["notes"] = notes
+    if not trees:
+        return Captured(profile, None)
+    return Captured(profile, facts.record(trees.get("login"), trees.get("partitions") or {}, trees.get("mpi") or {}))
+
+
+def _contradictions(before: Record, after: Record) -> "list[str]":
+    found = []
+    for name, mpi in (after.get("mpi") or {}).items():
+        other = (before.get("mpi") or {}).get(name, {})
+        if other.get("identity", mpi.get("identity")) != mpi.get("identity"):
+            found.append("mpi.%s: %s and %s have different files of it" % (name, _where(other), _where(mpi)))
+    return found
+
+
+def _where(record: Record) -> str:
+    return str(record.get("source", {}).get("where", "?"))
+
+
+def _over(base: Record, over: Record) -> Record:
+    result = dict(base)
+    for key, value in over.items():
+        below = result.get(key)
+        result[key] = _over(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return result
+
+
+def facts_path(path: str) -> str:
+    """Return the path of the file of facts that belongs to the profile ``path``."""
+    stem = path[: -len(".json")] if path.endswith(".json") else path
+    return stem + ".facts.json"
+
+
+def pretty(value: Any, indent: int = 0) -> str:
+    """Return JSON for people to read: what fits into a line stands in one, all else key by key."""
+    flat = json.dumps(value)
+    inner = isinstance(value, dict) and any(isinstance(each, (dict, list)) for each in value.values())
+    if not isinstance(value, (dict, list)) or (len(flat) + indent < _WIDTH and not inner):
+        return flat
+    space = " " * (indent + 2)
+    if isinstance(value, dict):
+        parts = ["%s%s: %s" % (space, json.dumps(key), pretty(each, indent + 2)) for key, each in value.items()]
+        return "{\n%s\n%s}" % (",\n".join(parts), " " * indent)
+    return "[\n%s\n%s]" % (",\n".join(space + pretty(each, indent + 2) for each in value), " " * indent)
+
+
+def _with_facts_named(profile: Record, named: Record) -> Record:
+    """Return the profile with its file of facts named after its source."""
+    result: Record = {}
+    for key, value in profile.items():
+        result[key] = value
+        if key == "source":
+            result["facts"] = named
+    result.setdefault("facts", named)
+    return result
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        with open(path, "rb") as stream:
+            data = stream.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError("cannot read %s: %s" % (path, error.strerror)) from error
+    if len(data) > _MAX_BYTES:
+        raise UsageError("%s has more than %d bytes: no capture has" % (path, _MAX_BYTES))
+    return data
+
+
+def _json(data: bytes, path: str) -> Record:
+    try:
+        record = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        hint = "a YAML profile: `deployer profile show SITE --json --files > FILE` writes it as JSON"
+        raise UsageError("%s is not JSON: %s" % (path, error), hint) from error
+    if not isinstance(record, dict):
+        raise UsageError("%s holds no profile" % path)
+    return record

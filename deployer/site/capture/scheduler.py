@@ -1,0 +1,131 @@
+"""The scheduler and its partitions: Slurm, asked as any user may. Nothing is submitted."""
+
+import os
+import re
+from typing import Any, Dict, List, NamedTuple, Optional, Set
+
+from deployer.contract.records import Record
+from deployer.site.capture.tools import Tools
+
+#: One line for each kind of node of a partition: name (* for the default), nodes, sockets, cores a socket, threads a
+#: core, memory in MiB, GPUs, longest time, sizes of jobs.
+_FORMAT = "%P|%D|%X|%Y|%Z|%m|%G|%l|%s"
+_GPU = re.compile(r"^gpu:(?:([\w.-]+):)?(\d+)")
+_PMI = re.compile(r"^[a-z][a-z0-9_]{0,30}$")
+
+
+class Slurm(NamedTuple):
+    """The parts of a profile: ``scheduler``, and ``partitions``, the default one first."""
+
+    scheduler: Record
+    partitions: Record
+    cluster: Optional[str]
+
+
+def slurm(tools: Tools) -> Optional[Slurm]:
+    """Return what Slurm says of itself, None where there is none or it does not answer."""
+    said = tools.ask(["sinfo", "--version"])
+    version = re.search(r"\d+\.\d+[\w.-]*", said.out) if said else None
+    if version is None:
+        return None
+    scheduler: Record = {"kind": "slurm", "version": version.group()}
+    pmi = _pmi_types(tools)
+    if pmi:
+        scheduler["pmi"] = pmi
+    settings = _settings(tools)
+    default = settings.get("MpiDefault", "")
+    if _PMI.match(default):
+        scheduler["default_pmi"] = default
+    # A controller that did not answer will not answer now.
+    listed = tools.ask(["sinfo", "--noheader", "--exact", "--format=" + _FORMAT]) if settings else None
+    partitions = parse_partitions(listed.out, tools) if listed else {}
+    return Slurm(scheduler, partitions, settings.get("ClusterName"))
+
+
+def own_node(tools: Tools, name: Optional[str]) -> Record:
+    """Return the shape of the node ``name`` as Slurm deals it out; empty where it does not say."""
+    said = tools.ask(["sinfo", "--noheader", "--exact", "--nodes=" + name, "--format=" + _FORMAT]) if name else None
+    rows = _rows(said.out) if said else []
+    return _shape(rows[0]) if rows else {}
+
+
+def _pmi_types(tools: Tools) -> List[str]:
+    """Return what ``srun --mpi=list`` offers: one a line below a heading, on either stream, "srun: " before it."""
+    said = tools.ask(["srun", "--mpi=list"])
+    found: List[str] = []
+    for line in said.both.splitlines() if said else ():
+        words = line.replace("srun:", "").split()
+        if len(words) == 1 and _PMI.match(words[0]):
+            found.append(words[0])
+        _, _, plugins = line.partition("plugin versions available:")
+        found += [word for word in plugins.replace(",", " ").split() if _PMI.match(word)]
+    return sorted(set(found))
+
+
+def _settings(tools: Tools) -> Dict[str, str]:
+    said = tools.ask(["scontrol", "show", "config"])
+    pairs = re.findall(r"^(\w+)\s*= (.*)$", said.out, re.MULTILINE) if said else []
+    return {name: value.strip() for name, value in pairs}
+
+
+def _rows(text: str) -> List[List[str]]:
+    rows = [line.strip().split("|") for line in text.splitlines()]
+    return [row for row in rows if len(row) == _FORMAT.count("|") + 1 and row[1].isdigit()]
+
+
+def parse_partitions(text: str, tools: Tools) -> Record:
+    """Return partitions from sinfo's lines; where the nodes of one differ, only what they have in common is said."""
+    rows: Dict[str, List[List[str]]] = {}
+    default = None
+    for row in _rows(text):
+        name = row[0].rstrip("*")
+        if row[0].endswith("*"):
+            default = name
+        rows.setdefault(name, []).append(row)
+    found = {
+        name: _partition(name, rows[name], tools) for name in sorted(rows, key=lambda name: (name != default, name))
+    }
+    return dict(found)
+
+
+def _partition(name: str, rows: List[List[str]], tools: Tools) -> Record:
+    found: Record = {"nodes": sum(int(row[1]) for row in rows)}
+    sizes = re.match(r"^\d+-(\d+)$", rows[0][8])
+    if sizes:
+        found["max_nodes"] = int(sizes.group(1))
+    if rows[0][7] not in ("infinite", "n/a", ""):
+        found["max_time"] = rows[0][7]
+    shape, differing = _common([_shape(row) for row in rows])
+    if differing:
+        tools.note("partition %s: its nodes differ in %s" % (name, ", ".join(sorted(differing))))
+    if shape:
+        found["node"] = shape
+    return found
+
+
+def _shape(row: List[str]) -> Record:
+    found: Record = {}
+    sockets, cores, threads, memory = row[2:6]
+    if sockets.isdigit() and cores.isdigit() and int(sockets) * int(cores):
+        found["sockets"] = int(sockets)
+        found["cores"] = int(sockets) * int(cores)
+    if threads.isdigit() and int(threads):
+        found["threads_per_core"] = int(threads)
+    if memory.isdigit() and int(memory) > 1:  # 1 is what Slurm says where nobody told it
+        found["memory_mb"] = int(memory)
+    gpu = _GPU.match(row[6])
+    if gpu:
+        found["gpus"] = {"count": int(gpu.group(2))}
+    return found
+
+
+def _common(shapes: List[Record]) -> "tuple[Record, Set[str]]":
+    keys = {key for shape in shapes for key in shape}
+    same = {key: shapes[0].get(key) for key in keys if all(shape.get(key) == shapes[0].get(key) for shape in shapes)}
+    ordered: Dict[str, Any] = {key: value for key, value in shapes[0].items() if key in same} if shapes else {}
+    return ordered, keys - set(same)
+
+
+def submit_host() -> Optional[str]:
+    """Return the login node that this job was submitted on, as Slurm tells it in a job."""
+    return os.environ.get("SLURM_SUBMIT_HOST") or None

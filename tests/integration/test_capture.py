@@ -1,0 +1,122 @@
+"""capture on the lab, on its login node and in a job, as a user; what comes back is a profile of the lab."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deployer.connected import profile as profiles
+from deployer.connected.plan import make_plan
+from deployer.connected.pyz import make_pyz
+from deployer.contract import drift
+from tests.integration.conftest import Cli
+from tests.lab import Lab
+
+PYTHON = "$(ls /opt/python/3.6/bin/python3.6 2>/dev/null || echo python3)"
+Alice = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def alice(lab: Lab) -> Alice:
+    """Return what runs a script on login1 in a folder with deployer.pyz."""
+    folder = lab.home / "alice" / "capture"
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o777)
+    (folder / "deployer.pyz").write_bytes(make_pyz())
+
+    def run(script: str, code: int = 0) -> str:
+        done = lab.sh("login1", "alice", f"cd capture && tool='{PYTHON} deployer.pyz' && {script}", timeout=120)
+        assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def captured(alice: Alice, lab: Lab) -> Path:
+    """Return a capture of the login node and of a node of the partition, put together on the site."""
+    alice("eval $tool capture -o login.json")
+    alice("srun -N1 -n1 $(eval echo $tool) capture --node -o node.json </dev/null")
+    alice("eval $tool capture --merge login.json node.json -o site.json")
+    return lab.home / "alice" / "capture" / "site.json"
+
+
+def test_the_capture_is_a_profile_that_the_curated_one_does_not_contradict(captured: Path, cli: Cli) -> None:
+    cli("profile", "validate", captured)
+    found = json.loads(cli("profile", "diff", "lab", captured, "--json").stdout)["differences"]
+    # How many cores a node has is the host's, which the lab deals out.
+    assert [each for each in found if each["kind"] != drift.NEW and ".node." not in each["place"]] == []
+    profile = profiles.load(str(captured))
+    _, batch = profile.partition("batch")
+    curated = profiles.load("lab")
+    for name, mpi in curated.mpi.items():
+        assert profile.mpi[name].prefix == mpi.prefix
+        assert profile.mpi[name].identity is not None
+        assert mpi.says is not None
+        assert (profile.mpi[name].says or "").startswith(mpi.says)
+        assert (profile.mpi[name].module, profile.mpi[name].library_path) == (mpi.module, mpi.library_path)
+    assert batch.runtimes["charliecloud"].version == curated.runtimes["charliecloud"].version
+    assert (batch.user_namespaces, batch.fuse, batch.glibc) == (True, True, curated.glibc)
+    assert batch.node is not None
+    assert batch.node.cores is not None
+    assert batch.node.cpu is not None
+    assert batch.node.cpu.flags
+    assert batch.source is not None
+    assert batch.source.where == "cn1"
+
+
+def test_the_facts_are_of_the_whole_closure(captured: Path) -> None:
+    profile = profiles.load(str(captured))
+    mpi = profile.mpi["intel-2021.15"]
+    tree = mpi.files
+    assert mpi.links["lib/libmpi.so.12"]
+    assert {"lib/libfabric.so.1", "lib/libtcp-fi.so", "lib/libpsmx2-fi.so"} <= set(tree)
+    assert "libpsm2.so.2" in tree["lib/libpsmx2-fi.so"].dynamic.needed  # which the lab does not have
+    system = profile.partition("batch")[1]
+    assert any(path.endswith("/libc.so.6") for path in [*system.files, *system.links])
+    assert "MPI_Init" in next(facts for path, facts in tree.items() if path.startswith("lib/libmpi.so.12")).exports
+
+
+def test_a_few_decisions_over_the_capture_make_a_plan(captured: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(
+        f"format: 1\nextends: {captured}\nworkspace: ~/deployer\npolicy: {{runtimes: [charliecloud]}}\n"
+        "partitions:\n  batch: {mpi: intel-2021.15, pmi: pmi2}\n"
+    )
+    plan = make_plan(profiles.load(str(tmp_path / "own.yaml")), "tiny:1")
+    assert plan.mpi is not None
+    assert (plan.mpi.library, plan.modules) == ("/opt/intel/mpi/2021.15/lib/libmpi.so.12", ["intel-mpi/2021.15"])
+    assert plan.environment["FI_PROVIDER"] == "tcp"  # which the site's module sets
+
+
+def test_a_library_that_was_replaced_is_reported(alice: Alice, lab: Lab) -> None:
+    alice(
+        "mkdir -p impi/lib && cp -P /opt/intel/mpi/2021.15/lib/lib{mpi,fabric}.so* impi/lib/ && chmod -R u+w impi && "
+        "eval $tool capture --mpi $PWD/impi -o before.json && "
+        "eval $tool capture --mpi $PWD/impi --compare before.json | grep 'nothing has changed'"
+    )
+    folder = lab.home / "alice" / "capture"
+    mpi = json.loads((folder / "before.json").read_text())["mpi"]
+    (name,) = [name for name, each in mpi.items() if each["prefix"].endswith("/capture/impi")]
+    library = (folder / "impi" / "lib" / "libmpi.so.12").resolve()
+    old = bytes.fromhex(mpi[name]["identity"].partition(":")[2])
+    library.write_bytes(library.read_bytes().replace(old, bytes(len(old) - 1) + b"\1"))
+    said = alice("eval $tool capture --mpi $PWD/impi --compare before.json", code=3)
+    assert f"changed  mpi.{name}.identity: build-id:{old.hex()} -> build-id:" in said
+    assert f"mpi.{name}.files.lib/{library.name}: build id {old.hex()} -> build id" in said
+    assert "run refuses plans made before" in said
+
+
+def test_a_capture_leaves_nothing_behind_and_submits_nothing(alice: Alice) -> None:
+    look = "find $HOME /tmp /var/tmp /dev/shm -not -path '*/capture*' 2>/dev/null | sort; squeue --noheader"
+    before = alice(look)
+    alice("eval $tool capture -o again.json")
+    assert alice(look) == before
+
+
+def test_a_redacted_capture_names_nobody_and_is_still_a_profile(alice: Alice, captured: Path, cli: Cli) -> None:
+    alice("eval $tool capture --merge site.json --redact --hide /opt/intel -o redacted.json")
+    path = captured.with_name("redacted.json")
+    text = path.read_text() + path.with_name("redacted.facts.json").read_text()
+    assert not [word for word in ("alice", "login1", "cn1", "/opt/intel") if word in text]
+    cli("profile", "validate", path)

@@ -1,0 +1,458 @@
+"""capture with fakes on PATH: tools that are right, missing, hang or print garbage; and real ELF files."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from deployer.contract import facts
+from deployer.contract.errors import IntegrityError, UsageError
+from deployer.site.capture import fabric, filesystems, machine, modules, mpi, node, redact, report, scheduler
+from deployer.site.capture.capture import Request, capture
+from deployer.site.capture.libraries import Libraries
+from deployer.site.capture.tools import Tools
+from tests import running as made
+
+EMPTY = {"files": {}, "links": {}}
+SOURCE = {"kind": "captured", "where": "login1", "date": "2026-11-21"}
+SINFO = """\
+small|2|2|24|2|96000|(null)|2-00:00:00|1-16
+batch*|792|2|24|2|96000|(null)|1-00:00:00|1-768
+gpu|3|2|20|1|192000|gpu:v100:4(S:0-1)|infinite|1-infinite
+gpu|1|2|20|1|384000|gpu:v100:2|infinite|1-infinite
+Socket timed out on send/recv operation
+"""
+#: What can be asked of by name; the fakes of the fault tests stand for all of them.
+TOOLS = (
+    "sinfo", "scontrol", "srun", "ldconfig", "bash", "nvidia-smi", "fi_info", "ch-run", "apptainer", "stat", "quota",
+    "lfs",
+)  # fmt: skip
+MPI_C = r"""
+#include <string.h>
+int MPI_Init(int *c, char ***v) { return 0; }
+int MPI_Get_library_version(char *v, int *n) {
+  strcpy(v, "Intel(R) MPI Library 2021.99 for Linux* OS\n"); *n = (int)strlen(v); return 0; }
+"""
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """Return a folder that stands first in PATH; no module command, and nothing of MPI in the environment."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % folder)
+    monkeypatch.setattr(mpi, "_USUAL", ())  # what stands on this machine is nothing of these tests
+    for name in ("LMOD_CMD", "MODULESHOME", "I_MPI_ROOT", "MPI_HOME", "SLURM_JOB_PARTITION", "SLURMD_NODENAME"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+@pytest.fixture
+def intel(tmp_path_factory):
+    """Return the prefix of a small installation: a library with links, a provider, and a file that was cut off."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        pytest.skip("no C compiler: apt-get install gcc")
+    prefix = tmp_path_factory.mktemp("intel")
+    (prefix / "lib" / "prov").mkdir(parents=True)
+    (prefix / "debug").mkdir()
+    (prefix / "mpi.c").write_text(MPI_C)
+    build(compiler, prefix, "lib/libmpi.so.12.0", "libmpi.so.12", "1")
+    os.symlink("libmpi.so.12.0", str(prefix / "lib" / "libmpi.so.12"))
+    shutil.copy(str(prefix / "lib" / "libmpi.so.12.0"), str(prefix / "lib" / "prov" / "libtcp-fi.so"))
+    shutil.copy(str(prefix / "lib" / "libmpi.so.12.0"), str(prefix / "debug" / "libmpi.so.12"))
+    (prefix / "lib" / "libcut.so").write_bytes((prefix / "lib" / "libmpi.so.12.0").read_bytes()[:200])
+    (prefix / "lib" / "libtext.so").write_text("INPUT(libmpi.so.12)\n")
+    return prefix
+
+
+def build(compiler, prefix, name, soname, version):
+    subprocess.check_call(
+        [compiler, "-shared", "-fPIC", "-Wl,--build-id", "-Wl,-soname," + soname, "-DVERSION=" + version,
+         "-Wl,--defsym=version%s=0" % version, "-o", str(prefix / name), str(prefix / "mpi.c")]
+    )  # fmt: skip
+
+
+def find_mpi(prefix, described=()):
+    tools = Tools()
+    return tools, mpi.find(tools, Libraries(tools), list(described), [str(prefix)], SOURCE)
+
+
+# ------------------------------------------------------------------------------------------------ tools that fail
+
+
+def test_what_a_tool_does_wrong_is_noted(programs):
+    made.program(programs, "hangs", "exec sleep 600")
+    made.program(programs, "fails", "echo '\033[31mno\tway' >&2; exit 3")
+    tools = Tools()
+    assert tools.ask(["missing-tool"]) is None
+    assert tools.notes == []  # that a tool is not there is nothing special
+    assert tools.ask(["hangs"], seconds=0.2) is None
+    assert tools.ask(["fails"]) is None
+    assert tools.ask(["fails"], any_status=True).status == 3
+    assert "hangs: it did not end within 0.2 s" in tools.notes[0]
+    assert tools.notes[1] == "fails: exit 3: [31mno way"
+
+
+def test_when_the_time_is_over_nothing_is_asked(programs):
+    tools = Tools(seconds=0)
+    assert tools.ask(["true"]) is None
+    assert tools.notes == ["true: not asked, the time was over"]
+
+
+@pytest.mark.parametrize("script", ["exec head -c 3000 /dev/urandom", "exec sleep 600", "exit 1", 'echo "{[|*=:"'])
+def test_a_capture_is_a_capture_whatever_tools_do(programs, script):
+    for name in TOOLS:
+        made.program(programs, name, script)
+    found = capture(Request(seconds=0.5))
+    assert found.profile["format"] == 1
+    assert found.profile["login"]["host"] == socket.gethostname()
+    assert found.profile["login"]["kernel"] == os.uname().release
+    assert "partitions" not in found.profile
+    json.loads(report.pretty(found.profile))
+
+
+def test_a_capture_without_any_tool(programs, monkeypatch):
+    monkeypatch.setenv("PATH", str(programs))
+    found = capture(Request(name="Big Iron!"))
+    assert found.profile["name"] == "big-iron-"
+    assert "scheduler" not in found.profile
+    assert found.profile["login"]["launchers"] == []
+    assert found.profile["login"]["runtimes"] == {}
+
+
+# ------------------------------------------------------------------------------------------------ the topics
+
+
+def test_slurm(programs):
+    made.program(
+        programs,
+        "sinfo",
+        'case "$*" in *version*) echo "slurm-wlm 22.05.8" ;; *) cat <<EOF\n%sEOF\n;; esac' % SINFO,
+    )
+    made.program(
+        programs, "scontrol", 'echo "ClusterName             = SuperMUC"; echo "MpiDefault              = pmi2"'
+    )
+    listed = "srun: MPI types are...\\nsrun: none\\nsrun: pmix\\nsrun: pmi2\\n"
+    listed += "specific pmix plugin versions available: pmix_v4"
+    made.program(programs, "srun", "printf '%s\\n' >&2" % listed)
+    tools = Tools()
+    found = scheduler.slurm(tools)
+    assert found.cluster == "SuperMUC"
+    assert found.scheduler == {
+        "kind": "slurm", "version": "22.05.8", "pmi": ["none", "pmi2", "pmix", "pmix_v4"], "default_pmi": "pmi2",
+    }  # fmt: skip
+    assert list(found.partitions) == ["batch", "gpu", "small"]  # the default one first
+    assert found.partitions["batch"] == {
+        "nodes": 792,
+        "max_nodes": 768,
+        "max_time": "1-00:00:00",
+        "node": {"sockets": 2, "cores": 48, "threads_per_core": 2, "memory_mb": 96000},
+    }
+    assert found.partitions["gpu"] == {"nodes": 4, "node": {"sockets": 2, "cores": 40, "threads_per_core": 1}}
+    assert tools.notes == ["partition gpu: its nodes differ in gpus, memory_mb"]
+    made.program(programs, "sinfo", "echo 'small|1|2|24|2|96000|gpu:2|1:00|1-16'")
+    assert scheduler.own_node(tools, "n1")["gpus"] == {"count": 2}
+    assert scheduler.own_node(tools, None) == {}
+
+
+LMOD_SHOW = """
+------------------------------------------------------------------
+   /opt/modulefiles/intel-mpi/2021.15.lua:
+------------------------------------------------------------------
+help([[Intel MPI]])
+setenv("I_MPI_ROOT","/opt/intel/mpi")
+setenv("FI_PROVIDER","psm2")
+setenv("I_MPI_CC","icc")
+prepend_path("PATH","/opt/intel/mpi/bin")
+"""
+TCL_SHOW = """
+/sw/modules/openmpi/4.1.4:
+
+module-whatis   {Open MPI}
+setenv          MPI_HOME /sw/openmpi/4.1.4
+setenv          OMPI_MCA_btl {^openib}
+prepend-path    LD_LIBRARY_PATH /sw/openmpi/4.1.4/lib
+"""
+
+
+def test_what_modules_set():
+    found = modules.parse("intel-mpi/2021.15", LMOD_SHOW)
+    assert found.sets == {"I_MPI_ROOT": "/opt/intel/mpi", "FI_PROVIDER": "psm2", "I_MPI_CC": "icc"}
+    assert found.adds == [("PATH", "/opt/intel/mpi/bin")]
+    found = modules.parse("openmpi/4.1.4", TCL_SHOW)
+    assert found.sets == {"MPI_HOME": "/sw/openmpi/4.1.4", "OMPI_MCA_btl": "^openib"}
+    assert found.adds == [("LD_LIBRARY_PATH", "/sw/openmpi/4.1.4/lib")]
+
+
+def test_names_of_modules(programs, monkeypatch):
+    listed = "/opt/modulefiles:\nintel-mpi/\nintel-mpi/2021.15(default)\nmpi.intel/2019\nOpenMPI/4.1.4-GCC-11\n"
+    listed += "gcc/12\nimpi/5\ncharliecloud/0.31"
+    made.program(programs, "lmod", "printf '%s\\n' >&2\nprintf 'MODULEPATH=/x;\\nexport MODULEPATH;\\n'" % listed)
+    monkeypatch.setenv("LMOD_CMD", str(programs / "lmod"))
+    found = modules.names(Tools())
+    assert modules.like_mpi(found) == ["OpenMPI/4.1.4-GCC-11", "impi/5", "intel-mpi/2021.15", "mpi.intel/2019"]
+    assert modules.runtimes(found) == {"charliecloud": ("charliecloud/0.31", "0.31")}
+    assert modules.like_mpi(["gompi/2022a", "simpit/1", "hdf5/1.12-openmpi", "compiler/1"]) == ["hdf5/1.12-openmpi"]
+
+
+def test_an_installation_of_mpi(programs, intel):
+    described = modules.Module(
+        "mpi/intel", {"I_MPI_ROOT": str(intel), "I_MPI_FABRICS": "shm:ofi", "I_MPI_CC": "icc"}, []
+    )
+    tools, found = find_mpi("/nowhere", [described])
+    (name,) = [name for name, each in found.mpi.items() if each["prefix"] == str(intel)]
+    assert name == "intel-2021.99"
+    assert {key: value for key, value in found.mpi[name].items() if key not in ("identity", "source")} == {
+        "family": "intel",
+        "version": "2021.99",
+        "prefix": str(intel),
+        "library": "lib/libmpi.so.12",
+        "libraries": ["lib"],
+        "providers": "lib/prov",
+        "says": "Intel(R) MPI Library 2021.99",
+        "module": "mpi/intel",
+        "environment": {"I_MPI_FABRICS": "shm:ofi"},
+        "soname": "libmpi.so.12",
+    }
+    tree = found.trees[name]
+    assert tree.links == {"lib/libmpi.so.12": "libmpi.so.12.0"}
+    assert sorted(tree.files) == ["lib/libmpi.so.12.0", "lib/prov/libtcp-fi.so"]
+    assert "MPI_Init" in tree.files["lib/libmpi.so.12.0"].exports
+    assert found.mpi[name]["identity"] == "build-id:" + tree.files["lib/libmpi.so.12.0"].dynamic.build_id
+    libc = [path for path in found.system.files if os.path.basename(path).startswith(("libc.so", "libc-2"))]
+    assert len(libc) == 1
+    assert any("libcut.so is no whole ELF file" in note for note in tools.notes)
+
+
+def test_what_an_mpi_needs_in_other_prefixes(programs, tmp_path):
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        pytest.skip("no C compiler: apt-get install gcc")
+    for name in ("hwloc", "mpi"):
+        (tmp_path / name / "lib").mkdir(parents=True)
+    (tmp_path / "hwloc.c").write_text("int hwloc(void) { return 0; }\n")
+    (tmp_path / "mpi.c").write_text(
+        "int hwloc(void);\nint MPI_Init(int *c, char ***v) { return hwloc(); }\n"
+        'const char *kind = "MPICH Version: of no version";\n'
+        "int MPI_Get_library_version(char *v, int *n) { __builtin_trap(); }\n"
+    )
+    hwloc, library = tmp_path / "hwloc" / "lib" / "libhwloc.so.15", tmp_path / "mpi" / "lib" / "libmpi.so.12"
+    subprocess.check_call(
+        [compiler, "-shared", "-fPIC", "-Wl,-soname,libhwloc.so.15", "-o", str(hwloc), str(tmp_path / "hwloc.c")]
+    )
+    subprocess.check_call(
+        [compiler, "-shared", "-fPIC", "-o", str(library), str(tmp_path / "mpi.c"), str(hwloc),
+         "-Wl,-rpath," + str(hwloc.parent), "-Wl,-soname,libmpi.so.12"]
+    )  # fmt: skip
+    tools, found = find_mpi(tmp_path / "mpi")
+    described = found.mpi["mpich"]  # which did not live to tell its version
+    assert (described["family"], described["binds"]) == ("mpich", [str(tmp_path / "hwloc")])
+    assert "says" not in described
+    assert "version" not in described
+    assert str(hwloc) in found.system.files
+    assert any(note.startswith("MPI_Get_library_version of %s: exit -" % library) for note in tools.notes)
+
+
+def test_a_prefix_without_mpi_is_noted(programs, tmp_path):
+    tools, found = find_mpi(tmp_path)
+    assert str(tmp_path) not in [each["prefix"] for each in found.mpi.values()]
+    assert "%s: no MPI library is below it" % tmp_path in tools.notes
+
+
+@pytest.mark.parametrize(
+    ("says", "family", "version", "beginning"),
+    [
+        ("Intel(R) MPI Library 2021.15 for Linux* OS", "intel", "2021.15", "Intel(R) MPI Library 2021.15"),
+        ("Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4", "openmpi", "4.1.4", "Open MPI v4.1.4"),
+        ("MPICH Version: 4.2.3", "mpich", "4.2.3", "MPICH Version: 4.2.3"),
+        ("MVAPICH2 Version : 2.3.7", "mvapich", "2.3.7", "MVAPICH2 Version : 2.3.7"),
+        (
+            "MPI VERSION : CRAY MPICH version 8.1.4 (ANL)",
+            "cray",
+            "8.1.4",
+            "MPI VERSION : CRAY MPICH version 8.1.4",
+        ),
+        ("something else", None, None, None),
+    ],
+)
+def test_families(says, family, version, beginning):
+    assert mpi._family(says) == (family, version)
+    if family:
+        assert mpi._beginning(family, says) == beginning
+
+
+def write(top, tree):
+    for path, text in tree.items():
+        place = top / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+
+def test_the_shape_of_a_node(programs, tmp_path):
+    cpus = {}
+    for number in range(8):
+        folder = "sys/devices/system/cpu/cpu%d/topology/" % number
+        cpus[folder + "physical_package_id"] = "%d\n" % (number % 4 // 2)
+        cpus[folder + "core_id"] = "%d\n" % (number % 2)
+    write(tmp_path, cpus)
+    write(tmp_path, {"sys/devices/system/node/node%d/x" % number: "" for number in range(4)})
+    flags = "flags\t\t: fpu sse4_2 avx2 avx512f extra\n"
+    write(
+        tmp_path, {"proc/meminfo": "MemTotal:  98304000 kB\n", "proc/cpuinfo": "model name\t: Xeon 8174\n" + flags * 2}
+    )
+    made.program(
+        programs, "nvidia-smi", "echo 'Tesla V100-PCIE-32GB, 32510, 7.0'; echo 'Tesla V100-PCIE-32GB, 32510, 7.0'"
+    )
+    assert node.node(Tools(), str(tmp_path / "sys"), str(tmp_path / "proc")) == {
+        "sockets": 2,
+        "cores": 4,
+        "threads_per_core": 2,
+        "numa_domains": 4,
+        "memory_total_mb": 96000,
+        "cpu": {"model": "Xeon 8174", "flags": ["sse4_2", "avx2", "avx512f"]},
+        "gpus": {
+            "kind": "nvidia",
+            "model": "Tesla V100-PCIE-32GB",
+            "count": 2,
+            "memory_mb": 32510,
+            "capability": "7.0",
+        },
+    }
+    made.program(programs, "nvidia-smi", "echo 'NVIDIA-SMI has failed'")
+    tools = Tools()
+    assert node.node(tools, str(tmp_path / "none"), str(tmp_path / "none")) == {}
+    assert tools.notes == ["nvidia-smi: no list of GPUs: NVIDIA-SMI has failed"]
+
+
+def test_the_fabric(programs, tmp_path):
+    made.program(programs, "ldconfig", "printf '\\tlibpsm2.so.2 (libc6,x86-64) => /usr/lib64/libpsm2.so.2\\n'")
+    made.program(programs, "nvidia-smi", "exit 9")
+    made.program(programs, "fi_info", "printf 'psm2:\\n    version: 114.0\\ntcp;ofi_rxm:\\n    version: 1\\n'")
+    write(tmp_path, {"sys/class/net/%s/x" % name: "" for name in ("lo", "eth0", "docker0", "ib0")})
+    tools = Tools()
+    found = fabric.find(tools, Libraries(tools), str(tmp_path / "sys"), str(tmp_path / "dev"))
+    assert found.fabric == {
+        "kind": "ethernet",
+        "devices": ["eth0", "ib0"],
+        "providers": ["psm2", "tcp;ofi_rxm"],
+        "libraries": {"libpsm2.so.2": "/usr/lib64/libpsm2.so.2"},
+    }
+    assert found.driver is None
+    write(tmp_path, {"sys/class/infiniband/mlx5_0/ports/1/link_layer": "InfiniBand\n"})
+    again = fabric.find(tools, Libraries(tools), str(tmp_path / "sys"), str(tmp_path / "dev"))
+    assert (again.fabric["kind"], again.fabric["devices"]) == ("infiniband", ["mlx5_0"])
+    write(tmp_path, {"dev/hfi1_0": "", "sys/class/infiniband/hfi1_0/ports/1/link_layer": "InfiniBand\n"})
+    last = fabric.find(tools, Libraries(tools), str(tmp_path / "sys"), str(tmp_path / "dev"))
+    assert (last.fabric["kind"], last.fabric["devices"]) == ("omni-path", ["hfi1_0", "mlx5_0"])
+
+
+def test_file_systems(programs, tmp_path, monkeypatch):
+    for name in ("HOME", "TMPDIR"):
+        monkeypatch.setenv(name, "/home/alice" if name == "HOME" else "/tmp")
+    (tmp_path / "mounts").write_text(
+        "rootfs / rootfs rw 0 0\nsysfs /sys sysfs rw 0 0\nnas:/h /home nfs4 rw 0 0\ntmpfs /tmp tmpfs rw 0 0\n"
+        "fs /scratch\\040x lustre rw 0 0\nx /dead nfs rw 0 0\n"
+    )
+    made.program(programs, "stat", 'case "$*" in */dead*) exec sleep 600 ;; *) echo "4096 1048576 5000" ;; esac')
+    monkeypatch.setattr(filesystems, "_PATIENCE", 1.0)
+    made.program(programs, "lfs", "echo ' /scratch  212 0 10485760 - 17 0 1000000 -'")
+    made.program(programs, "quota", "exit 1")
+    tools = Tools()
+    found = filesystems.find(tools, str(tmp_path / "mounts"))
+    assert found == {
+        "/dead": {"type": "nfs", "shared": True},
+        "/home": {"type": "nfs4", "shared": True, "size_mb": 4096, "inodes": 5000},
+        "/scratch x": {
+            "type": "lustre", "shared": True, "size_mb": 4096, "inodes": 5000, "quota_mb": 10240,
+            "quota_inodes": 1000000,
+        },
+        "/tmp": {"type": "tmpfs", "shared": False, "size_mb": 4096, "inodes": 5000},
+    }  # fmt: skip
+    assert any("/dead: it did not end" in note for note in tools.notes)
+
+
+def test_this_machine(programs):
+    made.program(programs, "ch-run", "echo 0.31 >&2")
+    made.program(programs, "apptainer", "echo 'apptainer version 1.4.5'")
+    made.program(programs, "udocker", "touch %s/was-run" % programs)
+    found = machine.machine(Tools())
+    assert found["runtimes"] == {"charliecloud": {"version": "0.31"}, "apptainer": {"version": "1.4.5"}, "udocker": {}}
+    assert not (programs / "was-run").exists()
+    assert found["pythons"][sys.executable] == "%d.%d.%d" % sys.version_info[:3]
+    assert isinstance(found["user_namespaces"], bool)
+
+
+# ------------------------------------------------------------------------------------------------ the whole
+
+
+def captured(**more):
+    profile = {
+        "format": 1, "name": "lab", "description": "", "source": dict(SOURCE, where="login1.cluster.example.org"),
+        "login": {"host": "login1.cluster.example.org", "kernel": "6.1"},
+        "mpi": {"i": {"prefix": os.path.expanduser("~/mpi"), "identity": "build-id:aa", "source": SOURCE}},
+    }  # fmt: skip
+    profile.update(more)
+    return report.Captured(profile, facts.record(EMPTY, {}, {"i": {"files": {}, "links": {"a": "b"}}}))
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    path = str(tmp_path / "site.json")
+    report.write(path, captured())
+    found = report.read(path)
+    assert found.profile["login"] == captured().profile["login"]
+    assert found.facts == captured().facts
+    assert sorted(os.listdir(str(tmp_path))) == ["site.facts.json", "site.json"]
+    (tmp_path / "site.facts.json").write_text("{}")
+    with pytest.raises(IntegrityError, match="not the file of facts"):
+        report.read(path)
+    (tmp_path / "x.yaml").write_text("format: 1\n")
+    with pytest.raises(UsageError, match="is not JSON") as caught:
+        report.read(str(tmp_path / "x.yaml"))
+    assert "profile show" in caught.value.hint
+
+
+def test_captures_of_login_and_node_are_put_together():
+    login = captured(notes=["one"])
+    there = {"i": {"prefix": "/p", "identity": "build-id:bb", "source": dict(SOURCE, where="cn1")}}
+    of_node = report.Captured(
+        {"format": 1, "name": "lab", "source": dict(SOURCE, where="cn1"), "login": {"host": "login1"}, "mpi": there,
+         "partitions": {"batch": {"glibc": "2.36"}}, "notes": ["one", "two"]},
+        facts.record(None, {"batch": EMPTY}, {"i": {"files": {}, "links": {"c": "d"}}}),
+    )  # fmt: skip
+    found = report.merge([login, of_node])
+    assert found.profile["source"]["where"] == "login1.cluster.example.org"
+    assert found.profile["login"]["kernel"] == "6.1"
+    assert found.profile["partitions"] == {"batch": {"glibc": "2.36"}}
+    assert found.profile["mpi"]["i"]["identity"] == "build-id:bb"
+    assert found.profile["notes"] == ["one", "two", "mpi.i: login1 and cn1 have different files of it"]
+    assert found.facts["mpi"]["i"]["links"] == {"c": "d"}
+    assert report.whole(found)["mpi"]["i"]["links"] == {"c": "d"}
+
+
+def test_redaction_is_the_same_everywhere(monkeypatch):
+    monkeypatch.setenv("USER", "alice")
+    monkeypatch.setenv("HOME", "/home/alice")
+    found = captured(notes=["login1 asked 10.1.2.3 and 10.9.9.9 for /sw/secret/x, 10.1.2.3 did not answer; 1.2.3.400"])
+    hide = redact.of(found.profile, ["/sw/secret"])
+    profile = hide(found.profile)
+    text = json.dumps(profile)
+    for word in ("login1", "example.org", "alice", "secret", "10.1.2.3", "10.9.9.9"):
+        assert word not in text
+    assert profile["login"]["host"] == profile["source"]["where"]
+    assert profile["mpi"]["i"]["prefix"] == "/home/user-1/mpi"
+    assert "address-1 and address-2 for /hidden-1/x, address-1 did" in profile["notes"][0]
+    assert hide(found.facts)["mpi"]["i"]["links"] == {"a": "b"}
+
+
+def test_a_node_needs_a_partition(programs):
+    with pytest.raises(UsageError, match="which partition"):
+        capture(Request(node=True))
+    found = capture(Request(node=True, partition="fat"))
+    assert list(found.profile["partitions"]) == ["fat"]
+    assert found.profile["partitions"]["fat"]["node"]["cores"] >= 1
+    assert "login" not in found.profile
