@@ -26,7 +26,7 @@ def test_unknown_definition_and_site(cli: Cli, tmp_path: Path) -> None:
 def test_broken_yaml(cli: Cli, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "bundles" / "hello-mpi", tmp_path / "broken")
     (tmp_path / "broken" / "bundle.yaml").write_text("name: [x\n")
-    says(cli("build", tmp_path / "broken", code=2), "YAML", "line")
+    says(cli("build", tmp_path / "broken", code=2), "YAML", "bundle.yaml:2: ")
 
 
 def test_no_engine(environment: dict[str, str]) -> None:
