@@ -1,7 +1,6 @@
 """build with a real engine: what it makes, what it refuses, and how it fails. Images are small."""
 
 import contextlib
-import functools
 import json
 import os
 import signal
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import docker
 import pytest
-from docker.errors import APIError
+from docker.errors import APIError, ImageNotFound
 
 from deployer.cli.main import main
 from deployer.connected import imagelayers
@@ -73,7 +72,7 @@ def quiet(_: str) -> None:
 
 
 def remove(definition: Definition) -> None:
-    with closing(engines.connect()) as client:
+    with closing(engines.connect()) as client, contextlib.suppress(ImageNotFound):
         client.api.remove_image(definition.tag, force=True)
 
 
@@ -298,10 +297,11 @@ def test_a_build_that_is_interrupted_leaves_nothing_half_made_and_the_next_goes_
 ) -> None:
     step = f"RUN echo {tmp_path}\n"  # never built before
     definition = define(tmp_path, f"FROM ${{BASE}}\n{step}RUN echo second; sleep 60\n", "pytest-cut")
+    remove(definition)  # of a run that failed here
     argv = [str(Path(sys.executable).with_name("deployer")), "build", str(definition.folder)]
     # As from a terminal: who started the tests may ignore SIGINT, and children would too.
-    default = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, preexec_fn=default) as process:
+    argv = ["env", "--default-signal=INT", *argv]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         lines = iter(process.stderr.readline, "")
         assert "second\n" in lines
