@@ -15,6 +15,7 @@ COMMANDS = {
     "build": ("build",),
     "pack": ("pack",),
     "bundles": ("plan", "sign", "push", "diff", "inspect", "pyz", "profile"),
+    "check": ("check",),
     "images": ("verify",),
     "remote": ("run", "status", "logs", "cancel", "list", "remove"),
 }

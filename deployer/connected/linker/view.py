@@ -142,6 +142,29 @@ class View:
         raise AssertionError("the image is below everything")
 
 
+class Captured:
+    """Files of a site of which only the facts are known, by absolute paths."""
+
+    def __init__(self, found: Mapping[str, Facts]) -> None:
+        self._facts = dict(found)
+        self._folders = {"/"}
+        for path in found:
+            parts = path.strip("/").split("/")
+            self._folders |= {"/" + "/".join(parts[:count]) for count in range(1, len(parts))}
+
+    def kind(self, path: str) -> str | None:
+        return FILE if path in self._facts else FOLDER if path in self._folders else None
+
+    def target(self, path: str) -> str:
+        raise AssertionError(f"{path} is no link")
+
+    def facts(self, path: str) -> Facts | None:
+        return self._facts[path]
+
+    def content(self, path: str) -> bytes:  # noqa: ARG002  nothing but the facts was captured
+        return b""
+
+
 class Folders:
     """Files made of nothing but folders and links, as a runtime makes them: a folder of aliases, a mount point."""
 
