@@ -9,7 +9,7 @@ import difflib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -42,12 +42,26 @@ class Problems(ValueError):
 
 
 class _Problem(NamedTuple):
+    path: Path
     line: int
     place: Place
     message: str
 
-    def text(self, path: Path) -> str:
-        return f"{path}:{self.line}: " + "".join(f"{word}: " for word in [".".join(self.place)] if word) + self.message
+    def text(self) -> str:
+        where = "".join(f"{word}: " for word in [".".join(self.place)] if word)
+        return f"{self.path}:{self.line}: {where}{self.message}"
+
+
+class Origin(Protocol):
+    """Knows where values were written: one document, or several of which each is over the one before."""
+
+    duplicates: list[_Problem]
+
+    def at(self, place: Place) -> tuple[Path, int]:
+        """Return file and line of what stands at ``place``, else of the innermost that is there around it."""
+
+    def written(self, place: Place) -> str:
+        """Return a scalar as it is written in the file."""
 
 
 M = TypeVar("M", bound=Model)
@@ -59,18 +73,20 @@ def load_model(model: type[M], path: Path, what: str) -> M:
     Validators of the model find the folder of the file as their context. Raises UsageError: the file cannot be read, is
     no YAML, or has errors, all of which it names.
     """
-    document = _Document(path, _read(path, f"give the path of {what}"))
-    raw = document.value()
-    if not isinstance(raw, dict):
-        raise UsageError(f"{path} is no {what.split(' ', 1)[-1]}: it holds no keys")
+    document = Document(path, what)
+    return checked(model, document.mapping(), document, path)
+
+
+def checked(model: type[M], raw: dict[str, Any], origin: Origin, path: Path) -> M:
+    """Return ``raw`` as a ``model``; ``path`` is the file that the caller named. Raises UsageError with all errors."""
     found = None
-    problems = list(document.duplicates)
+    problems = list(origin.duplicates)
     try:
         found = model.model_validate(raw, context=path.parent)
     except ValidationError as error:
-        problems += [_Problem(document.line(place), place, said) for place, said in _explained(error, model, document)]
+        problems += [_Problem(*origin.at(place), place, said) for place, said in _explained(error, model, origin)]
     if found is None or problems:
-        said = [problem.text(path) for problem in sorted(problems)]
+        said = [problem.text() for problem in sorted(problems)]
         if len(said) == 1:
             raise UsageError(said[0])
         raise UsageError(f"{path} has {len(said)} errors", details=said)
@@ -85,11 +101,13 @@ def _read(path: Path, hint: str) -> str:
     return files.read_text(str(path), hint)
 
 
-class _Document:
+class Document:
     """A YAML document and where each of its values stands. Raises UsageError when it is none, or a bomb."""
 
-    def __init__(self, path: Path, text: str) -> None:
+    def __init__(self, path: Path, what: str) -> None:
+        text = _read(path, f"give the path of {what}")
         self._path = path
+        self._what = what
         self._places: dict[Place, tuple[int, yaml.Node]] = {}
         self.duplicates: list[_Problem] = []
         try:
@@ -114,9 +132,20 @@ class _Document:
         except ValueError as error:  # of a date such as 2026-13-45
             raise UsageError(f"{self._path} holds a value that is none: {error}") from error
 
-    def line(self, place: Place) -> int:
-        """Return the line of what stands at ``place``, else of the innermost that is there around it."""
-        return self._places[self._known(place)][0]
+    def mapping(self) -> dict[str, Any]:
+        """Return the document, which must be one of keys."""
+        raw = self.value()
+        if not isinstance(raw, dict):
+            raise UsageError(f"{self._path} is no {self._what.split(' ', 1)[-1]}: it holds no keys")
+        return raw
+
+    def has(self, place: Place) -> bool:
+        """Return whether the document has something at ``place``."""
+        return place in self._places
+
+    def at(self, place: Place) -> tuple[Path, int]:
+        """Return file and line of what stands at ``place``, else of the innermost that is there around it."""
+        return self._path, self._places[self._known(place)][0]
 
     def written(self, place: Place) -> str:
         """Return a scalar as it is written in the file."""
@@ -138,7 +167,9 @@ class _Document:
             for key, item in node.value:
                 name, at = str(key.value), key.start_mark.line + 1
                 if name in first:
-                    self.duplicates.append(_Problem(at, (*place, name), f"stands twice: first on line {first[name]}"))
+                    self.duplicates.append(
+                        _Problem(self._path, at, (*place, name), f"stands twice: first on line {first[name]}")
+                    )
                 first.setdefault(name, at)
                 self._index((*place, name), item, at)
 
@@ -171,7 +202,7 @@ class _Document:
 # ------------------------------------------------------------------------------------------------ in people's words
 
 
-def _explained(error: ValidationError, model: type[BaseModel], document: _Document) -> Iterator[tuple[Place, str]]:
+def _explained(error: ValidationError, model: type[BaseModel], origin: Origin) -> Iterator[tuple[Place, str]]:
     """Yield the place and the text of each error."""
     for problem in error.errors():
         place = tuple(str(part) for part in problem["loc"] if part != "[key]")
@@ -181,10 +212,10 @@ def _explained(error: ValidationError, model: type[BaseModel], document: _Docume
         elif isinstance(cause, ValueError):
             yield place, str(cause)
         else:
-            yield place, _in_words(problem, place, model, document)
+            yield place, _in_words(problem, place, model, origin)
 
 
-def _in_words(problem: ErrorDetails, place: Place, model: type[BaseModel], document: _Document) -> str:
+def _in_words(problem: ErrorDetails, place: Place, model: type[BaseModel], origin: Origin) -> str:
     kind, given = problem["type"], problem["input"]
     if kind == "extra_forbidden":
         return "unknown key" + _guess(place[-1], _known_keys(model))
@@ -193,7 +224,7 @@ def _in_words(problem: ErrorDetails, place: Place, model: type[BaseModel], docum
     if kind == "literal_error" and isinstance(given, str):
         return f"{_lower(problem['msg'])}, not {given!r}" + _guess(given, re.findall(r"'([^']*)'", problem["msg"]))
     if kind == "string_type" and isinstance(given, bool | int | float | dt.date):
-        written = document.written(place)
+        written = origin.written(place)
         return f'must be text, and YAML reads {written} as something else: write "{written}", with quotes'
     if kind == "list_type" and isinstance(given, str):
         return f"must be a list: write [{', '.join(given.split())}]"
