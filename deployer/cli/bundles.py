@@ -190,7 +190,7 @@ def _pyz(args: argparse.Namespace) -> int:
 
 
 def _profile_list(args: argparse.Namespace) -> int:
-    names = sorted(path.stem for path in profiles.CURATED.glob("*.yaml"))
+    names = profiles.curated()
     print(json.dumps({"profiles": names}) if args.json else "\n".join(names))
     return 0
 
@@ -207,7 +207,7 @@ def _profile_validate(args: argparse.Namespace) -> int:
 
 
 def _profile_schema(_: argparse.Namespace) -> int:
-    print(json.dumps(profiles.Profile.model_json_schema(), indent=2))
+    print(json.dumps(profiles.schema(), indent=2))
     return 0
 
 

@@ -1,149 +1,177 @@
-"""The site profile: facts about one site, with their source, as a YAML file that a person curates.
+"""Site profiles as files: what one extends, the line that each value comes from, and the file of facts.
 
-The model is the schema: ``site_profiles/schema.json`` is generated from it, and editors complete from that.
+``extends`` puts one file over another: mappings are merged key by key, all else is replaced, and null takes away what
+the other says. The facts of libraries would make a profile too long to review, so capture writes them into a second
+file, which the profile names with its SHA-256.
 """
 
-from datetime import date
+import hashlib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any, NamedTuple, TypeVar
 
-from pydantic import Field
+from deployer.connected.profile_model import Mpi, Partition, Profile, age
+from deployer.connected.yaml_model import Document, Place, checked
+from deployer.contract import facts as captured
+from deployer.contract.errors import IntegrityError, Unknown, UsageError
+from deployer.contract.records import Fields
+from deployer.system import files
 
-from deployer.connected.yaml_model import Model, load_model
-from deployer.contract.errors import UsageError
+__all__ = ["CURATED", "Mpi", "Partition", "Profile", "Resolved", "age", "curated", "known", "load", "resolve", "schema"]
+
+T = TypeVar("T")
 
 #: Where the profiles that come with deployer are: beside the package in a checkout.
 CURATED = Path(__file__).resolve().parents[2] / "site_profiles"
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
-Absolute = Annotated[str, Field(pattern=r"^/[^\n:]*$")]
+_WHAT = "a site profile"
+_SUFFIXES = (".yaml", ".yml", ".json")
+_MAX_BASES = 8
+#: A file of facts has about 1 MB for each MPI.
+_MAX_FACTS = 64 * 1024 * 1024
 
 
-class Source(Model):
-    """Where a fact comes from: captured on the site, a document, or nobody's word yet."""
+class Resolved(NamedTuple):
+    """A profile with all that it extends, and the files that it is made of, the one that was named first."""
 
-    kind: Literal["captured", "document", "unverified"]
-    where: str
-    date: date
+    profile: Profile
+    paths: list[Path]
+    layers: "Layers"
 
-
-class Login(Model):
-    """How to reach the site: ``host`` is what ssh is given; ``python`` are its Pythons in order of preference."""
-
-    host: str
-    python: list[str] = Field(default=["python3"], min_length=1)
+    def origin(self, place: Place) -> str:
+        """Return ``FILE:LINE`` of where the value at ``place`` was written."""
+        path, line = self.layers.at(place)
+        return f"{path}:{line}"
 
 
-class Scheduler(Model):
-    """The batch system and the PMI types that its launcher offers (``srun --mpi=list``)."""
+class Layers:
+    """Documents, each over the one before: which of them a value comes from."""
 
-    kind: Literal["slurm"]
-    version: str | None = None
-    pmi: list[str] = []
+    def __init__(self, documents: list[Document]) -> None:
+        self._documents = documents
+        self.duplicates = [problem for document in documents for problem in document.duplicates]
 
+    def at(self, place: Place) -> tuple[Path, int]:
+        """Return file and line of what stands at ``place``, else of the innermost that is there around it."""
+        return self._of(place).at(place)
 
-class Runtime(Model):
-    """A container runtime that is on the site's compute nodes."""
+    def written(self, place: Place) -> str:
+        """Return a scalar as it is written in its file."""
+        return self._of(place).written(place)
 
-    version: str | None = None
-
-
-class Policy(Model):
-    """What the site allows: a closed list of runtimes."""
-
-    runtimes: list[Literal["charliecloud"]] = Field(min_length=1)
-
-
-class Mpi(Model):
-    """An MPI installation. Paths but ``prefix`` are relative to it.
-
-    ``library`` is the file that carries the ABI's soname; ``libraries`` are the folders that the loader must search,
-    in order; ``says`` is how MPI_Get_library_version begins.
-    """
-
-    family: Literal["intel", "mpich"]
-    version: str
-    prefix: Absolute
-    library: str = "lib/libmpi.so.12"
-    libraries: list[str] = ["lib"]
-    providers: str | None = None
-    module: str | None = None
-    says: str
-    source: Source | None = None
-
-
-class Fabric(Model):
-    """The network that MPI is meant to use, and libfabric's provider for it."""
-
-    kind: Literal["ethernet", "omni-path", "infiniband"]
-    provider: str
-    source: Source | None = None
-
-
-class Node(Model):
-    """The shape of a node: physical cores; ``memory_mb`` is what a job may use, in MiB."""
-
-    sockets: int = Field(ge=1)
-    cores: int = Field(ge=1)
-    threads_per_core: int = Field(default=1, ge=1)
-    memory_mb: int = Field(ge=1)
-
-
-class Partition(Model):
-    """A group of like nodes. ``mpi`` names an entry of the profile's ``mpi``, or is null: the image's own is used."""
-
-    nodes: int = Field(ge=1)
-    node: Node
-    mpi: str | None = None
-    launcher: Literal["srun"] = "srun"
-    pmi: str
-    directives: list[str] = []
-    source: Source | None = None
-
-
-class Profile(Model):
-    """A site profile. The first partition is the default one."""
-
-    format: Literal[1]
-    name: Name
-    description: str
-    source: Source
-    login: Login
-    workspace: str
-    glibc: str | None = None
-    scheduler: Scheduler
-    policy: Policy
-    runtimes: dict[Literal["charliecloud"], Runtime]
-    fabric: Fabric
-    mpi: dict[str, Mpi] = {}
-    partitions: dict[str, Partition] = Field(min_length=1)
+    def _of(self, place: Place) -> Document:
+        while True:
+            for document in reversed(self._documents):
+                if document.has(place):
+                    return document
+            place = place[:-1]
 
 
 def load(site: str) -> Profile:
-    """Return the profile that ``site`` names: a curated one, or a path of a YAML file. Raises UsageError."""
-    path = Path(site)
-    if "/" not in site and not site.endswith((".yaml", ".yml")):
-        path = CURATED / f"{site}.yaml"
-        if not path.is_file():
-            known = ", ".join(sorted(found.stem for found in CURATED.glob("*.yaml"))) or "none"
-            raise UsageError(f"no site profile is called {site!r}", f"curated profiles: {known}; or give a file's path")
-    profile = load_model(Profile, path, "a site profile")
-    _check_references(profile, path)
-    return profile
+    """Return the profile that ``site`` names: a curated one, or a path of a YAML or JSON file. Raises UsageError."""
+    return resolve(site).profile
 
 
-def _check_references(profile: Profile, path: Path) -> None:
-    for name, partition in profile.partitions.items():
-        if partition.mpi is not None and partition.mpi not in profile.mpi:
-            known = ", ".join(profile.mpi) or "none"
+def resolve(site: str) -> Resolved:
+    """Return the profile that ``site`` names, and where its values come from.
+
+    Raises UsageError for a file that is no profile, with all errors, each with its file and line; IntegrityError where
+    the file of facts is not the one that the profile names.
+    """
+    paths = [_path(site)]
+    documents = [Document(paths[0], _WHAT)]
+    raws = [documents[0].mapping()]
+    while isinstance(raws[-1].get("extends"), str):
+        base = _path(raws[-1]["extends"], paths[-1])
+        if base.resolve() in {path.resolve() for path in paths} or len(paths) > _MAX_BASES:
+            file, line = documents[-1].at(("extends",))
             raise UsageError(
-                f"{path}: partitions.{name}.mpi is {partition.mpi!r}, which mpi does not hold", f"known: {known}"
+                f"{file}:{line}: extends: {base} leads back to itself, or through more than {_MAX_BASES} files"
             )
-        if profile.scheduler.pmi and partition.pmi not in profile.scheduler.pmi:
-            raise UsageError(
-                f"{path}: partitions.{name}.pmi is {partition.pmi!r}, which the scheduler does not offer",
-                f"scheduler.pmi: {', '.join(profile.scheduler.pmi)}",
-            )
-    allowed = [name for name in profile.policy.runtimes if name in profile.runtimes]
-    if not allowed:
-        raise UsageError(f"{path}: no runtime that the policy allows is on the site")
+        paths.append(base)
+        documents.append(Document(base, _WHAT))
+        raws.append(documents[-1].mapping())
+    layers = Layers(documents[::-1])
+    raw: dict[str, Any] = {}
+    for each in reversed(raws):
+        raw = merged(raw, each)
+    named = next((at for at, each in enumerate(raws) if isinstance(each.get("facts"), dict)), None)
+    if named is not None:
+        raw = _with_facts(raw, paths[named])
+    return Resolved(checked(Profile, raw, layers, paths[0]), paths, layers)
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of profiles. Only what a profile needs besides what it extends is required in it."""
+    found = Profile.model_json_schema(mode="validation")
+    found["required"] = ["format", "name"]
+    return found
+
+
+def curated() -> list[str]:
+    """Return the names of the profiles that come with deployer."""
+    found = {path.stem for path in CURATED.glob("*") if path.suffix in _SUFFIXES}
+    return sorted(name for name in found if not name.endswith(".facts") and name != "schema")
+
+
+def known(value: T | None, profile: Profile, key: str) -> T:
+    """Return the fact of ``key`` that cannot be done without; raises Unknown where nobody has found it out."""
+    if value is None:
+        raise Unknown(
+            f"the profile of {profile.name} does not say {key}",
+            "write it into the profile; `python3 deployer.pyz capture` finds out what can be found out on the site",
+        )
+    return value
+
+
+def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Return ``over`` put over ``base``: mappings are merged, all else is replaced, null takes a value away."""
+    result = {key: value for key, value in base.items() if over.get(key, value) is not None}
+    for key, value in over.items():
+        if isinstance(value, dict):
+            below = result.get(key)
+            result[key] = merged(below if isinstance(below, dict) else {}, value)
+        elif value is not None:
+            result[key] = value
+    return result
+
+
+def _path(name: str, beside: Path | None = None) -> Path:
+    """Return the file that a profile's name or path means; a relative one that a profile gives is beside it."""
+    if "/" in name or name.endswith(_SUFFIXES):
+        return beside.parent / name if beside else Path(name)
+    for suffix in _SUFFIXES:
+        path = CURATED / f"{name}{suffix}"
+        if path.is_file() and name in curated():
+            return path
+    known = ", ".join(curated()) or "none"
+    raise UsageError(f"no site profile is called {name!r}", f"curated profiles: {known}; or give a file's path")
+
+
+def _with_facts(raw: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return ``raw`` with the facts of files that its file of facts holds about what ``raw`` names."""
+    named = raw["facts"]
+    if not isinstance(named.get("file"), str) or not isinstance(named.get("sha256"), str):
+        return raw  # the model says what is wrong
+    place = path.parent / named["file"]
+    with files.errors_named(f"read {place}", "the profile names it under facts: it belongs beside the profile"):
+        size = place.stat().st_size
+        if size > _MAX_FACTS:
+            raise UsageError(f"{place} has {size} bytes: more than the {_MAX_FACTS} that a file of facts may have")
+        data = place.read_bytes()
+    if hashlib.sha256(data).hexdigest() != named["sha256"]:
+        raise IntegrityError(
+            f"{place} is not the file of facts that {path} names", "take both from one capture, or capture again"
+        )
+    found = captured.read(data, str(place))
+    result = dict(raw, login=_filled(raw.get("login"), found.login))
+    for group, known in (("mpi", found.mpi), ("partitions", found.partitions)):
+        there = raw.get(group)
+        if isinstance(there, dict):
+            result[group] = {name: _filled(value, known.get(name)) for name, value in there.items()}
+    return result
+
+
+def _filled(value: Any, tree: Fields | None) -> Any:
+    if not isinstance(value, dict) or tree is None:
+        return value
+    return {**{key: tree.record[key] for key in captured.KEYS if key in tree.record}, **value}

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
-from deployer.connected.profile import Profile
+from deployer.connected.profile import Profile, known
 from deployer.connected.pyz import make_pyz
 from deployer.contract import oci, records
 from deployer.contract.errors import DeployerError, MissingTool, SpaceError, TransferError, UsageError
@@ -73,7 +73,7 @@ class Remote:
         if ssh_config is not None and not ssh_config.is_file():
             raise UsageError(f"there is no ssh configuration {ssh_config}", "give an existing file with --ssh-config")
         self.host = profile.login.host
-        self.workspace = profile.workspace
+        self.workspace = known(profile.workspace, profile, "workspace")
         self._pythons = profile.login.python
         self._python = ""
         self._folder = tempfile.TemporaryDirectory(prefix="deployer-ssh-")

@@ -3,25 +3,30 @@
 The exit codes are a promise to scripts (docs/exit-codes.md); 0 is done and 130 is interrupted.
 """
 
-from typing import List
+from typing import List, Sequence
 
 EXIT_DONE = 0
 EXIT_INTERRUPTED = 130
 
 
 class DeployerError(Exception):
-    """An expected failure: shown as one line on stderr, with an optional hint below, never as a traceback."""
+    """An expected failure: shown as one line on stderr, with an optional hint below, never as a traceback.
+
+    ``details`` are for a failure that has several causes: the message counts them, each detail is one of them.
+    """
 
     exit_code = 1
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", details: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.details = list(details)
 
     def lines(self) -> List[str]:
-        """Return the lines to print on stderr; the message itself is folded into one line."""
+        """Return the lines to print on stderr; the message and each detail are folded into one line each."""
         shown = ["deployer: error: " + " ".join(self.message.split())]
+        shown += ["  " + " ".join(detail.split()) for detail in self.details]
         if self.hint:
             shown.append("hint: " + self.hint)
         return shown

@@ -60,7 +60,8 @@ class HostMpi(NamedTuple):
     """The site's MPI that takes the place of the image's.
 
     ``library`` is the absolute path of the file with the ABI's soname on the host, and in the container too: binds
-    are on the same path. ``says`` is what MPI_Get_library_version must begin with.
+    are on the same path. ``says`` is what MPI_Get_library_version must begin with, empty where nobody knows.
+    ``identity`` is the file's, as ``deployer.site.elf`` tells it, when the site was captured.
     """
 
     family: str
@@ -68,6 +69,7 @@ class HostMpi(NamedTuple):
     prefix: str
     library: str
     says: str
+    identity: Optional[str] = None
 
     @property
     def abi(self) -> str:
@@ -76,7 +78,8 @@ class HostMpi(NamedTuple):
 
     @staticmethod
     def read(fields: Fields) -> "HostMpi":
-        return HostMpi(*(fields.text(name) for name in HostMpi._fields))
+        family, version, prefix, library, says = (fields.text(name) for name in HostMpi._fields[:5])
+        return HostMpi(family, version, prefix, library, says, fields.maybe_text("identity"))
 
 
 class Variant(NamedTuple):

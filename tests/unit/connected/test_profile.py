@@ -6,7 +6,7 @@ import yaml
 
 from deployer.connected import profile as profiles
 from deployer.connected.plan import digest, make_plan
-from deployer.connected.profile import Profile, load
+from deployer.connected.profile import load
 from deployer.contract.errors import UsageError
 
 CURATED = sorted(path.stem for path in profiles.CURATED.glob("*.yaml"))
@@ -19,7 +19,7 @@ def test_curated_profiles_are_valid(name: str) -> None:
 
 def test_the_checked_in_schema_is_the_models() -> None:
     text = (profiles.CURATED / "schema.json").read_text()
-    assert json.loads(text) == Profile.model_json_schema(), "run: deployer profile schema > site_profiles/schema.json"
+    assert json.loads(text) == profiles.schema(), "run: deployer profile schema > site_profiles/schema.json"
 
 
 def lab(tmp_path: Path, **changes: object) -> str:
@@ -33,7 +33,7 @@ def test_all_errors_at_once_with_a_guess(tmp_path: Path) -> None:
     path = lab(tmp_path, workspce="/x", format=2, fabric={"kind": "token-ring", "provider": "tcp"})
     with pytest.raises(UsageError) as caught:
         load(path)
-    message = caught.value.message
+    message = "\n".join(caught.value.lines())
     assert "workspce: unknown key, perhaps you meant 'workspace'" in message
     assert "format: " in message
     assert "fabric.kind: " in message
@@ -50,6 +50,18 @@ def test_all_errors_at_once_with_a_guess(tmp_path: Path) -> None:
 def test_references_are_checked(tmp_path: Path, changes: dict[str, object], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         load(lab(tmp_path, **changes))
+
+
+def test_references_and_other_errors_come_together_each_with_its_line(tmp_path: Path) -> None:
+    text = (profiles.CURATED / "lab.yaml").read_text()
+    path = tmp_path / "site.yaml"
+    path.write_text(text.replace("mpi: intel-2021.15", "mpi: mpich").replace("format: 1", "format: one"))
+    with pytest.raises(UsageError) as caught:
+        load(str(path))
+    at = text.splitlines().index("    mpi: intel-2021.15") + 1
+    first, second = caught.value.details
+    assert first.startswith(f"{path}:2: format: ")
+    assert second == f"{path}:{at}: partitions.batch.mpi: 'mpich' is not in mpi of the profile; known: intel-2021.15"
 
 
 def test_an_unknown_site_lists_the_known() -> None:

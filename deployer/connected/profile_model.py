@@ -1,0 +1,355 @@
+"""The site profile as a model: facts about one site, by partition, each with its source.
+
+The model is the schema: ``site_profiles/schema.json`` is generated from it, and editors complete from that. What nobody
+has found out is left out, and is None or empty here: unknown, never guessed.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import date
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import (
+    BaseModel,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
+
+from deployer.connected.yaml_model import Model, Place, Problems
+from deployer.contract.dynamic import Facts
+from deployer.contract.errors import UsageError
+from deployer.contract.plan import ABIS
+from deployer.contract.records import Fields
+
+#: The file below an MPI's prefix that programs are linked to, where the profile names none.
+_LIBRARY = {"mpich-abi": "lib/libmpi.so.12", "openmpi": "lib/libmpi.so.40"}
+
+
+def _read_facts(value: Any) -> Facts:
+    try:
+        return Facts.read(Fields(value, "it"))
+    except UsageError as error:
+        raise ValueError(error.message) from error
+
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
+Absolute = Annotated[str, Field(pattern=r"^/[^\n:]*$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Count = Annotated[int, Field(ge=1)]
+#: What the dynamic loader reads of one file: the record of ``deployer.contract.dynamic.Facts``.
+FileFacts = Annotated[
+    Facts,
+    PlainValidator(_read_facts),
+    PlainSerializer(Facts.record, return_type=dict[str, Any]),
+    WithJsonSchema({"type": "object", "description": "What the dynamic loader reads of a file; capture writes it."}),
+]
+RuntimeName = Literal["charliecloud", "udocker", "apptainer"]
+
+
+class Source(Model):
+    """Where facts come from: captured on the site, a document, or nobody's word yet. ``date`` is when they held."""
+
+    kind: Literal["captured", "document", "unverified"]
+    where: str
+    date: date
+
+
+class Runtime(Model):
+    """A container runtime on the site's nodes; ``module`` makes it available, where it is not in PATH."""
+
+    version: str | None = None
+    module: str | None = None
+
+
+class Fabric(Model):
+    """The network that MPI is meant to use, and libfabric's provider for it.
+
+    ``providers`` are those that libfabric has there; ``devices`` as the kernel names them (``hfi1_0``, ``mlx5_0``,
+    ``eth0``); ``libraries`` the paths of the user-space libraries (psm2, verbs, UCX), by soname.
+    """
+
+    kind: Literal["ethernet", "omni-path", "infiniband"] | None = None
+    provider: str | None = None
+    providers: list[str] = []
+    devices: list[str] = []
+    libraries: dict[str, Absolute] = {}
+    source: Source | None = None
+
+
+class Driver(Model):
+    """The GPUs' driver: its version, and the paths of its libraries by soname."""
+
+    kind: Literal["nvidia"]
+    version: str | None = None
+    libraries: dict[str, Absolute] = {}
+    source: Source | None = None
+
+
+class Filesystem(Model):
+    """A file system, by the path of its folder. ``shared``: all nodes see the same.
+
+    ``size_mb`` and ``inodes`` are its own, ``quota_mb`` and ``quota_inodes`` what one user may have; MiB.
+    ``purge_days``: files that nobody touched for so long are removed.
+    """
+
+    type: str | None = None
+    shared: bool | None = None
+    size_mb: int | None = None
+    inodes: int | None = None
+    quota_mb: int | None = None
+    quota_inodes: int | None = None
+    purge_days: int | None = None
+    source: Source | None = None
+
+
+class Machine(Model):
+    """What like machines have in common.
+
+    ``user_namespaces`` and ``fuse`` say whether an unprivileged user can make and use them: tried, not read.
+    ``pythons`` are versions by path; ``libzstd`` is its version; ``launchers`` the programs that start ranks.
+    ``files`` are the facts of system libraries that MPI, fabric or driver need, by path, and ``links`` where symbolic
+    links to them lead.
+    """
+
+    architecture: str | None = None
+    os: str | None = None
+    kernel: str | None = None
+    glibc: str | None = None
+    libzstd: str | None = None
+    pythons: dict[str, str] = {}
+    user_namespaces: bool | None = None
+    fuse: bool | None = None
+    runtimes: dict[RuntimeName, Runtime] = {}
+    launchers: list[str] = []
+    fabric: Fabric | None = None
+    driver: Driver | None = None
+    filesystems: dict[Absolute, Filesystem] = {}
+    files: dict[Absolute, FileFacts] = {}
+    links: dict[Absolute, str] = {}
+
+
+class Login(Machine):
+    """How to reach the site, and what its login nodes are.
+
+    ``host`` is what ssh is given, ``transfer`` a host for files alone; ``python`` are its Pythons in order of
+    preference.
+    """
+
+    host: str
+    transfer: str | None = None
+    python: list[str] = Field(default=["python3"], min_length=1)
+    source: Source | None = None
+
+
+class Scheduler(Model):
+    """The batch system, and the PMI types that its launcher offers (``srun --mpi=list``)."""
+
+    kind: Literal["slurm"]
+    version: str | None = None
+    pmi: list[str] = []
+    default_pmi: str | None = None
+    source: Source | None = None
+
+
+class Policy(Model):
+    """What the site allows: a closed list of runtimes; ``account``: jobs must name one (``--account``)."""
+
+    runtimes: list[RuntimeName] = Field(min_length=1)
+    account: bool | None = None
+    source: Source | None = None
+
+
+class Mpi(Model):
+    """An MPI installation. Paths but ``prefix`` and ``binds`` are relative to the prefix.
+
+    ``library`` is the file that carries the ABI's soname (default: that name in ``lib``); ``libraries`` are the folders
+    that the loader must search, in order; ``providers`` is the folder of libfabric's; ``binds`` are more folders that
+    it needs on their own path. ``says`` is how MPI_Get_library_version begins. ``environment`` is what the site sets
+    for it.
+
+    Captured: ``identity`` of the library, ``files``: facts of each ELF file of the closure and of what it may dlopen,
+    and ``links``: symbolic links.
+    """
+
+    family: Literal["intel", "mpich", "openmpi"]
+    version: str
+    prefix: Absolute
+    library: str | None = None
+    libraries: list[str] = ["lib"]
+    providers: str | None = None
+    binds: list[Absolute] = []
+    module: str | None = None
+    environment: dict[str, str] = {}
+    says: str | None = None
+    soname: str | None = None
+    identity: Annotated[str, Field(pattern=r"^(build-id|sha256):[0-9a-f]+$")] | None = None
+    files: dict[str, FileFacts] = {}
+    links: dict[str, str] = {}
+    source: Source | None = None
+
+    @property
+    def library_path(self) -> str:
+        """Return the path of the library that programs are linked to."""
+        return f"{self.prefix}/{self.library or _LIBRARY[ABIS[self.family]]}"
+
+
+class Gpu(Model):
+    """The GPUs of a node. ``capability`` is NVIDIA's compute capability (``7.0``)."""
+
+    kind: Literal["nvidia"]
+    model: str | None = None
+    count: Count | None = None
+    memory_mb: Count | None = None
+    capability: str | None = None
+
+
+class Cpu(Model):
+    """The processors. ``flags`` are the kernel's names of instruction sets: all there are of ``contract.cpu.FLAGS``."""
+
+    model: str | None = None
+    flags: list[str] | None = None
+
+
+class Node(Model):
+    """The shape of a node: physical cores; ``memory_mb`` is what a job may use, in MiB, of ``memory_total_mb``."""
+
+    sockets: Count | None = None
+    cores: Count | None = None
+    threads_per_core: Count | None = None
+    numa_domains: Count | None = None
+    memory_mb: Count | None = None
+    memory_total_mb: Count | None = None
+    cpu: Cpu | None = None
+    gpus: Gpu | None = None
+
+
+class Partition(Machine):
+    """A group of like nodes. What it does not say holds as the profile says at its top.
+
+    ``mpi`` names an entry of the profile's ``mpi``, or is null: the image's own is used. ``modules`` are loaded before
+    the MPI's.
+    """
+
+    nodes: Count | None = None
+    max_nodes: Count | None = None
+    max_time: str | None = None
+    node: Node | None = None
+    mpi: str | None = None
+    launcher: Literal["srun"] = "srun"
+    pmi: str | None = None
+    modules: list[str] = []
+    environment: dict[str, str] = {}
+    directives: list[str] = []
+    source: Source | None = None
+
+
+class FactsFile(Model):
+    """The file beside the profile that holds its ``files`` and ``links``, and its SHA-256 in hexadecimal."""
+
+    file: str
+    sha256: Sha256
+
+
+class Profile(Machine):
+    """A site profile. The first partition is the default one. What stands at the top holds for all partitions' nodes,
+    where they do not say otherwise; login nodes are described under ``login``.
+
+    ``extends`` names another profile, a curated one or a file, whose facts hold where this one says nothing.
+    ``notes`` are what capture could not find out, and why.
+    """
+
+    # The order of the fields matters: a validator sees those before its own.
+    format: Literal[1]
+    name: Name
+    extends: str | None = None
+    description: str
+    source: Source
+    facts: FactsFile | None = None
+    notes: list[str] = []
+    login: Login
+    workspace: str | None = None
+    scheduler: Scheduler | None = None
+    policy: Policy | None = None
+    modules: list[str] = []
+    mpi: dict[str, Mpi] = {}
+    partitions: dict[str, Partition] = Field(min_length=1)
+
+    @field_validator("partitions")
+    @classmethod
+    def _names_are_known(cls, partitions: dict[str, Partition], info: ValidationInfo) -> dict[str, Partition]:
+        found: list[tuple[Place, str]] = []
+        mpi, scheduler = info.data.get("mpi"), info.data.get("scheduler")
+        policy, runtimes = info.data.get("policy"), info.data.get("runtimes")
+        for name, partition in partitions.items():
+            if mpi is not None and partition.mpi is not None and partition.mpi not in mpi:
+                known = ", ".join(mpi) or "none"
+                found.append(((name, "mpi"), f"{partition.mpi!r} is not in mpi of the profile; known: {known}"))
+            if scheduler is not None and scheduler.pmi and partition.pmi and partition.pmi not in scheduler.pmi:
+                offered = ", ".join(scheduler.pmi)
+                found.append(((name, "pmi"), f"{partition.pmi!r} is not offered by the scheduler: {offered}"))
+            there = partition.runtimes or runtimes
+            if policy is not None and runtimes is not None and not set(policy.runtimes) & set(there or ()):
+                allowed = ", ".join(policy.runtimes)
+                found.append(((name,), f"no runtime that the policy allows is on the site: {allowed}"))
+        if found:
+            raise Problems(found)
+        return partitions
+
+    def site_files(self, partition: str | None = None) -> "SiteFiles":
+        """Return what was captured of the files that jobs of a partition could load: its MPI's and system libraries."""
+        _, chosen = self.partition(partition)
+        found = SiteFiles(dict(chosen.files), dict(chosen.links))
+        if chosen.mpi:
+            mpi = self.mpi[chosen.mpi]
+            found.files.update({f"{mpi.prefix}/{path}": facts for path, facts in mpi.files.items()})
+            found.links.update({f"{mpi.prefix}/{path}": target for path, target in mpi.links.items()})
+        return found
+
+    def partition(self, name: str | None = None) -> tuple[str, Partition]:
+        """Return a partition, the first where none is named, with what holds for all in it; and its name."""
+        chosen = name or next(iter(self.partitions))
+        if chosen not in self.partitions:
+            raise UsageError(f"site {self.name} has no partition {chosen!r}", f"it has: {', '.join(self.partitions)}")
+        own = self.partitions[chosen]
+        shared = {key: getattr(self, key) for key in Machine.model_fields if not _says(getattr(own, key))}
+        return chosen, own.model_copy(update=shared)
+
+
+def _says(value: object) -> bool:
+    return value is not None and value not in ({}, [])
+
+
+class SiteFiles(NamedTuple):
+    """Facts of files of a site by absolute path, and where symbolic links lead, as they are written."""
+
+    files: dict[str, Facts]
+    links: dict[str, str]
+
+
+class Age(NamedTuple):
+    """How old the facts of a group are: where it stands in the profile, its source, and the days since."""
+
+    group: str
+    source: Source
+    days: int
+
+
+def age(profile: Profile, today: date) -> list[Age]:
+    """Return the age of each group of facts that names its source, the oldest first."""
+    found = [Age(group, source, (today - source.date).days) for group, source in _sources(profile, "")]
+    return sorted(found, key=lambda each: -each.days)
+
+
+def _sources(model: BaseModel, group: str) -> Iterator[tuple[str, Source]]:
+    source = getattr(model, "source", None)
+    if isinstance(source, Source):
+        yield group or "profile", source
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        inner = value if isinstance(value, Mapping) else {None: value}
+        for key, each in inner.items():
+            if isinstance(each, BaseModel) and not isinstance(each, Source):
+                yield from _sources(each, ".".join(word for word in (group, name, key) if word))

@@ -1,0 +1,33 @@
+"""The file of facts that capture writes beside a profile: what the dynamic loader reads of the site's libraries.
+
+``login`` and each of ``partitions`` hold system libraries by absolute path, each of ``mpi`` the files of an
+installation by their path below its prefix; each with ``files``, path to facts (``dynamic.Facts``), and ``links``, path
+to target.
+"""
+
+from typing import Any, Dict, Mapping, NamedTuple, Optional
+
+from deployer.contract import records
+from deployer.contract.records import Fields, Record
+
+SCHEMA = "site-facts"
+KEYS = ("files", "links")
+
+
+class SiteFacts(NamedTuple):
+    """The trees of a file of facts; what is in them is not looked at yet."""
+
+    login: Optional[Fields]
+    partitions: Dict[str, Fields]
+    mpi: Dict[str, Fields]
+
+
+def record(login: Optional[Record], partitions: Mapping[str, Any], mpi: Mapping[str, Any]) -> Record:
+    """Return the record of a file of facts."""
+    return records.stamped(SCHEMA, {"login": login, "partitions": dict(partitions), "mpi": dict(mpi)})
+
+
+def read(data: bytes, what: str) -> SiteFacts:
+    """Parse a file of facts; ``what`` names it in errors. Raises UsageError."""
+    fields = records.loads(data, SCHEMA, what)
+    return SiteFacts(fields.maybe_child("login"), fields.children("partitions"), fields.children("mpi"))

@@ -1,0 +1,171 @@
+"""What a profile extends, where its values come from, and the file of facts."""
+
+import hashlib
+import json
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deployer.connected import profile as profiles
+from deployer.connected.plan import make_plan
+from deployer.connected.profile import age, load, merged, resolve
+from deployer.contract import facts, records
+from deployer.contract.dynamic import Dynamic, Facts
+from deployer.contract.errors import IntegrityError, Unknown, UsageError
+
+LIBRARY = Facts(
+    Dynamic(62, None, "libmpi.so.12", ["libc.so.6"], [], ["$ORIGIN"], {"libc.so.6": ["GLIBC_2.17"]}, [], True, "ab12"),
+    ["MPI_Init"],
+    ["MPI_Init", "MPI_Send"],
+)
+
+
+def write(folder: Path, name: str, record: dict[str, Any]) -> Path:
+    path = folder / name
+    path.write_text(
+        yaml.safe_dump(record, sort_keys=False) if name.endswith(".yaml") else json.dumps(record, indent=1, default=str)
+    )
+    return path
+
+
+def base() -> dict[str, Any]:
+    record = yaml.safe_load((profiles.CURATED / "lab.yaml").read_text())
+    assert isinstance(record, dict)
+    return record
+
+
+def test_a_profile_over_another_says_only_what_differs(tmp_path: Path) -> None:
+    write(
+        tmp_path, "captured.json", {**base(), "source": {"kind": "captured", "where": "login1", "date": "2026-01-02"}}
+    )
+    over = {"format": 1, "extends": "captured.json", "workspace": "/work/$USER", "scheduler": {"pmi": ["pmix", "pmi2"]}}
+    over["partitions"] = {"batch": {"pmi": "pmix", "mpi": None}, "fat": {"nodes": 3, "pmi": "pmi2"}}
+    found = resolve(str(write(tmp_path, "site.yaml", over)))
+    assert found.profile.name == "lab"
+    assert found.profile.workspace == "/work/$USER"
+    assert found.profile.scheduler is not None
+    assert (found.profile.scheduler.version, found.profile.scheduler.pmi) == ("22.05", ["pmix", "pmi2"])
+    assert list(found.profile.partitions) == ["batch", "fat"]
+    assert found.profile.partitions["batch"].mpi is None  # null takes away what the other says
+    assert found.profile.partitions["batch"].nodes == 2
+    assert found.origin(("workspace",)) == f"{tmp_path / 'site.yaml'}:3"
+    assert found.origin(("scheduler", "version")).startswith(f"{tmp_path / 'captured.json'}:")
+    assert found.origin(("scheduler", "pmi", "0")).startswith(f"{tmp_path / 'site.yaml'}:")
+    assert [path.name for path in found.paths] == ["site.yaml", "captured.json"]
+
+
+def test_an_error_is_told_with_the_file_that_has_it(tmp_path: Path) -> None:
+    write(tmp_path, "captured.json", {**base(), "workspace": 7})
+    path = write(tmp_path, "site.yaml", {"format": 1, "extends": "captured.json", "glibc": 2.36})
+    with pytest.raises(UsageError) as caught:
+        load(str(path))
+    first, second = caught.value.details
+    assert first.startswith(f"{tmp_path / 'captured.json'}:")
+    assert "workspace" in first
+    assert second.startswith(f"{path}:3: glibc: ")
+
+
+@pytest.mark.parametrize("names", [["a.yaml"], ["a.yaml", "b.yaml"], ["a.yaml", "b.yaml", "./a.yaml"]])
+def test_a_circle_is_refused(tmp_path: Path, names: list[str]) -> None:
+    for name, base_name in zip(names, [*names[1:], names[0]], strict=True):
+        write(tmp_path, name, {"format": 1, "extends": base_name if "/" in base_name else f"./{base_name}"})
+    with pytest.raises(UsageError, match="leads back to itself"):
+        load(str(tmp_path / "a.yaml"))
+
+
+def test_a_curated_profile_can_be_extended(tmp_path: Path) -> None:
+    path = write(tmp_path, "own.yaml", {"format": 1, "name": "own", "extends": "lab", "workspace": "/fast"})
+    assert (load(str(path)).name, load(str(path)).workspace) == ("own", "/fast")
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "both"),
+    [
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}, {"a": {"b": 3, "c": 2}}),
+        ({"a": {"b": 1}}, {"a": [1]}, {"a": [1]}),
+        ({"a": [1, 2]}, {"a": {"b": None, "c": 1}}, {"a": {"c": 1}}),
+        ({"a": 1, "b": 2}, {"a": None}, {"b": 2}),
+    ],
+)
+def test_merging(lower: dict[str, Any], upper: dict[str, Any], both: dict[str, Any]) -> None:
+    assert merged(lower, upper) == both
+
+
+def test_facts_come_from_the_file_beside(tmp_path: Path) -> None:
+    record = base()
+    tree = {"files": {"lib/libmpi.so.12.0": LIBRARY.record()}, "links": {"lib/libmpi.so.12": "libmpi.so.12.0"}}
+    system = {"files": {"/usr/lib/libpsm2.so.2": LIBRARY.record()}, "links": {}}
+    data = records.dumps(facts.record(None, {"batch": system}, {"intel-2021.15": tree, "not-in-the-profile": tree}))
+    (tmp_path / "x.facts.json").write_bytes(data)
+    record["facts"] = {"file": "x.facts.json", "sha256": hashlib.sha256(data).hexdigest()}
+    profile = load(str(write(tmp_path, "x.yaml", record)))
+    assert profile.mpi["intel-2021.15"].files == {"lib/libmpi.so.12.0": LIBRARY}
+    found = profile.site_files("batch")
+    assert found.files == {
+        "/opt/intel/mpi/2021.15/lib/libmpi.so.12.0": LIBRARY,
+        "/usr/lib/libpsm2.so.2": LIBRARY,
+    }
+    assert found.links == {"/opt/intel/mpi/2021.15/lib/libmpi.so.12": "libmpi.so.12.0"}
+    assert json.loads(profile.model_dump_json())["mpi"]["intel-2021.15"]["files"]["lib/libmpi.so.12.0"]["exports"]
+    (tmp_path / "x.facts.json").write_bytes(data + b" ")
+    with pytest.raises(IntegrityError, match=r"x\.facts\.json is not the file of facts"):
+        load(str(tmp_path / "x.yaml"))
+
+
+def test_garbage_in_facts_is_told_with_its_place(tmp_path: Path) -> None:
+    record = base()
+    record["mpi"]["intel-2021.15"]["files"] = {"lib/libmpi.so.12": {"dynamic": 7}}
+    with pytest.raises(UsageError, match=r"files\.lib/libmpi\.so\.12.*'dynamic' is not of type dict"):
+        load(str(write(tmp_path, "x.yaml", record)))
+
+
+def test_a_partition_inherits_what_it_does_not_say(tmp_path: Path) -> None:
+    record = base()
+    record["partitions"]["new"] = {"pmi": "pmi2", "glibc": "2.41", "fabric": {"provider": "verbs"}}
+    profile = load(str(write(tmp_path, "x.yaml", record)))
+    name, chosen = profile.partition()
+    assert (name, chosen.glibc, chosen.fabric) == ("batch", "2.36", profile.fabric)
+    _, new = profile.partition("new")
+    assert new.fabric is not None
+    assert (new.glibc, new.fabric.provider, new.fabric.kind) == ("2.41", "verbs", None)
+    assert list(new.runtimes) == ["charliecloud"]
+
+
+@pytest.mark.parametrize(
+    ("taken", "key"),
+    [
+        (("workspace",), "workspace"),
+        (("scheduler",), "scheduler"),
+        (("policy",), r"policy\.runtimes"),
+        (("partitions", "batch", "pmi"), r"partitions\.batch\.pmi"),
+        (("partitions", "batch", "node"), r"partitions\.batch\.node"),
+        (("partitions", "batch", "node", "memory_mb"), r"partitions\.batch\.node\.memory_mb"),
+    ],
+)
+def test_no_plan_is_made_of_guesses(tmp_path: Path, taken: tuple[str, ...], key: str) -> None:
+    record = base()
+    inner = record
+    for word in taken[:-1]:
+        inner = inner[word]
+    del inner[taken[-1]]
+    profile = load(str(write(tmp_path, "x.yaml", record)))
+    with pytest.raises(Unknown, match=f"does not say {key}$"):
+        make_plan(profile, "tiny:1.0")
+
+
+def test_the_age_of_facts(tmp_path: Path) -> None:
+    record = base()
+    record["mpi"]["intel-2021.15"]["source"] = {"kind": "captured", "where": "login1", "date": date(2026, 1, 1)}
+    found = age(load(str(write(tmp_path, "x.yaml", record))), date(2026, 11, 21))
+    assert [(each.group, each.days) for each in found] == [("mpi.intel-2021.15", 324), ("profile", 1)]
+
+
+def test_a_profile_of_a_hundred_megabytes_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "big.yaml"
+    with path.open("wb") as stream:
+        stream.truncate(100 * 1024 * 1024)
+    with pytest.raises(UsageError, match="more than the"):
+        load(str(path))
