@@ -2,7 +2,6 @@
 
 import os
 import stat
-from collections.abc import Iterator
 
 from deployer.connected.members import DEVICE, Member, Members, OnDisk
 from deployer.contract.errors import DeployerError
@@ -24,8 +23,7 @@ class ForeignOverlay(DeployerError):
 def members(folder: str) -> Members:
     """Yield what is in a folder, names sorted; what is mounted below it is left out. Raises DeployerError."""
     with files.errors_named(f"read {folder}"):
-        for path, entry in _walk(os.fsencode(folder)):
-            yield entry._replace(path=path)
+        yield from _walk(os.fsencode(folder))
 
 
 def overlay_members(folder: str) -> Members:
@@ -34,13 +32,14 @@ def overlay_members(folder: str) -> Members:
     Source: Linux, Documentation/filesystems/overlayfs.rst, "whiteouts and opaque directories". Raises ForeignOverlay.
     """
     with files.errors_named(f"read {folder}"):
-        for path, entry in _walk(os.fsencode(folder)):
+        for entry in _walk(os.fsencode(folder)):
+            path = entry.path
             parent, _, name = path.rpartition(b"/")
             where = os.path.join(os.fsencode(folder), path)
             if entry.kind == DEVICE and stat.S_ISCHR(os.lstat(where).st_mode) and os.lstat(where).st_rdev == 0:
                 yield Member(FILE, os.path.join(parent, b".wh." + name), 0)
                 continue
-            yield entry._replace(path=path)
+            yield entry
             if entry.kind != FOLDER or not entry.attributes:
                 continue
             names = [name for name in os.listxattr(where, follow_symlinks=False) if name.startswith(_OVERLAY)]
@@ -50,7 +49,7 @@ def overlay_members(folder: str) -> Members:
                 yield Member(FILE, os.path.join(path, b".wh..wh..opq"), 0)
 
 
-def _walk(top: bytes) -> Iterator[tuple[bytes, Member]]:
+def _walk(top: bytes) -> Members:
     device = os.lstat(top).st_dev
     first_names: dict[int, bytes] = {}  # inode to the path under which it came first
     todo = [b""]
@@ -60,13 +59,13 @@ def _walk(top: bytes) -> Iterator[tuple[bytes, Member]]:
             entries = sorted(scanned, key=lambda entry: entry.name)
         below = []
         for entry in entries:
-            path = os.path.join(folder, entry.name)
+            path = folder + b"/" + entry.name if folder else entry.name
             status = entry.stat(follow_symlinks=False)
             if stat.S_ISDIR(status.st_mode) and status.st_dev == device:
                 below.append(path)
             if stat.S_ISSOCK(status.st_mode):
                 continue  # no tar holds one either
-            yield path, _member(entry.path, status, first_names, path)
+            yield _member(entry.path, status, first_names, path)
         todo += reversed(below)
 
 

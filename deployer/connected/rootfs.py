@@ -45,13 +45,14 @@ class Root:
         self.top = _folder()
         self.made: list[bytes] = []
         self._fresh: set[bytes] = set()  # paths that the layer in work has brought
+        self._last: tuple[bytes, Node] | None = None  # the folder of the member before, where no link led to it
 
     def apply(self, layer: Iterable[Member]) -> None:
         """Apply one layer. Raises UsageError with the reason where a runtime could not."""
-        self._fresh = set()
+        self._fresh, self._last = set(), None
         for member in layer:
             self._place(member)
-        self._fresh = set()
+        self._fresh, self._last = set(), None
 
     def walk(self) -> Iterator[tuple[bytes, Node]]:
         """Yield each path and its node, a folder before what is in it; names sorted."""
@@ -71,11 +72,16 @@ class Root:
     # --- one member ---
 
     def _place(self, member: Member) -> None:
-        parts = _parts(member.path)
-        if not parts:
-            return  # the root itself
-        followed = self._follow(parts[:-1], make=not parts[-1].startswith(_WHITEOUT))
-        name = parts[-1]
+        above, _, name = member.path.rpartition(b"/")
+        if self._last is not None and above == self._last[0] and _is_plain(name) and len(member.path) <= _MAX_PATH:
+            followed: tuple[bytes, Node] | None = self._last  # most stand beside the one before
+        else:
+            parts = _parts(member.path)
+            if not parts:
+                return  # the root itself
+            name = parts[-1]
+            followed = self._follow(parts[:-1], make=not name.startswith(_WHITEOUT))
+            self._last = followed if followed and followed[0] == above and followed[1].kind == FOLDER else None
         if name.startswith(_WHITEOUT):
             if followed is not None and followed[1].kind == FOLDER:
                 self._white_out(*followed, name)
@@ -164,6 +170,10 @@ class Root:
             else:
                 done.append((path, node))
         return done[-1]
+
+
+def _is_plain(name: bytes) -> bool:
+    return name not in (b"", b".", b"..") and b"\0" not in name
 
 
 def _parts(path: bytes) -> list[bytes]:
