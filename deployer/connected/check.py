@@ -4,22 +4,37 @@ The image, the chosen variant's wheels and the site's libraries are linked dry, 
 container, and the rules look at what would be mapped. Nothing is unpacked and nothing is run.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from deployer.connected import rules
 from deployer.connected.linker import index, process
-from deployer.connected.linker.process import Overlay
-from deployer.connected.linker.view import Files
+from deployer.connected.linker.process import Overlay, Process
+from deployer.connected.linker.view import Captured, Files
 from deployer.connected.plan import make_plan
 from deployer.connected.profile import Profile
+from deployer.connected.rules import linking, mpi
 from deployer.contract import records
 from deployer.contract.errors import UsageError
 from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import VARIANT, WHEELS, Plan
 from deployer.system.verify import Verification, begin, opened
+
+T = TypeVar("T")
+
+Rule = Callable[[Process], Iterator[Finding]]
+
+RULES: tuple[Rule, ...] = (
+    linking.program, linking.missing, linking.versions, linking.broken,
+    mpi.family, mpi.library, mpi.symbols, mpi.tree,
+)  # fmt: skip
+
+#: Every code that a finding can have; each has a section in docs/rules.md.
+CODES = (
+    "facts.mpi", "link.broken", "link.missing", "link.program", "link.version",
+    "mpi.escape", "mpi.family", "mpi.mixed", "mpi.symbols",
+)  # fmt: skip
 
 RUN, WARN, UNKNOWN, REFUSE = "RUN", "WARN", "UNKNOWN", "REFUSE"
 #: The severity of a finding that says which facts are missing.
@@ -53,9 +68,9 @@ def check(
 
     Raises IntegrityError, UsageError for a partition or a code that there is not, Refused where no plan can be made.
     """
-    unknown = set(accept) - set(rules.CODES)
+    unknown = set(accept) - set(CODES)
     if unknown:
-        raise UsageError(f"no rule has the code {', '.join(sorted(unknown))}", f"codes: {', '.join(rules.CODES)}")
+        raise UsageError(f"no rule has the code {', '.join(sorted(unknown))}", f"codes: {', '.join(CODES)}")
     with opened(path) as stream:
         bundle = begin(stream, path)
         manifest = bundle.manifest
@@ -69,7 +84,7 @@ def check(
             findings = []
             for command in _commands(manifest):
                 linked = process.start(plan, manifest.image, files, overlays, host, command)
-                findings += [finding for rule in rules.ALL for finding in rule(linked)]
+                findings += [finding for rule in RULES for finding in rule(linked)]
     unique = list(dict.fromkeys(findings))
     return Verdict(plan.bundle, plan.site, plan.partition, judge(unique, accept), unique, sorted(accept))
 
@@ -102,8 +117,27 @@ def _overlays(bundle: Verification, plan: Plan, cache: Path | None) -> list[Over
 
 
 def host_files(profile: Profile, plan: Plan) -> Mapping[str, Files]:
-    """Return the site's files that the plan binds, by where they are seen, as far as they were captured."""
-    return {}
+    """Return the site's files that the plan binds, by where they are seen; nothing where the MPI was not captured."""
+    partition = profile.partition(plan.partition)[1]
+    bound = profile.mpi[partition.mpi] if partition.mpi else None
+    if bound is None or not bound.files:
+        return {}
+    found: dict[str, Files] = {}
+    for bind in plan.binds:
+        if bind.source == bound.prefix:
+            found[bind.target] = Captured(_rooted(bound.files), _rooted(bound.links))
+        else:
+            found[bind.target] = Captured(_below(partition.files, bind.source), _below(partition.links, bind.source))
+    return found
+
+
+def _rooted(found: Mapping[str, T]) -> dict[str, T]:
+    return {f"/{path}": value for path, value in found.items()}
+
+
+def _below(found: Mapping[str, T], folder: str) -> dict[str, T]:
+    """Return what stands below a folder, by its path there."""
+    return {path[len(folder) :]: value for path, value in found.items() if path.startswith(folder + "/")}
 
 
 def _no_facts(plan: Plan) -> Finding:

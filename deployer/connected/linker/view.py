@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from deployer.contract import dynamic
@@ -143,20 +143,20 @@ class View:
 
 
 class Captured:
-    """Files of a site of which only the facts are known, by absolute paths."""
+    """Files of a site of which only the facts are known, and links, by absolute paths."""
 
-    def __init__(self, found: Mapping[str, Facts]) -> None:
+    def __init__(self, found: Mapping[str, Facts], links: Mapping[str, str] | None = None) -> None:
         self._facts = dict(found)
-        self._folders = {"/"}
-        for path in found:
-            parts = path.strip("/").split("/")
-            self._folders |= {"/" + "/".join(parts[:count]) for count in range(1, len(parts))}
+        self._links = dict(links or {})
+        self._folders = _folders([*self._facts, *self._links])
 
     def kind(self, path: str) -> str | None:
-        return FILE if path in self._facts else FOLDER if path in self._folders else None
+        if path in self._facts:
+            return FILE
+        return LINK if path in self._links else FOLDER if path in self._folders else None
 
     def target(self, path: str) -> str:
-        raise AssertionError(f"{path} is no link")
+        return self._links[path]
 
     def facts(self, path: str) -> Facts | None:
         return self._facts[path]
@@ -170,10 +170,7 @@ class Folders:
 
     def __init__(self, links: Mapping[str, str]) -> None:
         self._links = dict(links)
-        self._folders = {"/"}
-        for path in links:
-            parts = path.strip("/").split("/")
-            self._folders |= {"/" + "/".join(parts[:count]) for count in range(1, len(parts))}
+        self._folders = _folders(links)
 
     def kind(self, path: str) -> str | None:
         return LINK if path in self._links else FOLDER if path in self._folders else None
@@ -186,6 +183,15 @@ class Folders:
 
     def content(self, path: str) -> bytes:
         raise AssertionError(f"{path} is no file")
+
+
+def _folders(paths: Iterable[str]) -> set[str]:
+    """Return the folders that paths stand in, with the root."""
+    found = {"/"}
+    for path in paths:
+        parts = path.strip("/").split("/")
+        found |= {"/" + "/".join(parts[:count]) for count in range(1, len(parts))}
+    return found
 
 
 def _below(path: str, top: str) -> str | None:

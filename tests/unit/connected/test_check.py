@@ -2,7 +2,7 @@
 
 import pytest
 
-from deployer.connected import check, rules
+from deployer.connected import check
 from deployer.connected.linker import process
 from deployer.connected.linker.index import Index, Indexed
 from deployer.connected.linker.process import Overlay, Process
@@ -73,7 +73,7 @@ class _Below(Captured):
 
 
 def findings(linked: Process) -> list[Finding]:
-    return [finding for rule in rules.ALL for finding in rule(linked)]
+    return [finding for rule in check.RULES for finding in rule(linked)]
 
 
 def codes(linked: Process) -> list[tuple[str, str]]:
@@ -199,4 +199,4 @@ def test_each_code_has_its_page() -> None:
     from tests.conftest import ROOT
 
     pages = (ROOT / "docs" / "rules.md").read_text()
-    assert sorted(line[3:] for line in pages.splitlines() if line.startswith("## ")) == sorted(rules.CODES)
+    assert sorted(line[3:] for line in pages.splitlines() if line.startswith("## ")) == sorted(check.CODES)
