@@ -18,6 +18,7 @@ COMMANDS = {
     "bundles": ("plan", "sign", "push", "diff", "pyz"),
     "profiles": ("profile",),
     "cache": ("cache",),
+    "check": ("check",),
     "images": ("verify",),
     "remote": ("run", "status", "logs", "cancel", "list", "remove"),
 }

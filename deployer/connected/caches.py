@@ -46,6 +46,7 @@ CACHES = (
     Cache("bases", "base images as tarballs, by suite, packages and mmdebstrap", cap=4 * _GIB),
     Cache("frames", "bundles of earlier packs, whose frames the next one takes", "*/*", framecache.CAP),
     Cache("wheels", "wheels of wheelhouses, by SHA-256"),
+    Cache("link", "what check has read of images and wheels", cap=_GIB // 2),
     Cache("variants", "Horovod, compiled for each MPI family", cap=_GIB // 2),
     Cache("resolver", "what uv knows of indexes", "", cap=_GIB),
     Cache("engine", "layers of the tests' own Docker engine", "", keeper="it cuts itself down when it starts"),

@@ -39,7 +39,9 @@ class Cli:
         assert not done.stderr.startswith("Traceback")  # ours; a payload's is shown behind "| "
         assert "\nTraceback" not in done.stderr
         if code:
-            assert "deployer: error: " in done.stderr or done.returncode == 1
+            assert (
+                "deployer: error: " in done.stderr or done.returncode == 1 or words[0] == "check"
+            )  # a verdict is none
         return done
 
 

@@ -120,3 +120,28 @@ def test_a_redacted_capture_names_nobody_and_is_still_a_profile(alice: Alice, ca
     text = path.read_text() + path.with_name("redacted.facts.json").read_text()
     assert not [word for word in ("alice", "login1", "cn1", "/opt/intel") if word in text]
     cli("profile", "validate", path)
+
+
+@pytest.mark.parametrize(("mpi", "pmi"), [("intel-2021.15", "pmi2"), ("openmpi-5.0.11", "pmix")])
+def test_check_says_that_it_runs_where_it_was_seen_to_run(
+    captured: Path, bundle: Path, cli: Cli, tmp_path: Path, mpi: str, pmi: str
+) -> None:
+    """hello-mpi runs on two nodes with each MPI of the lab (test_path.py); the verdict comes from the capture alone."""
+    decisions = {
+        "format": 1,
+        "name": "decided",
+        "extends": str(captured),
+        "workspace": "~/deployer",
+        "login": {"host": "login1"},
+        "policy": {"runtimes": ["charliecloud"]},
+        "partitions": {"batch": {"mpi": mpi, "pmi": pmi}},
+    }
+    path = tmp_path / "decided.yaml"
+    path.write_text(json.dumps(decisions))
+    said = json.loads(cli("check", bundle, "--site", path, "--json").stdout)
+    assert (said["verdict"], said["findings"]) == ("RUN", [])
+
+
+def test_check_does_not_guess(bundle: Path, cli: Cli) -> None:
+    said = json.loads(cli("check", bundle, "--site", "lab", "--json", code=8).stdout)
+    assert (said["verdict"], [each["code"] for each in said["findings"]]) == ("UNKNOWN", ["facts.mpi"])

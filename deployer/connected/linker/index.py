@@ -1,22 +1,28 @@
-"""What the dry link needs of a bundle's image, read from its layer in one pass and kept for the next time.
+"""What the dry link needs of a bundle's image and wheels, read in one pass and kept for the next time.
 
 Nothing is unpacked. Of a large file, which stands in several frames, only those frames are read that hold its headers.
 """
 
 import base64
 import functools
+import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import shutil
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from deployer.connected import xdg
 from deployer.connected.linker.view import FILE, FOLDER, LINK, SMALL
 from deployer.contract import dynamic, records, tarformat
 from deployer.contract.dynamic import BadElf, Facts
 from deployer.contract.elf import ReadAt
-from deployer.contract.errors import DeployerError
+from deployer.contract.errors import DeployerError, UsageError
 from deployer.contract.manifest import Segment
 from deployer.contract.tarformat import HARDLINK, SYMLINK, Entry
 from deployer.system import codec, files
@@ -32,6 +38,7 @@ _MAGIC = b"\x7fELF"
 #: Files whose text is wanted: the loader's cache.
 _WANTED = ("/etc/ld.so.cache",)
 _FRAMES_AT_HAND = 3
+_IN_MEMORY = 64 * 1024 * 1024  # of a wheel, or of a file in one: what is larger is spooled
 _KINDS = {tarformat.FOLDER: FOLDER, tarformat.FILE: FILE, SYMLINK: LINK, HARDLINK: FILE}
 
 
@@ -77,15 +84,32 @@ class Index:
         return records.stamped(SCHEMA, {"version": VERSION, "entries": entries, "contents": contents})
 
 
-def index(bundle: Verification, cache: Path | None = None) -> Index:
+def of_image(bundle: Verification, cache: Path | None = None) -> Index:
     """Return the index of a bundle's image; kept in, and taken from, the folder ``cache`` when one is given.
 
     Each frame is checked as it is read. Raises IntegrityError.
     """
-    kept = cache / (bundle.manifest.image.layer_digest.rpartition(":")[2] + ".json") if cache else None
+    return _kept(bundle.manifest.image.layer_digest.rpartition(":")[2], cache, lambda: Index(*_read(bundle)))
+
+
+def of_wheels(bundle: Verification, names: Sequence[str], cache: Path | None = None) -> Index:
+    """Return one index of the wheels that are these members of a bundle, as they will be unpacked side by side.
+
+    Paths are those below ``lib``. Raises IntegrityError, UsageError for what is no wheel.
+    """
+    entries: dict[str, Indexed] = {}
+    for name in names:
+        digests = "".join(segment.sha256 for segment in bundle.member_segments(name))
+        key = hashlib.sha256(digests.encode()).hexdigest()
+        entries |= _kept(key, cache, functools.partial(_read_wheel, bundle, name)).entries
+    return Index(entries, {})
+
+
+def _kept(key: str, cache: Path | None, make: Callable[[], Index]) -> Index:
+    kept = cache / f"{key}.json" if cache else None
     found = _load(kept) if kept else None
     if found is None:
-        found = Index(*_read(bundle))
+        found = make()
         if kept:
             try:
                 kept.parent.mkdir(parents=True, exist_ok=True)
@@ -110,6 +134,52 @@ def _load(path: Path) -> Index | None:
         _log.debug("%s is not used: %s", path, error)
         return None
     return Index(entries, contents)
+
+
+# ------------------------------------------------------------------------------------------------ reading a wheel
+
+
+def _read_wheel(bundle: Verification, name: str) -> Index:
+    """Index a wheel's files by where they will stand below ``lib``: those of ``X.data/purelib`` and ``platlib`` too.
+
+    Source: PyPA, "Binary distribution format".
+    """
+    entries: dict[str, Indexed] = {}
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY) as whole:
+        whole.writelines(bundle.check(bundle.member_segments(name)))
+        try:
+            with zipfile.ZipFile(whole) as archive:
+                for info in archive.infolist():
+                    parts = info.filename.split("/")
+                    if len(parts) > 1 and parts[0].endswith(".data"):
+                        if parts[1] not in ("purelib", "platlib"):
+                            continue
+                        parts = parts[2:]
+                    if not info.is_dir():
+                        entries["/" + "/".join(parts)] = _of_member(archive, info)
+        except (zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+            raise UsageError(f"{name} is no wheel: {error}", "build and pack again") from error
+    for path in list(entries):
+        for folder in PurePosixPath(path).parents:
+            entries.setdefault(str(folder), Indexed(FOLDER))
+    return Index(entries, {})
+
+
+def _of_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Indexed:
+    with archive.open(info) as packed, tempfile.SpooledTemporaryFile(_IN_MEMORY) as plain:
+        head = packed.read(len(_MAGIC))
+        if head != _MAGIC:
+            return Indexed(FILE)
+        plain.write(head)
+        shutil.copyfileobj(packed, plain, files.CHUNK)
+
+        def read_at(offset: int, size: int) -> bytes:
+            if offset >= info.file_size:
+                return b""
+            plain.seek(offset)
+            return plain.read(size)
+
+        return _indexed(read_at)
 
 
 # ------------------------------------------------------------------------------------------------ reading the layer
@@ -183,3 +253,8 @@ def _reader(frame: Callable[[int], bytes], segments: list[Segment], first: int, 
         return b"".join(parts)
 
     return read_at
+
+
+def default_folder() -> Path:
+    """Return where indexes are kept."""
+    return xdg.cache_folder("link")

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from deployer.contract import dynamic
@@ -142,15 +142,35 @@ class View:
         raise AssertionError("the image is below everything")
 
 
+class Captured:
+    """Files of a site of which only the facts are known, and links, by absolute paths."""
+
+    def __init__(self, found: Mapping[str, Facts], links: Mapping[str, str] | None = None) -> None:
+        self._facts = dict(found)
+        self._links = dict(links or {})
+        self._folders = _folders([*self._facts, *self._links])
+
+    def kind(self, path: str) -> str | None:
+        if path in self._facts:
+            return FILE
+        return LINK if path in self._links else FOLDER if path in self._folders else None
+
+    def target(self, path: str) -> str:
+        return self._links[path]
+
+    def facts(self, path: str) -> Facts | None:
+        return self._facts[path]
+
+    def content(self, path: str) -> bytes:  # noqa: ARG002  nothing but the facts was captured
+        return b""
+
+
 class Folders:
     """Files made of nothing but folders and links, as a runtime makes them: a folder of aliases, a mount point."""
 
     def __init__(self, links: Mapping[str, str]) -> None:
         self._links = dict(links)
-        self._folders = {"/"}
-        for path in links:
-            parts = path.strip("/").split("/")
-            self._folders |= {"/" + "/".join(parts[:count]) for count in range(1, len(parts))}
+        self._folders = _folders(links)
 
     def kind(self, path: str) -> str | None:
         return LINK if path in self._links else FOLDER if path in self._folders else None
@@ -163,6 +183,15 @@ class Folders:
 
     def content(self, path: str) -> bytes:
         raise AssertionError(f"{path} is no file")
+
+
+def _folders(paths: Iterable[str]) -> set[str]:
+    """Return the folders that paths stand in, with the root."""
+    found = {"/"}
+    for path in paths:
+        parts = path.strip("/").split("/")
+        found |= {"/" + "/".join(parts[:count]) for count in range(1, len(parts))}
+    return found
 
 
 def _below(path: str, top: str) -> str | None:

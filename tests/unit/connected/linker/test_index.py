@@ -40,7 +40,7 @@ def bundle(rootfs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def indexed(bundle: Path, cache: Path | None = None) -> indexes.Index:
     with opened(str(bundle)) as stream:
-        return indexes.index(begin(stream, str(bundle)), cache)
+        return indexes.of_image(begin(stream, str(bundle)), cache)
 
 
 def test_the_index_of_a_bundle_links_as_the_files_themselves(rootfs: Path, bundle: Path) -> None:

@@ -1,0 +1,38 @@
+"""deployer check: the verdict on a bundle at a site."""
+
+import argparse
+import json
+from typing import Any
+
+from deployer.cli import common
+from deployer.connected import check as checking
+from deployer.connected import profile as profiles
+from deployer.connected.linker import index
+from deployer.contract.errors import Refused, Unknown
+
+_EXIT = {checking.REFUSE: Refused.exit_code, checking.UNKNOWN: Unknown.exit_code}
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Register the command."""
+    text = "say whether a bundle will run on a site, before anything is shipped"
+    command = common.add_command(subparsers, "check", run, text)
+    command.add_argument("bundle", metavar="B.tar")
+    command.add_argument("--site", required=True, help="a curated profile's name, or a profile's path")
+    command.add_argument("--partition", help="a partition of the profile (default: its first)")
+    command.add_argument("--accept", action="append", default=[], metavar="CODE", help="count this rule as a warning")
+    command.add_argument("--no-cache", action="store_true", help="neither use nor keep facts of files")
+    command.epilog = "Exit: 0 RUN or WARN, 3 REFUSE, 8 UNKNOWN (facts missing). The rules: docs/rules.md"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the verdict and what it follows from."""
+    cache = None if args.no_cache else index.default_folder()
+    verdict = checking.check(args.bundle, profiles.load(args.site), args.partition, args.accept, cache)
+    if args.json:
+        print(json.dumps(verdict.record()))
+    else:
+        print(f"{verdict.verdict}: {verdict.bundle} on {verdict.site}, partition {verdict.partition}")
+        for finding in verdict.findings:
+            print(f"{finding}\n  remedy: {finding.remedy}")
+    return _EXIT.get(verdict.verdict, 0)

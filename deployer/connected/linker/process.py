@@ -1,0 +1,136 @@
+"""A rank's process, dry: the job's program, and the files of its Python packages that call MPI, under a plan."""
+
+import posixpath
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from deployer.connected.linker.index import Index
+from deployer.connected.linker.loader import Loader, Object
+from deployer.connected.linker.view import LINK, Bind, Files, View
+from deployer.contract.dynamic import Facts
+from deployer.contract.manifest import Image
+from deployer.contract.plan import MPICH_ABI, OPENMPI, Plan
+
+#: What programs that call MPI are linked to, by family; libmpich.so.12 is Debian's own name for MPICH's library.
+FAMILIES = {"libmpi.so.12": MPICH_ABI, "libmpich.so.12": MPICH_ABI, "libmpi.so.40": OPENMPI}
+
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+_X86_64 = 62
+
+
+class Overlay(NamedTuple):
+    """Python packages that are seen at ``target``, before the image's own."""
+
+    target: str
+    files: Index
+
+
+class Process(NamedTuple):
+    """What is mapped when the job's program runs and each file of ``users``, which call MPI, is loaded.
+
+    ``passed_over`` are users for another family of MPI than the site's: their package has one for the site's as well.
+    """
+
+    plan: Plan
+    view: View
+    loader: Loader
+    program: Object | None
+    users: list[Object]
+    passed_over: list[str]
+    sonames: frozenset[str]
+
+    @property
+    def library(self) -> Object | None:
+        """Return the MPI library that is mapped, if one is."""
+        return next(filter(None, map(self.loader.find, FAMILIES)), None)
+
+    def host_path(self, path: str) -> bool:
+        """Return whether a path of the container is in what the plan binds from the site."""
+        return any(path == bind.target or path.startswith(bind.target + "/") for bind in self.plan.binds)
+
+
+def family_of(facts: Facts) -> str | None:
+    """Return which family of MPI a file is linked to, None where it is to none by name."""
+    return next((FAMILIES[name] for name in facts.dynamic.needed if name in FAMILIES), None)
+
+
+def start(
+    plan: Plan, image: Image, files: Index, overlays: Sequence[Overlay], host: Mapping[str, Files], command: str
+) -> Process:
+    """Start ``command`` (argv[0] of a job) dry. ``host`` are the site's files by where the plan binds them."""
+    binds = [Bind(target, found, "/") for target, found in host.items()]
+    binds += [Bind(overlay.target, overlay.files, "/") for overlay in overlays]
+    view = View(files, binds)
+    search = plan.environment.get("LD_LIBRARY_PATH", "").split(":")
+    path = _program(view, image, command)
+    machine = _machine(view, path)
+    loader = Loader(view, search, machine)
+    program = loader.start(path) if path else None
+    users, passed_over = [], []
+    for group in _groups(files, overlays):
+        families = {path: family_of(facts) for path, facts in group.items()}
+        for path in sorted(group):
+            if len(group) > 1 and plan.abi in families.values() and families[path] != plan.abi:
+                passed_over.append(path)
+                continue
+            mapped = loader.dlopen(path)
+            if mapped is not None:
+                users.append(mapped)
+    sonames = frozenset(
+        entry.facts.dynamic.soname or posixpath.basename(path)
+        for index in (files, *(overlay.files for overlay in overlays))
+        for path, entry in index.entries.items()
+        if entry.facts
+    )
+    return Process(plan, view, loader, program, users, passed_over, sonames)
+
+
+def _program(view: View, image: Image, command: str) -> str | None:
+    """Return the path of a command, as execvp finds it in the image's PATH."""
+    if "/" in command:
+        return view.resolve(command)
+    values = dict(item.partition("=")[::2] for item in image.env)
+    for folder in values.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(":"):
+        found = view.resolve(f"{folder}/{command}")
+        if found and view.is_file(found):
+            return found
+    return None
+
+
+def _machine(view: View, path: str | None) -> int:
+    facts = view.facts(path) if path and view.is_file(path) else None
+    return facts.dynamic.machine if facts else _X86_64
+
+
+def _groups(files: Index, overlays: Sequence[Overlay]) -> Iterator[dict[str, Facts]]:
+    """Yield the files of Python packages that call MPI; those that stand for one module in one group.
+
+    mpi4py has ``MPI.mpich.*.so`` and ``MPI.openmpi.*.so`` and takes one when it is imported. A package that stands in
+    several places is taken from the first.
+    """
+    seen: dict[str, str] = {}  # a module to the place that has it
+    groups: dict[str, dict[str, Facts]] = defaultdict(dict)
+    places = [(overlay.target, _all(overlay.files)) for overlay in overlays]
+    for target, found in [*places, ("", _packages(files))]:
+        for inner, (path, facts) in found.items():
+            if not facts.imports or facts.exports:
+                continue
+            module = posixpath.join(posixpath.dirname(inner), posixpath.basename(inner).partition(".")[0])
+            if seen.setdefault(module, target) == target:
+                groups[module][target + path] = facts
+    yield from groups.values()
+
+
+def _all(files: Index) -> dict[str, tuple[str, Facts]]:
+    return {path: (path, entry.facts) for path, entry in files.entries.items() if entry.facts}
+
+
+def _packages(files: Index) -> dict[str, tuple[str, Facts]]:
+    found = {}
+    for path, entry in files.entries.items():
+        for folder in _PACKAGES:
+            _, inside, inner = path.partition(folder)
+            if inside and entry.facts and entry.kind != LINK:
+                found["/" + inner] = (path, entry.facts)
+    return found

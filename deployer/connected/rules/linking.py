@@ -1,0 +1,60 @@
+"""Rules of the loader's own: what would end in "cannot open shared object file" or "version ... not found"."""
+
+from collections.abc import Iterator
+
+from deployer.connected.linker.process import FAMILIES, Process
+from deployer.contract.findings import ERROR, Finding
+
+
+def program(process: Process) -> Iterator[Finding]:
+    """link.program: the job's program is not in the image, or is for another machine."""
+    if process.program is None:
+        yield Finding(
+            "link.program",
+            ERROR,
+            process.plan.bundle,
+            "the job's program is not in the image, or is no program for this machine",
+            "name a program of the image in the job's command; build it for the site's architecture",
+        )
+
+
+def missing(process: Process) -> Iterator[Finding]:
+    """link.missing: a library that neither the image nor a bind has.
+
+    One that another file of the image has as its soname is not missing: Python packages load each other's libraries
+    before their own (Horovod's needs TensorFlow's). An MPI library is ``mpi.family``'s.
+    """
+    for each in process.loader.missing:
+        if each.name not in process.sonames and each.name not in FAMILIES:
+            yield Finding(
+                "link.missing",
+                ERROR,
+                each.needed_by,
+                f"it needs {each.name}, which neither the image nor the site's binds have",
+                f"add the package that has {each.name} to the image"
+                if not process.host_path(each.needed_by)
+                else f"bind the site's {each.name} as well: add its folder to the MPI's libraries in the profile",
+            )
+
+
+def versions(process: Process) -> Iterator[Finding]:
+    """link.version: a file needs a version of a library, mostly glibc's, that the mapped one does not have."""
+    for each in process.loader.wrong_versions():
+        host = process.host_path(each.needed_by)
+        yield Finding(
+            "link.version",
+            ERROR,
+            each.needed_by,
+            f"it needs {each.version}, which {each.path} does not have",
+            "build the image on a newer base: the site's library cannot run on this one's C library"
+            if host
+            else "install the package for this image's base, or build the image on a newer one",
+        )
+
+
+def broken(process: Process) -> Iterator[Finding]:
+    """link.broken: a library that is needed is cut off or damaged."""
+    for each in process.loader.broken:
+        yield Finding(
+            "link.broken", ERROR, each.path, f"it is no whole ELF file: {each.reason}", "build the image again"
+        )
