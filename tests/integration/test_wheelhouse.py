@@ -89,7 +89,8 @@ def test_a_wheelhouse_is_imported_on_the_site_and_one_requirement_ships_one_whee
     second = wheels.pack(tmp_path / "second.tar")
     difference = json.loads(wheels.cli("diff", first, second, "--json").stdout)
     changed = [path for kind in ("added", "removed", "changed") for path in difference[kind]]
-    assert sorted(changed) == [f"deployer/wheels/tqdm-4.66.{patch}-py3-none-any.whl" for patch in (5, 6)]
+    wheel_names = [f"deployer/wheels/tqdm-4.66.{patch}-py3-none-any.whl" for patch in (5, 6)]
+    assert sorted(changed) == ["deployer/sbom.cdx.json", *wheel_names]
     done = wheels.cli("push", second, "lab", "--ssh-config", site.lab.ssh_config, "--json")
     sent = json.loads(done.stdout)["sent"]
     print(f"one changed requirement: {sent} bytes of {second.stat().st_size} sent")
@@ -122,6 +123,8 @@ def test_offline_in_a_namespace_without_any_route_gives_the_same(wheels: Wheels)
 
 
 def test_bad_wheels_and_requirements(wheels: Wheels, tmp_path: Path) -> None:
+    wheels.write("requirements.txt", REQUIREMENTS)
+    wheels.build()
     # A wheel of the cache that was changed: refused offline and by pack, fetched again by a build.
     (kept,) = (Path(wheels.cli.environment["XDG_CACHE_HOME"]) / "deployer" / "wheels").glob("*/tqdm-4.66.5-*.whl")
     good = kept.read_bytes()
