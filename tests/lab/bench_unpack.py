@@ -74,12 +74,15 @@ def _sources(bundle: Path) -> dict[str, Path]:
     with unpacked as raw, made["layer.tar.gz"].open("wb") as out:
         subprocess.run(["gzip", "-1"], stdin=raw.stdout, stdout=out, check=True)
     if shutil.which("umoci"):
+        plain = MEMORY / "layer.tar"  # add-layer compresses it itself
+        subprocess.run(["zstd", "-dqf", made["layer.tar.zst"], "-o", plain], check=True)
         for words in (
             ["init", "--layout", made["oci"]],
             ["new", "--image", f"{made['oci']}:1"],
-            ["raw", "add-layer", "--image", f"{made['oci']}:1", made["layer.tar.gz"]],
+            ["raw", "add-layer", "--image", f"{made['oci']}:1", plain],
         ):
             subprocess.run(["umoci", *words], check=True, capture_output=True)
+        plain.unlink()
     return made
 
 
