@@ -331,6 +331,9 @@ class Lab:
         site, wanted = definition.site, set(nodes)
         started = self._start_holders(definition, [node for node in site.all_nodes if node in wanted])
         pids = self._holders()
+        ended = wanted - set(pids)
+        if ended:  # alive a moment ago: a holder that a killed `up` never told to go on
+            raise LabError(f"{', '.join(sorted(ended))} ended while it was mended")
         network.repair(site, pids, wanted)
         if LOGIN in wanted:
             argv = [*in_network_of(pids[LOGIN]), "iptables-restore", "--wait", "5"]
