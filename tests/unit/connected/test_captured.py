@@ -69,7 +69,7 @@ def test_a_capture_is_a_profile_and_a_few_lines_over_it_make_a_plan(site: Path, 
     decided = {
         "format": 1,
         "extends": f"./{path.name}",
-        "workspace": "/work/$USER",
+        "workspace": "/scratch/$USER",
         "policy": {"runtimes": ["charliecloud"]},
         "runtimes": {"charliecloud": {"module": "charliecloud"}},
         "partitions": {"batch": {"mpi": "intel-2021.99", "pmi": "pmi2"}},

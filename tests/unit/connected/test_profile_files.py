@@ -41,11 +41,11 @@ def test_a_profile_over_another_says_only_what_differs(tmp_path: Path) -> None:
     write(
         tmp_path, "captured.json", {**base(), "source": {"kind": "captured", "where": "login1", "date": "2026-01-02"}}
     )
-    over = {"format": 1, "extends": "captured.json", "workspace": "/work/$USER", "scheduler": {"pmi": ["pmix", "pmi2"]}}
+    over = {"format": 1, "extends": "captured.json", "workspace": "/scratch/$USER", "scheduler": {"pmi": ["pmix", "pmi2"]}}
     over["partitions"] = {"batch": {"pmi": "pmix", "mpi": None}, "fat": {"nodes": 3, "pmi": "pmi2"}}
     found = resolve(str(write(tmp_path, "site.yaml", over)))
     assert found.profile.name == "lab"
-    assert found.profile.workspace == "/work/$USER"
+    assert found.profile.workspace == "/scratch/$USER"
     assert found.profile.scheduler is not None
     assert (found.profile.scheduler.version, found.profile.scheduler.pmi) == ("22.05", ["pmix", "pmi2"])
     assert list(found.profile.partitions) == ["batch", "fat"]
