@@ -9,11 +9,9 @@ Format: System V ABI, "Dynamic Linking"; LSB Core, "Symbol Versioning"; glibc, e
 import struct
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract.elf import ReadAt, build_id
+from deployer.contract.elf import EHDR, PHDR, ReadAt, build_id
 from deployer.contract.records import Fields, Record
 
-_EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
-_PHDR = struct.Struct("<IIQQQQQQ")
 _DYN = struct.Struct("<qQ")
 _SYM = struct.Struct("<IBBHQQ")
 _VERNEED = struct.Struct("<HHIII")
@@ -38,7 +36,7 @@ _STB_WEAK, _STB_LOCAL = 2, 0
 _SHN_UNDEF = 0
 
 #: Real files stay far below these: libtensorflow_cc has 15 program headers, 100 entries and 700,000 symbols.
-_MAX_PHDRS = 512
+_MAXPHDRS = 512
 _MAX_DYNAMIC = 256 * 1024
 _MAX_STRING = 64 * 1024
 _MAX_VERSIONS = 8192
@@ -121,50 +119,27 @@ class Symbol(NamedTuple):
 def read(read_at: ReadAt) -> Optional[Dynamic]:
     """Return what the loader would read of the file; None where it is no ELF file of ours. Raises BadElf."""
     elf = _open(read_at)
-    if elf is None:
-        return None
-    tags = elf.tags
-    flags = elf.last(_FLAGS) or 0
-    flags_1 = elf.last(_FLAGS_1) or 0
-    soname = elf.last(_SONAME)
-    return Dynamic(
-        machine=elf.machine,
-        interpreter=elf.interpreter(),
-        soname=elf.string(soname) if soname is not None else None,
-        needed=[elf.string(value) for tag, value in tags if tag == _NEEDED],
-        rpath=_paths(elf, _RPATH),
-        runpath=_paths(elf, _RUNPATH),
-        versions=_versions(elf),
-        defines=_definitions(elf),
-        now=bool(flags & _DF_BIND_NOW or flags_1 & _DF_1_NOW or elf.last(_BIND_NOW) is not None),
-        build_id=build_id(read_at),
-    )
+    return _dynamic(elf) if elf else None
+
+
+def symbols(read_at: ReadAt, wanted: Callable[[str], bool]) -> Iterator[Symbol]:
+    """Yield the dynamic symbols, but local ones, whose name is ``wanted``. Raises BadElf."""
+    elf = _open(read_at)
+    return _symbols(elf, wanted) if elf else iter(())
 
 
 def facts(read_at: ReadAt) -> Optional[Facts]:
     """Return the facts of a file; None where it is no ELF file of ours. Raises BadElf."""
-    found = read(read_at)
-    if found is None:
+    elf = _open(read_at)
+    if elf is None:
         return None
     imports, exports = set(), set()
-    for symbol in symbols(read_at, is_mpi) if _may_name_mpi(read_at) else ():
+    for symbol in _symbols(elf, is_mpi) if _may_name_mpi(elf) else ():
         if symbol.defined:
             exports.add(symbol.name)
         elif not symbol.weak:
             imports.add(symbol.name)
-    return Facts(found, sorted(imports), sorted(exports))
-
-
-def _may_name_mpi(read_at: ReadAt) -> bool:
-    """Return whether the string table holds such a name: most files have none, and some have 700,000 symbols."""
-    elf = _open(read_at)
-    if elf is None:
-        return False
-    for start in range(0, elf.strings_size, _SEARCHED):
-        data = read_at(elf.strings + start, min(_SEARCHED + 16, elf.strings_size - start))
-        if any(prefix in data for prefix in _MPI_BYTES):
-            return True
-    return False
+    return Facts(_dynamic(elf), sorted(imports), sorted(exports))
 
 
 def is_mpi(name: str) -> bool:
@@ -172,11 +147,36 @@ def is_mpi(name: str) -> bool:
     return name.startswith(_MPI)
 
 
-def symbols(read_at: ReadAt, wanted: Callable[[str], bool]) -> Iterator[Symbol]:
-    """Yield the dynamic symbols, but local ones, whose name is ``wanted``. Raises BadElf."""
-    elf = _open(read_at)
-    table = elf.last(_SYMTAB) if elf else None
-    if elf is None or table is None:
+def _dynamic(elf: "_Elf") -> Dynamic:
+    flags = elf.last(_FLAGS) or 0
+    flags_1 = elf.last(_FLAGS_1) or 0
+    soname = elf.last(_SONAME)
+    return Dynamic(
+        machine=elf.machine,
+        interpreter=elf.interpreter(),
+        soname=elf.string(soname) if soname is not None else None,
+        needed=[elf.string(value) for tag, value in elf.tags if tag == _NEEDED],
+        rpath=_paths(elf, _RPATH),
+        runpath=_paths(elf, _RUNPATH),
+        versions=_versions(elf),
+        defines=_definitions(elf),
+        now=bool(flags & _DF_BIND_NOW or flags_1 & _DF_1_NOW or elf.last(_BIND_NOW) is not None),
+        build_id=build_id(elf.read_at),
+    )
+
+
+def _may_name_mpi(elf: "_Elf") -> bool:
+    """Return whether the string table holds such a name: most files have none, and some have 700,000 symbols."""
+    for start in range(0, elf.strings_size, _SEARCHED):
+        data = elf.read_at(elf.strings + start, min(_SEARCHED + 16, elf.strings_size - start))
+        if any(prefix in data for prefix in _MPI_BYTES):
+            return True
+    return False
+
+
+def _symbols(elf: "_Elf", wanted: Callable[[str], bool]) -> Iterator[Symbol]:
+    table = elf.last(_SYMTAB)
+    if table is None:
         return
     start, count = elf.offset(table), _symbol_count(elf)
     names = _Strings(elf)
@@ -278,21 +278,21 @@ class _Strings(object):
 
 
 def _open(read_at: ReadAt) -> Optional[_Elf]:
-    head = read_at(0, _EHDR.size)
+    head = read_at(0, EHDR.size)
     if head[:6] != b"\x7fELF\x02\x01":
         return None
-    if len(head) < _EHDR.size:
+    if len(head) < EHDR.size:
         raise BadElf("it ends in its header")
-    fields = _EHDR.unpack(head)
+    fields = EHDR.unpack(head)
     kind, machine, offset, size, count = fields[1], fields[2], fields[5], fields[9], fields[10]
     if kind not in (_ET_EXEC, _ET_DYN):
         return None  # an object file or a core
-    if size != _PHDR.size or count > _MAX_PHDRS:
+    if size != PHDR.size or count > _MAXPHDRS:
         raise BadElf("it has %d program headers of %d bytes" % (count, size))
     table = read_at(offset, size * count)
     if len(table) != size * count:
         raise BadElf("it ends in its program headers")
-    return _Elf(read_at, machine, list(_PHDR.iter_unpack(table)))
+    return _Elf(read_at, machine, list(PHDR.iter_unpack(table)))
 
 
 def _paths(elf: _Elf, tag: int) -> List[str]:

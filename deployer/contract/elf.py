@@ -9,8 +9,9 @@ from typing import Callable, Iterator, Optional, Tuple
 #: Reads ``size`` bytes at ``offset``; fewer at the end of the file.
 ReadAt = Callable[[int, int], bytes]
 
-_EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
-_PHDR = struct.Struct("<IIQQQQQQ")
+#: The file's header, and a program header, of 64-bit little-endian files.
+EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
+PHDR = struct.Struct("<IIQQQQQQ")
 _NHDR = struct.Struct("<III")
 _PT_NOTE = 4
 _NT_GNU_BUILD_ID = 3
@@ -19,16 +20,16 @@ _MAX_NOTES = 64 * 1024  # real ones are below 2 KiB
 
 def build_id(read_at: ReadAt) -> Optional[str]:
     """Return the build-id in hexadecimal, or None where the file has none or is no ELF file."""
-    head = read_at(0, _EHDR.size)
-    if len(head) < _EHDR.size or head[:6] != b"\x7fELF\x02\x01":
+    head = read_at(0, EHDR.size)
+    if len(head) < EHDR.size or head[:6] != b"\x7fELF\x02\x01":
         return None
-    fields = _EHDR.unpack(head)
+    fields = EHDR.unpack(head)
     offset, size, count = fields[5], fields[9], fields[10]
-    if size != _PHDR.size:
+    if size != PHDR.size:
         return None
     table = read_at(offset, size * count)
     for start in range(0, len(table) - size + 1, size):
-        kind, _, where, _, _, length, _, align = _PHDR.unpack_from(table, start)
+        kind, _, where, _, _, length, _, align = PHDR.unpack_from(table, start)
         if kind == _PT_NOTE:
             for name, note, body in _notes(read_at(where, min(length, _MAX_NOTES)), 8 if align == 8 else 4):
                 if name == b"GNU\0" and note == _NT_GNU_BUILD_ID and body:

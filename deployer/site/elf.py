@@ -11,14 +11,7 @@ def identity(path: str) -> str:
     with files.errors_named("read " + path):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            found = elf.build_id(lambda offset, size: _read_at(descriptor, offset, size))
+            found = elf.build_id(files.reader(descriptor))
         finally:
             os.close(descriptor)
     return "build-id:" + found if found else "sha256:" + files.sha256_file(path)
-
-
-def _read_at(descriptor: int, offset: int, size: int) -> bytes:
-    try:
-        return os.pread(descriptor, size, offset)
-    except (OSError, OverflowError):  # a header full of garbage points anywhere
-        return b""

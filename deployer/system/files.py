@@ -7,11 +7,12 @@ import os
 import shutil
 import tempfile
 from contextlib import contextmanager
-from typing import IO, Iterator, NoReturn, Optional
+from typing import IO, Callable, Iterator, NoReturn, Optional
 
 from deployer.contract.errors import DeployerError, SpaceError, UsageError
 
 CHUNK = 1024 * 1024
+_FAR = 2**62  # no system call takes an offset much beyond
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -82,6 +83,16 @@ def remove_tree(path: str) -> None:
 
     if os.path.lexists(path):
         shutil.rmtree(path, onerror=make_writable)
+
+
+def reader(descriptor: int) -> Callable[[int, int], bytes]:
+    """Return what reads ``size`` bytes at ``offset`` of an open file; nothing at an offset that no file has, such as
+    a header full of garbage names."""
+
+    def read_at(offset: int, size: int) -> bytes:
+        return os.pread(descriptor, size, offset) if offset < _FAR else b""
+
+    return read_at
 
 
 class Window(io.RawIOBase):

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from deployer.contract import dynamic
 from deployer.contract.dynamic import Facts
+from deployer.system import files
 
 #: Kinds of what stands at a path.
 FILE, FOLDER, LINK = "file", "folder", "link"
@@ -15,7 +16,6 @@ FILE, FOLDER, LINK = "file", "folder", "link"
 SMALL = 16 * 1024 * 1024
 
 _MAX_LINKS = 40  # as the kernel
-_FAR = 2**62  # no file has such an offset, and no system call takes it
 
 
 class Files(Protocol):
@@ -53,11 +53,7 @@ class HostFiles:
 
     def facts(self, path: str) -> Facts | None:
         with open(self._top + path, "rb", buffering=0) as stream:
-
-            def read_at(offset: int, size: int) -> bytes:
-                return os.pread(stream.fileno(), size, offset) if offset < _FAR else b""
-
-            return dynamic.facts(read_at)
+            return dynamic.facts(files.reader(stream.fileno()))
 
     def content(self, path: str) -> bytes:
         with open(self._top + path, "rb") as stream:
@@ -148,7 +144,7 @@ class Captured:
     def __init__(self, found: Mapping[str, Facts], links: Mapping[str, str] | None = None) -> None:
         self._facts = dict(found)
         self._links = dict(links or {})
-        self._folders = _folders([*self._facts, *self._links])
+        self._folders = folders_of([*self._facts, *self._links])
 
     def kind(self, path: str) -> str | None:
         if path in self._facts:
@@ -170,7 +166,7 @@ class Folders:
 
     def __init__(self, links: Mapping[str, str]) -> None:
         self._links = dict(links)
-        self._folders = _folders(links)
+        self._folders = folders_of(links)
 
     def kind(self, path: str) -> str | None:
         return LINK if path in self._links else FOLDER if path in self._folders else None
@@ -185,7 +181,7 @@ class Folders:
         raise AssertionError(f"{path} is no file")
 
 
-def _folders(paths: Iterable[str]) -> set[str]:
+def folders_of(paths: Iterable[str]) -> set[str]:
     """Return the folders that paths stand in, with the root."""
     found = {"/"}
     for path in paths:

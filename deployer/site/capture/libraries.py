@@ -8,9 +8,9 @@ from deployer.contract import dynamic
 from deployer.contract.dynamic import BadElf, Facts
 from deployer.contract.records import Record
 from deployer.site.capture.tools import Tools
+from deployer.system import files
 
 _CACHED = re.compile(r"^\t(\S+) \(libc6,(?:x86-64|AArch64)[^)]*\) => (/.+)$", re.MULTILINE)
-_FAR = 2**62
 #: A closure has dozens of files; a site whose libraries need more than this has a loop of ours.
 _MAX_FILES = 2000
 
@@ -23,8 +23,8 @@ class Tree(NamedTuple):
 
     def record(self) -> Record:
         """Return the tree as a JSON object."""
-        files = {path: self.files[path].record() for path in sorted(self.files)}
-        return {"files": files, "links": {path: self.links[path] for path in sorted(self.links)}}
+        found = {path: self.files[path].record() for path in sorted(self.files)}
+        return {"files": found, "links": {path: self.links[path] for path in sorted(self.links)}}
 
 
 class Libraries(object):
@@ -51,11 +51,8 @@ class Libraries(object):
         except OSError:
             return None
 
-        def read_at(offset: int, size: int) -> bytes:
-            return os.pread(descriptor, size, offset) if offset < _FAR else b""
-
         try:
-            return dynamic.facts(read_at)
+            return dynamic.facts(files.reader(descriptor))
         except BadElf as error:
             self._tools.note("%s is no whole ELF file: %s" % (path, error))
         except OSError:

@@ -41,7 +41,12 @@ def test_a_profile_over_another_says_only_what_differs(tmp_path: Path) -> None:
     write(
         tmp_path, "captured.json", {**base(), "source": {"kind": "captured", "where": "login1", "date": "2026-01-02"}}
     )
-    over = {"format": 1, "extends": "captured.json", "workspace": "/scratch/$USER", "scheduler": {"pmi": ["pmix", "pmi2"]}}
+    over = {
+        "format": 1,
+        "extends": "captured.json",
+        "workspace": "/scratch/$USER",
+        "scheduler": {"pmi": ["pmix", "pmi2"]},
+    }
     over["partitions"] = {"batch": {"pmi": "pmix", "mpi": None}, "fat": {"nodes": 3, "pmi": "pmi2"}}
     found = resolve(str(write(tmp_path, "site.yaml", over)))
     assert found.profile.name == "lab"
