@@ -96,7 +96,7 @@ def flat_chunks(path: Path, scratch: Scratch) -> Iterator[bytes]:
 def uncompressed(part: Part) -> Iterator[bytes]:
     """Yield the bytes of a layer, uncompressed. Raises UsageError when they are broken."""
     magic = _magic(part)
-    raw = io.BufferedReader(_Window(part), _CHUNK)
+    raw = io.BufferedReader(files.Window(part.stream.fileno(), part.offset, part.size), _CHUNK)
     stream = raw if magic is None else _decoder(raw, magic)
     with _broken_codec():
         yield from iter(lambda: stream.read(_CHUNK), b"")
@@ -270,7 +270,7 @@ def members(part: Part, scratch: Scratch) -> Members:
     if magic is None:
         yield from tarreader.members(Slice(*part))
         return
-    stream = _decoder(io.BufferedReader(_Window(part), _CHUNK), magic)
+    stream = _decoder(io.BufferedReader(files.Window(part.stream.fileno(), part.offset, part.size), _CHUNK), magic)
     with _broken_codec():
         yield from tarreader.members(Spooled(stream.read, scratch.spool))
         while stream.read(_CHUNK):  # zeros behind the end, and with them the codec's own check
@@ -297,21 +297,3 @@ def _decoder(raw: Any, magic: bytes) -> _Decoder:
         return gzip.GzipFile(fileobj=raw, mode="rb")
     decoder: _Decoder = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, read_size=_CHUNK)
     return decoder
-
-
-class _Window(io.RawIOBase):
-    """A part of a file as a stream of its own."""
-
-    def __init__(self, part: Part) -> None:
-        self._part = part
-        self._done = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        size = min(len(buffer), self._part.size - self._done)
-        data = os.pread(self._part.stream.fileno(), size, self._part.offset + self._done)
-        buffer[: len(data)] = data
-        self._done += len(data)
-        return len(data)
