@@ -17,7 +17,7 @@ from deployer.connected.rules import linking, mpi
 from deployer.contract import records
 from deployer.contract.errors import UsageError
 from deployer.contract.findings import ERROR, WARNING, Finding
-from deployer.contract.manifest import Manifest
+from deployer.contract.manifest import VARIANTS_PREFIX, WHEELS_PREFIX, Manifest
 from deployer.contract.plan import VARIANT, WHEELS, Plan
 from deployer.system.verify import Verification, begin, opened
 
@@ -108,8 +108,8 @@ def _commands(manifest: Manifest) -> list[str]:
 def _overlays(bundle: Verification, plan: Plan, cache: Path | None) -> list[Overlay]:
     """Return the bundle's Python packages as the job will see them, the variant first."""
     found = []
-    variant = f"deployer/variants/{plan.abi}/" if plan.abi else None
-    for prefix, target in ((variant, VARIANT), ("deployer/wheels/", WHEELS)):
+    variant = f"{VARIANTS_PREFIX}{plan.abi}/" if plan.abi else None
+    for prefix, target in ((variant, VARIANT), (WHEELS_PREFIX, WHEELS)):
         names = [m.name for m in bundle.manifest.members if prefix and m.name.startswith(prefix)]
         if names:
             found.append(Overlay(f"{target}/lib", index.of_wheels(bundle, names, cache)))

@@ -12,7 +12,7 @@ from typing import IO, NamedTuple
 from deployer.connected import packages, parts
 from deployer.contract import delta, records, sealed, tarformat, wheel
 from deployer.contract.errors import IntegrityError
-from deployer.contract.manifest import HEADER, PADDING, Manifest, Segment
+from deployer.contract.manifest import HEADER, PADDING, WHEELS_PREFIX, Manifest, Segment
 from deployer.contract.sealed import Seal
 from deployer.contract.tarformat import Entry
 from deployer.system import codec
@@ -132,7 +132,7 @@ class _Bundle:
         """Return the versions of wheels, and of packages whose metadata stand in units of this side alone."""
         found = {}
         for member in self.manifest.members:
-            if member.name.startswith("deployer/wheels/"):
+            if member.name.startswith(WHEELS_PREFIX):
                 with suppress(IntegrityError):  # of a name that our pack would not write
                     name, version = wheel.distribution(member.name.rpartition("/")[2])
                     found["pip", name] = version

@@ -16,7 +16,7 @@ from deployer.connected.scratch import Scratch
 from deployer.connected.tarreader import Spooled
 from deployer.contract.errors import DeployerError, UsageError
 from deployer.contract.job import Job
-from deployer.contract.manifest import Need
+from deployer.contract.manifest import VARIANTS_PREFIX, WHEELS_PREFIX, Need
 
 if TYPE_CHECKING:  # what the other sources need not wait for
     import docker
@@ -40,8 +40,8 @@ def from_definition(definition: "Definition") -> Contents:
     contents = from_image(image, definition.name, definition.version)
     jobs = [Job(name, **job.model_dump()) for name, job in definition.jobs.items()]
     needs = [Need(name, data.bundle) for name, data in sorted(definition.data.items()) if data.bundle]
-    carried = {f"deployer/wheels/{path.name}": path for path in wheelhouse.ready(definition)}
-    carried.update({f"deployer/variants/{abi}/{path.name}": path for abi, path in variants.items()})
+    carried = {f"{WHEELS_PREFIX}{path.name}": path for path in wheelhouse.ready(definition)}
+    carried.update({f"{VARIANTS_PREFIX}{abi}/{path.name}": path for abi, path in variants.items()})
     contents = contents._replace(jobs=jobs, app=definition.app_folder, carried=carried, mpi=definition.mpi)
     return contents._replace(data=definition.data_folders, needs=needs)
 

@@ -17,6 +17,8 @@ _MAX_TEXT = 100
 
 #: Members below it are data folders, ``deployer/data/NAME/...``.
 DATA_PREFIX = "deployer/data/"
+#: Members below these are wheels: of the wheelhouse, and of Horovod for ``deployer/variants/ABI/``.
+WHEELS_PREFIX, VARIANTS_PREFIX = "deployer/wheels/", "deployer/variants/"
 
 # Kinds of segments. Everything in the file is one of these.
 HEADER = "header"  # the 512-byte tar header of a member (a long name never needs more: see tarformat)

@@ -9,24 +9,22 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 import tempfile
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
 from deployer.connected import xdg
-from deployer.connected.linker.view import FILE, FOLDER, LINK, SMALL
-from deployer.contract import dynamic, records, tarformat
+from deployer.connected.linker.view import FILE, FOLDER, LINK, SMALL, folders_of
+from deployer.contract import dynamic, records, tarformat, wheel
 from deployer.contract.dynamic import BadElf, Facts
 from deployer.contract.elf import ReadAt
-from deployer.contract.errors import DeployerError, UsageError
+from deployer.contract.errors import DeployerError
 from deployer.contract.manifest import Segment
 from deployer.contract.tarformat import HARDLINK, SYMLINK, Entry
 from deployer.system import codec, files
 from deployer.system.verify import Verification
+from deployer.system.wheel import Wheel
 
 _log = logging.getLogger("deployer.linker")
 
@@ -38,7 +36,7 @@ _MAGIC = b"\x7fELF"
 #: Files whose text is wanted: the loader's cache.
 _WANTED = ("/etc/ld.so.cache",)
 _FRAMES_AT_HAND = 3
-_IN_MEMORY = 64 * 1024 * 1024  # of a wheel, or of a file in one: what is larger is spooled
+_IN_MEMORY = 64 * 1024 * 1024  # of a file in a wheel: what is larger is spooled
 _KINDS = {tarformat.FOLDER: FOLDER, tarformat.FILE: FILE, SYMLINK: LINK, HARDLINK: FILE}
 
 
@@ -95,7 +93,7 @@ def of_image(bundle: Verification, cache: Path | None = None) -> Index:
 def of_wheels(bundle: Verification, names: Sequence[str], cache: Path | None = None) -> Index:
     """Return one index of the wheels that are these members of a bundle, as they will be unpacked side by side.
 
-    Paths are those below ``lib``. Raises IntegrityError, UsageError for what is no wheel.
+    Paths are those below ``lib``. Raises IntegrityError.
     """
     entries: dict[str, Indexed] = {}
     for name in names:
@@ -140,41 +138,28 @@ def _load(path: Path) -> Index | None:
 
 
 def _read_wheel(bundle: Verification, name: str) -> Index:
-    """Index a wheel's files by where they will stand below ``lib``: those of ``X.data/purelib`` and ``platlib`` too.
-
-    Source: PyPA, "Binary distribution format".
-    """
+    """Index the files of a wheel that the site will unpack below ``lib``, as the site reads them."""
     entries: dict[str, Indexed] = {}
-    with tempfile.SpooledTemporaryFile(_IN_MEMORY) as whole:
+    with tempfile.TemporaryFile() as whole:
         whole.writelines(bundle.check(bundle.member_segments(name)))
-        try:
-            with zipfile.ZipFile(whole) as archive:
-                for info in archive.infolist():
-                    parts = info.filename.split("/")
-                    if len(parts) > 1 and parts[0].endswith(".data"):
-                        if parts[1] not in ("purelib", "platlib"):
-                            continue
-                        parts = parts[2:]
-                    if not info.is_dir():
-                        entries["/" + "/".join(parts)] = _of_member(archive, info)
-        except (zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-            raise UsageError(f"{name} is no wheel: {error}", "build and pack again") from error
-    for path in list(entries):
-        for folder in PurePosixPath(path).parents:
-            entries.setdefault(str(folder), Indexed(FOLDER))
-    return Index(entries, {})
+        opened = Wheel(whole, name.rpartition("/")[2])
+        for file in opened.files:
+            if file.path.startswith(wheel.LIB + "/"):
+                entries["/" + wheel.relative_to_lib(file.path)] = _of_member(opened, file)
+    return Index({**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}, {})
 
 
-def _of_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Indexed:
-    with archive.open(info) as packed, tempfile.SpooledTemporaryFile(_IN_MEMORY) as plain:
-        head = packed.read(len(_MAGIC))
-        if head != _MAGIC:
+def _of_member(opened: Wheel, file: wheel.File) -> Indexed:
+    chunks = opened.chunks(file)
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY) as plain:
+        first = next(chunks, b"")
+        if not first.startswith(_MAGIC):
             return Indexed(FILE)
-        plain.write(head)
-        shutil.copyfileobj(packed, plain, files.CHUNK)
+        plain.write(first)
+        plain.writelines(chunks)
 
         def read_at(offset: int, size: int) -> bytes:
-            if offset >= info.file_size:
+            if offset >= file.size:
                 return b""
             plain.seek(offset)
             return plain.read(size)

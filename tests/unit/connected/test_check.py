@@ -6,7 +6,7 @@ from deployer.connected import check
 from deployer.connected.linker import process
 from deployer.connected.linker.index import Index, Indexed
 from deployer.connected.linker.process import Overlay, Process
-from deployer.connected.linker.view import FILE, FOLDER, Captured
+from deployer.connected.linker.view import FILE, FOLDER, Captured, folders_of
 from deployer.contract.dynamic import Dynamic, Facts
 from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.plan import HostMpi, Plan
@@ -29,11 +29,7 @@ def lib(soname: str | None = None, *needed: str, imports: list[str] | None = Non
 
 def index(files: dict[str, Facts | None]) -> Index:
     entries = {path: Indexed(FILE, facts=facts, bad="" if facts else "it is cut off") for path, facts in files.items()}
-    for path in files:
-        parts = path.strip("/").split("/")
-        for count in range(1, len(parts)):
-            entries.setdefault("/" + "/".join(parts[:count]), Indexed(FOLDER))
-    return Index(entries, {})
+    return Index({**dict.fromkeys(folders_of(files), Indexed(FOLDER)), **entries}, {})
 
 
 LIBC = lib("libc.so.6", defines=("GLIBC_2.17", "GLIBC_2.34"))

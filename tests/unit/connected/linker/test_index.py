@@ -8,8 +8,10 @@ import pytest
 from deployer.connected import layer, pack, sources
 from deployer.connected.linker import index as indexes
 from deployer.connected.linker.loader import Loader
-from deployer.connected.linker.view import HostFiles, View
+from deployer.connected.linker.view import FILE, FOLDER, HostFiles, View
+from deployer.contract.manifest import WHEELS_PREFIX
 from deployer.system.verify import begin, opened
+from tests import wheels
 
 
 @pytest.fixture(scope="module")
@@ -76,3 +78,21 @@ def test_the_index_is_kept_and_a_damaged_one_made_anew(bundle: Path, tmp_path: P
     for damaged in ("", "{}", text[:-100], text.replace('"version": 1', '"version": 0')):
         kept.write_text(damaged)
         assert indexed(bundle, tmp_path).entries == first.entries
+
+
+def test_a_wheel_is_indexed_as_it_will_be_unpacked(rootfs: Path, tmp_path: Path) -> None:
+    library = next(each for each in rootfs.rglob("*.so*") if each.is_file() and not each.is_symlink())
+    path = tmp_path / "demo-1.0-py3-none-any.whl"
+    contents = {
+        "demo/native.so": library.read_bytes(),
+        "demo/__init__.py": b"",
+        "demo-1.0.data/scripts/run": b"#!python",
+    }
+    path.write_bytes(wheels.wheel(contents))
+    member = f"{WHEELS_PREFIX}{path.name}"
+    contents_of = sources.from_folder(rootfs, "x", "1")._replace(carried={member: path})
+    packed = pack.pack(contents_of, [], tmp_path / "b.tar").path
+    with opened(str(packed)) as stream:
+        found = indexes.of_wheels(begin(stream, str(packed)), [member])
+    assert found.facts("/demo/native.so") == HostFiles().facts(str(library))
+    assert (found.kind("/demo"), found.kind("/demo/__init__.py"), found.kind("/run")) == (FOLDER, FILE, None)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deployer.connected.linker.loader import Loader
-from deployer.connected.linker.view import FILE, FOLDER, LINK, Bind, Folders, HostFiles, View
+from deployer.connected.linker.view import FILE, FOLDER, LINK, Bind, Folders, HostFiles, View, folders_of
 from deployer.contract.dynamic import BadElf, Dynamic, Facts
 
 
@@ -32,10 +32,7 @@ class Made:
 
     def __init__(self, files: dict[str, Facts | str | bytes]) -> None:
         self.files = files
-        self.folders = {"/"}
-        for path in files:
-            parts = path.strip("/").split("/")
-            self.folders |= {"/" + "/".join(parts[:count]) for count in range(1, len(parts))}
+        self.folders = folders_of(files)
 
     def kind(self, path: str) -> str | None:
         if path in self.files:
