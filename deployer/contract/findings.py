@@ -34,11 +34,15 @@ class Finding(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A code's severity, its message with ``{placeholders}``, and its remedy."""
+    """A code's severity, its message and its remedy, both with ``{placeholders}``."""
 
     severity: str
     message: str
     remedy: str
+
+    def about(self, code: str, subject: str, **values: Any) -> Finding:
+        """Return the finding of this rule, whose code is ``code``, about ``subject``."""
+        return Finding(code, self.severity, subject, self.message.format(**values), self.remedy.format(**values))
 
 
 RULES: Dict[str, Rule] = {
@@ -160,9 +164,8 @@ RULES: Dict[str, Rule] = {
 
 
 def finding(code: str, subject: str, **values: Any) -> Finding:
-    """Return the finding of rule ``code`` about ``subject``; ``values`` fill the placeholders of its message."""
-    rule = RULES[code]
-    return Finding(code, rule.severity, subject, rule.message.format(**values), rule.remedy)
+    """Return the finding of rule ``code`` about ``subject``; ``values`` fill the placeholders of its texts."""
+    return RULES[code].about(code, subject, **values)
 
 
 def errors(found: List[Finding]) -> List[Finding]:

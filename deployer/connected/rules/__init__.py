@@ -81,5 +81,4 @@ RULES: dict[str, Rule] = {
 
 def finding(code: str, subject: str, **values: Any) -> Finding:
     """Return the finding of rule ``code`` about ``subject``; ``values`` fill message and remedy."""
-    rule = RULES[code]
-    return Finding(code, rule.severity, subject, rule.message.format(**values), rule.remedy.format(**values))
+    return RULES[code].about(code, subject, **values)
