@@ -77,6 +77,7 @@ def _add_internal(add: _Add) -> None:
     which.add_argument("--rank", action="store_true")
     parser.add_argument("--out", required=True, metavar="DIR")
     parser.add_argument("--library", metavar="FILE", help="the plan's MPI: a path on the host, a soname in a rank")
+    parser.add_argument("--expect", action="append", default=[], metavar="WHAT", help="prove this as well: gpu, itex")
     parser.set_defaults(run=_probe)
     parser = add("rank", description="Called by job.sh: run the payload of one rank and watch it.")
     parser.add_argument("--out", required=True, metavar="DIR")
@@ -193,7 +194,7 @@ def _probe(args: argparse.Namespace) -> int:
     if args.host:
         probe.host(args.out, args.library)
     else:
-        probe.rank(args.out, args.library)
+        probe.rank(args.out, args.library, args.expect)
     return 0
 
 

@@ -16,6 +16,7 @@ where MPI is not.
 from typing import List, NamedTuple, Optional, Sequence, Set
 
 from deployer.contract import records
+from deployer.contract.measures import Measures
 from deployer.contract.plan import HostMpi
 from deployer.contract.records import Fields, Record
 
@@ -27,12 +28,14 @@ PAYLOAD = "payload"
 #: What a probe was doing when it wrote its record; one that is not DONE did not get further.
 LOADING = "loading the MPI library"
 STARTING = "in MPI_Init or the first MPI_Barrier"
+SUMMING = "in the first MPI_Allreduce"
 DONE = "done"
 
 
 class Launch(NamedTuple):
     """A job as it was submitted. ``provider`` is libfabric's, where the plan names one; ``reason`` is why the variant
-    was chosen; ``created`` is in seconds since the epoch; ``data`` are the digests of the bundles whose data are read.
+    was chosen; ``created`` is in seconds since the epoch; ``data`` are the digests of the bundles whose data are read;
+    ``expects`` is what the probe has to prove beside MPI (``measures.EXPECTABLE``).
     """
 
     job: str
@@ -52,6 +55,7 @@ class Launch(NamedTuple):
     provider: Optional[str]
     created: int
     data: Sequence[str] = ()
+    expects: Sequence[str] = ()
 
     @property
     def ranks(self) -> int:
@@ -86,6 +90,7 @@ def read_launch(data: bytes, what: str) -> Launch:
         provider=fields.maybe_text("provider"),
         created=fields.number("created"),
         data=tuple(fields.texts("data")) if "data" in fields.record else (),
+        expects=tuple(fields.texts("expects")) if "expects" in fields.record else (),
     )
 
 
@@ -133,17 +138,19 @@ class ProbeRecord(NamedTuple):
     thread_level: Optional[str]
     threads: Optional[int]
     cpus: str
+    measures: Optional[Measures] = None
 
     def record(self) -> Record:
         fields = dict(self._asdict())
         fields["library"] = dict(self.library._asdict()) if self.library else None
+        fields["measures"] = self.measures.record() if self.measures else None
         return records.stamped(PROBE, fields)
 
 
 def read_probe(data: bytes, what: str) -> ProbeRecord:
     """Parse a probe record; raises UsageError."""
     fields = records.loads(data, PROBE, what)
-    library = fields.maybe_child("library")
+    library, measures = fields.maybe_child("library"), fields.maybe_child("measures")
     return ProbeRecord(
         task=fields.number("task"),
         host=fields.text("host"),
@@ -156,6 +163,7 @@ def read_probe(data: bytes, what: str) -> ProbeRecord:
         thread_level=fields.maybe_text("thread_level"),
         threads=fields.maybe_number("threads"),
         cpus=fields.text("cpus"),
+        measures=Measures.read(measures) if measures else None,
     )
 
 

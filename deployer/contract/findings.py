@@ -119,6 +119,28 @@ RULES: Dict[str, Rule] = {
         "libfabric uses the provider {provider!r}, the plan expects {expected!r}",
         "the fast network is not used: see that the provider's library and devices are bound",
     ),
+    "mpi.allreduce": Rule(
+        ERROR,
+        "MPI_Allreduce is wrong: {wrong}",
+        "library, launcher and fabric do not fit: FI_PROVIDER=tcp in the profile's environment tells whether it is the "
+        "fabric",
+    ),
+    "limits.memlock": Rule(
+        ERROR,
+        "a process may lock {limit} bytes of memory, and {provider} needs {needed} or more for its buffers",
+        "ask the site for `ulimit -l unlimited` in jobs (Slurm: PropagateResourceLimitsExcept=MEMLOCK, LimitMEMLOCK of "
+        "slurmd)",
+    ),
+    "gpu.unusable": Rule(
+        ERROR,
+        "the GPUs cannot be used in the container: {reason}",
+        "see the plan's binds of the driver's libraries and devices, and that the job asks for GPUs (directives)",
+    ),
+    "itex.inactive": Rule(
+        ERROR,
+        "Intel's extension for TensorFlow is in the bundle and is not active: {reason}",
+        "its version must be made for this TensorFlow, and the CPU needs AVX2; see ranks/ in the job's folder",
+    ),
     "layout.pinning": Rule(
         WARNING,
         "{threads} threads have {cpus} CPUs",

@@ -3,12 +3,13 @@
 Pure: records in, record out. ``site.result`` reads them from the job's folder.
 """
 
+import functools
 import signal as signals
 import time
 from collections import OrderedDict
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from deployer.contract import evidence, records
+from deployer.contract import evidence, measures, records
 from deployer.contract.errors import Refused
 from deployer.contract.evidence import HostRecord, Launch, MappedLibrary, PayloadRecord, ProbeRecord
 from deployer.contract.findings import Finding, errors, finding
@@ -219,6 +220,10 @@ def _judge_probe(launch: Launch, found: Evidence, probe: ProbeRecord, by_rank: "
     # "tcp;ofi_rxm" is tcp with a layer over it.
     if launch.provider and probe.provider and probe.provider.split(";")[0] != launch.provider.split(";")[0]:
         by_rank.add(probe.task, "mpi.provider", provider=probe.provider, expected=launch.provider)
+    if probe.measures:
+        provider = next((item.provider for item in found.probes if item.provider), launch.provider)
+        note = functools.partial(by_rank.add, probe.task)
+        measures.judge(probe.measures, launch.expects, provider, note)
     cpus = len(evidence.parse_cpus(probe.cpus))
     if cpus < launch.threads:
         by_rank.add(probe.task, "layout.pinning", threads=launch.threads, cpus=cpus)
@@ -335,6 +340,7 @@ def _ranks(launch: Launch, found: Evidence) -> List[Record]:
                     ("thread_level", probe.thread_level if probe else None),
                     ("threads", probe.threads if probe else launch.threads),
                     ("cpus", probe.cpus if probe else None),
+                    *measures.shown(probe.measures if probe else None).items(),
                     ("exit_code", payload.exit_code if payload else None),
                     ("signal", payload.signal if payload else None),
                 ]

@@ -16,8 +16,22 @@ SONAMES = ("libmpi.so.12", "libmpi.so.40", "libmpich.so.12", "libmpi_abi.so.1")
 FOLDERS = ("", "/usr/local/lib", "/opt/mpich/lib", "/opt/openmpi/lib", "/usr/lib64/mpich/lib", "/usr/lib64/openmpi/lib")
 
 _THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
-_MPICH_COMM_WORLD = 0x44000000
-_ABI_COMM_WORLD = 0x101
+
+
+class _Handles(NamedTuple):
+    """What an ABI passes for MPI_COMM_WORLD, MPI_DOUBLE and MPI_SUM.
+
+    Source: mpi.h of MPICH 4.2.3 and 5.0.2 and of Open MPI 5.0.11, mpi_abi.h of MPICH 5.0.2.
+    """
+
+    world: Any
+    double: Any
+    sum: Any
+
+
+_MPICH = _Handles(*map(ctypes.c_int, (0x44000000, 0x4C00080B, 0x58000003)))
+_STANDARD = _Handles(*map(ctypes.c_void_p, (0x101, 0x214, 0x21)))  # the ABI of MPI 5
+_OPENMPI = ("ompi_mpi_comm_world", "ompi_mpi_double", "ompi_mpi_op_sum")
 
 
 class World(NamedTuple):
@@ -34,7 +48,7 @@ class Library(object):
     def __init__(self, handle: Any, name: str) -> None:
         self._handle = handle
         self.name = name
-        self._world = _comm_world(handle)
+        self._handles = _handles(handle)
 
     def version(self) -> str:
         """Return the first line of MPI_Get_library_version, which may be called before MPI_Init."""
@@ -48,14 +62,18 @@ class Library(object):
         """Call MPI_Init_thread and ask for rank and size."""
         granted, rank, size = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
         self._call("MPI_Init_thread", None, None, len(_THREAD_LEVELS) - 1, ctypes.byref(granted))
-        self._call("MPI_Comm_rank", self._world, ctypes.byref(rank))
-        self._call("MPI_Comm_size", self._world, ctypes.byref(size))
+        self._call("MPI_Comm_rank", self._handles.world, ctypes.byref(rank))
+        self._call("MPI_Comm_size", self._handles.world, ctypes.byref(size))
         level = granted.value
         return World(rank.value, size.value, _THREAD_LEVELS[level] if 0 <= level < 4 else str(level))
 
     def meet(self) -> None:
         """Wait for all other ranks (MPI_Barrier): the network works."""
-        self._call("MPI_Barrier", self._world)
+        self._call("MPI_Barrier", self._handles.world)
+
+    def sum(self, given: Any, taken: Any, count: int) -> None:
+        """Add ``count`` doubles of ``given`` over all ranks into ``taken`` (MPI_Allreduce)."""
+        self._call("MPI_Allreduce", given, taken, count, self._handles.double, self._handles.sum, self._handles.world)
 
     def end(self) -> None:
         """Call MPI_Finalize."""
@@ -83,14 +101,12 @@ def load(names: Sequence[str]) -> Library:
     raise DeployerError("; ".join(reasons[: len(names)]))
 
 
-def _comm_world(handle: Any) -> Any:
-    """Return MPI_COMM_WORLD as the library's ABI passes it."""
+def _handles(handle: Any) -> _Handles:
+    """Return the handles as the library's ABI passes them: Open MPI's are addresses, the others' numbers."""
     try:
-        return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(handle, "ompi_mpi_comm_world")))
+        return _Handles(*(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(handle, name))) for name in _OPENMPI))
     except ValueError:
-        pass
-    name = getattr(handle, "_name", "")
-    return ctypes.c_void_p(_ABI_COMM_WORLD) if "libmpi_abi" in name else ctypes.c_int(_MPICH_COMM_WORLD)
+        return _STANDARD if "libmpi_abi" in getattr(handle, "_name", "") else _MPICH
 
 
 def flush() -> None:

@@ -1,14 +1,16 @@
 """probe: evidence from inside the job, before the payload. Once a node on the host, once a rank in the container."""
 
 import os
+import resource
 import signal
 import socket
 import sys
-from typing import Mapping, Optional
+from typing import Mapping, Optional, Sequence
 
 from deployer.contract import evidence, records
 from deployer.contract.errors import DeployerError
 from deployer.contract.evidence import HostRecord, MappedLibrary, ProbeRecord
+from deployer.contract.measures import GPU, ITEX, Measures
 from deployer.site import elf, mapped
 from deployer.system import files
 
@@ -19,6 +21,8 @@ PATIENCE = 120
 _TALK = {"I_MPI_DEBUG": "1", "MPIR_CVAR_DEBUG_SUMMARY": "1"}
 #: How the launchers tell a process its number.
 _TASK = ("SLURM_PROCID", "PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
+#: And its number among those of its node.
+_LOCAL_TASK = ("SLURM_LOCALID", "PMIX_LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK")
 
 
 def task_number(environment: Mapping[str, str]) -> int:
@@ -27,6 +31,11 @@ def task_number(environment: Mapping[str, str]) -> int:
         if environment.get(name, "").isdigit():
             return int(environment[name])
     return 0
+
+
+def first_of_node(environment: Mapping[str, str]) -> bool:
+    """Return whether this is the first process of its node, as its launcher says; where none says, it is."""
+    return next((environment[name] for name in _LOCAL_TASK if name in environment), "0") == "0"
 
 
 def host(out: str, library: Optional[str]) -> HostRecord:
@@ -38,10 +47,11 @@ def host(out: str, library: Optional[str]) -> HostRecord:
     return record
 
 
-def rank(out: str, soname: Optional[str]) -> ProbeRecord:
+def rank(out: str, soname: Optional[str], expects: Sequence[str] = ()) -> ProbeRecord:
     """Start MPI and write this rank's record into the folder ``out``.
 
-    The library is what the loader finds for ``soname``; None: for any that is known.
+    The library is what the loader finds for ``soname``; None: for any that is known. ``expects`` is what else is to be
+    looked at (``measures.EXPECTABLE``).
 
     The record is written before the library is given control, and again at the end: what the library does to this
     process is then known from the first. All that it prints goes into a log beside the record.
@@ -65,10 +75,11 @@ def rank(out: str, soname: Optional[str]) -> ProbeRecord:
         None,
         int(threads) if threads.isdigit() else None,
         evidence.render_numbers(set(os.sched_getaffinity(0))),
+        _measures(task, expects),
     )
     os.environ.update(_TALK)
     try:
-        from deployer.site import mpi  # the image's Python may lack ctypes
+        from deployer.site import allreduce, mpi  # the image's Python may lack ctypes
 
         library = mpi.load([soname] if soname else mpi.SONAMES)
     except (ImportError, DeployerError) as error:
@@ -83,17 +94,34 @@ def rank(out: str, soname: Optional[str]) -> ProbeRecord:
     _write(path, record.record())
     world = library.start()
     library.meet()
+    record = record._replace(stage=evidence.SUMMING, rank=world.rank, size=world.size)
+    _write(path, record.record())
+    measures = record.measures and record.measures._replace(allreduce=allreduce.measure(library, world))
     mpi.flush()
     record = record._replace(
         stage=evidence.DONE,
-        rank=world.rank,
-        size=world.size,
         thread_level=world.thread_level,
         provider=mpi.provider(files.read_text(log)),
+        measures=measures,
     )
     _write(path, record.record())
     library.end()
     return record
+
+
+def _measures(task: int, expects: Sequence[str]) -> Measures:
+    """Return what can be seen before MPI starts: no process is started once it holds the fabric."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    found = Measures(None if limit == resource.RLIM_INFINITY else limit)
+    if GPU in expects and first_of_node(os.environ):
+        from deployer.site import gpu
+
+        found = found._replace(gpu=gpu.look())
+    if ITEX in expects and task == 0:
+        from deployer.site import itex
+
+        found = found._replace(itex=itex.look())
+    return found
 
 
 def _redirect(log: str) -> None:

@@ -16,7 +16,7 @@ from deployer.contract.evidence import Launch
 from deployer.contract.job import Job, check_time
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import Bind, Plan
-from deployer.site import container, data, elf, jobs, result, script
+from deployer.site import container, data, elf, jobs, packages, result, script
 from deployer.site.runtimes import RUNTIMES
 from deployer.site.store import Installed, Store
 from deployer.system import files
@@ -73,6 +73,7 @@ def prepare(store: Store, request: Request) -> str:
         provider=_provider(plan),
         created=int(time.time()),
         data=tuple(item.carrier.receipt.digest for item in found),
+        expects=packages.expects(installed, plan),
     )
     made = container.make(
         installed,

@@ -129,6 +129,7 @@ def _probe(inputs: Inputs) -> str:
     names = ""
     if inputs.plan.mpi:
         names = " --library " + shlex.quote(inputs.plan.mpi.library.rsplit("/", 1)[-1])
+    names += "".join(" --expect " + word for word in inputs.launch.expects)
     command = "%s probe --rank --out %s/ranks%s" % (_inner_tool(inputs), plans.JOB, names)
     return """\
 # 2. Probe: each rank proves which MPI library, network and CPUs it gets in the container, into ranks/. A mismatch ends

@@ -23,6 +23,9 @@ def test_the_job_runs_on_the_hosts_mpi(site: Site) -> None:
         assert rank["mpi_identity"] == rank["host_mpi_identity"]
         assert rank["provider"] == "tcp"
         assert rank["threads"] == 1
+        assert rank["allreduce"]["latency_us"] > 0
+        assert rank["allreduce"]["bandwidth_mb_s"] > 0
+        assert rank["memlock"] is None or rank["memlock"] > 0
     assert result["payload"]["world_size"] == 2
 
 
@@ -36,6 +39,7 @@ def test_the_same_bundle_runs_on_open_mpi(site: Site) -> None:
         assert rank["mpi_path"] == "/opt/openmpi/5.0.11/lib/libmpi.so.40"
         assert rank["mpi_identity"] == rank["host_mpi_identity"]
         assert rank["mpi_seen_in"] == "payload"
+        assert rank["allreduce"]["latency_us"] > 0
     assert result["payload"]["mpi_library"].startswith("Open MPI v5.0.11")
 
 

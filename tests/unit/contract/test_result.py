@@ -4,6 +4,7 @@ import pytest
 
 from deployer.contract import evidence, result
 from deployer.contract.evidence import HostRecord, Launch, MappedLibrary, PayloadRecord, ProbeRecord
+from deployer.contract.measures import Allreduce, Gpu, Itex, Measures
 from deployer.contract.plan import HostMpi
 from deployer.contract.records import dumps
 from deployer.contract.result import Evidence, Outcome
@@ -245,3 +246,41 @@ def test_an_mpi_that_was_replaced_since_the_capture_stops_the_job():
     same = result.assemble(LAUNCH._replace(mpi=MPI._replace(identity="build-id:aa")), good(), after())
     assert codes(same) == []
     assert evidence.read_launch(dumps(launch.record()), "launch") == launch
+
+
+WHOLE = Measures(65536, Allreduce(25500, 1 << 20, 117_000_000), Gpu("550.54", "12.4", 4, None), Itex("l.so", None))
+
+
+@pytest.mark.parametrize(
+    ("measures", "provider", "expects", "code"),
+    [
+        (Measures(65536), "psm2", (), "limits.memlock"),
+        (Measures(65536), "verbs;ofi_rxm", (), "limits.memlock"),
+        (Measures(65536), "tcp", (), None),
+        (Measures(None), "psm2", (), None),
+        (Measures(64 << 20), "psm2", (), None),
+        (Measures(None, Allreduce(1, 1, 1, "the sum over 2 ranks is 0, not 1")), "tcp", (), "mpi.allreduce"),
+        (Measures(None, gpu=Gpu(None, None, None, "CUDA sees no device")), "tcp", ("gpu",), "gpu.unusable"),
+        (Measures(None, gpu=Gpu(None, None, None, "CUDA sees no device")), "tcp", (), None),
+        (Measures(None, itex=Itex(None, "TensorFlow maps none")), "tcp", ("itex",), "itex.inactive"),
+        (WHOLE, "tcp", ("gpu", "itex"), None),
+    ],
+)
+def test_what_the_probe_measured_is_judged(measures, provider, expects, code):
+    launch = LAUNCH._replace(expects=expects, provider=provider)
+    probes = [probe(0, measures=measures, provider=provider), probe(1, measures=measures)]
+    verdict = result.assemble(launch, good(probes=probes, payloads=[]), after("probe"))
+    expected = [(code, "ranks 0-1")] if code else [("job.unfinished", "job")]
+    assert codes(verdict) == expected
+    assert verdict.exit_code == (3 if code else 0)
+    for item in probes:
+        assert evidence.read_probe(dumps(item.record()), "p") == item
+    assert evidence.read_launch(dumps(launch.record()), "l") == launch
+
+
+def test_measures_stand_with_their_rank():
+    probes = [probe(0, measures=WHOLE), probe(1)]
+    first, second = result.assemble(LAUNCH, good(probes=probes), after()).record["ranks"]
+    assert first["allreduce"] == {"latency_us": 25.5, "bytes": 1048576, "bandwidth_mb_s": 117.0}
+    assert (first["memlock"], first["gpu"]["devices"], first["itex"]["library"]) == (65536, 4, "l.so")
+    assert (second["memlock"], second["allreduce"], second["gpu"], second["itex"]) == (None, None, None, None)

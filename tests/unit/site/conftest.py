@@ -1,4 +1,4 @@
-"""A stand-in for an MPI library of MPICH's ABI, named as such, for the tests of probe and rank."""
+"""Stand-ins for an MPI library of MPICH's ABI and for CUDA's driver, named as such, for the tests of probe and rank."""
 
 import shutil
 import subprocess
@@ -16,18 +16,43 @@ int MPI_Init_thread(int *c, char ***v, int wanted, int *got) {
 int MPI_Comm_rank(int c, int *r) { *r = c == 0x44000000 ? 1 : -1; return 0; }
 int MPI_Comm_size(int c, int *s) { *s = 4; return 0; }
 int MPI_Barrier(int c) { return 0; }
+int MPI_Allreduce(double *in, double *out, int n, int type, int op, int c) {
+  if (type != 0x4c00080b || op != 0x58000003 || c != 0x44000000) return 1;
+  for (int i = 0; i < n; i++) out[i] = getenv("STAND_IN_SUMS_WRONG") ? in[i] : 6; /* 0 + 1 + 2 + 3 */
+  return 0; }
 int MPI_Finalize(void) { return 0; }
+"""
+
+
+CUDA_C = r"""
+#include <stdlib.h>
+static int word(const char *name) { return getenv(name) ? atoi(getenv(name)) : 0; }
+int cuDriverGetVersion(int *v) { *v = 12040; return 0; }
+int cuInit(unsigned flags) { if (getenv("STAND_IN_CRASHES")) abort(); return word("STAND_IN_CUINIT"); }
+int cuDeviceGetCount(int *n) { *n = word("STAND_IN_DEVICES"); return 0; }
+int cuGetErrorString(int code, const char **text) { *text = "stand-in error"; return 0; }
 """
 
 
 @pytest.fixture(scope="module")
 def stand_in(tmp_path_factory):
     """Return the path of a stand-in for an MPI library of MPICH's ABI."""
+    return compiled(tmp_path_factory, MPI_C, "libmpi.so.12")
+
+
+@pytest.fixture(scope="module")
+def stand_in_driver(tmp_path_factory):
+    """Return the path of a stand-in for CUDA's driver library, 12.4."""
+    return compiled(tmp_path_factory, CUDA_C, "libcuda.so.1")
+
+
+def compiled(tmp_path_factory, text, name):
+    """Return the path of a library ``name`` made of a C file's text."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not compiler:
         pytest.skip("no C compiler: apt-get install gcc")
-    folder = tmp_path_factory.mktemp("mpi")
-    (folder / "mpi.c").write_text(MPI_C)
-    path = str(folder / "libmpi.so.12")
-    subprocess.check_call([compiler, "-shared", "-fPIC", "-Wl,--build-id", "-o", path, str(folder / "mpi.c")])
+    folder = tmp_path_factory.mktemp("stand-in")
+    (folder / "source.c").write_text(text)
+    path = str(folder / name)
+    subprocess.check_call([compiler, "-shared", "-fPIC", "-Wl,--build-id", "-o", path, str(folder / "source.c")])
     return path

@@ -114,9 +114,9 @@ def test_the_provider_in_the_library_s_own_words(text, provider):
     assert mpi.provider(text) == provider
 
 
-def run_rank(out, soname, **environment):
-    """Run probe.rank in a process of its own: it gives its output away."""
-    code = "import sys; from deployer.site import probe; probe.rank(sys.argv[1], sys.argv[2])"
+def run_rank(out, soname, code="", **environment):
+    """Run probe.rank in a process of its own, after ``code``: it gives its output away."""
+    code += "import sys; from deployer.site import probe; probe.rank(sys.argv[1], sys.argv[2])"
     env = dict({"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd(), "SLURM_PROCID": "1"}, **environment)
     return subprocess.call([sys.executable, "-c", code, str(out), soname], env=env, stderr=subprocess.DEVNULL)
 
@@ -135,6 +135,28 @@ def test_a_rank_tells_library_world_provider_and_cpus(tmp_path, stand_in):
     assert record.library.identity == elf.identity(stand_in)
     assert record.library.identity.startswith("build-id:")
     assert evidence.parse_cpus(record.cpus) == os.sched_getaffinity(0)
+    assert record.measures.allreduce.nanoseconds > 0
+    assert (record.measures.allreduce.bytes, record.measures.allreduce.wrong) == (1 << 20, None)
+    assert (record.measures.gpu, record.measures.itex) == (None, None)
+
+
+def test_a_sum_that_is_wrong_is_told(tmp_path, stand_in):
+    assert run_rank(tmp_path, stand_in, STAND_IN_SUMS_WRONG="1") == 0
+    assert read(tmp_path).measures.allreduce.wrong == "the sum over 4 ranks is 1, not 6"
+
+
+def test_the_limit_of_locked_memory_is_the_process_s_own(tmp_path, stand_in):
+    code = "import resource; resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536)); "
+    assert run_rank(tmp_path, stand_in, code=code) == 0
+    assert read(tmp_path).measures.memlock == 65536
+
+
+@pytest.mark.parametrize(
+    ("environment", "first"),
+    [({}, True), ({"SLURM_LOCALID": "0"}, True), ({"SLURM_LOCALID": "1", "MPI_LOCALRANKID": "0"}, False)],
+)
+def test_the_first_rank_of_a_node(environment, first):
+    assert probe.first_of_node(environment) is first
 
 
 def test_a_library_that_ends_the_process_leaves_a_record_of_where(tmp_path, stand_in):

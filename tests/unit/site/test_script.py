@@ -105,3 +105,10 @@ def test_every_word_reaches_the_container_as_it_was_given(tmp_path):
 def test_a_percent_sign_in_the_folder_is_not_slurm_s():
     text = script.render(CASES["host-mpi"]._replace(folder="/scratch/50%j/hello"))
     assert "#SBATCH --output=/scratch/50%%j/hello/output.log\n" in text
+
+
+def test_what_is_to_be_proven_is_asked_of_the_probe():
+    given = inputs()
+    text = script.render(given._replace(launch=given.launch._replace(expects=("gpu", "itex"))))
+    asked = " --library libmpi.so.12 --expect gpu --expect itex </dev/null"
+    assert [line.endswith(asked) for line in text.splitlines() if " probe --rank " in line] == [True]

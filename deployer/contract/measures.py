@@ -1,0 +1,119 @@
+"""What the probe measures beside the world itself, as records, and what is wrong with it. Pure."""
+
+from typing import Any, Callable, NamedTuple, Optional, Sequence
+
+from deployer.contract.records import Fields, Record
+
+#: What a job can be asked to prove: GPUs that CUDA can use, Intel's extension active in TensorFlow.
+GPU, ITEX = "gpu", "itex"
+EXPECTABLE = (GPU, ITEX)
+
+#: libfabric's providers that pin the memory they send from: Omni-Path, InfiniBand, Slingshot, EFA.
+_PINNING = ("psm2", "psm3", "opx", "verbs", "mlx", "ucx", "cxi", "efa")
+#: Bytes. The buffer that Horovod sends by default (HOROVOD_FUSION_THRESHOLD, 128 MiB in 0.28, 64 before): with less the
+#: library fails, or copies through small buffers. The kernel's own default is 64 KiB, or 8 MiB since Linux 5.16.
+_PINNED = 64 * 1024 * 1024
+
+
+class Allreduce(NamedTuple):
+    """A short MPI_Allreduce of doubles over the whole world, as this rank saw it.
+
+    ``nanoseconds`` is the median of 8 bytes; ``bytes_per_second`` is a message of ``bytes`` over its median time, not
+    the traffic that it makes. ``wrong`` says what came out instead of the right sum.
+    """
+
+    nanoseconds: int
+    bytes: int
+    bytes_per_second: int
+    wrong: Optional[str] = None
+
+    @staticmethod
+    def read(fields: Fields) -> "Allreduce":
+        numbers = [fields.number(name) for name in Allreduce._fields[:3]]
+        return Allreduce(numbers[0], numbers[1], numbers[2], fields.maybe_text("wrong"))
+
+    def shown(self) -> Record:
+        """Return the figures in the units that people compare: microseconds, and 10^6 bytes a second."""
+        return {
+            "latency_us": round(self.nanoseconds / 1e3, 1),
+            "bytes": self.bytes,
+            "bandwidth_mb_s": round(self.bytes_per_second / 1e6, 1),
+        }
+
+
+class Gpu(NamedTuple):
+    """A node's GPUs as CUDA sees them in the container: the kernel module's version, the CUDA version that the driver's
+    library offers, how many devices; ``reason`` is why they cannot be used, None where they can."""
+
+    driver: Optional[str]
+    cuda: Optional[str]
+    devices: Optional[int]
+    reason: Optional[str]
+
+    @staticmethod
+    def read(fields: Fields) -> "Gpu":
+        return Gpu(
+            fields.maybe_text("driver"),
+            fields.maybe_text("cuda"),
+            fields.maybe_number("devices"),
+            fields.maybe_text("reason"),
+        )
+
+
+class Itex(NamedTuple):
+    """Intel's extension in a TensorFlow that was imported: the library that it mapped, which names the instruction set;
+    ``reason`` is why there is none."""
+
+    library: Optional[str]
+    reason: Optional[str]
+
+    @staticmethod
+    def read(fields: Fields) -> "Itex":
+        return Itex(fields.maybe_text("library"), fields.maybe_text("reason"))
+
+
+class Measures(NamedTuple):
+    """``memlock`` is the limit of locked memory in bytes, None: no limit. The others are None where not measured."""
+
+    memlock: Optional[int]
+    allreduce: Optional[Allreduce] = None
+    gpu: Optional[Gpu] = None
+    itex: Optional[Itex] = None
+
+    def record(self) -> Record:
+        found = dict(self._asdict())
+        for name in ("allreduce", "gpu", "itex"):
+            found[name] = dict(found[name]._asdict()) if found[name] else None
+        return found
+
+    @staticmethod
+    def read(fields: Fields) -> "Measures":
+        allreduce, gpu, itex = (fields.maybe_child(name) for name in ("allreduce", "gpu", "itex"))
+        return Measures(
+            fields.maybe_number("memlock"),
+            Allreduce.read(allreduce) if allreduce else None,
+            Gpu.read(gpu) if gpu else None,
+            Itex.read(itex) if itex else None,
+        )
+
+
+def judge(found: Measures, expects: Sequence[str], provider: Optional[str], note: Callable[..., Any]) -> None:
+    """Call ``note`` with the code and the values of each finding about one rank; ``provider`` is libfabric's."""
+    if (provider or "").split(";")[0] in _PINNING and found.memlock is not None and found.memlock < _PINNED:
+        note("limits.memlock", limit=found.memlock, provider=provider, needed=_PINNED)
+    if found.allreduce and found.allreduce.wrong:
+        note("mpi.allreduce", wrong=found.allreduce.wrong)
+    if GPU in expects and found.gpu and found.gpu.reason:
+        note("gpu.unusable", reason=found.gpu.reason)
+    if ITEX in expects and found.itex and found.itex.reason:
+        note("itex.inactive", reason=found.itex.reason)
+
+
+def shown(found: Optional[Measures]) -> Record:
+    """Return the fields that a rank's measures have in result.json; GPUs and ITEX stand with the rank that asked."""
+    return {
+        "memlock": found.memlock if found else None,
+        "allreduce": found.allreduce.shown() if found and found.allreduce else None,
+        "gpu": dict(found.gpu._asdict()) if found and found.gpu else None,
+        "itex": dict(found.itex._asdict()) if found and found.itex else None,
+    }

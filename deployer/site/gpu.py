@@ -1,0 +1,71 @@
+"""The GPUs of a node as a process in the container can use them: CUDA's driver is asked, nothing of the image's.
+
+In a process of its own: a driver that does not fit may crash it, and a GPU that is lost can hang it.
+Source: cuda.h (cuInit, cuDriverGetVersion, cuDeviceGetCount, cuGetErrorString).
+"""
+
+import os
+import re
+import sys
+from typing import Optional
+
+from deployer.contract.errors import DeployerError
+from deployer.contract.measures import Gpu
+from deployer.system import process
+
+#: Where the kernel module tells its version.
+MODULE = "/proc/driver/nvidia/version"
+#: Seconds; without persistence mode each GPU of a node takes one or two to wake up.
+_PATIENCE = 30.0
+
+_ASK = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+def call(name, *words):
+    code = getattr(cuda, name)(*words)
+    if code:
+        text = ctypes.c_char_p()
+        cuda.cuGetErrorString(code, ctypes.byref(text))
+        raise SystemExit("%s: error %d, %s" % (name, code, (text.value or b"unknown").decode()))
+version, count = ctypes.c_int(), ctypes.c_int()
+call("cuDriverGetVersion", ctypes.byref(version))
+print("version", version.value, flush=True)
+call("cuInit", 0)
+call("cuDeviceGetCount", ctypes.byref(count))
+print("devices", count.value)
+"""
+
+
+def look(module: str = MODULE) -> Gpu:
+    """Return what CUDA's driver says of the GPUs of this node."""
+    driver = _driver(module)
+    reason: Optional[str] = None
+    said = ""
+    try:
+        # With the environment as it is: CUDA_VISIBLE_DEVICES and LD_LIBRARY_PATH are part of what is to be seen.
+        done = process.glance([sys.executable, "-I", "-S", "-c", _ASK], _PATIENCE, env=dict(os.environ))
+        said = done.stdout
+        if done.returncode:
+            reason = done.last_words(1) if done.stderr.strip() else "libcuda ended the process (%d)" % done.returncode
+    except DeployerError as error:
+        reason = "CUDA did not answer: %s" % error.message.partition(":")[2].strip()
+    version, devices = _number("version", said), _number("devices", said)
+    if reason is None and not devices:
+        reason = "CUDA sees no device"
+    if reason and driver is None:
+        reason += "; the node has no NVIDIA kernel module (%s)" % module
+    return Gpu(driver, "%d.%d" % (version // 1000, version % 1000 // 10) if version else None, devices, reason)
+
+
+def _driver(module: str) -> Optional[str]:
+    try:
+        with open(module) as stream:
+            found = re.search(r"Kernel Module\s.*?(\d+\.\d+(?:\.\d+)?)", stream.read())
+    except OSError:
+        return None
+    return found.group(1) if found else None
+
+
+def _number(word: str, said: str) -> Optional[int]:
+    found = re.search(r"^%s (\d+)$" % word, said, re.MULTILINE)
+    return int(found.group(1)) if found else None

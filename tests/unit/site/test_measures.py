@@ -1,0 +1,121 @@
+"""GPUs through a stand-in driver, ITEX through a stand-in TensorFlow, and what a job is asked to prove."""
+
+import os
+
+import pytest
+
+from deployer.contract.plan import Bind
+from deployer.site import gpu, itex, packages
+from tests.running import PLAN, store
+
+MODULE = (
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
+    "GCC version:  gcc version 12.2.0\n"
+)
+OPEN_MODULE = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  565.57.01  Release Build\n"
+TENSORFLOW = """
+import mmap, os, sys
+__version__ = "2.15.1"
+name = os.environ.get("STAND_IN_MAPS")
+if name:
+    path = os.path.join(os.path.dirname(__file__), name)
+    with open(path, "wb") as stream:
+        stream.write(b"x" * 4096)
+    with open(path, "rb") as stream:
+        kept = mmap.mmap(stream.fileno(), 4096, access=mmap.ACCESS_READ)
+if os.environ.get("STAND_IN_SAYS"):
+    sys.stderr.write(os.environ["STAND_IN_SAYS"])
+"""
+
+
+@pytest.fixture
+def driver(stand_in_driver, tmp_path, monkeypatch):
+    """Return a function that looks at GPUs through the stand-in driver, with these settings."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", os.path.dirname(stand_in_driver))
+    (tmp_path / "version").write_text(MODULE)
+
+    def look(**settings):
+        for name, value in settings.items():
+            monkeypatch.setenv("STAND_IN_" + name, value)
+        return gpu.look(str(tmp_path / "version"))
+
+    return look
+
+
+def test_gpus_that_work(driver):
+    assert driver(DEVICES="4") == ("550.54.15", "12.4", 4, None)
+
+
+def test_gpus_that_do_not(driver):
+    assert driver(DEVICES="0").reason == "CUDA sees no device"
+    found = driver(CUINIT="803")
+    assert (found.cuda, found.devices, found.reason) == ("12.4", None, "cuInit: error 803, stand-in error")
+    assert driver(CRASHES="1").reason == "libcuda ended the process (-6)"
+
+
+def test_a_node_without_a_driver(tmp_path, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    (tmp_path / "libcuda.so.1").write_text("not a library")
+    found = gpu.look(str(tmp_path / "none"))
+    assert (found.driver, found.cuda, found.devices) == (None, None, None)
+    assert "libcuda.so.1: file too short" in found.reason or "invalid ELF header" in found.reason
+    assert "the node has no NVIDIA kernel module" in found.reason
+
+
+def test_the_version_of_the_open_module(tmp_path, driver):
+    (tmp_path / "version").write_text(OPEN_MODULE)
+    assert driver(DEVICES="1").driver == "565.57.01"
+
+
+@pytest.fixture
+def tensorflow(tmp_path, monkeypatch):
+    """Return a function that imports a stand-in for TensorFlow, with these settings, and looks for ITEX in it."""
+    (tmp_path / "tensorflow.py").write_text(TENSORFLOW)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def look(**settings):
+        for name, value in settings.items():
+            monkeypatch.setenv("STAND_IN_" + name, value)
+        return itex.look()
+
+    return look
+
+
+def test_itex_is_active_where_its_kernels_are_mapped(tensorflow):
+    assert tensorflow(MAPS="libitex_cpu_internal_avx512.so") == ("libitex_cpu_internal_avx512.so", None)
+
+
+def test_its_loader_alone_proves_nothing(tensorflow):
+    found = tensorflow(MAPS="libitex_cpu.so", SAYS="E tensorflow: No CPU plugin loaded\n")
+    assert found.library is None
+    assert found.reason == ("TensorFlow 2.15.1 maps no libitex_*_internal*.so: E tensorflow: No CPU plugin loaded")
+    assert tensorflow(MAPS="").reason.startswith("TensorFlow 2.15.1 maps no")
+
+
+def test_a_tensorflow_that_cannot_be_imported(tmp_path, monkeypatch):
+    (tmp_path / "tensorflow.py").write_text("raise ImportError('libfoo.so.1: no such file')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert itex.look().reason == "import tensorflow failed: ImportError: libfoo.so.1: no such file"
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["rootfs/usr/lib/python3/dist-packages", "rootfs/usr/local/lib/python3.11/site-packages", "wheels/lib"],
+)
+def test_what_a_job_has_to_prove(tmp_path, place):
+    installed = store(tmp_path).find("hello")
+    assert packages.expects(installed, PLAN) == ()
+    os.makedirs(os.path.join(installed.folder, place, "intel_extension_for_tensorflow"))
+    assert packages.expects(installed, PLAN) == ("itex",)
+    bound = PLAN._replace(binds=[Bind("/usr/lib64/libcuda.so.1", "/usr/lib64/libcuda.so.1", "driver")])
+    assert packages.expects(installed, bound) == ("gpu", "itex")
+
+
+def test_a_variant_stands_before_wheels_and_image(tmp_path):
+    installed = store(tmp_path).find("hello")
+    assert packages.folder(installed, "horovod", "mpich-abi") is None
+    for place in ("rootfs/usr/lib/python3/dist-packages", "wheels/lib", "variants/mpich-abi/lib"):
+        made = os.path.join(installed.folder, place, "horovod")
+        os.makedirs(made)
+        assert packages.folder(installed, "horovod", "mpich-abi") == made
+    assert packages.folder(installed, "horovod", None) == os.path.join(installed.wheels, "lib", "horovod")
