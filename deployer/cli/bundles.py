@@ -8,19 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from deployer.cli import common
+from deployer.connected import check as checking
 from deployer.connected import diff as diffing
 from deployer.connected import profile as profiles
 from deployer.connected import push as pushing
-from deployer.connected.plan import make_plan
+from deployer.connected.linker import index
 from deployer.connected.pyz import make_pyz
 from deployer.connected.sign import sign
 from deployer.contract import records
 from deployer.contract.errors import UsageError
-from deployer.contract.manifest import Manifest
-from deployer.contract.sealed import read_manifest
 from deployer.site.space import human
 from deployer.system import files
-from deployer.system.verify import opened, read_manifest_block, read_seal
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -29,6 +27,8 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("bundle", metavar="B.tar")
     command.add_argument("--site", required=True)
     command.add_argument("--partition", help="a partition of the profile (default: its first)")
+    text = "count this rule of check as a warning; the plan says so"
+    command.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
     command.add_argument("-o", "--output", metavar="FILE", required=True)
 
     command = common.add_command(subparsers, "sign", _sign, "sign a bundle with an OpenSSH key")
@@ -57,11 +57,15 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    manifest = _manifest(args.bundle)
-    label = f"{manifest.name}:{manifest.version}"
-    plan = make_plan(profiles.load(args.site), label, manifest.mpi, args.partition)
+    plan, checked = checking.plan(
+        args.bundle, profiles.load(args.site), args.partition, args.accept, index.default_folder()
+    )
     files.write_text(args.output, records.pretty(plan.record()))
-    print(json.dumps({"plan": args.output, "site": plan.site}) if args.json else f"plan for {plan.site}: {args.output}")
+    if args.json:
+        print(json.dumps({"plan": args.output, "site": plan.site, "verdict": checked.verdict}))
+    else:
+        print(f"plan for {plan.site}: {args.output}\ncheck {plan.site}: {checked.verdict}")
+        common.show(checked)
     return 0
 
 
@@ -142,9 +146,3 @@ def _pyz(args: argparse.Namespace) -> int:
         print(f"{args.output}: {human(len(data))}")
         print(f"digest {digest}")
     return 0
-
-
-def _manifest(path: str) -> Manifest:
-    with opened(path) as stream:
-        seal = read_seal(stream, path)
-        return read_manifest(read_manifest_block(stream, seal), seal)

@@ -9,8 +9,9 @@ from deployer.connected import check as checking
 from deployer.connected import profile as profiles
 from deployer.connected.linker import index
 from deployer.contract.errors import Refused, Unknown
+from deployer.contract.verdict import REFUSE, UNKNOWN
 
-_EXIT = {checking.REFUSE: Refused.exit_code, checking.UNKNOWN: Unknown.exit_code}
+_EXIT = {REFUSE: Refused.exit_code, UNKNOWN: Unknown.exit_code}
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(verdict.record()))
     else:
-        print(f"{verdict.verdict}: {verdict.bundle} on {verdict.site}, partition {verdict.partition}")
-        for finding in verdict.findings:
-            print(f"{finding}\n  remedy: {finding.remedy}")
-    return _EXIT.get(verdict.verdict, 0)
+        partition = f", partition {verdict.partition}" if verdict.partition else ""
+        print(f"{verdict.checked.verdict}: {verdict.bundle} on {verdict.site}{partition}")
+        common.show(verdict.checked)
+    return _EXIT.get(verdict.checked.verdict, 0)

@@ -6,9 +6,10 @@ import os
 import sys
 import time
 import traceback
-from typing import Any, Callable, List, NoReturn, Optional
+from typing import IO, Any, Callable, List, NoReturn, Optional
 
 from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, UsageError
+from deployer.contract.verdict import Checked
 
 _KEPT_LOGS = 50
 
@@ -26,6 +27,13 @@ def add_command(subparsers: Any, name: str, function: Callable[[argparse.Namespa
     command.add_argument("--json", action="store_true", help="print a record for programs")
     command.set_defaults(run=function)
     return command
+
+
+def show(checked: Checked, stream: Optional[IO[str]] = None) -> None:
+    """Print what a verdict follows from, each finding with its remedy."""
+    for finding in checked.findings:
+        accepted = " (accepted)" if finding.code in checked.accepted else ""
+        print("%s%s\n  remedy: %s" % (finding, accepted, finding.remedy), file=stream or sys.stdout)
 
 
 def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[str]) -> int:

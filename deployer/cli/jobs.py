@@ -37,6 +37,7 @@ def _add_run(add: _Add) -> None:
     parser.add_argument("--time", metavar="[D-]HH:MM:SS", help="time limit")
     parser.add_argument("--memory", type=int, metavar="MIB", help="memory that one rank needs, in MiB")
     _add_container(parser)
+    parser.add_argument("--force", action="store_true", help="run it although check said that it will not")
     parser.add_argument("--dry-run", action="store_true", help="print the batch script and submit nothing")
     parser.add_argument("--wait", action="store_true", help="follow the job to its end; exit 1 if it failed")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -122,8 +123,11 @@ def _run(args: argparse.Namespace) -> int:
         args.bind,
         args.plan,
         args.rest,
+        args.force,
     )
     folder = run.prepare(_store(args), request)
+    for line in run.warnings(folder):
+        _tell(line)
     if args.dry_run:
         if args.json:
             _print_json({"folder": folder, "script": os.path.join(folder, "job.sh")})

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deployer.cli import common
+from deployer.cli.common import show
 from deployer.connected import caches, framecache, sources
 from deployer.connected import pack as packing
 from deployer.contract.errors import UsageError
@@ -27,9 +28,11 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--name", help="the bundle's name, where there is no definition")
     command.add_argument("--version", help="the bundle's version, where there is no definition")
     command.add_argument("--site", action="append", default=[], help="add the plan for this site; may be given again")
+    text = "with --site: count this rule of check as a warning; the plan says so"
+    command.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
     command.add_argument("--codec", choices=("zstd", "gzip"), default="zstd", help="gzip: for sites without libzstd")
     command.add_argument("--changes", metavar="FILE", type=Path, help="list each path that flatten changed, and how")
-    command.add_argument("--no-cache", action="store_true", help="neither use nor keep compressed frames")
+    command.add_argument("--no-cache", action="store_true", help="neither use nor keep compressed frames and facts")
     command.add_argument("-o", "--output", metavar="B.tar", required=True)
 
 
@@ -38,7 +41,9 @@ def run(args: argparse.Namespace) -> int:
     sites = _profiles(args.site)
     cache = None if args.no_cache else framecache.default_folder()
     with caches.in_use():
-        packed = packing.pack(_contents(args), sites, Path(args.output), args.codec, cache, args.changes)
+        packed = packing.pack(
+            _contents(args), sites, Path(args.output), args.codec, cache, args.changes, _checking(args)
+        )
     if args.json:
         print(json.dumps(packed.record()))
         return 0
@@ -53,7 +58,24 @@ def run(args: argparse.Namespace) -> int:
     print(f"digest {packed.digest}")
     if packed.manifest.changes:
         print("normal form: " + ", ".join(f"{count} {name}" for name, count in packed.manifest.changes.items()))
+    for plan in packed.plans:
+        if plan.checked:
+            print(f"check {plan.site}: {plan.checked.verdict}")
+            show(plan.checked)
     return 0
+
+
+def _checking(args: argparse.Namespace) -> packing.Checking:
+    """Return how the plans are checked."""
+    if not args.site:
+        if args.accept:
+            raise UsageError("--accept goes with --site")
+        return packing.Checking()
+    from deployer.connected.check import known_codes
+    from deployer.connected.linker import index
+
+    known_codes(args.accept)
+    return packing.Checking(args.accept, None if args.no_cache else index.default_folder())
 
 
 def _contents(args: argparse.Namespace) -> packing.Contents:

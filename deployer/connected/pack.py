@@ -24,7 +24,7 @@ from deployer.connected.seal import BundleWriter
 from deployer.contract import oci, records
 from deployer.contract.errors import UsageError
 from deployer.contract.job import Job
-from deployer.contract.manifest import DATA_PREFIX, FRAME, Image, Manifest, Need, check_label
+from deployer.contract.manifest import APP_PREFIX, DATA_PREFIX, FRAME, Image, Manifest, Need, check_label
 from deployer.contract.plan import Plan
 from deployer.system import files
 
@@ -67,14 +67,23 @@ class _NoTree(Tree):
         pass
 
 
+class Checking(NamedTuple):
+    """How plans are checked: codes that the stager accepts, and where facts of files are kept, if anywhere."""
+
+    accept: Sequence[str] = ()
+    cache: Path | None = None
+
+
 class Packed(NamedTuple):
-    """A finished bundle: its path, digest and size in bytes, its manifest, and the frames that the cache had."""
+    """A finished bundle: its path, digest and size in bytes, its manifest, the frames that the cache had, and its
+    plans, each with the verdict of ``check``."""
 
     path: Path
     digest: str
     size: int
     manifest: Manifest
     reused: int = 0
+    plans: Sequence[Plan] = ()
 
     def record(self) -> records.Record:
         """Return what a program would want to know of it."""
@@ -90,6 +99,7 @@ class Packed(NamedTuple):
             "changes": self.manifest.changes,
             "frames": sum(segment.kind == FRAME for segment in self.manifest.segments),
             "frames_reused": self.reused,
+            "plans": {plan.site: plan.checked.record() for plan in self.plans if plan.checked},
         }
 
 
@@ -100,14 +110,16 @@ def pack(
     codec: str = "zstd",
     cache: Path | None = None,
     changes: Path | None = None,
+    checking: Checking | None = None,
 ) -> Packed:
-    """Write the bundle ``output``, whole or not at all, with a plan for each profile.
+    """Write the bundle ``output``, whole or not at all, with a plan for each profile and ``check``'s verdict in it.
 
     The same image, app, data, profiles and tool versions give the same bytes. Frames are taken from, and kept in, the
     folder ``cache``, when one is given. ``changes`` gets a line for each path that flatten changed.
     """
     check_label(contents.name, contents.version)
     compression = codecs.codec(codec)
+    profiles = list(profiles)
     plans = _plans(profiles, contents)
     if plans and contents.read is None:
         raise UsageError(f"{contents.name} holds data alone, and no site needs a plan for it", "leave out --site")
@@ -119,9 +131,11 @@ def pack(
                 image = contents.read(scratch) if contents.read else archive.Image("unknown", {}, Root())
                 targets = [bind.target for plan in plans for bind in plan.binds]
                 tree = Tree(image.root, targets) if contents.read else _NoTree(image.root)
-                digest, manifest = _write(
-                    BundleWriter(stream), contents, image, tree, folders, plans, press, compression, keys
-                )
+                writer = BundleWriter(stream)
+                manifest = _write(writer, contents, image, tree, folders, press, compression, keys)
+                plans = _checked(writer, manifest, profiles, plans, checking or Checking())
+                digest = writer.seal(manifest)
+                manifest = manifest._replace(members=writer.members, segments=writer.segments)
                 scratch.settle()
             if changes:
                 files.write_text(str(changes), "".join(_change_lines(tree)))
@@ -129,17 +143,38 @@ def pack(
             made = (segment for segment in manifest.segments if segment.kind == FRAME)
             kept = (Kept(key, s.offset, s.size, s.sha256) for key, s in zip(keys, made, strict=True))
             frames.keep(output, digest.rpartition(":")[2], kept)
-    return Packed(output, digest, output.stat().st_size, manifest, press.reused)
+    return Packed(output, digest, output.stat().st_size, manifest, press.reused, plans)
 
 
-def _plans(profiles: "Iterable[Profile]", contents: Contents) -> list[Plan]:
-    chosen = list(profiles)
-    if not chosen:
+def _plans(profiles: "Sequence[Profile]", contents: Contents) -> list[Plan]:
+    if not profiles:
         return []
     from deployer.connected.plan import make_plan
 
     label = f"{contents.name}:{contents.version}"
-    return [make_plan(profile, label, contents.mpi) for profile in chosen]
+    return [make_plan(profile, label, contents.mpi) for profile in profiles]
+
+
+def _checked(
+    writer: BundleWriter,
+    manifest: Manifest,
+    profiles: "Sequence[Profile]",
+    plans: Sequence[Plan],
+    checking: Checking,
+) -> list[Plan]:
+    """Write the plans, each with the verdict on what was written so far: all that a job can load."""
+    if not plans:
+        return []
+    from deployer.connected.check import check_plan
+
+    written = writer.written(manifest)
+    checked = [
+        plan._replace(checked=check_plan(written, profile, plan, checking.accept, checking.cache))
+        for profile, plan in zip(profiles, plans, strict=True)
+    ]
+    for plan in checked:
+        writer.member(f"deployer/plans/{plan.site}.json", records.pretty(plan.record()).encode())
+    return checked
 
 
 def _change_lines(tree: Tree) -> Iterator[str]:
@@ -154,11 +189,11 @@ def _write(
     image: archive.Image,
     tree: Tree,
     folders: Mapping[str, Sequence[DataFile]],
-    plans: Sequence[Plan],
     press: Press,
     codec: codecs.Codec,
     keys: list[str],
-) -> tuple[str, Manifest]:
+) -> Manifest:
+    """Write all but plans, manifest and seal; return the manifest, without members and segments."""
     writer.member("deployer.pyz", make_pyz(), 0o755)
     writer.member(oci.LAYOUT_FILE, oci.LAYOUT)
     with ThreadPoolExecutor(1, "packages") as beside:
@@ -170,17 +205,15 @@ def _write(
     config = writer.blob(oci.config(architecture, settings, press.raw.digest))
     image_manifest = writer.blob(oci.manifest(config, layer, codec.name))
     writer.member(oci.INDEX_FILE, oci.index(image_manifest, contents.name, contents.version, architecture))
-    for plan in plans:
-        writer.member(f"deployer/plans/{plan.site}.json", records.pretty(plan.record()).encode())
     for path in _app_files(contents.app):
         mode = 0o755 if path.stat().st_mode & 0o111 else 0o644
-        writer.member("deployer/app/" + path.relative_to(contents.app or path).as_posix(), path.read_bytes(), mode)
+        writer.member(APP_PREFIX + path.relative_to(contents.app or path).as_posix(), path.read_bytes(), mode)
     for name, path in sorted(contents.carried.items()):
         _write_file(writer, name, path)
     _write_data(writer, folders)
     _write_sbom(writer, contents, finding.result())
     env = [str(item) for item in settings.get("Env", [])]
-    manifest = Manifest(
+    return Manifest(
         name=contents.name,
         version=contents.version,
         codec=codec.record(),
@@ -204,8 +237,6 @@ def _write(
         needs=tuple(contents.needs),
         mpi=tuple(contents.mpi),
     )
-    digest = writer.seal(manifest)
-    return digest, manifest._replace(members=writer.members, segments=writer.segments)
 
 
 def _packages(tree: Tree) -> "Installed":

@@ -11,6 +11,7 @@ from deployer.connected.press import Pressed
 from deployer.contract import oci, records, sealed, tarformat
 from deployer.contract.manifest import DATA, FRAME, HEADER, PADDING, Manifest, Member, Segment
 from deployer.contract.tarformat import BLOCK
+from deployer.system import files
 
 _DATA_SEGMENT = 8 * 1024 * 1024
 _FLUSH_EVERY = 32 * 1024 * 1024
@@ -51,6 +52,11 @@ class BundleWriter:
             if size:
                 found[name] = Stored(self._stream, size, (Extent(0, segments[0].offset, size),))
         return found
+
+    def written(self, manifest: Manifest) -> "Written":
+        """Return what was written so far, to be read as the bundle that ``manifest`` describes."""
+        self._stream.flush()  # it is read past the buffer
+        return Written(self._stream, manifest._replace(members=list(self.members), segments=list(self.segments)))
 
     def blob(self, data: bytes) -> oci.Blob:
         """Append an OCI blob under its digest."""
@@ -115,6 +121,26 @@ class BundleWriter:
     def _skip(self, size: int) -> None:
         self._stream.write(b"\0" * size)
         self._offset += size
+
+
+class Written:
+    """A bundle that is not sealed yet: its own writer made the bytes, so nothing is checked."""
+
+    def __init__(self, stream: IO[bytes], manifest: Manifest) -> None:
+        self._stream = stream
+        self.manifest = manifest
+
+    def member_segments(self, name: str) -> list[Segment]:
+        """Return the content segments of a member, in order."""
+        return sealed.member_segments(self.manifest, name)
+
+    def layer_segments(self) -> list[Segment]:
+        """Return the segments of the layer."""
+        return self.member_segments(sealed.layer_member(self.manifest))
+
+    def read(self, segment: Segment) -> bytes:
+        """Return a segment's bytes."""
+        return files.reader(self._stream.fileno())(segment.offset, segment.size)
 
 
 class _Flusher(ThreadPoolExecutor):

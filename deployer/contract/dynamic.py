@@ -6,10 +6,11 @@ offset and count is bounded, so a hostile file costs little; one that the loader
 Format: System V ABI, "Dynamic Linking"; LSB Core, "Symbol Versioning"; glibc, elf/dl-load.c and elf/dl-version.c.
 """
 
+import re
 import struct
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract.elf import EHDR, PHDR, ReadAt, build_id
+from deployer.contract.elf import EHDR, PHDR, ReadAt, notes
 from deployer.contract.records import Fields, Record
 
 _DYN = struct.Struct("<qQ")
@@ -45,7 +46,8 @@ _CHUNK = 64 * 1024
 
 
 _MPI = ("MPI_", "PMPI_", "MPIX_", "PMPIX_", "ompi_mpi_")
-_MPI_BYTES = (b"MPI_", b"MPIX_", b"ompi_mpi_")
+_COMPONENT = re.compile(r"^mca_pmix_[a-z0-9]{1,30}_component$")
+_MPI_BYTES = (b"MPI_", b"MPIX_", b"ompi_mpi_", b"mca_pmix_")
 _SEARCHED = 4 * 1024 * 1024
 
 
@@ -75,16 +77,25 @@ class Dynamic(NamedTuple):
 class Facts(NamedTuple):
     """All that the dry link wants to know of a file: ``imports`` and ``exports`` are its MPI symbols, sorted.
 
-    An import that is weak may stay without, and is left out.
+    An import that is weak may stay without, and is left out. ``components`` are those of Open MPI's framework "pmix"
+    that are in the file (``mca_pmix_s2_component``); ``level`` is what it needs of x86-64 (3 for x86-64-v3), 0 for any.
+    Both are left out of records that have nothing to say.
     """
 
     dynamic: Dynamic
     imports: List[str]
     exports: List[str]
+    components: Sequence[str] = ()
+    level: int = 0
 
     def record(self) -> Record:
         """Return the facts as a JSON object."""
-        return {"dynamic": dict(self.dynamic._asdict()), "imports": self.imports, "exports": self.exports}
+        found: Record = {"dynamic": dict(self.dynamic._asdict()), "imports": self.imports, "exports": self.exports}
+        if self.components:
+            found["components"] = list(self.components)
+        if self.level:
+            found["level"] = self.level
+        return found
 
     @staticmethod
     def read(fields: Fields) -> "Facts":
@@ -105,6 +116,8 @@ class Facts(NamedTuple):
             ),
             fields.texts("imports"),
             fields.texts("exports"),
+            tuple(fields.texts("components")) if "components" in fields.record else (),
+            fields.maybe_number("level") or 0,
         )
 
 
@@ -119,7 +132,7 @@ class Symbol(NamedTuple):
 def read(read_at: ReadAt) -> Optional[Dynamic]:
     """Return what the loader would read of the file; None where it is no ELF file of ours. Raises BadElf."""
     elf = _open(read_at)
-    return _dynamic(elf) if elf else None
+    return _dynamic(elf, notes(read_at).build_id) if elf else None
 
 
 def symbols(read_at: ReadAt, wanted: Callable[[str], bool]) -> Iterator[Symbol]:
@@ -133,13 +146,22 @@ def facts(read_at: ReadAt) -> Optional[Facts]:
     elf = _open(read_at)
     if elf is None:
         return None
-    imports, exports = set(), set()
-    for symbol in _symbols(elf, is_mpi) if _may_name_mpi(elf) else ():
-        if symbol.defined:
+    imports, exports, components = set(), set(), set()
+    for symbol in _symbols(elf, _is_wanted) if _may_name_mpi(elf) else ():
+        if _COMPONENT.match(symbol.name):
+            components.update([symbol.name] if symbol.defined else [])
+        elif symbol.defined:
             exports.add(symbol.name)
         elif not symbol.weak:
             imports.add(symbol.name)
-    return Facts(_dynamic(elf), sorted(imports), sorted(exports))
+    noted = notes(read_at)
+    return Facts(
+        _dynamic(elf, noted.build_id), sorted(imports), sorted(exports), tuple(sorted(components)), noted.level
+    )
+
+
+def _is_wanted(name: str) -> bool:
+    return is_mpi(name) or _COMPONENT.match(name) is not None
 
 
 def is_mpi(name: str) -> bool:
@@ -147,7 +169,7 @@ def is_mpi(name: str) -> bool:
     return name.startswith(_MPI)
 
 
-def _dynamic(elf: "_Elf") -> Dynamic:
+def _dynamic(elf: "_Elf", build_id: Optional[str]) -> Dynamic:
     flags = elf.last(_FLAGS) or 0
     flags_1 = elf.last(_FLAGS_1) or 0
     soname = elf.last(_SONAME)
@@ -161,7 +183,7 @@ def _dynamic(elf: "_Elf") -> Dynamic:
         versions=_versions(elf),
         defines=_definitions(elf),
         now=bool(flags & _DF_BIND_NOW or flags_1 & _DF_1_NOW or elf.last(_BIND_NOW) is not None),
-        build_id=build_id(elf.read_at),
+        build_id=build_id,
     )
 
 

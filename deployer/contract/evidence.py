@@ -19,6 +19,7 @@ from deployer.contract import records
 from deployer.contract.measures import Measures
 from deployer.contract.plan import HostMpi
 from deployer.contract.records import Fields, Record
+from deployer.contract.verdict import Checked
 
 LAUNCH = "job"
 HOST = "host"
@@ -35,7 +36,8 @@ DONE = "done"
 class Launch(NamedTuple):
     """A job as it was submitted. ``provider`` is libfabric's, where the plan names one; ``reason`` is why the variant
     was chosen; ``created`` is in seconds since the epoch; ``data`` are the digests of the bundles whose data are read;
-    ``expects`` is what the probe has to prove beside MPI (``measures.EXPECTABLE``).
+    ``expects`` is what the probe has to prove beside MPI (``measures.EXPECTABLE``);
+    ``checked`` is the plan's verdict; ``forced``: it was REFUSE, and the user ran it all the same.
     """
 
     job: str
@@ -56,6 +58,8 @@ class Launch(NamedTuple):
     created: int
     data: Sequence[str] = ()
     expects: Sequence[str] = ()
+    checked: Optional[Checked] = None
+    forced: bool = False
 
     @property
     def ranks(self) -> int:
@@ -65,13 +69,14 @@ class Launch(NamedTuple):
     def record(self) -> Record:
         fields = dict(self._asdict())
         fields["mpi"] = dict(self.mpi._asdict()) if self.mpi else None
+        fields["checked"] = self.checked.record() if self.checked else None
         return records.stamped(LAUNCH, fields)
 
 
 def read_launch(data: bytes, what: str) -> Launch:
     """Parse job.json; raises UsageError."""
     fields = records.loads(data, LAUNCH, what)
-    mpi = fields.maybe_child("mpi")
+    mpi, checked = fields.maybe_child("mpi"), fields.maybe_child("checked")
     return Launch(
         job=fields.text("job"),
         bundle=fields.text("bundle"),
@@ -91,6 +96,8 @@ def read_launch(data: bytes, what: str) -> Launch:
         created=fields.number("created"),
         data=tuple(fields.texts("data")) if "data" in fields.record else (),
         expects=tuple(fields.texts("expects")) if "expects" in fields.record else (),
+        checked=Checked.read(checked) if checked else None,
+        forced=fields.record.get("forced") is True,
     )
 
 

@@ -46,6 +46,14 @@ class Rule(NamedTuple):
 
 
 RULES: Dict[str, Rule] = {
+    # What `check` said on the laptop, as the plan carries it; its own codes stand in docs/rules.md.
+    "check.refused": Rule(
+        ERROR,
+        "check says that it will not run here: {codes}: {first}",
+        "{remedy}; `run --force` runs it all the same",
+    ),
+    "check.accepted": Rule(NOTE, "{message} ({rule}), which was accepted when the plan was made", "{remedy}"),
+    "check.forced": Rule(NOTE, "check said that it will not run, and it was forced: {message} ({rule})", "{remedy}"),
     # The host step: what the nodes show before any container starts.
     "hosts.failed": Rule(
         ERROR,

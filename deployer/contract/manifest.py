@@ -15,6 +15,8 @@ _NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*\Z")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _MAX_TEXT = 100
 
+#: Members below it are the training code.
+APP_PREFIX = "deployer/app/"
 #: Members below it are data folders, ``deployer/data/NAME/...``.
 DATA_PREFIX = "deployer/data/"
 #: Members below these are wheels: of the wheelhouse, and of Horovod for ``deployer/variants/ABI/``.

@@ -8,6 +8,7 @@ from typing import Dict, List, NamedTuple, Optional
 
 from deployer.contract import records
 from deployer.contract.records import Fields, Record
+from deployer.contract.verdict import Checked
 
 SCHEMA = "plan"
 
@@ -118,7 +119,8 @@ class Plan(NamedTuple):
     that come in from the host. ``directives`` are extra ``#SBATCH`` words. ``mpi`` is None where the image's own MPI
     is meant to be used. ``workspace`` may hold ``~``, which the site expands. ``python`` are the site's Pythons in
     order of preference. ``abi`` is the MPI family whose variant of Horovod is taken, where the bundle has variants:
-    that of ``mpi``, else of the image's own; None where nobody said what the image's is.
+    that of ``mpi``, else of the image's own; None where nobody said what the image's is. ``checked`` is what ``check``
+    said when the plan was made; None in plans of an older deployer.
     """
 
     site: str
@@ -137,6 +139,7 @@ class Plan(NamedTuple):
     pass_environment: List[str]
     variants: List[Variant]
     abi: Optional[str] = None
+    checked: Optional[Checked] = None
 
     def record(self) -> Record:
         """Return the plan as a JSON record."""
@@ -145,6 +148,10 @@ class Plan(NamedTuple):
         fields["mpi"] = dict(self.mpi._asdict()) if self.mpi else None
         fields["binds"] = [dict(bind._asdict()) for bind in self.binds]
         fields["variants"] = [dict(variant._asdict()) for variant in self.variants]
+        if self.checked is None:
+            del fields["checked"]
+        else:
+            fields["checked"] = self.checked.record()
         return records.stamped(SCHEMA, fields)
 
 
@@ -152,6 +159,7 @@ def read(data: bytes, what: str) -> Plan:
     """Parse a plan; ``what`` names it in errors. Raises UsageError."""
     fields = records.loads(data, SCHEMA, what)
     mpi = fields.maybe_child("mpi")
+    checked = fields.maybe_child("checked")
     return Plan(
         site=fields.text("site"),
         partition=fields.text("partition"),
@@ -169,4 +177,5 @@ def read(data: bytes, what: str) -> Plan:
         pass_environment=fields.texts("pass_environment"),
         variants=[Variant.read(item) for item in fields.items("variants")],
         abi=fields.maybe_text("abi"),
+        checked=Checked.read(checked) if checked else None,
     )

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 from deployer.contract import evidence, measures, records
 from deployer.contract.errors import Refused
 from deployer.contract.evidence import HostRecord, Launch, MappedLibrary, PayloadRecord, ProbeRecord
-from deployer.contract.findings import Finding, errors, finding
+from deployer.contract.findings import ERROR, Finding, errors, finding
 from deployer.contract.records import Record
 
 SCHEMA = "result"
@@ -70,6 +70,7 @@ def assemble(launch: Launch, found: Evidence, outcome: Outcome) -> Verdict:
     """
     findings = judge(launch, found, outcome)
     wrong = errors(findings)
+    findings += decided(launch)
     exit_code: Optional[int] = None
     if outcome.step == PAYLOAD:
         exit_code = payload_exit(found.payloads, outcome) or (REFUSED if wrong else 0)
@@ -94,6 +95,7 @@ def assemble(launch: Launch, found: Evidence, outcome: Outcome) -> Verdict:
                 ("exit_code", exit_code),
                 ("started", _utc(outcome.started)),
                 ("seconds", max(0, outcome.ended - outcome.started)),
+                ("check", _check(launch)),
                 ("findings", [item.record() for item in findings]),
                 ("ranks", _ranks(launch, found)),
                 ("payload", found.payload),
@@ -101,6 +103,34 @@ def assemble(launch: Launch, found: Evidence, outcome: Outcome) -> Verdict:
         ),
     )
     return Verdict(record, exit_code or 0)
+
+
+def decided(launch: Launch) -> List[Finding]:
+    """Return, as notes, what people took upon them against ``check``: codes that were accepted, a run that was forced.
+
+    The result beside them tells what became of it.
+    """
+    notes = []
+    for item in launch.checked.findings if launch.checked else ():
+        accepted = launch.checked is not None and item.code in launch.checked.accepted
+        if accepted or (launch.forced and item.severity == ERROR):
+            code = "check.accepted" if accepted else "check.forced"
+            notes.append(finding(code, item.subject, rule=item.code, message=item.message, remedy=item.remedy))
+    return notes
+
+
+def _check(launch: Launch) -> Optional[Record]:
+    """Return verdict and codes of ``check``, None where the plan has none."""
+    if launch.checked is None:
+        return None
+    return OrderedDict(
+        [
+            ("verdict", launch.checked.verdict),
+            ("codes", sorted({item.code for item in launch.checked.findings})),
+            ("accepted", launch.checked.accepted),
+            ("forced", launch.forced),
+        ]
+    )
 
 
 def payload_exit(payloads: Sequence[PayloadRecord], outcome: Outcome) -> int:

@@ -5,7 +5,7 @@ import re
 import shutil
 import sys
 import time
-from typing import Dict, NamedTuple, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from deployer.contract import findings, records
 from deployer.contract import layout as layouts
@@ -16,15 +16,19 @@ from deployer.contract.evidence import Launch
 from deployer.contract.job import Job, check_time
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import Bind, Plan
+from deployer.contract.verdict import REFUSE
 from deployer.site import container, data, elf, jobs, packages, result, script
 from deployer.site.runtimes import RUNTIMES
 from deployer.site.store import Installed, Store
 from deployer.system import files
 
+_SHOWN = 10  # findings of check
+
 
 class Request(NamedTuple):
     """What the user asked for; None: as the job or the bundle says. ``extra`` goes to the end of the job's command,
-    and is the whole command where the bundle has no job. ``memory_mb`` is for one rank, in MiB."""
+    and is the whole command where the bundle has no job. ``memory_mb`` is for one rank, in MiB. ``force``: run what
+    ``check`` refused on the laptop."""
 
     image: str
     job: Optional[str]
@@ -36,18 +40,21 @@ class Request(NamedTuple):
     binds: Sequence[str]
     plan: Optional[str]
     extra: Sequence[str]
+    force: bool = False
 
 
 def prepare(store: Store, request: Request) -> str:
     """Make the job's folder with job.sh and job.json and return its path; submits nothing.
 
-    Raises UsageError for what is not there, and Refused for a layout that a node cannot hold or where no variant fits.
+    Raises UsageError for what is not there, and Refused for what ``check`` refused, for a layout that a node cannot
+    hold, or where no variant fits.
     """
     installed = store.find(request.image)
     manifest = installed.manifest()
     found = data.resolve(store, manifest)
     job = _job(manifest, request)
     plan = installed.plan(request.plan)
+    check_verdict(plan, request.force)
     layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, request.memory_mb)
     choice = choose(plan, layout.nodes, vetoes(plan))
     check_drift(plan)
@@ -74,6 +81,8 @@ def prepare(store: Store, request: Request) -> str:
         created=int(time.time()),
         data=tuple(item.carrier.receipt.digest for item in found),
         expects=packages.expects(installed, plan),
+        checked=plan.checked,
+        forced=request.force and plan.checked is not None and plan.checked.verdict == REFUSE,
     )
     made = container.make(
         installed,
@@ -117,6 +126,16 @@ def submit(folder: str) -> str:
     return job_id
 
 
+def warnings(folder: str) -> List[str]:
+    """Return, for a prepared job, a line for each thing that ``check`` had to say against it."""
+    checked = result.launch(folder).checked
+    if checked is None or not checked.findings:
+        return []
+    lines = ["check said %s on the laptop" % checked.verdict, *map(str, checked.findings[:_SHOWN])]
+    more = len(checked.findings) - _SHOWN
+    return [*lines, "and %d more: see the plan" % more] if more > 0 else lines
+
+
 def vetoes(plan: Plan) -> Dict[str, str]:
     """Return why runtimes that the plan names cannot be used here; a runtime that is not named can be."""
     found = {}
@@ -129,6 +148,23 @@ def vetoes(plan: Plan) -> Dict[str, str]:
         if objection:
             found[name] = objection
     return found
+
+
+def check_verdict(plan: Plan, force: bool = False) -> None:
+    """Raise Refused where ``check`` said on the laptop that the bundle will not run here, unless it is forced."""
+    if plan.checked is None or plan.checked.verdict != REFUSE or force:
+        return
+    against = plan.checked.against
+    codes = ", ".join(sorted({item.code for item in against}))
+    first = against[0] if against else None
+    found = findings.finding(
+        "check.refused",
+        plan.site,
+        codes=codes or "no finding",
+        first="%s: %s" % (first.subject, first.message) if first else "see the plan",
+        remedy=first.remedy if first else "make a new plan",
+    )
+    raise Refused("%s: %s" % (found.subject, found.message), found.remedy)
 
 
 def check_drift(plan: Plan) -> None:

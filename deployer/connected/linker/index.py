@@ -12,27 +12,28 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from deployer.connected import xdg
-from deployer.connected.linker.view import FILE, FOLDER, LINK, SMALL, folders_of
+from deployer.connected.linker.view import FILE, FOLDER, LINK, SMALL, folders_of, names_in
 from deployer.contract import dynamic, records, tarformat, wheel
 from deployer.contract.dynamic import BadElf, Facts
 from deployer.contract.elf import ReadAt
 from deployer.contract.errors import DeployerError
-from deployer.contract.manifest import Segment
+from deployer.contract.manifest import APP_PREFIX, Manifest, Segment
 from deployer.contract.tarformat import HARDLINK, SYMLINK, Entry
 from deployer.system import codec, files
-from deployer.system.verify import Verification
 from deployer.system.wheel import Wheel
 
 _log = logging.getLogger("deployer.linker")
 
 SCHEMA = "link-index"
 #: Raise it when what is read of a file changes: older indexes are made anew.
-VERSION = 1
+VERSION = 2
 
 _MAGIC = b"\x7fELF"
+#: How a script begins, and what the kernel reads of its first line.
+_SCRIPT, _LINE = b"#!", 256
 #: Files whose text is wanted: the loader's cache.
 _WANTED = ("/etc/ld.so.cache",)
 _FRAMES_AT_HAND = 3
@@ -40,8 +41,26 @@ _IN_MEMORY = 64 * 1024 * 1024  # of a file in a wheel: what is larger is spooled
 _KINDS = {tarformat.FOLDER: FOLDER, tarformat.FILE: FILE, SYMLINK: LINK, HARDLINK: FILE}
 
 
+class Bundle(Protocol):
+    """A bundle to read from: one of the disk (``system.verify.Verification``), or one that is being written."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """What is in it."""
+
+    def member_segments(self, name: str) -> list[Segment]:
+        """Return the content segments of a member, in order."""
+
+    def layer_segments(self) -> list[Segment]:
+        """Return the segments of the layer."""
+
+    def read(self, segment: Segment) -> bytes:
+        """Return a segment's bytes."""
+
+
 class Indexed(NamedTuple):
-    """One path: what it is, where a link leads, the facts of an ELF file, or why it is a bad one."""
+    """One path: what it is, where a link leads or what a script's first line says after ``#!``, the facts of an ELF
+    file, or why it is a bad one."""
 
     kind: str
     target: str = ""
@@ -70,7 +89,14 @@ class Index:
         return entry.facts
 
     def content(self, path: str) -> bytes:
-        return self._contents.get(path, b"")
+        """Return what is kept of a file's content: all of the loader's cache, of scripts the first line."""
+        entry = self.entries.get(path)
+        script = _SCRIPT + os.fsencode(entry.target) if entry and entry.kind == FILE and entry.target else b""
+        return self._contents.get(path, script)
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a folder."""
+        return names_in(path, self.entries)
 
     def record(self) -> records.Record:
         """Return the index as a JSON record."""
@@ -82,7 +108,7 @@ class Index:
         return records.stamped(SCHEMA, {"version": VERSION, "entries": entries, "contents": contents})
 
 
-def of_image(bundle: Verification, cache: Path | None = None) -> Index:
+def of_image(bundle: Bundle, cache: Path | None = None) -> Index:
     """Return the index of a bundle's image; kept in, and taken from, the folder ``cache`` when one is given.
 
     Each frame is checked as it is read. Raises IntegrityError.
@@ -90,7 +116,7 @@ def of_image(bundle: Verification, cache: Path | None = None) -> Index:
     return _kept(bundle.manifest.image.layer_digest.rpartition(":")[2], cache, lambda: Index(*_read(bundle)))
 
 
-def of_wheels(bundle: Verification, names: Sequence[str], cache: Path | None = None) -> Index:
+def of_wheels(bundle: Bundle, names: Sequence[str], cache: Path | None = None) -> Index:
     """Return one index of the wheels that are these members of a bundle, as they will be unpacked side by side.
 
     Paths are those below ``lib``. Raises IntegrityError.
@@ -101,6 +127,20 @@ def of_wheels(bundle: Verification, names: Sequence[str], cache: Path | None = N
         key = hashlib.sha256(digests.encode()).hexdigest()
         entries |= _kept(key, cache, functools.partial(_read_wheel, bundle, name)).entries
     return Index(entries, {})
+
+
+def of_app(bundle: Bundle) -> Index:
+    """Return the index of a bundle's training code. Raises IntegrityError."""
+    entries: dict[str, Indexed] = {}
+    for member in bundle.manifest.members:
+        if member.name.startswith(APP_PREFIX):
+            data = b"".join(map(bundle.read, bundle.member_segments(member.name)))
+            entries["/" + member.name[len(APP_PREFIX) :]] = _indexed(_at(data))
+    return Index({**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}, {})
+
+
+def _at(data: bytes) -> ReadAt:
+    return lambda offset, size: data[offset : offset + size]
 
 
 def _kept(key: str, cache: Path | None, make: Callable[[], Index]) -> Index:
@@ -137,11 +177,11 @@ def _load(path: Path) -> Index | None:
 # ------------------------------------------------------------------------------------------------ reading a wheel
 
 
-def _read_wheel(bundle: Verification, name: str) -> Index:
+def _read_wheel(bundle: Bundle, name: str) -> Index:
     """Index the files of a wheel that the site will unpack below ``lib``, as the site reads them."""
     entries: dict[str, Indexed] = {}
     with tempfile.TemporaryFile() as whole:
-        whole.writelines(bundle.check(bundle.member_segments(name)))
+        whole.writelines(map(bundle.read, bundle.member_segments(name)))
         opened = Wheel(whole, name.rpartition("/")[2])
         for file in opened.files:
             if file.path.startswith(wheel.LIB + "/"):
@@ -154,7 +194,7 @@ def _of_member(opened: Wheel, file: wheel.File) -> Indexed:
     with tempfile.SpooledTemporaryFile(_IN_MEMORY) as plain:
         first = next(chunks, b"")
         if not first.startswith(_MAGIC):
-            return Indexed(FILE)
+            return _indexed(_at(first))
         plain.write(first)
         plain.writelines(chunks)
 
@@ -170,7 +210,7 @@ def _of_member(opened: Wheel, file: wheel.File) -> Indexed:
 # ------------------------------------------------------------------------------------------------ reading the layer
 
 
-def _read(bundle: Verification) -> tuple[dict[str, Indexed], dict[str, bytes]]:
+def _read(bundle: Bundle) -> tuple[dict[str, Indexed], dict[str, bytes]]:
     entries: dict[str, Indexed] = {}
     contents: dict[str, bytes] = {}
     for entry, read_at in _files(bundle):
@@ -188,7 +228,11 @@ def _read(bundle: Verification) -> tuple[dict[str, Indexed], dict[str, bytes]]:
 
 
 def _indexed(read_at: ReadAt) -> Indexed:
-    if read_at(0, len(_MAGIC)) != _MAGIC:
+    start = read_at(0, len(_MAGIC))
+    if start.startswith(_SCRIPT):
+        line = read_at(0, _LINE)[len(_SCRIPT) :].partition(b"\n")[0]
+        return Indexed(FILE, line.decode("utf-8", "surrogateescape").strip())
+    if start != _MAGIC:
         return Indexed(FILE)
     try:
         return Indexed(FILE, facts=dynamic.facts(read_at))
@@ -196,7 +240,7 @@ def _indexed(read_at: ReadAt) -> Indexed:
         return Indexed(FILE, bad=str(error))
 
 
-def _files(bundle: Verification) -> Iterator[tuple[Entry, ReadAt]]:
+def _files(bundle: Bundle) -> Iterator[tuple[Entry, ReadAt]]:
     """Yield each entry of the layer, and a function that reads of its content as long as the next is not asked for."""
     segments = bundle.layer_segments()
     decompress = codec.decompressor(str(bundle.manifest.codec["name"]))

@@ -94,6 +94,11 @@ class Loader:
         """Return what is mapped under this name, a soname."""
         return self._names.get(name)
 
+    def would_find(self, name: str, by: Object) -> str | None:
+        """Return the path at which ``by`` would find a library that it opens by name, None where it would not."""
+        place = self._search(name, by)
+        return self.view.resolve(place) if place and self._usable(place) else None
+
     def wrong_versions(self) -> Iterator[WrongVersion]:
         """Yield what the loader's check of versions would stop at."""
         for each in self.objects:

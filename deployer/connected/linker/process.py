@@ -1,5 +1,6 @@
 """A rank's process, dry: the job's program, and the files of its Python packages that call MPI, under a plan."""
 
+import os
 import posixpath
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,8 @@ FAMILIES = {"libmpi.so.12": MPICH_ABI, "libmpich.so.12": MPICH_ABI, "libmpi.so.4
 
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 _X86_64 = 62
+#: Scripts whose interpreter is a script, as many as the kernel follows.
+_MAX_INTERPRETERS = 5
 
 
 class Overlay(NamedTuple):
@@ -47,12 +50,17 @@ class Process(NamedTuple):
 
     def host_path(self, path: str) -> bool:
         """Return whether a path of the container is in what the plan binds from the site."""
-        return any(path == bind.target or path.startswith(bind.target + "/") for bind in self.plan.binds)
+        return any(_is_below(path, bind.target) for bind in self.plan.binds)
 
 
 def family_of(facts: Facts) -> str | None:
     """Return which family of MPI a file is linked to, None where it is to none by name."""
     return next((FAMILIES[name] for name in facts.dynamic.needed if name in FAMILIES), None)
+
+
+def is_program(facts: Facts) -> bool:
+    """Return whether a file is a program that calls MPI."""
+    return facts.dynamic.interpreter is not None and _calls(facts)
 
 
 def start(
@@ -63,7 +71,7 @@ def start(
     binds += [Bind(overlay.target, overlay.files, "/") for overlay in overlays]
     view = View(files, binds)
     search = plan.environment.get("LD_LIBRARY_PATH", "").split(":")
-    path = _program(view, image, command)
+    path = _interpreter(view, image, _program(view, image, command))
     machine = _machine(view, path)
     loader = Loader(view, search, machine)
     program = loader.start(path) if path else None
@@ -77,6 +85,12 @@ def start(
             mapped = loader.dlopen(path)
             if mapped is not None:
                 users.append(mapped)
+    # The program itself, and libraries of the image that call MPI for others.
+    users += [
+        each
+        for each in loader.objects
+        if each not in users and _calls(each.facts) and not any(_is_below(each.path, target) for target in host)
+    ]
     sonames = frozenset(
         entry.facts.dynamic.soname or posixpath.basename(path)
         for index in (files, *(overlay.files for overlay in overlays))
@@ -98,6 +112,30 @@ def _program(view: View, image: Image, command: str) -> str | None:
     return None
 
 
+def _interpreter(view: View, image: Image, path: str | None) -> str | None:
+    """Return the program that the kernel starts for a path: what a script's first line names, else the path itself."""
+    for _ in range(_MAX_INTERPRETERS):
+        if path is None or not view.is_file(path):
+            return None
+        if view.facts_or_none(path) is not None:
+            return path
+        line = view.content(path)
+        words = line[2:].split(b"\n")[0].split() if line.startswith(b"#!") else []
+        names = [os.fsdecode(word) for word in words]
+        if names and posixpath.basename(names[0]) == "env":
+            names = [name for name in names[1:] if not name.startswith("-") and "=" not in name]
+        path = _program(view, image, names[0]) if names else None
+    return None
+
+
+def _calls(facts: Facts) -> bool:
+    return bool(facts.imports and not facts.exports)
+
+
+def _is_below(path: str, top: str) -> bool:
+    return path == top or path.startswith(top + "/")
+
+
 def _machine(view: View, path: str | None) -> int:
     facts = view.facts(path) if path and view.is_file(path) else None
     return facts.dynamic.machine if facts else _X86_64
@@ -114,7 +152,7 @@ def _groups(files: Index, overlays: Sequence[Overlay]) -> Iterator[dict[str, Fac
     places = [(overlay.target, _all(overlay.files)) for overlay in overlays]
     for target, found in [*places, ("", _packages(files))]:
         for inner, (path, facts) in found.items():
-            if not facts.imports or facts.exports:
+            if not _calls(facts):
                 continue
             module = posixpath.join(posixpath.dirname(inner), posixpath.basename(inner).partition(".")[0])
             if seen.setdefault(module, target) == target:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from deployer.contract import dynamic
-from deployer.contract.dynamic import Facts
+from deployer.contract.dynamic import BadElf, Facts
 from deployer.system import files
 
 #: Kinds of what stands at a path.
@@ -33,6 +33,9 @@ class Files(Protocol):
     def content(self, path: str) -> bytes:
         """Return the content of a small file, nothing where it is not known."""
 
+    def names(self, path: str) -> list[str]:
+        """Return the names in the folder at ``path``, in no order; none where there is no folder."""
+
 
 class HostFiles:
     """The files below a folder of this machine, as a root of their own."""
@@ -58,6 +61,12 @@ class HostFiles:
     def content(self, path: str) -> bytes:
         with open(self._top + path, "rb") as stream:
             return stream.read(SMALL)
+
+    def names(self, path: str) -> list[str]:
+        try:
+            return os.listdir(self._top + path)
+        except OSError:
+            return []
 
 
 class Bind(NamedTuple):
@@ -109,10 +118,22 @@ class View:
         files, inner = self._at(path)
         return files.facts(inner)
 
+    def facts_or_none(self, path: str) -> Facts | None:
+        """Return the facts of the file at a path without links; None where it is no whole ELF file."""
+        try:
+            return self.facts(path)
+        except BadElf:
+            return None
+
     def content(self, path: str) -> bytes:
         """Return the content of a small file at a path without links."""
         files, inner = self._at(path)
         return files.content(inner)
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in the folder at a path without links, sorted."""
+        files, inner = self._at(path)
+        return sorted(files.names(inner))
 
     def identity(self, path: str) -> tuple[int, str]:
         """Return what two names of one file have in common: which of the binds it is in, and its path there."""
@@ -160,6 +181,9 @@ class Captured:
     def content(self, path: str) -> bytes:  # noqa: ARG002  nothing but the facts was captured
         return b""
 
+    def names(self, path: str) -> list[str]:
+        return names_in(path, self._facts, self._links, self._folders)
+
 
 class Folders:
     """Files made of nothing but folders and links, as a runtime makes them: a folder of aliases, a mount point."""
@@ -180,6 +204,9 @@ class Folders:
     def content(self, path: str) -> bytes:
         raise AssertionError(f"{path} is no file")
 
+    def names(self, path: str) -> list[str]:
+        return names_in(path, self._links, self._folders)
+
 
 def folders_of(paths: Iterable[str]) -> set[str]:
     """Return the folders that paths stand in, with the root."""
@@ -188,6 +215,13 @@ def folders_of(paths: Iterable[str]) -> set[str]:
         parts = path.strip("/").split("/")
         found |= {"/" + "/".join(parts[:count]) for count in range(1, len(parts))}
     return found
+
+
+def names_in(folder: str, *paths: Iterable[str]) -> list[str]:
+    """Return the names of those of ``paths`` that stand in a folder, not below."""
+    top = folder.rstrip("/") + "/"
+    inside = (path[len(top) :] for some in paths for path in some if path.startswith(top))
+    return list(dict.fromkeys(name for name in inside if name and "/" not in name))
 
 
 def _below(path: str, top: str) -> str | None:

@@ -61,7 +61,7 @@ def symbols(process: Process) -> Iterator[Finding]:
     for user in process.users:
         absent = [name for name in user.facts.imports if name not in exported]
         if absent:
-            at_once = user is not process.program or user.dynamic.now
+            at_once = user.dynamic.now or _first(user) is not process.program
             shown = ", ".join(absent[:3]) + (f" and {len(absent) - 3} more" if len(absent) > 3 else "")
             yield Finding(
                 "mpi.symbols",
@@ -90,6 +90,13 @@ def tree(process: Process) -> Iterator[Finding]:
                 f"{each.parent.path} of the site's MPI would load it from the image",
                 "bind the installation whole: add the folder that has it to the MPI's libraries in the profile",
             )
+
+
+def _first(user: Object) -> Object:
+    """Return what brought a file into the process: the program, or what it opened later."""
+    while user.parent is not None:
+        user = user.parent
+    return user
 
 
 def _needed(user: Object) -> str:

@@ -1,5 +1,8 @@
 """Each rule is set off by what really fails, and not by its near miss."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from deployer.connected import check
@@ -7,13 +10,19 @@ from deployer.connected.linker import process
 from deployer.connected.linker.index import Index, Indexed
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.linker.view import FILE, FOLDER, Captured, folders_of
+from deployer.connected.profile import Partition, Profile
+from deployer.connected.rules import pmi as pmi_rules
+from deployer.connected.rules.case import Case
+from deployer.contract import verdict
 from deployer.contract.dynamic import Dynamic, Facts
 from deployer.contract.findings import ERROR, WARNING, Finding
+from deployer.contract.manifest import Manifest
 from deployer.contract.plan import HostMpi, Plan
 from tests import running
-from tests.running import IMAGE, PREFIX
+from tests.running import IMAGE, PREFIX, VARIANT
 
 PLAN = running.PLAN._replace(abi="mpich-abi")
+MANIFEST = Manifest("hello", "1", {}, {}, IMAGE, {}, [], [], [])
 MODULE = "/usr/lib/python3/dist-packages/hvd/mpi_lib.so"
 CALLS = ["MPI_Allreduce", "MPI_Init"]
 HAS = [*CALLS, "MPI_Finalize"]
@@ -27,7 +36,7 @@ def lib(soname: str | None = None, *needed: str, imports: list[str] | None = Non
     return Facts(dynamic, imports or [], exports or [])
 
 
-def index(files: dict[str, Facts | None]) -> Index:
+def index(files: Mapping[str, Facts | None]) -> Index:
     entries = {path: Indexed(FILE, facts=facts, bad="" if facts else "it is cut off") for path, facts in files.items()}
     return Index({**dict.fromkeys(folders_of(files), Indexed(FOLDER)), **entries}, {})
 
@@ -53,8 +62,8 @@ OPENMPI_FILES = {
 
 
 def started(
-    image: dict[str, Facts | None] | None = None,
-    host: dict[str, Facts] | None = None,
+    image: Mapping[str, Facts | None] | None = None,
+    host: Mapping[str, Facts] | None = None,
     plan: Plan = PLAN,
     overlays: tuple[Overlay, ...] = (),
     command: str = "python3",
@@ -67,12 +76,12 @@ def started(
 class _Below(Captured):
     """Files by their absolute paths, bound at the prefix."""
 
-    def __init__(self, found: dict[str, Facts]) -> None:
+    def __init__(self, found: Mapping[str, Facts]) -> None:
         super().__init__({path.removeprefix(PREFIX): facts for path, facts in found.items()})
 
 
 def findings(linked: Process) -> list[Finding]:
-    return [finding for rule in check.RULES for finding in rule(linked)]
+    return [finding for rule in check.PROCESS_RULES for finding in rule(linked)]
 
 
 def codes(linked: Process) -> list[tuple[str, str]]:
@@ -180,18 +189,143 @@ def test_a_tree_that_is_bound_by_half() -> None:
 
 
 @pytest.mark.parametrize(
-    ("severities", "verdict"),
+    ("severities", "expected"),
     [
-        ([], check.RUN),
-        ([WARNING], check.WARN),
-        ([WARNING, check.MISSING_FACTS], check.UNKNOWN),
-        ([check.MISSING_FACTS, ERROR], check.REFUSE),
+        ([], verdict.RUN),
+        ([WARNING], verdict.WARN),
+        ([WARNING, verdict.MISSING_FACTS], verdict.UNKNOWN),
+        ([verdict.MISSING_FACTS, ERROR], verdict.REFUSE),
     ],
 )
-def test_the_worst_finding_is_the_verdict(severities: list[str], verdict: str) -> None:
+def test_the_worst_finding_is_the_verdict(severities: list[str], expected: str) -> None:
     found = [Finding(f"a.{number}", severity, "x", "y", "z") for number, severity in enumerate(severities)]
-    assert check.judge(found) == verdict
-    assert check.judge(found, [finding.code for finding in found]) == (check.WARN if found else check.RUN)
+    assert verdict.judged(found).verdict == expected
+    codes = [finding.code for finding in found]
+    assert verdict.judged(found, codes).verdict == (verdict.WARN if found else verdict.RUN)
+
+
+# ------------------------------------------------------------------------------------------------ programs
+
+
+def test_a_program_that_calls_mpi_is_judged_like_a_module() -> None:
+    hello = lib(None, "libmpich.so.12", imports=CALLS)
+    image = {**IMAGE_FILES, "/usr/bin/hello": hello, "/usr/lib/libmpich.so.12": lib("libmpich.so.12", exports=HAS)}
+    assert codes(started(image, command="hello")) == [("mpi.escape", ERROR)]
+    through = {
+        **IMAGE_FILES,
+        "/usr/bin/hello": lib(None, "libpart.so.1"),
+        "/usr/lib/libpart.so.1": lib("libpart.so.1", "libmpi.so.40", imports=CALLS),
+    }
+    assert codes(started(through, command="hello")) == [("mpi.family", ERROR)]
+
+
+def test_a_program_is_linked_lazily_and_what_it_opens_is_not() -> None:
+    late = [*CALLS, "MPI_Comm_c2f"]
+    image = {**IMAGE_FILES, "/usr/bin/hello": lib(None, "libpart.so.1"), "/usr/lib/libpart.so.1": lib(
+        "libpart.so.1", "libmpi.so.12", imports=late)}  # fmt: skip
+    assert codes(started(image, command="hello")) == [("mpi.symbols", WARNING)]
+    now = {**image, "/usr/lib/libpart.so.1": lib("libpart.so.1", "libmpi.so.12", imports=late, now=True)}
+    assert codes(started(now, command="hello")) == [("mpi.symbols", ERROR)]
+
+
+@pytest.mark.parametrize("line", ["/usr/bin/python3 -u", "/usr/bin/env python3", "/usr/bin/env -S FOO=1 python3"])
+def test_a_script_is_run_by_what_its_first_line_names(line: str) -> None:
+    files = index(IMAGE_FILES)
+    files.entries["/usr/bin/train"] = Indexed(FILE, line)
+    site = {PREFIX: _Below(HOST_FILES)}
+    linked = process.start(PLAN, IMAGE, files, [], site, "train")
+    assert linked.program is not None
+    assert linked.program.path == "/usr/bin/python3"
+    files.entries["/usr/bin/train"] = Indexed(FILE, "/usr/bin/perl")
+    assert process.start(PLAN, IMAGE, files, [], site, "train").program is None
+
+
+def test_training_code_may_be_a_program() -> None:
+    app = index({"/hello": lib(None, "libmpi.so.12", imports=CALLS)})
+    linked = started(overlays=(Overlay("/deployer/app", app),), command="/deployer/app/hello")
+    assert findings(linked) == []
+    assert linked.program is not None
+
+
+# ------------------------------------------------------------------------------------------------ PMI
+
+
+def met(linked: Process, pmi: str = "pmi2", launcher: str = "srun", offered: list[str] | None = None) -> list[str]:
+    """Return the codes of the rules of PMI, for the one variant of the plan."""
+    plan = linked.plan._replace(variants=[VARIANT._replace(pmi=pmi, launcher=launcher)])
+    site = profile_of(scheduler={"kind": "slurm", "pmi": offered or []})
+    case = Case(site, Partition(), plan, MANIFEST, index({}), [], [linked])
+    return [finding.code for rule in (pmi_rules.offered, pmi_rules.spoken) for finding in rule(case)]
+
+
+def profile_of(**fields: Any) -> Profile:
+    source = {"kind": "document", "where": "a test", "date": "2026-11-20"}
+    return Profile.model_validate({"format": 1, "name": "lab", "source": source, **fields})
+
+
+@pytest.mark.parametrize(
+    ("pmi", "launcher", "expected"),
+    [
+        ("pmi2", "srun", []),
+        ("pmix", "srun", ["pmi.unmet"]),  # seen: singletons with MPICH 4, abort with MPICH 5
+        ("pmix_v4", "srun", ["pmi.unmet"]),
+        ("none", "srun", ["pmi.unmet"]),  # seen: singletons
+        ("none", "mpiexec.hydra", []),
+        ("none", "mpirun", ["pmi.unmet"]),  # seen: singletons
+    ],
+)
+def test_mpich_and_intel_speak_pmi_2(pmi: str, launcher: str, expected: list[str]) -> None:
+    assert met(started(), pmi, launcher) == expected
+
+
+def test_mpich_that_was_built_with_pmix() -> None:
+    mpich = PLAN._replace(mpi=HostMpi("mpich", "4.2.3", PREFIX, PREFIX + "/lib/libmpi.so.12", "MPICH"))
+    host = {
+        PREFIX + "/lib/libmpi.so.12": lib("libmpi.so.12", "libpmix.so.2", exports=HAS),
+        PREFIX + "/lib/libpmix.so.2": lib("libpmix.so.2"),
+    }
+    assert met(started(host=host, plan=mpich), "pmix") == []
+
+
+def test_intel_opens_a_pmix_of_the_container() -> None:
+    """Seen: two ranks under --mpi=pmix on nodes that have a libpmix.so, singletons where there is none."""
+    there = {**IMAGE_FILES, "/usr/lib/libpmix.so": lib("libpmix.so.2")}
+    assert met(started(there), "pmix") == []
+    assert met(started({**IMAGE_FILES, "/usr/lib/libpmix.so.2": lib("libpmix.so.2")}), "pmix") == ["pmi.unmet"]
+    named = PLAN._replace(environment={**PLAN.environment, "I_MPI_PMI_LIBRARY": "/usr/lib/libpmix.so.2"})
+    assert met(started({**IMAGE_FILES, "/usr/lib/libpmix.so.2": lib("libpmix.so.2")}, plan=named), "pmix") == []
+
+
+def test_open_mpi_speaks_what_its_components_do() -> None:
+    image = {**IMAGE_FILES, MODULE: lib(None, "libmpi.so.40", imports=CALLS)}
+    assert met(started(image, OPENMPI_FILES, OPENMPI)) == ["facts.pmi"]
+    five = {**OPENMPI_FILES, PREFIX + "/lib/libopen-pal.so.80": lib("libopen-pal.so.80", "libpmix.so.2"),
+            PREFIX + "/lib/libpmix.so.2": lib("libpmix.so.2")}  # fmt: skip
+    assert met(started(image, five, OPENMPI)) == ["pmi.unmet"]  # seen: singletons
+    assert met(started(image, five, OPENMPI), "pmix") == []
+    assert met(started(image, five, OPENMPI), "pmi2", "mpiexec.hydra") == ["pmi.unmet"]  # seen: singletons
+    assert met(started(image, five, OPENMPI), "pmi2", "mpirun") == []
+    pal = lib("libopen-pal.so.80")._replace(components=["mca_pmix_base_component", "mca_pmix_pmix3x_component"])
+    four = {**OPENMPI_FILES, PREFIX + "/lib/libopen-pal.so.80": pal}
+    assert met(started(image, four, OPENMPI)) == ["pmi.unmet"]  # seen: "not built with SLURM's PMI support"
+    assert met(started(image, four, OPENMPI), "pmix") == []
+    plugins = {**OPENMPI_FILES, PREFIX + "/lib/openmpi/mca_pmix_s2.so": lib(None)}
+    assert met(started(image, plugins, OPENMPI)) == []
+    assert met(started(image, plugins, OPENMPI), "pmix") == ["pmi.unmet"]
+
+
+def test_what_srun_does_not_offer() -> None:
+    assert met(started(), "pmi2", offered=["none", "pmix"]) == ["pmi.not-offered"]
+    assert met(started(), "pmi2", offered=["none", "pmi2"]) == []
+    assert met(started(), "pmi2", "mpiexec.hydra", offered=["none", "pmix"]) == []
+
+
+def test_without_mpi_there_is_nothing_to_meet() -> None:
+    alone = {path: facts for path, facts in IMAGE_FILES.items() if path != MODULE}
+    assert met(started(alone), "none") == []
+
+
+# ------------------------------------------------------------------------------------------------ the documents
 
 
 def test_each_code_has_its_page() -> None:

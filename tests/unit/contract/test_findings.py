@@ -14,7 +14,7 @@ def test_each_rule_is_whole(code):
     assert re.match(r"^[a-z]+(\.[a-z-]+)+$", code)
     assert rule.severity in (findings.ERROR, findings.WARNING, findings.NOTE)
     assert rule.remedy
-    values = dict.fromkeys(re.findall(r"\{(\w+)", rule.message), 1)
+    values = dict.fromkeys(re.findall(r"\{(\w+)", rule.message + rule.remedy), 1)
     made = findings.finding(code, "rank 0", **values)
     assert "{" not in made.message
     assert made == findings.Finding.read(Fields(made.record(), "a finding"))

@@ -1,4 +1,5 @@
-from deployer.contract import plan, records
+from deployer.contract import plan, records, verdict
+from deployer.contract.findings import ERROR, Finding
 from deployer.contract.plan import Bind, HostMpi, NodeShape, Plan, Variant
 
 MPI = HostMpi("intel", "2021.15", "/opt/mpi", "/opt/mpi/lib/libmpi.so.12", "Intel(R) MPI Library 2021.15")
@@ -36,3 +37,18 @@ def test_the_abi_and_plans_from_before_it_had_a_field():
     record = PLAN.record()
     del record["abi"]
     assert plan.read(records.dumps(record), "it").abi is None
+
+
+def test_the_verdict_travels_and_older_plans_have_none():
+    found = Finding("pmi.unmet", ERROR, "charliecloud-folder", "they do not meet", "set pmi")
+    judged = verdict.judged([found, Finding("a.b", verdict.MISSING_FACTS, "x", "y", "z")])
+    assert (judged.verdict, judged.against) == (verdict.REFUSE, [found])
+    checked = PLAN._replace(checked=judged)
+    assert plan.read(records.dumps(checked.record()), "it") == checked
+    assert "checked" not in PLAN.record()
+
+
+def test_what_was_accepted_is_a_warning():
+    found = Finding("pmi.unmet", ERROR, "charliecloud-folder", "they do not meet", "set pmi")
+    accepted = verdict.judged([found], ["pmi.unmet", "pmi.unmet"])
+    assert (accepted.verdict, accepted.accepted, accepted.against) == (verdict.WARN, ["pmi.unmet"], [])

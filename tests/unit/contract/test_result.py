@@ -2,8 +2,9 @@
 
 import pytest
 
-from deployer.contract import evidence, result
+from deployer.contract import evidence, result, verdict
 from deployer.contract.evidence import HostRecord, Launch, MappedLibrary, PayloadRecord, ProbeRecord
+from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.measures import Allreduce, Gpu, Itex, Measures
 from deployer.contract.plan import HostMpi
 from deployer.contract.records import dumps
@@ -284,3 +285,24 @@ def test_measures_stand_with_their_rank():
     assert first["allreduce"] == {"latency_us": 25.5, "bytes": 1048576, "bandwidth_mb_s": 117.0}
     assert (first["memlock"], first["gpu"]["devices"], first["itex"]["library"]) == (65536, 4, "l.so")
     assert (second["memlock"], second["allreduce"], second["gpu"], second["itex"]) == (None, None, None, None)
+
+
+def test_what_was_accepted_or_forced_is_in_the_result():
+    found = [Finding("pmi.unmet", ERROR, "v", "m", "r"), Finding("mpi.mixed", WARNING, "f", "m", "r")]
+    accepted = LAUNCH._replace(checked=verdict.judged(found, ["pmi.unmet"]))
+    made = result.assemble(accepted, good(), after())
+    assert codes(made) == [("check.accepted", "v")]
+    assert "pmi.unmet" in made.record["findings"][0]["message"]
+    assert made.exit_code == 0
+    assert made.record["check"] == {
+        "verdict": "WARN",
+        "codes": ["mpi.mixed", "pmi.unmet"],
+        "accepted": ["pmi.unmet"],
+        "forced": False,
+    }
+    forced = LAUNCH._replace(checked=verdict.judged(found), forced=True)
+    assert evidence.read_launch(dumps(forced.record()), "it") == forced
+    made = result.assemble(forced, good(), after())
+    assert codes(made) == [("check.forced", "v")]
+    assert made.record["check"]["forced"] is True
+    assert result.assemble(LAUNCH, good(), after()).record["check"] is None

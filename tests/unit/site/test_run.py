@@ -6,7 +6,9 @@ import os
 
 import pytest
 
+from deployer.contract import verdict
 from deployer.contract.errors import JobFailed, Refused, UsageError
+from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.site import container, jobs, result, run
 from tests import running as made
 
@@ -276,3 +278,38 @@ def test_an_mpi_that_was_replaced_since_the_capture_is_refused(tmp_path, program
     assert "make a new plan" in error.value.hint
     library.unlink()  # a login node that does not have it proves nothing
     run.prepare(store, REQUEST)
+
+
+ESCAPE = Finding("mpi.escape", ERROR, "/usr/lib/x.so", "it would use the image's", "patchelf --remove-rpath it")
+
+
+def test_what_check_refused_is_refused_unless_it_is_forced(tmp_path, programs):
+    refused = made.store(tmp_path / "root", plan=made.PLAN._replace(checked=verdict.judged([ESCAPE])))
+    with pytest.raises(Refused) as error:
+        run.prepare(refused, REQUEST)
+    assert "mpi.escape" in error.value.message
+    assert "it would use the image's" in error.value.message
+    assert error.value.hint == "patchelf --remove-rpath it; `run --force` runs it all the same"
+    folder = run.prepare(refused, REQUEST._replace(force=True))
+    assert result.launch(folder).forced
+    assert run.warnings(folder)[0] == "check said REFUSE on the laptop"
+
+
+@pytest.mark.parametrize("severity", [WARNING, verdict.MISSING_FACTS])
+def test_what_check_warned_of_is_told(tmp_path, programs, severity):
+    checked = verdict.judged([ESCAPE._replace(severity=severity)])
+    folder = run.prepare(made.store(tmp_path / "root", plan=made.PLAN._replace(checked=checked)), REQUEST)
+    first, second = run.warnings(folder)
+    assert checked.verdict in first
+    assert second == severity + " mpi.escape: /usr/lib/x.so: it would use the image's"
+    assert not result.launch(folder).forced
+
+
+def test_what_was_accepted_is_no_refusal(tmp_path, programs):
+    checked = verdict.judged([ESCAPE], ["mpi.escape"])
+    folder = run.prepare(made.store(tmp_path / "root", plan=made.PLAN._replace(checked=checked)), REQUEST)
+    assert result.launch(folder).checked == checked
+
+
+def test_a_plan_without_a_verdict_is_silent(store):
+    assert run.warnings(run.prepare(store, REQUEST)) == []
