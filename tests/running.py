@@ -50,7 +50,8 @@ def store(folder, plan=PLAN, jobs=JOBS, image=IMAGE):
     made = Store(str(folder))
     home = os.path.join(made.images, "aaaa")
     os.makedirs(os.path.join(home, "app"))
-    for name in ("usr/bin", "data", "deployer/app", "deployer/job"):
+    targets = [bind.target.strip("/") for bind in plan.binds] if plan else []
+    for name in ("usr/bin", "data", "deployer/app", "deployer/job", "deployer/host", *targets):
         os.makedirs(os.path.join(home, "rootfs", name))
     os.symlink("usr/bin", os.path.join(home, "rootfs", "bin"))
     if plan:

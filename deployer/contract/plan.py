@@ -4,13 +4,16 @@ It names the exact binds and environment, and a closed table of variants (runtim
 ``choose.choose`` takes one by nodes and by what the site shows. Site facts may veto a variant, never invent one.
 """
 
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from deployer.contract import records
+from deployer.contract import hostfiles, records
+from deployer.contract.hostfiles import HostFile
 from deployer.contract.records import Fields, Record
 from deployer.contract.verdict import Checked
 
 SCHEMA = "plan"
+#: Since 2 a plan has ``host``, without which a job would run on the image's own libraries.
+_FORMAT, _WITHOUT_HOST = 2, 1
 
 #: Where the container sees what the bundle carries beside the image.
 APP = "/deployer/app"
@@ -22,7 +25,7 @@ JOB = "/deployer/job"
 
 #: Mount points that every image gets when it is flattened; files and folders apart, since a bind needs its like.
 #: /data and /scratch are for ``--bind`` by users: the image is read-only, so a bind's target must exist in it.
-MOUNT_FOLDERS = (APP, WHEELS, VARIANT, DATA, JOB, "/data", "/scratch", "/mnt")
+MOUNT_FOLDERS = (APP, WHEELS, VARIANT, DATA, JOB, hostfiles.FOLDER, "/data", "/scratch", "/mnt")
 MOUNT_FILES = (TOOL,)
 
 
@@ -120,7 +123,8 @@ class Plan(NamedTuple):
     is meant to be used. ``workspace`` may hold ``~``, which the site expands. ``python`` are the site's Pythons in
     order of preference. ``abi`` is the MPI family whose variant of Horovod is taken, where the bundle has variants:
     that of ``mpi``, else of the image's own; None where nobody said what the image's is. ``checked`` is what ``check``
-    said when the plan was made; None in plans of an older deployer.
+    said when the plan was made; None in plans of an older deployer. ``host`` are single files of the host, which the
+    container sees in a folder of their own.
     """
 
     site: str
@@ -140,6 +144,7 @@ class Plan(NamedTuple):
     variants: List[Variant]
     abi: Optional[str] = None
     checked: Optional[Checked] = None
+    host: Tuple[HostFile, ...] = ()
 
     def record(self) -> Record:
         """Return the plan as a JSON record."""
@@ -152,12 +157,13 @@ class Plan(NamedTuple):
             del fields["checked"]
         else:
             fields["checked"] = self.checked.record()
-        return records.stamped(SCHEMA, fields)
+        fields["host"] = [dict(item._asdict()) for item in self.host]
+        return records.stamped(SCHEMA, fields, _FORMAT, _FORMAT if self.host else _WITHOUT_HOST)
 
 
 def read(data: bytes, what: str) -> Plan:
     """Parse a plan; ``what`` names it in errors. Raises UsageError."""
-    fields = records.loads(data, SCHEMA, what)
+    fields = records.loads(data, SCHEMA, what, known=_FORMAT)
     mpi = fields.maybe_child("mpi")
     checked = fields.maybe_child("checked")
     return Plan(
@@ -178,4 +184,5 @@ def read(data: bytes, what: str) -> Plan:
         variants=[Variant.read(item) for item in fields.items("variants")],
         abi=fields.maybe_text("abi"),
         checked=Checked.read(checked) if checked else None,
+        host=tuple(map(HostFile.read, fields.items("host"))) if "host" in fields.record else (),
     )

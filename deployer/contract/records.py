@@ -28,15 +28,17 @@ def pretty(record: Any) -> str:
     return json.dumps(record, indent=2) + "\n"
 
 
-def stamped(schema: str, record: Mapping[str, Any]) -> Record:
-    """Return ``record`` with the three fields that every record starts with."""
-    whole: Record = {"schema": "deployer." + schema, "format": FORMAT, "min_reader": FORMAT}
+def stamped(schema: str, record: Mapping[str, Any], fmt: int = FORMAT, min_reader: int = FORMAT) -> Record:
+    """Return ``record`` with the three fields that every record starts with; ``fmt`` is its schema's format."""
+    whole: Record = {"schema": "deployer." + schema, "format": fmt, "min_reader": min_reader}
     whole.update(record)
     return whole
 
 
-def loads(data: bytes, schema: str, what: str, error: Type[DeployerError] = UsageError) -> "Fields":
-    """Parse a stamped record; ``what`` names it in errors, e.g. "the plan for lab".
+def loads(
+    data: bytes, schema: str, what: str, error: Type[DeployerError] = UsageError, known: int = FORMAT
+) -> "Fields":
+    """Parse a stamped record; ``what`` names it in errors, e.g. "the plan for lab"; ``known`` is the newest format.
 
     Raises ``error`` for anything that is no record of this schema, and UsageError with a hint for one that needs a
     newer reader.
@@ -48,10 +50,10 @@ def loads(data: bytes, schema: str, what: str, error: Type[DeployerError] = Usag
     fields = Fields(record, what, error)
     if fields.text("schema") != "deployer." + schema:
         raise error("%s is a %r record, not deployer.%s" % (what, record["schema"], schema))
-    if fields.number("min_reader") > FORMAT:
+    if fields.number("min_reader") > known:
         raise UsageError(
             "%s has format %d and needs a reader of format %d; this is %d"
-            % (what, fields.number("format"), record["min_reader"], FORMAT),
+            % (what, fields.number("format"), record["min_reader"], known),
             "use a newer deployer, the one that wrote it for instance",
         )
     return fields

@@ -3,11 +3,12 @@
 import os
 from typing import Dict, List, Mapping, Optional, Sequence
 
+from deployer.contract import hostfiles, wheel
 from deployer.contract import plan as plans
-from deployer.contract import wheel
-from deployer.contract.errors import UsageError
+from deployer.contract.errors import Refused, UsageError
 from deployer.contract.manifest import Image
 from deployer.contract.plan import Bind, Plan
+from deployer.site import hostfiles as site_hostfiles
 from deployer.site.runtimes.interface import Container
 from deployer.site.store import Installed
 
@@ -31,9 +32,12 @@ def make(
     Horovod variant to use, of those that the bundle carries.
     """
     whole = environment_of(image)
+    searched = hostfiles.library_path(plan.environment if plan else {}, whole)
     whole.update(environment)
     whole.update(plan.environment if plan else {})
-    bound = list(plan.binds) if plan else []
+    if searched:
+        whole["LD_LIBRARY_PATH"] = searched
+    bound = _of_plan(installed, plan, whole) if plan else []
     if os.path.isdir(installed.app):
         bound.append(Bind(installed.app, plans.APP, "the bundle's app folder"))
     bound += _overlays(installed, variant, whole)
@@ -48,6 +52,22 @@ def environment_of(image: Image) -> Dict[str, str]:
     found.update(entry.partition("=")[::2] for entry in image.env if "=" in entry)
     found["HOME"] = HOME
     return found
+
+
+def _of_plan(installed: Installed, plan: Plan, environment: Dict[str, str]) -> List[Bind]:
+    """Return the plan's binds. Raises Refused where the image has no place for one: it was not packed for this site."""
+    for bind in plan.binds:
+        problem = _no_target(installed.rootfs, bind.target)
+        if problem:
+            raise Refused(
+                "%s cannot be bound into %s:%s: %s"
+                % (bind.source, installed.receipt.name, installed.receipt.version, problem),
+                "pack it with --site %s, which makes a place for it" % plan.site,
+            )
+    single = site_hostfiles.binds(installed, plan)
+    if any(bind.target.startswith(hostfiles.PROGRAMS + "/") for bind in single):
+        environment["PATH"] = "%s:%s" % (environment["PATH"], hostfiles.PROGRAMS)
+    return list(plan.binds) + single
 
 
 def _overlays(installed: Installed, variant: Optional[str], environment: Dict[str, str]) -> List[Bind]:
@@ -98,15 +118,23 @@ def _check_target(option: str, target: str, folder: bool, rootfs: str) -> None:
     hint = "targets that this image offers: %s; or make the folder in the image's Dockerfile" % (
         ", ".join(offered) or "none"
     )
+    problem = _no_target(rootfs, target)
+    if problem:
+        raise UsageError("--bind %s: %s" % (option, problem), hint)
+    if os.path.isdir(rootfs + target) != folder:
+        raise UsageError("--bind %s: a folder can only be bound to a folder, a file to a file" % option, hint)
+
+
+def _no_target(rootfs: str, target: str) -> Optional[str]:
+    """Return why a bind cannot have ``target``, None where it can."""
     path = rootfs
     for part in target.strip("/").split("/"):
         path = os.path.join(path, part)
         if os.path.islink(path):
-            raise UsageError("--bind %s: %s is a link in the image" % (option, path[len(rootfs) :]), hint)
+            return "%s is a link in the image" % path[len(rootfs) :]
         if not os.path.exists(path):
-            raise UsageError("--bind %s: the image is read-only and has no %s" % (option, target), hint)
-    if os.path.isdir(path) != folder:
-        raise UsageError("--bind %s: a folder can only be bound to a folder, a file to a file" % option, hint)
+            return "the image is read-only and has no %s" % target
+    return None
 
 
 def user_environment() -> Dict[str, str]:

@@ -80,13 +80,20 @@ def _providers(tools: Tools) -> List[str]:
 
 
 def _plugins(known: Record) -> List[str]:
-    """Return what verbs and UCX load by themselves: the drivers of devices, and transports."""
+    """Return what verbs, UCX and libfabric load by themselves: drivers of devices, transports, providers.
+
+    A driver of verbs may be a link to a library beside its folder, and is asked for by the link's name.
+    """
     found: List[str] = []
-    for name, pattern in (("libibverbs.so.1", "libibverbs/*.so"), ("libucp.so.0", "ucx/*.so")):
+    for name, pattern in (
+        ("libibverbs.so.1", "libibverbs/*.so"),
+        ("libucp.so.0", "ucx/*.so"),
+        ("libfabric.so.1", "libfabric/*-fi.so"),
+    ):
         if name in known:
             for folder in {os.path.dirname(known[name]), os.path.dirname(os.path.realpath(known[name]))}:
                 found += sorted(glob.glob(os.path.join(glob.escape(folder), pattern)))
-    return list(dict.fromkeys(map(os.path.realpath, found)))
+    return list({os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)): None for path in found})
 
 
 def _driver(tools: Tools, libraries: Libraries) -> Optional[Record]:
@@ -105,4 +112,7 @@ def _driver(tools: Tools, libraries: Libraries) -> Optional[Record]:
     found: Record = {"kind": "nvidia", "libraries": known}
     if version:
         found["version"] = version
+    program = shutil.which("nvidia-smi")
+    if program:
+        found["smi"] = program
     return found

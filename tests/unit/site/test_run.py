@@ -65,7 +65,7 @@ def test_the_plan_s_environment_stands_over_the_layout_s_over_the_image_s(tmp_pa
     plan = made.PLAN._replace(environment={"OMP_NUM_THREADS": "7", "LD_LIBRARY_PATH": "/x"})
     image = made.IMAGE._replace(env=["KMP_BLOCKTIME=9", "HOME=/root", "LD_LIBRARY_PATH=/y", "OWN=1"])
     text = run.show_script(run.prepare(made.store(tmp_path / "root", plan=plan, image=image), REQUEST))
-    for word in ("OMP_NUM_THREADS=7", "KMP_BLOCKTIME=0", "HOME=/tmp", "LD_LIBRARY_PATH=/x", "OWN=1"):
+    for word in ("OMP_NUM_THREADS=7", "KMP_BLOCKTIME=0", "HOME=/tmp", "LD_LIBRARY_PATH=/x:/y", "OWN=1"):
         assert "    --set-env=%s\n" % word in text
 
 
