@@ -16,7 +16,7 @@ from deployer.connected.plan import make_plan
 from deployer.connected.profile import Profile
 from deployer.connected.rules import linking, mpi, pmi, site
 from deployer.connected.rules.case import Case
-from deployer.contract import records
+from deployer.contract import hostfiles, records
 from deployer.contract.errors import Refused, Unknown, UsageError
 from deployer.contract.findings import Finding
 from deployer.contract.manifest import VARIANTS_PREFIX, WHEELS_PREFIX, Manifest
@@ -152,14 +152,20 @@ def _overlays(bundle: Bundle, plan: Plan, cache: Path | None) -> list[Overlay]:
 
 
 def host_files(profile: Profile, plan: Plan) -> Mapping[str, Files]:
-    """Return the site's files that the plan binds, by where they are seen; nothing where the MPI was not captured."""
+    """Return the site's files that the plan binds, by where they are seen; nothing where the MPI was not captured.
+
+    Where single host files are seen stand all files of the site, by their paths there.
+    """
     captured = profile.site_files(plan.partition)
-    if plan.mpi is None or plan.mpi.library not in captured.files.keys() | captured.links.keys():
+    if plan.mpi and plan.mpi.library not in captured.files.keys() | captured.links.keys():
         return {}
-    return {
+    found = {
         bind.target: Captured(_below(captured.files, bind.source), _below(captured.links, bind.source))
         for bind in plan.binds
     }
+    if plan.host:
+        found[hostfiles.FOLDER] = Captured(captured.files, captured.links)
+    return found
 
 
 def _below(found: Mapping[str, T], folder: str) -> dict[str, T]:

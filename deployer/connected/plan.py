@@ -3,19 +3,17 @@
 import hashlib
 from collections.abc import Sequence
 
+from deployer.connected.binds import bindmap
 from deployer.connected.profile import Mpi, Partition, Profile, known
 from deployer.contract import records
 from deployer.contract.errors import Refused
-from deployer.contract.plan import ABIS, MPICH_ABI, OPENMPI, SONAMES, Bind, HostMpi, NodeShape, Plan, Variant
+from deployer.contract.plan import OPENMPI, SONAMES, HostMpi, NodeShape, Plan, Variant
 
 #: What the job's processes may see of the host's environment; all else is taken away. Slurm's and PMI's variables are
 #: how a rank learns who it is.
 _PASSED = ("SLURM_*", "SLURMD_*", "PMI_*", "PMIX_*", "PMI2_*")
 #: Open MPI is set up by the site in variables that its module sets, and its launcher speaks by them.
 _PASSED_OPENMPI = ("OMPI_*", "PRTE_*")
-
-#: What mpi4py calls the families. Its wheel holds both, and would take the one whose library it finds first.
-_MPI4PY = {MPICH_ABI: "mpich", OPENMPI: "openmpi"}
 
 
 def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition: str | None = None) -> Plan:
@@ -27,6 +25,7 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
     """
     name, chosen = profile.partition(partition)
     mpi = profile.mpi[chosen.mpi] if chosen.mpi else None
+    bound = bindmap.make(profile, name, chosen)
     host_mpi = _host_mpi(mpi) if mpi else None
     if host_mpi and abis and host_mpi.abi not in abis:
         raise Refused(
@@ -35,12 +34,6 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
             f"{', '.join(abis)} only",
             f"add {host_mpi.abi} to mpi in the definition, build and pack it again",
         )
-    environment = {}
-    if chosen.fabric and chosen.fabric.provider:
-        environment["FI_PROVIDER"] = chosen.fabric.provider
-    if mpi:
-        environment |= _environment(mpi)
-    environment |= chosen.environment
     return Plan(
         site=profile.name,
         partition=name,
@@ -53,11 +46,12 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
         directives=chosen.directives,
         modules=_modules(profile, chosen, mpi),
         mpi=host_mpi,
-        binds=_binds(mpi) if mpi else [],
-        environment=environment,
-        pass_environment=[*_PASSED, *(_PASSED_OPENMPI if host_mpi and host_mpi.abi == OPENMPI else ())],
+        binds=bound.binds,
+        environment=bound.environment,
+        pass_environment=[*_PASSED, *(_PASSED_OPENMPI if host_mpi and host_mpi.abi == OPENMPI else ()), *bound.passed],
         variants=_variants(profile, name, chosen, host_mpi),
         abi=host_mpi.abi if host_mpi else next(iter(abis), None),
+        host=bound.host,
     )
 
 
@@ -84,37 +78,8 @@ def _modules(profile: Profile, partition: Partition, mpi: Mpi | None) -> list[st
     return list(dict.fromkeys([*profile.modules, *partition.modules, *filter(None, named)]))
 
 
-def _binds(mpi: Mpi) -> list[Bind]:
-    """Return the site's MPI and what it needs, on their own paths; a folder that holds the prefix is enough."""
-    needed = [Bind(path, path, "what the site's MPI needs, on the same path") for path in mpi.binds]
-    if any(f"{mpi.prefix}/".startswith(f"{path}/") for path in mpi.binds):
-        return needed
-    return [Bind(mpi.prefix, mpi.prefix, "the site's MPI, on the same path"), *needed]
-
-
 def _allowed(profile: Profile, runtime: str) -> bool:
     return runtime in known(profile.policy, profile, "policy.runtimes").runtimes
-
-
-def _environment(mpi: Mpi) -> dict[str, str]:
-    """Return what makes the loader find the site's MPI before the image's, whole: a half-bound tree is worse than none.
-
-    Without LD_LIBRARY_PATH, Intel MPI dlopens the container's libfabric (seen in the lab).
-    """
-    folders = [f"{mpi.prefix}/{folder}" for folder in mpi.libraries]
-    environment = {"LD_LIBRARY_PATH": ":".join(folders)}
-    if mpi.family in ABIS:
-        environment["MPI4PY_MPIABI"] = _MPI4PY[ABIS[mpi.family]]
-    if mpi.family == "intel":
-        environment["I_MPI_ROOT"] = mpi.prefix
-    if mpi.family == "openmpi":
-        environment["OPAL_PREFIX"] = mpi.prefix
-        # The launcher's PMIx offers its data in files of the host and munge's socket as well; neither is in the
-        # container, where the library would warn of each.
-        environment |= {"PMIX_MCA_gds": "hash", "PMIX_MCA_psec": "native"}
-    if mpi.providers:
-        environment["FI_PROVIDER_PATH"] = f"{mpi.prefix}/{mpi.providers}"
-    return environment | mpi.environment
 
 
 def _variants(profile: Profile, name: str, partition: Partition, mpi: HostMpi | None) -> list[Variant]:

@@ -9,7 +9,7 @@ import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from deployer.connected.profile_model import Mpi, Partition, Profile, age
+from deployer.connected.profile_model import Driver, Fabric, Mpi, Partition, Profile, SiteFiles, age
 from deployer.connected.yaml_model import Document, Place, checked
 from deployer.contract import drift
 from deployer.contract import facts as captured
@@ -19,10 +19,13 @@ from deployer.system import files
 
 __all__ = [
     "CURATED",
+    "Driver",
+    "Fabric",
     "Mpi",
     "Partition",
     "Profile",
     "Resolved",
+    "SiteFiles",
     "age",
     "comparable",
     "curated",

@@ -83,11 +83,12 @@ class Fabric(Model):
 
 
 class Driver(Model):
-    """The GPUs' driver: its version, and the paths of its libraries by soname."""
+    """The GPUs' driver: its version, the paths of its libraries by soname, and of its program ``nvidia-smi``."""
 
     kind: Literal["nvidia"]
     version: str | None = None
     libraries: dict[str, Absolute] = {}
+    smi: Absolute | None = None
     source: Source | None = None
 
 

@@ -11,12 +11,17 @@ from typing import Any
 import pytest
 import yaml
 
+from deployer.connected.pyz import make_pyz
 from tests.lab import Lab
 
 ROOT = Path(__file__).resolve().parents[2]
+PYTHON = "$(ls /opt/python/3.6/bin/python3.6 2>/dev/null || echo python3)"
 WORKSPACE = "/home/alice/deployer"
 #: The lab as a site with Intel MPI, and as one with Open MPI.
 SITES = ("--site", "lab", "--site", "lab-openmpi")
+
+
+Alice = Callable[..., str]
 
 
 @dataclass(frozen=True)
@@ -115,8 +120,7 @@ class Site:
 
     def tool(self, *words: str, code: int = 0) -> str:
         """Run the site half on login1 with the site's Python."""
-        python = "$(ls /opt/python/3.6/bin/python3.6 2>/dev/null || echo python3)"
-        return self.alice(f"{python} {WORKSPACE}/deployer.pyz {' '.join(words)}", code)
+        return self.alice(f"{PYTHON} {WORKSPACE}/deployer.pyz {' '.join(words)}", code)
 
 
 @pytest.fixture(scope="session")
@@ -124,6 +128,31 @@ def site(built: Cli, bundle: Path, lab: Lab) -> Site:
     """Return the lab with hello-mpi pushed to it."""
     built("push", bundle, "lab", "--ssh-config", lab.ssh_config)
     return Site(built, lab)
+
+
+@pytest.fixture(scope="session")
+def alice(lab: Lab) -> Alice:
+    """Return what runs a script on login1 in a folder with deployer.pyz."""
+    folder = lab.home / "alice" / "capture"
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o777)
+    (folder / "deployer.pyz").write_bytes(make_pyz())
+
+    def run(script: str, code: int = 0) -> str:
+        done = lab.sh("login1", "alice", f"cd capture && tool='{PYTHON} deployer.pyz' && {script}", timeout=120)
+        assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def captured(alice: Alice, lab: Lab) -> Path:
+    """Return a capture of the login node and of a node of the partition, put together on the site."""
+    alice("eval $tool capture -o login.json")
+    alice("srun -N1 -n1 $(eval echo $tool) capture --node -o node.json </dev/null")
+    alice("eval $tool capture --merge login.json node.json -o site.json")
+    return lab.home / "alice" / "capture" / "site.json"
 
 
 @pytest.fixture

@@ -1,45 +1,15 @@
 """capture on the lab, on its login node and in a job, as a user; what comes back is a profile of the lab."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from deployer.connected import profile as profiles
 from deployer.connected.plan import make_plan
-from deployer.connected.pyz import make_pyz
 from deployer.contract import drift
-from tests.integration.conftest import Cli
+from tests.integration.conftest import Alice, Cli
 from tests.lab import Lab
-
-PYTHON = "$(ls /opt/python/3.6/bin/python3.6 2>/dev/null || echo python3)"
-Alice = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def alice(lab: Lab) -> Alice:
-    """Return what runs a script on login1 in a folder with deployer.pyz."""
-    folder = lab.home / "alice" / "capture"
-    folder.mkdir(exist_ok=True)
-    folder.chmod(0o777)
-    (folder / "deployer.pyz").write_bytes(make_pyz())
-
-    def run(script: str, code: int = 0) -> str:
-        done = lab.sh("login1", "alice", f"cd capture && tool='{PYTHON} deployer.pyz' && {script}", timeout=120)
-        assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stdout + done.stderr
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def captured(alice: Alice, lab: Lab) -> Path:
-    """Return a capture of the login node and of a node of the partition, put together on the site."""
-    alice("eval $tool capture -o login.json")
-    alice("srun -N1 -n1 $(eval echo $tool) capture --node -o node.json </dev/null")
-    alice("eval $tool capture --merge login.json node.json -o site.json")
-    return lab.home / "alice" / "capture" / "site.json"
 
 
 def test_the_capture_is_a_profile_that_the_curated_one_does_not_contradict(captured: Path, cli: Cli) -> None:

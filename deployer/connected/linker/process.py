@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from deployer.connected.linker.index import Index
 from deployer.connected.linker.loader import Loader, Object
-from deployer.connected.linker.view import LINK, Bind, Files, View
+from deployer.connected.linker.view import LINK, Bind, Captured, Files, View
+from deployer.contract import hostfiles
 from deployer.contract.dynamic import Facts
 from deployer.contract.manifest import Image
 from deployer.contract.plan import MPICH_ABI, OPENMPI, Plan
@@ -50,7 +51,8 @@ class Process(NamedTuple):
 
     def host_path(self, path: str) -> bool:
         """Return whether a path of the container is in what the plan binds from the site."""
-        return any(_is_below(path, bind.target) for bind in self.plan.binds)
+        folders = [hostfiles.FOLDER, *(bind.target for bind in self.plan.binds)]
+        return any(_is_below(path, folder) for folder in folders)
 
 
 def family_of(facts: Facts) -> str | None:
@@ -67,10 +69,12 @@ def start(
     plan: Plan, image: Image, files: Index, overlays: Sequence[Overlay], host: Mapping[str, Files], command: str
 ) -> Process:
     """Start ``command`` (argv[0] of a job) dry. ``host`` are the site's files by where the plan binds them."""
-    binds = [Bind(target, found, "/") for target, found in host.items()]
+    single = _single(plan, files, host)
+    binds = [Bind(target, found, "/") for target, found in {**host, hostfiles.FOLDER: single}.items()]
     binds += [Bind(overlay.target, overlay.files, "/") for overlay in overlays]
     view = View(files, binds)
-    search = plan.environment.get("LD_LIBRARY_PATH", "").split(":")
+    environment = dict(item.partition("=")[::2] for item in image.env)
+    search = hostfiles.library_path(plan.environment, environment).split(":")
     path = _interpreter(view, image, _program(view, image, command))
     machine = _machine(view, path)
     loader = Loader(view, search, machine)
@@ -91,6 +95,8 @@ def start(
         for each in loader.objects
         if each not in users and _calls(each.facts) and not any(_is_below(each.path, target) for target in host)
     ]
+    for name in single.libraries:  # each is there to be opened by something: MPI, a provider, a GPU's program
+        loader.dlopen(f"{hostfiles.FOLDER}{name}")
     sonames = frozenset(
         entry.facts.dynamic.soname or posixpath.basename(path)
         for index in (files, *(overlay.files for overlay in overlays))
@@ -98,6 +104,19 @@ def start(
         if entry.facts
     )
     return Process(plan, view, loader, program, users, passed_over, sonames)
+
+
+def _single(plan: Plan, image: Index, host: Mapping[str, Files]) -> Captured:
+    """Return the folder of single host files as this image gets it; a file that nobody captured is left out."""
+    site, own = View(host.get(hostfiles.FOLDER, Captured({}))), View(image)
+    facts: dict[str, Facts] = {}
+    links: dict[str, str] = {}
+    for item in hostfiles.for_image(plan.host, lambda path: own.resolve(path) is not None):
+        if item.kind == hostfiles.LINK:
+            links[f"/{item.name}"] = item.source
+        elif (real := site.resolve(item.source)) and site.is_file(real) and (found := site.facts(real)):
+            facts[f"/{item.name}"] = found
+    return Captured(facts, links)
 
 
 def _program(view: View, image: Image, command: str) -> str | None:

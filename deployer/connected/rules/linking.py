@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from deployer.connected.bases import newer_base
 from deployer.connected.linker.process import FAMILIES, Process
 from deployer.contract.findings import ERROR, Finding
 
@@ -46,9 +47,9 @@ def versions(process: Process) -> Iterator[Finding]:
             ERROR,
             each.needed_by,
             f"it needs {each.version}, which {each.path} does not have",
-            "build the image on a newer base: the site's library cannot run on this one's C library"
+            f"{newer_base(each.version)}: the site's library cannot run on this one's C library"
             if host
-            else "install the package for this image's base, or build the image on a newer one",
+            else f"install the package for this image's base, or {newer_base(each.version)}",
         )
 
 

@@ -104,19 +104,19 @@ def _needed(user: Object) -> str:
 
 
 def _why(user: Object, name: str) -> str:
-    if name == "libmpich.so.12":
-        return "it is linked to libmpich.so.12, Debian's name, which the site's MPI does not have"
     owner: Object | None = user
     while owner is not None:
         if owner.dynamic.rpath and not owner.dynamic.runpath:
             return f"the DT_RPATH of {owner.path} comes before LD_LIBRARY_PATH"
         owner = owner.parent
+    if name == "libmpich.so.12":
+        return "it is linked to libmpich.so.12, Debian's name, which the site's MPI does not have"
     return f"{name} is not found where the plan binds the site's"
 
 
 def _remedy(user: Object, name: str) -> str:
-    if name == "libmpich.so.12":
-        return "build it against an MPICH whose library is libmpi.so.12 (PyPI's mpich), not Debian's"
     if user.dynamic.rpath and not user.dynamic.runpath:
         return "patchelf --remove-rpath it in the Dockerfile"
+    if name == "libmpich.so.12":
+        return "build it against an MPICH whose library is libmpi.so.12 (PyPI's mpich), not Debian's"
     return "correct prefix and libraries of the MPI in the profile; capture it again"

@@ -6,16 +6,19 @@ from typing import Any
 import pytest
 
 from deployer.connected import check
-from deployer.connected.linker import process
+from deployer.connected.bases import newer_base
+from deployer.connected.linker import process, view
 from deployer.connected.linker.index import Index, Indexed
 from deployer.connected.linker.process import Overlay, Process
-from deployer.connected.linker.view import FILE, FOLDER, Captured, folders_of
+from deployer.connected.linker.view import FILE, Captured, folders_of
 from deployer.connected.profile import Partition, Profile
 from deployer.connected.rules import pmi as pmi_rules
 from deployer.connected.rules.case import Case
 from deployer.contract import verdict
 from deployer.contract.dynamic import Dynamic, Facts
 from deployer.contract.findings import ERROR, WARNING, Finding
+from deployer.contract.hostfiles import FILE as SINGLE
+from deployer.contract.hostfiles import FOLDER, LINK, HostFile
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import HostMpi, Plan
 from tests import running
@@ -38,7 +41,7 @@ def lib(soname: str | None = None, *needed: str, imports: list[str] | None = Non
 
 def index(files: Mapping[str, Facts | None]) -> Index:
     entries = {path: Indexed(FILE, facts=facts, bad="" if facts else "it is cut off") for path, facts in files.items()}
-    return Index({**dict.fromkeys(folders_of(files), Indexed(FOLDER)), **entries}, {})
+    return Index({**dict.fromkeys(folders_of(files), Indexed(view.FOLDER)), **entries}, {})
 
 
 LIBC = lib("libc.so.6", defines=("GLIBC_2.17", "GLIBC_2.34"))
@@ -120,7 +123,7 @@ def test_a_site_s_library_that_needs_a_newer_c_library() -> None:
     host = {**HOST_FILES, PREFIX + "/lib/libfabric.so.1": lib("libfabric.so.1", versions={"libc.so.6": ["GLIBC_2.38"]})}
     (finding,) = findings(started(host=host))
     assert (finding.code, finding.severity) == ("link.version", ERROR)
-    assert "newer base" in finding.remedy
+    assert "glibc 2.38 or newer: Ubuntu 24.04, RHEL 10" in finding.remedy
 
 
 def test_a_library_that_is_cut_off() -> None:
@@ -157,6 +160,66 @@ def test_debian_s_name_escapes_the_bind() -> None:
     (finding,) = findings(started(debian))
     assert (finding.code, finding.severity, finding.subject) == ("mpi.escape", ERROR, MODULE)
     assert "libmpich.so.12" in finding.message
+
+
+ALIAS = HostFile("lib/libmpich.so.12", LINK, PREFIX + "/lib/libmpi.so.12", "Debian's name")
+SYSTEM = "/usr/lib/x86_64-linux-gnu/"
+
+
+def hosted(image: dict[str, Facts | None], host: dict[str, Facts], *found: HostFile) -> Process:
+    """Start the program with single host files; all of the site's files are in ``host``."""
+    search = {"LD_LIBRARY_PATH": f"{PREFIX}/lib:{FOLDER}/lib"}
+    links = {SYSTEM + "libnuma.so.1": "libnuma.so.1.0"}
+    files = {PREFIX: _Below({p: f for p, f in host.items() if p.startswith(PREFIX)}), FOLDER: Captured(host, links)}
+    return process.start(PLAN._replace(host=found, environment=search), IMAGE, index(image), (), files, "python3")
+
+
+def test_an_alias_catches_debian_s_name() -> None:
+    debian = {
+        **IMAGE_FILES,
+        MODULE: lib(None, "libmpich.so.12", imports=CALLS),
+        "/usr/lib/libmpich.so.12": lib("libmpich.so.12", exports=HAS),
+    }
+    linked = hosted(debian, HOST_FILES, ALIAS)
+    assert findings(linked) == []
+    assert linked.library is not None
+    assert linked.library.path == PREFIX + "/lib/libmpi.so.12"
+    assert codes(hosted(debian, HOST_FILES)) == [("mpi.escape", ERROR)]
+    rpath = {**debian, MODULE: lib(None, "libmpich.so.12", imports=CALLS, rpath="/usr/lib")}
+    (finding,) = findings(hosted(rpath, HOST_FILES, ALIAS))
+    assert (finding.code, "DT_RPATH" in finding.message) == ("mpi.escape", True)
+
+
+def test_single_libraries_of_the_host_are_linked_as_the_job_sees_them() -> None:
+    numa = HostFile("lib/libnuma.so.1", SINGLE, SYSTEM + "libnuma.so.1", "MPI needs it", spare=True)
+    host = {
+        **HOST_FILES,
+        PREFIX + "/lib/libfabric.so.1": lib("libfabric.so.1", "libnuma.so.1"),
+        SYSTEM + "libnuma.so.1.0": lib("libnuma.so.1", "libc.so.6", versions={"libc.so.6": ["GLIBC_2.17"]}),
+    }
+    assert codes(hosted(IMAGE_FILES, host)) == [("link.missing", ERROR)]
+    linked = hosted(IMAGE_FILES, host, numa)
+    assert findings(linked) == []
+    assert FOLDER + "/lib/libnuma.so.1" in {each.path for each in linked.loader.objects}
+    own = hosted({**IMAGE_FILES, SYSTEM + "libnuma.so.1": lib("libnuma.so.1")}, host, numa)
+    assert SYSTEM + "libnuma.so.1" in {each.path for each in own.loader.objects}
+    assert findings(own) == []
+
+
+def test_a_library_of_the_host_that_only_a_provider_opens_needs_this_c_library_too() -> None:
+    psm2 = HostFile("lib/libpsm2.so.2", SINGLE, SYSTEM + "libpsm2.so.2", "MPI needs it")
+    new = lib("libpsm2.so.2", "libc.so.6", versions={"libc.so.6": ["GLIBC_2.38"]})
+    (finding,) = findings(hosted(IMAGE_FILES, {**HOST_FILES, SYSTEM + "libpsm2.so.2": new}, psm2))
+    assert (finding.code, finding.subject) == ("link.version", FOLDER + "/lib/libpsm2.so.2")
+    assert finding.remedy.startswith("build the image on a base with glibc 2.38 or newer: Ubuntu 24.04, RHEL 10")
+    old = lib("libpsm2.so.2", "libc.so.6", versions={"libc.so.6": ["GLIBC_2.34"]})
+    assert findings(hosted(IMAGE_FILES, {**HOST_FILES, SYSTEM + "libpsm2.so.2": old}, psm2)) == []
+
+
+def test_a_base_for_each_version() -> None:
+    assert newer_base("GLIBC_2.41").endswith("newer: Debian 13 (trixie)")
+    assert "none of the common ones" in newer_base("GLIBC_2.99")
+    assert newer_base("GLIBCXX_3.4.32") == "build the image on a newer base"
 
 
 def test_an_rpath_escapes_the_bind_and_a_runpath_does_not() -> None:
