@@ -207,7 +207,7 @@ def _beside(place: _Place) -> List[str]:
     """Return the folder of the libfabric that comes with the installation, where it is not beside libmpi."""
     if os.path.exists(os.path.join(place.prefix, place.folder, "libfabric.so.1")):
         return []
-    for folder in ("libfabric/lib", "opt/mpi/libfabric/lib", "intel64/libfabric/lib"):
+    for folder in ("libfabric/lib", "lib/libfabric", "opt/mpi/libfabric/lib", "intel64/libfabric/lib"):
         if os.path.exists(os.path.join(place.prefix, folder, "libfabric.so.1")):
             return [folder]
     return []

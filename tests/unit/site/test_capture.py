@@ -229,6 +229,18 @@ def test_an_installation_of_mpi(programs, intel):
     assert any("libcut.so is no whole ELF file" in note for note in tools.notes)
 
 
+@pytest.mark.parametrize("folder", ["libfabric/lib", "lib/libfabric"])
+def test_a_libfabric_that_is_not_beside_the_library(programs, intel, folder):
+    """Intel MPI dlopens it by its name: where its folder is not searched, MPI_Init fails (seen with 2021.11)."""
+    shutil.rmtree(str(intel / "lib" / "prov"))
+    os.makedirs(str(intel / folder / "prov"))
+    for inner in ("libfabric.so.1", "prov/libtcp-fi.so"):
+        shutil.copy(str(intel / "lib" / "libmpi.so.12.0"), str(intel / folder / inner))
+    _, found = find_mpi(intel)
+    described = next(each for each in found.mpi.values() if each["prefix"] == str(intel))
+    assert (described["libraries"], described["providers"]) == (["lib", folder], folder + "/prov")
+
+
 def test_what_an_mpi_needs_in_other_prefixes(programs, tmp_path):
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not compiler:
