@@ -106,17 +106,25 @@ class Status:
 
 
 class Lab:
-    """One lab, known by its name (and folder). Making this object touches nothing."""
+    """One lab, known by its name (and folder). Making this object touches nothing.
+
+    ``root`` is the root filesystem that its nodes are made of, this machine's own or a folder with another suite;
+    ``opt`` is the site's software, where it is not the usual one.
+    """
 
     def __init__(
         self,
         name: str = "default",
         directory: Path | None = None,
+        *,
+        root: Path = Path("/"),
+        opt: Path | None = None,
         say: Callable[[str], None] = lambda line: print(f"lab: {line}", file=sys.stderr),
     ) -> None:
         self.name = name
         checked = default_state_dir(name, os.environ)
         self.state = StateDir((directory or checked).absolute())
+        self._root, self._opt = root, opt
         self._cache = cache_dir(os.environ)
         self._say = say
 
@@ -295,9 +303,10 @@ class Lab:
             host_cpus=host.usable_cpus(),
             memory_mb=node_memory_mb(host.total_memory_mb(), nodes),
             scratch=scratch or (before.site.scratch if before else _DEFAULT_SCRATCH),
+            root=str(self._root),
         )
         found = software.ensure(self._cache, os.environ)
-        return Definition(site, str(found.path), found.intel_mpi, found.python36)
+        return Definition(site, str(self._opt or found.path), found.intel_mpi, found.python36)
 
     def _holders(self) -> dict[str, int]:
         """Return the pids of the holders that run, also of nodes that a former definition had."""

@@ -264,30 +264,48 @@ def modulespath() -> str:
     return f"{MODULE_PATH}\n"
 
 
-def intel_mpi_modulefile() -> str:
-    """Render the modulefile that a site's admin would write for Intel MPI."""
+def intel_mpi_modulefile(version: str = INTEL_MPI_VERSION, fabric: str = "") -> str:
+    """Render the modulefile that a site's admin would write for Intel MPI.
+
+    ``fabric`` is the folder of its libfabric, where that is not beside libmpi.
+    """
+    more = ""
+    if fabric:
+        more = f'''\
+prepend_path("LD_LIBRARY_PATH", pathJoin(prefix, "{fabric}"))
+setenv("FI_PROVIDER_PATH", pathJoin(prefix, "{fabric}/prov"))
+'''
     return f"""\
-help([[Intel MPI {INTEL_MPI_VERSION}, run time]])
+help([[Intel MPI {version}, run time]])
 whatis("Name: intel-mpi")
-whatis("Version: {INTEL_MPI_VERSION}")
+whatis("Version: {version}")
 family("mpi")
-local prefix = "{INTEL_MPI_PREFIX}"
+local prefix = "/opt/intel/mpi/{version}"
 setenv("I_MPI_ROOT", prefix)
 prepend_path("PATH", pathJoin(prefix, "bin"))
 prepend_path("LD_LIBRARY_PATH", pathJoin(prefix, "lib"))
--- The cluster has no fast fabric: plain sockets between the nodes.
+{more}-- The cluster has no fast fabric: plain sockets between the nodes.
 setenv("FI_PROVIDER", "tcp")
 """
 
 
-def openmpi_modulefile() -> str:
+def openmpi_modulefile(version: str = OPENMPI_VERSION) -> str:
     """Render the modulefile for Open MPI, which excludes the other MPI as theirs exclude each other."""
+    return _mpi_modulefile("Open MPI", "openmpi", version)
+
+
+def mpich_modulefile(version: str) -> str:
+    """Render the modulefile for MPICH."""
+    return _mpi_modulefile("MPICH", "mpich", version)
+
+
+def _mpi_modulefile(title: str, name: str, version: str) -> str:
     return f"""\
-help([[Open MPI {OPENMPI_VERSION}]])
-whatis("Name: openmpi")
-whatis("Version: {OPENMPI_VERSION}")
+help([[{title} {version}]])
+whatis("Name: {name}")
+whatis("Version: {version}")
 family("mpi")
-local prefix = "{OPENMPI_PREFIX}"
+local prefix = "/opt/{name}/{version}"
 prepend_path("PATH", pathJoin(prefix, "bin"))
 prepend_path("LD_LIBRARY_PATH", pathJoin(prefix, "lib"))
 """

