@@ -1,0 +1,44 @@
+"""Some fixed pairs of the matrix, checked and run: that verdicts are right about real programs on a real cluster.
+
+``scripts/verdict-matrix`` draws from all images and sites; what it found is in docs/verdicts.md.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.matrix import classify
+from tests.matrix.drive import matrix
+from tests.matrix.images import BY_NAME
+from tests.matrix.pairs import Pair, Site
+from tests.matrix.table import Line
+
+#: Image, MPI of the site, PMI; what check must say, and what must be seen. The images share two roots of Debian 12.
+FIXED = {
+    ("mpich4", "intel-2021.15", "pmi2"): ("RUN", classify.RUNS),
+    ("mpich4", "openmpi-5.0.11", "pmix"): ("REFUSE", classify.WRONG),
+    ("mpich5-now", "intel-2021.15", "pmi2"): ("REFUSE", classify.FAILS),
+    ("openmpi4", "openmpi-5.0.11", "pmix"): ("RUN", classify.RUNS),
+}
+PAIRS = {key: Pair(BY_NAME[key[0]], Site("bookworm", key[1], "srun", key[2], "charliecloud")) for key in FIXED}
+
+pytestmark = pytest.mark.needs("root", "slurm", "munge", "ssh", "charliecloud", "lmod", "mmdebstrap")
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> dict[Pair, Line]:
+    """Return the lines of the fixed pairs, on a lab of their own."""
+    work: Path = tmp_path_factory.mktemp("matrix")
+    found = matrix(list(PAIRS.values()), f"verdicts-{os.getpid()}", work, print)
+    return {line.pair: line for line in found}
+
+
+@pytest.mark.timeout(900)  # the first makes roots and images where the cache has none
+@pytest.mark.parametrize("key", FIXED, ids="-".join)
+def test_the_verdict_is_what_is_seen(lines: dict[Pair, Line], key: tuple[str, str, str]) -> None:
+    line = lines[PAIRS[key]]
+    assert (line.verdict, line.seen.kind) == FIXED[key], line.record()
+    assert line.judged == classify.RIGHT, line.record()

@@ -1,0 +1,42 @@
+"""The command line of the matrix: ``scripts/verdict-matrix``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.matrix import pairs, table
+from tests.matrix.drive import matrix
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Draw, check, run and compare; return 0 where the matrix holds, 1 where not."""
+    parser = argparse.ArgumentParser(prog="scripts/verdict-matrix", description=__doc__)
+    parser.add_argument("--seed", type=int, required=True, help="the pairs are the same for the same seed")
+    parser.add_argument("--pairs", type=int, default=60)
+    parser.add_argument("--list", action="store_true", help="print what would be drawn, and end")
+    parser.add_argument("--only", metavar="WORD", default="", help="of what is drawn, the pairs that hold the word")
+    parser.add_argument("--lab", metavar="NAME", default="matrix", help="begin the labs' names with it")
+    parser.add_argument("--keep", action="store_true", help="leave the labs up, for a look at what they left")
+    parser.add_argument("-o", "--output", type=Path, help="write the lines there as JSON, while they come")
+    args = parser.parse_args(argv)
+    drawn = [pair for pair in pairs.draw(args.seed, args.pairs) if args.only in f"{pair.image.name} {pair.site.name}"]
+    if args.list:
+        for pair in drawn:
+            print(f"{pair.image.name:24} {pair.site.name}")
+        return 0
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="matrix-") as work:
+        lines = matrix(drawn, args.lab, Path(work), say, args.output, args.keep)
+    print(f"seed {args.seed}\n\n{table.render(lines)}")
+    return 0 if table.holds(lines) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""The matrix at work: sites are brought up and captured, images packed, checked and installed, and each pair is run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from deployer.connected import check
+from deployer.connected.linker import index
+from tests.matrix import classify, images
+from tests.matrix import run as running
+from tests.matrix.pairs import Pair
+from tests.matrix.sites import Place
+from tests.matrix.table import Line
+
+Say = Callable[[str], None]
+
+
+def matrix(
+    drawn: Sequence[Pair], lab: str, work: Path, say: Say, output: Path | None = None, keep: bool = False
+) -> list[Line]:
+    """Return a line for each pair. The labs work side by side, each on its pairs one by one."""
+    suites = list(dict.fromkeys(pair.site.lab for pair in drawn))
+    writing = threading.Lock()
+    lines: dict[Pair, Line] = {}
+
+    def told(line: Line) -> None:
+        with writing:
+            lines[line.pair] = line
+            say(f"{len(lines)}/{len(drawn)} {line.record()}")
+            if output:
+                with open(output, "a", encoding="utf-8") as stream:
+                    stream.write(line.record() + "\n")
+
+    places = {suite: Place(suite, lab, work) for suite in suites}
+    try:
+        for suite, place in places.items():
+            say(f"site: {suite}")
+            place.start({pair.site.mpi for pair in drawn if pair.site.lab == suite})
+        checked = _checked(drawn, places, work, say)
+        with ThreadPoolExecutor(len(suites)) as pool:
+            for _ in pool.map(lambda suite: _run_all(drawn, places[suite], checked, told), suites):
+                pass
+    finally:
+        for place in places.values():
+            if not keep:
+                place.lab.down(purge=True)
+    return [lines[pair] for pair in drawn]
+
+
+def _checked(
+    drawn: Sequence[Pair], places: dict[str, Place], work: Path, say: Say
+) -> dict[Pair, tuple[str, list[str]]]:
+    """Pack each image for its sites, check it for each, install it where it is run."""
+    found: dict[Pair, tuple[str, list[str]]] = {}
+    for image in dict.fromkeys(pair.image for pair in drawn):
+        sites = [pair.site for pair in drawn if pair.image == image]
+        say(f"image: {image.name}, {len(sites)} sites")
+        profiles = {site: places[site.lab].profile(site, work) for site in sites}
+        bundle = images.bundle(image, list(profiles.values()), work / f"{image.name}.tar")
+        for site, profile in profiles.items():
+            checked = check.check(str(bundle), profile, cache=index.default_folder()).checked
+            codes = sorted({finding.code for finding in checked.against})
+            found[Pair(image, site)] = (checked.verdict, codes)
+        for suite in dict.fromkeys(site.lab for site in sites):
+            places[suite].install(bundle)
+        bundle.unlink()
+    return found
+
+
+def _run_all(
+    drawn: Sequence[Pair], place: Place, checked: dict[Pair, tuple[str, list[str]]], told: Callable[[Line], None]
+) -> None:
+    for pair in drawn:
+        if pair.site.lab == place.suite:
+            seen = running.run(pair, place)
+            verdict, codes = checked[pair]
+            told(Line(pair, verdict, codes, classify.outcome(seen), seen.proof, seen.seconds))

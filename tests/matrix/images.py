@@ -1,0 +1,145 @@
+"""The images: Debian of two suites, with a program that does a checked Allreduce, linked in ways that are met."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from deployer.connected import framecache, pack, sources
+from deployer.connected.profile import Profile
+from deployer.contract.job import Job
+from tests.matrix import mpis, roots
+from tests.matrix.kept import kept
+from tests.matrix.linked import link_tree
+
+_PROGRAMS = Path(__file__).with_name("programs")
+#: Where an image has an MPI of its own that is no package of Debian's, and the program.
+_OWN = "/usr/local/mpi"
+PROGRAM = "/usr/local/bin/allreduce"
+_SCRIPT = "/usr/local/lib/allreduce.py"
+_PACKAGES = "/usr/local/lib/python3.11/dist-packages"
+JOB = "allreduce"
+
+
+class Image(NamedTuple):
+    """An image: a suite, and what its program was built against, ``debian`` or the name of an MPI.
+
+    ``own``: the image has that MPI as well, as most do. ``flags`` are gcc's; ``compiled_on`` is another suite, ``trap``
+    says in words what is wrong with it, if something is.
+    """
+
+    name: str
+    suite: str
+    built: str
+    own: bool = True
+    flags: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    compiler: str = "gcc"
+    source: str = "allreduce.c"
+    library: str = "mpi"
+    compiled_on: str = ""
+    command: tuple[str, ...] = (PROGRAM,)
+    trap: str = ""
+
+    @property
+    def family(self) -> str:
+        """Return which family its program is built for; empty where it has modules for both."""
+        if self.built == "mpi4py-4.1.2":
+            return ""
+        return "openmpi" if "openmpi" in (self.built + self.compiler) else "mpich"
+
+
+_RPATH = ("-Wl,--disable-new-dtags", f"-Wl,-rpath,{_OWN}/lib")
+_RUNPATH = ("-Wl,--enable-new-dtags", f"-Wl,-rpath,{_OWN}/lib")
+
+IMAGES = (
+    Image("mpich4", "bookworm", "mpich-4.2.3"),
+    Image("mpich4-trixie", "trixie", "mpich-4.2.3"),
+    Image("mpich5", "bookworm", "mpich-5.0.2"),
+    Image("mpich5-trixie", "trixie", "mpich-5.0.2"),
+    Image("mpich4-bare", "bookworm", "mpich-4.2.3", own=False),
+    Image("mpich4-runpath", "bookworm", "mpich-4.2.3", flags=_RUNPATH),
+    Image("mpich4-rpath", "bookworm", "mpich-4.2.3", flags=_RPATH, trap="DT_RPATH to its own MPI"),
+    Image("mpich5-now", "bookworm", "mpich-5.0.2", flags=("-DNEW=MPI_Comm_c2f", "-Wl,-z,now"),
+          trap="a function that Intel MPI lacks, bound at once"),
+    Image("mpich5-called", "trixie", "mpich-5.0.2", flags=("-DNEW=MPI_Comm_toint", "-Wl,-z,lazy"),
+          trap="a function of MPI 5, called, bound lazily"),
+    Image("mpich5-lazy", "bookworm", "mpich-5.0.2", flags=("-DNEW=MPI_Comm_toint", "-DRARELY", "-Wl,-z,lazy"),
+          trap="a function of MPI 5, never called, bound lazily"),
+    Image("mpich5-abi", "bookworm", "mpich-5.0.2", flags=("-DMPI_ABI",), library="mpi_abi",
+          trap="the ABI of MPI 5, libmpi_abi.so.1"),
+    Image("mpich-debian", "bookworm", "debian", packages=("libmpich12",), compiler="mpicc.mpich",
+          trap="Debian's libmpich.so.12"),
+    Image("mpich-debian-trixie", "trixie", "debian", packages=("libmpich12",), compiler="mpicc.mpich",
+          trap="Debian's libmpich.so.12"),
+    Image("intel-2021.11", "bookworm", "intel-2021.11", own=False),
+    Image("intel-2021.15", "trixie", "intel-2021.15", own=False),
+    Image("intel-2021.18", "bookworm", "intel-2021.18.1"),
+    Image("intel-2021.19", "bookworm", "intel-2021.19", own=False),
+    Image("openmpi4", "bookworm", "openmpi-4.1.8"),
+    Image("openmpi5", "bookworm", "openmpi-5.0.11"),
+    Image("openmpi5-trixie", "trixie", "openmpi-5.0.11"),
+    Image("openmpi-debian", "bookworm", "debian", packages=("libopenmpi3",), compiler="mpicc.openmpi"),
+    Image("openmpi-debian-trixie", "trixie", "debian", packages=("libopenmpi40",), compiler="mpicc.openmpi"),
+    Image("openmpi4-rpath", "bookworm", "openmpi-4.1.8", flags=_RPATH, trap="DT_RPATH to its own MPI"),
+    Image("openmpi-cxx", "bookworm", "debian", packages=("libopenmpi3",), compiler="mpicxx.openmpi",
+          source="allreduce_cxx.cc", trap="Open MPI's C++ library"),
+    Image("mpi4py", "bookworm", "mpi4py-4.1.2", command=("python3", _SCRIPT)),
+    Image("newer-glibc", "bookworm", "mpich-4.2.3", compiled_on="trixie", trap="compiled on a newer Debian"),
+    Image("no-openmp", "bookworm", "mpich-4.2.3", flags=("-fopenmp", "-Wl,--no-as-needed", "-lgomp"),
+          trap="libgomp.so.1 is not there"),
+)  # fmt: skip
+BY_NAME = {image.name: image for image in IMAGES}
+
+
+def rootfs(image: Image) -> Path:
+    """Return the image's root filesystem, made now if need be."""
+    base = roots.root(image.suite, ("python3", *image.packages), "-".join(("image", *image.packages)))
+    suite = image.compiled_on or image.suite
+    if image.compiler == "gcc":
+        compilers = roots.root(suite, roots.GCC, "gcc")
+    else:
+        compilers = roots.root(suite, roots.WRAPPERS, "wrappers")
+    tree = None if image.built == "debian" else mpis.tree(image.built)
+    texts = [path.read_text() for path in sorted(_PROGRAMS.iterdir())]
+
+    def make(target: Path) -> None:
+        link_tree(base, target)
+        if image.command != (PROGRAM,):
+            shutil.copy(_PROGRAMS / "allreduce.py", target / _SCRIPT.lstrip("/"))
+            if tree is None:
+                raise AssertionError("a module in Python comes as a wheel")
+            shutil.copytree(tree, target / _PACKAGES.lstrip("/"), dirs_exist_ok=True)
+            return
+        _compile(image, compilers, tree, target.parent)
+        shutil.copy(target.parent / "out" / "allreduce", target / PROGRAM.lstrip("/"))
+        if tree is not None and image.own:
+            own = target / _OWN.lstrip("/")
+            for part in ("lib", "etc", "share"):
+                if (tree / part).is_dir():
+                    link_tree(tree / part, own / part)
+            (target / "etc/ld.so.conf.d/mpi.conf").write_text(f"{_OWN}/lib\n")
+            roots.run_inside(target, ["/sbin/ldconfig"])
+
+    return kept("images", image.name, [image, base.name, compilers.name, tree and tree.name, texts], make)
+
+
+def _compile(image: Image, compilers: Path, tree: Path | None, work: Path) -> None:
+    """Compile the program into ``work``/out, in the root of the suite's compilers."""
+    out = work / "out"
+    shutil.copytree(_PROGRAMS, out)
+    binds = [(out, "/mnt")]
+    argv = [image.compiler, "-O1", "-o", "/mnt/allreduce", f"/mnt/{image.source}"]
+    if tree is not None:
+        (compilers / "srv").mkdir(exist_ok=True)
+        binds.append((tree, "/srv"))
+        argv += ["-I/srv/include", "-L/srv/lib", "-Wl,-rpath-link,/srv/lib", *image.flags, f"-l{image.library}"]
+    roots.run_inside(compilers, argv, binds)
+
+
+def bundle(image: Image, profiles: list[Profile], path: Path) -> Path:
+    """Pack the image with the plans for some sites."""
+    contents = sources.from_folder(rootfs(image), image.name, "1")
+    jobs = [Job(JOB, list(image.command), 2, 1, 1, "00:05:00")]
+    return pack.pack(contents._replace(jobs=jobs), profiles, path, cache=framecache.default_folder()).path

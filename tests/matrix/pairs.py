@@ -1,0 +1,77 @@
+"""What is drawn: an image, and a site, which is a lab with one of its MPIs, a launcher and a runtime. Pure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tests.matrix import mpis
+from tests.matrix.images import IMAGES, Image
+
+#: The labs, by the suite of their nodes.
+LABS = ("bookworm", "trixie")
+#: Open MPI in the system's folders, as Debian's package puts it there.
+SYSTEM = "openmpi-debian"
+
+
+class Site(NamedTuple):
+    """A site as far as it differs from others: ``lab`` and ``mpi`` by name; ``pmi`` is srun's, or empty."""
+
+    lab: str
+    mpi: str
+    launcher: str
+    pmi: str
+    runtime: str
+
+    @property
+    def name(self) -> str:
+        """Return what its profile is called."""
+        return "-".join(filter(None, (self.lab, self.mpi, self.launcher, self.pmi, self.runtime)))
+
+    @property
+    def family(self) -> str:
+        return "openmpi" if self.mpi.startswith("openmpi") else "mpich"
+
+
+class Pair(NamedTuple):
+    """One line of the matrix."""
+
+    image: Image
+    site: Site
+
+
+#: Launchers with their PMI; and for each family those that it is meant to be started by.
+LAUNCHERS = (("srun", "pmi2"), ("srun", "pmix"), ("srun", "none"))
+MEANT = {"mpich": (("srun", "pmi2"),), "openmpi": (("srun", "pmix"),)}
+RUNTIMES = ("charliecloud",)
+
+#: How often what fits is taken on purpose; else it is whatever comes, which may fit as well.
+_FITS = 0.7
+
+
+def sites_of(lab: str) -> list[str]:
+    """Return the names of the MPIs that a lab has."""
+    return [mpi.name for mpi in mpis.HOSTS] + ([SYSTEM] if lab == "trixie" else [])
+
+
+def draw(seed: int, count: int) -> list[Pair]:
+    """Return ``count`` different pairs, the same for the same seed."""
+    chance = random.Random(seed)
+    found: dict[Pair, None] = {}
+    while len(found) < count:
+        found[_pair(chance)] = None
+    return list(found)
+
+
+def _pair(chance: random.Random) -> Pair:
+    image = chance.choice(IMAGES)
+    lab = chance.choice(LABS)
+    names = sites_of(lab)
+    if image.family and chance.random() < _FITS:
+        names = [name for name in names if name.startswith("openmpi") == (image.family == "openmpi")]
+    mpi = chance.choice(names)
+    launchers: Sequence[tuple[str, str]] = LAUNCHERS
+    if chance.random() < _FITS:
+        launchers = MEANT["openmpi" if mpi.startswith("openmpi") else "mpich"]
+    return Pair(image, Site(lab, mpi, *chance.choice(launchers), chance.choice(RUNTIMES)))
