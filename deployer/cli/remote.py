@@ -1,4 +1,4 @@
-"""The site's commands from the laptop: run, status, logs, cancel with ``--site``, over one ssh connection.
+"""The site's commands from the laptop: run, status, logs, cancel, doctor with ``--site``, over one ssh connection.
 
 The words after the site's options are the site half's own: they go there as they are, so there is one front end.
 """
@@ -15,6 +15,7 @@ _COMMANDS = {
     "status": "show a job of the site",
     "logs": "show what a job printed",
     "cancel": "cancel a job of the site",
+    "doctor": "climb from the site's kernel to Horovod on two nodes, and stop at what is broken",
     "list": "show the images that are installed on the site",
     "remove": "remove an installed image from the site",
 }
@@ -32,7 +33,7 @@ def add_parsers(subparsers: Any) -> None:
 def _forward(args: argparse.Namespace) -> int:
     profile = profiles.load(args.site)
     words = [args.command, *args.unknown]
-    if args.command == "run" and "--plan" not in args.unknown:
+    if args.command in ("run", "doctor") and "--plan" not in args.unknown:
         words += ["--plan", profile.name]  # the bundle may have plans for other sites as well
     if args.rest:
         words += ["--", *args.rest]

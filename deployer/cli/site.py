@@ -18,9 +18,10 @@ def main(argv: Optional[List[str]] = None) -> int:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=common.Parser)
     if not (words[:1] and words[0] in jobs.INTERNAL):
         # Each rank of a job starts this file anew and compiles what it imports: it gets no more than it needs.
-        from deployer.cli import capture, images, transfers
+        from deployer.cli import capture, doctor, images, transfers
 
         capture.add_parsers(subparsers)
+        doctor.add_parsers(subparsers)
         images.add_parsers(subparsers)
         transfers.add_parsers(subparsers)
     jobs.add_parsers(subparsers)

@@ -11,7 +11,7 @@ from typing import Any
 from deployer.cli.images import Meter, add_command, warn
 from deployer.contract import delta, records
 from deployer.contract.errors import UsageError
-from deployer.site import incoming, store
+from deployer.site import incoming, inventory, store
 from deployer.site.receive import finish, receive
 from deployer.site.space import human
 from deployer.system import files
@@ -67,7 +67,7 @@ def _known(args: argparse.Namespace) -> int:
     where = store.locate(args.root)
     if not os.path.isdir(where.root):
         raise UsageError("there is no folder %s" % where.root, "push makes it; or give --root DIR")
-    present = where.at(where.image_folder(args.digest))
+    present = inventory.whole(where, args.digest)
     if present:
         finish(where, args.digest, present)
     state = os.statvfs(where.root)

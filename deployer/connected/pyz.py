@@ -15,7 +15,7 @@ from deployer.contract.errors import DeployerError
 #: The parts of the package that a site needs; the rest imports what a site does not have.
 _PARTS = (
     *("__init__.py", "contract", "system", "site"),
-    *(f"cli/{name}.py" for name in ("__init__", "capture", "common", "images", "jobs", "site", "transfers")),
+    *(f"cli/{name}.py" for name in ("__init__", "capture", "common", "doctor", "images", "jobs", "site", "transfers")),
 )
 #: What travels besides: pure Python, from the environment that requirements/connected.txt pins.
 _VENDORED = ("ecdsa", "six")

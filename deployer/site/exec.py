@@ -26,14 +26,14 @@ def execute(store: Store, image: str, plan: Optional[str], binds: Sequence[str],
     """Become ``command`` in the container of ``image``. Raises UsageError, Refused and MissingTool before that."""
     if not command:
         raise UsageError("no command to run", "exec %s -- COMMAND [ARG...]" % image)
-    runtime, made = _prepare(store, image, plan, binds)
+    runtime, made = prepare(store, image, plan, binds)
     rank.restore_signals()
     process.replace(runtime.argv(made, command), container.user_environment())
 
 
 def shell(store: Store, image: str, plan: Optional[str], binds: Sequence[str]) -> NoReturn:
     """Become an interactive shell in the container of ``image``: bash where the image has it, else sh."""
-    runtime, made = _prepare(store, image, plan, binds)
+    runtime, made = prepare(store, image, plan, binds)
     for name in _TERMINAL:
         if name in os.environ:
             made.environment.setdefault(name, os.environ[name])
@@ -42,7 +42,8 @@ def shell(store: Store, image: str, plan: Optional[str], binds: Sequence[str]) -
     process.replace(runtime.argv(made, [found[0] if found else "/bin/sh"]), container.user_environment())
 
 
-def _prepare(store: Store, image: str, site: Optional[str], binds: Sequence[str]) -> Tuple[Runtime, Container]:
+def prepare(store: Store, image: str, site: Optional[str], binds: Sequence[str]) -> Tuple[Runtime, Container]:
+    """Return the runtime and the container that a process in ``image`` has here, as the plan for ``site`` says."""
     installed = store.find(image)
     manifest = installed.manifest()
     found = data.resolve(store, manifest)

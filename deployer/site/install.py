@@ -14,7 +14,7 @@ from typing import Callable, Iterable, NamedTuple, Optional, Tuple
 from deployer.contract import records, sealed
 from deployer.contract.errors import IntegrityError
 from deployer.contract.manifest import DATA_PREFIX
-from deployer.site import bytecode, data, space, temporary, unpack, wheels
+from deployer.site import bytecode, data, inventory, remove, space, temporary, unpack, wheels
 from deployer.site.admit import admit, pin
 from deployer.site.store import MANIFEST, RECEIPT, Installed, Receipt, Store
 from deployer.system import codec, files, policy, verify, workers
@@ -47,7 +47,8 @@ def install(
     kept: bool = False,
     signers_file: Optional[str] = None,
 ) -> Outcome:
-    """Verify the bundle ``path`` and install it under ``store``; an image of the same digest is left as it is.
+    """Verify the bundle ``path`` and install it under ``store``; an image of the same digest is left as it is, unless a
+    part of it is gone: then it is made anew, or Refused raised where a job uses it.
 
     ``jobs`` is the number of processes, by default one a core; ``kept`` says that ``keep`` will follow, which may need
     room as well; ``signers_file`` is an allowed_signers file that the bundle must satisfy, the first of which becomes
@@ -57,8 +58,11 @@ def install(
     """
     with verify.opened(path) as stream:
         # The seal's claim is enough to find an image that was verified when it was installed.
-        folder = store.image_folder(verify.read_seal(stream, path).digest)
-        present = store.at(folder)
+        digest = verify.read_seal(stream, path).digest
+        folder = store.image_folder(digest)
+        claimed, present = store.at(folder), inventory.whole(store, digest)
+        if claimed and not present:
+            remove.check_unused(store, claimed)
         if present and not signers_file:
             return Outcome(present, True, tuple(data.missing(store, present.manifest())))
         policies = policy.load(store.root, signers_file)
@@ -76,6 +80,9 @@ def install(
                     bundle = verification.finish()
                     bytecode.compile_overlays(made, bundle.manifest.image, processes)
                     _write_receipt(made, bundle, written)
+                    inventory.write(made)
+                    if claimed:  # and not whole
+                        temporary.discard(folder)
                     _publish(made, folder, store)
     image = store.at(folder)
     if image is None:

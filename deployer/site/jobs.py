@@ -128,7 +128,7 @@ def status(folder: str) -> Status:
     exit_code, problem = _outcome(folder)
     if number is None:
         return Status(launch, folder, None, "NEW", "", "", "", False, exit_code, problem)
-    known = _state(number)
+    known = state(number)
     if known is None:
         word = "UNKNOWN" if exit_code is None else "FAILED" if exit_code else "COMPLETED"
         known = JobState(word, "", "", "", False)
@@ -170,7 +170,7 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
     answered = time.time()
     while True:
         try:
-            known = _state(number)
+            known = state(number)
             answered = time.time()
         except TransferError as error:
             if time.time() - answered > _SILENCE:
@@ -185,7 +185,7 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
                 pause = _FIRST
         time.sleep(pause)
         pause = min(pause * _GROWTH, _LAST)
-    exit_code = _final_exit(folder)
+    exit_code = final_exit(folder)
     word = known.word if known else "FAILED" if exit_code else "COMPLETED"
     tell("%s%s" % (word, "" if exit_code is None else ", exit %d" % exit_code))
     if exit_code != 0 or word not in ("COMPLETED",):
@@ -220,9 +220,9 @@ def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> N
         if ended or not follow_it or number is None:
             return
         if time.time() - asked > 2 * _FIRST:
-            state = _state(number)
+            now = state(number)
             asked = time.time()
-            ended = state is None or not state.active  # one more round: what came in meanwhile
+            ended = now is None or not now.active  # one more round: what came in meanwhile
             if ended:
                 continue
         time.sleep(_FIRST / 2)
@@ -244,7 +244,8 @@ def _copy_from(path: str, offset: int, target: IO[bytes]) -> int:
     return copied
 
 
-def _state(number: str) -> Optional[JobState]:
+def state(number: str) -> Optional[JobState]:
+    """Ask the scheduler for the state of the job with this id; None where it has forgotten it."""
     known = scheduler()
     return known.parse_state(*ask(known.state(number)))
 
@@ -256,7 +257,7 @@ def _outcome(folder: str) -> Tuple[Optional[int], str]:
     return result.read(folder).maybe_number("exit_code"), result.first_error(folder)
 
 
-def _final_exit(folder: str) -> Optional[int]:
+def final_exit(folder: str) -> Optional[int]:
     """Return the exit code of a job that is over, waiting a little for the shared file system to show it."""
     until = time.time() + _LAG
     while True:

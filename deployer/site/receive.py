@@ -10,7 +10,7 @@ from typing import IO, NamedTuple, Optional
 
 from deployer.contract.errors import DeployerError, IntegrityError, TransferError, UsageError
 from deployer.contract.manifest import Segment
-from deployer.site import incoming
+from deployer.site import incoming, inventory
 from deployer.site.incoming import Parcel, Source
 from deployer.site.install import Outcome, Progress, install, keep
 from deployer.site.store import Installed, Store
@@ -39,7 +39,7 @@ def receive(folder: str, store: Store, progress: Optional[Progress] = None) -> R
         gathered, name = os.path.split(os.path.abspath(folder))
         if gathered != os.path.abspath(store.incoming):
             raise
-        image = store.at(os.path.join(store.images, name))
+        image = inventory.whole(store, name)
         if image:
             return Received(Outcome(image, True), image.receipt.digest, None)
         gone = error.__cause__ if isinstance(error, DeployerError) else error
@@ -52,7 +52,7 @@ def receive(folder: str, store: Store, progress: Optional[Progress] = None) -> R
 def _receive(folder: str, store: Store, progress: Optional[Progress]) -> Received:
     parcel = incoming.open_parcel(folder)
     digest = parcel.seal.digest
-    present = store.at(store.image_folder(digest))
+    present = inventory.whole(store, digest)
     if present:
         return Received(Outcome(present, True), digest, finish(store, digest, present))
     gathered = incoming.folder_of(store, digest)

@@ -17,7 +17,7 @@ from deployer.contract.job import Job, check_time
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import Bind, Plan
 from deployer.contract.verdict import REFUSE
-from deployer.site import container, data, elf, jobs, packages, result, script
+from deployer.site import container, data, elf, inventory, jobs, packages, result, script
 from deployer.site.runtimes import RUNTIMES
 from deployer.site.store import Installed, Store
 from deployer.system import files
@@ -43,16 +43,18 @@ class Request(NamedTuple):
     force: bool = False
 
 
-def prepare(store: Store, request: Request) -> str:
-    """Make the job's folder with job.sh and job.json and return its path; submits nothing.
+def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
+    """Make the job's folder with job.sh and job.json and return its path; submits nothing. ``own`` is a job in place
+    of those of the bundle.
 
     Raises UsageError for what is not there, and Refused for what ``check`` refused, for a layout that a node cannot
     hold, or where no variant fits.
     """
     installed = store.find(request.image)
+    inventory.check(store, installed)
     manifest = installed.manifest()
     found = data.resolve(store, manifest)
-    job = _job(manifest, request)
+    job = own or _job(manifest, request)
     plan = installed.plan(request.plan)
     check_verdict(plan, request.force)
     layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, request.memory_mb)

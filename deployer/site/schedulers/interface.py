@@ -15,6 +15,16 @@ class JobState(NamedTuple):
     """Whether the state can still change."""
 
 
+class Queue(NamedTuple):
+    """A partition: whether it takes jobs, its nodes, how many of them can run one now or later, and the scheduler's own
+    words for their states."""
+
+    open: bool
+    nodes: int
+    usable: int
+    says: str
+
+
 class Scheduler(object):
     """One scheduler. Implementations stand in the plain dict ``SCHEDULERS`` under the names that plans use."""
 
@@ -24,6 +34,14 @@ class Scheduler(object):
 
     def parse_submit(self, code: int, out: str, err: str) -> str:
         """Return the new job's id; raises Refused, or TransferError where the scheduler does not answer."""
+        raise NotImplementedError
+
+    def queue(self, partition: str) -> List[str]:
+        """Return argv that asks for a partition; empty text: the one that jobs get which name none."""
+        raise NotImplementedError
+
+    def parse_queue(self, code: int, out: str, err: str) -> Optional[Queue]:
+        """Return the partition, None where there is none such; raises TransferError."""
         raise NotImplementedError
 
     def state(self, job_id: str) -> List[str]:

@@ -1,9 +1,10 @@
 """Slurm: sbatch, squeue and scancel. Accounting (sacct) may be off, so nothing here needs it."""
 
+import re
 from typing import List, Optional
 
 from deployer.contract.errors import DeployerError, Refused, TransferError
-from deployer.site.schedulers.interface import JobState, Scheduler
+from deployer.site.schedulers.interface import JobState, Queue, Scheduler
 
 #: States that can still change; all others are final. COMPLETING is on its way out, but its log is not complete yet.
 _ACTIVE = frozenset(
@@ -35,6 +36,8 @@ _SILENT = (
     "Zero Bytes were transmitted",
     "Transport endpoint",
 )
+#: States of nodes that run jobs, now or when others are over.
+_USABLE = frozenset(("idle", "mixed", "allocated", "completing", "planned", "reserved"))
 _FORGOTTEN = "Invalid job id specified"
 
 
@@ -52,6 +55,22 @@ class Slurm(Scheduler):
         if not job_id.isdigit():
             raise Refused("sbatch gave no job id: %r" % out.strip(), "try: sbatch --parsable --test-only job.sh")
         return job_id
+
+    def queue(self, partition: str) -> List[str]:
+        only = ["--partition=" + partition] if partition else []
+        return ["sinfo", "--noheader", "--format=%P|%a|%D|%T", *only]
+
+    def parse_queue(self, code: int, out: str, err: str) -> Optional[Queue]:
+        if code != 0:
+            raise _error("sinfo failed", err)
+        rows = [line.split("|") for line in out.splitlines() if line.count("|") == 3 and line.split("|")[2].isdigit()]
+        # The default partition's name ends with "*"; where one was asked for, there are no others.
+        rows = [row for row in rows if row[0].endswith("*")] or rows
+        if not rows:
+            return None
+        usable = [int(row[2]) for row in rows if _is_usable(row[3])]
+        says = ", ".join("%s %s" % (row[2], row[3]) for row in rows)
+        return Queue(rows[0][1] == "up", sum(int(row[2]) for row in rows), sum(usable), says)
 
     def state(self, job_id: str) -> List[str]:
         # With --states=all it also tells how a job ended, until slurmctld forgets it (MinJobAge, 300 s by default).
@@ -76,6 +95,13 @@ class Slurm(Scheduler):
         # A job that is over already is no failure; scancel says nothing of it, or that the id is invalid.
         if code != 0 and _FORGOTTEN not in err:
             raise _error("scancel failed", err)
+
+
+def _is_usable(state: str) -> bool:
+    """Return whether nodes in a state of sinfo's can run jobs. It may end with a sign: ``*`` is a node that does not
+    answer, ``~`` one that is off and is started when it is needed."""
+    found = re.match(r"([a-z]+)([^a-z]?)$", state)
+    return found is not None and found.group(1) in _USABLE and found.group(2) != "*"
 
 
 def _error(what: str, err: str) -> DeployerError:

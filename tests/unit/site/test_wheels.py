@@ -59,7 +59,7 @@ def test_a_wheel_becomes_an_overlay(tmp_path, store):
     assert (executable, modes) == ({"bin/demo-tool", "bin/given", "lib/demo/native.so"}, {0o755 & ~umask()})
     assert read(image.wheels, "bin/given").startswith(b"#!/usr/bin/env python3 -E\n")
     assert image.receipt.files == len(bundles.ENTRIES) + 10
-    assert sorted(os.listdir(image.folder)) == ["bundle.json", "receipt.json", "rootfs", "wheels"]
+    assert sorted(os.listdir(image.folder)) == ["bundle.json", "inventory", "receipt.json", "rootfs", "wheels"]
 
 
 def umask():

@@ -1,0 +1,45 @@
+"""doctor: one command that says what is broken on the way from the kernel to a training on two nodes."""
+
+import argparse
+import sys
+from typing import Any
+
+from deployer.contract import records
+from deployer.site import store
+
+#: Seconds for each of its jobs, in the queue and out of it.
+_PATIENCE = 600
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Register the command."""
+    text = "climb from the kernel to Horovod on two nodes, and stop at what is broken"
+    command = subparsers.add_parser("doctor", help=text, description=text)
+    command.add_argument("image", metavar="NAME[:VERSION]", nargs="?", help="(default: the last that was installed)")
+    command.add_argument("--plan", metavar="SITE", help="which plan, where the bundle has several")
+    command.add_argument(
+        "--patience", type=float, default=_PATIENCE, metavar="SECONDS", help="for each of its two jobs"
+    )
+    command.add_argument("--dry-run", action="store_true", help="submit nothing")
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+    command.add_argument("--root", help="the root folder (default: $DEPLOYER_ROOT, or where this .pyz stands)")
+    command.set_defaults(run=_doctor)
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from deployer.site.doctor import ladder
+    from deployer.site.doctor.climb import Ground, Step
+
+    def tell(step: Step) -> None:
+        if not args.json:
+            sys.stdout.write(step.line() + "\n")
+            sys.stdout.flush()
+
+    ground = Ground(store.locate(args.root), args.image, args.plan, args.patience, not args.dry_run)
+    found = ladder.examine(ground, tell)
+    if args.json:
+        sys.stdout.write(records.pretty(found.record()))
+    if found.error:
+        found.error.message = "%s: %s" % (found.steps[-1].name, found.error.message)
+        raise found.error
+    return 0

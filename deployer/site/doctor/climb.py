@@ -1,0 +1,99 @@
+"""The ladder: each rung looks at one thing and stands on those below; the first that is broken ends the climb.
+
+A rung is a function of the ``Ground`` that returns what it saw in one line, raises ``Skipped`` where it has nothing to
+look at here, or the DeployerError that a person is to read: its exit code is the doctor's.
+"""
+
+import time
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from deployer.contract import records
+from deployer.contract.errors import DeployerError
+from deployer.contract.plan import Plan, Variant
+from deployer.contract.records import Fields, Record
+from deployer.site.store import Installed, Store
+
+OK, SKIPPED, BROKEN = "ok", "skipped", "broken"
+
+
+class Skipped(Exception):
+    """There is nothing to look at; the text says why."""
+
+
+class Ground(object):
+    """What is examined, and what rungs find out for those above them.
+
+    ``image`` and ``site`` are what the user named, if anything; ``patience`` is the seconds that a job may take from
+    its submission to its end; with ``submits`` off nothing is submitted.
+    """
+
+    def __init__(self, store: Store, image: Optional[str], site: Optional[str], patience: float, submits: bool) -> None:
+        self.store = store
+        self.image = image
+        self.site = site
+        self.patience = patience
+        self.submits = submits
+        self.installed: Optional[Installed] = None
+        self.plan: Optional[Plan] = None
+        self.variant: Optional[Variant] = None
+        self.nodes: Optional[int] = None  # of the plan's partition
+        self.results: Dict[int, Fields] = {}  # of jobs, by their number of nodes
+
+
+Rung = Callable[[Ground], str]
+
+
+class Step(NamedTuple):
+    """What came of a rung: ``saw`` is its line, or why it is broken; ``hint`` what to do then."""
+
+    name: str
+    state: str
+    saw: str
+    seconds: float
+    hint: str = ""
+
+    def record(self) -> Record:
+        return dict(self._asdict(), seconds=round(self.seconds, 2))
+
+    def line(self) -> str:
+        """Return the step as one line for a terminal."""
+        return "%-8s %-10s %s  (%.1f s)" % (self.state, self.name, " ".join(self.saw.split()), self.seconds)
+
+
+class Climb(NamedTuple):
+    """The steps taken, and the error of the one that was broken, if any."""
+
+    steps: List[Step]
+    error: Optional[DeployerError]
+
+    def record(self) -> Record:
+        """Return the climb as a JSON object."""
+        return records.stamped(
+            "doctor",
+            {
+                "healthy": self.error is None,
+                "broken": self.steps[-1].name if self.error else None,
+                "exit_code": self.error.exit_code if self.error else 0,
+                "rungs": [step.record() for step in self.steps],
+            },
+        )
+
+
+def climb(ground: Ground, rungs: Sequence[Tuple[str, Rung]], tell: Callable[[Step], None]) -> Climb:
+    """Climb as far as it goes; ``tell`` gets each step when it is done."""
+    steps: List[Step] = []
+    error: Optional[DeployerError] = None
+    for name, rung in rungs:
+        begun = time.monotonic()
+        hint = ""
+        try:
+            state, saw = OK, rung(ground)
+        except Skipped as reason:
+            state, saw = SKIPPED, str(reason)
+        except DeployerError as broken:
+            state, saw, hint, error = BROKEN, broken.message, broken.hint, broken
+        steps.append(Step(name, state, saw, time.monotonic() - begun, hint))
+        tell(steps[-1])
+        if error:
+            break
+    return Climb(steps, error)

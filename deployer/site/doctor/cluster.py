@@ -1,0 +1,219 @@
+"""The rungs that take a job: MPI on one node, on two, the fabric between them, Horovod.
+
+Two short jobs of ``run``'s own making, as any other job of this image: what they prove is what result.json says. One
+that does not end in time is cancelled; the folder of one that went well is removed.
+"""
+
+import os
+import re
+import shutil
+import time
+from contextlib import suppress
+from typing import List, Optional, Sequence, Tuple
+
+from deployer.contract.errors import DeployerError, JobFailed, Refused, TransferError, Unknown
+from deployer.contract.findings import Finding, errors
+from deployer.contract.job import Job
+from deployer.contract.plan import Plan
+from deployer.contract.records import Fields, Record
+from deployer.site import jobs, packages, result, run
+from deployer.site.doctor import payload
+from deployer.site.doctor.climb import Ground, Skipped
+from deployer.site.schedulers.interface import JobState
+from deployer.site.store import Installed
+
+#: A job's own time limit; TensorFlow's import from a cold file system is the longest of it.
+_TIME = "00:10:00"
+#: Seconds between two questions to the scheduler, at first and at most.
+_FIRST, _LAST = 1.0, 10.0
+#: The rungs above MPI, by the codes of the findings that are theirs.
+_FABRIC = ("mpi.provider", "limits.memlock")
+_NOT_THE_PAYLOAD = re.compile(r"\s*$|(srun|slurmstepd|deployer|hint): ")
+_TRAINING = ("payload.failed", "payload.result", "itex.inactive", "gpu.unusable")
+
+
+def one_node(ground: Ground) -> str:
+    """Start MPI on one node, with two ranks where it has the cores: what they share is memory."""
+    _, plan = _known(ground)
+    ranks = min(2, plan.node.cores)
+    return _world(_job(ground, 1, ranks), ranks)
+
+
+def two_nodes(ground: Ground) -> str:
+    """Start MPI on two nodes, with one rank each: what they share is the network."""
+    _known(ground)
+    if _most(ground) < 2:
+        raise Skipped("the partition has one node")
+    return _world(_job(ground, 2, 1), 2)
+
+
+def fabric(ground: Ground) -> str:
+    """See which network the two nodes used, and how fast it was."""
+    _, plan = _known(ground)
+    found = _result(ground)
+    _stop_at(found, _FABRIC)
+    ranks = found.items("ranks")
+    used = ranks[0].maybe_text("provider") if ranks else None
+    asked = plan.environment.get("FI_PROVIDER")
+    if asked and used:
+        what = "%s, as the plan asks" % used
+    elif used:
+        what = "%s; the plan asks for none" % used
+    else:
+        what = "%s does not say which network it uses" % (plan.mpi.family if plan.mpi else "the image's MPI")
+    return "%s; %s" % (what, _speed(found))
+
+
+def horovod(ground: Ground) -> str:
+    """See that Horovod starts with the image's framework and sums right over the nodes."""
+    installed, plan = _known(ground)
+    if _horovod(installed, plan) is None:
+        raise Skipped("the image has no Horovod")
+    found = _result(ground)
+    _stop_at(found, _TRAINING)
+    said: Record = found.record.get("payload") or {}
+    return "%s %s with %s: allreduce over %s ranks is right" % (
+        "Horovod",
+        said.get("horovod"),
+        said.get("framework"),
+        said.get("size"),
+    )
+
+
+def _known(ground: Ground) -> Tuple[Installed, Plan]:
+    if ground.installed is None or ground.plan is None:
+        raise Skipped("the bundle was packed for no site, so there is no plan to run a job by")
+    return ground.installed, ground.plan
+
+
+def _horovod(installed: Installed, plan: Plan) -> Optional[str]:
+    return packages.folder(installed, "horovod", plan.abi)
+
+
+def _most(ground: Ground) -> int:
+    """Return the nodes of the larger job: two, where the partition has them."""
+    return min(2, ground.nodes or 2)
+
+
+def _result(ground: Ground) -> Fields:
+    """Return what the larger job left."""
+    if _most(ground) not in ground.results:
+        raise Skipped("no job was run")
+    return ground.results[_most(ground)]
+
+
+# --- the jobs ---
+
+
+def _job(ground: Ground, nodes: int, ranks_per_node: int) -> Fields:
+    """Run a job and return its result.json. Raises Skipped where nothing is to be submitted."""
+    installed, plan = _known(ground)
+    python = installed.manifest().image.python
+    if python is None:
+        raise Unknown("the image has no Python, so its ranks can prove nothing", "add python3 to the image")
+    command = [python, "-c", "pass"]
+    if nodes == _most(ground) and _horovod(installed, plan):
+        command = ["python3", "-c", payload.SOURCE]  # the one that PATH finds, with its packages
+    name = "%s:%s" % (installed.receipt.name, installed.receipt.version)
+    request = run.Request(name, None, None, None, None, None, None, (), plan.site, ())
+    folder = run.prepare(ground.store, request, Job("doctor", command, nodes, ranks_per_node, 1, _TIME))
+    if not ground.submits:
+        raise Skipped("not submitted; by hand: sbatch %s" % os.path.join(folder, result.SCRIPT))
+    job_id = run.submit(folder)
+    try:
+        state = _wait(folder, job_id, ground.patience)
+    except BaseException:  # Ctrl-C as well: no job of ours is left behind
+        _give_up(folder)
+        raise
+    found = _read(folder, state)
+    ground.results[nodes] = found
+    if not errors(_findings(found)):
+        shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def _wait(folder: str, job_id: str, patience: float) -> Optional[JobState]:
+    """Return the last state of a job that has ended. Raises Unknown where it did not within ``patience`` seconds."""
+    until = time.monotonic() + patience
+    pause = _FIRST
+    said = "the scheduler does not answer"
+    while True:
+        try:
+            state = jobs.state(job_id)
+            if state is None or not state.active:
+                return state
+            said = "%s %s" % (state.word, state.reason)
+        except TransferError as error:
+            said = error.message
+        if time.monotonic() > until:
+            raise Unknown(
+                "job %s did not end within %d s: %s" % (job_id, patience, said.strip()),
+                "the queue may be long: give it more with --patience SECONDS; what it did so far: %s" % folder,
+            )
+        time.sleep(pause)
+        pause = min(pause * 1.2, _LAST)
+
+
+def _give_up(folder: str) -> None:
+    with suppress(DeployerError):  # the first error is the one to tell
+        jobs.cancel(folder)
+
+
+def _read(folder: str, state: Optional[JobState]) -> Fields:
+    """Return the result of a job that is over; raises JobFailed where it left none."""
+    word = state.word if state else "over"
+    if jobs.final_exit(folder) is None and not os.path.isfile(os.path.join(folder, result.RESULT)):
+        last = jobs.tail(folder, 1)
+        raise JobFailed(
+            "the job is %s and left no result: %s" % (word, last[0] if last else "its log is empty"),
+            "see %s: the nodes may lack the shared folder, or the site's Python" % folder,
+        )
+    return result.read(folder)
+
+
+# --- what a job proved ---
+
+
+def _world(found: Fields, ranks: int) -> str:
+    """Return what a job shows of MPI; raises for an error that is not that of a rung above."""
+    above = _FABRIC + _TRAINING
+    _stop_at(found, [each.code for each in errors(_findings(found)) if each.code not in above])
+    shown = found.items("ranks")
+    if found.maybe_number("world_size") != ranks or not shown:
+        raise JobFailed("the job left no proof of %d ranks" % ranks, "see %s" % found.what)
+    hosts = sorted({rank.text("host") for rank in shown})
+    library = shown[0].maybe_text("mpi_library") or "an MPI library that does not say its name"
+    expected = shown[0].maybe_text("host_mpi_identity")
+    whose = ", the site's own" if expected and expected == shown[0].maybe_text("mpi_identity") else ""
+    speed = "; " + _speed(found) if ranks > 1 else ""  # with itself a rank is fast
+    return "%d rank%s on %s: %s%s%s" % (ranks, "" if ranks == 1 else "s", ", ".join(hosts), library, whose, speed)
+
+
+def _speed(found: Fields) -> str:
+    figures = [rank.record.get("allreduce") for rank in found.items("ranks")]
+    known = [each for each in figures if isinstance(each, dict)]
+    if not known:
+        return "no Allreduce was measured"
+    latency = max(float(each["latency_us"]) for each in known)
+    bandwidth = min(float(each["bandwidth_mb_s"]) for each in known)
+    return "Allreduce %g us, %g MB/s" % (latency, bandwidth)
+
+
+def _findings(found: Fields) -> List[Finding]:
+    return [Finding.read(item) for item in found.items("findings")]
+
+
+def _stop_at(found: Fields, codes: Sequence[str]) -> None:
+    """Raise the first error of a job whose code is one of ``codes``, with its remedy."""
+    for each in errors(_findings(found)):
+        if each.code == "payload.failed" and each.code in codes:
+            folder = os.path.dirname(found.what)
+            raise JobFailed("%s: %s" % (each.message, _last_words(folder)), "its log: %s/%s" % (folder, result.LOG))
+        if each.code in codes:
+            raise Refused("%s: %s: %s" % (each.code, each.subject, each.message), each.remedy)
+
+
+def _last_words(folder: str) -> str:
+    """Return the last line of a job's log that neither the launcher nor deployer wrote."""
+    lines = [line.strip() for line in jobs.tail(folder) if not _NOT_THE_PAYLOAD.match(line)]
+    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,145 @@
+"""The rungs on the machine that the doctor runs on: kernel, Python, image, runtime, scheduler. Seconds, no job."""
+
+import os
+import shutil
+import sys
+from typing import Dict
+
+from deployer.contract.errors import IntegrityError, MissingTool, Refused, Unknown, UsageError
+from deployer.site import container, data, inventory, jobs, run
+from deployer.site import exec as execs
+from deployer.site.capture import machine
+from deployer.site.capture.tools import Tools
+from deployer.site.doctor.climb import Ground, Skipped
+from deployer.site.runtimes import RUNTIMES
+from deployer.site.store import Installed
+from deployer.system import process
+
+#: Runtimes that are nothing without a user namespace.
+_NAMESPACES = ("charliecloud", "apptainer")
+#: Used for the first look at a machine, where no plan names one.
+_RUNTIME = "charliecloud"
+#: Seconds for a container to start and say what it sees; on a cold shared file system some.
+_PATIENCE = 60.0
+
+#: The root that a process in the container sees, by device and inode.
+_ROOT = "import os; found = os.stat('/'); print('root', found.st_dev, found.st_ino)"
+
+
+def kernel(ground: Ground) -> str:
+    """Try what a container needs of the kernel. Raises Refused where a plan has no runtime that does without."""
+    tools = Tools()
+    works = machine.user_namespaces(tools)
+    name = "Linux %s, %s" % (os.uname().release, os.uname().machine)
+    if works:
+        return name + ", user namespaces work"
+    reason = tools.notes[0].partition(": ")[2] if tools.notes else "not tried"
+    if ground.plan and any(variant.runtime not in _NAMESPACES for variant in ground.plan.variants):
+        return "%s, no user namespaces (%s), which a runtime of the plan does without" % (name, reason)
+    raise Refused(
+        "user namespaces cannot be made here: %s" % reason,
+        "ask the site for them (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone), or allow udocker "
+        "in its profile; where compute nodes have them, run doctor there: srun python3 deployer.pyz doctor",
+    )
+
+
+def python(ground: Ground) -> str:
+    """Look at the Python that runs this, and at what unpacks bundles."""
+    del ground
+    if sys.version_info < (3, 6):
+        raise MissingTool("this is Python %s" % sys.version.split()[0], "3.6 or newer: see `module avail python`")
+    version = "%s, %s" % (sys.version.split()[0], sys.executable)
+    libzstd = machine.libzstd()
+    if libzstd:
+        return "%s; libzstd %s" % (version, libzstd)
+    if sys.version_info >= (3, 14):
+        return "%s; its own zstd" % version
+    return "%s; no libzstd: only bundles that were packed with --codec gzip can be installed" % version
+
+
+def runtime(ground: Ground) -> str:
+    """Look for the runtime that the plan's variants name, best first."""
+    name = _RUNTIME
+    vetoes: Dict[str, str] = {}
+    if ground.plan:
+        vetoes = run.vetoes(ground.plan)
+        usable = [variant.runtime for variant in ground.plan.variants if variant.runtime not in vetoes]
+        name = (usable or [variant.runtime for variant in ground.plan.variants] or [_RUNTIME])[0]
+    program = RUNTIMES[name].program if name in RUNTIMES else name
+    path = shutil.which(program)
+    if path is None:
+        if ground.plan and name not in vetoes:
+            raise Skipped("%s is not in PATH here; a job gets it with %s" % (program, ", ".join(ground.plan.modules)))
+        raise MissingTool(
+            vetoes.get(name) or "no %s in PATH" % program,
+            "see `module avail %s`, and name the module in the site's profile" % name,
+        )
+    found = machine.runtimes(Tools()).get(name, {}).get("version")
+    return "%s %s, %s" % (program, found or "(version unknown)", path)
+
+
+def image(ground: Ground) -> str:
+    """See that the image is installed and whole, with the data that it needs, and that a container of it starts here
+    and sees the image's root, not the host's."""
+    if ground.installed is None:
+        ground.installed = find(ground)
+    installed = ground.installed
+    name = "%s:%s" % (installed.receipt.name, installed.receipt.version)
+    whole = inventory.check(ground.store, installed)
+    manifest = installed.manifest()
+    data.resolve(ground.store, manifest)
+    saw = "%s, %d files and folders, none missing" % (name, whole.entries)
+    if ground.plan is None and installed.sites():
+        ground.plan = installed.plan(ground.site)  # which says what plans there are
+    if manifest.image.python is None:
+        return saw + "; no Python in it, so no container was started"
+    started, made = execs.prepare(ground.store, name, ground.plan and ground.plan.site, ())
+    if shutil.which(started.program) is None:
+        return saw + "; no %s here to start it" % started.program
+    command = [manifest.image.python, "-I", "-S", "-c", _ROOT]
+    done = process.run(
+        started.argv(made, command),
+        _PATIENCE,
+        container.user_environment(),
+        check=False,
+        hint="is the file system slow?",
+    )
+    if done.returncode:
+        raise IntegrityError(
+            "a container of %s does not start: %s" % (name, done.last_words()),
+            "try: python3 deployer.pyz exec %s -- %s --version" % (name, manifest.image.python),
+        )
+    here = os.stat(installed.rootfs)
+    if done.stdout.split() != ["root", str(here.st_dev), str(here.st_ino)]:
+        raise IntegrityError(
+            "the container of %s sees another root than its image's (%s)" % (name, done.stdout.strip()[:100]),
+            "%s does not confine it: do not use it; see the profile's runtimes" % started.program,
+        )
+    return saw + "; its container sees its own root"
+
+
+def find(ground: Ground) -> Installed:
+    """Return the image that was named, else the one that was installed last. Raises UsageError."""
+    if ground.image:
+        return ground.store.find(ground.image)
+    found = ground.store.installed()
+    if not found:
+        raise UsageError("no image is installed under %s" % ground.store.root, "install BUNDLE.tar, or push one")
+    runnable = [each for each in found if each.manifest().image.entries]  # a bundle of data alone starts nothing
+    return (runnable or found)[0]
+
+
+def scheduler(ground: Ground) -> str:
+    """See that the scheduler answers, and what it says of the plan's partition."""
+    known = jobs.scheduler()
+    name = ground.plan.partition if ground.plan else ""
+    queue = known.parse_queue(*jobs.ask(known.queue(name)))
+    where = "partition %s" % name if name else "the default partition"
+    if queue is None:
+        raise Refused("Slurm has no %s" % where, "see `sinfo`; correct the profile's partitions and make a new plan")
+    if not queue.open:
+        raise Refused("%s takes no jobs: %s" % (where, queue.says), "ask the site, or use another partition")
+    if not queue.usable:
+        raise Unknown("%s has no node that is up: %s" % (where, queue.says), "see `sinfo -R`; try again later")
+    ground.nodes = queue.nodes
+    return "%s is up, %d of %d nodes usable (%s)" % (where, queue.usable, queue.nodes, queue.says)

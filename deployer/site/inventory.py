@@ -1,0 +1,102 @@
+"""What an installed image consisted of when it was installed, to say later what is gone.
+
+Sites remove files that nobody touched for some weeks from their scratch: an image loses a part of itself, and a job on
+it ends with whatever its first missing file brings about. The list is written at install and compared by names alone:
+one listing of each folder, no look at the files themselves.
+
+The list is names, relative to the image's folder, each ended by a zero byte, compressed by zlib.
+"""
+
+import os
+import zlib
+from typing import Iterator, List, NamedTuple, Optional, Sequence
+
+from deployer.contract.errors import IntegrityError
+from deployer.site.store import Installed, Store
+from deployer.system import files
+
+LIST = "inventory"
+_END = b"\0"
+
+
+class Gone(NamedTuple):
+    """What is missing of an image: how many entries it had, how many are gone, and the first of those by name.
+
+    ``listed`` is false where the list is gone as well; then the image's own count of its entries speaks.
+    """
+
+    entries: int
+    missing: int
+    first: Sequence[str]
+    listed: bool = True
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.first) + (", ..." if self.missing > len(self.first) else "")
+        names = ": " + shown if self.first else ""
+        return "%d of its %d files and folders are gone%s" % (self.missing, self.entries, names)
+
+
+def write(folder: str) -> None:
+    """Write the list of all that stands in the folder of an image now."""
+    names = _END.join(sorted(_walk(os.fsencode(folder))))
+    with files.errors_named("write the list of " + folder), open(os.path.join(folder, LIST), "wb") as stream:
+        stream.write(zlib.compress(names, 6))
+
+
+def gone(image: Installed, most: int = 3) -> Gone:
+    """Return what is missing of an installed image, and the names of at most ``most`` of it."""
+    here = set(_walk(os.fsencode(image.folder)))
+    listed = _read(image.folder)
+    if not listed:  # an image that was installed before there were lists, or whose list went as well
+        entries = image.manifest().image.entries
+        left = sum(1 for name in here if name.startswith(b"rootfs/"))
+        return Gone(entries, max(0, entries - left), [], False)
+    missing = sorted(name for name in listed if name not in here)
+    return Gone(len(listed), len(missing), [name.decode("utf-8", "backslashreplace") for name in missing[:most]])
+
+
+def whole(store: Store, digest: str) -> Optional[Installed]:
+    """Return the installed image of the bundle with this digest, None where there is none or a part of it is gone."""
+    image = store.at(store.image_folder(digest))
+    return image if image and not gone(image).missing else None
+
+
+def check(store: Store, image: Installed) -> Gone:
+    """Return what ``gone`` does where nothing is missing; raises IntegrityError, with what repairs it, elsewhere."""
+    found = gone(image)
+    if found.missing:
+        raise IntegrityError("%s:%s: %s" % (image.receipt.name, image.receipt.version, found), remedy(store, image))
+    return found
+
+
+def remedy(store: Store, image: Installed) -> str:
+    """Return what makes an image whole again."""
+    bundle = store.bundle(image.receipt)
+    again = "`install %s`" % bundle if os.path.isfile(bundle) else "push the bundle again, or `install BUNDLE.tar`"
+    return "%s installs it anew; the site removes old files there: see purge_days in its profile" % again
+
+
+def _read(folder: str) -> List[bytes]:
+    try:
+        with open(os.path.join(folder, LIST), "rb") as stream:
+            return zlib.decompress(stream.read()).split(_END)
+    except (OSError, zlib.error):
+        return []
+
+
+def _walk(folder: bytes) -> Iterator[bytes]:
+    """Yield the names of all below ``folder`` but the list itself, relative to it; links are not followed."""
+    pending = [b""]
+    while pending:
+        within = pending.pop()
+        try:
+            entries = list(os.scandir(os.path.join(folder, within)))
+        except OSError:
+            continue  # a folder that went since its parent was read: so is what was in it
+        for entry in entries:
+            name = os.path.join(within, entry.name)
+            if name == LIST.encode():
+                continue
+            yield name
+            if entry.is_dir(follow_symlinks=False):
+                pending.append(name)

@@ -1,0 +1,37 @@
+"""doctor on the lab, from the laptop and on the site; and an image that lost files, which it names and push mends."""
+
+import json
+from pathlib import Path
+
+from tests.integration.conftest import WORKSPACE, Site
+
+RUNGS = ["kernel", "python", "runtime", "image", "scheduler", "one node", "two nodes", "fabric", "horovod"]
+
+
+def test_a_healthy_site_from_the_laptop(site: Site) -> None:
+    before = site.alice(f"ls {WORKSPACE}/jobs 2>/dev/null | sort")
+    found = json.loads(site.cli("doctor", *site.options, "hello-mpi", "--json").stdout)
+    assert (found["schema"], found["healthy"], found["exit_code"]) == ("deployer.doctor", True, 0)
+    steps = {rung["name"]: rung for rung in found["rungs"]}
+    assert list(steps) == RUNGS
+    assert {name for name in steps if steps[name]["state"] != "ok"} == {"horovod"}
+    assert "sees its own root" in steps["image"]["saw"]
+    assert "on cn1, cn2: Intel(R) MPI Library 2021.15" in steps["two nodes"]["saw"]
+    assert "the site's own; Allreduce" in steps["two nodes"]["saw"]
+    assert steps["fabric"]["saw"].startswith("tcp, as the plan asks")
+    assert site.alice(f"ls {WORKSPACE}/jobs 2>/dev/null | sort") == before  # nothing of jobs that went well is left
+
+
+def test_an_image_purged_by_age(site: Site, bundle: Path) -> None:
+    """Sites remove what nobody read for weeks; what is left of an image still looks like one."""
+    listed = json.loads(site.tool("list", "--json"))["images"]
+    image = next(each["folder"] for each in listed if each["name"] == "hello-mpi")
+    site.alice(f"find {image}/rootfs/etc {image}/app -type f -delete")
+    try:
+        for words in (("run", "hello-mpi", "--plan", "lab"), ("doctor", "hello-mpi", "--plan", "lab")):
+            said = site.tool(*words, code=4)
+            assert "files and folders are gone: app/hello.py, rootfs/etc/" in said
+            assert f"hint: `install {WORKSPACE}/bundles/hello-mpi-1.0.0.tar` installs it anew" in said
+    finally:
+        site.cli("push", bundle, "lab", "--ssh-config", site.lab.ssh_config)
+    assert "ok       image" in site.tool("doctor", "hello-mpi", "--plan", "lab", "--dry-run")
