@@ -13,7 +13,7 @@ An *identity* tells a file whatever path it is seen under: ``build-id:HEX`` from
 where MPI is not.
 """
 
-from typing import List, NamedTuple, Optional, Sequence, Set
+from typing import List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from deployer.contract import records
 from deployer.contract.measures import Measures
@@ -37,6 +37,7 @@ class Launch(NamedTuple):
     """A job as it was submitted. ``provider`` is libfabric's, where the plan names one; ``reason`` is why the variant
     was chosen; ``created`` is in seconds since the epoch; ``data`` are the digests of the bundles whose data are read;
     ``expects`` is what the probe has to prove beside MPI (``measures.EXPECTABLE``);
+    ``bound`` are the host's paths that every node must have, to be bound;
     ``checked`` is the plan's verdict; ``forced``: it was REFUSE, and the user ran it all the same.
     """
 
@@ -60,6 +61,7 @@ class Launch(NamedTuple):
     expects: Sequence[str] = ()
     checked: Optional[Checked] = None
     forced: bool = False
+    bound: Sequence[str] = ()
 
     @property
     def ranks(self) -> int:
@@ -98,14 +100,19 @@ def read_launch(data: bytes, what: str) -> Launch:
         expects=tuple(fields.texts("expects")) if "expects" in fields.record else (),
         checked=Checked.read(checked) if checked else None,
         forced=fields.record.get("forced") is True,
+        bound=tuple(fields.texts("bound")) if "bound" in fields.record else (),
     )
 
 
 class HostRecord(NamedTuple):
-    """A node that took part. ``identity`` is that of the plan's MPI library there; None: no such file."""
+    """A node that took part. ``identity`` is that of the plan's MPI library there; None: no such file.
+
+    ``missing`` are paths that are to be bound into the container and are not there.
+    """
 
     host: str
     identity: Optional[str]
+    missing: Tuple[str, ...] = ()
 
     def record(self) -> Record:
         return records.stamped(HOST, dict(self._asdict()))
@@ -114,7 +121,8 @@ class HostRecord(NamedTuple):
 def read_host(data: bytes, what: str) -> HostRecord:
     """Parse a host record; raises UsageError."""
     fields = records.loads(data, HOST, what)
-    return HostRecord(fields.text("host"), fields.maybe_text("identity"))
+    missing = fields.texts("missing") if "missing" in fields.record else ()
+    return HostRecord(fields.text("host"), fields.maybe_text("identity"), tuple(missing))
 
 
 class MappedLibrary(NamedTuple):

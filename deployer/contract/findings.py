@@ -65,6 +65,11 @@ RULES: Dict[str, Rule] = {
         "{asked} nodes were asked for, {seen} took part: {hosts}",
         "read the job's log, and leave out the node that is missing (--exclude in the plan's directives)",
     ),
+    "hosts.missing": Rule(
+        ERROR,
+        "the node has no {path}, which is to be bound into the container",
+        "leave out the node that differs; where all nodes lack it, capture one of them again and make a new plan",
+    ),
     "mpi.host-missing": Rule(
         ERROR,
         "the node has no {library}",

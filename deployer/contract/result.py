@@ -186,6 +186,9 @@ def _hosts(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
         findings.append(
             finding("hosts.count", JOB, asked=launch.nodes, seen=len(names), hosts=", ".join(sorted(names)) or "none")
         )
+    for item in sorted(found.hosts):
+        if item.identity is not None or not launch.mpi:  # else its MPI is missing, which is said below
+            findings += [finding("hosts.missing", item.host, path=path) for path in item.missing]
     if launch.mpi:
         first: Optional[HostRecord] = None
         for item in sorted(found.hosts):

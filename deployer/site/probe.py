@@ -11,7 +11,7 @@ from deployer.contract import evidence, records
 from deployer.contract.errors import DeployerError
 from deployer.contract.evidence import HostRecord, MappedLibrary, ProbeRecord
 from deployer.contract.measures import GPU, ITEX, Measures
-from deployer.site import elf, mapped
+from deployer.site import elf, mapped, result
 from deployer.system import files
 
 #: Seconds after which a probe that hangs in the MPI library is killed; a world of thousands starts in less.
@@ -39,10 +39,15 @@ def first_of_node(environment: Mapping[str, str]) -> bool:
 
 
 def host(out: str, library: Optional[str]) -> HostRecord:
-    """Write this node's record into the folder ``out``; ``library`` is the plan's MPI on the host, if it has one."""
+    """Write this node's record into ``out``, a folder of the job's; ``library`` is the plan's MPI on the host, if any.
+
+    What the job binds from the host stands in its job.json.
+    """
     name = socket.gethostname()
     found = elf.identity(library) if library and os.path.isfile(library) else None
-    record = HostRecord(name, found)
+    job = os.path.dirname(os.path.abspath(out))
+    bound = result.launch(job).bound if os.path.exists(os.path.join(job, result.LAUNCH)) else ()
+    record = HostRecord(name, found, tuple(path for path in bound if not os.path.exists(path)))
     _write(os.path.join(out, name + ".json"), record.record())
     return record
 

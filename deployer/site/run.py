@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
-from deployer.contract import findings, records
+from deployer.contract import findings, hostfiles, records
 from deployer.contract import layout as layouts
 from deployer.contract import plan as plans
 from deployer.contract.choose import choose
@@ -86,6 +86,7 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
         checked=plan.checked,
         forced=request.force and plan.checked is not None and plan.checked.verdict == REFUSE,
     )
+    users = container.parse_binds(request.binds, installed.rootfs)
     made = container.make(
         installed,
         manifest.image,
@@ -94,11 +95,13 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
             Bind(store.tool, plans.TOOL, "this tool"),
             Bind(folder, plans.JOB, "the job's folder"),
             *data.binds(installed, found),
-            *container.parse_binds(request.binds, installed.rootfs),
+            *users,
         ],
         _environment(layout, plan),
         installed.variant(plan.abi) if plan.abi else None,
     )
+    single = [bind for bind in made.binds if bind.target.startswith(hostfiles.FOLDER + "/")]
+    launch = launch._replace(bound=sorted({bind.source for bind in [*plan.binds, *single, *users]}))
     text = script.render(
         script.Inputs(
             launch,

@@ -151,6 +151,21 @@ def test_the_script_says_what_is_bound_and_why(hosted: Path, site: Site) -> None
     assert f"#   {HOST}/libpsm2.so.2: " in text
 
 
+def test_nodes_that_lack_what_is_bound_are_named_before_the_container_starts(
+    hosted: Path, site: Site, profile: Path
+) -> None:
+    site.alice("mkdir -p /tmp/only-here")  # each node of the lab has a /tmp of its own
+    result = site.run(
+        "--nodes", "2", "--bind", "/tmp/only-here:/data", "--", "true", bundle="hosted", site=str(profile), code=1
+    )
+    assert {(each["code"], each["subject"]) for each in result["findings"]} == {
+        ("hosts.missing", "cn1"),
+        ("hosts.missing", "cn2"),
+    }
+    assert result["findings"][0]["message"].startswith("the node has no /tmp/only-here,")
+    assert result["ranks"] == []
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/nvidia0"), reason="no NVIDIA GPU here: there is no /dev/nvidia0")
 def test_a_real_driver_is_used_in_the_container(site: Site, captured: Path, tmp_path: Path) -> None:
     """Written without a GPU at hand: nobody has seen it pass yet."""

@@ -87,7 +87,7 @@ def _plugins(known: Record) -> List[str]:
     found: List[str] = []
     for name, pattern in (
         ("libibverbs.so.1", "libibverbs/*.so"),
-        ("libucp.so.0", "ucx/*.so"),
+        ("libucp.so.0", "ucx/*.so*"),
         ("libfabric.so.1", "libfabric/*-fi.so"),
     ):
         if name in known:

@@ -102,6 +102,7 @@ def test_a_good_probe_leaves_a_result_that_is_true_if_the_job_is_killed():
         (good(hosts=HOSTS[:1]), "hosts.count", "job"),
         (good(hosts=[HOSTS[0], HostRecord("cn2", None)]), "mpi.host-missing", "cn2"),
         (good(hosts=[HOSTS[0], HostRecord("cn2", "build-id:cc")]), "mpi.host-differs", "cn2"),
+        (good(hosts=[HOSTS[0], HOSTS[1]._replace(missing=("/usr/lib64/libpsm2.so.2",))]), "hosts.missing", "cn2"),
     ],
 )
 def test_a_fault_stops_the_job_before_the_payload(found, code, subject):

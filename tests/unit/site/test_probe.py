@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 
@@ -10,6 +11,8 @@ import pytest
 from deployer.contract import evidence
 from deployer.contract.errors import DeployerError
 from deployer.site import elf, mapped, mpi, probe
+from tests import running
+from tests.unit.contract.test_result import LAUNCH
 
 MAPS = """\
 55d0-55d1 r--p 00000000 00:2f 11 /usr/bin/python3.11
@@ -98,6 +101,16 @@ def test_host_record(tmp_path):
     assert json.loads((tmp_path / (record.host + ".json")).read_text())["identity"] == record.identity
     assert probe.host(str(tmp_path), str(tmp_path / "none")).identity is None
     assert probe.host(str(tmp_path), None).identity is None
+
+
+def test_host_record_names_what_the_node_lacks_of_the_job_s_binds(tmp_path):
+    (tmp_path / "hosts").mkdir()
+    (tmp_path / "there").mkdir()
+    bound = [str(tmp_path / "gone.so"), str(tmp_path / "there")]
+    running.write(str(tmp_path / "job.json"), LAUNCH._replace(bound=bound).record())
+    assert probe.host(str(tmp_path / "hosts"), None).missing == (str(tmp_path / "gone.so"),)
+    written = evidence.read_host((tmp_path / "hosts" / (socket.gethostname() + ".json")).read_bytes(), "it")
+    assert written.missing == (str(tmp_path / "gone.so"),)
 
 
 @pytest.mark.parametrize(
