@@ -40,6 +40,7 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("site", metavar="SITE", nargs="?", help="a curated profile's name, or a profile's path")
     command.add_argument("--ssh-config", metavar="F", type=Path, help="an ssh configuration in place of ~/.ssh/config")
     command.add_argument("--full", action="store_true", help="send all of it, whatever the site has")
+    command.add_argument("--force", action="store_true", help="send it although check says that it will not run there")
     command.add_argument("--dry-run", action="store_true", help="say what would be sent, and send no bundle")
     text = "bring the data by sftp through this host, which may allow nothing else; it sees the same workspace"
     command.add_argument("--transfer-host", metavar="HOST", help=text)
@@ -87,7 +88,8 @@ def _push(args: argparse.Namespace) -> int:
         return _push_to(args)
     if args.have:
         raise UsageError("--have goes with --to: a site that answers says itself what it has")
-    options = pushing.Options(args.full, args.dry_run, args.transfer_host)
+    facts = index.default_folder()
+    options = pushing.Options(args.full, args.dry_run, args.transfer_host, args.force, facts)
     pushed = pushing.push(Path(args.bundle), profiles.load(args.site), args.ssh_config, options)
     if args.json:
         print(json.dumps(pushed.record()))
@@ -102,14 +104,17 @@ def _push(args: argparse.Namespace) -> int:
         )
     for warning in pushed.warnings:
         print(f"deployer: warning: {warning}", file=sys.stderr)
+    if pushed.checked and pushed.checked.findings:
+        print(f"check {args.site}: {pushed.checked.verdict}", file=sys.stderr)
+        common.show(pushed.checked, sys.stderr)
     return 0
 
 
 def _push_to(args: argparse.Namespace) -> int:
     if args.full and args.have:
         raise UsageError("--full sends all, so it takes no --have")
-    if args.dry_run or args.transfer_host:
-        raise UsageError("--dry-run and --transfer-host go with a SITE, not with --to")
+    if args.dry_run or args.transfer_host or args.force:
+        raise UsageError("--dry-run, --transfer-host and --force go with a SITE, not with --to")
     written = pushing.push_to(Path(args.bundle), args.to, args.have)
     if args.json:
         print(json.dumps(written.record()))

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from datetime import date
 from typing import Any
 
 from deployer.cli import common
@@ -29,7 +30,8 @@ def add_parsers(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the verdict and what it follows from."""
     cache = None if args.no_cache else index.default_folder()
-    verdict = checking.check(args.bundle, profiles.load(args.site), args.partition, args.accept, cache)
+    today = date.today()  # noqa: DTZ011  facts have a date, no time
+    verdict = checking.check(args.bundle, profiles.load(args.site), args.partition, args.accept, cache, today)
     if args.json:
         print(json.dumps(verdict.record()))
     else:

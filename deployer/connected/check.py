@@ -4,6 +4,7 @@ The image, the chosen variant's wheels and the site's libraries are linked dry, 
 container, and the rules look at what would be mapped. Nothing is unpacked and nothing is run.
 """
 
+import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -14,12 +15,13 @@ from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.linker.view import Captured, Files
 from deployer.connected.plan import make_plan
 from deployer.connected.profile import Profile
-from deployer.connected.rules import linking, mpi, pmi, site
+from deployer.connected.rules import cpu, fabric, gpu, linking, mpi, pmi, runtimes, site, space, wheels
 from deployer.connected.rules.case import Case
 from deployer.contract import hostfiles, records
+from deployer.contract import plan as plans
 from deployer.contract.errors import Refused, Unknown, UsageError
 from deployer.contract.findings import Finding
-from deployer.contract.manifest import VARIANTS_PREFIX, WHEELS_PREFIX, Manifest
+from deployer.contract.manifest import PLANS_PREFIX, VARIANTS_PREFIX, WHEELS_PREFIX, Manifest
 from deployer.contract.plan import APP, VARIANT, WHEELS, Plan
 from deployer.contract.verdict import Checked, judged
 from deployer.system.verify import begin, opened
@@ -28,18 +30,28 @@ T = TypeVar("T")
 
 #: Of one program and what it loads.
 PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
-    linking.program, linking.missing, linking.versions, linking.broken,
-    mpi.family, mpi.library, mpi.symbols, mpi.tree,
+    linking.program, linking.missing, linking.versions, linking.broken, linking.plugins,
+    mpi.family, mpi.library, mpi.cxx, mpi.symbols, mpi.tree, fabric.library, fabric.provider,
 )  # fmt: skip
 #: Of the bundle and the site as a whole.
-RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (site.captured, pmi.offered, pmi.spoken)
+RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
+    site.captured, site.age, cpu.architecture, cpu.instructions, gpu.usable, runtimes.allowed, runtimes.startable,
+    space.room, wheels.tags, pmi.offered, pmi.spoken, fabric.slow,
+)  # fmt: skip
 
 #: Every code that a finding can have; each has a section in docs/rules.md.
 CODES = (
-    "facts.mpi", "facts.plan", "facts.pmi",
-    "link.broken", "link.missing", "link.program", "link.version",
-    "mpi.escape", "mpi.family", "mpi.mixed", "mpi.symbols",
-    "plan.refused", "pmi.not-offered", "pmi.unmet",
+    "cpu.instructions",
+    "fabric.library", "fabric.missing", "fabric.provider", "fabric.tcp",
+    "facts.cpu", "facts.fabric", "facts.gpu", "facts.mpi", "facts.plan", "facts.pmi", "facts.runtime",
+    "gpu.capability", "gpu.driver", "gpu.none",
+    "link.broken", "link.missing", "link.plugin", "link.program", "link.version",
+    "mpi.cxx", "mpi.escape", "mpi.family", "mpi.mixed", "mpi.rpath", "mpi.symbols",
+    "node.architecture",
+    "plan.refused", "pmi.not-offered", "pmi.unmet", "profile.age",
+    "runtime.fuse", "runtime.namespaces", "runtime.none",
+    "space.files", "space.purge", "space.size",
+    "wheel.tags",
 )  # fmt: skip
 
 
@@ -62,14 +74,16 @@ def check(
     partition: str | None = None,
     accept: Sequence[str] = (),
     cache: Path | None = None,
+    today: dt.date | None = None,
 ) -> Verdict:
-    """Return the verdict on the bundle ``path`` at a site. Facts of files are kept in the folder ``cache``.
+    """Return the verdict on the bundle ``path`` at a site. Facts of files are kept in the folder ``cache``. With
+    ``today`` the age of the site's facts is looked at: plans have none of it, since the same input makes the same plan.
 
     That there can be no plan for the site is a finding. Raises IntegrityError, and UsageError for a partition or a code
     that there is not.
     """
     try:
-        made, checked = plan(path, profile, partition, accept, cache)
+        made, checked = plan(path, profile, partition, accept, cache, today)
     except (Refused, Unknown) as error:
         return Verdict(_label(path), profile.name, partition or "", judged([site.no_plan(profile, error)], accept))
     return Verdict(made.bundle, made.site, made.partition, checked)
@@ -81,6 +95,7 @@ def plan(
     partition: str | None = None,
     accept: Sequence[str] = (),
     cache: Path | None = None,
+    today: dt.date | None = None,
 ) -> tuple[Plan, Checked]:
     """Return the plan for the bundle ``path`` at a site, with the verdict in it, and the verdict.
 
@@ -91,8 +106,22 @@ def plan(
         bundle = begin(stream, path)
         manifest = bundle.manifest
         made = make_plan(profile, f"{manifest.name}:{manifest.version}", manifest.mpi, partition)
-        checked = check_plan(bundle, profile, made, accept, cache)
+        checked = check_plan(bundle, profile, made, accept, cache, today)
     return made._replace(checked=checked), checked
+
+
+def check_carried(bundle: Bundle, profile: Profile, cache: Path | None = None) -> Checked | None:
+    """Return the verdict on the plan that a bundle carries for a site, with what was accepted when it was packed.
+
+    None where it carries none for this site. Raises IntegrityError, and UsageError where the profile has no partition
+    of the plan's name.
+    """
+    name = f"{PLANS_PREFIX}{profile.name}.json"
+    if not any(member.name == name for member in bundle.manifest.members):
+        return None
+    carried = plans.read(b"".join(map(bundle.read, bundle.member_segments(name))), name)
+    accepted = carried.checked.accepted if carried.checked else []
+    return check_plan(bundle, profile, carried, accepted, cache)
 
 
 def _label(path: str) -> str:
@@ -107,6 +136,7 @@ def check_plan(
     plan: Plan,
     accept: Sequence[str] = (),
     cache: Path | None = None,
+    today: dt.date | None = None,
 ) -> Checked:
     """Return the verdict on a bundle under a plan that was made for it from ``profile``. Raises IntegrityError."""
     manifest = bundle.manifest
@@ -115,9 +145,12 @@ def check_plan(
     files = index.of_image(bundle, cache)
     overlays = _overlays(bundle, plan, cache)
     host = host_files(profile, plan)
-    commands = _commands(manifest, files) if host or not plan.mpi else []
+    place = profile.partition(plan.partition)[1]
+    image_for, node_is = cpu.machines(place, manifest)
+    known = (bool(host) or not plan.mpi) and image_for == node_is  # else there is nothing to link
+    commands = _commands(manifest, files) if known else []
     processes = [process.start(plan, manifest.image, files, overlays, host, command) for command in commands]
-    case = Case(profile, profile.partition(plan.partition)[1], plan, manifest, files, overlays, processes)
+    case = Case(profile, place, plan, manifest, files, overlays, processes, today)
     findings = [finding for rule in RULES for finding in rule(case)]
     findings += [finding for each in processes for rule in PROCESS_RULES for finding in rule(each)]
     return judged(list(dict.fromkeys(findings)), accept)

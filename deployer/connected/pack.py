@@ -24,7 +24,7 @@ from deployer.connected.seal import BundleWriter
 from deployer.contract import oci, records
 from deployer.contract.errors import UsageError
 from deployer.contract.job import Job
-from deployer.contract.manifest import APP_PREFIX, DATA_PREFIX, FRAME, Image, Manifest, Need, check_label
+from deployer.contract.manifest import APP_PREFIX, DATA_PREFIX, FRAME, PLANS_PREFIX, Image, Manifest, Need, check_label
 from deployer.contract.plan import Plan
 from deployer.system import files
 
@@ -173,7 +173,7 @@ def _checked(
         for profile, plan in zip(profiles, plans, strict=True)
     ]
     for plan in checked:
-        writer.member(f"deployer/plans/{plan.site}.json", records.pretty(plan.record()).encode())
+        writer.member(f"{PLANS_PREFIX}{plan.site}.json", records.pretty(plan.record()).encode())
     return checked
 
 

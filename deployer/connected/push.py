@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from deployer.connected import parts, progress
+from deployer.connected.check import check_carried
 from deployer.connected.parts import Shipment
 from deployer.connected.profile import Profile
 from deployer.connected.remote import Remote
 from deployer.contract import delta, records
 from deployer.contract.delta import Held
-from deployer.contract.errors import SpaceError
+from deployer.contract.errors import Refused, SpaceError
+from deployer.contract.verdict import REFUSE, Checked
 from deployer.system import files
-from deployer.system.verify import VerifiedBundle, opened, verify
+from deployer.system.verify import VerifiedBundle, begin, opened, verify
 
 #: The far side unpacks and checks at disk speed; a slow shared file system may take its time.
 _INSTALL_SECONDS = 4 * 3600
@@ -27,11 +29,14 @@ _INSTALL_SECONDS = 4 * 3600
 
 class Options(NamedTuple):
     """``full``: send all, whatever the site has. ``dry_run``: ask and tell, send nothing. ``transfer_host``: bring the
-    parts by sftp through this host, for sites whose login nodes are not for data."""
+    parts by sftp through this host, for sites whose login nodes are not for data. ``force``: send what ``check``
+    refuses. ``facts``: where ``check`` keeps facts of files, if anywhere."""
 
     full: bool = False
     dry_run: bool = False
     transfer_host: str | None = None
+    force: bool = False
+    facts: Path | None = None
 
 
 DEFAULTS = Options()
@@ -39,7 +44,8 @@ DEFAULTS = Options()
 
 class Pushed(NamedTuple):
     """What a push did: bytes that went there and came back (the site's list of what it has; ssh's own not counted),
-    and where the image is over there (None after a dry run)."""
+    and where the image is over there (None after a dry run). ``checked`` is the verdict on the plan for the site, None
+    where the bundle has none for it."""
 
     digest: str
     sent: int
@@ -50,9 +56,10 @@ class Pushed(NamedTuple):
     seconds_install: float
     python: str
     warnings: tuple[str, ...] = ()  # of the far side
+    checked: Checked | None = None
 
     def record(self) -> records.Record:
-        return dict(self._asdict())
+        return {**self._asdict(), "checked": self.checked.record() if self.checked else None}
 
 
 class Written(NamedTuple):
@@ -70,14 +77,26 @@ class Written(NamedTuple):
 def push(bundle: Path, profile: Profile, ssh_config: Path | None = None, options: Options = DEFAULTS) -> Pushed:
     """Send ``bundle`` to the site and install it there; of a bundle that is installed there already nothing is sent.
 
-    Raises IntegrityError before anything is sent, TransferError, SpaceError, and the far side's own errors. After any
-    of them another push goes on where this one ended.
+    Raises IntegrityError and Refused (what ``check`` refuses) before anything is sent, TransferError, SpaceError, and
+    the far side's own errors. After any of them another push goes on where this one ended.
     """
     with opened(str(bundle)) as stream:
         verified = _verified(stream, bundle)
+        checked = check_carried(begin(stream, str(bundle)), profile, options.facts)
+        if checked and checked.verdict == REFUSE and not options.force:
+            raise _refused(profile, checked)
         with Remote(profile, ssh_config) as remote:
             remote.prepare()
-            return _push(stream, verified, remote, options)
+            return _push(stream, verified, remote, options)._replace(checked=checked)
+
+
+def _refused(profile: Profile, checked: Checked) -> Refused:
+    first, *others = checked.against
+    more = f", and {len(others)} more findings" if others else ""
+    return Refused(
+        f"check says that it will not run on {profile.name}: {first.code}: {first.subject}: {first.message}{more}",
+        f"{first.remedy}; `push --force` sends it all the same",
+    )
 
 
 def _push(stream: IO[bytes], bundle: VerifiedBundle, remote: Remote, options: Options) -> Pushed:

@@ -77,11 +77,11 @@ def _notes(data: bytes, align: int) -> Iterator[Tuple[bytes, int, bytes]]:
     while at + _NHDR.size <= len(data):
         name_size, body_size, kind = _NHDR.unpack_from(data, at)
         name_at = at + _NHDR.size
-        body_at = name_at + _padded(name_size, align)
+        body_at = _padded(name_at + name_size, align)
         if body_at + body_size > len(data):
             return
         yield data[name_at : name_at + name_size], kind, data[body_at : body_at + body_size]
-        at = body_at + _padded(body_size, align)
+        at = _padded(body_at + body_size, align)
 
 
 def _padded(size: int, align: int) -> int:

@@ -17,6 +17,8 @@ _MAX_TEXT = 100
 
 #: Members below it are the training code.
 APP_PREFIX = "deployer/app/"
+#: Members below it are plans, ``deployer/plans/SITE.json``.
+PLANS_PREFIX = "deployer/plans/"
 #: Members below it are data folders, ``deployer/data/NAME/...``.
 DATA_PREFIX = "deployer/data/"
 #: Members below these are wheels: of the wheelhouse, and of Horovod for ``deployer/variants/ABI/``.

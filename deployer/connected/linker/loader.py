@@ -5,6 +5,7 @@ elf/dl-version.c, sysdeps/generic/dl-cache.h. Not followed: preloads, auditing, 
 (``glibc-hwcaps``), whose libraries have the sonames of the plain ones.
 """
 
+import copy
 import posixpath
 import re
 import struct
@@ -86,9 +87,20 @@ class Loader:
         """Map a program and all that it needs; return it, or None where it is no program of this machine's."""
         return self._open(program)
 
-    def dlopen(self, path: str) -> Object | None:
-        """Map a library that the process opens by its path, as Python does an extension module."""
-        return self._open(path)
+    def dlopen(self, path: str, by: Object | None = None) -> Object | None:
+        """Map a library that the process opens by its path, as Python does an extension module, or ``by`` by itself."""
+        return self._open(path, by)
+
+    def attempt(self, path: str) -> list[str]:
+        """Return what would be missing if a library were opened: sonames and versions. Nothing is mapped by it."""
+        trial = copy.copy(self)
+        trial.objects, trial.missing, trial.broken = list(self.objects), [], []
+        trial._names, trial._files = dict(self._names), dict(self._files)
+        known = set(self.wrong_versions())
+        if trial._open(path) is None:
+            return [posixpath.basename(path)]
+        wrong = [each.version for each in trial.wrong_versions() if each not in known]
+        return list(dict.fromkeys([*(each.name for each in trial.missing), *wrong]))
 
     def find(self, name: str) -> Object | None:
         """Return what is mapped under this name, a soname."""
@@ -112,8 +124,8 @@ class Loader:
 
     # --- mapping ---
 
-    def _open(self, path: str) -> Object | None:
-        first = self._map(path, None)
+    def _open(self, path: str, by: Object | None = None) -> Object | None:
+        first = self._map(path, by)
         if first is None:
             return None
         todo = deque([first])

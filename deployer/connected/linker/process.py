@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from deployer.connected.linker import plugins
 from deployer.connected.linker.index import Index
 from deployer.connected.linker.loader import Loader, Object
 from deployer.connected.linker.view import LINK, Bind, Captured, Files, View
@@ -17,6 +18,11 @@ from deployer.contract.plan import MPICH_ABI, OPENMPI, Plan
 #: What programs that call MPI are linked to, by family; libmpich.so.12 is Debian's own name for MPICH's library.
 FAMILIES = {"libmpi.so.12": MPICH_ABI, "libmpich.so.12": MPICH_ABI, "libmpi.so.40": OPENMPI}
 
+#: How the names of Open MPI's C++ library begin, which release 5 has no more.
+CXX = "libmpi_cxx.so."
+
+#: Where packages put what TensorFlow opens when it is imported.
+_TENSORFLOW_PLUGINS = "tensorflow-plugins/"
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 _X86_64 = 62
 #: Scripts whose interpreter is a script, as many as the kernel follows.
@@ -34,6 +40,7 @@ class Process(NamedTuple):
     """What is mapped when the job's program runs and each file of ``users``, which call MPI, is loaded.
 
     ``passed_over`` are users for another family of MPI than the site's: their package has one for the site's as well.
+    ``plugins`` are those of TensorFlow.
     """
 
     plan: Plan
@@ -43,6 +50,7 @@ class Process(NamedTuple):
     users: list[Object]
     passed_over: list[str]
     sonames: frozenset[str]
+    plugins: Sequence[str] = ()
 
     @property
     def library(self) -> Object | None:
@@ -90,20 +98,23 @@ def start(
             if mapped is not None:
                 users.append(mapped)
     # The program itself, and libraries of the image that call MPI for others.
+    known = set(map(id, users))
     users += [
         each
         for each in loader.objects
-        if each not in users and _calls(each.facts) and not any(_is_below(each.path, target) for target in host)
+        if id(each) not in known and _calls(each.facts) and not any(_is_below(each.path, target) for target in host)
     ]
     for name in single.libraries:  # each is there to be opened by something: MPI, a provider, a GPU's program
         loader.dlopen(f"{hostfiles.FOLDER}{name}")
+    if plan.mpi and plan.mpi.family == "intel":
+        plugins.open_fabric(loader)
     sonames = frozenset(
         entry.facts.dynamic.soname or posixpath.basename(path)
         for index in (files, *(overlay.files for overlay in overlays))
         for path, entry in index.entries.items()
         if entry.facts
     )
-    return Process(plan, view, loader, program, users, passed_over, sonames)
+    return Process(plan, view, loader, program, users, passed_over, sonames, _tensorflow_plugins(files, overlays))
 
 
 def _single(plan: Plan, image: Index, host: Mapping[str, Files]) -> Captured:
@@ -177,6 +188,16 @@ def _groups(files: Index, overlays: Sequence[Overlay]) -> Iterator[dict[str, Fac
             if seen.setdefault(module, target) == target:
                 groups[module][target + path] = facts
     yield from groups.values()
+
+
+def _tensorflow_plugins(files: Index, overlays: Sequence[Overlay]) -> list[str]:
+    places = [(overlay.target, _all(overlay.files)) for overlay in overlays]
+    return [
+        target + path
+        for target, found in [*places, ("", _packages(files))]
+        for inner, (path, _) in found.items()
+        if inner.startswith("/" + _TENSORFLOW_PLUGINS)
+    ]
 
 
 def _all(files: Index) -> dict[str, tuple[str, Facts]]:

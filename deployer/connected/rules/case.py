@@ -1,5 +1,6 @@
 """What the rules of ``check`` look at: a bundle, a site, and what would be mapped when its jobs start there."""
 
+import datetime as dt
 from typing import NamedTuple
 
 from deployer.connected.linker.index import Index
@@ -18,7 +19,7 @@ CAPTURE = "run `python3 deployer.pyz capture` on the site, --node in a job, and 
 class Case(NamedTuple):
     """``partition`` is the plan's, with what holds for all of the site in it; ``overlays`` are the bundle's Python
     packages. ``processes`` are the jobs' programs, each with what calls MPI beside it; none where the libraries of the
-    site's MPI were never captured.
+    site's MPI were never captured. ``today`` is None where the age of facts is not looked at.
     """
 
     profile: Profile
@@ -28,3 +29,4 @@ class Case(NamedTuple):
     image: Index
     overlays: list[Overlay]
     processes: list[Process]
+    today: dt.date | None = None

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from deployer.connected.bases import newer_base
-from deployer.connected.linker.process import FAMILIES, Process
+from deployer.connected.linker.process import CXX, FAMILIES, Process
 from deployer.contract.findings import ERROR, Finding
 
 
@@ -26,7 +26,7 @@ def missing(process: Process) -> Iterator[Finding]:
     before their own (Horovod's needs TensorFlow's). An MPI library is ``mpi.family``'s.
     """
     for each in process.loader.missing:
-        if each.name not in process.sonames and each.name not in FAMILIES:
+        if each.name not in process.sonames and each.name not in FAMILIES and not each.name.startswith(CXX):
             yield Finding(
                 "link.missing",
                 ERROR,
@@ -35,6 +35,20 @@ def missing(process: Process) -> Iterator[Finding]:
                 f"add the package that has {each.name} to the image"
                 if not process.host_path(each.needed_by)
                 else f"bind the site's {each.name} as well: add its folder to the MPI's libraries in the profile",
+            )
+
+
+def plugins(process: Process) -> Iterator[Finding]:
+    """link.plugin: a plug-in that TensorFlow opens at its import needs a library that is not there."""
+    for path in process.plugins:
+        lacking = [name for name in process.loader.attempt(path) if name not in process.sonames]
+        if lacking:
+            yield Finding(
+                "link.plugin",
+                ERROR,
+                path,
+                f"TensorFlow opens it when it is imported, and it needs {', '.join(lacking)}, which is not there",
+                "install the plug-in's own libraries beside it (intel-extension-for-tensorflow-lib), or take it out",
             )
 
 

@@ -7,7 +7,7 @@ lab showed: a program with Debian's ``libmpich.so.12`` keeps the container's lib
 from collections.abc import Iterator
 
 from deployer.connected.linker.loader import Object
-from deployer.connected.linker.process import FAMILIES, Process, family_of
+from deployer.connected.linker.process import CXX, FAMILIES, Process, family_of
 from deployer.contract.findings import ERROR, WARNING, Finding
 
 #: Libraries that belong to an MPI installation and must come from where its libmpi does.
@@ -34,7 +34,7 @@ def family(process: Process) -> Iterator[Finding]:
 
 
 def library(process: Process) -> Iterator[Finding]:
-    """mpi.escape: the container's own MPI library would be used in place of the site's, without a word."""
+    """mpi.escape, mpi.rpath: the container's own MPI library would be used in place of the site's, without a word."""
     mpi = process.plan.mpi
     if mpi is None:
         return
@@ -42,10 +42,35 @@ def library(process: Process) -> Iterator[Finding]:
         for name in user.dynamic.needed:
             used = process.loader.find(name) if FAMILIES.get(name) == mpi.abi else None
             if used is not None and not process.host_path(used.path):
+                by_rpath = _with_rpath(user) is not None
                 yield Finding(
-                    "mpi.escape", ERROR, user.path, f"it would use {used.path} of the image, not the site's MPI: "
-                    + _why(user, name), _remedy(user, name),
-                )  # fmt: skip
+                    "mpi.rpath" if by_rpath else "mpi.escape",
+                    ERROR,
+                    user.path,
+                    f"it would use {used.path} of the image, not the site's MPI: {_why(user, name)}",
+                    _remedy(user, name),
+                )
+
+
+def cxx(process: Process) -> Iterator[Finding]:
+    """mpi.cxx: a file needs Open MPI's C++ library, which the site's Open MPI no longer has.
+
+    Where the image brings it, it brings the rest of its own Open MPI along.
+    """
+    for each in process.loader.objects:
+        for name in each.dynamic.needed:
+            if not name.startswith(CXX) or process.host_path(each.path):
+                continue
+            used = process.loader.find(name)
+            if used is None or (process.plan.mpi and not process.host_path(used.path)):
+                there = "is nowhere" if used is None else "only the image has, not the site's MPI"
+                yield Finding(
+                    "mpi.cxx",
+                    ERROR,
+                    each.path,
+                    f"it needs {name}, the C++ library of Open MPI up to release 4, which {there}",
+                    "build it with -DOMPI_SKIP_MPICXX and -Wl,--as-needed: C++ programs need it for nothing",
+                )
 
 
 def symbols(process: Process) -> Iterator[Finding]:
@@ -104,18 +129,24 @@ def _needed(user: Object) -> str:
 
 
 def _why(user: Object, name: str) -> str:
-    owner: Object | None = user
-    while owner is not None:
-        if owner.dynamic.rpath and not owner.dynamic.runpath:
-            return f"the DT_RPATH of {owner.path} comes before LD_LIBRARY_PATH"
-        owner = owner.parent
+    owner = _with_rpath(user)
+    if owner is not None:
+        return f"the DT_RPATH of {owner.path} comes before LD_LIBRARY_PATH"
     if name == "libmpich.so.12":
         return "it is linked to libmpich.so.12, Debian's name, which the site's MPI does not have"
     return f"{name} is not found where the plan binds the site's"
 
 
+def _with_rpath(user: Object) -> Object | None:
+    """Return what has a DT_RPATH that holds for a file: the file, or one above it."""
+    owner: Object | None = user
+    while owner is not None and (owner.dynamic.runpath or not owner.dynamic.rpath):
+        owner = owner.parent
+    return owner
+
+
 def _remedy(user: Object, name: str) -> str:
-    if user.dynamic.rpath and not user.dynamic.runpath:
+    if _with_rpath(user) is not None:
         return "patchelf --remove-rpath it in the Dockerfile"
     if name == "libmpich.so.12":
         return "build it against an MPICH whose library is libmpi.so.12 (PyPI's mpich), not Debian's"

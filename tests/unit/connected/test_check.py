@@ -53,6 +53,7 @@ IMAGE_FILES: dict[str, Facts | None] = {
 HOST_FILES = {
     PREFIX + "/lib/libmpi.so.12": lib("libmpi.so.12", "libfabric.so.1", "libc.so.6", exports=HAS),
     PREFIX + "/lib/libfabric.so.1": lib("libfabric.so.1", versions={"libc.so.6": ["GLIBC_2.17"]}),
+    PREFIX + "/lib/libtcp-fi.so": lib(None, "libfabric.so.1"),
 }
 OPENMPI = PLAN._replace(
     mpi=HostMpi("openmpi", "5.0.11", PREFIX, PREFIX + "/lib/libmpi.so.40", "Open MPI v5.0.11"),
@@ -187,7 +188,7 @@ def test_an_alias_catches_debian_s_name() -> None:
     assert codes(hosted(debian, HOST_FILES)) == [("mpi.escape", ERROR)]
     rpath = {**debian, MODULE: lib(None, "libmpich.so.12", imports=CALLS, rpath="/usr/lib")}
     (finding,) = findings(hosted(rpath, HOST_FILES, ALIAS))
-    assert (finding.code, "DT_RPATH" in finding.message) == ("mpi.escape", True)
+    assert (finding.code, "DT_RPATH" in finding.message) == ("mpi.rpath", True)
 
 
 def test_single_libraries_of_the_host_are_linked_as_the_job_sees_them() -> None:
@@ -226,7 +227,7 @@ def test_an_rpath_escapes_the_bind_and_a_runpath_does_not() -> None:
     own = {"/usr/local/lib/libmpi.so.12": lib("libmpi.so.12", exports=HAS)}
     with_rpath = {**IMAGE_FILES, **own, MODULE: lib(None, "libmpi.so.12", imports=CALLS, rpath="/usr/local/lib")}
     (finding,) = findings(started(with_rpath))
-    assert finding.code == "mpi.escape"
+    assert finding.code == "mpi.rpath"
     assert "DT_RPATH" in finding.message
     with_runpath = {**with_rpath, MODULE: lib(None, "libmpi.so.12", imports=CALLS, runpath="/usr/local/lib")}
     assert codes(started(with_runpath)) == []

@@ -17,9 +17,11 @@ from deployer.cli import site as site_cli
 from deployer.connected.profile import load
 from deployer.connected.push import Options, Pushed, push, push_to
 from deployer.connected.remote import Remote
-from deployer.contract import delta
-from deployer.contract.errors import DeployerError, SpaceError, TransferError, UsageError
-from tests import bundles
+from deployer.contract import delta, records
+from deployer.contract.errors import DeployerError, Refused, SpaceError, TransferError, UsageError
+from deployer.contract.findings import ERROR, Finding
+from deployer.contract.verdict import judged
+from tests import bundles, running
 from tests.unit.connected.test_remote import far
 
 pytestmark = pytest.mark.thorough
@@ -73,6 +75,31 @@ def test_only_what_changed_is_sent(far: Path, tmp_path: Path) -> None:
     full = install(write(tmp_path / "c.tar", extra=BIG, version="3"), full=True)
     assert full.sent > 1_600_000
     assert kept(far, "tiny-3") == (tmp_path / "c.tar").read_bytes()
+
+
+def test_what_check_refuses_is_not_sent_unless_it_is_forced(far: Path, tmp_path: Path) -> None:
+    plan = running.PLAN._replace(variants=[running.VARIANT._replace(pmi="cray_shasta")])
+    carried = ("deployer/plans/lab.json", records.dumps(plan.record()))
+    bundle = write(tmp_path / "b.tar", extra=[carried])
+    with pytest.raises(Refused) as error:
+        install(bundle)
+    assert "pmi.not-offered" in error.value.message
+    assert "push --force" in error.value.hint
+    assert not (far / "deployer").exists()  # not one byte
+    done = install(bundle, force=True)
+    assert done.checked is not None
+    assert (done.checked.verdict, done.folder is not None) == ("REFUSE", True)
+
+
+def test_push_takes_what_was_accepted_and_asks_of_no_other_site(far: Path, tmp_path: Path) -> None:
+    wrong = Finding("pmi.not-offered", ERROR, "v", "m", "r")
+    plan = running.PLAN._replace(variants=[running.VARIANT._replace(pmi="cray_shasta")])
+    accepted = plan._replace(checked=judged([wrong], ["pmi.not-offered"]))
+    done = install(write(tmp_path / "b.tar", extra=[("deployer/plans/lab.json", records.dumps(accepted.record()))]))
+    assert done.checked is not None
+    assert done.checked.verdict == "UNKNOWN"  # nobody captured the lab's MPI
+    other = write(tmp_path / "c.tar", extra=[("deployer/plans/moon.json", records.dumps(plan.record()))], version="2")
+    assert install(other).checked is None
 
 
 def test_a_dry_run_tells_and_sends_nothing(far: Path, tmp_path: Path) -> None:

@@ -1,0 +1,87 @@
+"""What libraries open by name at run time: a declared table, looked up in the container that does not exist yet.
+
+No file says that Intel MPI opens libfabric, or which providers that one loads. Each line here was seen in an LD_DEBUG
+trace of a real run; tests/integration/test_rules.py holds the table against new traces.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from deployer.connected.linker.loader import Loader, Object
+
+FABRIC = "libfabric.so.1"
+
+#: What a library opens by soname, where it is there: the one that opens, by how its soname begins, and the names.
+BY_NAME: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("libmpi.so.12", (FABRIC, "libpmix.so", "libnuma.so", "libunitrace_mpi.so")),  # Intel MPI
+)
+_PROVIDER = re.compile(r"^lib[\w.-]+-fi\.so$")
+#: What a library opens out of folders beside it: the folders, relative to its own, and the files' names.
+BY_FOLDER: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
+    ("libfabric.so.", (".", "libfabric", "prov"), _PROVIDER),
+    ("libmpi.so.40", ("openmpi", "openmpi3"), re.compile(r"^mca_\w+\.so$")),
+    ("libopen-pal.so.", ("openmpi", "openmpi3"), re.compile(r"^mca_\w+\.so$")),
+    ("libpmix.so.", ("pmix",), re.compile(r"^pmix_mca_\w+\.so$")),
+    ("libucs.so.", ("ucx",), re.compile(r"^libuc[smt]\w*\.so(\.\d+)*$")),
+    ("libuct.so.", ("ucx",), re.compile(r"^libuct_\w+\.so(\.\d+)*$")),
+    ("libucp.so.", ("ucx",), re.compile(r"^libuc[pt]_\w+\.so(\.\d+)*$")),
+    ("libucm.so.", ("ucx",), re.compile(r"^libucm_\w+\.so(\.\d+)*$")),
+    ("libibverbs.so.", ("libibverbs",), re.compile(r"^lib\w+-rdmav\d+\.so$")),
+)
+
+#: libfabric's providers whose files are named otherwise.
+_FILES = {"psm2": "psmx2"}
+
+
+class Plugin(NamedTuple):
+    """A file that ``opener`` opens at run time; ``path`` is None for a name that is nowhere."""
+
+    opener: Object
+    name: str
+    path: str | None
+
+
+def open_fabric(loader: Loader) -> None:
+    """Map the libfabric that Intel MPI opens at its start, where it is found: without it there is no MPI_Init."""
+    library = loader.find("libmpi.so.12")
+    place = loader.would_find(FABRIC, library) if library and not loader.find(FABRIC) else None
+    if place:
+        loader.dlopen(place, library)
+
+
+def declared(loader: Loader) -> Iterator[Plugin]:
+    """Yield all that the libraries that are mapped may open: by name, and out of folders beside them."""
+    for opener in list(loader.objects):
+        soname = opener.dynamic.soname or posixpath.basename(opener.found)
+        for start, names in BY_NAME:
+            for name in names if soname.startswith(start) else ():
+                yield Plugin(opener, name, loader.would_find(name, opener))
+        for start, folders, pattern in BY_FOLDER:
+            for folder in folders if soname.startswith(start) else ():
+                yield from _in_folder(loader, opener, f"{posixpath.dirname(opener.path)}/{folder}", pattern)
+
+
+def providers(loader: Loader, environment: Mapping[str, str]) -> dict[str, list[str]] | None:
+    """Return the files of libfabric's providers, by the provider's name; None where no libfabric is mapped."""
+    fabric = loader.find(FABRIC)
+    if fabric is None:
+        return None
+    here = posixpath.dirname(fabric.path)
+    given = environment.get("FI_PROVIDER_PATH")
+    folders = given.split(":") if given else [here, *(f"{here}/{inner}" for inner in ("libfabric", "prov"))]
+    found: dict[str, list[str]] = {}
+    for folder in folders:
+        for plugin in _in_folder(loader, fabric, folder, _PROVIDER):
+            name = plugin.name.removeprefix("lib").removesuffix("-fi.so").partition("-")[0]
+            own = next((key for key, value in _FILES.items() if value == name), name)
+            found.setdefault(own, []).append(plugin.path or "")
+    return found
+
+
+def _in_folder(loader: Loader, opener: Object, folder: str, pattern: re.Pattern[str]) -> Iterator[Plugin]:
+    real = loader.view.resolve(folder)
+    for name in loader.view.names(real) if real else ():
+        if pattern.match(name):
+            yield Plugin(opener, name, loader.view.resolve(f"{real}/{name}"))
