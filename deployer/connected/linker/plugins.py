@@ -13,14 +13,21 @@ from deployer.connected.linker.loader import Loader, Object
 
 FABRIC = "libfabric.so.1"
 
+#: What libfabric asks the loader for, where FI_PROVIDER_PATH names no folders: upstream's, and Intel's own two.
+_PROVIDERS = (
+    *("coll", "cxi", "efa", "lnx", "lpp", "mlx", "net", "opx", "psm2", "psm3", "psmx2", "rxd", "rxm", "shm", "sm2"),
+    *("sockets", "tcp", "ucx", "udp", "usnic", "verbs"),
+    *(f"hook_{name}" for name in ("debug", "dmabuf_peer_mem", "hmem", "monitor", "noop", "perf", "profile", "trace")),
+)
+
 #: What a library opens by soname, where it is there: the one that opens, by how its soname begins, and the names.
 BY_NAME: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("libmpi.so.12", (FABRIC, "libpmix.so", "libnuma.so", "libunitrace_mpi.so")),  # Intel MPI
+    ("libfabric.so.", tuple(f"lib{name}-fi.so" for name in _PROVIDERS)),
 )
 _PROVIDER = re.compile(r"^lib[\w.-]+-fi\.so$")
 #: What a library opens out of folders beside it: the folders, relative to its own, and the files' names.
 BY_FOLDER: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
-    ("libfabric.so.", (".", "libfabric", "prov"), _PROVIDER),
     ("libmpi.so.40", ("openmpi", "openmpi3"), re.compile(r"^mca_\w+\.so$")),
     ("libopen-pal.so.", ("openmpi", "openmpi3"), re.compile(r"^mca_\w+\.so$")),
     ("libpmix.so.", ("pmix",), re.compile(r"^pmix_mca_\w+\.so$")),
@@ -30,9 +37,6 @@ BY_FOLDER: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
     ("libucm.so.", ("ucx",), re.compile(r"^libucm_\w+\.so(\.\d+)*$")),
     ("libibverbs.so.", ("libibverbs",), re.compile(r"^lib\w+-rdmav\d+\.so$")),
 )
-
-#: libfabric's providers whose files are named otherwise.
-_FILES = {"psm2": "psmx2"}
 
 
 class Plugin(NamedTuple):
@@ -63,20 +67,29 @@ def declared(loader: Loader) -> Iterator[Plugin]:
                 yield from _in_folder(loader, opener, f"{posixpath.dirname(opener.path)}/{folder}", pattern)
 
 
-def providers(loader: Loader, environment: Mapping[str, str]) -> dict[str, list[str]] | None:
-    """Return the files of libfabric's providers, by the provider's name; None where no libfabric is mapped."""
+def providers(loader: Loader, environment: Mapping[str, str], intel: bool) -> dict[str, list[str]] | None:
+    """Return the files of libfabric's providers, by the provider's name; None where no libfabric is mapped.
+
+    It opens all that is in the folders of FI_PROVIDER_PATH; where that is not set, it asks the loader for one name a
+    provider, which for psm2 is another in ``intel``'s own build.
+    """
     fabric = loader.find(FABRIC)
     if fabric is None:
         return None
-    here = posixpath.dirname(fabric.path)
     given = environment.get("FI_PROVIDER_PATH")
-    folders = given.split(":") if given else [here, *(f"{here}/{inner}" for inner in ("libfabric", "prov"))]
     found: dict[str, list[str]] = {}
-    for folder in folders:
-        for plugin in _in_folder(loader, fabric, folder, _PROVIDER):
-            name = plugin.name.removeprefix("lib").removesuffix("-fi.so").partition("-")[0]
-            own = next((key for key, value in _FILES.items() if value == name), name)
-            found.setdefault(own, []).append(plugin.path or "")
+    if given:
+        for folder in given.split(":"):
+            for plugin in _in_folder(loader, fabric, folder, _PROVIDER):
+                name = plugin.name.removeprefix("lib").removesuffix("-fi.so").partition("-")[0]
+                found.setdefault("psm2" if name == "psmx2" else name, []).append(plugin.path or "")
+        return found
+    names = {name: name for name in _PROVIDERS if name != "psmx2"}
+    names["psm2"] = "psmx2" if intel else "psm2"
+    for name, file in names.items():
+        path = loader.would_find(f"lib{file}-fi.so", fabric)
+        if path:
+            found[name] = [path]
     return found
 
 

@@ -32,7 +32,9 @@ def library(process: Process) -> Iterator[Finding]:
 def provider(process: Process) -> Iterator[Finding]:
     """fabric.provider, fabric.library, facts.fabric: the provider that the plan asks for is not there or not whole."""
     asked = process.plan.environment.get("FI_PROVIDER", "")
-    there = plugins.providers(process.loader, process.plan.environment) if process.users else None
+    there = None
+    if process.users:
+        there = plugins.providers(process.loader, process.plan.environment, _is_intel(process))
     if there is None or not asked or asked.startswith("^"):
         return
     found = [list(_of_one(process, name, there)) for name in asked.split(",")]
@@ -77,7 +79,7 @@ def _of_one(process: Process, asked: str, there: dict[str, list[str]]) -> Iterat
             _severity(process),
             where,
             f"it has no provider {name}, only: {known}; {_consequence(process)}",
-            "set fabric.provider of the partition to one that is there, or FI_PROVIDER_PATH of the MPI",
+            "set fabric.provider of the partition to one that is there, or providers of the MPI to its folder",
         )
         return
     lacking = [process.loader.attempt(path) for path in there[name]]

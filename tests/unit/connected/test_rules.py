@@ -89,7 +89,7 @@ def test_a_provider_that_intel_s_libfabric_does_not_have() -> None:
     assert provider("tcp", HOST_FILES) == []
     assert provider("opx,tcp", HOST_FILES) == []  # seen: it takes tcp
     assert provider("^psm3", HOST_FILES) == []
-    assert provider("verbs;ofi_rxm", {**HOST_FILES, PREFIX + "/lib/libverbs-1.12-fi.so": lib(None)}) == []
+    assert provider("verbs;ofi_rxm", {**HOST_FILES, PREFIX + "/lib/libverbs-fi.so": lib(None)}) == []
 
 
 def test_the_folder_of_providers_is_the_only_one_when_it_is_named() -> None:
@@ -109,9 +109,17 @@ def test_a_provider_whose_own_library_is_not_there() -> None:
     new = lib(None, "libc.so.6", versions={"libc.so.6": ["GLIBC_2.38"]})
     (found,) = provider("psm2", {**HOST_FILES, PSM2: new})
     assert "GLIBC_2.38" in found.message
-    two = {**HOST_FILES, PREFIX + "/lib/libverbs-1.1-fi.so": lib(None, "libgone.so.1"),
-           PREFIX + "/lib/libverbs-1.12-fi.so": lib(None)}  # fmt: skip
-    assert provider("verbs", two) == []  # one of its versions is enough
+
+
+def test_providers_of_other_names_need_the_folder() -> None:
+    """Seen in traces: libfabric asks for libverbs-fi.so where no FI_PROVIDER_PATH is, and Intel's have other names."""
+    two = {
+        **HOST_FILES,
+        PREFIX + "/lib/libverbs-1.1-fi.so": lib(None, "libgone.so.1"),
+        PREFIX + "/lib/libverbs-1.12-fi.so": lib(None),
+    }
+    assert codes(provider("verbs", two)) == [("fabric.provider", ERROR)]
+    assert provider("verbs", two, FI_PROVIDER_PATH=PREFIX + "/lib") == []  # one of its versions is enough
 
 
 def test_others_than_intel_take_another_network() -> None:
