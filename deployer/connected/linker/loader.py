@@ -47,10 +47,11 @@ class Object(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """A library that nobody has: its name, and the file that needs it."""
+    """A library that nobody has: its name, the file that needs it, and what was opened that came to need it."""
 
     name: str
     needed_by: str
+    opened: str
 
 
 class WrongVersion(NamedTuple):
@@ -137,7 +138,7 @@ class Loader:
                 place = self._search(name, each)
                 mapped = self._map(place, each) if place else None
                 if mapped is None:
-                    self.missing.append(Missing(name, each.path))
+                    self.missing.append(Missing(name, each.path, first.path))
                     continue
                 self._names.setdefault(name, mapped)
                 if mapped.parent is each and mapped.found == place:

@@ -23,6 +23,7 @@ _PROVIDERS = (
 #: What a library opens by soname, where it is there: the one that opens, by how its soname begins, and the names.
 BY_NAME: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("libmpi.so.12", (FABRIC, "libpmix.so", "libnuma.so", "libunitrace_mpi.so")),  # Intel MPI
+    ("libmpi_abi.so.1", (FABRIC, "libpmix.so", "libnuma.so", "libunitrace_mpi.so")),
     ("libfabric.so.", tuple(f"lib{name}-fi.so" for name in _PROVIDERS)),
 )
 _PROVIDER = re.compile(r"^lib[\w.-]+-fi\.so$")
@@ -49,7 +50,7 @@ class Plugin(NamedTuple):
 
 def open_fabric(loader: Loader) -> None:
     """Map the libfabric that Intel MPI opens at its start, where it is found: without it there is no MPI_Init."""
-    library = loader.find("libmpi.so.12")
+    library = loader.find("libmpi.so.12") or loader.find("libmpi_abi.so.1")
     place = loader.would_find(FABRIC, library) if library and not loader.find(FABRIC) else None
     if place:
         loader.dlopen(place, library)

@@ -15,8 +15,11 @@ from deployer.contract.dynamic import Facts
 from deployer.contract.manifest import Image
 from deployer.contract.plan import MPICH_ABI, OPENMPI, Plan
 
-#: What programs that call MPI are linked to, by family; libmpich.so.12 is Debian's own name for MPICH's library.
-FAMILIES = {"libmpi.so.12": MPICH_ABI, "libmpich.so.12": MPICH_ABI, "libmpi.so.40": OPENMPI}
+#: What programs that call MPI are linked to, by family; libmpich.so.12 is Debian's own name for MPICH's library, and
+#: libmpi_abi.so.1 the standard ABI of MPI 5, which newer libraries of MPICH's family have beside their own.
+FAMILIES = {
+    "libmpi.so.12": MPICH_ABI, "libmpich.so.12": MPICH_ABI, "libmpi_abi.so.1": MPICH_ABI, "libmpi.so.40": OPENMPI,
+}  # fmt: skip
 
 #: How the names of Open MPI's C++ library begin, which release 5 has no more.
 CXX = "libmpi_cxx.so."

@@ -79,13 +79,12 @@ def symbols(process: Process) -> Iterator[Finding]:
     Python loads extension modules with all symbols at once (RTLD_NOW), so each is needed; a program is linked lazily
     unless it was built otherwise, and fails only when it comes to call one.
     """
-    used = process.library
-    if used is None or not used.facts.exports:
-        return
-    exported = set(used.facts.exports)
     for user in process.users:
+        names = [name for name in user.dynamic.needed if name in FAMILIES]
+        used = next(filter(None, map(process.loader.find, names)), process.library)
+        exported = set(used.facts.exports) if used else set()
         absent = [name for name in user.facts.imports if name not in exported]
-        if absent:
+        if absent and used and exported:
             at_once = user.dynamic.now or _first(user) is not process.program
             shown = ", ".join(absent[:3]) + (f" and {len(absent) - 3} more" if len(absent) > 3 else "")
             yield Finding(

@@ -120,6 +120,32 @@ def test_a_library_that_nobody_has() -> None:
     assert "bind the site's" in finding.remedy
 
 
+def test_what_a_program_needs_at_its_start_must_be_in_a_folder_that_is_searched() -> None:
+    hidden = {**IMAGE_FILES, "/usr/bin/hello": lib(None, "libpart.so.1"), "/opt/part/libpart.so.1": lib("libpart.so.1")}
+    assert codes(started(hidden, command="hello")) == [("link.missing", ERROR)]
+    hidden["/usr/bin/hello"] = lib(None, "libpart.so.1", runpath="/opt/part")
+    assert codes(started(hidden, command="hello")) == []
+
+
+def test_the_abi_of_mpi_5() -> None:
+    """Newer libraries of MPICH's family have libmpi_abi.so.1 too; else the image's own is used, or none."""
+    image = {**IMAGE_FILES, MODULE: lib(None, "libmpi_abi.so.1", imports=CALLS)}
+    assert codes(started(image)) == [("link.missing", ERROR)]
+    has = {**HOST_FILES, PREFIX + "/lib/libmpi_abi.so.1": lib("libmpi_abi.so.1", exports=HAS)}
+    assert codes(started(image, has)) == []
+    own = {**image, "/usr/lib/libmpi_abi.so.1": lib("libmpi_abi.so.1", exports=HAS)}
+    assert codes(started(own)) == [("mpi.escape", ERROR)]
+    assert codes(started(own, has)) == []
+    assert codes(started(image, OPENMPI_FILES, OPENMPI)) == [("mpi.family", ERROR)]
+
+
+def test_without_a_site_s_mpi_the_image_must_have_its_own() -> None:
+    plan = PLAN._replace(mpi=None, environment={})
+    assert codes(started(host={}, plan=plan)) == [("link.missing", ERROR)]
+    own = {**IMAGE_FILES, "/usr/lib/libmpi.so.12": lib("libmpi.so.12", exports=HAS)}
+    assert codes(started(own, {}, plan)) == []
+
+
 def test_a_site_s_library_that_needs_a_newer_c_library() -> None:
     host = {**HOST_FILES, PREFIX + "/lib/libfabric.so.1": lib("libfabric.so.1", versions={"libc.so.6": ["GLIBC_2.38"]})}
     (finding,) = findings(started(host=host))

@@ -344,8 +344,8 @@ def test_no_runtime_that_is_allowed() -> None:
 )
 def test_room_for_an_image(limits: Mapping[str, int], expected: list[tuple[str, str]]) -> None:
     manifest = manifest_of([Member("deployer/app/x", 1, 0o644)], 10**9, raw_size=3 * 10**9, entries=36000)
-    plan = PLAN._replace(workspace="/work/me/deployer")
-    found = space.room(case({"filesystems": {"/work": limits, "/": {"size_mb": 1}}}, plan=plan, manifest=manifest))
+    plan = PLAN._replace(workspace="/scratch/me/deployer")
+    found = space.room(case({"filesystems": {"/scratch": limits, "/": {"size_mb": 1}}}, plan=plan, manifest=manifest))
     assert codes(found) == expected
 
 
