@@ -45,21 +45,21 @@ JOBS = [
 ]
 
 
-def store(folder, plan=PLAN, jobs=JOBS, image=IMAGE):
-    """Return a store under ``folder`` with one installed image, hello:1."""
+def store(folder, plan=PLAN, jobs=JOBS, image=IMAGE, name="hello"):
+    """Return a store under ``folder`` with one installed image, ``name``:1."""
     made = Store(str(folder))
     home = os.path.join(made.images, "aaaa")
     os.makedirs(os.path.join(home, "app"))
     targets = [bind.target.strip("/") for bind in plan.binds] if plan else []
-    for name in ("usr/bin", "data", "deployer/app", "deployer/job", "deployer/host", *targets):
-        os.makedirs(os.path.join(home, "rootfs", name))
+    for below in ("usr/bin", "data", "deployer/app", "deployer/job", "deployer/host", *targets):
+        os.makedirs(os.path.join(home, "rootfs", below))
     os.symlink("usr/bin", os.path.join(home, "rootfs", "bin"))
     if plan:
         os.makedirs(os.path.join(home, "plans"))
         write(os.path.join(home, "plans", plan.site + ".json"), plan.record())
-    manifest = Manifest("hello", "1", {"name": "zstd"}, {}, image, {}, list(jobs), [], [])
+    manifest = Manifest(name, "1", {"name": "zstd"}, {}, image, {}, list(jobs), [], [])
     write(os.path.join(home, "bundle.json"), manifest.record())
-    write(os.path.join(home, "receipt.json"), Receipt("hello", "1", "sha256:0", 1, 1, 1).record())
+    write(os.path.join(home, "receipt.json"), Receipt(name, "1", "sha256:0", 1, 1, 1).record())
     write(made.tool, {})
     return made
 

@@ -36,6 +36,13 @@ def _add_run(add: _Add) -> None:
     parser.add_argument("--threads", type=int, metavar="T", help="threads a rank")
     parser.add_argument("--time", metavar="[D-]HH:MM:SS", help="time limit")
     parser.add_argument("--memory", type=int, metavar="MIB", help="memory that one rank needs, in MiB")
+    parser.add_argument("--account", metavar="NAME", help="what the job is charged to (default: $SBATCH_ACCOUNT)")
+    parser.add_argument("--partition", metavar="NAME", help="another one than the plan's; its nodes must be like")
+    parser.add_argument("--constraint", metavar="FEATURES", help="what its nodes must have")
+    parser.add_argument("--reservation", metavar="NAME")
+    parser.add_argument(
+        "--directive", action="append", default=[], metavar="WORD", help="one more word for sbatch; may be repeated"
+    )
     _add_container(parser)
     parser.add_argument("--force", action="store_true", help="run it although check said that it will not")
     parser.add_argument("--dry-run", action="store_true", help="print the batch script and submit nothing")
@@ -82,11 +89,12 @@ def _add_internal(add: _Add) -> None:
     parser.set_defaults(run=_probe)
     parser = add("rank", description="Called by job.sh: run the payload of one rank and watch it.")
     parser.add_argument("--out", required=True, metavar="DIR")
+    parser.add_argument("--abort", action="store_true", help="end by a signal where it failed")
     parser.set_defaults(run=_rank)
     parser = add("result", description="Called by job.sh: judge the evidence and write result.json.")
     parser.add_argument("folder", metavar="JOBDIR")
     parser.add_argument("--step", choices=("hosts", "probe", "payload"), required=True)
-    parser.add_argument("--exit", type=int, required=True, metavar="N", help="what the step's srun ended with")
+    parser.add_argument("--exit", type=int, required=True, metavar="N", help="what the step's launcher ended with")
     parser.add_argument("--started", type=int, required=True, metavar="SECONDS", help="since the epoch")
     parser.add_argument("--signal", default="", metavar="NAME", help="what the script was asked to stop with")
     parser.add_argument("--module", metavar="NAME", help="the module that could not be loaded")
@@ -111,6 +119,7 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     from deployer.site import jobs, run
+    from deployer.site.submission import Options
 
     request = run.Request(
         args.image,
@@ -124,6 +133,7 @@ def _run(args: argparse.Namespace) -> int:
         args.plan,
         args.rest,
         args.force,
+        Options(args.account, args.partition, args.constraint, args.reservation, args.directive),
     )
     folder = run.prepare(_store(args), request)
     for line in run.warnings(folder):
@@ -207,7 +217,7 @@ def _rank(args: argparse.Namespace) -> int:
 
     if not args.rest:
         raise UsageError("no command to run", "rank --out DIR -- COMMAND")
-    return rank.run(args.out, args.rest)
+    return rank.run(args.out, args.rest, args.abort)
 
 
 def _result(args: argparse.Namespace) -> int:

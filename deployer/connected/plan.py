@@ -4,16 +4,11 @@ import hashlib
 from collections.abc import Sequence
 
 from deployer.connected.binds import bindmap
+from deployer.connected.launch import Way, choose, passed
 from deployer.connected.profile import Mpi, Partition, Profile, known
 from deployer.contract import records
 from deployer.contract.errors import Refused
-from deployer.contract.plan import OPENMPI, SONAMES, HostMpi, NodeShape, Plan, Variant
-
-#: What the job's processes may see of the host's environment; all else is taken away. Slurm's and PMI's variables are
-#: how a rank learns who it is.
-_PASSED = ("SLURM_*", "SLURMD_*", "PMI_*", "PMIX_*", "PMI2_*")
-#: Open MPI is set up by the site in variables that its module sets, and its launcher speaks by them.
-_PASSED_OPENMPI = ("OMPI_*", "PRTE_*")
+from deployer.contract.plan import OPENMPI, SONAMES, HostMpi, Limits, NodeShape, Plan, Variant
 
 
 def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition: str | None = None) -> Plan:
@@ -34,6 +29,10 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
             f"{', '.join(abis)} only",
             f"add {host_mpi.abi} to mpi in the definition, build and pack it again",
         )
+    abi = host_mpi.abi if host_mpi else next(iter(abis), None)
+    way = choose(profile, name, chosen, mpi, abi)
+    scheduler = known(profile.scheduler, profile, "scheduler")
+    policy = known(profile.policy, profile, "policy.runtimes")
     return Plan(
         site=profile.name,
         partition=name,
@@ -42,16 +41,20 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
         workspace=known(profile.workspace, profile, "workspace"),
         python=profile.login.python,
         node=_node(profile, name, chosen),
-        scheduler=known(profile.scheduler, profile, "scheduler").kind,
+        scheduler=scheduler.kind,
         directives=chosen.directives,
         modules=_modules(profile, chosen, mpi),
         mpi=host_mpi,
         binds=bound.binds,
         environment=bound.environment,
-        pass_environment=[*_PASSED, *(_PASSED_OPENMPI if host_mpi and host_mpi.abi == OPENMPI else ()), *bound.passed],
-        variants=_variants(profile, name, chosen, host_mpi),
-        abi=host_mpi.abi if host_mpi else next(iter(abis), None),
+        pass_environment=[*passed(way, abi if host_mpi else None), *bound.passed],
+        variants=_variants(profile, chosen, host_mpi, way),
+        abi=abi,
         host=bound.host,
+        account=scheduler.account,
+        limits=Limits(
+            chosen.max_nodes, None if chosen.max_time == "infinite" else chosen.max_time, policy.account is True
+        ),
     )
 
 
@@ -68,7 +71,8 @@ def _host_mpi(mpi: Mpi) -> HostMpi:
 def _node(profile: Profile, name: str, partition: Partition) -> NodeShape:
     group = f"partitions.{name}.node"
     node = known(partition.node, profile, group)
-    return NodeShape(*(known(getattr(node, each), profile, f"{group}.{each}") for each in NodeShape._fields))
+    needed = {each: known(getattr(node, each), profile, f"{group}.{each}") for each in NodeShape._fields[:4]}
+    return NodeShape(**needed, numa_domains=node.numa_domains, cpus=node.cpus)
 
 
 def _modules(profile: Profile, partition: Partition, mpi: Mpi | None) -> list[str]:
@@ -82,14 +86,13 @@ def _allowed(profile: Profile, runtime: str) -> bool:
     return runtime in known(profile.policy, profile, "policy.runtimes").runtimes
 
 
-def _variants(profile: Profile, name: str, partition: Partition, mpi: HostMpi | None) -> list[Variant]:
+def _variants(profile: Profile, partition: Partition, mpi: HostMpi | None, way: Way) -> list[Variant]:
     """Return the ways to run, best first, of what the site has and its policy allows."""
     policy = known(profile.policy, profile, "policy.runtimes")
-    pmi = known(partition.pmi, profile, f"partitions.{name}.pmi")
     # Open MPI's shared memory copies from process to process, which the kernel allows within one user namespace only.
     join = mpi is not None and mpi.abi == OPENMPI
     return [
-        Variant(f"{runtime}-folder", runtime, "folder", partition.launcher, pmi, None, join)
+        Variant(f"{runtime}-folder", runtime, "folder", way.launcher, way.pmi, None, join, way.program)
         for runtime in policy.runtimes
         if runtime in partition.runtimes
     ]

@@ -149,12 +149,16 @@ class Login(Machine):
 
 
 class Scheduler(Model):
-    """The batch system, and the PMI types that its launcher offers (``srun --mpi=list``)."""
+    """The batch system, and the PMI types that its launcher offers (``srun --mpi=list``).
+
+    ``account`` is charged for jobs whose users name none.
+    """
 
     kind: Literal["slurm"]
     version: str | None = None
     pmi: list[str] = []
     default_pmi: str | None = None
+    account: str | None = None
     source: Source | None = None
 
 
@@ -171,8 +175,8 @@ class Mpi(Model):
 
     ``library`` is the file that carries the ABI's soname (default: that name in ``lib``); ``libraries`` are the folders
     that the loader must search, in order; ``providers`` is the folder of libfabric's; ``binds`` are more folders that
-    it needs on their own path. ``says`` is how MPI_Get_library_version begins. ``environment`` is what the site sets
-    for it.
+    it needs on their own path. ``launcher`` is its own (``bin/mpirun``), None: in PATH when its module is loaded.
+    ``says`` is how MPI_Get_library_version begins. ``environment`` is what the site sets for it.
 
     Captured: ``identity`` of the library, ``files``: facts of each ELF file of the closure and of what it may dlopen,
     and ``links``: symbolic links.
@@ -186,6 +190,7 @@ class Mpi(Model):
     providers: str | None = None
     binds: list[Absolute] = []
     module: str | None = None
+    launcher: str | None = None
     environment: dict[str, str] = {}
     says: str | None = None
     soname: str | None = None
@@ -218,12 +223,16 @@ class Cpu(Model):
 
 
 class Node(Model):
-    """The shape of a node: physical cores; ``memory_mb`` is what a job may use, in MiB, of ``memory_total_mb``."""
+    """The shape of a node: physical cores; ``memory_mb`` is what a job may use, in MiB, of ``memory_total_mb``.
+
+    ``cpus`` are what the scheduler counts, where that is not each hardware thread.
+    """
 
     sockets: Count | None = None
     cores: Count | None = None
     threads_per_core: Count | None = None
     numa_domains: Count | None = None
+    cpus: Count | None = None
     memory_mb: Count | None = None
     memory_total_mb: Count | None = None
     cpu: Cpu | None = None
@@ -234,15 +243,16 @@ class Partition(Machine):
     """A group of like nodes. What it does not say holds as the profile says at its top.
 
     ``mpi`` names an entry of the profile's ``mpi``, or is null: the image's own is used. ``modules`` are loaded before
-    the MPI's.
+    the MPI's. Without ``launcher``: srun, where ``pmi`` says how or it offers a PMI that the MPI speaks, else the MPI's
+    own.
     """
 
     nodes: Count | None = None
     max_nodes: Count | None = None
-    max_time: str | None = None
+    max_time: Annotated[str, Field(pattern=r"^((\d+-)?\d+(:[0-5]\d){0,2}|infinite)$")] | None = None
     node: Node | None = None
     mpi: str | None = None
-    launcher: Literal["srun"] = "srun"
+    launcher: Literal["srun", "mpiexec.hydra", "mpirun"] | None = None
     pmi: str | None = None
     modules: list[str] = []
     environment: dict[str, str] = {}

@@ -19,8 +19,8 @@ class Choice(NamedTuple):
 def choose(plan: Plan, nodes: int, vetoes: Mapping[str, str]) -> Choice:
     """Return the variant of ``plan`` to use on ``nodes`` nodes.
 
-    ``vetoes`` maps a runtime's name to why it cannot be used here ("no ch-run in PATH"); a runtime that is not named
-    is taken to be usable. Raises Refused when no variant is left, with what stood against each.
+    ``vetoes`` maps a runtime's or launcher's name to why it cannot be used here ("no ch-run in PATH"); what is not
+    named is taken to be usable. Raises Refused when no variant is left, with what stood against each.
     """
     against: List[str] = []
     for variant in plan.variants:
@@ -43,4 +43,4 @@ def choose(plan: Plan, nodes: int, vetoes: Mapping[str, str]) -> Choice:
 def _objection(variant: Variant, nodes: int, vetoes: Mapping[str, str]) -> Optional[str]:
     if variant.max_nodes is not None and nodes > variant.max_nodes:
         return "meant for at most %d nodes" % variant.max_nodes
-    return vetoes.get(variant.runtime)
+    return vetoes.get(variant.runtime) or vetoes.get(variant.launcher)

@@ -38,7 +38,8 @@ class Launch(NamedTuple):
     was chosen; ``created`` is in seconds since the epoch; ``data`` are the digests of the bundles whose data are read;
     ``expects`` is what the probe has to prove beside MPI (``measures.EXPECTABLE``);
     ``bound`` are the host's paths that every node must have, to be bound;
-    ``checked`` is the plan's verdict; ``forced``: it was REFUSE, and the user ran it all the same.
+    ``checked`` is the plan's verdict; ``forced``: it was REFUSE, and the user ran it all the same; ``straddling`` says
+    why ranks must run across NUMA domains, None: none must.
     """
 
     job: str
@@ -62,6 +63,7 @@ class Launch(NamedTuple):
     checked: Optional[Checked] = None
     forced: bool = False
     bound: Sequence[str] = ()
+    straddling: Optional[str] = None
 
     @property
     def ranks(self) -> int:
@@ -101,6 +103,7 @@ def read_launch(data: bytes, what: str) -> Launch:
         checked=Checked.read(checked) if checked else None,
         forced=fields.record.get("forced") is True,
         bound=tuple(fields.texts("bound")) if "bound" in fields.record else (),
+        straddling=fields.maybe_text("straddling"),
     )
 
 

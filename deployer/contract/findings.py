@@ -159,6 +159,11 @@ RULES: Dict[str, Rule] = {
         "{threads} threads have {cpus} CPUs",
         "see --cpus-per-task and --cpu-bind in job.sh and the site's task plugin",
     ),
+    "layout.numa": Rule(
+        NOTE,
+        "{reason}",
+        "another number of ranks a node, or of threads a rank: memory of another domain is slower",
+    ),
     "layout.overlap": Rule(
         WARNING,
         "ranks {ranks} share CPUs {cpus}",

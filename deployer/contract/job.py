@@ -35,6 +35,22 @@ class Job(NamedTuple):
         )
 
 
+def seconds(limit: str) -> int:
+    """Return a time limit in seconds: [D-]HH:MM:SS, or as Slurm shows and takes it: [D-]HH[:MM[:SS]], MM[:SS].
+
+    Raises UsageError.
+    """
+    days, dash, clock = limit.rpartition("-")
+    parts = clock.split(":")
+    if not all(part.isdigit() for part in parts) or len(parts) > 3 or (dash and not days.isdigit()):
+        raise UsageError("%r is no time limit" % limit, "for instance 2-00:00:00")
+    numbers = [int(part) for part in parts]
+    if not dash and len(numbers) < 3:
+        numbers.insert(0, 0)  # minutes come first
+    hours, minutes, rest = [*numbers, 0, 0][:3]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + rest
+
+
 def check_time(text: str) -> str:
     """Return ``text`` when it is a time limit as Slurm takes it ([D-]HH:MM:SS); raises UsageError."""
     if not _TIME.match(text):

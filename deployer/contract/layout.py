@@ -1,8 +1,7 @@
 """The hybrid layout of a job: ranks a node times threads a rank, against what a node has.
 
-A *core* is physical; a *CPU* is what Slurm and the kernel count, so a core with hyperthreads is two. Ranks times
-threads may be up to the CPUs of a node: up to the cores each thread has a core of its own, beyond that the hyperthreads
-are used.
+A *core* is physical; a *CPU* is what the kernel counts, so a core with hyperthreads is two. Ranks times threads may be
+up to the CPUs of a node: up to the cores each thread has a core of its own, beyond that the hyperthreads are used.
 """
 
 from typing import Dict, NamedTuple, Optional
@@ -12,7 +11,7 @@ from deployer.contract.plan import NodeShape
 
 
 class Layout(NamedTuple):
-    """``cpus_per_rank`` is what the scheduler is asked for a rank; ``memory_mb`` is for one rank, None: not limited."""
+    """``cpus_per_rank`` are hardware threads; ``memory_mb`` is for one rank, None: not limited."""
 
     nodes: int
     ranks_per_node: int
@@ -20,11 +19,18 @@ class Layout(NamedTuple):
     cpus_per_rank: int
     hyperthreads: bool
     memory_mb: Optional[int]
+    shape: NodeShape
 
     @property
     def ranks(self) -> int:
         """The size of the world."""
         return self.nodes * self.ranks_per_node
+
+    @property
+    def asked_cpus(self) -> int:
+        """What the scheduler is asked for a rank: CPUs as it counts them."""
+        there = self.shape.cores * self.shape.threads_per_core
+        return -(-self.cpus_per_rank * (self.shape.cpus or there) // there)
 
 
 def lay_out(nodes: int, ranks_per_node: int, threads: int, shape: NodeShape, memory_mb: Optional[int] = None) -> Layout:
@@ -53,20 +59,28 @@ def lay_out(nodes: int, ranks_per_node: int, threads: int, shape: NodeShape, mem
             "use fewer ranks a node and more nodes",
         )
     hyperthreads = wanted > shape.cores
-    return Layout(
+    made = Layout(
         nodes,
         ranks_per_node,
         threads,
         threads if hyperthreads else threads * shape.threads_per_core,  # a whole core for each thread where they fit
         hyperthreads,
         memory_mb,
+        shape,
     )
+    if shape.cpus is not None and ranks_per_node * made.asked_cpus > shape.cpus:
+        raise Refused(
+            "%d ranks a node x %d CPUs = %d, but the scheduler counts %d CPUs on a node of %d cores"
+            % (ranks_per_node, made.asked_cpus, ranks_per_node * made.asked_cpus, shape.cpus, shape.cores),
+            "ranks cannot share a core there: --ranks-per-node %d at most" % shape.cpus,
+        )
+    return made
 
 
-def environment(layout: Layout, mpi_family: Optional[str]) -> Dict[str, str]:
-    """Return what OpenMP, the MPI library (``intel``, ``mpich``, ... or None) and TensorFlow read of the layout."""
+def environment(layout: Layout) -> Dict[str, str]:
+    """Return what OpenMP and TensorFlow read of the layout."""
     threads = str(layout.threads)
-    found = {
+    return {
         "OMP_NUM_THREADS": threads,
         "OMP_PLACES": "threads" if layout.hyperthreads else "cores",
         "OMP_PROC_BIND": "close",
@@ -77,9 +91,3 @@ def environment(layout: Layout, mpi_family: Optional[str]) -> Dict[str, str]:
         # Operations that can run side by side; more would compete with the OpenMP threads inside each.
         "TF_NUM_INTEROP_THREADS": "1" if layout.threads == 1 else "2",
     }
-    if mpi_family == "intel":
-        # Without it Intel MPI pins each rank to one core. "omp" is OMP_NUM_THREADS CPUs: too few where a thread has
-        # a whole core of two.
-        same = layout.cpus_per_rank == layout.threads
-        found["I_MPI_PIN_DOMAIN"] = "omp" if same else "%d:compact" % layout.cpus_per_rank
-    return found

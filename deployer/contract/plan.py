@@ -42,16 +42,24 @@ class Bind(NamedTuple):
 
 
 class NodeShape(NamedTuple):
-    """What one node of the partition offers: cores are physical, memory is what a job may use, in MiB."""
+    """What one node of the partition offers: cores are physical, memory is what a job may use, in MiB.
+
+    ``numa_domains`` is None where nobody knows; there are at least as many as sockets. ``cpus`` is what the scheduler
+    counts, None: all hardware threads; some sites let it count cores alone.
+    """
 
     sockets: int
     cores: int
     threads_per_core: int
     memory_mb: int
+    numa_domains: Optional[int] = None
+    cpus: Optional[int] = None
 
     @staticmethod
     def read(fields: Fields) -> "NodeShape":
-        return NodeShape(*(fields.number(name) for name in NodeShape._fields))
+        sockets, cores, threads, memory = (fields.number(name) for name in NodeShape._fields[:4])
+        more = (fields.maybe_number(name) for name in NodeShape._fields[4:])
+        return NodeShape(sockets, cores, threads, memory, *more)
 
 
 #: MPI families by what a program is linked to: libmpi.so.12 (MPICH, Intel MPI, Cray MPICH, MVAPICH), libmpi.so.40.
@@ -91,6 +99,7 @@ class Variant(NamedTuple):
     """One way to start the job: runtime, staging, launcher and PMI, and the most nodes it is meant for.
 
     With ``join`` the ranks of a node share one container's namespaces: MPICH's own shared memory needs it.
+    ``program`` is where the launcher stands, None: in PATH, once the plan's modules are loaded. ``pmi`` is srun's word.
     """
 
     name: str
@@ -100,6 +109,7 @@ class Variant(NamedTuple):
     pmi: str
     max_nodes: Optional[int]
     join: bool = False
+    program: Optional[str] = None
 
     @staticmethod
     def read(fields: Fields) -> "Variant":
@@ -112,6 +122,22 @@ class Variant(NamedTuple):
             texts[4],
             fields.maybe_number("max_nodes"),
             fields.record.get("join") is True,
+            fields.maybe_text("program"),
+        )
+
+
+class Limits(NamedTuple):
+    """What a job in the plan's partition may ask for; None: nobody knows, or no limit. ``max_time`` is as Slurm says
+    it. ``account``: it must name one."""
+
+    max_nodes: Optional[int] = None
+    max_time: Optional[str] = None
+    account: bool = False
+
+    @staticmethod
+    def read(fields: Fields) -> "Limits":
+        return Limits(
+            fields.maybe_number("max_nodes"), fields.maybe_text("max_time"), fields.record.get("account") is True
         )
 
 
@@ -124,7 +150,7 @@ class Plan(NamedTuple):
     order of preference. ``abi`` is the MPI family whose variant of Horovod is taken, where the bundle has variants:
     that of ``mpi``, else of the image's own; None where nobody said what the image's is. ``checked`` is what ``check``
     said when the plan was made; None in plans of an older deployer. ``host`` are single files of the host, which the
-    container sees in a folder of their own.
+    container sees in a folder of their own. ``account`` is charged where the user names none.
     """
 
     site: str
@@ -145,6 +171,8 @@ class Plan(NamedTuple):
     abi: Optional[str] = None
     checked: Optional[Checked] = None
     host: Tuple[HostFile, ...] = ()
+    account: Optional[str] = None
+    limits: Limits = Limits()
 
     def record(self) -> Record:
         """Return the plan as a JSON record."""
@@ -158,14 +186,14 @@ class Plan(NamedTuple):
         else:
             fields["checked"] = self.checked.record()
         fields["host"] = [dict(item._asdict()) for item in self.host]
+        fields["limits"] = dict(self.limits._asdict())
         return records.stamped(SCHEMA, fields, _FORMAT, _FORMAT if self.host else _WITHOUT_HOST)
 
 
 def read(data: bytes, what: str) -> Plan:
     """Parse a plan; ``what`` names it in errors. Raises UsageError."""
     fields = records.loads(data, SCHEMA, what, known=_FORMAT)
-    mpi = fields.maybe_child("mpi")
-    checked = fields.maybe_child("checked")
+    mpi, limits, checked = (fields.maybe_child(name) for name in ("mpi", "limits", "checked"))
     return Plan(
         site=fields.text("site"),
         partition=fields.text("partition"),
@@ -185,4 +213,6 @@ def read(data: bytes, what: str) -> Plan:
         abi=fields.maybe_text("abi"),
         checked=Checked.read(checked) if checked else None,
         host=tuple(map(HostFile.read, fields.items("host"))) if "host" in fields.record else (),
+        account=fields.maybe_text("account"),
+        limits=Limits.read(limits) if limits else Limits(),
     )

@@ -13,6 +13,7 @@ from deployer.contract import evidence, measures, records
 from deployer.contract.errors import Refused
 from deployer.contract.evidence import HostRecord, Launch, MappedLibrary, PayloadRecord, ProbeRecord
 from deployer.contract.findings import ERROR, Finding, errors, finding
+from deployer.contract.job import seconds
 from deployer.contract.records import Record
 
 SCHEMA = "result"
@@ -71,6 +72,8 @@ def assemble(launch: Launch, found: Evidence, outcome: Outcome) -> Verdict:
     findings = judge(launch, found, outcome)
     wrong = errors(findings)
     findings += decided(launch)
+    if launch.straddling:
+        findings.append(finding("layout.numa", JOB, reason=launch.straddling))
     exit_code: Optional[int] = None
     if outcome.step == PAYLOAD:
         exit_code = payload_exit(found.payloads, outcome) or (REFUSED if wrong else 0)
@@ -170,7 +173,7 @@ def _stopped(launch: Launch, outcome: Outcome) -> List[Finding]:
     if outcome.signal is None:
         return []
     passed = outcome.ended - outcome.started
-    limit = _seconds(launch.time)
+    limit = seconds(launch.time)
     # The job's clock starts a little before the script's.
     if passed >= limit - 5:
         return [finding("job.time-limit", JOB, limit=launch.time)]
@@ -389,13 +392,6 @@ def _telling(libraries: Sequence[MappedLibrary], expected: Optional[str]) -> Map
 
 def _utc(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
-
-
-def _seconds(limit: str) -> int:
-    """Return a time limit, [D-]HH:MM:SS, in seconds."""
-    days, _, clock = limit.rpartition("-")
-    hours, minutes, rest = (int(part) for part in clock.split(":"))
-    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + rest
 
 
 class _ByRank(object):

@@ -19,10 +19,10 @@ PATIENCE = 120
 
 #: Makes Intel MPI and MPICH say which libfabric provider they chose.
 _TALK = {"I_MPI_DEBUG": "1", "MPIR_CVAR_DEBUG_SUMMARY": "1"}
-#: How the launchers tell a process its number.
-_TASK = ("SLURM_PROCID", "PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
+#: How the launchers tell a process its number. Slurm's own comes last: below mpiexec and mpirun it is the daemon's.
+_TASK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 #: And its number among those of its node.
-_LOCAL_TASK = ("SLURM_LOCALID", "PMIX_LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK")
+_LOCAL_TASK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMIX_LOCAL_RANK", "SLURM_LOCALID")
 
 
 def task_number(environment: Mapping[str, str]) -> int:

@@ -36,10 +36,11 @@ _PATIENCE = 10.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def run(out: str, command: List[str]) -> int:
+def run(out: str, command: List[str], abort: bool = False) -> int:
     """Run ``command`` as the payload of this rank and return its exit code, with its record in the folder ``out``.
 
-    Ends by the same signal as the payload where a signal ended it.
+    Ends by the same signal as the payload where a signal ended it; with ``abort``, by SIGABRT where it failed: some
+    launchers let the other ranks wait for one that has only exited.
     """
     environment = inherited_environment()
     task = probe.task_number(environment)
@@ -73,6 +74,8 @@ def run(out: str, command: List[str]) -> int:
         time.sleep(_LAST_WORDS)
     if killer is not None:
         _end_by(killer)
+    if code and abort:
+        _end_by(signal.SIGABRT)
     return code or 0
 
 

@@ -15,11 +15,14 @@ from deployer.contract.errors import MissingTool, Refused, UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.job import Job, check_time
 from deployer.contract.manifest import Manifest
-from deployer.contract.plan import Bind, Plan
+from deployer.contract.pinning import pin
+from deployer.contract.plan import Bind, Plan, Variant
 from deployer.contract.verdict import REFUSE
 from deployer.site import container, data, elf, inventory, jobs, packages, result, script
+from deployer.site.launchers import LAUNCHERS
 from deployer.site.runtimes import RUNTIMES
 from deployer.site.store import Installed, Store
+from deployer.site.submission import Options, admit
 from deployer.system import files
 
 _SHOWN = 10  # findings of check
@@ -41,6 +44,7 @@ class Request(NamedTuple):
     plan: Optional[str]
     extra: Sequence[str]
     force: bool = False
+    options: Options = Options()
 
 
 def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
@@ -58,6 +62,7 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
     plan = installed.plan(request.plan)
     check_verdict(plan, request.force)
     layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, request.memory_mb)
+    directives = admit(plan, request.options, job.nodes, job.time, os.environ)
     choice = choose(plan, layout.nodes, vetoes(plan))
     check_drift(plan)
     if not os.path.isfile(store.tool):
@@ -85,6 +90,7 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
         expects=packages.expects(installed, plan),
         checked=plan.checked,
         forced=request.force and plan.checked is not None and plan.checked.verdict == REFUSE,
+        straddling=pin(layout).straddling,
     )
     users = container.parse_binds(request.binds, installed.rootfs)
     made = container.make(
@@ -97,7 +103,7 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
             *data.binds(installed, found),
             *users,
         ],
-        _environment(layout, plan),
+        _environment(layout, plan, choice.variant),
         installed.variant(plan.abi) if plan.abi else None,
     )
     single = [bind for bind in made.binds if bind.target.startswith(hostfiles.FOLDER + "/")]
@@ -109,11 +115,13 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
             plan,
             choice.variant,
             RUNTIMES[choice.variant.runtime],
+            LAUNCHERS[choice.variant.launcher],
             made,
             folder,
             store.tool,
             host_python(plan.python),
             manifest.image.python,
+            directives,
         )
     )
     with files.errors_named("make " + folder):
@@ -132,18 +140,25 @@ def submit(folder: str) -> str:
 
 
 def warnings(folder: str) -> List[str]:
-    """Return, for a prepared job, a line for each thing that ``check`` had to say against it."""
-    checked = result.launch(folder).checked
+    """Return, for a prepared job, a line for each thing that ``check`` had to say against it, and for ranks that
+    cannot be kept within NUMA domains."""
+    launch = result.launch(folder)
+    lines = [launch.straddling] if launch.straddling else []
+    checked = launch.checked
     if checked is None or not checked.findings:
-        return []
-    lines = ["check said %s on the laptop" % checked.verdict, *map(str, checked.findings[:_SHOWN])]
+        return lines
+    lines += ["check said %s on the laptop" % checked.verdict, *map(str, checked.findings[:_SHOWN])]
     more = len(checked.findings) - _SHOWN
     return [*lines, "and %d more: see the plan" % more] if more > 0 else lines
 
 
 def vetoes(plan: Plan) -> Dict[str, str]:
-    """Return why runtimes that the plan names cannot be used here; a runtime that is not named can be."""
-    found = {}
+    """Return why runtimes and launchers that the plan names cannot be used here; one that is not named can be."""
+    found = {
+        variant.launcher: "this deployer has no launcher %s" % variant.launcher
+        for variant in plan.variants
+        if variant.launcher not in LAUNCHERS
+    }
     for name in {variant.runtime for variant in plan.variants}:
         if name not in RUNTIMES:
             found[name] = "this deployer has no runtime %s" % name
@@ -224,8 +239,10 @@ def _job(manifest: Manifest, request: Request) -> Job:
     )
 
 
-def _environment(layout: layouts.Layout, plan: Plan) -> Dict[str, str]:
-    found = layouts.environment(layout, plan.mpi.family if plan.mpi else None)
+def _environment(layout: layouts.Layout, plan: Plan, variant: Variant) -> Dict[str, str]:
+    found = layouts.environment(layout)
+    launcher = LAUNCHERS[variant.launcher]
+    found.update(launcher.environment(script.start(plan, variant, layout, launcher)))
     found["DEPLOYER_RESULT"] = "%s/%s" % (plans.JOB, result.PAYLOAD)
     return found
 

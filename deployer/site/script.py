@@ -1,35 +1,40 @@
 """The batch script of a job, for a person to read, keep, and submit by hand with the same result. Pure."""
 
 import shlex
-from typing import NamedTuple, Optional
+from typing import List, NamedTuple, Optional
 
 from deployer import __version__
 from deployer.contract import plan as plans
 from deployer.contract.evidence import Launch
 from deployer.contract.layout import Layout
+from deployer.contract.pinning import pin
 from deployer.contract.plan import Plan, Variant
+from deployer.site.launchers.interface import Launcher, Start
 from deployer.site.runtimes.interface import Container, Runtime
 
 
 class Inputs(NamedTuple):
     """All that a script is made of: ``folder`` is the job's, ``tool`` the .pyz and ``python`` the Python that runs it
-    on the host, ``image_python`` the one in the image (None: there is none, so nothing can be proven)."""
+    on the host, ``image_python`` the one in the image (None: there is none, so nothing can be proven); ``directives``
+    are the words for sbatch that do not follow from the layout."""
 
     launch: Launch
     layout: Layout
     plan: Plan
     variant: Variant
     runtime: Runtime
+    launcher: Launcher
     container: Container
     folder: str
     tool: str
     python: str
     image_python: Optional[str]
+    directives: List[str]
 
 
 def render(inputs: Inputs) -> str:
     """Return the whole text of job.sh."""
-    parts = [_head(inputs), _ground(inputs), _container(inputs), _hosts(inputs)]
+    parts = [_head(inputs), _ground(inputs), _container(inputs), _ranks(inputs), _hosts(inputs)]
     if inputs.image_python:
         parts.append(_probe(inputs))
     parts.append(_payload(inputs))
@@ -37,17 +42,15 @@ def render(inputs: Inputs) -> str:
 
 
 def _head(inputs: Inputs) -> str:
-    launch, layout, plan = inputs.launch, inputs.layout, inputs.plan
+    launch, layout = inputs.launch, inputs.layout
     directives = [
         "--job-name=" + launch.bundle,
         "--output=%s/output.log" % inputs.folder.replace("%", "%%"),
         "--nodes=%d" % layout.nodes,
         "--ntasks-per-node=%d" % layout.ranks_per_node,
-        "--cpus-per-task=%d" % layout.cpus_per_rank,
+        "--cpus-per-task=%d" % layout.asked_cpus,
         "--time=" + launch.time,
     ]
-    if plan.partition:
-        directives.append("--partition=" + plan.partition)
     if layout.memory_mb is not None:
         directives.append("--mem=%dM" % (layout.ranks_per_node * layout.memory_mb))
     lines = [
@@ -67,7 +70,7 @@ def _head(inputs: Inputs) -> str:
         ),
         "# To submit it by hand: sbatch job.sh (it may be edited, and submitted again).",
     ]
-    lines += ["#SBATCH " + shlex.quote(word) for word in directives + plan.directives]
+    lines += ["#SBATCH " + shlex.quote(word) for word in directives + inputs.directives]
     return "\n".join(lines) + "\n"
 
 
@@ -114,6 +117,45 @@ def _container(inputs: Inputs) -> str:
     return "\n".join(lines) + "\n"
 
 
+def start(plan: Plan, variant: Variant, layout: Layout, launcher: Launcher) -> Start:
+    """Return what ``launcher`` is told of a job."""
+    family, version = (plan.mpi.family, plan.mpi.version) if plan.mpi else ("", "")
+    return Start(layout, variant.pmi, variant.program or launcher.program, family, version)
+
+
+def _ranks(inputs: Inputs) -> str:
+    """Return how the ranks of a step are started and pinned."""
+    layout = inputs.layout
+    how = start(inputs.plan, inputs.variant, layout, inputs.launcher)
+    pinning = pin(layout)
+    lines = [
+        "# The ranks: %s starts them, %d on each node, with %d %s%s each."
+        % (
+            inputs.variant.launcher,
+            layout.ranks_per_node,
+            pinning.units,
+            "core" if pinning.by_core else "hardware thread",
+            _s(pinning.units),
+        )
+    ]
+    if pinning.straddling:
+        lines.append("# Note: %s." % pinning.straddling)
+    exports = inputs.launcher.exports(how, inputs.container.environment)
+    lines += ["export %s=%s" % (name, shlex.quote(value)) for name, value in sorted(exports.items())]
+    lines += ["launch=(" + _folded(inputs.launcher.words(how)), ")"]
+    return "\n".join(lines) + "\n"
+
+
+def _folded(words: List[str]) -> str:
+    """Return words for bash, in lines of at most 110 characters where they allow it."""
+    lines = [""]
+    for word in map(shlex.quote, words):
+        if lines[-1] and len(lines[-1]) + len(word) > 105:
+            lines.append("")
+        lines[-1] += (" " if lines[-1] else "") + word
+    return "\n    ".join(lines)
+
+
 def _hosts(inputs: Inputs) -> str:
     library = " --library " + shlex.quote(inputs.plan.mpi.library) if inputs.plan.mpi else ""
     nodes = inputs.layout.nodes
@@ -142,7 +184,8 @@ result probe $? || exit
 def _payload(inputs: Inputs) -> str:
     command = " ".join(shlex.quote(word) for word in inputs.launch.command)
     if inputs.image_python:
-        command = "%s rank --out %s/ranks -- %s" % (_inner_tool(inputs), plans.JOB, command)
+        abort = "" if inputs.launcher.ends_on_exit else " --abort"
+        command = "%s rank --out %s/ranks%s -- %s" % (_inner_tool(inputs), plans.JOB, abort, command)
         what = "3. Payload: each rank, while `rank` notes which MPI library its processes use and how it ends."
     else:
         what = "2. Payload: the image has no Python, so the ranks prove nothing."
@@ -155,29 +198,14 @@ exit
 
 
 def _step(inputs: Inputs, name: str, command: str) -> str:
-    """Return the srun of one step in the container.
-
-    Always with -c, which srun no longer takes from the batch job (Slurm 22.05), without stdin, which it would eat from
-    this script, and ended as a whole when one rank fails: the others would wait for it until the time limit.
-    """
-    layout = inputs.layout
+    """Return one step in the container; without stdin, which the launcher would eat from this script."""
     join = ""
-    if inputs.variant.join and layout.ranks_per_node > 1:
+    if inputs.variant.join and inputs.layout.ranks_per_node > 1:
         tag = '"$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}-%s"' % name
-        join = " " + " ".join(inputs.runtime.join_options(layout.ranks_per_node, tag))
+        join = " " + " ".join(inputs.runtime.join_options(inputs.layout.ranks_per_node, tag))
     return """\
-srun --mpi={pmi} --nodes={nodes} --ntasks={ranks} --ntasks-per-node={per_node} --cpus-per-task={cpus} \\
-    --cpu-bind=cores --kill-on-bad-exit=1 \\
-    "${{container[@]}}"{join} "$image" -- \\
-    {command} </dev/null""".format(
-        pmi=shlex.quote(inputs.variant.pmi),
-        nodes=layout.nodes,
-        ranks=layout.ranks,
-        per_node=layout.ranks_per_node,
-        cpus=layout.cpus_per_rank,
-        join=join,
-        command=command,
-    )
+"${{launch[@]}}" "${{container[@]}}"{join} "$image" -- \\
+    {command} </dev/null""".format(join=join, command=command)
 
 
 def _inner_tool(inputs: Inputs) -> str:

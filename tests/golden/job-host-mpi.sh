@@ -42,7 +42,7 @@ container=(ch-run
     --env-no-expand
     --set-env=FI_PROVIDER=tcp
     '--set-env=GREETING=it'"'"'s $5: cheap'
-    --set-env=I_MPI_PIN_DOMAIN=omp
+    --set-env=I_MPI_PIN_DOMAIN=2:compact
     --set-env=KMP_AFFINITY=granularity=fine,compact,1,0
     --set-env=KMP_BLOCKTIME=0
     --set-env=LD_LIBRARY_PATH=/opt/intel/mpi/2021.15/lib
@@ -57,6 +57,11 @@ container=(ch-run
 )
 image=/home/alice/deployer/images/aaaa/rootfs
 
+# The ranks: srun starts them, 1 on each node, with 2 cores each.
+launch=(srun --mpi=pmi2 --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=2 --distribution=block:cyclic
+    --cpu-bind=cores --kill-on-bad-exit=1
+)
+
 # 1. Hosts: each node writes what it has, outside the container, into hosts/.
 srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
     "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 </dev/null
@@ -64,16 +69,12 @@ result hosts $? || exit
 
 # 2. Probe: each rank proves which MPI library, network and CPUs it gets in the container, into ranks/. A mismatch ends
 #    the job here, before the payload.
-srun --mpi=pmi2 --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=2 \
-    --cpu-bind=cores --kill-on-bad-exit=1 \
-    "${container[@]}" "$image" -- \
+"${launch[@]}" "${container[@]}" "$image" -- \
     /usr/bin/python3 -I -S /deployer/deployer.pyz probe --rank --out /deployer/job/ranks --library libmpi.so.12 </dev/null
 result probe $? || exit
 
 # 3. Payload: each rank, while `rank` notes which MPI library its processes use and how it ends.
-srun --mpi=pmi2 --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=2 \
-    --cpu-bind=cores --kill-on-bad-exit=1 \
-    "${container[@]}" "$image" -- \
+"${launch[@]}" "${container[@]}" "$image" -- \
     /usr/bin/python3 -I -S /deployer/deployer.pyz rank --out /deployer/job/ranks -- python3 train.py --name 'a b' </dev/null
 result payload $?
 exit

@@ -51,6 +51,11 @@ container=(ch-run
 )
 image=/home/alice/deployer/images/aaaa/rootfs
 
+# The ranks: srun starts them, 4 on each node, with 1 core each.
+launch=(srun --mpi=pmix --nodes=1 --ntasks=4 --ntasks-per-node=4 --cpus-per-task=1 --distribution=block:cyclic
+    --cpu-bind=cores --kill-on-bad-exit=1
+)
+
 # 1. Hosts: each node writes what it has, outside the container, into hosts/.
 srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
     "${tool[@]}" probe --host --out "$job/hosts" </dev/null
@@ -58,16 +63,12 @@ result hosts $? || exit
 
 # 2. Probe: each rank proves which MPI library, network and CPUs it gets in the container, into ranks/. A mismatch ends
 #    the job here, before the payload.
-srun --mpi=pmix --nodes=1 --ntasks=4 --ntasks-per-node=4 --cpus-per-task=1 \
-    --cpu-bind=cores --kill-on-bad-exit=1 \
-    "${container[@]}" --join-ct=4 --join-tag="$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}-probe" "$image" -- \
+"${launch[@]}" "${container[@]}" --join-ct=4 --join-tag="$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}-probe" "$image" -- \
     /usr/bin/python3 -I -S /deployer/deployer.pyz probe --rank --out /deployer/job/ranks </dev/null
 result probe $? || exit
 
 # 3. Payload: each rank, while `rank` notes which MPI library its processes use and how it ends.
-srun --mpi=pmix --nodes=1 --ntasks=4 --ntasks-per-node=4 --cpus-per-task=1 \
-    --cpu-bind=cores --kill-on-bad-exit=1 \
-    "${container[@]}" --join-ct=4 --join-tag="$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}-payload" "$image" -- \
+"${launch[@]}" "${container[@]}" --join-ct=4 --join-tag="$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}-payload" "$image" -- \
     /usr/bin/python3 -I -S /deployer/deployer.pyz rank --out /deployer/job/ranks -- python3 train.py --name 'a b' </dev/null
 result payload $?
 exit

@@ -42,7 +42,7 @@ container=(ch-run
     --env-no-expand
     --set-env=FI_PROVIDER=tcp
     '--set-env=GREETING=it'"'"'s $5: cheap'
-    --set-env=I_MPI_PIN_DOMAIN=omp
+    --set-env=I_MPI_PIN_DOMAIN=2:compact
     --set-env=KMP_AFFINITY=granularity=fine,compact,1,0
     --set-env=KMP_BLOCKTIME=0
     --set-env=LD_LIBRARY_PATH=/opt/intel/mpi/2021.15/lib
@@ -57,15 +57,18 @@ container=(ch-run
 )
 image=/home/alice/deployer/images/aaaa/rootfs
 
+# The ranks: srun starts them, 1 on each node, with 2 cores each.
+launch=(srun --mpi=pmi2 --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=2 --distribution=block:cyclic
+    --cpu-bind=cores --kill-on-bad-exit=1
+)
+
 # 1. Hosts: each node writes what it has, outside the container, into hosts/.
 srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
     "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 </dev/null
 result hosts $? || exit
 
 # 2. Payload: the image has no Python, so the ranks prove nothing.
-srun --mpi=pmi2 --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=2 \
-    --cpu-bind=cores --kill-on-bad-exit=1 \
-    "${container[@]}" "$image" -- \
+"${launch[@]}" "${container[@]}" "$image" -- \
     python3 train.py --name 'a b' </dev/null
 result payload $?
 exit

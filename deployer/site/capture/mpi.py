@@ -185,6 +185,9 @@ def _describe(tools: Tools, libraries: Libraries, place: _Place) -> Optional[Rec
     providers = _providers(place)
     if providers and providers not in searched:
         found["providers"] = providers
+    launcher = _launcher(place.prefix, family)
+    if launcher:
+        found["launcher"] = launcher
     if place.module:
         found["module"] = place.module.name
         tuning = {
@@ -201,6 +204,15 @@ def _describe(tools: Tools, libraries: Libraries, place: _Place) -> Optional[Rec
     except DeployerError as error:
         tools.note(error.message)
     return found
+
+
+def _launcher(prefix: str, family: str) -> Optional[str]:
+    """Return where the installation's own launcher stands below its prefix; whose /usr/bin/mpirun is, nobody knows."""
+    if prefix in _SYSTEM:
+        return None
+    program = "mpirun" if family == "openmpi" else "mpiexec.hydra"
+    places = ["%s/%s" % (folder, program) for folder in ("bin", "intel64/bin")]
+    return next((place for place in places if os.access(os.path.join(prefix, place), os.X_OK)), None)
 
 
 def _beside(place: _Place) -> List[str]:

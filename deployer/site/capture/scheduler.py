@@ -8,8 +8,8 @@ from deployer.contract.records import Record
 from deployer.site.capture.tools import Tools
 
 #: One line for each kind of node of a partition: name (* for the default), nodes, sockets, cores a socket, threads a
-#: core, memory in MiB, GPUs, longest time, sizes of jobs.
-_FORMAT = "%P|%D|%X|%Y|%Z|%m|%G|%l|%s"
+#: core, memory in MiB, GPUs, longest time, sizes of jobs, CPUs as Slurm counts them.
+_FORMAT = "%P|%D|%X|%Y|%Z|%m|%G|%l|%s|%c"
 _GPU = re.compile(r"^gpu:(?:([\w.-]+):)?(\d+)")
 _PMI = re.compile(r"^[a-z][a-z0-9_]{0,30}$")
 
@@ -111,6 +111,8 @@ def _shape(row: List[str]) -> Record:
         found["cores"] = int(sockets) * int(cores)
     if threads.isdigit() and int(threads):
         found["threads_per_core"] = int(threads)
+        if row[9].isdigit() and found.get("cores", 0) * int(threads) != int(row[9]):
+            found["cpus"] = int(row[9])
     if memory.isdigit() and int(memory) > 1:  # 1 is what Slurm says where nobody told it
         found["memory_mb"] = int(memory)
     gpu = _GPU.match(row[6])

@@ -145,7 +145,6 @@ def test_a_partition_inherits_what_it_does_not_say(tmp_path: Path) -> None:
         (("workspace",), "workspace"),
         (("scheduler",), "scheduler"),
         (("policy",), r"policy\.runtimes"),
-        (("partitions", "batch", "pmi"), r"partitions\.batch\.pmi"),
         (("partitions", "batch", "node"), r"partitions\.batch\.node"),
         (("partitions", "batch", "node", "memory_mb"), r"partitions\.batch\.node\.memory_mb"),
     ],

@@ -20,10 +20,10 @@ from tests import running as made
 EMPTY = {"files": {}, "links": {}}
 SOURCE = {"kind": "captured", "where": "login1", "date": "2026-11-21"}
 SINFO = """\
-small|2|2|24|2|96000|(null)|2-00:00:00|1-16
-batch*|792|2|24|2|96000|(null)|1-00:00:00|1-768
-gpu|3|2|20|1|192000|gpu:v100:4(S:0-1)|infinite|1-infinite
-gpu|1|2|20|1|384000|gpu:v100:2|infinite|1-infinite
+small|2|2|24|2|96000|(null)|2-00:00:00|1-16|96
+batch*|792|2|24|2|96000|(null)|1-00:00:00|1-768|48
+gpu|3|2|20|1|192000|gpu:v100:4(S:0-1)|infinite|1-infinite|40
+gpu|1|2|20|1|384000|gpu:v100:2|infinite|1-infinite|40
 Socket timed out on send/recv operation
 """
 #: What can be asked of by name; the fakes of the fault tests stand for all of them.
@@ -151,11 +151,11 @@ def test_slurm(programs):
         "nodes": 792,
         "max_nodes": 768,
         "max_time": "1-00:00:00",
-        "node": {"sockets": 2, "cores": 48, "threads_per_core": 2, "memory_mb": 96000},
+        "node": {"sockets": 2, "cores": 48, "threads_per_core": 2, "cpus": 48, "memory_mb": 96000},
     }
     assert found.partitions["gpu"] == {"nodes": 4, "node": {"sockets": 2, "cores": 40, "threads_per_core": 1}}
     assert tools.notes == ["partition gpu: its nodes differ in gpus, memory_mb"]
-    made.program(programs, "sinfo", "echo 'small|1|2|24|2|96000|gpu:2|1:00|1-16'")
+    made.program(programs, "sinfo", "echo 'small|1|2|24|2|96000|gpu:2|1:00|1-16|96'")
     assert scheduler.own_node(tools, "n1")["gpus"] == {"count": 2}
     assert scheduler.own_node(tools, None) == {}
 
@@ -261,8 +261,11 @@ def test_what_an_mpi_needs_in_other_prefixes(programs, tmp_path):
         [compiler, "-shared", "-fPIC", "-o", str(library), str(tmp_path / "mpi.c"), str(hwloc),
          "-Wl,-rpath," + str(hwloc.parent), "-Wl,-soname,libmpi.so.12"]
     )  # fmt: skip
+    (tmp_path / "mpi" / "bin").mkdir()
+    made.program(tmp_path / "mpi" / "bin", "mpiexec.hydra", "exit 0")
     tools, found = find_mpi(tmp_path / "mpi")
     described = found.mpi["mpich"]  # which did not live to tell its version
+    assert described["launcher"] == "bin/mpiexec.hydra"
     assert (described["family"], described["binds"]) == ("mpich", [str(tmp_path / "hwloc")])
     assert "says" not in described
     assert "version" not in described

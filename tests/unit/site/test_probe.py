@@ -88,9 +88,17 @@ def test_a_process_that_is_gone_has_nothing_mapped():
 
 @pytest.mark.parametrize(
     ("environment", "task"),
-    [({"SLURM_PROCID": "3", "PMI_RANK": "1"}, 3), ({"PMI_RANK": "1"}, 1), ({}, 0), ({"SLURM_PROCID": "x"}, 0)],
+    [
+        ({"SLURM_PROCID": "3"}, 3),
+        ({"SLURM_PROCID": "0", "PMI_RANK": "1"}, 1),
+        ({"SLURM_PROCID": "0", "PMIX_RANK": "2"}, 2),
+        ({"SLURM_PROCID": "0", "PMIX_RANK": "2", "OMPI_COMM_WORLD_RANK": "2"}, 2),
+        ({}, 0),
+        ({"SLURM_PROCID": "x"}, 0),
+    ],
 )
 def test_task_number(environment, task):
+    """Below mpiexec and mpirun SLURM_PROCID is that of the daemon that started the rank."""
     assert probe.task_number(environment) == task
 
 
@@ -166,7 +174,7 @@ def test_the_limit_of_locked_memory_is_the_process_s_own(tmp_path, stand_in):
 
 @pytest.mark.parametrize(
     ("environment", "first"),
-    [({}, True), ({"SLURM_LOCALID": "0"}, True), ({"SLURM_LOCALID": "1", "MPI_LOCALRANKID": "0"}, False)],
+    [({}, True), ({"SLURM_LOCALID": "0"}, True), ({"SLURM_LOCALID": "0", "MPI_LOCALRANKID": "1"}, False)],
 )
 def test_the_first_rank_of_a_node(environment, first):
     assert probe.first_of_node(environment) is first

@@ -9,6 +9,8 @@ import pytest
 from deployer.contract import verdict
 from deployer.contract.errors import JobFailed, Refused, UsageError
 from deployer.contract.findings import ERROR, WARNING, Finding
+from deployer.contract.plan import NodeShape
+from deployer.contract.result import Outcome, assemble
 from deployer.site import container, jobs, result, run
 from tests import running as made
 
@@ -59,6 +61,17 @@ def test_a_job_folder_holds_script_and_record(store):
     assert "    --bind=%s:/deployer/job\n" % folder in text
     assert "    --set-env=DEPLOYER_RESULT=/deployer/job/payload.json\n" in text
     assert jobs.status(folder).state == "NEW"
+
+
+def test_ranks_that_must_lie_across_numa_domains_are_told_before_and_after(tmp_path, programs):
+    plan = made.PLAN._replace(node=NodeShape(2, 4, 1, 4000, numa_domains=2))
+    folder = run.prepare(made.store(tmp_path / "root", plan=plan), REQUEST._replace(threads=4))
+    told = "1 rank a node of 4 CPUs each: a NUMA domain has 2 CPUs, so each runs across several"
+    assert run.warnings(folder) == [told]
+    assert "# Note: %s.\n" % told in run.show_script(folder)
+    done = assemble(result.launch(folder), result.gather(folder), Outcome("payload", 0, None, "7", 0, 1))
+    assert [item["message"] for item in done.record["findings"] if item["code"] == "layout.numa"] == [told]
+    assert run.warnings(run.prepare(made.store(tmp_path / "other", plan=plan), REQUEST._replace(threads=2))) == []
 
 
 def test_the_plan_s_environment_stands_over_the_layout_s_over_the_image_s(tmp_path, programs):

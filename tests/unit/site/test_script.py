@@ -10,6 +10,7 @@ from deployer.contract import layout, plan
 from deployer.contract.evidence import Launch
 from deployer.contract.plan import Bind
 from deployer.site import script
+from deployer.site.launchers import LAUNCHERS
 from deployer.site.runtimes import RUNTIMES
 from deployer.site.runtimes.interface import Container
 from tests import running as made
@@ -39,7 +40,9 @@ def inputs(nodes=2, ranks=1, threads=2, shown=made.PLAN, **values):
         "tcp",
         0,
     )
-    environment = layout.environment(laid_out, shown.mpi.family if shown.mpi else None)
+    launcher = LAUNCHERS[shown.variants[0].launcher]
+    environment = layout.environment(laid_out)
+    environment.update(launcher.environment(script.start(shown, shown.variants[0], laid_out, launcher)))
     environment.update(shown.environment)
     environment["GREETING"] = "it's $5: cheap"
     binds = [*shown.binds, Bind(FOLDER, plan.JOB, "the job's folder")]
@@ -51,11 +54,13 @@ def inputs(nodes=2, ranks=1, threads=2, shown=made.PLAN, **values):
         shown,
         shown.variants[0],
         RUNTIMES["charliecloud"],
+        launcher,
         container,
         FOLDER,
         "/home/alice/deployer/deployer.pyz",
         "/opt/python/3.6/bin/python3",
         "/usr/bin/python3",
+        ["--partition=batch"] if shown.partition else ["--account=a b"],
     )._replace(**values)
 
 
@@ -65,7 +70,6 @@ BARE = made.PLAN._replace(
     modules=[],
     environment={},
     partition="",
-    directives=["--account=a b"],
     variants=[made.VARIANT._replace(join=True, pmi="pmix")],
 )
 CASES = {

@@ -1,0 +1,85 @@
+"""What the batch system is asked for besides the layout: account, partition, time, and the user's own words. Pure."""
+
+import re
+from typing import List, Mapping, NamedTuple, Optional, Sequence
+
+from deployer.contract.errors import Refused, UsageError
+from deployer.contract.job import seconds
+from deployer.contract.plan import Plan
+
+#: What the script says itself, from the job's layout; another value would contradict it.
+_OURS = ("job-name", "J", "output", "o", "nodes", "N", "ntasks", "n", "ntasks-per-node", "cpus-per-task", "c", "time",
+         "t", "mem", "account", "A", "partition", "p", "constraint", "C", "reservation", "array", "a",
+         "wrap")  # fmt: skip
+#: Where users keep their account; Slurm itself reads the first.
+_VARIABLES = ("SBATCH_ACCOUNT", "SLURM_ACCOUNT")
+
+
+class Options(NamedTuple):
+    """What the user gave; None: as the plan says. ``directives`` are whole words for sbatch."""
+
+    account: Optional[str] = None
+    partition: Optional[str] = None
+    constraint: Optional[str] = None
+    reservation: Optional[str] = None
+    directives: Sequence[str] = ()
+
+
+def admit(plan: Plan, options: Options, nodes: int, time: str, environment: Mapping[str, str]) -> List[str]:
+    """Return the words for sbatch; raises Refused for a job that the site would not take, UsageError for wrong words.
+
+    The plan's limits are its partition's: another partition's are Slurm's to tell.
+    """
+    limits = plan.limits
+    partition = options.partition or plan.partition
+    if partition == plan.partition:
+        if limits.max_nodes is not None and nodes > limits.max_nodes:
+            raise Refused(
+                "%d nodes are asked for, but a job in %s may have %d" % (nodes, _named(plan), limits.max_nodes),
+                "--nodes %d at most" % limits.max_nodes,
+            )
+        if limits.max_time is not None and seconds(time) > seconds(limits.max_time):
+            raise Refused(
+                "a time limit of %s is asked for, but a job in %s may have %s" % (time, _named(plan), limits.max_time),
+                "--time %s at most, and let the training go on from its checkpoint" % limits.max_time,
+            )
+    account = options.account or plan.account or next(filter(None, map(environment.get, _VARIABLES)), None)
+    if account is None and limits.account and not _in_directives(plan.directives, "account", "A"):
+        raise Refused(
+            "jobs on %s must name the account that they are charged to" % plan.site,
+            "--account NAME, or SBATCH_ACCOUNT in the environment, or scheduler.account in the site's profile",
+        )
+    asked = [
+        ("partition", partition),
+        ("account", account),
+        ("constraint", options.constraint),
+        ("reservation", options.reservation),
+    ]
+    return [
+        *("--%s=%s" % (name, _one_line(value)) for name, value in asked if value),
+        *plan.directives,
+        *map(_directive, options.directives),
+    ]
+
+
+def _directive(word: str) -> str:
+    match = re.match(r"^(?:--([a-z][a-z-]*)|-([A-Za-z])[^=]*)(?:=.*)?$", _one_line(word))
+    if not match:
+        raise UsageError("--directive %s: that is no word for sbatch" % word, "for instance --directive=--exclusive")
+    if (match.group(1) or match.group(2)) in _OURS:
+        raise UsageError("--directive %s: the script says that itself" % word, "see the options of run for it")
+    return word
+
+
+def _one_line(word: str) -> str:
+    if "\n" in word:
+        raise UsageError("%r: a word for sbatch cannot have a line end" % word)
+    return word
+
+
+def _in_directives(directives: Sequence[str], name: str, letter: str) -> bool:
+    return any(word.startswith(("--%s" % name, "-" + letter)) for word in directives)
+
+
+def _named(plan: Plan) -> str:
+    return "%s of %s" % (plan.partition or "the default partition", plan.site)

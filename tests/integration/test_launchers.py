@@ -1,0 +1,119 @@
+"""Each MPI's own launcher on two nodes of the lab, in place of srun: who the ranks are, and how the job ends."""
+
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deployer.contract.evidence import parse_cpus
+from tests.integration.conftest import WORKSPACE, Site
+from tests.lab import Lab
+
+OWN = [("lab-hydra", "Intel(R) MPI Library 2021.15"), ("lab-mpirun", "Open MPI v5.0.11")]
+PLANS = [plan for plan, _ in OWN]
+#: The lab as sites with other launchers, and with nodes of two cores, of which a lab of one node has one.
+PROFILES = {
+    "lab-srun": ("lab", "launcher: srun, pmi: pmi2"),
+    "lab-hydra": ("lab", "launcher: mpiexec.hydra, pmi: null"),
+    "lab-mpirun": ("lab-openmpi", "launcher: mpirun, pmi: null"),
+}
+SUM = """
+import json, os
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+total = world.allreduce(world.rank + 1)
+if world.rank == 0:
+    with open(os.environ["DEPLOYER_RESULT"], "w") as stream:
+        json.dump({"sum": total, "input": os.read(0, 100).decode(), "library": MPI.Get_library_version()}, stream)
+"""
+
+
+@pytest.fixture(scope="module")
+def packed(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return hello-mpi without its job, packed for the lab with each launcher."""
+    folder = tmp_path_factory.mktemp("launchers")
+    options: list[str | Path] = []
+    for name, (base, said) in PROFILES.items():
+        profile = folder / f"{name}.yaml"
+        profile.write_text(
+            f"{{format: 1, name: {name}, extends: {base}, source: {{kind: document, where: this test}},\n"
+            f" partitions: {{batch: {{{said}, node: {{cores: 2}}}}}}}}\n"
+        )
+        options += ["--site", profile]
+    named = ["--image", "deployer/hello-mpi:1.0.0", "--name", "own", "--version", "1"]
+    site.cli("pack", *named, *options, "-o", folder / "own.tar")
+    return folder / "own.tar"
+
+
+@pytest.fixture(scope="module")
+def image(site: Site, packed: Path) -> Iterator[str]:
+    """Yield the name of the bundle, on the lab."""
+    site.cli("push", packed, "lab", "--ssh-config", site.lab.ssh_config)
+    yield "own"
+    site.cli("remove", *site.options, "own")
+
+
+@pytest.fixture(scope="module")
+def one_node(site: Site, packed: Path) -> Iterator[Site]:
+    """Yield a lab of one node, which has all cores of this machine, with the bundle on it."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("this machine has one core: nothing to pin")
+    lab = Lab(f"pytest-one-{os.getpid()}")
+    try:
+        lab.up(nodes=1)
+        site.cli("push", packed, "lab", "--ssh-config", lab.ssh_config)
+        yield Site(site.cli, lab)
+    finally:
+        lab.down(purge=True)
+
+
+@pytest.mark.parametrize(("plan", "library"), OWN)
+def test_the_mpis_own_launcher_starts_the_job(site: Site, image: str, plan: str, library: str) -> None:
+    result = site.run("--plan", plan, "--nodes", "2", "--", "python3", "-c", SUM, bundle=image)
+    assert (result["site"], result["world_size"], result["exit_code"], result["findings"]) == (plan, 2, 0, [])
+    assert [(rank["rank"], rank["task"], rank["host"]) for rank in result["ranks"]] == [(0, 0, "cn1"), (1, 1, "cn2")]
+    for rank in result["ranks"]:
+        assert rank["mpi_library"].startswith(library)
+        assert rank["mpi_identity"] == rank["host_mpi_identity"]
+        assert rank["mpi_seen_in"] == "payload"
+    assert (result["payload"]["sum"], result["payload"]["input"]) == (3, "")
+    assert result["payload"]["library"].startswith(library)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_one_rank_that_fails_before_mpi_starts_ends_the_job(site: Site, image: str, plan: str) -> None:
+    """The other one would wait for it in MPI_Init until the time limit."""
+    script = 'case "$OMPI_COMM_WORLD_RANK$PMI_RANK" in 1) exit 7 ;; esac; exec sleep 3600'
+    result = site.run("--plan", plan, "--nodes", "2", "--", "sh", "-c", script, bundle=image, code=1)
+    assert result["exit_code"] == 7
+    assert [finding["code"] for finding in result["findings"]] == ["payload.failed"]
+    assert "rank 1 on cn2 ended first, with exit 7" in result["findings"][0]["message"]
+
+
+@pytest.mark.parametrize("plan", ["lab-hydra", pytest.param("lab-mpirun", marks=pytest.mark.slow)])
+def test_sigterm_reaches_the_payload_and_nothing_stays(site: Site, image: str, plan: str) -> None:
+    # Into files: mpirun's daemons end with the ranks, and what those print then is lost.
+    note = ": >/deployer/job/asked-$OMPI_COMM_WORLD_RANK$PMI_RANK"
+    script = f"trap '{note}; exit 3' TERM; echo ready; while :; do sleep 0.2; done"
+    tool = f"python3 {WORKSPACE}/deployer.pyz"
+    site.alice(f"{tool} run own --plan {plan} --nodes 2 -- sh -c {shlex.quote(script)}")
+    until = f"for i in $(seq 200); do {tool} logs | grep -c ready | grep -q 2 && break; sleep 0.2; done"
+    site.alice(f"{until}; {tool} cancel; {tool} logs --follow || true")
+    assert site.alice(f"ls {WORKSPACE}/jobs/*/ | grep -c asked-").strip() == "2"
+    site.alice(f"rm {WORKSPACE}/jobs/*/asked-*")
+    result = site.result()
+    assert [finding["code"] for finding in result["findings"]] == ["job.stopped"]
+    for node in ("cn1", "cn2"):
+        assert site.lab.sh(node, "root", "pgrep -u alice").stdout == ""
+
+
+@pytest.mark.parametrize("plan", [*PLANS, pytest.param("lab-srun", marks=pytest.mark.slow)])
+def test_each_rank_has_cores_of_its_own(one_node: Site, plan: str) -> None:
+    """As the kernel says it in the ranks."""
+    words = ["--plan", plan, "--nodes", "1", "--ranks-per-node", "2", "--threads", "1", "--", "python3", "-c", SUM]
+    result = one_node.run(*words, bundle="own")
+    assert (result["world_size"], result["exit_code"], result["findings"]) == (2, 0, [])
+    first, second = (set(parse_cpus(rank["cpus"])) for rank in result["ranks"])
+    assert (len(first), len(second), first & second) == (1, 1, set())

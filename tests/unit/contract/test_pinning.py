@@ -1,0 +1,56 @@
+"""The layouts of the papers on their nodes: which cores each rank gets, and when one must lie across NUMA domains."""
+
+import pytest
+
+from deployer.contract.layout import lay_out
+from deployer.contract.pinning import pin
+from deployer.contract.plan import NodeShape
+
+#: Two Xeon Platinum 8174 of SuperMUC-NG: 24 cores each, by default one NUMA domain each.
+SKYLAKE = NodeShape(sockets=2, cores=48, threads_per_core=2, memory_mb=90000, numa_domains=2)
+#: The same with sub-NUMA clustering.
+CLUSTERED = SKYLAKE._replace(numa_domains=4)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "threads", "cores", "domain", "per_numa"),
+    [
+        (1, 48, 48, 96, None),
+        (2, 48, 24, 48, 1),
+        (4, 12, 12, 24, 2),
+        (4, 11, 11, 24, 2),  # a piece of 11 cores would lie across the sockets for the third rank
+        (48, 1, 1, 2, 24),
+    ],
+)
+def test_the_layouts_of_the_papers(ranks, threads, cores, domain, per_numa):
+    found = pin(lay_out(768, ranks, threads, SKYLAKE))
+    assert found[:4] == (cores, True, domain, per_numa)
+    assert (found.straddling is None) == (ranks > 1)
+
+
+def test_ranks_that_share_a_core_are_bound_to_hardware_threads():
+    assert pin(lay_out(1, 96, 1, SKYLAKE))[:4] == (1, False, 1, 48)
+
+
+def test_ranks_that_do_not_fit_into_domains_are_told_with_the_arithmetic():
+    assert pin(lay_out(1, 4, 12, CLUSTERED)).straddling is None
+    assert pin(lay_out(1, 1, 48, SKYLAKE)).straddling == (
+        "1 rank a node of 96 CPUs each: a NUMA domain has 48 CPUs, so each runs across several"
+    )
+    assert pin(lay_out(1, 3, 16, SKYLAKE)).straddling == (
+        "3 ranks a node of 32 CPUs each: a NUMA domain has 48 CPUs, so 1 fits into one, and others run across two"
+    )
+    assert "2 fit into one, and others" in pin(lay_out(1, 5, 9, SKYLAKE)).straddling
+
+
+def test_pieces_that_cannot_be_cut_evenly_are_a_ranks_own():
+    twenty = SKYLAKE._replace(cores=40)
+    assert pin(lay_out(1, 4, 10, twenty))[:4] == (10, True, 20, 2)
+    assert pin(lay_out(1, 6, 6, twenty))[:4] == (6, True, 12, 3)  # 6 does not divide 20, 10 is too large for three
+
+
+def test_one_domain_and_unknown_shapes():
+    one = NodeShape(1, 8, 1, 1000)
+    assert pin(lay_out(1, 3, 2, one)) == (2, True, 2, None, None)
+    odd = NodeShape(2, 9, 1, 1000)
+    assert pin(lay_out(1, 3, 2, odd)).straddling is None
