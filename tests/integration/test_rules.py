@@ -9,9 +9,7 @@ from deployer.connected import profile as profiles
 from deployer.connected.linker import plugins
 from deployer.connected.linker.loader import Loader
 from deployer.connected.linker.view import Captured, View
-from tests.integration.test_capture import Alice, alice, captured
-
-__all__ = ["alice", "captured"]
+from tests.integration.conftest import Alice
 
 _HELLO = """
 import ctypes, sys

@@ -1,6 +1,7 @@
 """Rules of bundle and site: each is set off by what really fails, and not by its near miss."""
 
 import datetime as dt
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -9,17 +10,23 @@ from typing import Any
 
 import pytest
 
+from deployer.connected import check, pack, sources
 from deployer.connected.linker.index import Index, Indexed
+from deployer.connected.linker.loader import Loader
 from deployer.connected.linker.process import Overlay, Process
-from deployer.connected.linker.view import HostFiles
+from deployer.connected.linker.view import HostFiles, View
 from deployer.connected.profile import Profile
 from deployer.connected.rules import cpu, fabric, gpu, linking, mpi, runtimes, site, space, wheels
 from deployer.connected.rules.case import Case
+from deployer.contract import plan as plans
 from deployer.contract import verdict
 from deployer.contract.dynamic import Facts
+from deployer.contract.errors import UsageError
 from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
+from deployer.contract.job import Job
 from deployer.contract.manifest import Manifest, Member, Segment
 from deployer.contract.plan import HostMpi, Plan
+from deployer.system.verify import begin, opened
 from tests.running import IMAGE, PREFIX, VARIANT
 from tests.unit.connected.test_check import (
     CALLS,
@@ -391,3 +398,84 @@ def test_facts_without_a_date_are_noted() -> None:
     undated = {"kind": "document", "where": "a paper"}
     assert codes(site.age(case(source=undated, today=dt.date(2026, 11, 21)))) == [("profile.age", NOTE)]
     assert codes(site.age(case(source=undated))) == []
+
+
+# ------------------------------------------------------------------------------------------------ the whole way
+
+
+def true_root(top: Path) -> Path:
+    """Return a root with this machine's ``true``, and a Python that is none, so that nothing is missing."""
+    loader = Loader(View(HostFiles()))
+    program = os.path.realpath(shutil.which("true") or "/bin/true")
+    assert loader.start(program)
+    for each in loader.objects:
+        for path in (each.path, each.found):
+            target = top / path[1:]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(each.path, target)
+    (top / "usr/bin").mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(program, top / "usr/bin/true")
+    (top / "usr/bin/true").chmod(0o755)
+    return top
+
+
+SITE: dict[str, Any] = {
+    "format": 1, "name": "there", "workspace": "/scratch/me",
+    "source": {"kind": "document", "where": "a test", "date": "2026-11-20"},
+    "scheduler": {"kind": "slurm"}, "policy": {"runtimes": ["charliecloud"]}, "runtimes": {"charliecloud": {}},
+    "user_namespaces": True,
+    "partitions": {"batch": {"pmi": "none", "node": {
+        "sockets": 1, "cores": 2, "threads_per_core": 1, "memory_mb": 1000}}},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return true_root(tmp_path_factory.mktemp("rootfs"))
+
+
+def contents(rootfs: Path) -> pack.Contents:
+    return sources.from_folder(rootfs, "x", "1")._replace(jobs=[Job("t", ["true"], 1, 1, 1, "00:01:00")])
+
+
+def test_pack_puts_the_verdict_into_the_plan(rootfs: Path, tmp_path: Path) -> None:
+    profile = Profile.model_validate(SITE)
+    packed = pack.pack(contents(rootfs), [profile], tmp_path / "b.tar", checking=pack.Checking(cache=tmp_path / "c"))
+    (plan,) = packed.plans
+    assert plan.checked == verdict.judged([])
+    with opened(str(packed.path)) as stream:
+        bundle = begin(stream, str(packed.path))
+        assert check.check_carried(bundle, profile, tmp_path / "c") == plan.checked
+        text = b"".join(map(bundle.read, bundle.member_segments("deployer/plans/there.json")))
+    assert plans.read(text, "it") == plan
+    assert len(list((tmp_path / "c").iterdir())) == 1  # what pack read is there for check
+    again = pack.pack(contents(rootfs), [profile], tmp_path / "again.tar")
+    assert again.digest == packed.digest
+
+
+def test_a_profile_of_another_architecture(rootfs: Path, tmp_path: Path) -> None:
+    """Its libraries are for another machine as well: one finding says it, not one for each."""
+    path, library = "/opt/mpi", lib("libmpi.so.12", exports=HAS)
+    foreign = library._replace(dynamic=library.dynamic._replace(machine=183))
+    mpi = {"m": {"family": "mpich", "prefix": path, "says": "MPICH", "files": {"lib/libmpi.so.12": foreign.record()}}}
+    partition = {**SITE["partitions"]["batch"], "mpi": "m", "pmi": "pmi2"}
+    arm = {**SITE, "architecture": "aarch64", "mpi": mpi, "partitions": {"batch": partition}}
+    packed = pack.pack(contents(rootfs), [], tmp_path / "b.tar")
+    found = check.check(str(packed.path), Profile.model_validate(arm)).checked
+    assert (found.verdict, codes(found.findings)) == (verdict.REFUSE, [("node.architecture", ERROR)])
+    fits = {**arm, "architecture": "x86_64"}  # which the libraries are not, but nothing calls MPI
+    assert check.check(str(packed.path), Profile.model_validate(fits)).checked.verdict == verdict.RUN
+
+
+def test_a_site_without_a_plan_is_a_verdict(rootfs: Path, tmp_path: Path) -> None:
+    packed = pack.pack(contents(rootfs)._replace(mpi=["openmpi"]), [], tmp_path / "b.tar")
+    unknown = Profile.model_validate({**SITE, "workspace": None})
+    assert codes(check.check(str(packed.path), unknown).checked.findings) == [("facts.plan", UNKNOWN)]
+    partition = {**SITE["partitions"]["batch"], "mpi": "m", "pmi": "pmi2"}
+    other = {**SITE, "mpi": {"m": {"family": "mpich", "prefix": "/opt/mpi"}}, "partitions": {"batch": partition}}
+    found = check.check(str(packed.path), Profile.model_validate(other)).checked
+    assert (found.verdict, codes(found.findings)) == (verdict.REFUSE, [("plan.refused", ERROR)])
+    accepted = check.check(str(packed.path), Profile.model_validate(other), accept=["plan.refused"]).checked
+    assert accepted.verdict == verdict.WARN
+    with pytest.raises(UsageError, match=r"no rule has the code x\.y"):
+        check.check(str(packed.path), unknown, accept=["x.y"])

@@ -211,3 +211,31 @@ def test_the_real_loader_maps_the_same_files() -> None:
         if compared == 25:
             break
     assert compared > 5
+
+
+def test_libraries_that_need_each_other() -> None:
+    found = loaded({
+        "/bin/p": lib(None, "liba.so"),
+        "/lib/liba.so": lib("liba.so", "libb.so", "liba.so"),
+        "/lib/libb.so": lib("libb.so", "libc.so", "liba.so"),
+        "/lib/libc.so": lib("libc.so", "libb.so", "/bin/p"),
+    })  # fmt: skip
+    assert [each.path for each in found.objects] == ["/bin/p", "/lib/liba.so", "/lib/libb.so", "/lib/libc.so"]
+    assert found.missing == []
+    assert found.attempt("/lib/libb.so") == []
+
+
+def test_an_attempt_tells_what_is_missing_and_maps_nothing() -> None:
+    found = loaded({
+        "/bin/p": lib(None, "libc.so.6"),
+        "/lib/libc.so.6": lib("libc.so.6", defines=("V_1",)),
+        "/lib/plugin.so": lib(None, "libc.so.6", "libgone.so", "libpart.so", versions={"libc.so.6": ["V_1", "V_2"]}),
+        "/lib/libpart.so": lib("libpart.so", "libgone.so", "libaway.so"),
+        "/lib/whole.so": lib(None, "libc.so.6"),
+    })  # fmt: skip
+    before = list(found.objects)
+    assert found.attempt("/lib/plugin.so") == ["libgone.so", "libaway.so", "V_2"]
+    assert found.attempt("/lib/whole.so") == []
+    assert found.attempt("/lib/no.so") == ["no.so"]
+    assert (found.objects, found.missing) == (before, [])
+    assert found.find("libpart.so") is None
