@@ -92,7 +92,10 @@ def find(tools: Tools, libraries: Libraries, modules: Sequence[Module], named: S
         files = [os.path.join(place.prefix, inner) for inner in tree.files]
         search = [os.path.join(place.prefix, folder) for folder in described["libraries"]]
         search += [value for key, value in place.module.adds if key == "LD_LIBRARY_PATH"] if place.module else []
-        system = libraries.closure([real, *files], search, "" if place.prefix in _SYSTEM else place.prefix)
+        pmi = _pmi(place)
+        system = libraries.closure([real, *files, *pmi], search, "" if place.prefix in _SYSTEM else place.prefix)
+        for path in pmi:
+            libraries.add(system, path)
         beside = sorted({_above(os.path.dirname(path)) for path in [*system.files, *system.links] if _is_own(path)})
         if beside:
             described["binds"] = beside
@@ -101,6 +104,12 @@ def find(tools: Tools, libraries: Libraries, modules: Sequence[Module], named: S
         found.system.files.update(system.files)
         found.system.links.update(system.links)
     return found
+
+
+def _pmi(place: _Place) -> List[str]:
+    """Return the scheduler's PMI library that Intel MPI is told to open, where it is not the installation's own."""
+    path = (place.module.sets if place.module else os.environ).get("I_MPI_PMI_LIBRARY", "")
+    return [path] if os.path.isfile(path) and not path.startswith(place.prefix + "/") else []
 
 
 def _is_own(path: str) -> bool:

@@ -366,6 +366,57 @@ def test_the_fabric(programs, tmp_path):
     assert (last.fabric["kind"], last.fabric["devices"]) == ("omni-path", ["hfi1_0", "mlx5_0"])
 
 
+def test_what_fabrics_open_by_themselves_and_by_which_name(programs, intel, tmp_path):
+    """A driver of verbs may be a link to a library beside its folder; UCX names its transports with a version."""
+    made.program(programs, "nvidia-smi", "exit 9")
+    lib = tmp_path / "lib"
+    for name in (
+        "libibverbs.so.1",
+        "libmlx5.so.1.24",
+        "libibverbs/librxe-rdmav34.so",
+        "libucp.so.0",
+        "ucx/libuct_ib.so.0.0",
+    ):
+        (lib / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(str(intel / "lib" / "libmpi.so.12.0"), str(lib / name))
+    os.symlink("../libmlx5.so.1.24", str(lib / "libibverbs" / "libmlx5-rdmav34.so"))
+    os.symlink("libuct_ib.so.0.0", str(lib / "ucx" / "libuct_ib.so.0"))
+    cached = "".join(
+        "\\t%s (libc6,x86-64) => %s/%s\\n" % (name, lib, name) for name in ("libibverbs.so.1", "libucp.so.0")
+    )
+    made.program(programs, "ldconfig", "printf '%s'" % cached)
+    tools = Tools()
+    found = fabric.find(tools, Libraries(tools), str(tmp_path / "sys"), str(tmp_path / "dev"))
+    assert found.system.links[str(lib / "libibverbs" / "libmlx5-rdmav34.so")] == str(lib / "libmlx5.so.1.24")
+    assert found.system.links[str(lib / "ucx" / "libuct_ib.so.0")] == str(lib / "ucx" / "libuct_ib.so.0.0")
+    assert str(lib / "libibverbs" / "librxe-rdmav34.so") in found.system.files
+    assert found.driver is None
+
+
+def test_the_driver_s_program_and_libraries(programs, intel, tmp_path):
+    cuda = tmp_path / "libcuda.so.550.54.15"
+    shutil.copy(str(intel / "lib" / "libmpi.so.12.0"), str(cuda))
+    os.symlink(cuda.name, str(tmp_path / "libcuda.so.1"))
+    made.program(programs, "ldconfig", "printf '\\tlibcuda.so.1 (libc6,x86-64) => %s/libcuda.so.1\\n'" % tmp_path)
+    made.program(programs, "nvidia-smi", "exit 9")  # as where the kernel's part is not loaded
+    tools = Tools()
+    found = fabric.find(tools, Libraries(tools), str(tmp_path / "sys"), str(tmp_path / "dev"))
+    assert found.driver == {
+        "kind": "nvidia",
+        "version": "550.54.15",
+        "libraries": {"libcuda.so.1": str(tmp_path / "libcuda.so.1")},
+        "smi": str(programs / "nvidia-smi"),
+    }
+
+
+def test_the_pmi_library_that_a_site_names(programs, intel, tmp_path):
+    pmi = tmp_path / "libpmi2.so.0"
+    shutil.copy(str(intel / "lib" / "libmpi.so.12.0"), str(pmi))
+    described = modules.Module("mpi/intel", {"I_MPI_ROOT": str(intel), "I_MPI_PMI_LIBRARY": str(pmi)}, [])
+    _, found = find_mpi("/nowhere", [described])
+    assert str(pmi) in found.system.files
+
+
 def test_file_systems(programs, tmp_path, monkeypatch):
     for name in ("HOME", "TMPDIR"):
         monkeypatch.setenv(name, "/home/alice" if name == "HOME" else "/tmp")
