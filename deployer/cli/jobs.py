@@ -11,10 +11,11 @@ from typing import Any, Callable, Optional
 
 from deployer.contract import records
 from deployer.contract.errors import JobFailed, UsageError
+from deployer.contract.plan import STAGINGS
 from deployer.site.store import Store, locate
 
 #: What job.sh calls; people do not.
-INTERNAL = ("probe", "rank", "result")
+INTERNAL = ("probe", "rank", "result", "stage")
 
 _Add = Callable[..., argparse.ArgumentParser]
 
@@ -45,6 +46,9 @@ def _add_run(add: _Add) -> None:
     )
     _add_container(parser)
     parser.add_argument("--force", action="store_true", help="run it although check said that it will not")
+    parser.add_argument(
+        "--staging", choices=STAGINGS, help="where the image is while ranks run (default: as the plan chooses)"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the batch script and submit nothing")
     parser.add_argument("--wait", action="store_true", help="follow the job to its end; exit 1 if it failed")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -93,12 +97,18 @@ def _add_internal(add: _Add) -> None:
     parser.set_defaults(run=_rank)
     parser = add("result", description="Called by job.sh: judge the evidence and write result.json.")
     parser.add_argument("folder", metavar="JOBDIR")
-    parser.add_argument("--step", choices=("hosts", "probe", "payload"), required=True)
+    parser.add_argument("--step", choices=("hosts", "stage", "probe", "payload"), required=True)
     parser.add_argument("--exit", type=int, required=True, metavar="N", help="what the step's launcher ended with")
     parser.add_argument("--started", type=int, required=True, metavar="SECONDS", help="since the epoch")
     parser.add_argument("--signal", default="", metavar="NAME", help="what the script was asked to stop with")
     parser.add_argument("--module", metavar="NAME", help="the module that could not be loaded")
+    parser.add_argument("--reason", metavar="TEXT", help="what the step said of its failure")
     parser.set_defaults(run=_result)
+    parser = add("stage", description="Called by job.sh: unpack the image on this node and hold it.")
+    for name in ("image", "bundle", "into", "out", "tool"):
+        parser.add_argument("--" + name, required=True)
+    parser.add_argument("--abi")
+    parser.set_defaults(run=_stage)
 
 
 def _rooted(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -134,6 +144,7 @@ def _run(args: argparse.Namespace) -> int:
         args.rest,
         args.force,
         Options(args.account, args.partition, args.constraint, args.reservation, args.directive),
+        args.staging,
     )
     folder = run.prepare(_store(args), request)
     for line in run.warnings(folder):
@@ -220,6 +231,12 @@ def _rank(args: argparse.Namespace) -> int:
     return rank.run(args.out, args.rest, args.abort)
 
 
+def _stage(args: argparse.Namespace) -> int:
+    from deployer.site import stage
+
+    return stage.stage(stage.Request(args.image, args.bundle, args.into, args.out, args.tool, args.abi))
+
+
 def _result(args: argparse.Namespace) -> int:
     from deployer.contract.findings import ERROR
     from deployer.contract.result import Outcome
@@ -233,6 +250,7 @@ def _result(args: argparse.Namespace) -> int:
         args.started,
         int(time.time()),
         args.module,
+        args.reason,
     )
     verdict = result.write(args.folder, outcome)
     for found in result.findings(args.folder):

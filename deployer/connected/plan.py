@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from deployer.connected.binds import bindmap
 from deployer.connected.launch import Way, choose, passed
 from deployer.connected.profile import Mpi, Partition, Profile, known
+from deployer.connected.staging import stagings
 from deployer.contract import records
 from deployer.contract.errors import Refused
 from deployer.contract.plan import OPENMPI, SONAMES, HostMpi, Limits, NodeShape, Plan, Variant
@@ -92,7 +93,19 @@ def _variants(profile: Profile, partition: Partition, mpi: HostMpi | None, way: 
     # Open MPI's shared memory copies from process to process, which the kernel allows within one user namespace only.
     join = mpi is not None and mpi.abi == OPENMPI
     return [
-        Variant(f"{runtime}-folder", runtime, "folder", way.launcher, way.pmi, None, join, way.program)
+        Variant(
+            f"{runtime}-{staging.kind}",
+            runtime,
+            staging.kind,
+            way.launcher,
+            way.pmi,
+            staging.max_nodes,
+            join,
+            way.program,
+            staging.place,
+            staging.room_mb,
+        )
         for runtime in policy.runtimes
         if runtime in partition.runtimes
+        for staging in stagings(runtime, partition.filesystems)
     ]

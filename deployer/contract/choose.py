@@ -1,4 +1,4 @@
-"""The choice of a variant: the first of the plan's table that the node count and the site allow, with the reason.
+"""The choice of a variant: the first of the plan's table that nodes, memory and the site allow, with the reason.
 
 The site's facts may veto a variant, never invent one.
 """
@@ -6,7 +6,7 @@ The site's facts may veto a variant, never invent one.
 from typing import List, Mapping, NamedTuple, Optional
 
 from deployer.contract.errors import Refused
-from deployer.contract.plan import Plan, Variant
+from deployer.contract.plan import FOLDER, MEMORY, STAGINGS, Plan, Variant
 
 
 class Choice(NamedTuple):
@@ -16,31 +16,76 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(plan: Plan, nodes: int, vetoes: Mapping[str, str]) -> Choice:
+class Need(NamedTuple):
+    """What a node has to hold, in MiB: the unpacked image where it is staged, and what all ranks of a node were said to
+    need (0: nobody said). ``objection`` is why the image cannot be staged at all, or None."""
+
+    staged_mb: int
+    ranks_mb: int = 0
+    objection: Optional[str] = None
+
+
+_NOTHING = Need(0)
+
+
+def choose(
+    plan: Plan, nodes: int, vetoes: Mapping[str, str], need: Need = _NOTHING, staging: Optional[str] = None
+) -> Choice:
     """Return the variant of ``plan`` to use on ``nodes`` nodes.
 
     ``vetoes`` maps a runtime's or launcher's name to why it cannot be used here ("no ch-run in PATH"); what is not
-    named is taken to be usable. Raises Refused when no variant is left, with what stood against each.
+    named is taken to be usable. ``staging`` is the user's own choice, which stands over the number of nodes that a
+    variant is meant for. Raises Refused when no variant is left, with what stood against each.
     """
     against: List[str] = []
-    for variant in plan.variants:
-        objection = _objection(variant, nodes, vetoes)
+    offered = [variant for variant in plan.variants if staging in (None, variant.staging)]
+    for variant in offered:
+        objection = _objection(variant, plan, nodes, vetoes, need, staging)
         if objection is None:
-            passed_over = "; passed over " + ", ".join(against) if against else ""
-            return Choice(
-                variant,
-                "first in the plan for %d node%s that %s can use%s"
-                % (nodes, "" if nodes == 1 else "s", plan.site, passed_over),
-            )
+            return Choice(variant, _reason(plan, nodes, staging, against))
         against.append("%s (%s)" % (variant.name, objection))
     raise Refused(
         "no way to start %s on %d nodes of %s: %s"
-        % (plan.bundle, nodes, plan.site, ", ".join(against) or "the plan has no variant"),
+        % (plan.bundle, nodes, plan.site, ", ".join(against) or _no_variant(staging)),
         "the plan's variants come from the site's profile: `deployer plan` makes a new one when it is mended",
     )
 
 
-def _objection(variant: Variant, nodes: int, vetoes: Mapping[str, str]) -> Optional[str]:
-    if variant.max_nodes is not None and nodes > variant.max_nodes:
+def _no_variant(staging: Optional[str]) -> str:
+    return "the plan has no variant" + (" that stages to " + staging if staging else "")
+
+
+def _reason(plan: Plan, nodes: int, staging: Optional[str], against: List[str]) -> str:
+    first = "first in the plan for %d node%s that %s can use" % (nodes, "" if nodes == 1 else "s", plan.site)
+    if staging:
+        first = "--staging %s: %s" % (staging, first)
+    return first + ("; passed over " + ", ".join(against) if against else "")
+
+
+def _objection(
+    variant: Variant, plan: Plan, nodes: int, vetoes: Mapping[str, str], need: Need, staging: Optional[str]
+) -> Optional[str]:
+    if staging is None and variant.max_nodes is not None and nodes > variant.max_nodes:
         return "meant for at most %d nodes" % variant.max_nodes
+    if variant.staging != FOLDER:
+        if variant.staging not in STAGINGS or variant.place is None:
+            return "this deployer cannot stage it so"
+        objection = need.objection or _too_large(variant, plan, need)
+        if objection:
+            return objection
     return vetoes.get(variant.runtime) or vetoes.get(variant.launcher)
+
+
+def _too_large(variant: Variant, plan: Plan, need: Need) -> Optional[str]:
+    """Return the arithmetic where the unpacked image does not fit into the node."""
+    if variant.room_mb is not None and need.staged_mb > variant.room_mb:
+        return "the image takes %d MiB, but %s has %d MiB" % (need.staged_mb, variant.place, variant.room_mb)
+    memory = plan.node.memory_mb
+    if variant.staging == MEMORY and need.staged_mb + need.ranks_mb > memory:
+        return "%d MiB for the image + %d MiB for the ranks = %d MiB, but a job may use %d MiB of a node" % (
+            need.staged_mb,
+            need.ranks_mb,
+            need.staged_mb + need.ranks_mb,
+            memory,
+        )
+    return None

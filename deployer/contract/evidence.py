@@ -6,6 +6,7 @@
     hosts/HOST.json         what a node shows before any container starts (HostRecord)
     ranks/probe-TASK.json   what a rank is in the container, before the payload (ProbeRecord); its log beside it
     ranks/payload-TASK.json what the payload's own processes had mapped, and how they ended (PayloadRecord)
+    ranks/node-HOST.json    these of a node's ranks, where they wrote to the node first (NodeRecord)
     result.json             all of it, judged (see ``result``)
 
 An *identity* tells a file whatever path it is seen under: ``build-id:HEX`` from its GNU build-id note, or
@@ -13,7 +14,7 @@ An *identity* tells a file whatever path it is seen under: ``build-id:HEX`` from
 where MPI is not.
 """
 
-from typing import List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from deployer.contract import records
 from deployer.contract.measures import Measures
@@ -25,6 +26,7 @@ LAUNCH = "job"
 HOST = "host"
 PROBE = "probe"
 PAYLOAD = "payload"
+NODE = "node-evidence"
 
 #: What a probe was doing when it wrote its record; one that is not DONE did not get further.
 LOADING = "loading the MPI library"
@@ -216,6 +218,22 @@ def read_payload(data: bytes, what: str) -> PayloadRecord:
         signal=fields.maybe_number("signal"),
         ended=fields.maybe_number("ended"),
     )
+
+
+class NodeRecord(NamedTuple):
+    """All that the ranks of a node, where the image is staged, said of themselves: their files by name."""
+
+    host: str
+    files: Dict[str, str]
+
+    def record(self) -> Record:
+        return records.stamped(NODE, dict(self._asdict()))
+
+
+def read_node(data: bytes, what: str) -> NodeRecord:
+    """Parse a node's collected evidence; raises UsageError."""
+    fields = records.loads(data, NODE, what)
+    return NodeRecord(fields.text("host"), fields.mapping("files"))
 
 
 def parse_cpus(text: str) -> Set[int]:

@@ -85,6 +85,12 @@ RULES: Dict[str, Rule] = {
         "its {library} is {identity}; when the site was captured it was {expected}",
         "the site's MPI was replaced: capture the site again, check the bundle against it and make a new plan",
     ),
+    # The stage step: the image on its way to the nodes.
+    "stage.failed": Rule(
+        ERROR,
+        "the image could not be staged: {reason}",
+        "free room there, use fewer ranks a node, or run it from where it was installed: --staging folder",
+    ),
     # The probe step: what each rank is in the container.
     "probe.skipped": Rule(
         WARNING, "the image has no Python, so nothing was proven before the payload", "add python3 to the image"

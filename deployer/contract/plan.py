@@ -22,6 +22,8 @@ VARIANT = "/deployer/variant"
 DATA = "/deployer/data"
 TOOL = "/deployer/deployer.pyz"
 JOB = "/deployer/job"
+#: What is the node's own, where the image is staged; it is made in the staged image, so no other has it.
+NODE = "/deployer/node"
 
 #: Mount points that every image gets when it is flattened; files and folders apart, since a bind needs its like.
 #: /data and /scratch are for ``--bind`` by users: the image is read-only, so a bind's target must exist in it.
@@ -95,11 +97,22 @@ class HostMpi(NamedTuple):
         return HostMpi(family, version, prefix, library, says, fields.maybe_text("identity"))
 
 
+#: Where the image is while ranks run: as it was installed, or unpacked once a node before they start and removed after,
+#: to the node's memory or to a disk of its own.
+FOLDER = "folder"
+MEMORY = "memory"
+DISK = "disk"
+STAGINGS = (FOLDER, MEMORY, DISK)
+
+
 class Variant(NamedTuple):
-    """One way to start the job: runtime, staging, launcher and PMI, and the most nodes it is meant for.
+    """One way to start the job: runtime, staging (of ``STAGINGS``), launcher and PMI, and the most nodes it is meant
+    for.
 
     With ``join`` the ranks of a node share one container's namespaces: MPICH's own shared memory needs it.
     ``program`` is where the launcher stands, None: in PATH, once the plan's modules are loaded. ``pmi`` is srun's word.
+    ``place`` is the node's own folder that the image is staged in, and ``room_mb`` the size of its file system, where
+    it is known.
     """
 
     name: str
@@ -110,6 +123,8 @@ class Variant(NamedTuple):
     max_nodes: Optional[int]
     join: bool = False
     program: Optional[str] = None
+    place: Optional[str] = None
+    room_mb: Optional[int] = None
 
     @staticmethod
     def read(fields: Fields) -> "Variant":
@@ -123,6 +138,8 @@ class Variant(NamedTuple):
             fields.maybe_number("max_nodes"),
             fields.record.get("join") is True,
             fields.maybe_text("program"),
+            fields.maybe_text("place"),
+            fields.maybe_number("room_mb"),
         )
 
 

@@ -23,9 +23,10 @@ JOB = "job"
 
 #: The steps of a job, in the order of the script.
 HOSTS = "hosts"
+STAGED = "stage"
 PROBED = "probe"
 PAYLOAD = "payload"
-STEPS = (HOSTS, PROBED, PAYLOAD)
+STEPS = (HOSTS, STAGED, PROBED, PAYLOAD)
 
 REFUSED = Refused.exit_code
 
@@ -41,6 +42,7 @@ class Outcome(NamedTuple):
     started: int
     ended: int
     module: Optional[str] = None  # the environment module that could not be loaded
+    reason: Optional[str] = None  # what the step itself said of its failure
 
 
 class Evidence(NamedTuple):
@@ -77,8 +79,12 @@ def assemble(launch: Launch, found: Evidence, outcome: Outcome) -> Verdict:
     exit_code: Optional[int] = None
     if outcome.step == PAYLOAD:
         exit_code = payload_exit(found.payloads, outcome) or (REFUSED if wrong else 0)
+    elif outcome.signal and wrong:
+        exit_code = 128 + signals.SIGTERM
+    elif outcome.step == STAGED and outcome.exit_code:
+        exit_code = outcome.exit_code
     elif wrong:
-        exit_code = 128 + signals.SIGTERM if outcome.signal else REFUSED
+        exit_code = REFUSED
     else:
         findings.append(finding("job.unfinished", JOB))
     sizes = sorted({probe.size for probe in found.probes if probe.size is not None})
@@ -162,6 +168,8 @@ def judge(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
         return [finding("job.module", JOB, module=outcome.module)]
     findings += _stopped(launch, outcome)
     findings += _hosts(launch, found, outcome)
+    if outcome.step == STAGED and outcome.exit_code != 0 and not outcome.signal:
+        findings.append(finding("stage.failed", JOB, reason=outcome.reason or "exit %d" % outcome.exit_code))
     if outcome.step in (PROBED, PAYLOAD):
         findings += _probe(launch, found, outcome)
     if outcome.step == PAYLOAD:

@@ -3,11 +3,14 @@
 Without it each import of each rank compiles what it reads, and writes it back to the shared file system. The files are
 marked as valid whatever the time of their source is ("unchecked-hash", PEP 552): nobody changes an installed overlay.
 All of this is a convenience: whatever goes wrong, the image is as good without.
+
+What was made is kept in one file beside the overlays too, for nodes that unpack the bundle again for themselves.
 """
 
 import logging
 import os
 import shutil
+import tarfile
 from typing import List, Tuple
 
 from deployer.contract import plan as plans
@@ -26,6 +29,8 @@ _log = logging.getLogger("deployer.bytecode")
 #: Seconds; a wheelhouse of 4,000 modules takes 10 to 20.
 _PATIENCE = 600
 _RUNTIME = "charliecloud"
+_ARCHIVE = "bytecode.tar"
+_SUFFIX = ".pyc"
 
 
 def compile_overlays(folder: str, image: Image, jobs: int) -> None:
@@ -50,6 +55,43 @@ def compile_overlays(folder: str, image: Image, jobs: int) -> None:
             process.run(runtime.argv(made, command), _PATIENCE, container.user_environment(), check=False)
         except DeployerError as error:
             _log.debug("%s has no bytecode: %s", target, error.message)
+    _keep(folder, [source for source, _ in found])
+
+
+def size(folder: str) -> int:
+    """Return how many bytes of bytecode are kept with the image in ``folder``."""
+    path = os.path.join(folder, _ARCHIVE)
+    return os.path.getsize(path) if os.path.isfile(path) else 0
+
+
+def restore(folder: str, target: str) -> None:
+    """Unpack the bytecode that is kept with the image in ``folder`` into its copy at ``target``."""
+    path = os.path.join(folder, _ARCHIVE)
+    if not os.path.isfile(path):
+        return
+    with tarfile.open(path, "r|") as archive:
+        for entry in archive:
+            source = archive.extractfile(entry)
+            place = os.path.normpath(os.path.join(target, entry.name))
+            if source and place.startswith(target + "/") and place.endswith(_SUFFIX):
+                os.makedirs(os.path.dirname(place), exist_ok=True)
+                with open(place, "wb") as stream:
+                    shutil.copyfileobj(source, stream)
+
+
+def _keep(folder: str, overlays: List[str]) -> None:
+    """Write the bytecode of ``overlays`` into one file."""
+    found = [
+        os.path.join(parent, name)
+        for overlay in overlays
+        for parent, _, names in os.walk(overlay)
+        for name in names
+        if name.endswith(_SUFFIX) and os.path.basename(parent) == "__pycache__"
+    ]
+    if found:
+        with tarfile.open(os.path.join(folder, _ARCHIVE), "w") as archive:
+            for path in sorted(found):
+                archive.add(path, os.path.relpath(path, folder))
 
 
 def _overlays(folder: str) -> List[Tuple[str, str]]:

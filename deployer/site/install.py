@@ -9,7 +9,7 @@ import errno
 import os
 import shutil
 import time
-from typing import Callable, Iterable, NamedTuple, Optional, Tuple
+from typing import Callable, Iterable, Mapping, NamedTuple, Optional, Tuple
 
 from deployer.contract import records, sealed
 from deployer.contract.errors import IntegrityError
@@ -20,8 +20,9 @@ from deployer.site.store import MANIFEST, RECEIPT, Installed, Receipt, Store
 from deployer.system import codec, files, policy, verify, workers
 from deployer.system.verify import Verification, VerifiedBundle
 
+_APP = {"deployer/app/": "app"}
 _MEMBERS = {
-    "deployer/app/": "app",
+    **_APP,
     "deployer/plans/": "plans",
     "deployer/kit/": "kit",
     DATA_PREFIX: "data",
@@ -96,27 +97,51 @@ def _check_space(
 ) -> None:
     manifest = verification.manifest
     size = overlays.bytes + sum(segment.raw or 0 for segment in verification.layer_segments())
-    size += sum(member.size for member in manifest.members if _target(member.name))
+    size += sum(member.size for member in manifest.members if _target(member.name, _MEMBERS))
     if bundle and bundle.st_dev != os.stat(store.images).st_dev:
         size += bundle.st_size  # it will be copied; elsewhere it is moved, and counts already
     space.check(store.images, size, manifest.image.entries + len(manifest.members) + overlays.entries)
 
 
-def _target(name: str) -> Optional[str]:
+def is_data(name: str) -> bool:
+    """Return whether a member of a bundle is part of a data folder."""
+    return name.startswith(DATA_PREFIX)
+
+
+def _target(name: str, targets: Mapping[str, str]) -> Optional[str]:
     """Return where a member of the bundle stands in the image's folder; None where it does not, as it is."""
-    for prefix, target in _MEMBERS.items():
+    for prefix, target in targets.items():
         if name.startswith(prefix):
             return os.path.join(target, name[len(prefix) :])
     return None
 
 
 def _fill(folder: str, verification: Verification, jobs: int, progress: Optional[Progress]) -> unpack.Unpacked:
-    """Write rootfs, overlays and members into ``folder``, and check every segment on the way."""
+    """Write all that an image's folder holds into ``folder``, and check every segment on the way."""
+    written = write(folder, verification, jobs, progress, _MEMBERS)
+    for need in verification.manifest.needs:
+        os.makedirs(os.path.join(folder, "data", need.data), exist_ok=True)  # for the bind of another bundle's
+    for _ in verification.check(verification.left()):  # headers, padding, and what only the stager's side uses
+        pass
+    return written
+
+
+def write(
+    folder: str,
+    verification: Verification,
+    jobs: int,
+    progress: Optional[Progress] = None,
+    targets: Mapping[str, str] = _APP,
+) -> unpack.Unpacked:
+    """Write rootfs, overlays and the members below ``targets`` into ``folder``, each segment checked where it is used.
+
+    Without ``targets`` that is what a rank reads, data apart: ``rootfs``, ``wheels``, ``variants`` and ``app``.
+    """
     manifest = verification.manifest
     segments = verification.layer_segments()
     decompress = codec.decompressor(str(manifest.codec["name"]))
     frames = [unpack.Frame(str(segment.holds), segment.raw or 0) for segment in segments]
-    members = [member for member in manifest.members if _target(member.name)]
+    members = [member for member in manifest.members if _target(member.name, targets)]
     total = sum(frame.raw for frame in frames) + sum(member.size for member in members)
     total += sum(member.size for member in manifest.members if wheels.overlay(member.name))
 
@@ -139,12 +164,8 @@ def _fill(folder: str, verification: Verification, jobs: int, progress: Optional
     for member in members:
         pieces = verification.check(contents[member.name], advance)
         # A bind is writable although the image is not, and data are shared: at least no file is changed by mistake.
-        mode = member.mode & ~0o222 if member.name.startswith(DATA_PREFIX) else member.mode | 0o600
-        _write(os.path.join(folder, str(_target(member.name))), pieces, mode)
-    for need in manifest.needs:
-        os.makedirs(os.path.join(folder, "data", need.data), exist_ok=True)  # for the bind of another bundle's
-    for _ in verification.check(verification.left()):  # headers, padding, and what only the stager's side uses
-        pass
+        mode = member.mode & ~0o222 if is_data(member.name) else member.mode | 0o600
+        _write(os.path.join(folder, str(_target(member.name, targets))), pieces, mode)
     entries = written.entries + overlays.entries + len(members)
     return unpack.Unpacked(entries, written.bytes + overlays.bytes + sum(member.size for member in members))
 

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from typing import Any, Callable, Dict, List, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Mapping, Tuple, TypeVar
 
 from deployer.contract import evidence, records
 from deployer.contract.errors import DeployerError, UsageError
@@ -24,6 +24,8 @@ RANKS = "ranks"
 
 #: A payload's own result is a summary; more than this would be a mistake.
 _MAX_PAYLOAD = 16 * 1024 * 1024
+#: Bytes at the end of a rank's log that tell why it stopped.
+_LOG_TAIL = 4096
 
 _T = TypeVar("_T")
 
@@ -44,15 +46,22 @@ def launch(folder: str) -> Launch:
 def gather(folder: str) -> Evidence:
     """Read all that the steps of a job left; a record that cannot be read counts as not written."""
     payload, reason = _payload(os.path.join(folder, PAYLOAD))
-    ranks = os.path.join(folder, RANKS)
+    ranks = texts(os.path.join(folder, RANKS))
+    for record in _read_all(ranks, r"node-.+\.json", evidence.read_node):
+        ranks.update(record.files)
     return Evidence(
-        _read_all(os.path.join(folder, HOSTS), r"(.+)\.json", evidence.read_host),
+        _read_all(texts(os.path.join(folder, HOSTS)), r".+\.json", evidence.read_host),
         _read_all(ranks, r"probe-\d+\.json", evidence.read_probe),
         _read_all(ranks, r"payload-\d+\.json", evidence.read_payload),
         _last_lines(ranks),
         payload,
         reason,
     )
+
+
+def node_file(host: str) -> str:
+    """Return the name of the file that holds what the ranks of a node said."""
+    return "node-%s.json" % host
 
 
 def findings(folder: str) -> List[Finding]:
@@ -76,27 +85,36 @@ def read(folder: str) -> Fields:
     return records.loads(files.read_text(path).encode(), "result", path)
 
 
-def _read_all(folder: str, pattern: str, parse: Callable[[bytes, str], _T]) -> List[_T]:
-    found = []
+def texts(folder: str) -> Dict[str, str]:
+    """Return the files of a folder of evidence by name, and of logs the end."""
+    found = {}
     for name in sorted(os.listdir(folder) if os.path.isdir(folder) else []):
-        if re.match("^%s$" % pattern, name) and not name.startswith("."):
-            path = os.path.join(folder, name)
+        if not name.startswith("."):
+            with open(os.path.join(folder, name), "rb") as stream:
+                if name.endswith(".log"):
+                    stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_TAIL))
+                found[name] = stream.read().decode("utf-8", "replace")
+    return found
+
+
+def _read_all(known: Mapping[str, str], pattern: str, parse: Callable[[bytes, str], _T]) -> List[_T]:
+    found = []
+    for name in sorted(known):
+        if re.match("^%s$" % pattern, name):
             try:
-                found.append(parse(files.read_text(path).encode(), path))
+                found.append(parse(known[name].encode(), name))
             except UsageError:
                 continue  # cut short by a node that died: as good as not written
     return found
 
 
-def _last_lines(folder: str) -> Dict[int, str]:
+def _last_lines(known: Mapping[str, str]) -> Dict[int, str]:
     """Return the last line of each rank's probe log."""
     found = {}
-    for name in os.listdir(folder) if os.path.isdir(folder) else []:
+    for name, text in known.items():
         match = re.match(r"^probe-(\d+)\.log$", name)
         if match:
-            with open(os.path.join(folder, name), "rb") as stream:
-                stream.seek(max(0, os.fstat(stream.fileno()).st_size - 4096))
-                lines = stream.read().decode("utf-8", "replace").strip().splitlines()
+            lines = text.strip().splitlines()
             found[int(match.group(1))] = lines[-1] if lines else "no output"
     return found
 

@@ -18,9 +18,10 @@ from deployer.contract.manifest import Manifest
 from deployer.contract.pinning import pin
 from deployer.contract.plan import Bind, Plan, Variant
 from deployer.contract.verdict import REFUSE
-from deployer.site import container, data, elf, inventory, jobs, packages, result, script
+from deployer.site import container, data, elf, inventory, jobs, packages, result, script, stage
 from deployer.site.launchers import LAUNCHERS
 from deployer.site.runtimes import RUNTIMES
+from deployer.site.staged import Staging
 from deployer.site.store import Installed, Store
 from deployer.site.submission import Options, admit
 from deployer.system import files
@@ -45,6 +46,7 @@ class Request(NamedTuple):
     extra: Sequence[str]
     force: bool = False
     options: Options = Options()
+    staging: Optional[str] = None
 
 
 def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
@@ -63,7 +65,8 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
     check_verdict(plan, request.force)
     layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, request.memory_mb)
     directives = admit(plan, request.options, job.nodes, job.time, os.environ)
-    choice = choose(plan, layout.nodes, vetoes(plan))
+    need = stage.need(store, installed, manifest, layout.ranks_per_node * (layout.memory_mb or 0))
+    choice = choose(plan, layout.nodes, vetoes(plan), need, request.staging)
     check_drift(plan)
     if not os.path.isfile(store.tool):
         raise UsageError("there is no %s" % store.tool, "the job needs it on the nodes: copy deployer.pyz there")
@@ -122,6 +125,7 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
             host_python(plan.python),
             manifest.image.python,
             directives,
+            _staging(store, installed, plan, choice.variant, need.staged_mb),
         )
     )
     with files.errors_named("make " + folder):
@@ -129,6 +133,13 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
     files.write_text(os.path.join(folder, result.LAUNCH), records.pretty(launch.record()))
     files.write_text(os.path.join(folder, result.SCRIPT), text, 0o777)
     return folder
+
+
+def _staging(store: Store, installed: Installed, plan: Plan, variant: Variant, size_mb: int) -> Optional[Staging]:
+    if variant.staging == plans.FOLDER or variant.place is None:
+        return None
+    bundle = store.bundle(installed.receipt)
+    return Staging(variant.staging, variant.place, installed.folder, bundle, size_mb, plan.abi)
 
 
 def submit(folder: str) -> str:

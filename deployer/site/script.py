@@ -9,14 +9,17 @@ from deployer.contract.evidence import Launch
 from deployer.contract.layout import Layout
 from deployer.contract.pinning import pin
 from deployer.contract.plan import Plan, Variant
+from deployer.site import staged
 from deployer.site.launchers.interface import Launcher, Start
 from deployer.site.runtimes.interface import Container, Runtime
+from deployer.site.staged import Staging
 
 
 class Inputs(NamedTuple):
     """All that a script is made of: ``folder`` is the job's, ``tool`` the .pyz and ``python`` the Python that runs it
     on the host, ``image_python`` the one in the image (None: there is none, so nothing can be proven); ``directives``
-    are the words for sbatch that do not follow from the layout."""
+    are the words for sbatch that do not follow from the layout; ``staging`` is None where ranks read the image as it
+    was installed."""
 
     launch: Launch
     layout: Layout
@@ -30,11 +33,14 @@ class Inputs(NamedTuple):
     python: str
     image_python: Optional[str]
     directives: List[str]
+    staging: Optional[Staging] = None
 
 
 def render(inputs: Inputs) -> str:
     """Return the whole text of job.sh."""
     parts = [_head(inputs), _ground(inputs), _container(inputs), _ranks(inputs), _hosts(inputs)]
+    if inputs.staging:
+        parts.append(staged.step(inputs.staging, inputs.layout, 2))
     if inputs.image_python:
         parts.append(_probe(inputs))
     parts.append(_payload(inputs))
@@ -52,7 +58,8 @@ def _head(inputs: Inputs) -> str:
         "--time=" + launch.time,
     ]
     if layout.memory_mb is not None:
-        directives.append("--mem=%dM" % (layout.ranks_per_node * layout.memory_mb))
+        image_mb = inputs.staging.size_mb if inputs.staging and inputs.staging.kind == plans.MEMORY else 0
+        directives.append("--mem=%dM" % (layout.ranks_per_node * layout.memory_mb + image_mb))
     lines = [
         "#!/bin/bash -l",
         "# Job %s: bundle %s:%s on %s, written by deployer %s."
@@ -105,16 +112,18 @@ mkdir "$job/hosts" "$job/ranks" || exit 6
 
 
 def _container(inputs: Inputs) -> str:
-    words = inputs.runtime.options(inputs.container)
+    container = staged.moved(inputs.container) if inputs.staging else inputs.container
+    words = inputs.runtime.options(container)
     lines = [
         "# The container: read-only, nothing of the host's environment but what the plan passes. Binds:",
     ]
-    lines += ["#   %s: %s" % (bind.target, bind.why) for bind in inputs.container.binds]
+    lines += ["#   %s: %s" % (bind.target, bind.why) for bind in container.binds]
     lines.append("container=(%s" % shlex.quote(words[0]))
-    lines += ["    " + shlex.quote(word) for word in words[1:]]
+    lines += ["    " + staged.word(word) for word in words[1:]]
     lines.append(")")
-    lines.append("image=" + shlex.quote(inputs.container.rootfs))
-    return "\n".join(lines) + "\n"
+    lines.append("image=" + staged.word(container.rootfs))
+    text = "\n".join(lines) + "\n"
+    return staged.name(inputs.staging) + text if inputs.staging else text
 
 
 def start(plan: Plan, variant: Variant, layout: Layout, launcher: Launcher) -> Start:
@@ -172,29 +181,44 @@ def _probe(inputs: Inputs) -> str:
     if inputs.plan.mpi:
         names = " --library " + shlex.quote(inputs.plan.mpi.library.rsplit("/", 1)[-1])
     names += "".join(" --expect " + word for word in inputs.launch.expects)
-    command = "%s probe --rank --out %s/ranks%s" % (_inner_tool(inputs), plans.JOB, names)
+    command = "%s probe --rank --out %s%s" % (_inner_tool(inputs), _evidence(inputs), names)
+    number = 3 if inputs.staging else 2
     return """\
-# 2. Probe: each rank proves which MPI library, network and CPUs it gets in the container, into ranks/. A mismatch ends
+# %d. Probe: each rank proves which MPI library, network and CPUs it gets in the container, into ranks/. A mismatch ends
 #    the job here, before the payload.
-{step}
-result probe $? || exit
-""".format(step=_step(inputs, "probe", command))
+%s
+%s
+""" % (
+        number,
+        _step(inputs, "probe", command),
+        "code=$?\ncollect\nresult probe $code || exit" if inputs.staging else "result probe $? || exit",
+    )
 
 
 def _payload(inputs: Inputs) -> str:
     command = " ".join(shlex.quote(word) for word in inputs.launch.command)
     if inputs.image_python:
         abort = "" if inputs.launcher.ends_on_exit else " --abort"
-        command = "%s rank --out %s/ranks%s -- %s" % (_inner_tool(inputs), plans.JOB, abort, command)
-        what = "3. Payload: each rank, while `rank` notes which MPI library its processes use and how it ends."
+        command = "%s rank --out %s%s -- %s" % (_inner_tool(inputs), _evidence(inputs), abort, command)
+        what = "each rank, while `rank` notes which MPI library its processes use and how it ends."
     else:
-        what = "2. Payload: the image has no Python, so the ranks prove nothing."
+        what = "the image has no Python, so the ranks prove nothing."
     return """\
-# {what}
+# {number}. Payload: {what}
 {step}
-result payload $?
+{end}
 exit
-""".format(what=what, step=_step(inputs, "payload", command))
+""".format(
+        number=2 + bool(inputs.staging) + bool(inputs.image_python),
+        what=what,
+        step=_step(inputs, "payload", command),
+        end="code=$?\nunstage\nresult payload $code" if inputs.staging else "result payload $?",
+    )
+
+
+def _evidence(inputs: Inputs) -> str:
+    """Return the folder, as the container sees it, that ranks write their evidence to."""
+    return plans.NODE if inputs.staging else plans.JOB + "/ranks"
 
 
 def _step(inputs: Inputs, name: str, command: str) -> str:

@@ -4,6 +4,7 @@ import ctypes
 import errno
 import os
 import tempfile
+from typing import Optional
 
 from deployer.contract.errors import SpaceError
 
@@ -27,8 +28,26 @@ def check(folder: str, size: int, entries: int) -> None:
         raise SpaceError("%s has %s free; %s are needed" % (folder, human(free), human(need)), _HINT)
     if state.f_files and state.f_favail < entries:
         raise SpaceError("%s has %d inodes free; %d are needed" % (folder, state.f_favail, entries), _HINT)
-    if _file_system(folder) not in _IN_MEMORY:
+    if not in_memory(folder):
         _check_quota(folder, need)
+
+
+def in_memory(folder: str) -> bool:
+    """Return whether the files of ``folder`` are held in this host's memory."""
+    return _file_system(folder) in _IN_MEMORY
+
+
+def available_memory() -> Optional[int]:
+    """Return how many bytes of memory the kernel can give without swapping, None where it does not tell."""
+    try:
+        with open("/proc/meminfo") as stream:
+            for line in stream:
+                name, _, rest = line.partition(":")
+                if name == "MemAvailable":
+                    return int(rest.split()[0]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
 
 
 def human(size: float) -> str:

@@ -2,12 +2,13 @@
 
 import pytest
 
-from deployer.contract.choose import choose
+from deployer.contract.choose import Need, choose
 from deployer.contract.errors import Refused
 from deployer.contract.plan import NodeShape, Plan, Variant
 
 SMALL = Variant("charliecloud-folder", "charliecloud", "folder", "srun", "pmi2", 4)
-LARGE = Variant("charliecloud-squashfs", "charliecloud", "squashfs", "srun", "pmi2", None)
+LARGE = Variant("charliecloud-memory", "charliecloud", "memory", "srun", "pmi2", None, place="/dev/shm", room_mb=3000)
+DISK = LARGE._replace(name="charliecloud-disk", staging="disk", place="/local")
 OTHER = Variant("udocker-folder", "udocker", "folder", "srun", "pmi2", None)
 
 
@@ -19,7 +20,7 @@ def plan(*variants):
         "b:1",
         "~/d",
         [],
-        NodeShape(1, 1, 1, 1),
+        NodeShape(1, 1, 1, 4000),
         "slurm",
         [],
         [],
@@ -50,3 +51,36 @@ def test_nothing_left_is_refused_with_every_reason():
     assert "charliecloud-folder (meant for at most 4 nodes), udocker-folder (not allowed)" in error.value.message
     with pytest.raises(Refused, match="the plan has no variant"):
         choose(plan(), 1, {})
+
+
+@pytest.mark.parametrize(
+    ("variant", "need", "objection"),
+    [
+        (LARGE, Need(3001), "the image takes 3001 MiB, but /dev/shm has 3000 MiB"),
+        (DISK, Need(3001), "the image takes 3001 MiB, but /local has 3000 MiB"),
+        (LARGE, Need(2500, 1501), "2500 MiB for the image + 1501 MiB for the ranks = 4001 MiB, but a job may use 4000"),
+        (DISK, Need(1, 0, "its bundle is gone"), "its bundle is gone"),
+        (LARGE._replace(place=None), Need(1), "this deployer cannot stage it so"),
+        (LARGE._replace(staging="moon"), Need(1), "this deployer cannot stage it so"),
+    ],
+)
+def test_what_does_not_fit_into_a_node_is_passed_over_with_the_arithmetic(variant, need, objection):
+    choice = choose(plan(SMALL, variant, OTHER), 5, {}, need)
+    assert choice.variant == OTHER
+    assert "%s (%s" % (variant.name, objection) in choice.reason
+
+
+@pytest.mark.parametrize(("variant", "need"), [(LARGE, Need(2500, 1500)), (DISK, Need(3000, 9000))])
+def test_what_just_fits_is_taken(variant, need):
+    assert choose(plan(SMALL, variant), 5, {}, need).variant == variant
+
+
+def test_the_users_word_stands_over_the_number_of_nodes_but_not_over_the_arithmetic():
+    choice = choose(plan(SMALL, LARGE), 100, {}, Need(1), "folder")
+    assert choice.variant == SMALL
+    assert choice.reason == "--staging folder: first in the plan for 100 nodes that lab can use"
+    assert choose(plan(SMALL, LARGE), 1, {}, Need(1), "memory").variant == LARGE
+    with pytest.raises(Refused, match="3001 MiB, but /dev/shm has 3000"):
+        choose(plan(SMALL, LARGE), 1, {}, Need(3001), "memory")
+    with pytest.raises(Refused, match="no variant that stages to disk"):
+        choose(plan(SMALL, LARGE), 1, {}, Need(1), "disk")

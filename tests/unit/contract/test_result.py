@@ -207,6 +207,18 @@ def test_what_is_missing_is_said():
     assert codes(verdict) == [("hosts.failed", "job")]
 
 
+def test_a_node_that_cannot_stage_ends_the_job_with_its_own_exit_code():
+    found = good(probes=[], payloads=[], payload=None)
+    verdict = result.assemble(LAUNCH, found, after("stage", 6, reason="/dev/shm has 1 MB free"))
+    assert codes(verdict) == [("stage.failed", "job")]
+    assert (verdict.exit_code, verdict.record["exit_code"]) == (6, 6)
+    assert "/dev/shm has 1 MB free" in verdict.record["findings"][0]["message"]
+    stopped = result.assemble(LAUNCH, found, after("stage", 1, signal="TERM", ended=1030))
+    assert (codes(stopped), stopped.exit_code) == ([("job.stopped", "job")], 143)
+    drifted = result.assemble(LAUNCH, good(hosts=HOSTS[:1]), after("stage", 0))
+    assert drifted.exit_code == 3
+
+
 def test_a_thousand_ranks_make_one_finding():
     launch = LAUNCH._replace(nodes=1000)
     probes = [probe(task, size=1000, library=MPICH) for task in range(1000)]

@@ -13,6 +13,7 @@ from deployer.site import script
 from deployer.site.launchers import LAUNCHERS
 from deployer.site.runtimes import RUNTIMES
 from deployer.site.runtimes.interface import Container
+from deployer.site.staged import Staging
 from tests import running as made
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
@@ -72,7 +73,14 @@ BARE = made.PLAN._replace(
     partition="",
     variants=[made.VARIANT._replace(join=True, pmi="pmix")],
 )
+STAGING = Staging(
+    plan.MEMORY, "/dev/shm", "/home/alice/images/aaaa", "/home/alice/bundles/it's-1.tar", 2000, "mpich-abi"
+)
 CASES = {
+    "staged": inputs(ranks=2, staging=STAGING, memory_mb=1000),
+    "staged-no-python": inputs(
+        nodes=1, image_python=None, staging=STAGING._replace(kind=plan.DISK, place="/local disk", abi=None)
+    ),
     "host-mpi": inputs(),
     "joined": inputs(nodes=1, ranks=4, threads=1, shown=BARE, memory_mb=1000),
     "no-python": inputs(nodes=1, image_python=None),
@@ -104,6 +112,30 @@ def test_every_word_reaches_the_container_as_it_was_given(tmp_path):
     shown = subprocess.check_output(["bash", "-c", array + '\nprintf "%s\\0" "${container[@]}" "$image"'])
     words = shown.decode().split("\0")[:-1]
     assert [*words, "--", "true"] == case.runtime.argv(case.container, ["true"])
+
+
+def test_a_staged_container_is_the_nodes_own_and_binds_nothing_that_is_inside():
+    container = CASES["staged"].container
+    inside = [Bind("/x", target, "why") for target in (plan.APP, plan.WHEELS, plan.VARIANT, plan.TOOL)]
+    case = CASES["staged"]._replace(container=container._replace(binds=[*container.binds, *inside]))
+    shown = subprocess.check_output(
+        ["bash", "-c", script._container(case) + '\nprintf "%s\\0" "${container[@]}" "$image"'],
+        env={"SLURM_JOB_ID": "77", "PATH": "/usr/bin:/bin"},
+    )
+    words = shown.decode().split("\0")[:-1]
+    place = "/dev/shm/deployer-%d/77-0" % os.getuid()
+    assert words[-1] == place + "/rootfs"
+    assert [word for word in words if word.startswith("--bind=")] == [
+        "--bind=%s:%s" % (made.PREFIX, made.PREFIX),
+        "--bind=%s:/deployer/job" % FOLDER,
+        "--bind=%s/evidence:/deployer/node" % place,
+    ]
+
+
+def test_memory_for_the_image_is_asked_for_besides_the_ranks():
+    assert "#SBATCH --mem=4000M\n" in script.render(CASES["staged"])
+    on_disk = CASES["staged"]._replace(staging=STAGING._replace(kind=plan.DISK))
+    assert "#SBATCH --mem=2000M\n" in script.render(on_disk)
 
 
 def test_a_percent_sign_in_the_folder_is_not_slurm_s():

@@ -1,0 +1,46 @@
+"""staging: where the image is while ranks run, out of what a profile says of a partition's file systems."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from deployer.connected.profile_model import Filesystem
+from deployer.contract.plan import DISK, FOLDER, MEMORY
+
+#: Up to so many nodes the ranks read the image from the shared file system, which costs no memory and no start; beyond,
+#: each node's ten thousands of small reads are too many for it.
+FEW_NODES = 4
+
+_MEMORY_TYPES = ("tmpfs", "ramfs")
+#: It is there for this, on every node; /tmp may be cleared under a running job, or be small.
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108  named, not used here
+
+
+#: Others keep an image in a form and a place of their own.
+_RUNTIMES = ("charliecloud",)
+
+
+class Staging(NamedTuple):
+    """One way: ``kind`` of ``plan.STAGINGS``, the node's own folder for it with its size, and the most nodes."""
+
+    kind: str
+    place: str | None = None
+    room_mb: int | None = None
+    max_nodes: int | None = None
+
+
+def stagings(runtime: str, filesystems: Mapping[str, Filesystem]) -> list[Staging]:
+    """Return the ways of a partition, best first: the installed folder for a few nodes, else a node's disk, which costs
+    no memory, else its memory. Where nobody said what a node has of its own, the folder is all there is."""
+    if runtime not in _RUNTIMES:
+        return [Staging(FOLDER)]
+    own = {path: each for path, each in filesystems.items() if each.shared is False and each.type is not None}
+    disks = {path: each for path, each in own.items() if each.type not in _MEMORY_TYPES}
+    memories = {path: each for path, each in own.items() if each.type in _MEMORY_TYPES}
+    staged = []
+    if disks:
+        path = max(disks, key=lambda each: (disks[each].size_mb or 0, each))
+        staged.append(Staging(DISK, path, disks[path].size_mb))
+    if memories:
+        path = _SHARED_MEMORY if _SHARED_MEMORY in memories else min(memories)
+        staged.append(Staging(MEMORY, path, memories[path].size_mb))
+    return [Staging(FOLDER, max_nodes=FEW_NODES if staged else None), *staged]

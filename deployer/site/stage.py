@@ -1,0 +1,272 @@
+"""stage: on each node, before the ranks start, the image is unpacked into a folder of the node's own, and held there.
+
+One process a node, in a step of its own beside those of the ranks, unpacks from the kept bundle: one file that is read
+once, in place of ten thousands. It answers with one line, ``staged EXIT HOST REASON``, and stays until the job's end:
+
+    SIGUSR1     the ranks' evidence, which they write to the node, goes to the job's folder in one file; one more line
+    SIGUSR2     the same, and the end
+    SIGTERM     Slurm asks for the end (time limit, scancel): the same, when no process uses the image any more
+
+However it ends, the folder goes with it; where it was killed, the next one on the node removes what it left. srun hands
+SIGUSR1 and SIGUSR2 on to its tasks; SIGTERM makes it kill them (seen with Slurm 22.05).
+"""
+
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import stat
+import sys
+import time
+from contextlib import contextmanager, suppress
+from typing import Iterator, List, NamedTuple, Optional
+
+from deployer.contract import evidence, records
+from deployer.contract import plan as plans
+from deployer.contract.choose import Need
+from deployer.contract.errors import DeployerError, IntegrityError, JobFailed, Refused, SpaceError
+from deployer.contract.manifest import Manifest
+from deployer.site import bytecode, install, result, space, wheels
+from deployer.site.staged import EVIDENCE, ROOTFS
+from deployer.site.store import VARIANTS, WHEELS, Installed, Store
+from deployer.system import files, verify, workers
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_LOCK = ".lock"
+_MIB = 1024 * 1024
+#: In memory a file fills whole pages, half of one is lost on average, and an inode takes 1 KiB of the kernel's.
+_A_FILE = 3072
+#: Seconds for the payload to say goodbye before its image is taken away; Slurm kills all 30 s after SIGTERM (KillWait).
+_GOODBYE = 20.0
+_TRIES = 10
+
+
+class Request(NamedTuple):
+    """``image`` is the installed image's folder, ``bundle`` its file, ``into`` the folder to make on the node, ``out``
+    where the evidence goes, ``tool`` the .pyz that ranks start; ``abi`` names the variant of Horovod that is used."""
+
+    image: str
+    bundle: str
+    into: str
+    out: str
+    tool: str
+    abi: Optional[str]
+
+
+def need(store: Store, installed: Installed, manifest: Manifest, ranks_mb: int) -> Need:
+    """Return what staging an image takes of a node, for ``choose``; an objection where its bundle is not there."""
+    receipt = installed.receipt
+    size = receipt.bytes - sum(member.size for member in manifest.members if install.is_data(member.name))
+    size += receipt.files * _A_FILE + bytecode.size(installed.folder)
+    kept = os.path.isfile(store.bundle(receipt))
+    objection = None if kept else "its bundle is not under %s: install it with --keep" % store.bundles
+    return Need(-(-size // _MIB), ranks_mb, objection)
+
+
+def stage(request: Request) -> int:
+    """Unpack, answer, hold, and clean up; returns 0. Raises DeployerError, answered too, where there is no image."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # workers inherit it: they end with this process alone
+    try:
+        with claimed(request.into):
+            with files.errors_named("write under " + request.into, "free some there: an earlier job may have left it"):
+                _fill(request)
+            _answer(0, "")
+            while signal.sigwait(_SIGNALS) == signal.SIGUSR1:
+                _publish(request)
+                _answer(0, "")
+            _await_goodbyes(request.into)
+            _publish(request)
+    except DeployerError as error:
+        _answer(error.exit_code, error.message)
+        raise
+    return 0
+
+
+def _answer(code: int, reason: str) -> None:
+    """Tell job.sh, which reads one line from each node."""
+    sys.stdout.write("staged %d %s %s\n" % (code, socket.gethostname(), " ".join(reason.split())))
+    sys.stdout.flush()
+
+
+# --- the folder: whose it is, and its end ---
+
+
+@contextmanager
+def claimed(path: str) -> Iterator[None]:
+    """Make the folder ``path`` for the time of the block; its parent is this user's alone, and dead jobs' are reaped.
+
+    Whose process lives holds a lock on the file beside the folder; the kernel frees it when the process is gone. The
+    file systems of nodes know locks, unlike shared ones. Raises Refused, SpaceError, DeployerError.
+    """
+    parent = os.path.dirname(path)
+    with files.errors_named("make " + path):
+        lock = _lock(parent, path + _LOCK)
+    try:
+        with files.errors_named("make " + path):
+            os.mkdir(path, 0o700)
+        yield
+    finally:
+        files.remove_tree(path)
+        os.unlink(path + _LOCK)
+        os.close(lock)
+        with suppress(OSError):  # another job of ours is there
+            os.rmdir(parent)
+
+
+def _lock(parent: str, path: str) -> int:
+    for _ in range(_TRIES):
+        try:
+            _make_own(parent)
+            reap(parent)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            raise Refused("%s is in use: this job stages on this node already" % path) from None
+        except FileNotFoundError:
+            continue  # another job that ended took the folder away
+        if _try_lock(descriptor) and os.fstat(descriptor).st_nlink:
+            return descriptor
+        os.close(descriptor)  # another took it for a dead one's
+    raise DeployerError("cannot lock %s" % path)
+
+
+def _make_own(parent: str) -> None:
+    """Make the folder of this user's stagings; others can write beside it, so who made it is asked."""
+    with suppress(FileExistsError):
+        os.mkdir(parent, 0o700)
+    found = os.lstat(parent)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise Refused("%s is not this user's own folder" % parent, "somebody else made it: ask the site to remove it")
+    if os.statvfs(parent).f_flag & os.ST_NOEXEC:
+        raise Refused("%s is mounted noexec: no program of an image can run from there" % parent, "--staging folder")
+
+
+def reap(parent: str) -> None:
+    """Remove what dead jobs left in the folder ``parent``."""
+    for name in sorted(os.listdir(parent)):
+        path = os.path.join(parent, name)
+        if not name.endswith(_LOCK):
+            if not os.path.exists(path + _LOCK):
+                files.remove_tree(path)
+            continue
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            if _try_lock(descriptor):
+                files.remove_tree(path[: -len(_LOCK)])
+                os.unlink(path)
+        except FileNotFoundError:
+            continue
+        finally:
+            os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _await_goodbyes(folder: str) -> None:
+    """Wait until no process has its root or program in the staged folder, but not for ever."""
+    until = time.time() + _GOODBYE
+    while users(folder) and time.time() < until:
+        time.sleep(0.1)
+
+
+def users(folder: str) -> List[int]:
+    """Return the processes of this user that run in the staged image, or from it."""
+    found = []
+    root = os.stat(os.path.join(folder, ROOTFS))
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            theirs = os.stat("/proc/%s/root" % name)
+            inside = (theirs.st_dev, theirs.st_ino) == (root.st_dev, root.st_ino)
+            if inside or os.readlink("/proc/%s/exe" % name).startswith(folder + "/"):
+                found.append(int(name))
+        except OSError:
+            continue  # gone, or another user's
+    return found
+
+
+# --- what is in it ---
+
+
+def _fill(request: Request) -> None:
+    jobs = min(workers.cores(), workers.MOST)
+    receipt = Store("").at(request.image)
+    if receipt is None:
+        raise IntegrityError("the image was removed: %s" % request.image, "install it again")
+    with verify.opened(request.bundle) as stream:
+        # Whose it is was judged at install, which wrote the digest down; every byte that is used has to fit that.
+        verification = verify.begin(stream, request.bundle, [])
+        if verification.digest != receipt.receipt.digest:
+            raise IntegrityError(
+                "%s is not the bundle of %s" % (request.bundle, request.image), "install it again with --keep"
+            )
+        manifest = verification.manifest
+        room = wheels.room(verification, stream, jobs)
+        size = room.bytes + sum(segment.raw or 0 for segment in verification.layer_segments())
+        size += bytecode.size(request.image) + os.path.getsize(request.tool)
+        _check_room(os.path.dirname(request.into), size, manifest.image.entries + room.entries)
+        install.write(request.into, verification, jobs, _stop_if_asked)
+    bytecode.restore(request.image, request.into)
+    _merge(request)
+    os.mkdir(os.path.join(request.into, EVIDENCE))
+
+
+def _stop_if_asked(*_: int) -> None:
+    """Progress of the unpacking: the chance to notice that the job is over."""
+    if set(signal.sigpending()) & set(_SIGNALS):
+        raise JobFailed("asked to stop while the image was unpacked")
+
+
+def _check_room(folder: str, size: int, entries: int) -> None:
+    """Raise SpaceError unless ``folder`` has room, and the node's memory too where that is what it is made of."""
+    space.check(folder, size, entries)
+    if space.in_memory(folder):
+        free = space.available_memory()
+        if free is not None and free < size:
+            raise SpaceError(
+                "the node has %s of memory free; the image takes %s" % (space.human(free), space.human(size)),
+                "ask for more memory (--memory), or --staging folder",
+            )
+
+
+def _merge(request: Request) -> None:
+    """Put overlays, app and tool where the container would see them bound: fewer mounts a rank, and no more lookups."""
+    rootfs = os.path.join(request.into, ROOTFS)
+    inner = rootfs + os.path.dirname(plans.APP)
+    if os.path.realpath(inner) != os.path.join(os.path.realpath(rootfs), os.path.basename(inner)):
+        raise IntegrityError("the image's %s leads elsewhere" % os.path.dirname(plans.APP))
+    moved = [("app", plans.APP), (WHEELS, plans.WHEELS)]
+    if request.abi:
+        moved.append((os.path.join(VARIANTS, request.abi), plans.VARIANT))
+    for name, target in moved:
+        source = os.path.join(request.into, name)
+        if os.path.isdir(source):
+            files.remove_tree(rootfs + target)
+            os.rename(source, rootfs + target)
+    files.remove_tree(os.path.join(request.into, VARIANTS))
+    shutil.copyfile(request.tool, rootfs + plans.TOOL)
+    os.mkdir(rootfs + plans.NODE)
+
+
+# --- evidence ---
+
+
+def _publish(request: Request) -> None:
+    """Write all that ranks of this node said so far into one file of the job's folder; a job goes on without."""
+    texts = result.texts(os.path.join(request.into, EVIDENCE))
+    host = socket.gethostname()
+    path = os.path.join(request.out, result.node_file(host))
+    try:
+        files.write_text(path, records.pretty(evidence.NodeRecord(host, texts).record()))
+    except DeployerError as error:
+        sys.stderr.write("\n".join(error.lines()) + "\n")

@@ -1,0 +1,121 @@
+"""What job.sh has where the image is staged: the container on the node's own folder, and the step that holds it. Pure.
+
+The folder's name has the job's number in it, so words of the container hold ``STAGE``, which ``word`` writes as a
+variable of the script.
+"""
+
+import shlex
+from typing import List, NamedTuple, Optional
+
+from deployer.contract import plan as plans
+from deployer.contract.layout import Layout
+from deployer.contract.plan import Bind
+from deployer.site.runtimes.interface import Container
+
+#: Stands for the staged folder in paths; no path can hold it by chance.
+STAGE = "\0stage\0"
+#: Below the staged folder: the image, and what ranks write about themselves.
+ROOTFS, EVIDENCE = "rootfs", "evidence"
+
+#: What the staged image has inside, so that nothing is bound there.
+_INSIDE = (plans.APP, plans.WHEELS, plans.VARIANT, plans.TOOL)
+
+
+class Staging(NamedTuple):
+    """``kind`` is of ``plan.STAGINGS``, ``place`` the node's own folder below which it is done; ``image`` is the
+    installed image's folder, ``bundle`` its file, ``size_mb`` what it comes to; ``abi`` the variant of Horovod that is
+    used."""
+
+    kind: str
+    place: str
+    image: str
+    bundle: str
+    size_mb: int
+    abi: Optional[str]
+
+
+def moved(container: Container) -> Container:
+    """Return the container as it is where the image is staged."""
+    binds = [bind for bind in container.binds if bind.target not in _INSIDE]
+    binds.append(Bind("%s/%s" % (STAGE, EVIDENCE), plans.NODE, "the node's own: what ranks say of themselves"))
+    return container._replace(rootfs="%s/%s" % (STAGE, ROOTFS), binds=binds)
+
+
+def word(text: str) -> str:
+    """Return a word for bash."""
+    return '"$stage"'.join(shlex.quote(part) if part else "" for part in text.split(STAGE)) or "''"
+
+
+def name(staging: Staging) -> str:
+    """Return the lines that give the staged folder its name: the user's own folder, and the job's in it."""
+    return """\
+# The image is staged: each node has a copy of its own here.
+stage=%s/deployer-$UID/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
+
+""" % shlex.quote(staging.place)
+
+
+def step(staging: Staging, layout: Layout, number: int) -> str:
+    """Return the part of the script that stages the image, and what it needs to end it."""
+    words = ["stage", "--image", staging.image, "--bundle", staging.bundle]
+    words += ["--abi", staging.abi] if staging.abi else []
+    options = [
+        "--nodes=%d" % layout.nodes,
+        "--ntasks=%d" % layout.nodes,
+        "--ntasks-per-node=1",
+        "--cpus-per-task=%d" % (layout.ranks_per_node * layout.asked_cpus),
+    ]
+    return """\
+# {number}. Stage: each node unpacks the bundle into {where}, {size} MiB, and holds it
+#    beside the other steps; at the end it is removed. It says a line when it is ready, and one when it has collected
+#    what its ranks said of themselves (SIGUSR1); SIGUSR2 ends it. A node that cannot ends the job here.
+overlap=$(srun --help | grep -o -m 1 -e --overlap)  # since Slurm 20.11; older ones share without being asked
+pipe=$(mktemp -u)
+mkfifo -m 600 "$pipe" || exit 6
+cd /  # the ranks' working folder, which each would look up on the shared file system
+srun --mpi=none $overlap {options} \\
+    "${{tool[@]}}" {words} \\
+    --tool "${{tool[1]}}" --into "$stage" --out "$job/ranks" </dev/null >"$pipe" &
+holder=$!
+exec 3<"$pipe"
+rm "$pipe"
+
+# answers: await a line from each node; false, with the worst exit code in $worst and the node's words in $reason.
+answers() {{
+    local count=0 who status words
+    worst=0 reason=
+    while ((count < {nodes})); do
+        read -r who status words <&3 || {{ ((worst)) || {{ worst=1 reason="the step ended early"; }}; break; }}
+        [ "$who" = staged ] || continue
+        count=$((count + 1))
+        if ((status > worst)); then worst=$status reason=$words; fi
+    done
+    ((worst == 0))
+}}
+
+collect() {{ kill -USR1 "$holder" 2>/dev/null && answers; }}
+
+unstage() {{
+    [ -n "$holder" ] || return
+    kill -USR2 "$holder" 2>/dev/null
+    while kill -0 "$holder" 2>/dev/null; do wait "$holder"; done
+    holder=
+}}
+trap unstage EXIT
+
+answers || {{ result stage "$worst" --reason "$reason"; exit; }}
+container[0]=$(type -P "${{container[0]}}" || echo "${{container[0]}}")  # looked up once, not by each rank
+""".format(
+        number=number,
+        size=staging.size_mb,
+        where="its memory" if staging.kind == plans.MEMORY else "a disk of its own",
+        options=" ".join(options),
+        words=_folded(words),
+        nodes=layout.nodes,
+    )
+
+
+def _folded(words: List[str]) -> str:
+    """Return words for bash, an option and its value in a line."""
+    quoted = " ".join(shlex.quote(each) for each in words)
+    return quoted.replace(" --", " \\\n    --")

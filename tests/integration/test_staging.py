@@ -1,0 +1,111 @@
+"""The image in the memory of two real nodes: it runs there, and nothing of it is left however the job ends."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.conftest import WORKSPACE, Site
+
+NODES = ("cn1", "cn2")
+STAGED = ("--nodes", "2", "--staging", "memory")
+#: The image of hello-mpi without its definition: the words after -- are the command.
+NAME = "hello-staged"
+
+#: Says goodbye when it is asked to stop, with a module that it had not imported before.
+SLOW = (
+    "import signal, sys, time\n"
+    "def bye(*_):\n"
+    "    time.sleep(1); import wave; print('goodbye', wave.__file__, flush=True); sys.exit(0)\n"
+    "signal.signal(signal.SIGTERM, bye)\n"
+    "print('training', flush=True); time.sleep(120)\n"
+)
+
+
+def left(site: Site) -> list[str]:
+    """Return what is in the memory of the nodes and in their /tmp."""
+    return [name for node in NODES for name in site.lab.sh(node, "root", "ls -A /dev/shm /tmp").stdout.split()[:]]
+
+
+def bare(site: Site) -> bool:
+    return left(site) == ["/dev/shm:", "/tmp:"] * len(NODES)
+
+
+@pytest.fixture(scope="module")
+def pushed(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    bundle = tmp_path_factory.mktemp("bundle") / "hello.tar"
+    site.cli(
+        "pack", "--image", "deployer/hello-mpi:1.0.0", "--name", NAME, "--version", "1", "--site", "lab", "-o", bundle
+    )
+    site.cli("push", bundle, "lab", "--ssh-config", site.lab.ssh_config)
+    yield site
+    site.cli("remove", *site.options, NAME)
+
+
+@pytest.fixture
+def clean(pushed: Site) -> Iterator[Site]:
+    """Yield the site when nothing is left in the nodes by other tests."""
+    for node in NODES:
+        pushed.lab.sh(node, "root", "rm -rf /dev/shm/* /tmp/*")
+    yield pushed
+    for node in NODES:
+        pushed.lab.sh(node, "root", "mount -o remount,size=50% /dev/shm; rm -rf /dev/shm/*")
+
+
+def test_a_job_in_the_nodes_memory_leaves_nothing_behind(clean: Site) -> None:
+    code = (
+        "import mpi4py, os; from mpi4py import MPI; "
+        "root = [line.split()[4:] for line in open('/proc/self/mountinfo') if line.split()[4] == '/'][-1]; "
+        "print('root on', root[root.index('-') + 1]); print(os.listdir('/deployer/node') != [], mpi4py.__file__)"
+    )
+    # What a job that died left on a node goes when the next one stages there.
+    clean.lab.sh("cn2", "alice", "mkdir -p -m 700 /dev/shm/deployer-2001/1-0/rootfs").check("leave something")
+    result = clean.run(*STAGED, "--", "python3", "-c", code, bundle=NAME)
+    assert (result["variant"], result["exit_code"], result["findings"]) == ("charliecloud-memory", 0, [])
+    assert {rank["host"] for rank in result["ranks"]} == set(NODES)
+    assert {rank["mpi_seen_in"] for rank in result["ranks"]} == {"payload"}
+    log = clean.tool("logs")
+    assert log.count("root on tmpfs") == 2
+    assert log.count("True ") == 2
+    assert bare(clean), left(clean)
+    newest = clean.alice(f"ls -td {WORKSPACE}/jobs/* | head -n 1").strip()
+    assert clean.alice(f"ls {newest}/ranks").split() == ["node-cn1.json", "node-cn2.json"]
+
+
+def test_a_failing_payload_and_a_cancelled_one_leave_nothing_behind(clean: Site) -> None:
+    result = clean.run(*STAGED, "--", "python3", "-c", "raise SystemExit(7)", bundle=NAME, code=1)
+    assert result["exit_code"] == 7
+    assert bare(clean), left(clean)
+    script = clean.lab.home / "alice" / "slow.py"
+    script.write_text(SLOW)
+    script.chmod(0o644)
+    clean.tool("run", NAME, *STAGED, "--bind", "$HOME:/mnt", "--", "python3", "/mnt/slow.py")
+    log = f"$(ls -td {WORKSPACE}/jobs/* | head -n 1)/output.log"
+    clean.alice(f"until grep -c training {log} 2>/dev/null | grep -qx 2; do sleep 0.2; done")
+    clean.tool("cancel")
+    until = time.monotonic() + 60
+    while clean.alice("squeue -h").strip() and time.monotonic() < until:
+        time.sleep(0.2)
+    assert clean.alice(f"cat {log}").count("goodbye") == 2
+    assert clean.result()["exit_code"] == 143
+    assert {rank["exit_code"] for rank in clean.result()["ranks"]} == {0}  # collected though the job was over
+    assert bare(clean), left(clean)
+
+
+def test_a_node_without_room_ends_the_job_before_the_payload(clean: Site) -> None:
+    clean.lab.sh("cn2", "root", "mount -o remount,size=20m /dev/shm").check("make it small")
+    result = clean.run(*STAGED, "--", "python3", "-c", "print('trained')", bundle=NAME, code=1)
+    assert result["exit_code"] == 6
+    (finding,) = (item for item in result["findings"] if item["severity"] == "error")
+    assert finding["code"] == "stage.failed"
+    assert "/dev/shm/deployer-2001 has 21.0 MB free" in finding["message"]
+    log = clean.tool("logs")
+    assert "trained" not in log
+    assert log.count("deployer: error: /dev/shm/deployer-2001 has") == 1
+    assert bare(clean), left(clean)
+
+
+def test_an_image_that_cannot_fit_is_refused_with_the_arithmetic(clean: Site) -> None:
+    said = clean.tool("run", NAME, *STAGED, "--memory", "7990", "--", "true", code=3)
+    assert "MiB for the image + 7990 MiB for the ranks" in said
+    assert "a job may use 8000 MiB of a node" in said

@@ -1,0 +1,288 @@
+"""stage as job.sh calls it: a process that answers by lines, is spoken to by signals, and leaves nothing behind."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from deployer.contract import evidence
+from deployer.contract import plan as plans
+from deployer.contract.errors import Refused
+from deployer.contract.tarformat import FILE, FOLDER, Entry
+from deployer.site import bytecode, result, space, stage
+from deployer.site.install import install, keep
+from deployer.site.store import Store
+from tests import bundles, wheels
+
+ROOT = Path(__file__).resolve().parents[3]
+#: A root with the mount points that flatten makes, and a program that can be told from any other.
+ENTRIES = [
+    *((Entry(FOLDER, name, 0o755), b"") for name in (b"bin", b"deployer", b"deployer/app", b"deployer/wheels")),
+    (Entry(FILE, b"bin/tool", 0o755, 9), b"#!/bin/sh"),
+    (Entry(FILE, b"deployer/deployer.pyz", 0o644, 0), b""),
+]
+EXTRA = [
+    ("deployer/app/train.py", b"pass"),
+    ("deployer/data/faces/1", b"x" * 5000),
+    ("deployer/wheels/" + wheels.file_name(), wheels.wheel({"demo/__init__.py": b"answer = 42"})),
+    ("deployer/variants/openmpi/" + wheels.file_name("hvd"), wheels.wheel({"hvd.py": b"openmpi"}, "hvd")),
+    ("deployer/variants/mpich-abi/" + wheels.file_name("hvd"), wheels.wheel({"hvd.py": b"mpich"}, "hvd")),
+]
+
+
+class Job:
+    """A kept and installed bundle, a node's folder, and what job.sh knows of them."""
+
+    def __init__(self, folder):
+        self.store = Store(str(folder / "root"))
+        path = folder / "b.tar"
+        path.write_bytes(bundles.build(bundles.whole(ENTRIES), EXTRA))
+        self.image = install(str(path), self.store).image
+        keep(str(path), self.store, self.image)
+        Path(self.store.tool).write_bytes(b"the tool")
+        self.place = folder / "node"
+        self.place.mkdir()
+        self.into = self.place / "deployer-1" / "77-0"
+        self.out = folder / "ranks"
+        self.out.mkdir()
+        self.processes = []
+
+    @property
+    def bundle(self):
+        return self.store.bundle(self.image.receipt)
+
+    def start(self, into=None):
+        code = "import sys; from deployer.cli.site import main; sys.exit(main())"
+        words = ["stage", "--image", self.image.folder, "--bundle", self.bundle, "--abi", "mpich-abi"]
+        words += ["--into", str(into or self.into), "--out", str(self.out), "--tool", self.store.tool]
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(os.environ, PYTHONPATH=str(ROOT)),
+            universal_newlines=True,
+        )
+        self.processes.append(process)
+        return process
+
+    def left(self):
+        return sorted(str(path.relative_to(self.place)) for path in self.place.rglob("*"))
+
+
+@pytest.fixture
+def job(tmp_path):
+    job = Job(tmp_path)
+    yield job
+    for process in job.processes:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def answer(process):
+    who, status, _, *reason = process.stdout.readline().strip().split(" ", 3)
+    assert who == "staged"
+    return int(status), " ".join(reason)
+
+
+def end(process, number=signal.SIGUSR2):
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    return process.returncode, err
+
+
+def test_the_image_stands_on_the_node_with_all_that_a_rank_reads(job):
+    process = job.start()
+    assert answer(process) == (0, "")
+    rootfs = job.into / "rootfs"
+    assert (rootfs / "bin/tool").read_bytes() == b"#!/bin/sh"
+    assert (rootfs / "deployer/app/train.py").read_bytes() == b"pass"
+    assert (rootfs / "deployer/wheels/lib/demo/__init__.py").read_bytes() == b"answer = 42"
+    assert (rootfs / "deployer/variant/lib/hvd.py").read_bytes() == b"mpich"
+    assert (rootfs / "deployer/deployer.pyz").read_bytes() == b"the tool"
+    assert os.listdir(str(rootfs) + plans.NODE) == []
+    assert sorted(os.listdir(str(job.into))) == ["evidence", "rootfs"]  # no data, no other variant
+    assert os.stat(str(job.into.parent)).st_mode & 0o777 == 0o700
+    assert end(process) == (0, "")
+    assert job.left() == []
+
+
+def test_evidence_is_collected_into_one_file_when_asked_and_at_the_end(job):
+    process = job.start()
+    answer(process)
+    (job.into / "evidence" / "probe-0.json").write_text("{}")
+    (job.into / "evidence" / ".half.part").write_text("{")
+    process.send_signal(signal.SIGUSR1)
+    assert answer(process) == (0, "")
+    (path,) = job.out.iterdir()
+    assert evidence.read_node(path.read_bytes(), "n").files == {"probe-0.json": "{}"}
+    (job.into / "evidence" / "probe-0.log").write_text("a\n" * 10000)
+    (job.into / "evidence" / "payload-0.json").write_text("{}")
+    assert end(process)[0] == 0
+    collected = result.texts(str(job.out))
+    assert list(collected) == [path.name]
+    found = evidence.read_node(path.read_bytes(), "n").files
+    assert sorted(found) == ["payload-0.json", "probe-0.json", "probe-0.log"]
+    assert len(found["probe-0.log"]) <= 4096
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_slurms_end_takes_the_image_away_as_well(job, number):
+    process = job.start()
+    answer(process)
+    assert end(process, number)[0] == 0
+    assert job.left() == []
+    assert len(list(job.out.iterdir())) == 1
+
+
+def test_who_says_goodbye_is_waited_for(job):
+    process = job.start()
+    answer(process)
+    tool = job.into / "rootfs" / "bin" / "sleep"
+    tool.write_bytes(Path("/bin/sleep").read_bytes())
+    tool.chmod(0o755)
+    payload = subprocess.Popen([str(tool), "600"])
+    try:
+        assert stage.users(str(job.into)) == [payload.pid]
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        assert process.poll() is None
+        assert tool.exists()
+    finally:
+        payload.kill()
+        payload.wait()
+    assert process.wait(60) == 0
+    assert job.left() == []
+
+
+def test_a_signal_while_it_unpacks_is_enough(job, monkeypatch):
+    monkeypatch.setattr(stage.signal, "sigpending", lambda: {signal.SIGTERM})
+    with pytest.raises(stage.JobFailed, match="asked to stop"):
+        stage._stop_if_asked(1, 2)
+
+
+def test_what_a_killed_job_left_is_reaped_and_what_lives_is_not(job):
+    living = job.start(job.into.parent / "1-0")
+    answer(living)
+    killed = job.start(job.into.parent / "2-0")
+    answer(killed)
+    killed.kill()
+    killed.wait()
+    (job.into.parent / "3-0" / "rootfs").mkdir(parents=True)  # without its lock: removed but for this
+    assert (job.into.parent / "2-0" / "rootfs" / "bin" / "tool").exists()
+    process = job.start()
+    assert answer(process) == (0, "")
+    assert sorted(os.listdir(str(job.into.parent))) == ["1-0", "1-0.lock", "77-0", "77-0.lock"]
+    assert (job.into.parent / "1-0" / "rootfs" / "bin" / "tool").exists()
+    assert end(process)[0] == 0
+    assert end(living)[0] == 0
+    assert job.left() == []
+
+
+def test_one_job_has_one_image_a_node(job):
+    first = job.start()
+    answer(first)
+    second = job.start()
+    code, reason = answer(second)
+    assert (code, "in use" in reason) == (3, True)
+    assert second.wait(60) == 3
+    assert (job.into / "rootfs").exists()
+    assert end(first)[0] == 0
+
+
+def test_another_bundle_under_the_name_is_refused(job):
+    Path(job.bundle).write_bytes(bundles.build(bundles.whole(ENTRIES), version="2.0"))
+    process = job.start()
+    code, reason = answer(process)
+    assert (code, "is not the bundle of" in reason) == (4, True)
+    assert process.wait(60) == 4
+    assert job.left() == []
+
+
+def test_a_damaged_bundle_leaves_nothing(job):
+    data = bytearray(Path(job.bundle).read_bytes())
+    at = data.index(b"answer = 42") if b"answer = 42" in data else data.index(b"\x1f\x8b") + 20
+    data[at] ^= 1
+    Path(job.bundle).write_bytes(bytes(data))
+    process = job.start()
+    assert answer(process)[0] == 4
+    assert process.wait(60) == 4
+    assert job.left() == []
+
+
+def test_no_room_is_one_line_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(space, "in_memory", lambda folder: True)
+    monkeypatch.setattr(space, "available_memory", lambda: 999)
+    with pytest.raises(stage.SpaceError, match=r"999 B of memory free; the image takes 1\.0 kB") as caught:
+        stage._check_room(str(tmp_path), 1000, 1)
+    assert caught.value.exit_code == 6
+    with pytest.raises(stage.SpaceError, match="free;"):
+        stage._check_room(str(tmp_path), 10**18, 1)
+    monkeypatch.setattr(space, "available_memory", lambda: None)
+    stage._check_room(str(tmp_path), 1000, 1)
+
+
+def test_a_folder_that_somebody_else_prepared_is_not_taken(tmp_path):
+    parent = tmp_path / "deployer-1"
+    parent.symlink_to(tmp_path)
+    with pytest.raises(Refused, match="not this user's own"):
+        stage._make_own(str(parent))
+    parent.unlink()
+    parent.mkdir(0o777)
+    parent.chmod(0o777)
+    with pytest.raises(Refused, match="not this user's own"):
+        stage._make_own(str(parent))
+
+
+def test_an_image_whose_folder_leads_elsewhere_is_refused(tmp_path):
+    rootfs = tmp_path / "rootfs"
+    rootfs.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (rootfs / "deployer").symlink_to(tmp_path / "elsewhere")
+    request = stage.Request("i", "b", str(tmp_path), "o", "t", None)
+    with pytest.raises(stage.IntegrityError, match="leads elsewhere"):
+        stage._merge(request)
+
+
+def test_what_is_needed_is_counted_without_data(job):
+    manifest = job.image.manifest()
+    need = stage.need(job.store, job.image, manifest, 500)
+    assert (need.staged_mb, need.ranks_mb, need.objection) == (1, 500, None)
+    receipt = job.image.receipt._replace(bytes=100 * 2**20 + 5000, files=1024)
+    counted = stage.need(job.store, job.image._replace(receipt=receipt), manifest, 0)
+    assert counted.staged_mb == 103
+    os.unlink(job.bundle)
+    assert "--keep" in stage.need(job.store, job.image, manifest, 0).objection
+
+
+def test_bytecode_is_kept_in_one_file_and_comes_back(tmp_path):
+    cache = tmp_path / "image" / "wheels" / "lib" / "demo" / "__pycache__"
+    cache.mkdir(parents=True)
+    (cache / "demo.cpython-36.pyc").write_bytes(b"compiled")
+    (cache.parent / "demo.py").write_bytes(b"source")
+    folder = str(tmp_path / "image")
+    assert bytecode.size(folder) == 0
+    bytecode._keep(folder, [folder + "/wheels"])
+    assert bytecode.size(folder) > 0
+    copy = tmp_path / "copy"
+    (copy / "wheels/lib/demo").mkdir(parents=True)
+    bytecode.restore(folder, str(copy))
+    assert [path.name for path in copy.rglob("*") if path.is_file()] == ["demo.cpython-36.pyc"]
+    assert (copy / "wheels/lib/demo/__pycache__/demo.cpython-36.pyc").read_bytes() == b"compiled"
+
+
+def test_a_lock_is_the_living_ones(tmp_path):
+    """Reaping looks at locks alone: a number of a process would be another's on the next day."""
+    parent = tmp_path / "deployer-1"
+    with stage.claimed(str(parent / "1-0")):
+        with open(str(parent / "1-0.lock")) as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        stage.reap(str(parent))
+        assert (parent / "1-0").is_dir()
+    assert not parent.exists()
