@@ -1,6 +1,8 @@
-"""Commands about jobs on the site: run, exec, shell, status, logs, cancel; and what job.sh calls: probe, rank, result.
+"""Commands about jobs on the site: run, exec, shell, status, logs, cancel; and what job.sh calls: probe, result,
+stage.
 
-What a command needs is imported when it runs: ``rank`` starts once for each rank of a job, and shall start fast.
+What a command needs is imported when it runs: ``probe`` starts once for each rank of a job. ``rank``, for which all of
+them wait, does without this: see ``deployer.site.rank``.
 """
 
 import argparse
@@ -10,12 +12,12 @@ import time
 from typing import Any, Callable, Optional
 
 from deployer.contract import records
-from deployer.contract.errors import JobFailed, UsageError
+from deployer.contract.errors import JobFailed
 from deployer.contract.plan import STAGINGS
 from deployer.site.store import Store, locate
 
 #: What job.sh calls; people do not.
-INTERNAL = ("probe", "rank", "result", "stage")
+INTERNAL = ("probe", "result", "stage")
 
 _Add = Callable[..., argparse.ArgumentParser]
 
@@ -91,10 +93,6 @@ def _add_internal(add: _Add) -> None:
     parser.add_argument("--library", metavar="FILE", help="the plan's MPI: a path on the host, a soname in a rank")
     parser.add_argument("--expect", action="append", default=[], metavar="WHAT", help="prove this as well: gpu, itex")
     parser.set_defaults(run=_probe)
-    parser = add("rank", description="Called by job.sh: run the payload of one rank and watch it.")
-    parser.add_argument("--out", required=True, metavar="DIR")
-    parser.add_argument("--abort", action="store_true", help="end by a signal where it failed")
-    parser.set_defaults(run=_rank)
     parser = add("result", description="Called by job.sh: judge the evidence and write result.json.")
     parser.add_argument("folder", metavar="JOBDIR")
     parser.add_argument("--step", choices=("hosts", "stage", "probe", "payload"), required=True)
@@ -221,14 +219,6 @@ def _probe(args: argparse.Namespace) -> int:
     else:
         probe.rank(args.out, args.library, args.expect)
     return 0
-
-
-def _rank(args: argparse.Namespace) -> int:
-    from deployer.site import rank
-
-    if not args.rest:
-        raise UsageError("no command to run", "rank --out DIR -- COMMAND")
-    return rank.run(args.out, args.rest, args.abort)
 
 
 def _stage(args: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@
     job.json                what was asked (Launch), written when the job is submitted
     hosts/HOST.json         what a node shows before any container starts (HostRecord)
     ranks/probe-TASK.json   what a rank is in the container, before the payload (ProbeRecord); its log beside it
-    ranks/payload-TASK.json what the payload's own processes had mapped, and how they ended (PayloadRecord)
+    ranks/payload-TASK.json what the payload's own processes had mapped, and how they ended (payload.PayloadRecord)
     ranks/node-HOST.json    these of a node's ranks, where they wrote to the node first (NodeRecord)
     result.json             all of it, judged (see ``result``)
 
@@ -18,14 +18,14 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from deployer.contract import records
 from deployer.contract.measures import Measures
+from deployer.contract.payload import MappedLibrary
 from deployer.contract.plan import HostMpi
-from deployer.contract.records import Fields, Record
+from deployer.contract.records import Record
 from deployer.contract.verdict import Checked
 
 LAUNCH = "job"
 HOST = "host"
 PROBE = "probe"
-PAYLOAD = "payload"
 NODE = "node-evidence"
 
 #: What a probe was doing when it wrote its record; one that is not DONE did not get further.
@@ -130,19 +130,6 @@ def read_host(data: bytes, what: str) -> HostRecord:
     return HostRecord(fields.text("host"), fields.maybe_text("identity"), tuple(missing))
 
 
-class MappedLibrary(NamedTuple):
-    """An MPI library that a process has mapped. ``path`` is as the container sees it and proves nothing; ``says`` is
-    the first line of MPI_Get_library_version, None where it was not asked."""
-
-    path: str
-    identity: str
-    says: Optional[str]
-
-    @staticmethod
-    def read(fields: Fields) -> "MappedLibrary":
-        return MappedLibrary(fields.text("path"), fields.text("identity"), fields.maybe_text("says"))
-
-
 class ProbeRecord(NamedTuple):
     """A rank in the container. ``threads`` is OMP_NUM_THREADS; ``cpus`` is the kernel's list, e.g. ``0-3,8``;
     ``reason`` says why no library was found; rank, size, provider and thread_level are None before MPI_Init is done."""
@@ -184,39 +171,6 @@ def read_probe(data: bytes, what: str) -> ProbeRecord:
         threads=fields.maybe_number("threads"),
         cpus=fields.text("cpus"),
         measures=Measures.read(measures) if measures else None,
-    )
-
-
-class PayloadRecord(NamedTuple):
-    """A rank's payload: the MPI libraries that its processes mapped, in the order seen, and how it ended.
-
-    ``exit_code`` and ``signal`` are both None while it runs; ``ended`` is in milliseconds since the epoch, by the
-    node's own clock.
-    """
-
-    task: int
-    host: str
-    libraries: List[MappedLibrary]
-    exit_code: Optional[int]
-    signal: Optional[int]
-    ended: Optional[int]
-
-    def record(self) -> Record:
-        fields = dict(self._asdict())
-        fields["libraries"] = [dict(library._asdict()) for library in self.libraries]
-        return records.stamped(PAYLOAD, fields)
-
-
-def read_payload(data: bytes, what: str) -> PayloadRecord:
-    """Parse a payload record; raises UsageError."""
-    fields = records.loads(data, PAYLOAD, what)
-    return PayloadRecord(
-        task=fields.number("task"),
-        host=fields.text("host"),
-        libraries=[MappedLibrary.read(item) for item in fields.items("libraries")],
-        exit_code=fields.maybe_number("exit_code"),
-        signal=fields.maybe_number("signal"),
-        ended=fields.maybe_number("ended"),
     )
 
 

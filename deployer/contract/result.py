@@ -11,9 +11,10 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from deployer.contract import evidence, measures, records
 from deployer.contract.errors import Refused
-from deployer.contract.evidence import HostRecord, Launch, MappedLibrary, PayloadRecord, ProbeRecord
+from deployer.contract.evidence import HostRecord, Launch, ProbeRecord
 from deployer.contract.findings import ERROR, Finding, errors, finding
 from deployer.contract.job import seconds
+from deployer.contract.payload import MappedLibrary, PayloadRecord
 from deployer.contract.records import Record
 
 SCHEMA = "result"

@@ -10,11 +10,11 @@ from typing import List, NoReturn, Optional, Sequence, Tuple
 from deployer.contract.choose import choose
 from deployer.contract.errors import UsageError
 from deployer.contract.plan import Plan
-from deployer.site import container, data, rank, run
+from deployer.site import container, data, run
 from deployer.site.runtimes import RUNTIMES
 from deployer.site.runtimes.interface import Container, Runtime
 from deployer.site.store import Installed, Store
-from deployer.system import process
+from deployer.system import payload, process
 
 #: Used where the bundle carries no plan: it was packed for no site.
 _DEFAULT_RUNTIME = "charliecloud"
@@ -27,7 +27,7 @@ def execute(store: Store, image: str, plan: Optional[str], binds: Sequence[str],
     if not command:
         raise UsageError("no command to run", "exec %s -- COMMAND [ARG...]" % image)
     runtime, made = prepare(store, image, plan, binds)
-    rank.restore_signals()
+    payload.restore_signals()
     process.replace(runtime.argv(made, command), container.user_environment())
 
 
@@ -38,7 +38,7 @@ def shell(store: Store, image: str, plan: Optional[str], binds: Sequence[str]) -
         if name in os.environ:
             made.environment.setdefault(name, os.environ[name])
     found = [path for path in ("/bin/bash", "/usr/bin/bash") if os.path.exists(made.rootfs + path)]
-    rank.restore_signals()
+    payload.restore_signals()
     process.replace(runtime.argv(made, [found[0] if found else "/bin/sh"]), container.user_environment())
 
 

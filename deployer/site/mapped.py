@@ -9,7 +9,6 @@ import re
 from typing import List, NamedTuple
 
 from deployer.contract.errors import DeployerError
-from deployer.site import elf
 
 #: libmpi.so.12, libmpich.so.12, libmpi_cray.so.12, libmpi_gnu_123.so.12, libmpi_abi.so.1, libmpi-1a2b3c4d.so.40 (as
 #: wheels rename it); not the Fortran and C++ wrappers around it (libmpifort, libmpi_mpifh, libmpicxx).
@@ -50,6 +49,8 @@ def of_process(pid: int) -> List[Mapping]:
 def identity(pid: int, mapping: Mapping) -> str:
     """Return the identity of a mapped file, seen from process ``pid``; ``unknown:inode:N`` where its path now leads
     elsewhere."""
+    from deployer.site import elf  # each rank imports this module; only those with MPI need that one
+
     path = "/proc/%d/root%s" % (pid, mapping.path)
     try:
         if os.stat(path).st_ino == mapping.inode:

@@ -9,9 +9,11 @@ from typing import Mapping, Optional, Sequence
 
 from deployer.contract import evidence, records
 from deployer.contract.errors import DeployerError
-from deployer.contract.evidence import HostRecord, MappedLibrary, ProbeRecord
+from deployer.contract.evidence import HostRecord, ProbeRecord
 from deployer.contract.measures import GPU, ITEX, Measures
+from deployer.contract.payload import MappedLibrary
 from deployer.site import elf, mapped, result
+from deployer.site.rank import task_number
 from deployer.system import files
 
 #: Seconds after which a probe that hangs in the MPI library is killed; a world of thousands starts in less.
@@ -19,18 +21,8 @@ PATIENCE = 120
 
 #: Makes Intel MPI and MPICH say which libfabric provider they chose.
 _TALK = {"I_MPI_DEBUG": "1", "MPIR_CVAR_DEBUG_SUMMARY": "1"}
-#: How the launchers tell a process its number. Slurm's own comes last: below mpiexec and mpirun it is the daemon's.
-_TASK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
-#: And its number among those of its node.
+#: How the launchers tell a process its number among those of its node; as with ``rank.TASK``, Slurm's own comes last.
 _LOCAL_TASK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMIX_LOCAL_RANK", "SLURM_LOCALID")
-
-
-def task_number(environment: Mapping[str, str]) -> int:
-    """Return the launcher's number for this process, 0 where there is no launcher."""
-    for name in _TASK:
-        if environment.get(name, "").isdigit():
-            return int(environment[name])
-    return 0
 
 
 def first_of_node(environment: Mapping[str, str]) -> bool:

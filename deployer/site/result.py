@@ -9,6 +9,7 @@ from deployer.contract import evidence, records
 from deployer.contract.errors import DeployerError, UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.findings import Finding, errors
+from deployer.contract.payload import read_payload
 from deployer.contract.records import Fields
 from deployer.contract.result import Evidence, Outcome, Verdict, assemble
 from deployer.system import files
@@ -52,7 +53,7 @@ def gather(folder: str) -> Evidence:
     return Evidence(
         _read_all(texts(os.path.join(folder, HOSTS)), r".+\.json", evidence.read_host),
         _read_all(ranks, r"probe-\d+\.json", evidence.read_probe),
-        _read_all(ranks, r"payload-\d+\.json", evidence.read_payload),
+        _read_all(ranks, r"payload-\d+\.json", read_payload),
         _last_lines(ranks),
         payload,
         reason,

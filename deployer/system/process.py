@@ -1,4 +1,4 @@
-"""The only module that starts processes; everything else hands it an argv.
+"""The only module that starts processes, but for a rank's payload; everything else hands it an argv.
 
 Each command is logged shell-quoted, so that a person can paste it. Children get an explicit environment and, unless
 told otherwise, a closed standard input. Nothing here uses a shell.

@@ -15,6 +15,7 @@ from deployer.connected import tarreader
 from deployer.connected.archive import Image
 from deployer.connected.diff import diff
 from deployer.connected.profile import load
+from deployer.connected.pyz import make_pyz
 from deployer.connected.rootfs import Root
 from deployer.connected.scratch import Scratch
 from deployer.connected.tarreader import Spooled
@@ -307,3 +308,17 @@ def test_wrong_usage_has_its_exit_code_and_leaves_nothing(tmp_path: Path, words:
     assert reason in done.stderr
     assert "Traceback" not in done.stderr
     assert not [path for path in tmp_path.rglob("*.tar*") if path.is_file()]
+
+
+def test_a_rank_of_the_pyz_runs_its_payload_and_all_else_goes_to_the_command_line(tmp_path: Path) -> None:
+    tool = tmp_path / "deployer.pyz"
+    tool.write_bytes(make_pyz())
+    words = [sys.executable, "-I", "-S", str(tool)]
+    done = subprocess.run(
+        [*words, "rank", "--out", str(tmp_path), "--", "sh", "-c", "echo here; exit 5"],
+        check=False,
+        capture_output=True,
+    )
+    assert (done.returncode, done.stdout) == (5, b"here\n")
+    assert json.loads((tmp_path / "payload-0.json").read_text())["exit_code"] == 5
+    assert subprocess.run([*words, "--version"], check=True, capture_output=True).stdout.strip()

@@ -3,9 +3,10 @@
 import pytest
 
 from deployer.contract import evidence, result, verdict
-from deployer.contract.evidence import HostRecord, Launch, MappedLibrary, PayloadRecord, ProbeRecord
+from deployer.contract.evidence import HostRecord, Launch, ProbeRecord
 from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.measures import Allreduce, Gpu, Itex, Measures
+from deployer.contract.payload import MappedLibrary, PayloadRecord, read_payload
 from deployer.contract.plan import HostMpi
 from deployer.contract.records import dumps
 from deployer.contract.result import Evidence, Outcome
@@ -237,7 +238,7 @@ def test_the_records_survive_writing_and_reading():
     assert evidence.read_host(dumps(HOSTS[0].record()), "h") == HOSTS[0]
     for item in (probe(0), probe(1, library=None, rank=None)):
         assert evidence.read_probe(dumps(item.record()), "p") == item
-    assert evidence.read_payload(dumps(payload(0).record()), "p") == payload(0)
+    assert read_payload(dumps(payload(0).record()), "p") == payload(0)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from deployer.site import elf
+from deployer.site import elf, rank
 
 CODE = "import sys; from deployer.site import rank; sys.exit(rank.run(sys.argv[1], sys.argv[2:]))"
 
@@ -106,3 +106,21 @@ def test_the_end_is_noticed_at_once(tmp_path):
     begun = time.time()
     finish(start(tmp_path, "sleep", "0.5"))
     assert time.time() - begun < 3
+
+
+def test_next_to_nothing_is_imported_before_the_payload_is_on_its_way():
+    """Every rank of a job waits for it; ``typing``, ``json`` and ``re`` alone take longer than the rest."""
+    code = "import sys; sys.path.insert(0, %r); import deployer.site.rank; print(*sys.modules)" % os.getcwd()
+    modules = set(subprocess.check_output([sys.executable, "-I", "-S", "-c", code]).decode().split())
+    slow = {"typing", "json", "re", "argparse", "logging", "subprocess", "socket", "tempfile", "hashlib", "contextlib"}
+    assert "deployer.system.payload" in modules
+    assert not modules & slow
+    assert {name for name in modules if name.startswith("deployer.")} <= {
+        "deployer.site", "deployer.site.rank", "deployer.system", "deployer.system.payload"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [[], ["--out", "x"], ["--out", "x", "--"], ["true"]])
+def test_it_is_called_by_the_script_alone(words, capsys):
+    assert rank.main(words) == 2
+    assert "job.sh" in capsys.readouterr().err

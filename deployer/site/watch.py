@@ -1,0 +1,114 @@
+"""What stays beside a payload: notes which MPI library its processes have mapped, and how it ended.
+
+It is imported when the payload is on its way, and only takes what it needs then.
+"""
+
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from typing import Dict, NoReturn, Optional, Set
+
+from deployer.contract import records
+from deployer.contract.payload import MappedLibrary, PayloadRecord
+from deployer.site import mapped
+
+#: Seconds between two looks: at first, at most until a library was seen, and at most after that.
+_FIRST, _SEARCHING, _SEEN = 0.02, 0.25, 30.0
+_GROWTH = 1.25
+#: Seconds between the payload's failure and ours.
+_LAST_WORDS = 1.0
+#: Seconds that a library gets to say its version.
+_PATIENCE = 10.0
+
+
+def watch(pid: int, out: str, task: int, awaited: Set[signal.Signals], abort: bool) -> int:
+    """Stay beside the payload ``pid`` of rank ``task`` until it ends, and end as ``rank.run`` says."""
+    path = os.path.join(out, "payload-%d.json" % task)
+    record = PayloadRecord(task, os.uname().nodename, [], None, None, None)
+    libraries: Dict[mapped.Mapping, MappedLibrary] = {}
+    pause = _FIRST
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            break
+        if _look(pid, libraries):
+            record = record._replace(libraries=list(libraries.values()))
+            _write(path, record)
+            pause = 1.0
+        else:
+            pause = min(pause * _GROWTH, _SEEN if libraries else _SEARCHING)
+        signal.sigtimedwait(awaited, pause)
+    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+    killer = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+    _write(path, record._replace(exit_code=code, signal=killer, ended=int(time.time() * 1000)))
+    if code:
+        # srun --kill-on-bad-exit ends the step when it hears of this, and drops what it has not forwarded yet: in the
+        # lab the traceback was lost but for its first line. The payload's last words get this long to arrive.
+        time.sleep(_LAST_WORDS)
+    if killer is not None:
+        _end_by(killer)
+    if code and abort:
+        _end_by(signal.SIGABRT)
+    return code or 0
+
+
+def _look(pid: int, libraries: Dict[mapped.Mapping, MappedLibrary]) -> bool:
+    """Add the MPI libraries that the payload has mapped since; return whether there were new ones."""
+    before = len(libraries)
+    for member in mapped.family(pid):
+        for mapping in mapped.of_process(member):
+            if mapping not in libraries:
+                found = mapped.identity(member, mapping)
+                libraries[mapping] = MappedLibrary(mapping.path, found, _says(mapping.path))
+    return len(libraries) > before
+
+
+def _says(path: str) -> Optional[str]:
+    """Return what the library at ``path`` calls itself, asked in a process of its own that it may crash or hang."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            silent = os.open(os.devnull, os.O_RDWR)
+            for descriptor in (0, 1, 2):
+                os.dup2(silent, descriptor)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            from deployer.site import mpi
+
+            os.write(writer, mpi.load([path]).version().encode()[:4096])
+        finally:
+            os._exit(0)
+    os.close(writer)
+    try:
+        ready, _, _ = select.select([reader], [], [], _PATIENCE)
+        text = os.read(reader, 4096) if ready else b""
+    finally:
+        os.close(reader)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return text.decode("utf-8", "replace") or None
+
+
+def _end_by(number: int) -> NoReturn:
+    """End this process by the signal that ended the payload, so that the launcher sees what happened."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the payload's core is the one of interest
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)
+
+
+def _write(path: str, record: PayloadRecord) -> None:
+    """Write the record, whole or not at all; evidence that cannot be written must not end a training that runs."""
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, ".%s.%d.part" % (name, os.getpid()))
+    try:
+        with open(temporary, "w") as stream:
+            stream.write(records.pretty(record.record()))
+        os.replace(temporary, path)
+    except OSError as error:
+        sys.stderr.write("deployer: error: cannot write %s: %s\n" % (path, error.strerror))

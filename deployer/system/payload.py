@@ -1,0 +1,54 @@
+"""The start of a payload: a fork that becomes it. Apart from ``process``, because each rank of a job waits for it.
+
+So it imports next to nothing; types stand in quotes, since ``typing`` takes longer than all else here.
+"""
+
+import os
+import signal
+import sys
+
+MYPY = False
+if MYPY:
+    from typing import Dict, List, NoReturn, Set
+
+
+def start(command: "List[str]", environment: "Dict[str, str]", awaited: "Set[signal.Signals]") -> int:
+    """Start ``command`` with the signals of this process as they are now, and return its pid.
+
+    ``awaited`` are blocked here from before the fork on, to be waited for. A program that cannot be started says so in
+    the lines of a DeployerError and ends with its exit code.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+    pid = os.fork()
+    if pid == 0:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _become(command, environment)
+    return pid
+
+
+def restore_signals() -> None:
+    """Undo what Python does to signals that a new program inherits: a payload must die of SIGPIPE as anywhere."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _become(command: "List[str]", environment: "Dict[str, str]") -> "NoReturn":
+    try:
+        restore_signals()
+        os.execvpe(command[0], command, environment)
+    except OSError:
+        _explain(command, environment)
+    finally:
+        os._exit(1)
+
+
+def _explain(command: "List[str]", environment: "Dict[str, str]") -> None:
+    from deployer.contract.errors import DeployerError
+    from deployer.system import process
+
+    try:
+        process.replace(command, environment)
+    except DeployerError as error:
+        sys.stderr.write("\n".join(error.lines()) + "\n")
+        sys.stderr.flush()
+        os._exit(error.exit_code)
