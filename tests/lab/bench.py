@@ -17,7 +17,7 @@ from deployer.connected.builders import engine as engines
 from deployer.connected.pyz import make_pyz
 from deployer.site.install import install
 from deployer.site.store import Store
-from tests.lab import bench_delta, bench_pack, bench_unpack
+from tests.lab import bench_delta, bench_pack, bench_staging, bench_start, bench_unpack
 from tests.lab.engine import take_engine
 from tests.lab.software import find_python36
 
@@ -49,7 +49,7 @@ def show(seconds: dict[str, list[float]]) -> None:
 
 
 def start(args: argparse.Namespace) -> None:
-    """Time ``--help`` of the site half on CPython 3.6 beside a bare start of that Python."""
+    """Time ``--help`` of the site half on CPython 3.6 beside a bare start of that Python, and the start of ranks."""
     python = find_python36(os.environ)
     if python is None:
         sys.exit("bench: error: no CPython 3.6 here")
@@ -67,6 +67,8 @@ def start(args: argparse.Namespace) -> None:
             args.rounds,
         )
     )
+    print()
+    bench_start.measure(args)
 
 
 def imports(args: argparse.Namespace) -> None:
@@ -102,12 +104,25 @@ def imports(args: argparse.Namespace) -> None:
     shutil.rmtree(WORK)
 
 
+def _add_image(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--image", default="deployer/hello-mpi:1.0.0")
+    command.add_argument("--rootfs", help="a folder with a root file system, in place of the image")
+
+
 def main() -> None:
     """Run the measurement that is asked for."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     verbs = parser.add_subparsers(required=True)
-    verbs.add_parser("start").set_defaults(run=start)
+    command = verbs.add_parser("start")
+    command.set_defaults(run=start)
+    _add_image(command)
+    command = verbs.add_parser("staging")
+    command.set_defaults(run=bench_staging.measure)
+    _add_image(command)
+    command.add_argument("--lab", default="bench-staging", help="the lab to make, and to remove at the end")
+    command.add_argument("--command", default="python3 -c 'import json'", help="the payload, one line of shell words")
+    command.add_argument("--paths", type=int, default=20, help="how many of the paths to list")
     command = verbs.add_parser("import")
     command.add_argument("--image", default="deployer/digits-horovod:1.0.0")
     command.add_argument("--module", default="tensorflow")

@@ -1,0 +1,146 @@
+"""`scripts/bench start`: the cost of a rank's start, beside bare ch-run with the same binds.
+
+What job.sh starts is timed to the payload's first instruction (it is ``date``, which prints the time) and to its end,
+alone and several at once, with the image in a folder on disk and staged in memory. One of each in turn, so that the
+machine's drift hits all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from deployer.connected import pack, sources
+from deployer.connected.builders import engine as engines
+from deployer.connected.pyz import make_pyz
+from deployer.contract import plan as plans
+from deployer.contract.plan import Bind
+from deployer.site.install import install, keep
+from deployer.site.runtimes import RUNTIMES
+from deployer.site.runtimes.interface import Container
+from deployer.site.store import Installed, Store
+from tests.lab.engine import take_engine
+
+WORK = Path(__file__).resolve().parents[2] / ".deployer" / "bench-start"
+MEMORY = Path("/dev/shm/deployer-bench-start")
+_AT_ONCE = 8
+_PATIENCE_S = 60
+
+
+class Start(NamedTuple):
+    """Milliseconds: from the launch to the payload's first instruction, and to the end, of the slowest; and of
+    processors, of all together, which other work on the machine lengthens less."""
+
+    begun: float
+    ended: float
+    processors: float
+
+
+def measure(args: argparse.Namespace) -> None:
+    """Print what a rank takes more than bare ch-run, in milliseconds."""
+    for folder in (WORK, MEMORY):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    try:
+        store = Store(str(WORK / "root"))
+        image = _installed(args, store)
+        Path(store.tool).write_bytes(make_pyz())
+        python = image.manifest().image.python
+        if python is None:
+            sys.exit("bench: error: the image has no Python")
+        print(f"{'ms, median of the rounds':<24} {'first instruction':>24} {'end':>26} {'processors':>26}")
+        print(f"{'':<24} " + "  ".join(f"{word:>7}" for word in ("bare", "rank", "more") * 3))
+        whole = Container(
+            image.rootfs, [*_binds(), Bind(store.tool, plans.TOOL, "")], {"PATH": "/usr/bin"}, ["SLURM_*"], "/"
+        )
+        _compare("folder", whole, python, "/deployer/job", args.rounds)
+        with _staged(store, image) as into:
+            binds = [*_binds(), Bind(f"{into}/evidence", plans.NODE, "")]
+            memory = Container(f"{into}/rootfs", binds, {"PATH": "/usr/bin"}, ["SLURM_*"], "/")
+            _compare("memory", memory, python, plans.NODE, args.rounds)
+    finally:
+        shutil.rmtree(WORK)
+        shutil.rmtree(MEMORY)
+
+
+def _installed(args: argparse.Namespace, store: Store) -> Installed:
+    bundle = WORK / "bundle.tar"
+    if args.rootfs:
+        pack.pack(sources.from_folder(Path(args.rootfs), "bench", "1"), [], bundle)
+    else:
+        with take_engine() as engine:
+            os.environ["DOCKER_HOST"] = engine.docker_host
+            engines.connect().close()
+            pack.pack(sources.from_image(args.image, "bench", "1"), [], bundle)
+    image = install(str(bundle), store).image
+    keep(str(bundle), store, image)
+    return image
+
+
+def _binds() -> list[Bind]:
+    """Return the job's folder, and a site's MPI on its own path: a folder of the image will do."""
+    (WORK / "job").mkdir(exist_ok=True)
+    (WORK / "mpi").mkdir(exist_ok=True)
+    return [Bind(str(WORK / "mpi"), "/mnt", ""), Bind(str(WORK / "job"), plans.JOB, "")]
+
+
+@contextmanager
+def _staged(store: Store, image: Installed) -> Iterator[Path]:
+    """Stage the image in memory as job.sh does, and yield the folder."""
+    into = MEMORY / f"deployer-{os.getuid()}" / "1-0"
+    words = ["stage", "--image", image.folder, "--bundle", store.bundle(image.receipt), "--tool", store.tool]
+    words += ["--into", str(into), "--out", str(WORK)]
+    with subprocess.Popen([sys.executable, store.tool, *words], stdout=subprocess.PIPE, text=True) as holder:
+        if holder.stdout is None or not holder.stdout.readline().startswith("staged 0"):
+            sys.exit("bench: error: the image could not be staged")
+        try:
+            yield into
+        finally:
+            holder.send_signal(signal.SIGUSR2)
+
+
+def _compare(name: str, container: Container, python: str, evidence: str, rounds: int) -> None:
+    payload = ["date", "+%s.%N"]
+    bare = RUNTIMES["charliecloud"].argv(container, payload)
+    rank = RUNTIMES["charliecloud"].argv(
+        container, [python, "-I", "-S", plans.TOOL, "rank", "--out", evidence, "--", *payload]
+    )
+    for count in (1, _AT_ONCE):
+        pairs = [(_start(bare, count), _start(rank, count)) for _ in range(rounds + 1)][1:]
+        cells = []
+        for field in Start._fields:
+            values = [tuple(getattr(each, field) for each in pair) for pair in pairs]
+            cells += [statistics.median(value[side] for value in values) for side in (0, 1)]
+            cells.append(statistics.median(value[1] - value[0] for value in values))
+        title = f"{name}, {count} at once" if count > 1 else name
+        print(f"{title:<24} " + "  ".join(f"{cell:7.1f}" for cell in cells), flush=True)
+
+
+def _start(argv: list[str], count: int) -> Start:
+    """Start ``count`` at once; each as another rank."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    begun = time.time()
+    started = [
+        subprocess.Popen(
+            argv, stdout=subprocess.PIPE, text=True, env={"USER": "root", **os.environ, "SLURM_PROCID": str(number)}
+        )
+        for number in range(count)
+    ]
+    said = [process.communicate(timeout=_PATIENCE_S)[0] for process in started]
+    ended = time.time()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if any(process.returncode for process in started):
+        sys.exit(f"bench: error: {argv} failed")
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Start((max(map(float, said)) - begun) * 1000, (ended - begun) * 1000, used * 1000)
