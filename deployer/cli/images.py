@@ -2,17 +2,18 @@
 
 import argparse
 import json
+import os
 import sys
 import time
 from typing import Any, Iterable, Optional
 
 from deployer.cli import common
 from deployer.contract.errors import UsageError
-from deployer.site import admit, space, store
+from deployer.site import admit, space, squash, store
 from deployer.site import gc as collecting
 from deployer.site import install as installing
 from deployer.site import remove as removing
-from deployer.system import policy
+from deployer.system import policy, workers
 from deployer.system import verify as verifying
 
 _SIGNERS = "demand a signature by one of these allowed signers (the format of ssh-keygen)"
@@ -24,6 +25,9 @@ def add_parsers(subparsers: Any) -> None:
     command = add_command(subparsers, "install", _install, "verify a bundle and unpack it under the root folder")
     command.add_argument("bundle", metavar="BUNDLE.tar")
     command.add_argument("--keep", action="store_true", help="then move the bundle to ROOT/bundles, as push does")
+    command.add_argument(
+        "--squashfs", action="store_true", help="make its SquashFS file too, for --staging squashfs; needs mksquashfs"
+    )
     command.add_argument("--jobs", type=_count, metavar="N", help="processes (default: one a core, at most 16)")
     command.add_argument("--signers", metavar="FILE", help=_SIGNERS + "; the first is kept as the root folder's policy")
     add_command(subparsers, "list", _list, "show the installed images")
@@ -110,6 +114,8 @@ def _install(args: argparse.Namespace) -> int:
     # A known bundle was not read again: its file only claims to be it, and is left where it is.
     keeps = args.keep and not outcome.known
     bundle = installing.keep(args.bundle, where, image) if keeps else args.bundle
+    if args.squashfs and not os.path.isfile(squash.path(image.folder)):
+        squash.make(image, args.jobs or min(workers.cores(), workers.MOST))
     if args.json:
         print(
             json.dumps(

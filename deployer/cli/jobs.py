@@ -103,7 +103,7 @@ def _add_internal(add: _Add) -> None:
     parser.add_argument("--reason", metavar="TEXT", help="what the step said of its failure")
     parser.set_defaults(run=_result)
     parser = add("stage", description="Called by job.sh: unpack the image on this node and hold it.")
-    for name in ("image", "bundle", "into", "out", "tool"):
+    for name in ("image", "source", "into", "out", "tool"):
         parser.add_argument("--" + name, required=True)
     parser.add_argument("--abi")
     parser.set_defaults(run=_stage)
@@ -224,7 +224,7 @@ def _probe(args: argparse.Namespace) -> int:
 def _stage(args: argparse.Namespace) -> int:
     from deployer.site import stage
 
-    return stage.stage(stage.Request(args.image, args.bundle, args.into, args.out, args.tool, args.abi))
+    return stage.stage(stage.Request(args.image, args.source, args.into, args.out, args.tool, args.abi, args.rest))
 
 
 def _result(args: argparse.Namespace) -> int:

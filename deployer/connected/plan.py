@@ -107,5 +107,5 @@ def _variants(profile: Profile, partition: Partition, mpi: HostMpi | None, way: 
         )
         for runtime in policy.runtimes
         if runtime in partition.runtimes
-        for staging in stagings(runtime, partition.filesystems)
+        for staging in stagings(runtime, partition.filesystems, partition.fuse)
     ]

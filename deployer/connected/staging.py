@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from deployer.connected.profile_model import Filesystem
-from deployer.contract.plan import DISK, FOLDER, MEMORY
+from deployer.contract.plan import DISK, FOLDER, MEMORY, SQUASHFS
 
 #: Up to so many nodes the ranks read the image from the shared file system, which costs no memory and no start; beyond,
 #: each node's ten thousands of small reads are too many for it.
@@ -28,9 +28,10 @@ class Staging(NamedTuple):
     max_nodes: int | None = None
 
 
-def stagings(runtime: str, filesystems: Mapping[str, Filesystem]) -> list[Staging]:
+def stagings(runtime: str, filesystems: Mapping[str, Filesystem], fuse: bool | None) -> list[Staging]:
     """Return the ways of a partition, best first: the installed folder for a few nodes, else a node's disk, which costs
-    no memory, else its memory. Where nobody said what a node has of its own, the folder is all there is."""
+    no memory, else its memory, unpacked or, where users can mount (``fuse``), compressed. Where nobody said what a node
+    has of its own, the folder is all there is."""
     if runtime not in _RUNTIMES:
         return [Staging(FOLDER)]
     own = {path: each for path, each in filesystems.items() if each.shared is False and each.type is not None}
@@ -43,4 +44,6 @@ def stagings(runtime: str, filesystems: Mapping[str, Filesystem]) -> list[Stagin
     if memories:
         path = _SHARED_MEMORY if _SHARED_MEMORY in memories else min(memories)
         staged.append(Staging(MEMORY, path, memories[path].size_mb))
+        if fuse:
+            staged.append(Staging(SQUASHFS, path, memories[path].size_mb))
     return [Staging(FOLDER, max_nodes=FEW_NODES if staged else None), *staged]

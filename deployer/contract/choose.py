@@ -6,7 +6,7 @@ The site's facts may veto a variant, never invent one.
 from typing import List, Mapping, NamedTuple, Optional
 
 from deployer.contract.errors import Refused
-from deployer.contract.plan import FOLDER, MEMORY, STAGINGS, Plan, Variant
+from deployer.contract.plan import DISK, FOLDER, STAGINGS, Plan, Variant
 
 
 class Choice(NamedTuple):
@@ -17,15 +17,19 @@ class Choice(NamedTuple):
 
 
 class Need(NamedTuple):
-    """What a node has to hold, in MiB: the unpacked image where it is staged, and what all ranks of a node were said to
-    need (0: nobody said). ``objection`` is why the image cannot be staged at all, or None."""
+    """What a node has to hold, in MiB: the image by the form that it is staged in, and what all ranks of a node were
+    said to need (0: nobody said). ``objections`` are why it cannot be staged in a form at all."""
 
-    staged_mb: int
+    sizes: Mapping[str, int]
     ranks_mb: int = 0
-    objection: Optional[str] = None
+    objections: Mapping[str, str] = {}
+
+    def size(self, staging: str) -> int:
+        """Return what the image takes of a node."""
+        return self.sizes.get(staging, 0)
 
 
-_NOTHING = Need(0)
+_NOTHING = Need({})
 
 
 def choose(
@@ -70,22 +74,23 @@ def _objection(
     if variant.staging != FOLDER:
         if variant.staging not in STAGINGS or variant.place is None:
             return "this deployer cannot stage it so"
-        objection = need.objection or _too_large(variant, plan, need)
+        objection = need.objections.get(variant.staging) or _too_large(variant, plan, need)
         if objection:
             return objection
     return vetoes.get(variant.runtime) or vetoes.get(variant.launcher)
 
 
 def _too_large(variant: Variant, plan: Plan, need: Need) -> Optional[str]:
-    """Return the arithmetic where the unpacked image does not fit into the node."""
-    if variant.room_mb is not None and need.staged_mb > variant.room_mb:
-        return "the image takes %d MiB, but %s has %d MiB" % (need.staged_mb, variant.place, variant.room_mb)
-    memory = plan.node.memory_mb
-    if variant.staging == MEMORY and need.staged_mb + need.ranks_mb > memory:
+    """Return the arithmetic where the image does not fit into the node."""
+    size, memory = need.size(variant.staging), plan.node.memory_mb
+    if variant.room_mb is not None and size > variant.room_mb:
+        return "the image takes %d MiB, but %s has %d MiB" % (size, variant.place, variant.room_mb)
+    whole = size + need.ranks_mb
+    if variant.staging != DISK and whole > memory:
         return "%d MiB for the image + %d MiB for the ranks = %d MiB, but a job may use %d MiB of a node" % (
-            need.staged_mb,
+            size,
             need.ranks_mb,
-            need.staged_mb + need.ranks_mb,
+            whole,
             memory,
         )
     return None

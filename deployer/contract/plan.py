@@ -97,12 +97,13 @@ class HostMpi(NamedTuple):
         return HostMpi(family, version, prefix, library, says, fields.maybe_text("identity"))
 
 
-#: Where the image is while ranks run: as it was installed, or unpacked once a node before they start and removed after,
-#: to the node's memory or to a disk of its own.
+#: Where the image is while ranks run: as it was installed, or put once a node before they start and removed after, in
+#: the node's memory or on a disk of its own; for squashfs as one compressed file in memory, mounted once.
 FOLDER = "folder"
 MEMORY = "memory"
 DISK = "disk"
-STAGINGS = (FOLDER, MEMORY, DISK)
+SQUASHFS = "squashfs"
+STAGINGS = (FOLDER, MEMORY, DISK, SQUASHFS)
 
 
 class Variant(NamedTuple):

@@ -18,7 +18,7 @@ from deployer.contract.manifest import Manifest
 from deployer.contract.pinning import pin
 from deployer.contract.plan import Bind, Plan, Variant
 from deployer.contract.verdict import REFUSE
-from deployer.site import container, data, elf, inventory, jobs, packages, result, script, stage
+from deployer.site import container, data, elf, inventory, jobs, packages, result, script, squash, stage
 from deployer.site.launchers import LAUNCHERS
 from deployer.site.runtimes import RUNTIMES
 from deployer.site.staged import Staging
@@ -125,7 +125,7 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
             host_python(plan.python),
             manifest.image.python,
             directives,
-            _staging(store, installed, plan, choice.variant, need.staged_mb),
+            _staging(store, installed, plan, choice.variant, need.size(choice.variant.staging)),
         )
     )
     with files.errors_named("make " + folder):
@@ -138,8 +138,9 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
 def _staging(store: Store, installed: Installed, plan: Plan, variant: Variant, size_mb: int) -> Optional[Staging]:
     if variant.staging == plans.FOLDER or variant.place is None:
         return None
-    bundle = store.bundle(installed.receipt)
-    return Staging(variant.staging, variant.place, installed.folder, bundle, size_mb, plan.abi)
+    mounted = variant.staging == plans.SQUASHFS
+    source = squash.path(installed.folder) if mounted else store.bundle(installed.receipt)
+    return Staging(variant.staging, variant.place, installed.folder, source, size_mb, plan.abi)
 
 
 def submit(folder: str) -> str:

@@ -58,7 +58,7 @@ def _head(inputs: Inputs) -> str:
         "--time=" + launch.time,
     ]
     if layout.memory_mb is not None:
-        image_mb = inputs.staging.size_mb if inputs.staging and inputs.staging.kind == plans.MEMORY else 0
+        image_mb = inputs.staging.size_mb if inputs.staging and inputs.staging.kind != plans.DISK else 0
         directives.append("--mem=%dM" % (layout.ranks_per_node * layout.memory_mb + image_mb))
     lines = [
         "#!/bin/bash -l",
@@ -112,18 +112,19 @@ mkdir "$job/hosts" "$job/ranks" || exit 6
 
 
 def _container(inputs: Inputs) -> str:
-    container = staged.moved(inputs.container) if inputs.staging else inputs.container
-    words = inputs.runtime.options(container)
-    lines = [
-        "# The container: read-only, nothing of the host's environment but what the plan passes. Binds:",
-    ]
+    container, arrays = inputs.container, [("container", inputs.runtime.options(inputs.container))]
+    if inputs.staging:
+        container = staged.moved(inputs.staging, container)
+        arrays = staged.arrays(inputs.staging, inputs.runtime, container)
+    lines = [staged.name(inputs.staging)] if inputs.staging else []
+    lines.append("# The container: read-only, nothing of the host's environment but what the plan passes. Binds:")
     lines += ["#   %s: %s" % (bind.target, bind.why) for bind in container.binds]
-    lines.append("container=(%s" % shlex.quote(words[0]))
-    lines += ["    " + staged.word(word) for word in words[1:]]
-    lines.append(")")
+    for name, words in arrays:
+        lines.append("%s=(%s" % (name, shlex.quote(words[0])))
+        lines += ["    " + staged.word(word) for word in words[1:]]
+        lines.append(")")
     lines.append("image=" + staged.word(container.rootfs))
-    text = "\n".join(lines) + "\n"
-    return staged.name(inputs.staging) + text if inputs.staging else text
+    return "\n".join(lines) + "\n"
 
 
 def start(plan: Plan, variant: Variant, layout: Layout, launcher: Launcher) -> Start:
@@ -224,7 +225,8 @@ def _evidence(inputs: Inputs) -> str:
 def _step(inputs: Inputs, name: str, command: str) -> str:
     """Return one step in the container; without stdin, which the launcher would eat from this script."""
     join = ""
-    if inputs.variant.join and inputs.layout.ranks_per_node > 1:
+    shared = inputs.staging is not None and inputs.staging.mounted  # one container a node as it is
+    if inputs.variant.join and not shared and inputs.layout.ranks_per_node > 1:
         tag = '"$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}-%s"' % name
         join = " " + " ".join(inputs.runtime.join_options(inputs.layout.ranks_per_node, tag))
     return """\

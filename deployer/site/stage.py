@@ -20,17 +20,17 @@ import stat
 import sys
 import time
 from contextlib import contextmanager, suppress
-from typing import Iterator, List, NamedTuple, Optional
+from typing import Iterator, List, NamedTuple, Optional, Sequence
 
 from deployer.contract import evidence, records
 from deployer.contract import plan as plans
 from deployer.contract.choose import Need
-from deployer.contract.errors import DeployerError, IntegrityError, JobFailed, Refused, SpaceError
+from deployer.contract.errors import DeployerError, IntegrityError, JobFailed, MissingTool, Refused, SpaceError
 from deployer.contract.manifest import Manifest
-from deployer.site import bytecode, install, result, space, wheels
-from deployer.site.staged import EVIDENCE, ROOTFS
+from deployer.site import bytecode, container, install, result, space, squash, wheels
+from deployer.site.staged import EVIDENCE, ROOTFS, TOOL
 from deployer.site.store import VARIANTS, WHEELS, Installed, Store
-from deployer.system import files, verify, workers
+from deployer.system import files, process, verify, workers
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _LOCK = ".lock"
@@ -40,28 +40,53 @@ _A_FILE = 3072
 #: Seconds for the payload to say goodbye before its image is taken away; Slurm kills all 30 s after SIGTERM (KillWait).
 _GOODBYE = 20.0
 _TRIES = 10
+#: Run in a mounted image: says the number of the process to join, and ends when this one does.
+_READY = ("/bin/sh", "-c", "echo $$; read -r _")
+#: Seconds for a mount.
+_PATIENCE = 60.0
 
 
 class Request(NamedTuple):
-    """``image`` is the installed image's folder, ``bundle`` its file, ``into`` the folder to make on the node, ``out``
-    where the evidence goes, ``tool`` the .pyz that ranks start; ``abi`` names the variant of Horovod that is used."""
+    """``image`` is the installed image's folder, ``source`` its bundle or SquashFS file, ``into`` the folder to make on
+    the node, ``out`` where the evidence goes, ``tool`` the .pyz that ranks start; ``abi`` names the variant of Horovod
+    that is used; ``mount`` is what mounts the staged SquashFS file and runs what follows in it, empty for a bundle."""
 
     image: str
-    bundle: str
+    source: str
     into: str
     out: str
     tool: str
     abi: Optional[str]
+    mount: Sequence[str] = ()
+
+
+class Root(NamedTuple):
+    """The root folder that ranks have, by its inode, and the process that holds it where it is mounted, else 0."""
+
+    stat: os.stat_result
+    holder: int
 
 
 def need(store: Store, installed: Installed, manifest: Manifest, ranks_mb: int) -> Need:
-    """Return what staging an image takes of a node, for ``choose``; an objection where its bundle is not there."""
+    """Return what staging an image takes of a node, for ``choose``; an objection where a form has no file to take."""
     receipt = installed.receipt
     size = receipt.bytes - sum(member.size for member in manifest.members if install.is_data(member.name))
     size += receipt.files * _A_FILE + bytecode.size(installed.folder)
-    kept = os.path.isfile(store.bundle(receipt))
-    objection = None if kept else "its bundle is not under %s: install it with --keep" % store.bundles
-    return Need(-(-size // _MIB), ranks_mb, objection)
+    objections = {}
+    if not os.path.isfile(store.bundle(receipt)):
+        reason = "its bundle is not under %s: install it with --keep" % store.bundles
+        objections = {plans.MEMORY: reason, plans.DISK: reason}
+    sizes = {plans.MEMORY: _mib(size), plans.DISK: _mib(size)}
+    squashed = squash.path(installed.folder)
+    if os.path.isfile(squashed):
+        sizes[plans.SQUASHFS] = _mib(os.path.getsize(squashed))
+    else:
+        objections[plans.SQUASHFS] = "it has no SquashFS file: install it with --squashfs"
+    return Need(sizes, ranks_mb, objections)
+
+
+def _mib(size: int) -> int:
+    return -(-size // _MIB)
 
 
 def stage(request: Request) -> int:
@@ -70,13 +95,15 @@ def stage(request: Request) -> int:
     try:
         with claimed(request.into):
             with files.errors_named("write under " + request.into, "free some there: an earlier job may have left it"):
-                _fill(request)
-            _answer(0, "")
-            while signal.sigwait(_SIGNALS) == signal.SIGUSR1:
-                _publish(request)
+                (_fill_mounted if request.mount else _fill)(request)
+                os.mkdir(os.path.join(request.into, EVIDENCE))
+            with _mounted(request) as root:
                 _answer(0, "")
-            _await_goodbyes(request.into)
-            _publish(request)
+                while signal.sigwait(_SIGNALS) == signal.SIGUSR1:
+                    _publish(request)
+                    _answer(0, "")
+                _await_goodbyes(request.into, root)
+                _publish(request)
     except DeployerError as error:
         _answer(error.exit_code, error.message)
         raise
@@ -171,23 +198,44 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _await_goodbyes(folder: str) -> None:
+@contextmanager
+def _mounted(request: Request) -> Iterator[Root]:
+    """Yield the root that ranks will have, of a SquashFS file after it was mounted; that lasts for the block.
+
+    The process that serves the mount has the signals blocked, as this one has: it outlives a payload's goodbye.
+    """
+    if not request.mount:
+        yield Root(os.stat(os.path.join(request.into, ROOTFS)), 0)
+        return
+    held = process.Held([*request.mount, *_READY], container.user_environment())
+    try:
+        said = held.line(_PATIENCE)
+        if not said.isdigit():
+            raise MissingTool(
+                "the SquashFS image could not be mounted", "see the job's log: may users open /dev/fuse there?"
+            )
+        files.write_text(os.path.join(request.into, "pid"), said + "\n")
+        yield Root(os.stat("/proc/%s/root" % said), int(said))
+    finally:
+        held.end()
+
+
+def _await_goodbyes(folder: str, root: Root) -> None:
     """Wait until no process has its root or program in the staged folder, but not for ever."""
     until = time.time() + _GOODBYE
-    while users(folder) and time.time() < until:
+    while users(folder, root) and time.time() < until:
         time.sleep(0.1)
 
 
-def users(folder: str) -> List[int]:
-    """Return the processes of this user that run in the staged image, or from it."""
+def users(folder: str, root: Root) -> List[int]:
+    """Return the processes of this user that run in the staged image, or from it, but for the one that holds it."""
     found = []
-    root = os.stat(os.path.join(folder, ROOTFS))
     for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid():
+        if not name.isdigit() or int(name) in (os.getpid(), root.holder):
             continue
         try:
             theirs = os.stat("/proc/%s/root" % name)
-            inside = (theirs.st_dev, theirs.st_ino) == (root.st_dev, root.st_ino)
+            inside = (theirs.st_dev, theirs.st_ino) == (root.stat.st_dev, root.stat.st_ino)
             if inside or os.readlink("/proc/%s/exe" % name).startswith(folder + "/"):
                 found.append(int(name))
         except OSError:
@@ -203,12 +251,12 @@ def _fill(request: Request) -> None:
     receipt = Store("").at(request.image)
     if receipt is None:
         raise IntegrityError("the image was removed: %s" % request.image, "install it again")
-    with verify.opened(request.bundle) as stream:
+    with verify.opened(request.source) as stream:
         # Whose it is was judged at install, which wrote the digest down; every byte that is used has to fit that.
-        verification = verify.begin(stream, request.bundle, [])
+        verification = verify.begin(stream, request.source, [])
         if verification.digest != receipt.receipt.digest:
             raise IntegrityError(
-                "%s is not the bundle of %s" % (request.bundle, request.image), "install it again with --keep"
+                "%s is not the bundle of %s" % (request.source, request.image), "install it again with --keep"
             )
         manifest = verification.manifest
         room = wheels.room(verification, stream, jobs)
@@ -218,7 +266,17 @@ def _fill(request: Request) -> None:
         install.write(request.into, verification, jobs, _stop_if_asked)
     bytecode.restore(request.image, request.into)
     _merge(request)
-    os.mkdir(os.path.join(request.into, EVIDENCE))
+
+
+def _fill_mounted(request: Request) -> None:
+    """Copy the SquashFS file: it is then read from the node alone, and stays when it is removed where it came from."""
+    _check_room(os.path.dirname(request.into), os.path.getsize(request.source) + os.path.getsize(request.tool), 2)
+    with open(request.source, "rb") as source, open(os.path.join(request.into, squash.IMAGE), "wb") as target:
+        for chunk in iter(lambda: source.read(files.CHUNK), b""):
+            target.write(chunk)
+            _stop_if_asked()
+    shutil.copyfile(request.tool, os.path.join(request.into, TOOL))
+    os.mkdir(os.path.join(request.into, ROOTFS))  # a folder for the runtime's word of an image: the root is joined
 
 
 def _stop_if_asked(*_: int) -> None:

@@ -5,40 +5,67 @@ variable of the script.
 """
 
 import shlex
-from typing import List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional, Tuple
 
 from deployer.contract import plan as plans
 from deployer.contract.layout import Layout
 from deployer.contract.plan import Bind
-from deployer.site.runtimes.interface import Container
+from deployer.site import squash
+from deployer.site.runtimes.interface import Container, Runtime
 
 #: Stands for the staged folder in paths; no path can hold it by chance.
 STAGE = "\0stage\0"
 #: Below the staged folder: the image, and what ranks write about themselves.
-ROOTFS, EVIDENCE = "rootfs", "evidence"
+ROOTFS, EVIDENCE, TOOL = "rootfs", "evidence", "deployer.pyz"
 
 #: What the staged image has inside, so that nothing is bound there.
 _INSIDE = (plans.APP, plans.WHEELS, plans.VARIANT, plans.TOOL)
 
 
+_DOES = {
+    plans.MEMORY: "unpacks the bundle into its memory",
+    plans.DISK: "unpacks the bundle onto a disk of its own",
+    plans.SQUASHFS: "takes the SquashFS image into its memory and mounts it",
+}
+
+
 class Staging(NamedTuple):
     """``kind`` is of ``plan.STAGINGS``, ``place`` the node's own folder below which it is done; ``image`` is the
-    installed image's folder, ``bundle`` its file, ``size_mb`` what it comes to; ``abi`` the variant of Horovod that is
-    used."""
+    installed image's folder, ``source`` the file that is staged, ``size_mb`` what it comes to; ``abi`` the variant of
+    Horovod that is used."""
 
     kind: str
     place: str
     image: str
-    bundle: str
+    source: str
     size_mb: int
     abi: Optional[str]
 
+    @property
+    def mounted(self) -> bool:
+        """Return whether the image is mounted, not unpacked."""
+        return self.kind == plans.SQUASHFS
 
-def moved(container: Container) -> Container:
+
+def moved(staging: Staging, container: Container) -> Container:
     """Return the container as it is where the image is staged."""
     binds = [bind for bind in container.binds if bind.target not in _INSIDE]
     binds.append(Bind("%s/%s" % (STAGE, EVIDENCE), plans.NODE, "the node's own: what ranks say of themselves"))
-    return container._replace(rootfs="%s/%s" % (STAGE, ROOTFS), binds=binds)
+    environment = container.environment
+    if staging.mounted:
+        binds.append(Bind("%s/%s" % (STAGE, TOOL), plans.TOOL, "this tool"))
+        if staging.abi:  # the image has the variants of all families
+            here, there = plans.VARIANT + "/", squash.variant(staging.abi) + "/"
+            environment = {name: value.replace(here, there) for name, value in environment.items()}
+    return container._replace(rootfs="%s/%s" % (STAGE, ROOTFS), binds=binds, environment=environment)
+
+
+def arrays(staging: Staging, runtime: Runtime, container: Container) -> List[Tuple[str, List[str]]]:
+    """Return the arrays of the script, by name: how the container is made, and how a rank gets into it."""
+    if not staging.mounted:
+        return [("container", runtime.options(container))]
+    mount = runtime.mount(container, "%s/%s" % (STAGE, squash.IMAGE))
+    return [("mount", mount), ("container", runtime.into_mounted(container, STAGE))]
 
 
 def word(text: str) -> str:
@@ -57,7 +84,7 @@ stage=%s/deployer-$UID/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
 
 def step(staging: Staging, layout: Layout, number: int) -> str:
     """Return the part of the script that stages the image, and what it needs to end it."""
-    words = ["stage", "--image", staging.image, "--bundle", staging.bundle]
+    words = ["stage", "--image", staging.image, "--source", staging.source]
     words += ["--abi", staging.abi] if staging.abi else []
     options = [
         "--nodes=%d" % layout.nodes,
@@ -66,7 +93,7 @@ def step(staging: Staging, layout: Layout, number: int) -> str:
         "--cpus-per-task=%d" % (layout.ranks_per_node * layout.asked_cpus),
     ]
     return """\
-# {number}. Stage: each node unpacks the bundle into {where}, {size} MiB, and holds it
+# {number}. Stage: each node {does}, {size} MiB, and holds it
 #    beside the other steps; at the end it is removed. It says a line when it is ready, and one when it has collected
 #    what its ranks said of themselves (SIGUSR1); SIGUSR2 ends it. A node that cannot ends the job here.
 overlap=$(srun --help | grep -o -m 1 -e --overlap)  # since Slurm 20.11; older ones share without being asked
@@ -75,7 +102,7 @@ mkfifo -m 600 "$pipe" || exit 6
 cd /  # the ranks' working folder, which each would look up on the shared file system
 srun --mpi=none $overlap {options} \\
     "${{tool[@]}}" {words} \\
-    --tool "${{tool[1]}}" --into "$stage" --out "$job/ranks" </dev/null >"$pipe" &
+    --tool "${{tool[1]}}" --into "$stage" --out "$job/ranks"{mount} </dev/null >"$pipe" &
 holder=$!
 exec 3<"$pipe"
 rm "$pipe"
@@ -104,11 +131,13 @@ unstage() {{
 trap unstage EXIT
 
 answers || {{ result stage "$worst" --reason "$reason"; exit; }}
-container[0]=$(type -P "${{container[0]}}" || echo "${{container[0]}}")  # looked up once, not by each rank
+container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")  # looked up once, not by each rank
 """.format(
         number=number,
         size=staging.size_mb,
-        where="its memory" if staging.kind == plans.MEMORY else "a disk of its own",
+        does=_DOES[staging.kind],
+        mount=' -- "${mount[@]}"' if staging.mounted else "",
+        at=4 if staging.mounted else 0,
         options=" ".join(options),
         words=_folded(words),
         nodes=layout.nodes,

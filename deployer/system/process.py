@@ -277,6 +277,38 @@ class Background(object):
                 self._process.stdin.close()
 
 
+class Held(object):
+    """A process that says a line when it is ready and then lives for as long as its standard input is open: not longer
+    than this one, even if this one is killed. What else it says goes where this one's errors go."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        _logger.debug("$ %s", quoted(argv))
+        try:
+            self._process = subprocess.Popen(list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(env))
+        except OSError as error:
+            _not_started(argv, error, "")
+        self.pid = self._process.pid
+
+    def line(self, timeout: float) -> str:
+        """Return the line, empty where it ends without one or does not say it within ``timeout`` seconds."""
+        if self._process.stdout is None:
+            raise AssertionError("a pipe was asked for")
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            return _text(self._process.stdout.readline()).strip() if selector.select(timeout) else ""
+
+    def end(self, patience: float = 10.0) -> None:
+        """Let it end; kill it where it does not within ``patience`` seconds."""
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream:
+                stream.close()
+        try:
+            self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
 def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     """Become ``argv``: same pid, same descriptors, so that signals and exit codes are the payload's own."""
     _logger.debug("exec %s", quoted(argv))

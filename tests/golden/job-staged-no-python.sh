@@ -37,6 +37,7 @@ module load intel-mpi/2021.15 || { result hosts 1 --module intel-mpi/2021.15; ex
 # The image is staged: each node has a copy of its own here.
 stage='/local disk'/deployer-$UID/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
 
+
 # The container: read-only, nothing of the host's environment but what the plan passes. Binds:
 #   /opt/intel/mpi/2021.15: the site's MPI, on the same path
 #   /deployer/job: the job's folder
@@ -72,7 +73,7 @@ srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
     "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 </dev/null
 result hosts $? || exit
 
-# 2. Stage: each node unpacks the bundle into a disk of its own, 2000 MiB, and holds it
+# 2. Stage: each node unpacks the bundle onto a disk of its own, 2000 MiB, and holds it
 #    beside the other steps; at the end it is removed. It says a line when it is ready, and one when it has collected
 #    what its ranks said of themselves (SIGUSR1); SIGUSR2 ends it. A node that cannot ends the job here.
 overlap=$(srun --help | grep -o -m 1 -e --overlap)  # since Slurm 20.11; older ones share without being asked
@@ -82,7 +83,7 @@ cd /  # the ranks' working folder, which each would look up on the shared file s
 srun --mpi=none $overlap --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=2 \
     "${tool[@]}" stage \
     --image /home/alice/images/aaaa \
-    --bundle '/home/alice/bundles/it'"'"'s-1.tar' \
+    --source '/home/alice/bundles/it'"'"'s-1.tar' \
     --tool "${tool[1]}" --into "$stage" --out "$job/ranks" </dev/null >"$pipe" &
 holder=$!
 exec 3<"$pipe"

@@ -38,6 +38,7 @@ module load intel-mpi/2021.15 || { result hosts 1 --module intel-mpi/2021.15; ex
 # The image is staged: each node has a copy of its own here.
 stage=/dev/shm/deployer-$UID/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
 
+
 # The container: read-only, nothing of the host's environment but what the plan passes. Binds:
 #   /opt/intel/mpi/2021.15: the site's MPI, on the same path
 #   /deployer/job: the job's folder
@@ -83,7 +84,7 @@ cd /  # the ranks' working folder, which each would look up on the shared file s
 srun --mpi=none $overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 \
     "${tool[@]}" stage \
     --image /home/alice/images/aaaa \
-    --bundle '/home/alice/bundles/it'"'"'s-1.tar' \
+    --source '/home/alice/bundles/it'"'"'s-1.tar' \
     --abi mpich-abi \
     --tool "${tool[1]}" --into "$stage" --out "$job/ranks" </dev/null >"$pipe" &
 holder=$!

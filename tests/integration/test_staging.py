@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,14 @@ SLOW = (
 )
 
 
+#: Says what its root is on, and that it has MPI from the host and a folder of the node's own.
+CODE = (
+    "import mpi4py, os; from mpi4py import MPI; "
+    "root = [line.split()[4:] for line in open('/proc/self/mountinfo') if line.split()[4] == '/'][-1]; "
+    "print('root on', root[root.index('-') + 1]); print(os.listdir('/deployer/node') != [], mpi4py.__file__)"
+)
+
+
 def left(site: Site) -> list[str]:
     """Return what is in the memory of the nodes and in their /tmp."""
     return [name for node in NODES for name in site.lab.sh(node, "root", "ls -A /dev/shm /tmp").stdout.split()[:]]
@@ -29,6 +38,22 @@ def left(site: Site) -> list[str]:
 
 def bare(site: Site) -> bool:
     return left(site) == ["/dev/shm:", "/tmp:"] * len(NODES)
+
+
+def cancelled(site: Site, options: tuple[str, ...]) -> dict[str, Any]:
+    """Cancel a job in training, see it say goodbye on both nodes, and return its result."""
+    script = site.lab.home / "alice" / "slow.py"
+    script.write_text(SLOW)
+    script.chmod(0o644)
+    site.tool("run", NAME, *options, "--bind", "$HOME:/mnt", "--", "python3", "/mnt/slow.py")
+    log = f"$(ls -td {WORKSPACE}/jobs/* | head -n 1)/output.log"
+    site.alice(f"until grep -c training {log} 2>/dev/null | grep -qx 2; do sleep 0.2; done")
+    site.tool("cancel")
+    until = time.monotonic() + 60
+    while site.alice("squeue -h").strip() and time.monotonic() < until:
+        time.sleep(0.2)
+    assert site.alice(f"cat {log}").count("goodbye") == 2
+    return site.result()
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +78,9 @@ def clean(pushed: Site) -> Iterator[Site]:
 
 
 def test_a_job_in_the_nodes_memory_leaves_nothing_behind(clean: Site) -> None:
-    code = (
-        "import mpi4py, os; from mpi4py import MPI; "
-        "root = [line.split()[4:] for line in open('/proc/self/mountinfo') if line.split()[4] == '/'][-1]; "
-        "print('root on', root[root.index('-') + 1]); print(os.listdir('/deployer/node') != [], mpi4py.__file__)"
-    )
     # What a job that died left on a node goes when the next one stages there.
     clean.lab.sh("cn2", "alice", "mkdir -p -m 700 /dev/shm/deployer-2001/1-0/rootfs").check("leave something")
-    result = clean.run(*STAGED, "--", "python3", "-c", code, bundle=NAME)
+    result = clean.run(*STAGED, "--", "python3", "-c", CODE, bundle=NAME)
     assert (result["variant"], result["exit_code"], result["findings"]) == ("charliecloud-memory", 0, [])
     assert {rank["host"] for rank in result["ranks"]} == set(NODES)
     assert {rank["mpi_seen_in"] for rank in result["ranks"]} == {"payload"}
@@ -76,19 +96,21 @@ def test_a_failing_payload_and_a_cancelled_one_leave_nothing_behind(clean: Site)
     result = clean.run(*STAGED, "--", "python3", "-c", "raise SystemExit(7)", bundle=NAME, code=1)
     assert result["exit_code"] == 7
     assert bare(clean), left(clean)
-    script = clean.lab.home / "alice" / "slow.py"
-    script.write_text(SLOW)
-    script.chmod(0o644)
-    clean.tool("run", NAME, *STAGED, "--bind", "$HOME:/mnt", "--", "python3", "/mnt/slow.py")
-    log = f"$(ls -td {WORKSPACE}/jobs/* | head -n 1)/output.log"
-    clean.alice(f"until grep -c training {log} 2>/dev/null | grep -qx 2; do sleep 0.2; done")
-    clean.tool("cancel")
-    until = time.monotonic() + 60
-    while clean.alice("squeue -h").strip() and time.monotonic() < until:
-        time.sleep(0.2)
-    assert clean.alice(f"cat {log}").count("goodbye") == 2
-    assert clean.result()["exit_code"] == 143
+    assert cancelled(clean, STAGED)["exit_code"] == 143
     assert {rank["exit_code"] for rank in clean.result()["ranks"]} == {0}  # collected though the job was over
+    assert bare(clean), left(clean)
+
+
+@pytest.mark.needs("squashfs")
+def test_a_squashfs_image_is_mounted_once_a_node_and_outlives_a_goodbye(clean: Site) -> None:
+    clean.tool("install", f"{WORKSPACE}/bundles/{NAME}-1.tar", "--squashfs")
+    mounted = ("--nodes", "2", "--staging", "squashfs")
+    result = clean.run(*mounted, "--", "python3", "-c", CODE, bundle=NAME)
+    assert (result["variant"], result["exit_code"], result["findings"]) == ("charliecloud-squashfs", 0, [])
+    assert {rank["mpi_seen_in"] for rank in result["ranks"]} == {"payload"}
+    assert clean.tool("logs").count("root on fuse") == 2
+    assert bare(clean), left(clean)
+    assert cancelled(clean, mounted)["exit_code"] == 143
     assert bare(clean), left(clean)
 
 

@@ -9,6 +9,8 @@ from typing import List
 from deployer.contract.errors import UsageError
 from deployer.site.runtimes.interface import Container, Runtime
 
+#: Called with the folder and ch-run's words. Other than in the process that mounts, signals reach the payload itself.
+_JOIN = 'read -r pid <"$0/pid"; run=$1; shift; exec "$run" --join-pid="$pid" "$@"'
 _PATTERN = re.compile(r"^[A-Za-z0-9_*?]+$")
 
 
@@ -28,6 +30,13 @@ class Charliecloud(Runtime):
             *("--bind=%s:%s" % (_colonless(bind.source), _colonless(bind.target)) for bind in container.binds),
             "--cd=" + container.workdir,
         ]
+
+    def mount(self, container: Container, image: str) -> List[str]:
+        # ch-run serves the mount itself, from its own process, for as long as what it started lives.
+        return [*self.options(container), image, "--"]
+
+    def into_mounted(self, container: Container, folder: str) -> List[str]:
+        return ["sh", "-c", _JOIN, folder, *self.options(container._replace(binds=[]))]
 
     def join_options(self, ranks: int, tag: str) -> List[str]:
         # ch-run's own default tag is the step's number alone: two jobs of a node would join each other.

@@ -36,6 +36,17 @@ class Runtime(object):
         """
         raise NotImplementedError
 
+    def mount(self, container: Container, image: str) -> List[str]:
+        """Return argv that mounts a SquashFS image and runs what follows in it: the one that holds it for a node."""
+        raise NotImplementedError
+
+    def into_mounted(self, container: Container, folder: str) -> List[str]:
+        """Return the words of a rank that joins the mounted container, up to and without the image.
+
+        The process to join has its number in the file ``pid`` of ``folder``; what is bound was bound there.
+        """
+        raise NotImplementedError
+
     def argv(self, container: Container, command: List[str]) -> List[str]:
         """Return the whole argv that runs ``command`` in the container."""
         return [*self.options(container), container.rootfs, "--", *command]

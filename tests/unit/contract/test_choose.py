@@ -12,6 +12,12 @@ DISK = LARGE._replace(name="charliecloud-disk", staging="disk", place="/local")
 OTHER = Variant("udocker-folder", "udocker", "folder", "srun", "pmi2", None)
 
 
+def need(size, ranks=0, objection=None):
+    """Return a need that is the same for each form."""
+    forms = ("memory", "disk", "squashfs")
+    return Need(dict.fromkeys(forms, size), ranks, dict.fromkeys(forms, objection) if objection else {})
+
+
 def plan(*variants):
     return Plan(
         "lab",
@@ -54,33 +60,34 @@ def test_nothing_left_is_refused_with_every_reason():
 
 
 @pytest.mark.parametrize(
-    ("variant", "need", "objection"),
+    ("variant", "needed", "objection"),
     [
-        (LARGE, Need(3001), "the image takes 3001 MiB, but /dev/shm has 3000 MiB"),
-        (DISK, Need(3001), "the image takes 3001 MiB, but /local has 3000 MiB"),
-        (LARGE, Need(2500, 1501), "2500 MiB for the image + 1501 MiB for the ranks = 4001 MiB, but a job may use 4000"),
-        (DISK, Need(1, 0, "its bundle is gone"), "its bundle is gone"),
-        (LARGE._replace(place=None), Need(1), "this deployer cannot stage it so"),
-        (LARGE._replace(staging="moon"), Need(1), "this deployer cannot stage it so"),
+        (LARGE, need(3001), "the image takes 3001 MiB, but /dev/shm has 3000 MiB"),
+        (DISK, need(3001), "the image takes 3001 MiB, but /local has 3000 MiB"),
+        (LARGE, need(2500, 1501), "2500 MiB for the image + 1501 MiB for the ranks = 4001 MiB, but a job may use 4000"),
+        (LARGE._replace(staging="squashfs"), need(2500, 1501), "2500 MiB for the image + 1501 MiB for the ranks"),
+        (DISK, need(1, 0, "its bundle is gone"), "its bundle is gone"),
+        (LARGE._replace(place=None), need(1), "this deployer cannot stage it so"),
+        (LARGE._replace(staging="moon"), need(1), "this deployer cannot stage it so"),
     ],
 )
-def test_what_does_not_fit_into_a_node_is_passed_over_with_the_arithmetic(variant, need, objection):
-    choice = choose(plan(SMALL, variant, OTHER), 5, {}, need)
+def test_what_does_not_fit_into_a_node_is_passed_over_with_the_arithmetic(variant, needed, objection):
+    choice = choose(plan(SMALL, variant, OTHER), 5, {}, needed)
     assert choice.variant == OTHER
     assert "%s (%s" % (variant.name, objection) in choice.reason
 
 
-@pytest.mark.parametrize(("variant", "need"), [(LARGE, Need(2500, 1500)), (DISK, Need(3000, 9000))])
-def test_what_just_fits_is_taken(variant, need):
-    assert choose(plan(SMALL, variant), 5, {}, need).variant == variant
+@pytest.mark.parametrize(("variant", "needed"), [(LARGE, need(2500, 1500)), (DISK, need(3000, 9000))])
+def test_what_just_fits_is_taken(variant, needed):
+    assert choose(plan(SMALL, variant), 5, {}, needed).variant == variant
 
 
 def test_the_users_word_stands_over_the_number_of_nodes_but_not_over_the_arithmetic():
-    choice = choose(plan(SMALL, LARGE), 100, {}, Need(1), "folder")
+    choice = choose(plan(SMALL, LARGE), 100, {}, need(1), "folder")
     assert choice.variant == SMALL
     assert choice.reason == "--staging folder: first in the plan for 100 nodes that lab can use"
-    assert choose(plan(SMALL, LARGE), 1, {}, Need(1), "memory").variant == LARGE
+    assert choose(plan(SMALL, LARGE), 1, {}, need(1), "memory").variant == LARGE
     with pytest.raises(Refused, match="3001 MiB, but /dev/shm has 3000"):
-        choose(plan(SMALL, LARGE), 1, {}, Need(3001), "memory")
+        choose(plan(SMALL, LARGE), 1, {}, need(3001), "memory")
     with pytest.raises(Refused, match="no variant that stages to disk"):
-        choose(plan(SMALL, LARGE), 1, {}, Need(1), "disk")
+        choose(plan(SMALL, LARGE), 1, {}, need(1), "disk")

@@ -78,6 +78,11 @@ STAGING = Staging(
 )
 CASES = {
     "staged": inputs(ranks=2, staging=STAGING, memory_mb=1000),
+    "staged-squashfs": inputs(
+        staging=STAGING._replace(kind=plan.SQUASHFS, source="/home/alice/images/aaaa/image.sqfs"),
+        variant=made.VARIANT._replace(join=True),
+        ranks=2,
+    ),
     "staged-no-python": inputs(
         nodes=1, image_python=None, staging=STAGING._replace(kind=plan.DISK, place="/local disk", abi=None)
     ),

@@ -14,7 +14,7 @@ from deployer.contract import evidence
 from deployer.contract import plan as plans
 from deployer.contract.errors import Refused
 from deployer.contract.tarformat import FILE, FOLDER, Entry
-from deployer.site import bytecode, result, space, stage
+from deployer.site import bytecode, result, space, squash, stage
 from deployer.site.install import install, keep
 from deployer.site.store import Store
 from tests import bundles, wheels
@@ -56,10 +56,11 @@ class Job:
     def bundle(self):
         return self.store.bundle(self.image.receipt)
 
-    def start(self, into=None):
+    def start(self, into=None, source=None, mount=()):
         code = "import sys; from deployer.cli.site import main; sys.exit(main())"
-        words = ["stage", "--image", self.image.folder, "--bundle", self.bundle, "--abi", "mpich-abi"]
+        words = ["stage", "--image", self.image.folder, "--source", str(source or self.bundle), "--abi", "mpich-abi"]
         words += ["--into", str(into or self.into), "--out", str(self.out), "--tool", self.store.tool]
+        words += ["--", *mount] if mount else []
         process = subprocess.Popen(
             [sys.executable, "-c", code, *words],
             stdout=subprocess.PIPE,
@@ -149,7 +150,9 @@ def test_who_says_goodbye_is_waited_for(job):
     tool.chmod(0o755)
     payload = subprocess.Popen([str(tool), "600"])
     try:
-        assert stage.users(str(job.into)) == [payload.pid]
+        root = stage.Root(os.stat(str(job.into / "rootfs")), 0)
+        assert stage.users(str(job.into), root) == [payload.pid]
+        assert stage.users(str(job.into), root._replace(holder=payload.pid)) == []
         process.send_signal(signal.SIGTERM)
         time.sleep(0.5)
         assert process.poll() is None
@@ -253,12 +256,18 @@ def test_an_image_whose_folder_leads_elsewhere_is_refused(tmp_path):
 def test_what_is_needed_is_counted_without_data(job):
     manifest = job.image.manifest()
     need = stage.need(job.store, job.image, manifest, 500)
-    assert (need.staged_mb, need.ranks_mb, need.objection) == (1, 500, None)
+    assert (need.sizes, need.ranks_mb) == ({"memory": 1, "disk": 1}, 500)
+    assert list(need.objections) == ["squashfs"]
+    assert "--squashfs" in need.objections["squashfs"]
     receipt = job.image.receipt._replace(bytes=100 * 2**20 + 5000, files=1024)
     counted = stage.need(job.store, job.image._replace(receipt=receipt), manifest, 0)
-    assert counted.staged_mb == 103
+    assert counted.size("memory") == 103
     os.unlink(job.bundle)
-    assert "--keep" in stage.need(job.store, job.image, manifest, 0).objection
+    Path(squash.path(job.image.folder)).write_bytes(b"x" * (2**20 + 1))
+    need = stage.need(job.store, job.image, manifest, 0)
+    assert need.size("squashfs") == 2
+    assert sorted(need.objections) == ["disk", "memory"]
+    assert "--keep" in need.objections["memory"]
 
 
 def test_bytecode_is_kept_in_one_file_and_comes_back(tmp_path):
@@ -286,3 +295,45 @@ def test_a_lock_is_the_living_ones(tmp_path):
         stage.reap(str(parent))
         assert (parent / "1-0").is_dir()
     assert not parent.exists()
+
+
+def test_a_squashfs_file_is_taken_to_the_node_and_held_mounted(job, tmp_path):
+    """With a stand-in for what mounts: it becomes its words but for the file, as ch-run does in the container."""
+    squashed = tmp_path / "image.sqfs"
+    squashed.write_bytes(b"compressed")
+    held = job.into / "image.sqfs"
+    process = job.start(source=squashed, mount=["sh", "-c", 'shift; exec "$@"', "sh", str(held)])
+    assert answer(process) == (0, "")
+    assert held.read_bytes() == b"compressed"
+    assert (job.into / "deployer.pyz").read_bytes() == b"the tool"
+    number = int((job.into / "pid").read_text())
+    assert os.path.exists("/proc/%d" % number)
+    os.kill(number, signal.SIGTERM)  # as Slurm asks all processes of a step
+    process.send_signal(signal.SIGUSR1)
+    assert answer(process) == (0, "")
+    assert end(process) == (0, "")
+    assert not os.path.exists("/proc/%d" % number)
+    assert job.left() == []
+
+
+def test_what_is_mounted_goes_with_its_holder(job, tmp_path):
+    squashed = tmp_path / "image.sqfs"
+    squashed.write_bytes(b"compressed")
+    process = job.start(source=squashed, mount=["sh", "-c", 'shift; exec "$@"', "sh", "file"])
+    answer(process)
+    number = int((job.into / "pid").read_text())
+    process.kill()
+    process.wait()
+    until = time.time() + 30
+    while os.path.exists("/proc/%d" % number) and time.time() < until:
+        time.sleep(0.05)
+    assert not os.path.exists("/proc/%d" % number)
+
+
+def test_a_mount_that_fails_is_said_in_a_line(job, tmp_path):
+    squashed = tmp_path / "image.sqfs"
+    squashed.write_bytes(b"compressed")
+    process = job.start(source=squashed, mount=["sh", "-c", "exit 1"])
+    assert answer(process) == (7, "the SquashFS image could not be mounted")
+    assert process.wait(60) == 7
+    assert job.left() == []
