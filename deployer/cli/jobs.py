@@ -106,6 +106,7 @@ def _add_internal(add: _Add) -> None:
     for name in ("image", "source", "into", "out", "tool"):
         parser.add_argument("--" + name, required=True)
     parser.add_argument("--abi")
+    parser.add_argument("--stubs")
     parser.set_defaults(run=_stage)
 
 
@@ -224,7 +225,9 @@ def _probe(args: argparse.Namespace) -> int:
 def _stage(args: argparse.Namespace) -> int:
     from deployer.site import stage
 
-    return stage.stage(stage.Request(args.image, args.source, args.into, args.out, args.tool, args.abi, args.rest))
+    return stage.stage(
+        stage.Request(args.image, args.source, args.into, args.out, args.tool, args.abi, args.stubs, args.rest)
+    )
 
 
 def _result(args: argparse.Namespace) -> int:

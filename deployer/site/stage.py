@@ -28,7 +28,7 @@ from deployer.contract.choose import Need
 from deployer.contract.errors import DeployerError, IntegrityError, JobFailed, MissingTool, Refused, SpaceError
 from deployer.contract.manifest import Manifest
 from deployer.site import bytecode, container, install, result, space, squash, wheels
-from deployer.site.staged import EVIDENCE, ROOTFS, TOOL
+from deployer.site.staged import EVIDENCE, ROOTFS, STUBS, TOOL
 from deployer.site.store import VARIANTS, WHEELS, Installed, Store
 from deployer.system import files, process, verify, workers
 
@@ -49,7 +49,8 @@ _PATIENCE = 60.0
 class Request(NamedTuple):
     """``image`` is the installed image's folder, ``source`` its bundle or SquashFS file, ``into`` the folder to make on
     the node, ``out`` where the evidence goes, ``tool`` the .pyz that ranks start; ``abi`` names the variant of Horovod
-    that is used; ``mount`` is what mounts the staged SquashFS file and runs what follows in it, empty for a bundle."""
+    that is used; ``stubs`` is the folder of those for the host's files, if any; ``mount`` is what mounts the staged
+    SquashFS file and runs what follows in it, empty for a bundle."""
 
     image: str
     source: str
@@ -57,6 +58,7 @@ class Request(NamedTuple):
     out: str
     tool: str
     abi: Optional[str]
+    stubs: Optional[str] = None
     mount: Sequence[str] = ()
 
 
@@ -97,6 +99,8 @@ def stage(request: Request) -> int:
             with files.errors_named("write under " + request.into, "free some there: an earlier job may have left it"):
                 (_fill_mounted if request.mount else _fill)(request)
                 os.mkdir(os.path.join(request.into, EVIDENCE))
+                if request.stubs:
+                    shutil.copytree(request.stubs, os.path.join(request.into, STUBS), symlinks=True)
             with _mounted(request) as root:
                 _answer(0, "")
                 while signal.sigwait(_SIGNALS) == signal.SIGUSR1:

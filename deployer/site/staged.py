@@ -7,6 +7,7 @@ variable of the script.
 import shlex
 from typing import List, NamedTuple, Optional, Tuple
 
+from deployer.contract import hostfiles
 from deployer.contract import plan as plans
 from deployer.contract.layout import Layout
 from deployer.contract.plan import Bind
@@ -15,8 +16,8 @@ from deployer.site.runtimes.interface import Container, Runtime
 
 #: Stands for the staged folder in paths; no path can hold it by chance.
 STAGE = "\0stage\0"
-#: Below the staged folder: the image, and what ranks write about themselves.
-ROOTFS, EVIDENCE, TOOL = "rootfs", "evidence", "deployer.pyz"
+#: Below the staged folder: the image, what ranks write about themselves, and what is bound where it is not inside.
+ROOTFS, EVIDENCE, STUBS, TOOL = "rootfs", "evidence", "host", "deployer.pyz"
 
 #: What the staged image has inside, so that nothing is bound there.
 _INSIDE = (plans.APP, plans.WHEELS, plans.VARIANT, plans.TOOL)
@@ -49,7 +50,8 @@ class Staging(NamedTuple):
 
 def moved(staging: Staging, container: Container) -> Container:
     """Return the container as it is where the image is staged."""
-    binds = [bind for bind in container.binds if bind.target not in _INSIDE]
+    own = Bind("%s/%s" % (STAGE, STUBS), hostfiles.FOLDER, "stubs for single files of the host")
+    binds = [own if bind.target == own.target else bind for bind in container.binds if bind.target not in _INSIDE]
     binds.append(Bind("%s/%s" % (STAGE, EVIDENCE), plans.NODE, "the node's own: what ranks say of themselves"))
     environment = container.environment
     if staging.mounted:
@@ -82,10 +84,12 @@ stage=%s/deployer-$UID/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
 """ % shlex.quote(staging.place)
 
 
-def step(staging: Staging, layout: Layout, number: int) -> str:
+def step(staging: Staging, layout: Layout, container: Container, number: int) -> str:
     """Return the part of the script that stages the image, and what it needs to end it."""
     words = ["stage", "--image", staging.image, "--source", staging.source]
     words += ["--abi", staging.abi] if staging.abi else []
+    for bind in container.binds:
+        words += ["--stubs", bind.source] if bind.target == hostfiles.FOLDER else []
     options = [
         "--nodes=%d" % layout.nodes,
         "--ntasks=%d" % layout.nodes,

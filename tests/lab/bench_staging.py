@@ -1,4 +1,4 @@
-"""`scripts/bench staging`: what a rank asks of the shared file system, call by call, from a folder and from memory.
+"""`scripts/bench staging`: what a rank asks of the shared file system, call by call, by how the image is staged.
 
 A real job on one lab node with two ranks: /home is the shared file system, /opt the site's software. ``strace`` stands
 before ch-run in job.sh and writes down what each rank does, in the probe's step and in the payload's. Paths inside the
@@ -54,7 +54,7 @@ def measure(args: argparse.Namespace) -> None:
         lab.up(nodes=1)
         try:
             _prepare(lab, Path(folder), args)
-            for staging in ("folder", "memory"):
+            for staging in ("folder", "memory", "squashfs"):
                 _show(staging, _ranks(lab, staging, shlex.split(args.command)), args.paths)
         finally:
             lab.down(purge=True)
@@ -74,6 +74,8 @@ def _prepare(lab: Lab, folder: Path, args: argparse.Namespace) -> None:
         with take_engine() as engine:
             _run([*pack, "--image", args.image], DOCKER_HOST=engine.docker_host)
     _run([*deployer, "push", str(bundle), str(profile), "--ssh-config", str(lab.ssh_config)])
+    squash = f"python3 $HOME/deployer/deployer.pyz install --squashfs $HOME/deployer/bundles/{_NAME}-1.tar"
+    lab.sh("login1", "alice", squash, timeout=600).check("the SquashFS file")
 
 
 def _run(argv: list[str], **environment: str) -> None:
@@ -91,12 +93,14 @@ set -e
 rm -rf $HOME/traces; mkdir $HOME/traces
 cat >$HOME/traced.sh <<'END'
 #!/bin/sh
-exec strace -f -y -s 4096 -e trace=%file,%process,{_ON_DESCRIPTORS} -o /tmp/trace.$SLURM_STEP_ID.$SLURM_PROCID "$@"
+exec strace -f -y -s 4096 -e trace=%file,%process,setns,{_ON_DESCRIPTORS} \\
+    -o /tmp/trace.$SLURM_STEP_ID.$SLURM_PROCID "$@"
 END
 chmod +x $HOME/traced.sh
 job=$({tool} run {_NAME} --nodes 1 --ranks-per-node 2 --threads 1 --staging {staging} --dry-run --json -- {words} |
     python3 -c 'import json, sys; print(json.load(sys.stdin)["folder"])')
-sed -i "s|^container=(ch-run|container=($HOME/traced.sh ch-run|" $job/job.sh
+sed -i "s#^container=(\\(ch-run\\|sh\\)#container=($HOME/traced.sh \\1#" $job/job.sh
+sed -i 's/^container.4.=.*//' $job/job.sh  # the words have moved by one
 sbatch --wait $job/job.sh >/dev/null || {{ cat $job/output.log; exit 1; }}
 cp $job/job.sh $HOME/traces/
 srun -N1 sh -c 'cp /tmp/trace.* $HOME/traces/; rm /tmp/trace.*'
@@ -135,7 +139,7 @@ def operations(trace: str, binds: list[tuple[str, str]]) -> Iterator[Operation]:
         if not found:
             continue
         pid, call, words = found["pid"], found["call"], found["args"]
-        if call in ("pivot_root", "chroot") and found["result"] == "0":
+        if call in ("pivot_root", "chroot", "setns") and found["result"] == "0":
             inside.add(pid)
             continue
         for path in dict.fromkeys(_paths(call, words)):

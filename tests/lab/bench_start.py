@@ -1,8 +1,8 @@
 """`scripts/bench start`: the cost of a rank's start, beside bare ch-run with the same binds.
 
 What job.sh starts is timed to the payload's first instruction (it is ``date``, which prints the time) and to its end,
-alone and several at once, with the image in a folder on disk and staged in memory. One of each in turn, so that the
-machine's drift hits all.
+alone and several at once: with the image in a folder on disk, staged in memory, and mounted from there. One of each in
+turn, so that the machine's drift hits all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -26,8 +26,9 @@ from deployer.connected.builders import engine as engines
 from deployer.connected.pyz import make_pyz
 from deployer.contract import plan as plans
 from deployer.contract.plan import Bind
+from deployer.site import squash
 from deployer.site.install import install, keep
-from deployer.site.runtimes import RUNTIMES
+from deployer.site.runtimes.charliecloud import Charliecloud
 from deployer.site.runtimes.interface import Container
 from deployer.site.store import Installed, Store
 from tests.lab.engine import take_engine
@@ -36,6 +37,7 @@ WORK = Path(__file__).resolve().parents[2] / ".deployer" / "bench-start"
 MEMORY = Path("/dev/shm/deployer-bench-start")
 _AT_ONCE = 8
 _PATIENCE_S = 60
+_RUNTIME = Charliecloud()
 
 
 class Start(NamedTuple):
@@ -65,10 +67,16 @@ def measure(args: argparse.Namespace) -> None:
             image.rootfs, [*_binds(), Bind(store.tool, plans.TOOL, "")], {"PATH": "/usr/bin"}, ["SLURM_*"], "/"
         )
         _compare("folder", whole, python, "/deployer/job", args.rounds)
-        with _staged(store, image) as into:
-            binds = [*_binds(), Bind(f"{into}/evidence", plans.NODE, "")]
-            memory = Container(f"{into}/rootfs", binds, {"PATH": "/usr/bin"}, ["SLURM_*"], "/")
+        into = MEMORY / f"deployer-{os.getuid()}" / "1-0"
+        binds = [*_binds(), Bind(f"{into}/evidence", plans.NODE, "")]
+        memory = Container(f"{into}/rootfs", binds, {"PATH": "/usr/bin"}, ["SLURM_*"], "/")
+        with _staged(store, image, into, store.bundle(image.receipt)):
             _compare("memory", memory, python, plans.NODE, args.rounds)
+        mounted = memory._replace(binds=[*binds, Bind(f"{into}/deployer.pyz", plans.TOOL, "")])
+        mount = _RUNTIME.mount(mounted, f"{into}/image.sqfs")
+        with _staged(store, image, into, squash.make(image, 2), mount):
+            words = [*_RUNTIME.into_mounted(mounted, str(into)), memory.rootfs, "--"]
+            _compare_words("squashfs", words, python, plans.NODE, args.rounds)
     finally:
         shutil.rmtree(WORK)
         shutil.rmtree(MEMORY)
@@ -96,26 +104,27 @@ def _binds() -> list[Bind]:
 
 
 @contextmanager
-def _staged(store: Store, image: Installed) -> Iterator[Path]:
-    """Stage the image in memory as job.sh does, and yield the folder."""
-    into = MEMORY / f"deployer-{os.getuid()}" / "1-0"
-    words = ["stage", "--image", image.folder, "--bundle", store.bundle(image.receipt), "--tool", store.tool]
-    words += ["--into", str(into), "--out", str(WORK)]
+def _staged(store: Store, image: Installed, into: Path, source: str, mount: Sequence[str] = ()) -> Iterator[None]:
+    """Stage the image in memory as job.sh does, for the time of the block."""
+    words = ["stage", "--image", image.folder, "--source", source, "--tool", store.tool]
+    words += ["--into", str(into), "--out", str(WORK), *(["--", *mount] if mount else [])]
     with subprocess.Popen([sys.executable, store.tool, *words], stdout=subprocess.PIPE, text=True) as holder:
         if holder.stdout is None or not holder.stdout.readline().startswith("staged 0"):
             sys.exit("bench: error: the image could not be staged")
         try:
-            yield into
+            yield
         finally:
             holder.send_signal(signal.SIGUSR2)
 
 
 def _compare(name: str, container: Container, python: str, evidence: str, rounds: int) -> None:
+    _compare_words(name, _RUNTIME.argv(container, []), python, evidence, rounds)
+
+
+def _compare_words(name: str, start: list[str], python: str, evidence: str, rounds: int) -> None:
     payload = ["date", "+%s.%N"]
-    bare = RUNTIMES["charliecloud"].argv(container, payload)
-    rank = RUNTIMES["charliecloud"].argv(
-        container, [python, "-I", "-S", plans.TOOL, "rank", "--out", evidence, "--", *payload]
-    )
+    bare = [*start, *payload]
+    rank = [*start, python, "-I", "-S", plans.TOOL, "rank", "--out", evidence, "--", *payload]
     for count in (1, _AT_ONCE):
         pairs = [(_start(bare, count), _start(rank, count)) for _ in range(rounds + 1)][1:]
         cells = []

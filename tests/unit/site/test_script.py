@@ -122,7 +122,9 @@ def test_every_word_reaches_the_container_as_it_was_given(tmp_path):
 def test_a_staged_container_is_the_nodes_own_and_binds_nothing_that_is_inside():
     container = CASES["staged"].container
     inside = [Bind("/x", target, "why") for target in (plan.APP, plan.WHEELS, plan.VARIANT, plan.TOOL)]
+    inside.append(Bind("/home/alice/images/aaaa/host/1", "/deployer/host", "stubs"))
     case = CASES["staged"]._replace(container=container._replace(binds=[*container.binds, *inside]))
+    assert "    --stubs /home/alice/images/aaaa/host/1 \\\n" in script.render(case)
     shown = subprocess.check_output(
         ["bash", "-c", script._container(case) + '\nprintf "%s\\0" "${container[@]}" "$image"'],
         env={"SLURM_JOB_ID": "77", "PATH": "/usr/bin:/bin"},
@@ -133,6 +135,7 @@ def test_a_staged_container_is_the_nodes_own_and_binds_nothing_that_is_inside():
     assert [word for word in words if word.startswith("--bind=")] == [
         "--bind=%s:%s" % (made.PREFIX, made.PREFIX),
         "--bind=%s:/deployer/job" % FOLDER,
+        "--bind=%s/host:/deployer/host" % place,
         "--bind=%s/evidence:/deployer/node" % place,
     ]
 

@@ -56,10 +56,10 @@ class Job:
     def bundle(self):
         return self.store.bundle(self.image.receipt)
 
-    def start(self, into=None, source=None, mount=()):
+    def start(self, into=None, source=None, mount=(), more=()):
         code = "import sys; from deployer.cli.site import main; sys.exit(main())"
         words = ["stage", "--image", self.image.folder, "--source", str(source or self.bundle), "--abi", "mpich-abi"]
-        words += ["--into", str(into or self.into), "--out", str(self.out), "--tool", self.store.tool]
+        words += ["--into", str(into or self.into), "--out", str(self.out), "--tool", self.store.tool, *more]
         words += ["--", *mount] if mount else []
         process = subprocess.Popen(
             [sys.executable, "-c", code, *words],
@@ -99,8 +99,12 @@ def end(process, number=signal.SIGUSR2):
 
 
 def test_the_image_stands_on_the_node_with_all_that_a_rank_reads(job):
-    process = job.start()
+    stubs = job.place.parent / "stubs" / "lib"
+    stubs.mkdir(parents=True)
+    (stubs / "libx.so").symlink_to("/usr/lib/libx.so.1")
+    process = job.start(more=["--stubs", str(stubs.parent)])
     assert answer(process) == (0, "")
+    assert os.readlink(str(job.into / "host" / "lib" / "libx.so")) == "/usr/lib/libx.so.1"
     rootfs = job.into / "rootfs"
     assert (rootfs / "bin/tool").read_bytes() == b"#!/bin/sh"
     assert (rootfs / "deployer/app/train.py").read_bytes() == b"pass"
@@ -108,7 +112,7 @@ def test_the_image_stands_on_the_node_with_all_that_a_rank_reads(job):
     assert (rootfs / "deployer/variant/lib/hvd.py").read_bytes() == b"mpich"
     assert (rootfs / "deployer/deployer.pyz").read_bytes() == b"the tool"
     assert os.listdir(str(rootfs) + plans.NODE) == []
-    assert sorted(os.listdir(str(job.into))) == ["evidence", "rootfs"]  # no data, no other variant
+    assert sorted(os.listdir(str(job.into))) == ["evidence", "host", "rootfs"]  # no data, no other variant
     assert os.stat(str(job.into.parent)).st_mode & 0o777 == 0o700
     assert end(process) == (0, "")
     assert job.left() == []
