@@ -51,7 +51,7 @@ def _of_mpi(host: Host, mpi: Mpi, partition: Partition) -> BindMap:
     plugins = fabric.wanted_plugins(host, core, fabric.kind(partition.fabric))
     needed = system.needs(host, [mpi.library_path, *plugins, *network.roots])
     single = [*installation.alias(mpi), *network.host, *system.libraries(needed, "the site's MPI needs it")]
-    environment = installation.environment(mpi) | fabric.environment(host, mpi, partition.fabric)
+    environment = installation.environment(mpi) | fabric.environment(host, mpi, partition.fabric, network)
     return BindMap([*installation.binds(mpi), *network.binds], tuple(single), environment, ())
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from deployer.connected.binds.system import Host, library, needs
 from deployer.connected.profile import Fabric, Mpi
-from deployer.contract.hostfiles import DIRECTORY, HostFile
+from deployer.contract.hostfiles import DIRECTORY, FOLDER, HostFile
 from deployer.contract.plan import ABIS, MPICH_ABI, Bind
 
 #: The libraries of one kind of fabric; a part of an MPI that needs those of another kind is not loaded there.
@@ -31,6 +31,8 @@ _PROVIDERS = {
     "infiniband": (("mlx", "libmlx-fi.so"), ("verbs", "libverbs-fi.so")),
     "ethernet": (("tcp", "libtcp-fi.so"),),
 }
+_LIBFABRIC = "libfabric.so.1"
+_PROVIDER_FOLDER = "lib/libfabric"
 _PLUGIN = re.compile(r"^lib\w+-fi\.so$")
 
 
@@ -55,10 +57,21 @@ class Parts(NamedTuple):
 
 
 def parts(host: Host, fabric: Fabric | None) -> Parts:
-    """Return the fabric's own libraries, and the plug-ins of verbs and UCX, which no file names as needed."""
+    """Return the fabric's own libraries, and the plug-ins of verbs and UCX, which no file names as needed.
+
+    Also the system's libfabric with its providers, where the MPI has none: it opens the image's by name otherwise.
+    """
     wanted = kind(fabric)
     pattern = _OF_KIND.get(wanted or "")
     found = Parts([], [], [])
+    if fabric and _LIBFABRIC in fabric.libraries and _LIBFABRIC not in host.inside:
+        found.host.append(library(fabric.libraries[_LIBFABRIC], "libfabric, which the MPI may open", _LIBFABRIC))
+        found.roots.append(fabric.libraries[_LIBFABRIC])
+        providers = sorted(path for name, path in host.outside.items() if _PLUGIN.match(name))
+        if providers:
+            folder = posixpath.dirname(providers[0])
+            found.host.append(HostFile(_PROVIDER_FOLDER, DIRECTORY, folder, "libfabric's providers"))
+            found.roots.extend(path for path in providers if not _foreign_needs(host, path, wanted))
     if fabric is None or pattern is None:
         return found
     own = {name: path for name, path in sorted(fabric.libraries.items()) if pattern.match(name)}
@@ -87,10 +100,11 @@ def wanted_plugins(host: Host, core: Collection[str], fabric: str | None) -> lis
     return [path for path in host.tree if path not in core and not _foreign_needs(host, path, fabric)]
 
 
-def environment(host: Host, mpi: Mpi, fabric: Fabric | None) -> dict[str, str]:
+def environment(host: Host, mpi: Mpi, fabric: Fabric | None, own: Parts) -> dict[str, str]:
     """Return what makes MPI take the site's libfabric, its providers, and the fabric's own among them.
 
-    The provider that the profile names stands; else it is the best for the fabric of those that the MPI was seen with.
+    ``own`` are the fabric's parts. The provider that the profile names stands; else it is the best for the fabric of
+    those that the MPI was seen with.
     """
     found: dict[str, str] = {}
     plugins = {name: path for name, path in sorted(host.inside.items()) if _PLUGIN.match(name)}
@@ -98,6 +112,8 @@ def environment(host: Host, mpi: Mpi, fabric: Fabric | None) -> dict[str, str]:
         found["FI_PROVIDER_PATH"] = f"{mpi.prefix}/{mpi.providers}"
     elif plugins:
         found["FI_PROVIDER_PATH"] = posixpath.dirname(next(iter(plugins.values())))
+    elif any(item.name == _PROVIDER_FOLDER for item in own.host):
+        found["FI_PROVIDER_PATH"] = f"{FOLDER}/{_PROVIDER_FOLDER}"
     if fabric and fabric.provider:
         found["FI_PROVIDER"] = fabric.provider
     elif ABIS.get(mpi.family) == MPICH_ABI:

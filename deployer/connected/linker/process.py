@@ -107,8 +107,9 @@ def start(
         for each in loader.objects
         if id(each) not in known and _calls(each.facts) and not any(_is_below(each.path, target) for target in host)
     ]
-    for name in single.libraries:  # each is there to be opened by something: MPI, a provider, a GPU's program
-        loader.dlopen(f"{hostfiles.FOLDER}{name}")
+    for item in plan.host:  # each is there to be opened by something: MPI, a provider, a GPU's program
+        if item.kind == hostfiles.FILE and single.kind(f"/{item.name}"):
+            loader.dlopen(item.target)
     if plan.mpi and plan.mpi.family == "intel":
         plugins.open_fabric(loader)
     sonames = frozenset(
@@ -123,14 +124,18 @@ def start(
 def _single(plan: Plan, image: Index, host: Mapping[str, Files]) -> Captured:
     """Return the folder of single host files as this image gets it; a file that nobody captured is left out."""
     site, own = View(host.get(hostfiles.FOLDER, Captured({}))), View(image)
-    facts: dict[str, Facts] = {}
+    paths: dict[str, str | None] = {}
     links: dict[str, str] = {}
     for item in hostfiles.for_image(plan.host, lambda path: own.resolve(path) is not None):
+        real = site.resolve(item.source)
         if item.kind == hostfiles.LINK:
             links[f"/{item.name}"] = item.source
-        elif (real := site.resolve(item.source)) and site.is_file(real) and (found := site.facts(real)):
-            facts[f"/{item.name}"] = found
-    return Captured(facts, links)
+        elif item.kind == hostfiles.FILE:
+            paths[f"/{item.name}"] = real
+        elif real:
+            paths.update({f"/{item.name}/{name}": site.resolve(f"{real}/{name}") for name in site.names(real)})
+    facts = {name: site.facts_or_none(path) for name, path in paths.items() if path and site.is_file(path)}
+    return Captured({name: found for name, found in facts.items() if found}, links)
 
 
 def _program(view: View, image: Image, command: str) -> str | None:

@@ -184,11 +184,6 @@ class Captured:
     def names(self, path: str) -> list[str]:
         return names_in(path, self._facts, self._links, self._folders)
 
-    @property
-    def libraries(self) -> list[str]:
-        """Return the paths of the files, without links."""
-        return list(self._facts)
-
 
 class Folders:
     """Files made of nothing but folders and links, as a runtime makes them: a folder of aliases, a mount point."""

@@ -121,6 +121,22 @@ def test_verbs_find_their_drivers_and_ucx_its_transports() -> None:
     assert found.binds[-1][:2] == ("/etc/libibverbs.d", "/etc/libibverbs.d")
 
 
+def test_the_system_s_libfabric_is_for_an_mpi_without_one() -> None:
+    files, links = system("libfabric.so.1", "libpsm2.so.2", libfabric=["libpsm2.so.2"])
+    files[f"{SYSTEM}/libfabric/libefa-fi.so"] = lib(None).record()
+    fabric = {"kind": "omni-path", "libraries": {"libfabric.so.1": f"{SYSTEM}/libfabric.so.1"}}
+    tree = {"lib/libmpi.so.12.0": TREE["lib/libmpi.so.12.0"].record()}
+    found = made(profile(files=files, links=links, fabric=fabric, mpi={"files": tree}))
+    host = {item.name: item for item in found.host}
+    assert (host["lib/libfabric.so.1"].source, host["lib/libfabric.so.1"].spare) == (f"{SYSTEM}/libfabric.so.1", False)
+    assert "lib/libpsm2.so.2" in host
+    assert host["lib/libfabric"].source == f"{SYSTEM}/libfabric"
+    assert found.environment["FI_PROVIDER_PATH"] == "/deployer/host/lib/libfabric"
+    own = made(profile(files=files, links=links, fabric=fabric))
+    assert not [name for name in names(own) if "libfabric" in name]
+    assert own.environment["FI_PROVIDER_PATH"] == f"{PREFIX}/lib"
+
+
 def test_the_scheduler_s_pmi_is_named_by_where_the_container_has_it() -> None:
     environment = {"I_MPI_PMI_LIBRARY": f"{SYSTEM}/libpmi2.so.0"}
     needs = {"libpmi2": ["libslurm_pmi.so.1"]}

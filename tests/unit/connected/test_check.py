@@ -17,8 +17,8 @@ from deployer.connected.rules.case import Case
 from deployer.contract import verdict
 from deployer.contract.dynamic import Dynamic, Facts
 from deployer.contract.findings import ERROR, WARNING, Finding
+from deployer.contract.hostfiles import DIRECTORY, FOLDER, LINK, HostFile
 from deployer.contract.hostfiles import FILE as SINGLE
-from deployer.contract.hostfiles import FOLDER, LINK, HostFile
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import HostMpi, Plan
 from tests import running
@@ -241,6 +241,15 @@ def test_a_library_of_the_host_that_only_a_provider_opens_needs_this_c_library_t
     assert finding.remedy.startswith("build the image on a base with glibc 2.38 or newer: Ubuntu 24.04, RHEL 10")
     old = lib("libpsm2.so.2", "libc.so.6", versions={"libc.so.6": ["GLIBC_2.34"]})
     assert findings(hosted(IMAGE_FILES, {**HOST_FILES, SYSTEM + "libpsm2.so.2": old}, psm2)) == []
+
+
+def test_a_folder_of_the_host_is_seen_and_nothing_of_it_is_opened_unasked() -> None:
+    """UCX's transports, or libfabric's providers: one that lacks its library is passed over."""
+    ucx = HostFile("lib/ucx", DIRECTORY, SYSTEM + "ucx", "transports")
+    lacks = lib("libuct_cuda.so.0", "libcuda.so.1")
+    linked = hosted(IMAGE_FILES, {**HOST_FILES, SYSTEM + "ucx/libuct_cuda.so.0": lacks}, ucx)
+    assert linked.view.names(FOLDER + "/lib/ucx") == ["libuct_cuda.so.0"]
+    assert findings(linked) == []
 
 
 def test_a_base_for_each_version() -> None:
