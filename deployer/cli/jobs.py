@@ -233,13 +233,13 @@ def _stage(args: argparse.Namespace) -> int:
 def _result(args: argparse.Namespace) -> int:
     from deployer.contract.findings import ERROR
     from deployer.contract.result import Outcome
-    from deployer.site import result
+    from deployer.site import jobs, result
 
     outcome = Outcome(
         args.step,
         args.exit,
         args.signal or None,
-        os.environ.get("SLURM_JOB_ID", ""),
+        os.environ.get("SLURM_JOB_ID") or jobs.job_id(args.folder) or "",
         args.started,
         int(time.time()),
         args.module,

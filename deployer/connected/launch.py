@@ -44,9 +44,13 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
     launcher: str | None = partition.launcher
     pmi = partition.pmi
     unsaid = f"the profile of {profile.name} does not say partitions.{name}.pmi"
+    local = profile.scheduler is not None and profile.scheduler.kind == "local"
+    if local and (launcher == SRUN or pmi is not None):
+        hint = f"take pmi and launcher out of partitions.{name}"
+        raise Refused(f"{profile.name} has no batch system, so no srun", hint)
     if launcher is None and pmi is not None:
         launcher = SRUN
-    offered = profile.scheduler.pmi if profile.scheduler else []
+    offered = profile.scheduler.pmi if profile.scheduler and not local else []
     if pmi is None and launcher in (None, SRUN):
         spoken = [each for each in _SPEAKS.get(abi or "", ()) if each in offered]
         if spoken:
@@ -55,12 +59,12 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
             raise Unknown(unsaid, _hint(offered, abi))
     if launcher is None:
         launcher = _OWN.get(abi or "")
-        if launcher is None or not (offered or launcher in partition.launchers):
+        if launcher is None or not (offered or local or launcher in partition.launchers):
             raise Unknown(f"{unsaid}, or launcher", _hint(offered, abi))
         if not (mpi or launcher in partition.launchers):
             raise Refused(
-                f"nothing on {profile.name} can start the ranks: srun offers {', '.join(offered)}, which their MPI "
-                f"({abi}) does not speak, and there is no {launcher}",
+                f"nothing on {profile.name} can start the ranks: srun offers {', '.join(offered) or 'nothing'}, which "
+                f"their MPI ({abi}) does not speak, and there is no {launcher}",
                 "bind the site's own MPI (partitions.NAME.mpi), or build the image for another",
             )
     if launcher == SRUN:

@@ -151,10 +151,11 @@ class Login(Machine):
 class Scheduler(Model):
     """The batch system, and the PMI types that its launcher offers (``srun --mpi=list``).
 
-    ``account`` is charged for jobs whose users name none.
+    ``local``: there is none, and jobs run on the login host at once. ``account`` is charged for jobs whose users name
+    none.
     """
 
-    kind: Literal["slurm"]
+    kind: Literal["slurm", "local"]
     version: str | None = None
     pmi: list[str] = []
     default_pmi: str | None = None

@@ -66,6 +66,7 @@ class Launch(NamedTuple):
     forced: bool = False
     bound: Sequence[str] = ()
     straddling: Optional[str] = None
+    scheduler: str = "slurm"
 
     @property
     def ranks(self) -> int:
@@ -106,6 +107,7 @@ def read_launch(data: bytes, what: str) -> Launch:
         forced=fields.record.get("forced") is True,
         bound=tuple(fields.texts("bound")) if "bound" in fields.record else (),
         straddling=fields.maybe_text("straddling"),
+        scheduler=fields.maybe_text("scheduler") or "slurm",
     )
 
 

@@ -68,9 +68,9 @@ class Status(NamedTuple):
         return "  ".join(words) + ("\n  " + self.problem if self.problem else "")
 
 
-def scheduler() -> Scheduler:
-    """Return the site's scheduler."""
-    return SCHEDULERS["slurm"]
+def scheduler(number: str = "") -> Scheduler:
+    """Return the scheduler that gave a job its id; Slurm for an id that nobody knows."""
+    return next((each for each in SCHEDULERS.values() if each.owns(number)), SCHEDULERS["slurm"])
 
 
 def ask(argv: List[str]) -> Tuple[int, str, str]:
@@ -151,7 +151,7 @@ def cancel(folder: str) -> str:
     number = job_id(folder)
     if number is None:
         raise UsageError("%s was never submitted" % os.path.basename(folder))
-    known = scheduler()
+    known = scheduler(number)
     known.parse_cancel(*ask(known.cancel(number)))
     return number
 
@@ -246,7 +246,7 @@ def _copy_from(path: str, offset: int, target: IO[bytes]) -> int:
 
 def state(number: str) -> Optional[JobState]:
     """Ask the scheduler for the state of the job with this id; None where it has forgotten it."""
-    known = scheduler()
+    known = scheduler(number)
     return known.parse_state(*ask(known.state(number)))
 
 

@@ -13,7 +13,7 @@ from deployer.contract import plan as plans
 from deployer.contract.choose import choose
 from deployer.contract.errors import MissingTool, Refused, UsageError
 from deployer.contract.evidence import Launch
-from deployer.contract.job import Job, check_time
+from deployer.contract.job import Job, check_time, seconds
 from deployer.contract.manifest import Manifest
 from deployer.contract.pinning import pin
 from deployer.contract.plan import Bind, Plan, Variant
@@ -21,6 +21,7 @@ from deployer.contract.verdict import REFUSE
 from deployer.site import container, data, elf, inventory, jobs, packages, result, script, squash, stage
 from deployer.site.launchers import LAUNCHERS
 from deployer.site.runtimes import RUNTIMES
+from deployer.site.schedulers import SCHEDULERS
 from deployer.site.staged import Staging
 from deployer.site.store import Installed, Store
 from deployer.site.submission import Options, admit
@@ -94,6 +95,7 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
         checked=plan.checked,
         forced=request.force and plan.checked is not None and plan.checked.verdict == REFUSE,
         straddling=pin(layout).straddling,
+        scheduler=plan.scheduler,
     )
     users = container.parse_binds(request.binds, installed.rootfs)
     made = container.make(
@@ -145,8 +147,10 @@ def _staging(store: Store, installed: Installed, plan: Plan, variant: Variant, s
 
 def submit(folder: str) -> str:
     """Submit the script of a prepared job and return the scheduler's id for it; raises Refused, TransferError."""
-    scheduler = jobs.scheduler()
-    job_id = scheduler.parse_submit(*jobs.ask(scheduler.submit(os.path.join(folder, result.SCRIPT))))
+    launch = result.launch(folder)
+    scheduler = SCHEDULERS[launch.scheduler]
+    argv = scheduler.submit(os.path.join(folder, result.SCRIPT), seconds(launch.time))
+    job_id = scheduler.parse_submit(*jobs.ask(argv))
     files.write_text(os.path.join(folder, result.JOB_ID), job_id + "\n")
     return job_id
 

@@ -36,6 +36,16 @@ class Inputs(NamedTuple):
     staging: Optional[Staging] = None
 
 
+SLURM = "slurm"
+
+#: What only a job of Slurm's needs.
+_SLURM_GROUND = """\
+# With --export=NONE Slurm would start the steps with an empty environment.
+unset SLURM_EXPORT_ENV
+echo "$SLURM_JOB_ID" >"$job/job_id"
+"""
+
+
 def render(inputs: Inputs) -> str:
     """Return the whole text of job.sh."""
     parts = [_head(inputs), _ground(inputs), _container(inputs), _ranks(inputs), _hosts(inputs)]
@@ -75,9 +85,12 @@ def _head(inputs: Inputs) -> str:
             launch.variant,
             launch.reason,
         ),
-        "# To submit it by hand: sbatch job.sh (it may be edited, and submitted again).",
     ]
-    lines += ["#SBATCH " + shlex.quote(word) for word in directives + inputs.directives]
+    if inputs.plan.scheduler == SLURM:
+        lines.append("# To submit it by hand: sbatch job.sh (it may be edited, and submitted again).")
+        lines += ["#SBATCH " + shlex.quote(word) for word in directives + inputs.directives]
+    else:
+        lines.append("# To start it by hand: ./job.sh (it may be edited, and started again).")
     return "\n".join(lines) + "\n"
 
 
@@ -88,7 +101,7 @@ tool=({python} {tool})
 started=$(date +%s)
 stopped=
 
-# Slurm asks for an end with SIGTERM (time limit, scancel), to the ranks and to this script alike. The script lives on
+# {who} asks for an end with SIGTERM (time limit, cancel), to the ranks and to this script alike. The script lives on
 # for as long as it may, to write what happened into result.json.
 trap 'stopped=TERM' TERM
 
@@ -97,14 +110,17 @@ result() {{
     "${{tool[@]}}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${{@:3}}"
 }}
 
-# With --export=NONE Slurm would start the steps with an empty environment; ch-run does not start without USER.
-unset SLURM_EXPORT_ENV
-export USER=${{USER:-$(id -un)}}
+{batch}export USER=${{USER:-$(id -un)}}  # ch-run does not start without it
 
-echo "$SLURM_JOB_ID" >"$job/job_id"
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
 mkdir "$job/hosts" "$job/ranks" || exit 6
-""".format(folder=shlex.quote(inputs.folder), python=shlex.quote(inputs.python), tool=shlex.quote(inputs.tool))
+""".format(
+        folder=shlex.quote(inputs.folder),
+        python=shlex.quote(inputs.python),
+        tool=shlex.quote(inputs.tool),
+        who="Slurm" if inputs.plan.scheduler == SLURM else "deployer",
+        batch=_SLURM_GROUND if inputs.plan.scheduler == SLURM else "",
+    )
     for module in inputs.plan.modules:
         quoted = shlex.quote(module)
         text += "\nmodule load %s || { result hosts 1 --module %s; exit 1; }\n" % (quoted, quoted)
@@ -130,7 +146,8 @@ def _container(inputs: Inputs) -> str:
 def start(plan: Plan, variant: Variant, layout: Layout, launcher: Launcher) -> Start:
     """Return what ``launcher`` is told of a job."""
     family, version = (plan.mpi.family, plan.mpi.version) if plan.mpi else ("", "")
-    return Start(layout, variant.pmi, variant.program or launcher.program, family, version)
+    program = variant.program or launcher.program
+    return Start(layout, variant.pmi, program, family, version, plan.scheduler == SLURM)
 
 
 def _ranks(inputs: Inputs) -> str:
@@ -169,6 +186,12 @@ def _folded(words: List[str]) -> str:
 def _hosts(inputs: Inputs) -> str:
     library = " --library " + shlex.quote(inputs.plan.mpi.library) if inputs.plan.mpi else ""
     nodes = inputs.layout.nodes
+    if inputs.plan.scheduler != SLURM:
+        return """\
+# 1. Hosts: this machine writes what it has, outside the container, into hosts/.
+"${{tool[@]}}" probe --host --out "$job/hosts"{library} </dev/null
+result hosts $? || exit
+""".format(library=library)
     return """\
 # 1. Hosts: each node writes what it has, outside the container, into hosts/.
 srun --mpi=none --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-task=1 \\
@@ -227,7 +250,8 @@ def _step(inputs: Inputs, name: str, command: str) -> str:
     join = ""
     shared = inputs.staging is not None and inputs.staging.mounted  # one container a node as it is
     if inputs.variant.join and not shared and inputs.layout.ranks_per_node > 1:
-        tag = '"$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}-%s"' % name
+        batch = inputs.plan.scheduler == SLURM
+        tag = ('"$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}-%s"' if batch else '"$$-%s"') % name
         join = " " + " ".join(inputs.runtime.join_options(inputs.layout.ranks_per_node, tag))
     return """\
 "${{launch[@]}}" "${{container[@]}}"{join} "$image" -- \\

@@ -30,6 +30,8 @@ def admit(plan: Plan, options: Options, nodes: int, time: str, environment: Mapp
 
     The plan's limits are its partition's: another partition's are Slurm's to tell.
     """
+    if plan.scheduler == "local" and nodes > 1:
+        raise Refused("%s has no batch system: a job has one node, not %d" % (plan.site, nodes), "--nodes 1")
     limits = plan.limits
     partition = options.partition or plan.partition
     if partition == plan.partition:

@@ -18,6 +18,7 @@ PROFILES = {
     "lab-srun": ("lab", "launcher: srun, pmi: pmi2"),
     "lab-hydra": ("lab", "launcher: mpiexec.hydra, pmi: null"),
     "lab-mpirun": ("lab-openmpi", "launcher: mpirun, pmi: null"),
+    "lab-local": ("lab", "launcher: null, pmi: null"),
 }
 SUM = """
 import json, os
@@ -39,6 +40,7 @@ def packed(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
         profile = folder / f"{name}.yaml"
         profile.write_text(
             f"{{format: 1, name: {name}, extends: {base}, source: {{kind: document, where: this test}},\n"
+            f" scheduler: {{kind: {'local' if name == 'lab-local' else 'slurm'}}},\n"
             f" partitions: {{batch: {{{said}, node: {{cores: 2}}}}}}}}\n"
         )
         options += ["--site", profile]
@@ -117,3 +119,27 @@ def test_each_rank_has_cores_of_its_own(one_node: Site, plan: str) -> None:
     assert (result["world_size"], result["exit_code"], result["findings"]) == (2, 0, [])
     first, second = (set(parse_cpus(rank["cpus"])) for rank in result["ranks"])
     assert (len(first), len(second), first & second) == (1, 1, set())
+
+
+def test_without_a_batch_system_the_job_runs_here(one_node: Site) -> None:
+    """On the login node, which is taken for a machine that has no Slurm."""
+    words = [
+        "--plan",
+        "lab-local",
+        "--nodes",
+        "1",
+        "--ranks-per-node",
+        "2",
+        "--threads",
+        "1",
+        "--",
+        "python3",
+        "-c",
+        SUM,
+    ]
+    result = one_node.run(*words, bundle="own")
+    assert (result["world_size"], result["exit_code"], result["findings"]) == (2, 0, [])
+    assert {rank["host"] for rank in result["ranks"]} == {"login1"}
+    assert result["payload"]["sum"] == 3
+    assert "COMPLETED" in one_node.tool("status")
+    assert result["job_id"].endswith(".login1")

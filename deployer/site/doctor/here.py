@@ -12,6 +12,7 @@ from deployer.site.capture import machine
 from deployer.site.capture.tools import Tools
 from deployer.site.doctor.climb import Ground, Skipped
 from deployer.site.runtimes import RUNTIMES
+from deployer.site.schedulers import SCHEDULERS
 from deployer.site.store import Installed
 from deployer.system import process
 
@@ -131,7 +132,7 @@ def find(ground: Ground) -> Installed:
 
 def scheduler(ground: Ground) -> str:
     """See that the scheduler answers, and what it says of the plan's partition."""
-    known = jobs.scheduler()
+    known = SCHEDULERS[ground.plan.scheduler if ground.plan else "slurm"]
     name = ground.plan.partition if ground.plan else ""
     queue = known.parse_queue(*jobs.ask(known.queue(name)))
     where = "partition %s" % name if name else "the default partition"

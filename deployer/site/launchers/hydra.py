@@ -19,7 +19,8 @@ class Hydra(Launcher):
 
     def words(self, start: Start) -> List[str]:
         layout = start.layout
-        words = [start.program, "-bootstrap", "slurm", "-n", str(layout.ranks), "-ppn", str(layout.ranks_per_node)]
+        bootstrap = "slurm" if start.batch else "fork"
+        words = [start.program, "-bootstrap", bootstrap, "-n", str(layout.ranks), "-ppn", str(layout.ranks_per_node)]
         if start.family != "intel":
             pinning = pin(layout)
             words += ["-bind-to", "%s:%d" % ("core" if pinning.by_core else "hwthread", pinning.units)]
@@ -31,6 +32,8 @@ class Hydra(Launcher):
     def exports(self, start: Start, environment: Mapping[str, str]) -> Dict[str, str]:
         found = super().exports(start, environment)
         found.pop("I_MPI_ROOT", None)  # the launcher's own is its module's word
+        if not start.batch:
+            return found
         # The srun of the proxies, one a node: without a PMI, whose variables the ranks would take for their own, and
         # with all the CPUs that the ranks will have. Slurm before 22.05 would give it those of one rank.
         cpus = start.layout.ranks_per_node * start.layout.asked_cpus

@@ -12,7 +12,8 @@ from deployer.contract.layout import Layout
 class Start(NamedTuple):
     """``pmi`` is srun's word for it; ``program`` is the launcher as it is called: a name in PATH, or a path.
 
-    ``family`` and ``version`` are those of the MPI that the ranks use, empty where it is the image's own.
+    ``family`` and ``version`` are those of the MPI that the ranks use, empty where it is the image's own. Without a
+    ``batch`` system all ranks start on this machine.
     """
 
     layout: Layout
@@ -20,6 +21,7 @@ class Start(NamedTuple):
     program: str
     family: str
     version: str
+    batch: bool = True
 
 
 class Launcher(object):

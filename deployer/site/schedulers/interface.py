@@ -28,8 +28,12 @@ class Queue(NamedTuple):
 class Scheduler(object):
     """One scheduler. Implementations stand in the plain dict ``SCHEDULERS`` under the names that plans use."""
 
-    def submit(self, script: str) -> List[str]:
-        """Return argv that submits the batch script at the path ``script``."""
+    def owns(self, job_id: str) -> bool:
+        """Return whether an id is one of this scheduler's."""
+        raise NotImplementedError
+
+    def submit(self, script: str, seconds: int) -> List[str]:
+        """Return argv that submits the batch script at the path ``script``, which may run for ``seconds``."""
         raise NotImplementedError
 
     def parse_submit(self, code: int, out: str, err: str) -> str:

@@ -44,7 +44,11 @@ _FORGOTTEN = "Invalid job id specified"
 class Slurm(Scheduler):
     """Slurm 17 and later: only options that are as old as that."""
 
-    def submit(self, script: str) -> List[str]:
+    def owns(self, job_id: str) -> bool:
+        return job_id.isdigit()
+
+    def submit(self, script: str, seconds: int) -> List[str]:
+        del seconds  # the script says it
         return ["sbatch", "--parsable", script]
 
     def parse_submit(self, code: int, out: str, err: str) -> str:
@@ -52,7 +56,7 @@ class Slurm(Scheduler):
             raise _error("Slurm did not take the job", err)
         # "ID" or "ID;CLUSTER", perhaps after lines of a site's submit plugin
         job_id = (out.strip().splitlines() or [""])[-1].split(";")[0]
-        if not job_id.isdigit():
+        if not self.owns(job_id):
             raise Refused("sbatch gave no job id: %r" % out.strip(), "try: sbatch --parsable --test-only job.sh")
         return job_id
 

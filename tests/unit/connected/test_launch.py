@@ -12,18 +12,19 @@ OMPI = Mpi(family="openmpi", prefix="/opt/ompi", launcher="bin/mpirun")
 
 
 def ways(
-    offered: list[str],
+    offered: list[str] | None,
     abi: str | None = MPICH_ABI,
     mpi: Mpi | None = INTEL,
     launchers: list[str] | None = None,
     **said: str,
 ) -> Way:
+    """Return how ranks start where srun offers ``offered``; None: there is no batch system."""
     partition = Partition.model_validate({"launchers": launchers or [], **said})
     profile = Profile(
         format=1,
         name="site",
         source=Source(kind="unverified", where="here"),
-        scheduler=Scheduler(kind="slurm", pmi=offered),
+        scheduler=Scheduler(kind="local" if offered is None else "slurm", pmi=offered or ["pmi2"] * (offered is None)),
         partitions={"batch": partition},
     )
     return choose(profile, "batch", partition, mpi, abi)
@@ -51,6 +52,16 @@ def test_what_the_profile_says_holds() -> None:
     assert ways(["pmi2", "cray_shasta"], pmi="cray_shasta") == Way("srun", "cray_shasta", None)
     assert ways(["pmi2", "pmix"], launcher="srun").pmi == "pmi2"
     assert ways([], pmi="pmi2") == Way("srun", "pmi2", None)
+
+
+def test_without_a_batch_system_it_is_the_mpis_own() -> None:
+    assert ways(None) == Way("mpiexec.hydra", "", None)
+    assert ways(None, OPENMPI, OMPI) == Way("mpirun", "", "/opt/ompi/bin/mpirun")
+    assert ways(None, mpi=None, launchers=["mpiexec.hydra"]) == Way("mpiexec.hydra", "", None)
+    with pytest.raises(Refused, match="srun offers nothing"):
+        ways(None, mpi=None)
+    with pytest.raises(Refused, match="no batch system, so no srun"):
+        ways(None, pmi="pmi2")
 
 
 def test_a_launcher_that_was_captured_serves_the_images_own_mpi() -> None:

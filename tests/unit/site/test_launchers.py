@@ -86,5 +86,12 @@ def test_mpiruns_daemons_get_the_settings_of_the_ranks():
     assert found == {"OMPI_MCA_pml": "ob1", "PMIX_MCA_gds": "hash"}
 
 
+def test_on_one_machine_nothing_is_asked_of_slurm():
+    how = start(4, 12, "mpiexec.hydra", "intel")._replace(batch=False)
+    launcher = LAUNCHERS["mpiexec.hydra"]
+    assert launcher.words(how)[1:3] == ["-bootstrap", "fork"]
+    assert launcher.exports(how, launcher.environment(how)) == {"I_MPI_PIN_DOMAIN": "24:compact"}
+
+
 def test_only_hydra_needs_a_signal_to_end_a_step():
     assert [name for name, launcher in LAUNCHERS.items() if not launcher.ends_on_exit] == ["mpiexec.hydra"]

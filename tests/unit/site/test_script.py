@@ -89,6 +89,15 @@ CASES = {
     "host-mpi": inputs(),
     "joined": inputs(nodes=1, ranks=4, threads=1, shown=BARE, memory_mb=1000),
     "no-python": inputs(nodes=1, image_python=None),
+    "local": inputs(
+        nodes=1,
+        ranks=2,
+        shown=made.PLAN._replace(
+            scheduler="local",
+            partition="",
+            variants=[made.VARIANT._replace(launcher="mpiexec.hydra", pmi="", join=True)],
+        ),
+    ),
 }
 
 

@@ -11,7 +11,7 @@ SILENT = "slurm_load_jobs error: Unable to contact slurm controller (connect fai
 
 
 def test_argv():
-    assert slurm.submit("/j/job.sh") == ["sbatch", "--parsable", "/j/job.sh"]
+    assert slurm.submit("/j/job.sh", 60) == ["sbatch", "--parsable", "/j/job.sh"]
     assert slurm.state("7") == ["squeue", "--noheader", "--states=all", "--jobs=7", "--format=%T|%M|%N|%r"]
     assert slurm.cancel("7") == ["scancel", "7"]
 

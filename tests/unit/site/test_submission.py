@@ -67,6 +67,13 @@ def test_more_than_the_partition_gives_is_refused_with_the_arithmetic(nodes, tim
     assert words(nodes=nodes, time=time, account="a", partition="large")[0] == "--partition=large"
 
 
+def test_without_a_batch_system_a_job_has_one_node():
+    local = made.PLAN._replace(scheduler="local")
+    with pytest.raises(Refused, match="lab has no batch system: a job has one node, not 2"):
+        words(local, nodes=2)
+    assert words(local, nodes=1)
+
+
 @pytest.mark.parametrize(
     "word", ["exclusive", "--", "", "--nodes=9", "-N9", "--time=1", "-t=1", "--wrap=x", "--x\n#SBATCH y", "--qos high"]
 )
