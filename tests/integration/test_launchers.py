@@ -73,7 +73,8 @@ def one_node(site: Site, packed: Path) -> Iterator[Site]:
 
 @pytest.mark.parametrize(("plan", "library"), OWN)
 def test_the_mpis_own_launcher_starts_the_job(site: Site, image: str, plan: str, library: str) -> None:
-    result = site.run("--plan", plan, "--nodes", "2", "--", "python3", "-c", SUM, bundle=image)
+    asked = ["--account", "physics", "--directive=--comment=spring"]
+    result = site.run("--plan", plan, "--nodes", "2", *asked, "--", "python3", "-c", SUM, bundle=image)
     assert (result["site"], result["world_size"], result["exit_code"], result["findings"]) == (plan, 2, 0, [])
     assert [(rank["rank"], rank["task"], rank["host"]) for rank in result["ranks"]] == [(0, 0, "cn1"), (1, 1, "cn2")]
     for rank in result["ranks"]:
@@ -82,6 +83,16 @@ def test_the_mpis_own_launcher_starts_the_job(site: Site, image: str, plan: str,
         assert rank["mpi_seen_in"] == "payload"
     assert (result["payload"]["sum"], result["payload"]["input"]) == (3, "")
     assert result["payload"]["library"].startswith(library)
+    shown = site.alice(f"scontrol show job {result['job_id']}")
+    assert "Account=physics" in shown
+    assert "Comment=spring" in shown
+
+
+def test_what_slurm_does_not_have_is_refused_in_its_own_words(site: Site, image: str) -> None:
+    for asked in (["--constraint", "cray"], ["--reservation", "none"], ["--partition", "fat"]):
+        said = site.tool("run", image, "--plan", "lab-hydra", "--nodes", "2", *asked, "--", "true", code=3)
+        assert "Slurm did not take the job: sbatch: error: " in said
+        assert {"--constraint": "feature", "--reservation": "reservation", "--partition": "partition"}[asked[0]] in said
 
 
 @pytest.mark.parametrize("plan", PLANS)
