@@ -77,5 +77,19 @@ def test_the_environment_follows_the_layout():
         "TF_NUM_INTRAOP_THREADS": "12",
         "TF_NUM_INTEROP_THREADS": "2",
     }
-    assert layout.environment(layout.lay_out(1, 2, 48, SKYLAKE))["OMP_PLACES"] == "threads"
     assert layout.environment(layout.lay_out(1, 1, 1, SKYLAKE))["TF_NUM_INTEROP_THREADS"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "threads", "places"), [(1, 48, "cores"), (2, 48, "threads"), (4, 12, "cores"), (4, 11, "cores")]
+)
+def test_the_environment_of_the_papers_layouts(ranks, threads, places):
+    found = layout.environment(layout.lay_out(1, ranks, threads, SKYLAKE))
+    names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_PLACES", "KMP_AFFINITY")
+    assert [found[name] for name in names] == [
+        str(threads),
+        str(threads),
+        "2",
+        places,
+        "granularity=fine,compact,1,0",
+    ]
