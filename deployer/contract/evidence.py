@@ -114,12 +114,14 @@ def read_launch(data: bytes, what: str) -> Launch:
 class HostRecord(NamedTuple):
     """A node that took part. ``identity`` is that of the plan's MPI library there; None: no such file.
 
-    ``missing`` are paths that are to be bound into the container and are not there.
+    ``missing`` are paths that are to be bound into the container and are not there. ``numa`` are the CPUs of each NUMA
+    domain, as the kernel lists them.
     """
 
     host: str
     identity: Optional[str]
     missing: Tuple[str, ...] = ()
+    numa: Tuple[str, ...] = ()
 
     def record(self) -> Record:
         return records.stamped(HOST, dict(self._asdict()))
@@ -128,8 +130,8 @@ class HostRecord(NamedTuple):
 def read_host(data: bytes, what: str) -> HostRecord:
     """Parse a host record; raises UsageError."""
     fields = records.loads(data, HOST, what)
-    missing = fields.texts("missing") if "missing" in fields.record else ()
-    return HostRecord(fields.text("host"), fields.maybe_text("identity"), tuple(missing))
+    missing, numa = (tuple(fields.texts(name)) if name in fields.record else () for name in ("missing", "numa"))
+    return HostRecord(fields.text("host"), fields.maybe_text("identity"), missing, numa)
 
 
 class ProbeRecord(NamedTuple):

@@ -170,6 +170,11 @@ RULES: Dict[str, Rule] = {
         "{reason}",
         "another number of ranks a node, or of threads a rank: memory of another domain is slower",
     ),
+    "layout.crossing": Rule(
+        WARNING,
+        "ranks {ranks} run across NUMA domains, and their CPUs would fit into one",
+        "see how the ranks are pinned in job.sh; Slurm knows sockets and not the domains within them",
+    ),
     "layout.overlap": Rule(
         WARNING,
         "ranks {ranks} share CPUs {cpus}",

@@ -246,6 +246,8 @@ def _probe(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
     elif sizes and sizes != {launch.ranks}:
         by_rank.alone("mpi.world-size", JOB, size=" or ".join(map(str, sorted(sizes))), asked=launch.ranks)
     findings = by_rank.findings() + _overlaps(found.probes)
+    if launch.straddling is None:
+        findings += _crossings(found)
     if outcome.step == PROBED and outcome.exit_code != 0 and not errors(findings):
         findings.append(finding("probe.failed", JOB, exit=outcome.exit_code))
     return findings
@@ -290,6 +292,22 @@ def _overlaps(probes: Sequence[ProbeRecord]) -> List[Finding]:
                     "layout.overlap", host, ranks=evidence.render_numbers(tasks), cpus=evidence.render_numbers(shared)
                 )
             )
+    return findings
+
+
+def _crossings(found: Evidence) -> List[Finding]:
+    """Return, for each node, the ranks that the kernel runs across NUMA domains without need."""
+    findings = []
+    for item in found.hosts:
+        domains = [evidence.parse_cpus(cpus) for cpus in item.numa]
+        tasks = set()
+        for probe in found.probes:
+            cpus = evidence.parse_cpus(probe.cpus)
+            fits = any(len(cpus) <= len(domain) for domain in domains)
+            if probe.host == item.host and fits and not any(cpus <= domain for domain in domains):
+                tasks.add(probe.task)
+        if tasks:
+            findings.append(finding("layout.crossing", item.host, ranks=evidence.render_numbers(tasks)))
     return findings
 
 

@@ -1,11 +1,12 @@
 """probe: evidence from inside the job, before the payload. Once a node on the host, once a rank in the container."""
 
+import glob
 import os
 import resource
 import signal
 import socket
 import sys
-from typing import Mapping, Optional, Sequence
+from typing import List, Mapping, Optional, Sequence
 
 from deployer.contract import evidence, records
 from deployer.contract.errors import DeployerError
@@ -39,9 +40,19 @@ def host(out: str, library: Optional[str]) -> HostRecord:
     found = elf.identity(library) if library and os.path.isfile(library) else None
     job = os.path.dirname(os.path.abspath(out))
     bound = result.launch(job).bound if os.path.exists(os.path.join(job, result.LAUNCH)) else ()
-    record = HostRecord(name, found, tuple(path for path in bound if not os.path.exists(path)))
+    missing = tuple(path for path in bound if not os.path.exists(path))
+    record = HostRecord(name, found, missing, tuple(numa_domains()))
     _write(os.path.join(out, name + ".json"), record.record())
     return record
+
+
+def numa_domains(top: str = "/sys/devices/system/node") -> List[str]:
+    """Return the CPUs of each NUMA domain of this node, as the kernel lists them; those without CPUs are left out."""
+    found = []
+    for path in sorted(glob.glob(os.path.join(top, "node[0-9]*", "cpulist"))):
+        with open(path) as stream:
+            found.append(stream.read().strip())
+    return [cpus for cpus in found if cpus]
 
 
 def rank(out: str, soname: Optional[str], expects: Sequence[str] = ()) -> ProbeRecord:

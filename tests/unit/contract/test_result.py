@@ -131,6 +131,19 @@ def test_pinning_is_a_warning():
     assert codes(verdict)[:2] == [("layout.pinning", "rank 1"), ("layout.overlap", "cn1")]
 
 
+def test_a_rank_across_numa_domains_without_need_is_told():
+    """Two domains of four CPUs: rank 1 has one of each; with three ranks of three it could not be helped."""
+    hosts = [HOSTS[0]._replace(numa=("0-1,4-5", "2-3,6-7"))]
+    launch = LAUNCH._replace(nodes=1, ranks_per_node=2)
+    found = good(hosts=hosts, probes=[probe(0, cpus="0-1"), probe(1, host="cn1", cpus="3-4")])
+    assert codes(result.assemble(launch, found, after("probe")))[:1] == [("layout.crossing", "cn1")]
+    for cpus in ("2-3", "6", "0-7"):  # in one; in one; in both, since it is as large as both
+        found = good(hosts=hosts, probes=[probe(0, cpus="0-1"), probe(1, host="cn1", cpus=cpus)])
+        assert ("layout.crossing", "cn1") not in codes(result.assemble(launch, found, after("probe")))
+    told = codes(result.assemble(launch._replace(straddling="it must"), found, after("probe")))
+    assert ("layout.numa", "job") in told
+
+
 def test_the_payload_may_use_another_library_than_the_probe():
     found = good(payloads=[payload(0), payload(1, libraries=[INTEL, MPICH])])
     verdict = result.assemble(LAUNCH, found, after())

@@ -102,6 +102,14 @@ def test_task_number(environment, task):
     assert probe.task_number(environment) == task
 
 
+def test_the_numa_domains_of_a_node(tmp_path):
+    for name, cpus in (("node0", "0-1,4-5\n"), ("node1", "2-3,6-7\n"), ("node2", "\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cpulist").write_text(cpus)
+    assert probe.numa_domains(str(tmp_path)) == ["0-1,4-5", "2-3,6-7"]  # node2 has memory alone
+    assert probe.numa_domains(str(tmp_path / "nothing")) == []
+
+
 def test_host_record(tmp_path):
     (tmp_path / "libmpi.so.12").write_text("abc")
     record = probe.host(str(tmp_path), str(tmp_path / "libmpi.so.12"))
