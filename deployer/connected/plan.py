@@ -9,7 +9,7 @@ from deployer.connected.profile import Mpi, Partition, Profile, known
 from deployer.connected.staging import stagings
 from deployer.contract import records
 from deployer.contract.errors import Refused
-from deployer.contract.plan import OPENMPI, SONAMES, HostMpi, Limits, NodeShape, Plan, Variant
+from deployer.contract.plan import FOLDER, OPENMPI, SONAMES, HostMpi, Limits, NodeShape, Plan, Variant
 
 
 def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition: str | None = None) -> Plan:
@@ -92,6 +92,7 @@ def _variants(profile: Profile, partition: Partition, mpi: HostMpi | None, way: 
     policy = known(profile.policy, profile, "policy.runtimes")
     # Open MPI's shared memory copies from process to process, which the kernel allows within one user namespace only.
     join = mpi is not None and mpi.abi == OPENMPI
+    batch = profile.scheduler is not None and profile.scheduler.kind != "local"
     return [
         Variant(
             f"{runtime}-{staging.kind}",
@@ -108,4 +109,5 @@ def _variants(profile: Profile, partition: Partition, mpi: HostMpi | None, way: 
         for runtime in policy.runtimes
         if runtime in partition.runtimes
         for staging in stagings(runtime, partition.filesystems, partition.fuse)
+        if batch or staging.kind == FOLDER  # a copy on each node is held by a step beside the ranks'
     ]

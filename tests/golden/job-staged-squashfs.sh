@@ -15,7 +15,7 @@ tool=(/opt/python/3.6/bin/python3 /home/alice/deployer/deployer.pyz)
 started=$(date +%s)
 stopped=
 
-# Slurm asks for an end with SIGTERM (time limit, scancel), to the ranks and to this script alike. The script lives on
+# Slurm asks for an end with SIGTERM (time limit, cancel), to the ranks and to this script alike. The script lives on
 # for as long as it may, to write what happened into result.json.
 trap 'stopped=TERM' TERM
 
@@ -24,11 +24,11 @@ result() {
     "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
 }
 
-# With --export=NONE Slurm would start the steps with an empty environment; ch-run does not start without USER.
+# With --export=NONE Slurm would start the steps with an empty environment.
 unset SLURM_EXPORT_ENV
-export USER=${USER:-$(id -un)}
-
 echo "$SLURM_JOB_ID" >"$job/job_id"
+export USER=${USER:-$(id -un)}  # ch-run does not start without it
+
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
 mkdir "$job/hosts" "$job/ranks" || exit 6
 
