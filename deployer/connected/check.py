@@ -15,7 +15,7 @@ from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.linker.view import Captured, Files
 from deployer.connected.plan import make_plan
 from deployer.connected.profile import Profile
-from deployer.connected.rules import cpu, fabric, gpu, linking, mpi, pmi, runtimes, site, space, wheels
+from deployer.connected.rules import cpu, fabric, gpu, linking, mpi, places, pmi, runtimes, site, space, wheels
 from deployer.connected.rules.case import Case
 from deployer.contract import hostfiles, records
 from deployer.contract import plan as plans
@@ -36,11 +36,12 @@ PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
 #: Of the bundle and the site as a whole.
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     site.captured, site.age, cpu.architecture, cpu.instructions, gpu.usable, runtimes.allowed, runtimes.startable,
-    space.room, wheels.tags, pmi.offered, pmi.spoken, fabric.slow,
+    space.room, wheels.tags, pmi.offered, pmi.spoken, fabric.slow, places.bound,
 )  # fmt: skip
 
 #: Every code that a finding can have; each has a section in docs/rules.md.
 CODES = (
+    "bind.place",
     "cpu.instructions",
     "fabric.library", "fabric.missing", "fabric.provider", "fabric.tcp",
     "facts.cpu", "facts.fabric", "facts.gpu", "facts.mpi", "facts.plan", "facts.pmi", "facts.runtime",

@@ -16,16 +16,17 @@ from deployer.connected.linker.loader import Loader
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.linker.view import HostFiles, View
 from deployer.connected.profile import Profile
-from deployer.connected.rules import cpu, fabric, gpu, linking, mpi, runtimes, site, space, wheels
+from deployer.connected.rules import cpu, fabric, gpu, linking, mpi, places, runtimes, site, space, wheels
 from deployer.connected.rules.case import Case
 from deployer.contract import plan as plans
 from deployer.contract import verdict
 from deployer.contract.dynamic import Facts
 from deployer.contract.errors import UsageError
 from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
+from deployer.contract.hostfiles import FOLDER, LINK, HostFile
 from deployer.contract.job import Job
 from deployer.contract.manifest import Manifest, Member, Segment
-from deployer.contract.plan import HostMpi, Plan
+from deployer.contract.plan import Bind, HostMpi, Plan
 from deployer.system.verify import begin, opened
 from tests.running import IMAGE, PREFIX, VARIANT
 from tests.unit.connected.test_check import (
@@ -460,11 +461,44 @@ def test_a_profile_of_another_architecture(rootfs: Path, tmp_path: Path) -> None
     mpi = {"m": {"family": "mpich", "prefix": path, "says": "MPICH", "files": {"lib/libmpi.so.12": foreign.record()}}}
     partition = {**SITE["partitions"]["batch"], "mpi": "m", "pmi": "pmi2"}
     arm = {**SITE, "architecture": "aarch64", "mpi": mpi, "partitions": {"batch": partition}}
-    packed = pack.pack(contents(rootfs), [], tmp_path / "b.tar")
+    fits = {**arm, "architecture": "x86_64"}  # which the libraries are not, but nothing calls MPI
+    packed = pack.pack(contents(rootfs), [Profile.model_validate(fits)], tmp_path / "b.tar")
     found = check.check(str(packed.path), Profile.model_validate(arm)).checked
     assert (found.verdict, codes(found.findings)) == (verdict.REFUSE, [("node.architecture", ERROR)])
-    fits = {**arm, "architecture": "x86_64"}  # which the libraries are not, but nothing calls MPI
     assert check.check(str(packed.path), Profile.model_validate(fits)).checked.verdict == verdict.RUN
+
+
+def test_the_image_has_a_place_for_what_is_bound(rootfs: Path, tmp_path: Path) -> None:
+    mpi = {"m": {"family": "mpich", "prefix": "/opt/mpi"}}
+    partition = {**SITE["partitions"]["batch"], "mpi": "m", "pmi": "pmi2"}
+    profile = Profile.model_validate({**SITE, "mpi": mpi, "partitions": {"batch": partition}})
+
+    def found(packed: Path) -> list[Finding]:
+        return [each for each in check.check(str(packed), profile).checked.findings if each.code == "bind.place"]
+
+    assert found(pack.pack(contents(rootfs), [profile], tmp_path / "for.tar").path) == []
+    (finding,) = found(pack.pack(contents(rootfs), [], tmp_path / "other.tar").path)
+    assert (finding.severity, finding.subject) == (ERROR, "/opt/mpi")
+    assert finding.remedy == f"pack it with --site {profile.name}"
+
+
+def test_an_image_of_before_has_no_place_for_single_files() -> None:
+    link = HostFile("lib/libmpich.so.12", LINK, "/opt/mpi/lib/libmpi.so.12", "Debian's name")
+    there = {**IMAGE_FILES, PREFIX + "/x": None, FOLDER + "/x": None}
+    single = PLAN._replace(host=(link,))
+    assert codes(places.bound(case(files=there, plan=single))) == []
+    before = {**IMAGE_FILES, PREFIX + "/x": None}
+    assert codes(places.bound(case(files=before))) == []
+    (finding,) = places.bound(case(files=before, plan=single))
+    assert (finding.subject, "pack it again" in finding.remedy) == (FOLDER, True)
+
+
+def test_a_place_that_is_a_link_is_none() -> None:
+    leads = Index({**index(IMAGE_FILES).entries, "/opt": Indexed(LINK, "/srv"), "/srv": Indexed("folder"),
+                   "/srv/intel": Indexed("folder")}, {})  # fmt: skip
+    plan = PLAN._replace(binds=[Bind("/opt/intel", "/opt/intel", "MPI")])
+    (finding,) = places.bound(case(plan=plan)._replace(image=leads))
+    assert finding.message.startswith("it is a link to /srv/intel")
 
 
 def test_a_site_without_a_plan_is_a_verdict(rootfs: Path, tmp_path: Path) -> None:
