@@ -144,6 +144,11 @@ RULES: Dict[str, Rule] = {
         "library, launcher and fabric do not fit: FI_PROVIDER=tcp in the profile's environment tells whether it is the "
         "fabric",
     ),
+    "limits.shm": Rule(
+        ERROR,
+        "{folder} of its node had {free} bytes free, and the {ranks} ranks of a node send to each other through it",
+        "remove what jobs have left there (`ls -l {folder}` on the node), or leave out the node (--exclude)",
+    ),
     "limits.memlock": Rule(
         ERROR,
         "a process may lock {limit} bytes of memory, and {provider} needs {needed} or more for its buffers",
@@ -189,6 +194,17 @@ RULES: Dict[str, Rule] = {
     "payload.failed": Rule(ERROR, "{how}", "the traceback or message is in the job's log: `deployer logs JOB`"),
     "payload.result": Rule(
         WARNING, "the file that DEPLOYER_RESULT names is no JSON: {reason}", "write one JSON object to it"
+    ),
+    # The image: looked at when a step failed.
+    "image.gone": Rule(
+        ERROR,
+        "the image went away while the job used it: {image}",
+        "install or push the bundle again; `remove` without --force and `gc` spare what a job uses",
+    ),
+    "image.incomplete": Rule(
+        ERROR,
+        "{gone}",
+        "install or push the bundle again, which makes the image anew; the site removes old files there",
     ),
     # The job as a whole.
     "job.unfinished": Rule(

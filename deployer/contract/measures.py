@@ -13,6 +13,9 @@ _PINNING = ("psm2", "psm3", "opx", "verbs", "mlx", "ucx", "cxi", "efa")
 #: Bytes. The buffer that Horovod sends by default (HOROVOD_FUSION_THRESHOLD, 128 MiB in 0.28, 64 before): with less the
 #: library fails, or copies through small buffers. The kernel's own default is 64 KiB, or 8 MiB since Linux 5.16.
 _PINNED = 64 * 1024 * 1024
+#: Bytes of /dev/shm for each rank of a node below which it is named when MPI dies in its start. Ranks of a node send
+#: through it; where it is full the kernel ends them by SIGBUS, without a word.
+_SHARED = 8 * 1024 * 1024
 
 
 class Allreduce(NamedTuple):
@@ -73,12 +76,14 @@ class Itex(NamedTuple):
 
 
 class Measures(NamedTuple):
-    """``memlock`` is the limit of locked memory in bytes, None: no limit. The others are None where not measured."""
+    """``memlock`` is the limit of locked memory in bytes, None: no limit; ``shm`` is what was free in /dev/shm before
+    MPI started, in bytes. The others are None where not measured."""
 
     memlock: Optional[int]
     allreduce: Optional[Allreduce] = None
     gpu: Optional[Gpu] = None
     itex: Optional[Itex] = None
+    shm: Optional[int] = None
 
     def record(self) -> Record:
         found = dict(self._asdict())
@@ -94,7 +99,14 @@ class Measures(NamedTuple):
             Allreduce.read(allreduce) if allreduce else None,
             Gpu.read(gpu) if gpu else None,
             Itex.read(itex) if itex else None,
+            fields.maybe_number("shm"),
         )
+
+
+def explain(found: Measures, ranks_per_node: int, note: Callable[..., Any]) -> None:
+    """Call ``note`` with what may have ended a rank that did not get through MPI_Init."""
+    if ranks_per_node > 1 and found.shm is not None and found.shm < ranks_per_node * _SHARED:
+        note("limits.shm", folder="/dev/shm", free=found.shm, ranks=ranks_per_node)  # noqa: S108
 
 
 def judge(found: Measures, expects: Sequence[str], provider: Optional[str], note: Callable[..., Any]) -> None:
@@ -113,6 +125,7 @@ def shown(found: Optional[Measures]) -> Record:
     """Return the fields that a rank's measures have in result.json; GPUs and ITEX stand with the rank that asked."""
     return {
         "memlock": found.memlock if found else None,
+        "shm": found.shm if found else None,
         "allreduce": found.allreduce.shown() if found and found.allreduce else None,
         "gpu": dict(found.gpu._asdict()) if found and found.gpu else None,
         "itex": dict(found.itex._asdict()) if found and found.itex else None,

@@ -48,7 +48,8 @@ class Outcome(NamedTuple):
 
 class Evidence(NamedTuple):
     """All that a job's folder holds: ``logs`` are the last lines of a rank's probe, by task; ``payload`` is the JSON
-    that the training wrote, or None; ``payload_error`` says why it could not be read."""
+    that the training wrote, or None; ``payload_error`` says why it could not be read;
+    ``image`` is what is wrong with the image, where a step failed."""
 
     hosts: List[HostRecord]
     probes: List[ProbeRecord]
@@ -56,6 +57,7 @@ class Evidence(NamedTuple):
     logs: Mapping[int, str]
     payload: Any
     payload_error: Optional[str]
+    image: Sequence[Finding] = ()
 
 
 class Verdict(NamedTuple):
@@ -167,6 +169,7 @@ def judge(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
     findings: List[Finding] = []
     if outcome.module is not None:
         return [finding("job.module", JOB, module=outcome.module)]
+    findings += found.image
     findings += _stopped(launch, outcome)
     findings += _hosts(launch, found, outcome)
     if outcome.step == STAGED and outcome.exit_code != 0 and not outcome.signal:
@@ -256,6 +259,8 @@ def _probe(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
 def _judge_probe(launch: Launch, found: Evidence, probe: ProbeRecord, by_rank: "_ByRank") -> None:
     """Note what is wrong with one rank in the container."""
     if probe.stage != evidence.DONE:
+        if probe.measures:
+            measures.explain(probe.measures, launch.ranks_per_node, functools.partial(by_rank.add, probe.task))
         by_rank.add(probe.task, "probe.unfinished", stage=probe.stage, last=found.logs.get(probe.task, "no output"))
     if probe.library is None:
         if launch.mpi and probe.reason is not None:

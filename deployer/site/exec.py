@@ -5,7 +5,8 @@ command's own.
 """
 
 import os
-from typing import List, NoReturn, Optional, Sequence, Tuple
+import re
+from typing import List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 from deployer.contract.choose import choose
 from deployer.contract.errors import UsageError
@@ -26,14 +27,15 @@ def execute(store: Store, image: str, plan: Optional[str], binds: Sequence[str],
     """Become ``command`` in the container of ``image``. Raises UsageError, Refused and MissingTool before that."""
     if not command:
         raise UsageError("no command to run", "exec %s -- COMMAND [ARG...]" % image)
-    runtime, made = prepare(store, image, plan, binds)
+    runtime, made, joins = prepare(store, image, plan, binds)
+    join = _join(runtime, os.environ) if joins else []
     payload.restore_signals()
-    process.replace(runtime.argv(made, command), container.user_environment())
+    process.replace(runtime.argv(made, command, join), container.user_environment())
 
 
 def shell(store: Store, image: str, plan: Optional[str], binds: Sequence[str]) -> NoReturn:
     """Become an interactive shell in the container of ``image``: bash where the image has it, else sh."""
-    runtime, made = prepare(store, image, plan, binds)
+    runtime, made, _ = prepare(store, image, plan, binds)
     for name in _TERMINAL:
         if name in os.environ:
             made.environment.setdefault(name, os.environ[name])
@@ -42,18 +44,42 @@ def shell(store: Store, image: str, plan: Optional[str], binds: Sequence[str]) -
     process.replace(runtime.argv(made, [found[0] if found else "/bin/sh"]), container.user_environment())
 
 
-def prepare(store: Store, image: str, site: Optional[str], binds: Sequence[str]) -> Tuple[Runtime, Container]:
-    """Return the runtime and the container that a process in ``image`` has here, as the plan for ``site`` says."""
+def prepare(store: Store, image: str, site: Optional[str], binds: Sequence[str]) -> Tuple[Runtime, Container, bool]:
+    """Return the runtime and the container that a process in ``image`` has here, as the plan for ``site`` says, and
+    whether the processes of a node shall share one."""
     installed = store.find(image)
     manifest = installed.manifest()
     found = data.resolve(store, manifest)
     plan = _plan(installed, site)
-    name = choose(plan, 1, run.vetoes(plan)).variant.runtime if plan else _DEFAULT_RUNTIME
+    variant = choose(plan, 1, run.vetoes(plan)).variant if plan else None
+    name = variant.runtime if variant else _DEFAULT_RUNTIME
     abi = plan.abi if plan else next(iter(manifest.mpi), None)
     bound = data.binds(installed, found) + container.parse_binds(binds, installed.rootfs)
-    variant = installed.variant(abi) if abi else None
-    made = container.make(installed, manifest.image, plan, bound, {}, variant)
-    return RUNTIMES[name], made
+    horovod = installed.variant(abi) if abi else None
+    made = container.make(installed, manifest.image, plan, bound, {}, horovod)
+    return RUNTIMES[name], made, bool(variant and variant.join)
+
+
+def _join(runtime: Runtime, environment: Mapping[str, str]) -> List[str]:
+    """Return the words by which the tasks of a step of Slurm's share one container a node; none elsewhere."""
+    tasks = tasks_here(environment)
+    if tasks < 2:
+        return []
+    step = [environment.get(name, "0") for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID")]
+    return runtime.join_options(tasks, "-".join([*step, "exec"]))
+
+
+def tasks_here(environment: Mapping[str, str]) -> int:
+    """Return how many tasks of this step Slurm started on this node, 1 where it started none.
+
+    ``SLURM_STEP_TASKS_PER_NODE`` is such as ``2(x3),1``: two on each of the first three nodes, one on the next.
+    """
+    number = int(environment.get("SLURM_NODEID", "0"))
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")):
+        number -= int(times or 1)
+        if number < 0:
+            return int(count)
+    return 1
 
 
 def _plan(installed: Installed, site: Optional[str]) -> Optional[Plan]:

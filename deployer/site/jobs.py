@@ -1,6 +1,7 @@
 """status, logs, cancel, and following a job to its end."""
 
 import os
+import select
 import sys
 import time
 from typing import IO, Callable, List, NamedTuple, Optional, Tuple
@@ -24,6 +25,14 @@ _SILENCE = 300.0
 #: Seconds for a shared file system to show on this node what another has written.
 _LAG = 10.0
 _TAIL = 30
+#: Ends that the scheduler alone can explain: why, and what to do.
+_ENDS = {
+    "NODE_FAIL": ("a node of it died or no longer answers", "see `sinfo -R`; run it again, from its last checkpoint"),
+    "BOOT_FAIL": ("a node did not start", "see `sinfo -R`; run it again"),
+    "OUT_OF_MEMORY": ("it used more memory than it may", "fewer ranks a node, or --memory"),
+    "PREEMPTED": ("another job took its nodes", "run it again, from its last checkpoint"),
+    "DEADLINE": ("its deadline passed", "run it again"),
+}
 
 
 class Status(NamedTuple):
@@ -142,7 +151,7 @@ def status(folder: str) -> Status:
         known.nodes,
         known.active,
         exit_code,
-        "" if known.active else problem,
+        "" if known.active else _ENDS.get(known.word, (problem,))[0],
     )  # until then its result is "unfinished"
 
 
@@ -179,6 +188,8 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
         else:
             if known is None or not known.active:
                 break
+            if _reader_is_gone(2):
+                raise BrokenPipeError  # the laptop hung up: the job goes on, and nobody is left to tell
             if (known.word, known.reason) != before:
                 before = (known.word, known.reason)
                 tell("  ".join(word for word in (known.word, known.nodes, known.reason) if word))
@@ -189,10 +200,10 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
     word = known.word if known else "FAILED" if exit_code else "COMPLETED"
     tell("%s%s" % (word, "" if exit_code is None else ", exit %d" % exit_code))
     if exit_code != 0 or word not in ("COMPLETED",):
+        why, hint = _ENDS.get(word, (result.first_error(folder) or "it left no result.json", ""))
         raise JobFailed(
-            "job %s (%s) ended as %s: %s"
-            % (os.path.basename(folder), number, word, result.first_error(folder) or "it left no result.json"),
-            "its log: %s" % os.path.join(folder, result.LOG),
+            "job %s (%s) ended as %s: %s" % (os.path.basename(folder), number, word, why),
+            hint or "its log: %s" % os.path.join(folder, result.LOG),
         )
 
 
@@ -219,6 +230,8 @@ def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> N
         at += _copy_from(path, at, target)
         if ended or not follow_it or number is None:
             return
+        if out is None and _reader_is_gone(1):
+            raise BrokenPipeError
         if time.time() - asked > 2 * _FIRST:
             now = state(number)
             asked = time.time()
@@ -226,6 +239,13 @@ def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> N
             if ended:
                 continue
         time.sleep(_FIRST / 2)
+
+
+def _reader_is_gone(descriptor: int) -> bool:
+    """Return whether nobody reads what this process writes to a pipe or socket any more, as after an ssh that ended."""
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def _copy_from(path: str, offset: int, target: IO[bytes]) -> int:

@@ -19,6 +19,8 @@ from deployer.system import files
 
 #: Seconds after which a probe that hangs in the MPI library is killed; a world of thousands starts in less.
 PATIENCE = 120
+#: The memory through which ranks of a node send to each other.
+_SHM = "/dev/shm"  # noqa: S108
 
 #: Makes Intel MPI and MPICH say which libfabric provider they chose.
 _TALK = {"I_MPI_DEBUG": "1", "MPIR_CVAR_DEBUG_SUMMARY": "1"}
@@ -120,7 +122,7 @@ def rank(out: str, soname: Optional[str], expects: Sequence[str] = ()) -> ProbeR
 def _measures(task: int, expects: Sequence[str]) -> Measures:
     """Return what can be seen before MPI starts: no process is started once it holds the fabric."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    found = Measures(None if limit == resource.RLIM_INFINITY else limit)
+    found = Measures(None if limit == resource.RLIM_INFINITY else limit, shm=_free(_SHM))
     if GPU in expects and first_of_node(os.environ):
         from deployer.site import gpu
 
@@ -130,6 +132,15 @@ def _measures(task: int, expects: Sequence[str]) -> Measures:
 
         found = found._replace(itex=itex.look())
     return found
+
+
+def _free(folder: str) -> Optional[int]:
+    """Return the bytes that are free in the file system of a folder, None where there is none."""
+    try:
+        state = os.statvfs(folder)
+    except OSError:
+        return None
+    return state.f_bavail * state.f_frsize
 
 
 def _redirect(log: str) -> None:

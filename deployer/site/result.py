@@ -8,10 +8,10 @@ from typing import Any, Callable, Dict, List, Mapping, Tuple, TypeVar
 from deployer.contract import evidence, records
 from deployer.contract.errors import DeployerError, UsageError
 from deployer.contract.evidence import Launch
-from deployer.contract.findings import Finding, errors
+from deployer.contract.findings import Finding, errors, finding
 from deployer.contract.payload import read_payload
 from deployer.contract.records import Fields
-from deployer.contract.result import Evidence, Outcome, Verdict, assemble
+from deployer.contract.result import JOB, Evidence, Outcome, Verdict, assemble
 from deployer.system import files
 
 LAUNCH = "job.json"
@@ -33,9 +33,26 @@ _T = TypeVar("_T")
 
 def write(folder: str, outcome: Outcome) -> Verdict:
     """Judge the job in ``folder`` after ``outcome`` and write its result.json; raises DeployerError."""
-    verdict = assemble(launch(folder), gather(folder), outcome)
+    started, found = launch(folder), gather(folder)
+    if outcome.exit_code != 0 and outcome.signal is None:
+        found = found._replace(image=_image(folder, started))
+    verdict = assemble(started, found, outcome)
     files.write_text(os.path.join(folder, RESULT), records.pretty(verdict.record))
     return verdict
+
+
+def _image(folder: str, started: Launch) -> List[Finding]:
+    """Return what is wrong with the image of a job that failed: it may have lost files, or be gone altogether."""
+    from deployer.site import inventory  # the steps of a job that goes well do not need it
+    from deployer.site.store import Store
+
+    store = Store(os.path.dirname(os.path.dirname(os.path.abspath(folder))))
+    place = store.image_folder(started.digest)
+    image = store.at(place)
+    if image is None:
+        return [] if os.path.isdir(os.path.join(place, "rootfs")) else [finding("image.gone", JOB, image=place)]
+    gone = inventory.gone(image)
+    return [finding("image.incomplete", JOB, gone=gone)] if gone.missing else []
 
 
 def launch(folder: str) -> Launch:

@@ -17,7 +17,7 @@ import time
 from contextlib import suppress
 from typing import IO, Dict, Iterable, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Union
 
-from deployer.contract.errors import DeployerError, JobFailed, MissingTool
+from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, JobFailed, MissingTool
 
 _logger = logging.getLogger("deployer.process")
 
@@ -162,18 +162,25 @@ def _read_until(streams: Sequence[IO[bytes]], end: float, limit: int) -> Optiona
 
 
 def attach(argv: Sequence[str], env: Optional[Mapping[str, str]] = None, cwd: Optional[str] = None) -> int:
-    """Run ``argv`` on this process's own stdin, stdout and stderr and return its exit status as a shell would."""
+    """Run ``argv`` on this process's own stdin, stdout and stderr and return its exit status as a shell would.
+
+    A program that answers Ctrl-C by 255, as ssh does, was interrupted: 130.
+    """
     _logger.debug("$ %s", quoted(argv))
     try:
         process = subprocess.Popen(list(argv), env=dict(env) if env is not None else base_environment(), cwd=cwd)
     except OSError as error:
         _not_started(argv, error, "")
+    interrupted = False
     while True:
         try:
             status = process.wait()
-            return status if status >= 0 else 128 - status
         except KeyboardInterrupt:
-            continue  # the terminal sent it to the child as well: its answer decides
+            interrupted = True  # the terminal sent it to the child as well: its answer decides
+            continue
+        if interrupted and status == 255:
+            return EXIT_INTERRUPTED
+        return status if status >= 0 else 128 - status
 
 
 def feed(

@@ -8,6 +8,7 @@
 #SBATCH --ntasks-per-node=4
 #SBATCH --cpus-per-task=1
 #SBATCH --time=00:30:00
+#SBATCH --no-requeue
 #SBATCH --mem=4000M
 #SBATCH '--account=a b'
 

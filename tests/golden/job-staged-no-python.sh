@@ -8,6 +8,7 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=2
 #SBATCH --time=00:30:00
+#SBATCH --no-requeue
 #SBATCH --partition=batch
 
 job=/home/alice/deployer/jobs/hello-1

@@ -30,6 +30,8 @@ def test_digits_are_learned_on_two_nodes(digits: Site) -> None:
         assert rank["mpi_library"].startswith("Intel(R) MPI Library 2021.15")
         assert rank["mpi_identity"] == rank["host_mpi_identity"]
         assert rank["mpi_seen_in"] == "payload"
+    proven = [rank["itex"] for rank in result["ranks"] if rank["itex"]]  # by one rank for all; which, the CPU decides
+    assert [found["library"][: len("libitex_cpu_internal_")] for found in proven] == ["libitex_cpu_internal_"]
     payload = result["payload"]
     assert payload["val_accuracy"] >= 0.95
     assert payload["itex_active"]
@@ -48,3 +50,9 @@ def test_the_same_bundle_trains_on_open_mpi(digits: Site) -> None:
     payload = result["payload"]
     assert (payload["world_size"], len(payload["epochs"])) == (2, 2)
     assert payload["epochs"][1]["loss"] < payload["epochs"][0]["loss"]
+
+
+@pytest.mark.slow
+def test_doctor_proves_horovod(digits: Site) -> None:
+    said = digits.cli("doctor", *digits.options, "digits-horovod").stdout
+    assert "ok       horovod    Horovod 0.28.1 with tensorflow 2.15.1: allreduce over 2 ranks is right" in said

@@ -12,7 +12,7 @@ from tests.lab import layout, network, services
 from tests.lab.command import run
 from tests.lab.errors import LabError
 from tests.lab.node import inside
-from tests.lab.services import SLURMD, SSHD, Service
+from tests.lab.services import MUNGED, SLURMD, SSHD, Service
 from tests.lab.site import LOGIN, SCRATCH
 
 if TYPE_CHECKING:
@@ -110,6 +110,14 @@ def _start_slurmd(lab: Lab, node: str) -> None:
     lab.wait_for_slurm([node])
 
 
+def _stop_munge(lab: Lab, node: str) -> None:
+    _kill_service(lab, node, MUNGED)
+
+
+def _start_munge(lab: Lab, node: str) -> None:
+    _start_service(lab, node, MUNGED)
+
+
 def _stop_sshd(lab: Lab) -> None:
     _kill_service(lab, LOGIN, SSHD)
 
@@ -167,6 +175,8 @@ FAULTS: dict[str, Fault] = {
     "start-node": Fault("NODE", "start a node that was killed", _start_node),
     "kill-slurmd": Fault("NODE", "end slurmd with SIGKILL; Slurm sees it within 30 s", _kill_slurmd),
     "start-slurmd": Fault("NODE", "start slurmd", _start_slurmd),
+    "stop-munge": Fault("NODE", "end munged: Slurm's commands there know nobody any more", _stop_munge),
+    "start-munge": Fault("NODE", "start munged", _start_munge),
     "stop-sshd": Fault("", "end login1's sshd: connections are refused, those that stand go on", _stop_sshd),
     "start-sshd": Fault("", "start login1's sshd", _start_sshd),
     "new-hostkey": Fault("", "give login1 another host key: ssh warns of an attack", _new_host_key),

@@ -94,7 +94,7 @@ def image(ground: Ground) -> str:
         ground.plan = installed.plan(ground.site)  # which says what plans there are
     if manifest.image.python is None:
         return saw + "; no Python in it, so no container was started"
-    started, made = execs.prepare(ground.store, name, ground.plan and ground.plan.site, ())
+    started, made, _ = execs.prepare(ground.store, name, ground.plan and ground.plan.site, ())
     if shutil.which(started.program) is None:
         return saw + "; no %s here to start it" % started.program
     command = [manifest.image.python, "-I", "-S", "-c", _ROOT]

@@ -1,6 +1,6 @@
 """What a container runtime has to offer: pure argv builders, so that scripts, tests and people see the same command."""
 
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from deployer.contract.plan import Bind
 
@@ -47,9 +47,9 @@ class Runtime(object):
         """
         raise NotImplementedError
 
-    def argv(self, container: Container, command: List[str]) -> List[str]:
-        """Return the whole argv that runs ``command`` in the container."""
-        return [*self.options(container), container.rootfs, "--", *command]
+    def argv(self, container: Container, command: List[str], join: Sequence[str] = ()) -> List[str]:
+        """Return the whole argv that runs ``command`` in the container; ``join`` are words of ``join_options``."""
+        return [*self.options(container), *join, container.rootfs, "--", *command]
 
     def veto(self, found: Optional[str], modules: List[str]) -> Optional[str]:
         """Return why this runtime cannot be used, or None. ``found`` is where the program is in PATH, if anywhere;

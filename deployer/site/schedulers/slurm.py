@@ -110,6 +110,11 @@ def _is_usable(state: str) -> bool:
 
 def _error(what: str, err: str) -> DeployerError:
     words = " / ".join(err.strip().splitlines()[-3:]) or "it said nothing"
+    if "munge" in err.lower():
+        return TransferError(
+            "%s: munge, by which Slurm knows you, does not answer here: %s" % (what, words),
+            "try another login node, and tell the site",
+        )
     if any(silent in err for silent in _SILENT):
         return TransferError("%s: %s" % (what, words), "is Slurm up? try: sinfo")
     return Refused("%s: %s" % (what, words), "see `sinfo`, and partition, account and limits in the site's profile")

@@ -306,6 +306,25 @@ def test_what_the_probe_measured_is_judged(measures, provider, expects, code):
     assert evidence.read_launch(dumps(launch.record()), "l") == launch
 
 
+@pytest.mark.parametrize(
+    ("free", "ranks", "stage", "named"),
+    [
+        (100000, 2, evidence.STARTING, True),
+        (100000, 1, evidence.STARTING, False),
+        (1 << 30, 2, evidence.STARTING, False),
+        (100000, 2, evidence.DONE, False),
+    ],
+)
+def test_full_shared_memory_is_named_where_mpi_died_in_its_start(free, ranks, stage, named):
+    launch = LAUNCH._replace(nodes=1, ranks_per_node=2 if ranks == 2 else 1)
+    probes = [
+        probe(task, host="cn1", stage=stage, size=ranks, measures=Measures(None, shm=free)) for task in range(ranks)
+    ]
+    verdict = result.assemble(launch, good(hosts=HOSTS[:1], probes=probes, payloads=[]), after("probe", 1))
+    found = [code for code, _ in codes(verdict)]
+    assert (found[0] == "limits.shm") is named
+
+
 def test_measures_stand_with_their_rank():
     probes = [probe(0, measures=WHOLE), probe(1)]
     first, second = result.assemble(LAUNCH, good(probes=probes), after()).record["ranks"]

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from deployer.contract.plan import Bind
+from deployer.site import exec as execs
 from deployer.site import gpu, itex, packages
 from tests.running import PLAN, store
 
@@ -119,3 +120,16 @@ def test_a_variant_stands_before_wheels_and_image(tmp_path):
         os.makedirs(made)
         assert packages.folder(installed, "horovod", "mpich-abi") == made
     assert packages.folder(installed, "horovod", None) == os.path.join(installed.wheels, "lib", "horovod")
+
+
+@pytest.mark.parametrize(
+    ("environment", "tasks"),
+    [
+        ({}, 1),
+        ({"SLURM_STEP_TASKS_PER_NODE": "4"}, 4),
+        ({"SLURM_STEP_TASKS_PER_NODE": "2(x3),1", "SLURM_NODEID": "2"}, 2),
+        ({"SLURM_STEP_TASKS_PER_NODE": "2(x3),1", "SLURM_NODEID": "3"}, 1),
+    ],
+)
+def test_tasks_of_a_step_on_this_node(environment, tasks):
+    assert execs.tasks_here(environment) == tasks

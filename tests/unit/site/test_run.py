@@ -3,6 +3,9 @@
 import hashlib
 import json
 import os
+import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -11,7 +14,7 @@ from deployer.contract.errors import JobFailed, Refused, UsageError
 from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.plan import NodeShape
 from deployer.contract.result import Outcome, assemble
-from deployer.site import container, jobs, result, run
+from deployer.site import container, inventory, jobs, result, run
 from tests import running as made
 
 REQUEST = run.Request("hello", None, None, None, None, None, None, [], None, [])
@@ -158,8 +161,45 @@ def test_a_job_that_left_nothing(store, programs, monkeypatch):
     fake_slurm(programs, "NODE_FAIL", None)
     folder = run.prepare(store, REQUEST)
     run.submit(folder)
-    with pytest.raises(JobFailed, match="ended as NODE_FAIL"):
+    with pytest.raises(JobFailed, match="ended as NODE_FAIL: a node of it died or no longer answers") as error:
         jobs.follow(folder, lambda line: None)
+    assert "sinfo -R" in error.value.hint
+    assert jobs.status(folder).problem == "a node of it died or no longer answers"
+
+
+def test_following_ends_when_nobody_reads(store, programs):
+    """ssh ended: the far end of `logs -f` must not ask Slurm until the job's end."""
+    fake_slurm(programs, "RUNNING", log="one")
+    folder = run.prepare(store, REQUEST)
+    run.submit(folder)
+    code = "import sys; from deployer.cli import site; sys.exit(site.main(['logs', '-f', '--root', sys.argv[1]]))"
+    environment = dict(os.environ, PYTHONPATH=os.getcwd())
+    argv = [sys.executable, "-c", code, store.root]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout.read(3) == b"one"
+        process.stdout.close()
+        assert process.wait(30) == 0
+
+
+def test_a_failed_job_is_told_what_became_of_its_image(store, programs):
+    folder = run.prepare(store, REQUEST)
+    installed = store.find("hello")
+    launched = result.launch(folder)
+    with open(os.path.join(folder, result.LAUNCH), "w") as stream:
+        json.dump(dict(launched.record(), digest="sha256:aaaa"), stream)
+    ended = Outcome("payload", 1, None, "7", 0, 9)
+    inventory.write(installed.folder)
+    assert not {"image.gone", "image.incomplete"} & codes(result.write(folder, ended))
+    os.rmdir(os.path.join(installed.rootfs, "data"))
+    assert "image.incomplete" in codes(result.write(folder, ended))
+    assert result.first_error(folder).endswith("files and folders are gone: rootfs/data (image.incomplete)")
+    shutil.rmtree(installed.folder)
+    assert "image.gone" in codes(result.write(folder, ended))
+    assert "image.gone" not in codes(result.write(folder, ended._replace(exit_code=0)))
+
+
+def codes(verdict):
+    return {item["code"] for item in verdict.record["findings"]}
 
 
 def test_a_forgotten_job_is_known_from_its_result(store, programs):

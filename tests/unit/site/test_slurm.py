@@ -53,6 +53,13 @@ def test_a_job_that_slurm_has_forgotten_has_no_state():
     assert slurm.parse_state(0, "", "") is None
 
 
+def test_munge_is_named():
+    err = 'sbatch: error: Munge encode failed: Failed to connect to "/run/munge/munge.socket.2": Connection refused\n'
+    with pytest.raises(TransferError, match="munge, by which Slurm knows you, does not answer here") as error:
+        slurm.parse_submit(1, "", err)
+    assert "another login node" in error.value.hint
+
+
 def test_a_silent_controller_is_not_a_job_that_is_gone():
     with pytest.raises(TransferError) as error:
         slurm.parse_state(1, "", SILENT)

@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -65,6 +66,22 @@ def test_background_is_stopped(tmp_path):
 def test_attach_gives_the_shells_status():
     assert process.attach([sys.executable, "-c", "import sys; sys.exit(7)"]) == 7
     assert process.attach([sys.executable, "-c", "import os; os.kill(os.getpid(), 15)"]) == 143
+
+
+def test_ctrl_c_that_ssh_answers_by_255_is_an_interruption():
+    child = "import os, signal, sys, time; signal.signal(signal.SIGINT, lambda *_: sys.exit(255)); "
+    child += "print('ready', flush=True); time.sleep(60)"
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from deployer.system import process; sys.exit(process.attach([sys.executable, '-c', sys.argv[1]]))"
+    )
+    environment = dict(os.environ, PYTHONPATH=os.getcwd())
+    argv = [sys.executable, "-c", code, child]
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, start_new_session=True) as ours:
+        assert ours.stdout.readline() == b"ready\n"
+        os.killpg(ours.pid, signal.SIGINT)
+        assert ours.wait(30) == 130
+    assert process.attach([sys.executable, "-c", "import sys; sys.exit(255)"]) == 255
 
 
 def test_replace_keeps_pid():

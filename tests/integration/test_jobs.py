@@ -1,0 +1,255 @@
+"""Jobs seen from the laptop and from a user's own allocation, and what goes wrong while they run.
+
+Each fault ends with one clear line and the documented exit code. Those that have to wait for Slurm's own patience
+(a node that no longer answers) are marked slow: ``scripts/test --all``.
+"""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import ROOT, WORKSPACE, Cli, Site
+from tests.lab import Lab
+
+Fault = Callable[..., None]
+
+PYTHON = "$(ls /opt/python/3.6/bin/python3.6 2>/dev/null || echo python3)"
+TOOL = f"{PYTHON} {WORKSPACE}/deployer.pyz"
+#: A payload that tells when it has begun, and then trains for as long as it may.
+ENDLESS = ("python3", "-u", "-c", "'import time; print(\"begun\"); time.sleep(600)'")
+
+
+@pytest.fixture(scope="module")
+def anything(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield the name of hello-mpi's image as a bundle without a job of its own: it runs what it is given."""
+    path = tmp_path_factory.mktemp("anything") / "anything.tar"
+    image = ["--image", "deployer/hello-mpi:1.0.0", "--name", "anything", "--version", "1"]
+    site.cli("pack", *image, "--site", "lab", "-o", path)
+    site.cli("push", path, "lab", "--ssh-config", site.lab.ssh_config)
+    yield "anything"
+    site.cli("remove", *site.options, "anything", "--force")
+
+
+def until(found: Callable[[], Any], what: str, seconds: float = 120) -> Any:
+    """Return what ``found`` returns, when it is something; a machine with other work needs its time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        value = found()
+        if value:
+            return value
+        time.sleep(0.3)
+    raise AssertionError(f"{what}: not within {seconds:g} s")
+
+
+def record(said: str) -> dict[str, Any]:
+    """Return the JSON object that a command printed before what it told on stderr."""
+    found: dict[str, Any] = json.JSONDecoder().raw_decode(said)[0]
+    return found
+
+
+def begun(site: Site, image: str, *options: str) -> dict[str, Any]:
+    """Submit a job that trains for ever, wait until it has begun, and return its status."""
+    said = record(site.tool("run", image, "--json", *options, "--", *ENDLESS))
+    until(lambda: "begun" in site.alice(f"cat {said['folder']}/output.log 2>/dev/null; true"), "the payload's start")
+    return said
+
+
+def start(site: Site, *words: object) -> "subprocess.Popen[str]":
+    """Start the laptop's command line and return at once."""
+    argv = [str(ROOT / ".venv" / "bin" / "deployer"), *map(str, words)]
+    return subprocess.Popen(
+        argv, cwd=ROOT, env=site.cli.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+# --- watching, and a user's own allocation ---
+
+
+def test_a_job_is_watched_and_ended_from_the_laptop(site: Site, anything: str) -> None:
+    job = begun(site, anything)
+    status = json.loads(site.cli("status", *site.options, "--json").stdout)
+    assert (status["job_id"], status["state"], status["active"]) == (job["job_id"], "RUNNING", True)
+    far = "pgrep -u alice -f 'deployer.pyz logs'"
+    with (
+        start(site, "logs", *site.options, "-f") as left,
+        start(site, "logs", *site.options, "-f", job["job"]) as stays,
+    ):
+        assert left.stdout is not None
+        assert left.stdout.readline() == "begun\n"
+        until(lambda: len(site.lab.sh("login1", "alice", far).stdout.split()) >= 2, "both follow")
+        left.kill()  # a laptop that goes to sleep: nothing of it may stay on the login node
+        before = site.lab.sh("login1", "alice", far).stdout.split()
+        until(lambda: len(site.lab.sh("login1", "alice", far).stdout.split()) < len(before), "the far end's end")
+        assert job["job_id"] in site.cli("cancel", *site.options, job["job"]).stdout
+        out, err = stays.communicate(timeout=120)
+    assert (stays.returncode, out.splitlines()[0]) == (0, "begun"), err
+    status = json.loads(site.cli("status", *site.options, job["job_id"], "--json").stdout)
+    assert (status["state"], status["active"]) == ("CANCELLED", False)
+    assert {finding["code"] for finding in site.result()["findings"]} == {"job.stopped"}
+
+
+def test_exec_and_shell_in_a_users_own_allocation(site: Site) -> None:
+    script = f"""salloc -Q -N2 --ntasks-per-node=1 bash -c '
+        srun --mpi=pmi2 {TOOL} exec hello-mpi --plan lab -- python3 -m mpi4py /deployer/app/hello.py </dev/null
+        echo "hostname; exit 3" | srun -N1 -n1 {TOOL} shell hello-mpi --plan lab; echo ended with $?'"""
+    said = site.alice(script)
+    assert "rank 0 of 2 on cn1: sum 1" in said
+    assert "rank 1 of 2 on cn2: sum 1" in said
+    assert "\ncn1\n" in said
+    assert "ended with 3" in said
+
+
+# --- what goes wrong ---
+
+
+@pytest.fixture
+def plan(site: Site) -> Iterator[Callable[..., str]]:
+    """Yield a function that gives hello-mpi one more plan: the lab's with some fields changed."""
+    images = (site.lab.home / "alice" / "deployer" / "images").glob("*/receipt.json")
+    image = next(path.parent for path in images if json.loads(path.read_text())["name"] == "hello-mpi")
+    made = image / "plans" / "changed.json"
+
+    def change(**fields: Any) -> str:
+        lab = json.loads((image / "plans" / "lab.json").read_text())
+        made.write_text(json.dumps({**lab, "site": "changed", **fields}))
+        made.chmod(0o644)
+        return "changed"
+
+    yield change
+    made.unlink()
+
+
+def test_a_module_that_is_not_there(site: Site, plan: Callable[..., str]) -> None:
+    name = plan(modules=["intel-mpi/1999"])
+    said = site.tool("run", "hello-mpi", "--plan", name, "--nodes", "1", "--wait", code=1)
+    assert "ended as FAILED: job: `module load intel-mpi/1999` failed on the node (job.module)" in said
+
+
+def test_a_library_that_one_node_lacks(site: Site) -> None:
+    folder = "/opt/intel/mpi/2021.15/lib"
+    site.lab.sh("cn2", "root", f"mount -t tmpfs none {folder}").check("cover the library")
+    try:
+        said = site.tool("run", "hello-mpi", "--plan", "lab", "--nodes", "2", "--wait", code=1)
+    finally:
+        site.lab.sh("cn2", "root", f"umount -l {folder}").check("uncover the library")
+    assert f"ended as FAILED: cn2: the node has no {folder}/libmpi.so.12 (mpi.host-missing)" in said
+    assert site.result()["exit_code"] == 3
+
+
+def test_two_runs_at_once(site: Site) -> None:
+    words = ("run", "hello-mpi", "--plan", "lab", "--nodes", "1", "--wait", "--json")
+    with ThreadPoolExecutor() as pool:
+        ended = [record(said) for said in pool.map(lambda _: site.tool(*words), range(2))]
+    assert [each["exit_code"] for each in ended] == [0, 0]
+    assert len({each["job_id"] for each in ended}) == len({each["folder"] for each in ended}) == 2
+
+
+def test_a_full_disk_under_the_jobs(site: Site, fault: Fault) -> None:
+    root = "$HOME/scratch/full"
+    site.alice(f"mkdir -p {root} && ln -s {WORKSPACE}/images {root}/images && cp {WORKSPACE}/deployer.pyz {root}/")
+    fault("disk-full")
+    try:
+        said = site.tool("run", "hello-mpi", "--plan", "lab", "--root", root, code=6)
+    finally:
+        fault("disk-free")
+        site.alice(f"rm -rf {root}")
+    assert "No space left on device" in said
+    assert "hint: " in said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("broken", ["kill-node", "kill-slurmd", "link-down"])
+def test_a_node_that_dies_in_training(site: Site, anything: str, fault: Fault, broken: str) -> None:
+    job = begun(site, anything, "--nodes", "2")
+    fault(broken, "cn2")
+    state = until(
+        lambda: (found := record(site.tool("status", job["job"], "--json")))["active"] is False and found,
+        "Slurm's word",
+        300,
+    )
+    assert (state["state"], state["problem"]) == ("NODE_FAIL", "a node of it died or no longer answers")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_line_of_the_laptop_is_cut(site: Site, anything: str, fault: Fault) -> None:
+    with start(
+        site, "run", *site.options, anything, "--wait", "--", "python3", "-c", "import time; time.sleep(600)"
+    ) as run:
+        assert run.stdout is not None
+        name = run.stdout.readline().split()[1]
+        fault("link-down", "laptop")
+        _, err = run.communicate(timeout=200)
+    assert run.returncode == 5
+    assert "deployer: error: the line to login1 broke" in err
+    assert "hint: the job goes on: ask again with status" in err
+    fault("link-up", "laptop")
+    assert json.loads(site.cli("status", *site.options, name, "--json").stdout)["active"]
+    site.cli("cancel", *site.options, name)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_munge_is_down(site: Site, fault: Fault) -> None:
+    """Slurm's commands try for most of a minute."""
+    fault("stop-munge", "login1")
+    for words in (("run", "hello-mpi", "--plan", "lab"), ("doctor", "hello-mpi", "--plan", "lab")):
+        said = site.tool(*words, code=5)
+        assert "munge, by which Slurm knows you, does not answer here" in said
+        assert "hint: try another login node" in said
+
+
+@pytest.mark.slow
+def test_an_image_that_goes_away_under_a_job(site: Site, anything: str) -> None:
+    """The library that the training imports late is no longer there."""
+    code = "import os, time\nprint('begun')\nwhile os.path.exists('/bin/sh'): time.sleep(0.2)\nimport wave\n"
+    words = ("run", anything, "--json", "--", "python3", "-u", "-c", f'"{code}"')
+    job = record(site.tool(*words))
+    until(lambda: "begun" in site.alice(f"cat {job['folder']}/output.log 2>/dev/null; true"), "the payload's start")
+    assert f"job {job['job']} uses anything:1" in site.tool("remove", anything, code=3)
+    bundle = f"{WORKSPACE}/bundles/anything-1.tar"
+    images = record(site.tool("list", "--json"))["images"]
+    site.alice(f"rm -rf {next(each['folder'] for each in images if each['name'] == anything)}")
+    try:
+        ended = until(
+            lambda: (found := record(site.tool("status", job["job"], "--json")))["active"] is False and found,
+            "the end",
+        )
+        assert ended["state"] == "FAILED"
+        assert ended["problem"].startswith("job: the image went away while the job used it: ")
+    finally:
+        site.tool("install", bundle)
+
+
+@pytest.fixture
+def small(bundle: Path, built: Cli) -> Iterator[Site]:
+    """Yield a lab of one node, with two cores where the machine has them, whose shared memory is as good as full."""
+    lab = Lab(f"pytest-{os.getpid()}-small")
+    lab.up(nodes=1)
+    try:
+        built("push", bundle, "lab", "--ssh-config", lab.ssh_config)
+        lab.sh("cn1", "root", "mount -t tmpfs -o size=100k,mode=1777 none /dev/shm").check("fill the shared memory")
+        yield Site(built, lab)
+    finally:
+        lab.down(purge=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs a node of two cores")
+def test_shared_memory_is_full(small: Site) -> None:
+    for path in (small.lab.home / "alice" / "deployer" / "images").glob("*/plans/lab.json"):
+        lab = json.loads(path.read_text())
+        lab["node"]["cores"] = 2
+        path.write_text(json.dumps(lab))
+    said = small.tool("run", "hello-mpi", "--plan", "lab", "--nodes", "1", "--ranks-per-node", "2", "--wait", code=1)
+    assert "/dev/shm of its node had 102400 bytes free" in said
+    assert "(limits.shm)" in said
+    assert small.result()["exit_code"] == 3
