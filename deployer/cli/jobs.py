@@ -107,6 +107,7 @@ def _add_internal(add: _Add) -> None:
         parser.add_argument("--" + name, required=True)
     parser.add_argument("--abi")
     parser.add_argument("--stubs")
+    parser.add_argument("--sent")
     parser.set_defaults(run=_stage)
 
 
@@ -226,7 +227,9 @@ def _stage(args: argparse.Namespace) -> int:
     from deployer.site import stage
 
     return stage.stage(
-        stage.Request(args.image, args.source, args.into, args.out, args.tool, args.abi, args.stubs, args.rest)
+        stage.Request(
+            args.image, args.source, args.into, args.out, args.tool, args.abi, args.stubs, args.sent, args.rest
+        )
     )
 
 

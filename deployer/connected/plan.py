@@ -105,6 +105,7 @@ def _variants(profile: Profile, partition: Partition, mpi: HostMpi | None, way: 
             way.program,
             staging.place,
             staging.room_mb,
+            staging.broadcast,
         )
         for runtime in policy.runtimes
         if runtime in partition.runtimes

@@ -10,6 +10,9 @@ from deployer.contract.plan import DISK, FOLDER, MEMORY, SQUASHFS
 #: each node's ten thousands of small reads are too many for it.
 FEW_NODES = 4
 
+#: From so many nodes on, the one file is not read by each: Slurm hands it on from node to node.
+MANY_NODES = 16
+
 _MEMORY_TYPES = ("tmpfs", "ramfs")
 #: It is there for this, on every node; /tmp may be cleared under a running job, or be small.
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108  named, not used here
@@ -20,12 +23,14 @@ _RUNTIMES = ("charliecloud",)
 
 
 class Staging(NamedTuple):
-    """One way: ``kind`` of ``plan.STAGINGS``, the node's own folder for it with its size, and the most nodes."""
+    """One way: ``kind`` of ``plan.STAGINGS``, the node's own folder for it with its size, the most nodes, and from how
+    many on the file is sent to them."""
 
     kind: str
     place: str | None = None
     room_mb: int | None = None
     max_nodes: int | None = None
+    broadcast: int | None = None
 
 
 def stagings(runtime: str, filesystems: Mapping[str, Filesystem], fuse: bool | None) -> list[Staging]:
@@ -40,10 +45,10 @@ def stagings(runtime: str, filesystems: Mapping[str, Filesystem], fuse: bool | N
     staged = []
     if disks:
         path = max(disks, key=lambda each: (disks[each].size_mb or 0, each))
-        staged.append(Staging(DISK, path, disks[path].size_mb))
+        staged.append(Staging(DISK, path, disks[path].size_mb, broadcast=MANY_NODES))
     if memories:
         path = _SHARED_MEMORY if _SHARED_MEMORY in memories else min(memories)
-        staged.append(Staging(MEMORY, path, memories[path].size_mb))
+        staged.append(Staging(MEMORY, path, memories[path].size_mb, broadcast=MANY_NODES))
         if fuse:
-            staged.append(Staging(SQUASHFS, path, memories[path].size_mb))
+            staged.append(Staging(SQUASHFS, path, memories[path].size_mb, broadcast=MANY_NODES))
     return [Staging(FOLDER, max_nodes=FEW_NODES if staged else None), *staged]

@@ -113,7 +113,7 @@ class Variant(NamedTuple):
     With ``join`` the ranks of a node share one container's namespaces: MPICH's own shared memory needs it.
     ``program`` is where the launcher stands, None: in PATH, once the plan's modules are loaded. ``pmi`` is srun's word.
     ``place`` is the node's own folder that the image is staged in, and ``room_mb`` the size of its file system, where
-    it is known.
+    it is known. From ``broadcast`` nodes on, the scheduler sends them the file that is staged.
     """
 
     name: str
@@ -126,6 +126,7 @@ class Variant(NamedTuple):
     program: Optional[str] = None
     place: Optional[str] = None
     room_mb: Optional[int] = None
+    broadcast: Optional[int] = None
 
     @staticmethod
     def read(fields: Fields) -> "Variant":
@@ -141,6 +142,7 @@ class Variant(NamedTuple):
             fields.maybe_text("program"),
             fields.maybe_text("place"),
             fields.maybe_number("room_mb"),
+            fields.maybe_number("broadcast"),
         )
 
 

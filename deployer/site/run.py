@@ -127,7 +127,7 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
             host_python(plan.python),
             manifest.image.python,
             directives,
-            _staging(store, installed, plan, choice.variant, need.size(choice.variant.staging)),
+            _staging(store, installed, plan, choice.variant, need.size(choice.variant.staging), layout.nodes),
         )
     )
     with files.errors_named("make " + folder):
@@ -137,12 +137,15 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
     return folder
 
 
-def _staging(store: Store, installed: Installed, plan: Plan, variant: Variant, size_mb: int) -> Optional[Staging]:
+def _staging(
+    store: Store, installed: Installed, plan: Plan, variant: Variant, size_mb: int, nodes: int
+) -> Optional[Staging]:
     if variant.staging == plans.FOLDER or variant.place is None:
         return None
     mounted = variant.staging == plans.SQUASHFS
     source = squash.path(installed.folder) if mounted else store.bundle(installed.receipt)
-    return Staging(variant.staging, variant.place, installed.folder, source, size_mb, plan.abi)
+    broadcast = variant.broadcast is not None and nodes >= variant.broadcast
+    return Staging(variant.staging, variant.place, installed.folder, source, size_mb, plan.abi, broadcast)
 
 
 def submit(folder: str) -> str:

@@ -12,6 +12,7 @@ SIGUSR1 and SIGUSR2 on to its tasks; SIGTERM makes it kill them (seen with Slurm
 """
 
 import fcntl
+import glob
 import os
 import shutil
 import signal
@@ -40,6 +41,8 @@ _A_FILE = 3072
 #: Seconds for the payload to say goodbye before its image is taken away; Slurm kills all 30 s after SIGTERM (KillWait).
 _GOODBYE = 20.0
 _TRIES = 10
+#: Seconds for which a file that was sent may be on its way.
+_SENT = 3600
 #: Run in a mounted image: says the number of the process to join, and ends when this one does.
 _READY = ("/bin/sh", "-c", "echo $$; read -r _")
 #: Seconds for a mount.
@@ -49,8 +52,9 @@ _PATIENCE = 60.0
 class Request(NamedTuple):
     """``image`` is the installed image's folder, ``source`` its bundle or SquashFS file, ``into`` the folder to make on
     the node, ``out`` where the evidence goes, ``tool`` the .pyz that ranks start; ``abi`` names the variant of Horovod
-    that is used; ``stubs`` is the folder of those for the host's files, if any; ``mount`` is what mounts the staged
-    SquashFS file and runs what follows in it, empty for a bundle."""
+    that is used; ``stubs`` is the folder of those for the host's files, if any; ``sent`` is where the scheduler was to
+    put a copy of ``source``; ``mount`` is what mounts the staged SquashFS file and runs what follows in it, empty for a
+    bundle."""
 
     image: str
     source: str
@@ -59,7 +63,15 @@ class Request(NamedTuple):
     tool: str
     abi: Optional[str]
     stubs: Optional[str] = None
+    sent: Optional[str] = None
     mount: Sequence[str] = ()
+
+    @property
+    def nearest(self) -> str:
+        """Return the file to read: what was sent, where it is whole."""
+        if self.sent and os.path.isfile(self.sent) and os.path.getsize(self.sent) == os.path.getsize(self.source):
+            return self.sent
+        return self.source
 
 
 class Root(NamedTuple):
@@ -98,6 +110,7 @@ def stage(request: Request) -> int:
         with claimed(request.into):
             with files.errors_named("write under " + request.into, "free some there: an earlier job may have left it"):
                 (_fill_mounted if request.mount else _fill)(request)
+                _discard(request)
                 os.mkdir(os.path.join(request.into, EVIDENCE))
                 if request.stubs:
                     shutil.copytree(request.stubs, os.path.join(request.into, STUBS), symlinks=True)
@@ -111,7 +124,16 @@ def stage(request: Request) -> int:
     except DeployerError as error:
         _answer(error.exit_code, error.message)
         raise
+    finally:
+        _discard(request)
     return 0
+
+
+def _discard(request: Request) -> None:
+    """Remove what the scheduler sent: its room is the ranks'."""
+    if request.sent:
+        with suppress(FileNotFoundError):
+            os.unlink(request.sent)
 
 
 def _answer(code: int, reason: str) -> None:
@@ -174,6 +196,10 @@ def _make_own(parent: str) -> None:
 
 def reap(parent: str) -> None:
     """Remove what dead jobs left in the folder ``parent``."""
+    for path in glob.glob(glob.escape(parent) + ".*"):  # sent to a job that did not get to open it
+        with suppress(OSError):
+            if time.time() - os.lstat(path).st_mtime > _SENT:
+                os.unlink(path)
     for name in sorted(os.listdir(parent)):
         path = os.path.join(parent, name)
         if not name.endswith(_LOCK):
@@ -255,12 +281,12 @@ def _fill(request: Request) -> None:
     receipt = Store("").at(request.image)
     if receipt is None:
         raise IntegrityError("the image was removed: %s" % request.image, "install it again")
-    with verify.opened(request.source) as stream:
+    with verify.opened(request.nearest) as stream:
         # Whose it is was judged at install, which wrote the digest down; every byte that is used has to fit that.
-        verification = verify.begin(stream, request.source, [])
+        verification = verify.begin(stream, request.nearest, [])
         if verification.digest != receipt.receipt.digest:
             raise IntegrityError(
-                "%s is not the bundle of %s" % (request.source, request.image), "install it again with --keep"
+                "%s is not the bundle of %s" % (request.nearest, request.image), "install it again with --keep"
             )
         manifest = verification.manifest
         room = wheels.room(verification, stream, jobs)
@@ -273,12 +299,16 @@ def _fill(request: Request) -> None:
 
 
 def _fill_mounted(request: Request) -> None:
-    """Copy the SquashFS file: it is then read from the node alone, and stays when it is removed where it came from."""
-    _check_room(os.path.dirname(request.into), os.path.getsize(request.source) + os.path.getsize(request.tool), 2)
-    with open(request.source, "rb") as source, open(os.path.join(request.into, squash.IMAGE), "wb") as target:
-        for chunk in iter(lambda: source.read(files.CHUNK), b""):
-            target.write(chunk)
-            _stop_if_asked()
+    """Take the SquashFS file: it is then read from the node alone, and stays when it is removed where it came from."""
+    target = os.path.join(request.into, squash.IMAGE)
+    if request.nearest == request.sent:
+        os.rename(request.sent, target)
+    else:
+        _check_room(os.path.dirname(request.into), os.path.getsize(request.source) + os.path.getsize(request.tool), 2)
+        with open(request.source, "rb") as source, open(target, "wb") as copy:
+            for chunk in iter(lambda: source.read(files.CHUNK), b""):
+                copy.write(chunk)
+                _stop_if_asked()
     shutil.copyfile(request.tool, os.path.join(request.into, TOOL))
     os.mkdir(os.path.join(request.into, ROOTFS))  # a folder for the runtime's word of an image: the root is joined
 

@@ -30,10 +30,17 @@ _DOES = {
 }
 
 
+#: What does not arrive whole is read from where it is; the nodes remove it in any case.
+_BROADCAST = """\
+sent=${stage%%/*}.$SLURM_JOB_ID
+sbcast --force %s "$sent"
+"""
+
+
 class Staging(NamedTuple):
     """``kind`` is of ``plan.STAGINGS``, ``place`` the node's own folder below which it is done; ``image`` is the
     installed image's folder, ``source`` the file that is staged, ``size_mb`` what it comes to; ``abi`` the variant of
-    Horovod that is used."""
+    Horovod that is used; with ``broadcast`` the file is sent to the nodes, which else read it from where it is."""
 
     kind: str
     place: str
@@ -41,6 +48,7 @@ class Staging(NamedTuple):
     source: str
     size_mb: int
     abi: Optional[str]
+    broadcast: bool = False
 
     @property
     def mounted(self) -> bool:
@@ -100,13 +108,13 @@ def step(staging: Staging, layout: Layout, container: Container, number: int) ->
 # {number}. Stage: each node {does}, {size} MiB, and holds it
 #    beside the other steps; at the end it is removed. It says a line when it is ready, and one when it has collected
 #    what its ranks said of themselves (SIGUSR1); SIGUSR2 ends it. A node that cannot ends the job here.
-overlap=$(srun --help | grep -o -m 1 -e --overlap)  # since Slurm 20.11; older ones share without being asked
+{broadcast}overlap=$(srun --help | grep -o -m 1 -e --overlap)  # since Slurm 20.11; older ones share without being asked
 pipe=$(mktemp -u)
 mkfifo -m 600 "$pipe" || exit 6
 cd /  # the ranks' working folder, which each would look up on the shared file system
 srun --mpi=none $overlap {options} \\
     "${{tool[@]}}" {words} \\
-    --tool "${{tool[1]}}" --into "$stage" --out "$job/ranks"{mount} </dev/null >"$pipe" &
+    --tool "${{tool[1]}}" --into "$stage"{sent} --out "$job/ranks"{mount} </dev/null >"$pipe" &
 holder=$!
 exec 3<"$pipe"
 rm "$pipe"
@@ -140,6 +148,8 @@ container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")
         number=number,
         size=staging.size_mb,
         does=_DOES[staging.kind],
+        broadcast=_BROADCAST % shlex.quote(staging.source) if staging.broadcast else "",
+        sent=' --sent "$sent"' if staging.broadcast else "",
         mount=' -- "${mount[@]}"' if staging.mounted else "",
         at=4 if staging.mounted else 0,
         options=" ".join(options),

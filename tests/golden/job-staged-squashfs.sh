@@ -101,6 +101,8 @@ result hosts $? || exit
 # 2. Stage: each node takes the SquashFS image into its memory and mounts it, 2000 MiB, and holds it
 #    beside the other steps; at the end it is removed. It says a line when it is ready, and one when it has collected
 #    what its ranks said of themselves (SIGUSR1); SIGUSR2 ends it. A node that cannot ends the job here.
+sent=${stage%/*}.$SLURM_JOB_ID
+sbcast --force /home/alice/images/aaaa/image.sqfs "$sent"
 overlap=$(srun --help | grep -o -m 1 -e --overlap)  # since Slurm 20.11; older ones share without being asked
 pipe=$(mktemp -u)
 mkfifo -m 600 "$pipe" || exit 6
@@ -110,7 +112,7 @@ srun --mpi=none $overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-tas
     --image /home/alice/images/aaaa \
     --source /home/alice/images/aaaa/image.sqfs \
     --abi mpich-abi \
-    --tool "${tool[1]}" --into "$stage" --out "$job/ranks" -- "${mount[@]}" </dev/null >"$pipe" &
+    --tool "${tool[1]}" --into "$stage" --sent "$sent" --out "$job/ranks" -- "${mount[@]}" </dev/null >"$pipe" &
 holder=$!
 exec 3<"$pipe"
 rm "$pipe"

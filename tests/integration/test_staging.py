@@ -101,6 +101,22 @@ def test_a_failing_payload_and_a_cancelled_one_leave_nothing_behind(clean: Site)
     assert bare(clean), left(clean)
 
 
+def test_slurm_sends_the_bundle_to_many_nodes(clean: Site) -> None:
+    """Many are two here: the plan's number is changed on the site."""
+    plan = f"$(grep -l {NAME} {WORKSPACE}/images/*/receipt.json | xargs dirname)/plans/lab.json"
+    change = r's/"broadcast": *16/"broadcast":2/'
+    clean.alice(f"cp {plan} plan.json && sed -i '{change}' {plan} && ! cmp -s plan.json {plan}")
+    try:
+        result = clean.run(*STAGED, "--", "python3", "-c", CODE, bundle=NAME)
+    finally:
+        clean.alice(f"mv plan.json {plan}")
+    assert (result["exit_code"], result["findings"]) == (0, [])
+    assert "sbcast" not in clean.tool("logs")  # it says what goes wrong, and nothing else
+    newest = clean.alice(f"ls -td {WORKSPACE}/jobs/* | head -n 1").strip()
+    assert "\nsbcast --force " in clean.alice(f"cat {newest}/job.sh")
+    assert bare(clean), left(clean)
+
+
 @pytest.mark.needs("squashfs")
 def test_a_squashfs_image_is_mounted_once_a_node_and_outlives_a_goodbye(clean: Site) -> None:
     clean.tool("install", f"{WORKSPACE}/bundles/{NAME}-1.tar", "--squashfs")

@@ -3,7 +3,7 @@
 from deployer.connected.plan import make_plan
 from deployer.connected.profile import load
 from deployer.connected.profile_model import Filesystem
-from deployer.connected.staging import FEW_NODES, Staging, stagings
+from deployer.connected.staging import FEW_NODES, MANY_NODES, Staging, stagings
 
 SHARED = Filesystem(type="lustre", shared=True)
 MEMORY = Filesystem(type="tmpfs", shared=False, size_mb=1000)
@@ -20,10 +20,10 @@ def test_a_disk_comes_before_memory_and_the_folder_is_for_few_nodes() -> None:
     table = {"/work": SHARED, "/tmp": small, "/local": large, "/dev/shm": MEMORY, "/aaa": MEMORY}
     assert stagings("charliecloud", table, None) == [
         Staging("folder", max_nodes=FEW_NODES),
-        Staging("disk", "/local", 20),
-        Staging("memory", "/dev/shm", 1000),
+        Staging("disk", "/local", 20, broadcast=MANY_NODES),
+        Staging("memory", "/dev/shm", 1000, broadcast=MANY_NODES),
     ]
-    assert stagings("charliecloud", {"/tmp": MEMORY}, False)[1] == Staging("memory", "/tmp", 1000)
+    assert stagings("charliecloud", {"/tmp": MEMORY}, False)[1] == Staging("memory", "/tmp", 1000, broadcast=MANY_NODES)
 
 
 def test_a_runtime_that_keeps_images_itself_stages_nothing() -> None:

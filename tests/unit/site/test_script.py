@@ -79,7 +79,7 @@ STAGING = Staging(
 CASES = {
     "staged": inputs(ranks=2, staging=STAGING, memory_mb=1000),
     "staged-squashfs": inputs(
-        staging=STAGING._replace(kind=plan.SQUASHFS, source="/home/alice/images/aaaa/image.sqfs"),
+        staging=STAGING._replace(kind=plan.SQUASHFS, source="/home/alice/images/aaaa/image.sqfs", broadcast=True),
         variant=made.VARIANT._replace(join=True),
         ranks=2,
     ),

@@ -341,3 +341,53 @@ def test_a_mount_that_fails_is_said_in_a_line(job, tmp_path):
     assert answer(process) == (7, "the SquashFS image could not be mounted")
     assert process.wait(60) == 7
     assert job.left() == []
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_the_scheduler_sent_is_used_where_it_is_whole_and_removed(job, whole):
+    sent = job.place / "deployer-1.77"
+    data = Path(job.bundle).read_bytes()
+    sent.write_bytes(data if whole else data[:-1])
+    if whole:  # the shared file has its size, and no more to say
+        Path(job.bundle).write_bytes(b"x" * len(data))
+    process = job.start(more=["--sent", str(sent)])
+    assert answer(process) == (0, "")
+    assert (job.into / "rootfs/bin/tool").exists()
+    assert not sent.exists()
+    assert end(process)[0] == 0
+    assert job.left() == []
+
+
+def test_a_squashfs_file_that_was_sent_is_taken_as_it_is(job, tmp_path):
+    sent, squashed = job.place / "deployer-1.77", tmp_path / "image.sqfs"
+    for path in (sent, squashed):
+        path.write_bytes(b"compressed")
+    inode = os.stat(str(sent)).st_ino
+    more = ["--sent", str(sent)]
+    process = job.start(source=squashed, mount=["sh", "-c", 'shift; exec "$@"', "sh", "file"], more=more)
+    assert answer(process) == (0, "")
+    assert os.stat(str(job.into / "image.sqfs")).st_ino == inode
+    assert end(process)[0] == 0
+    assert job.left() == []
+
+
+def test_what_was_sent_to_a_job_that_failed_is_removed_as_well(job):
+    sent = job.place / "deployer-1.77"
+    sent.write_bytes(b"half")
+    Path(job.bundle).write_bytes(b"no bundle")
+    process = job.start(more=["--sent", str(sent)])
+    assert answer(process)[0] == 4
+    assert process.wait(60) == 4
+    assert job.left() == []
+
+
+def test_what_was_sent_to_a_job_that_never_came_is_reaped_after_an_hour(tmp_path):
+    parent = tmp_path / "deployer-1"
+    parent.mkdir()
+    old, new, others = (tmp_path / name for name in ("deployer-1.5", "deployer-1.6", "deployer-12.5"))
+    for path in (old, new, others):
+        path.write_bytes(b"")
+    for path in (old, others):
+        os.utime(str(path), (time.time() - 4000, time.time() - 4000))
+    stage.reap(str(parent))
+    assert [path.exists() for path in (old, new, others)] == [False, True, True]
