@@ -41,6 +41,11 @@ class Object(NamedTuple):
     facts: Facts
 
     @property
+    def first(self) -> "Object":
+        """What brought the file into the process: the program, or what was opened later."""
+        return self if self.parent is None else self.parent.first
+
+    @property
     def dynamic(self) -> Dynamic:
         """What the loader itself reads of it."""
         return self.facts.dynamic
@@ -55,11 +60,15 @@ class Missing(NamedTuple):
 
 
 class WrongVersion(NamedTuple):
-    """A version that the library at ``path`` does not have: the loader ends with "version ... not found"."""
+    """A version that the library at ``path`` does not have: the loader ends with "version ... not found".
+
+    ``opened`` is what was opened that came to need it.
+    """
 
     version: str
     path: str
     needed_by: str
+    opened: str
 
 
 class Broken(NamedTuple):
@@ -97,11 +106,22 @@ class Loader:
         trial = copy.copy(self)
         trial.objects, trial.missing, trial.broken = list(self.objects), [], []
         trial._names, trial._files = dict(self._names), dict(self._files)
-        known = set(self.wrong_versions())
-        if trial._open(path) is None:
+        opened = trial._open(path)
+        if opened is None:
             return [posixpath.basename(path)]
-        wrong = [each.version for each in trial.wrong_versions() if each not in known]
-        return list(dict.fromkeys([*(each.name for each in trial.missing), *wrong]))
+        lacking: dict[str, None] = {}
+        closure = {opened.path: opened}
+        todo = deque([opened])
+        while todo:  # what was mapped before counts as well
+            for name in todo.popleft().dynamic.needed:
+                mapped = trial.find(name)
+                if mapped is None:
+                    lacking[name] = None
+                elif mapped.path not in closure:
+                    closure[mapped.path] = mapped
+                    todo.append(mapped)
+        wrong = (each.version for each in trial.wrong_versions() if each.needed_by in closure)
+        return list(dict.fromkeys([*lacking, *wrong]))
 
     def find(self, name: str) -> Object | None:
         """Return what is mapped under this name, a soname."""
@@ -121,7 +141,7 @@ class Loader:
                     continue  # missing, which is said elsewhere; or without versions, which is only warned of
                 for version in versions:
                     if version not in provider.dynamic.defines:
-                        yield WrongVersion(version, provider.path, each.path)
+                        yield WrongVersion(version, provider.path, each.path, each.first.path)
 
     # --- mapping ---
 

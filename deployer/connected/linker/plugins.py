@@ -24,6 +24,7 @@ _PROVIDERS = (
 BY_NAME: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("libmpi.so.12", (FABRIC, "libpmix.so", "libnuma.so", "libunitrace_mpi.so")),  # Intel MPI
     ("libmpi_abi.so.1", (FABRIC, "libpmix.so", "libnuma.so", "libunitrace_mpi.so")),
+    ("libitex_cpu.so", ("libitex_cpu_internal_avx2.so", "libitex_cpu_internal_avx512.so")),
     ("libfabric.so.", tuple(f"lib{name}-fi.so" for name in _PROVIDERS)),
 )
 _PROVIDER = re.compile(r"^lib[\w.-]+-fi\.so$")
@@ -36,6 +37,7 @@ BY_FOLDER: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
     ("libuct.so.", ("ucx",), re.compile(r"^libuct_\w+\.so(\.\d+)*$")),
     ("libucp.so.", ("ucx",), re.compile(r"^libuc[pt]_\w+\.so(\.\d+)*$")),
     ("libucm.so.", ("ucx",), re.compile(r"^libucm_\w+\.so(\.\d+)*$")),
+    ("libtensorflow_framework.so.", ("../tensorflow-plugins",), re.compile(r"^[\w.-]+\.so$")),
     ("libibverbs.so.", ("libibverbs",), re.compile(r"^lib\w+-rdmav\d+\.so$")),
 )
 

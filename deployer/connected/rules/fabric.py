@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from deployer.connected.linker import plugins
 from deployer.connected.linker.loader import Object
 from deployer.connected.linker.process import Process
+from deployer.connected.rules import linking
 from deployer.connected.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.contract.findings import ERROR, WARNING, Finding
 
@@ -82,7 +83,8 @@ def _of_one(process: Process, asked: str, there: dict[str, list[str]]) -> Iterat
             "set fabric.provider of the partition to one that is there, or providers of the MPI to its folder",
         )
         return
-    lacking = [process.loader.attempt(path) for path in there[name]]
+    said = linking.said(process)
+    lacking = [[word for word in process.loader.attempt(path) if word not in said] for path in there[name]]
     if all(lacking):  # a provider may stand in several versions: one is enough
         yield Finding(
             "fabric.library",

@@ -1,10 +1,12 @@
 """Rules of the loader's own: what would end in "cannot open shared object file" or "version ... not found"."""
 
+import posixpath
 from collections.abc import Iterator
 
 from deployer.connected.bases import newer_base
 from deployer.connected.linker.process import CXX, FAMILIES, Process
-from deployer.contract.findings import ERROR, Finding
+from deployer.contract import hostfiles
+from deployer.contract.findings import ERROR, NOTE, Finding
 
 
 def program(process: Process) -> Iterator[Finding]:
@@ -34,7 +36,7 @@ def missing(process: Process) -> Iterator[Finding]:
         if not known and not other and not each.name.startswith(CXX):
             yield Finding(
                 "link.missing",
-                ERROR,
+                _severity(process, each.opened),
                 each.needed_by,
                 f"it needs {each.name}, which neither the image nor the site's binds have",
                 f"add the package that has {each.name} to the image"
@@ -63,13 +65,33 @@ def versions(process: Process) -> Iterator[Finding]:
         host = process.host_path(each.needed_by)
         yield Finding(
             "link.version",
-            ERROR,
+            _severity(process, each.opened),
             each.needed_by,
             f"it needs {each.version}, which {each.path} does not have",
             f"{newer_base(each.version)}: the site's library cannot run on this one's C library"
             if host
             else f"install the package for this image's base, or {newer_base(each.version)}",
         )
+
+
+def said(process: Process) -> set[str]:
+    """Return the names and versions that are missing by an error of these rules: others need not say it again."""
+    loader = process.loader
+    names = {each.name for each in loader.missing if _severity(process, each.opened) == ERROR}
+    return names | {each.version for each in loader.wrong_versions() if _severity(process, each.opened) == ERROR}
+
+
+def _severity(process: Process, opened: str) -> str:
+    """Return NOTE for what only a single file of the host would come to need.
+
+    Most of those are there for what may open them: libfabric passes over a provider that it cannot load, and the one
+    that the plan asks for is ``fabric.library``'s. The GPU driver's are opened where the image has CUDA.
+    """
+    if not opened.startswith(hostfiles.FOLDER + "/"):
+        return ERROR
+    of_driver = posixpath.basename(opened).startswith(("libcuda", "libnvidia"))
+    has_cuda = any(name.startswith("libcudart.so") for name in process.sonames)
+    return ERROR if of_driver and has_cuda else NOTE
 
 
 def broken(process: Process) -> Iterator[Finding]:

@@ -85,7 +85,7 @@ def symbols(process: Process) -> Iterator[Finding]:
         exported = set(used.facts.exports) if used else set()
         absent = [name for name in user.facts.imports if name not in exported]
         if absent and used and exported:
-            at_once = user.dynamic.now or _first(user) is not process.program
+            at_once = user.dynamic.now or user.first is not process.program
             shown = ", ".join(absent[:3]) + (f" and {len(absent) - 3} more" if len(absent) > 3 else "")
             yield Finding(
                 "mpi.symbols",
@@ -114,13 +114,6 @@ def tree(process: Process) -> Iterator[Finding]:
                 f"{each.parent.path} of the site's MPI would load it from the image",
                 "bind the installation whole: add the folder that has it to the MPI's libraries in the profile",
             )
-
-
-def _first(user: Object) -> Object:
-    """Return what brought a file into the process: the program, or what it opened later."""
-    while user.parent is not None:
-        user = user.parent
-    return user
 
 
 def _needed(user: Object) -> str:

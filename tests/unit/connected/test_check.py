@@ -16,7 +16,7 @@ from deployer.connected.rules import pmi as pmi_rules
 from deployer.connected.rules.case import Case
 from deployer.contract import verdict
 from deployer.contract.dynamic import Dynamic, Facts
-from deployer.contract.findings import ERROR, WARNING, Finding
+from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
 from deployer.contract.hostfiles import DIRECTORY, FOLDER, LINK, HostFile
 from deployer.contract.hostfiles import FILE as SINGLE
 from deployer.contract.manifest import Manifest
@@ -238,6 +238,7 @@ def test_a_library_of_the_host_that_only_a_provider_opens_needs_this_c_library_t
     new = lib("libpsm2.so.2", "libc.so.6", versions={"libc.so.6": ["GLIBC_2.38"]})
     (finding,) = findings(hosted(IMAGE_FILES, {**HOST_FILES, SYSTEM + "libpsm2.so.2": new}, psm2))
     assert (finding.code, finding.subject) == ("link.version", FOLDER + "/lib/libpsm2.so.2")
+    assert finding.severity == NOTE  # libfabric passes over the provider; the one that is asked for is fabric.library's
     assert finding.remedy.startswith("build the image on a base with glibc 2.38 or newer: Ubuntu 24.04, RHEL 10")
     old = lib("libpsm2.so.2", "libc.so.6", versions={"libc.so.6": ["GLIBC_2.34"]})
     assert findings(hosted(IMAGE_FILES, {**HOST_FILES, SYSTEM + "libpsm2.so.2": old}, psm2)) == []
@@ -250,6 +251,25 @@ def test_a_folder_of_the_host_is_seen_and_nothing_of_it_is_opened_unasked() -> N
     linked = hosted(IMAGE_FILES, {**HOST_FILES, SYSTEM + "ucx/libuct_cuda.so.0": lacks}, ucx)
     assert linked.view.names(FOLDER + "/lib/ucx") == ["libuct_cuda.so.0"]
     assert findings(linked) == []
+
+
+def test_the_driver_s_libraries_must_fit_where_the_image_has_cuda() -> None:
+    cuda = HostFile("lib/libcuda.so.1", SINGLE, SYSTEM + "libcuda.so.1", "the GPUs' driver")
+    new = lib("libcuda.so.1", "libc.so.6", versions={"libc.so.6": ["GLIBC_2.38"]})
+    host = {**HOST_FILES, SYSTEM + "libcuda.so.1": new}
+    assert codes(hosted(IMAGE_FILES, host, cuda)) == [("link.version", NOTE)]
+    image = {**IMAGE_FILES, "/usr/lib/python3/dist-packages/nvidia/libcudart.so.12": lib("libcudart.so.12")}
+    assert codes(hosted(image, host, cuda)) == [("link.version", ERROR)]
+
+
+def test_a_provider_s_library_of_the_host_that_is_asked_for() -> None:
+    psm2 = HostFile("lib/libpsm2.so.2", SINGLE, SYSTEM + "libpsm2.so.2", "MPI needs it")
+    new = lib("libpsm2.so.2", "libc.so.6", versions={"libc.so.6": ["GLIBC_2.38"]})
+    host = {**HOST_FILES, SYSTEM + "libpsm2.so.2": new, PREFIX + "/lib/libpsmx2-fi.so": lib(None, "libpsm2.so.2")}
+    linked = hosted(IMAGE_FILES, host, psm2)
+    assert ("fabric.library", ERROR) not in codes(linked)
+    asked = linked.plan._replace(environment={**linked.plan.environment, "FI_PROVIDER": "psm2"})
+    assert codes(linked._replace(plan=asked)) == [("link.version", NOTE), ("fabric.library", ERROR)]
 
 
 def test_a_base_for_each_version() -> None:
