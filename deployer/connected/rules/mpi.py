@@ -76,8 +76,9 @@ def cxx(process: Process) -> Iterator[Finding]:
 def symbols(process: Process) -> Iterator[Finding]:
     """mpi.symbols: a file calls MPI functions that the site's library does not have.
 
-    Python loads extension modules with all symbols at once (RTLD_NOW), so each is needed; a program is linked lazily
-    unless it was built otherwise, and fails only when it comes to call one.
+    Python loads extension modules with all symbols at once (RTLD_NOW), so each is needed. A program is linked lazily
+    unless it was built otherwise, and dies when it comes to call one, which may be hours later; it names what it calls.
+    A library names all that it could ever call, so that a lazy one is a warning.
     """
     for user in process.users:
         names = [name for name in user.dynamic.needed if name in FAMILIES]
@@ -86,12 +87,13 @@ def symbols(process: Process) -> Iterator[Finding]:
         absent = [name for name in user.facts.imports if name not in exported]
         if absent and used and exported:
             at_once = user.dynamic.now or user.first is not process.program
+            when = "" if at_once else ": it starts, and dies when it comes to call one"
             shown = ", ".join(absent[:3]) + (f" and {len(absent) - 3} more" if len(absent) > 3 else "")
             yield Finding(
                 "mpi.symbols",
-                ERROR if at_once else WARNING,
+                ERROR if at_once or user is process.program else WARNING,
                 user.path,
-                f"it calls {shown}, which {used.path} does not have",
+                f"it calls {shown}, which {used.path} does not have{when}",
                 "build it against an older MPI of the family: what this one lacks came later",
             )
 

@@ -343,6 +343,11 @@ def test_a_program_is_linked_lazily_and_what_it_opens_is_not() -> None:
     image = {**IMAGE_FILES, "/usr/bin/hello": lib(None, "libpart.so.1"), "/usr/lib/libpart.so.1": lib(
         "libpart.so.1", "libmpi.so.12", imports=late)}  # fmt: skip
     assert codes(started(image, command="hello")) == [("mpi.symbols", WARNING)]
+    (finding,) = findings(
+        started({**IMAGE_FILES, "/usr/bin/hello": lib(None, "libmpi.so.12", imports=late)}, command="hello")
+    )
+    assert (finding.code, finding.severity) == ("mpi.symbols", ERROR)
+    assert "dies when it comes to call one" in finding.message
     now = {**image, "/usr/lib/libpart.so.1": lib("libpart.so.1", "libmpi.so.12", imports=late, now=True)}
     assert codes(started(now, command="hello")) == [("mpi.symbols", ERROR)]
 
