@@ -128,6 +128,7 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
             manifest.image.python,
             directives,
             _staging(store, installed, plan, choice.variant, need.size(choice.variant.staging), layout.nodes),
+            os.path.lexists(os.path.join(installed.rootfs, "bin/sh")),
         )
     )
     with files.errors_named("make " + folder):

@@ -19,7 +19,7 @@ class Inputs(NamedTuple):
     """All that a script is made of: ``folder`` is the job's, ``tool`` the .pyz and ``python`` the Python that runs it
     on the host, ``image_python`` the one in the image (None: there is none, so nothing can be proven); ``directives``
     are the words for sbatch that do not follow from the layout; ``staging`` is None where ranks read the image as it
-    was installed."""
+    was installed; ``image_shell``: the image has /bin/sh."""
 
     launch: Launch
     layout: Layout
@@ -34,6 +34,7 @@ class Inputs(NamedTuple):
     image_python: Optional[str]
     directives: List[str]
     staging: Optional[Staging] = None
+    image_shell: bool = False
 
 
 SLURM = "slurm"
@@ -228,6 +229,9 @@ def _payload(inputs: Inputs) -> str:
         what = "each rank, while `rank` notes which MPI library its processes use and how it ends."
     else:
         what = "the image has no Python, so the ranks prove nothing."
+        if inputs.image_shell and not inputs.launcher.ends_on_exit:
+            # A rank that has only exited would leave the others waiting.
+            command = "/bin/sh -c '\"$@\" || kill -ABRT $$' sh " + command
     return """\
 # {number}. Payload: {what}
 {step}

@@ -8,6 +8,7 @@
 #SBATCH --ntasks-per-node=4
 #SBATCH --cpus-per-task=12
 #SBATCH --time=12:00:00
+#SBATCH --no-requeue
 #SBATCH --partition=general
 #SBATCH --account=pn12ab
 

@@ -1,6 +1,7 @@
 """The batch script is compared whole with the golden ones. To renew them: DEPLOYER_GOLDEN=write, and read the diff."""
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -165,3 +166,17 @@ def test_what_is_to_be_proven_is_asked_of_the_probe():
     text = script.render(given._replace(launch=given.launch._replace(expects=("gpu", "itex"))))
     asked = " --library libmpi.so.12 --expect gpu --expect itex </dev/null"
     assert [line.endswith(asked) for line in text.splitlines() if " probe --rank " in line] == [True]
+
+
+def test_without_python_a_shell_ends_the_rank_where_the_launcher_wants_a_signal(tmp_path):
+    """As bash reads the words: the payload's own come through, and its failure is a signal's."""
+    variant = made.VARIANT._replace(launcher="mpiexec.hydra", pmi="")
+    text = script.render(
+        inputs(nodes=1, image_python=None, image_shell=True, shown=made.PLAN._replace(variants=[variant]))
+    )
+    command = text[text.index("/bin/sh -c") : text.index(" </dev/null\nresult payload")]
+    assert command.endswith(" sh python3 train.py --name 'a b'")
+    guard = command[: command.index(" sh python3") + 3]
+    for words, code in (("sh -c 'test \"$1\" = \"a b\"' sh 'a b'", 0), ("sh -c 'exit 7'", -signal.SIGABRT)):
+        assert subprocess.call(["bash", "-c", "exec %s %s" % (guard, words)]) == code
+    assert "/bin/sh -c" not in script.render(inputs(nodes=1, image_python=None, image_shell=True))
