@@ -21,6 +21,8 @@ APP_PREFIX = "deployer/app/"
 PLANS_PREFIX = "deployer/plans/"
 #: Members below it are data folders, ``deployer/data/NAME/...``.
 DATA_PREFIX = "deployer/data/"
+#: Members below it are the kit: what a site may lack.
+KIT_PREFIX = "deployer/kit/"
 #: Members below these are wheels: of the wheelhouse, and of Horovod for ``deployer/variants/ABI/``.
 WHEELS_PREFIX, VARIANTS_PREFIX = "deployer/wheels/", "deployer/variants/"
 
