@@ -95,7 +95,7 @@ def _add_internal(add: _Add) -> None:
     parser.set_defaults(run=_probe)
     parser = add("result", description="Called by job.sh: judge the evidence and write result.json.")
     parser.add_argument("folder", metavar="JOBDIR")
-    parser.add_argument("--step", choices=("hosts", "stage", "probe", "payload"), required=True)
+    parser.add_argument("--step", choices=("hosts", "stage", "root", "probe", "payload"), required=True)
     parser.add_argument("--exit", type=int, required=True, metavar="N", help="what the step's launcher ended with")
     parser.add_argument("--started", type=int, required=True, metavar="SECONDS", help="since the epoch")
     parser.add_argument("--signal", default="", metavar="NAME", help="what the script was asked to stop with")

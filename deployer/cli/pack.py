@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     cache = None if args.no_cache else framecache.default_folder()
     with caches.in_use():
         packed = packing.pack(
-            _contents(args), sites, Path(args.output), args.codec, cache, args.changes, _checking(args)
+            _contents(args), sites, Path(args.output), args.codec, cache, args.changes, _checking(args), _say
         )
     if args.json:
         print(json.dumps(packed.record()))
@@ -76,6 +77,10 @@ def _checking(args: argparse.Namespace) -> packing.Checking:
 
     known_codes(args.accept)
     return packing.Checking(args.accept, None if args.no_cache else index.default_folder())
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def _contents(args: argparse.Namespace) -> packing.Contents:

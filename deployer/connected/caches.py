@@ -52,6 +52,7 @@ CACHES = (
     Cache("resolver", "what uv knows of indexes", "", cap=_GIB),
     Cache("engine", "layers of the tests' own Docker engine", "", keeper="it cuts itself down when it starts"),
     Cache("lab", "software of the lab", "", keeper="it is the lab's: see docs/lab.md"),
+    Cache("matrix", "roots, MPIs and images of verdict-matrix", "", keeper="it keeps the last two of each by itself"),
 )
 
 

@@ -22,6 +22,7 @@ _ENGINE_FILES = (b".dockerenv",)
 #: What an engine empties or makes in each container, so that an export differs from the image's layers in nothing else.
 _ENGINE_FILLS = (b"etc/hostname", b"etc/hosts", b"etc/resolv.conf")
 _MTAB = Entry(SYMLINK, b"etc/mtab", 0o777, 0, b"/proc/mounts")
+_CANARY, _CANARY_TEXT = os.fsencode(plan.CANARY).strip(b"/"), plan.CANARY_TEXT.encode()
 #: Charliecloud binds these over the image's, and cannot where the image lacks them.
 _NEEDED_FOLDERS = (*_KERNEL_FOLDERS, b"tmp", b"etc", b"home", b"root")
 _NEEDED_FILES = (b"etc/passwd", b"etc/group")
@@ -74,6 +75,8 @@ class Tree:
 
     def content(self, entry: Entry) -> Data:
         """Return a file's content, a .pyc's header repaired."""
+        if entry.path == _CANARY:
+            return InMemory(_CANARY_TEXT)
         node = self._nodes.get(entry.path)
         if node is None or node.data is None:
             return InMemory()  # a file that flatten made itself
@@ -106,7 +109,7 @@ class Tree:
         groups: dict[int, list[bytes]] = {}
         for path, node in nodes:
             top, _, below = path.partition(b"/")
-            if path in _ENGINE_FILES or (top in _KERNEL_FOLDERS and (below or node.kind != FOLDER)):
+            if path in (*_ENGINE_FILES, _CANARY) or (top in _KERNEL_FOLDERS and (below or node.kind != FOLDER)):
                 self.changed["engine_files_dropped"].append(path)
             elif node.kind == DEVICE:
                 self.changed["devices_dropped"].append(path)
@@ -176,6 +179,7 @@ class Tree:
             self._make_folder(path.rpartition(b"/")[0])
             self._make(Entry(FILE, path, 0o644))
         self._make(_MTAB)
+        self._make(Entry(FILE, _CANARY, 0o644, len(_CANARY_TEXT)))
         for name in (*plan.MOUNT_FOLDERS, *folders):
             self._make_folder(os.fsencode(name).strip(b"/"))
 

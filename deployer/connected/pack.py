@@ -1,5 +1,6 @@
 """pack: a built image becomes a bundle, one plain tar that carries all that a site needs."""
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,12 +26,14 @@ from deployer.contract import oci, records
 from deployer.contract.errors import UsageError
 from deployer.contract.job import Job
 from deployer.contract.manifest import APP_PREFIX, DATA_PREFIX, FRAME, PLANS_PREFIX, Image, Manifest, Need, check_label
-from deployer.contract.plan import Plan
+from deployer.contract.plan import CARRIED, Plan
 from deployer.system import files
 
 if TYPE_CHECKING:  # a pack without a site need not wait for the profile's model
     from deployer.connected.packages import Installed
     from deployer.connected.profile import Profile
+
+_logger = logging.getLogger("deployer.pack")
 
 #: What of an image's own configuration is kept.
 _KEPT = ("Env", "WorkingDir", "Entrypoint", "Cmd", "Labels")
@@ -111,11 +114,13 @@ def pack(
     cache: Path | None = None,
     changes: Path | None = None,
     checking: Checking | None = None,
+    say: Callable[[str], None] = _logger.info,
 ) -> Packed:
     """Write the bundle ``output``, whole or not at all, with a plan for each profile and ``check``'s verdict in it.
 
     The same image, app, data, profiles and tool versions give the same bytes. Frames are taken from, and kept in, the
-    folder ``cache``, when one is given. ``changes`` gets a line for each path that flatten changed.
+    folder ``cache``, when one is given. ``changes`` gets a line for each path that flatten changed. ``say`` is told of
+    the steps of a kit that has to be made.
     """
     check_label(contents.name, contents.version)
     compression = codecs.codec(codec)
@@ -123,6 +128,10 @@ def pack(
     plans = _plans(profiles, contents)
     if plans and contents.read is None:
         raise UsageError(f"{contents.name} holds data alone, and no site needs a plan for it", "leave out --site")
+    if any(variant.runtime in CARRIED for plan in plans for variant in plan.variants):
+        from deployer.connected import kit
+
+        contents = contents._replace(carried={**contents.carried, **kit.members(say)})
     folders = {name: datafolder.files_of(path) for name, path in sorted(contents.data.items())}
     with closing(FrameCache(cache, compression)) if cache else nullcontext() as frames:
         press, keys = Press(compression, frames), list[str]()

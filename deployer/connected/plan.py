@@ -9,7 +9,10 @@ from deployer.connected.profile import Mpi, Partition, Profile, known
 from deployer.connected.staging import stagings
 from deployer.contract import records
 from deployer.contract.errors import Refused
-from deployer.contract.plan import FOLDER, OPENMPI, SONAMES, HostMpi, Limits, NodeShape, Plan, Variant
+from deployer.contract.plan import CARRIED, FOLDER, OPENMPI, SONAMES, HostMpi, Limits, NodeShape, Plan, Variant
+
+#: Runtimes that make user namespaces.
+_NAMESPACES = ("charliecloud", "apptainer")
 
 
 def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition: str | None = None) -> Plan:
@@ -56,6 +59,7 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
         limits=Limits(
             chosen.max_nodes, None if chosen.max_time == "infinite" else chosen.max_time, policy.account is True
         ),
+        against=_against(profile, chosen),
     )
 
 
@@ -108,7 +112,15 @@ def _variants(profile: Profile, partition: Partition, mpi: HostMpi | None, way: 
             staging.broadcast,
         )
         for runtime in policy.runtimes
-        if runtime in partition.runtimes
+        if runtime in partition.runtimes or runtime in CARRIED
         for staging in stagings(runtime, partition.filesystems, partition.fuse)
         if batch or staging.kind == FOLDER  # a copy on each node is held by a step beside the ranks'
     ]
+
+
+def _against(profile: Profile, partition: Partition) -> dict[str, str]:
+    """Return why runtimes that the policy allows cannot be used on a partition, as its facts say."""
+    allowed = known(profile.policy, profile, "policy.runtimes").runtimes
+    if partition.user_namespaces is not False:
+        return {}
+    return {runtime: "the nodes have no user namespaces" for runtime in allowed if runtime in _NAMESPACES}

@@ -21,7 +21,7 @@ from pydantic import (
 from deployer.connected.yaml_model import Model, Place, Problems
 from deployer.contract.dynamic import Facts
 from deployer.contract.errors import Unknown, UsageError
-from deployer.contract.plan import ABIS, MPICH_ABI, OPENMPI
+from deployer.contract.plan import ABIS, CARRIED, MPICH_ABI, OPENMPI
 from deployer.contract.records import Fields
 
 #: The file below an MPI's prefix that programs are linked to, where the profile names none.
@@ -306,7 +306,7 @@ class Profile(Machine):
                 offered = ", ".join(scheduler.pmi)
                 found.append(((name, "pmi"), f"{partition.pmi!r} is not offered by the scheduler: {offered}"))
             there = partition.runtimes or runtimes
-            if policy is not None and runtimes is not None and not set(policy.runtimes) & set(there or ()):
+            if policy is not None and runtimes is not None and not set(policy.runtimes) & {*(there or ()), *CARRIED}:
                 allowed = ", ".join(policy.runtimes)
                 found.append(((name,), f"no runtime that the policy allows is on the site: {allowed}"))
         if found:

@@ -35,7 +35,7 @@ from deployer.contract.manifest import Manifest
 MEMBER = "deployer/sbom.cdx.json"
 
 #: Members that are Python packages themselves.
-WHEELS = re.compile(r"^deployer/(?:wheels|variants/[^/]+)/[^/]+\.whl$")
+WHEELS = re.compile(r"^deployer/(?:wheels|kit|variants/[^/]+)/[^/]+\.whl$")
 _METADATA = re.compile(r"^[^/]+\.dist-info/METADATA$")
 _MAX_METADATA = 4 * 1024 * 1024
 _CHUNK = 1024 * 1024

@@ -38,10 +38,12 @@ def choose(
     """Return the variant of ``plan`` to use on ``nodes`` nodes.
 
     ``vetoes`` maps a runtime's or launcher's name to why it cannot be used here ("no ch-run in PATH"); what is not
-    named is taken to be usable. ``staging`` is the user's own choice, which stands over the number of nodes that a
-    variant is meant for. Raises Refused when no variant is left, with what stood against each.
+    named is taken to be usable, unless the plan knows better. ``staging`` is the user's own choice, which stands over
+    the number of nodes that a variant is meant for. Raises Refused when no variant is left, with what stood against
+    each.
     """
     against: List[str] = []
+    vetoes = dict(plan.against, **vetoes)
     offered = [variant for variant in plan.variants if staging in (None, variant.staging)]
     for variant in offered:
         objection = _objection(variant, plan, nodes, vetoes, need, staging)

@@ -91,6 +91,17 @@ RULES: Dict[str, Rule] = {
         "the image could not be staged: {reason}",
         "free room there, use fewer ranks a node, or run it from where it was installed: --staging folder",
     ),
+    # The root step: what a container shows on each node, before any rank starts.
+    "runtime.root": Rule(
+        ERROR,
+        "{runtime} does not show the image's root: {said}",
+        "the runtime, or its engine, does not work on this node: use another, or leave out the node",
+    ),
+    "runtime.start": Rule(
+        ERROR,
+        "{runtime} cannot start the container: {said}",
+        "see what it says, and `deployer capture` on the node; a plan for a changed site is made by `deployer plan`",
+    ),
     # The probe step: what each rank is in the container.
     "probe.skipped": Rule(
         WARNING, "the image has no Python, so nothing was proven before the payload", "add python3 to the image"

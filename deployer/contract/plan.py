@@ -4,7 +4,7 @@ It names the exact binds and environment, and a closed table of variants (runtim
 ``choose.choose`` takes one by nodes and by what the site shows. Site facts may veto a variant, never invent one.
 """
 
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from deployer.contract import hostfiles, records
 from deployer.contract.hostfiles import HostFile
@@ -24,6 +24,10 @@ TOOL = "/deployer/deployer.pyz"
 JOB = "/deployer/job"
 #: What is the node's own, where the image is staged; it is made in the staged image, so no other has it.
 NODE = "/deployer/node"
+
+#: A file of every image, and what is in it: a process that cannot read it sees another root than the image's.
+CANARY = "/deployer/canary"
+CANARY_TEXT = "This is the root of an image that deployer packed.\n"
 
 #: Mount points that every image gets when it is flattened; files and folders apart, since a bind needs its like.
 #: /data and /scratch are for ``--bind`` by users: the image is read-only, so a bind's target must exist in it.
@@ -63,6 +67,9 @@ class NodeShape(NamedTuple):
         more = (fields.maybe_number(name) for name in NodeShape._fields[4:])
         return NodeShape(sockets, cores, threads, memory, *more)
 
+
+#: Runtimes that a bundle's kit brings to a site that lacks them.
+CARRIED = ("udocker",)
 
 #: MPI families by what a program is linked to: libmpi.so.12 (MPICH, Intel MPI, Cray MPICH, MVAPICH), libmpi.so.40.
 MPICH_ABI = "mpich-abi"
@@ -170,7 +177,8 @@ class Plan(NamedTuple):
     order of preference. ``abi`` is the MPI family whose variant of Horovod is taken, where the bundle has variants:
     that of ``mpi``, else of the image's own; None where nobody said what the image's is. ``checked`` is what ``check``
     said when the plan was made; None in plans of an older deployer. ``host`` are single files of the host, which the
-    container sees in a folder of their own. ``account`` is charged where the user names none.
+    container sees in a folder of their own. ``account`` is charged where the user names none. ``against`` says why
+    runtimes of variants cannot be used on the nodes, as the profile knows it.
     """
 
     site: str
@@ -193,6 +201,7 @@ class Plan(NamedTuple):
     host: Tuple[HostFile, ...] = ()
     account: Optional[str] = None
     limits: Limits = Limits()
+    against: Mapping[str, str] = {}
 
     def record(self) -> Record:
         """Return the plan as a JSON record."""
@@ -200,6 +209,7 @@ class Plan(NamedTuple):
         fields["node"] = dict(self.node._asdict())
         fields["mpi"] = dict(self.mpi._asdict()) if self.mpi else None
         fields["binds"] = [dict(bind._asdict()) for bind in self.binds]
+        fields["against"] = dict(self.against)
         fields["variants"] = [dict(variant._asdict()) for variant in self.variants]
         if self.checked is None:
             del fields["checked"]
@@ -235,4 +245,5 @@ def read(data: bytes, what: str) -> Plan:
         host=tuple(map(HostFile.read, fields.items("host"))) if "host" in fields.record else (),
         account=fields.maybe_text("account"),
         limits=Limits.read(limits) if limits else Limits(),
+        against=fields.mapping("against") if "against" in fields.record else {},
     )

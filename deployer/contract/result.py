@@ -15,6 +15,7 @@ from deployer.contract.evidence import HostRecord, Launch, ProbeRecord
 from deployer.contract.findings import ERROR, Finding, errors, finding
 from deployer.contract.job import seconds
 from deployer.contract.payload import MappedLibrary, PayloadRecord
+from deployer.contract.plan import CANARY, CANARY_TEXT
 from deployer.contract.records import Record
 
 SCHEMA = "result"
@@ -25,9 +26,10 @@ JOB = "job"
 #: The steps of a job, in the order of the script.
 HOSTS = "hosts"
 STAGED = "stage"
+ROOT = "root"
 PROBED = "probe"
 PAYLOAD = "payload"
-STEPS = (HOSTS, STAGED, PROBED, PAYLOAD)
+STEPS = (HOSTS, STAGED, ROOT, PROBED, PAYLOAD)
 
 REFUSED = Refused.exit_code
 
@@ -48,8 +50,8 @@ class Outcome(NamedTuple):
 
 class Evidence(NamedTuple):
     """All that a job's folder holds: ``logs`` are the last lines of a rank's probe, by task; ``payload`` is the JSON
-    that the training wrote, or None; ``payload_error`` says why it could not be read;
-    ``image`` is what is wrong with the image, where a step failed."""
+    that the training wrote, or None; ``payload_error`` says why it could not be read. ``roots`` is what the root step
+    read on each host; ``image`` is what is wrong with the image, where a step failed."""
 
     hosts: List[HostRecord]
     probes: List[ProbeRecord]
@@ -57,6 +59,7 @@ class Evidence(NamedTuple):
     logs: Mapping[int, str]
     payload: Any
     payload_error: Optional[str]
+    roots: Mapping[str, str] = {}
     image: Sequence[Finding] = ()
 
 
@@ -174,6 +177,7 @@ def judge(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
     findings += _hosts(launch, found, outcome)
     if outcome.step == STAGED and outcome.exit_code != 0 and not outcome.signal:
         findings.append(finding("stage.failed", JOB, reason=outcome.reason or "exit %d" % outcome.exit_code))
+    findings += _roots(launch, found, outcome)
     if outcome.step in (PROBED, PAYLOAD):
         findings += _probe(launch, found, outcome)
     if outcome.step == PAYLOAD:
@@ -232,6 +236,21 @@ def _hosts(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
                         expected=first.identity,
                     )
                 )
+    return findings
+
+
+def _roots(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
+    findings = []
+    for host, text in sorted(found.roots.items()):
+        if text != CANARY_TEXT:
+            said = " / ".join(text.strip().splitlines()[-2:]) or "it ended without a word"
+            # It started, and the file was not there, or not it.
+            code = "runtime.root" if CANARY in text else "runtime.start"
+            findings.append(finding(code, host, runtime=launch.runtime, said=said))
+    missing = launch.nodes - len(found.roots) if found.roots or outcome.step == ROOT else 0
+    if not findings and (missing or (outcome.step == ROOT and outcome.exit_code != 0)):
+        said = "the step ended with exit %d, and %d nodes left no word" % (outcome.exit_code, missing)
+        findings.append(finding("runtime.start", JOB, runtime=launch.runtime, said=said))
     return findings
 
 

@@ -42,7 +42,12 @@ def make(
         bound.append(Bind(installed.app, plans.APP, "the bundle's app folder"))
     bound += _overlays(installed, variant, whole)
     return Container(
-        installed.rootfs, bound + list(binds), whole, list(plan.pass_environment) if plan else [], image.workdir or "/"
+        installed.rootfs,
+        bound + list(binds),
+        whole,
+        list(plan.pass_environment) if plan else [],
+        image.workdir or "/",
+        installed.engine,
     )
 
 

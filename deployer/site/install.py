@@ -13,8 +13,8 @@ from typing import Callable, Iterable, Mapping, NamedTuple, Optional, Tuple
 
 from deployer.contract import records, sealed
 from deployer.contract.errors import IntegrityError
-from deployer.contract.manifest import DATA_PREFIX
-from deployer.site import bytecode, data, inventory, remove, space, temporary, unpack, wheels
+from deployer.contract.manifest import DATA_PREFIX, KIT_PREFIX
+from deployer.site import bytecode, data, inventory, kit, remove, space, temporary, unpack, wheels
 from deployer.site.admit import admit, pin
 from deployer.site.store import MANIFEST, RECEIPT, Installed, Receipt, Store
 from deployer.system import codec, files, policy, verify, workers
@@ -24,7 +24,7 @@ _APP = {"deployer/app/": "app"}
 _MEMBERS = {
     **_APP,
     "deployer/plans/": "plans",
-    "deployer/kit/": "kit",
+    KIT_PREFIX: "kit",
     DATA_PREFIX: "data",
 }
 
@@ -79,6 +79,7 @@ def install(
                 with temporary.folder(store.images) as made:
                     written = _fill(made, verification, processes, progress)
                     bundle = verification.finish()
+                    kit.prepare(Installed(made, _receipt(bundle, written)))
                     bytecode.compile_overlays(made, bundle.manifest.image, processes)
                     _write_receipt(made, bundle, written)
                     inventory.write(made)
@@ -171,10 +172,14 @@ def write(
 
 
 def _write_receipt(folder: str, bundle: VerifiedBundle, written: unpack.Unpacked) -> None:
-    manifest = bundle.manifest
     _write(os.path.join(folder, MANIFEST), [bundle.manifest_bytes])
-    receipt = Receipt(manifest.name, manifest.version, bundle.digest, int(time.time()), written.entries, written.bytes)
+    receipt = _receipt(bundle, written)
     _write(os.path.join(folder, RECEIPT), [records.pretty(receipt.record()).encode("utf-8")])
+
+
+def _receipt(bundle: VerifiedBundle, written: unpack.Unpacked) -> Receipt:
+    manifest = bundle.manifest
+    return Receipt(manifest.name, manifest.version, bundle.digest, int(time.time()), written.entries, written.bytes)
 
 
 def _write(path: str, pieces: Iterable[bytes], mode: int = 0o666) -> None:

@@ -51,12 +51,13 @@ def identity(pid: int, mapping: Mapping) -> str:
     elsewhere."""
     from deployer.site import elf  # each rank imports this module; only those with MPI need that one
 
-    path = "/proc/%d/root%s" % (pid, mapping.path)
-    try:
-        if os.stat(path).st_ino == mapping.inode:
-            return elf.identity(path)
-    except (OSError, DeployerError):
-        pass
+    # Under proot the kernel's paths are the host's, which are only right without the way by the process's root.
+    for path in ("/proc/%d/root%s" % (pid, mapping.path), mapping.path):
+        try:
+            if os.stat(path).st_ino == mapping.inode:
+                return elf.identity(path)
+        except (OSError, DeployerError):
+            continue
     return "unknown:inode:%d" % mapping.inode
 
 

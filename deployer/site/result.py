@@ -23,6 +23,9 @@ JOB_ID = "job_id"
 HOSTS = "hosts"
 RANKS = "ranks"
 
+#: How files of the root step end; what is longer is no canary.
+ROOT = ".root"
+_MAX_ROOT = 64 * 1024
 #: A payload's own result is a summary; more than this would be a mistake.
 _MAX_PAYLOAD = 16 * 1024 * 1024
 #: Bytes at the end of a rank's log that tell why it stopped.
@@ -64,16 +67,18 @@ def launch(folder: str) -> Launch:
 def gather(folder: str) -> Evidence:
     """Read all that the steps of a job left; a record that cannot be read counts as not written."""
     payload, reason = _payload(os.path.join(folder, PAYLOAD))
+    hosts = texts(os.path.join(folder, HOSTS))
     ranks = texts(os.path.join(folder, RANKS))
     for record in _read_all(ranks, r"node-.+\.json", evidence.read_node):
         ranks.update(record.files)
     return Evidence(
-        _read_all(texts(os.path.join(folder, HOSTS)), r".+\.json", evidence.read_host),
+        _read_all(hosts, r".+\.json", evidence.read_host),
         _read_all(ranks, r"probe-\d+\.json", evidence.read_probe),
         _read_all(ranks, r"payload-\d+\.json", read_payload),
         _last_lines(ranks),
         payload,
         reason,
+        _roots(hosts),
     )
 
 
@@ -124,6 +129,11 @@ def _read_all(known: Mapping[str, str], pattern: str, parse: Callable[[bytes, st
             except UsageError:
                 continue  # cut short by a node that died: as good as not written
     return found
+
+
+def _roots(known: Mapping[str, str]) -> Dict[str, str]:
+    """Return what the root step read, by host."""
+    return {name[: -len(ROOT)]: text[:_MAX_ROOT] for name, text in known.items() if name.endswith(ROOT)}
 
 
 def _last_lines(known: Mapping[str, str]) -> Dict[int, str]:

@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import sys
 import time
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
@@ -11,16 +10,18 @@ from deployer.contract import findings, hostfiles, records
 from deployer.contract import layout as layouts
 from deployer.contract import plan as plans
 from deployer.contract.choose import choose
-from deployer.contract.errors import MissingTool, Refused, UsageError
+from deployer.contract.errors import Refused, UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.job import Job, check_time, seconds
 from deployer.contract.manifest import Manifest
 from deployer.contract.pinning import pin
 from deployer.contract.plan import Bind, Plan, Variant
 from deployer.contract.verdict import REFUSE
-from deployer.site import container, data, elf, inventory, jobs, packages, result, script, squash, stage
+from deployer.site import container, data, elf, inventory, jobs, packages, pythons, result, script, squash, stage
+from deployer.site.capture import machine
 from deployer.site.launchers import LAUNCHERS
 from deployer.site.runtimes import RUNTIMES
+from deployer.site.runtimes.interface import Here
 from deployer.site.schedulers import SCHEDULERS
 from deployer.site.staged import Staging
 from deployer.site.store import Installed, Store
@@ -67,7 +68,7 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
     layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, request.memory_mb)
     directives = admit(plan, request.options, job.nodes, job.time, os.environ)
     need = stage.need(store, installed, manifest, layout.ranks_per_node * (layout.memory_mb or 0))
-    choice = choose(plan, layout.nodes, vetoes(plan), need, request.staging)
+    choice = choose(plan, layout.nodes, vetoes(plan, installed), need, request.staging)
     check_drift(plan)
     if not os.path.isfile(store.tool):
         raise UsageError("there is no %s" % store.tool, "the job needs it on the nodes: copy deployer.pyz there")
@@ -124,11 +125,12 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
             made,
             folder,
             store.tool,
-            host_python(plan.python),
+            pythons.choose(plan.python),
             manifest.image.python,
             directives,
             _staging(store, installed, plan, choice.variant, need.size(choice.variant.staging), layout.nodes),
             os.path.lexists(os.path.join(installed.rootfs, "bin/sh")),
+            canary_reader(installed.rootfs, manifest.image.python),
         )
     )
     with files.errors_named("make " + folder):
@@ -172,8 +174,11 @@ def warnings(folder: str) -> List[str]:
     return [*lines, "and %d more: see the plan" % more] if more > 0 else lines
 
 
-def vetoes(plan: Plan) -> Dict[str, str]:
-    """Return why runtimes and launchers that the plan names cannot be used here; one that is not named can be."""
+def vetoes(plan: Plan, installed: Installed) -> Dict[str, str]:
+    """Return why runtimes and launchers that the plan names cannot be used here; one that is not named can be.
+
+    Whether user namespaces can be made is tried, on this host, which stands for the others.
+    """
     found = {
         variant.launcher: "this deployer has no launcher %s" % variant.launcher
         for variant in plan.variants
@@ -184,7 +189,9 @@ def vetoes(plan: Plan) -> Dict[str, str]:
             found[name] = "this deployer has no runtime %s" % name
             continue
         runtime = RUNTIMES[name]
-        objection = runtime.veto(shutil.which(runtime.program), plan.modules)
+        objection = runtime.veto(Here(shutil.which(runtime.program), plan.modules, installed.engine))
+        if objection is None and runtime.namespaces:
+            objection = machine.namespaces_denied()
         if objection:
             found[name] = objection
     return found
@@ -223,15 +230,15 @@ def check_drift(plan: Plan) -> None:
         raise Refused(str(found), found.remedy)
 
 
-def host_python(candidates: Sequence[str]) -> str:
-    """Return the first Python of the plan that is here, else the one that runs this."""
-    for candidate in candidates:
-        found = shutil.which(os.path.expanduser(candidate))
-        if found:
-            return found
-    if not sys.executable:
-        raise MissingTool("none of the plan's Pythons is here: %s" % ", ".join(candidates))
-    return sys.executable
+def canary_reader(rootfs: str, python: Optional[str]) -> List[str]:
+    """Return a command that prints the image's canary; nothing where it has none, or no program to read it."""
+    if not os.path.isfile(rootfs + plans.CANARY):
+        return []
+    for program in ("/bin/cat", "/usr/bin/cat"):
+        if os.path.lexists(rootfs + program):
+            return [program, plans.CANARY]
+    code = "import sys; sys.stdout.write(open(sys.argv[1]).read())"
+    return [python, "-I", "-S", "-c", code, plans.CANARY] if python else []
 
 
 def _job(manifest: Manifest, request: Request) -> Job:

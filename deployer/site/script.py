@@ -1,7 +1,7 @@
 """The batch script of a job, for a person to read, keep, and submit by hand with the same result. Pure."""
 
 import shlex
-from typing import List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional, Sequence
 
 from deployer import __version__
 from deployer.contract import plan as plans
@@ -19,7 +19,8 @@ class Inputs(NamedTuple):
     """All that a script is made of: ``folder`` is the job's, ``tool`` the .pyz and ``python`` the Python that runs it
     on the host, ``image_python`` the one in the image (None: there is none, so nothing can be proven); ``directives``
     are the words for sbatch that do not follow from the layout; ``staging`` is None where ranks read the image as it
-    was installed; ``image_shell``: the image has /bin/sh."""
+    was installed; ``image_shell``: the image has /bin/sh; ``reader`` is a command of the image that prints its canary,
+    empty where it has none."""
 
     launch: Launch
     layout: Layout
@@ -35,6 +36,7 @@ class Inputs(NamedTuple):
     directives: List[str]
     staging: Optional[Staging] = None
     image_shell: bool = False
+    reader: Sequence[str] = ()
 
 
 SLURM = "slurm"
@@ -52,6 +54,8 @@ def render(inputs: Inputs) -> str:
     parts = [_head(inputs), _ground(inputs), _container(inputs), _ranks(inputs), _hosts(inputs)]
     if inputs.staging:
         parts.append(staged.step(inputs.staging, inputs.layout, inputs.container, 2))
+    if inputs.reader:
+        parts.append(_root(inputs))
     if inputs.image_python:
         parts.append(_probe(inputs))
     parts.append(_payload(inputs))
@@ -200,6 +204,28 @@ srun --mpi=none --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-
     "${{tool[@]}}" probe --host --out "$job/hosts"{library} </dev/null
 result hosts $? || exit
 """.format(nodes=nodes, library=library)
+
+
+def _root(inputs: Inputs) -> str:
+    nodes = inputs.layout.nodes
+    reader = " ".join(shlex.quote(word) for word in inputs.reader)
+    if inputs.plan.scheduler != SLURM:
+        return """\
+# Root: a container reads the image's canary. One that shows the host's root ends the job here.
+"${{container[@]}}" "$image" -- {reader} >"$job/hosts/$(uname -n).root" 2>&1 </dev/null
+result root $? || exit
+""".format(reader=reader)
+    return """\
+# Root: on each node a container reads the image's canary. One that shows the host's root ends the job here.
+srun --mpi=none --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-task=1 \\
+    --output={output} \\
+    "${{container[@]}}" "$image" -- {reader} </dev/null
+result root $? || exit
+""".format(
+        nodes=nodes,
+        output=shlex.quote("%s/hosts/%%N.root" % inputs.folder.replace("%", "%%")),
+        reader=reader,
+    )
 
 
 def _probe(inputs: Inputs) -> str:

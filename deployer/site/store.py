@@ -4,8 +4,8 @@
 
     ROOT/deployer.pyz               the site half that was installed first
     ROOT/bundles/NAME-VERSION.tar   the last bundle of each name: the next push is a delta against it
-    ROOT/images/DIGEST/             an installed image: rootfs/ app/ data/ plans/ wheels/ variants/ bundle.json
-                                    receipt.json
+    ROOT/images/DIGEST/             an installed image: rootfs/ app/ data/ plans/ wheels/ variants/ kit/
+                                    engine/ bundle.json receipt.json
     ROOT/jobs/JOB/                  a job: job.sh, job.json, logs, ranks/, result.json
     ROOT/incoming/                  what is on its way; never read under a final name
     ROOT/logs/                      a log file a command
@@ -24,6 +24,7 @@ RECEIPT = "receipt.json"
 MANIFEST = "bundle.json"
 WHEELS = "wheels"
 VARIANTS = "variants"
+ENGINE = "engine"
 
 
 class Receipt(NamedTuple):
@@ -65,6 +66,11 @@ class Installed(NamedTuple):
     def wheels(self) -> str:
         """The wheelhouse, unpacked; a folder like a Python's prefix, where the bundle has one."""
         return os.path.join(self.folder, WHEELS)
+
+    @property
+    def engine(self) -> str:
+        """The runtime that the bundle's kit brought, ready to run; a folder, where the bundle has one."""
+        return os.path.join(self.folder, ENGINE)
 
     def variant(self, abi: str) -> str:
         """Return where the Horovod variant for an MPI's ABI stands, where the bundle has it."""

@@ -68,6 +68,12 @@ srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
     "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 </dev/null
 result hosts $? || exit
 
+# Root: on each node a container reads the image's canary. One that shows the host's root ends the job here.
+srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
+    --output=/home/alice/deployer/jobs/hello-1/hosts/%N.root \
+    "${container[@]}" "$image" -- /bin/cat /deployer/canary </dev/null
+result root $? || exit
+
 # 2. Probe: each rank proves which MPI library, network and CPUs it gets in the container, into ranks/. A mismatch ends
 #    the job here, before the payload.
 "${launch[@]}" "${container[@]}" "$image" -- \

@@ -56,6 +56,10 @@ launch=(mpiexec.hydra -bootstrap fork -n 2 -ppn 2
 "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 </dev/null
 result hosts $? || exit
 
+# Root: a container reads the image's canary. One that shows the host's root ends the job here.
+"${container[@]}" "$image" -- /bin/cat /deployer/canary >"$job/hosts/$(uname -n).root" 2>&1 </dev/null
+result root $? || exit
+
 # 2. Probe: each rank proves which MPI library, network and CPUs it gets in the container, into ranks/. A mismatch ends
 #    the job here, before the payload.
 "${launch[@]}" "${container[@]}" --join-ct=2 --join-tag="$$-probe" "$image" -- \

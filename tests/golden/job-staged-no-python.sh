@@ -116,6 +116,12 @@ trap unstage EXIT
 answers || { result stage "$worst" --reason "$reason"; exit; }
 container[0]=$(type -P "${container[0]}" || echo "${container[0]}")  # looked up once, not by each rank
 
+# Root: on each node a container reads the image's canary. One that shows the host's root ends the job here.
+srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
+    --output=/home/alice/deployer/jobs/hello-1/hosts/%N.root \
+    "${container[@]}" "$image" -- /bin/cat /deployer/canary </dev/null
+result root $? || exit
+
 # 3. Payload: the image has no Python, so the ranks prove nothing.
 "${launch[@]}" "${container[@]}" "$image" -- \
     python3 train.py --name 'a b' </dev/null

@@ -143,6 +143,12 @@ trap unstage EXIT
 answers || { result stage "$worst" --reason "$reason"; exit; }
 container[4]=$(type -P "${container[4]}" || echo "${container[4]}")  # looked up once, not by each rank
 
+# Root: on each node a container reads the image's canary. One that shows the host's root ends the job here.
+srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
+    --output=/home/alice/deployer/jobs/hello-1/hosts/%N.root \
+    "${container[@]}" "$image" -- /bin/cat /deployer/canary </dev/null
+result root $? || exit
+
 # 3. Probe: each rank proves which MPI library, network and CPUs it gets in the container, into ranks/. A mismatch ends
 #    the job here, before the payload.
 "${launch[@]}" "${container[@]}" "$image" -- \

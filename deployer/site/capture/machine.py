@@ -97,6 +97,14 @@ def user_namespaces(tools: Tools) -> Optional[bool]:
     return said.status == 0
 
 
+def namespaces_denied() -> Optional[str]:
+    """Return why this user cannot make the namespaces of a container on this host; None: they can, or it is unknown."""
+    tools = Tools()
+    if user_namespaces(tools) is not False:
+        return None
+    return "no user namespaces here%s" % "".join(note.partition("user namespaces")[2] for note in tools.notes)
+
+
 def fuse() -> bool:
     """Return whether this user can open the device of FUSE, as mounting an image needs."""
     try:

@@ -6,6 +6,7 @@ import sys
 from typing import Dict
 
 from deployer.contract.errors import IntegrityError, MissingTool, Refused, Unknown, UsageError
+from deployer.contract.plan import CARRIED
 from deployer.site import container, data, inventory, jobs, run
 from deployer.site import exec as execs
 from deployer.site.capture import machine
@@ -63,9 +64,12 @@ def runtime(ground: Ground) -> str:
     name = _RUNTIME
     vetoes: Dict[str, str] = {}
     if ground.plan:
-        vetoes = run.vetoes(ground.plan)
+        ground.installed = ground.installed or find(ground)
+        vetoes = run.vetoes(ground.plan, ground.installed)
         usable = [variant.runtime for variant in ground.plan.variants if variant.runtime not in vetoes]
         name = (usable or [variant.runtime for variant in ground.plan.variants] or [_RUNTIME])[0]
+    if ground.plan and name in CARRIED and name not in vetoes:
+        return "%s, of the bundle's kit" % name
     program = RUNTIMES[name].program if name in RUNTIMES else name
     path = shutil.which(program)
     if path is None:
@@ -95,7 +99,7 @@ def image(ground: Ground) -> str:
     if manifest.image.python is None:
         return saw + "; no Python in it, so no container was started"
     started, made, _ = execs.prepare(ground.store, name, ground.plan and ground.plan.site, ())
-    if shutil.which(started.program) is None:
+    if started.program not in CARRIED and shutil.which(started.program) is None:
         return saw + "; no %s here to start it" % started.program
     command = [manifest.image.python, "-I", "-S", "-c", _ROOT]
     done = process.run(

@@ -4,5 +4,6 @@ from typing import Dict
 
 from deployer.site.runtimes.charliecloud import Charliecloud
 from deployer.site.runtimes.interface import Runtime
+from deployer.site.runtimes.udocker import Udocker
 
-RUNTIMES: Dict[str, Runtime] = {"charliecloud": Charliecloud()}
+RUNTIMES: Dict[str, Runtime] = {"charliecloud": Charliecloud(), "udocker": Udocker()}

@@ -18,6 +18,7 @@ class Charliecloud(Runtime):
     """The container is read-only; binds are writable; /tmp, /dev, /proc and /sys are the host's."""
 
     program = "ch-run"
+    namespaces = True
 
     def options(self, container: Container) -> List[str]:
         return [

@@ -9,7 +9,8 @@ class Container(NamedTuple):
     """How a process starts in an installed image.
 
     ``rootfs`` is the unpacked image; ``environment`` is set in it; ``passed`` are the only names (globs) that come in
-    from the host; ``workdir`` is a folder of the image.
+    from the host; ``workdir`` is a folder of the image. ``engine`` is the folder of the runtime that the bundle brought
+    along, where it brought one; it need not be there.
     """
 
     rootfs: str
@@ -17,6 +18,16 @@ class Container(NamedTuple):
     environment: Dict[str, str]
     passed: List[str]
     workdir: str
+    engine: str = ""
+
+
+class Here(NamedTuple):
+    """What a site has of a runtime: where the program was ``found`` in PATH, if anywhere; with ``modules`` to load it
+    may still come. ``engine`` is as in ``Container``."""
+
+    found: Optional[str]
+    modules: List[str]
+    engine: str
 
 
 class Runtime(object):
@@ -24,6 +35,8 @@ class Runtime(object):
 
     #: The program, as it is found in PATH.
     program = ""
+    #: Whether it makes user namespaces of its own.
+    namespaces = False
 
     def options(self, container: Container) -> List[str]:
         """Return argv up to, and without, the image; one word for each option."""
@@ -51,9 +64,8 @@ class Runtime(object):
         """Return the whole argv that runs ``command`` in the container; ``join`` are words of ``join_options``."""
         return [*self.options(container), *join, container.rootfs, "--", *command]
 
-    def veto(self, found: Optional[str], modules: List[str]) -> Optional[str]:
-        """Return why this runtime cannot be used, or None. ``found`` is where the program is in PATH, if anywhere;
-        with ``modules`` to load it may still come."""
-        if found is None and not modules:
+    def veto(self, here: Here) -> Optional[str]:
+        """Return why this runtime cannot be used, or None."""
+        if here.found is None and not here.modules:
             return "no %s in PATH" % self.program
         return None

@@ -8,7 +8,7 @@ import pytest
 
 from deployer.connected import layer
 from deployer.connected.flatten import Tree
-from deployer.contract import tarformat
+from deployer.contract import plan, tarformat
 from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, MTIME, SYMLINK
 from tests.tars import layer as layer_of
@@ -193,3 +193,12 @@ def test_symlink_targets_are_kept() -> None:
     tar = Tar()
     tar.add("bin/sh", type=tarfile.SYMTYPE, linkname="/usr/bin/dash")
     assert by_path(tar.tree())[b"bin/sh"] == tarformat.Entry(SYMLINK, b"bin/sh", 0o777, 0, b"/usr/bin/dash")
+
+
+def test_every_image_has_the_canary_and_no_other() -> None:
+    tar = Tar()
+    tar.folder("bin")
+    tar.add("deployer/canary", b"of another image", mode=0o600)
+    tree = tar.tree()
+    assert content(tree, b"deployer/canary") == plan.CANARY_TEXT.encode()
+    assert by_path(tree)[b"deployer/canary"].mode == 0o644

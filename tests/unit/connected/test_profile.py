@@ -7,7 +7,9 @@ import yaml
 from deployer.connected import profile as profiles
 from deployer.connected.plan import digest, make_plan
 from deployer.connected.profile import load
+from deployer.contract.choose import choose
 from deployer.contract.errors import Refused, UsageError
+from deployer.contract.plan import Plan
 
 CURATED = sorted(path.stem for path in profiles.CURATED.glob("*.yaml"))
 
@@ -134,3 +136,17 @@ def test_an_unknown_partition() -> None:
 def test_the_digest_is_of_the_facts_not_the_text(tmp_path: Path) -> None:
     assert digest(load(lab(tmp_path))) == digest(load("lab"))
     assert digest(load(lab(tmp_path, workspace="/other"))) != digest(load("lab"))
+
+
+def test_the_choice_of_runtimes_follows_policy_and_facts(tmp_path: Path) -> None:
+    def plan(policy: list[str], **facts: object) -> Plan:
+        return make_plan(load(lab(tmp_path, policy={"runtimes": policy}, **facts)), "tiny:1.0")
+
+    both = plan(["charliecloud", "udocker"])
+    assert list(dict.fromkeys(variant.runtime for variant in both.variants)) == ["charliecloud", "udocker"]
+    assert both.against == {}
+    forbidden = plan(["charliecloud", "udocker"], user_namespaces=False)
+    assert choose(forbidden, 1, {}).variant.runtime == "udocker"
+    with pytest.raises(Refused, match="the nodes have no user namespaces"):
+        choose(plan(["charliecloud"], user_namespaces=False), 1, {})
+    assert plan(["udocker"], runtimes={}).variants[0].name == "udocker-folder"

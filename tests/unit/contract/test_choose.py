@@ -91,3 +91,12 @@ def test_the_users_word_stands_over_the_number_of_nodes_but_not_over_the_arithme
         choose(plan(SMALL, LARGE), 1, {}, need(3001), "memory")
     with pytest.raises(Refused, match="no variant that stages to disk"):
         choose(plan(SMALL, LARGE), 1, {}, need(1), "disk")
+
+
+def test_what_the_profile_rules_out_is_told():
+    without = plan(SMALL, OTHER)._replace(against={"charliecloud": "the nodes have no user namespaces"})
+    choice = choose(without, 1, {})
+    assert choice.variant == OTHER
+    assert choice.reason.endswith("passed over charliecloud-folder (the nodes have no user namespaces)")
+    with pytest.raises(Refused, match=r"no user namespaces.*udocker-folder .no ptrace"):
+        choose(without, 1, {"udocker": "no ptrace"})

@@ -7,7 +7,7 @@ from deployer.contract.evidence import HostRecord, Launch, ProbeRecord
 from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.measures import Allreduce, Gpu, Itex, Measures
 from deployer.contract.payload import MappedLibrary, PayloadRecord, read_payload
-from deployer.contract.plan import HostMpi
+from deployer.contract.plan import CANARY_TEXT, HostMpi
 from deployer.contract.records import dumps
 from deployer.contract.result import Evidence, Outcome
 
@@ -352,3 +352,30 @@ def test_what_was_accepted_or_forced_is_in_the_result():
     assert codes(made) == [("check.forced", "v")]
     assert made.record["check"]["forced"] is True
     assert result.assemble(LAUNCH, good(), after()).record["check"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("cat: /deployer/canary: No such file or directory", "runtime.root"),
+        ("", "runtime.start"),
+        ("ch-run[1]: error: can't init user+mount namespaces", "runtime.start"),
+        (CANARY_TEXT + CANARY_TEXT, "runtime.start"),
+    ],
+)
+def test_a_container_with_another_root_stops_the_job(text, code):
+    found = good(probes=[], payloads=[], roots={"cn1": CANARY_TEXT, "cn2": text})
+    verdict = result.assemble(LAUNCH, found, after("root", 1))
+    assert codes(verdict) == [(code, "cn2")]
+    assert verdict.exit_code == 3
+    assert (text.strip().splitlines() or ["without a word"])[-1] in verdict.record["findings"][0]["message"]
+
+
+def test_a_root_step_that_ends_without_a_word_is_no_success():
+    found = good(probes=[], payloads=[])
+    assert codes(result.assemble(LAUNCH, found, after("root", 1))) == [("runtime.start", "job")]
+    right = found._replace(roots={"cn1": CANARY_TEXT, "cn2": CANARY_TEXT})
+    assert codes(result.assemble(LAUNCH, right, after("root"))) == [("job.unfinished", "job")]
+    assert codes(result.assemble(LAUNCH, found._replace(roots={"cn1": CANARY_TEXT}), after("root"))) == [
+        ("runtime.start", "job")
+    ]

@@ -5,7 +5,7 @@ import pytest
 from deployer.contract.errors import UsageError
 from deployer.contract.plan import Bind
 from deployer.site.runtimes import RUNTIMES, charliecloud
-from deployer.site.runtimes.interface import Container
+from deployer.site.runtimes.interface import Container, Here
 
 runtime = RUNTIMES["charliecloud"]
 
@@ -56,6 +56,6 @@ def test_a_colon_in_a_bind_is_refused():
 
 
 def test_veto():
-    assert runtime.veto(None, []) == "no ch-run in PATH"
-    assert runtime.veto(None, ["charliecloud/0.38"]) is None
-    assert runtime.veto("/usr/bin/ch-run", []) is None
+    assert runtime.veto(Here(None, [], "")) == "no ch-run in PATH"
+    assert runtime.veto(Here(None, ["charliecloud/0.38"], "")) is None
+    assert runtime.veto(Here("/usr/bin/ch-run", [], "")) is None

@@ -129,7 +129,7 @@ def test_what_does_not_fit_is_refused(tmp_path, store, programs):
     finally:
         os.environ["PATH"] = old
     udocker = made.PLAN._replace(variants=[made.VARIANT._replace(runtime="udocker")])
-    with pytest.raises(Refused, match="this deployer has no runtime udocker"):
+    with pytest.raises(Refused, match="the bundle was packed without udocker"):
         run.prepare(made.store(tmp_path / "third", plan=udocker), REQUEST)
 
 
@@ -366,3 +366,21 @@ def test_what_was_accepted_is_no_refusal(tmp_path, programs):
 
 def test_a_plan_without_a_verdict_is_silent(store):
     assert run.warnings(run.prepare(store, REQUEST)) == []
+
+
+def test_the_canary_is_read_by_what_the_image_has(tmp_path):
+    rootfs = str(tmp_path)
+    assert run.canary_reader(rootfs, "/usr/bin/python3") == []  # packed by an older deployer
+    os.makedirs(rootfs + "/deployer")
+    (tmp_path / "deployer" / "canary").write_text("x")
+    assert run.canary_reader(rootfs, None) == []
+    assert run.canary_reader(rootfs, "/usr/bin/python3")[0] == "/usr/bin/python3"
+    os.makedirs(rootfs + "/usr/bin")
+    os.symlink("/bin/busybox", rootfs + "/usr/bin/cat")
+    assert run.canary_reader(rootfs, None) == ["/usr/bin/cat", "/deployer/canary"]
+
+
+def test_without_user_namespaces_charliecloud_is_vetoed(tmp_path, programs, monkeypatch):
+    monkeypatch.setattr(run.machine, "namespaces_denied", lambda: "no user namespaces here: Operation not permitted")
+    with pytest.raises(Refused, match=r"charliecloud-folder .no user namespaces here: Operation not permitted"):
+        run.prepare(made.store(tmp_path / "root"), REQUEST)

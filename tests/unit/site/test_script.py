@@ -63,6 +63,9 @@ def inputs(nodes=2, ranks=1, threads=2, shown=made.PLAN, **values):
         "/opt/python/3.6/bin/python3",
         "/usr/bin/python3",
         ["--partition=batch"] if shown.partition else ["--account=a b"],
+        None,
+        False,
+        ["/bin/cat", plan.CANARY],
     )._replace(**values)
 
 
@@ -89,7 +92,7 @@ CASES = {
     ),
     "host-mpi": inputs(),
     "joined": inputs(nodes=1, ranks=4, threads=1, shown=BARE, memory_mb=1000),
-    "no-python": inputs(nodes=1, image_python=None),
+    "no-python": inputs(nodes=1, image_python=None, reader=[]),
     "local": inputs(
         nodes=1,
         ranks=2,

@@ -1,0 +1,19 @@
+"""The site's Python that runs this tool in jobs."""
+
+import os
+import shutil
+import sys
+from typing import Sequence
+
+from deployer.contract.errors import MissingTool
+
+
+def choose(candidates: Sequence[str]) -> str:
+    """Return the first Python of the plan that is here, else the one that runs this."""
+    for candidate in candidates:
+        found = shutil.which(os.path.expanduser(candidate))
+        if found:
+            return found
+    if not sys.executable:
+        raise MissingTool("none of the plan's Pythons is here: %s" % ", ".join(candidates))
+    return sys.executable

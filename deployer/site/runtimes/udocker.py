@@ -1,0 +1,52 @@
+"""udocker in mode P1 (proot), as the bundle's kit brings it: for sites without user namespaces.
+
+``start.py`` of the engine does what udocker itself cannot be told to: see its text. Nothing is read-only to proot, so
+the files of an installed image with a kit are (``deployer.site.kit``). All processes of a node share its namespaces.
+"""
+
+import os
+import re
+from typing import List, Optional
+
+from deployer.contract.errors import UsageError
+from deployer.site.runtimes.interface import Container, Here, Runtime
+
+#: Below the engine's folder.
+START = "run"
+_PATTERN = re.compile(r"^[A-Za-z0-9_*?]+$")
+
+
+class Udocker(Runtime):
+    """The container's files are read-only by their modes; binds are writable; /tmp, /dev, /proc and /sys the host's."""
+
+    program = "udocker"
+
+    def options(self, container: Container) -> List[str]:
+        return [
+            os.path.join(container.engine, START),
+            *("--pass=" + _glob(name) for name in container.passed),
+            *("--set-env=%s=%s" % pair for pair in sorted(container.environment.items())),
+            *("--bind=%s:%s" % (_colonless(bind.source), _colonless(bind.target)) for bind in container.binds),
+            "--cd=" + container.workdir,
+        ]
+
+    def join_options(self, ranks: int, tag: str) -> List[str]:  # noqa: ARG002 (there is nothing to join)
+        return []
+
+    def veto(self, here: Here) -> Optional[str]:
+        # The site's own udocker, if it has one, is another version with another engine: only the kit's was tested.
+        if not os.path.isfile(os.path.join(here.engine, START)):
+            return "the bundle was packed without udocker's kit"
+        return None
+
+
+def _glob(name: str) -> str:
+    if not _PATTERN.match(name):
+        raise UsageError("%r is no glob for names of environment variables" % name)
+    return name
+
+
+def _colonless(path: str) -> str:
+    if ":" in path:
+        raise UsageError("%s cannot be bound: its name has a colon, and udocker has no way to quote it" % path)
+    return path

@@ -1,0 +1,241 @@
+"""Starts one process in a container by ``udocker run`` in mode P1 (proot). A program of its own, beside the package.
+
+``install`` copies it next to the kit's udocker, as ``images/DIGEST/engine/start.py``, and calls it by a small script
+with the site's Python: each rank starts it, so it imports next to nothing. What udocker does by itself and we do not
+want is put right here:
+
+- **Environment.** udocker strips values and adds eleven variables of its own. Here it is exactly what ``--set-env``
+  and ``--pass`` say, and PROOT_TMP_DIR, which proot itself reads.
+- **Signals.** udocker dies of SIGTERM while proot ignores it, so a payload with a handler would be killed before it
+  has written its checkpoint. This process outlives both. In a step of a launcher, which signals all its processes,
+  nothing is passed on, which would make two of one; else the payload gets what this process got.
+- **Traces.** Its own and proot's temporary files are in one folder, removed at the end. When this process is killed,
+  proot is told to end the payload.
+- **Network.** There is nothing to fetch: the engine is there, and the "repository" is the installed image.
+"""
+
+import os
+import signal
+import sys
+
+MYPY = False
+if MYPY:  # typing takes a while to import
+    from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+#: What of the host a container sees besides its binds, as with ch-run; those that are there.
+SYSTEM = ("/dev", "/proc", "/sys", "/tmp", "/etc/hosts", "/etc/resolv.conf")  # noqa: S108
+
+#: Where temporary files go: the first that is there, writable, and lets proot's loader be executed.
+_TEMPORARY = ("/tmp", "/dev/shm", "/var/tmp")  # noqa: S108
+#: In a step of one of these launchers a signal reaches all processes by itself.
+_LAUNCHERS = ("SLURM_STEP_ID", "SLURM_STEPID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_PR_SET_PDEATHSIG = 1
+_SI_USER = 0
+#: The exit code for what cannot be started, as a shell's.
+_CANNOT = 126
+
+
+class Start(object):
+    """What the command line asks for; see ``udocker.options``."""
+
+    def __init__(self, words: "Sequence[str]") -> None:
+        self.environment: "Dict[str, str]" = {}
+        self.passed: "List[str]" = []
+        self.binds: "List[str]" = []
+        self.folder = "/"
+        rest = list(words)
+        while rest and rest[0].startswith("--"):
+            name, _, value = rest.pop(0).partition("=")
+            if name == "--set-env":
+                key, _, text = value.partition("=")
+                self.environment[key] = text
+            elif name == "--pass":
+                self.passed.append(value)
+            elif name == "--bind":
+                self.binds.append(value)
+            elif name == "--cd":
+                self.folder = value
+            else:
+                fail("what is %s?" % name)
+        if len(rest) < 3 or rest[1] != "--":
+            fail("usage: run [OPTION...] ROOTFS -- COMMAND [ARG...]")
+        self.rootfs = rest[0]
+        self.command = rest[2:]
+
+    def whole_environment(self, host: "Mapping[str, str]", temporary: str) -> "Dict[str, str]":
+        """Return the payload's environment: what passes of the host's, then what is set."""
+        import fnmatch
+
+        found = {name: host[name] for name in host if any(fnmatch.fnmatchcase(name, glob) for glob in self.passed)}
+        found.update(self.environment)
+        found["PROOT_TMP_DIR"] = temporary
+        return found
+
+
+def udocker_argv(start: Start, user: str) -> "List[str]":
+    """Return the words of ``udocker run`` without the command's own, which udocker's parser need not see."""
+    words = ["udocker", "--allow-root", "--quiet", "run", "--nobanner", "--nosysdirs", "--location=" + start.rootfs]
+    words += ["--user=" + user, "--workdir=" + start.folder]
+    words += ["--env=PATH=" + start.environment.get("PATH", "")]
+    # The kernel tells the host's path of what a process has mapped (/proc/PID/maps): the image's own lead somewhere.
+    own = (start.rootfs, os.path.dirname(HERE))
+    words += ["--volume=%s:%s" % (path, path) for path in (*SYSTEM, *own) if os.path.exists(path)]
+    words += ["--volume=" + bind for bind in start.binds]
+    # With --location, udocker drops the first word where an image's name would stand.
+    return [*words, "-", start.command[0]]
+
+
+def udocker_environment(temporary: str) -> "Dict[str, str]":
+    """Return what udocker itself reads: its engine is the kit's, its home is empty, nothing is fetched."""
+    return {
+        "HOME": temporary,
+        "PATH": os.defpath,
+        "UDOCKER_DIR": HERE,
+        "UDOCKER_TMP": temporary,
+        "PROOT_TMP_DIR": temporary,
+        "UDOCKER_TARBALL": os.path.join(HERE, "none"),
+        "UDOCKER_DEFAULT_EXECUTION_MODE": "P1",
+        "UDOCKER_USE_PROOT_EXECUTABLE": os.path.join(HERE, "bin", "proot"),
+    }
+
+
+def become(start: Start, temporary: str) -> int:
+    """In the child: let udocker prepare the container, and become proot with the payload."""
+    environment = start.whole_environment(dict(os.environ), temporary)
+    os.environ.clear()
+    os.environ.update(udocker_environment(temporary))
+    sys.path.insert(0, os.path.join(HERE, "lib"))
+    sys.argv = udocker_argv(start, login())
+    import types
+
+    import udocker.engine.proot  # type: ignore[import-not-found]
+    from udocker.umain import UMain  # type: ignore[import-not-found]
+
+    def call(argv: "List[str]", **_: "Any") -> "NoReturn":
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        os.execve(argv[0], argv + start.command[1:], environment)
+
+    udocker.engine.proot.subprocess = types.SimpleNamespace(call=call)
+    # It comes back only with an error, which it has said.
+    return int(UMain(sys.argv).execute()) or _CANNOT
+
+
+def login() -> str:
+    """Return a name for this user that the image's passwd need not know: udocker adds it, with the real number."""
+    if os.getuid() == 0:
+        return "root"
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return "user%d" % os.getuid()
+
+
+def temporary_folder() -> str:
+    """Return a new folder for udocker's and proot's temporary files, where programs may be executed."""
+    for place in (os.environ.get("TMPDIR", ""), *_TEMPORARY):
+        try:
+            if place and not os.statvfs(place).f_flag & os.ST_NOEXEC:
+                made = "%s/deployer-udocker-%s" % (place, os.urandom(8).hex())
+                os.mkdir(made, 0o700)
+                return made
+        except OSError:
+            continue
+    return fail("no folder for temporary files: none of %s lets programs be executed" % ", ".join(_TEMPORARY))
+
+
+def remove(path: str) -> None:
+    """Remove a folder as far as possible."""
+    for folder, folders, names in os.walk(path, topdown=False):
+        for name in names + folders:
+            whole = os.path.join(folder, name)
+            try:
+                if os.path.isdir(whole) and not os.path.islink(whole):
+                    os.rmdir(whole)
+                else:
+                    os.unlink(whole)
+            except OSError:
+                continue
+    if os.path.isdir(path) and not os.listdir(path):
+        os.rmdir(path)
+
+
+def end_with_parent() -> None:
+    """Make proot end its payload (that is what it does on SIGQUIT) when this process's parent is gone."""
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGQUIT), 0, 0, 0)
+    except (ImportError, OSError, AttributeError):
+        pass
+
+
+def payload(proot: int) -> "Optional[int]":
+    """Return proot's own child, None where there is none (any more)."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open("/proc/%s/stat" % name, "rb") as stream:
+                    if int(stream.read().rpartition(b")")[2].split()[1]) == proot:
+                        return int(name)
+            except OSError:
+                continue
+    return None
+
+
+def wait(child: int, forward: bool) -> int:
+    """Return the exit code of proot; ``forward`` says whether signals to this process are for the payload."""
+    awaited = set(_PASSED_ON) | {signal.SIGCHLD, signal.SIGQUIT}
+    while True:
+        found = signal.sigwaitinfo(awaited)
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+        # A terminal's signals come from the kernel, to all of its processes.
+        if forward and found.si_signo in _PASSED_ON and found.si_code == _SI_USER:
+            target = payload(child)
+            if target is not None:
+                os.kill(target, found.si_signo)
+
+
+def fail(message: str) -> "NoReturn":
+    """End with a line on stderr."""
+    sys.stderr.write("deployer: error: udocker: %s\n" % message)
+    sys.stderr.flush()
+    os._exit(_CANNOT)
+
+
+def main(words: "Sequence[str]") -> int:
+    """Run the command and return its exit code."""
+    start = Start(words)
+    temporary = temporary_folder()
+    forward = not any(name in os.environ for name in _LAUNCHERS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, set(_PASSED_ON) | {signal.SIGCHLD, signal.SIGQUIT})
+    child = os.fork()
+    if child == 0:
+        code = _CANNOT
+        try:
+            end_with_parent()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            code = become(start, temporary)
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else _CANNOT
+        except Exception as error:  # noqa: BLE001 (whatever udocker raises: one line)
+            sys.stderr.write("deployer: error: udocker: %s: %s\n" % (type(error).__name__, error))
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    try:
+        return wait(child, forward)
+    finally:
+        remove(temporary)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

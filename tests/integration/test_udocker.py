@@ -1,0 +1,185 @@
+"""udocker on the lab: the kit's engine runs a job as Charliecloud does, where namespaces are forbidden, and ends as it
+should. The image is hello-mpi's under another name."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.integration.conftest import ROOT, WORKSPACE, Cli, Site
+from tests.lab import Lab
+
+NAME = "hello-udocker"
+#: Plans of one bundle: the policy with udocker alone, and with Charliecloud before it.
+ALONE, BOTH = "lab-udocker", "lab-both"
+#: No user namespaces, for a command and what it starts.
+FORBIDDEN = (
+    "unshare -U --map-current-user --keep-caps bash -c '"
+    "echo 0 >/proc/sys/user/max_user_namespaces; exec setpriv --ambient-caps=-all --inh-caps=-all bash -s'"
+)
+
+
+def _profile(folder: Path, name: str, runtimes: list[str]) -> Path:
+    record = yaml.safe_load((ROOT / "site_profiles" / "lab.yaml").read_text())
+    record["name"] = name
+    record["policy"]["runtimes"] = runtimes
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(record))
+    return path
+
+
+@pytest.fixture(scope="module")
+def udocker(built: Cli, lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Yield the lab with a bundle on it that carries udocker."""
+    folder = tmp_path_factory.mktemp("udocker")
+    definition = folder / NAME
+    shutil.copytree(ROOT / "bundles" / "hello-mpi", definition)
+    text = (definition / "bundle.yaml").read_text()
+    (definition / "bundle.yaml").write_text(text.replace("name: hello-mpi", f"name: {NAME}"))
+    sites = [_profile(folder, ALONE, ["udocker"]), _profile(folder, BOTH, ["charliecloud", "udocker"])]
+    bundle = folder / "bundle.tar"
+    built("build", definition)
+    built("pack", definition, *(word for path in sites for word in ("--site", path)), "-o", bundle)
+    built("push", bundle, "lab", "--ssh-config", lab.ssh_config)
+    site = Site(built, lab)
+    yield site
+    built("remove", *site.options, "--force", NAME)
+
+
+def job(site: Site, *words: str, plan: str = ALONE, code: int = 0) -> dict[str, Any]:
+    return site.run("--plan", plan, "--nodes", "2", *words, bundle=NAME, code=code)
+
+
+def inside(site: Site, command: str, code: int = 0) -> str:
+    """Run a shell's command in the container on login1."""
+    return site.tool("exec", NAME, "--plan", ALONE, "--", "sh", "-c", f"'{command}'", code=code)
+
+
+def test_the_kit_is_a_part_of_the_bundle(udocker: Site) -> None:
+    names = udocker.alice(f"tar -tf {WORKSPACE}/bundles/{NAME}-1.0.0.tar | grep kit/").split()
+    assert {name.rpartition("/")[2].partition("-")[0] for name in names} == {
+        "README",
+        "proot",
+        "proot.patch",
+        "proot_5.4.0.orig.tar.gz",
+        "udocker",
+    }
+
+
+def test_a_job_is_the_same_as_with_charliecloud(udocker: Site) -> None:
+    by_proot, by_charliecloud = job(udocker), job(udocker, plan=BOTH)
+    assert (by_proot["runtime"], by_charliecloud["runtime"]) == ("udocker", "charliecloud")
+    for result in (by_proot, by_charliecloud):
+        assert (result["world_size"], result["exit_code"], result["findings"]) == (2, 0, [])
+        assert {rank["host"] for rank in result["ranks"]} == {"cn1", "cn2"}
+        for rank in result["ranks"]:
+            assert rank["mpi_library"].startswith("Intel(R) MPI Library 2021.15")
+            assert rank["mpi_identity"] == rank["host_mpi_identity"]
+            assert rank["provider"] == "tcp"
+    assert by_proot["payload"] == by_charliecloud["payload"]
+
+
+def test_without_user_namespaces_udocker_is_taken_where_the_policy_has_it(udocker: Site) -> None:
+    run = f"python3 {WORKSPACE}/deployer.pyz run {NAME} --nodes 2 --dry-run --plan"
+    said = udocker.alice(f"{FORBIDDEN} <<'END'\n{run} {BOTH}\nEND")
+    assert "variant udocker-folder: first in the plan for 2 nodes" in said
+    assert "passed over charliecloud-folder (no user namespaces here: No space left on device)" in said
+    assert "variant charliecloud-folder: first in the plan" in udocker.alice(f"{run} {BOTH}")
+
+
+def test_a_broken_proot_stops_the_job_before_the_payload(udocker: Site) -> None:
+    """Debian's build of proot 5.4.0 runs the program in the host's root, with exit code 0."""
+    [folder] = [
+        image["folder"] for image in json.loads(udocker.tool("list", "--json"))["images"] if image["name"] == NAME
+    ]
+    proot = f"{folder}/engine/bin/proot"
+    fake = '#!/bin/sh\nwhile [ "$1" != -w ]; do shift; done\nshift 2\nexec "$@"\n'
+    udocker.alice(f"mv {proot} {proot}.right && cat >{proot} <<'END'\n{fake}END\nchmod 755 {proot}")
+    try:
+        result = job(udocker, code=1)
+    finally:
+        udocker.alice(f"mv -f {proot}.right {proot}")
+    assert result["exit_code"] == 3
+    assert [finding["code"] for finding in result["findings"]] == ["runtime.root", "runtime.root"]
+    assert {finding["subject"] for finding in result["findings"]} == {"cn1", "cn2"}
+    assert "/deployer/canary: No such file" in result["findings"][0]["message"]
+    assert result["payload"] is None
+
+
+def test_the_container_is_the_image_and_nothing_of_the_host(udocker: Site) -> None:
+    said = udocker.alice(
+        f"export SECRET=1; python3 {WORKSPACE}/deployer.pyz exec {NAME} --plan {ALONE} -- "
+        "sh -c 'env; id -u; ls /home; touch /etc/new 2>&1; cat /deployer/canary'"
+    )
+    assert "SECRET" not in said
+    assert "container_" not in said
+    assert "HOME=/tmp" in said
+    assert "\n2001\n" in said
+    assert "alice" not in said
+    assert "This is the root of an image" in said
+    assert "touch: /etc/new: Permission denied" in said
+
+
+def test_exit_codes_are_the_command_s(udocker: Site) -> None:
+    inside(udocker, "exit 7", code=7)
+    inside(udocker, "true; kill -9 $$", code=137)
+    inside(udocker, "(sleep 1; exit 9) & exit 4", code=4)
+
+
+def test_sigterm_reaches_the_command_and_nothing_is_left(udocker: Site) -> None:
+    # The quotes keep pgrep from finding the script that asks.
+    script = 'trap "echo asked >/tmp/$0; exit 5" TERM; sleep 3""00 & echo $$ >/tmp/$0; wait'
+    said = udocker.alice(
+        f"rm -f /tmp/mark; python3 {WORKSPACE}/deployer.pyz exec {NAME} --plan {ALONE} -- sh -c '{script}' mark & "
+        "for i in $(seq 300); do [ -s /tmp/mark ] && break; sleep 0.1; done; "
+        "kill -TERM $!; wait $!; echo code $?; cat /tmp/mark; ls -d /tmp/deployer-udocker-* 2>/dev/null; "
+        "for i in $(seq 50); do pgrep -f 'sleep 3[0]0' || break; sleep 0.1; done >/dev/null; "
+        "pgrep -f 'sleep 3[0]0' || echo none"
+    )
+    assert said.split("\n")[-4:] == ["code 5", "asked", "none", ""]
+
+
+def test_a_killed_start_takes_the_command_with_it(udocker: Site) -> None:
+    said = udocker.alice(
+        f"python3 {WORKSPACE}/deployer.pyz exec {NAME} --plan {ALONE} -- sh -c 'sleep 3\"\"01; true' & "
+        "for i in $(seq 300); do pgrep -f 'sleep 3[0]1' && break; sleep 0.1; done; kill -KILL $!; wait $!; "
+        "for i in $(seq 100); do pgrep -f 'sleep 3[0]1' >/dev/null || break; sleep 0.1; done; "
+        "pgrep -f 'sleep 3[0]1' || echo none; rm -rf /tmp/deployer-udocker-*"
+    )
+    assert said.split()[0].isdigit()
+    assert "none" in said
+
+
+def test_eight_start_at_once(udocker: Site) -> None:
+    said = udocker.alice(
+        f"for i in 1 2 3 4 5 6 7 8; do python3 {WORKSPACE}/deployer.pyz exec {NAME} --plan {ALONE} -- "
+        "python3 -c 'import ctypes, os; print(os.getuid())' & done; wait"
+    )
+    assert said.split() == ["2001"] * 8
+
+
+def test_sigterm_of_slurm_lets_the_payload_say_goodbye(udocker: Site) -> None:
+    """Slurm signals all processes of a step; udocker alone would die of it, and the step with it."""
+    code = (
+        "import signal, sys, time\n"
+        "def bye(*_):\n"
+        "    time.sleep(1)\n"
+        "    open('/data/saved', 'a').write('once ')\n"
+        "    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, bye)\n"
+        "open('/data/started', 'w').close()\n"
+        "while True: time.sleep(1)\n"
+    )
+    run = f"python3 {WORKSPACE}/deployer.pyz exec {NAME} --plan {ALONE} --bind $HOME/bye:/data -- python3 /data/bye.py"
+    said = udocker.alice(
+        f"rm -rf bye; mkdir bye; cat >bye/bye.py <<'END'\n{code}END\n"
+        f"cat >bye/job.sh <<'END'\n#!/bin/bash\nsrun -n1 {run}\nEND\n"
+        "id=$(sbatch --parsable --output=$HOME/bye/log -N1 bye/job.sh)\n"
+        "for i in $(seq 300); do [ -e bye/started ] && break; sleep 0.1; done; scancel $id\n"
+        'for i in $(seq 300); do [ -n "$(squeue -h -j $id 2>/dev/null)" ] || break; sleep 0.1; done; cat bye/saved'
+    )
+    assert said == "once "
