@@ -65,6 +65,8 @@ def _inner(image: Installed, inner: str) -> None:
     for folder in (*plans.MOUNT_FOLDERS, plans.NODE):
         if folder.startswith(_INNER + "/"):
             os.makedirs(os.path.join(inner, os.path.relpath(folder, _INNER)), exist_ok=True)
+    if os.path.isfile(image.rootfs + plans.CANARY):
+        _link(image.rootfs + plans.CANARY, os.path.join(inner, os.path.relpath(plans.CANARY, _INNER)))
     with open(os.path.join(inner, os.path.relpath(plans.TOOL, _INNER)), "w"):
         pass
 
