@@ -9,6 +9,9 @@ from pathlib import Path
 
 from deployer.connected import check
 from deployer.connected.linker import index
+from deployer.connected.plan import make_plan
+from deployer.connected.profile import Profile
+from deployer.contract.errors import Refused, Unknown
 from tests.matrix import classify, images
 from tests.matrix import run as running
 from tests.matrix.pairs import Pair
@@ -59,7 +62,8 @@ def _checked(
         sites = [pair.site for pair in drawn if pair.image == image]
         say(f"image: {image.name}, {len(sites)} sites")
         profiles = {site: places[site.lab].profile(site, work) for site in sites}
-        bundle = images.bundle(image, list(profiles.values()), work / f"{image.name}.tar")
+        planned = [profile for profile in profiles.values() if _can_be_planned(profile)]
+        bundle = images.bundle(image, planned, work / f"{image.name}.tar")
         for site, profile in profiles.items():
             checked = check.check(str(bundle), profile, cache=index.default_folder()).checked
             codes = sorted({finding.code for finding in checked.against})
@@ -68,6 +72,15 @@ def _checked(
             places[suite].install(bundle)
         bundle.unlink()
     return found
+
+
+def _can_be_planned(profile: Profile) -> bool:
+    """Return whether there is any plan for a site; where there is none even force cannot run a job."""
+    try:
+        make_plan(profile, "any:1")
+    except (Refused, Unknown):
+        return False
+    return True
 
 
 def _run_all(

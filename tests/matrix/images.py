@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from deployer.connected import framecache, pack, sources
+from deployer.connected import definition, framecache, pack, sources
 from deployer.connected.profile import Profile
 from deployer.contract.job import Job
+from deployer.contract.plan import APP
+from tests.lab.engine import take_engine
 from tests.matrix import mpis, roots
 from tests.matrix.kept import kept
 from tests.matrix.linked import link_tree
 
 _PROGRAMS = Path(__file__).with_name("programs")
+_DEFINITIONS = Path(__file__).resolve().parents[2] / "bundles"
+_BUILD_S = 3000
 #: Where an image has an MPI of its own that is no package of Debian's, and the program.
 _OWN = "/usr/local/mpi"
 PROGRAM = "/usr/local/bin/allreduce"
@@ -25,8 +32,9 @@ JOB = "allreduce"
 class Image(NamedTuple):
     """An image: a suite, and what its program was built against, ``debian`` or the name of an MPI.
 
-    ``own``: the image has that MPI as well, as most do. ``flags`` are gcc's; ``compiled_on`` is another suite, ``trap``
-    says in words what is wrong with it, if something is.
+    ``own``: the image has that MPI as well, as most do. ``flags`` are gcc's; ``compiled_on`` is another suite;
+    ``definition`` is a folder of bundles/, built by the product; ``trap`` says in words what is wrong with it, if
+    something is.
     """
 
     name: str
@@ -40,12 +48,13 @@ class Image(NamedTuple):
     library: str = "mpi"
     compiled_on: str = ""
     command: tuple[str, ...] = (PROGRAM,)
+    definition: str = ""
     trap: str = ""
 
     @property
     def family(self) -> str:
         """Return which family its program is built for; empty where it has modules for both."""
-        if self.built == "mpi4py-4.1.2":
+        if self.definition or self.built == "mpi4py-4.1.2":
             return ""
         return "openmpi" if "openmpi" in (self.built + self.compiler) else "mpich"
 
@@ -86,6 +95,7 @@ IMAGES = (
     Image("openmpi-cxx", "bookworm", "debian", packages=("libopenmpi3",), compiler="mpicxx.openmpi",
           source="allreduce_cxx.cc", trap="Open MPI's C++ library"),
     Image("mpi4py", "bookworm", "mpi4py-4.1.2", command=("python3", _SCRIPT)),
+    Image("horovod", "bookworm", "", command=("python3", f"{APP}/horovod_allreduce.py"), definition="digits-horovod"),
     Image("newer-glibc", "bookworm", "mpich-4.2.3", compiled_on="trixie", trap="compiled on a newer Debian"),
     Image("no-openmp", "bookworm", "mpich-4.2.3", flags=("-fopenmp", "-Wl,--no-as-needed", "-lgomp"),
           trap="libgomp.so.1 is not there"),
@@ -102,7 +112,8 @@ def rootfs(image: Image) -> Path:
     else:
         compilers = roots.root(suite, roots.WRAPPERS, "wrappers")
     tree = None if image.built == "debian" else mpis.tree(image.built)
-    texts = [path.read_text() for path in sorted(_PROGRAMS.iterdir())]
+    kind = "*.c*" if image.command == (PROGRAM,) else "*.py"
+    texts = [path.read_text() for path in sorted(_PROGRAMS.glob(kind))]
 
     def make(target: Path) -> None:
         link_tree(base, target)
@@ -140,6 +151,16 @@ def _compile(image: Image, compilers: Path, tree: Path | None, work: Path) -> No
 
 def bundle(image: Image, profiles: list[Profile], path: Path) -> Path:
     """Pack the image with the plans for some sites."""
-    contents = sources.from_folder(rootfs(image), image.name, "1")
     jobs = [Job(JOB, list(image.command), 2, 1, 1, "00:05:00")]
-    return pack.pack(contents._replace(jobs=jobs), profiles, path, cache=framecache.default_folder()).path
+    cache = framecache.default_folder()
+    if not image.definition:
+        contents = sources.from_folder(rootfs(image), image.name, "1")
+        return pack.pack(contents._replace(jobs=jobs), profiles, path, cache=cache).path
+    with take_engine() as engine:
+        os.environ["DOCKER_HOST"] = engine.docker_host
+        folder = _DEFINITIONS / image.definition
+        deployer = Path(sys.executable).with_name("deployer")
+        subprocess.run([deployer, "build", folder], check=True, timeout=_BUILD_S, stdout=subprocess.DEVNULL)
+        contents = sources.from_definition(definition.load(folder))
+        changed = contents._replace(name=image.name, version="1", jobs=jobs, app=_PROGRAMS, data={}, needs=[])
+        return pack.pack(changed, profiles, path, cache=cache).path

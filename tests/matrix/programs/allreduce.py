@@ -38,4 +38,5 @@ def main() -> None:
     sys.exit(wrong != 0)
 
 
-main()
+if __name__ == "__main__":
+    main()
