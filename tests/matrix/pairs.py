@@ -42,8 +42,11 @@ class Pair(NamedTuple):
 
 
 #: Launchers with their PMI; and for each family those that it is meant to be started by.
-LAUNCHERS = (("srun", "pmi2"), ("srun", "pmix"), ("srun", "none"))
-MEANT = {"mpich": (("srun", "pmi2"),), "openmpi": (("srun", "pmix"),)}
+LAUNCHERS = (("srun", "pmi2"), ("srun", "pmix"), ("srun", "none"), ("mpiexec.hydra", ""), ("mpirun", ""))
+MEANT = {
+    "mpich": (("srun", "pmi2"), ("srun", "pmi2"), ("mpiexec.hydra", "")),
+    "openmpi": (("srun", "pmix"), ("srun", "pmix"), ("mpirun", "")),
+}
 RUNTIMES = ("charliecloud",)
 
 #: How often what fits is taken on purpose; else it is whatever comes, which may fit as well.
