@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deployer.connected import definition, framecache, pack, sources
+from deployer.connected.linker import index
+from deployer.connected.pack import Checking
 from deployer.connected.profile import Profile
 from deployer.contract.job import Job
 from deployer.contract.plan import APP
@@ -152,10 +154,10 @@ def _compile(image: Image, compilers: Path, tree: Path | None, work: Path) -> No
 def bundle(image: Image, profiles: list[Profile], path: Path) -> Path:
     """Pack the image with the plans for some sites."""
     jobs = [Job(JOB, list(image.command), 2, 1, 1, "00:05:00")]
-    cache = framecache.default_folder()
+    cache, checking = framecache.default_folder(), Checking(cache=index.default_folder())
     if not image.definition:
         contents = sources.from_folder(rootfs(image), image.name, "1")
-        return pack.pack(contents._replace(jobs=jobs), profiles, path, cache=cache).path
+        return pack.pack(contents._replace(jobs=jobs), profiles, path, cache=cache, checking=checking).path
     with take_engine() as engine:
         os.environ["DOCKER_HOST"] = engine.docker_host
         folder = _DEFINITIONS / image.definition
@@ -163,4 +165,4 @@ def bundle(image: Image, profiles: list[Profile], path: Path) -> Path:
         subprocess.run([deployer, "build", folder], check=True, timeout=_BUILD_S, stdout=subprocess.DEVNULL)
         contents = sources.from_definition(definition.load(folder))
         changed = contents._replace(name=image.name, version="1", jobs=jobs, app=_PROGRAMS, data={}, needs=[])
-        return pack.pack(changed, profiles, path, cache=cache).path
+        return pack.pack(changed, profiles, path, cache=cache, checking=checking).path
