@@ -98,7 +98,8 @@ IMAGES = (
           source="allreduce_cxx.cc", trap="Open MPI's C++ library"),
     Image("mpi4py", "bookworm", "mpi4py-4.1.2", command=("python3", _SCRIPT)),
     Image("horovod", "bookworm", "", command=("python3", f"{APP}/horovod_allreduce.py"), definition="digits-horovod"),
-    Image("newer-glibc", "bookworm", "mpich-4.2.3", compiled_on="trixie", trap="compiled on a newer Debian"),
+    Image("newer-glibc", "bookworm", "mpich-4.2.3", compiled_on="trixie", flags=("-D_GNU_SOURCE",),
+          trap="compiled on a newer Debian"),
     Image("no-openmp", "bookworm", "mpich-4.2.3", flags=("-fopenmp", "-Wl,--no-as-needed", "-lgomp"),
           trap="libgomp.so.1 is not there"),
 )  # fmt: skip

@@ -54,8 +54,8 @@ _FITS = 0.7
 
 
 def sites_of(lab: str) -> list[str]:
-    """Return the names of the MPIs that a lab has."""
-    return [mpi.name for mpi in mpis.HOSTS] + ([SYSTEM] if lab == "trixie" else [])
+    """Return the names of the MPIs that a lab has, as often as they are to be drawn: the system's half as often."""
+    return [mpi.name for mpi in mpis.HOSTS] * 2 + ([SYSTEM] if lab == "trixie" else [])
 
 
 def draw(seed: int, count: int) -> list[Pair]:

@@ -16,7 +16,6 @@ from tests.matrix.sites import Place
 #: Seconds that a step of the job may take: it takes about two.
 STEP_S = 60
 _JOB_S = 4 * STEP_S
-_RANK = re.compile(r"matrix: (\{.*\})")
 _EXIT = re.compile(r"^matrix-exit: (\d+) after (\d+) s$", re.MULTILINE)
 
 
@@ -30,7 +29,7 @@ _CHANGES = (
 
 class Seen(NamedTuple):
     """What a job left: the exit code of its payload (None: it was never started, or never ended), whether its time was
-    up, what its ranks said of themselves, the inodes of the site's MPI, the job's log, and the codes of the product's
+    up, what its ranks wrote of themselves, the inodes of the site's MPI, the job's log, and the codes of the product's
     own proof."""
 
     exit_code: int | None
@@ -57,7 +56,8 @@ def run(pair: Pair, place: Place) -> Seen:
     _wait(place, job)
     log = (folder / "output.log").read_text(errors="replace")
     found = _EXIT.search(log)
-    ranks = [json.loads(text) for text in _RANK.findall(log)]
+    texts = [path.read_text() for path in sorted(folder.glob("matrix-*.json"))]
+    ranks = [json.loads(text) for text in texts if text]  # empty: the rank was killed before it knew
     proof = _codes(folder / "result.json")
     code = int(found[1]) if found else None
     timed_out = found is None or int(found[2]) >= STEP_S

@@ -1,4 +1,5 @@
-/* A rank of the matrix: a checked Allreduce, and what this process has mapped, as one line of JSON.
+/* A rank of the matrix: a checked Allreduce, and what this process has mapped, as JSON beside $DEPLOYER_RESULT.
+ * Launchers mix the lines that ranks print.
  *
  * It judges by nothing of the product's: the libraries are read from /proc/self/maps, by inode, and the numbers are
  * computed here. With -DNEW=MPI_Comm_toint it calls a function that not every MPI has; with -DRARELY only when it is
@@ -17,7 +18,7 @@ int NEW(MPI_Comm);
 #endif
 
 /* Print the files that are mapped whose name tells of MPI or a network: each once, as ["path", inode]. */
-static void print_mapped(void)
+static void print_mapped(FILE *out)
 {
     static const char *const words[] = {"/libmpi", "-fi.so", "/libfabric", "/libucp", "/libopen-pal", "/libmpich"};
     char line[8192], last[8192] = "";
@@ -31,7 +32,7 @@ static void print_mapped(void)
             continue;
         for (size_t i = 0; i < sizeof words / sizeof *words; i++)
             if (strstr(line + at, words[i])) {
-                printf("%s[\"%s\", %lu]", comma, line + at, inode);
+                fprintf(out, "%s[\"%s\", %lu]", comma, line + at, inode);
                 comma = ", ";
                 strcpy(last, line + at);
                 break;
@@ -41,12 +42,27 @@ static void print_mapped(void)
         fclose(maps);
 }
 
+/* Open this rank's own file: all singletons are rank 0, so it is named by node and process. */
+static FILE *open_record(const char *host)
+{
+    char path[4096] = "";
+    const char *beside = getenv("DEPLOYER_RESULT");
+    FILE *out = NULL;
+    if (beside && strrchr(beside, '/')) {
+        snprintf(path, sizeof path, "%.*s/matrix-%s-%ld.json", (int)(strrchr(beside, '/') - beside), beside, host,
+                 (long)getpid());
+        out = fopen(path, "w");
+    }
+    return out ? out : stdout;
+}
+
 int main(int argc, char **argv)
 {
     static double mine[LENGTH], sum[LENGTH];
     static char version[MPI_MAX_LIBRARY_VERSION_STRING + 1];
     char host[256] = "";
     int rank, size, length, wrong = 0;
+    FILE *out;
 
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -68,11 +84,12 @@ int main(int argc, char **argv)
         if (*c == '"' || *c == '\\' || *c == '\t')
             *c = ' ';
     gethostname(host, sizeof host - 1);
-    printf("matrix: {\"rank\": %d, \"size\": %d, \"wrong\": %d, \"host\": \"%s\", \"says\": \"%s\", \"mapped\": [",
-           rank, size, wrong, host, version);
-    print_mapped();
-    printf("]}\n");
-    fflush(stdout);
+    out = open_record(host);
+    fprintf(out, "{\"rank\": %d, \"size\": %d, \"wrong\": %d, \"host\": \"%s\", \"says\": \"%s\", \"mapped\": [",
+            rank, size, wrong, host, version);
+    print_mapped(out);
+    fprintf(out, "]}\n");
+    fflush(out);
     MPI_Finalize();
     return wrong != 0;
 }

@@ -1,10 +1,11 @@
-"""A rank of the matrix in Python, by mpi4py: the same checks, and the same line, as allreduce.c."""
+"""A rank of the matrix in Python, by mpi4py: the same checks, and the same record, as allreduce.c."""
 
 import importlib
 import json
 import os
 import sys
 from array import array
+from pathlib import Path
 from typing import Any
 
 LENGTH = 10000
@@ -22,8 +23,14 @@ def mapped() -> list[Any]:
     return [list(item) for item in found.items()]
 
 
+def write(record: dict[str, Any]) -> None:
+    """Write this rank's record, into a file of its own: all singletons are rank 0."""
+    path = Path(os.environ["DEPLOYER_RESULT"]).with_name(f"matrix-{record['host']}-{os.getpid()}.json")
+    path.write_text(json.dumps(record), encoding="utf-8")
+
+
 def main() -> None:
-    """Print the line, and end with 1 where the sum is wrong."""
+    """Write the record, and end with 1 where the sum is wrong."""
     mpi: Any = importlib.import_module("mpi4py.MPI")
 
     world = mpi.COMM_WORLD
@@ -34,7 +41,7 @@ def main() -> None:
     wrong = sum(total[place] != size * (size + 1) / 2 + size * (place % 7) for place in range(LENGTH))
     says = mpi.Get_library_version().splitlines()[0].strip("\0 ")
     record = {"rank": rank, "size": size, "wrong": wrong, "host": os.uname().nodename, "says": says, "mapped": mapped()}
-    print("matrix:", json.dumps(record), flush=True)
+    write(record)
     sys.exit(wrong != 0)
 
 

@@ -1,14 +1,13 @@
-"""A rank of the matrix in TensorFlow and Horovod: the same checks, and the same line, as allreduce.py."""
+"""A rank of the matrix in TensorFlow and Horovod: the same checks, and the same record, as allreduce.py."""
 
 import importlib
-import json
 import os
 import sys
 from typing import Any
 
 
 def main() -> None:
-    """Print the line, and end with 1 where the sum is wrong."""
+    """Write the record, and end with 1 where the sum is wrong."""
     shared: Any = importlib.import_module("allreduce")
     tensorflow: Any = importlib.import_module("tensorflow")
     horovod: Any = importlib.import_module("horovod.tensorflow")
@@ -19,7 +18,7 @@ def main() -> None:
     wrong = sum(float(total[place]) != size * (size + 1) / 2 + size * (place % 7) for place in range(shared.LENGTH))
     host = os.uname().nodename
     record = {"rank": rank, "size": size, "wrong": wrong, "host": host, "says": "", "mapped": shared.mapped()}
-    print("matrix:", json.dumps(record), flush=True)
+    shared.write(record)
     horovod.shutdown()
     sys.exit(wrong != 0)
 
