@@ -9,8 +9,7 @@ from pathlib import Path
 
 from deployer.connected import check
 from deployer.connected.linker import index
-from deployer.connected.plan import make_plan
-from deployer.connected.profile import Profile
+from deployer.contract import records
 from deployer.contract.errors import Refused, Unknown
 from tests.matrix import classify, images
 from tests.matrix import run as running
@@ -56,31 +55,24 @@ def matrix(
 def _checked(
     drawn: Sequence[Pair], places: dict[str, Place], work: Path, say: Say
 ) -> dict[Pair, tuple[str, list[str]]]:
-    """Pack each image for its sites, check it for each, install it where it is run."""
+    """Install each image where it is to run, check it for each of its sites, and put the plan for it there."""
     found: dict[Pair, tuple[str, list[str]]] = {}
     for image in dict.fromkeys(pair.image for pair in drawn):
         sites = [pair.site for pair in drawn if pair.image == image]
         say(f"image: {image.name}, {len(sites)} sites")
-        profiles = {site: places[site.lab].profile(site, work) for site in sites}
-        planned = [profile for profile in profiles.values() if _can_be_planned(profile)]
-        bundle = images.bundle(image, planned, work / f"{image.name}.tar")
-        for site, profile in profiles.items():
-            checked = check.check(str(bundle), profile, cache=index.default_folder()).checked
-            codes = sorted({finding.code for finding in checked.against})
-            found[Pair(image, site)] = (checked.verdict, codes)
-        for suite in dict.fromkeys(site.lab for site in sites):
-            places[suite].install(bundle)
-        bundle.unlink()
+        bundle = images.bundle(image)
+        folders = {suite: places[suite].install(bundle) for suite in {site.lab for site in sites}}
+        for site in sites:
+            profile = places[site.lab].profile(site, work)
+            try:
+                plan, checked = check.plan(str(bundle), profile, cache=index.default_folder())
+            except (Refused, Unknown):  # there is none, and not even force can run it
+                checked = check.check(str(bundle), profile).checked
+            else:
+                (folders[site.lab] / "plans").mkdir(exist_ok=True)
+                (folders[site.lab] / "plans" / f"{site.name}.json").write_text(records.pretty(plan.record()))
+            found[Pair(image, site)] = (checked.verdict, sorted({finding.code for finding in checked.against}))
     return found
-
-
-def _can_be_planned(profile: Profile) -> bool:
-    """Return whether there is any plan for a site; where there is none even force cannot run a job."""
-    try:
-        make_plan(profile, "any:1")
-    except (Refused, Unknown):
-        return False
-    return True
 
 
 def _run_all(

@@ -9,10 +9,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from deployer.connected import definition, framecache, pack, sources
-from deployer.connected.linker import index
-from deployer.connected.pack import Checking
-from deployer.connected.profile import Profile
+from deployer.connected import definition, flatten, framecache, pack, seal, sources
+from deployer.contract import hostfiles, plan
 from deployer.contract.job import Job
 from deployer.contract.plan import APP
 from tests.lab.engine import take_engine
@@ -115,11 +113,11 @@ def rootfs(image: Image) -> Path:
     else:
         compilers = roots.root(suite, roots.WRAPPERS, "wrappers")
     tree = None if image.built == "debian" else mpis.tree(image.built)
-    kind = "*.c*" if image.command == (PROGRAM,) else "*.py"
-    texts = [path.read_text() for path in sorted(_PROGRAMS.glob(kind))]
 
     def make(target: Path) -> None:
         link_tree(base, target)
+        for mpi in mpis.HOSTS:  # plans come when it is packed already: these are the targets of their binds
+            (target / mpi.prefix.lstrip("/")).mkdir(parents=True)
         if image.command != (PROGRAM,):
             shutil.copy(_PROGRAMS / "allreduce.py", target / _SCRIPT.lstrip("/"))
             if tree is None:
@@ -136,7 +134,7 @@ def rootfs(image: Image) -> Path:
             (target / "etc/ld.so.conf.d/mpi.conf").write_text(f"{_OWN}/lib\n")
             roots.run_inside(target, ["/sbin/ldconfig"])
 
-    return kept("images", image.name, [image, base.name, compilers.name, tree and tree.name, texts], make)
+    return kept("images", image.name, [image, base.name, compilers.name, tree and tree.name, _texts(image)], make)
 
 
 def _compile(image: Image, compilers: Path, tree: Path | None, work: Path) -> None:
@@ -152,18 +150,31 @@ def _compile(image: Image, compilers: Path, tree: Path | None, work: Path) -> No
     roots.run_inside(compilers, argv, binds)
 
 
-def bundle(image: Image, profiles: list[Profile], path: Path) -> Path:
-    """Pack the image with the plans for some sites."""
-    jobs = [Job(JOB, list(image.command), 2, 1, 1, "00:05:00")]
-    cache, checking = framecache.default_folder(), Checking(cache=index.default_folder())
-    if not image.definition:
-        contents = sources.from_folder(rootfs(image), image.name, "1")
-        return pack.pack(contents._replace(jobs=jobs), profiles, path, cache=cache, checking=checking).path
-    with take_engine() as engine:
-        os.environ["DOCKER_HOST"] = engine.docker_host
-        folder = _DEFINITIONS / image.definition
-        deployer = Path(sys.executable).with_name("deployer")
-        subprocess.run([deployer, "build", folder], check=True, timeout=_BUILD_S, stdout=subprocess.DEVNULL)
-        contents = sources.from_definition(definition.load(folder))
-        changed = contents._replace(name=image.name, version="1", jobs=jobs, app=_PROGRAMS, data={}, needs=[])
-        return pack.pack(changed, profiles, path, cache=cache, checking=checking).path
+def bundle(image: Image) -> Path:
+    """Return the image packed, without a plan; made now if need be."""
+    packers = [Path(str(module.__file__)).read_text() for module in (flatten, pack, seal, hostfiles, plan)]
+    inputs = [packers, image, _texts(image), None if image.definition else rootfs(image).name]
+
+    def make(target: Path) -> None:
+        jobs = [Job(JOB, list(image.command), 2, 1, 1, "00:05:00")]
+        path, cache = target / "bundle.tar", framecache.default_folder()
+        if not image.definition:
+            contents = sources.from_folder(rootfs(image), image.name, "1")
+            pack.pack(contents._replace(jobs=jobs), (), path, cache=cache)
+            return
+        with take_engine() as engine:
+            os.environ["DOCKER_HOST"] = engine.docker_host
+            folder = _DEFINITIONS / image.definition
+            deployer = Path(sys.executable).with_name("deployer")
+            subprocess.run([deployer, "build", folder], check=True, timeout=_BUILD_S, stdout=subprocess.DEVNULL)
+            contents = sources.from_definition(definition.load(folder))
+            changed = contents._replace(name=image.name, version="1", jobs=jobs, app=_PROGRAMS, data={}, needs=[])
+            pack.pack(changed, (), path, cache=cache)
+
+    return kept("bundles", image.name, inputs, make) / "bundle.tar"
+
+
+def _texts(image: Image) -> list[str]:
+    """Return the sources of an image's program."""
+    kind = "*.c*" if image.command == (PROGRAM,) else "*.py"
+    return [path.read_text() for path in sorted(_PROGRAMS.glob(kind))]

@@ -90,12 +90,13 @@ class Place:
         path.write_text(json.dumps(record, indent=1))
         return profiles.load(str(path))
 
-    def install(self, bundle: Path) -> None:
-        """Install a bundle there, as its user."""
+    def install(self, bundle: Path) -> Path:
+        """Install a bundle there, as its user, and return the image's folder as this machine sees it."""
         target = self.folder / bundle.name
         shutil.copy(bundle, target)
-        self.alice(f"tool install {bundle.name}", timeout=_INSTALL_S)
+        said = json.loads(self.alice(f"tool install --json {bundle.name}", timeout=_INSTALL_S))
         target.unlink()
+        return self.lab.home / Path(said["folder"]).relative_to("/home")
 
     def inodes(self, site: Site) -> frozenset[int]:
         """Return the inodes of the site's MPI libraries, of whatever name, as its nodes see them."""
