@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 from collections.abc import Iterable
@@ -23,7 +24,8 @@ GCC = ("gcc", "libc6-dev")
 WRAPPERS = ("g++", "gcc", "libc6-dev", "libmpich-dev", "libopenmpi-dev")
 
 
-def root(suite: str, packages: Iterable[str], name: str) -> Path:
+@functools.cache  # mmdebstrap is asked for its version each time
+def root(suite: str, packages: tuple[str, ...], name: str) -> Path:
     """Return the folder with the smallest system of ``suite`` and some packages, made by mmdebstrap if need be."""
     spec = Base.model_validate({"debian": suite, "include": sorted(packages)})
 
