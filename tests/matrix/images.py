@@ -113,11 +113,12 @@ def rootfs(image: Image) -> Path:
     else:
         compilers = roots.root(suite, roots.WRAPPERS, "wrappers")
     tree = None if image.built == "debian" else mpis.tree(image.built)
+    binds = [mpi.prefix for mpi in mpis.HOSTS]
 
     def make(target: Path) -> None:
         link_tree(base, target)
-        for mpi in mpis.HOSTS:  # plans come when it is packed already: these are the targets of their binds
-            (target / mpi.prefix.lstrip("/")).mkdir(parents=True)
+        for target_of_bind in binds:  # plans come when it is packed already
+            (target / target_of_bind.lstrip("/")).mkdir(parents=True)
         if image.command != (PROGRAM,):
             shutil.copy(_PROGRAMS / "allreduce.py", target / _SCRIPT.lstrip("/"))
             if tree is None:
@@ -134,7 +135,9 @@ def rootfs(image: Image) -> Path:
             (target / "etc/ld.so.conf.d/mpi.conf").write_text(f"{_OWN}/lib\n")
             roots.run_inside(target, ["/sbin/ldconfig"])
 
-    return kept("images", image.name, [image, base.name, compilers.name, tree and tree.name, _texts(image)], make)
+    return kept(
+        "images", image.name, [image, base.name, compilers.name, tree and tree.name, _texts(image), binds], make
+    )
 
 
 def _compile(image: Image, compilers: Path, tree: Path | None, work: Path) -> None:
@@ -152,8 +155,15 @@ def _compile(image: Image, compilers: Path, tree: Path | None, work: Path) -> No
 
 def bundle(image: Image) -> Path:
     """Return the image packed, without a plan; made now if need be."""
-    packers = [Path(str(module.__file__)).read_text() for module in (flatten, pack, seal, hostfiles, plan)]
-    inputs = [packers, image, _texts(image), None if image.definition else rootfs(image).name]
+    packers = [Path(str(module.__file__)).read_text() for module in (flatten, pack, seal, hostfiles)]
+    inputs = [
+        packers,
+        plan.MOUNT_FILES,
+        plan.MOUNT_FOLDERS,
+        image,
+        _texts(image),
+        None if image.definition else rootfs(image).name,
+    ]
 
     def make(target: Path) -> None:
         jobs = [Job(JOB, list(image.command), 2, 1, 1, "00:05:00")]
