@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from deployer.connected import definition, flatten, framecache, pack, seal, sources
+from deployer.connected import definition, flatten, framecache, kit, pack, seal, sources
 from deployer.contract import hostfiles, plan
 from deployer.contract.job import Job
 from deployer.contract.plan import APP
@@ -154,7 +154,7 @@ def _compile(image: Image, compilers: Path, tree: Path | None, work: Path) -> No
 
 
 def bundle(image: Image) -> Path:
-    """Return the image packed, without a plan; made now if need be."""
+    """Return the image packed with udocker's kit, without a plan; made now if need be."""
     packers = [Path(str(module.__file__)).read_text() for module in (flatten, pack, seal, hostfiles)]
     inputs = [
         packers,
@@ -170,7 +170,7 @@ def bundle(image: Image) -> Path:
         path, cache = target / "bundle.tar", framecache.default_folder()
         if not image.definition:
             contents = sources.from_folder(rootfs(image), image.name, "1")
-            pack.pack(contents._replace(jobs=jobs), (), path, cache=cache)
+            pack.pack(contents._replace(jobs=jobs, carried=kit.members(lambda step: None)), (), path, cache=cache)
             return
         with take_engine() as engine:
             os.environ["DOCKER_HOST"] = engine.docker_host
@@ -178,7 +178,9 @@ def bundle(image: Image) -> Path:
             deployer = Path(sys.executable).with_name("deployer")
             subprocess.run([deployer, "build", folder], check=True, timeout=_BUILD_S, stdout=subprocess.DEVNULL)
             contents = sources.from_definition(definition.load(folder))
-            changed = contents._replace(name=image.name, version="1", jobs=jobs, app=_PROGRAMS, data={}, needs=[])
+            carried = {**contents.carried, **kit.members(lambda step: None)}
+            contents = contents._replace(name=image.name, version="1", jobs=jobs, carried=carried)
+            changed = contents._replace(app=_PROGRAMS, data={}, needs=[])
             pack.pack(changed, (), path, cache=cache)
 
     return kept("bundles", image.name, inputs, make) / "bundle.tar"

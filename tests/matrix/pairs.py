@@ -47,7 +47,7 @@ MEANT = {
     "mpich": (("srun", "pmi2"), ("srun", "pmi2"), ("mpiexec.hydra", "")),
     "openmpi": (("srun", "pmix"), ("srun", "pmix"), ("mpirun", "")),
 }
-RUNTIMES = ("charliecloud",)
+RUNTIMES = ("charliecloud", "charliecloud", "charliecloud", "udocker")
 
 #: How often what fits is taken on purpose; else it is whatever comes, which may fit as well.
 _FITS = 0.7
