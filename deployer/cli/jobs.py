@@ -100,6 +100,7 @@ def _add_internal(add: _Add) -> None:
     parser.add_argument("--started", type=int, required=True, metavar="SECONDS", help="since the epoch")
     parser.add_argument("--signal", default="", metavar="NAME", help="what the script was asked to stop with")
     parser.add_argument("--module", metavar="NAME", help="the module that could not be loaded")
+    parser.add_argument("--launcher", metavar="PROGRAM", help="the launcher that is not there")
     parser.add_argument("--reason", metavar="TEXT", help="what the step said of its failure")
     parser.set_defaults(run=_result)
     parser = add("stage", description="Called by job.sh: unpack the image on this node and hold it.")
@@ -247,6 +248,7 @@ def _result(args: argparse.Namespace) -> int:
         int(time.time()),
         args.module,
         args.reason,
+        args.launcher,
     )
     verdict = result.write(args.folder, outcome)
     for found in result.findings(args.folder):

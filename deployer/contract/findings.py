@@ -233,6 +233,11 @@ RULES: Dict[str, Rule] = {
         "the job was asked to stop (SIG{signal}) after {seconds} s",
         "cancelled by its owner or by the site: see `deployer status`",
     ),
+    "job.launcher": Rule(
+        ERROR,
+        "there is no {launcher} on the node, which is to start the ranks",
+        "see the MPI's module and launcher in the site's profile; capture finds them",
+    ),
     "job.module": Rule(
         ERROR,
         "`module load {module}` failed on the node",

@@ -46,6 +46,7 @@ class Outcome(NamedTuple):
     ended: int
     module: Optional[str] = None  # the environment module that could not be loaded
     reason: Optional[str] = None  # what the step itself said of its failure
+    launcher: Optional[str] = None  # the launcher that is not there
 
 
 class Evidence(NamedTuple):
@@ -172,6 +173,8 @@ def judge(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
     findings: List[Finding] = []
     if outcome.module is not None:
         return [finding("job.module", JOB, module=outcome.module)]
+    if outcome.launcher is not None:
+        return [finding("job.launcher", JOB, launcher=outcome.launcher)]
     findings += found.image
     findings += _stopped(launch, outcome)
     findings += _hosts(launch, found, outcome)

@@ -39,7 +39,7 @@ class Inputs(NamedTuple):
     reader: Sequence[str] = ()
 
 
-SLURM = "slurm"
+SLURM, SRUN = "slurm", "srun"
 
 #: What only a job of Slurm's needs.
 _SLURM_GROUND = """\
@@ -173,6 +173,9 @@ def _ranks(inputs: Inputs) -> str:
     ]
     if pinning.straddling:
         lines.append("# Note: %s." % pinning.straddling)
+    if how.program != SRUN:
+        program = shlex.quote(how.program)
+        lines.append("type -P %s >/dev/null || { result hosts 127 --launcher %s; exit 1; }" % (program, program))
     exports = inputs.launcher.exports(how, inputs.container.environment)
     lines += ["export %s=%s" % (name, shlex.quote(value)) for name, value in sorted(exports.items())]
     lines += ["launch=(" + _folded(inputs.launcher.words(how)), ")"]

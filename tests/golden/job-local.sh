@@ -48,6 +48,7 @@ container=(ch-run
 image=/home/alice/deployer/images/aaaa/rootfs
 
 # The ranks: mpiexec.hydra starts them, 2 on each node, with 2 cores each.
+type -P mpiexec.hydra >/dev/null || { result hosts 127 --launcher mpiexec.hydra; exit 1; }
 export I_MPI_PIN_DOMAIN=2:compact
 launch=(mpiexec.hydra -bootstrap fork -n 2 -ppn 2
 )

@@ -77,6 +77,7 @@ container=(ch-run
 image=/dss/pn12ab/di34cde/deployer/images/aaaa/rootfs
 
 # The ranks: mpiexec.hydra starts them, 4 on each node, with 12 cores each.
+type -P mpiexec.hydra >/dev/null || { result hosts 127 --launcher mpiexec.hydra; exit 1; }
 export I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS='--mpi=none --cpus-per-task=48 --cpu-bind=cores'
 export I_MPI_JOB_RESPECT_PROCESS_PLACEMENT=0
 export I_MPI_PIN_DOMAIN=24:compact

@@ -132,6 +132,13 @@ def test_a_module_that_is_not_there(site: Site, plan: Callable[..., str]) -> Non
     assert "ended as FAILED: job: `module load intel-mpi/1999` failed on the node (job.module)" in said
 
 
+def test_a_launcher_that_is_not_there(site: Site, plan: Callable[..., str]) -> None:
+    variant = {"name": "x", "runtime": "charliecloud", "staging": "folder", "launcher": "mpiexec.hydra", "pmi": ""}
+    name = plan(variants=[{**variant, "program": "/opt/none/bin/mpiexec.hydra"}])
+    said = site.tool("run", "hello-mpi", "--plan", name, "--nodes", "1", "--wait", code=1)
+    assert "there is no /opt/none/bin/mpiexec.hydra on the node, which is to start the ranks (job.launcher)" in said
+
+
 def test_a_library_that_one_node_lacks(site: Site) -> None:
     folder = "/opt/intel/mpi/2021.15/lib"
     site.lab.sh("cn2", "root", f"mount -t tmpfs none {folder}").check("cover the library")

@@ -217,6 +217,8 @@ def test_what_is_missing_is_said():
     assert codes(verdict) == [("payload.result", "job")]
     verdict = result.assemble(LAUNCH, good(hosts=[], probes=[], payloads=[]), after("hosts", 1, module="mpi/1"))
     assert codes(verdict) == [("job.module", "job")]
+    verdict = result.assemble(LAUNCH, good(hosts=[], probes=[], payloads=[]), after("hosts", 127, launcher="mpirun"))
+    assert (codes(verdict), verdict.exit_code) == ([("job.launcher", "job")], 3)
     verdict = result.assemble(LAUNCH, good(hosts=HOSTS[:1], probes=[], payloads=[]), after("hosts", 1))
     assert codes(verdict) == [("hosts.failed", "job")]
 
