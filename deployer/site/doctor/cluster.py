@@ -185,15 +185,15 @@ def _world(found: Fields, ranks: int) -> str:
     library = shown[0].maybe_text("mpi_library") or "an MPI library that does not say its name"
     expected = shown[0].maybe_text("host_mpi_identity")
     whose = ", the site's own" if expected and expected == shown[0].maybe_text("mpi_identity") else ""
-    speed = "; " + _speed(found) if ranks > 1 else ""  # with itself a rank is fast
+    speed = "; " + _speed(found) if ranks > 1 else ""
     return "%d rank%s on %s: %s%s%s" % (ranks, "" if ranks == 1 else "s", ", ".join(hosts), library, whose, speed)
 
 
 def _speed(found: Fields) -> str:
     figures = [rank.record.get("allreduce") for rank in found.items("ranks")]
     known = [each for each in figures if isinstance(each, dict)]
-    if not known:
-        return "no Allreduce was measured"
+    if len(known) < 2:  # with itself a rank is fast
+        return "no Allreduce between ranks was measured"
     latency = max(float(each["latency_us"]) for each in known)
     bandwidth = min(float(each["bandwidth_mb_s"]) for each in known)
     return "Allreduce %g us, %g MB/s" % (latency, bandwidth)
