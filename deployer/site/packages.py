@@ -18,8 +18,10 @@ _PLACES = (
     "usr/local/lib/python3*/site-packages",
     "opt/*/lib/python3*/site-packages",
 )
-#: What stands in a plan's binds where its partition has GPUs.
-_GPU_TARGET = re.compile(r"/(libcuda\.so(\.\d+)*|nvidia(ctl|\d+))$")
+#: What a plan brings of the host where its partition has GPUs.
+_DRIVER = re.compile(r"/libcuda\.so(\.\d+)*$")
+#: What an image for GPUs has: CUDA's own folder, or its variable; else the packages of NVIDIA's wheels.
+_CUDA_FOLDERS, _CUDA_VARIABLE, _CUDA_PACKAGE = "usr/local/cuda*", "CUDA_VERSION=", "nvidia"
 
 
 def folder(installed: Installed, package: str, abi: Optional[str]) -> Optional[str]:
@@ -31,11 +33,21 @@ def folder(installed: Installed, package: str, abi: Optional[str]) -> Optional[s
 def expects(installed: Installed, plan: Plan) -> Tuple[str, ...]:
     """Return what a job of this image at this site has to prove beside MPI (``measures.EXPECTABLE``)."""
     found = []
-    if any(_GPU_TARGET.search(bind.target) for bind in plan.binds):
+    targets = [bind.target for bind in plan.binds] + [item.target for item in plan.host]
+    if any(map(_DRIVER.search, targets)) and _has_cuda(installed, plan):
         found.append(GPU)
     if folder(installed, "intel_extension_for_tensorflow", plan.abi):
         found.append(ITEX)
     return tuple(found)
+
+
+def _has_cuda(installed: Installed, plan: Plan) -> bool:
+    """Return whether the image is meant for GPUs: one without CUDA runs on a node with GPUs as on any other."""
+    if folder(installed, _CUDA_PACKAGE, plan.abi):
+        return True
+    if glob.glob(os.path.join(glob.escape(installed.rootfs), _CUDA_FOLDERS)):
+        return True
+    return any(entry.startswith(_CUDA_VARIABLE) for entry in installed.manifest().image.env)
 
 
 def _places(installed: Installed, abi: Optional[str]) -> List[str]:

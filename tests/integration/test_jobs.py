@@ -22,6 +22,13 @@ Fault = Callable[..., None]
 
 PYTHON = "$(ls /opt/python/3.6/bin/python3.6 2>/dev/null || echo python3)"
 TOOL = f"{PYTHON} {WORKSPACE}/deployer.pyz"
+#: A stand-in for CUDA's driver library.
+CUDA_C = """
+int cuDriverGetVersion(int *v) { *v = 12040; return 0; }
+int cuInit(unsigned flags) { return 0; }
+int cuDeviceGetCount(int *n) { *n = %DEVICES%; return 0; }
+int cuGetErrorString(int code, const char **text) { *text = "stand-in error"; return 0; }
+"""
 #: A payload that tells when it has begun, and then trains for as long as it may.
 ENDLESS = ("python3", "-u", "-c", "'import time; print(\"begun\"); time.sleep(600)'")
 
@@ -109,11 +116,22 @@ def test_exec_and_shell_in_a_users_own_allocation(site: Site) -> None:
 # --- what goes wrong ---
 
 
+def image_folder(site: Site) -> Path:
+    """Return where hello-mpi is installed, as a folder of this machine."""
+    images = (site.lab.home / "alice" / "deployer" / "images").glob("*/receipt.json")
+    return next(path.parent for path in images if json.loads(path.read_text())["name"] == "hello-mpi")
+
+
+def plan_record(site: Site, name: str) -> dict[str, Any]:
+    """Return one of hello-mpi's plans."""
+    found: dict[str, Any] = json.loads((image_folder(site) / "plans" / f"{name}.json").read_text())
+    return found
+
+
 @pytest.fixture
 def plan(site: Site) -> Iterator[Callable[..., str]]:
     """Yield a function that gives hello-mpi one more plan: the lab's with some fields changed."""
-    images = (site.lab.home / "alice" / "deployer" / "images").glob("*/receipt.json")
-    image = next(path.parent for path in images if json.loads(path.read_text())["name"] == "hello-mpi")
+    image = image_folder(site)
     made = image / "plans" / "changed.json"
 
     def change(**fields: Any) -> str:
@@ -123,7 +141,7 @@ def plan(site: Site) -> Iterator[Callable[..., str]]:
         return "changed"
 
     yield change
-    made.unlink()
+    made.unlink(missing_ok=True)
 
 
 def test_a_module_that_is_not_there(site: Site, plan: Callable[..., str]) -> None:
@@ -148,6 +166,34 @@ def test_a_library_that_one_node_lacks(site: Site) -> None:
         site.lab.sh("cn2", "root", f"umount -l {folder}").check("uncover the library")
     assert f"ended as FAILED: cn2: the node has no {folder}/libmpi.so.12 (mpi.host-missing)" in said
     assert site.result()["exit_code"] == 3
+
+
+@pytest.mark.parametrize(("devices", "code"), [(0, 1), pytest.param(2, 0, marks=pytest.mark.slow)])
+def test_gpus_are_asked_for_in_the_container(site: Site, plan: Callable[..., str], devices: int, code: int) -> None:
+    """The driver is a stand-in, compiled here; the image is one with CUDA by its folder alone."""
+    library = site.lab.home / "alice" / "stand-in" / "libcuda.so.1"
+    library.parent.mkdir(exist_ok=True)
+    text = CUDA_C.replace("%DEVICES%", str(devices))
+    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-o", library, "-"], input=text, text=True, check=True)
+    record = plan_record(site, "lab")
+    driver = {"name": "lib/libcuda.so.1", "kind": "file", "source": "/home/alice/stand-in/libcuda.so.1"}
+    folders = record["environment"]["LD_LIBRARY_PATH"].split(":")
+    folders += [] if "/deployer/host/lib" in folders else ["/deployer/host/lib"]
+    environment = {**record["environment"], "LD_LIBRARY_PATH": ":".join(folders)}
+    name = plan(host=[{**driver, "why": "a stand-in", "spare": False}], environment=environment)
+    cuda = image_folder(site) / "rootfs" / "usr" / "local" / "cuda-12.4"
+    cuda.mkdir(parents=True)
+    try:
+        said = site.tool("run", "hello-mpi", "--plan", name, "--nodes", "1", "--wait", code=code)
+    finally:
+        cuda.rmdir()
+    gpu = site.result()["ranks"][0]["gpu"]
+    assert (gpu["cuda"], gpu["devices"]) == ("12.4", devices)
+    if code:
+        assert "the GPUs cannot be used in the container: CUDA sees no device" in said
+        assert "(gpu.unusable)" in said
+    else:
+        assert (gpu["reason"], site.result()["findings"]) == (None, [])
 
 
 def test_two_runs_at_once(site: Site) -> None:
@@ -221,7 +267,7 @@ def test_an_image_that_goes_away_under_a_job(site: Site, anything: str) -> None:
     words = ("run", anything, "--json", "--", "python3", "-u", "-c", f'"{code}"')
     job = record(site.tool(*words))
     until(lambda: "begun" in site.alice(f"cat {job['folder']}/output.log 2>/dev/null; true"), "the payload's start")
-    assert f"job {job['job']} uses anything:1" in site.tool("remove", anything, code=3)
+    assert "uses anything:1" in site.tool("remove", anything, code=3)
     bundle = f"{WORKSPACE}/bundles/anything-1.tar"
     images = record(site.tool("list", "--json"))["images"]
     site.alice(f"rm -rf {next(each['folder'] for each in images if each['name'] == anything)}")

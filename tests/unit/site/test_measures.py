@@ -4,10 +4,11 @@ import os
 
 import pytest
 
+from deployer.contract.hostfiles import FILE, HostFile
 from deployer.contract.plan import Bind
 from deployer.site import exec as execs
 from deployer.site import gpu, itex, packages
-from tests.running import PLAN, store
+from tests.running import IMAGE, PLAN, store
 
 MODULE = (
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
@@ -108,8 +109,23 @@ def test_what_a_job_has_to_prove(tmp_path, place):
     assert packages.expects(installed, PLAN) == ()
     os.makedirs(os.path.join(installed.folder, place, "intel_extension_for_tensorflow"))
     assert packages.expects(installed, PLAN) == ("itex",)
-    bound = PLAN._replace(binds=[Bind("/usr/lib64/libcuda.so.1", "/usr/lib64/libcuda.so.1", "driver")])
+    driver = HostFile("lib/libcuda.so.1", FILE, "/usr/lib64/libcuda.so.1", "the GPU driver's")
+    bound = PLAN._replace(host=(driver,))
+    assert packages.expects(installed, bound) == ("itex",)  # an image without CUDA
+    os.makedirs(os.path.join(installed.folder, place, "nvidia"))
     assert packages.expects(installed, bound) == ("gpu", "itex")
+    assert packages.expects(installed, PLAN) == ("itex",)
+
+
+def test_an_image_that_brings_cuda(tmp_path):
+    path = "/usr/lib64/libcuda.so.1"
+    bound = PLAN._replace(binds=[Bind(path, path, "driver")])
+    installed = store(tmp_path / "a").find("hello")
+    assert packages.expects(installed, bound) == ()
+    os.makedirs(os.path.join(installed.rootfs, "usr/local/cuda-12.4"))
+    assert packages.expects(installed, bound) == ("gpu",)
+    image = IMAGE._replace(env=[*IMAGE.env, "CUDA_VERSION=12.4.1"])
+    assert packages.expects(store(tmp_path / "b", image=image).find("hello"), bound) == ("gpu",)
 
 
 def test_a_variant_stands_before_wheels_and_image(tmp_path):
