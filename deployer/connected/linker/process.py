@@ -167,7 +167,11 @@ def _interpreter(view: View, image: Image, path: str | None) -> str | None:
 
 
 def _calls(facts: Facts) -> bool:
-    return bool(facts.imports and not facts.exports)
+    """Return whether a file calls MPI and is no MPI library itself.
+
+    A program may have MPI's data as its own, by copy relocations: one of Open MPI exports ``ompi_mpi_comm_world``.
+    """
+    return bool(facts.imports) and "MPI_Init" not in facts.exports
 
 
 def _is_below(path: str, top: str) -> bool:

@@ -61,8 +61,10 @@ def cxx(process: Process) -> Iterator[Finding]:
         for name in each.dynamic.needed:
             if not name.startswith(CXX) or process.host_path(each.path):
                 continue
-            used = process.loader.find(name)
-            if used is None or (process.plan.mpi and not process.host_path(used.path)):
+            used, mpi = process.loader.find(name), process.plan.mpi
+            # With another Open MPI 4 the image's own does: both have the libraries that it needs.
+            fits = mpi is None or process.host_path(used.path if used else "") or mpi.version.startswith("4.")
+            if used is None or not fits:
                 there = "is nowhere" if used is None else "only the image has, not the site's MPI"
                 yield Finding(
                     "mpi.cxx",

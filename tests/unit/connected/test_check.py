@@ -338,6 +338,13 @@ def test_a_program_that_calls_mpi_is_judged_like_a_module() -> None:
     assert codes(started(through, command="hello")) == [("mpi.family", ERROR)]
 
 
+def test_a_program_that_has_copies_of_mpi_s_data_calls_mpi_all_the_same() -> None:
+    """Seen: programs of Open MPI define ompi_mpi_comm_world themselves (copy relocations)."""
+    hello = lib(None, "libmpi.so.40", imports=CALLS, exports=["ompi_mpi_comm_world", "ompi_mpi_int"])
+    image = {**IMAGE_FILES, "/usr/bin/hello": hello}
+    assert codes(started(image, command="hello")) == [("mpi.family", ERROR)]
+
+
 def test_a_program_is_linked_lazily_and_what_it_opens_is_not() -> None:
     late = [*CALLS, "MPI_Comm_c2f"]
     image = {**IMAGE_FILES, "/usr/bin/hello": lib(None, "libpart.so.1"), "/usr/lib/libpart.so.1": lib(

@@ -198,6 +198,9 @@ def test_open_mpi_s_c_library_for_cpp() -> None:
     assert codes(linking.missing(linked)) == [("link.missing", ERROR)] * 0
     of_image = {**image, "/usr/lib/libmpi_cxx.so.40": lib("libmpi_cxx.so.40", "libmpi.so.40", imports=CALLS)}
     assert codes(mpi.cxx(started(of_image, OPENMPI_FILES, OPENMPI))) == [("mpi.cxx", ERROR)]
+    four = OPENMPI._replace(mpi=HostMpi("openmpi", "4.1.8", PREFIX, PREFIX + "/lib/libmpi.so.40", "Open MPI v4.1.8"))
+    assert codes(mpi.cxx(started(of_image, OPENMPI_FILES, four))) == []
+    assert codes(mpi.cxx(started(image, OPENMPI_FILES, four))) == [("mpi.cxx", ERROR)]
     of_site = {**OPENMPI_FILES, PREFIX + "/lib/libmpi_cxx.so.40": lib("libmpi_cxx.so.40", "libmpi.so.40")}
     assert codes(mpi.cxx(started(image, of_site, OPENMPI))) == []
 
