@@ -85,9 +85,13 @@ def symbols(process: Process) -> Iterator[Finding]:
     for user in process.users:
         names = [name for name in user.dynamic.needed if name in FAMILIES]
         used = next(filter(None, map(process.loader.find, names)), process.library)
-        exported = set(used.facts.exports) if used else set()
+        if used is None or not used.facts.exports:
+            continue
+        # Any file that is mapped may have it: Open MPI's C++ library has what its programs want of it.
+        others = (each.facts.exports for each in process.loader.objects if each is not user)
+        exported = {name for exports in others for name in exports}
         absent = [name for name in user.facts.imports if name not in exported]
-        if absent and used and exported:
+        if absent:
             at_once = user.dynamic.now or user.first is not process.program
             when = "" if at_once else ": it starts, and dies when it comes to call one"
             shown = ", ".join(absent[:3]) + (f" and {len(absent) - 3} more" if len(absent) > 3 else "")

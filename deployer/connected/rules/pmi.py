@@ -44,8 +44,11 @@ def offered(case: Case) -> Iterator[Finding]:
 def spoken(case: Case) -> Iterator[Finding]:
     """pmi.unmet, facts.pmi: launcher and MPI library have no PMI in common; or nobody knows."""
     for process in case.processes:
-        if not process.users or process.library is None:
+        library = process.library
+        if not process.users or library is None:
             continue
+        if case.plan.mpi and not process.host_path(library.path):
+            continue  # the image's own is used: mpi.family or mpi.escape says so
         for variant in case.plan.variants:
             yield from _met(case.plan, process, variant)
 

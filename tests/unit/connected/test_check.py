@@ -451,6 +451,15 @@ def test_what_srun_does_not_offer() -> None:
     assert met(started(), "pmi2", "mpiexec.hydra", offered=["none", "pmix"]) == []
 
 
+def test_the_image_s_own_library_is_not_asked_for_its_pmi() -> None:
+    """It is the wrong one, which another rule says."""
+    image = {**IMAGE_FILES, MODULE: lib(None, "libmpi.so.40", imports=CALLS)}
+    own = {**image, "/usr/lib/libmpi.so.40": lib("libmpi.so.40", exports=HAS)}
+    linked = started(own)
+    assert codes(linked) == [("mpi.family", ERROR)]
+    assert met(linked) == []
+
+
 def test_without_mpi_there_is_nothing_to_meet() -> None:
     alone = {path: facts for path, facts in IMAGE_FILES.items() if path != MODULE}
     assert met(started(alone), "none") == []

@@ -200,6 +200,10 @@ def test_open_mpi_s_c_library_for_cpp() -> None:
     assert codes(mpi.cxx(started(of_image, OPENMPI_FILES, OPENMPI))) == [("mpi.cxx", ERROR)]
     four = OPENMPI._replace(mpi=HostMpi("openmpi", "4.1.8", PREFIX, PREFIX + "/lib/libmpi.so.40", "Open MPI v4.1.8"))
     assert codes(mpi.cxx(started(of_image, OPENMPI_FILES, four))) == []
+    wants = lib(None, "libmpi_cxx.so.40", "libmpi.so.40", imports=[*CALLS, "ompi_mpi_cxx_op_intercept"])
+    has = lib("libmpi_cxx.so.40", "libmpi.so.40", imports=CALLS, exports=["ompi_mpi_cxx_op_intercept"])
+    both = {**of_image, MODULE: wants, "/usr/lib/libmpi_cxx.so.40": has}
+    assert codes(mpi.symbols(started(both, OPENMPI_FILES, four))) == []
     assert codes(mpi.cxx(started(image, OPENMPI_FILES, four))) == [("mpi.cxx", ERROR)]
     of_site = {**OPENMPI_FILES, PREFIX + "/lib/libmpi_cxx.so.40": lib("libmpi_cxx.so.40", "libmpi.so.40")}
     assert codes(mpi.cxx(started(image, of_site, OPENMPI))) == []
