@@ -21,7 +21,7 @@ _EXIT = re.compile(r"^matrix-exit: (\d+) after (\d+) s$", re.MULTILINE)
 
 #: What is changed in a job's script: a pattern, its replacement, and how often it must be there at least.
 _CHANGES = (
-    (r"^(result (?:hosts|probe) .*) \|\| exit$", r"\1 || true\nSECONDS=0", 2),
+    (r"^(result (?!payload)\w+ .*) \|\| exit$", r"\1 || true\nSECONDS=0", 2),
     (r'^(srun|"\$\{launch\[@\]\}")(?= )', rf"timeout -k 10 {STEP_S} \1", 3),
     (r"^result payload \$\?$", 'code=$?\necho "matrix-exit: $code after $SECONDS s"\nresult payload $code', 1),
 )
