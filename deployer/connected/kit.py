@@ -25,6 +25,8 @@ from deployer.connected import xdg
 from deployer.connected.builders import settings
 from deployer.connected.builders.settings import Settings
 from deployer.connected.indexes import indexes
+from deployer.connected.members import Data
+from deployer.connected.packages import GENERIC, Package
 from deployer.contract.errors import DeployerError, IntegrityError, JobFailed, MissingTool, TransferError
 from deployer.contract.manifest import KIT_PREFIX
 from deployer.system import files, process
@@ -69,6 +71,16 @@ def members(say: Callable[[str], None]) -> dict[str, Path]:
                 _publish(made, folder)
     os.utime(folder)  # its last use, for `cache prune`
     return {KIT_PREFIX + path.name: path for path in sorted(folder.iterdir())}
+
+
+def packages(contents: Mapping[str, Data]) -> list[Package]:
+    """Return the packages among a bundle's members that no metadata of their own tell of: proot."""
+    member = KIT_PREFIX + _PROOT
+    content = contents.get(member)
+    if content is None:
+        return []
+    digest, pin = hashlib.sha256(content.read(0, content.size)).hexdigest(), pins()["proot"]
+    return [Package(GENERIC, _PROOT, pin["version"], member, os.uname().machine, (pin["licence"],), digest)]
 
 
 def _make(made: Path, work: Path, host: Settings, say: Callable[[str], None]) -> None:

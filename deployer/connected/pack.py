@@ -25,7 +25,17 @@ from deployer.connected.seal import BundleWriter
 from deployer.contract import oci, records
 from deployer.contract.errors import UsageError
 from deployer.contract.job import Job
-from deployer.contract.manifest import APP_PREFIX, DATA_PREFIX, FRAME, PLANS_PREFIX, Image, Manifest, Need, check_label
+from deployer.contract.manifest import (
+    APP_PREFIX,
+    DATA_PREFIX,
+    FRAME,
+    KIT_PREFIX,
+    PLANS_PREFIX,
+    Image,
+    Manifest,
+    Need,
+    check_label,
+)
 from deployer.contract.plan import CARRIED, Plan
 from deployer.system import files
 
@@ -284,7 +294,12 @@ def _write_sbom(writer: BundleWriter, contents: Contents, installed: "Installed"
     """Write the SBOM of what was written so far: the image, the wheels and the data."""
     from deployer.connected import sbom
 
-    wheels = [sbom.of_wheel(data, name) for name, data in writer.contents().items() if sbom.WHEELS.match(name)]
+    found = writer.contents()
+    wheels = [sbom.of_wheel(data, name) for name, data in found.items() if sbom.WHEELS.match(name)]
+    if any(name.startswith(KIT_PREFIX) for name in found):
+        from deployer.connected import kit
+
+        wheels += kit.packages(found)
     pieces = sbom.make(contents.name, contents.version, installed, wheels, contents.data)
     writer.pieces(sbom.MEMBER, sum(map(len, pieces)), pieces)
 

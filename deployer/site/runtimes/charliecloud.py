@@ -1,4 +1,4 @@
-"""Charliecloud's ch-run, 0.31 and later, on an unpacked image.
+"""Charliecloud's ch-run on an unpacked image: 0.31, 0.38 and 0.45.2 take these words alike.
 
 ch-run lets the host's whole environment in, and applies neither ENV nor WORKDIR of the image: both are put right here.
 """

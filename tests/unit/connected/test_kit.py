@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected import kit
+from deployer.connected import kit, sbom
 from deployer.connected.builders.settings import Settings
+from deployer.connected.members import InMemory
+from deployer.connected.packages import Installed, System
 from deployer.contract.errors import IntegrityError, JobFailed, MissingTool, TransferError
 
 
@@ -47,6 +49,13 @@ def test_the_readme_names_licences_and_sources() -> None:
     text = kit._readme("make proot")
     for word in ("Apache-2.0", "GPL-2.0-or-later", "LGPL-3.0-or-later", "proot_5.4.0.orig.tar.gz", "make proot"):
         assert word in text
+
+
+def test_the_sbom_names_proot() -> None:
+    [package] = kit.packages({"deployer/kit/proot": InMemory(b"x"), "deployer/kit/README": InMemory(b"y")})
+    assert (package.name, package.version, package.licences) == ("proot", "5.4.0", ("GPL-2.0-or-later",))
+    assert b'"purl":"pkg:generic/proot@5.4.0"' in b"".join(sbom.make("n", "1", Installed(System(), ()), [package], []))
+    assert kit.packages({}) == []
 
 
 def _fake(folder: Path, last: str) -> Path:
