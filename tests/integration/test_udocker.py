@@ -21,6 +21,11 @@ FORBIDDEN = (
     "unshare -U --map-current-user --keep-caps bash -c '"
     "echo 0 >/proc/sys/user/max_user_namespaces; exec setpriv --ambient-caps=-all --inh-caps=-all bash -s'"
 )
+#: A machine without the program that udocker would fetch with.
+NO_CURL = (
+    "unshare -U --map-current-user --keep-caps -m bash -c '"
+    "mount --bind /dev/null /usr/bin/curl; exec setpriv --ambient-caps=-all --inh-caps=-all bash -s'"
+)
 
 
 def _profile(folder: Path, name: str, runtimes: list[str]) -> Path:
@@ -122,6 +127,11 @@ def test_the_container_is_the_image_and_nothing_of_the_host(udocker: Site) -> No
     assert "alice" not in said
     assert "This is the root of an image" in said
     assert "touch: /etc/new: Permission denied" in said
+
+
+def test_nothing_is_fetched_so_there_may_be_nothing_to_fetch_with(udocker: Site) -> None:
+    run = f"test ! -x /usr/bin/curl && python3 {WORKSPACE}/deployer.pyz exec {NAME} --plan {ALONE} -- echo started"
+    assert udocker.alice(f"{NO_CURL} <<'END'\n{run}\nEND").endswith("started\n")
 
 
 def test_exit_codes_are_the_command_s(udocker: Site) -> None:

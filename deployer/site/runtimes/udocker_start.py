@@ -112,6 +112,7 @@ def become(start: Start, temporary: str) -> int:
     import types
 
     import udocker.engine.proot  # type: ignore[import-not-found]
+    import udocker.utils.curl  # type: ignore[import-not-found]
     from udocker.umain import UMain  # type: ignore[import-not-found]
 
     def call(argv: "List[str]", **_: "Any") -> "NoReturn":
@@ -120,6 +121,8 @@ def become(start: Start, temporary: str) -> int:
         os.execve(argv[0], argv + start.command[1:], environment)
 
     udocker.engine.proot.subprocess = types.SimpleNamespace(call=call)
+    # udocker wants a program to fetch with before it looks whether it has to; a node may have none.
+    udocker.utils.curl.GetURL._select_implementation = lambda _: None
     # It comes back only with an error, which it has said.
     return int(UMain(sys.argv).execute()) or _CANNOT
 
