@@ -40,6 +40,10 @@ _MEANT = {
 }
 
 
+#: A runtime that did not start the container.
+_RUNTIME = re.compile(r"udocker: |^ch-run\[")
+
+
 class Outcome(NamedTuple):
     """A class, and the reason in a line."""
 
@@ -98,6 +102,8 @@ def judge(verdict: str, codes: Sequence[str], seen: Outcome) -> str:
     if verdict == REFUSE:
         if seen.kind == RUNS:
             return FALSE_REFUSE
+        if _RUNTIME.search(seen.reason) and not any(code.startswith(("runtime.", "kernel.")) for code in codes):
+            return OTHER_REASON  # the container did not start: nothing was seen of what the codes say
         meant = any(re.search(_MEANT.get(code, ""), seen.text) for code in codes)
         return RIGHT if meant else OTHER_REASON
     if verdict == WARN:

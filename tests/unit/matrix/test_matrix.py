@@ -103,6 +103,7 @@ MISSING = Outcome(FAILS, "error while loading shared libraries: libgomp.so.1: ca
         ("REFUSE", ["link.missing"], MISSING, classify.RIGHT),
         ("REFUSE", ["link.version"], MISSING, classify.OTHER_REASON),
         ("REFUSE", ["link.version", "link.missing"], MISSING, classify.RIGHT),
+        ("REFUSE", ["mpi.family"], Outcome(FAILS, "udocker: NameError: need curl"), classify.OTHER_REASON),
         ("WARN", ["mpi.mixed"], Outcome(RUNS, ""), classify.RIGHT),
         ("WARN", ["mpi.mixed"], MISSING, classify.FALSE_WARN),
         ("UNKNOWN", ["facts.mpi"], Outcome(RUNS, ""), classify.UNDECIDED),
