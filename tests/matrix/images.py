@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from deployer.connected import definition, flatten, framecache, kit, pack, seal, sources
+from deployer.connected import archive, definition, flatten, framecache, kit, pack, seal, sources
+from deployer.connected import folder as folders
+from deployer.connected.scratch import Scratch
 from deployer.contract import hostfiles, plan
 from deployer.contract.job import Job
 from deployer.contract.plan import APP
@@ -156,34 +160,40 @@ def _compile(image: Image, compilers: Path, tree: Path | None, work: Path) -> No
 def bundle(image: Image) -> Path:
     """Return the image packed with udocker's kit, without a plan; made now if need be."""
     packers = [Path(str(module.__file__)).read_text() for module in (flatten, pack, seal, hostfiles)]
-    inputs = [
-        packers,
-        plan.MOUNT_FILES,
-        plan.MOUNT_FOLDERS,
-        image,
-        _texts(image),
-        None if image.definition else rootfs(image).name,
-    ]
+    carried = kit.members(lambda step: None)
+    made_of = [packers, sorted(map(str, carried.values())), plan.MOUNT_FILES, plan.MOUNT_FOLDERS, image, _texts(image)]
+    inputs = [*made_of, None if image.definition else rootfs(image).name]
 
     def make(target: Path) -> None:
         jobs = [Job(JOB, list(image.command), 2, 1, 1, "00:05:00")]
         path, cache = target / "bundle.tar", framecache.default_folder()
         if not image.definition:
             contents = sources.from_folder(rootfs(image), image.name, "1")
-            pack.pack(contents._replace(jobs=jobs, carried=kit.members(lambda step: None)), (), path, cache=cache)
+            pack.pack(contents._replace(jobs=jobs, carried=carried), (), path, cache=cache)
             return
         with take_engine() as engine:
             os.environ["DOCKER_HOST"] = engine.docker_host
             folder = _DEFINITIONS / image.definition
             deployer = Path(sys.executable).with_name("deployer")
-            subprocess.run([deployer, "build", folder], check=True, timeout=_BUILD_S, stdout=subprocess.DEVNULL)
+            subprocess.run([deployer, "build", folder], check=True, timeout=_BUILD_S, capture_output=True)
             contents = sources.from_definition(definition.load(folder))
-            carried = {**contents.carried, **kit.members(lambda step: None)}
-            contents = contents._replace(name=image.name, version="1", jobs=jobs, carried=carried)
-            changed = contents._replace(app=_PROGRAMS, data={}, needs=[])
+            if contents.read is None:
+                raise AssertionError("a definition of an image has one")
+            read = functools.partial(_with_places, contents.read, target.parent / "places")
+            contents = contents._replace(name=image.name, version="1", jobs=jobs, read=read)
+            changed = contents._replace(app=_PROGRAMS, data={}, needs=[], carried={**contents.carried, **carried})
             pack.pack(changed, (), path, cache=cache)
 
     return kept("bundles", image.name, inputs, make) / "bundle.tar"
+
+
+def _with_places(read: Callable[[Scratch], archive.Image], places: Path, scratch: Scratch) -> archive.Image:
+    """Read an image, and add the places where the sites' MPIs are bound."""
+    for mpi in mpis.HOSTS:
+        (places / mpi.prefix.lstrip("/")).mkdir(parents=True)
+    image = read(scratch)
+    image.root.apply(folders.members(str(places)))
+    return image
 
 
 def _texts(image: Image) -> list[str]:
