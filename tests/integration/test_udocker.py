@@ -26,6 +26,12 @@ NO_CURL = (
     "unshare -U --map-current-user --keep-caps -m bash -c '"
     "mount --bind /dev/null /usr/bin/curl; exec setpriv --ambient-caps=-all --inh-caps=-all bash -s'"
 )
+#: Two threads take turns at growing the heap, and say whether each began where the other ended.
+TURNS = (
+    "import ctypes, threading; grow = ctypes.CDLL(None).sbrk; grow.restype = ctypes.c_void_p; found = [grow(4096)]; "
+    "turn = lambda: found.append(grow(4096)); thread = threading.Thread(target=turn); thread.start(); thread.join(); "
+    "turn(); print([place - found[0] for place in found])"
+)
 
 
 def _profile(folder: Path, name: str, runtimes: list[str]) -> Path:
@@ -132,6 +138,12 @@ def test_the_container_is_the_image_and_nothing_of_the_host(udocker: Site) -> No
 def test_nothing_is_fetched_so_there_may_be_nothing_to_fetch_with(udocker: Site) -> None:
     run = f"test ! -x /usr/bin/curl && python3 {WORKSPACE}/deployer.pyz exec {NAME} --plan {ALONE} -- echo started"
     assert udocker.alice(f"{NO_CURL} <<'END'\n{run}\nEND").endswith("started\n")
+
+
+def test_threads_share_one_heap(udocker: Site) -> None:
+    """As proot is published, a thread of glibc 2.34 or newer has a heap of its own account: Open MPI dies of it."""
+    said = udocker.tool("exec", NAME, "--plan", ALONE, "--", "python3", "-c", f"'{TURNS}'")
+    assert said.endswith("[0, 4096, 8192]\n")
 
 
 def test_exit_codes_are_the_command_s(udocker: Site) -> None:
