@@ -71,7 +71,7 @@ def pushed(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sit
 def clean(pushed: Site) -> Iterator[Site]:
     """Yield the site when nothing is left in the nodes by other tests."""
     for node in NODES:
-        pushed.lab.sh(node, "root", "rm -rf /dev/shm/* /tmp/*")
+        pushed.lab.sh(node, "root", "find /dev/shm /tmp -mindepth 1 -delete")
     yield pushed
     for node in NODES:
         pushed.lab.sh(node, "root", "mount -o remount,size=50% /dev/shm; rm -rf /dev/shm/*")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import uuid
 from pathlib import Path
 
 from tests.lab import config, host
@@ -22,6 +23,7 @@ def lay_out(state: StateDir, site: Site) -> None:
     for node in site.slurm_nodes:
         for folder in ("etc", "log", "spool", "root"):
             (state.node(node) / folder).mkdir(exist_ok=True)
+        write_atomically(state.node(node) / "boot_id", f"{uuid.uuid5(uuid.NAMESPACE_URL, f'{state.path}/{node}')}\n")
         write_atomically(state.node(node) / "etc/hostname", node + "\n")
     for node in site.compute:
         prolog = state.node(node) / config.TASK_PROLOG.lstrip("/")

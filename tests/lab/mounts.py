@@ -79,6 +79,8 @@ def node_mounts(node: str, state: str, root: str, opt: str, memory_mb: int, scra
         Mount("overlay", "overlay", "etc", f"lowerdir={own}/etc:{state}/etc:{base}/etc", read_only=True),
         bind(f"{state}/profile.d", "etc/profile.d", read_only=True),
         Mount("proc", "proc", "proc"),
+        # By it UCX tells machines apart; all nodes have one kernel.
+        bind(f"{own}/boot_id", "proc/sys/kernel/random/boot_id", read_only=True),
         Mount("sysfs", "sysfs", "sys", read_only=True),
         Mount("devpts", "devpts", "dev/pts", "newinstance,ptmxmode=0666,mode=0620,gid=5"),
         tmpfs("dev/shm", f"mode=1777,size={memory_mb // 2}m"),
