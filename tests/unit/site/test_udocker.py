@@ -25,10 +25,12 @@ runtime = RUNTIMES["udocker"]
 UMAIN = """\
 import os
 from udocker.engine import proot
+from udocker.utils.curl import GetURL
 
 class UMain(object):
     def __init__(self, argv):
         self.argv = argv
+        GetURL()
 
     def execute(self):
         if "/nowhere" in self.argv:
@@ -40,12 +42,23 @@ class UMain(object):
         engine = os.environ["UDOCKER_USE_PROOT_EXECUTABLE"]
         return proot.subprocess.call([engine, root, self.argv[-1]], shell=False, env=None)
 """
+#: On a node that has neither.
+CURL = """\
+class GetURL(object):
+    def __init__(self):
+        self._select_implementation()
+
+    def _select_implementation(self):
+        raise NameError("need curl or pycurl")
+"""
 WHEEL = wheel(
     {
         "udocker/__init__.py": b"",
         "udocker/engine/__init__.py": b"",
         "udocker/engine/proot.py": b"import subprocess\n",
         "udocker/umain.py": UMAIN.encode(),
+        "udocker/utils/__init__.py": b"",
+        "udocker/utils/curl.py": CURL.encode(),
     },
     name="udocker",
     version="1.3.17",
