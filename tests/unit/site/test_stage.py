@@ -301,6 +301,7 @@ def test_a_lock_is_the_living_ones(tmp_path):
     assert not parent.exists()
 
 
+@pytest.mark.thorough  # the stand-in shares this machine's root, so that goodbyes are awaited in full
 def test_a_squashfs_file_is_taken_to_the_node_and_held_mounted(job, tmp_path):
     """With a stand-in for what mounts: it becomes its words but for the file, as ch-run does in the container."""
     squashed = tmp_path / "image.sqfs"
@@ -358,6 +359,7 @@ def test_what_the_scheduler_sent_is_used_where_it_is_whole_and_removed(job, whol
     assert job.left() == []
 
 
+@pytest.mark.thorough  # the stand-in shares this machine's root, so that goodbyes are awaited in full
 def test_a_squashfs_file_that_was_sent_is_taken_as_it_is(job, tmp_path):
     sent, squashed = job.place / "deployer-1.77", tmp_path / "image.sqfs"
     for path in (sent, squashed):
