@@ -94,7 +94,8 @@ def test_what_check_refuses_is_not_sent_unless_it_is_forced(far: Path, tmp_path:
 def test_push_takes_what_was_accepted_and_asks_of_no_other_site(far: Path, tmp_path: Path) -> None:
     wrong = Finding("pmi.not-offered", ERROR, "v", "m", "r")
     plan = running.PLAN._replace(variants=[running.VARIANT._replace(pmi="cray_shasta")])
-    accepted = plan._replace(checked=judged([wrong], ["pmi.not-offered"]))
+    # Nor has the bundle's image a place for the site's MPI.
+    accepted = plan._replace(checked=judged([wrong], ["bind.place", "pmi.not-offered"]))
     done = install(write(tmp_path / "b.tar", extra=[("deployer/plans/lab.json", records.dumps(accepted.record()))]))
     assert done.checked is not None
     assert done.checked.verdict == "UNKNOWN"  # nobody captured the lab's MPI
