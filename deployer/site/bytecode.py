@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 import tarfile
-from typing import List, Tuple
+from typing import List, Optional, Tuple
 
 from deployer.contract import plan as plans
 from deployer.contract import wheel
@@ -19,25 +19,30 @@ from deployer.contract.errors import DeployerError
 from deployer.contract.manifest import Image
 from deployer.contract.plan import Bind
 from deployer.site import container
+from deployer.site.capture import machine
 from deployer.site.runtimes import RUNTIMES
-from deployer.site.runtimes.interface import Container
-from deployer.site.store import VARIANTS, WHEELS
+from deployer.site.runtimes.interface import Container, Here, Runtime
+from deployer.site.store import ENGINE, VARIANTS, WHEELS
 from deployer.system import process
 
 _log = logging.getLogger("deployer.bytecode")
 
 #: Seconds; a wheelhouse of 4,000 modules takes 10 to 20.
 _PATIENCE = 600
-_RUNTIME = "charliecloud"
+#: What starts the container, best first: the site's, else what the bundle brought.
+_RUNTIMES = ("charliecloud", "udocker")
 _ARCHIVE = "bytecode.tar"
 _SUFFIX = ".pyc"
 
 
 def compile_overlays(folder: str, image: Image, jobs: int) -> None:
     """Compile the modules in the overlays of the image in ``folder`` with ``jobs`` processes."""
-    runtime = RUNTIMES[_RUNTIME]
     found = _overlays(folder)
-    if not found or image.python is None or shutil.which(runtime.program) is None:
+    if not found or image.python is None:
+        return
+    engine = os.path.join(folder, ENGINE)
+    runtime = _runtime(engine)
+    if runtime is None:
         return
     for source, target in found:
         made = Container(
@@ -46,6 +51,7 @@ def compile_overlays(folder: str, image: Image, jobs: int) -> None:
             container.environment_of(image),
             [],
             "/",
+            engine,
         )
         # -I -S: nothing but the standard library runs, none of the overlay's own code.
         command = [image.python, "-I", "-S", "-m", "compileall", "-q", "-j", str(jobs)]
@@ -56,6 +62,16 @@ def compile_overlays(folder: str, image: Image, jobs: int) -> None:
         except DeployerError as error:
             _log.debug("%s has no bytecode: %s", target, error.message)
     _keep(folder, [source for source, _ in found])
+
+
+def _runtime(engine: str) -> Optional[Runtime]:
+    """Return what can start a container here, None where nothing can."""
+    for name in _RUNTIMES:
+        runtime = RUNTIMES[name]
+        usable = runtime.veto(Here(shutil.which(runtime.program), [], engine)) is None
+        if usable and not (runtime.namespaces and machine.namespaces_denied()):
+            return runtime
+    return None
 
 
 def size(folder: str) -> int:

@@ -20,6 +20,7 @@ def calls(tmp_path, monkeypatch):
     notes = tmp_path / "calls"
     running.program(tmp_path, "ch-run", 'printf "%%s\\n" "$@" end >>%s\nexit 57\n' % notes)
     monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
+    monkeypatch.setattr(bytecode.machine, "namespaces_denied", lambda: None)
     return lambda: notes.read_text().split("\nend\n")[:-1] if notes.exists() else []
 
 
@@ -32,6 +33,20 @@ def test_each_overlay_is_compiled_by_the_images_own_python(folder, calls):
     assert "--bind=%s/wheels:/deployer/wheels" % folder in wheels
     assert "--bind=%s/variants/openmpi:/deployer/variant" % folder in variant
     assert variant[-1] == "/deployer/variant/lib"
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_what_the_bundle_brought_compiles_where_the_site_has_nothing(folder, calls, tmp_path, monkeypatch, installed):
+    """Charliecloud is not there, or is of no use without user namespaces."""
+    monkeypatch.setattr(bytecode.machine, "namespaces_denied", lambda: "no user namespaces here")
+    os.makedirs(folder + "/engine")
+    os.rename(str(tmp_path / "ch-run"), folder + "/engine/run")
+    if installed:
+        running.program(tmp_path, "ch-run", "exit 1\n")
+    bytecode.compile_overlays(folder, running.IMAGE, 3)
+    wheels, _ = (call.splitlines() for call in calls())
+    assert "--bind=%s/wheels:/deployer/wheels" % folder in wheels
+    assert wheels[-1] == "/deployer/wheels/lib"
 
 
 def test_nothing_is_started_where_nothing_can_come_of_it(folder, calls, tmp_path, monkeypatch):
