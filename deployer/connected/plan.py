@@ -60,6 +60,7 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
             chosen.max_nodes, None if chosen.max_time == "infinite" else chosen.max_time, policy.account is True
         ),
         against=_against(profile, chosen),
+        namespaces=chosen.user_namespaces,
     )
 
 

@@ -102,6 +102,12 @@ RULES: Dict[str, Rule] = {
         "{runtime} cannot start the container: {said}",
         "see what it says, and `deployer capture` on the node; a plan for a changed site is made by `deployer plan`",
     ),
+    "runtime.namespaces": Rule(
+        ERROR,
+        "{runtime} needs user namespaces, which the node does not give: {said}",
+        "capture a node (`srun python3 deployer.pyz capture --node`) and make a new plan, which takes udocker where "
+        "the site's policy has it; where the other nodes have them, leave out this one",
+    ),
     # The probe step: what each rank is in the container.
     "probe.skipped": Rule(
         WARNING, "the image has no Python, so nothing was proven before the payload", "add python3 to the image"

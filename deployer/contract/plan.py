@@ -178,7 +178,8 @@ class Plan(NamedTuple):
     that of ``mpi``, else of the image's own; None where nobody said what the image's is. ``checked`` is what ``check``
     said when the plan was made; None in plans of an older deployer. ``host`` are single files of the host, which the
     container sees in a folder of their own. ``account`` is charged where the user names none. ``against`` says why
-    runtimes of variants cannot be used on the nodes, as the profile knows it.
+    runtimes of variants cannot be used on the nodes, as the profile knows it; ``namespaces`` whether users can make
+    user namespaces there, None: nobody knows.
     """
 
     site: str
@@ -202,6 +203,7 @@ class Plan(NamedTuple):
     account: Optional[str] = None
     limits: Limits = Limits()
     against: Mapping[str, str] = {}
+    namespaces: Optional[bool] = None
 
     def record(self) -> Record:
         """Return the plan as a JSON record."""
@@ -246,4 +248,5 @@ def read(data: bytes, what: str) -> Plan:
         account=fields.maybe_text("account"),
         limits=Limits.read(limits) if limits else Limits(),
         against=fields.mapping("against") if "against" in fields.record else {},
+        namespaces=fields.maybe_flag("namespaces"),
     )

@@ -247,8 +247,10 @@ def _roots(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
     for host, text in sorted(found.roots.items()):
         if text != CANARY_TEXT:
             said = " / ".join(text.strip().splitlines()[-2:]) or "it ended without a word"
-            # It started, and the file was not there, or not it.
-            code = "runtime.root" if CANARY in text else "runtime.start"
+            if CANARY in text:  # it started, and the file was not there, or not it
+                code = "runtime.root"
+            else:
+                code = "runtime.namespaces" if "namespaces" in said else "runtime.start"
             findings.append(finding(code, host, runtime=launch.runtime, said=said))
     missing = launch.nodes - len(found.roots) if found.roots or outcome.step == ROOT else 0
     if not findings and (missing or (outcome.step == ROOT and outcome.exit_code != 0)):

@@ -51,7 +51,7 @@ def prepare(store: Store, image: str, site: Optional[str], binds: Sequence[str])
     manifest = installed.manifest()
     found = data.resolve(store, manifest)
     plan = _plan(installed, site)
-    variant = choose(plan, 1, run.vetoes(plan, installed)).variant if plan else None
+    variant = choose(plan, 1, run.vetoes(plan, installed, here=True)).variant if plan else None
     name = variant.runtime if variant else _DEFAULT_RUNTIME
     abi = plan.abi if plan else next(iter(manifest.mpi), None)
     bound = data.binds(installed, found) + container.parse_binds(binds, installed.rootfs)

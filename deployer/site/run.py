@@ -174,10 +174,11 @@ def warnings(folder: str) -> List[str]:
     return [*lines, "and %d more: see the plan" % more] if more > 0 else lines
 
 
-def vetoes(plan: Plan, installed: Installed) -> Dict[str, str]:
-    """Return why runtimes and launchers that the plan names cannot be used here; one that is not named can be.
+def vetoes(plan: Plan, installed: Installed, here: bool = False) -> Dict[str, str]:
+    """Return why runtimes and launchers that the plan names cannot be used; one that is not named can be.
 
-    Whether user namespaces can be made is tried, on this host, which stands for the others.
+    Whether user namespaces can be made is tried for a process ``here``; for a job only where the plan does not know
+    that its nodes have them: then this host stands for them.
     """
     found = {
         variant.launcher: "this deployer has no launcher %s" % variant.launcher
@@ -190,7 +191,7 @@ def vetoes(plan: Plan, installed: Installed) -> Dict[str, str]:
             continue
         runtime = RUNTIMES[name]
         objection = runtime.veto(Here(shutil.which(runtime.program), plan.modules, installed.engine))
-        if objection is None and runtime.namespaces:
+        if objection is None and runtime.namespaces and (here or not plan.namespaces):
             objection = machine.namespaces_denied()
         if objection:
             found[name] = objection

@@ -38,6 +38,8 @@ def kernel(ground: Ground) -> str:
     reason = tools.notes[0].partition(": ")[2] if tools.notes else "not tried"
     if ground.plan and any(variant.runtime not in _NAMESPACES for variant in ground.plan.variants):
         return "%s, no user namespaces (%s), which a runtime of the plan does without" % (name, reason)
+    if ground.plan and ground.plan.namespaces:
+        return "%s, no user namespaces here (%s); the nodes have them, as the plan knows" % (name, reason)
     raise Refused(
         "user namespaces cannot be made here: %s" % reason,
         "ask the site for them (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone), or allow udocker "
@@ -98,7 +100,12 @@ def image(ground: Ground) -> str:
         ground.plan = installed.plan(ground.site)  # which says what plans there are
     if manifest.image.python is None:
         return saw + "; no Python in it, so no container was started"
-    started, made, _ = execs.prepare(ground.store, name, ground.plan and ground.plan.site, ())
+    try:
+        started, made, _ = execs.prepare(ground.store, name, ground.plan and ground.plan.site, ())
+    except Refused as refused:
+        if ground.plan and ground.plan.namespaces:
+            return "%s; no container was started here: %s" % (saw, refused.message)
+        raise
     if started.program not in CARRIED and shutil.which(started.program) is None:
         return saw + "; no %s here to start it" % started.program
     command = [manifest.image.python, "-I", "-S", "-c", _ROOT]

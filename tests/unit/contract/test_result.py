@@ -361,7 +361,7 @@ def test_what_was_accepted_or_forced_is_in_the_result():
     [
         ("cat: /deployer/canary: No such file or directory", "runtime.root"),
         ("", "runtime.start"),
-        ("ch-run[1]: error: can't init user+mount namespaces", "runtime.start"),
+        ("ch-run[1]: error: can't init user+mount namespaces: No space left on device", "runtime.namespaces"),
         (CANARY_TEXT + CANARY_TEXT, "runtime.start"),
     ],
 )

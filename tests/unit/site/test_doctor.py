@@ -119,6 +119,22 @@ def test_no_user_namespaces(healthy, monkeypatch):
     broken(healthy.doctor(), "kernel", 3, "No space left on device", "max_user_namespaces")
 
 
+def test_no_user_namespaces_on_the_login_node_alone(healthy, monkeypatch):
+    """What the plan knows of the nodes counts for jobs; a container of this host's own cannot be started."""
+
+    def none(tools):
+        tools.note("user namespaces: No space left on device")
+        return False
+
+    monkeypatch.setattr(here.machine, "user_namespaces", none)
+    plan = made.PLAN._replace(namespaces=True)
+    made.write(os.path.join(healthy.store.images, "aaaa", "plans", "lab.json"), plan.record())
+    code, steps, out, err = healthy.doctor()
+    assert (code, err, set(steps.values())) == (0, "", {climb.OK})
+    assert "no user namespaces here (No space left on device); the nodes have them" in out
+    assert "no container was started here: " in out
+
+
 def test_no_runtime(healthy, monkeypatch):
     os.unlink(str(healthy.programs / "ch-run"))
     plan = made.PLAN._replace(modules=[])

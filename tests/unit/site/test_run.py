@@ -384,3 +384,13 @@ def test_without_user_namespaces_charliecloud_is_vetoed(tmp_path, programs, monk
     monkeypatch.setattr(run.machine, "namespaces_denied", lambda: "no user namespaces here: Operation not permitted")
     with pytest.raises(Refused, match=r"charliecloud-folder .no user namespaces here: Operation not permitted"):
         run.prepare(made.store(tmp_path / "root"), REQUEST)
+
+
+def test_what_the_plan_knows_of_the_nodes_counts_more_than_this_host(tmp_path, programs, monkeypatch):
+    monkeypatch.setattr(run.machine, "namespaces_denied", lambda: "no user namespaces here")
+    plan = made.PLAN._replace(namespaces=True)
+    store = made.store(tmp_path / "root", plan)
+    assert os.path.isdir(run.prepare(store, REQUEST))
+    (image,) = store.installed()
+    assert run.vetoes(plan, image) == {}
+    assert run.vetoes(plan, image, here=True) == {"charliecloud": "no user namespaces here"}
