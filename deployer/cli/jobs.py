@@ -109,6 +109,7 @@ def _add_internal(add: _Add) -> None:
     parser.add_argument("--abi")
     parser.add_argument("--stubs")
     parser.add_argument("--sent")
+    parser.add_argument("--kit", action="store_true")
     parser.set_defaults(run=_stage)
 
 
@@ -229,7 +230,16 @@ def _stage(args: argparse.Namespace) -> int:
 
     return stage.stage(
         stage.Request(
-            args.image, args.source, args.into, args.out, args.tool, args.abi, args.stubs, args.sent, args.rest
+            args.image,
+            args.source,
+            args.into,
+            args.out,
+            args.tool,
+            args.abi,
+            args.stubs,
+            args.sent,
+            args.rest,
+            args.kit,
         )
     )
 

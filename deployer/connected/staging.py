@@ -18,8 +18,9 @@ _MEMORY_TYPES = ("tmpfs", "ramfs")
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108  named, not used here
 
 
-#: Others keep an image in a form and a place of their own.
-_RUNTIMES = ("charliecloud",)
+#: Others keep an image in a form and a place of their own; and those that mount one, once a node.
+_RUNTIMES = ("charliecloud", "udocker")
+_MOUNTING = ("charliecloud",)
 
 
 class Staging(NamedTuple):
@@ -49,6 +50,6 @@ def stagings(runtime: str, filesystems: Mapping[str, Filesystem], fuse: bool | N
     if memories:
         path = _SHARED_MEMORY if _SHARED_MEMORY in memories else min(memories)
         staged.append(Staging(MEMORY, path, memories[path].size_mb, broadcast=MANY_NODES))
-        if fuse:
+        if fuse and runtime in _MOUNTING:
             staged.append(Staging(SQUASHFS, path, memories[path].size_mb, broadcast=MANY_NODES))
     return [Staging(FOLDER, max_nodes=FEW_NODES if staged else None), *staged]

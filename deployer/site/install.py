@@ -20,11 +20,12 @@ from deployer.site.store import MANIFEST, RECEIPT, Installed, Receipt, Store
 from deployer.system import codec, files, policy, verify, workers
 from deployer.system.verify import Verification, VerifiedBundle
 
-_APP = {"deployer/app/": "app"}
+#: Where members of a bundle go: those that a rank reads, the runtime that starts it, and all that is installed.
+APP = {"deployer/app/": "app"}
+APP_AND_KIT = {**APP, KIT_PREFIX: "kit"}
 _MEMBERS = {
-    **_APP,
+    **APP_AND_KIT,
     "deployer/plans/": "plans",
-    KIT_PREFIX: "kit",
     DATA_PREFIX: "data",
 }
 
@@ -132,7 +133,7 @@ def write(
     verification: Verification,
     jobs: int,
     progress: Optional[Progress] = None,
-    targets: Mapping[str, str] = _APP,
+    targets: Mapping[str, str] = APP,
 ) -> unpack.Unpacked:
     """Write rootfs, overlays and the members below ``targets`` into ``folder``, each segment checked where it is used.
 

@@ -43,12 +43,15 @@ _COMPILE = (
     "**({'invalidation_mode': mode.UNCHECKED_HASH} if mode else {}))"
 )
 _PATIENCE = 120
+#: What an engine takes at most, in bytes and files.
+ROOM, ENTRIES = 4 * 1024 * 1024, 300
 
 
-def prepare(installed: Installed) -> None:
+def prepare(installed: Installed, python: Optional[str] = None) -> None:
     """Make the engine of an image that is being installed ready, and its files read-only; nothing without a kit.
 
-    Raises IntegrityError where the kit is not whole.
+    ``python`` is the site's that will run it, by default of those that the plans name. Raises IntegrityError where the
+    kit is not whole.
     """
     kit = os.path.join(installed.folder, "kit")
     name = _wheel(kit)
@@ -60,7 +63,7 @@ def prepare(installed: Installed) -> None:
     engine = installed.engine
     for folder in _FOLDERS:
         os.makedirs(os.path.join(engine, folder))
-    python = pythons.choose(_pythons(installed))
+    python = python or pythons.choose(_pythons(installed))
     with open(os.path.join(kit, name), "rb") as stream:
         Overlay(engine, python).add(wheels.Wheel(stream, name))
     with open(proot, "rb") as stream:

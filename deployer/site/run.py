@@ -148,7 +148,8 @@ def _staging(
     mounted = variant.staging == plans.SQUASHFS
     source = squash.path(installed.folder) if mounted else store.bundle(installed.receipt)
     broadcast = variant.broadcast is not None and nodes >= variant.broadcast
-    return Staging(variant.staging, variant.place, installed.folder, source, size_mb, plan.abi, broadcast)
+    kit = variant.runtime in plans.CARRIED
+    return Staging(variant.staging, variant.place, installed.folder, source, size_mb, plan.abi, broadcast, kit)
 
 
 def submit(folder: str) -> str:

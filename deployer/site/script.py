@@ -142,7 +142,7 @@ def _container(inputs: Inputs) -> str:
     lines.append("# The container: read-only, nothing of the host's environment but what the plan passes. Binds:")
     lines += ["#   %s: %s" % (bind.target, bind.why) for bind in container.binds]
     for name, words in arrays:
-        lines.append("%s=(%s" % (name, shlex.quote(words[0])))
+        lines.append("%s=(%s" % (name, staged.word(words[0])))
         lines += ["    " + staged.word(word) for word in words[1:]]
         lines.append(")")
     lines.append("image=" + staged.word(container.rootfs))
@@ -261,6 +261,7 @@ def _payload(inputs: Inputs) -> str:
         if inputs.image_shell and not inputs.launcher.ends_on_exit:
             # A rank that has only exited would leave the others waiting.
             command = "/bin/sh -c '\"$@\" || kill -ABRT $$' sh " + command
+    binds = staged.late(inputs.staging, inputs.container) if inputs.staging else []
     return """\
 # {number}. Payload: {what}
 {step}
@@ -269,7 +270,7 @@ exit
 """.format(
         number=2 + bool(inputs.staging) + bool(inputs.image_python),
         what=what,
-        step=_step(inputs, "payload", command),
+        step=_step(inputs, "payload", command, inputs.runtime.binds(binds) if binds else ()),
         end="code=$?\nunstage\nresult payload $code" if inputs.staging else "result payload $?",
     )
 
@@ -279,8 +280,9 @@ def _evidence(inputs: Inputs) -> str:
     return plans.NODE if inputs.staging else plans.JOB + "/ranks"
 
 
-def _step(inputs: Inputs, name: str, command: str) -> str:
-    """Return one step in the container; without stdin, which the launcher would eat from this script."""
+def _step(inputs: Inputs, name: str, command: str, more: Sequence[str] = ()) -> str:
+    """Return one step in the container, with ``more`` words of the runtime's; without stdin, which the launcher would
+    eat from this script."""
     join = ""
     shared = inputs.staging is not None and inputs.staging.mounted  # one container a node as it is
     if inputs.variant.join and not shared and inputs.layout.ranks_per_node > 1:
@@ -288,8 +290,8 @@ def _step(inputs: Inputs, name: str, command: str) -> str:
         tag = ('"$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}-%s"' if batch else '"$$-%s"') % name
         join = " " + " ".join(inputs.runtime.join_options(inputs.layout.ranks_per_node, tag))
     return """\
-"${{launch[@]}}" "${{container[@]}}"{join} "$image" -- \\
-    {command} </dev/null""".format(join=join, command=command)
+"${{launch[@]}}" "${{container[@]}}"{more}{join} "$image" -- \\
+    {command} </dev/null""".format(more="".join(" " + shlex.quote(word) for word in more), join=join, command=command)
 
 
 def _inner_tool(inputs: Inputs) -> str:

@@ -27,9 +27,9 @@ from deployer.contract import evidence, records
 from deployer.contract import plan as plans
 from deployer.contract.choose import Need
 from deployer.contract.errors import DeployerError, IntegrityError, JobFailed, MissingTool, Refused, SpaceError
-from deployer.contract.manifest import Manifest
-from deployer.site import bytecode, container, install, result, space, squash, wheels
-from deployer.site.staged import EVIDENCE, ROOTFS, STUBS, TOOL
+from deployer.contract.manifest import KIT_PREFIX, Manifest
+from deployer.site import bytecode, container, install, kit, result, space, squash, wheels
+from deployer.site.staged import EVIDENCE, ROOTFS, STUBS, TEMPORARY, TOOL
 from deployer.site.store import VARIANTS, WHEELS, Installed, Store
 from deployer.system import files, process, verify, workers
 
@@ -54,7 +54,7 @@ class Request(NamedTuple):
     the node, ``out`` where the evidence goes, ``tool`` the .pyz that ranks start; ``abi`` names the variant of Horovod
     that is used; ``stubs`` is the folder of those for the host's files, if any; ``sent`` is where the scheduler was to
     put a copy of ``source``; ``mount`` is what mounts the staged SquashFS file and runs what follows in it, empty for a
-    bundle."""
+    bundle; with ``kit`` the runtime comes from the bundle as well."""
 
     image: str
     source: str
@@ -65,6 +65,7 @@ class Request(NamedTuple):
     stubs: Optional[str] = None
     sent: Optional[str] = None
     mount: Sequence[str] = ()
+    kit: bool = False
 
     @property
     def nearest(self) -> str:
@@ -86,6 +87,7 @@ def need(store: Store, installed: Installed, manifest: Manifest, ranks_mb: int) 
     receipt = installed.receipt
     size = receipt.bytes - sum(member.size for member in manifest.members if install.is_data(member.name))
     size += receipt.files * _A_FILE + bytecode.size(installed.folder)
+    size += kit.ROOM if os.path.isdir(installed.engine) else 0
     objections = {}
     if not os.path.isfile(store.bundle(receipt)):
         reason = "its bundle is not under %s: install it with --keep" % store.bundles
@@ -292,10 +294,19 @@ def _fill(request: Request) -> None:
         room = wheels.room(verification, stream, jobs)
         size = room.bytes + sum(segment.raw or 0 for segment in verification.layer_segments())
         size += bytecode.size(request.image) + os.path.getsize(request.tool)
-        _check_room(os.path.dirname(request.into), size, manifest.image.entries + room.entries)
-        install.write(request.into, verification, jobs, _stop_if_asked)
+        entries = manifest.image.entries + room.entries
+        if request.kit:
+            size += kit.ROOM + sum(member.size for member in manifest.members if member.name.startswith(KIT_PREFIX))
+            entries += kit.ENTRIES
+        _check_room(os.path.dirname(request.into), size, entries)
+        targets = install.APP_AND_KIT if request.kit else install.APP
+        install.write(request.into, verification, jobs, _stop_if_asked, targets)
     bytecode.restore(request.image, request.into)
     _merge(request)
+    if request.kit:  # the files are read-only from here on
+        kit.prepare(receipt._replace(folder=request.into), sys.executable)
+        files.remove_tree(os.path.join(request.into, "kit"))
+        os.mkdir(os.path.join(request.into, TEMPORARY))
 
 
 def _fill_mounted(request: Request) -> None:

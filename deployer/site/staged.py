@@ -13,11 +13,13 @@ from deployer.contract.layout import Layout
 from deployer.contract.plan import Bind
 from deployer.site import squash
 from deployer.site.runtimes.interface import Container, Runtime
+from deployer.site.store import ENGINE
 
 #: Stands for the staged folder in paths; no path can hold it by chance.
 STAGE = "\0stage\0"
-#: Below the staged folder: the image, what ranks write about themselves, and what is bound where it is not inside.
-ROOTFS, EVIDENCE, STUBS, TOOL = "rootfs", "evidence", "host", "deployer.pyz"
+#: Below the staged folder: the image, what ranks write about themselves, what is bound where it is not inside, and
+#: where udocker has its temporary files (``runtimes/udocker_start.py``).
+ROOTFS, EVIDENCE, STUBS, TOOL, TEMPORARY = "rootfs", "evidence", "host", "deployer.pyz", "tmp"
 
 #: What the staged image has inside, so that nothing is bound there.
 _INSIDE = (plans.APP, plans.WHEELS, plans.VARIANT, plans.TOOL)
@@ -40,7 +42,8 @@ sbcast --force %s "$sent"
 class Staging(NamedTuple):
     """``kind`` is of ``plan.STAGINGS``, ``place`` the node's own folder below which it is done; ``image`` is the
     installed image's folder, ``source`` the file that is staged, ``size_mb`` what it comes to; ``abi`` the variant of
-    Horovod that is used; with ``broadcast`` the file is sent to the nodes, which else read it from where it is."""
+    Horovod that is used; with ``broadcast`` the file is sent to the nodes, which else read it from where it is; with
+    ``kit`` the runtime is the one that the bundle brought, and each node gets that as well."""
 
     kind: str
     place: str
@@ -49,6 +52,7 @@ class Staging(NamedTuple):
     size_mb: int
     abi: Optional[str]
     broadcast: bool = False
+    kit: bool = False
 
     @property
     def mounted(self) -> bool:
@@ -57,7 +61,11 @@ class Staging(NamedTuple):
 
 
 def moved(staging: Staging, container: Container) -> Container:
-    """Return the container as it is where the image is staged."""
+    """Return the container as it is where the image is staged.
+
+    What is unpacked has no bind of the job's folder: that is for the payload alone, and each bind is looked up on the
+    shared file system.
+    """
     own = Bind("%s/%s" % (STAGE, STUBS), hostfiles.FOLDER, "stubs for single files of the host")
     binds = [own if bind.target == own.target else bind for bind in container.binds if bind.target not in _INSIDE]
     binds.append(Bind("%s/%s" % (STAGE, EVIDENCE), plans.NODE, "the node's own: what ranks say of themselves"))
@@ -67,7 +75,15 @@ def moved(staging: Staging, container: Container) -> Container:
         if staging.abi:  # the image has the variants of all families
             here, there = plans.VARIANT + "/", squash.variant(staging.abi) + "/"
             environment = {name: value.replace(here, there) for name, value in environment.items()}
-    return container._replace(rootfs="%s/%s" % (STAGE, ROOTFS), binds=binds, environment=environment)
+    else:
+        binds = [bind for bind in binds if bind.target != plans.JOB]
+    engine = "%s/%s" % (STAGE, ENGINE) if staging.kit else container.engine
+    return container._replace(rootfs="%s/%s" % (STAGE, ROOTFS), binds=binds, environment=environment, engine=engine)
+
+
+def late(staging: Staging, container: Container) -> List[Bind]:
+    """Return the binds of ``container`` that only the payload gets."""
+    return [] if staging.mounted else [bind for bind in container.binds if bind.target == plans.JOB]
 
 
 def arrays(staging: Staging, runtime: Runtime, container: Container) -> List[Tuple[str, List[str]]]:
@@ -96,6 +112,7 @@ def step(staging: Staging, layout: Layout, container: Container, number: int) ->
     """Return the part of the script that stages the image, and what it needs to end it."""
     words = ["stage", "--image", staging.image, "--source", staging.source]
     words += ["--abi", staging.abi] if staging.abi else []
+    words += ["--kit"] if staging.kit else []
     for bind in container.binds:
         words += ["--stubs", bind.source] if bind.target == hostfiles.FOLDER else []
     options = [

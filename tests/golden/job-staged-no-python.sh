@@ -41,7 +41,6 @@ stage='/local disk'/deployer-$UID/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
 
 # The container: read-only, nothing of the host's environment but what the plan passes. Binds:
 #   /opt/intel/mpi/2021.15: the site's MPI, on the same path
-#   /deployer/job: the job's folder
 #   /deployer/node: the node's own: what ranks say of themselves
 container=(ch-run
     '--unset-env=!(SLURM_*|PMI_*)'
@@ -58,7 +57,6 @@ container=(ch-run
     --set-env=TF_NUM_INTEROP_THREADS=2
     --set-env=TF_NUM_INTRAOP_THREADS=2
     --bind=/opt/intel/mpi/2021.15:/opt/intel/mpi/2021.15
-    --bind=/home/alice/deployer/jobs/hello-1:/deployer/job
     --bind="$stage"/evidence:/deployer/node
     --cd=/work
 )
@@ -123,7 +121,7 @@ srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
 result root $? || exit
 
 # 3. Payload: the image has no Python, so the ranks prove nothing.
-"${launch[@]}" "${container[@]}" "$image" -- \
+"${launch[@]}" "${container[@]}" --bind=/home/alice/deployer/jobs/hello-1:/deployer/job "$image" -- \
     python3 train.py --name 'a b' </dev/null
 code=$?
 unstage

@@ -42,7 +42,6 @@ stage=/dev/shm/deployer-$UID/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
 
 # The container: read-only, nothing of the host's environment but what the plan passes. Binds:
 #   /opt/intel/mpi/2021.15: the site's MPI, on the same path
-#   /deployer/job: the job's folder
 #   /deployer/node: the node's own: what ranks say of themselves
 container=(ch-run
     '--unset-env=!(SLURM_*|PMI_*)'
@@ -59,7 +58,6 @@ container=(ch-run
     --set-env=TF_NUM_INTEROP_THREADS=2
     --set-env=TF_NUM_INTRAOP_THREADS=2
     --bind=/opt/intel/mpi/2021.15:/opt/intel/mpi/2021.15
-    --bind=/home/alice/deployer/jobs/hello-1:/deployer/job
     --bind="$stage"/evidence:/deployer/node
     --cd=/work
 )
@@ -133,7 +131,7 @@ collect
 result probe $code || exit
 
 # 4. Payload: each rank, while `rank` notes which MPI library its processes use and how it ends.
-"${launch[@]}" "${container[@]}" "$image" -- \
+"${launch[@]}" "${container[@]}" --bind=/home/alice/deployer/jobs/hello-1:/deployer/job "$image" -- \
     /usr/bin/python3 -I -S /deployer/deployer.pyz rank --out /deployer/node -- python3 train.py --name 'a b' </dev/null
 code=$?
 unstage

@@ -4,9 +4,10 @@ ch-run lets the host's whole environment in, and applies neither ENV nor WORKDIR
 """
 
 import re
-from typing import List
+from typing import List, Sequence
 
 from deployer.contract.errors import UsageError
+from deployer.contract.plan import Bind
 from deployer.site.runtimes.interface import Container, Runtime
 
 #: Called with the folder and ch-run's words. Other than in the process that mounts, signals reach the payload itself.
@@ -28,7 +29,7 @@ class Charliecloud(Runtime):
             # holds for what follows.
             "--env-no-expand",
             *("--set-env=" + assignment(name, value) for name, value in sorted(container.environment.items())),
-            *("--bind=%s:%s" % (_colonless(bind.source), _colonless(bind.target)) for bind in container.binds),
+            *self.binds(container.binds),
             "--cd=" + container.workdir,
         ]
 
@@ -38,6 +39,9 @@ class Charliecloud(Runtime):
 
     def into_mounted(self, container: Container, folder: str) -> List[str]:
         return ["sh", "-c", _JOIN, folder, *self.options(container._replace(binds=[]))]
+
+    def binds(self, binds: Sequence[Bind]) -> List[str]:
+        return ["--bind=%s:%s" % (_colonless(bind.source), _colonless(bind.target)) for bind in binds]
 
     def join_options(self, ranks: int, tag: str) -> List[str]:
         # ch-run's own default tag is the step's number alone: two jobs of a node would join each other.

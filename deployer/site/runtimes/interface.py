@@ -42,6 +42,10 @@ class Runtime(object):
         """Return argv up to, and without, the image; one word for each option."""
         raise NotImplementedError
 
+    def binds(self, binds: Sequence[Bind]) -> List[str]:
+        """Return the words of ``options`` that make ``binds``; more of them may stand after it."""
+        raise NotImplementedError
+
     def join_options(self, ranks: int, tag: str) -> List[str]:
         """Return the words that make ``ranks`` processes of a node with the same ``tag`` share their namespaces.
 

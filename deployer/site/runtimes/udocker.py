@@ -6,9 +6,10 @@ the files of an installed image with a kit are (``deployer.site.kit``). All proc
 
 import os
 import re
-from typing import List, Optional
+from typing import List, Optional, Sequence
 
 from deployer.contract.errors import UsageError
+from deployer.contract.plan import Bind
 from deployer.site.runtimes.interface import Container, Here, Runtime
 
 #: Below the engine's folder.
@@ -26,9 +27,12 @@ class Udocker(Runtime):
             os.path.join(container.engine, START),
             *("--pass=" + _glob(name) for name in container.passed),
             *("--set-env=%s=%s" % pair for pair in sorted(container.environment.items())),
-            *("--bind=%s:%s" % (_colonless(bind.source), _colonless(bind.target)) for bind in container.binds),
+            *self.binds(container.binds),
             "--cd=" + container.workdir,
         ]
+
+    def binds(self, binds: Sequence[Bind]) -> List[str]:
+        return ["--bind=%s:%s" % (_colonless(bind.source), _colonless(bind.target)) for bind in binds]
 
     def join_options(self, ranks: int, tag: str) -> List[str]:  # noqa: ARG002 (there is nothing to join)
         return []

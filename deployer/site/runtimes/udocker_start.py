@@ -27,7 +27,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 #: What of the host a container sees besides its binds, as with ch-run; those that are there.
 SYSTEM = ("/dev", "/proc", "/sys", "/tmp", "/etc/hosts", "/etc/resolv.conf")  # noqa: S108
 
-#: Where temporary files go: the first that is there, writable, and lets proot's loader be executed.
+#: Where temporary files go: the first that is there, writable, and lets proot's loader be executed. What stands beside
+#: the engine is the node's own, where the image is staged; TMPDIR may be on a shared file system.
+_OWN = os.path.join(os.path.dirname(HERE), "tmp")
 _TEMPORARY = ("/tmp", "/dev/shm", "/var/tmp")  # noqa: S108
 #: In a step of one of these launchers a signal reaches all processes by itself.
 _LAUNCHERS = ("SLURM_STEP_ID", "SLURM_STEPID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
@@ -141,7 +143,7 @@ def login() -> str:
 
 def temporary_folder() -> str:
     """Return a new folder for udocker's and proot's temporary files, where programs may be executed."""
-    for place in (os.environ.get("TMPDIR", ""), *_TEMPORARY):
+    for place in (_OWN, os.environ.get("TMPDIR", ""), *_TEMPORARY):
         try:
             if place and not os.statvfs(place).f_flag & os.ST_NOEXEC:
                 made = "%s/deployer-udocker-%s" % (place, os.urandom(8).hex())

@@ -26,8 +26,12 @@ def test_a_disk_comes_before_memory_and_the_folder_is_for_few_nodes() -> None:
     assert stagings("charliecloud", {"/tmp": MEMORY}, False)[1] == Staging("memory", "/tmp", 1000, broadcast=MANY_NODES)
 
 
+def test_udocker_mounts_nothing() -> None:
+    assert [each.kind for each in stagings("udocker", {"/dev/shm": MEMORY}, True)] == ["folder", "memory"]
+
+
 def test_a_runtime_that_keeps_images_itself_stages_nothing() -> None:
-    assert stagings("udocker", {"/dev/shm": MEMORY}, True) == [Staging("folder")]
+    assert stagings("apptainer", {"/dev/shm": MEMORY}, True) == [Staging("folder")]
 
 
 def test_the_plan_for_the_lab_has_all() -> None:

@@ -90,6 +90,11 @@ CASES = {
     "staged-no-python": inputs(
         nodes=1, image_python=None, staging=STAGING._replace(kind=plan.DISK, place="/local disk", abi=None)
     ),
+    "staged-udocker": inputs(
+        runtime=RUNTIMES["udocker"],
+        variant=made.VARIANT._replace(runtime="udocker"),
+        staging=STAGING._replace(kit=True),
+    ),
     "host-mpi": inputs(),
     "joined": inputs(nodes=1, ranks=4, threads=1, shown=BARE, memory_mb=1000),
     "no-python": inputs(nodes=1, image_python=None, reader=[]),
@@ -147,10 +152,17 @@ def test_a_staged_container_is_the_nodes_own_and_binds_nothing_that_is_inside():
     assert words[-1] == place + "/rootfs"
     assert [word for word in words if word.startswith("--bind=")] == [
         "--bind=%s:%s" % (made.PREFIX, made.PREFIX),
-        "--bind=%s:/deployer/job" % FOLDER,
         "--bind=%s/host:/deployer/host" % place,
         "--bind=%s/evidence:/deployer/node" % place,
     ]
+
+
+def test_the_jobs_folder_is_bound_for_the_payload_alone():
+    """Each bind of a rank is looked up on the shared file system."""
+    text = script.render(CASES["staged"])
+    bound = [line for line in text.splitlines() if "--bind=%s:/deployer/job" % FOLDER in line]
+    assert len(bound) == 1
+    assert text.index("# 4. Payload") < text.index(bound[0])
 
 
 def test_memory_for_the_image_is_asked_for_besides_the_ranks():

@@ -14,10 +14,11 @@ from deployer.contract import evidence
 from deployer.contract import plan as plans
 from deployer.contract.errors import Refused
 from deployer.contract.tarformat import FILE, FOLDER, Entry
-from deployer.site import bytecode, result, space, squash, stage
+from deployer.site import bytecode, kit, result, space, squash, stage
 from deployer.site.install import install, keep
 from deployer.site.store import Store
 from tests import bundles, wheels
+from tests.unit.site.test_udocker import KIT
 
 ROOT = Path(__file__).resolve().parents[3]
 #: A root with the mount points that flatten makes, and a program that can be told from any other.
@@ -38,10 +39,10 @@ EXTRA = [
 class Job:
     """A kept and installed bundle, a node's folder, and what job.sh knows of them."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, extra=EXTRA):
         self.store = Store(str(folder / "root"))
         path = folder / "b.tar"
-        path.write_bytes(bundles.build(bundles.whole(ENTRIES), EXTRA))
+        path.write_bytes(bundles.build(bundles.whole(ENTRIES), extra))
         self.image = install(str(path), self.store).image
         keep(str(path), self.store, self.image)
         Path(self.store.tool).write_bytes(b"the tool")
@@ -79,6 +80,17 @@ class Job:
 def job(tmp_path):
     job = Job(tmp_path)
     yield job
+    cleared(job)
+
+
+@pytest.fixture
+def with_kit(tmp_path):
+    job = Job(tmp_path, [*EXTRA, *KIT])
+    yield job
+    cleared(job)
+
+
+def cleared(job):
     for process in job.processes:
         process.kill()
         process.wait()
@@ -116,6 +128,32 @@ def test_the_image_stands_on_the_node_with_all_that_a_rank_reads(job):
     assert os.stat(str(job.into.parent)).st_mode & 0o777 == 0o700
     assert end(process) == (0, "")
     assert job.left() == []
+
+
+def test_the_runtime_of_the_kit_is_ready_on_the_node_and_the_files_are_read_only(with_kit):
+    process = with_kit.start(more=["--kit"])
+    assert answer(process) == (0, "")
+    assert sorted(os.listdir(str(with_kit.into))) == ["engine", "evidence", "rootfs", "tmp"]
+    run = [str(with_kit.into / "engine" / "run"), "--set-env=PATH=/usr/bin:/bin", str(with_kit.into / "rootfs"), "--"]
+    script = "cat deployer/app/train.py; echo; echo $PROOT_TMP_DIR"
+    # As on a site whose users have it on the shared file system.
+    environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(with_kit.out)}
+    said = subprocess.check_output([*run, "sh", "-c", script], env=environment).decode().split()
+    assert (said[0], os.path.dirname(said[1])) == ("pass", str(with_kit.into / "tmp"))
+    found = [with_kit.into / "rootfs", *(with_kit.into / "rootfs").rglob("*")]
+    assert not [path for path in found if not path.is_symlink() and path.stat().st_mode & 0o222]
+    taken = [path for path in (with_kit.into / "engine").rglob("*") if path.is_file()]
+    assert len(taken) < kit.ENTRIES
+    assert end(process) == (0, "")
+    assert with_kit.left() == []
+
+
+def test_a_runtime_of_the_site_needs_no_kit_on_the_node(with_kit):
+    process = with_kit.start()
+    assert answer(process) == (0, "")
+    assert sorted(os.listdir(str(with_kit.into))) == ["evidence", "rootfs"]
+    assert (with_kit.into / "rootfs").stat().st_mode & 0o200
+    assert end(process) == (0, "")
 
 
 def test_evidence_is_collected_into_one_file_when_asked_and_at_the_end(job):

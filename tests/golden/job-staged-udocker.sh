@@ -1,0 +1,139 @@
+#!/bin/bash -l
+# Job hello-1: bundle hello:1 on lab, written by deployer VERSION.
+# 2 nodes x 1 rank x 2 threads; variant charliecloud-folder: first in the plan.
+# To submit it by hand: sbatch job.sh (it may be edited, and submitted again).
+#SBATCH --job-name=hello
+#SBATCH --output=/home/alice/deployer/jobs/hello-1/output.log
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=2
+#SBATCH --time=00:30:00
+#SBATCH --no-requeue
+#SBATCH --partition=batch
+
+job=/home/alice/deployer/jobs/hello-1
+tool=(/opt/python/3.6/bin/python3 /home/alice/deployer/deployer.pyz)
+started=$(date +%s)
+stopped=
+
+# Slurm asks for an end with SIGTERM (time limit, cancel), to the ranks and to this script alike. The script lives on
+# for as long as it may, to write what happened into result.json.
+trap 'stopped=TERM' TERM
+
+# result STEP EXIT: judge what the steps so far have proven and write result.json; true if the job may go on.
+result() {
+    "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
+}
+
+# With --export=NONE Slurm would start the steps with an empty environment.
+unset SLURM_EXPORT_ENV
+echo "$SLURM_JOB_ID" >"$job/job_id"
+export USER=${USER:-$(id -un)}  # ch-run does not start without it
+
+rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
+mkdir "$job/hosts" "$job/ranks" || exit 6
+
+module load intel-mpi/2021.15 || { result hosts 1 --module intel-mpi/2021.15; exit 1; }
+
+# The image is staged: each node has a copy of its own here.
+stage=/dev/shm/deployer-$UID/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
+
+
+# The container: read-only, nothing of the host's environment but what the plan passes. Binds:
+#   /opt/intel/mpi/2021.15: the site's MPI, on the same path
+#   /deployer/node: the node's own: what ranks say of themselves
+container=("$stage"/engine/run
+    '--pass=SLURM_*'
+    '--pass=PMI_*'
+    --set-env=FI_PROVIDER=tcp
+    '--set-env=GREETING=it'"'"'s $5: cheap'
+    --set-env=I_MPI_PIN_DOMAIN=2:compact
+    --set-env=KMP_AFFINITY=granularity=fine,compact,1,0
+    --set-env=KMP_BLOCKTIME=0
+    --set-env=LD_LIBRARY_PATH=/opt/intel/mpi/2021.15/lib
+    --set-env=OMP_NUM_THREADS=2
+    --set-env=OMP_PLACES=cores
+    --set-env=OMP_PROC_BIND=close
+    --set-env=TF_NUM_INTEROP_THREADS=2
+    --set-env=TF_NUM_INTRAOP_THREADS=2
+    --bind=/opt/intel/mpi/2021.15:/opt/intel/mpi/2021.15
+    --bind="$stage"/evidence:/deployer/node
+    --cd=/work
+)
+image="$stage"/rootfs
+
+# The ranks: srun starts them, 1 on each node, with 2 cores each.
+launch=(srun --mpi=pmi2 --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=2 --distribution=block:cyclic
+    --cpu-bind=cores --kill-on-bad-exit=1
+)
+
+# 1. Hosts: each node writes what it has, outside the container, into hosts/.
+srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
+    "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 </dev/null
+result hosts $? || exit
+
+# 2. Stage: each node unpacks the bundle into its memory, 2000 MiB, and holds it
+#    beside the other steps; at the end it is removed. It says a line when it is ready, and one when it has collected
+#    what its ranks said of themselves (SIGUSR1); SIGUSR2 ends it. A node that cannot ends the job here.
+overlap=$(srun --help | grep -o -m 1 -e --overlap)  # since Slurm 20.11; older ones share without being asked
+pipe=$(mktemp -u)
+mkfifo -m 600 "$pipe" || exit 6
+cd /  # the ranks' working folder, which each would look up on the shared file system
+srun --mpi=none $overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=2 \
+    "${tool[@]}" stage \
+    --image /home/alice/images/aaaa \
+    --source '/home/alice/bundles/it'"'"'s-1.tar' \
+    --abi mpich-abi \
+    --kit \
+    --tool "${tool[1]}" --into "$stage" --out "$job/ranks" </dev/null >"$pipe" &
+holder=$!
+exec 3<"$pipe"
+rm "$pipe"
+
+# answers: await a line from each node; false, with the worst exit code in $worst and the node's words in $reason.
+answers() {
+    local count=0 who status words
+    worst=0 reason=
+    while ((count < 2)); do
+        read -r who status words <&3 || { ((worst)) || { worst=1 reason="the step ended early"; }; break; }
+        [ "$who" = staged ] || continue
+        count=$((count + 1))
+        if ((status > worst)); then worst=$status reason=$words; fi
+    done
+    ((worst == 0))
+}
+
+collect() { kill -USR1 "$holder" 2>/dev/null && answers; }
+
+unstage() {
+    [ -n "$holder" ] || return
+    kill -USR2 "$holder" 2>/dev/null
+    while kill -0 "$holder" 2>/dev/null; do wait "$holder"; done
+    holder=
+}
+trap unstage EXIT
+
+answers || { result stage "$worst" --reason "$reason"; exit; }
+container[0]=$(type -P "${container[0]}" || echo "${container[0]}")  # looked up once, not by each rank
+
+# Root: on each node a container reads the image's canary. One that shows the host's root ends the job here.
+srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
+    --output=/home/alice/deployer/jobs/hello-1/hosts/%N.root \
+    "${container[@]}" "$image" -- /bin/cat /deployer/canary </dev/null
+result root $? || exit
+
+# 3. Probe: each rank proves which MPI library, network and CPUs it gets in the container, into ranks/. A mismatch ends
+#    the job here, before the payload.
+"${launch[@]}" "${container[@]}" "$image" -- \
+    /usr/bin/python3 -I -S /deployer/deployer.pyz probe --rank --out /deployer/node --library libmpi.so.12 </dev/null
+code=$?
+collect
+result probe $code || exit
+
+# 4. Payload: each rank, while `rank` notes which MPI library its processes use and how it ends.
+"${launch[@]}" "${container[@]}" --bind=/home/alice/deployer/jobs/hello-1:/deployer/job "$image" -- \
+    /usr/bin/python3 -I -S /deployer/deployer.pyz rank --out /deployer/node -- python3 train.py --name 'a b' </dev/null
+code=$?
+unstage
+result payload $code
+exit
