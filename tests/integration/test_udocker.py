@@ -14,8 +14,11 @@ from tests.integration.conftest import ROOT, WORKSPACE, Cli, Site
 from tests.lab import Lab
 
 NAME = "hello-udocker"
-#: Plans of one bundle: the policy with udocker alone, and with Charliecloud before it.
-ALONE, BOTH = "lab-udocker", "lab-both"
+#: Plans of one bundle: the policy with udocker alone, and with Charliecloud before it; the latter where nobody has
+#: tried whether the nodes have user namespaces; and the site with Open MPI, started by Slurm's PMIx and by its own.
+ALONE, BOTH, UNTRIED = "lab-udocker", "lab-both", "lab-untried"
+PMIX, MPIRUN, PMIX_CHARLIECLOUD = "lab-udocker-pmix", "lab-udocker-mpirun", "lab-charliecloud-pmix"
+NODES = ("cn1", "cn2")
 #: No user namespaces, for a command and what it starts.
 FORBIDDEN = (
     "unshare -U --map-current-user --keep-caps bash -c '"
@@ -34,10 +37,53 @@ TURNS = (
 )
 
 
-def _profile(folder: Path, name: str, runtimes: list[str]) -> Path:
-    record = yaml.safe_load((ROOT / "site_profiles" / "lab.yaml").read_text())
+#: A task shows the other one a piece of its memory, which that reads, as MPI libraries do for long messages (CMA).
+CMA = """
+import ctypes, os, sys, time
+class Piece(ctypes.Structure):
+    _fields_ = [("place", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+text = ctypes.create_string_buffer(b"read in the other's memory")
+if os.environ["SLURM_LOCALID"] == "0":
+    with open("/data/new", "w") as stream:
+        stream.write("%d %d" % (os.getpid(), ctypes.addressof(text)))
+    os.rename("/data/new", "/data/there")
+    while not os.path.exists("/data/done"):
+        time.sleep(0.05)
+    sys.exit()
+while not os.path.exists("/data/there"):
+    time.sleep(0.05)
+pid, place = map(int, open("/data/there").read().split())
+libc, mine = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(len(text))
+here, there = Piece(ctypes.addressof(mine), len(mine)), Piece(place, len(mine))
+count = libc.process_vm_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+print(mine.value.decode() if count == len(mine) else os.strerror(ctypes.get_errno()), flush=True)
+open("/data/done", "w").close()
+"""
+#: Says goodbye when it is asked to stop, and writes that down where the job is seen; it imports what it had not yet.
+GOODBYE = """
+import os, signal, sys, time
+def bye(*_):
+    time.sleep(1)
+    import wave
+    with open("/deployer/job/goodbye", "a") as stream:
+        stream.write(os.uname().nodename + " ")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, bye)
+print("begun", flush=True)
+time.sleep(600)
+"""
+GOODBYE_JOB = """
+  goodbye: {command: [python3, /mnt/goodbye.py], nodes: 1, ranks_per_node: 1, threads: 1, time: "00:05:00"}
+"""
+
+
+def _profile(folder: Path, name: str, runtimes: list[str], base: str = "lab", **batch: object) -> Path:
+    record = yaml.safe_load((ROOT / "site_profiles" / f"{base}.yaml").read_text())
     record["name"] = name
     record["policy"]["runtimes"] = runtimes
+    record["partitions"]["batch"].update(batch)
+    if name == UNTRIED:
+        del record["user_namespaces"]
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(record))
     return path
@@ -50,8 +96,16 @@ def udocker(built: Cli, lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> I
     definition = folder / NAME
     shutil.copytree(ROOT / "bundles" / "hello-mpi", definition)
     text = (definition / "bundle.yaml").read_text()
-    (definition / "bundle.yaml").write_text(text.replace("name: hello-mpi", f"name: {NAME}"))
-    sites = [_profile(folder, ALONE, ["udocker"]), _profile(folder, BOTH, ["charliecloud", "udocker"])]
+    (definition / "bundle.yaml").write_text(text.replace("name: hello-mpi", f"name: {NAME}") + GOODBYE_JOB)
+    both = ["charliecloud", "udocker"]
+    sites = [
+        _profile(folder, ALONE, ["udocker"]),
+        _profile(folder, BOTH, both),
+        _profile(folder, UNTRIED, both),
+        _profile(folder, PMIX, ["udocker"], "lab-openmpi"),
+        _profile(folder, MPIRUN, ["udocker"], "lab-openmpi", launcher="mpirun", pmi=None),
+        _profile(folder, PMIX_CHARLIECLOUD, ["charliecloud"], "lab-openmpi"),
+    ]
     bundle = folder / "bundle.tar"
     built("build", definition)
     built("pack", definition, *(word for path in sites for word in ("--site", path)), "-o", bundle)
@@ -94,12 +148,67 @@ def test_a_job_is_the_same_as_with_charliecloud(udocker: Site) -> None:
     assert by_proot["payload"] == by_charliecloud["payload"]
 
 
+@pytest.mark.parametrize("plan", [PMIX, pytest.param(MPIRUN, marks=pytest.mark.slow)])
+def test_open_mpi_starts_by_pmix_and_by_its_own_launcher(udocker: Site, plan: str) -> None:
+    result = job(udocker, plan=plan)
+    assert (result["runtime"], result["world_size"], result["exit_code"]) == ("udocker", 2, 0)
+    assert result["findings"] == []
+    for rank in result["ranks"]:
+        assert rank["mpi_library"].startswith("Open MPI v5.0.11")
+        assert rank["mpi_identity"] == rank["host_mpi_identity"]
+    assert result["payload"]["sum"] == 1
+
+
+def test_an_image_in_the_nodes_memory_with_its_engine_leaves_nothing_behind(udocker: Site) -> None:
+    result = job(udocker, "--staging", "memory")
+    assert (result["variant"], result["world_size"], result["exit_code"]) == ("udocker-memory", 2, 0)
+    assert result["findings"] == []
+    assert {rank["mpi_seen_in"] for rank in result["ranks"]} == {"payload"}
+    assert left(udocker) == ""
+
+
+def left(site: Site) -> str:
+    """Return what of alice's is on the nodes: processes, and files of deployer's."""
+    look = "pgrep -u alice -a; find /dev/shm /tmp -mindepth 1 -name 'deployer-*'"
+    return "".join(site.lab.sh(node, "root", look).stdout for node in NODES)
+
+
 def test_without_user_namespaces_udocker_is_taken_where_the_policy_has_it(udocker: Site) -> None:
     run = f"python3 {WORKSPACE}/deployer.pyz run {NAME} --nodes 2 --dry-run --plan"
-    said = udocker.alice(f"{FORBIDDEN} <<'END'\n{run} {BOTH}\nEND")
+    said = udocker.alice(f"{FORBIDDEN} <<'END'\n{run} {UNTRIED}\nEND")
     assert "variant udocker-folder: first in the plan for 2 nodes" in said
     assert "passed over charliecloud-folder (no user namespaces here: No space left on device)" in said
-    assert "variant charliecloud-folder: first in the plan" in udocker.alice(f"{run} {BOTH}")
+    assert "variant charliecloud-folder: first in the plan" in udocker.alice(f"{run} {UNTRIED}")
+
+
+@pytest.mark.slow
+def test_a_login_node_without_user_namespaces_does_not_speak_for_nodes_that_have_them(udocker: Site) -> None:
+    run = f"python3 {WORKSPACE}/deployer.pyz run {NAME} --nodes 2 --plan {BOTH} --wait"
+    udocker.alice(f"{FORBIDDEN} <<'END'\n{run}\nEND")
+    result = udocker.result()
+    assert (result["runtime"], result["world_size"], result["findings"]) == ("charliecloud", 2, [])
+    # For a process here it counts what is here.
+    here = f"python3 {WORKSPACE}/deployer.pyz exec {NAME} --plan {BOTH} -- cat /proc/self/comm"
+    assert udocker.alice(f"{FORBIDDEN} <<'END'\n{here}\nEND") == "cat\n"
+
+
+@pytest.mark.slow
+def test_a_node_without_user_namespaces_ends_the_job_with_a_word_of_it(udocker: Site) -> None:
+    wrapper = FORBIDDEN.replace("bash -s'", '/tmp/ch-run "$@"\' -')
+    script = f"cp /usr/bin/ch-run /tmp/; cat >/tmp/wrapper <<'END'\n#!/bin/sh\nexec {wrapper} \"$@\"\nEND\n"
+    lab = udocker.lab
+    lab.sh("cn2", "root", f"{script}chmod 755 /tmp/wrapper; mount --bind /tmp/wrapper /usr/bin/ch-run").check(
+        "cover it"
+    )
+    try:
+        result = job(udocker, plan=BOTH, code=1)
+    finally:
+        lab.sh("cn2", "root", "umount -l /usr/bin/ch-run; rm /tmp/wrapper /tmp/ch-run").check("uncover ch-run")
+    assert result["exit_code"] == 3
+    [finding] = result["findings"]
+    assert (finding["code"], finding["subject"]) == ("runtime.namespaces", "cn2")
+    assert "charliecloud needs user namespaces, which the node does not give: ch-run" in finding["message"]
+    assert "No space left on device" in finding["message"]
 
 
 def test_a_broken_proot_stops_the_job_before_the_payload(udocker: Site) -> None:
@@ -184,6 +293,34 @@ def test_eight_start_at_once(udocker: Site) -> None:
     assert said.split() == ["2001"] * 8
 
 
+@pytest.mark.slow
+def test_eight_ranks_of_a_node_make_one_world(udocker: Site) -> None:
+    """In a user's own allocation, of a node that has fewer cores."""
+    said = udocker.alice(
+        f"salloc -Q -N1 srun --mpi=pmi2 -N1 -n8 --overcommit python3 {WORKSPACE}/deployer.pyz exec {NAME} "
+        f"--plan {ALONE} -- python3 -m mpi4py /deployer/app/hello.py </dev/null"
+    )
+    for rank in range(8):
+        assert f"rank {rank} of 8 on cn" in said
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (ALONE, "read in the other's memory"),
+        (PMIX_CHARLIECLOUD, "read in the other's memory"),  # the plan has them share a container
+        (BOTH, "Operation not permitted"),  # each its own
+    ],
+)
+def test_ranks_of_a_node_read_each_others_memory(udocker: Site, plan: str, said: str) -> None:
+    exec_ = f"python3 {WORKSPACE}/deployer.pyz exec {NAME} --plan {plan} --bind $HOME/cma:/data"
+    shown = udocker.alice(
+        f"rm -rf cma; mkdir cma; cat >cma/cma.py <<'END'\n{CMA}END\n"
+        f"salloc -Q -N1 srun --mpi=none -N1 -n2 --overcommit {exec_} -- python3 /data/cma.py </dev/null"
+    )
+    assert shown == said + "\n"
+
+
 def test_sigterm_of_slurm_lets_the_payload_say_goodbye(udocker: Site) -> None:
     """Slurm signals all processes of a step; udocker alone would die of it, and the step with it."""
     code = (
@@ -205,3 +342,41 @@ def test_sigterm_of_slurm_lets_the_payload_say_goodbye(udocker: Site) -> None:
         'for i in $(seq 300); do [ -n "$(squeue -h -j $id 2>/dev/null)" ] || break; sleep 0.1; done; cat bye/saved'
     )
     assert said == "once "
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_time_limit_asks_the_payload_and_leaves_nothing(udocker: Site) -> None:
+    """Slurm's own, of a minute: the shortest that there is. Two of the jobs run at a time, on a node each."""
+    path = udocker.lab.home / "alice" / "goodbye.py"
+    path.write_text(GOODBYE)
+    path.chmod(0o644)
+    asked = ["--nodes", "1", "--time", "00:01:00", "--bind", "$HOME:/mnt", "--json"]
+    folders = {}
+    for plan in (ALONE, BOTH):
+        for staging in ("folder", "memory"):
+            said = udocker.tool("run", NAME, "goodbye", "--plan", plan, "--staging", staging, *asked)
+            folders[plan, staging] = json.JSONDecoder().raw_decode(said)[0]["folder"]
+    udocker.alice('while [ -n "$(squeue -h -u alice)" ]; do sleep 1; done', timeout=800)
+    for (plan, staging), folder in folders.items():
+        result = json.loads(udocker.alice(f"cat {folder}/result.json"))
+        runtime = "udocker" if plan == ALONE else "charliecloud"
+        assert result["variant"] == f"{runtime}-{staging}"
+        assert "job.time-limit" in [finding["code"] for finding in result["findings"]], result["findings"]
+        assert result["exit_code"] == 143
+        assert [rank["exit_code"] for rank in result["ranks"]] == [0]  # it ended by itself
+        assert udocker.alice(f"cat {folder}/goodbye").split() == [result["ranks"][0]["host"]]
+        state = json.JSONDecoder().raw_decode(udocker.tool("status", Path(folder).name, "--json"))[0]
+        assert (state["state"], state["active"]) == ("TIMEOUT", False)
+    assert left(udocker) == ""
+
+
+@pytest.mark.slow
+def test_doctor_climbs_where_udocker_is_all(udocker: Site) -> None:
+    options = ["--site", "lab", "--ssh-config", str(udocker.lab.ssh_config)]
+    found = json.loads(udocker.cli("doctor", *options, NAME, "--plan", ALONE, "--json").stdout)
+    assert found["healthy"]
+    steps = {rung["name"]: rung for rung in found["rungs"]}
+    assert {name for name in steps if steps[name]["state"] != "ok"} == {"horovod"}
+    assert steps["runtime"]["saw"] == "udocker, of the bundle's kit"
+    assert "sees its own root" in steps["image"]["saw"]
