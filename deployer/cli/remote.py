@@ -33,7 +33,7 @@ def add_parsers(subparsers: Any) -> None:
 def _forward(args: argparse.Namespace) -> int:
     profile = profiles.load(args.site)
     words = [args.command, *args.unknown]
-    if args.command in ("run", "doctor") and "--plan" not in args.unknown:
+    if args.command in ("run", "doctor") and not any(word.partition("=")[0] == "--plan" for word in args.unknown):
         words += ["--plan", profile.name]  # the bundle may have plans for other sites as well
     if args.rest:
         words += ["--", *args.rest]

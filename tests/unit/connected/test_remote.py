@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from deployer.cli import main
 from deployer.connected.profile import load
 from deployer.connected.pyz import make_pyz
 from deployer.connected.remote import Remote
@@ -111,6 +112,25 @@ def test_a_site_without_python(far: Path) -> None:
     bare = profile.model_copy(update={"login": profile.login.model_copy(update={"python": ["no-python-here"]})})
     with pytest.raises(MissingTool, match="no-python-here"), Remote(bare) as remote:
         remote.prepare()
+
+
+@pytest.mark.parametrize(
+    ("words", "sent"),
+    [
+        (["run", "hello"], ["run", "hello", "--plan", "lab"]),
+        (["run", "hello", "--plan", "x"], ["run", "hello", "--plan", "x"]),
+        (["run", "hello", "--plan=x", "--", "--plan"], ["run", "hello", "--plan=x", "--", "--plan"]),
+        (["status", "77", "--json"], ["status", "77", "--json"]),
+    ],
+)
+def test_the_words_go_there_as_they_are(
+    far: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], sent: list[str]
+) -> None:
+    seen: list[list[str]] = []
+    monkeypatch.setattr(Remote, "attach", lambda self, given: seen.append(list(given)) or 0)
+    monkeypatch.setattr(Remote, "prepare", lambda self: None)
+    assert main.main([words[0], "--site", "lab", *words[1:]]) == 0
+    assert seen == [sent]
 
 
 def test_a_missing_ssh_configuration() -> None:
