@@ -39,12 +39,13 @@ def _capture(args: argparse.Namespace) -> int:
     if args.output and not args.output.endswith(".json"):
         raise UsageError("the capture is written as JSON, which is YAML: name it FILE.json")
     started = time.time()
+    before = report.whole(report.read(args.compare)) if args.compare else None  # what is wrong with it is said at once
     if args.merge:
         captured = report.merge([report.read(path) for path in args.merge])
     else:
         captured = capture(Request(args.node or bool(args.partition), args.partition, args.mpi, args.name))
-    if args.compare:
-        return _compare(args, report.whole(captured))
+    if before is not None:
+        return _compare(args, before, report.whole(captured))
     if args.redact or args.hide:
         hide = redact.of(captured.profile, args.hide)
         captured = report.Captured(hide(captured.profile), hide(captured.facts))
@@ -65,10 +66,7 @@ def _capture(args: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _compare(args: argparse.Namespace, now: Any) -> int:
-    from deployer.site.capture import report
-
-    before = report.whole(report.read(args.compare))
+def _compare(args: argparse.Namespace, before: Any, now: Any) -> int:
     found = drift.compare(drift.resolved(before), drift.resolved(now))
     if args.json:
         print(json.dumps({"drift": [each.record() for each in found]}))

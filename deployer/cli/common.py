@@ -1,6 +1,7 @@
 """What both front ends share: words to a call, errors to exit codes, a log file a command."""
 
 import argparse
+import io
 import logging
 import os
 import sys
@@ -10,6 +11,7 @@ from typing import IO, Any, Callable, List, NoReturn, Optional
 
 from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, UsageError
 from deployer.contract.verdict import Checked
+from deployer.system import files
 
 _KEPT_LOGS = 50
 
@@ -63,7 +65,8 @@ def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[s
     except BrokenPipeError:  # the reader of our output went away: `deployer logs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except DeployerError as error:
+    except (DeployerError, OSError) as found:
+        error = found if isinstance(found, DeployerError) else _named(found)
         logging.getLogger("deployer").debug("%s", "\n".join(error.lines()), exc_info=True)
         for line in error.lines():
             print(line, file=sys.stderr)
@@ -79,6 +82,30 @@ def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[s
         return DeployerError.exit_code
 
 
+def show_anything() -> None:
+    """Let standard output take any text: what the locale cannot show is escaped. Python 3.6 has ASCII in the C locale,
+    which is what a login without settings gets."""
+    if sys.stdout is not None and sys.stdout.errors != "backslashreplace":
+        encoding, by_line = sys.stdout.encoding, sys.stdout.line_buffering
+        sys.stdout = io.TextIOWrapper(sys.stdout.detach(), encoding, "backslashreplace", line_buffering=by_line)
+
+
+def _named(error: OSError) -> DeployerError:
+    """Return what the machine denied, and nobody foresaw, as an error of ours: a folder that may not be read."""
+    what = "go on" if error.filename is None else "use %s" % error.filename
+    try:
+        files.raise_named(error, what, "the command's log has where: see ROOT/logs" if error.filename is None else "")
+    except DeployerError as named:
+        return named
+
+
+class _LogFile(logging.FileHandler):
+    """A log file that takes any text in any locale."""
+
+    def _open(self) -> io.TextIOWrapper:
+        return io.open(self.baseFilename, "a", encoding="utf-8", errors="backslashreplace")
+
+
 def start_log(folder: Optional[str], command: str) -> Optional[str]:
     """Log to a new file in ``folder`` and return its path, or None where it cannot be written: that is no error."""
     if folder is None:
@@ -88,7 +115,7 @@ def start_log(folder: Optional[str], command: str) -> Optional[str]:
         for old in sorted(name for name in os.listdir(folder) if name.endswith(".log"))[:-_KEPT_LOGS]:
             os.unlink(os.path.join(folder, old))
         path = os.path.join(folder, "%s-%d-%s.log" % (time.strftime("%Y%m%d-%H%M%S"), os.getpid(), command))
-        handler = logging.FileHandler(path)
+        handler = _LogFile(path)
     except OSError:
         return None
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))

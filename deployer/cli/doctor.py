@@ -18,12 +18,20 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("image", metavar="NAME[:VERSION]", nargs="?", help="(default: the last that was installed)")
     command.add_argument("--plan", metavar="SITE", help="which plan, where the bundle has several")
     command.add_argument(
-        "--patience", type=float, default=_PATIENCE, metavar="SECONDS", help="for each of its two jobs"
+        "--patience", type=seconds, default=_PATIENCE, metavar="SECONDS", help="for each of its two jobs"
     )
     command.add_argument("--dry-run", action="store_true", help="submit nothing")
     command.add_argument("--json", action="store_true", help="print one JSON object")
     command.add_argument("--root", help="the root folder (default: $DEPLOYER_ROOT, or where this .pyz stands)")
     command.set_defaults(run=_doctor)
+
+
+def seconds(text: str) -> float:
+    """Return a time that ends, in seconds."""
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError("must be a number above 0")
+    return number
 
 
 def _doctor(args: argparse.Namespace) -> int:

@@ -28,7 +28,7 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument(
         "--squashfs", action="store_true", help="make its SquashFS file too, for --staging squashfs; needs mksquashfs"
     )
-    command.add_argument("--jobs", type=_count, metavar="N", help="processes (default: one a core, at most 16)")
+    command.add_argument("--jobs", type=count, metavar="N", help="processes (default: one a core, at most 16)")
     command.add_argument("--signers", metavar="FILE", help=_SIGNERS + "; the first is kept as the root folder's policy")
     add_command(subparsers, "list", _list, "show the installed images")
     command = add_command(subparsers, "remove", _remove, "remove an installed image, or with --all everything")
@@ -37,7 +37,7 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--job-folders", action="store_true", help="with --all: the folders of jobs too, with results")
     command.add_argument("--force", action="store_true", help="though a job uses it")
     command = add_command(subparsers, "gc", _gc, "remove what killed installs left, old bundles and old images")
-    command.add_argument("--keep", type=_count, default=2, metavar="K", help="images to keep of each name (default: 2)")
+    command.add_argument("--keep", type=count, default=2, metavar="K", help="images to keep of each name (default: 2)")
     command.add_argument("--dry-run", action="store_true", help="only say what would be removed")
 
 
@@ -56,7 +56,7 @@ def add_command(subparsers: Any, name: str, function: Any, text: str) -> Any:
     return command
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
     """Return a number of at least 1."""
     number = int(text)
     if number < 1:
@@ -143,7 +143,8 @@ def _install(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    images = store.locate(args.root).installed()
+    where = _existing(args)
+    images = where.installed()
     if args.json:
         print(json.dumps({"images": [dict(image.receipt.record(), folder=image.folder) for image in images]}))
         return 0
@@ -154,7 +155,17 @@ def _list(args: argparse.Namespace) -> int:
             "%-30s %s  %9s  %s"
             % (receipt.name + ":" + receipt.version, when, space.human(receipt.bytes), receipt.digest[:19])
         )
+    if not images:
+        print("no image is installed under %s" % where.root, file=sys.stderr)
     return 0
+
+
+def _existing(args: argparse.Namespace) -> store.Store:
+    """Return the store; raises UsageError for a root folder that is not there: more likely it is another."""
+    where = store.locate(args.root)
+    if not os.path.isdir(where.root):
+        raise UsageError("there is no folder %s" % where.root, "give the one that was installed to: --root DIR")
+    return where
 
 
 def _remove(args: argparse.Namespace) -> int:
@@ -162,9 +173,11 @@ def _remove(args: argparse.Namespace) -> int:
     if bool(args.image) == args.all or (args.job_folders and not args.all):
         raise UsageError("give an image or --all", "remove NAME[:VERSION], or remove --all [--job-folders]")
     if args.all:
+        there = os.path.isdir(where.root)
         left = removing.uninstall(where, args.job_folders, args.force)
         rest = "; left there: %s" % ", ".join(left) if left else ""
-        print(json.dumps({"removed": where.root, "left": left}) if args.json else "removed %s%s" % (where.root, rest))
+        said = "removed %s%s" if there else "there is no folder %s%s"
+        print(json.dumps({"removed": where.root, "left": left}) if args.json else said % (where.root, rest))
         return 0
     image = where.find(args.image)
     removing.remove(where, image, args.force)
@@ -173,7 +186,7 @@ def _remove(args: argparse.Namespace) -> int:
 
 
 def _gc(args: argparse.Namespace) -> int:
-    found = collecting.find(store.locate(args.root), args.keep)
+    found = collecting.find(_existing(args), args.keep)
     if not args.dry_run:
         collecting.collect(found)
     if args.json:

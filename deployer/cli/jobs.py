@@ -71,7 +71,7 @@ def _add_exec(add: _Add) -> None:
 
 
 def _add_watching(add: _Add) -> None:
-    parser = _rooted(add("status", help="how a job is, or all of them"))
+    parser = _rooted(add("status", help="how a job is"))
     parser.add_argument("job", metavar="JOB", nargs="?", help="its name or the scheduler's id (default: the last)")
     parser.add_argument("--json", action="store_true")
     parser.set_defaults(run=_status)
@@ -155,8 +155,9 @@ def _run(args: argparse.Namespace) -> int:
         if args.json:
             _print_json({"folder": folder, "script": os.path.join(folder, "job.sh")})
         else:
-            sys.stdout.write(run.show_script(folder))
-            _tell("not submitted; by hand: sbatch %s" % os.path.join(folder, "job.sh"))
+            sys.stdout.flush()
+            sys.stdout.buffer.write(run.show_script(folder).encode("utf-8", "surrogateescape"))
+            _tell("not submitted; by hand: %s" % run.by_hand(folder))
         return 0
     job_id = run.submit(folder)
     if not args.json:

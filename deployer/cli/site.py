@@ -12,6 +12,8 @@ from deployer.site import store
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Run one command and return its exit code."""
+    if argv is None:
+        common.show_anything()
     words = sys.argv[1:] if argv is None else argv
     parser = common.Parser(prog="deployer.pyz", description="Install and run deployer's bundles on this site.")
     parser.add_argument("--version", action="version", version=__version__)

@@ -6,7 +6,7 @@ from typing import List, NamedTuple
 from deployer.contract.errors import UsageError
 from deployer.contract.records import Fields, Record
 
-_TIME = re.compile(r"^(?:(\d+)-)?(\d{1,3}):([0-5]\d):([0-5]\d)$")
+_TIME = re.compile(r"^(?:(\d{1,4})-)?(\d{1,3}):([0-5]\d):([0-5]\d)$")
 
 
 class Job(NamedTuple):
@@ -55,4 +55,6 @@ def check_time(text: str) -> str:
     """Return ``text`` when it is a time limit as Slurm takes it ([D-]HH:MM:SS); raises UsageError."""
     if not _TIME.match(text):
         raise UsageError("time limit %r is not [D-]HH:MM:SS" % text, 'for instance "00:30:00"')
+    if not seconds(text):
+        raise UsageError("time limit %r: to Slurm zero is no limit at all" % text, 'for instance "00:30:00"')
     return text

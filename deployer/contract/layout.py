@@ -10,6 +10,9 @@ from deployer.contract.errors import Refused, UsageError
 from deployer.contract.plan import NodeShape
 
 
+_MOST_NODES = 1000000
+
+
 class Layout(NamedTuple):
     """``cpus_per_rank`` are hardware threads; ``memory_mb`` is for one rank, None: not limited."""
 
@@ -36,12 +39,17 @@ class Layout(NamedTuple):
 def lay_out(nodes: int, ranks_per_node: int, threads: int, shape: NodeShape, memory_mb: Optional[int] = None) -> Layout:
     """Return the layout of ``nodes`` x ``ranks_per_node`` ranks with ``threads`` each.
 
-    ``memory_mb`` is what one rank needs, in MiB. Raises UsageError for a count below one, and Refused, with the
+    ``memory_mb`` is what one rank needs, in MiB. Raises UsageError for a number below one, and Refused, with the
     arithmetic, for more threads than a node has CPUs or more memory than a job may use there.
     """
-    for what, count in (("nodes", nodes), ("ranks a node", ranks_per_node), ("threads a rank", threads)):
+    counts = [("nodes", nodes), ("ranks a node", ranks_per_node), ("threads a rank", threads)]
+    if memory_mb is not None:
+        counts.append(("MiB of memory a rank", memory_mb))  # to Slurm 0 is all memory of the node
+    for what, count in counts:
         if count < 1:
             raise UsageError("%s must be at least 1, not %d" % (what, count))
+    if nodes > _MOST_NODES:
+        raise UsageError("%d nodes are more than any machine has" % nodes)
     cpus = shape.cores * shape.threads_per_core
     wanted = ranks_per_node * threads
     if wanted > cpus:

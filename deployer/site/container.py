@@ -105,6 +105,8 @@ def parse_binds(options: Sequence[str], rootfs: str) -> List[Bind]:
     found = []
     for option in options:
         source, _, target = option.partition(":")
+        if not source:
+            raise UsageError("--bind %r names no source" % option, "for instance --bind $HOME/data:/data")
         source = os.path.abspath(os.path.expanduser(source))
         target = target or source
         if not os.path.exists(source):

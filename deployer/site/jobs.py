@@ -6,7 +6,7 @@ import sys
 import time
 from typing import IO, Callable, List, NamedTuple, Optional, Tuple
 
-from deployer.contract.errors import JobFailed, TransferError, UsageError
+from deployer.contract.errors import DeployerError, JobFailed, TransferError, UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.records import Record
 from deployer.site import result
@@ -126,9 +126,10 @@ def job_id(folder: str) -> Optional[str]:
     """Return the scheduler's id of a job, None where it was never submitted; the script writes it too."""
     try:
         with open(os.path.join(folder, result.JOB_ID)) as stream:
-            return stream.read().strip() or None
-    except OSError:
+            number = stream.read().strip()
+    except (OSError, UnicodeDecodeError):
         return None
+    return number if any(each.owns(number) for each in SCHEDULERS.values()) else None
 
 
 def status(folder: str) -> Status:
@@ -159,7 +160,7 @@ def cancel(folder: str) -> str:
     """End a job and return its id; raises UsageError for one that was never submitted."""
     number = job_id(folder)
     if number is None:
-        raise UsageError("%s was never submitted" % os.path.basename(folder))
+        raise UsageError("%s was never submitted" % os.path.basename(folder), "cancel JOB, for another than the last")
     known = scheduler(number)
     known.parse_cancel(*ask(known.cancel(number)))
     return number
@@ -200,7 +201,7 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
     word = known.word if known else "FAILED" if exit_code else "COMPLETED"
     tell("%s%s" % (word, "" if exit_code is None else ", exit %d" % exit_code))
     if exit_code != 0 or word not in ("COMPLETED",):
-        why, hint = _ENDS.get(word, (result.first_error(folder) or "it left no result.json", ""))
+        why, hint = _ENDS.get(word, (_outcome(folder)[1] or "it left no result.json", ""))
         raise JobFailed(
             "job %s (%s) ended as %s: %s" % (os.path.basename(folder), number, word, why),
             hint or "its log: %s" % os.path.join(folder, result.LOG),
@@ -271,10 +272,14 @@ def state(number: str) -> Optional[JobState]:
 
 
 def _outcome(folder: str) -> Tuple[Optional[int], str]:
-    """Return the exit code and the first error of a job's result.json, (None, "") where there is none yet."""
+    """Return the exit code and the first error of a job's result.json, (None, "") where there is none yet; of one that
+    cannot be read, (None, why not): how the job is, the scheduler knows."""
     if not os.path.isfile(os.path.join(folder, result.RESULT)):
         return None, ""
-    return result.read(folder).maybe_number("exit_code"), result.first_error(folder)
+    try:
+        return result.read(folder).maybe_number("exit_code"), result.first_error(folder)
+    except DeployerError as error:
+        return None, error.message
 
 
 def final_exit(folder: str) -> Optional[int]:

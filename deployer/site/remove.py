@@ -4,7 +4,7 @@ import os
 import shutil
 from typing import List
 
-from deployer.contract.errors import MissingTool, Refused, TransferError, Unknown
+from deployer.contract.errors import MissingTool, Refused, TransferError, Unknown, UsageError
 from deployer.site import data, jobs, result, temporary
 from deployer.site.store import Installed, Store
 from deployer.system import files
@@ -33,10 +33,14 @@ def check_unused(store: Store, image: Installed) -> None:
     """
     name = "%s:%s" % (image.receipt.name, image.receipt.version)
     for folder in jobs.folders(store):
-        launch = result.launch(folder)
+        job = os.path.basename(folder)
+        try:
+            launch = result.launch(folder)
+        except UsageError as error:
+            hint = "remove that folder where the job is over, or --force"
+            raise Unknown("cannot tell whether job %s uses %s: %s" % (job, name, error.message), hint) from error
         if image.receipt.digest not in (launch.digest, *launch.data):
             continue
-        job = os.path.basename(folder)
         try:
             active = jobs.status(folder).active
         except (MissingTool, TransferError) as error:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import time
 from typing import Dict, List, NamedTuple, Optional, Sequence
@@ -264,7 +265,7 @@ def _job(manifest: Manifest, request: Request) -> Job:
         given(request.nodes, job.nodes),
         given(request.ranks_per_node, job.ranks_per_node),
         given(request.threads, job.threads),
-        check_time(request.time) if request.time else job.time,
+        job.time if request.time is None else check_time(request.time),
     )
 
 
@@ -288,5 +289,12 @@ def _new_name(installed: Installed) -> str:
 
 
 def show_script(folder: str) -> str:
-    """Return the text of a job's script."""
-    return files.read_text(os.path.join(folder, result.SCRIPT))
+    """Return the text of a job's script; bytes in it that are no UTF-8 are kept as ``files.write_text`` got them."""
+    with open(os.path.join(folder, result.SCRIPT), encoding="utf-8", errors="surrogateescape") as stream:
+        return stream.read()
+
+
+def by_hand(folder: str) -> str:
+    """Return the command by which a person starts a prepared job."""
+    script = shlex.quote(os.path.join(folder, result.SCRIPT))
+    return script if result.launch(folder).scheduler == "local" else "sbatch " + script

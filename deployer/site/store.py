@@ -11,14 +11,17 @@
     ROOT/logs/                      a log file a command
 """
 
+import logging
 import os
 from typing import List, NamedTuple, Optional
 
 from deployer.contract import manifest, plan, records
-from deployer.contract.errors import UsageError
+from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import Plan
 from deployer.system import files
+
+log = logging.getLogger("deployer.store")
 
 RECEIPT = "receipt.json"
 MANIFEST = "bundle.json"
@@ -94,11 +97,10 @@ class Installed(NamedTuple):
         if site is None and len(known) == 1:
             site = known[0]
         if site is None or site not in known:
-            asked = "no plan for site %s" % site if site else "%d plans" % len(known)
+            asked = "%d plans" % len(known) if site is None else "no plan for site %s" % (site or "''")
             raise UsageError(
                 "%s:%s has %s" % (self.receipt.name, self.receipt.version, asked),
-                "plans here: %s; pack it with --site SITE, or choose one with --plan SITE"
-                % (", ".join(known) or "none"),
+                "plans here: %s; choose one with --plan SITE, or pack it with --site SITE" % (", ".join(known) or "none"),
             )
         path = os.path.join(self.folder, "plans", site + ".json")
         return plan.read(files.read_text(path).encode(), path)
@@ -152,22 +154,26 @@ class Store(NamedTuple):
         return sorted(found, key=lambda image: (image.receipt.installed, image.folder), reverse=True)
 
     def at(self, folder: str) -> Optional[Installed]:
-        """Return the installed image in ``folder``, or None where none was finished."""
+        """Return the installed image in ``folder``, or None where none was finished, or its receipt is damaged: then
+        installing the bundle again makes it anew. Raises UsageError for the receipt of a newer deployer."""
         path = os.path.join(folder, RECEIPT)
         if not os.path.isfile(path):
             return None
-        fields = records.loads(files.read_text(path).encode(), "receipt", path)
-        return Installed(
-            folder,
-            Receipt(
+        try:
+            with open(path, "rb") as stream:
+                fields = records.loads(stream.read(), "receipt", path, IntegrityError)
+            receipt = Receipt(
                 fields.text("name"),
                 fields.text("version"),
                 fields.text("digest"),
                 fields.number("installed"),
                 fields.number("files"),
                 fields.number("bytes"),
-            ),
-        )
+            )
+        except IntegrityError as error:
+            log.debug("no image: %s", error.message)
+            return None
+        return Installed(folder, receipt)
 
     def newest(self, reference: str) -> Optional[Installed]:
         """Return the newest installed image that ``NAME`` or ``NAME:VERSION`` means, None where there is none."""

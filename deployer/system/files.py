@@ -42,9 +42,10 @@ def published(path: str, mode: int = 0o666) -> Iterator[IO[bytes]]:
 
 
 def write_text(path: str, text: str, mode: int = 0o666) -> None:
-    """Write ``text`` (UTF-8) under the name ``path``, atomically."""
+    """Write ``text`` (UTF-8) under the name ``path``, atomically; bytes of the command line that are no text in this
+    locale are written as they came."""
     with published(path, mode) as stream:
-        stream.write(text.encode("utf-8"))
+        stream.write(text.encode("utf-8", "surrogateescape"))
 
 
 def read_text(path: str, hint: str = "") -> str:

@@ -40,6 +40,8 @@ def write(path: str, captured: Captured) -> None:
 def read(path: str) -> Captured:
     """Read what ``write`` wrote. Raises UsageError, and IntegrityError where the facts are not the profile's."""
     profile = _json(_bytes(path), path)
+    if "schema" in profile:
+        raise UsageError("%s holds no profile, but a record of %s" % (path, profile["schema"]))
     named = profile.get("facts")
     if not isinstance(named, dict):
         return Captured(profile, None)

@@ -118,7 +118,7 @@ def _job(ground: Ground, nodes: int, ranks_per_node: int) -> Fields:
     request = run.Request(name, None, None, None, None, None, None, (), plan.site, ())
     folder = run.prepare(ground.store, request, Job("doctor", command, nodes, ranks_per_node, 1, _TIME))
     if not ground.submits:
-        raise Skipped("not submitted; by hand: sbatch %s" % os.path.join(folder, result.SCRIPT))
+        raise Skipped("not submitted; by hand: %s" % run.by_hand(folder))
     job_id = run.submit(folder)
     try:
         state = _wait(folder, job_id, ground.patience)

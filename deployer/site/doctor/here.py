@@ -132,7 +132,7 @@ def image(ground: Ground) -> str:
 
 def find(ground: Ground) -> Installed:
     """Return the image that was named, else the one that was installed last. Raises UsageError."""
-    if ground.image:
+    if ground.image is not None:
         return ground.store.find(ground.image)
     found = ground.store.installed()
     if not found:

@@ -1,3 +1,4 @@
+import errno
 import logging
 from pathlib import Path
 
@@ -57,6 +58,29 @@ def test_a_defect_is_one_line_too(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert said.startswith("deployer: error: unexpected ZeroDivisionError: x\nhint: this is a defect")
     log = next((tmp_path / "log").iterdir())
     assert "Traceback" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "code"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "/x/jobs"), "cannot use /x/jobs: Permission denied", 1),
+        (OSError(errno.ENOSPC, "No space left on device", "/x"), "cannot use /x: No space left on device", 6),
+        (OSError(errno.EIO, "Input/output error"), "cannot go on: Input/output error", 1),
+    ],
+)
+def test_what_the_machine_denies_is_no_defect(
+    error: OSError, said: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert common.run(raising(error), ["verb"], None) == code
+    assert capsys.readouterr().err.splitlines()[0] == "deployer: error: " + said
+
+
+def test_a_log_file_takes_any_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = common.start_log(str(tmp_path), "x")
+    logging.getLogger("deployer").debug("no \udcff here")
+    assert log is not None
+    assert r"no \udcff here" in Path(log).read_text()
+    assert capsys.readouterr().err == ""
 
 
 def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

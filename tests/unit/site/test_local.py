@@ -103,6 +103,7 @@ def test_run_and_status_of_a_whole_job(tmp_path, monkeypatch):
     request = run.Request("hello", "short", None, None, None, None, None, [], None, [])
     folder = run.prepare(store, request)
     assert result.launch(folder).scheduler == "local"
+    assert run.by_hand(folder) == os.path.join(folder, "job.sh")
     with pytest.raises(UsageError, match="was never submitted"):
         jobs.cancel(folder)
     job_id = run.submit(folder)
