@@ -109,6 +109,7 @@ def _install(args: argparse.Namespace) -> int:
     started = time.time()
     meter = Meter()
     outcome = installing.install(args.bundle, where, meter, args.jobs, args.keep, args.signers)
+    store.bring_tool(where)
     meter.end()
     image = outcome.image
     # A known bundle was not read again: its file only claims to be it, and is left where it is.

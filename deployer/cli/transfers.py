@@ -37,7 +37,9 @@ def add_parsers(subparsers: Any) -> None:
 def _receive(args: argparse.Namespace) -> int:
     started = time.time()
     meter = Meter()
-    received = receive(os.path.abspath(args.folder), store.locate(args.root), meter)
+    where = store.locate(args.root)
+    received = receive(os.path.abspath(args.folder), where, meter)
+    store.bring_tool(where)
     meter.end()
     image, seconds = received.outcome.image, time.time() - started
     if args.json:

@@ -13,6 +13,7 @@
 
 import logging
 import os
+import shutil
 from typing import List, NamedTuple, Optional
 
 from deployer.contract import manifest, plan, records
@@ -100,7 +101,8 @@ class Installed(NamedTuple):
             asked = "%d plans" % len(known) if site is None else "no plan for site %s" % (site or "''")
             raise UsageError(
                 "%s:%s has %s" % (self.receipt.name, self.receipt.version, asked),
-                "plans here: %s; choose one with --plan SITE, or pack it with --site SITE" % (", ".join(known) or "none"),
+                "plans here: %s; choose one with --plan SITE, or pack it with --site SITE"
+                % (", ".join(known) or "none"),
             )
         path = os.path.join(self.folder, "plans", site + ".json")
         return plan.read(files.read_text(path).encode(), path)
@@ -206,11 +208,27 @@ def locate(option: Optional[str]) -> Store:
     return Store(os.path.abspath(os.path.expanduser(root)))
 
 
-def _own_root() -> Optional[str]:
-    """Return the folder of the running .pyz when it is an installed one: push puts it at ROOT/deployer.pyz."""
-    import __main__
+def bring_tool(where: Store) -> None:
+    """Put the .pyz that runs into a root folder that has none: jobs call it on the nodes. One that is there stays:
+    ``push`` renews it."""
+    archive = _archive()
+    if archive is None or os.path.lexists(where.tool):
+        return
+    with files.errors_named("read " + archive), open(archive, "rb") as source, files.published(where.tool) as target:
+        shutil.copyfileobj(source, target)
 
-    archive = os.path.dirname(os.path.abspath(getattr(__main__, "__file__", "") or ""))
+
+def _own_root() -> Optional[str]:
+    """Return the folder of the running .pyz when it is an installed one: it stands at ROOT/deployer.pyz."""
+    archive = _archive() or ""
     if archive.endswith("deployer.pyz") and os.path.isdir(os.path.join(os.path.dirname(archive), "images")):
         return os.path.dirname(archive)
     return None
+
+
+def _archive() -> Optional[str]:
+    """Return the path of the running .pyz, None where this is none."""
+    import __main__
+
+    path = os.path.dirname(os.path.abspath(getattr(__main__, "__file__", "") or ""))
+    return path if os.path.isfile(path) else None

@@ -73,10 +73,23 @@ def test_without_the_bind_the_evidence_shows_the_images_own_mpi(site: Site) -> N
     assert identities.isdisjoint({rank["mpi_identity"] for rank in bound["ranks"]})
 
 
-def test_dry_run_prints_a_script_that_does_the_same_by_hand(site: Site) -> None:
+def test_by_hand_without_a_laptop_as_the_documents_say(site: Site) -> None:
+    """The bundle came by any means: its own tool installs it, and runs it from the folder that it was installed to."""
+    bundle = f"{WORKSPACE}/bundles/hello-mpi-1.0.0.tar"
+    site.alice(
+        f"mkdir fresh && cd fresh && tar -xf {bundle} deployer.pyz && python3 deployer.pyz install {bundle} --root R"
+    )
+    said = site.alice("cd fresh && rm deployer.pyz && python3 R/deployer.pyz run hello-mpi --plan lab --wait --json")
+    assert json.loads(said)["exit_code"] == 0
+    site.alice("cd fresh && python3 R/deployer.pyz remove --all --job-folders && cd .. && rmdir fresh")
+
+
+def test_dry_run_prints_the_script_and_submits_nothing(site: Site) -> None:
+    before = site.alice("squeue -h; scontrol show jobs | grep -c JobId; true")
     text = site.tool("run", "hello-mpi", "--plan", "lab", "--nodes", "2", "--dry-run")
     assert text.startswith("#!/bin/bash -l")
     assert "--bind=/opt/intel/mpi/2021.15:/opt/intel/mpi/2021.15" in text
+    assert site.alice("squeue -h; scontrol show jobs | grep -c JobId; true") == before
 
 
 def test_exec_has_the_plans_binds_and_environment(site: Site) -> None:

@@ -16,6 +16,7 @@ from deployer.cli import main as cli
 from deployer.cli import site as site_cli
 from deployer.connected.profile import load
 from deployer.connected.push import Options, Pushed, push, push_to
+from deployer.connected.pyz import make_pyz
 from deployer.connected.remote import Remote
 from deployer.contract import delta, records
 from deployer.contract.errors import DeployerError, Refused, SpaceError, TransferError, UsageError
@@ -191,7 +192,9 @@ def test_media(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "root"
     first = write(tmp_path / "a.tar", extra=BIG)
     push_to(first, tmp_path / "media1")
-    assert site_cli.main(["receive", str(tmp_path / "media1"), "--root", str(root)]) == 0
+    words = [sys.executable, str(tmp_path / "media1" / "deployer.pyz"), "receive", str(tmp_path / "media1")]
+    subprocess.run([*words, "--root", str(root)], check=True)
+    assert (root / "deployer.pyz").read_bytes() == make_pyz()  # jobs call it on the nodes
     receipt = tmp_path / "receipt.json"
     assert site_cli.main(["receipt", "--root", str(root), "-o", str(receipt)]) == 0
     second = write(tmp_path / "b.tar", extra=BIG[1:], version="2")
