@@ -8,6 +8,7 @@ import json
 import logging
 import re
 import shlex
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -179,7 +180,10 @@ class Remote:
 
     def attach(self, words: Sequence[str]) -> int:
         """Run a command of the site half on this terminal and return its exit code."""
-        status = process.attach(self._ssh(["sh", "-c", shlex.join(self._site_argv(words))]), env=self._env)
+        # ssh gives it no terminal, whose signals would end the job's watcher: it is told that somebody looks on.
+        watched = ["env", "DEPLOYER_TERMINAL=1"] if sys.stderr.isatty() else []
+        script = shlex.join([*watched, *self._site_argv(words)])
+        status = process.attach(self._ssh(["sh", "-c", script]), env=self._env)
         if status == 255:
             raise TransferError(f"the line to {self.host} broke", "the job goes on: ask again with status")
         return status

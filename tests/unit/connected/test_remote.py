@@ -114,6 +114,19 @@ def test_a_site_without_python(far: Path) -> None:
         remote.prepare()
 
 
+@pytest.mark.parametrize("watched", [True, False])
+def test_the_far_end_is_told_that_somebody_looks_on(
+    far: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], watched: bool
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: watched)
+    with Remote(load("lab")) as remote:
+        remote.prepare()
+        tool = far / "deployer" / "deployer.pyz"
+        tool.write_text("import os; print('told', os.environ.get('DEPLOYER_TERMINAL'))")
+        assert remote.attach(["status"]) == 0
+    assert ("told 1" if watched else "told None") in capfd.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "sent"),
     [

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from deployer.cli import site
 from deployer.contract import verdict
 from deployer.contract.errors import JobFailed, Refused, UsageError
 from deployer.contract.findings import ERROR, WARNING, Finding
@@ -144,6 +145,14 @@ def test_submit_follow_and_status(store, programs):
     assert (status.job_id, status.state, status.exit_code, status.active) == ("77", "COMPLETED", 0, False)
     assert json.loads(json.dumps(status.record()))["job"] == os.path.basename(folder)
     assert jobs.tail(folder) == ["trained"]
+
+
+@pytest.mark.parametrize(("terminal", "told"), [("1", "deployer: COMPLETED, exit 0\n"), ("", "")])
+def test_a_person_on_a_laptop_sees_how_it_goes(store, programs, monkeypatch, capsys, terminal, told):
+    fake_slurm(programs, "COMPLETED")
+    monkeypatch.setenv("DEPLOYER_TERMINAL", terminal)
+    assert site.main(["run", "hello", "--wait", "--root", store.root]) == 0
+    assert capsys.readouterr().err == told
 
 
 @pytest.mark.parametrize(("state", "code"), [("FAILED", 1), ("TIMEOUT", 143), ("COMPLETED", 3)])
