@@ -9,7 +9,6 @@ from typing import Dict, NamedTuple, Optional
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.plan import NodeShape
 
-
 _MOST_NODES = 1000000
 
 

@@ -130,6 +130,15 @@ def site(built: Cli, bundle: Path, lab: Lab) -> Site:
     return Site(built, lab)
 
 
+@pytest.fixture
+def counted(lab: Lab, tmp_path: Path) -> tuple[Path, Path]:
+    """Return an ssh configuration, and a file that gets a line for each connection that is authenticated by it, none
+    for what goes through one."""
+    config, log = tmp_path / "counted", tmp_path / "dials"
+    config.write_text(f"{lab.ssh_config.read_text()}  PermitLocalCommand yes\n  LocalCommand echo >>{log}\n")
+    return config, log
+
+
 @pytest.fixture(scope="session")
 def alice(lab: Lab) -> Alice:
     """Return what runs a script on login1 in a folder with deployer.pyz."""

@@ -52,6 +52,7 @@ def image(built: Cli, tmp_path_factory: pytest.TempPathFactory) -> str:
     (folder / "Dockerfile").write_text(
         "FROM deployer/hello-mpi:1.0.0\n"
         f"COPY libmpich.so.12 {SYSTEM}/\nCOPY debian_mpi /usr/local/bin/\nCOPY open.py /usr/local/lib/\n"
+        'ENV GREETING="it\'s  \\$5: cheap"\nWORKDIR /usr/local/lib\n'
     )
     argv = ["docker", "build", "-q", "-t", "deployer/hosted:1", str(folder)]
     subprocess.run(argv, check=True, timeout=120, env=built.environment, capture_output=True)
@@ -72,7 +73,7 @@ def profile(captured: Path, lab: Lab, tmp_path_factory: pytest.TempPathFactory) 
             (folder / name).symlink_to(real.name)
     folder.chmod(0o755)
     batch = {
-        "fabric": {"kind": "omni-path", "provider": "tcp"},
+        "fabric": {"kind": "omni-path", "provider": "tcp", "devices": ["hfi1_0", "eth0"]},
         "driver": {"kind": "nvidia", "version": DRIVER, "libraries": libraries},
         "node": {"gpus": {"kind": "nvidia", "count": 1}},
     }
@@ -138,6 +139,13 @@ def test_a_driver_of_stand_ins_is_opened_by_each_of_its_names(hosted: Path, site
     assert {name: each["version"] for name, each in found.items()} == dict.fromkeys(names, 550)
     assert found["libcuda.so.1"]["mapped"][f"{HOST}/libcuda.so.1"] == inode(site, "~/driver/libcuda.so.1")
     assert "error" in seen(site, "libnvidia-opticalflow.so.1")["libnvidia-opticalflow.so.1"]
+
+
+def test_ranks_see_all_gpus_nccl_s_network_and_what_the_image_says_of_itself(hosted: Path, site: Site) -> None:
+    script = 'echo "$CUDA_VISIBLE_DEVICES $NCCL_SOCKET_IFNAME $NCCL_IB_DISABLE $GREETING $PWD"'
+    tool = f"python3 {WORKSPACE}/deployer.pyz exec hosted -- sh -c"
+    said = site.alice(f"export CUDA_VISIBLE_DEVICES=0,1; srun -N2 --mpi=none {tool} '{script}' </dev/null")
+    assert said.splitlines() == ["0,1 =eth0 1 it's  $5: cheap /usr/local/lib"] * 2
 
 
 def test_check_sees_what_the_job_sees(hosted: Path, site: Site, profile: Path) -> None:

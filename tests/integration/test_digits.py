@@ -35,6 +35,7 @@ def test_digits_are_learned_on_two_nodes(digits: Site) -> None:
     payload = result["payload"]
     assert payload["val_accuracy"] >= 0.95
     assert payload["itex_active"]
+    assert payload["threads"] == [1, 1]  # as the layout says; 0 is TensorFlow's own choice, all cores of the node
     assert payload["world_size"] == 2
     assert all(epoch["seconds"] > 0 and 0 < epoch["accuracy"] <= 1 for epoch in payload["epochs"])
 

@@ -4,8 +4,10 @@ Each fault ends with one clear line and the documented exit code. Those that hav
 (a node that no longer answers) are marked slow: ``scripts/test --all``.
 """
 
+import fnmatch
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +33,14 @@ int cuGetErrorString(int code, const char **text) { *text = "stand-in error"; re
 """
 #: A payload that tells when it has begun, and then trains for as long as it may.
 ENDLESS = ("python3", "-u", "-c", "'import time; print(\"begun\"); time.sleep(600)'")
+
+#: What a rank sees: rank 0 alone has the right to write it.
+SURROUNDINGS = (
+    'import json, os; home = os.environ["HOME"]; '
+    'seen = {"names": sorted(os.environ), "home": home, "writable": os.access(home, os.W_OK), '
+    '"folder": os.getcwd()}; '
+    'os.environ["SLURM_PROCID"] == "0" and json.dump(seen, open(os.environ["DEPLOYER_RESULT"], "w"))'
+)
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +110,41 @@ def test_a_job_is_watched_and_ended_from_the_laptop(site: Site, anything: str) -
     status = json.loads(site.cli("status", *site.options, job["job_id"], "--json").stdout)
     assert (status["state"], status["active"]) == ("CANCELLED", False)
     assert {finding["code"] for finding in site.result()["findings"]} == {"job.stopped"}
+
+
+def test_each_command_from_the_laptop_is_one_connection(site: Site, counted: tuple[Path, Path]) -> None:
+    config, log = counted
+    options = ["--site", "lab", "--ssh-config", str(config)]
+    said = site.cli("run", *options, "hello-mpi", "--nodes", "1", "--json").stdout
+    job = record(said)["job"]
+    for number, words in enumerate((["logs", job, "-f"], ["status", job], ["cancel", job]), 2):
+        site.cli(words[0], *options, *words[1:])
+        assert len(log.read_text()) == number
+
+
+def test_a_script_submitted_by_hand_shows_the_ranks_what_the_plan_lists_and_nothing_else(
+    site: Site, anything: str
+) -> None:
+    """The variables of the shell that submits it stay outside; HOME is there."""
+    said = site.tool("run", anything, "--nodes", "2", "--dry-run", "--", "python3", "-c", f"'{SURROUNDINGS}'")
+    names = set(re.findall(r"^    '?--set-env=(\w+)=", said, re.MULTILINE))
+    (passed,) = re.findall(r"--unset-env=!\((.*)\)", said)
+    script = said.split("by hand: sbatch ")[1].strip()
+    before = site.alice("squeue -h -o %i")
+    number = site.alice(f"SECRET_TOKEN=1 sbatch --parsable {script}").strip()
+    assert number not in before
+    until(lambda: not site.alice(f"squeue -h -j {number} 2>/dev/null; true").strip(), "the job's end")
+    result = json.loads(site.alice(f"cat {os.path.dirname(script)}/result.json"))
+    assert (result["job_id"], result["world_size"], result["exit_code"], result["findings"]) == (number, 2, 0, [])
+    seen = result["payload"]
+    assert (seen["home"], seen["writable"], seen["folder"]) == ("/tmp", True, "/")
+    assert "OMP_NUM_THREADS" in names & set(seen["names"])
+    more = [name for name in seen["names"] if name not in names]
+    assert "SLURM_JOB_ID" in more
+    # ch-run says by the last one that it runs.
+    assert [
+        n for n in more if not any(fnmatch.fnmatchcase(n, glob) for glob in [*passed.split("|"), "CH_RUNNING"])
+    ] == []
 
 
 def test_exec_and_shell_in_a_users_own_allocation(site: Site) -> None:

@@ -187,16 +187,14 @@ def test_a_login_shell_that_is_tcsh_and_prints_noise(cli: Cli, lab: Lab, tmp_pat
     assert_kept(lab, bundle, "1")
 
 
-def test_one_authentication_and_none_with_the_users_own_master(cli: Cli, lab: Lab, tmp_path: Path) -> None:
-    log = tmp_path / "dials"
-    # Run once for each connection that was authenticated, and not for what goes through it.
-    counted = f"{lab.ssh_config.read_text()}  PermitLocalCommand yes\n  LocalCommand echo >>{log}\n"
-    config = tmp_path / "config"
-    config.write_text(counted)
+def test_one_authentication_and_none_with_the_users_own_master(
+    cli: Cli, lab: Lab, tmp_path: Path, counted: tuple[Path, Path]
+) -> None:
+    config, log = counted
     push(cli, lab, make(tmp_path / "a.tar", 1, "1"), "--ssh-config", config)
     assert len(log.read_text()) == 1
     short = tempfile.mkdtemp(prefix="deployer-test-")  # tmp_path is too long for a socket
-    config.write_text(counted + f"  ControlMaster auto\n  ControlPath {short}/%C\n  ControlPersist 60\n")
+    config.write_text(config.read_text() + f"  ControlMaster auto\n  ControlPath {short}/%C\n  ControlPersist 60\n")
     subprocess.run(["ssh", "-F", config, "login1", "true"], check=True, stderr=subprocess.DEVNULL)
     push(cli, lab, make(tmp_path / "b.tar", 1, "2"), "--ssh-config", config)
     assert len(log.read_text()) == 2

@@ -136,6 +136,10 @@ def main() -> None:
             "learning_rate": learning_rate,
             "parameters": model.count_params(),
             "itex_active": active,
+            "threads": [
+                tf.config.threading.get_intra_op_parallelism_threads(),
+                tf.config.threading.get_inter_op_parallelism_threads(),
+            ],
         }
         with open(os.environ["DEPLOYER_RESULT"], "w", encoding="utf-8") as stream:
             json.dump(payload, stream)

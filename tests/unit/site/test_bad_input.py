@@ -154,7 +154,7 @@ COMMAND = "import sys; from deployer.cli import site; sys.exit(site.main())"
 def called(store, *words):
     """Call the command in the C locale, in which Python 3.6 knows ASCII alone, and return it when it has ended."""
     environment = dict(os.environ, LC_ALL="C", PYTHONPATH=os.getcwd(), PYTHONCOERCECLOCALE="0", PYTHONUTF8="0")
-    argv = [sys.executable, "-c", COMMAND] + list(words)
+    argv = [sys.executable, "-c", COMMAND, *words]
     return subprocess.run(argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
 
 
