@@ -81,6 +81,7 @@ def _add_watching(add: _Add) -> None:
     parser.set_defaults(run=_logs)
     parser = _rooted(add("cancel", help="end a job"))
     parser.add_argument("job", metavar="JOB", nargs="?")
+    parser.add_argument("--json", action="store_true")
     parser.set_defaults(run=_cancel)
 
 
@@ -212,7 +213,11 @@ def _cancel(args: argparse.Namespace) -> int:
     from deployer.site import jobs
 
     folder = jobs.find(_store(args), args.job)
-    sys.stdout.write("job %s (%s) cancelled\n" % (os.path.basename(folder), jobs.cancel(folder)))
+    name, job_id = os.path.basename(folder), jobs.cancel(folder)
+    if args.json:
+        _print_json({"job": name, "job_id": job_id, "folder": folder})
+    else:
+        sys.stdout.write("job %s (%s) cancelled\n" % (name, job_id))
     return 0
 
 

@@ -272,6 +272,16 @@ def test_finding_jobs(store, programs):
         jobs.find(store, "78")
 
 
+def test_cancel_for_programs(store, programs, capsys):
+    fake_slurm(programs, "COMPLETED")
+    made.program(programs, "scancel", "exit 0")
+    folder = run.prepare(store, REQUEST)
+    run.submit(folder)
+    assert site.main(["cancel", "--json", "--root", store.root]) == 0
+    expected = {"job": os.path.basename(folder), "job_id": "77", "folder": folder}
+    assert json.loads(capsys.readouterr().out) == expected
+
+
 def test_cancel_and_logs(store, programs, tmp_path):
     fake_slurm(programs, "COMPLETED", log="one\ntwo\n")
     made.program(programs, "scancel", 'echo "$1" >%s/cancelled' % tmp_path)
