@@ -85,9 +85,10 @@ def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[s
 def show_anything() -> None:
     """Let standard output take any text: what the locale cannot show is escaped. Python 3.6 has ASCII in the C locale,
     which is what a login without settings gets."""
-    if sys.stdout is not None and sys.stdout.errors != "backslashreplace":
-        encoding, by_line = sys.stdout.encoding, sys.stdout.line_buffering
-        sys.stdout = io.TextIOWrapper(sys.stdout.detach(), encoding, "backslashreplace", line_buffering=by_line)
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper) and out.errors != "backslashreplace":
+        encoding, by_line = out.encoding, out.line_buffering
+        sys.stdout = io.TextIOWrapper(out.detach(), encoding, "backslashreplace", line_buffering=by_line)
 
 
 def _named(error: OSError) -> DeployerError:

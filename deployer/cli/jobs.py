@@ -213,11 +213,12 @@ def _cancel(args: argparse.Namespace) -> int:
     from deployer.site import jobs
 
     folder = jobs.find(_store(args), args.job)
-    name, job_id = os.path.basename(folder), jobs.cancel(folder)
+    cancelled = jobs.cancel(folder)
+    name, job_id = os.path.basename(folder), jobs.job_id(folder)
     if args.json:
-        _print_json({"job": name, "job_id": job_id, "folder": folder})
+        _print_json({"job": name, "job_id": job_id, "folder": folder, "cancelled": cancelled})
     else:
-        sys.stdout.write("job %s (%s) cancelled\n" % (name, job_id))
+        sys.stdout.write("job %s (%s) %s\n" % (name, job_id, "cancelled" if cancelled else "was over already"))
     return 0
 
 

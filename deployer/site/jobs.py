@@ -156,14 +156,17 @@ def status(folder: str) -> Status:
     )  # until then its result is "unfinished"
 
 
-def cancel(folder: str) -> str:
-    """End a job and return its id; raises UsageError for one that was never submitted."""
+def cancel(folder: str) -> bool:
+    """End a job; return False where it was over already. Raises UsageError for one that was never submitted."""
     number = job_id(folder)
     if number is None:
         raise UsageError("%s was never submitted" % os.path.basename(folder), "cancel JOB, for another than the last")
+    found = state(number)
+    if found is None or not found.active:
+        return False
     known = scheduler(number)
     known.parse_cancel(*ask(known.cancel(number)))
-    return number
+    return True
 
 
 def follow(folder: str, tell: Callable[[str], None]) -> None:

@@ -273,17 +273,20 @@ def test_finding_jobs(store, programs):
 
 
 def test_cancel_for_programs(store, programs, capsys):
-    fake_slurm(programs, "COMPLETED")
+    fake_slurm(programs, "RUNNING")
     made.program(programs, "scancel", "exit 0")
     folder = run.prepare(store, REQUEST)
     run.submit(folder)
     assert site.main(["cancel", "--json", "--root", store.root]) == 0
-    expected = {"job": os.path.basename(folder), "job_id": "77", "folder": folder}
+    expected = {"job": os.path.basename(folder), "job_id": "77", "folder": folder, "cancelled": True}
     assert json.loads(capsys.readouterr().out) == expected
+    fake_slurm(programs, "COMPLETED")
+    assert site.main(["cancel", "--root", store.root]) == 0
+    assert capsys.readouterr().out == "job %s (77) was over already\n" % os.path.basename(folder)
 
 
 def test_cancel_and_logs(store, programs, tmp_path):
-    fake_slurm(programs, "COMPLETED", log="one\ntwo\n")
+    fake_slurm(programs, "RUNNING", log="one\ntwo\n")
     made.program(programs, "scancel", 'echo "$1" >%s/cancelled' % tmp_path)
     folder = run.prepare(store, REQUEST)
     with pytest.raises(UsageError, match="never submitted"):
@@ -291,8 +294,9 @@ def test_cancel_and_logs(store, programs, tmp_path):
     with pytest.raises(UsageError, match="no log yet"):
         jobs.show_log(folder, False)
     run.submit(folder)
-    assert jobs.cancel(folder) == "77"
+    assert jobs.cancel(folder)
     assert (tmp_path / "cancelled").read_text() == "77\n"
+    fake_slurm(programs, "CANCELLED", log="one\ntwo\n")
     for follow in (False, True):
         with open(str(tmp_path / "copy"), "wb") as stream:
             jobs.show_log(folder, follow, stream)
