@@ -129,7 +129,7 @@ def test_a_script_submitted_by_hand_shows_the_ranks_what_the_plan_lists_and_noth
     said = site.tool("run", anything, "--nodes", "2", "--dry-run", "--", "python3", "-c", f"'{SURROUNDINGS}'")
     names = set(re.findall(r"^    '?--set-env=(\w+)=", said, re.MULTILINE))
     (passed,) = re.findall(r"--unset-env=!\((.*)\)", said)
-    script = said.split("by hand: sbatch ")[1].strip()
+    script = said.split("not submitted; by hand: sbatch ")[1].strip()
     before = site.alice("squeue -h -o %i")
     number = site.alice(f"SECRET_TOKEN=1 sbatch --parsable {script}").strip()
     assert number not in before
