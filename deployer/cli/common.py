@@ -50,9 +50,8 @@ def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[s
         mark = argv.index("--") if "--" in argv else len(argv)
         args, unknown = parser.parse_known_args(argv[:mark])
         if unknown and not getattr(args, "forwards", False):
-            raise UsageError(
-                "unrecognized arguments: " + " ".join(unknown), "see: %s %s --help" % (parser.prog, argv[0])
-            )
+            words = [parser.prog, getattr(args, "command", None) or "", "--help"]
+            raise UsageError("unrecognized arguments: " + " ".join(unknown), "see: " + " ".join(filter(None, words)))
         args.unknown, args.rest = unknown, argv[mark + 1 :]
         if not hasattr(args, "run"):
             parser.print_help()

@@ -34,12 +34,12 @@ int cuGetErrorString(int code, const char **text) { *text = "stand-in error"; re
 #: A payload that tells when it has begun, and then trains for as long as it may.
 ENDLESS = ("python3", "-u", "-c", "'import time; print(\"begun\"); time.sleep(600)'")
 
-#: What a rank sees: rank 0 alone has the right to write it.
+#: What a rank sees before MPI starts.
 SURROUNDINGS = (
     'import json, os; home = os.environ["HOME"]; '
-    'seen = {"names": sorted(os.environ), "home": home, "writable": os.access(home, os.W_OK), '
-    '"folder": os.getcwd()}; '
-    'os.environ["SLURM_PROCID"] == "0" and json.dump(seen, open(os.environ["DEPLOYER_RESULT"], "w"))'
+    'seen = {"names": sorted(os.environ), "home": home, "writable": os.access(home, os.W_OK), "folder": os.getcwd()}; '
+    "from mpi4py import MPI; "
+    'MPI.COMM_WORLD.rank == 0 and json.dump(seen, open(os.environ["DEPLOYER_RESULT"], "w"))'
 )
 
 
@@ -109,6 +109,8 @@ def test_a_job_is_watched_and_ended_from_the_laptop(site: Site, anything: str) -
     assert (stays.returncode, out.splitlines()[0]) == (0, "begun"), err
     status = json.loads(site.cli("status", *site.options, job["job_id"], "--json").stdout)
     assert (status["state"], status["active"]) == ("CANCELLED", False)
+    assert "was over already" in site.cli("cancel", *site.options, job["job"]).stdout
+    until(lambda: not site.lab.sh("cn1", "root", "pgrep -u alice").stdout, "the end of all processes")
     assert {finding["code"] for finding in site.result()["findings"]} == {"job.stopped"}
 
 
