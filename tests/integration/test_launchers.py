@@ -71,9 +71,23 @@ def one_node(site: Site, packed: Path) -> Iterator[Site]:
         lab.down(purge=True)
 
 
+@pytest.fixture
+def reserved(site: Site) -> Iterator[None]:
+    """Reserve the nodes as "course", and say that they are "haswell": only an administrator can."""
+    update = "scontrol update NodeName=cn1,cn2"
+    features = f"{update} AvailableFeatures=haswell && {update} ActiveFeatures=haswell"
+    reserve = "scontrol create reservation ReservationName=course StartTime=now Duration=30 Users=alice Nodes=ALL"
+    site.lab.sh("login1", "root", f"{features} && {reserve}").check("reserve the nodes")
+    yield
+    end = "for i in $(seq 30); do scontrol delete ReservationName=course && exit; sleep 1; done; exit 1"
+    site.lab.sh("login1", "root", end).check("end the reservation")
+
+
 @pytest.mark.parametrize(("plan", "library"), OWN)
+@pytest.mark.usefixtures("reserved")
 def test_the_mpis_own_launcher_starts_the_job(site: Site, image: str, plan: str, library: str) -> None:
-    asked = ["--account", "physics", "--directive=--comment=spring"]
+    asked = ["--account", "physics", "--constraint", "haswell", "--reservation", "course", "--time", "00:04:00"]
+    asked.append("--directive=--comment=spring")
     result = site.run("--plan", plan, "--nodes", "2", *asked, "--", "python3", "-c", SUM, bundle=image)
     assert (result["site"], result["world_size"], result["exit_code"], result["findings"]) == (plan, 2, 0, [])
     assert [(rank["rank"], rank["task"], rank["host"]) for rank in result["ranks"]] == [(0, 0, "cn1"), (1, 1, "cn2")]
@@ -84,8 +98,8 @@ def test_the_mpis_own_launcher_starts_the_job(site: Site, image: str, plan: str,
     assert (result["payload"]["sum"], result["payload"]["input"]) == (3, "")
     assert result["payload"]["library"].startswith(library)
     shown = site.alice(f"scontrol show job {result['job_id']}")
-    assert "Account=physics" in shown
-    assert "Comment=spring" in shown
+    for word in ("Account=physics", "Features=haswell", "Reservation=course", "TimeLimit=00:04:00", "Comment=spring"):
+        assert word in shown
 
 
 def test_what_slurm_does_not_have_is_refused_in_its_own_words(site: Site, image: str) -> None:

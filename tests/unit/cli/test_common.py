@@ -75,14 +75,6 @@ def test_what_the_machine_denies_is_no_defect(
     assert capsys.readouterr().err.splitlines()[0] == "deployer: error: " + said
 
 
-def test_a_log_file_takes_any_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = common.start_log(str(tmp_path), "x")
-    logging.getLogger("deployer").debug("no \udcff here")
-    assert log is not None
-    assert r"no \udcff here" in Path(log).read_text()
-    assert capsys.readouterr().err == ""
-
-
 def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEPLOYER_DEBUG", "1")
     common.run(raising(DeployerError("x")), ["verb"], None)

@@ -168,6 +168,11 @@ def test_words_of_any_bytes_go_to_the_job_as_they_came(store, monkeypatch):
         assert done.returncode == 2, done.stderr
         assert done.stderr.startswith(b"deployer: error: no image no")
         assert b"Traceback" not in done.stderr
+        logs = os.path.join(store.root, "logs")
+        with open(
+            os.path.join(logs, max(os.listdir(logs), key=lambda n: os.stat(os.path.join(logs, n)).st_mtime_ns))
+        ) as log:
+            assert "no image no\\udc" in log.read()
 
 
 def test_what_a_job_said_is_shown_in_any_locale(store, capsys, monkeypatch):
