@@ -80,6 +80,8 @@ class EngineWatch:
     def __init__(self, required: bool) -> None:
         self.required = required
         self.missed: Dict[str, int] = {}
+        #: What the nodes of labs run, in words.
+        self.labs: List[str] = []
         self._there: Dict[str, bool] = {}
 
     def _is_missing(self, name: str) -> bool:
@@ -105,6 +107,8 @@ class EngineWatch:
             terminalreporter.write_line(
                 "engines: {} tests {} without {}: {}".format(count, verb, name, ENGINES[name].remedy)
             )
+        for line in self.labs:
+            terminalreporter.write_line("lab: " + line)
         _hand_over_counts(terminalreporter.stats)
 
 
@@ -151,13 +155,14 @@ def pytest_collection_modifyitems(items: Any) -> None:
 if sys.version_info >= (3, 10):
 
     @pytest.fixture(scope="session")
-    def lab() -> Iterator[Any]:
+    def lab(request: Any) -> Iterator[Any]:
         """Yield a lab of this session's own (laptop, login1, cn1, cn2), up; it is taken down at the end."""
-        from tests.lab import Lab
+        from tests.lab import Lab, versions
 
         ours = Lab("pytest-{}".format(os.getpid()))
         try:
             ours.up()
+            request.config.pluginmanager.getplugin("deployer-engines").labs.append(versions.report(ours))
             yield ours
         finally:
             ours.down(purge=True)

@@ -4,6 +4,7 @@ import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,11 +140,24 @@ def test_sigterm_reaches_the_payload_and_nothing_stays(site: Site, image: str, p
 @pytest.mark.parametrize("plan", [*PLANS, pytest.param("lab-srun", marks=pytest.mark.slow)])
 def test_each_rank_has_cores_of_its_own(one_node: Site, plan: str) -> None:
     """As the kernel says it in the ranks."""
-    words = ["--plan", plan, "--nodes", "1", "--ranks-per-node", "2", "--threads", "1", "--", "python3", "-c", SUM]
-    result = one_node.run(*words, bundle="own")
-    assert (result["world_size"], result["exit_code"], result["findings"]) == (2, 0, [])
+    result = pinned(one_node, plan, ranks=2, threads=1)
     first, second = (set(parse_cpus(rank["cpus"])) for rank in result["ranks"])
     assert (len(first), len(second), first & second) == (1, 1, set())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", [*PLANS, "lab-srun"])
+def test_a_rank_has_a_core_for_each_of_its_threads(one_node: Site, plan: str) -> None:
+    (rank,) = pinned(one_node, plan, ranks=1, threads=2)["ranks"]
+    assert len(set(parse_cpus(rank["cpus"]))) == 2
+
+
+def pinned(site: Site, plan: str, ranks: int, threads: int) -> dict[str, Any]:
+    """Run a job of so many ranks on the one node, and return its result, which is right."""
+    layout = ["--nodes", "1", "--ranks-per-node", str(ranks), "--threads", str(threads)]
+    result = site.run("--plan", plan, *layout, "--", "python3", "-c", SUM, bundle="own")
+    assert (result["world_size"], result["exit_code"], result["findings"]) == (ranks, 0, [])
+    return result
 
 
 def test_without_a_batch_system_the_job_runs_here(one_node: Site) -> None:

@@ -37,6 +37,10 @@ def parser() -> argparse.ArgumentParser:
 
     up = commands.add_parser("up", parents=[which], help="bring it up, or repair it; undoes every fault")
     up.add_argument("--nodes", type=int, help="compute nodes (default: as before, else 2)")
+    up.add_argument(
+        "--suite",
+        help="nodes of a Debian suite: trixie, sid (default: as before, else this machine's own system)",
+    )
     up.add_argument("--scratch", help="size of login1's scratch (default: as before, else 64m)")
     down = commands.add_parser("down", parents=[which], help="end it")
     down.add_argument("--purge", action="store_true", help="remove its folder too: logs and alice's home")
@@ -97,7 +101,7 @@ def _dispatch(arguments: argparse.Namespace) -> int:
     if arguments.command == "packages":
         print(" ".join(host.packages()))
         return 0
-    lab = Lab(getattr(arguments, "name", "default"), getattr(arguments, "dir", None))
+    lab = Lab(getattr(arguments, "name", "default"), getattr(arguments, "dir", None), root=_root(arguments))
     if arguments.command == "up":
         _up(lab, arguments)
     elif arguments.command == "down":
@@ -112,6 +116,17 @@ def _dispatch(arguments: argparse.Namespace) -> int:
     else:
         _become(lab, arguments)
     return 0
+
+
+def _root(arguments: argparse.Namespace) -> Path | None:
+    suite = getattr(arguments, "suite", None)
+    if not suite:
+        return None
+    try:
+        from tests.lab import roots  # needs the connected side's packages, which a lab of this machine does not
+    except ImportError as error:
+        raise LabError(f"--suite needs the project's environment: {error}", "scripts/setup") from error
+    return roots.node(suite)
 
 
 def _up(lab: Lab, arguments: argparse.Namespace) -> None:

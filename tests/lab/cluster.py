@@ -36,6 +36,8 @@ _DEFAULT_NODES = 2
 _REPAIRS = 3
 _DEFAULT_SCRATCH = "64m"
 _SLURM_TIMEOUT_S = 45.0
+#: Names the Debian suite of the nodes, where nothing else does: so a whole test run has its labs of that suite.
+SUITE_VARIABLE = "DEPLOYER_LAB_SUITE"
 _USABLE = ("idle", "mixed", "allocated", "completing")
 
 
@@ -108,8 +110,9 @@ class Status:
 class Lab:
     """One lab, known by its name (and folder). Making this object touches nothing.
 
-    ``root`` is the root filesystem that its nodes are made of, this machine's own or a folder with another suite;
-    ``opt`` is the site's software, where it is not the usual one.
+    ``root`` is the root filesystem that its nodes are made of, this machine's own ("/") or a folder with another suite
+    (``roots.node``); without it: as before, else ``$DEPLOYER_LAB_SUITE``'s, else this machine's. ``opt`` is the site's
+    software, where it is not the usual one.
     """
 
     def __init__(
@@ -117,7 +120,7 @@ class Lab:
         name: str = "default",
         directory: Path | None = None,
         *,
-        root: Path = Path("/"),
+        root: Path | None = None,
         opt: Path | None = None,
         say: Callable[[str], None] = lambda line: print(f"lab: {line}", file=sys.stderr),
     ) -> None:
@@ -303,10 +306,24 @@ class Lab:
             host_cpus=host.usable_cpus(),
             memory_mb=node_memory_mb(host.total_memory_mb(), nodes),
             scratch=scratch or (before.site.scratch if before else _DEFAULT_SCRATCH),
-            root=str(self._root),
+            root=self._find_root(before),
         )
-        found = software.ensure(self._cache, os.environ)
+        # Another suite brings the newer Python that the site is to have; pyenv's is this machine's.
+        environ = os.environ if site.root == "/" else {**os.environ, "PYENV_ROOT": f"{site.root}/pyenv"}
+        found = software.ensure(self._cache, environ)
         return Definition(site, str(self._opt or found.path), found.intel_mpi, found.python36)
+
+    def _find_root(self, before: Definition | None) -> str:
+        if self._root is not None:
+            return str(self._root)
+        if before:
+            return before.site.root
+        suite = os.environ.get(SUITE_VARIABLE)
+        if not suite:
+            return "/"
+        from tests.lab import roots  # needs the connected side's packages, which a lab of this machine does not
+
+        return str(roots.node(suite))
 
     def _holders(self) -> dict[str, int]:
         """Return the pids of the holders that run, also of nodes that a former definition had."""

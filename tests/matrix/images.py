@@ -17,9 +17,10 @@ from deployer.connected.scratch import Scratch
 from deployer.contract import hostfiles, plan
 from deployer.contract.job import Job
 from deployer.contract.plan import APP
+from tests.lab import roots
 from tests.lab.engine import take_engine
-from tests.matrix import mpis, roots
-from tests.matrix.kept import kept
+from tests.lab.kept import kept
+from tests.matrix import mpis
 from tests.matrix.linked import link_tree
 
 _PROGRAMS = Path(__file__).with_name("programs")

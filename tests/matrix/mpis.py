@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from deployer.connected import variants
 from tests.lab import config
+from tests.lab.kept import kept
 from tests.lab.software import admins_umask, download, ensure, lay_out
 from tests.lab.state import cache_dir, write_atomically
-from tests.matrix.kept import kept
 from tests.matrix.linked import link_tree
 
 #: Files of pins: ours, and those that Horovod is compiled with.

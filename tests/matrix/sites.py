@@ -12,10 +12,10 @@ from typing import Any
 from deployer.connected import profile as profiles
 from deployer.connected.profile import Profile
 from deployer.connected.pyz import make_pyz
-from tests.lab import Lab
+from tests.lab import Lab, roots
 from tests.lab.config import PYTHON36_PREFIX
 from tests.lab.site import USER, USER_ID
-from tests.matrix import mpis, roots
+from tests.matrix import mpis
 from tests.matrix.pairs import SYSTEM, Site
 
 WORKSPACE = "deployer"
@@ -35,7 +35,7 @@ class Place:
 
     def start(self, names: Collection[str]) -> None:
         """Bring the lab up with the MPIs that are named, put the tool on it, and capture it."""
-        root = Path("/") if self.suite == "bookworm" else roots.root(self.suite, roots.NODE, "node")
+        root = Path("/") if self.suite == "bookworm" else roots.node(self.suite)
         self.lab = Lab(self._name, root=root, opt=mpis.site_opt(names), say=lambda line: None)
         self.lab.up(nodes=2)
         for folder in (self.folder, self.folder / "images"):

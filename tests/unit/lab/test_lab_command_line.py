@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import Lab, LabError, faults, host
+from tests.lab import Lab, LabError, faults, host, roots
 from tests.lab import __main__ as command_line
+from tests.lab.cluster import SUITE_VARIABLE, Definition
+from tests.lab.site import Site
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +37,23 @@ def test_words_without_dashes() -> None:
 def test_up_takes_the_shape() -> None:
     arguments = command_line.parse(["up", "--nodes", "4", "--scratch", "1g", "--dir", "/d"])
     assert (arguments.nodes, arguments.scratch, arguments.dir) == (4, "1g", Path("/d"))
+
+
+def test_the_suite_of_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What up is told, else as before, else the environment's, else this machine's."""
+    monkeypatch.setattr(roots, "node", lambda suite: Path("/roots", suite))
+    told = Lab("x", tmp_path, root=roots.node("sid"))
+    lab = Lab("x", tmp_path)
+    before = Definition(Site(2, (0,), 500, root="/roots/trixie"), "", "", "")
+    monkeypatch.setenv(SUITE_VARIABLE, "sid")
+    assert [told._find_root(before), lab._find_root(before), lab._find_root(None)] == [
+        "/roots/sid",
+        "/roots/trixie",
+        "/roots/sid",
+    ]
+    monkeypatch.delenv(SUITE_VARIABLE)
+    assert lab._find_root(None) == "/"
+    assert command_line.parse(["up", "--suite", "sid"]).suite == "sid"
 
 
 @pytest.mark.parametrize("words", [[], ["fly"], ["up", "--nodes", "many"], ["up", "--", "x"], ["fault", "meteor"]])

@@ -1,4 +1,4 @@
-"""What the matrix makes once and keeps: root filesystems, MPIs and images, by all that they depend on."""
+"""What is made once and kept, by all that it depends on: root filesystems, and the MPIs and images of the matrix."""
 
 from __future__ import annotations
 

@@ -1,0 +1,76 @@
+"""Root filesystems of Debian's suites, made of packages: of images, of the compilers, and of a site's nodes."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from deployer.connected.builders import base, settings
+from deployer.connected.definition import Base
+from tests.lab.command import run
+from tests.lab.errors import LabError
+from tests.lab.kept import kept
+
+_TIMEOUT_S = 1200
+
+#: Suites that change from day to day, and the one that has what they lack just then (sid: lmod).
+_MOVING = {"sid": "trixie"}
+#: What a node of a site needs beside Slurm and a runtime; with Debian's own Open MPI, in the system's folders.
+NODE = (
+    "ca-certificates", "charliecloud", "curl", "hostname", "iproute2", "iptables", "libpmix-dev", "libpsm2-2", "lmod",
+    "munge", "openmpi-bin", "openssh-client", "openssh-server", "procps", "python3", "slurm-wlm", "squashfs-tools",
+    "tcsh", "util-linux",
+)  # fmt: skip
+#: gcc is enough for most; Debian's own MPIs bring their wrappers.
+GCC = ("gcc", "libc6-dev")
+WRAPPERS = ("g++", "gcc", "libc6-dev", "libmpich-dev", "libopenmpi-dev")
+
+
+def node(suite: str) -> Path:
+    """Return the root of a site's nodes, made of a Debian suite's packages."""
+    return root(suite, NODE, "node")
+
+
+@functools.cache  # mmdebstrap is asked for its version each time
+def root(suite: str, packages: tuple[str, ...], name: str) -> Path:
+    """Return the folder with the smallest system of ``suite`` and some packages, made by mmdebstrap if need be.
+
+    Raises LabError with apt's own words where the mirror has no such suite or package.
+    """
+    # Not validated: no image is made of a suite that moves, but nodes are.
+    spec = Base.model_construct(debian=suite, include=sorted(packages))
+
+    def make(target: Path) -> None:
+        host = settings.from_host(None, None, os.environ)
+        apt, sources = dict(host.apt), host.sources
+        if suite in _MOVING:
+            apt["Acquire::Check-Valid-Until"] = "false"  # a mirror may be behind by more than such a suite allows
+            sources = sources or "".join(f"deb {_mirror()} {each} main\n" for each in (suite, _MOVING[suite]))
+        argv = base.command(spec, apt, sources)
+        unpack = ["tar", "-x", "--numeric-owner", "--exclude=./dev/*", "-C", str(target)]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=False) as made:
+            unpacked = subprocess.run(unpack, stdin=made.stdout, check=False, timeout=_TIMEOUT_S)
+            _, said = made.communicate(timeout=_TIMEOUT_S)
+        if made.returncode or unpacked.returncode:
+            raise LabError(f"mmdebstrap cannot make {suite}: {said.decode(errors='replace')[-2000:]}")
+
+    return kept("roots", f"{suite}-{name}", [base.base_key(spec)], make)
+
+
+def _mirror() -> str:
+    """Return the mirror that this machine's apt takes packages from."""
+    argv = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
+    listed = run(argv, timeout=60).check("cannot ask apt for its mirror").stdout.split()
+    if not listed:
+        raise LabError("apt has no mirror", "apt-get update")
+    return listed[0]
+
+
+def run_inside(folder: Path, argv: Iterable[str], binds: Iterable[tuple[Path, str]] = ()) -> None:
+    """Run a program in a root filesystem, with folders bound to places that are there; raises CalledProcessError."""
+    mounts = "".join(f"mount --bind '{source}' '{folder}{target}' && " for source, target in binds)
+    script = f'{mounts}exec chroot "{folder}" "$@"'
+    subprocess.run(["unshare", "--mount", "sh", "-c", script, "sh", *argv], check=True, timeout=_TIMEOUT_S)
