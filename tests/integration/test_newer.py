@@ -1,7 +1,7 @@
 """A site that nobody curated: captured, a plan for each MPI and launcher that it has, each checked, and run.
 
-``scripts/newer`` gives the lab's nodes another Debian suite: then these are its Slurm, Charliecloud, Python, C library
-and Open MPI, with options, words and formats of their own.
+``scripts/newer`` gives the lab's nodes another Debian suite: then these are its Slurm, Charliecloud, Python, C library,
+with options, words and formats of their own.
 """
 
 import json
@@ -19,14 +19,13 @@ from tests.lab.cluster import SUITE_VARIABLE
 pytestmark = pytest.mark.slow
 
 NAME = "newer"
-INTEL, OPENMPI, SYSTEM = "/opt/intel/mpi/2021.15", "/opt/openmpi/5.0.11", "/usr"
+INTEL, OPENMPI = "/opt/intel/mpi/2021.15", "/opt/openmpi/5.0.11"
 #: Plans: prefix of the MPI, launcher, PMI, and what the library says of itself.
 PLANS = {
     "intel-srun": (INTEL, "srun", "pmi2", "Intel(R) MPI Library 2021.15"),
     "intel-hydra": (INTEL, "mpiexec.hydra", None, "Intel(R) MPI Library 2021.15"),
     "openmpi-srun": (OPENMPI, "srun", "pmix", "Open MPI v5.0.11"),
     "openmpi-mpirun": (OPENMPI, "mpirun", None, "Open MPI v5.0.11"),
-    "system-srun": (SYSTEM, "srun", "pmix", "Open MPI v"),
 }
 #: Programs, and the packages that bring them.
 PROGRAMS = {"Slurm": "slurm-client", "Charliecloud": "charliecloud", "glibc": "libc6"}
@@ -34,13 +33,11 @@ PROGRAMS = {"Slurm": "slurm-client", "Charliecloud": "charliecloud", "glibc": "l
 
 @pytest.fixture(scope="module")
 def profiles(captured: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return a profile for each plan that the site has an MPI for: its capture, and a few decisions."""
+    """Return a profile for each plan: the capture, and a few decisions."""
     folder = tmp_path_factory.mktemp("newer")
     named = {mpi["prefix"]: name for name, mpi in json.loads(captured.read_text())["mpi"].items()}
     made = {}
     for name, (prefix, launcher, pmi, _) in PLANS.items():
-        if prefix not in named:
-            continue
         record: dict[str, Any] = {
             "format": 1,
             "name": name,
@@ -85,10 +82,9 @@ def test_the_programs_are_the_suites(site: Site) -> None:
 def test_a_captured_site_runs_what_check_says(
     site: Site, packed: Path, profiles: dict[str, Path], cli: Cli, name: str
 ) -> None:
-    if name not in profiles:
-        pytest.skip(f"the site has no MPI in {PLANS[name][0]}")
     checked = json.loads(cli("check", packed, "--site", profiles[name], "--json").stdout)
-    assert (checked["verdict"], checked["findings"]) == ("RUN", [])
+    # A note: a library of the newer site, which the MPI can do without, needs a newer C++ library than the image's.
+    assert (checked["verdict"], {each["severity"] for each in checked["findings"]} - {"note"}) == ("RUN", set())
     result = site.run("--plan", name, "--nodes", "2", "--", "python3", "-c", SUM, bundle=NAME)
     assert (result["site"], result["world_size"], result["exit_code"], result["findings"]) == (name, 2, 0, [])
     assert [(rank["rank"], rank["host"]) for rank in result["ranks"]] == [(0, "cn1"), (1, "cn2")]
@@ -100,7 +96,7 @@ def test_a_captured_site_runs_what_check_says(
 
 
 @pytest.mark.parametrize("staging", ["folder", "memory", "squashfs"])
-@pytest.mark.parametrize("name", ["intel-srun", "intel-hydra", "openmpi-srun", "openmpi-mpirun"])
+@pytest.mark.parametrize("name", PLANS)
 def test_each_launcher_starts_ranks_in_each_form_of_the_image(
     site: Site, packed: Path, name: str, staging: str
 ) -> None:
