@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 
 from deployer.contract import records
 from deployer.contract.errors import JobFailed
-from deployer.contract.plan import STAGINGS
+from deployer.contract.plan import RUNTIMES, STAGINGS
 from deployer.site.store import Store, locate
 
 #: What job.sh calls; people do not.
@@ -128,6 +128,12 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
         help="bind a folder or file of the host; may be repeated",
     )
     parser.add_argument("--plan", metavar="SITE", help="which plan, where the bundle has several")
+    parser.add_argument(
+        "--runtime",
+        choices=RUNTIMES,
+        help="of those that the site's policy allows (default: as the plan chooses); native: no container, the host's "
+        "own programs, for comparison",
+    )
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -148,6 +154,7 @@ def _run(args: argparse.Namespace) -> int:
         args.force,
         Options(args.account, args.partition, args.constraint, args.reservation, args.directive),
         args.staging,
+        args.runtime,
     )
     folder = run.prepare(_store(args), request)
     for line in run.warnings(folder):
@@ -182,13 +189,13 @@ def _run(args: argparse.Namespace) -> int:
 def _exec(args: argparse.Namespace) -> int:
     from deployer.site import exec as execs
 
-    execs.execute(_store(args), args.image, args.plan, args.bind, args.rest)
+    execs.execute(_store(args), args.image, args.plan, args.bind, args.rest, args.runtime)
 
 
 def _shell(args: argparse.Namespace) -> int:
     from deployer.site import exec as execs
 
-    execs.shell(_store(args), args.image, args.plan, args.bind)
+    execs.shell(_store(args), args.image, args.plan, args.bind, args.runtime)
 
 
 def _status(args: argparse.Namespace) -> int:

@@ -9,7 +9,18 @@ from deployer.connected.profile import Mpi, Partition, Profile, known
 from deployer.connected.staging import stagings
 from deployer.contract import records
 from deployer.contract.errors import Refused
-from deployer.contract.plan import CARRIED, FOLDER, OPENMPI, SONAMES, HostMpi, Limits, NodeShape, Plan, Variant
+from deployer.contract.plan import (
+    CARRIED,
+    FOLDER,
+    NATIVE,
+    OPENMPI,
+    SONAMES,
+    HostMpi,
+    Limits,
+    NodeShape,
+    Plan,
+    Variant,
+)
 
 #: Runtimes that make user namespaces.
 _NAMESPACES = ("charliecloud", "apptainer")
@@ -93,7 +104,7 @@ def _allowed(profile: Profile, runtime: str) -> bool:
 
 
 def _variants(profile: Profile, partition: Partition, mpi: HostMpi | None, way: Way) -> list[Variant]:
-    """Return the ways to run, best first, of what the site has and its policy allows."""
+    """Return the ways to run, best first, of what the site has and its policy allows; without a container last."""
     policy = known(profile.policy, profile, "policy.runtimes")
     # Open MPI's shared memory copies from process to process, which the kernel allows within one user namespace only.
     join = mpi is not None and mpi.abi == OPENMPI
@@ -106,14 +117,14 @@ def _variants(profile: Profile, partition: Partition, mpi: HostMpi | None, way: 
             way.launcher,
             way.pmi,
             staging.max_nodes,
-            join,
+            join and runtime != NATIVE,
             way.program,
             staging.place,
             staging.room_mb,
             staging.broadcast,
         )
-        for runtime in policy.runtimes
-        if runtime in partition.runtimes or runtime in CARRIED
+        for runtime in sorted(policy.runtimes, key=NATIVE.__eq__)
+        if runtime in partition.runtimes or runtime in (*CARRIED, NATIVE)
         for staging in stagings(runtime, partition.filesystems, partition.fuse)
         if batch or staging.kind == FOLDER  # a copy on each node is held by a step beside the ranks'
     ]

@@ -47,6 +47,8 @@ FileFacts = Annotated[
     WithJsonSchema({"type": "object", "description": "What the dynamic loader reads of a file; capture writes it."}),
 ]
 RuntimeName = Literal["charliecloud", "udocker", "apptainer"]
+#: What users may be allowed: these, and to run without any.
+Allowed = Literal["charliecloud", "udocker", "apptainer", "native"]
 
 
 class Source(Model):
@@ -164,9 +166,12 @@ class Scheduler(Model):
 
 
 class Policy(Model):
-    """What the site allows: a closed list of runtimes; ``account``: jobs must name one (``--account``)."""
+    """What the site allows: a closed list of runtimes; ``account``: jobs must name one (``--account``).
 
-    runtimes: list[RuntimeName] = Field(min_length=1)
+    ``native`` is no container, for comparison: only a user who asks for it gets it.
+    """
+
+    runtimes: list[Allowed] = Field(min_length=1)
     account: bool | None = None
     source: Source | None = None
 

@@ -33,38 +33,44 @@ _NOTHING = Need({})
 
 
 def choose(
-    plan: Plan, nodes: int, vetoes: Mapping[str, str], need: Need = _NOTHING, staging: Optional[str] = None
+    plan: Plan,
+    nodes: int,
+    vetoes: Mapping[str, str],
+    need: Need = _NOTHING,
+    staging: Optional[str] = None,
+    runtime: Optional[str] = None,
 ) -> Choice:
     """Return the variant of ``plan`` to use on ``nodes`` nodes.
 
     ``vetoes`` maps a runtime's or launcher's name to why it cannot be used here ("no ch-run in PATH"); what is not
     named is taken to be usable, unless the plan knows better. ``staging`` is the user's own choice, which stands over
-    the number of nodes that a variant is meant for. Raises Refused when no variant is left, with what stood against
-    each.
+    the number of nodes that a variant is meant for; so is ``runtime``, without which a container is taken. Raises
+    Refused when no variant is left, with what stood against each.
     """
     against: List[str] = []
     vetoes = dict(plan.against, **vetoes)
-    offered = [variant for variant in plan.variants if staging in (None, variant.staging)]
+    among = plan.containers if runtime is None else [each for each in plan.variants if each.runtime == runtime]
+    offered = [variant for variant in among if staging in (None, variant.staging)]
+    asked = "".join("--%s %s: " % pair for pair in (("runtime", runtime), ("staging", staging)) if pair[1])
     for variant in offered:
         objection = _objection(variant, plan, nodes, vetoes, need, staging)
         if objection is None:
-            return Choice(variant, _reason(plan, nodes, staging, against))
+            return Choice(variant, asked + _reason(plan, nodes, against))
         against.append("%s (%s)" % (variant.name, objection))
     raise Refused(
         "no way to start %s on %d nodes of %s: %s"
-        % (plan.bundle, nodes, plan.site, ", ".join(against) or _no_variant(staging)),
+        % (plan.bundle, nodes, plan.site, ", ".join(against) or _no_variant(runtime, staging)),
         "the plan's variants come from the site's profile: `deployer plan` makes a new one when it is mended",
     )
 
 
-def _no_variant(staging: Optional[str]) -> str:
-    return "the plan has no variant" + (" that stages to " + staging if staging else "")
+def _no_variant(runtime: Optional[str], staging: Optional[str]) -> str:
+    said = "the plan has no variant" + (" with %s, which the site's policy has to name" % runtime if runtime else "")
+    return said + (" that stages to " + staging if staging else "")
 
 
-def _reason(plan: Plan, nodes: int, staging: Optional[str], against: List[str]) -> str:
+def _reason(plan: Plan, nodes: int, against: List[str]) -> str:
     first = "first in the plan for %d node%s that %s can use" % (nodes, "" if nodes == 1 else "s", plan.site)
-    if staging:
-        first = "--staging %s: %s" % (staging, first)
     return first + ("; passed over " + ", ".join(against) if against else "")
 
 

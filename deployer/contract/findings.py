@@ -97,6 +97,11 @@ RULES: Dict[str, Rule] = {
         "{runtime} does not show the image's root: {said}",
         "the runtime, or its engine, does not work on this node: use another, or leave out the node",
     ),
+    "runtime.native": Rule(
+        NOTE,
+        "there was no container: the host's own programs ran, and of the bundle its app, packages and job alone",
+        "compare it with a job of the same layout without --runtime native",
+    ),
     "runtime.start": Rule(
         ERROR,
         "{runtime} cannot start the container: {said}",

@@ -70,6 +70,9 @@ class NodeShape(NamedTuple):
 
 #: Runtimes that a bundle's kit brings to a site that lacks them.
 CARRIED = ("udocker",)
+#: No container at all: the host's own programs, to compare with. Never taken unless the user asks for it.
+NATIVE = "native"
+RUNTIMES = ("charliecloud", *CARRIED, NATIVE)
 
 #: MPI families by what a program is linked to: libmpi.so.12 (MPICH, Intel MPI, Cray MPICH, MVAPICH), libmpi.so.40.
 MPICH_ABI = "mpich-abi"
@@ -204,6 +207,11 @@ class Plan(NamedTuple):
     limits: Limits = Limits()
     against: Mapping[str, str] = {}
     namespaces: Optional[bool] = None
+
+    @property
+    def containers(self) -> List[Variant]:
+        """Return the variants that start a container: those among which the site chooses, and that ``check`` judges."""
+        return [variant for variant in self.variants if variant.runtime != NATIVE]
 
     def record(self) -> Record:
         """Return the plan as a JSON record."""

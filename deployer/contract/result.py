@@ -15,7 +15,7 @@ from deployer.contract.evidence import HostRecord, Launch, ProbeRecord
 from deployer.contract.findings import ERROR, Finding, errors, finding
 from deployer.contract.job import seconds
 from deployer.contract.payload import MappedLibrary, PayloadRecord
-from deployer.contract.plan import CANARY, CANARY_TEXT
+from deployer.contract.plan import CANARY, CANARY_TEXT, NATIVE
 from deployer.contract.records import Record
 
 SCHEMA = "result"
@@ -83,6 +83,8 @@ def assemble(launch: Launch, found: Evidence, outcome: Outcome) -> Verdict:
     findings += decided(launch)
     if launch.straddling:
         findings.append(finding("layout.numa", JOB, reason=launch.straddling))
+    if launch.runtime == NATIVE:
+        findings.append(finding("runtime.native", JOB))
     exit_code: Optional[int] = None
     if outcome.step == PAYLOAD:
         exit_code = payload_exit(found.payloads, outcome) or (REFUSED if wrong else 0)
@@ -101,7 +103,7 @@ def assemble(launch: Launch, found: Evidence, outcome: Outcome) -> Verdict:
             [
                 ("bundle", launch.bundle),
                 ("version", launch.version),
-                ("digest", launch.digest),
+                ("digest", launch.digest if launch.runtime != NATIVE else None),  # the image did not run
                 ("site", launch.site),
                 ("job", launch.job),
                 ("job_id", outcome.job_id),

@@ -9,6 +9,7 @@ from deployer.contract.errors import Refused, UsageError
 from deployer.contract.manifest import Image
 from deployer.contract.plan import Bind, Plan
 from deployer.site import hostfiles as site_hostfiles
+from deployer.site.runtimes import native
 from deployer.site.runtimes.interface import Container
 from deployer.site.store import Installed
 
@@ -24,23 +25,29 @@ def make(
     binds: Sequence[Bind],
     environment: Mapping[str, str],
     variant: Optional[str] = None,
+    contained: bool = True,
 ) -> Container:
     """Return the container of ``installed`` at a site.
 
     ``binds`` come after the plan's. ``environment`` stands over the image's own, and the plan's over both. Without a
     plan (a bundle that was packed for no site) nothing of the host is passed or bound. ``variant`` is the folder of the
-    Horovod variant to use, of those that the bundle carries.
+    Horovod variant to use, of those that the bundle carries. Where nothing is ``contained`` the host's own environment
+    is in the place of the image's.
     """
-    whole = environment_of(image)
+    whole = environment_of(image) if contained else {}
     searched = hostfiles.library_path(plan.environment if plan else {}, whole)
     whole.update(environment)
     whole.update(plan.environment if plan else {})
     if searched:
         whole["LD_LIBRARY_PATH"] = searched
-    bound = _of_plan(installed, plan, whole) if plan else []
+    bound = []
+    if plan:
+        bound = _of_plan(installed, plan, whole) if contained else _of_host(plan)
     if os.path.isdir(installed.app):
         bound.append(Bind(installed.app, plans.APP, "the bundle's app folder"))
     bound += _overlays(installed, variant, whole)
+    if not contained:
+        whole.update({name: whole[name] + native.inherited(name) for name in native.LISTS if name in whole})
     return Container(
         installed.rootfs,
         bound + list(binds),
@@ -73,6 +80,14 @@ def _of_plan(installed: Installed, plan: Plan, environment: Dict[str, str]) -> L
     if any(bind.target.startswith(hostfiles.PROGRAMS + "/") for bind in single):
         environment["PATH"] = "%s:%s" % (environment["PATH"], hostfiles.PROGRAMS)
     return list(plan.binds) + single
+
+
+def _of_host(plan: Plan) -> List[Bind]:
+    """Return the plan's binds where they need no place: each is a path of the host by another name."""
+    single = hostfiles.for_image(plan.host, lambda _: True)  # what is spare for an image the host has itself
+    return list(plan.binds) + [
+        Bind(item.source, item.target, item.why) for item in single if item.kind != hostfiles.LINK
+    ]
 
 
 def _overlays(installed: Installed, variant: Optional[str], environment: Dict[str, str]) -> List[Bind]:

@@ -12,7 +12,7 @@ from deployer.contract.choose import choose
 from deployer.contract.errors import UsageError
 from deployer.contract.plan import Plan
 from deployer.site import container, data, run
-from deployer.site.runtimes import RUNTIMES
+from deployer.site.runtimes import RUNTIMES, native
 from deployer.site.runtimes.interface import Container, Runtime
 from deployer.site.store import Installed, Store
 from deployer.system import payload, process
@@ -23,41 +23,55 @@ _DEFAULT_RUNTIME = "charliecloud"
 _TERMINAL = ("TERM", "COLORTERM", "LANG")
 
 
-def execute(store: Store, image: str, plan: Optional[str], binds: Sequence[str], command: List[str]) -> NoReturn:
-    """Become ``command`` in the container of ``image``. Raises UsageError, Refused and MissingTool before that."""
+def execute(
+    store: Store, image: str, plan: Optional[str], binds: Sequence[str], command: List[str], asked: Optional[str] = None
+) -> NoReturn:
+    """Become ``command`` in the container of ``image``, with the runtime that is ``asked`` for, else the plan's choice.
+
+    Raises UsageError, Refused and MissingTool before that.
+    """
     if not command:
         raise UsageError("no command to run", "exec %s -- COMMAND [ARG...]" % image)
-    runtime, made, joins = prepare(store, image, plan, binds)
-    join = _join(runtime, os.environ) if joins else []
-    payload.restore_signals()
-    process.replace(runtime.argv(made, command, join), container.user_environment())
+    runtime, made, joins = prepare(store, image, plan, binds, asked)
+    _become(runtime.argv(made, command, _join(runtime, os.environ) if joins else []))
 
 
-def shell(store: Store, image: str, plan: Optional[str], binds: Sequence[str]) -> NoReturn:
+def shell(store: Store, image: str, plan: Optional[str], binds: Sequence[str], asked: Optional[str] = None) -> NoReturn:
     """Become an interactive shell in the container of ``image``: bash where the image has it, else sh."""
-    runtime, made, _ = prepare(store, image, plan, binds)
+    runtime, made, _ = prepare(store, image, plan, binds, asked)
     for name in _TERMINAL:
         if name in os.environ:
             made.environment.setdefault(name, os.environ[name])
-    found = [path for path in ("/bin/bash", "/usr/bin/bash") if os.path.exists(made.rootfs + path)]
+    root = made.rootfs if runtime.contained else ""
+    found = [path for path in ("/bin/bash", "/usr/bin/bash") if os.path.exists(root + path)]
+    _become(runtime.argv(made, [found[0] if found else "/bin/sh"]))
+
+
+def _become(argv: List[str]) -> NoReturn:
+    environment = container.user_environment()
     payload.restore_signals()
-    process.replace(runtime.argv(made, [found[0] if found else "/bin/sh"]), container.user_environment())
+    process.replace([native.filled(word, environment) for word in argv], environment)
 
 
-def prepare(store: Store, image: str, site: Optional[str], binds: Sequence[str]) -> Tuple[Runtime, Container, bool]:
+def prepare(
+    store: Store, image: str, site: Optional[str], binds: Sequence[str], asked: Optional[str] = None
+) -> Tuple[Runtime, Container, bool]:
     """Return the runtime and the container that a process in ``image`` has here, as the plan for ``site`` says, and
-    whether the processes of a node shall share one."""
+    whether the processes of a node shall share one. ``asked`` is the runtime that the user wants."""
     installed = store.find(image)
     manifest = installed.manifest()
     found = data.resolve(store, manifest)
     plan = _plan(installed, site)
-    variant = choose(plan, 1, run.vetoes(plan, installed, here=True)).variant if plan else None
+    variant = choose(plan, 1, run.vetoes(plan, installed, here=True), runtime=asked).variant if plan else None
     name = variant.runtime if variant else _DEFAULT_RUNTIME
+    if asked not in (None, name):
+        raise UsageError("%s was packed for no site, so nobody allows %s" % (image, asked), "pack it with --site SITE")
     abi = plan.abi if plan else next(iter(manifest.mpi), None)
     bound = data.binds(installed, found) + container.parse_binds(binds, installed.rootfs)
     horovod = installed.variant(abi) if abi else None
-    made = container.make(installed, manifest.image, plan, bound, {}, horovod)
-    return RUNTIMES[name], made, bool(variant and variant.join)
+    runtime = RUNTIMES[name]
+    made = container.make(installed, manifest.image, plan, bound, {}, horovod, runtime.contained)
+    return runtime, made, bool(variant and variant.join)
 
 
 def _join(runtime: Runtime, environment: Mapping[str, str]) -> List[str]:

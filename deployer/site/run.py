@@ -50,6 +50,7 @@ class Request(NamedTuple):
     force: bool = False
     options: Options = Options()
     staging: Optional[str] = None
+    runtime: Optional[str] = None
 
 
 def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
@@ -65,11 +66,14 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
     found = data.resolve(store, manifest)
     job = own or _job(manifest, request)
     plan = installed.plan(request.plan)
+    if request.runtime == plans.NATIVE:
+        plan = plan._replace(checked=None)  # it is of the image
     check_verdict(plan, request.force)
     layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, request.memory_mb)
     directives = admit(plan, request.options, job.nodes, job.time, os.environ)
     need = stage.need(store, installed, manifest, layout.ranks_per_node * (layout.memory_mb or 0))
-    choice = choose(plan, layout.nodes, vetoes(plan, installed), need, request.staging)
+    choice = choose(plan, layout.nodes, vetoes(plan, installed), need, request.staging, request.runtime)
+    runtime = RUNTIMES[choice.variant.runtime]
     check_drift(plan)
     if not os.path.isfile(store.tool):
         raise UsageError("there is no %s" % store.tool, "the job needs it on the nodes: copy deployer.pyz there")
@@ -93,7 +97,7 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
         provider=_provider(plan),
         created=int(time.time()),
         data=tuple(item.carrier.receipt.digest for item in found),
-        expects=packages.expects(installed, plan),
+        expects=packages.expects(installed, plan) if runtime.contained else (),
         checked=plan.checked,
         forced=request.force and plan.checked is not None and plan.checked.verdict == REFUSE,
         straddling=pin(layout).straddling,
@@ -112,26 +116,28 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
         ],
         _environment(layout, plan, choice.variant),
         installed.variant(plan.abi) if plan.abi else None,
+        runtime.contained,
     )
     single = [bind for bind in made.binds if bind.target.startswith(hostfiles.FOLDER + "/")]
     launch = launch._replace(bound=sorted({bind.source for bind in [*plan.binds, *single, *users]}))
+    python = pythons.choose(plan.python)
     text = script.render(
         script.Inputs(
             launch,
             layout,
             plan,
             choice.variant,
-            RUNTIMES[choice.variant.runtime],
+            runtime,
             LAUNCHERS[choice.variant.launcher],
             made,
             folder,
             store.tool,
-            pythons.choose(plan.python),
-            manifest.image.python,
+            python,
+            manifest.image.python if runtime.contained else python,
             directives,
             _staging(store, installed, plan, choice.variant, need.size(choice.variant.staging), layout.nodes),
             os.path.lexists(os.path.join(installed.rootfs, "bin/sh")),
-            canary_reader(installed.rootfs, manifest.image.python),
+            canary_reader(installed.rootfs, manifest.image.python) if runtime.contained else (),
         )
     )
     with files.errors_named("make " + folder):

@@ -17,10 +17,10 @@ from deployer.site.staged import Staging
 
 class Inputs(NamedTuple):
     """All that a script is made of: ``folder`` is the job's, ``tool`` the .pyz and ``python`` the Python that runs it
-    on the host, ``image_python`` the one in the image (None: there is none, so nothing can be proven); ``directives``
-    are the words for sbatch that do not follow from the layout; ``staging`` is None where ranks read the image as it
-    was installed; ``image_shell``: the image has /bin/sh; ``reader`` is a command of the image that prints its canary,
-    empty where it has none."""
+    on the host, ``image_python`` the one that ranks have, in the image (None: there is none, so nothing can be proven);
+    ``directives`` are the words for sbatch that do not follow from the layout; ``staging`` is None where ranks read the
+    image as it was installed; ``image_shell``: the image has /bin/sh; ``reader`` is a command of the image that prints
+    its canary, empty where it has none."""
 
     launch: Launch
     layout: Layout
@@ -134,18 +134,23 @@ mkdir "$job/hosts" "$job/ranks" || exit 6
 
 
 def _container(inputs: Inputs) -> str:
-    container, arrays = inputs.container, [("container", inputs.runtime.options(inputs.container))]
+    container, arrays = inputs.container, [(_way(inputs), inputs.runtime.options(inputs.container))]
     if inputs.staging:
         container = staged.moved(inputs.staging, container)
         arrays = staged.arrays(inputs.staging, inputs.runtime, container)
     lines = [staged.name(inputs.staging)] if inputs.staging else []
-    lines.append("# The container: read-only, nothing of the host's environment but what the plan passes. Binds:")
-    lines += ["#   %s: %s" % (bind.target, bind.why) for bind in container.binds]
+    if inputs.runtime.contained:
+        lines.append("# The container: read-only, nothing of the host's environment but what the plan passes. Binds:")
+        lines += ["#   %s: %s" % (bind.target, bind.why) for bind in container.binds]
+    else:
+        lines.append("# No container: the host's programs, in its environment. What a container would see stands here:")
+        lines += ["#   %s for %s: %s" % (bind.source, bind.target, bind.why) for bind in container.binds]
     for name, words in arrays:
         lines.append("%s=(%s" % (name, staged.word(words[0])))
         lines += ["    " + staged.word(word) for word in words[1:]]
         lines.append(")")
-    lines.append("image=" + staged.word(container.rootfs))
+    if inputs.runtime.contained:
+        lines.append("image=" + staged.word(container.rootfs))
     return "\n".join(lines) + "\n"
 
 
@@ -239,19 +244,20 @@ def _probe(inputs: Inputs) -> str:
     command = "%s probe --rank --out %s%s" % (_inner_tool(inputs), _evidence(inputs), names)
     number = 3 if inputs.staging else 2
     return """\
-# %d. Probe: each rank proves which MPI library, network and CPUs it gets in the container, into ranks/. A mismatch ends
+# %d. Probe: each rank proves which MPI library, network and CPUs it gets%s, into ranks/. A mismatch ends
 #    the job here, before the payload.
 %s
 %s
 """ % (
         number,
+        " in the container" if inputs.runtime.contained else "",
         _step(inputs, "probe", command),
         "code=$?\ncollect\nresult probe $code || exit" if inputs.staging else "result probe $? || exit",
     )
 
 
 def _payload(inputs: Inputs) -> str:
-    command = " ".join(shlex.quote(word) for word in inputs.launch.command)
+    command = _given(inputs, *inputs.launch.command)
     if inputs.image_python:
         abort = "" if inputs.launcher.ends_on_exit else " --abort"
         command = "%s rank --out %s%s -- %s" % (_inner_tool(inputs), _evidence(inputs), abort, command)
@@ -276,8 +282,8 @@ exit
 
 
 def _evidence(inputs: Inputs) -> str:
-    """Return the folder, as the container sees it, that ranks write their evidence to."""
-    return plans.NODE if inputs.staging else plans.JOB + "/ranks"
+    """Return the folder, as the ranks see it, that they write their evidence to."""
+    return _given(inputs, plans.NODE if inputs.staging else plans.JOB + "/ranks")
 
 
 def _step(inputs: Inputs, name: str, command: str, more: Sequence[str] = ()) -> str:
@@ -289,14 +295,26 @@ def _step(inputs: Inputs, name: str, command: str, more: Sequence[str] = ()) -> 
         batch = inputs.plan.scheduler == SLURM
         tag = ('"$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}-%s"' if batch else '"$$-%s"') % name
         join = " " + " ".join(inputs.runtime.join_options(inputs.layout.ranks_per_node, tag))
+    options = "".join(" " + shlex.quote(word) for word in more) + join
+    options += ' "$image" --' if inputs.runtime.contained else ""
     return """\
-"${{launch[@]}}" "${{container[@]}}"{more}{join} "$image" -- \\
-    {command} </dev/null""".format(more="".join(" " + shlex.quote(word) for word in more), join=join, command=command)
+"${{launch[@]}}" "${{{way}[@]}}"{options} \\
+    {command} </dev/null""".format(way=_way(inputs), options=options, command=command)
+
+
+def _way(inputs: Inputs) -> str:
+    """Return how the script calls the words by which a rank starts."""
+    return "container" if inputs.runtime.contained else "native"
 
 
 def _inner_tool(inputs: Inputs) -> str:
     # -I: nothing of the environment or the user's own packages; -S: no site packages, whose hooks cost a start.
-    return "%s -I -S %s" % (shlex.quote(inputs.image_python or ""), plans.TOOL)
+    return "%s -I -S %s" % (shlex.quote(inputs.image_python or ""), _given(inputs, plans.TOOL))
+
+
+def _given(inputs: Inputs, *words: str) -> str:
+    """Return words for bash, with the paths of a container as the ranks are to be given them."""
+    return " ".join(map(shlex.quote, inputs.runtime.given(inputs.container, words)))
 
 
 def _s(count: int) -> str:

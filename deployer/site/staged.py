@@ -95,8 +95,9 @@ def arrays(staging: Staging, runtime: Runtime, container: Container) -> List[Tup
 
 
 def word(text: str) -> str:
-    """Return a word for bash."""
-    return '"$stage"'.join(shlex.quote(part) if part else "" for part in text.split(STAGE)) or "''"
+    """Return a word for bash; what stands between two NULs is a variable of the script."""
+    parts = enumerate(text.split("\0"))
+    return "".join('"$%s"' % part if place % 2 else part and shlex.quote(part) for place, part in parts) or "''"
 
 
 def name(staging: Staging) -> str:

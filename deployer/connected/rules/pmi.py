@@ -29,7 +29,7 @@ _INTEL_PMIX = "libpmix.so"
 def offered(case: Case) -> Iterator[Finding]:
     """pmi.not-offered: the site's srun has no such PMI."""
     scheduler = case.profile.scheduler
-    for variant in case.plan.variants:
+    for variant in case.plan.containers:
         known = scheduler.pmi if scheduler else []
         if variant.launcher == "srun" and known and variant.pmi not in known:
             yield Finding(
@@ -49,7 +49,7 @@ def spoken(case: Case) -> Iterator[Finding]:
             continue
         if case.plan.mpi and not process.host_path(library.path):
             continue  # the image's own is used: mpi.family or mpi.escape says so
-        for variant in case.plan.variants:
+        for variant in case.plan.containers:
             yield from _met(case.plan, process, variant)
 
 

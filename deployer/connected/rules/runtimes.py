@@ -12,7 +12,7 @@ _NAMESPACES = ("charliecloud", "apptainer")
 
 def allowed(case: Case) -> Iterator[Finding]:
     """runtime.none: no runtime that the policy allows is on the nodes."""
-    if not case.plan.variants:
+    if not case.plan.containers:
         policy = case.profile.policy
         there = ", ".join(case.partition.runtimes) or "none"
         allows = ", ".join(policy.runtimes) if policy else "none"
@@ -30,7 +30,7 @@ def startable(case: Case) -> Iterator[Finding]:
 
     Where another variant can start, the site takes that one: then it is a note.
     """
-    judged = [(variant, list(_against(case, variant))) for variant in case.plan.variants]
+    judged = [(variant, list(_against(case, variant))) for variant in case.plan.containers]
     fine = any(not findings for _, findings in judged)
     for _, findings in judged:
         for finding in findings:

@@ -36,7 +36,7 @@ def kernel(ground: Ground) -> str:
     if works:
         return name + ", user namespaces work"
     reason = tools.notes[0].partition(": ")[2] if tools.notes else "not tried"
-    if ground.plan and any(variant.runtime not in _NAMESPACES for variant in ground.plan.variants):
+    if ground.plan and any(variant.runtime not in _NAMESPACES for variant in ground.plan.containers):
         return "%s, no user namespaces (%s), which a runtime of the plan does without" % (name, reason)
     if ground.plan and ground.plan.namespaces:
         return "%s, no user namespaces here (%s); the nodes have them, as the plan knows" % (name, reason)
@@ -68,8 +68,8 @@ def runtime(ground: Ground) -> str:
     if ground.plan:
         ground.installed = ground.installed or find(ground)
         vetoes = run.vetoes(ground.plan, ground.installed)
-        usable = [variant.runtime for variant in ground.plan.variants if variant.runtime not in vetoes]
-        name = (usable or [variant.runtime for variant in ground.plan.variants] or [_RUNTIME])[0]
+        usable = [variant.runtime for variant in ground.plan.containers if variant.runtime not in vetoes]
+        name = (usable or [variant.runtime for variant in ground.plan.containers] or [_RUNTIME])[0]
     if ground.plan and name in CARRIED and name not in vetoes:
         return "%s, of the bundle's kit" % name
     program = RUNTIMES[name].program if name in RUNTIMES else name

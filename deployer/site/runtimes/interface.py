@@ -37,6 +37,8 @@ class Runtime(object):
     program = ""
     #: Whether it makes user namespaces of its own.
     namespaces = False
+    #: Whether there is a container: another root than the host's, and nothing of its environment but what is passed.
+    contained = True
 
     def options(self, container: Container) -> List[str]:
         """Return argv up to, and without, the image; one word for each option."""
@@ -64,9 +66,14 @@ class Runtime(object):
         """
         raise NotImplementedError
 
+    def given(self, container: Container, command: Sequence[str]) -> List[str]:
+        """Return the words of a command, in which paths are the container's, as this runtime is to be given them."""
+        del container
+        return list(command)
+
     def argv(self, container: Container, command: List[str], join: Sequence[str] = ()) -> List[str]:
         """Return the whole argv that runs ``command`` in the container; ``join`` are words of ``join_options``."""
-        return [*self.options(container), *join, container.rootfs, "--", *command]
+        return [*self.options(container), *join, container.rootfs, "--", *self.given(container, command)]
 
     def veto(self, here: Here) -> Optional[str]:
         """Return why this runtime cannot be used, or None."""

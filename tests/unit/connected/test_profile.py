@@ -86,7 +86,7 @@ def test_the_plan_binds_the_hosts_mpi_on_the_same_path() -> None:
     first = plan.environment["LD_LIBRARY_PATH"].split(":")[0]
     assert plan.mpi.library.startswith(first + "/")
     assert plan.environment["FI_PROVIDER"] == "tcp"
-    assert {variant.runtime for variant in plan.variants} == {"charliecloud"}
+    assert {variant.runtime for variant in plan.containers} == {"charliecloud"}
 
 
 def test_the_plan_for_open_mpi() -> None:
@@ -150,3 +150,17 @@ def test_the_choice_of_runtimes_follows_policy_and_facts(tmp_path: Path) -> None
     with pytest.raises(Refused, match="the nodes have no user namespaces"):
         choose(plan(["charliecloud"], user_namespaces=False), 1, {})
     assert plan(["udocker"], runtimes={}).variants[0].name == "udocker-folder"
+
+
+def test_without_a_container_only_where_the_policy_names_it(tmp_path: Path) -> None:
+    def names(*policy: str) -> list[str]:
+        plan = make_plan(load(lab(tmp_path, policy={"runtimes": list(policy)})), "tiny:1.0")
+        return list(dict.fromkeys(variant.name for variant in plan.variants))
+
+    assert names("native", "charliecloud")[-1] == "native-folder"  # whatever the order
+    assert names("native", "charliecloud")[0] == "charliecloud-folder"
+    assert "native-folder" not in names("charliecloud")
+    with pytest.raises(UsageError, match="no runtime that the policy allows is on the site: native"):
+        load(lab(tmp_path, policy={"runtimes": ["native"]}))
+    with pytest.raises(UsageError, match="native"):  # it is no program that a site could have
+        load(lab(tmp_path, runtimes={"native": {}}))

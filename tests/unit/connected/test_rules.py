@@ -16,7 +16,7 @@ from deployer.connected.linker.loader import Loader
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.linker.view import HostFiles, View
 from deployer.connected.profile import Profile
-from deployer.connected.rules import cpu, fabric, gpu, linking, mpi, places, runtimes, site, space, wheels
+from deployer.connected.rules import cpu, fabric, gpu, linking, mpi, places, pmi, runtimes, site, space, wheels
 from deployer.connected.rules.case import Case
 from deployer.contract import plan as plans
 from deployer.contract import verdict
@@ -338,6 +338,15 @@ def test_what_the_kernel_allows(
 def test_udocker_needs_no_namespace() -> None:
     plan = PLAN._replace(variants=[VARIANT, VARIANT._replace(name="u", runtime="udocker")])
     assert codes(runtimes.startable(case({"user_namespaces": False}, plan=plan))) == [("runtime.namespaces", NOTE)]
+
+
+def test_without_a_container_there_is_nothing_to_judge() -> None:
+    native = VARIANT._replace(name="native", runtime="native", launcher="srun", pmi="pmix")
+    plan = PLAN._replace(variants=[VARIANT, native])
+    assert codes(runtimes.startable(case({"user_namespaces": False}, plan=plan))) == [("runtime.namespaces", ERROR)]
+    assert codes(runtimes.allowed(case({}, plan=PLAN._replace(variants=[native])))) == [("runtime.none", ERROR)]
+    asked = PLAN._replace(variants=[VARIANT._replace(pmi="pmi2"), native])
+    assert codes(pmi.offered(case(plan=asked, scheduler={"kind": "slurm", "pmi": ["pmi2"]}))) == []
 
 
 def test_no_runtime_that_is_allowed() -> None:

@@ -51,6 +51,28 @@ def test_node_count_and_site_veto():
     assert choice.reason.endswith("passed over charliecloud-folder (no ch-run in PATH)")
 
 
+def test_without_a_container_only_for_who_asks():
+    native = Variant("native-folder", "native", "folder", "srun", "pmi2", None)
+    both = plan(SMALL, native)
+    assert choose(both, 1, {}).variant == SMALL
+    with pytest.raises(Refused, match=r": charliecloud-folder \(gone\)$"):
+        choose(both, 1, {"charliecloud": "gone"})
+    choice = choose(both, 8, {}, runtime="native")
+    assert choice.variant == native
+    assert choice.reason == "--runtime native: first in the plan for 8 nodes that lab can use"
+    assert both.containers == [SMALL]
+
+
+def test_the_user_s_runtime():
+    choice = choose(plan(SMALL, OTHER), 1, {}, runtime="udocker", staging="folder")
+    assert choice.variant == OTHER
+    assert choice.reason.startswith("--runtime udocker: --staging folder: first in the plan")
+    with pytest.raises(Refused, match=r"no variant with udocker, which the site's policy has to name$"):
+        choose(plan(SMALL), 1, {}, runtime="udocker")
+    with pytest.raises(Refused, match=r"udocker-folder \(not here\)"):
+        choose(plan(SMALL, OTHER), 1, {"udocker": "not here"}, runtime="udocker")
+
+
 def test_nothing_left_is_refused_with_every_reason():
     with pytest.raises(Refused) as error:
         choose(plan(SMALL, OTHER), 5, {"udocker": "not allowed"})

@@ -356,6 +356,13 @@ def test_what_was_accepted_or_forced_is_in_the_result():
     assert result.assemble(LAUNCH, good(), after()).record["check"] is None
 
 
+def test_without_a_container_no_image_is_said_to_have_run():
+    made = result.assemble(LAUNCH._replace(runtime="native"), good(), after())
+    assert codes(made) == [("runtime.native", "job")]
+    assert (made.record["runtime"], made.record["digest"], made.exit_code) == ("native", None, 0)
+    assert result.assemble(LAUNCH, good(), after()).record["digest"] == "sha256:0"
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [

@@ -14,6 +14,7 @@ from deployer.site import script
 from deployer.site.launchers import LAUNCHERS
 from deployer.site.runtimes import RUNTIMES
 from deployer.site.runtimes.interface import Container
+from deployer.site.runtimes.native import inherited
 from deployer.site.staged import Staging
 from tests import running as made
 
@@ -80,6 +81,23 @@ BARE = made.PLAN._replace(
 STAGING = Staging(
     plan.MEMORY, "/dev/shm", "/home/alice/images/aaaa", "/home/alice/bundles/it's-1.tar", 2000, "mpich-abi"
 )
+
+
+def native(made):
+    """Return the inputs as they are without a container."""
+    app = Bind("/home/alice/deployer/images/aaaa/app", plan.APP, "the bundle's app folder")
+    tool = Bind(made.tool, plan.TOOL, "this tool")
+    environment = dict(made.container.environment, DEPLOYER_RESULT="/deployer/job/payload.json")
+    environment["LD_LIBRARY_PATH"] += inherited("LD_LIBRARY_PATH")
+    return made._replace(
+        launch=made.launch._replace(variant="native-folder", command=["python3", "/deployer/app/train.py", "a b"]),
+        runtime=RUNTIMES["native"],
+        container=made.container._replace(binds=[*made.container.binds, app, tool], environment=environment),
+        image_python=made.python,
+        reader=(),
+    )
+
+
 CASES = {
     "staged": inputs(ranks=2, staging=STAGING, memory_mb=1000),
     "staged-squashfs": inputs(
@@ -107,6 +125,7 @@ CASES = {
             variants=[made.VARIANT._replace(launcher="mpiexec.hydra", pmi="", join=True)],
         ),
     ),
+    "native": native(inputs(ranks=2)),
 }
 
 
