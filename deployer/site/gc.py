@@ -1,13 +1,15 @@
 """gc: what nobody needs any more under the root folder, and its removal."""
 
 import os
-from typing import Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Set, Tuple, TypeVar
 
 from deployer.contract.errors import DeployerError, Refused, Unknown
 from deployer.site import data, incoming, temporary
-from deployer.site.remove import check_unused
+from deployer.site.remove import check_rest, check_unused
 from deployer.site.store import Installed, Store
 from deployer.system import files, verify
+
+T = TypeVar("T")
 
 
 class Garbage(NamedTuple):
@@ -28,6 +30,10 @@ def find(store: Store, keep: int) -> List[Garbage]:
     ]
     found += [Garbage(path, "left by a push that was not taken up again") for path in incoming.stale(store)]
     found += [Garbage(path, "not the last bundle of its name") for path in _old_bundles(store)]
+    found += [
+        Garbage(path, "the rest of an image: its receipt is gone or damaged", _objection(check_rest, store, path))
+        for path in store.rests()
+    ]
     kept: Dict[str, int] = {}
     for image in store.installed():  # the newest first
         name = image.receipt.name
@@ -50,11 +56,18 @@ def collect(garbage: List[Garbage]) -> None:
                 os.unlink(item.path)
 
 
-def _use(store: Store, image: Installed) -> Optional[str]:
+def _objection(check: Callable[[Store, T], None], store: Store, what: T) -> Optional[str]:
     try:
-        check_unused(store, image)
+        check(store, what)
     except (Refused, Unknown) as error:
         return error.message
+    return None
+
+
+def _use(store: Store, image: Installed) -> Optional[str]:
+    objection = _objection(check_unused, store, image)
+    if objection:
+        return objection
     needing = data.users(store, image)
     return "%s needs its data" % ", ".join(needing) if needing else None
 

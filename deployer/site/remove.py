@@ -2,9 +2,10 @@
 
 import os
 import shutil
-from typing import List
+from typing import Callable, List, Sequence
 
 from deployer.contract.errors import MissingTool, Refused, TransferError, Unknown, UsageError
+from deployer.contract.evidence import Launch
 from deployer.site import data, jobs, result, temporary
 from deployer.site.store import Installed, Store
 from deployer.system import files
@@ -31,7 +32,20 @@ def check_unused(store: Store, image: Installed) -> None:
 
     Only jobs of ``run`` are seen: what a user's own batch script starts by ``exec`` leaves nothing to see here.
     """
-    name = "%s:%s" % (image.receipt.name, image.receipt.version)
+    digest = image.receipt.digest
+    _check_jobs(store, "%s:%s" % (image.receipt.name, image.receipt.version), lambda launch: digest in _digests(launch))
+
+
+def check_rest(store: Store, folder: str) -> None:
+    """Do as ``check_unused`` for the rest of an image, in ``folder``, that has no receipt to tell its name."""
+    _check_jobs(store, folder, lambda launch: folder in map(store.image_folder, _digests(launch)))
+
+
+def _digests(launch: Launch) -> Sequence[str]:
+    return (launch.digest, *launch.data)
+
+
+def _check_jobs(store: Store, name: str, uses: Callable[[Launch], bool]) -> None:
     for folder in jobs.folders(store):
         job = os.path.basename(folder)
         try:
@@ -39,7 +53,7 @@ def check_unused(store: Store, image: Installed) -> None:
         except UsageError as error:
             hint = "remove that folder where the job is over, or --force"
             raise Unknown("cannot tell whether job %s uses %s: %s" % (job, name, error.message), hint) from error
-        if image.receipt.digest not in (launch.digest, *launch.data):
+        if not uses(launch):
             continue
         try:
             active = jobs.status(folder).active

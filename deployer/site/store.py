@@ -13,6 +13,7 @@
 
 import logging
 import os
+import re
 import shutil
 from typing import List, NamedTuple, Optional
 
@@ -23,6 +24,10 @@ from deployer.contract.plan import Plan
 from deployer.system import files
 
 log = logging.getLogger("deployer.store")
+
+#: An image's folder is named by the first digits of its bundle's digest.
+_DIGITS = 32
+_FOLDER = re.compile("^[0-9a-f]{%d}$" % _DIGITS)
 
 RECEIPT = "receipt.json"
 MANIFEST = "bundle.json"
@@ -143,7 +148,7 @@ class Store(NamedTuple):
 
     def image_folder(self, digest: str) -> str:
         """Return where the image of the bundle with this digest stands, or will stand."""
-        return os.path.join(self.images, digest.rpartition(":")[2][:32])
+        return os.path.join(self.images, digest.rpartition(":")[2][:_DIGITS])
 
     def installed(self) -> List[Installed]:
         """Return the installed images, the newest first."""
@@ -154,6 +159,12 @@ class Store(NamedTuple):
             if image:
                 found.append(image)
         return sorted(found, key=lambda image: (image.receipt.installed, image.folder), reverse=True)
+
+    def rests(self) -> List[str]:
+        """Return the folders of images that are none any more: without a receipt that can be read."""
+        names = sorted(os.listdir(self.images)) if os.path.isdir(self.images) else []
+        paths = [os.path.join(self.images, name) for name in names if _FOLDER.match(name)]
+        return [path for path in paths if self.at(path) is None]
 
     def at(self, folder: str) -> Optional[Installed]:
         """Return the installed image in ``folder``, or None where none was finished, or its receipt is damaged: then

@@ -140,6 +140,24 @@ def test_gc(tmp_path, store, bin_folder, capsys):
     assert [item.spared for item in gc.find(store, 2)] == ["job j1 uses tiny:4.0"]
 
 
+@pytest.mark.parametrize("receipt", [None, "{"])
+def test_gc_takes_the_rest_of_an_image_without_a_receipt(tmp_path, store, bin_folder, receipt):
+    """Sites remove files that nobody touched for weeks: the receipt may be the first."""
+    image = put(tmp_path, store, "1")
+    os.unlink(os.path.join(image.folder, "receipt.json"))
+    if receipt:
+        with open(os.path.join(image.folder, "receipt.json"), "w") as stream:
+            stream.write(receipt)
+    os.makedirs(os.path.join(store.images, "mine"))  # not ours
+    submit(store, image)
+    squeue(bin_folder, "RUNNING")
+    (spared,) = gc.find(store, 2)
+    assert (spared.path, spared.spared) == (image.folder, "job j1 uses %s" % image.folder)
+    squeue(bin_folder, "COMPLETED")
+    gc.collect(gc.find(store, 2))
+    assert os.listdir(store.images) == ["mine"]
+
+
 def test_gc_leaves_a_bundle_that_it_cannot_read(tmp_path, store):
     put(tmp_path, store, "1.0")
     running.write(os.path.join(store.bundles, "strange.tar"), {})
