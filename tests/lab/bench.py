@@ -17,7 +17,7 @@ from deployer.connected.builders import engine as engines
 from deployer.connected.pyz import make_pyz
 from deployer.site.install import install
 from deployer.site.store import Store
-from tests.lab import bench_delta, bench_pack, bench_staging, bench_start, bench_unpack
+from tests.lab import bench_delta, bench_overhead, bench_pack, bench_staging, bench_start, bench_unpack
 from tests.lab.engine import take_engine
 from tests.lab.software import find_python36
 
@@ -123,6 +123,7 @@ def main() -> None:
     command.add_argument("--lab", default="bench-staging", help="the lab to make, and to remove at the end")
     command.add_argument("--command", default="python3 -c 'import json'", help="the payload, one line of shell words")
     command.add_argument("--paths", type=int, default=20, help="how many of the paths to list")
+    bench_overhead.add_parser(verbs)
     command = verbs.add_parser("import")
     command.add_argument("--image", default="deployer/digits-horovod:1.0.0")
     command.add_argument("--module", default="tensorflow")

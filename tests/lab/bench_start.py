@@ -70,11 +70,11 @@ def measure(args: argparse.Namespace) -> None:
         into = MEMORY / f"deployer-{os.getuid()}" / "1-0"
         binds = [*_binds(), Bind(f"{into}/evidence", plans.NODE, "")]
         memory = Container(f"{into}/rootfs", binds, {"PATH": "/usr/bin"}, ["SLURM_*"], "/")
-        with _staged(store, image, into, store.bundle(image.receipt)):
+        with staged(store, image, into, store.bundle(image.receipt)):
             _compare("memory", memory, python, plans.NODE, args.rounds)
         mounted = memory._replace(binds=[*binds, Bind(f"{into}/deployer.pyz", plans.TOOL, "")])
         mount = _RUNTIME.mount(mounted, f"{into}/image.sqfs")
-        with _staged(store, image, into, squash.make(image, 2), mount):
+        with staged(store, image, into, squash.make(image, 2), mount):
             words = [*_RUNTIME.into_mounted(mounted, str(into)), memory.rootfs, "--"]
             _compare_words("squashfs", words, python, plans.NODE, args.rounds)
     finally:
@@ -104,15 +104,15 @@ def _binds() -> list[Bind]:
 
 
 @contextmanager
-def _staged(store: Store, image: Installed, into: Path, source: str, mount: Sequence[str] = ()) -> Iterator[None]:
-    """Stage the image in memory as job.sh does, for the time of the block."""
+def staged(store: Store, image: Installed, into: Path, source: str, mount: Sequence[str] = ()) -> Iterator[int]:
+    """Stage the image in memory as job.sh does, for the time of the block; yield the process that holds it."""
     words = ["stage", "--image", image.folder, "--source", source, "--tool", store.tool]
     words += ["--into", str(into), "--out", str(WORK), *(["--", *mount] if mount else [])]
     with subprocess.Popen([sys.executable, store.tool, *words], stdout=subprocess.PIPE, text=True) as holder:
         if holder.stdout is None or not holder.stdout.readline().startswith("staged 0"):
             sys.exit("bench: error: the image could not be staged")
         try:
-            yield
+            yield holder.pid
         finally:
             holder.send_signal(signal.SIGUSR2)
 
@@ -126,7 +126,7 @@ def _compare_words(name: str, start: list[str], python: str, evidence: str, roun
     bare = [*start, *payload]
     rank = [*start, python, "-I", "-S", plans.TOOL, "rank", "--out", evidence, "--", *payload]
     for count in (1, _AT_ONCE):
-        pairs = [(_start(bare, count), _start(rank, count)) for _ in range(rounds + 1)][1:]
+        pairs = [(start(bare, count), start(rank, count)) for _ in range(rounds + 1)][1:]
         cells = []
         for field in Start._fields:
             values = [tuple(getattr(each, field) for each in pair) for pair in pairs]
@@ -136,7 +136,7 @@ def _compare_words(name: str, start: list[str], python: str, evidence: str, roun
         print(f"{title:<24} " + "  ".join(f"{cell:7.1f}" for cell in cells), flush=True)
 
 
-def _start(argv: list[str], count: int) -> Start:
+def start(argv: list[str], count: int) -> Start:
     """Start ``count`` at once; each as another rank."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begun = time.time()

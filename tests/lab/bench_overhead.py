@@ -1,0 +1,321 @@
+"""`scripts/bench overhead`: a training without a container and in each kind of one, in turn, as publications compare.
+
+ResNet-50 on synthetic images (``bundles/horovod-tensorflow-cpu``), one rank with all cores: a mean rate over counted
+iterations after others that warm up, and of each pair with ``native`` the ratio. Native are the very files of the
+installed image, by the host's own Python, which has to be the image's. Beside it the start and the memory of 1 and of
+8 ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from deployer.connected.pyz import make_pyz
+from deployer.contract import plan as plans
+from deployer.contract.plan import Bind
+from deployer.site import container as containers
+from deployer.site import squash, staged
+from deployer.site.install import install, keep
+from deployer.site.runtimes import RUNTIMES
+from deployer.site.runtimes.interface import Container
+from deployer.site.store import Installed, Store
+from tests.lab import bench_start
+from tests.lab.engine import take_engine
+
+ROOT = Path(__file__).resolve().parents[2]
+WORK = ROOT / ".deployer" / "bench-overhead"
+MEMORY = Path("/dev/shm/deployer-bench-overhead")
+_DEFINITION = "bundles/horovod-tensorflow-cpu"
+_PYTHON = "/usr/bin/python3"
+_PATIENCE_S = 600
+_RANKS = (1, 8)
+_READY = "import sys, tensorflow; print('ready', flush=True); sys.stdin.read()"
+#: Student's t for a two-sided 95 % interval over 20 pairs; with more of them it is smaller.
+_STUDENT = 2.093
+_PAIRS = 20
+
+
+#: A way to start a command, whose paths are the container's: argv.
+Way = Callable[[list[str]], list[str]]
+
+
+class Memory(NamedTuple):
+    """MiB once TensorFlow is imported, with shared pages divided among those who map them (PSS): of a rank with all
+    that was started for it, and of what serves all ranks of the node."""
+
+    rank: float
+    node: float
+
+
+def add_parser(verbs: Any) -> None:
+    """Add the verb; published are 10 iterations of 10 batches of 256 to warm up, and 10 that count."""
+    command = verbs.add_parser("overhead")
+    command.set_defaults(run=measure)
+    command.add_argument("--bundle", help="a bundle of the definition that is there, with udocker's kit")
+    command.add_argument("--pairs", type=int, default=_PAIRS)
+    command.add_argument("--only", default="rate,start,memory", help="which tables")
+    for option, number in (("--batch-size", 4), ("--warm-up", 2), ("--iterations", 10), ("--batches", 1)):
+        command.add_argument(option, type=int, default=number, help="as of benchmark.py (default: %(default)s)")
+
+
+def measure(args: argparse.Namespace) -> None:
+    """Print the tables; pairs are one of ``native`` and one of each other, one after the other."""
+    for folder in (WORK, MEMORY):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    try:
+        store = Store(str(WORK / "root"))
+        image = _installed(args, store)
+        _say_what_differs(image)
+        with _ways(store, image) as (ways, servers):
+            if "rate" in args.only:
+                _show_rates(_rates(ways, args))
+            if "start" in args.only:
+                _show_starts(ways, args.rounds)
+            if "memory" in args.only:
+                _show_memory(ways, servers)
+    finally:
+        _writable(WORK)
+        shutil.rmtree(WORK)
+        shutil.rmtree(MEMORY)
+
+
+def _installed(args: argparse.Namespace, store: Store) -> Installed:
+    bundle = Path(args.bundle).resolve() if args.bundle else _packed(WORK / "bundle.tar")
+    image = install(str(bundle), store).image
+    keep(str(bundle), store, image)
+    squash.make(image, os.cpu_count() or 1)
+    Path(store.tool).write_bytes(make_pyz())
+    return image
+
+
+def _packed(bundle: Path) -> Path:
+    """Build and pack the definition for a site that allows udocker, so that its kit is in the bundle."""
+    record = yaml.safe_load((ROOT / "site_profiles" / "lab.yaml").read_text())
+    record["policy"]["runtimes"] = ["charliecloud", "udocker"]
+    profile = WORK / "lab.yaml"
+    profile.write_text(yaml.safe_dump(record))
+    deployer = str(Path(sys.executable).with_name("deployer"))
+    with take_engine() as engine:
+        environment = {**os.environ, "DOCKER_HOST": engine.docker_host}
+        for words in (["build", _DEFINITION], ["pack", _DEFINITION, "--site", str(profile), "-o", str(bundle)]):
+            subprocess.run([deployer, *words], check=True, cwd=ROOT, stdout=subprocess.DEVNULL, env=environment)
+    return bundle
+
+
+def _say_what_differs(image: Installed) -> None:
+    """Print whether native and container run the same Python and C library."""
+    for path in (_PYTHON, "/lib/x86_64-linux-gnu/libc.so.6", "/lib/x86_64-linux-gnu/libstdc++.so.6"):
+        mine, theirs = Path(path).resolve(), Path(_inside(image.rootfs, path))
+        same = mine.is_file() and theirs.is_file() and mine.read_bytes() == theirs.read_bytes()
+        print(f"{path}: {'the same file' if same else 'ANOTHER FILE'} on the host and in the image")
+
+
+def _inside(rootfs: str, path: str) -> str:
+    """Return where ``path`` of the image is, with its links followed inside of it."""
+    command = [*RUNTIMES["charliecloud"].argv(Container(rootfs, [], {"PATH": "/usr/bin:/bin"}, [], "/"), [])]
+    found = subprocess.run(
+        [*command, "readlink", "-f", path],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=containers.user_environment(),
+    )
+    return rootfs + found.stdout.strip()
+
+
+@contextmanager
+def _ways(store: Store, image: Installed) -> Iterator[tuple[Mapping[str, Way], Mapping[str, int]]]:
+    """Yield the ways, native first, and the process that serves all of a way's ranks where there is one."""
+    whole = _container(store, image)
+    staging = staged.Staging(plans.SQUASHFS, str(MEMORY), image.folder, squash.path(image.folder), 0, plans.MPICH_ABI)
+    into = str(MEMORY / f"deployer-{os.getuid()}" / "1-0")
+    mounted = _at(staged.moved(staging, whole), into)
+    mount = RUNTIMES["charliecloud"].mount(mounted, f"{into}/{squash.IMAGE}")
+    joined = [*RUNTIMES["charliecloud"].into_mounted(mounted, into), mounted.rootfs, "--"]
+    with bench_start.staged(store, image, into, staging.source, mount) as holder:
+        ways = {
+            "native": partial(RUNTIMES["native"].argv, _natively(whole)),
+            "Charliecloud, folder": partial(RUNTIMES["charliecloud"].argv, whole),
+            "Charliecloud, SquashFS": lambda command: [*joined, *command],
+            "udocker P1": partial(RUNTIMES["udocker"].argv, whole),
+        }
+        yield ways, {"Charliecloud, SquashFS": holder}
+
+
+def _container(store: Store, image: Installed) -> Container:
+    """Return the container of a rank that has all cores of this machine."""
+    (WORK / "job").mkdir(exist_ok=True)
+    cores = str(len(os.sched_getaffinity(0)))
+    threads = {
+        "OMP_NUM_THREADS": cores,
+        "TF_NUM_INTRAOP_THREADS": cores,
+        "TF_NUM_INTEROP_THREADS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "DEPLOYER_RESULT": plans.JOB + "/rate.json",
+    }
+    binds = [Bind(str(WORK / "job"), plans.JOB, ""), Bind(store.tool, plans.TOOL, "")]
+    variant = image.variant(plans.MPICH_ABI)
+    return containers.make(image, image.manifest().image, None, binds, threads, variant)
+
+
+def _at(container: Container, into: str) -> Container:
+    """Return the container with the staged folder's name in it."""
+    binds = [bind._replace(source=bind.source.replace(staged.STAGE, into)) for bind in container.binds]
+    return container._replace(rootfs=container.rootfs.replace(staged.STAGE, into), binds=binds)
+
+
+def _natively(container: Container) -> Container:
+    """Return it with the image's own packages and libraries where the host's Python finds them."""
+    own = f"{container.rootfs}/usr/local/lib"
+    environment = {name: value for name, value in container.environment.items() if name not in ("PATH", "HOME")}
+    packages = [environment.get("PYTHONPATH", ""), *sorted(map(str, Path(own).glob("python3*/dist-packages")))]
+    environment.update(PYTHONPATH=":".join(filter(None, packages)), LD_LIBRARY_PATH=own)
+    return container._replace(environment=environment)
+
+
+# --- the rate of a training ---
+
+
+def _rates(ways: Mapping[str, Way], args: argparse.Namespace) -> dict[str, list[float]]:
+    """Return images a second of each way, round by round; the order of ways turns from round to round."""
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    names = list(ways)
+    for number in range(args.pairs):
+        turned = names[number % len(names) :] + names[: number % len(names)]
+        for name in turned:
+            found[name].append(_rate(ways[name], args))
+        print("  ".join(f"{name} {found[name][-1]:.3f}" for name in names), file=sys.stderr, flush=True)
+    return found
+
+
+def _rate(way: Way, args: argparse.Namespace) -> float:
+    """Return images a second of one training."""
+    result = WORK / "job" / "rate.json"
+    result.unlink(missing_ok=True)
+    options = (
+        *("--batch-size", str(args.batch_size), "--warm-up", str(args.warm_up)),
+        *("--iterations", str(args.iterations), "--batches", str(args.batches)),
+    )
+    said = subprocess.run(
+        way([_PYTHON, f"{plans.APP}/benchmark.py", *options]),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE_S,
+        env=containers.user_environment(),
+    )
+    if said.returncode or not result.is_file():
+        sys.exit(f"bench: error: the training failed ({said.returncode}): {said.stderr[-2000:]}")
+    record: dict[str, Any] = json.loads(result.read_text())
+    return float(record["images_per_second"])
+
+
+def _show_rates(rates: Mapping[str, Sequence[float]]) -> None:
+    native = rates["native"]
+    print(f"\n{len(native)} pairs{'' if len(native) >= _PAIRS else f' ({_PAIRS} are wanted)'}")
+    print(f"{'images a second':<24} {'mean':>8} {'+-':>7}   {'/ native':>8} {'+-':>7} {'lower':>7}")
+    for name, values in rates.items():
+        mean, half = interval(values)
+        ratio, wide = interval([mine / other for mine, other in zip(values, native, strict=True)])
+        print(f"{name:<24} {mean:8.3f} {half:7.3f}   {ratio:8.4f} {wide:7.4f} {ratio - wide:7.4f}")
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean of ``values`` and half of its 95 % interval (Student)."""
+    if len(values) < 2:
+        return statistics.mean(values), math.inf
+    return statistics.mean(values), _STUDENT * statistics.stdev(values) / math.sqrt(len(values))
+
+
+# --- start and memory ---
+
+
+def _show_starts(ways: Mapping[str, Way], rounds: int) -> None:
+    print(f"\n{'start, ms, median':<24} " + "  ".join(f"{f'{count} ranks':>16}" for count in _RANKS for _ in "ab"))
+    print(f"{'':<24} " + "  ".join(f"{word:>16}" for word in ("first instruction", "TensorFlow") * len(_RANKS)))
+    payloads = (["date", "+%s.%N"], [_PYTHON, "-c", "import tensorflow, time; print(time.time())"])
+    found: dict[str, list[list[float]]] = {name: [[] for _ in range(4)] for name in ways}
+    for number in range(rounds + 1):
+        for column, (count, payload) in enumerate((count, payload) for count in _RANKS for payload in payloads):
+            for name, way in ways.items():
+                begun = bench_start.start(way(payload), count).begun
+                if number:
+                    found[name][column].append(begun)
+    for name, columns in found.items():
+        print(f"{name:<24} " + "  ".join(f"{statistics.median(column):16.0f}" for column in columns), flush=True)
+
+
+def _memory(way: Way, count: int, server: int | None) -> Memory:
+    ranks = [
+        subprocess.Popen(
+            way([_PYTHON, "-c", _READY]),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=containers.user_environment(),
+        )
+        for _ in range(count)
+    ]
+    try:
+        for rank in ranks:
+            if rank.stdout is None or not rank.stdout.readline():
+                sys.exit(f"bench: error: TensorFlow could not be imported by {rank.args}")
+        return Memory(sum(_pss(rank.pid) for rank in ranks) / count, _pss(server) if server else 0.0)
+    finally:
+        for rank in ranks:
+            rank.communicate()
+
+
+def _pss(pid: int) -> float:
+    """Return MiB of a process and all below it."""
+    found = 0.0
+    for each in [pid, *_below(pid)]:
+        try:
+            text = Path(f"/proc/{each}/smaps_rollup").read_text()
+        except OSError:  # it has ended
+            continue
+        found += sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) / 1024
+    return found
+
+
+def _below(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        children.setdefault(parent, []).append(int(stat.parent.name))
+    found, waiting = [], [pid]
+    while waiting:
+        mine = children.get(waiting.pop(), [])
+        found += mine
+        waiting += mine
+    return found
+
+
+def _show_memory(ways: Mapping[str, Way], servers: Mapping[str, int]) -> None:
+    print(f"\n{'memory, MiB':<24} " + "  ".join(f"{f'a rank of {count}':>14} {'a node':>7}" for count in _RANKS))
+    for name, way in ways.items():
+        sizes = [_memory(way, count, servers.get(name)) for count in _RANKS]
+        print(f"{name:<24} " + "  ".join(f"{size.rank:14.1f} {size.node:7.1f}" for size in sizes), flush=True)
+
+
+def _writable(folder: Path) -> None:
+    """Give back the right to write that an image with udocker's kit has not; root has it anyway."""
+    subprocess.run(["chmod", "-R", "u+w", str(folder)], check=True)
