@@ -212,6 +212,8 @@ def test_mistakes_in_the_dockerfile_are_named(tmp_path: Path) -> None:
         build(define(tmp_path, "FROM ${BASE}\nCOPY no-such-file /\n"), Options(), quiet)
 
 
+@pytest.mark.slow  # mmdebstrap fetches the essential packages before it asks for more
+@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("docker_host")
 def test_a_debian_package_that_does_not_exist_is_named(tmp_path: Path) -> None:
     definition = define(tmp_path, "FROM ${BASE}\n")

@@ -135,7 +135,7 @@ def push_with_cuts(cli: Cli, lab: Lab, tmp_path: Path, cuts: int, megabytes: int
 
 @pytest.mark.timeout(300)
 def test_a_few_cuts(cli: Cli, lab: Lab, tmp_path: Path) -> None:
-    push_with_cuts(cli, lab, tmp_path, cuts=4, megabytes=24, seed=3)
+    push_with_cuts(cli, lab, tmp_path, cuts=2, megabytes=16, seed=3)
 
 
 @pytest.mark.slow
