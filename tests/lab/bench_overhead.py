@@ -1,9 +1,8 @@
 """`scripts/bench overhead`: a training without a container and in each kind of one, in turn, as publications compare.
 
 ResNet-50 on synthetic images (``bundles/horovod-tensorflow-cpu``), one rank with all cores: a mean rate over counted
-iterations after others that warm up, and of each pair with ``native`` the ratio. Native are the very files of the
-installed image, by the host's own Python, which has to be the image's. Beside it the start and the memory of 1 and of
-8 ranks.
+iterations after others that warm up, and of each pair with ``native`` the ratio. Native runs the very files of the
+installed image, its Python too, on the host's C library. Beside it the start and the memory of 1 and of 8 ranks.
 """
 
 from __future__ import annotations
@@ -39,8 +38,10 @@ from tests.lab.engine import take_engine
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / ".deployer" / "bench-overhead"
 MEMORY = Path("/dev/shm/deployer-bench-overhead")
+#: The loader takes these from the system.
+_OF_THE_HOST = tuple(f"/lib/x86_64-linux-gnu/{name}" for name in ("libc.so.6", "libm.so.6", "libstdc++.so.6"))
 _DEFINITION = "bundles/horovod-tensorflow-cpu"
-_PYTHON = "/usr/bin/python3"
+_PYTHON = "python3"
 _PATIENCE_S = 600
 _RANKS = (1, 8)
 _READY = "import sys, tensorflow; print('ready', flush=True); sys.stdin.read()"
@@ -118,8 +119,8 @@ def _packed(bundle: Path) -> Path:
 
 
 def _say_what_differs(image: Installed) -> None:
-    """Print whether native and container run the same Python and C library."""
-    for path in (_PYTHON, "/lib/x86_64-linux-gnu/libc.so.6", "/lib/x86_64-linux-gnu/libstdc++.so.6"):
+    """Print whether what native takes of the host is the image's: all else is the image's own file."""
+    for path in _OF_THE_HOST:
         mine, theirs = Path(path).resolve(), Path(_inside(image.rootfs, path))
         same = mine.is_file() and theirs.is_file() and mine.read_bytes() == theirs.read_bytes()
         print(f"{path}: {'the same file' if same else 'ANOTHER FILE'} on the host and in the image")
@@ -143,12 +144,12 @@ def _ways(store: Store, image: Installed) -> Iterator[tuple[Mapping[str, Way], M
     """Yield the ways, native first, and the process that serves all of a way's ranks where there is one."""
     whole = _container(store, image)
     staging = staged.Staging(plans.SQUASHFS, str(MEMORY), image.folder, squash.path(image.folder), 0, plans.MPICH_ABI)
-    into = str(MEMORY / f"deployer-{os.getuid()}" / "1-0")
-    mounted = _at(staged.moved(staging, whole), into)
+    into = MEMORY / f"deployer-{os.getuid()}" / "1-0"
+    mounted = _at(staged.moved(staging, whole), str(into))
     mount = RUNTIMES["charliecloud"].mount(mounted, f"{into}/{squash.IMAGE}")
-    joined = [*RUNTIMES["charliecloud"].into_mounted(mounted, into), mounted.rootfs, "--"]
+    joined = [*RUNTIMES["charliecloud"].into_mounted(mounted, str(into)), mounted.rootfs, "--"]
     with bench_start.staged(store, image, into, staging.source, mount) as holder:
-        ways = {
+        ways: dict[str, Way] = {
             "native": partial(RUNTIMES["native"].argv, _natively(whole)),
             "Charliecloud, folder": partial(RUNTIMES["charliecloud"].argv, whole),
             "Charliecloud, SquashFS": lambda command: [*joined, *command],
@@ -180,11 +181,15 @@ def _at(container: Container, into: str) -> Container:
 
 
 def _natively(container: Container) -> Container:
-    """Return it with the image's own packages and libraries where the host's Python finds them."""
+    """Return it with the image's own programs, packages and libraries, as files of the host."""
     own = f"{container.rootfs}/usr/local/lib"
-    environment = {name: value for name, value in container.environment.items() if name not in ("PATH", "HOME")}
-    packages = [environment.get("PYTHONPATH", ""), *sorted(map(str, Path(own).glob("python3*/dist-packages")))]
-    environment.update(PYTHONPATH=":".join(filter(None, packages)), LD_LIBRARY_PATH=own)
+    packages = [container.environment.get("PYTHONPATH", ""), *map(str, Path(own).glob("python3*/dist-packages"))]
+    environment = {
+        **container.environment,
+        "PATH": f"{container.rootfs}/usr/bin",
+        "PYTHONPATH": ":".join(filter(None, packages)),
+        "LD_LIBRARY_PATH": own,
+    }
     return container._replace(environment=environment)
 
 
@@ -274,7 +279,7 @@ def _memory(way: Way, count: int, server: int | None) -> Memory:
     try:
         for rank in ranks:
             if rank.stdout is None or not rank.stdout.readline():
-                sys.exit(f"bench: error: TensorFlow could not be imported by {rank.args}")
+                sys.exit(f"bench: error: TensorFlow could not be imported by {way([_PYTHON])}")
         return Memory(sum(_pss(rank.pid) for rank in ranks) / count, _pss(server) if server else 0.0)
     finally:
         for rank in ranks:

@@ -121,10 +121,10 @@ def _compare(name: str, container: Container, python: str, evidence: str, rounds
     _compare_words(name, _RUNTIME.argv(container, []), python, evidence, rounds)
 
 
-def _compare_words(name: str, start: list[str], python: str, evidence: str, rounds: int) -> None:
+def _compare_words(name: str, words: list[str], python: str, evidence: str, rounds: int) -> None:
     payload = ["date", "+%s.%N"]
-    bare = [*start, *payload]
-    rank = [*start, python, "-I", "-S", plans.TOOL, "rank", "--out", evidence, "--", *payload]
+    bare = [*words, *payload]
+    rank = [*words, python, "-I", "-S", plans.TOOL, "rank", "--out", evidence, "--", *payload]
     for count in (1, _AT_ONCE):
         pairs = [(start(bare, count), start(rank, count)) for _ in range(rounds + 1)][1:]
         cells = []
@@ -137,7 +137,7 @@ def _compare_words(name: str, start: list[str], python: str, evidence: str, roun
 
 
 def start(argv: list[str], count: int) -> Start:
-    """Start ``count`` at once; each as another rank."""
+    """Start ``count`` at once; each as another rank, which prints the time."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begun = time.time()
     started = [
