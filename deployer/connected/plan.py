@@ -9,21 +9,12 @@ from deployer.connected.profile import Mpi, Partition, Profile, known
 from deployer.connected.staging import stagings
 from deployer.contract import records
 from deployer.contract.errors import Refused
-from deployer.contract.plan import (
-    CARRIED,
-    FOLDER,
-    NATIVE,
-    OPENMPI,
-    SONAMES,
-    HostMpi,
-    Limits,
-    NodeShape,
-    Plan,
-    Variant,
-)
+from deployer.contract.plan import CARRIED, FOLDER, NATIVE, SONAMES, HostMpi, Limits, NodeShape, Plan, Variant
 
 #: Runtimes that make user namespaces.
 _NAMESPACES = ("charliecloud", "apptainer")
+#: The family of MPI whose ranks need no container in common.
+_STARTS_ALONE = "intel"
 
 
 def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition: str | None = None) -> Plan:
@@ -106,8 +97,9 @@ def _allowed(profile: Profile, runtime: str) -> bool:
 def _variants(profile: Profile, partition: Partition, mpi: HostMpi | None, way: Way) -> list[Variant]:
     """Return the ways to run, best first, of what the site has and its policy allows; without a container last."""
     policy = known(profile.policy, profile, "policy.runtimes")
-    # Open MPI's shared memory copies from process to process, which the kernel allows within one user namespace only.
-    join = mpi is not None and mpi.abi == OPENMPI
+    # Shared memory copies from process to process, which the kernel allows within one user namespace only. MPICH 5 does
+    # not start without (4 does), Open MPI is slow; Intel's gains nothing by it.
+    join = mpi is None or mpi.family != _STARTS_ALONE
     batch = profile.scheduler is not None and profile.scheduler.kind != "local"
     return [
         Variant(

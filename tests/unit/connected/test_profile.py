@@ -100,6 +100,16 @@ def test_the_plan_for_open_mpi() -> None:
     assert make_plan(load("lab"), "tiny:1.0", ["mpich-abi", "openmpi"]).abi == "mpich-abi"
 
 
+def test_the_images_own_mpich_needs_ranks_that_share_a_container(tmp_path: Path) -> None:
+    def joins(path: str) -> set[bool]:
+        variants = make_plan(load(path), "tiny:1.0", ["mpich-abi"]).variants
+        return {variant.join for variant in variants if variant.runtime == "charliecloud"}
+
+    assert joins("lab") == {False}  # Intel's does not
+    batch = load("lab").model_dump(mode="json", exclude_unset=True)["partitions"]["batch"]
+    assert joins(lab(tmp_path, partitions={"batch": {**batch, "mpi": None}})) == {True}
+
+
 def test_a_bundle_without_programs_for_the_sites_mpi_is_refused() -> None:
     with pytest.raises(Refused, match=r"Open MPI v5.*libmpi\.so\.40.*mpich-abi only") as caught:
         make_plan(load("lab-openmpi"), "tiny:1.0", ["mpich-abi"])
