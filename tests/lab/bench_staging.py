@@ -1,18 +1,19 @@
 """`scripts/bench staging`: what a rank asks of the shared file system, call by call, by how the image is staged.
 
-A real job on one lab node with two ranks: /home is the shared file system, /opt the site's software. ``strace`` stands
-before ch-run in job.sh and writes down what each rank does, in the probe's step and in the payload's. Paths inside the
-container are led back to what is bound there.
+A real job on one lab node with two ranks, by Charliecloud and by udocker: /home is the shared file system, /opt the
+site's software. ``counted.py`` stands before the runtime in job.sh and writes down what each rank does, in the probe's
+step and in the payload's; the kernel asks it about each call. Paths inside the container are led back to what is bound
+there.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import collections
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,20 +23,18 @@ from typing import NamedTuple
 
 import yaml
 
+from tests.lab import counted
 from tests.lab.cluster import Lab
 from tests.lab.engine import take_engine
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED, SOFTWARE = "/home", "/opt"
 _NAME = "bench"
-#: Calls on an open file that a server hears of; a path in any call (%file) is one as well.
-_ON_DESCRIPTORS = "read,pread64,readv,write,pwrite64,writev,getdents64,fsync,fdatasync,ftruncate,fallocate,close,fchmod"
-_LINE = re.compile(r"^(?P<pid>\d+) +(?P<call>\w+)\((?P<args>.*)\) += (?P<result>\S+)")
-_CHILD = re.compile(r"^(\d+) +(?:clone|clone3|fork|vfork)\(.*\) += (\d+)")
-_UNFINISHED = re.compile(r"^(\d+) +(\w+)\((.*) <unfinished \.\.\.>$")
-_RESUMED = re.compile(r"^(\d+) +<\.\.\. (\w+) resumed>(.*)$")
-_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
-_OPEN_FILE = re.compile(r"\d+<(/[^>]*)>")
+#: What is measured: runtime and staging, which name a variant of the plan.
+_VARIANTS = (
+    ("charliecloud", ("folder", "memory", "squashfs")),
+    ("udocker", ("folder", "memory")),
+)
 
 
 class Operation(NamedTuple):
@@ -47,15 +46,15 @@ class Operation(NamedTuple):
 
 def measure(args: argparse.Namespace) -> None:
     """Print, for each form, how many operations each rank made on the shared file system, and which."""
-    if not shutil.which("strace"):
-        sys.exit("bench: error: strace is not here (Debian package strace)")
     with tempfile.TemporaryDirectory() as folder:
         lab = Lab(args.lab)
         lab.up(nodes=1)
         try:
             _prepare(lab, Path(folder), args)
-            for staging in ("folder", "memory", "squashfs"):
-                _show(staging, _ranks(lab, staging, shlex.split(args.command)), args.paths)
+            for runtime, stagings in _VARIANTS:
+                for staging in stagings:
+                    ranks = _ranks(lab, runtime, staging, shlex.split(args.command))
+                    _show(f"{runtime}, {staging}", ranks, args.paths)
         finally:
             lab.down(purge=True)
 
@@ -64,16 +63,20 @@ def _prepare(lab: Lab, folder: Path, args: argparse.Namespace) -> None:
     """Push a bundle with a plan for a node that holds two ranks."""
     record = yaml.safe_load((ROOT / "site_profiles" / "lab.yaml").read_text())
     record["partitions"]["batch"]["node"]["cores"] = 2
-    profile, bundle = folder / "lab.yaml", folder / "bundle.tar"
-    profile.write_text(yaml.safe_dump(record))
+    profiles, bundle = [], folder / "bundle.tar"
+    for runtime, _ in _VARIANTS:
+        record.update(name=runtime, policy={"runtimes": [runtime]})
+        profiles.append(folder / f"{runtime}.yaml")
+        profiles[-1].write_text(yaml.safe_dump(record))
     deployer = [str(Path(sys.executable).with_name("deployer"))]
-    pack = [*deployer, "pack", "--name", _NAME, "--version", "1", "--site", str(profile), "-o", str(bundle)]
+    sites = [word for profile in profiles for word in ("--site", str(profile))]
+    pack = [*deployer, "pack", "--name", _NAME, "--version", "1", *sites, "-o", str(bundle)]
     if args.rootfs:
         _run([*pack, "--rootfs", args.rootfs])
     else:
         with take_engine() as engine:
             _run([*pack, "--image", args.image], DOCKER_HOST=engine.docker_host)
-    _run([*deployer, "push", str(bundle), str(profile), "--ssh-config", str(lab.ssh_config)])
+    _run([*deployer, "push", str(bundle), str(profiles[0]), "--ssh-config", str(lab.ssh_config)])
     squash = f"python3 $HOME/deployer/deployer.pyz install --squashfs $HOME/deployer/bundles/{_NAME}-1.tar"
     lab.sh("login1", "alice", squash, timeout=600).check("the SquashFS file")
 
@@ -84,28 +87,29 @@ def _run(argv: list[str], **environment: str) -> None:
     )
 
 
-def _ranks(lab: Lab, staging: str, command: list[str]) -> dict[int, list[Operation]]:
-    """Run the job under strace and return the operations of each rank, by its number, both steps together."""
+def _ranks(lab: Lab, runtime: str, staging: str, command: list[str]) -> dict[int, list[Operation]]:
+    """Run the counted job and return the operations of each rank, by its number, both steps together."""
     words = " ".join(map(shlex.quote, command))
     tool = "python3 $HOME/deployer/deployer.pyz"
+    (lab.home / "alice" / "counted.py").write_text(Path(counted.__file__).read_text())
     script = f"""
 set -e
 rm -rf $HOME/traces; mkdir $HOME/traces
 cat >$HOME/traced.sh <<'END'
 #!/bin/sh
-exec strace -f -y -s 4096 -e trace=%file,%process,setns,{_ON_DESCRIPTORS} \\
-    -o /tmp/trace.$SLURM_STEP_ID.$SLURM_PROCID "$@"
+exec /usr/bin/python3 -I -S $HOME/counted.py /tmp/trace.$SLURM_STEP_ID.$SLURM_PROCID "$@"
 END
 chmod +x $HOME/traced.sh
-job=$({tool} run {_NAME} --nodes 1 --ranks-per-node 2 --threads 1 --staging {staging} --dry-run --json -- {words} |
-    python3 -c 'import json, sys; print(json.load(sys.stdin)["folder"])')
-sed -i "s#^container=(\\(ch-run\\|sh\\)#container=($HOME/traced.sh \\1#" $job/job.sh
+job=$({tool} run {_NAME} --plan {runtime} --nodes 1 --ranks-per-node 2 --threads 1 --staging {staging} \\
+    --dry-run --json -- {words} | python3 -c 'import json, sys; print(json.load(sys.stdin)["folder"])')
+sed -i "s#^container=(#container=($HOME/traced.sh #" $job/job.sh
 sed -i 's/^container.4.=.*//' $job/job.sh  # the words have moved by one
+if [ {runtime} = udocker ]; then sed -i 's/^    --cd=/    --set-env=PROOT_NO_SECCOMP=1 --cd=/' $job/job.sh; fi
 sbatch --wait $job/job.sh >/dev/null || {{ cat $job/output.log; exit 1; }}
 cp $job/job.sh $HOME/traces/
 srun -N1 sh -c 'cp /tmp/trace.* $HOME/traces/; rm /tmp/trace.*'
 """
-    lab.sh("login1", "alice", script, timeout=600).check("the traced job")
+    lab.sh("login1", "alice", script, timeout=900).check("the counted job")
     traces = lab.home / "alice" / "traces"
     binds = _binds((traces / "job.sh").read_text())
     found: dict[int, list[Operation]] = collections.defaultdict(list)
@@ -128,50 +132,12 @@ def _binds(script: str) -> list[tuple[str, str]]:
 
 
 def operations(trace: str, binds: list[tuple[str, str]]) -> Iterator[Operation]:
-    """Yield what the processes of a trace did by path, by the host's names; a process that has changed its root, and
-    those that it starts, see what ``binds`` say."""
-    inside: set[str] = set()
-    for line in _whole(trace.splitlines()):
-        child = _CHILD.match(line)
-        if child and child[1] in inside:
-            inside.add(child[2])
-        found = _LINE.match(line)
-        if not found:
-            continue
-        pid, call, words = found["pid"], found["call"], found["args"]
-        if call in ("pivot_root", "chroot", "setns") and found["result"] == "0":
-            inside.add(pid)
-            continue
-        for path in dict.fromkeys(_paths(call, words)):
-            yield Operation(call, _on_host(path, binds) if pid in inside else path)
-
-
-def _whole(lines: list[str]) -> Iterator[str]:
-    """Yield lines with calls that were interrupted by another process put together."""
-    begun: dict[tuple[str, str], str] = {}
-    for line in lines:
-        unfinished, resumed = _UNFINISHED.match(line), _RESUMED.match(line)
-        if unfinished:
-            begun[unfinished[1], unfinished[2]] = f"{unfinished[1]} {unfinished[2]}({unfinished[3]}"
-        elif resumed:
-            yield begun.pop((resumed[1], resumed[2]), f"{resumed[1]} {resumed[2]}(") + resumed[3]
-        else:
-            yield line
-
-
-def _paths(call: str, words: str) -> Iterator[str]:
-    if call == "execve":  # the other strings are the program's arguments
-        yield from _STRING.findall(words)[:1]
-    elif call in _ON_DESCRIPTORS.split(","):
-        yield from _OPEN_FILE.findall(words)[:1]
-    else:
-        for text in _STRING.findall(words)[:2]:
-            if text.startswith("/"):
-                yield text
-            elif text:
-                base = _OPEN_FILE.search(words) or re.search(r"AT_FDCWD<(/[^>]*)>", words)
-                if base:
-                    yield f"{base[1]}/{text}"
+    """Yield what the processes of a trace did by path, by the host's names; one that has another root than the host's
+    sees what ``binds`` say."""
+    for line in trace.splitlines():
+        call, inside, path = line.split(" ", 2)
+        path = ast.literal_eval(path)
+        yield Operation(call, _on_host(path, binds) if inside == "1" else path)
 
 
 def _on_host(path: str, binds: list[tuple[str, str]]) -> str:
