@@ -98,7 +98,7 @@ def _variants(profile: Profile, partition: Partition, mpi: HostMpi | None, way: 
     """Return the ways to run, best first, of what the site has and its policy allows; without a container last."""
     policy = known(profile.policy, profile, "policy.runtimes")
     # Shared memory copies from process to process, which the kernel allows within one user namespace only. MPICH 5 does
-    # not start without (4 does), Open MPI is slow; Intel's gains nothing by it.
+    # not start without (4 does), Open MPI is slow; with Intel's no gain was seen for sure.
     join = mpi is None or mpi.family != _STARTS_ALONE
     batch = profile.scheduler is not None and profile.scheduler.kind != "local"
     return [
