@@ -168,7 +168,7 @@ RULES: Dict[str, Rule] = {
     ),
     "limits.shm": Rule(
         ERROR,
-        "{folder} of its node had {free} bytes free, and the {ranks} ranks of a node send to each other through it",
+        "{folder} of its node had {free} bytes free; ranks of a node ({ranks} here) send to each other through it",
         "remove what jobs have left there (`ls -l {folder}` on the node), or leave out the node (--exclude)",
     ),
     "limits.memlock": Rule(
@@ -185,7 +185,7 @@ RULES: Dict[str, Rule] = {
     "itex.inactive": Rule(
         ERROR,
         "Intel's extension for TensorFlow is in the bundle and is not active: {reason}",
-        "its version must be made for this TensorFlow, and the CPU needs AVX2; see ranks/ in the job's folder",
+        "its version must be made for this TensorFlow, and the CPU needs AVX2; the job's log has TensorFlow's words",
     ),
     "layout.pinning": Rule(
         WARNING,
@@ -232,7 +232,12 @@ RULES: Dict[str, Rule] = {
     "job.unfinished": Rule(
         ERROR,
         "the job was ended before it could write its result",
-        "time limit, node failure or cancel: see `deployer status` and the end of the job's log",
+        "time limit, node failure, cancel or a full disk: see `deployer status` and the end of the job's log",
+    ),
+    "job.space": Rule(
+        ERROR,
+        "the disk of the job's folder is full, so evidence and log may have gaps: {reason}",
+        "free some (`gc`, `remove`, old jobs and checkpoints), or ask for a larger quota; then run it again",
     ),
     "job.time-limit": Rule(
         ERROR,

@@ -63,18 +63,6 @@ class Gpu(NamedTuple):
         )
 
 
-class Itex(NamedTuple):
-    """Intel's extension in a TensorFlow that was imported: the library that it mapped, which names the instruction set;
-    ``reason`` is why there is none."""
-
-    library: Optional[str]
-    reason: Optional[str]
-
-    @staticmethod
-    def read(fields: Fields) -> "Itex":
-        return Itex(fields.maybe_text("library"), fields.maybe_text("reason"))
-
-
 class Measures(NamedTuple):
     """``memlock`` is the limit of locked memory in bytes, None: no limit; ``shm`` is what was free in /dev/shm before
     MPI started, in bytes. The others are None where not measured."""
@@ -82,31 +70,30 @@ class Measures(NamedTuple):
     memlock: Optional[int]
     allreduce: Optional[Allreduce] = None
     gpu: Optional[Gpu] = None
-    itex: Optional[Itex] = None
     shm: Optional[int] = None
 
     def record(self) -> Record:
         found = dict(self._asdict())
-        for name in ("allreduce", "gpu", "itex"):
+        for name in ("allreduce", "gpu"):
             found[name] = dict(found[name]._asdict()) if found[name] else None
         return found
 
     @staticmethod
     def read(fields: Fields) -> "Measures":
-        allreduce, gpu, itex = (fields.maybe_child(name) for name in ("allreduce", "gpu", "itex"))
+        allreduce, gpu = (fields.maybe_child(name) for name in ("allreduce", "gpu"))
         return Measures(
             fields.maybe_number("memlock"),
             Allreduce.read(allreduce) if allreduce else None,
             Gpu.read(gpu) if gpu else None,
-            Itex.read(itex) if itex else None,
             fields.maybe_number("shm"),
         )
 
 
-def explain(found: Measures, ranks_per_node: int, note: Callable[..., Any]) -> None:
-    """Call ``note`` with what may have ended a rank that did not get through MPI_Init."""
-    if ranks_per_node > 1 and found.shm is not None and found.shm < ranks_per_node * _SHARED:
-        note("limits.shm", folder="/dev/shm", free=found.shm, ranks=ranks_per_node)  # noqa: S108
+def explain(free: Optional[int], ranks_per_node: int, note: Callable[..., Any], sure: bool = False) -> None:
+    """Call ``note`` where what was ``free`` in /dev/shm may have ended a rank: in MPI_Init or, with ``sure``, by a
+    signal that says as much."""
+    if (ranks_per_node > 1 or sure) and free is not None and free < ranks_per_node * _SHARED:
+        note("limits.shm", folder="/dev/shm", free=free, ranks=ranks_per_node)  # noqa: S108
 
 
 def judge(found: Measures, expects: Sequence[str], provider: Optional[str], note: Callable[..., Any]) -> None:
@@ -117,16 +104,13 @@ def judge(found: Measures, expects: Sequence[str], provider: Optional[str], note
         note("mpi.allreduce", wrong=found.allreduce.wrong)
     if GPU in expects and found.gpu and found.gpu.reason:
         note("gpu.unusable", reason=found.gpu.reason)
-    if ITEX in expects and found.itex and found.itex.reason:
-        note("itex.inactive", reason=found.itex.reason)
 
 
 def shown(found: Optional[Measures]) -> Record:
-    """Return the fields that a rank's measures have in result.json; GPUs and ITEX stand with the rank that asked."""
+    """Return the fields that a rank's measures have in result.json; GPUs stand with the rank that asked."""
     return {
         "memlock": found.memlock if found else None,
         "shm": found.shm if found else None,
         "allreduce": found.allreduce.shown() if found and found.allreduce else None,
         "gpu": dict(found.gpu._asdict()) if found and found.gpu else None,
-        "itex": dict(found.itex._asdict()) if found and found.itex else None,
     }

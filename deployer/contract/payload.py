@@ -21,11 +21,24 @@ class MappedLibrary(NamedTuple):
         return MappedLibrary(fields.text("path"), fields.text("identity"), fields.maybe_text("says"))
 
 
+class Itex(NamedTuple):
+    """Intel's extension in a TensorFlow that is imported: the library that it mapped, which names the instruction set;
+    ``reason`` is why there is none."""
+
+    library: Optional[str]
+    reason: Optional[str]
+
+    @staticmethod
+    def read(fields: Fields) -> "Itex":
+        return Itex(fields.maybe_text("library"), fields.maybe_text("reason"))
+
+
 class PayloadRecord(NamedTuple):
     """A rank's payload: the MPI libraries that its processes mapped, in the order seen, and how it ended.
 
     ``exit_code`` and ``signal`` are both None while it runs; ``ended`` is in milliseconds since the epoch, by the
-    node's own clock.
+    node's own clock. ``shm`` is what was free in the node's /dev/shm when it had failed, in bytes. ``itex`` is None
+    where it was not asked for, or the payload has no TensorFlow.
     """
 
     task: int
@@ -34,16 +47,20 @@ class PayloadRecord(NamedTuple):
     exit_code: Optional[int]
     signal: Optional[int]
     ended: Optional[int]
+    shm: Optional[int] = None
+    itex: Optional[Itex] = None
 
     def record(self) -> Record:
         fields = dict(self._asdict())
         fields["libraries"] = [dict(library._asdict()) for library in self.libraries]
+        fields["itex"] = dict(self.itex._asdict()) if self.itex else None
         return records.stamped(PAYLOAD, fields)
 
 
 def read_payload(data: bytes, what: str) -> PayloadRecord:
     """Parse a payload record; raises UsageError."""
     fields = records.loads(data, PAYLOAD, what)
+    itex = fields.maybe_child("itex")
     return PayloadRecord(
         task=fields.number("task"),
         host=fields.text("host"),
@@ -51,4 +68,6 @@ def read_payload(data: bytes, what: str) -> PayloadRecord:
         exit_code=fields.maybe_number("exit_code"),
         signal=fields.maybe_number("signal"),
         ended=fields.maybe_number("ended"),
+        shm=fields.maybe_number("shm"),
+        itex=Itex.read(itex) if itex else None,
     )

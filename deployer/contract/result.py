@@ -10,7 +10,7 @@ from collections import OrderedDict
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from deployer.contract import evidence, measures, records
-from deployer.contract.errors import Refused
+from deployer.contract.errors import Refused, SpaceError
 from deployer.contract.evidence import HostRecord, Launch, ProbeRecord
 from deployer.contract.findings import ERROR, Finding, errors, finding
 from deployer.contract.job import seconds
@@ -47,6 +47,7 @@ class Outcome(NamedTuple):
     module: Optional[str] = None  # the environment module that could not be loaded
     reason: Optional[str] = None  # what the step itself said of its failure
     launcher: Optional[str] = None  # the launcher that is not there
+    full: Optional[str] = None  # that the disk of the job's folder is full, in the words of what met it
 
 
 class Evidence(NamedTuple):
@@ -87,9 +88,12 @@ def assemble(launch: Launch, found: Evidence, outcome: Outcome) -> Verdict:
         findings.append(finding("runtime.native", JOB))
     exit_code: Optional[int] = None
     if outcome.step == PAYLOAD:
-        exit_code = payload_exit(found.payloads, outcome) or (REFUSED if wrong else 0)
+        exit_code = payload_exit(found.payloads, outcome) or (SpaceError.exit_code if outcome.full else 0)
+        exit_code = exit_code or (REFUSED if wrong else 0)
     elif outcome.signal and wrong:
         exit_code = 128 + signals.SIGTERM
+    elif outcome.full:
+        exit_code = SpaceError.exit_code
     elif outcome.step == STAGED and outcome.exit_code:
         exit_code = outcome.exit_code
     elif wrong:
@@ -177,6 +181,8 @@ def judge(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
         return [finding("job.module", JOB, module=outcome.module)]
     if outcome.launcher is not None:
         return [finding("job.launcher", JOB, launcher=outcome.launcher)]
+    if outcome.full is not None:
+        findings.append(finding("job.space", JOB, reason=outcome.full))
     findings += found.image
     findings += _stopped(launch, outcome)
     findings += _hosts(launch, found, outcome)
@@ -286,7 +292,8 @@ def _judge_probe(launch: Launch, found: Evidence, probe: ProbeRecord, by_rank: "
     """Note what is wrong with one rank in the container."""
     if probe.stage != evidence.DONE:
         if probe.measures:
-            measures.explain(probe.measures, launch.ranks_per_node, functools.partial(by_rank.add, probe.task))
+            note = functools.partial(by_rank.add, probe.task)
+            measures.explain(probe.measures.shm, launch.ranks_per_node, note)
         by_rank.add(probe.task, "probe.unfinished", stage=probe.stage, last=found.logs.get(probe.task, "no output"))
     if probe.library is None:
         if launch.mpi and probe.reason is not None:
@@ -350,9 +357,15 @@ def _payload(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]
             _judge_library(launch, found, item.task, item.host, library, by_rank)
         if expected and not item.libraries and outcome.exit_code == 0:
             by_rank.add(item.task, "payload.mpi-unseen")
+        if item.itex and item.itex.reason:
+            by_rank.add(item.task, "itex.inactive", reason=item.itex.reason)
+        if item.exit_code or item.signal:
+            sure = item.signal == signals.SIGBUS
+            measures.explain(item.shm, launch.ranks_per_node, functools.partial(by_rank.add, item.task), sure)
     findings = by_rank.findings()
-    if outcome.exit_code != 0 and outcome.signal is None:
-        first = first_failed(found.payloads)
+    first = first_failed(found.payloads)
+    stopped = first is not None and first.itex is not None and first.itex.reason is not None
+    if outcome.exit_code != 0 and outcome.signal is None and not stopped:
         findings.append(finding("payload.failed", JOB, how=_how(first, outcome)))
     if found.payload_error is not None:
         findings.append(finding("payload.result", JOB, reason=found.payload_error))
@@ -435,6 +448,7 @@ def _ranks(launch: Launch, found: Evidence) -> List[Record]:
                     ("threads", probe.threads if probe else launch.threads),
                     ("cpus", probe.cpus if probe else None),
                     *measures.shown(probe.measures if probe else None).items(),
+                    ("itex", dict(payload.itex._asdict()) if payload and payload.itex else None),
                     ("exit_code", payload.exit_code if payload else None),
                     ("signal", payload.signal if payload else None),
                 ]

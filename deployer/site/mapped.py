@@ -24,10 +24,10 @@ class Mapping(NamedTuple):
     inode: int
 
 
-def mpi_libraries(maps: str) -> List[Mapping]:
+def mpi_libraries(text: str) -> List[Mapping]:
     """Return the MPI libraries in the text of a ``/proc/PID/maps``, each once, in order of address."""
     found: List[Mapping] = []
-    for line in maps.splitlines():
+    for line in text.splitlines():
         # address perms offset device inode path; a path may hold spaces, or end in " (deleted)"
         fields = line.split(None, 5)
         if len(fields) == 6 and fields[4].isdigit() and _MPI_LIBRARY.match(os.path.basename(fields[5])):
@@ -37,13 +37,13 @@ def mpi_libraries(maps: str) -> List[Mapping]:
     return found
 
 
-def of_process(pid: int) -> List[Mapping]:
-    """Return the MPI libraries that process ``pid`` has mapped; none where it is gone or not ours to read."""
+def maps(pid: int) -> str:
+    """Return what the kernel says that process ``pid`` has mapped; empty where it is gone or not ours to read."""
     try:
         with open("/proc/%d/maps" % pid, "rb") as stream:
-            return mpi_libraries(stream.read().decode("utf-8", "replace"))
+            return stream.read().decode("utf-8", "replace")
     except OSError:
-        return []
+        return ""
 
 
 def identity(pid: int, mapping: Mapping) -> str:

@@ -11,16 +11,14 @@ from typing import List, Mapping, Optional, Sequence
 from deployer.contract import evidence, records
 from deployer.contract.errors import DeployerError
 from deployer.contract.evidence import HostRecord, ProbeRecord
-from deployer.contract.measures import GPU, ITEX, Measures
+from deployer.contract.measures import GPU, Measures
 from deployer.contract.payload import MappedLibrary
-from deployer.site import elf, mapped, result
+from deployer.site import elf, mapped, result, watch
 from deployer.site.rank import task_number
 from deployer.system import files
 
 #: Seconds after which a probe that hangs in the MPI library is killed; a world of thousands starts in less.
 PATIENCE = 120
-#: The memory through which ranks of a node send to each other.
-_SHM = "/dev/shm"  # noqa: S108
 
 #: Makes Intel MPI and MPICH say which libfabric provider they chose.
 _TALK = {"I_MPI_DEBUG": "1", "MPIR_CVAR_DEBUG_SUMMARY": "1"}
@@ -85,7 +83,7 @@ def rank(out: str, soname: Optional[str], expects: Sequence[str] = ()) -> ProbeR
         None,
         int(threads) if threads.isdigit() else None,
         evidence.render_numbers(set(os.sched_getaffinity(0))),
-        _measures(task, expects),
+        _measures(expects),
     )
     os.environ.update(_TALK)
     try:
@@ -96,7 +94,7 @@ def rank(out: str, soname: Optional[str], expects: Sequence[str] = ()) -> ProbeR
         record = record._replace(stage=evidence.DONE, reason=str(error))
         _write(path, record.record())
         return record
-    found = mapped.of_process(os.getpid())
+    found = mapped.mpi_libraries(mapped.maps(os.getpid()))
     if found:
         seen = MappedLibrary(found[0].path, mapped.identity(os.getpid(), found[0]), library.version())
         record = record._replace(library=seen)
@@ -119,28 +117,15 @@ def rank(out: str, soname: Optional[str], expects: Sequence[str] = ()) -> ProbeR
     return record
 
 
-def _measures(task: int, expects: Sequence[str]) -> Measures:
+def _measures(expects: Sequence[str]) -> Measures:
     """Return what can be seen before MPI starts: no process is started once it holds the fabric."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    found = Measures(None if limit == resource.RLIM_INFINITY else limit, shm=_free(_SHM))
+    found = Measures(None if limit == resource.RLIM_INFINITY else limit, shm=watch.shared_memory())
     if GPU in expects and first_of_node(os.environ):
         from deployer.site import gpu
 
         found = found._replace(gpu=gpu.look())
-    if ITEX in expects and task == 0:
-        from deployer.site import itex
-
-        found = found._replace(itex=itex.look())
     return found
-
-
-def _free(folder: str) -> Optional[int]:
-    """Return the bytes that are free in the file system of a folder, None where there is none."""
-    try:
-        state = os.statvfs(folder)
-    except OSError:
-        return None
-    return state.f_bavail * state.f_frsize
 
 
 def _redirect(log: str) -> None:

@@ -30,27 +30,29 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal
 
 
 def main(words: "List[str]") -> int:
-    """Run ``--out DIR [--abort] -- COMMAND``, as job.sh calls it: argparse takes longer than the start may."""
+    """Run ``--out DIR [--abort] [--itex] -- COMMAND``, as job.sh calls it: argparse takes longer than the start may."""
     mark = words.index("--") if "--" in words else len(words)
     options, command = words[:mark], words[mark + 1 :]
-    if options[:1] != ["--out"] or options[2:] not in ([], ["--abort"]) or len(options) < 2 or not command:
-        sys.stderr.write("deployer: error: rank --out DIR [--abort] -- COMMAND is what job.sh calls\n")
+    more = options[2:]
+    if options[:1] != ["--out"] or set(more) - {"--abort", "--itex"} or len(options) < 2 or not command:
+        sys.stderr.write("deployer: error: rank --out DIR [--abort] [--itex] -- COMMAND is what job.sh calls\n")
         return 2
-    return run(options[1], command, "--abort" in options)
+    return run(options[1], command, "--abort" in more, "--itex" in more)
 
 
-def run(out: str, command: "List[str]", abort: bool = False) -> int:
+def run(out: str, command: "List[str]", abort: bool = False, itex: bool = False) -> int:
     """Run ``command`` as the payload of this rank and return its exit code, with its record in the folder ``out``.
 
     Ends by the same signal as the payload where a signal ended it; with ``abort``, by SIGABRT where it failed: some
-    launchers let the other ranks wait for one that has only exited.
+    launchers let the other ranks wait for one that has only exited. With ``itex`` a payload whose TensorFlow is without
+    Intel's extension is ended, with Refused's exit code.
     """
     environment = inherited_environment()
     awaited = set(_SIGNALS) | {signal.SIGCHLD}
     pid = payload.start(command, environment, awaited)
     from deployer.site import watch
 
-    return watch.watch(pid, out, task_number(environment), awaited, abort)
+    return watch.watch(pid, out, task_number(environment), awaited, abort, itex)
 
 
 def task_number(environment: "Mapping[str, str]") -> int:

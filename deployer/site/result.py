@@ -6,12 +6,14 @@ import re
 from typing import Any, Callable, Dict, List, Mapping, Tuple, TypeVar
 
 from deployer.contract import evidence, records
-from deployer.contract.errors import DeployerError, UsageError
+from deployer.contract.errors import DeployerError, SpaceError, UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.findings import Finding, errors, finding
 from deployer.contract.payload import read_payload
 from deployer.contract.records import Fields
 from deployer.contract.result import JOB, Evidence, Outcome, Verdict, assemble
+from deployer.contract.result import PAYLOAD as ENDING
+from deployer.site import spare
 from deployer.system import files
 
 LAUNCH = "job.json"
@@ -39,8 +41,19 @@ def write(folder: str, outcome: Outcome) -> Verdict:
     started, found = launch(folder), gather(folder)
     if outcome.exit_code != 0 and outcome.signal is None:
         found = found._replace(image=_image(folder, started))
+    path = os.path.join(folder, RESULT)
     verdict = assemble(started, found, outcome)
-    files.write_text(os.path.join(folder, RESULT), records.pretty(verdict.record))
+    try:
+        files.write_text(path, records.pretty(verdict.record))
+    except SpaceError as error:
+        # What else was to be written here is lost as well: evidence, the log, perhaps what the payload made.
+        spare.release(folder)
+        verdict = assemble(started, found, outcome._replace(full=error.message))
+        files.write_text(path, records.pretty(verdict.record))
+    if outcome.step == ENDING or verdict.exit_code:
+        spare.release(folder)
+    else:
+        spare.keep_on(folder, started.ranks)  # for a script that is submitted again by hand
     return verdict
 
 

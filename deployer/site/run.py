@@ -18,7 +18,7 @@ from deployer.contract.manifest import Manifest
 from deployer.contract.pinning import pin
 from deployer.contract.plan import Bind, Plan, Variant
 from deployer.contract.verdict import REFUSE
-from deployer.site import container, data, elf, inventory, jobs, packages, pythons, result, script, squash, stage
+from deployer.site import container, data, elf, inventory, jobs, packages, pythons, result, script, spare, squash, stage
 from deployer.site.capture import machine
 from deployer.site.launchers import LAUNCHERS
 from deployer.site.runtimes import RUNTIMES
@@ -142,6 +142,7 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
     )
     with files.errors_named("make " + folder):
         os.makedirs(folder)
+    spare.keep(folder, launch.ranks)
     files.write_text(os.path.join(folder, result.LAUNCH), records.pretty(launch.record()))
     files.write_text(os.path.join(folder, result.SCRIPT), text, 0o777)
     return folder

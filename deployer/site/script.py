@@ -7,6 +7,7 @@ from deployer import __version__
 from deployer.contract import plan as plans
 from deployer.contract.evidence import Launch
 from deployer.contract.layout import Layout
+from deployer.contract.measures import ITEX
 from deployer.contract.pinning import pin
 from deployer.contract.plan import Plan, Variant
 from deployer.site import staged
@@ -45,7 +46,7 @@ SLURM, SRUN = "slurm", "srun"
 _SLURM_GROUND = """\
 # With --export=NONE Slurm would start the steps with an empty environment.
 unset SLURM_EXPORT_ENV
-echo "$SLURM_JOB_ID" >"$job/job_id"
+grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
 """
 
 
@@ -119,7 +120,7 @@ result() {{
 {batch}export USER=${{USER:-$(id -un)}}  # ch-run does not start without it
 
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
-mkdir "$job/hosts" "$job/ranks" || exit 6
+mkdir "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
 """.format(
         folder=shlex.quote(inputs.folder),
         python=shlex.quote(inputs.python),
@@ -154,17 +155,17 @@ def _container(inputs: Inputs) -> str:
     return "\n".join(lines) + "\n"
 
 
-def start(plan: Plan, variant: Variant, layout: Layout, launcher: Launcher) -> Start:
+def start(plan: Plan, variant: Variant, layout: Layout, launcher: Launcher, tool: Sequence[str] = ()) -> Start:
     """Return what ``launcher`` is told of a job."""
     family, version = (plan.mpi.family, plan.mpi.version) if plan.mpi else ("", "")
     program = variant.program or launcher.program
-    return Start(layout, variant.pmi, program, family, version, plan.scheduler == SLURM)
+    return Start(layout, variant.pmi, program, family, version, plan.scheduler == SLURM, tool)
 
 
 def _ranks(inputs: Inputs) -> str:
     """Return how the ranks of a step are started and pinned."""
     layout = inputs.layout
-    how = start(inputs.plan, inputs.variant, layout, inputs.launcher)
+    how = start(inputs.plan, inputs.variant, layout, inputs.launcher, (inputs.python, inputs.tool))
     pinning = pin(layout)
     lines = [
         "# The ranks: %s starts them, %d on each node, with %d %s%s each."
@@ -240,7 +241,7 @@ def _probe(inputs: Inputs) -> str:
     names = ""
     if inputs.plan.mpi:
         names = " --library " + shlex.quote(inputs.plan.mpi.library.rsplit("/", 1)[-1])
-    names += "".join(" --expect " + word for word in inputs.launch.expects)
+    names += "".join(" --expect " + word for word in inputs.launch.expects if word != ITEX)
     command = "%s probe --rank --out %s%s" % (_inner_tool(inputs), _evidence(inputs), names)
     number = 3 if inputs.staging else 2
     return """\
@@ -259,8 +260,9 @@ def _probe(inputs: Inputs) -> str:
 def _payload(inputs: Inputs) -> str:
     command = _given(inputs, *inputs.launch.command)
     if inputs.image_python:
-        abort = "" if inputs.launcher.ends_on_exit else " --abort"
-        command = "%s rank --out %s%s -- %s" % (_inner_tool(inputs), _evidence(inputs), abort, command)
+        more = "" if inputs.launcher.ends_on_exit else " --abort"
+        more += " --itex" if ITEX in inputs.launch.expects else ""
+        command = "%s rank --out %s%s -- %s" % (_inner_tool(inputs), _evidence(inputs), more, command)
         what = "each rank, while `rank` notes which MPI library its processes use and how it ends."
     else:
         what = "the image has no Python, so the ranks prove nothing."

@@ -9,41 +9,64 @@ import select
 import signal
 import sys
 import time
+from contextlib import suppress
 from typing import Dict, NoReturn, Optional, Set
 
 from deployer.contract import records
+from deployer.contract.errors import Refused
 from deployer.contract.payload import MappedLibrary, PayloadRecord
 from deployer.site import mapped
+
+MYPY = False
+if MYPY:
+    from deployer.site.itex import Sight
 
 #: Seconds between two looks: at first, at most until a library was seen, and at most after that.
 _FIRST, _SEARCHING, _SEEN = 0.02, 0.25, 30.0
 _GROWTH = 1.25
 #: Seconds between the payload's failure and ours.
 _LAST_WORDS = 1.0
-#: Seconds that a library gets to say its version.
+#: Seconds that a library gets to say its version, and a payload that is not right to end.
 _PATIENCE = 10.0
 
 
-def watch(pid: int, out: str, task: int, awaited: Set[signal.Signals], abort: bool) -> int:
+def watch(pid: int, out: str, task: int, awaited: Set[signal.Signals], abort: bool, itex: bool) -> int:
     """Stay beside the payload ``pid`` of rank ``task`` until it ends, and end as ``rank.run`` says."""
     path = os.path.join(out, "payload-%d.json" % task)
     record = PayloadRecord(task, os.uname().nodename, [], None, None, None)
     libraries: Dict[mapped.Mapping, MappedLibrary] = {}
-    pause = _FIRST
+    sight = _sight() if itex else None
+    stop = 0.0  # when a payload that was asked to end is killed
+    asked, pause = False, _FIRST
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             break
-        if _look(pid, libraries):
-            record = record._replace(libraries=list(libraries.values()))
+        before = record
+        _look(pid, libraries, sight)
+        record = record._replace(libraries=list(libraries.values()), itex=sight.verdict if sight else None)
+        if record != before:
             _write(path, record)
+        if refused(record):
+            stop = stop or time.time() + _PATIENCE
+            _end_all(pid, signal.SIGKILL if time.time() > stop else signal.SIGTERM)
+            pause = 1.0
+        elif record.libraries != before.libraries:
             pause = 1.0
         else:
-            pause = min(pause * _GROWTH, _SEEN if libraries else _SEARCHING)
-        signal.sigtimedwait(awaited, pause)
+            known = libraries and not (sight and sight.verdict is None)
+            pause = min(pause * _GROWTH, _SEEN if known else _SEARCHING)
+        sent = signal.sigtimedwait(awaited, pause)
+        asked = asked or (sent is not None and sent.si_signo != signal.SIGCHLD)
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
     killer = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-    _write(path, record._replace(exit_code=code, signal=killer, ended=int(time.time() * 1000)))
+    if sight and status == 0 and not asked:
+        sight.end()
+        record = record._replace(itex=sight.verdict)
+    if refused(record):
+        code, killer = Refused.exit_code, None
+    free = shared_memory() if code or killer else None
+    _write(path, record._replace(exit_code=code, signal=killer, ended=int(time.time() * 1000), shm=free))
     if code:
         # srun --kill-on-bad-exit ends the step when it hears of this, and drops what it has not forwarded yet: in the
         # lab the traceback was lost but for its first line. The payload's last words get this long to arrive.
@@ -55,15 +78,43 @@ def watch(pid: int, out: str, task: int, awaited: Set[signal.Signals], abort: bo
     return code or 0
 
 
-def _look(pid: int, libraries: Dict[mapped.Mapping, MappedLibrary]) -> bool:
-    """Add the MPI libraries that the payload has mapped since; return whether there were new ones."""
-    before = len(libraries)
+def shared_memory() -> Optional[int]:
+    """Return the bytes that are free in the memory through which ranks of a node send to each other."""
+    try:
+        state = os.statvfs("/dev/shm")  # noqa: S108
+    except OSError:
+        return None
+    return state.f_bavail * state.f_frsize
+
+
+def refused(record: PayloadRecord) -> bool:
+    """Return whether the payload is not what was asked for, so that it must not go on."""
+    return record.itex is not None and record.itex.reason is not None
+
+
+def _sight() -> "Sight":
+    from deployer.site import itex  # few bundles have the extension
+
+    return itex.Sight()
+
+
+def _look(pid: int, libraries: Dict[mapped.Mapping, MappedLibrary], sight: "Optional[Sight]") -> None:
+    """Add the MPI libraries that the payload has mapped since, and what is seen of Intel's extension."""
     for member in mapped.family(pid):
-        for mapping in mapped.of_process(member):
+        maps = mapped.maps(member)
+        for mapping in mapped.mpi_libraries(maps):
             if mapping not in libraries:
                 found = mapped.identity(member, mapping)
                 libraries[mapping] = MappedLibrary(mapping.path, found, _says(mapping.path))
-    return len(libraries) > before
+        if sight:
+            sight.look(member, maps)
+
+
+def _end_all(pid: int, number: int) -> None:
+    """Send a signal to the payload's processes, parents first: a shell would go on to its next command."""
+    for member in mapped.family(pid):
+        with suppress(OSError):
+            os.kill(member, number)
 
 
 def _says(path: str) -> Optional[str]:
@@ -111,4 +162,6 @@ def _write(path: str, record: PayloadRecord) -> None:
             stream.write(records.pretty(record.record()))
         os.replace(temporary, path)
     except OSError as error:
+        with suppress(OSError):
+            os.unlink(temporary)
         sys.stderr.write("deployer: error: cannot write %s: %s\n" % (path, error.strerror))

@@ -20,7 +20,7 @@ result() {
 export USER=${USER:-$(id -un)}  # ch-run does not start without it
 
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
-mkdir "$job/hosts" "$job/ranks" || exit 6
+mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 
 module load intel-mpi/2021.15 || { result hosts 1 --module intel-mpi/2021.15; exit 1; }
 

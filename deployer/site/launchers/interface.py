@@ -4,7 +4,7 @@ Each starts them all, pinned as the layout says, gives them no standard input of
 the whole step when one rank fails, and lets SIGTERM at the time limit reach the ranks.
 """
 
-from typing import Dict, List, Mapping, NamedTuple
+from typing import Dict, List, Mapping, NamedTuple, Sequence
 
 from deployer.contract.layout import Layout
 
@@ -13,7 +13,7 @@ class Start(NamedTuple):
     """``pmi`` is srun's word for it; ``program`` is the launcher as it is called: a name in PATH, or a path.
 
     ``family`` and ``version`` are those of the MPI that the ranks use, empty where it is the image's own. Without a
-    ``batch`` system all ranks start on this machine.
+    ``batch`` system all ranks start on this machine. ``tool`` is how this tool is called on the nodes.
     """
 
     layout: Layout
@@ -22,6 +22,7 @@ class Start(NamedTuple):
     family: str
     version: str
     batch: bool = True
+    tool: Sequence[str] = ()
 
 
 class Launcher(object):

@@ -5,8 +5,8 @@ import pytest
 from deployer.contract import evidence, result, verdict
 from deployer.contract.evidence import HostRecord, Launch, ProbeRecord
 from deployer.contract.findings import ERROR, WARNING, Finding
-from deployer.contract.measures import Allreduce, Gpu, Itex, Measures
-from deployer.contract.payload import MappedLibrary, PayloadRecord, read_payload
+from deployer.contract.measures import Allreduce, Gpu, Measures
+from deployer.contract.payload import Itex, MappedLibrary, PayloadRecord, read_payload
 from deployer.contract.plan import CANARY_TEXT, HostMpi
 from deployer.contract.records import dumps
 from deployer.contract.result import Evidence, Outcome
@@ -278,7 +278,7 @@ def test_an_mpi_that_was_replaced_since_the_capture_stops_the_job():
     assert evidence.read_launch(dumps(launch.record()), "launch") == launch
 
 
-WHOLE = Measures(65536, Allreduce(25500, 1 << 20, 117_000_000), Gpu("550.54", "12.4", 4, None), Itex("l.so", None))
+WHOLE = Measures(65536, Allreduce(25500, 1 << 20, 117_000_000), Gpu("550.54", "12.4", 4, None))
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,6 @@ WHOLE = Measures(65536, Allreduce(25500, 1 << 20, 117_000_000), Gpu("550.54", "1
         (Measures(None, Allreduce(1, 1, 1, "the sum over 2 ranks is 0, not 1")), "tcp", (), "mpi.allreduce"),
         (Measures(None, gpu=Gpu(None, None, None, "CUDA sees no device")), "tcp", ("gpu",), "gpu.unusable"),
         (Measures(None, gpu=Gpu(None, None, None, "CUDA sees no device")), "tcp", (), None),
-        (Measures(None, itex=Itex(None, "TensorFlow maps none")), "tcp", ("itex",), "itex.inactive"),
         (WHOLE, "tcp", ("gpu", "itex"), None),
     ],
 )
@@ -331,8 +330,47 @@ def test_measures_stand_with_their_rank():
     probes = [probe(0, measures=WHOLE), probe(1)]
     first, second = result.assemble(LAUNCH, good(probes=probes), after()).record["ranks"]
     assert first["allreduce"] == {"latency_us": 25.5, "bytes": 1048576, "bandwidth_mb_s": 117.0}
-    assert (first["memlock"], first["gpu"]["devices"], first["itex"]["library"]) == (65536, 4, "l.so")
-    assert (second["memlock"], second["allreduce"], second["gpu"], second["itex"]) == (None, None, None, None)
+    assert (first["memlock"], first["gpu"]["devices"]) == (65536, 4)
+    assert (second["memlock"], second["allreduce"], second["gpu"]) == (None, None, None)
+
+
+def test_a_payload_without_intels_extension_is_refused():
+    """It was ended for that, and the others with it."""
+    stopped = payload(0, exit_code=3, ended=900, itex=Itex(None, "TensorFlow maps none"))
+    ended = [stopped, payload(1, exit_code=None, signal=15)]
+    verdict = result.assemble(LAUNCH, good(payloads=ended), after("payload", 143))
+    assert codes(verdict) == [("itex.inactive", "rank 0")]
+    assert (verdict.exit_code, verdict.record["ranks"][0]["itex"]["reason"]) == (3, "TensorFlow maps none")
+    right = payload(1, itex=Itex("l.so", None))
+    verdict = result.assemble(LAUNCH, good(payloads=[payload(0), right]), after())
+    assert (codes(verdict), verdict.exit_code) == ([], 0)
+    assert [rank["itex"] for rank in verdict.record["ranks"]] == [None, {"library": "l.so", "reason": None}]
+    assert [read_payload(dumps(item.record()), "p") for item in (stopped, right)] == [stopped, right]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "signal", "free", "named"),
+    [(2, 7, 100000, True), (2, None, 100000, True), (2, 7, 1 << 30, False), (1, 7, 100000, True), (1, None, 0, False)],
+)
+def test_full_shared_memory_is_named_where_the_payload_died(ranks, signal, free, named):
+    launch = LAUNCH._replace(nodes=1, ranks_per_node=ranks)
+    probes = [probe(task, host="cn1", size=ranks, cpus=str(task)) for task in range(ranks)]
+    died = payload(0, exit_code=None if signal else 1, signal=signal, shm=free)
+    verdict = result.assemble(launch, good(hosts=HOSTS[:1], probes=probes, payloads=[died]), after("payload", 135))
+    expected = [("limits.shm", "rank 0")] if named else []
+    assert codes(verdict) == [*expected, ("payload.failed", "job")]
+    assert verdict.exit_code == (128 + signal if signal else 1)
+
+
+@pytest.mark.parametrize(
+    ("step", "exit_code", "expected"), [("hosts", 6, 6), ("probe", 6, 6), ("payload", 0, 6), ("payload", 9, 9)]
+)
+def test_a_full_disk_is_named_first(step, exit_code, expected):
+    payloads = [payload(0), payload(1, exit_code=exit_code)] if step == "payload" else []
+    outcome = after(step, exit_code, full="cannot write x: No space left on device")
+    verdict = result.assemble(LAUNCH, good(payloads=payloads), outcome)
+    assert codes(verdict)[0] == ("job.space", "job")
+    assert verdict.exit_code == expected
 
 
 def test_what_was_accepted_or_forced_is_in_the_result():

@@ -11,11 +11,12 @@ import pytest
 
 from deployer.cli import site
 from deployer.contract import verdict
-from deployer.contract.errors import JobFailed, Refused, UsageError
+from deployer.contract.errors import JobFailed, Refused, SpaceError, UsageError
+from deployer.contract.evidence import HostRecord
 from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.plan import NodeShape
 from deployer.contract.result import Outcome, assemble
-from deployer.site import container, inventory, jobs, result, run
+from deployer.site import container, inventory, jobs, result, run, spare
 from tests import running as made
 
 REQUEST = run.Request("hello", None, None, None, None, None, None, [], None, [])
@@ -205,6 +206,40 @@ def test_a_failed_job_is_told_what_became_of_its_image(store, programs):
     shutil.rmtree(installed.folder)
     assert "image.gone" in codes(result.write(folder, ended))
     assert "image.gone" not in codes(result.write(folder, ended._replace(exit_code=0)))
+
+
+def test_a_result_comes_out_of_a_full_disk(store, programs, monkeypatch):
+    folder = run.prepare(store, REQUEST)
+    taken = os.path.join(folder, spare.NAME)
+    ended = Outcome("payload", 0, None, "7", 0, 9)
+    assert os.path.getsize(taken) > 64 * 1024
+    write = result.files.write_text
+
+    def full(path, text):
+        if os.path.exists(taken):
+            raise SpaceError("cannot write %s: No space left on device" % path)
+        write(path, text)
+
+    monkeypatch.setattr(result.files, "write_text", full)
+    verdict = result.write(folder, ended)
+    assert (verdict.exit_code, verdict.record["exit_code"]) == (6, 6)
+    assert result.first_error(folder).startswith("job: the disk of the job's folder is full, so evidence and log may ")
+    assert not os.path.exists(taken)
+
+
+def test_the_room_for_the_result_is_there_from_step_to_step(store, programs):
+    folder = run.prepare(store, REQUEST)
+    taken = os.path.join(folder, spare.NAME)
+    result.write(folder, Outcome("payload", 0, None, "7", 0, 9))
+    assert not os.path.exists(taken)
+    os.mkdir(os.path.join(folder, "hosts"))
+    for number in range(result.launch(folder).nodes):
+        record = HostRecord("cn%d" % number, "build-id:aa").record()
+        made.write(os.path.join(folder, "hosts", "cn%d.json" % number), record)
+    assert result.write(folder, Outcome("hosts", 0, None, "8", 0, 9)).exit_code == 0  # submitted again by hand
+    assert os.path.exists(taken)
+    assert result.write(folder, Outcome("root", 1, None, "8", 0, 9)).exit_code == 3
+    assert not os.path.exists(taken)
 
 
 def codes(verdict):

@@ -198,8 +198,9 @@ def test_a_percent_sign_in_the_folder_is_not_slurm_s():
 def test_what_is_to_be_proven_is_asked_of_the_probe():
     given = inputs()
     text = script.render(given._replace(launch=given.launch._replace(expects=("gpu", "itex"))))
-    asked = " --library libmpi.so.12 --expect gpu --expect itex </dev/null"
+    asked = " --library libmpi.so.12 --expect gpu </dev/null"
     assert [line.endswith(asked) for line in text.splitlines() if " probe --rank " in line] == [True]
+    assert " rank --out /deployer/job/ranks --itex -- " in text
 
 
 def test_without_python_a_shell_ends_the_rank_where_the_launcher_wants_a_signal(tmp_path):
