@@ -1,5 +1,5 @@
 """Commands about jobs on the site: run, exec, shell, status, logs, cancel; and what job.sh calls: probe, result,
-stage.
+shield, stage.
 
 What a command needs is imported when it runs: ``probe`` starts once for each rank of a job. ``rank``, for which all of
 them wait, does without this: see ``deployer.site.rank``.
@@ -17,7 +17,7 @@ from deployer.contract.plan import RUNTIMES, STAGINGS
 from deployer.site.store import Store, locate
 
 #: What job.sh calls; people do not.
-INTERNAL = ("probe", "result", "stage")
+INTERNAL = ("probe", "result", "stage", "shield")
 
 _Add = Callable[..., argparse.ArgumentParser]
 
@@ -92,7 +92,7 @@ def _add_internal(add: _Add) -> None:
     which.add_argument("--rank", action="store_true")
     parser.add_argument("--out", required=True, metavar="DIR")
     parser.add_argument("--library", metavar="FILE", help="the plan's MPI: a path on the host, a soname in a rank")
-    parser.add_argument("--expect", action="append", default=[], metavar="WHAT", help="prove this as well: gpu, itex")
+    parser.add_argument("--expect", action="append", default=[], metavar="WHAT", help="prove this as well: gpu")
     parser.set_defaults(run=_probe)
     parser = add("result", description="Called by job.sh: judge the evidence and write result.json.")
     parser.add_argument("folder", metavar="JOBDIR")
@@ -104,6 +104,9 @@ def _add_internal(add: _Add) -> None:
     parser.add_argument("--launcher", metavar="PROGRAM", help="the launcher that is not there")
     parser.add_argument("--reason", metavar="TEXT", help="what the step said of its failure")
     parser.set_defaults(run=_result)
+    parser = add("shield", description="Called by job.sh: become COMMAND, with SIGTERM blocked.")
+    parser.epilog = "shield -- COMMAND [ARG...]"
+    parser.set_defaults(run=_shield)
     parser = add("stage", description="Called by job.sh: unpack the image on this node and hold it.")
     for name in ("image", "source", "into", "out", "tool"):
         parser.add_argument("--" + name, required=True)
@@ -237,6 +240,16 @@ def _probe(args: argparse.Namespace) -> int:
     else:
         probe.rank(args.out, args.library, args.expect)
     return 0
+
+
+def _shield(args: argparse.Namespace) -> int:
+    import signal
+
+    from deployer.system import payload, process
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    payload.restore_signals()
+    process.replace(args.rest, dict(os.environ))
 
 
 def _stage(args: argparse.Namespace) -> int:

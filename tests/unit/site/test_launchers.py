@@ -1,5 +1,9 @@
 """Each launcher's words for the layouts of the papers, and what it and the ranks find in their environment."""
 
+import signal
+import subprocess
+import sys
+
 import pytest
 
 from deployer.contract.layout import lay_out
@@ -84,6 +88,28 @@ def test_mpiruns_daemons_get_the_settings_of_the_ranks():
     given = {"OMPI_MCA_pml": "ob1", "PMIX_MCA_gds": "hash", "OMP_NUM_THREADS": "2", "OPAL_PREFIX": "/opt/openmpi"}
     found = LAUNCHERS["mpirun"].exports(start(4, 12, "mpirun", "openmpi"), given)
     assert found == {"OMPI_MCA_pml": "ob1", "PMIX_MCA_gds": "hash"}
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "daemon"),
+    [("5.0.11", "PRTE_MCA_prte_launch_agent", "prted"), ("4.1.4", "OMPI_MCA_orte_launch_agent", "orted")],
+)
+def test_mpirun_and_its_daemons_do_not_see_sigterm(version, name, daemon):
+    how = start(4, 12, "mpirun", "openmpi", version)._replace(tool=("/usr/bin/python3", "/w/deployer.pyz"))
+    launcher = LAUNCHERS["mpirun"]
+    assert launcher.words(how)[:5] == ["/usr/bin/python3", "/w/deployer.pyz", "shield", "--", "mpirun"]
+    assert launcher.exports(how, {}) == {name: "/usr/bin/python3 /w/deployer.pyz shield -- " + daemon}
+    for other in (how._replace(batch=False), how._replace(tool=("/usr/bin/python3", "/my work/deployer.pyz"))):
+        assert (launcher.words(other)[0], launcher.exports(other, {})) == ("mpirun", {})
+
+
+def test_what_is_shielded_has_sigterm_blocked_and_nothing_else_changed():
+    code = "import sys; from deployer.cli.site import main; sys.exit(main(sys.argv[1:]))"
+    command = ["grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"]
+    said = subprocess.check_output([sys.executable, "-c", code, "shield", "--", *command]).decode()
+    blocked, ignored = (int(line.split()[1], 16) for line in said.splitlines())
+    assert blocked == 1 << (signal.SIGTERM - 1)
+    assert not ignored & (1 << (signal.SIGPIPE - 1))
 
 
 def test_on_one_machine_nothing_is_asked_of_slurm():
