@@ -15,6 +15,8 @@ from deployer.site.store import Installed
 
 #: HOME in the container: it exists in every image, is writable, and is the node's own.
 HOME = "/tmp"  # noqa: S108
+#: Where packages put TensorFlow's plug-ins, such as Intel's extension, and the variable that names more such folders.
+_PLUGINS, _PLUGIN_PATH = "tensorflow-plugins", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -108,6 +110,10 @@ def _overlays(installed: Installed, variant: Optional[str], environment: Dict[st
             places.append(environment[name])
         if places:
             environment[name] = ":".join(places)
+    for bind in found:
+        if os.path.isdir(os.path.join(bind.source, wheel.LIB, _PLUGINS)):
+            # TensorFlow looks for them in folders that are called site-packages, and goes on without a word.
+            environment.setdefault(_PLUGIN_PATH, "%s/%s/%s" % (bind.target, wheel.LIB, _PLUGINS))
     return found
 
 

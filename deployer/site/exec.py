@@ -19,6 +19,8 @@ from deployer.system import payload, process
 
 #: Used where the bundle carries no plan: it was packed for no site.
 _DEFAULT_RUNTIME = "charliecloud"
+#: How mpirun, and mpiexec of MPICH and Intel MPI, tell a process how many there are on its node.
+_LOCAL_TASKS = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 #: What an interactive shell may know of the user's terminal.
 _TERMINAL = ("TERM", "COLORTERM", "LANG")
 
@@ -75,19 +77,24 @@ def prepare(
 
 
 def _join(runtime: Runtime, environment: Mapping[str, str]) -> List[str]:
-    """Return the words by which the tasks of a step of Slurm's share one container a node; none elsewhere."""
+    """Return the words by which the tasks of a launcher's step share one container a node; none elsewhere."""
     tasks = tasks_here(environment)
     if tasks < 2:
         return []
-    step = [environment.get(name, "0") for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID")]
+    names = ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID", "PMIX_NAMESPACE")
+    step = [environment.get(name, "0").replace("/", "_") for name in names]
     return runtime.join_options(tasks, "-".join([*step, "exec"]))
 
 
 def tasks_here(environment: Mapping[str, str]) -> int:
-    """Return how many tasks of this step Slurm started on this node, 1 where it started none.
+    """Return how many tasks of this step the launcher started on this node, 1 where there is none.
 
-    ``SLURM_STEP_TASKS_PER_NODE`` is such as ``2(x3),1``: two on each of the first three nodes, one on the next.
+    ``SLURM_STEP_TASKS_PER_NODE`` is such as ``2(x3),1``: two on each of the first three nodes, one on the next. Below
+    mpirun and mpiexec it is that of their daemons.
     """
+    for name in _LOCAL_TASKS:
+        if environment.get(name, "").isdigit():
+            return int(environment[name])
     number = int(environment.get("SLURM_NODEID", "0"))
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")):
         number -= int(times or 1)

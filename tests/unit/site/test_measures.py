@@ -1,4 +1,4 @@
-"""GPUs through a stand-in driver, ITEX through a stand-in TensorFlow, and what a job is asked to prove."""
+"""GPUs through a stand-in driver, and what a job is asked to prove."""
 
 import os
 
@@ -7,7 +7,7 @@ import pytest
 from deployer.contract.hostfiles import FILE, HostFile
 from deployer.contract.plan import Bind
 from deployer.site import exec as execs
-from deployer.site import gpu, itex, packages
+from deployer.site import gpu, packages
 from tests.running import IMAGE, PLAN, store
 
 MODULE = (
@@ -15,19 +15,6 @@ MODULE = (
     "GCC version:  gcc version 12.2.0\n"
 )
 OPEN_MODULE = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  565.57.01  Release Build\n"
-TENSORFLOW = """
-import mmap, os, sys
-__version__ = "2.15.1"
-name = os.environ.get("STAND_IN_MAPS")
-if name:
-    path = os.path.join(os.path.dirname(__file__), name)
-    with open(path, "wb") as stream:
-        stream.write(b"x" * 4096)
-    with open(path, "rb") as stream:
-        kept = mmap.mmap(stream.fileno(), 4096, access=mmap.ACCESS_READ)
-if os.environ.get("STAND_IN_SAYS"):
-    sys.stderr.write(os.environ["STAND_IN_SAYS"])
-"""
 
 
 @pytest.fixture
@@ -67,37 +54,6 @@ def test_a_node_without_a_driver(tmp_path, monkeypatch):
 def test_the_version_of_the_open_module(tmp_path, driver):
     (tmp_path / "version").write_text(OPEN_MODULE)
     assert driver(DEVICES="1").driver == "565.57.01"
-
-
-@pytest.fixture
-def tensorflow(tmp_path, monkeypatch):
-    """Return a function that imports a stand-in for TensorFlow, with these settings, and looks for ITEX in it."""
-    (tmp_path / "tensorflow.py").write_text(TENSORFLOW)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-
-    def look(**settings):
-        for name, value in settings.items():
-            monkeypatch.setenv("STAND_IN_" + name, value)
-        return itex.look()
-
-    return look
-
-
-def test_itex_is_active_where_its_kernels_are_mapped(tensorflow):
-    assert tensorflow(MAPS="libitex_cpu_internal_avx512.so") == ("libitex_cpu_internal_avx512.so", None)
-
-
-def test_its_loader_alone_proves_nothing(tensorflow):
-    found = tensorflow(MAPS="libitex_cpu.so", SAYS="E tensorflow: No CPU plugin loaded\n")
-    assert found.library is None
-    assert found.reason == ("TensorFlow 2.15.1 maps no libitex_*_internal*.so: E tensorflow: No CPU plugin loaded")
-    assert tensorflow(MAPS="").reason.startswith("TensorFlow 2.15.1 maps no")
-
-
-def test_a_tensorflow_that_cannot_be_imported(tmp_path, monkeypatch):
-    (tmp_path / "tensorflow.py").write_text("raise ImportError('libfoo.so.1: no such file')\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert itex.look().reason == "import tensorflow failed: ImportError: libfoo.so.1: no such file"
 
 
 @pytest.mark.parametrize(
@@ -143,6 +99,8 @@ def test_a_variant_stands_before_wheels_and_image(tmp_path):
     [
         ({}, 1),
         ({"SLURM_STEP_TASKS_PER_NODE": "4"}, 4),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, 3),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1", "MPI_LOCALNRANKS": "2"}, 2),
         ({"SLURM_STEP_TASKS_PER_NODE": "2(x3),1", "SLURM_NODEID": "2"}, 2),
         ({"SLURM_STEP_TASKS_PER_NODE": "2(x3),1", "SLURM_NODEID": "3"}, 1),
     ],

@@ -186,6 +186,15 @@ def test_overlays_come_before_the_images_own_packages(tmp_path):
     assert [bind.target for bind in both.binds][-2:] == ["/deployer/variant", "/deployer/wheels"]
 
 
+def test_tensorflow_is_told_of_plugins_among_the_overlays(tmp_path):
+    name = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
+    store = running.store(tmp_path)
+    os.makedirs(os.path.join(store.find("hello").wheels, "lib", "tensorflow"))
+    assert name not in made(store).environment
+    os.makedirs(os.path.join(store.find("hello").wheels, "lib", "tensorflow-plugins"))
+    assert made(store).environment[name] == "/deployer/wheels/lib/tensorflow-plugins"
+
+
 def test_a_pythonpath_of_the_image_stays_behind_the_overlays(tmp_path):
     image = running.IMAGE._replace(env=["PYTHONPATH=/opt/own"])
     store = running.store(tmp_path, image=image)
