@@ -43,6 +43,10 @@ ENGINES = {
     "charliecloud": Engine(_programs("ch-run", "ch-convert"), _INSTALL.format("charliecloud")),
     "docker": Engine(_programs("docker", "dockerd"), _INSTALL.format("docker.io")),
     "lmod": Engine(Path("/usr/share/lmod").is_dir, _INSTALL.format("lmod")),
+    "loop": Engine(
+        lambda: Path("/dev/loop-control").exists() and _programs("mkfs.ext4", "losetup")(),
+        "loop devices (modprobe loop), and " + _INSTALL.format("e2fsprogs"),
+    ),
     "mmdebstrap": Engine(_programs("mmdebstrap"), _INSTALL.format("mmdebstrap")),
     "munge": Engine(_programs("munged"), _INSTALL.format("munge")),
     "podman": Engine(_programs("podman"), _INSTALL.format("podman")),

@@ -139,6 +139,33 @@ def counted(lab: Lab, tmp_path: Path) -> tuple[Path, Path]:
     return config, log
 
 
+def image_folder(site: Site) -> Path:
+    """Return where hello-mpi is installed, as a folder of this machine."""
+    images = (site.lab.home / "alice" / "deployer" / "images").glob("*/receipt.json")
+    return next(path.parent for path in images if json.loads(path.read_text())["name"] == "hello-mpi")
+
+
+def plan_record(site: Site, name: str) -> dict[str, Any]:
+    """Return one of hello-mpi's plans."""
+    found: dict[str, Any] = json.loads((image_folder(site) / "plans" / f"{name}.json").read_text())
+    return found
+
+
+@pytest.fixture
+def plan(site: Site) -> Iterator[Callable[..., str]]:
+    """Yield a function that gives hello-mpi one more plan: the lab's with some fields changed."""
+    image = image_folder(site)
+    made = image / "plans" / "changed.json"
+
+    def change(**fields: Any) -> str:
+        made.write_text(json.dumps({**plan_record(site, "lab"), "site": "changed", **fields}))
+        made.chmod(0o644)
+        return "changed"
+
+    yield change
+    made.unlink(missing_ok=True)
+
+
 @pytest.fixture(scope="session")
 def alice(lab: Lab) -> Alice:
     """Return what runs a script on login1 in a folder with deployer.pyz."""

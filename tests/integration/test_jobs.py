@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import ROOT, WORKSPACE, Cli, Site
+from tests.integration.conftest import ROOT, WORKSPACE, Cli, Site, image_folder, plan_record
 from tests.lab import Lab
+from tests.lab.disks import disk
 
 Fault = Callable[..., None]
 
@@ -30,6 +31,19 @@ int cuDriverGetVersion(int *v) { *v = 12040; return 0; }
 int cuInit(unsigned flags) { return 0; }
 int cuDeviceGetCount(int *n) { *n = %DEVICES%; return 0; }
 int cuGetErrorString(int code, const char **text) { *text = "stand-in error"; return 0; }
+"""
+#: As rank 0, fills a disk to its last block and ends as it is told to; large writes alone leave some to small ones.
+FILL = """
+import os, sys
+if os.environ.get("SLURM_PROCID", "0") == "0":
+    with open(sys.argv[1], "wb", 0) as stream:
+        for size in (1 << 20, 512):
+            try:
+                while stream.write(b"x" * size):
+                    os.fsync(stream)
+            except OSError:
+                pass
+    sys.exit(int(sys.argv[2]))
 """
 #: A payload that tells when it has begun, and then trains for as long as it may.
 ENDLESS = ("python3", "-u", "-c", "'import time; print(\"begun\"); time.sleep(600)'")
@@ -163,34 +177,6 @@ def test_exec_and_shell_in_a_users_own_allocation(site: Site) -> None:
 # --- what goes wrong ---
 
 
-def image_folder(site: Site) -> Path:
-    """Return where hello-mpi is installed, as a folder of this machine."""
-    images = (site.lab.home / "alice" / "deployer" / "images").glob("*/receipt.json")
-    return next(path.parent for path in images if json.loads(path.read_text())["name"] == "hello-mpi")
-
-
-def plan_record(site: Site, name: str) -> dict[str, Any]:
-    """Return one of hello-mpi's plans."""
-    found: dict[str, Any] = json.loads((image_folder(site) / "plans" / f"{name}.json").read_text())
-    return found
-
-
-@pytest.fixture
-def plan(site: Site) -> Iterator[Callable[..., str]]:
-    """Yield a function that gives hello-mpi one more plan: the lab's with some fields changed."""
-    image = image_folder(site)
-    made = image / "plans" / "changed.json"
-
-    def change(**fields: Any) -> str:
-        lab = json.loads((image / "plans" / "lab.json").read_text())
-        made.write_text(json.dumps({**lab, "site": "changed", **fields}))
-        made.chmod(0o644)
-        return "changed"
-
-    yield change
-    made.unlink(missing_ok=True)
-
-
 def test_a_module_that_is_not_there(site: Site, plan: Callable[..., str]) -> None:
     name = plan(modules=["intel-mpi/1999"])
     said = site.tool("run", "hello-mpi", "--plan", name, "--nodes", "1", "--wait", code=1)
@@ -264,6 +250,46 @@ def test_a_full_disk_under_the_jobs(site: Site, fault: Fault) -> None:
     assert "hint: " in said
 
 
+@pytest.fixture
+def shared_disk(site: Site) -> Iterator[str]:
+    """Yield a root on a small disk that login node and nodes share, with the images of the usual one."""
+    place = "/home/alice/shared"
+    with disk(site.lab, ["login1", "cn1", "cn2"], place, 8):
+        site.alice(f"ln -s {WORKSPACE}/images {place}/images && cp {WORKSPACE}/deployer.pyz {place}/")
+        (site.lab.home / "alice" / "fill.py").write_text(FILL)
+        site.alice(f"cat fill.py >{place}/fill.py")
+        yield place
+    site.alice(f"rmdir {place}")
+
+
+@pytest.mark.needs("loop")
+@pytest.mark.parametrize(("ending", "code"), [("0", 6), pytest.param("9", 9, marks=pytest.mark.slow)])
+def test_a_shared_disk_that_fills_up_in_training(
+    site: Site, anything: str, shared_disk: str, ending: str, code: int
+) -> None:
+    """It is full of the payload's own files; evidence and log are written to it as well."""
+    words = ("--root", shared_disk, "--nodes", "2", "--wait", "--bind", f"{shared_disk}:/mnt")
+    words += ("--", "python3", "/mnt/fill.py", "/deployer/job/made", ending)
+    said = site.tool("run", anything, *words, code=1)
+    assert "ended as FAILED: job: the disk of the job's folder is full, so evidence and log may have gaps: " in said
+    assert "No space left on device (job.space)" in said
+    folder = site.alice(f"ls -d {shared_disk}/jobs/*").strip()
+    result = json.loads(site.alice(f"cat {folder}/result.json"))
+    assert result["exit_code"] == code
+    assert result["findings"][0]["code"] == "job.space"
+    assert site.alice(f"ls -A {folder} | grep -c -e spare -e part; true").strip() == "0"
+
+
+@pytest.mark.slow
+@pytest.mark.needs("loop")
+def test_a_shared_disk_that_is_full_when_the_job_starts(site: Site, anything: str, shared_disk: str) -> None:
+    said = record(site.tool("run", anything, "--root", shared_disk, "--dry-run", "--json", "--", "true"))
+    site.alice(f"python3 {shared_disk}/fill.py {shared_disk}/made 0")
+    site.alice(f"id=$(sbatch --parsable {said['script']}) && while squeue -h -j $id | grep -q .; do sleep 0.3; done")
+    result = json.loads(site.alice(f"cat {said['folder']}/result.json"))
+    assert (result["exit_code"], result["findings"][0]["code"]) == (6, "job.space")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("broken", ["kill-node", "kill-slurmd", "link-down"])
@@ -329,6 +355,14 @@ def test_an_image_that_goes_away_under_a_job(site: Site, anything: str) -> None:
         site.tool("install", bundle)
 
 
+def two_cores(site: Site) -> None:
+    """Tell all plans that a node has two cores."""
+    for path in (site.lab.home / "alice" / "deployer" / "images").glob("*/plans/lab.json"):
+        lab = json.loads(path.read_text())
+        lab["node"]["cores"] = 2
+        path.write_text(json.dumps(lab))
+
+
 @pytest.fixture
 def small(bundle: Path, built: Cli) -> Iterator[Site]:
     """Yield a lab of one node, with two cores where the machine has them, whose shared memory is as good as full."""
@@ -345,11 +379,24 @@ def small(bundle: Path, built: Cli) -> Iterator[Site]:
 @pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs a node of two cores")
 def test_shared_memory_is_full(small: Site) -> None:
-    for path in (small.lab.home / "alice" / "deployer" / "images").glob("*/plans/lab.json"):
-        lab = json.loads(path.read_text())
-        lab["node"]["cores"] = 2
-        path.write_text(json.dumps(lab))
+    two_cores(small)
     said = small.tool("run", "hello-mpi", "--plan", "lab", "--nodes", "1", "--ranks-per-node", "2", "--wait", code=1)
     assert "/dev/shm of its node had 102400 bytes free" in said
     assert "(limits.shm)" in said
     assert small.result()["exit_code"] == 3
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs a node of two cores")
+def test_shared_memory_fills_up_in_training(small: Site, tmp_path: Path) -> None:
+    """Past the probe, when the payload's own MPI starts."""
+    small.lab.sh("cn1", "root", "mount -o remount,size=64m /dev/shm").check("make room")
+    image = ["--image", "deployer/hello-mpi:1.0.0", "--name", "anything", "--version", "1"]
+    small.cli("pack", *image, "--site", "lab", "-o", tmp_path / "b.tar")
+    small.cli("push", tmp_path / "b.tar", "lab", "--ssh-config", small.lab.ssh_config)
+    two_cores(small)
+    script = "'cat /dev/zero >/dev/shm/fill-$SLURM_PROCID; exec python3 -c \"from mpi4py import MPI\"'"
+    words = ("--nodes", "1", "--ranks-per-node", "2", "--wait", "--", "sh", "-c", script)
+    said = small.tool("run", "anything", *words, code=1)
+    assert "/dev/shm of its node had 0 bytes free; ranks of a node (2 here) send to each other through it" in said
+    assert "(limits.shm)" in said

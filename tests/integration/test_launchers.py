@@ -19,6 +19,7 @@ PROFILES = {
     "lab-srun": ("lab", "launcher: srun, pmi: pmi2"),
     "lab-hydra": ("lab", "launcher: mpiexec.hydra, pmi: null"),
     "lab-mpirun": ("lab-openmpi", "launcher: mpirun, pmi: null"),
+    "lab-pmix": ("lab-openmpi", "launcher: srun, pmi: pmix"),
     "lab-local": ("lab", "launcher: null, pmi: null"),
 }
 SUM = """
@@ -29,6 +30,16 @@ total = world.allreduce(world.rank + 1)
 if world.rank == 0:
     with open(os.environ["DEPLOYER_RESULT"], "w") as stream:
         json.dump({"sum": total, "input": os.read(0, 100).decode(), "library": MPI.Get_library_version()}, stream)
+"""
+
+
+#: Which ranks of a node share a container: the kernel's word for the namespace of each.
+SHARED = """
+import os
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+spaces = set(world.allgather(os.readlink("/proc/self/ns/mnt")))
+print("rank", world.rank, "of", world.size, "in one of", len(spaces))
 """
 
 
@@ -122,9 +133,10 @@ def test_one_rank_that_fails_before_mpi_starts_ends_the_job(site: Site, image: s
 
 @pytest.mark.parametrize("plan", ["lab-hydra", pytest.param("lab-mpirun", marks=pytest.mark.slow)])
 def test_sigterm_reaches_the_payload_and_nothing_stays(site: Site, image: str, plan: str) -> None:
+    """It has time for a goodbye: a checkpoint takes its seconds."""
     # Into files: mpirun's daemons end with the ranks, and what those print then is lost.
     note = ": >/deployer/job/asked-$OMPI_COMM_WORLD_RANK$PMI_RANK"
-    script = f"trap '{note}; exit 3' TERM; echo ready; while :; do sleep 0.2; done"
+    script = f"trap 'sleep 3; {note}; exit 3' TERM; echo ready; while :; do sleep 0.2; done"
     tool = f"python3 {WORKSPACE}/deployer.pyz"
     site.alice(f"{tool} run own --plan {plan} --nodes 2 -- sh -c {shlex.quote(script)}")
     until = f"for i in $(seq 200); do {tool} logs | grep -c ready | grep -q 2 && break; sleep 0.2; done"
@@ -158,6 +170,27 @@ def pinned(site: Site, plan: str, ranks: int, threads: int) -> dict[str, Any]:
     result = site.run("--plan", plan, *layout, "--", "python3", "-c", SUM, bundle="own")
     assert (result["world_size"], result["exit_code"], result["findings"]) == (ranks, 0, [])
     return result
+
+
+@pytest.mark.parametrize(
+    ("plan", "start", "containers"),
+    [
+        ("lab-pmix", "srun --mpi=pmix -n2 -c1", 1),
+        ("lab-mpirun", "module load openmpi; mpirun -np 2", 1),
+        pytest.param("lab-srun", "srun --mpi=pmi2 -n2 -c1", 2, marks=pytest.mark.slow),
+        pytest.param("lab-hydra", "module load intel-mpi; mpiexec.hydra -n 2", 2, marks=pytest.mark.slow),
+    ],
+)
+def test_two_tasks_of_a_users_own_script_are_one_world(one_node: Site, plan: str, start: str, containers: int) -> None:
+    """And share a container where the plan says so, whichever launcher starts them."""
+    (one_node.lab.home / "alice" / "shared.py").write_text(SHARED)
+    command = f"python3 {WORKSPACE}/deployer.pyz exec own --plan {plan} --bind $HOME:/mnt -- python3 /mnt/shared.py"
+    script = f"#!/bin/bash -l\n#SBATCH --ntasks=2 --output=own.log\n{start} {command}\n"
+    (one_node.lab.home / "alice" / "own.sh").write_text(script)
+    one_node.alice("chmod a+r shared.py; rm -f own.log")
+    one_node.alice("id=$(sbatch --parsable own.sh); while squeue -h -j $id | grep -q .; do sleep 0.2; done")
+    said = sorted(one_node.alice("cat own.log").splitlines())
+    assert said == [f"rank {rank} of 2 in one of {containers}" for rank in range(2)]
 
 
 def test_without_a_batch_system_the_job_runs_here(one_node: Site) -> None:

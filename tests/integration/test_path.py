@@ -4,11 +4,12 @@ import json
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from tests.integration.conftest import ROOT, SITES, WORKSPACE, Cli, Site
+from tests.integration.conftest import PYTHON, ROOT, SITES, WORKSPACE, Cli, Site
 
 
 def test_the_job_runs_on_the_hosts_mpi(site: Site) -> None:
@@ -92,6 +93,24 @@ def test_dry_run_prints_the_script_and_submits_nothing(site: Site) -> None:
     assert text.startswith("#!/bin/bash -l")
     assert "--bind=/opt/intel/mpi/2021.15:/opt/intel/mpi/2021.15" in text
     assert site.alice("squeue -h; scontrol show jobs | grep -c JobId; true") == before
+
+
+@pytest.mark.slow
+def test_the_script_of_a_dry_run_gives_the_same_result_by_hand(site: Site) -> None:
+    run = f"{PYTHON} {WORKSPACE}/deployer.pyz run hello-mpi --plan lab --nodes 2"
+    text = site.alice(f"{run} --dry-run 2>/dev/null | tee hand.sh")
+    folder = next(line[len("job=") :] for line in text.splitlines() if line.startswith("job="))
+    site.alice("id=$(sbatch --parsable hand.sh) && while squeue -h -j $id | grep -q .; do sleep 0.3; done")
+    by_hand = json.loads(site.alice(f"cat {folder}/result.json"))
+    itself = site.run("--plan", "lab", "--nodes", "2")
+
+    def lasting(result: dict[str, Any]) -> dict[str, Any]:
+        """Return what of a result does not depend on when it was, and on what was measured."""
+        ranks = [{**rank, "allreduce": None, "shm": None} for rank in result["ranks"]]
+        return {**result, "ranks": ranks, "job": None, "job_id": None, "started": None, "seconds": None}
+
+    assert by_hand["exit_code"] == 0
+    assert lasting(by_hand) == lasting(itself)
 
 
 def test_exec_has_the_plans_binds_and_environment(site: Site) -> None:

@@ -1,17 +1,27 @@
-"""The image in the memory of two real nodes: it runs there, and nothing of it is left however the job ends."""
+"""The image in the memory, or on a disk, of two real nodes: it runs there, and nothing is left however it ends."""
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from tests.integration.conftest import WORKSPACE, Site
+from tests.lab.disks import disk
 
 NODES = ("cn1", "cn2")
-STAGED = ("--nodes", "2", "--staging", "memory")
+STAGED = ("--plan", "lab", "--nodes", "2", "--staging", "memory")
 #: The image of hello-mpi without its definition: the words after -- are the command.
 NAME = "hello-staged"
+
+#: The nodes' own disk, and the lab as a site whose nodes have one.
+PLACE = "/mnt"
+PROFILE = """\
+{format: 1, name: lab-disk, extends: lab, source: {kind: document, where: this test},
+ filesystems: {/mnt: {type: ext4, shared: false, size_mb: 1000}}}
+"""
+DISK = ("--plan", "lab-disk", "--nodes", "2", "--staging", "disk")
 
 #: Says goodbye when it is asked to stop, with a module that it had not imported before.
 SLOW = (
@@ -59,9 +69,10 @@ def cancelled(site: Site, options: tuple[str, ...]) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def pushed(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     bundle = tmp_path_factory.mktemp("bundle") / "hello.tar"
-    site.cli(
-        "pack", "--image", "deployer/hello-mpi:1.0.0", "--name", NAME, "--version", "1", "--site", "lab", "-o", bundle
-    )
+    profile = bundle.with_name("lab-disk.yaml")
+    profile.write_text(PROFILE)
+    image = ("--image", "deployer/hello-mpi:1.0.0", "--name", NAME, "--version", "1")
+    site.cli("pack", *image, "--site", "lab", "--site", profile, "-o", bundle)
     site.cli("push", bundle, "lab", "--ssh-config", site.lab.ssh_config)
     yield site
     site.cli("remove", *site.options, NAME)
@@ -120,7 +131,7 @@ def test_slurm_sends_the_bundle_to_many_nodes(clean: Site) -> None:
 @pytest.mark.needs("squashfs")
 def test_a_squashfs_image_is_mounted_once_a_node_and_outlives_a_goodbye(clean: Site) -> None:
     clean.tool("install", f"{WORKSPACE}/bundles/{NAME}-1.tar", "--squashfs")
-    mounted = ("--nodes", "2", "--staging", "squashfs")
+    mounted = ("--plan", "lab", "--nodes", "2", "--staging", "squashfs")
     result = clean.run(*mounted, "--", "python3", "-c", CODE, bundle=NAME)
     assert (result["variant"], result["exit_code"], result["findings"]) == ("charliecloud-squashfs", 0, [])
     assert {rank["mpi_seen_in"] for rank in result["ranks"]} == {"payload"}
@@ -141,6 +152,53 @@ def test_a_node_without_room_ends_the_job_before_the_payload(clean: Site) -> Non
     assert "trained" not in log
     assert log.count("deployer: error: /dev/shm/deployer-2001 has") == 1
     assert bare(clean), left(clean)
+
+
+@pytest.fixture
+def disks(clean: Site) -> Iterator[Site]:
+    """Yield the site with a disk of its own on each node."""
+    with ExitStack() as stack:
+        for node in NODES:
+            stack.enter_context(disk(clean.lab, [node], PLACE, 1000))
+        yield clean
+
+
+def on_disks(site: Site) -> str:
+    """Return what is on the nodes' disks, beside what a new one has."""
+    return "".join(site.lab.sh(node, "root", f"ls -A {PLACE} | grep -v lost+found").stdout for node in NODES)
+
+
+@pytest.mark.needs("loop")
+def test_a_job_on_the_nodes_disks_leaves_nothing_behind(disks: Site) -> None:
+    result = disks.run(*DISK, "--", "python3", "-c", CODE, bundle=NAME)
+    assert (result["variant"], result["exit_code"], result["findings"]) == ("charliecloud-disk", 0, [])
+    assert {rank["host"] for rank in result["ranks"]} == set(NODES)
+    assert disks.tool("logs").count("root on ext4") == 2
+    assert on_disks(disks) == ""
+    assert bare(disks), left(disks)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("loop")
+def test_a_cancelled_job_on_the_nodes_disks_leaves_nothing_behind(disks: Site) -> None:
+    result = disks.run(*DISK, "--", "python3", "-c", "raise SystemExit(7)", bundle=NAME, code=1)
+    assert result["exit_code"] == 7
+    assert on_disks(disks) == ""
+    assert cancelled(disks, DISK)["exit_code"] == 143
+    assert on_disks(disks) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.needs("loop")
+def test_a_full_disk_of_a_node_ends_the_job_before_the_payload(disks: Site) -> None:
+    free = f"$(df --output=avail -k {PLACE} | tail -n 1)"
+    disks.lab.sh("cn2", "root", f"fallocate -l $(({free} - 10240))K {PLACE}/fill").check("fill it")
+    result = disks.run(*DISK, "--", "python3", "-c", "print('trained')", bundle=NAME, code=1)
+    assert result["exit_code"] == 6
+    (finding,) = (item for item in result["findings"] if item["severity"] == "error")
+    assert finding["code"] == "stage.failed"
+    assert f"{PLACE}/deployer-2001 has " in finding["message"]
+    assert on_disks(disks) == "fill\n"
 
 
 def test_an_image_that_cannot_fit_is_refused_with_the_arithmetic(clean: Site) -> None:
