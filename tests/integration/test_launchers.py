@@ -175,7 +175,7 @@ def pinned(site: Site, plan: str, ranks: int, threads: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("plan", "start", "containers"),
     [
-        ("lab-pmix", "srun --mpi=pmix -n2 -c1", 1),
+        pytest.param("lab-pmix", "srun --mpi=pmix -n2 -c1", 1, marks=pytest.mark.slow),
         ("lab-mpirun", "module load openmpi; mpirun -np 2", 1),
         pytest.param("lab-srun", "srun --mpi=pmi2 -n2 -c1", 2, marks=pytest.mark.slow),
         pytest.param("lab-hydra", "module load intel-mpi; mpiexec.hydra -n 2", 2, marks=pytest.mark.slow),
