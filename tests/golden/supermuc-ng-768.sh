@@ -28,11 +28,11 @@ result() {
 
 # With --export=NONE Slurm would start the steps with an empty environment.
 unset SLURM_EXPORT_ENV
-echo "$SLURM_JOB_ID" >"$job/job_id"
+grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
 export USER=${USER:-$(id -un)}  # ch-run does not start without it
 
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
-mkdir "$job/hosts" "$job/ranks" || exit 6
+mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 
 module load slurm_setup || { result hosts 1 --module slurm_setup; exit 1; }
 
