@@ -167,20 +167,24 @@ def attach(argv: Sequence[str], env: Optional[Mapping[str, str]] = None, cwd: Op
     A program that answers Ctrl-C by 255, as ssh does, was interrupted: 130.
     """
     _logger.debug("$ %s", quoted(argv))
+    interrupted: List[int] = []
+    # The terminal sends it to the child as well, whose answer decides. Noted, not raised: between the child's end and
+    # the line that keeps its status an exception would lose that, and the next wait would say 0.
+    before = signal.getsignal(signal.SIGINT)
+    notes = before is signal.default_int_handler
+    if notes:
+        signal.signal(signal.SIGINT, lambda number, _: interrupted.append(number))
     try:
         process = subprocess.Popen(list(argv), env=dict(env) if env is not None else base_environment(), cwd=cwd)
+        status = process.wait()
     except OSError as error:
         _not_started(argv, error, "")
-    interrupted = False
-    while True:
-        try:
-            status = process.wait()
-        except KeyboardInterrupt:
-            interrupted = True  # the terminal sent it to the child as well: its answer decides
-            continue
-        if interrupted and status == 255:
-            return EXIT_INTERRUPTED
-        return status if status >= 0 else 128 - status
+    finally:
+        if notes:
+            signal.signal(signal.SIGINT, before)
+    if interrupted and status == 255:
+        return EXIT_INTERRUPTED
+    return status if status >= 0 else 128 - status
 
 
 def feed(
