@@ -133,7 +133,7 @@ def test_each_command_from_the_laptop_is_one_connection(site: Site, counted: tup
     options = ["--site", "lab", "--ssh-config", str(config)]
     said = site.cli("run", *options, "hello-mpi", "--nodes", "1", "--json").stdout
     job = record(said)["job"]
-    for number, words in enumerate((["logs", job, "-f"], ["status", job], ["cancel", job]), 2):
+    for number, words in enumerate((["status", job], ["cancel", job], ["logs", job, "-f"]), 2):
         site.cli(words[0], *options, *words[1:])
         assert len(log.read_text()) == number
 
