@@ -88,7 +88,10 @@ def whole(entries):
 
 
 def build(pieces=None, extra=(), name="tiny", version="1.0", jobs=(), raws=None, layer_digest=None):
-    """Return the bytes of a bundle whose layer has the uncompressed ``pieces`` (holds, bytes), gzip frames."""
+    """Return the bytes of a bundle whose layer has the uncompressed ``pieces`` (holds, bytes), gzip frames.
+
+    ``extra`` are more members: (name, bytes), or with the mode as a third.
+    """
     pieces = whole(ENTRIES) if pieces is None else pieces
     holds = [held for held, _ in pieces]
     pieces = [piece for _, piece in pieces]
@@ -106,8 +109,8 @@ def build(pieces=None, extra=(), name="tiny", version="1.0", jobs=(), raws=None,
     image_manifest = oci.manifest(oci.blob(config), layer, "gzip")
     builder.member(oci.blob(image_manifest).member, [image_manifest])
     builder.member(oci.INDEX_FILE, [oci.index(oci.blob(image_manifest), name, version, "amd64")])
-    for member, data in extra:
-        builder.member(member, [data])
+    for member, data, *mode in extra:
+        builder.member(member, [data], *mode)
     image = Image(
         oci.blob(config).digest, layer.digest, "amd64", ["PATH=/bin"], "/", [], [], None, sum(raws), len(ENTRIES)
     )

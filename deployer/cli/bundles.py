@@ -42,6 +42,8 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--full", action="store_true", help="send all of it, whatever the site has")
     command.add_argument("--force", action="store_true", help="send it although check says that it will not run there")
     command.add_argument("--dry-run", action="store_true", help="say what would be sent, and send no bundle")
+    text = "have the image's SquashFS file made there too, for --staging squashfs"
+    command.add_argument("--squashfs", action="store_true", help=text)
     text = "bring the data by sftp through this host, which may allow nothing else; it sees the same workspace"
     command.add_argument("--transfer-host", metavar="HOST", help=text)
     command.add_argument("--to", metavar="DIR", type=Path, help="write the parts there, to be carried to the site")
@@ -89,7 +91,7 @@ def _push(args: argparse.Namespace) -> int:
     if args.have:
         raise UsageError("--have goes with --to: a site that answers says itself what it has")
     facts = index.default_folder()
-    options = pushing.Options(args.full, args.dry_run, args.transfer_host, args.force, facts)
+    options = pushing.Options(args.full, args.dry_run, args.transfer_host, args.force, facts, args.squashfs)
     pushed = pushing.push(Path(args.bundle), profiles.load(args.site), args.ssh_config, options)
     if args.json:
         print(json.dumps(pushed.record()))
@@ -102,6 +104,12 @@ def _push(args: argparse.Namespace) -> int:
             f"sent {human(pushed.sent)} in {pushed.seconds_transfer:.1f} s; verified and installed by Python "
             f"{pushed.python} in {pushed.seconds_install:.1f} s: {pushed.folder}"
         )
+    if pushed.squashfs:
+        made, tool = pushed.squashfs, pushed.squashfs["mksquashfs"]
+        by = f"the {tool['whose']}'s mksquashfs {tool['version']}"
+        print(f"SquashFS file of {human(made['size'])} in {made['seconds']:.1f} s by {by}: {made['path']}")
+    elif args.squashfs and pushed.folder:
+        print("its SquashFS file is there")
     for warning in pushed.warnings:
         print(f"deployer: warning: {warning}", file=sys.stderr)
     if pushed.checked and pushed.checked.findings:
@@ -113,8 +121,11 @@ def _push(args: argparse.Namespace) -> int:
 def _push_to(args: argparse.Namespace) -> int:
     if args.full and args.have:
         raise UsageError("--full sends all, so it takes no --have")
-    if args.dry_run or args.transfer_host or args.force:
-        raise UsageError("--dry-run, --transfer-host and --force go with a SITE, not with --to")
+    if args.dry_run or args.transfer_host or args.force or args.squashfs:
+        raise UsageError(
+            "--dry-run, --transfer-host, --force and --squashfs go with a SITE, not with --to",
+            "what was carried is received by `deployer.pyz receive DIR`, which knows --squashfs",
+        )
     written = pushing.push_to(Path(args.bundle), args.to, args.have)
     if args.json:
         print(json.dumps(written.record()))

@@ -13,10 +13,13 @@ from deployer.site import admit, space, squash, store
 from deployer.site import gc as collecting
 from deployer.site import install as installing
 from deployer.site import remove as removing
+from deployer.site.squash import Squashed
+from deployer.site.store import Installed
 from deployer.system import policy, workers
 from deployer.system import verify as verifying
 
 _SIGNERS = "demand a signature by one of these allowed signers (the format of ssh-keygen)"
+_JOBS = "processes (default: one a core, at most 16)"
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -25,11 +28,13 @@ def add_parsers(subparsers: Any) -> None:
     command = add_command(subparsers, "install", _install, "verify a bundle and unpack it under the root folder")
     command.add_argument("bundle", metavar="BUNDLE.tar")
     command.add_argument("--keep", action="store_true", help="then move the bundle to ROOT/bundles, as push does")
-    command.add_argument(
-        "--squashfs", action="store_true", help="make its SquashFS file too, for --staging squashfs; needs mksquashfs"
-    )
-    command.add_argument("--jobs", type=count, metavar="N", help="processes (default: one a core, at most 16)")
+    add_squashfs(command)
+    command.add_argument("--jobs", type=count, metavar="N", help=_JOBS)
     command.add_argument("--signers", metavar="FILE", help=_SIGNERS + "; the first is kept as the root folder's policy")
+    text = "make the SquashFS file of an installed image, for --staging squashfs"
+    command = add_command(subparsers, "squash", _squash, text)
+    command.add_argument("image", metavar="NAME[:VERSION]")
+    command.add_argument("--jobs", type=count, metavar="N", help=_JOBS)
     add_command(subparsers, "list", _list, "show the installed images")
     command = add_command(subparsers, "remove", _remove, "remove an installed image, or with --all everything")
     command.add_argument("image", metavar="NAME[:VERSION]", nargs="?")
@@ -54,6 +59,14 @@ def add_command(subparsers: Any, name: str, function: Any, text: str) -> Any:
     command = common.add_command(subparsers, name, function, text)
     command.add_argument("--root", help="the root folder (default: $DEPLOYER_ROOT, or where this .pyz stands)")
     return command
+
+
+def add_squashfs(command: Any) -> None:
+    """Register the wish for a SquashFS file, which all commands that install share."""
+    text = (
+        "make its SquashFS file too, for --staging squashfs: by the site's mksquashfs, else by that of the bundle's kit"
+    )
+    command.add_argument("--squashfs", action="store_true", help=text)
 
 
 def count(text: str) -> int:
@@ -115,8 +128,7 @@ def _install(args: argparse.Namespace) -> int:
     # A known bundle was not read again: its file only claims to be it, and is left where it is.
     keeps = args.keep and not outcome.known
     bundle = installing.keep(args.bundle, where, image) if keeps else args.bundle
-    if args.squashfs and not os.path.isfile(squash.path(image.folder)):
-        squash.make(image, args.jobs or min(workers.cores(), workers.MOST))
+    squashed = squashed_now(image, args.jobs) if args.squashfs else None
     if args.json:
         print(
             json.dumps(
@@ -127,6 +139,7 @@ def _install(args: argparse.Namespace) -> int:
                     "bundle": bundle,
                     "warnings": list(outcome.warnings),
                     "seconds": round(time.time() - started, 3),
+                    "squashfs": squashed.record() if squashed else None,
                 }
             )
         )
@@ -140,6 +153,30 @@ def _install(args: argparse.Namespace) -> int:
             "installed %s: %d entries, %s, in %.1f s: %s"
             % (name, image.receipt.files, space.human(image.receipt.bytes), time.time() - started, image.folder)
         )
+    if args.squashfs:
+        show_squashed(image, squashed)
+    return 0
+
+
+def squashed_now(image: Installed, jobs: Optional[int] = None) -> Optional[Squashed]:
+    """Make the SquashFS file of an image, and return it; None where it was there."""
+    if os.path.isfile(squash.path(image.folder)):
+        return None
+    return squash.make(image, jobs or min(workers.cores(), workers.MOST))
+
+
+def show_squashed(image: Installed, squashed: Optional[Squashed]) -> None:
+    """Print which SquashFS file an image has."""
+    print(squashed.line() if squashed else "its SquashFS file is there: %s" % squash.path(image.folder))
+
+
+def _squash(args: argparse.Namespace) -> int:
+    image = store.locate(args.root).find(args.image)
+    squashed = squashed_now(image, args.jobs)
+    if args.json:
+        print(json.dumps({"folder": image.folder, "squashfs": squashed.record() if squashed else None}))
+    else:
+        show_squashed(image, squashed)
     return 0
 
 

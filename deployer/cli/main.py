@@ -20,7 +20,7 @@ COMMANDS = {
     "cache": ("cache",),
     "check": ("check",),
     "images": ("verify",),
-    "remote": ("run", "status", "logs", "cancel", "doctor", "list", "remove"),
+    "remote": ("run", "status", "logs", "cancel", "doctor", "squash", "list", "remove"),
 }
 
 

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from deployer.connected.profile import Profile
 
 
+#: Parts of ``deployer.connected.kit``, which is not worth its import before there is something to pack.
+_PARTS = ("udocker", "squashfs-tools")
+
+
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "pack", run, "flatten an image and pack it into one bundle")
@@ -31,6 +35,8 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--site", action="append", default=[], help="add the plan for this site; may be given again")
     text = "with --site: count this rule of check as a warning; the plan says so"
     command.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
+    text = "carry this part of the kit, whether or not a --site needs it; may be given again"
+    command.add_argument("--kit", action="append", default=[], choices=_PARTS, help=text)
     command.add_argument("--codec", choices=("zstd", "gzip"), default="zstd", help="gzip: for sites without libzstd")
     command.add_argument("--changes", metavar="FILE", type=Path, help="list each path that flatten changed, and how")
     command.add_argument("--no-cache", action="store_true", help="neither use nor keep compressed frames and facts")
@@ -43,7 +49,14 @@ def run(args: argparse.Namespace) -> int:
     cache = None if args.no_cache else framecache.default_folder()
     with caches.in_use():
         packed = packing.pack(
-            _contents(args), sites, Path(args.output), args.codec, cache, args.changes, _checking(args), _say
+            _contents(args)._replace(kit=args.kit),
+            sites,
+            Path(args.output),
+            args.codec,
+            cache,
+            args.changes,
+            _checking(args),
+            _say,
         )
     if args.json:
         print(json.dumps(packed.record()))

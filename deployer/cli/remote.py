@@ -16,6 +16,7 @@ _COMMANDS = {
     "logs": "show what a job printed",
     "cancel": "cancel a job of the site",
     "doctor": "climb from the site's kernel to Horovod on two nodes, and stop at what is broken",
+    "squash": "make the SquashFS file of an image that is installed on the site",
     "list": "show the images that are installed on the site",
     "remove": "remove an installed image from the site",
 }

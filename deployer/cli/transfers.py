@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from deployer.cli.images import Meter, add_command, warn
+from deployer.cli.images import Meter, add_command, add_squashfs, show_squashed, squashed_now, warn
 from deployer.contract import delta, records
 from deployer.contract.errors import UsageError
 from deployer.site import incoming, inventory, store
@@ -24,6 +24,7 @@ def add_parsers(subparsers: Any) -> None:
         subparsers, "receive", _receive, "rebuild a bundle from its parts and the bundles kept; install it"
     )
     command.add_argument("folder", metavar="DIR", help="the folder that push --to wrote, with all that is in it")
+    add_squashfs(command)
     command = add_command(subparsers, "receipt", _receipt, "write what is here, so that push --to need not bring it")
     command.add_argument("-o", "--output", metavar="FILE", required=True)
     command = add_command(
@@ -42,10 +43,12 @@ def _receive(args: argparse.Namespace) -> int:
     store.bring_tool(where)
     meter.end()
     image, seconds = received.outcome.image, time.time() - started
+    squashed = squashed_now(image) if args.squashfs else None
     if args.json:
         record = {"folder": image.folder, "known": received.outcome.known, "digest": received.digest}
         warnings = list(received.outcome.warnings)
-        print(json.dumps(dict(record, bundle=received.bundle, warnings=warnings, seconds=round(seconds, 3))))
+        record.update(bundle=received.bundle, warnings=warnings, seconds=round(seconds, 3))
+        print(json.dumps(dict(record, squashfs=squashed.record() if squashed else None)))
         return 0
     name = "%s:%s" % (image.receipt.name, image.receipt.version)
     if received.outcome.known:
@@ -53,6 +56,8 @@ def _receive(args: argparse.Namespace) -> int:
     else:
         print("rebuilt, verified and installed %s in %.1f s: %s" % (name, seconds, image.folder))
         print("digest %s" % received.digest)
+    if args.squashfs:
+        show_squashed(image, squashed)
     warn(received.outcome.warnings)
     return 0
 

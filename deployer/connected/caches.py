@@ -48,7 +48,7 @@ CACHES = (
     Cache("wheels", "wheels of wheelhouses, by SHA-256"),
     Cache("link", "what check has read of images and wheels", cap=_GIB // 2),
     Cache("variants", "Horovod, compiled for each MPI family", cap=_GIB // 2),
-    Cache("kit", "udocker and its engine, as bundles carry them", cap=_GIB // 16),
+    Cache("kit", "parts of the kit (udocker, squashfs-tools), as bundles carry them", cap=_GIB // 16),
     Cache("resolver", "what uv knows of indexes", "", cap=_GIB),
     Cache("engine", "layers of the tests' own Docker engine", "", keeper="it cuts itself down when it starts"),
     Cache("lab", "software of the lab", "", keeper="it is the lab's: see docs/lab.md"),

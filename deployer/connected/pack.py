@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -36,7 +36,7 @@ from deployer.contract.manifest import (
     Need,
     check_label,
 )
-from deployer.contract.plan import CARRIED, Plan
+from deployer.contract.plan import Plan
 from deployer.system import files
 
 if TYPE_CHECKING:  # a pack without a site need not wait for the profile's model
@@ -56,7 +56,8 @@ class Contents(NamedTuple):
     ``read`` returns the image; what it leaves open and spooled is the scratch's; None for a bundle of data alone.
     ``app`` is the folder of the training code; ``data`` are folders by the names that jobs find them under, and
     ``needs`` those that other bundles carry; ``carried`` are further files, by their names in the bundle. ``mpi`` are
-    the MPI families that its programs run on, the image's own first; empty where nobody said.
+    the MPI families that its programs run on, the image's own first; empty where nobody said. ``kit`` are parts of the
+    kit that go in whether or not a site needs them.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Contents(NamedTuple):
     needs: Sequence[Need] = ()
     carried: Mapping[str, Path] = {}
     mpi: Sequence[str] = ()
+    kit: Collection[str] = ()
 
 
 class _NoTree(Tree):
@@ -130,7 +132,7 @@ def pack(
 
     The same image, app, data, profiles and tool versions give the same bytes. Frames are taken from, and kept in, the
     folder ``cache``, when one is given. ``changes`` gets a line for each path that flatten changed. ``say`` is told of
-    the steps of a kit that has to be made.
+    the steps of a kit that has to be made, and of a part that the bundle has to go without.
     """
     check_label(contents.name, contents.version)
     compression = codecs.codec(codec)
@@ -138,10 +140,11 @@ def pack(
     plans = _plans(profiles, contents)
     if plans and contents.read is None:
         raise UsageError(f"{contents.name} holds data alone, and no site needs a plan for it", "leave out --site")
-    if any(variant.runtime in CARRIED for plan in plans for variant in plan.variants):
+    if plans or contents.kit:
         from deployer.connected import kit
 
-        contents = contents._replace(carried={**contents.carried, **kit.members(say)})
+        parts = kit.carried(contents.kit, zip(profiles, plans, strict=True), say)
+        contents = contents._replace(carried={**contents.carried, **parts})
     folders = {name: datafolder.files_of(path) for name, path in sorted(contents.data.items())}
     with closing(FrameCache(cache, compression)) if cache else nullcontext() as frames:
         press, keys = Press(compression, frames), list[str]()
@@ -279,7 +282,7 @@ def _write_file(writer: BundleWriter, name: str, path: Path) -> None:
                 left -= len(piece)
                 yield piece
 
-        writer.pieces(name, size, pieces())
+        writer.pieces(name, size, pieces(), 0o755 if os.fstat(stream.fileno()).st_mode & 0o111 else 0o644)
 
 
 def _write_data(writer: BundleWriter, folders: Mapping[str, Sequence[DataFile]]) -> None:

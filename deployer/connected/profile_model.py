@@ -141,12 +141,13 @@ class Login(Machine):
     """How to reach the site, and what its login nodes are.
 
     ``host`` is what ssh is given, ``transfer`` a host for files alone; ``python`` are its Pythons in order of
-    preference.
+    preference. ``mksquashfs``: it is there, in PATH; where it may not be, bundles bring theirs.
     """
 
     host: str | None = None
     transfer: str | None = None
     python: list[str] = Field(default=["python3"], min_length=1)
+    mksquashfs: bool | None = None
     source: Source | None = None
 
 

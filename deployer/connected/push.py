@@ -30,13 +30,15 @@ _INSTALL_SECONDS = 4 * 3600
 class Options(NamedTuple):
     """``full``: send all, whatever the site has. ``dry_run``: ask and tell, send nothing. ``transfer_host``: bring the
     parts by sftp through this host, for sites whose login nodes are not for data. ``force``: send what ``check``
-    refuses. ``facts``: where ``check`` keeps facts of files, if anywhere."""
+    refuses. ``facts``: where ``check`` keeps facts of files, if anywhere. ``squashfs``: have the image's SquashFS file
+    made there too."""
 
     full: bool = False
     dry_run: bool = False
     transfer_host: str | None = None
     force: bool = False
     facts: Path | None = None
+    squashfs: bool = False
 
 
 DEFAULTS = Options()
@@ -45,7 +47,7 @@ DEFAULTS = Options()
 class Pushed(NamedTuple):
     """What a push did: bytes that went there and came back (the site's list of what it has; ssh's own not counted),
     and where the image is over there (None after a dry run). ``checked`` is the verdict on the plan for the site, None
-    where the bundle has none for it."""
+    where the bundle has none for it; ``squashfs`` what the site says of the SquashFS file that it made, if it did."""
 
     digest: str
     sent: int
@@ -57,6 +59,7 @@ class Pushed(NamedTuple):
     python: str
     warnings: tuple[str, ...] = ()  # of the far side
     checked: Checked | None = None
+    squashfs: records.Record | None = None
 
     def record(self) -> records.Record:
         return {**self._asdict(), "checked": self.checked.record() if self.checked else None}
@@ -87,7 +90,16 @@ def push(bundle: Path, profile: Profile, ssh_config: Path | None = None, options
             raise _refused(profile, checked)
         with Remote(profile, ssh_config) as remote:
             remote.prepare()
-            return _push(stream, verified, remote, options)._replace(checked=checked)
+            pushed = _push(stream, verified, remote, options)._replace(checked=checked)
+            if options.squashfs and pushed.folder:
+                pushed = pushed._replace(squashfs=_squash(verified, remote))
+            return pushed
+
+
+def _squash(bundle: VerifiedBundle, remote: Remote) -> records.Record | None:
+    answer = remote.site(["squash", f"{bundle.manifest.name}:{bundle.manifest.version}"], timeout=_INSTALL_SECONDS)
+    made: records.Record | None = answer["squashfs"]
+    return made
 
 
 def _refused(profile: Profile, checked: Checked) -> Refused:

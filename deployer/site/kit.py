@@ -1,8 +1,9 @@
-"""The bundle's kit made ready at install: udocker and proot, offline, in the image's own folder.
+"""The bundle's kit made ready at install, in the image's own folder: udocker and proot, offline. Other tools of the
+kit, like mksquashfs, run from where they are.
 
 ::
 
-    images/DIGEST/kit/       as the bundle carries it: udocker's wheel, proot, proot's source
+    images/DIGEST/kit/       as the bundle carries it: udocker's wheel, proot, mksquashfs, and their sources
     images/DIGEST/engine/    ready to run, and udocker's "repository" at once: run, start.py, bin/proot, lib/udocker/
 
 udocker looks for its engine there and finds it, so it never tries to fetch one. There is no second copy of the image:
@@ -45,6 +46,12 @@ _COMPILE = (
 _PATIENCE = 120
 #: What an engine takes at most, in bytes and files.
 ROOM, ENTRIES = 4 * 1024 * 1024, 300
+
+
+def program(installed: Installed, name: str) -> Optional[str]:
+    """Return the path of a program of the image's kit, None where the bundle did not bring it."""
+    path = os.path.join(installed.folder, "kit", name)
+    return path if os.path.isfile(path) else None
 
 
 def prepare(installed: Installed, python: Optional[str] = None) -> None:

@@ -97,7 +97,7 @@ def need(store: Store, installed: Installed, manifest: Manifest, ranks_mb: int) 
     if os.path.isfile(squashed):
         sizes[plans.SQUASHFS] = _mib(os.path.getsize(squashed))
     else:
-        objections[plans.SQUASHFS] = "it has no SquashFS file: install it with --squashfs"
+        objections[plans.SQUASHFS] = squash.absent(installed)
     return Need(sizes, ranks_mb, objections)
 
 

@@ -1,5 +1,6 @@
 """The image in the memory, or on a disk, of two real nodes: it runs there, and nothing is left however it ends."""
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import WORKSPACE, Site
+from tests.integration.conftest import PYTHON, WORKSPACE, Site
 from tests.lab.disks import disk
 
 NODES = ("cn1", "cn2")
@@ -66,13 +67,21 @@ def cancelled(site: Site, options: tuple[str, ...]) -> dict[str, Any]:
     return site.result()
 
 
+def squashed(site: Site, path: str) -> dict[str, Any]:
+    """Have the SquashFS file made on login1 with ``path`` as PATH; return what is said of it."""
+    install = f"install {WORKSPACE}/bundles/{NAME}-1.tar --squashfs --json"
+    python = f"python=$(command -v {PYTHON}) && PATH={path} $python {WORKSPACE}/deployer.pyz"
+    record: dict[str, Any] = json.loads(site.alice(f"{python} {install}"))["squashfs"]
+    return record
+
+
 @pytest.fixture(scope="module")
 def pushed(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     bundle = tmp_path_factory.mktemp("bundle") / "hello.tar"
     profile = bundle.with_name("lab-disk.yaml")
     profile.write_text(PROFILE)
     image = ("--image", "deployer/hello-mpi:1.0.0", "--name", NAME, "--version", "1")
-    site.cli("pack", *image, "--site", "lab", "--site", profile, "-o", bundle)
+    site.cli("pack", *image, "--site", "lab", "--site", profile, "--kit", "squashfs-tools", "-o", bundle)
     site.cli("push", bundle, "lab", "--ssh-config", site.lab.ssh_config)
     yield site
     site.cli("remove", *site.options, NAME)
@@ -129,8 +138,13 @@ def test_slurm_sends_the_bundle_to_many_nodes(clean: Site) -> None:
 
 
 @pytest.mark.needs("squashfs")
-def test_a_squashfs_image_is_mounted_once_a_node_and_outlives_a_goodbye(clean: Site) -> None:
-    clean.tool("install", f"{WORKSPACE}/bundles/{NAME}-1.tar", "--squashfs")
+def test_a_squashfs_image_by_the_kit_s_tool_is_mounted_once_a_node_and_outlives_a_goodbye(clean: Site) -> None:
+    made = squashed(clean, "$PATH")
+    assert made["mksquashfs"]["path"] == "/usr/bin/mksquashfs"
+    clean.alice(f"rm {made['path']}")
+    made = squashed(clean, "/nothing")
+    assert made["mksquashfs"]["whose"] == "kit"
+    assert made["mksquashfs"]["path"].endswith("/kit/mksquashfs")
     mounted = ("--plan", "lab", "--nodes", "2", "--staging", "squashfs")
     result = clean.run(*mounted, "--", "python3", "-c", CODE, bundle=NAME)
     assert (result["variant"], result["exit_code"], result["findings"]) == ("charliecloud-squashfs", 0, [])

@@ -74,7 +74,7 @@ def measure(args: argparse.Namespace) -> None:
             _compare("memory", memory, python, plans.NODE, args.rounds)
         mounted = memory._replace(binds=[*binds, Bind(f"{into}/deployer.pyz", plans.TOOL, "")])
         mount = _RUNTIME.mount(mounted, f"{into}/image.sqfs")
-        with staged(store, image, into, squash.make(image, 2), mount):
+        with staged(store, image, into, squash.make(image, 2).path, mount):
             words = [*_RUNTIME.into_mounted(mounted, str(into)), memory.rootfs, "--"]
             _compare_words("squashfs", words, python, plans.NODE, args.rounds)
     finally:

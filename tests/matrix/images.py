@@ -161,7 +161,7 @@ def _compile(image: Image, compilers: Path, tree: Path | None, work: Path) -> No
 def bundle(image: Image) -> Path:
     """Return the image packed with udocker's kit, without a plan; made now if need be."""
     packers = [Path(str(module.__file__)).read_text() for module in (flatten, pack, seal, hostfiles)]
-    carried = kit.members(lambda step: None)
+    carried = kit.members("udocker", lambda step: None)
     made_of = [packers, sorted(map(str, carried.values())), plan.MOUNT_FILES, plan.MOUNT_FOLDERS, image, _texts(image)]
     inputs = [*made_of, None if image.definition else rootfs(image).name]
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import socket
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
@@ -80,7 +81,8 @@ def capture(request: Request) -> Captured:
 
 
 def _of_login(slurm: Optional[scheduler.Slurm], this: Record, source: Record) -> Record:
-    parts: Record = {"login": dict({"host": socket.gethostname()}, **dict(this, source=source))}
+    login = {"host": socket.gethostname(), "mksquashfs": shutil.which("mksquashfs") is not None}
+    parts: Record = {"login": dict(login, **dict(this, source=source))}
     if slurm:
         parts["scheduler"] = dict(slurm.scheduler, source=source)
         if slurm.partitions:

@@ -24,6 +24,7 @@ from deployer.contract.findings import ERROR, Finding
 from deployer.contract.verdict import judged
 from tests import bundles, running
 from tests.unit.connected.test_remote import far
+from tests.unit.site.test_squash import stand_in
 
 pytestmark = pytest.mark.thorough
 
@@ -102,6 +103,18 @@ def test_push_takes_what_was_accepted_and_asks_of_no_other_site(far: Path, tmp_p
     assert done.checked.verdict == "UNKNOWN"  # nobody captured the lab's MPI
     other = write(tmp_path / "c.tar", extra=[("deployer/plans/moon.json", records.dumps(plan.record()))], version="2")
     assert install(other).checked is None
+
+
+def test_the_squashfs_file_is_made_there_too_and_once(far: Path, tmp_path: Path) -> None:
+    bundle = write(tmp_path / "b.tar", extra=[("deployer/kit/mksquashfs", stand_in(tmp_path).encode(), 0o755)])
+    assert install(bundle, squashfs=True, dry_run=True).squashfs is None
+    first = install(bundle)
+    assert (first.squashfs, first.folder is not None) == (None, True)
+    told = install(bundle, squashfs=True)  # installed already: nothing is sent
+    assert told.squashfs is not None
+    assert (told.sent, told.squashfs["mksquashfs"]["version"]) == (0, "4.5.1")
+    assert Path(str(first.folder), "image.sqfs").stat().st_size == told.squashfs["size"]
+    assert install(bundle, squashfs=True).squashfs is None
 
 
 def test_a_dry_run_tells_and_sends_nothing(far: Path, tmp_path: Path) -> None:

@@ -300,7 +300,7 @@ def test_what_is_needed_is_counted_without_data(job):
     need = stage.need(job.store, job.image, manifest, 500)
     assert (need.sizes, need.ranks_mb) == ({"memory": 1, "disk": 1}, 500)
     assert list(need.objections) == ["squashfs"]
-    assert "--squashfs" in need.objections["squashfs"]
+    assert "no SquashFS file" in need.objections["squashfs"]
     receipt = job.image.receipt._replace(bytes=100 * 2**20 + 5000, files=1024)
     counted = stage.need(job.store, job.image._replace(receipt=receipt), manifest, 0)
     assert counted.size("memory") == 103
