@@ -123,6 +123,9 @@ def test_a_capture_without_any_tool(programs, monkeypatch):
     assert "scheduler" not in found.profile
     assert found.profile["login"]["launchers"] == []
     assert found.profile["login"]["runtimes"] == {}
+    assert found.profile["login"]["mksquashfs"] is False
+    made.program(programs, "mksquashfs", "exit 1")
+    assert capture(Request()).profile["login"]["mksquashfs"] is True
 
 
 # ------------------------------------------------------------------------------------------------ the topics
