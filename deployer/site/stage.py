@@ -29,6 +29,7 @@ from deployer.contract.choose import Need
 from deployer.contract.errors import DeployerError, IntegrityError, JobFailed, MissingTool, Refused, SpaceError
 from deployer.contract.manifest import KIT_PREFIX, Manifest
 from deployer.site import bytecode, container, install, kit, result, space, squash, wheels
+from deployer.site.runtimes import charliecloud
 from deployer.site.staged import EVIDENCE, ROOTFS, STUBS, TEMPORARY, TOOL
 from deployer.site.store import VARIANTS, WHEELS, Installed, Store
 from deployer.system import files, process, verify, workers
@@ -246,7 +247,10 @@ def _mounted(request: Request) -> Iterator[Root]:
             raise MissingTool(
                 "the SquashFS image could not be mounted", "see the job's log: may users open /dev/fuse there?"
             )
-        files.write_text(os.path.join(request.into, "pid"), said + "\n")
+        ask = charliecloud.ask_joined(request.mount[0], said, os.path.join(request.into, ROOTFS))
+        joined = process.run(ask, _PATIENCE, env=container.user_environment(), check=False)
+        bare = joined.returncode == 0 and joined.stdout.strip() != charliecloud.OBEYED
+        files.write_text(os.path.join(request.into, "pid"), said + (" " + charliecloud.BARE if bare else "") + "\n")
         yield Root(os.stat("/proc/%s/root" % said), int(said))
     finally:
         held.end()

@@ -66,9 +66,26 @@ mount=(ch-run
     "$stage"/image.sqfs
     --
 )
-container=(sh
+container=(bash
+    -p
     -c
-    'read -r pid <"$0/pid"; run=$1; shift; exec "$run" --join-pid="$pid" "$@"'
+    'read -r pid bare <"$0/pid"; run=$1; shift
+if [ "$bare" ]; then
+    shopt -s extglob; printf -v quote "\47"
+    for word; do
+        case $word in
+            --unset-env=*)
+                for name in $(compgen -e); do
+                    [[ $name != ${word#*=} || $name = USER ]] || unset "$name"
+                done ;;
+            --set-env=*)
+                value=${word#*=*=}; [[ $value != $quote*$quote ]] || value=${value:1:${#value}-2}
+                name=${word#*=}; export "${name%%=*}=$value" ;;
+            --) break ;;
+        esac
+    done
+fi
+exec "$run" --join-pid="$pid" "$@"'
     "$stage"
     ch-run
     '--unset-env=!(SLURM_*|PMI_*)'
@@ -141,7 +158,7 @@ unstage() {
 trap unstage EXIT
 
 answers || { result stage "$worst" --reason "$reason"; exit; }
-container[4]=$(type -P "${container[4]}" || echo "${container[4]}")  # looked up once, not by each rank
+container[5]=$(type -P "${container[5]}" || echo "${container[5]}")  # looked up once, not by each rank
 
 # Root: on each node a container reads the image's canary. One that shows the host's root ends the job here.
 srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \

@@ -9,14 +9,19 @@ from deployer.connected import profile as profiles
 from deployer.connected.plan import make_plan
 from deployer.contract import drift
 from tests.integration.conftest import Alice, Cli
-from tests.lab import Lab
+from tests.lab import Lab, versions
+
+#: What the programs of another suite say otherwise than the curated profile, which is of Debian 12.
+OF_THE_SUITE = ("glibc", ".version")
 
 
-def test_the_capture_is_a_profile_that_the_curated_one_does_not_contradict(captured: Path, cli: Cli) -> None:
+def test_the_capture_is_a_profile_that_the_curated_one_does_not_contradict(captured: Path, cli: Cli, lab: Lab) -> None:
     cli("profile", "validate", captured)
     found = json.loads(cli("profile", "diff", "lab", captured, "--json").stdout)["differences"]
+    there, here = versions.versions(lab), lab.definition().site.root == "/"
     # How many cores a node has is the host's, which the lab deals out.
-    assert [each for each in found if each["kind"] != drift.NEW and ".node." not in each["place"]] == []
+    other = [each for each in found if each["kind"] != drift.NEW and ".node." not in each["place"]]
+    assert [each for each in other if here or not each["place"].endswith(OF_THE_SUITE)] == []
     profile = profiles.load(str(captured))
     _, batch = profile.partition("batch")
     curated = profiles.load("lab")
@@ -26,8 +31,8 @@ def test_the_capture_is_a_profile_that_the_curated_one_does_not_contradict(captu
         assert mpi.says is not None
         assert (profile.mpi[name].says or "").startswith(mpi.says)
         assert (profile.mpi[name].module, profile.mpi[name].library_path) == (mpi.module, mpi.library_path)
-    assert batch.runtimes["charliecloud"].version == curated.runtimes["charliecloud"].version
-    assert (batch.user_namespaces, batch.fuse, batch.glibc) == (True, True, curated.glibc)
+    assert batch.runtimes["charliecloud"].version == there["Charliecloud"]
+    assert (batch.user_namespaces, batch.fuse, batch.glibc) == (True, True, there["glibc"])
     assert batch.node is not None
     assert batch.node.cores is not None
     assert batch.node.cpu is not None
@@ -109,7 +114,8 @@ def test_check_says_that_it_runs_where_it_was_seen_to_run(
     path = tmp_path / "decided.yaml"
     path.write_text(json.dumps(decisions))
     said = json.loads(cli("check", bundle, "--site", path, "--json").stdout)
-    assert (said["verdict"], said["findings"]) == ("RUN", [])
+    # A note: a library of a newer site, which the MPI can do without, needs a newer C++ library than the image's.
+    assert (said["verdict"], {each["severity"] for each in said["findings"]} - {"note"}) == ("RUN", set())
 
 
 def test_check_does_not_guess(bundle: Path, cli: Cli) -> None:

@@ -20,12 +20,14 @@ pytestmark = pytest.mark.slow
 
 NAME = "newer"
 INTEL, OPENMPI = "/opt/intel/mpi/2021.15", "/opt/openmpi/5.0.11"
-#: Plans: prefix of the MPI, launcher, PMI, and what the library says of itself.
+#: Plans: prefix of the MPI, launcher, PMI, and what the library says of itself. Without a launcher one is chosen.
 PLANS = {
     "intel-srun": (INTEL, "srun", "pmi2", "Intel(R) MPI Library 2021.15"),
     "intel-hydra": (INTEL, "mpiexec.hydra", None, "Intel(R) MPI Library 2021.15"),
     "openmpi-srun": (OPENMPI, "srun", "pmix", "Open MPI v5.0.11"),
     "openmpi-mpirun": (OPENMPI, "mpirun", None, "Open MPI v5.0.11"),
+    "intel-chosen": (INTEL, None, None, "Intel(R) MPI Library 2021.15"),
+    "openmpi-chosen": (OPENMPI, None, None, "Open MPI v5.0.11"),
 }
 #: Programs, and the packages that bring them.
 PROGRAMS = {"Slurm": "slurm-client", "Charliecloud": "charliecloud", "glibc": "libc6"}
@@ -33,11 +35,14 @@ PROGRAMS = {"Slurm": "slurm-client", "Charliecloud": "charliecloud", "glibc": "l
 
 @pytest.fixture(scope="module")
 def profiles(captured: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return a profile for each plan: the capture, and a few decisions."""
+    """Return a profile for each plan that the site's srun allows: the capture, and a few decisions."""
     folder = tmp_path_factory.mktemp("newer")
-    named = {mpi["prefix"]: name for name, mpi in json.loads(captured.read_text())["mpi"].items()}
+    found = json.loads(captured.read_text())
+    named = {mpi["prefix"]: name for name, mpi in found["mpi"].items()}
     made = {}
     for name, (prefix, launcher, pmi, _) in PLANS.items():
+        if pmi and pmi not in found["scheduler"]["pmi"]:
+            continue
         record: dict[str, Any] = {
             "format": 1,
             "name": name,
@@ -82,6 +87,7 @@ def test_the_programs_are_the_suites(site: Site) -> None:
 def test_a_captured_site_runs_what_check_says(
     site: Site, packed: Path, profiles: dict[str, Path], cli: Cli, name: str
 ) -> None:
+    offered(profiles, name)
     checked = json.loads(cli("check", packed, "--site", profiles[name], "--json").stdout)
     # A note: a library of the newer site, which the MPI can do without, needs a newer C++ library than the image's.
     assert (checked["verdict"], {each["severity"] for each in checked["findings"]} - {"note"}) == ("RUN", set())
@@ -96,16 +102,22 @@ def test_a_captured_site_runs_what_check_says(
 
 
 @pytest.mark.parametrize("staging", ["folder", "memory", "squashfs"])
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", [name for name in PLANS if PLANS[name][1]])
 def test_each_launcher_starts_ranks_in_each_form_of_the_image(
-    site: Site, packed: Path, name: str, staging: str
+    site: Site, packed: Path, profiles: dict[str, Path], name: str, staging: str
 ) -> None:
+    offered(profiles, name)
     words = ["--plan", name, "--nodes", "2", "--staging", staging, "--", "python3", "-c", SUM]
     result = site.run(*words, bundle=NAME)
     assert (result["variant"], result["world_size"]) == (f"charliecloud-{staging}", 2)
     assert (result["exit_code"], result["findings"], result["payload"]["sum"]) == (0, [], 3)
     for node in ("cn1", "cn2"):
         assert site.lab.sh(node, "root", "ls -A /dev/shm; pgrep -u alice").stdout == ""
+
+
+def offered(profiles: dict[str, Path], name: str) -> None:
+    if name not in profiles:  # Slurm 26.05 of Debian's sid came without its plugin for PMIx
+        pytest.skip(f"the site's srun offers no {PLANS[name][2]}")
 
 
 def _packages(root: Path) -> dict[str, str]:

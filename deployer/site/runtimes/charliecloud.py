@@ -1,4 +1,5 @@
-"""Charliecloud's ch-run on an unpacked image: 0.31, 0.38 and 0.45.2 take these words alike.
+"""Charliecloud's ch-run on an unpacked image: 0.31, 0.38 and 0.45.2 take these words alike, but for
+the environment of what joins a container, which 0.45.2 leaves as it is.
 
 ch-run lets the host's whole environment in, and applies neither ENV nor WORKDIR of the image: both are put right here.
 """
@@ -11,7 +12,27 @@ from deployer.contract.plan import Bind
 from deployer.site.runtimes.interface import Container, Runtime
 
 #: Called with the folder and ch-run's words. Other than in the process that mounts, signals reach the payload itself.
-_JOIN = 'read -r pid <"$0/pid"; run=$1; shift; exec "$run" --join-pid="$pid" "$@"'
+#: ``bare`` is there where the holder saw that ch-run leaves the environment as it is when it joins: then its words for
+#: that are obeyed here. USER stays, which ch-run wants. -p: no BASH_ENV, no functions of the host's.
+_JOIN = """\
+read -r pid bare <"$0/pid"; run=$1; shift
+if [ "$bare" ]; then
+    shopt -s extglob; printf -v quote "\\47"
+    for word; do
+        case $word in
+            --unset-env=*)
+                for name in $(compgen -e); do
+                    [[ $name != ${word#*=} || $name = USER ]] || unset "$name"
+                done ;;
+            --set-env=*)
+                value=${word#*=*=}; [[ $value != $quote*$quote ]] || value=${value:1:${#value}-2}
+                name=${word#*=}; export "${name%%=*}=$value" ;;
+            --) break ;;
+        esac
+    done
+fi
+exec "$run" --join-pid="$pid" "$@\""""
+OBEYED, BARE = "obeyed", "bare"
 _PATTERN = re.compile(r"^[A-Za-z0-9_*?]+$")
 
 
@@ -38,7 +59,7 @@ class Charliecloud(Runtime):
         return [*self.options(container), image, "--"]
 
     def into_mounted(self, container: Container, folder: str) -> List[str]:
-        return ["sh", "-c", _JOIN, folder, *self.options(container._replace(binds=[]))]
+        return ["bash", "-p", "-c", _JOIN, folder, *self.options(container._replace(binds=[]))]
 
     def binds(self, binds: Sequence[Bind]) -> List[str]:
         return ["--bind=%s:%s" % (_colonless(bind.source), _colonless(bind.target)) for bind in binds]
@@ -46,6 +67,12 @@ class Charliecloud(Runtime):
     def join_options(self, ranks: int, tag: str) -> List[str]:
         # ch-run's own default tag is the step's number alone: two jobs of a node would join each other.
         return ["--join-ct=%d" % ranks, "--join-tag=" + tag]
+
+
+def ask_joined(program: str, pid: str, image: str) -> List[str]:
+    """Return argv that prints ``OBEYED`` where ch-run, when it joins, sets the environment as it is told."""
+    words = [program, "--join-pid=" + pid, "--set-env=DEPLOYER_ASKS=" + OBEYED, image]
+    return [*words, "--", "/bin/sh", "-c", 'echo "$DEPLOYER_ASKS"']
 
 
 def all_but(names: List[str]) -> str:

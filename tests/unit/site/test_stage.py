@@ -17,7 +17,7 @@ from deployer.contract.tarformat import FILE, FOLDER, Entry
 from deployer.site import bytecode, kit, result, space, squash, stage
 from deployer.site.install import install, keep
 from deployer.site.store import Store
-from tests import bundles, wheels
+from tests import bundles, running, wheels
 from tests.unit.site.test_udocker import KIT
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -357,6 +357,19 @@ def test_a_squashfs_file_is_taken_to_the_node_and_held_mounted(job, tmp_path):
     assert end(process) == (0, "")
     assert not os.path.exists("/proc/%d" % number)
     assert job.left() == []
+
+
+@pytest.mark.parametrize(("said", "noted"), [("obeyed", ""), ("", " bare")])
+def test_the_holder_asks_whether_those_who_join_get_the_environment(job, tmp_path, said, noted):
+    """The stand-in for what mounts is asked by --join-pid, and says what the payload would see."""
+    squashed = tmp_path / "image.sqfs"
+    squashed.write_bytes(b"compressed")
+    script = 'case $1 in --join-pid=*) echo "%s" ;; *) shift; exec "$@" ;; esac\n' % said
+    process = job.start(source=squashed, mount=[running.program(tmp_path, "ch-run", script), "file"])
+    assert answer(process) == (0, "")
+    number, _, rest = (job.into / "pid").read_text().rstrip("\n").partition(" ")
+    assert (number.isdigit(), rest) == (True, noted.strip())
+    process.kill()
 
 
 def test_what_is_mounted_goes_with_its_holder(job, tmp_path):
