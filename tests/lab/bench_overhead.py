@@ -96,7 +96,11 @@ def measure(args: argparse.Namespace) -> None:
 
 
 def _installed(args: argparse.Namespace, store: Store) -> Installed:
-    bundle = Path(args.bundle).resolve() if args.bundle else _packed(WORK / "bundle.tar")
+    bundle = WORK / "bundle.tar"  # keep takes it away
+    if args.bundle:
+        shutil.copyfile(args.bundle, bundle)
+    else:
+        _pack(bundle)
     image = install(str(bundle), store).image
     keep(str(bundle), store, image)
     squash.make(image, os.cpu_count() or 1)
@@ -104,7 +108,7 @@ def _installed(args: argparse.Namespace, store: Store) -> Installed:
     return image
 
 
-def _packed(bundle: Path) -> Path:
+def _pack(bundle: Path) -> None:
     """Build and pack the definition for a site that allows udocker, so that its kit is in the bundle."""
     record = yaml.safe_load((ROOT / "site_profiles" / "lab.yaml").read_text())
     record["policy"]["runtimes"] = ["charliecloud", "udocker"]
@@ -115,7 +119,6 @@ def _packed(bundle: Path) -> Path:
         environment = {**os.environ, "DOCKER_HOST": engine.docker_host}
         for words in (["build", _DEFINITION], ["pack", _DEFINITION, "--site", str(profile), "-o", str(bundle)]):
             subprocess.run([deployer, *words], check=True, cwd=ROOT, stdout=subprocess.DEVNULL, env=environment)
-    return bundle
 
 
 def _say_what_differs(image: Installed) -> None:
