@@ -30,8 +30,7 @@ def test_digits_are_learned_on_two_nodes(digits: Site) -> None:
         assert rank["mpi_library"].startswith("Intel(R) MPI Library 2021.15")
         assert rank["mpi_identity"] == rank["host_mpi_identity"]
         assert rank["mpi_seen_in"] == "payload"
-    proven = [rank["itex"] for rank in result["ranks"] if rank["itex"]]  # by one rank for all; which, the CPU decides
-    assert [found["library"][: len("libitex_cpu_internal_")] for found in proven] == ["libitex_cpu_internal_"]
+        assert rank["itex"]["library"].startswith("libitex_cpu_internal_")  # which, the CPU decides
     payload = result["payload"]
     assert payload["val_accuracy"] >= 0.95
     assert payload["itex_active"]
