@@ -1,14 +1,15 @@
 """`scripts/bench overhead`: a training without a container and in each kind of one, in turn, as publications compare.
 
-ResNet-50 on synthetic images (``bundles/horovod-tensorflow-cpu``), one rank with all cores: a mean rate over counted
-iterations after others that warm up, and of each pair with ``native`` the ratio. Native runs the very files of the
+ResNet-50 on synthetic images (``bundles/horovod-tensorflow-cpu``), one rank with all cores. One training of each way is
+started and warmed up; then each does an iteration in turn while the others wait, so that the machine's drift hits all.
+A pair is an iteration with the one of ``native`` beside it. After some of them all are started anew, for what is fixed
+at a start: where memory lies, which pages are large. Native runs the very files of the
 installed image, its Python too, on the host's C library. Beside it the start and the memory of 1 and of 8 ranks.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import shutil
@@ -16,7 +17,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,7 +43,6 @@ MEMORY = Path("/dev/shm/deployer-bench-overhead")
 _OF_THE_HOST = tuple(f"/lib/x86_64-linux-gnu/{name}" for name in ("libc.so.6", "libm.so.6", "libstdc++.so.6"))
 _DEFINITION = "bundles/horovod-tensorflow-cpu"
 _PYTHON = "python3"
-_PATIENCE_S = 600
 _RANKS = (1, 8)
 _READY = "import sys, tensorflow; print('ready', flush=True); sys.stdin.read()"
 #: Student's t for a two-sided 95 % interval over 20 pairs; with more of them it is smaller.
@@ -63,13 +63,14 @@ class Memory(NamedTuple):
 
 
 def add_parser(verbs: Any) -> None:
-    """Add the verb; published are 10 iterations of 10 batches of 256 to warm up, and 10 that count."""
+    """Add the verb; published are iterations of 10 batches of 256, 10 to warm up and 10 that count."""
     command = verbs.add_parser("overhead")
     command.set_defaults(run=measure)
     command.add_argument("--bundle", help="a bundle of the definition that is there, with udocker's kit")
     command.add_argument("--pairs", type=int, default=_PAIRS)
     command.add_argument("--only", default="rate,start,memory", help="which tables")
-    for option, number in (("--batch-size", 4), ("--warm-up", 2), ("--iterations", 10), ("--batches", 1)):
+    command.add_argument("--starts-anew", type=int, default=5, help="after how many pairs all are started anew")
+    for option, number in (("--batch-size", 4), ("--warm-up", 2), ("--batches", 3)):
         command.add_argument(option, type=int, default=number, help="as of benchmark.py (default: %(default)s)")
 
 
@@ -170,7 +171,6 @@ def _container(store: Store, image: Installed) -> Container:
         "TF_NUM_INTRAOP_THREADS": cores,
         "TF_NUM_INTEROP_THREADS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
-        "DEPLOYER_RESULT": plans.JOB + "/rate.json",
     }
     binds = [Bind(str(WORK / "job"), plans.JOB, ""), Bind(store.tool, plans.TOOL, "")]
     variant = image.variant(plans.MPICH_ABI)
@@ -200,37 +200,52 @@ def _natively(container: Container) -> Container:
 
 
 def _rates(ways: Mapping[str, Way], args: argparse.Namespace) -> dict[str, list[float]]:
-    """Return images a second of each way, round by round; the order of ways turns from round to round."""
+    """Return images a second of each way's iterations, in pairs."""
     found: dict[str, list[float]] = {name: [] for name in ways}
-    names = list(ways)
-    for number in range(args.pairs):
-        turned = names[number % len(names) :] + names[: number % len(names)]
-        for name in turned:
-            found[name].append(_rate(ways[name], args))
-        print("  ".join(f"{name} {found[name][-1]:.3f}" for name in names), file=sys.stderr, flush=True)
+    while len(found["native"]) < args.pairs:
+        with ExitStack() as stack:
+            # One after the other: all at once would be short of memory on a small machine.
+            trainings = {name: stack.enter_context(_training(way, args)) for name, way in ways.items()}
+            for number in range(args.starts_anew):
+                names = list(ways)
+                for name in names[number % len(names) :] + names[: number % len(names)]:
+                    found[name].append(_iteration(trainings[name]))
+                print("  ".join(f"{name} {found[name][-1]:.3f}" for name in names), file=sys.stderr, flush=True)
     return found
 
 
-def _rate(way: Way, args: argparse.Namespace) -> float:
-    """Return images a second of one training."""
-    result = WORK / "job" / "rate.json"
-    result.unlink(missing_ok=True)
-    options = (
-        *("--batch-size", str(args.batch_size), "--warm-up", str(args.warm_up)),
-        *("--iterations", str(args.iterations), "--batches", str(args.batches)),
-    )
-    said = subprocess.run(
-        way([_PYTHON, f"{plans.APP}/benchmark.py", *options]),
-        check=False,
-        capture_output=True,
+@contextmanager
+def _training(way: Way, args: argparse.Namespace) -> Iterator[subprocess.Popen[str]]:
+    """Yield a training that is warm, and waits."""
+    options = ["--paced", "--batch-size", str(args.batch_size), "--warm-up", str(args.warm_up)]
+    training = subprocess.Popen(
+        way([_PYTHON, f"{plans.APP}/benchmark.py", *options, "--batches", str(args.batches)]),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         text=True,
-        timeout=_PATIENCE_S,
         env=containers.user_environment(),
     )
-    if said.returncode or not result.is_file():
-        sys.exit(f"bench: error: the training failed ({said.returncode}): {said.stderr[-2000:]}")
-    record: dict[str, Any] = json.loads(result.read_text())
-    return float(record["images_per_second"])
+    try:
+        if _line(training) != "ready":
+            sys.exit(f"bench: error: the training did not start: {way([_PYTHON])}")
+        yield training
+    finally:
+        training.communicate()
+
+
+def _iteration(training: subprocess.Popen[str]) -> float:
+    if training.stdin is None:
+        raise AssertionError("a pipe was asked for")
+    training.stdin.write("\n")
+    training.stdin.flush()
+    return float(_line(training))
+
+
+def _line(training: subprocess.Popen[str]) -> str:
+    if training.stdout is None:
+        raise AssertionError("a pipe was asked for")
+    return training.stdout.readline().strip()
 
 
 def _show_rates(rates: Mapping[str, Sequence[float]]) -> None:

@@ -9,6 +9,7 @@ import argparse
 import importlib.util
 import json
 import os
+import sys
 import time
 
 import horovod.tensorflow as hvd
@@ -48,6 +49,11 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=1, help="batches an iteration")
     parser.add_argument("--warm-up", type=int, default=1, help="iterations that do not count")
     parser.add_argument("--iterations", type=int, default=3, help="iterations that count")
+    parser.add_argument(
+        "--paced",
+        action="store_true",
+        help="an iteration for each line of standard input, to compare trainings in turn",
+    )
     options = parser.parse_args()
 
     threads_from_environment()
@@ -82,6 +88,11 @@ def main() -> None:
     hvd.broadcast_variables(model.variables, root_rank=0)
     for _ in range(options.warm_up):
         rate()
+    if options.paced:
+        print("ready", flush=True)
+        for _ in sys.stdin:
+            print(rate(), flush=True)
+        return
     rates = [rate() for _ in range(options.iterations)]
     mean, half = interval(rates)
     if hvd.rank() == 0:
