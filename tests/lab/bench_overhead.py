@@ -204,8 +204,10 @@ def _rates(ways: Mapping[str, Way], args: argparse.Namespace) -> dict[str, list[
     found: dict[str, list[float]] = {name: [] for name in ways}
     while len(found["native"]) < args.pairs:
         with ExitStack() as stack:
-            # One after the other: all at once would be short of memory on a small machine.
             trainings = {name: stack.enter_context(_training(way, args)) for name, way in ways.items()}
+            for name, training in trainings.items():
+                if _line(training) != "ready":
+                    sys.exit(f"bench: error: the training did not start: {name}")
             for number in range(args.starts_anew):
                 names = list(ways)
                 for name in names[number % len(names) :] + names[: number % len(names)]:
@@ -216,7 +218,7 @@ def _rates(ways: Mapping[str, Way], args: argparse.Namespace) -> dict[str, list[
 
 @contextmanager
 def _training(way: Way, args: argparse.Namespace) -> Iterator[subprocess.Popen[str]]:
-    """Yield a training that is warm, and waits."""
+    """Yield a training, which says that it is ready when it is warm."""
     options = ["--paced", "--batch-size", str(args.batch_size), "--warm-up", str(args.warm_up)]
     training = subprocess.Popen(
         way([_PYTHON, f"{plans.APP}/benchmark.py", *options, "--batches", str(args.batches)]),
@@ -227,8 +229,6 @@ def _training(way: Way, args: argparse.Namespace) -> Iterator[subprocess.Popen[s
         env=containers.user_environment(),
     )
     try:
-        if _line(training) != "ready":
-            sys.exit(f"bench: error: the training did not start: {way([_PYTHON])}")
         yield training
     finally:
         training.communicate()
