@@ -171,8 +171,8 @@ def _container(store: Store, image: Installed) -> Container:
         "TF_NUM_INTRAOP_THREADS": cores,
         "TF_NUM_INTEROP_THREADS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
-        # glibc keeps what is freed. Else each step gives its tensors back to the kernel and has them zeroed again, which
-        # takes as long as the kernel has to look for pages: noise of 10 % on a machine full of page cache.
+        # glibc keeps what is freed. Else each step gives its tensors back to the kernel and has them zeroed again,
+        # which takes as long as the kernel has to look for pages: noise of 10 % on a machine full of page cache.
         "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
         "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
     }
