@@ -45,8 +45,6 @@ _DEFINITION = "bundles/horovod-tensorflow-cpu"
 _PYTHON = "python3"
 _RANKS = (1, 8)
 _READY = "import sys, tensorflow; print('ready', flush=True); sys.stdin.read()"
-#: Student's t for a two-sided 95 % interval over 20 pairs; with more of them it is smaller.
-_STUDENT = 2.093
 _PAIRS = 20
 
 
@@ -68,6 +66,7 @@ def add_parser(verbs: Any) -> None:
     command.set_defaults(run=measure)
     command.add_argument("--bundle", help="a bundle of the definition that is there, with udocker's kit")
     command.add_argument("--pairs", type=int, default=_PAIRS)
+    command.add_argument("--ways", default="", help="words of the ways to measure beside native, as: folder,udocker")
     command.add_argument("--only", default="rate,start,memory", help="which tables")
     command.add_argument("--starts-anew", type=int, default=4, help="after how many pairs all are started anew")
     for option, number in (("--batch-size", 4), ("--warm-up", 2), ("--batches", 3)):
@@ -83,7 +82,8 @@ def measure(args: argparse.Namespace) -> None:
         store = Store(str(WORK / "root"))
         image = _installed(args, store)
         _say_what_differs(image)
-        with _ways(store, image) as (ways, servers):
+        with _ways(store, image) as (every, servers):
+            ways = {name: way for name, way in every.items() if name == "native" or _named(name, args.ways)}
             if "rate" in args.only:
                 _show_rates(_rates(ways, args))
             if "start" in args.only:
@@ -94,6 +94,10 @@ def measure(args: argparse.Namespace) -> None:
         _writable(WORK)
         shutil.rmtree(WORK)
         shutil.rmtree(MEMORY)
+
+
+def _named(name: str, words: str) -> bool:
+    return not words or any(word in name for word in words.split(","))
 
 
 def _installed(args: argparse.Namespace, store: Store) -> Installed:
@@ -269,10 +273,12 @@ def _show_rates(rates: Mapping[str, Sequence[float]]) -> None:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean of ``values`` and half of its 95 % interval (Student)."""
+    """Return the mean of ``values`` and half of its 95 % interval (Student's t, by its series in 1 / n)."""
     if len(values) < 2:
         return statistics.mean(values), math.inf
-    return statistics.mean(values), _STUDENT * statistics.stdev(values) / math.sqrt(len(values))
+    z, free = statistics.NormalDist().inv_cdf(0.975), len(values) - 1
+    t = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
+    return statistics.mean(values), t * statistics.stdev(values) / math.sqrt(len(values))
 
 
 # --- start and memory ---
