@@ -285,7 +285,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _show_starts(ways: Mapping[str, Way], rounds: int) -> None:
-    print(f"\n{'start, ms, median':<24} " + "  ".join(f"{f'{count} ranks':>16}" for count in _RANKS for _ in "ab"))
+    print(f"\n{'start, ms, median':<24} " + "  ".join(f"{f'{count} at once':>16}" for count in _RANKS for _ in "ab"))
     print(f"{'':<24} " + "  ".join(f"{word:>16}" for word in ("first instruction", "TensorFlow") * len(_RANKS)))
     payloads = (["date", "+%s.%N"], [_PYTHON, "-c", "import tensorflow, time; print(time.time())"])
     found: dict[str, list[list[float]]] = {name: [[] for _ in range(4)] for name in ways}
