@@ -48,7 +48,7 @@ FileFacts = Annotated[
 ]
 RuntimeName = Literal["charliecloud", "udocker", "apptainer"]
 #: What users may be allowed: these, and to run without any.
-Allowed = Literal["charliecloud", "udocker", "apptainer", "native"]
+Allowed = Literal[RuntimeName, "native"]
 
 
 class Source(Model):

@@ -50,6 +50,11 @@ class PayloadRecord(NamedTuple):
     shm: Optional[int] = None
     itex: Optional[Itex] = None
 
+    @property
+    def refusal(self) -> Optional[str]:
+        """Return why the payload is not what was asked for, so that it must not go on; None where it is."""
+        return self.itex.reason if self.itex else None
+
     def record(self) -> Record:
         fields = dict(self._asdict())
         fields["libraries"] = [dict(library._asdict()) for library in self.libraries]

@@ -357,14 +357,14 @@ def _payload(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]
             _judge_library(launch, found, item.task, item.host, library, by_rank)
         if expected and not item.libraries and outcome.exit_code == 0:
             by_rank.add(item.task, "payload.mpi-unseen")
-        if item.itex and item.itex.reason:
-            by_rank.add(item.task, "itex.inactive", reason=item.itex.reason)
+        if item.refusal:
+            by_rank.add(item.task, "itex.inactive", reason=item.refusal)
         if item.exit_code or item.signal:
             sure = item.signal == signals.SIGBUS
             measures.explain(item.shm, launch.ranks_per_node, functools.partial(by_rank.add, item.task), sure)
     findings = by_rank.findings()
     first = first_failed(found.payloads)
-    stopped = first is not None and first.itex is not None and first.itex.reason is not None
+    stopped = first is not None and first.refusal is not None
     if outcome.exit_code != 0 and outcome.signal is None and not stopped:
         findings.append(finding("payload.failed", JOB, how=_how(first, outcome)))
     if found.payload_error is not None:

@@ -18,10 +18,9 @@ from deployer.contract import wheel
 from deployer.contract.errors import DeployerError
 from deployer.contract.manifest import Image
 from deployer.contract.plan import Bind
-from deployer.site import container
-from deployer.site.capture import machine
+from deployer.site import container, usable
 from deployer.site.runtimes import RUNTIMES
-from deployer.site.runtimes.interface import Container, Here, Runtime
+from deployer.site.runtimes.interface import Container, Runtime
 from deployer.site.store import ENGINE, VARIANTS, WHEELS
 from deployer.system import process
 
@@ -67,10 +66,8 @@ def compile_overlays(folder: str, image: Image, jobs: int) -> None:
 def _runtime(engine: str) -> Optional[Runtime]:
     """Return what can start a container here, None where nothing can."""
     for name in _RUNTIMES:
-        runtime = RUNTIMES[name]
-        usable = runtime.veto(Here(shutil.which(runtime.program), [], engine)) is None
-        if usable and not (runtime.namespaces and machine.namespaces_denied()):
-            return runtime
+        if usable.objection(RUNTIMES[name], (), engine) is None:
+            return RUNTIMES[name]
     return None
 
 

@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import shutil
 import time
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
@@ -18,11 +17,23 @@ from deployer.contract.manifest import Manifest
 from deployer.contract.pinning import pin
 from deployer.contract.plan import Bind, Plan, Variant
 from deployer.contract.verdict import REFUSE
-from deployer.site import container, data, elf, inventory, jobs, packages, pythons, result, script, spare, squash, stage
-from deployer.site.capture import machine
+from deployer.site import (
+    container,
+    data,
+    elf,
+    inventory,
+    jobs,
+    packages,
+    pythons,
+    result,
+    script,
+    spare,
+    squash,
+    stage,
+    usable,
+)
 from deployer.site.launchers import LAUNCHERS
 from deployer.site.runtimes import RUNTIMES
-from deployer.site.runtimes.interface import Here
 from deployer.site.schedulers import SCHEDULERS
 from deployer.site.staged import Staging
 from deployer.site.store import Installed, Store
@@ -198,10 +209,7 @@ def vetoes(plan: Plan, installed: Installed, here: bool = False) -> Dict[str, st
         if name not in RUNTIMES:
             found[name] = "this deployer has no runtime %s" % name
             continue
-        runtime = RUNTIMES[name]
-        objection = runtime.veto(Here(shutil.which(runtime.program), plan.modules, installed.engine))
-        if objection is None and runtime.namespaces and (here or not plan.namespaces):
-            objection = machine.namespaces_denied()
+        objection = usable.objection(RUNTIMES[name], plan.modules, installed.engine, here or not plan.namespaces)
         if objection:
             found[name] = objection
     return found

@@ -54,7 +54,7 @@ def render(inputs: Inputs) -> str:
     """Return the whole text of job.sh."""
     parts = [_head(inputs), _ground(inputs), _container(inputs), _ranks(inputs), _hosts(inputs)]
     if inputs.staging:
-        parts.append(staged.step(inputs.staging, inputs.layout, inputs.container, 2))
+        parts.append(staged.step(inputs.staging, inputs.layout, inputs.runtime, inputs.container, 2))
     if inputs.reader:
         parts.append(_root(inputs))
     if inputs.image_python:

@@ -109,7 +109,7 @@ stage=%s/deployer-$UID/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
 """ % shlex.quote(staging.place)
 
 
-def step(staging: Staging, layout: Layout, container: Container, number: int) -> str:
+def step(staging: Staging, layout: Layout, runtime: Runtime, container: Container, number: int) -> str:
     """Return the part of the script that stages the image, and what it needs to end it."""
     words = ["stage", "--image", staging.image, "--source", staging.source]
     words += ["--abi", staging.abi] if staging.abi else []
@@ -169,7 +169,7 @@ container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")
         broadcast=_BROADCAST % shlex.quote(staging.source) if staging.broadcast else "",
         sent=' --sent "$sent"' if staging.broadcast else "",
         mount=' -- "${mount[@]}"' if staging.mounted else "",
-        at=5 if staging.mounted else 0,
+        at=runtime.into_mounted(container, STAGE).index(runtime.program) if staging.mounted else 0,
         options=" ".join(options),
         words=_folded(words),
         nodes=layout.nodes,

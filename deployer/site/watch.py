@@ -47,7 +47,7 @@ def watch(pid: int, out: str, task: int, awaited: Set[signal.Signals], abort: bo
         record = record._replace(libraries=list(libraries.values()), itex=sight.verdict if sight else None)
         if record != before:
             _write(path, record)
-        if refused(record):
+        if record.refusal is not None:
             stop = stop or time.time() + _PATIENCE
             _end_all(pid, signal.SIGKILL if time.time() > stop else signal.SIGTERM)
             pause = 1.0
@@ -63,7 +63,7 @@ def watch(pid: int, out: str, task: int, awaited: Set[signal.Signals], abort: bo
     if sight and status == 0 and not asked:
         sight.end()
         record = record._replace(itex=sight.verdict)
-    if refused(record):
+    if record.refusal is not None:
         code, killer = Refused.exit_code, None
     free = shared_memory() if code or killer else None
     _write(path, record._replace(exit_code=code, signal=killer, ended=int(time.time() * 1000), shm=free))
@@ -85,11 +85,6 @@ def shared_memory() -> Optional[int]:
     except OSError:
         return None
     return state.f_bavail * state.f_frsize
-
-
-def refused(record: PayloadRecord) -> bool:
-    """Return whether the payload is not what was asked for, so that it must not go on."""
-    return record.itex is not None and record.itex.reason is not None
 
 
 def _sight() -> "Sight":

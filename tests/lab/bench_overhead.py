@@ -28,7 +28,7 @@ from deployer.connected.pyz import make_pyz
 from deployer.contract import plan as plans
 from deployer.contract.plan import Bind
 from deployer.site import container as containers
-from deployer.site import squash, staged
+from deployer.site import mapped, squash, staged
 from deployer.site.install import install, keep
 from deployer.site.runtimes import RUNTIMES
 from deployer.site.runtimes.interface import Container
@@ -323,28 +323,12 @@ def _memory(way: Way, count: int, server: int | None) -> Memory:
 def _pss(pid: int) -> float:
     """Return MiB of a process and all below it."""
     found = 0.0
-    for each in [pid, *_below(pid)]:
+    for each in mapped.family(pid):
         try:
             text = Path(f"/proc/{each}/smaps_rollup").read_text()
         except OSError:  # it has ended
             continue
         found += sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) / 1024
-    return found
-
-
-def _below(pid: int) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        children.setdefault(parent, []).append(int(stat.parent.name))
-    found, waiting = [], [pid]
-    while waiting:
-        mine = children.get(waiting.pop(), [])
-        found += mine
-        waiting += mine
     return found
 
 

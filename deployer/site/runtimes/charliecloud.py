@@ -5,10 +5,9 @@ ch-run lets the host's whole environment in, and applies neither ENV nor WORKDIR
 """
 
 import re
-from typing import List, Sequence
+from typing import List
 
 from deployer.contract.errors import UsageError
-from deployer.contract.plan import Bind
 from deployer.site.runtimes.interface import Container, Runtime
 
 #: Called with the folder and ch-run's words. Other than in the process that mounts, signals reach the payload itself.
@@ -61,9 +60,6 @@ class Charliecloud(Runtime):
     def into_mounted(self, container: Container, folder: str) -> List[str]:
         return ["bash", "-p", "-c", _JOIN, folder, *self.options(container._replace(binds=[]))]
 
-    def binds(self, binds: Sequence[Bind]) -> List[str]:
-        return ["--bind=%s:%s" % (_colonless(bind.source), _colonless(bind.target)) for bind in binds]
-
     def join_options(self, ranks: int, tag: str) -> List[str]:
         # ch-run's own default tag is the step's number alone: two jobs of a node would join each other.
         return ["--join-ct=%d" % ranks, "--join-tag=" + tag]
@@ -88,9 +84,3 @@ def assignment(name: str, value: str) -> str:
     if len(value) >= 2 and value[0] == value[-1] == "'":
         value = "'%s'" % value
     return "%s=%s" % (name, value)
-
-
-def _colonless(path: str) -> str:
-    if ":" in path:
-        raise UsageError("%s cannot be bound: its name has a colon, and ch-run has no way to quote it" % path)
-    return path

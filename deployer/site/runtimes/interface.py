@@ -2,6 +2,7 @@
 
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
+from deployer.contract.errors import UsageError
 from deployer.contract.plan import Bind
 
 
@@ -45,15 +46,21 @@ class Runtime(object):
         raise NotImplementedError
 
     def binds(self, binds: Sequence[Bind]) -> List[str]:
-        """Return the words of ``options`` that make ``binds``; more of them may stand after it."""
-        raise NotImplementedError
+        """Return the words of ``options`` that make ``binds``; more of them may stand after it. Raises UsageError."""
+        for path in (path for bind in binds for path in (bind.source, bind.target)):
+            if ":" in path:
+                why = "its name has a colon, and %s has no way to quote it" % self.program
+                raise UsageError("%s cannot be bound: %s" % (path, why))
+        return ["--bind=%s:%s" % (bind.source, bind.target) for bind in binds]
 
     def join_options(self, ranks: int, tag: str) -> List[str]:
         """Return the words that make ``ranks`` processes of a node with the same ``tag`` share their namespaces.
 
-        They stand after ``options``. ``tag`` may hold shell variables where the words are put into a script.
+        They stand after ``options``; there are none where processes share all there is anyway. ``tag`` may hold shell
+        variables where the words are put into a script.
         """
-        raise NotImplementedError
+        del ranks, tag
+        return []
 
     def mount(self, container: Container, image: str) -> List[str]:
         """Return argv that mounts a SquashFS image and runs what follows in it: the one that holds it for a node."""

@@ -43,9 +43,6 @@ class Native(Runtime):
     def binds(self, binds: Sequence[Bind]) -> List[str]:  # noqa: ARG002 (see ``given``)
         return []
 
-    def join_options(self, ranks: int, tag: str) -> List[str]:  # noqa: ARG002 (there is nothing to join)
-        return []
-
     def given(self, container: Container, command: Sequence[str]) -> List[str]:
         sources = _sources(container)
         return [_undone(word, sources) for word in command]

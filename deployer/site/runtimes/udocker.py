@@ -6,10 +6,9 @@ the files of an installed image with a kit are (``deployer.site.kit``). All proc
 
 import os
 import re
-from typing import List, Optional, Sequence
+from typing import List, Optional
 
 from deployer.contract.errors import UsageError
-from deployer.contract.plan import Bind
 from deployer.site.runtimes.interface import Container, Here, Runtime
 
 #: Below the engine's folder.
@@ -31,12 +30,6 @@ class Udocker(Runtime):
             "--cd=" + container.workdir,
         ]
 
-    def binds(self, binds: Sequence[Bind]) -> List[str]:
-        return ["--bind=%s:%s" % (_colonless(bind.source), _colonless(bind.target)) for bind in binds]
-
-    def join_options(self, ranks: int, tag: str) -> List[str]:  # noqa: ARG002 (there is nothing to join)
-        return []
-
     def veto(self, here: Here) -> Optional[str]:
         # The site's own udocker, if it has one, is another version with another engine: only the kit's was tested.
         if not os.path.isfile(os.path.join(here.engine, START)):
@@ -48,9 +41,3 @@ def _glob(name: str) -> str:
     if not _PATTERN.match(name):
         raise UsageError("%r is no glob for names of environment variables" % name)
     return name
-
-
-def _colonless(path: str) -> str:
-    if ":" in path:
-        raise UsageError("%s cannot be bound: its name has a colon, and udocker has no way to quote it" % path)
-    return path

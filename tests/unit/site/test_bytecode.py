@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from deployer.site import bytecode
+from deployer.site import bytecode, usable
 from tests import running
 
 
@@ -20,7 +20,7 @@ def calls(tmp_path, monkeypatch):
     notes = tmp_path / "calls"
     running.program(tmp_path, "ch-run", 'printf "%%s\\n" "$@" end >>%s\nexit 57\n' % notes)
     monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
-    monkeypatch.setattr(bytecode.machine, "namespaces_denied", lambda: None)
+    monkeypatch.setattr(usable.machine, "namespaces_denied", lambda: None)
     return lambda: notes.read_text().split("\nend\n")[:-1] if notes.exists() else []
 
 
@@ -38,7 +38,7 @@ def test_each_overlay_is_compiled_by_the_images_own_python(folder, calls):
 @pytest.mark.parametrize("installed", [True, False])
 def test_what_the_bundle_brought_compiles_where_the_site_has_nothing(folder, calls, tmp_path, monkeypatch, installed):
     """Charliecloud is not there, or is of no use without user namespaces."""
-    monkeypatch.setattr(bytecode.machine, "namespaces_denied", lambda: "no user namespaces here")
+    monkeypatch.setattr(usable.machine, "namespaces_denied", lambda: "no user namespaces here")
     os.makedirs(folder + "/engine")
     os.rename(str(tmp_path / "ch-run"), folder + "/engine/run")
     if installed:

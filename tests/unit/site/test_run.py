@@ -16,7 +16,7 @@ from deployer.contract.evidence import HostRecord
 from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.plan import NodeShape
 from deployer.contract.result import Outcome, assemble
-from deployer.site import container, inventory, jobs, result, run, spare
+from deployer.site import container, inventory, jobs, result, run, spare, usable
 from tests import running as made
 
 REQUEST = run.Request("hello", None, None, None, None, None, None, [], None, [])
@@ -439,13 +439,13 @@ def test_the_canary_is_read_by_what_the_image_has(tmp_path):
 
 
 def test_without_user_namespaces_charliecloud_is_vetoed(tmp_path, programs, monkeypatch):
-    monkeypatch.setattr(run.machine, "namespaces_denied", lambda: "no user namespaces here: Operation not permitted")
+    monkeypatch.setattr(usable.machine, "namespaces_denied", lambda: "no user namespaces here: Operation not permitted")
     with pytest.raises(Refused, match=r"charliecloud-folder .no user namespaces here: Operation not permitted"):
         run.prepare(made.store(tmp_path / "root"), REQUEST)
 
 
 def test_what_the_plan_knows_of_the_nodes_counts_more_than_this_host(tmp_path, programs, monkeypatch):
-    monkeypatch.setattr(run.machine, "namespaces_denied", lambda: "no user namespaces here")
+    monkeypatch.setattr(usable.machine, "namespaces_denied", lambda: "no user namespaces here")
     plan = made.PLAN._replace(namespaces=True)
     store = made.store(tmp_path / "root", plan)
     assert os.path.isdir(run.prepare(store, REQUEST))
