@@ -21,7 +21,7 @@ from deployer.system import payload
 
 MYPY = False
 if MYPY:
-    from typing import Dict, List, Mapping
+    from typing import Dict, List, Mapping, Optional
 
 #: How the launchers tell a process its number. Slurm's own comes last: below mpiexec and mpirun it is the daemon's.
 TASK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
@@ -30,29 +30,34 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal
 
 
 def main(words: "List[str]") -> int:
-    """Run ``--out DIR [--abort] [--itex] -- COMMAND``, as job.sh calls it: argparse takes longer than the start may."""
-    mark = words.index("--") if "--" in words else len(words)
-    options, command = words[:mark], words[mark + 1 :]
-    more = options[2:]
-    if options[:1] != ["--out"] or set(more) - {"--abort", "--itex"} or len(options) < 2 or not command:
-        sys.stderr.write("deployer: error: rank --out DIR [--abort] [--itex] -- COMMAND is what job.sh calls\n")
+    """Run what job.sh calls, as ``run`` does: argparse takes longer than the start may."""
+    given, options = {}, iter(words)
+    for word in options:
+        if word == "--":
+            break
+        given[word] = next(options, "") if word in ("--out", "--shared") else word
+    command = list(options)
+    if not given.get("--out") or set(given) - {"--out", "--shared", "--abort", "--itex"} or not command:
+        usage = "rank --out DIR [--shared DIR] [--abort] [--itex] -- COMMAND"
+        sys.stderr.write("deployer: error: %s is what job.sh calls\n" % usage)
         return 2
-    return run(options[1], command, "--abort" in more, "--itex" in more)
+    return run(given["--out"], command, given.get("--shared"), "--abort" in given, "--itex" in given)
 
 
-def run(out: str, command: "List[str]", abort: bool = False, itex: bool = False) -> int:
+def run(out: str, command: "List[str]", shared: "Optional[str]" = None, abort: bool = False, itex: bool = False) -> int:
     """Run ``command`` as the payload of this rank and return its exit code, with its record in the folder ``out``.
 
     Ends by the same signal as the payload where a signal ended it; with ``abort``, by SIGABRT where it failed: some
-    launchers let the other ranks wait for one that has only exited. With ``itex`` a payload whose TensorFlow is without
-    Intel's extension is ended, with Refused's exit code.
+    launchers let the other ranks wait for one that has only exited. Once asked to end it ends after the goodbyes of
+    all ranks, which see each other in the folder ``shared`` (None: ``out`` is one). With ``itex`` a
+    payload whose TensorFlow is without Intel's extension is ended, with Refused's exit code.
     """
     environment = inherited_environment()
     awaited = set(_SIGNALS) | {signal.SIGCHLD}
     pid = payload.start(command, environment, awaited)
     from deployer.site import watch
 
-    return watch.watch(pid, out, task_number(environment), awaited, abort, itex)
+    return watch.watch(pid, out, shared or out, task_number(environment), awaited, abort, itex)
 
 
 def task_number(environment: "Mapping[str, str]") -> int:

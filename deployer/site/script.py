@@ -41,6 +41,8 @@ class Inputs(NamedTuple):
 
 
 SLURM, SRUN = "slurm", "srun"
+#: What ranks say of themselves, and see of each other.
+_RANKS = plans.JOB + "/ranks"
 
 #: What only a job of Slurm's needs.
 _SLURM_GROUND = """\
@@ -260,7 +262,8 @@ def _probe(inputs: Inputs) -> str:
 def _payload(inputs: Inputs) -> str:
     command = _given(inputs, *inputs.launch.command)
     if inputs.image_python:
-        more = "" if inputs.launcher.ends_on_exit else " --abort"
+        more = " --shared " + _given(inputs, _RANKS) if inputs.staging else ""
+        more += "" if inputs.launcher.ends_on_exit else " --abort"
         more += " --itex" if ITEX in inputs.launch.expects else ""
         command = "%s rank --out %s%s -- %s" % (_inner_tool(inputs), _evidence(inputs), more, command)
         what = "each rank, while `rank` notes which MPI library its processes use and how it ends."
@@ -285,7 +288,7 @@ exit
 
 def _evidence(inputs: Inputs) -> str:
     """Return the folder, as the ranks see it, that they write their evidence to."""
-    return _given(inputs, plans.NODE if inputs.staging else plans.JOB + "/ranks")
+    return _given(inputs, plans.NODE if inputs.staging else _RANKS)
 
 
 def _step(inputs: Inputs, name: str, command: str, more: Sequence[str] = ()) -> str:

@@ -32,6 +32,7 @@ from deployer.site import bytecode, container, install, kit, result, space, squa
 from deployer.site.runtimes import charliecloud
 from deployer.site.staged import EVIDENCE, ROOTFS, STUBS, TEMPORARY, TOOL
 from deployer.site.store import VARIANTS, WHEELS, Installed, Store
+from deployer.site.watch import GOODBYE
 from deployer.system import files, process, verify, workers
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -39,8 +40,6 @@ _LOCK = ".lock"
 _MIB = 1024 * 1024
 #: In memory a file fills whole pages, half of one is lost on average, and an inode takes 1 KiB of the kernel's.
 _A_FILE = 3072
-#: Seconds for the payload to say goodbye before its image is taken away; Slurm kills all 30 s after SIGTERM (KillWait).
-_GOODBYE = 20.0
 _TRIES = 10
 #: Seconds for which a file that was sent may be on its way.
 _SENT = 3600
@@ -258,7 +257,7 @@ def _mounted(request: Request) -> Iterator[Root]:
 
 def _await_goodbyes(folder: str, root: Root) -> None:
     """Wait until no process has its root or program in the staged folder, but not for ever."""
-    until = time.time() + _GOODBYE
+    until = time.time() + GOODBYE
     while users(folder, root) and time.time() < until:
         time.sleep(0.1)
 

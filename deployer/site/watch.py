@@ -28,16 +28,20 @@ _GROWTH = 1.25
 _LAST_WORDS = 1.0
 #: Seconds that a library gets to say its version, and a payload that is not right to end.
 _PATIENCE = 10.0
+#: Seconds for goodbyes after the job was asked to end; Slurm kills all 30 s after SIGTERM (KillWait).
+GOODBYE = 20.0
+_LEAVING = ".leaving-"
 
 
-def watch(pid: int, out: str, task: int, awaited: Set[signal.Signals], abort: bool, itex: bool) -> int:
+def watch(pid: int, out: str, shared: str, task: int, awaited: Set[signal.Signals], abort: bool, itex: bool) -> int:
     """Stay beside the payload ``pid`` of rank ``task`` until it ends, and end as ``rank.run`` says."""
     path = os.path.join(out, "payload-%d.json" % task)
     record = PayloadRecord(task, os.uname().nodename, [], None, None, None)
     libraries: Dict[mapped.Mapping, MappedLibrary] = {}
     sight = _sight() if itex else None
     stop = 0.0  # when a payload that was asked to end is killed
-    asked, pause = False, _FIRST
+    goodbye = _Goodbye(awaited, os.path.join(shared, _LEAVING + str(task)))
+    pause = _FIRST
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
@@ -56,26 +60,56 @@ def watch(pid: int, out: str, task: int, awaited: Set[signal.Signals], abort: bo
         else:
             known = libraries and not (sight and sight.verdict is None)
             pause = min(pause * _GROWTH, _SEEN if known else _SEARCHING)
-        sent = signal.sigtimedwait(awaited, pause)
-        asked = asked or (sent is not None and sent.si_signo != signal.SIGCHLD)
+        goodbye.wait(pause)
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
     killer = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-    if sight and status == 0 and not asked:
+    if sight and status == 0 and not goodbye.asked():
         sight.end()
         record = record._replace(itex=sight.verdict)
     if record.refusal is not None:
         code, killer = Refused.exit_code, None
     free = shared_memory() if code or killer else None
     _write(path, record._replace(exit_code=code, signal=killer, ended=int(time.time() * 1000), shm=free))
-    if code:
-        # srun --kill-on-bad-exit ends the step when it hears of this, and drops what it has not forwarded yet: in the
-        # lab the traceback was lost but for its first line. The payload's last words get this long to arrive.
-        time.sleep(_LAST_WORDS)
-    if killer is not None:
-        _end_by(killer)
-    if code and abort:
-        _end_by(signal.SIGABRT)
-    return code or 0
+    if goodbye.asked():
+        goodbye.await_others()
+    return _last_words(code, killer, abort)
+
+
+class _Goodbye:
+    """What may come between this rank's being asked to end, by one of the signals ``awaited``, and its end.
+
+    Launchers kill all ranks as soon as they see that one has failed. So a rank shows the others that it was asked, by a
+    file at ``mark``, and one that is done waits until there is no such file.
+    """
+
+    def __init__(self, awaited: Set[signal.Signals], mark: str) -> None:
+        self._awaited = awaited
+        self._mark = mark
+        self._since: Optional[float] = None
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a signal, so long at most."""
+        sent = signal.sigtimedwait(self._awaited, seconds)
+        if sent is not None and sent.si_signo != signal.SIGCHLD and self._since is None:
+            self._since = time.time()
+            with suppress(OSError):
+                os.close(os.open(self._mark, os.O_CREAT, 0o600))
+
+    def asked(self) -> bool:
+        if self._since is None and signal.sigpending() & (self._awaited - {signal.SIGCHLD}):
+            self._since = time.time()  # it came with the payload's end
+        return self._since is not None
+
+    def await_others(self) -> None:
+        """Wait until no rank says goodbye, also one that is asked a moment later than this one, but not for ever."""
+        with suppress(OSError):
+            os.unlink(self._mark)
+        folder = os.path.dirname(self._mark)
+        with suppress(OSError):
+            while time.time() < (self._since or 0) + GOODBYE:
+                time.sleep(_LAST_WORDS)
+                if not any(name.startswith(_LEAVING) for name in os.listdir(folder)):
+                    return
 
 
 def shared_memory() -> Optional[int]:
@@ -136,6 +170,19 @@ def _says(path: str) -> Optional[str]:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     return text.decode("utf-8", "replace") or None
+
+
+def _last_words(code: Optional[int], killer: Optional[int], abort: bool) -> int:
+    """End by a signal or return the exit code, after the payload's last words."""
+    if code:
+        # srun --kill-on-bad-exit ends the step when it hears of this, and drops what it has not forwarded yet: in the
+        # lab the traceback was lost but for its first line. The payload's last words get this long to arrive.
+        time.sleep(_LAST_WORDS)
+    if killer is not None:
+        _end_by(killer)
+    if code and abort:
+        _end_by(signal.SIGABRT)
+    return code or 0
 
 
 def _end_by(number: int) -> NoReturn:

@@ -176,7 +176,7 @@ result probe $code || exit
 
 # 4. Payload: each rank, while `rank` notes which MPI library its processes use and how it ends.
 "${launch[@]}" "${container[@]}" "$image" -- \
-    /usr/bin/python3 -I -S /deployer/deployer.pyz rank --out /deployer/node -- python3 train.py --name 'a b' </dev/null
+    /usr/bin/python3 -I -S /deployer/deployer.pyz rank --out /deployer/node --shared /deployer/job/ranks -- python3 train.py --name 'a b' </dev/null
 code=$?
 unstage
 result payload $code

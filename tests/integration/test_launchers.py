@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,20 +131,53 @@ def test_one_rank_that_fails_before_mpi_starts_ends_the_job(site: Site, image: s
     assert "rank 1 on cn2 ended first, with exit 7" in result["findings"][0]["message"]
 
 
-@pytest.mark.parametrize("plan", ["lab-hydra", pytest.param("lab-mpirun", marks=pytest.mark.slow)])
-def test_sigterm_reaches_the_payload_and_nothing_stays(site: Site, image: str, plan: str) -> None:
-    """It has time for a goodbye: a checkpoint takes its seconds."""
+#: Payloads whose first rank takes seconds for its goodbye, a checkpoint for example; the other one is done at once.
+IN_SHELL = """
+rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$PMIX_RANK}}
+trap 'sleep $((3 - 3 * rank)); : >/deployer/job/asked-$rank; exit 3' TERM
+echo ready
+while :; do sleep 0.2; done
+"""
+IN_MPI = """
+import os, signal, time
+from mpi4py import MPI
+def goodbye(number, frame):
+    time.sleep(3 - 3 * MPI.COMM_WORLD.rank)
+    open("/deployer/job/asked-%d" % MPI.COMM_WORLD.rank, "w").close()
+    os._exit(3)
+signal.signal(signal.SIGTERM, goodbye)
+print("ready", flush=True)
+while True:
+    time.sleep(0.2)
+"""
+GOODBYES = [
+    pytest.param(plan, command, marks=marks)
+    for plan, command, marks in [
+        ("lab-hydra", ["sh", "-c", IN_SHELL], ()),
+        ("lab-hydra", ["python3", "-c", IN_MPI], pytest.mark.slow),
+        ("lab-mpirun", ["sh", "-c", IN_SHELL], pytest.mark.slow),
+        ("lab-mpirun", ["python3", "-c", IN_MPI], ()),
+        ("lab-srun", ["sh", "-c", IN_SHELL], ()),
+        ("lab-srun", ["python3", "-c", IN_MPI], pytest.mark.slow),
+        ("lab-pmix", ["python3", "-c", IN_MPI], pytest.mark.slow),
+    ]
+]
+
+
+@pytest.mark.parametrize(("plan", "command"), GOODBYES)
+def test_sigterm_reaches_the_payload_and_nothing_stays(
+    site: Site, image: str, plan: str, command: Sequence[str]
+) -> None:
+    """Each rank has time for a goodbye, also when another one has said its own."""
     # Into files: mpirun's daemons end with the ranks, and what those print then is lost.
-    note = ": >/deployer/job/asked-$OMPI_COMM_WORLD_RANK$PMI_RANK"
-    script = f"trap 'sleep 3; {note}; exit 3' TERM; echo ready; while :; do sleep 0.2; done"
-    tool = f"python3 {WORKSPACE}/deployer.pyz"
-    site.alice(f"{tool} run own --plan {plan} --nodes 2 -- sh -c {shlex.quote(script)}")
+    said, tool = f"{WORKSPACE}/jobs/*/asked-*", f"python3 {WORKSPACE}/deployer.pyz"
+    site.alice(f"rm -f {said}; {tool} run {image} --plan {plan} --nodes 2 -- {shlex.join(command)}")
     until = f"for i in $(seq 200); do {tool} logs | grep -c ready | grep -q 2 && break; sleep 0.2; done"
     site.alice(f"{until}; {tool} cancel; {tool} logs --follow || true")
-    assert site.alice(f"ls {WORKSPACE}/jobs/*/ | grep -c asked-").strip() == "2"
-    site.alice(f"rm {WORKSPACE}/jobs/*/asked-*")
+    assert [path[-1] for path in site.alice(f"ls {said} || true").split()] == ["0", "1"]
     result = site.result()
     assert [finding["code"] for finding in result["findings"]] == ["job.stopped"]
+    assert [rank["exit_code"] for rank in result["ranks"]] == [3, 3]
     for node in ("cn1", "cn2"):
         assert site.lab.sh(node, "root", "pgrep -u alice").stdout == ""
 

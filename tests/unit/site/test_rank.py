@@ -12,12 +12,19 @@ import pytest
 from deployer.site import elf, rank
 
 CODE = "import sys; from deployer.site import rank; sys.exit(rank.run(sys.argv[1], sys.argv[2:]))"
+#: Called for a rank of many: the folder that all share, and the seconds for their goodbyes.
+SHARED = """
+import sys
+from deployer.site import rank, watch
+watch.GOODBYE = float(sys.argv[3])
+sys.exit(rank.run(sys.argv[1], sys.argv[4:], sys.argv[2]))
+"""
 
 
-def start(out, *command, **more):
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd(), "SLURM_PROCID": "5"}
+def start(out, *command, code=CODE, task=5, **more):
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd(), "SLURM_PROCID": str(task)}
     return subprocess.Popen(
-        [sys.executable, "-c", CODE, str(out), *command],
+        [sys.executable, "-c", code, str(out), *command],
         env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -53,6 +60,26 @@ def test_sigterm_to_the_group_lets_the_payload_decide(tmp_path):
     os.killpg(process.pid, signal.SIGTERM)
     code, out, _ = finish(process)
     assert (code, out) == (5, "saved\n")
+
+
+@pytest.mark.parametrize(("seconds", "saved"), [(60, True), (0.5, False)])
+def test_a_rank_that_is_asked_to_end_waits_for_the_goodbyes_of_the_others(tmp_path, seconds, saved):
+    """A launcher ends all of them when it sees that one has failed."""
+    first = ["sh", "-c", 'trap "sleep 2; echo saved; exit 5" TERM; echo ready; while :; do sleep 0.1; done']
+    second = ["sh", "-c", "echo ready; exec sleep 60"]
+    nodes = [tmp_path / "cn1", tmp_path / "cn2"]
+    ranks = []
+    for task, (node, command) in enumerate(zip(nodes, [first, second])):
+        node.mkdir()
+        words = [str(tmp_path), str(seconds), *command]
+        ranks.append(start(node, *words, code=SHARED, task=task, preexec_fn=os.setsid))
+        assert ranks[task].stdout.readline() == b"ready\n"
+    for process in ranks:
+        os.killpg(process.pid, signal.SIGTERM)
+    assert finish(ranks[1])[0] == -signal.SIGTERM
+    assert (nodes[0] / "payload-0.json").exists() is saved
+    assert finish(ranks[0])[:2] == (5, "saved\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cn1", "cn2"]
 
 
 def test_descriptors_and_environment_are_handed_on_as_they_came(tmp_path):
@@ -120,7 +147,9 @@ def test_next_to_nothing_is_imported_before_the_payload_is_on_its_way():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("words", [[], ["--out", "x"], ["--out", "x", "--"], ["true"]])
+@pytest.mark.parametrize(
+    "words", [[], ["--out", "x"], ["--out", "x", "--"], ["--out"], ["--out", "x", "--no", "--", "y"], ["true"]]
+)
 def test_it_is_called_by_the_script_alone(words, capsys):
     assert rank.main(words) == 2
     assert "job.sh" in capsys.readouterr().err
