@@ -122,6 +122,9 @@ def start_log(folder: Optional[str], command: str) -> Optional[str]:
         return None
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
     logger = logging.getLogger("deployer")
+    for earlier in [each for each in logger.handlers if isinstance(each, _LogFile)]:  # another command of this process
+        logger.removeHandler(earlier)
+        earlier.close()
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
     logger.propagate = False

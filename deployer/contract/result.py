@@ -270,11 +270,11 @@ def _roots(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
 def _probe(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
     if not found.probes and outcome.step == PAYLOAD:
         return [finding("probe.skipped", JOB)]
-    by_rank = _ByRank()
+    by_rank, seen = _ByRank(), _Seen.of(found)
     if len(found.probes) != launch.ranks:
         by_rank.alone("probe.silent", JOB, count=launch.ranks - len(found.probes), asked=launch.ranks)
     for probe in found.probes:
-        _judge_probe(launch, found, probe, by_rank)
+        _judge_probe(launch, seen, probe, by_rank)
     sizes = {probe.size for probe in found.probes if probe.size is not None}
     if sizes == {1} and launch.ranks > 1:
         by_rank.alone("mpi.singletons", JOB, count=len(found.probes))
@@ -288,17 +288,32 @@ def _probe(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
     return findings
 
 
-def _judge_probe(launch: Launch, found: Evidence, probe: ProbeRecord, by_rank: "_ByRank") -> None:
+class _Seen(NamedTuple):
+    """What is looked up for each rank, of which a job may have a hundred thousand: by host the identity of its MPI
+    library, libfabric's provider, by task the last line of its log."""
+
+    identities: Dict[str, Optional[str]]
+    provider: Optional[str]
+    logs: Mapping[int, str]
+
+    @staticmethod
+    def of(found: Evidence) -> "_Seen":
+        # The library says its provider on one rank only, for a world that cannot have two.
+        provider = next((item.provider for item in found.probes if item.provider), None)
+        return _Seen({item.host: item.identity for item in found.hosts}, provider, found.logs)
+
+
+def _judge_probe(launch: Launch, seen: _Seen, probe: ProbeRecord, by_rank: "_ByRank") -> None:
     """Note what is wrong with one rank in the container."""
     if probe.stage != evidence.DONE:
         if probe.measures:
             note = functools.partial(by_rank.add, probe.task)
             measures.explain(probe.measures.shm, launch.ranks_per_node, note)
-        by_rank.add(probe.task, "probe.unfinished", stage=probe.stage, last=found.logs.get(probe.task, "no output"))
+        by_rank.add(probe.task, "probe.unfinished", stage=probe.stage, last=seen.logs.get(probe.task, "no output"))
     if probe.library is None:
         if launch.mpi and probe.reason is not None:
             by_rank.add(probe.task, "mpi.unmapped", reason=probe.reason)
-    elif not _judge_library(launch, found, probe.task, probe.host, probe.library, by_rank):
+    elif not _judge_library(launch, seen, probe.task, probe.host, probe.library, by_rank):
         says = probe.library.says
         if launch.mpi and says is not None and not says.startswith(launch.mpi.says):
             by_rank.add(probe.task, "mpi.version", says=says, expected=launch.mpi.says)
@@ -306,22 +321,29 @@ def _judge_probe(launch: Launch, found: Evidence, probe: ProbeRecord, by_rank: "
     if launch.provider and probe.provider and probe.provider.split(";")[0] != launch.provider.split(";")[0]:
         by_rank.add(probe.task, "mpi.provider", provider=probe.provider, expected=launch.provider)
     if probe.measures:
-        provider = next((item.provider for item in found.probes if item.provider), launch.provider)
         note = functools.partial(by_rank.add, probe.task)
-        measures.judge(probe.measures, launch.expects, provider, note)
+        measures.judge(probe.measures, launch.expects, seen.provider or launch.provider, note)
     cpus = len(evidence.parse_cpus(probe.cpus))
     if cpus < launch.threads:
         by_rank.add(probe.task, "layout.pinning", threads=launch.threads, cpus=cpus)
 
 
+def _by_host(probes: Sequence[ProbeRecord]) -> "Dict[str, List[Tuple[int, Set[int]]]]":
+    """Return task and CPUs of each rank, by host in order."""
+    found: Dict[str, List[Tuple[int, Set[int]]]] = {}
+    for probe in probes:
+        found.setdefault(probe.host, []).append((probe.task, evidence.parse_cpus(probe.cpus)))
+    return OrderedDict(sorted(found.items()))
+
+
 def _overlaps(probes: Sequence[ProbeRecord]) -> List[Finding]:
+    """Return, for each node, the ranks that share a CPU."""
     findings = []
-    for host in sorted({probe.host for probe in probes}):
+    for host, ranks in _by_host(probes).items():
         users: Dict[int, Set[int]] = {}
-        for probe in probes:
-            if probe.host == host:
-                for cpu in evidence.parse_cpus(probe.cpus):
-                    users.setdefault(cpu, set()).add(probe.task)
+        for task, cpus in ranks:
+            for cpu in cpus:
+                users.setdefault(cpu, set()).add(task)
         shared = {cpu for cpu, tasks in users.items() if len(tasks) > 1}
         if shared:
             tasks = set().union(*(users[cpu] for cpu in shared))
@@ -336,25 +358,25 @@ def _overlaps(probes: Sequence[ProbeRecord]) -> List[Finding]:
 def _crossings(found: Evidence) -> List[Finding]:
     """Return, for each node, the ranks that the kernel runs across NUMA domains without need."""
     findings = []
+    by_host = _by_host(found.probes)
     for item in found.hosts:
         domains = [evidence.parse_cpus(cpus) for cpus in item.numa]
         tasks = set()
-        for probe in found.probes:
-            cpus = evidence.parse_cpus(probe.cpus)
+        for task, cpus in by_host.get(item.host, ()):
             fits = any(len(cpus) <= len(domain) for domain in domains)
-            if probe.host == item.host and fits and not any(cpus <= domain for domain in domains):
-                tasks.add(probe.task)
+            if fits and not any(cpus <= domain for domain in domains):
+                tasks.add(task)
         if tasks:
             findings.append(finding("layout.crossing", item.host, ranks=evidence.render_numbers(tasks)))
     return findings
 
 
 def _payload(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
-    by_rank = _ByRank()
+    by_rank, seen = _ByRank(), _Seen.of(found)
     expected = launch.mpi is not None or any(probe.library for probe in found.probes)
     for item in found.payloads:
         for library in item.libraries:
-            _judge_library(launch, found, item.task, item.host, library, by_rank)
+            _judge_library(launch, seen, item.task, item.host, library, by_rank)
         if expected and not item.libraries and outcome.exit_code == 0:
             by_rank.add(item.task, "payload.mpi-unseen")
         if item.refusal:
@@ -390,10 +412,10 @@ def signal_name(number: int) -> str:
 
 
 def _judge_library(
-    launch: Launch, found: Evidence, task: int, host: str, library: MappedLibrary, by_rank: "_ByRank"
+    launch: Launch, seen: _Seen, task: int, host: str, library: MappedLibrary, by_rank: "_ByRank"
 ) -> bool:
     """Note where ``library`` is not the host's; return whether it was noted."""
-    expected = _host_identity(found, host)
+    expected = seen.identities.get(host)
     if launch.mpi is None or expected is None or library.identity == expected:
         return False
     by_rank.add(
@@ -407,24 +429,16 @@ def _judge_library(
     return True
 
 
-def _host_identity(found: Evidence, host: str) -> Optional[str]:
-    for item in found.hosts:
-        if item.host == host:
-            return item.identity
-    return None
-
-
 def _ranks(launch: Launch, found: Evidence) -> List[Record]:
     """Return what is known of each rank, the payload's own evidence before the probe's."""
     probes = {item.task: item for item in found.probes}
     payloads = {item.task: item for item in found.payloads}
-    # The library says its provider on one rank only, for a world that cannot have two.
-    provider = next((item.provider for item in found.probes if item.provider), None)
+    seen = _Seen.of(found)
     ranks: List[Record] = []
     for task in sorted(set(probes) | set(payloads)):
         probe, payload = probes.get(task), payloads.get(task)
         host = probe.host if probe else payloads[task].host
-        expected = _host_identity(found, host)
+        expected = seen.identities.get(host)
         library = _telling(payload.libraries, expected) if payload and payload.libraries else None
         seen_in = "payload" if library else "probe"
         if library is None and probe:
@@ -443,7 +457,7 @@ def _ranks(launch: Launch, found: Evidence) -> List[Record]:
                     ("mpi_path", library.path if library else None),
                     ("mpi_seen_in", seen_in if library else None),
                     ("host_mpi_identity", expected),
-                    ("provider", provider),
+                    ("provider", seen.provider),
                     ("thread_level", probe.thread_level if probe else None),
                     ("threads", probe.threads if probe else launch.threads),
                     ("cpus", probe.cpus if probe else None),

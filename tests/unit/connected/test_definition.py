@@ -238,7 +238,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
     [
         (BOMB, "holds more than 100000 values, its aliases written out"),
         ("a: &a [*a]\n", "holds more than 100000 values"),
-        ("[" * 1500, "is nested too deeply"),
+        ("[" * 700, "is nested too deeply"),
         ("# " + "x" * 2**20, "more than the 1048576 that such a file may have"),
         ("a: !!python/object/apply:os.system [true]\n", ":1: not valid YAML: could not determine a constructor"),
         ("? {a: b}\n: c\n", ":1: not valid YAML: while constructing a mapping found unhashable key"),

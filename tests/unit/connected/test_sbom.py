@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 
 from deployer.connected import pack as packing
 from deployer.connected import sbom
@@ -52,6 +50,10 @@ def made(packages: tuple[Package, ...] = PACKAGES, version: str = "1.0") -> list
 
 
 def test_it_is_valid_cyclonedx() -> None:
+    # Seconds of import, which all other workers do without.
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
     for pieces in (made(), made(packages=()), sbom.make("none", "1", Installed(), [], [])):
         assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(b"".join(pieces).decode()) is None
         references = [item["bom-ref"] for item in document(pieces)["components"]]

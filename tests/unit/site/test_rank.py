@@ -11,11 +11,18 @@ import pytest
 
 from deployer.site import elf, rank
 
-CODE = "import sys; from deployer.site import rank; sys.exit(rank.run(sys.argv[1], sys.argv[2:]))"
+#: With less time for last words than in a job.
+CODE = """
+import sys
+from deployer.site import rank, watch
+watch._LAST_WORDS = 0.1
+sys.exit(rank.run(sys.argv[1], sys.argv[2:]))
+"""
 #: Called for a rank of many: the folder that all share, and the seconds for their goodbyes.
 SHARED = """
 import sys
 from deployer.site import rank, watch
+watch._LAST_WORDS = 0.1
 watch.GOODBYE = float(sys.argv[3])
 sys.exit(rank.run(sys.argv[1], sys.argv[4:], sys.argv[2]))
 """
@@ -62,10 +69,10 @@ def test_sigterm_to_the_group_lets_the_payload_decide(tmp_path):
     assert (code, out) == (5, "saved\n")
 
 
-@pytest.mark.parametrize(("seconds", "saved"), [(60, True), (0.5, False)])
+@pytest.mark.parametrize(("seconds", "saved"), [(60, True), (0.2, False)])
 def test_a_rank_that_is_asked_to_end_waits_for_the_goodbyes_of_the_others(tmp_path, seconds, saved):
     """A launcher ends all of them when it sees that one has failed."""
-    first = ["sh", "-c", 'trap "sleep 2; echo saved; exit 5" TERM; echo ready; while :; do sleep 0.1; done']
+    first = ["sh", "-c", 'trap "sleep 1; echo saved; exit 5" TERM; echo ready; while :; do sleep 0.1; done']
     second = ["sh", "-c", "echo ready; exec sleep 60"]
     nodes = [tmp_path / "cn1", tmp_path / "cn2"]
     ranks = []
