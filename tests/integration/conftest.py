@@ -139,10 +139,10 @@ def counted(lab: Lab, tmp_path: Path) -> tuple[Path, Path]:
     return config, log
 
 
-def image_folder(site: Site) -> Path:
-    """Return where hello-mpi is installed, as a folder of this machine."""
+def image_folder(site: Site, bundle: str = "hello-mpi") -> Path:
+    """Return where a bundle is installed, as a folder of this machine."""
     images = (site.lab.home / "alice" / "deployer" / "images").glob("*/receipt.json")
-    return next(path.parent for path in images if json.loads(path.read_text())["name"] == "hello-mpi")
+    return next(path.parent for path in images if json.loads(path.read_text())["name"] == bundle)
 
 
 def plan_record(site: Site, name: str) -> dict[str, Any]:

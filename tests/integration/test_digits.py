@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.conftest import SITES, Cli, Site
+from tests.integration.conftest import SITES, Cli, Site, image_folder
 from tests.lab import Lab
 
 LAYOUT = ("--nodes", "2", "--ranks-per-node", "1", "--threads", "1")
@@ -50,6 +50,20 @@ def test_the_same_bundle_trains_on_open_mpi(digits: Site) -> None:
     payload = result["payload"]
     assert (payload["world_size"], len(payload["epochs"])) == (2, 2)
     assert payload["epochs"][1]["loss"] < payload["epochs"][0]["loss"]
+
+
+@pytest.mark.slow
+def test_a_payload_without_intels_extension_is_ended(digits: Site) -> None:
+    """TensorFlow's plug-ins are covered by an empty folder; `-s` shows the seconds, for docs/benchmarks.md."""
+    rootfs = image_folder(digits, "digits-horovod") / "rootfs"
+    (plugins,) = rootfs.glob("usr/local/lib/python3*/*-packages/tensorflow-plugins")
+    bind = f"/var/tmp/none:/{plugins.relative_to(rootfs)}"
+    for node in ("login1", "cn1", "cn2"):
+        digits.lab.sh(node, "root", "mkdir -p /var/tmp/none")
+    result = digits.run(*LAYOUT, "--bind", bind, bundle="digits-horovod", code=1)
+    assert [finding["code"] for finding in result["findings"]] == ["itex.inactive"]
+    assert (result["exit_code"], result["payload"]) == (3, None)
+    print(f"| `itex.inactive` | {result['seconds']} | {result['exit_code']} |")
 
 
 @pytest.mark.slow
