@@ -4,12 +4,22 @@ A *core* is physical; a *CPU* is what the kernel counts, so a core with hyperthr
 up to the CPUs of a node: up to the cores each thread has a core of its own, beyond that the hyperthreads are used.
 """
 
-from typing import Dict, NamedTuple, Optional
+from typing import Dict, Mapping, NamedTuple, Optional
 
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.plan import NodeShape
 
 _MOST_NODES = 1000000
+#: What is passed on of a user's own environment.
+_OWN = (
+    "OMP_NUM_THREADS",
+    "OMP_PLACES",
+    "OMP_PROC_BIND",
+    "KMP_AFFINITY",
+    "KMP_BLOCKTIME",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+)
 
 
 class Layout(NamedTuple):
@@ -86,15 +96,32 @@ def lay_out(nodes: int, ranks_per_node: int, threads: int, shape: NodeShape, mem
 
 def environment(layout: Layout) -> Dict[str, str]:
     """Return what OpenMP and TensorFlow read of the layout."""
-    threads = str(layout.threads)
     return {
-        "OMP_NUM_THREADS": threads,
+        **of_threads(layout.threads),
         "OMP_PLACES": "threads" if layout.hyperthreads else "cores",
         "OMP_PROC_BIND": "close",
         # Intel's OpenMP runtime: spread over cores first, then over their hyperthreads; do not spin between regions.
         "KMP_AFFINITY": "granularity=fine,compact,1,0",
         "KMP_BLOCKTIME": "0",
-        "TF_NUM_INTRAOP_THREADS": threads,
-        # Operations that can run side by side; more would compete with the OpenMP threads inside each.
-        "TF_NUM_INTEROP_THREADS": "1" if layout.threads == 1 else "2",
     }
+
+
+def of_threads(threads: int) -> Dict[str, str]:
+    """Return what says how many threads a rank has."""
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        "TF_NUM_INTRAOP_THREADS": str(threads),
+        # Operations that can run side by side; more would compete with the OpenMP threads inside each.
+        "TF_NUM_INTEROP_THREADS": "1" if threads == 1 else "2",
+    }
+
+
+def own(environment: Mapping[str, str]) -> Dict[str, str]:
+    """Return what a user's own environment says of threads and their places, for tasks that no layout was made for.
+
+    Without OMP_NUM_THREADS (of a list, its first level) it is what a task was given by Slurm (``srun -c``).
+    """
+    said = (environment.get("OMP_NUM_THREADS") or environment.get("SLURM_CPUS_PER_TASK", "")).partition(",")[0].strip()
+    found = of_threads(int(said)) if said.isdigit() and int(said) else {}
+    found.update({name: environment[name] for name in _OWN if name in environment})
+    return found

@@ -8,6 +8,7 @@ import os
 import re
 from typing import List, Mapping, NoReturn, Optional, Sequence, Tuple
 
+from deployer.contract import layout
 from deployer.contract.choose import choose
 from deployer.contract.errors import UsageError
 from deployer.contract.plan import Plan
@@ -72,7 +73,8 @@ def prepare(
     bound = data.binds(installed, found) + container.parse_binds(binds, installed.rootfs)
     horovod = installed.variant(abi) if abi else None
     runtime = RUNTIMES[name]
-    made = container.make(installed, manifest.image, plan, bound, {}, horovod, runtime.contained)
+    threads = layout.own(os.environ)
+    made = container.make(installed, manifest.image, plan, bound, threads, horovod, runtime.contained)
     return runtime, made, bool(variant and variant.join)
 
 

@@ -99,12 +99,13 @@ def ask(argv: List[str]) -> Tuple[int, str, str]:
 
 
 def find(store: Store, reference: Optional[str]) -> str:
-    """Return the folder of the job that ``reference`` means: its name, the scheduler's id, or None for the last one."""
+    """Return the folder of the job that ``reference`` means: its name, the scheduler's id, or None for the last one, of
+    those that were submitted where there is one."""
     found = folders(store)
     if not found:
         raise UsageError("there are no jobs under %s" % store.jobs, "start one: run NAME")
     if reference is None:
-        return found[-1]
+        return next((folder for folder in reversed(found) if job_id(folder)), found[-1])
     for folder in reversed(found):
         if reference in (os.path.basename(folder), job_id(folder)):
             return folder
@@ -160,7 +161,7 @@ def cancel(folder: str) -> bool:
     """End a job; return False where it was over already. Raises UsageError for one that was never submitted."""
     number = job_id(folder)
     if number is None:
-        raise UsageError("%s was never submitted" % os.path.basename(folder), "cancel JOB, for another than the last")
+        raise UsageError("%s was never submitted" % os.path.basename(folder), "there is nothing to cancel")
     found = state(number)
     if found is None or not found.active:
         return False

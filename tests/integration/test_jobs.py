@@ -165,12 +165,15 @@ def test_a_script_submitted_by_hand_shows_the_ranks_what_the_plan_lists_and_noth
 def test_exec_and_shell_in_a_users_own_allocation(site: Site) -> None:
     script = f"""salloc -Q -N2 --ntasks-per-node=1 bash -c '
         srun --mpi=pmi2 {TOOL} exec hello-mpi --plan lab -- python3 -m mpi4py /deployer/app/hello.py </dev/null
+        srun -N1 -n1 -c1 {TOOL} exec hello-mpi --plan lab -- env </dev/null | grep _THREADS
+        OMP_NUM_THREADS=3 srun -N1 -n1 -c1 {TOOL} exec hello-mpi --plan lab -- env </dev/null | grep OMP
         echo "hostname; exit 3" | srun -N1 -n1 {TOOL} shell hello-mpi --plan lab; echo ended with $?'"""
     said = site.alice(script)
     assert "rank 0 of 2 on cn1: sum 1" in said
     assert "rank 1 of 2 on cn2: sum 1" in said
     assert "\ncn1\n" in said
     assert "ended with 3" in said
+    assert {"OMP_NUM_THREADS=1", "TF_NUM_INTRAOP_THREADS=1", "OMP_NUM_THREADS=3"} <= set(said.split())
 
 
 # --- what goes wrong ---

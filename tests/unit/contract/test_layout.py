@@ -93,3 +93,22 @@ def test_the_environment_of_the_papers_layouts(ranks, threads, places):
         places,
         "granularity=fine,compact,1,0",
     ]
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ({}, {}),
+        ({"SLURM_CPUS_PER_TASK": "4"}, layout.of_threads(4)),
+        ({"SLURM_CPUS_PER_TASK": "4", "OMP_NUM_THREADS": "2"}, layout.of_threads(2)),
+        ({"OMP_NUM_THREADS": "3,2"}, {**layout.of_threads(3), "OMP_NUM_THREADS": "3,2"}),
+        (
+            {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "8"},
+            {**layout.of_threads(1), "TF_NUM_INTRAOP_THREADS": "8"},
+        ),
+        ({"OMP_PLACES": "sockets", "PATH": "/bin"}, {"OMP_PLACES": "sockets"}),
+        ({"SLURM_CPUS_PER_TASK": "many", "OMP_NUM_THREADS": "0"}, {"OMP_NUM_THREADS": "0"}),
+    ],
+)
+def test_a_users_own_environment_says_the_threads_of_a_task(said, found):
+    assert layout.own(said) == found

@@ -300,8 +300,9 @@ def test_finding_jobs(store, programs):
     fake_slurm(programs, "COMPLETED")
     first, second = run.prepare(store, REQUEST), run.prepare(store, REQUEST)
     os.utime(os.path.join(first, "job.json"), (1, 1))
-    run.submit(first)
     assert jobs.find(store, None) == second
+    run.submit(first)
+    assert jobs.find(store, None) == first  # the other one is a --dry-run
     assert jobs.find(store, "77") == jobs.find(store, os.path.basename(first)) == first
     with pytest.raises(UsageError, match="no job 78"):
         jobs.find(store, "78")
