@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from deployer.connected import profile as profiles
 from tests.integration.conftest import WORKSPACE, Cli, Site
 from tests.lab import Lab
+from tests.lab.cluster import SUITE_VARIABLE
 
 SOURCES = Path(__file__).with_name("hosted")
 HOST = "/deployer/host/lib"
@@ -118,6 +120,12 @@ def inode(site: Site, path: str) -> int:
     return int(site.alice(f"stat -L -c %i {path}"))
 
 
+#: The image is of Debian 12; the libraries of newer nodes need a newer C library than it has.
+NEWER = bool(os.environ.get(SUITE_VARIABLE))
+OF_THE_SAME = pytest.mark.skipif(NEWER, reason="the nodes' libraries need a newer C library than the image has")
+
+
+@OF_THE_SAME
 def test_one_library_of_a_system_folder_comes_alone(hosted: Path, site: Site) -> None:
     found = seen(site, "libpsm2.so.2", "libgcc_s.so.1", "libm.so.6")
     psm2 = found["libpsm2.so.2"]["mapped"]
@@ -148,6 +156,19 @@ def test_ranks_see_all_gpus_nccl_s_network_and_what_the_image_says_of_itself(hos
     assert said.splitlines() == ["0,1 =eth0 1 it's  $5: cheap /usr/local/lib"] * 2
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not NEWER, reason="the nodes' libraries need no newer C library than the image has")
+def test_check_names_a_library_that_the_image_s_c_library_is_too_old_for(
+    hosted: Path, site: Site, profile: Path
+) -> None:
+    said = json.loads(site.cli("check", hosted, "--site", profile, "--json").stdout)
+    named = [each["message"] for each in said["findings"] if each["code"] == "link.version"]
+    error = seen(site, "libpsm2.so.2")["libpsm2.so.2"]["error"]
+    (needed,) = re.findall(r"version `(GLIBC_[0-9.]+)' not found", error)
+    assert any("libpsm2" in message and needed in message for message in named)
+
+
+@OF_THE_SAME
 def test_check_sees_what_the_job_sees(hosted: Path, site: Site, profile: Path) -> None:
     said = json.loads(site.cli("check", hosted, "--site", profile, "--json").stdout)
     assert said["verdict"] == "WARN"  # the profile says Omni-Path, and the lab's provider is tcp: nothing else is wrong

@@ -244,6 +244,12 @@ def test_the_container_is_the_image_and_nothing_of_the_host(udocker: Site) -> No
     assert "touch: /etc/new: Permission denied" in said
 
 
+def test_the_current_folder_may_be_any_and_nothing_is_left_in_it(udocker: Site) -> None:
+    run = f"python3 {WORKSPACE}/deployer.pyz exec {NAME} --plan {ALONE} -- echo started"
+    assert udocker.alice(f"mkdir here; cd here; {run}; ls -A; cd /; {run}") == "started\nstarted\n"
+    assert ".mountpoints" not in udocker.alice("ls -A")
+
+
 def test_nothing_is_fetched_so_there_may_be_nothing_to_fetch_with(udocker: Site) -> None:
     run = f"test ! -x /usr/bin/curl && python3 {WORKSPACE}/deployer.pyz exec {NAME} --plan {ALONE} -- echo started"
     assert udocker.alice(f"{NO_CURL} <<'END'\n{run}\nEND").endswith("started\n")

@@ -26,11 +26,13 @@ UMAIN = """\
 import os
 from udocker.engine import proot
 from udocker.utils.curl import GetURL
+from udocker.utils.mountpoint import MountPoint
 
 class UMain(object):
     def __init__(self, argv):
         self.argv = argv
         GetURL()
+        MountPoint()
 
     def execute(self):
         if "/nowhere" in self.argv:
@@ -51,6 +53,17 @@ class GetURL(object):
     def _select_implementation(self):
         raise NameError("need curl or pycurl")
 """
+#: In the current folder, as with --location.
+MOUNTPOINT = """\
+import os
+
+class MountPoint(object):
+    def __init__(self):
+        self.setup()
+
+    def setup(self):
+        os.mkdir(".mountpoints")
+"""
 WHEEL = wheel(
     {
         "udocker/__init__.py": b"",
@@ -59,6 +72,7 @@ WHEEL = wheel(
         "udocker/umain.py": UMAIN.encode(),
         "udocker/utils/__init__.py": b"",
         "udocker/utils/curl.py": CURL.encode(),
+        "udocker/utils/mountpoint.py": MOUNTPOINT.encode(),
     },
     name="udocker",
     version="1.3.17",
@@ -79,11 +93,15 @@ def image(tmp_path):
     return installed(tmp_path)
 
 
-def start(image, *command, options=(), **environment):
-    """Start a command and return the process; its environment is what is given and PATH."""
+def start(image, *command, options=(), folder=None, **environment):
+    """Start a command in a current folder and return the process; its environment is what is given and PATH."""
     argv = [image.engine + "/run", "--set-env=PATH=" + os.environ["PATH"], *options, image.rootfs, "--", *command]
     return subprocess.Popen(
-        argv, env=dict(environment, PATH=os.environ["PATH"]), stdout=subprocess.PIPE, universal_newlines=True
+        argv,
+        env=dict(environment, PATH=os.environ["PATH"]),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        universal_newlines=True,
     )
 
 
@@ -177,6 +195,13 @@ def test_environment_is_exactly_what_is_given_and_passed(image):
     assert words[:4] == ["udocker", "--allow-root", "--quiet", "run"]
     assert {"--volume=/tmp:/data", "--workdir=/w", "--nosysdirs", "UDOCKER_DIR=" + image.engine} <= set(words)
     assert not any(word.startswith(("SECRET", "SLURM")) for word in words)
+
+
+def test_nothing_is_made_in_the_current_folder(image, tmp_path):
+    folder = tmp_path / "here"
+    folder.mkdir()
+    assert ended(start(image, "ls", "-A", str(folder), folder=str(folder))) == (0, "")
+    assert os.listdir(str(folder)) == []
 
 
 def test_words_reach_the_command_as_they_are(image):
