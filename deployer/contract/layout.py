@@ -10,16 +10,6 @@ from deployer.contract.errors import Refused, UsageError
 from deployer.contract.plan import NodeShape
 
 _MOST_NODES = 1000000
-#: What is passed on of a user's own environment.
-_OWN = (
-    "OMP_NUM_THREADS",
-    "OMP_PLACES",
-    "OMP_PROC_BIND",
-    "KMP_AFFINITY",
-    "KMP_BLOCKTIME",
-    "TF_NUM_INTRAOP_THREADS",
-    "TF_NUM_INTEROP_THREADS",
-)
 
 
 class Layout(NamedTuple):
@@ -96,14 +86,7 @@ def lay_out(nodes: int, ranks_per_node: int, threads: int, shape: NodeShape, mem
 
 def environment(layout: Layout) -> Dict[str, str]:
     """Return what OpenMP and TensorFlow read of the layout."""
-    return {
-        **of_threads(layout.threads),
-        "OMP_PLACES": "threads" if layout.hyperthreads else "cores",
-        "OMP_PROC_BIND": "close",
-        # Intel's OpenMP runtime: spread over cores first, then over their hyperthreads; do not spin between regions.
-        "KMP_AFFINITY": "granularity=fine,compact,1,0",
-        "KMP_BLOCKTIME": "0",
-    }
+    return {**of_threads(layout.threads), **_of_places(layout.hyperthreads)}
 
 
 def of_threads(threads: int) -> Dict[str, str]:
@@ -116,12 +99,23 @@ def of_threads(threads: int) -> Dict[str, str]:
     }
 
 
-def own(environment: Mapping[str, str]) -> Dict[str, str]:
-    """Return what a user's own environment says of threads and their places, for tasks that no layout was made for.
+def _of_places(hyperthreads: bool) -> Dict[str, str]:
+    """Return what says where threads run."""
+    return {
+        "OMP_PLACES": "threads" if hyperthreads else "cores",
+        "OMP_PROC_BIND": "close",
+        # Intel's OpenMP runtime: spread over cores first, then over their hyperthreads; do not spin between regions.
+        "KMP_AFFINITY": "granularity=fine,compact,1,0",
+        "KMP_BLOCKTIME": "0",
+    }
+
+
+def own(host: Mapping[str, str]) -> Dict[str, str]:
+    """Return what a user's own environment, ``host``, says of threads and their places, for tasks without a layout.
 
     Without OMP_NUM_THREADS (of a list, its first level) it is what a task was given by Slurm (``srun -c``).
     """
-    said = (environment.get("OMP_NUM_THREADS") or environment.get("SLURM_CPUS_PER_TASK", "")).partition(",")[0].strip()
+    said = (host.get("OMP_NUM_THREADS") or host.get("SLURM_CPUS_PER_TASK", "")).partition(",")[0].strip()
     found = of_threads(int(said)) if said.isdigit() and int(said) else {}
-    found.update({name: environment[name] for name in _OWN if name in environment})
+    found.update({name: host[name] for name in (*of_threads(1), *_of_places(False)) if name in host})
     return found

@@ -33,6 +33,9 @@ STEPS = (HOSTS, STAGED, ROOT, PROBED, PAYLOAD)
 
 REFUSED = Refused.exit_code
 
+#: Task and CPUs of each rank, by host.
+_ByHost = Dict[str, List[Tuple[int, Set[int]]]]
+
 
 class Outcome(NamedTuple):
     """How a step ended: srun's exit code, the signal that the script got meanwhile (a name such as TERM, or None),
@@ -280,9 +283,10 @@ def _probe(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
         by_rank.alone("mpi.singletons", JOB, count=len(found.probes))
     elif sizes and sizes != {launch.ranks}:
         by_rank.alone("mpi.world-size", JOB, size=" or ".join(map(str, sorted(sizes))), asked=launch.ranks)
-    findings = by_rank.findings() + _overlaps(found.probes)
+    by_host = _by_host(found.probes)
+    findings = by_rank.findings() + _overlaps(by_host)
     if launch.straddling is None:
-        findings += _crossings(found)
+        findings += _crossings(found.hosts, by_host)
     if outcome.step == PROBED and outcome.exit_code != 0 and not errors(findings):
         findings.append(finding("probe.failed", JOB, exit=outcome.exit_code))
     return findings
@@ -328,18 +332,18 @@ def _judge_probe(launch: Launch, seen: _Seen, probe: ProbeRecord, by_rank: "_ByR
         by_rank.add(probe.task, "layout.pinning", threads=launch.threads, cpus=cpus)
 
 
-def _by_host(probes: Sequence[ProbeRecord]) -> "Dict[str, List[Tuple[int, Set[int]]]]":
-    """Return task and CPUs of each rank, by host in order."""
-    found: Dict[str, List[Tuple[int, Set[int]]]] = {}
+def _by_host(probes: Sequence[ProbeRecord]) -> _ByHost:
+    """Sort the ranks by host, in order."""
+    found: _ByHost = {}
     for probe in probes:
         found.setdefault(probe.host, []).append((probe.task, evidence.parse_cpus(probe.cpus)))
     return OrderedDict(sorted(found.items()))
 
 
-def _overlaps(probes: Sequence[ProbeRecord]) -> List[Finding]:
+def _overlaps(by_host: _ByHost) -> List[Finding]:
     """Return, for each node, the ranks that share a CPU."""
     findings = []
-    for host, ranks in _by_host(probes).items():
+    for host, ranks in by_host.items():
         users: Dict[int, Set[int]] = {}
         for task, cpus in ranks:
             for cpu in cpus:
@@ -355,11 +359,10 @@ def _overlaps(probes: Sequence[ProbeRecord]) -> List[Finding]:
     return findings
 
 
-def _crossings(found: Evidence) -> List[Finding]:
+def _crossings(hosts: Sequence[HostRecord], by_host: _ByHost) -> List[Finding]:
     """Return, for each node, the ranks that the kernel runs across NUMA domains without need."""
     findings = []
-    by_host = _by_host(found.probes)
-    for item in found.hosts:
+    for item in hosts:
         domains = [evidence.parse_cpus(cpus) for cpus in item.numa]
         tasks = set()
         for task, cpus in by_host.get(item.host, ()):

@@ -49,8 +49,8 @@ def run(out: str, command: "List[str]", shared: "Optional[str]" = None, abort: b
 
     Ends by the same signal as the payload where a signal ended it; with ``abort``, by SIGABRT where it failed: some
     launchers let the other ranks wait for one that has only exited. Once asked to end it ends after the goodbyes of
-    all ranks, which see each other in the folder ``shared`` (None: ``out`` is one). With ``itex`` a
-    payload whose TensorFlow is without Intel's extension is ended, with Refused's exit code.
+    all ranks, which see each other in the folder ``shared`` (None: ``out`` is one). With ``itex`` a payload whose
+    TensorFlow is without Intel's extension is ended, with Refused's exit code.
     """
     environment = inherited_environment()
     awaited = set(_SIGNALS) | {signal.SIGCHLD}

@@ -202,7 +202,7 @@ def test_a_profile_of_a_hundred_megabytes_is_refused_unread(tmp_path: Path) -> N
             f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in zip("abcdefg", "bcdefgh", strict=True)
         ),
         "a: &a [*a]\n",
-        "[" * 400,
+        "[" * 700,
         "format: 1\nmpi: !!python/object/apply:os.system [true]\n",
     ],
 )

@@ -11,15 +11,8 @@ import pytest
 
 from deployer.site import elf, rank
 
-#: With less time for last words than in a job.
+#: Called with the folder of the rank, that of all ranks, and the seconds for goodbyes; last words are shorter here.
 CODE = """
-import sys
-from deployer.site import rank, watch
-watch._LAST_WORDS = 0.1
-sys.exit(rank.run(sys.argv[1], sys.argv[2:]))
-"""
-#: Called for a rank of many: the folder that all share, and the seconds for their goodbyes.
-SHARED = """
 import sys
 from deployer.site import rank, watch
 watch._LAST_WORDS = 0.1
@@ -28,10 +21,10 @@ sys.exit(rank.run(sys.argv[1], sys.argv[4:], sys.argv[2]))
 """
 
 
-def start(out, *command, code=CODE, task=5, **more):
+def start(out, *command, shared=None, goodbye=20.0, task=5, **more):
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd(), "SLURM_PROCID": str(task)}
     return subprocess.Popen(
-        [sys.executable, "-c", code, str(out), *command],
+        [sys.executable, "-c", CODE, str(out), str(shared or out), str(goodbye), *command],
         env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -78,8 +71,7 @@ def test_a_rank_that_is_asked_to_end_waits_for_the_goodbyes_of_the_others(tmp_pa
     ranks = []
     for task, (node, command) in enumerate(zip(nodes, [first, second])):
         node.mkdir()
-        words = [str(tmp_path), str(seconds), *command]
-        ranks.append(start(node, *words, code=SHARED, task=task, preexec_fn=os.setsid))
+        ranks.append(start(node, *command, shared=tmp_path, goodbye=seconds, task=task, preexec_fn=os.setsid))
         assert ranks[task].stdout.readline() == b"ready\n"
     for process in ranks:
         os.killpg(process.pid, signal.SIGTERM)
