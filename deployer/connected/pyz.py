@@ -35,7 +35,7 @@ sys.exit(main())
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 #: A promise of the design: small enough to send by mail, or to read.
-MAX_SIZE = 1_000_000
+MAX_SIZE = 1_500_000
 
 
 def make_pyz() -> bytes:
