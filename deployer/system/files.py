@@ -12,6 +12,8 @@ from typing import IO, Callable, Iterator, NoReturn, Optional
 from deployer.contract.errors import DeployerError, SpaceError, UsageError
 
 CHUNK = 1024 * 1024
+#: Of a text file that is read whole, where no smaller limit is given.
+MAX_TEXT = 64 * 1024 * 1024
 _FAR = 2**62  # no system call takes an offset much beyond
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -48,11 +50,14 @@ def write_text(path: str, text: str, mode: int = 0o666) -> None:
         stream.write(text.encode("utf-8", "surrogateescape"))
 
 
-def read_text(path: str, hint: str = "") -> str:
-    """Return the text of ``path``; raises UsageError when it cannot be read or is no UTF-8."""
+def read_text(path: str, hint: str = "", limit: int = MAX_TEXT) -> str:
+    """Return the text of ``path``; raises UsageError if it cannot be read, is not UTF-8, or exceeds ``limit`` bytes."""
     try:
         with open(path, "rb") as stream:
-            return stream.read().decode("utf-8")
+            data = stream.read(limit + 1)
+        if len(data) > limit:
+            raise UsageError("%s has more than %d bytes" % (path, limit), hint or "is this the right file?")
+        return data.decode("utf-8")
     except OSError as error:
         raise UsageError("cannot read %s: %s" % (path, error.strerror), hint) from error
     except UnicodeDecodeError:

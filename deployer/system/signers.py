@@ -1,8 +1,9 @@
 """Who may sign: an allowed_signers file, and who may no longer: a file of revoked keys.
 
 Formats: ssh-keygen(1), ALLOWED SIGNERS and KEY REVOCATION LISTS. Both are read here and not by ssh-keygen, which knows
-dates only since OpenSSH 8.7 and the Z of UTC since 9.1, so that a file means the same on every site. What cannot be
-understood is an error, never skipped: it might be the line that counts.
+dates only since OpenSSH 8.7 and the Z of UTC since 9.1, so that a file means the same on every site. Only a part of
+the format is read: each difference from ssh-keygen refuses more. A line that is not understood is an error, never
+skipped: it might be the line that counts.
 """
 
 import calendar
@@ -10,7 +11,8 @@ import os
 import re
 import tempfile
 import time
-from typing import Iterator, List, NamedTuple, Optional, Tuple
+from datetime import datetime, timezone
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from deployer.contract import sshsig
 from deployer.contract.errors import IntegrityError, MissingTool, UsageError
@@ -20,8 +22,19 @@ from deployer.system.signature import SSH_KEYGEN
 
 _KRL_MAGIC = b"SSHKRL\n\0"
 _FINGERPRINT = re.compile(r"^SHA256:[A-Za-z0-9+/]{43}$")
-_OPTION = re.compile(r'([a-zA-Z-]+)(?:="([^"]*)")?(,|$)')
-_TIME_FORMATS = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
+#: WHO [OPTIONS] KIND KEY [COMMENT]. Quotes protect spaces; a quote inside WHO and a backslash are not accepted.
+_LINE = re.compile(
+    r'("[^"]+"|[^ \t"]+)[ \t]+(?:((?:[^ \t"]|"[^"]*")*)[ \t]+)?(%s)[ \t]+([A-Za-z0-9+/=]+)(?:[ \t].*)?$'
+    % "|".join(re.escape(kind) for kind in sshsig.ALGORITHMS)
+)
+_OPTION = re.compile(r'([a-zA-Z-]+)(?:="([^"]*)")?(?:,(?=.)|$)')
+_TIME = re.compile(r"(\d{4})(\d\d)(\d\d)(?:(\d\d)(\d\d)(\d\d)?)?(Z?)$", re.ASCII)
+_FIRST_YEAR = 1971  # ssh-keygen reads the second 0 as "no limit", and refuses what is before it
+#: ssh-keygen matches no longer pattern.
+_MAX_PATTERN = 1000
+#: Thousands of keys; a larger file is a mistake, and would be held in memory.
+_MAX_FILE = 4 * 1024 * 1024
+_KINDS = "the kinds of keys that can sign: " + ", ".join(sorted(sshsig.ALGORITHMS))
 _SECONDS = 60
 
 
@@ -68,7 +81,7 @@ def is_revoked(path: str, key: Key) -> bool:
         if stream.read(len(_KRL_MAGIC)) == _KRL_MAGIC:
             return _is_in_krl(path, key)
     for where, line in _lines(path):
-        words = line.split()
+        words = re.split(r"[ \t]+", line)
         if _FINGERPRINT.match(words[0]):
             revoked = words[0] == key.fingerprint
         elif len(words) > 1:
@@ -97,44 +110,65 @@ def _is_in_krl(path: str, key: Key) -> bool:
 
 
 def _lines(path: str) -> Iterator[Tuple[str, str]]:
-    """Yield the lines of a file that are neither empty nor comments, each with where it stands."""
-    text = files.read_text(path, "is the path right, and may you read it?")
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
+    """Yield the lines of a file that are neither empty nor comments, each with where it is.
+
+    Lines end at a newline only, as for ssh-keygen. A character that a reader of the file cannot see, and could take
+    for the end of a line or for a space, is refused, in comments too; so is all but ASCII outside comments.
+    """
+    text = files.read_text(path, "is the path right, and may you read it?", _MAX_FILE)
+    for number, line in enumerate(text.split("\n"), 1):
+        where = "%s, line %d" % (path, number)
+        strange = next((character for character in line.replace("\t", " ") if not character.isprintable()), "")
+        if strange:
+            hint = "lines end with a newline alone (in UTF-8, without a byte order mark); remove this character"
+            raise UsageError("%s: contains the invisible character %s" % (where, ascii(strange)), hint)
+        line = line.strip(" \t")
         if line and not line.startswith("#"):
-            yield "%s, line %d" % (path, number), line
+            yield where, line
 
 
 def _signer(line: str, where: str) -> Optional[Signer]:
-    who, rest = _word(line)
-    options, rest = ("", rest) if _word(rest)[0] in sshsig.ALGORITHMS else _word(rest)
-    kind, rest = _word(rest)
-    words = rest.split()
-    if not words:
-        raise UsageError("%s: not of the form WHO [OPTIONS] KIND KEY" % where)
-    if kind not in sshsig.ALGORITHMS:
-        raise UsageError("%s: a key of kind %r cannot sign bundles" % (where, kind))
-    found = {}
-    position = 0
-    while position < len(options):
-        match = _OPTION.match(options, position)
-        if not match or match.group(1).lower() in found:
-            raise UsageError("%s: the options %r cannot be understood" % (where, options))
-        found[match.group(1).lower()] = match.group(2)
-        position = match.end()
-    unknown = set(found) - {"cert-authority", "namespaces", "valid-after", "valid-before"}
-    if unknown or any(text is None for name, text in found.items() if name != "cert-authority"):
-        raise UsageError("%s: the options %r cannot be understood" % (where, options))
-    after, before = (_time(found.get(name), where) for name in ("valid-after", "valid-before"))
-    signer = Signer(who, _key(kind, words[0], where), found.get("namespaces"), after, before)
+    match = _LINE.match(line)
+    if not match:
+        raise UsageError("%s: not of the form WHO [OPTIONS] KIND KEY: %s" % (where, ascii(line[:200])), _KINDS)
+    who, options, kind, text = match.groups()
+    _check_who(who, where)
+    found = _options(options or "", where)
+    after, before = (_time(found.get(name), name, where) for name in ("valid-after", "valid-before"))
+    if after is not None and before is not None and before <= after:
+        raise UsageError("%s: valid-before is not later than valid-after" % where)
+    signer = Signer(who, _key(kind, text, where), found.get("namespaces"), after, before)
     # An authority signs certificates, not bundles; signatures by certificates are not supported.
     return None if "cert-authority" in found else signer
 
 
-def _word(text: str) -> Tuple[str, str]:
-    """Return the first word of ``text``, in which quotes protect spaces, and the rest."""
-    match = re.match(r'((?:[^\s"]|"[^"]*")*)\s*(.*)$', text)
-    return (match.group(1), match.group(2)) if match else ("", "")
+def _check_who(who: str, where: str) -> None:
+    """Raise UsageError for principals that ssh-keygen matches with nobody, or reads in another way."""
+    patterns = who.strip('"').split(",")
+    # An @ at the start is a marker (@revoked, @cert-authority) in OpenSSH's similar known_hosts files.
+    if not all(re.match(r'!?[ "-?A-~][ -~]{0,%d}$' % _MAX_PATTERN, pattern) for pattern in patterns):
+        hint = "WHO is a list of identities (user@host), separated by commas, in ASCII"
+        raise UsageError("%s: invalid identity in %s" % (where, ascii(who[:200])), hint)
+    # Somebody must match: of the identities that the patterns themselves suggest, one that none excludes.
+    examples = [pattern.replace("*", "any").replace("?", "a") for pattern in patterns if not pattern.startswith("!")]
+    if not any(_matches(example, ",".join(patterns)) for example in examples):
+        raise UsageError("%s: %s excludes every identity that it names" % (where, ascii(who[:200])))
+
+
+def _options(text: str, where: str) -> Dict[str, str]:
+    found = {}
+    position = 0
+    while position < len(text):
+        match = _OPTION.match(text, position)
+        name, value = (match.group(1).lower(), match.group(2)) if match else ("", None)
+        is_flag = name == "cert-authority"
+        known = is_flag or name in ("namespaces", "valid-after", "valid-before")
+        if not match or name in found or not known or is_flag != (value is None) or "\\" in (value or ""):
+            hint = 'options are cert-authority, namespaces="...", valid-after="..." and valid-before="...", each once'
+            raise UsageError("%s: invalid options: %s" % (where, ascii(text[:200])), hint)
+        found[name] = value or ""
+        position = match.end()
+    return found
 
 
 def _key(kind: str, text: str, where: str) -> Key:
@@ -144,29 +178,55 @@ def _key(kind: str, text: str, where: str) -> Key:
         raise UsageError("%s: %s" % (where, error.message), error.hint) from error
 
 
-def _time(text: Optional[str], where: str) -> Optional[float]:
-    """Return a time given as YYYYMMDD[HHMM[SS]][Z]: with Z it is UTC, else in the time zone of this machine."""
+def _time(text: Optional[str], name: str, where: str) -> Optional[float]:
+    """Return a time given as YYYYMMDD[HHMM[SS]][Z]: with Z it is UTC, else in the time zone of this machine.
+
+    OpenSSH reads local times without daylight saving. Of its answer and the clock's, the one that allows less counts.
+    """
     if text is None:
         return None
-    digits = text[:-1] if text.endswith("Z") else text
     try:
-        parsed = time.strptime(digits, _TIME_FORMATS[len(digits)])
-        return calendar.timegm(parsed) if text.endswith("Z") else time.mktime(parsed)
-    except (KeyError, ValueError, OverflowError):
-        raise UsageError("%s: %r is no time of the form YYYYMMDD[HHMM[SS]][Z]" % (where, text)) from None
+        match = _TIME.match(text)
+        year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6]) if match else [0] * 6
+        parsed = datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc).timetuple()
+        if year < _FIRST_YEAR:
+            raise ValueError
+        if text.endswith("Z"):
+            return calendar.timegm(parsed)
+        stricter = max if name == "valid-after" else min
+        return stricter(time.mktime((*parsed[:8], daylight)) for daylight in (-1, 0))
+    except (ValueError, OverflowError):
+        hint = "give YYYYMMDD, YYYYMMDDHHMM or YYYYMMDDHHMMSS, from %d on; Z at the end means UTC" % _FIRST_YEAR
+        raise UsageError("%s: invalid time in %s: %s" % (where, name, ascii(text[:40])), hint) from None
 
 
 def _matches(name: str, patterns: str) -> bool:
     """Return whether ``name`` is in a pattern-list: ``*`` and ``?`` are wild, ``!`` before a pattern excludes."""
     found = False
     for pattern in patterns.split(","):
-        wanted = pattern[1:] if pattern.startswith("!") else pattern
-        expression = re.escape(wanted).replace(r"\*", ".*").replace(r"\?", ".")
-        if re.match("(?:%s)$" % expression, name):
+        if _is_like(name, pattern[1:] if pattern.startswith("!") else pattern):
             if pattern.startswith("!"):
                 return False
             found = True
     return found
+
+
+def _is_like(name: str, pattern: str) -> bool:
+    """Return whether one pattern matches, in a time that no pattern can make long (a regular expression's can)."""
+    at = position = 0
+    star, retry = -1, 0  # the last * seen, and the first character of the name that it does not cover yet
+    while at < len(name):
+        if position < len(pattern) and pattern[position] == "*":
+            star, retry = position, at
+            position += 1
+        elif position < len(pattern) and pattern[position] in ("?", name[at]):
+            at, position = at + 1, position + 1
+        elif star >= 0:
+            retry += 1
+            at, position = retry, star + 1
+        else:
+            return False
+    return not pattern[position:].strip("*")
 
 
 def _shown(seconds: float) -> str:

@@ -116,6 +116,24 @@ def test_a_revocation_that_cannot_be_understood_is_an_error(tmp_path, line):
         signers.is_revoked(str(path), KEY.key)
 
 
+@pytest.mark.parametrize("character", ["\r", "\v", "\x1c", "\x85", "\xa0", "\u2028", "\ufeff", "\0"])
+def test_an_invisible_character_is_an_error_that_names_it(tmp_path, character):
+    path = tmp_path / "file"
+    path.write_bytes(("# lost%s%s\n" % (character, KEY.key.line)).encode())
+    for read_it in (lambda: signers.read(str(path)), lambda: signers.is_revoked(str(path), KEY.key)):
+        with pytest.raises(UsageError, match="line 1: contains the invisible character") as caught:
+            read_it()
+        assert ascii(character) in str(caught.value)
+
+
+def test_a_file_too_large_to_hold_signers(tmp_path):
+    path = tmp_path / "file"
+    with path.open("wb") as stream:
+        stream.truncate(2**40)
+    with pytest.raises(UsageError, match="has more than"):
+        signers.read(str(path))
+
+
 @pytest.mark.needs("ssh-keygen")
 def test_a_key_revocation_list(tmp_path, monkeypatch):
     path, public = str(tmp_path / "krl"), tmp_path / "key.pub"
