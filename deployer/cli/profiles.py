@@ -119,15 +119,14 @@ def _validate(args: argparse.Namespace) -> int:
 
 
 def _diff(args: argparse.Namespace) -> int:
-    found = drift.compare(*(profiles.comparable(profiles.load(site)) for site in (args.old, args.new)))
+    found = drift.between(*(profiles.comparable(profiles.load(site)) for site in (args.old, args.new)))
     if args.json:
         print(json.dumps({"differences": [each.record() for each in found]}))
         return 0
     for each in found:
         print(each)
-        if each.kind != drift.NEW:
-            print(f"         {each.severity}: {each.meaning}")
-    print(f"{len(found)} differences" if found else "no differences in what both know")
+        print(f"         {each.severity}: {each.meaning}")
+    print(f"{len(found)} difference{'s' if len(found) > 1 else ''}" if found else "no differences")
     return 0
 
 

@@ -126,7 +126,7 @@ def schema() -> dict[str, Any]:
 
 def comparable(profile: Profile) -> dict[str, Any]:
     """Return what a profile says as a JSON object for ``contract.drift``: each partition with all that holds in it."""
-    return drift.resolved(profile.model_dump(mode="json", exclude_unset=True, exclude_none=True))
+    return drift.resolved(profile.model_dump(mode="json"))
 
 
 def curated() -> list[str]:

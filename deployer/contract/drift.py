@@ -1,7 +1,7 @@
-"""Drift: what of a site profile is no longer so, from the profile and what was captured since; and what that means.
+"""Drift: how two site profiles differ, or a profile and what was captured since; and what each difference means.
 
-Facts that one of the two does not know are no drift. Both are JSON objects of a profile, each partition with all that
-holds in it.
+Both are JSON objects of a profile, each partition with all that holds in it. ``compare`` looks at facts alone, and what
+one of the two does not know is no drift. ``between`` compares every field of two profiles.
 """
 
 import re
@@ -23,30 +23,63 @@ _NO_FACTS = (
 )  # fmt: skip
 #: Objects whose keys are the things themselves: one that is not there any more is gone.
 _THINGS = ("mpi", "partitions", "runtimes", "filesystems", "pythons", "libraries", "files", "links", "environment")
+#: A thing's name in the path of a field.
+_ANY = "*"
+#: What a profile says nothing by.
+_NOTHING: Tuple[Any, ...] = (None, "", [], {})
 #: Sizes of file systems are never quite the same.
 _TOLERANCE = 0.1
 
+#: Of each field of a profile, the names of things left out: how grave a change is, and what it means. The first row
+#: that fits counts; a test changes each field of the schema, and wants a row for it that tells of plans what is so.
 _MEANINGS = (
-    (r"^mpi\.[^/]+\.(files|links)\.", ERROR, "a file of this MPI was replaced: capture and check again"),
-    (r"^mpi\.[^/]+\.identity$", ERROR, "this MPI was replaced: run refuses plans made before (mpi.host-drift)"),
-    (r"^mpi\.[^/]+\.module$", ERROR, "jobs load a module that is not there: correct it and make new plans"),
-    (r"^mpi\.[^/]+\.environment\.", WARNING, "the site tunes this MPI in another way: make new plans"),
-    (r"^mpi\.", ERROR, "jobs would bind what is not there, or another MPI: correct the profile and make new plans"),
-    (r"^scheduler\.pmi$", ERROR, "with a PMI that is gone ranks are worlds of one: choose another"),
-    (r"^partitions\.[^/]+\.node\.cpu\.flags$", ERROR, "programs that use an instruction set that is gone are killed"),
-    (r"^partitions\.[^/]+\.node\.", WARNING, "layouts are made for another node: make new plans"),
-    (r"^partitions\.[^/]+\.nodes$", NOTE, "the site has more nodes, or less"),
-    (r"^partitions\.[^.]+$", WARNING, "the partition cannot be named in jobs any more"),
-    (r"\.user_namespaces$", ERROR, "containers without rights need user namespaces"),
-    (r"\.fuse$", WARNING, "images in one file cannot be mounted without FUSE"),
-    (r"\.runtimes\.", ERROR, "plans name a container runtime of which another version, or none, is there"),
-    (r"\.driver\.", WARNING, "the GPU's driver was replaced: check bundles that use GPUs again"),
-    (r"\.fabric\.", WARNING, "the fast network looks different: check again, or jobs may fall back to TCP"),
-    (r"\.(files|links)\.", WARNING, "a system library that jobs may get was replaced: capture and check again"),
-    (r"\.glibc$", WARNING, "libraries that are bound into images may need this C library: check again"),
-    (r"\.filesystems\.", WARNING, "room for images or data has changed"),
-    (r"\.(libzstd|pythons)", WARNING, "what install and run need on this machine has changed"),
+    (r"(^|\.)(format|description|notes|source)(\.|$)", NOTE, "documentation only: plans and bundles stay valid"),
+    (r"^(extends|facts)(\.|$)", NOTE, "where the profile keeps its facts: what differs in them is listed by itself"),
+    (r"^name$", WARNING, "plans are found by this name: make new plans"),
+    (r"^workspace$", WARNING, "images and jobs go to another folder: make new plans and install there"),
+    (r"^modules$", WARNING, "jobs load other modules: make new plans"),
+    (r"^policy\.account$", WARNING, "whether jobs must name an account: make new plans"),
+    (r"^policy(\.|$)", ERROR, "the site allows other runtimes: check bundles again and make new plans"),
+    (r"^scheduler\.(version|default_pmi)$", NOTE, "plans stay valid if the scheduler still has their PMI"),
+    (r"^scheduler\.pmi$", ERROR, "with a PMI that is gone ranks are worlds of one: choose another and make new plans"),
+    (r"^scheduler\.account$", WARNING, "jobs without --account are charged to another one: make new plans"),
+    (r"^scheduler(\.|$)", ERROR, "jobs are submitted in another way: make new plans"),
+    (r"^mpi\.\*\.(files|links)(\.|$)", ERROR, "a file of this MPI was replaced: capture, check and make new plans"),
+    (r"^mpi\.\*\.identity$", ERROR, "this MPI was replaced: run refuses older plans (mpi.host-drift): make new plans"),
+    (r"^mpi\.\*\.module$", ERROR, "jobs load a module that may not be there: correct it and make new plans"),
+    (r"^mpi\.\*\.environment(\.|$)", WARNING, "the site tunes this MPI in another way: make new plans"),
+    (r"^mpi(\.|$)", ERROR, "jobs would bind what is not there, or another MPI: correct the profile and make new plans"),
+    (r"^login\.(host|transfer)$", WARNING, "push and --site connect to another host; plans stay valid"),
+    (r"^login\.python$", WARNING, "the site half is started with another Python: make new plans"),
+    (r"^login\.(user_namespaces|fuse|runtimes)(\.|$)", NOTE, "exec and shell on the login node can use other means"),
+    (r"^login(\.|$)", NOTE, "what install and push find on the login node has changed; plans stay valid"),
+    (r"^partitions$", WARNING, "another partition is the default one: make new plans"),
+    (r"^partitions\.\*$", WARNING, "the partition cannot be named in jobs any more: make new plans"),
+    (r"\.node\.cpu\.flags$", ERROR, "programs that use an instruction set that is gone crash: check bundles again"),
+    (r"\.node\.cpu(\.|$)", NOTE, "the processors' name: plans stay valid; what they can do is under flags"),
+    (r"\.node\.gpus(\.|$)", WARNING, "the nodes have other GPUs: check bundles again and make new plans"),
+    (r"\.node(\.|$)", WARNING, "layouts are made for another node: make new plans"),
+    (r"\.nodes$", NOTE, "the site has more nodes, or less: plans stay valid"),
+    (r"\.max_(nodes|time)$", WARNING, "run admits jobs by the limits of the plan: make new plans"),
+    (r"\.mpi$", ERROR, "jobs of this partition get another MPI: check bundles again and make new plans"),
+    (r"\.(launcher|pmi)$", ERROR, "ranks are started in another way: check bundles again and make new plans"),
+    (r"\.(modules|environment|directives)(\.|$)", WARNING, "the site sets up its jobs in another way: make new plans"),
+    (r"(^|\.)user_namespaces$", ERROR, "containers without rights need user namespaces: make new plans"),
+    (r"(^|\.)fuse$", WARNING, "images in one file cannot be mounted without FUSE: make new plans"),
+    (r"(^|\.)runtimes(\.|$)", ERROR, "plans may name a container runtime that is not there: make new plans"),
+    (r"(^|\.)launchers$", WARNING, "programs that start ranks came or went: make new plans"),
+    (r"(^|\.)driver(\.|$)", WARNING, "the GPU's driver was replaced: check bundles again and make new plans"),
+    (r"(^|\.)fabric(\.|$)", WARNING, "the fast network looks different, or jobs may fall back to TCP: make new plans"),
+    (r"(^|\.)(files|links)(\.|$)", WARNING, "a system library that jobs may get has changed: make new plans"),
+    (r"(^|\.)glibc$", WARNING, "libraries that are bound into images may need this C library: check bundles again"),
+    (r"(^|\.)filesystems(\.|$)", WARNING, "room for images or data has changed: make new plans"),
+    (r"(^|\.)(libzstd|pythons)(\.|$)", WARNING, "what install and run need on this machine has changed"),
+    (r"(^|\.)architecture$", ERROR, "programs are built for another machine: check bundles again"),
+    (r"(^|\.)(os|kernel)$", NOTE, "the nodes' system was renewed: check bundles again if other facts changed with it"),
 )  # fmt: skip
+#: For a field that the table does not know: what is right for any.
+UNKNOWN = (WARNING, "the profile has changed: check bundles again and make new plans")
+_ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
 
 
 class Drift(NamedTuple):
@@ -73,16 +106,47 @@ class Drift(NamedTuple):
         return "changed  %s: %s -> %s" % (self.place, _short(self.was), _short(self.now))
 
 
+class _Path(NamedTuple):
+    """Where a field is: ``place`` for people, and ``field``, in which the names of things are ``*``."""
+
+    place: str = ""
+    field: str = ""
+
+    @property
+    def holds_things(self) -> bool:
+        return self.field.rpartition(".")[2] in _THINGS
+
+    def below(self, key: str) -> "_Path":
+        name = _ANY if self.holds_things else key
+        return _Path(".".join(filter(None, (self.place, key))), ".".join(filter(None, (self.field, name))))
+
+
 def compare(before: Record, after: Record) -> List[Drift]:
-    """Return how ``after`` differs from ``before``, the gravest first."""
+    """Return how the captured facts ``after`` differ from those of ``before``, the gravest first."""
     whole = "scheduler" in after  # one node's capture knows one partition
-    found = [
-        drift
-        for drift in (_judged(*each) for each in _differences(before, after, ""))
-        if whole or not (drift.kind == GONE and re.match(r"^partitions\.[^.]+$", drift.place))
-    ]
-    order = {ERROR: 0, WARNING: 1, NOTE: 2}
-    return sorted(found, key=lambda drift: (order[drift.severity], drift.place))
+    found = []
+    for path, kind, was, now in _differences(before, after, _Path()):
+        if kind == NEW:
+            found.append(Drift(path.place, kind, was, now, NOTE, "the profile does not know of it"))
+        elif whole or not (kind == GONE and path.field == "partitions.*"):
+            found.append(Drift(path.place, kind, was, now, *_meaning(path.field)))
+    return _sorted(found)
+
+
+def between(before: Record, after: Record) -> List[Drift]:
+    """Return every difference between two profiles, the gravest first: what each states, knows, or leaves out."""
+    found = []
+    for path, kind, was, now in _all_differences(before, after, _Path()):
+        severity, meaning = _meaning(path.field)
+        if kind == NEW and path.field in ("partitions.*", "mpi.*"):
+            severity, meaning = NOTE, "plans that were made before do not use it and stay valid"
+        elif kind == NEW and severity == ERROR:
+            severity = WARNING  # more is there than before
+        found.append(Drift(path.place, kind, was, now, severity, meaning))
+    default = [next(iter(profile.get("partitions") or ()), None) for profile in (before, after)]
+    if default[0] != default[1] and None not in default:
+        found.append(Drift("partitions", CHANGED, default[0], default[1], *_meaning("partitions")))
+    return _sorted(found)
 
 
 def worst(found: List[Drift]) -> Optional[str]:
@@ -90,56 +154,76 @@ def worst(found: List[Drift]) -> Optional[str]:
     return found[0].severity if found else None
 
 
-_Difference = Tuple[str, str, Any, Any]
+def _sorted(found: List[Drift]) -> List[Drift]:
+    return sorted(found, key=lambda drift: (_ORDER[drift.severity], drift.place, drift.kind))
 
 
-def _differences(before: Record, after: Record, above: str) -> Iterator[_Difference]:
-    things = above.rpartition(".")[2] in _THINGS
+def _meaning(field: str) -> Tuple[str, str]:
+    for pattern, severity, meaning in _MEANINGS:
+        if re.search(pattern, field):
+            return severity, meaning
+    return UNKNOWN
+
+
+_Difference = Tuple[_Path, str, Any, Any]
+
+
+def _differences(before: Record, after: Record, above: _Path) -> Iterator[_Difference]:
+    things = above.holds_things
     for key in sorted(set(before) | set(after)):
         if key in _NO_FACTS and not things:
             continue
-        place = "%s.%s" % (above, key) if above else key
+        path = above.below(key)
         was, now = before.get(key), after.get(key)
         if isinstance(was, dict) and isinstance(now, dict) and "dynamic" not in was:
-            yield from _differences(was, now, place)
+            yield from _differences(was, now, path)
         elif key not in after:
             if things:
-                yield place, GONE, was, None
+                yield path, GONE, was, None
         elif key not in before:
             if things:
-                yield place, NEW, None, now
+                yield path, NEW, None, now
         elif isinstance(was, list) and isinstance(now, list):
-            yield from _of_lists(place, was, now)
-        elif not _same(place, was, now):
-            yield place, CHANGED, was, now
+            yield from _of_lists(path, was, now)
+        elif not _same(path.field, was, now):
+            yield path, CHANGED, was, now
 
 
-def _of_lists(place: str, was: List[Any], now: List[Any]) -> Iterator[_Difference]:
+def _all_differences(before: Record, after: Record, above: _Path) -> Iterator[_Difference]:
+    for key in sorted(set(before) | set(after)):
+        path = above.below(key)
+        was, now = before.get(key), after.get(key)
+        if was == now or (was in _NOTHING and now in _NOTHING):
+            continue
+        if isinstance(was, dict) and isinstance(now, dict) and "dynamic" not in was:
+            yield from _all_differences(was, now, path)
+        elif was in _NOTHING:
+            yield path, NEW, None, now
+        elif now in _NOTHING:
+            yield path, GONE, was, None
+        else:
+            items = _of_lists(path, was, now) if isinstance(was, list) and isinstance(now, list) else ()
+            # What is left of a list is its order, which is one of preference or of search.
+            yield from list(items) or [(path, CHANGED, was, now)]
+
+
+def _of_lists(path: _Path, was: List[Any], now: List[Any]) -> Iterator[_Difference]:
     gone, new = [item for item in was if item not in now], [item for item in now if item not in was]
     if gone:
-        yield place, GONE, gone, None
+        yield path, GONE, gone, None
     if new:
-        yield place, NEW, None, new
+        yield path, NEW, None, new
 
 
-def _same(place: str, was: Any, now: Any) -> bool:
+def _same(field: str, was: Any, now: Any) -> bool:
     if was == now:
         return True
     if isinstance(was, str) and isinstance(now, str):  # "2021.15" and "2021.15.0": one says more than the other
         short, long = sorted((was, now), key=len)
         return bool(short) and re.match(r"^\d", short) is not None and long.startswith(short + ".")
-    if isinstance(was, int) and isinstance(now, int) and ".filesystems./" in "." + place:
+    if isinstance(was, int) and isinstance(now, int) and re.search(r"(^|\.)filesystems\.\*\.", field):
         return abs(was - now) <= _TOLERANCE * max(was, now)
     return False
-
-
-def _judged(place: str, kind: str, was: Any, now: Any) -> Drift:
-    if kind == NEW:
-        return Drift(place, kind, was, now, NOTE, "the profile does not know of it")
-    for pattern, severity, meaning in _MEANINGS:
-        if re.search(pattern, place):
-            return Drift(place, kind, was, now, severity, meaning)
-    return Drift(place, kind, was, now, NOTE, "it is said in another way")
 
 
 def _short(value: Any) -> str:
@@ -147,9 +231,8 @@ def _short(value: Any) -> str:
     if isinstance(value, dict) and isinstance(value.get("dynamic"), dict):
         return "build id %s" % (value["dynamic"].get("build_id") or "none")
     if isinstance(value, dict):
-        return ", ".join("%s %s" % (key, _short(each)) for key, each in value.items() if not isinstance(each, dict))[
-            :200
-        ]
+        said = {key: each for key, each in value.items() if not isinstance(each, dict) and each not in _NOTHING}
+        return ", ".join("%s %s" % (key, _short(each)) for key, each in said.items())[:200]
     if isinstance(value, list):
         return ", ".join(map(_short, value))[:200]
     return str(value)[:200]
@@ -157,11 +240,16 @@ def _short(value: Any) -> str:
 
 def resolved(profile: Record) -> Record:
     """Return a profile with what it says at its top in each partition that does not say it."""
+    if not profile.get("partitions"):
+        return profile
     top = {key: profile[key] for key in SHARED if key in profile}
     result: Dict[str, Any] = {key: value for key, value in profile.items() if key not in SHARED}
     partitions = profile.get("partitions")
     if isinstance(partitions, dict):
         result["partitions"] = {
-            name: dict(top, **own) if isinstance(own, dict) else own for name, own in partitions.items()
+            name: {**own, **top, **{key: own[key] for key in own if own[key] not in _NOTHING}}
+            if isinstance(own, dict)
+            else own
+            for name, own in partitions.items()
         }
     return result
