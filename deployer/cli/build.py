@@ -20,8 +20,7 @@ _logger = logging.getLogger("deployer.build")
 
 def add_parsers(subparsers: Any) -> None:
     """Register ``build``."""
-    text = "build a definition's image in the Docker engine"
-    command = subparsers.add_parser("build", help=text, description=text)
+    command = subparsers.add_parser("build")
     command.add_argument("definition", metavar="DEF", help="a folder with a bundle.yaml, or that file")
     command.add_argument(
         "--ca-bundle",

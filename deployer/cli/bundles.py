@@ -23,7 +23,7 @@ from deployer.system import files
 
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
-    command = common.add_command(subparsers, "plan", _plan, "make the plan for a site apart from any bundle")
+    command = common.add_command(subparsers, "plan", _plan)
     command.add_argument("bundle", metavar="B.tar")
     command.add_argument("--site", required=True)
     command.add_argument("--partition", help="a partition of the profile (default: its first)")
@@ -31,13 +31,15 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
     command.add_argument("-o", "--output", metavar="FILE", required=True)
 
-    command = common.add_command(subparsers, "sign", _sign, "sign a bundle with an OpenSSH key")
+    command = common.add_command(subparsers, "sign", _sign)
     command.add_argument("bundle", metavar="B.tar")
     command.add_argument("--key", metavar="KEY", type=Path, required=True, help="a private key, or an agent's .pub")
 
-    command = common.add_command(subparsers, "push", _push, "send a bundle to a site, verify and install it there")
+    command = common.add_command(subparsers, "push", _push)
     command.add_argument("bundle", metavar="B.tar")
-    command.add_argument("site", metavar="SITE", nargs="?", help="a curated profile's name, or a profile's path")
+    text = "a curated profile's name, or a profile's path; --site SITE is the same"
+    command.add_argument("site", metavar="SITE", nargs="?", help=text)
+    command.add_argument("--site", dest="named", metavar="SITE", help=argparse.SUPPRESS)
     command.add_argument("--ssh-config", metavar="F", type=Path, help="an ssh configuration in place of ~/.ssh/config")
     command.add_argument("--full", action="store_true", help="send all of it, whatever the site has")
     command.add_argument("--force", action="store_true", help="send it although check says that it will not run there")
@@ -50,12 +52,12 @@ def add_parsers(subparsers: Any) -> None:
     text = "with --to: what the site has, as its receipt command wrote it"
     command.add_argument("--have", metavar="RECEIPT", type=Path, help=text)
 
-    command = common.add_command(subparsers, "diff", _diff, "show what changed between two bundles")
+    command = common.add_command(subparsers, "diff", _diff)
     command.add_argument("old", metavar="A.tar")
     command.add_argument("new", metavar="B.tar")
     command.add_argument("--files", action="store_true", help="name every file, not only the packages")
 
-    command = common.add_command(subparsers, "pyz", _pyz, "write the site half alone")
+    command = common.add_command(subparsers, "pyz", _pyz)
     command.add_argument("-o", "--output", metavar="deployer.pyz", required=True)
 
 
@@ -84,6 +86,9 @@ def _sign(args: argparse.Namespace) -> int:
 
 
 def _push(args: argparse.Namespace) -> int:
+    if args.site and args.named and args.site != args.named:
+        raise UsageError(f"push has two sites: {args.site} and --site {args.named}", "give one")
+    args.site = args.site or args.named
     if bool(args.site) == bool(args.to):
         raise UsageError("push takes a SITE, or --to DIR", "see: deployer push --help")
     if args.to:

@@ -12,7 +12,7 @@ from deployer.site.space import human
 
 def add_parsers(subparsers: Any) -> None:
     """Register ``cache``."""
-    command = subparsers.add_parser("cache", help="what deployer keeps to be quick: list, prune")
+    command = subparsers.add_parser("cache")
     verbs = command.add_subparsers(dest="verb", metavar="VERB", required=True)
     text = "show the caches, what they hold and how much"
     verb = verbs.add_parser("list", help=text, description=text)

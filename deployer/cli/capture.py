@@ -15,9 +15,7 @@ from deployer.contract.findings import ERROR
 
 def add_parsers(subparsers: Any) -> None:
     """Register ``capture``."""
-    command = add_command(
-        subparsers, "capture", _capture, "find out what this site is, as a profile; changes nothing, submits nothing"
-    )
+    command = add_command(subparsers, "capture", _capture)
     command.add_argument("-o", "--output", metavar="FILE.json", help="write it there, and its facts beside it")
     command.add_argument("--node", action="store_true", help="in a job: this compute node, for its partition")
     command.add_argument("--partition", metavar="NAME", help="the partition, where the scheduler does not tell")

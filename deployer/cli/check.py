@@ -17,8 +17,7 @@ _EXIT = {REFUSE: Refused.exit_code, UNKNOWN: Unknown.exit_code}
 
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
-    text = "say whether a bundle will run on a site, before anything is shipped"
-    command = common.add_command(subparsers, "check", run, text)
+    command = common.add_command(subparsers, "check", run)
     command.add_argument("bundle", metavar="B.tar")
     command.add_argument("--site", required=True, help="a curated profile's name, or a profile's path")
     command.add_argument("--partition", help="a partition of the profile (default: its first)")

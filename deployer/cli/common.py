@@ -1,15 +1,18 @@
 """What both front ends share: words to a call, errors to exit codes, a log file a command."""
 
 import argparse
+import importlib
 import io
 import logging
 import os
 import sys
 import time
 import traceback
-from typing import IO, Any, Callable, List, NoReturn, Optional
+from typing import IO, Any, Callable, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
+from deployer import __version__
 from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, UsageError
+from deployer.contract.guess import guess
 from deployer.contract.verdict import Checked
 from deployer.system import files
 
@@ -22,9 +25,124 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, "see: %s --help" % self.prog)
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        if isinstance(action, argparse._SubParsersAction):
+            self._unknown_command(str(value))
+        known = [str(choice) for choice in action.choices]
+        name = "/".join(action.option_strings) or str(action.metavar or action.dest)
+        self.error("%s: %r is not one of: %s%s" % (name, value, ", ".join(known), guess(str(value), known)))
 
-def add_command(subparsers: Any, name: str, function: Callable[[argparse.Namespace], int], text: str) -> Any:
-    """Register a command that also prints a record for programs, and return its parser."""
+    def _unknown_command(self, word: str) -> NoReturn:
+        self.error("there is no command %r%s" % (word, guess(word, self._commands())))
+
+    def _commands(self) -> List[str]:
+        """Return the names that may be guessed: never those that only our own programs call."""
+        actions = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        return [str(name) for action in actions for name in action.choices]
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Do as argparse does; ``parser`` of the result is the parser of the innermost command."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if not hasattr(found, "parser"):
+            found.parser = self
+        return found, unknown
+
+    def explain(self, words: Sequence[str], unknown: Sequence[str], rest: Sequence[str]) -> UsageError:
+        """Return the error for words that the parser of a command does not know.
+
+        ``words`` are all that came before a bare ``--``, and ``rest`` those after it.
+        """
+        from deployer.system.process import quoted
+
+        said = "unknown words: " if len(unknown) > 1 else "unknown word: "
+        near = guess(unknown[0].partition("=")[0], self._option_string_actions) if unknown[0].startswith("--") else ""
+        kind = self.get_default("after_dashes")
+        if kind and not near and not rest:
+            at = len(words)
+            for word in reversed(unknown):
+                at = max((each for each in range(at) if words[each] == word), default=0)
+            line = [*self.prog.split(" "), *words[1:at], "--", *words[at:]]
+            return UsageError(
+                "%s%s: %s go after --" % (said, quoted(unknown), kind),
+                "write: %s (see: %s --help)" % (quoted(line), self.prog),
+            )
+        return UsageError(said + quoted(unknown) + near, "see: %s --help" % self.prog)
+
+
+class Command(NamedTuple):
+    """A command as ``--help`` lists it, and the module of ``deployer.cli`` that registers it."""
+
+    name: str
+    module: str
+    summary: str
+
+
+class Front(Parser):
+    """The parser of a front end: its commands by task.
+
+    Only the module of the command that is asked for is imported: some take a while, and each rank of a job starts the
+    site's front end anew. ``internal`` are commands that people do not call, with their modules; ``elsewhere`` says of
+    commands of the other front end how to call them.
+    """
+
+    def __init__(
+        self,
+        prog: str,
+        text: str,
+        groups: Sequence[Tuple[str, Sequence[Command]]],
+        internal: Mapping[str, str] = {},
+        elsewhere: Mapping[str, str] = {},
+    ) -> None:
+        super().__init__(
+            prog=prog,
+            usage="%(prog)s [-h] [--version] COMMAND ...",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            epilog="%(prog)s COMMAND --help shows the arguments of a command.",
+        )
+        self.add_argument("--version", action="version", version=__version__, help="show the version and exit")
+        self.text, self.groups, self.internal, self.elsewhere = text, groups, internal, elsewhere
+        self.table = {command.name: command for _, commands in groups for command in commands}
+        self._sub = self.add_subparsers(dest="command", help=argparse.SUPPRESS, parser_class=Parser, prog=prog)
+
+    def add_wanted(self, words: Sequence[str]) -> None:
+        """Register the command that ``words`` ask for, if any."""
+        wanted = next((word for word in words if not word.startswith("-")), "")
+        command = self.table.get(wanted)
+        module = command.module if command else self.internal.get(wanted)
+        if module is None:
+            return
+        importlib.import_module("deployer.cli." + module).add_parsers(self._sub)
+        if command:
+            parser = self._sub.choices[wanted]
+            parser.description = parser.description or command.summary
+
+    def format_help(self) -> str:
+        width = max(map(len, self.table))
+        listed = [
+            "\n".join([title + ":"] + ["  %-*s  %s" % (width, each.name, each.summary) for each in commands])
+            for title, commands in self.groups
+        ]
+        self.description = "\n\n".join([self.text, *listed])
+        return super().format_help()
+
+    def _commands(self) -> List[str]:
+        return list(self.table)
+
+    def _unknown_command(self, word: str) -> NoReturn:
+        if word in self.elsewhere:
+            raise UsageError("%r is not a command of %s" % (word, self.prog), self.elsewhere[word])
+        super()._unknown_command(word)
+
+
+def add_command(
+    subparsers: Any, name: str, function: Callable[[argparse.Namespace], int], text: Optional[str] = None
+) -> Any:
+    """Register a command that also prints a record for programs, and return its parser.
+
+    ``text`` may be left out for a command that a front end lists: its summary is used.
+    """
     command = subparsers.add_parser(name, help=text, description=text)
     command.add_argument("--json", action="store_true", help="print a record for programs")
     command.set_defaults(run=function)
@@ -42,17 +160,15 @@ def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[s
     """Parse ``argv``, call the command and return its exit code; errors are printed, never raised.
 
     Words after a bare ``--`` are the user's own command or arguments: the parser never sees them, and the command
-    finds them as ``args.rest``. A command that sets ``forwards`` gets the words that it does not know as
-    ``args.unknown``; for all others they are an error.
+    finds them as ``args.rest``. ``args.words`` are the others, as they were typed.
     """
     log = None
     try:
         mark = argv.index("--") if "--" in argv else len(argv)
         args, unknown = parser.parse_known_args(argv[:mark])
-        if unknown and not getattr(args, "forwards", False):
-            words = [parser.prog, getattr(args, "command", None) or "", "--help"]
-            raise UsageError("unrecognized arguments: " + " ".join(unknown), "see: " + " ".join(filter(None, words)))
-        args.unknown, args.rest = unknown, argv[mark + 1 :]
+        args.words, args.rest = argv[:mark], argv[mark + 1 :]
+        if unknown:
+            raise args.parser.explain(args.words, unknown, args.rest)
         if not hasattr(args, "run"):
             parser.print_help()
             return UsageError.exit_code

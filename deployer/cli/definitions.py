@@ -16,23 +16,20 @@ from deployer.contract.findings import errors
 
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
-    text = "write a new definition that works as it stands"
-    command = subparsers.add_parser("init", help=text, description=text)
+    command = subparsers.add_parser("init")
     command.add_argument("name", metavar="NAME", help="its name; the folder is bundles/NAME, or NAME without bundles/")
     command.add_argument("--framework", choices=("none", *FRAMEWORKS), default="none")
     command.add_argument("--dry-run", action="store_true", help="say which files would be written")
     command.add_argument("--json", action="store_true", help="print a record for programs")
     command.set_defaults(run=_init)
 
-    text = "look at a definition before it is built, and at the layers of its image when it is built"
-    command = subparsers.add_parser("lint", help=text, description=text)
+    command = subparsers.add_parser("lint")
     command.add_argument("definition", metavar="DEF", help="a folder with a bundle.yaml, or that file")
     command.add_argument("--accept", metavar="CODE", action="append", default=[], help="pass over this rule")
     command.add_argument("--json", action="store_true", help="print the findings for programs")
     command.set_defaults(run=_lint)
 
-    text = "print the JSON schema of definitions, for editors"
-    command = subparsers.add_parser("schema", help=text, description=text)
+    command = subparsers.add_parser("schema")
     command.add_argument("--table", action="store_true", help="print a table for people instead, in Markdown")
     command.set_defaults(run=_schema)
 

@@ -13,8 +13,7 @@ _PATIENCE = 600
 
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
-    text = "climb from the kernel to Horovod on two nodes, and stop at what is broken"
-    command = subparsers.add_parser("doctor", help=text, description=text)
+    command = subparsers.add_parser("doctor")
     command.add_argument("image", metavar="NAME[:VERSION]", nargs="?", help="(default: the last that was installed)")
     command.add_argument("--plan", metavar="SITE", help="which plan, where the bundle has several")
     command.add_argument(

@@ -24,37 +24,30 @@ _JOBS = "processes (default: one a core, at most 16)"
 
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
-    add_verify(subparsers)
-    command = add_command(subparsers, "install", _install, "verify a bundle and unpack it under the root folder")
+    command = common.add_command(subparsers, "verify", _verify)
+    command.add_argument("bundle", metavar="BUNDLE.tar")
+    command.add_argument("--signers", metavar="FILE", help=_SIGNERS)
+    command = add_command(subparsers, "install", _install)
     command.add_argument("bundle", metavar="BUNDLE.tar")
     command.add_argument("--keep", action="store_true", help="then move the bundle to ROOT/bundles, as push does")
     add_squashfs(command)
     command.add_argument("--jobs", type=count, metavar="N", help=_JOBS)
     command.add_argument("--signers", metavar="FILE", help=_SIGNERS + "; the first is kept as the root folder's policy")
-    text = "make the SquashFS file of an installed image, for --staging squashfs"
-    command = add_command(subparsers, "squash", _squash, text)
+    command = add_command(subparsers, "squash", _squash)
     command.add_argument("image", metavar="NAME[:VERSION]")
     command.add_argument("--jobs", type=count, metavar="N", help=_JOBS)
-    add_command(subparsers, "list", _list, "show the installed images")
-    command = add_command(subparsers, "remove", _remove, "remove an installed image, or with --all everything")
+    add_command(subparsers, "list", _list)
+    command = add_command(subparsers, "remove", _remove)
     command.add_argument("image", metavar="NAME[:VERSION]", nargs="?")
     command.add_argument("--all", action="store_true", help="all images and bundles, logs and this tool")
     command.add_argument("--job-folders", action="store_true", help="with --all: the folders of jobs too, with results")
     command.add_argument("--force", action="store_true", help="though a job uses it")
-    command = add_command(subparsers, "gc", _gc, "remove what killed installs left, old bundles and old images")
+    command = add_command(subparsers, "gc", _gc)
     command.add_argument("--keep", type=count, default=2, metavar="K", help="images to keep of each name (default: 2)")
     command.add_argument("--dry-run", action="store_true", help="only say what would be removed")
 
 
-def add_verify(subparsers: Any) -> None:
-    """Register ``verify``, which both sides have."""
-    text = "check every byte of a bundle, its signatures, and the policies of this site"
-    command = common.add_command(subparsers, "verify", _verify, text)
-    command.add_argument("bundle", metavar="BUNDLE.tar")
-    command.add_argument("--signers", metavar="FILE", help=_SIGNERS)
-
-
-def add_command(subparsers: Any, name: str, function: Any, text: str) -> Any:
+def add_command(subparsers: Any, name: str, function: Any, text: Optional[str] = None) -> Any:
     """Register a command on the store under --root, and return its parser."""
     command = common.add_command(subparsers, name, function, text)
     command.add_argument("--root", help="the root folder (default: $DEPLOYER_ROOT, or where this .pyz stands)")

@@ -23,7 +23,7 @@ _KINDS = {"deb": "Debian", "pypi": "Python", "generic": "other"}
 
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
-    command = common.add_command(subparsers, "inspect", run, "show what a bundle holds")
+    command = common.add_command(subparsers, "inspect", run)
     command.add_argument("bundle", metavar="B.tar")
     which = command.add_mutually_exclusive_group()
     text = "verify it and list each file of its root filesystem: mode, size, sha256, path"

@@ -31,16 +31,16 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _add_run(add: _Add) -> None:
-    parser = _rooted(add("run", help="submit a job of an installed image"))
+    parser = _rooted(add("run"))
     parser.add_argument("image", metavar="NAME[:VERSION]", help="an installed image")
     parser.add_argument("job", metavar="JOB", nargs="?", help="a job of the bundle (default: its first)")
-    parser.add_argument("--nodes", type=int, metavar="N")
-    parser.add_argument("--ranks-per-node", type=int, metavar="R")
-    parser.add_argument("--threads", type=int, metavar="T", help="threads a rank")
+    parser.add_argument("--nodes", type=int, metavar="N", help="number of nodes (default: the job's)")
+    parser.add_argument("--ranks-per-node", type=int, metavar="R", help="ranks per node (default: the job's)")
+    parser.add_argument("--threads", type=int, metavar="T", help="threads per rank (default: the job's)")
     parser.add_argument("--time", metavar="[D-]HH:MM:SS", help="time limit")
     parser.add_argument("--memory", type=int, metavar="MIB", help="memory that one rank needs, in MiB")
     parser.add_argument("--account", metavar="NAME", help="what the job is charged to (default: $SBATCH_ACCOUNT)")
-    parser.add_argument("--partition", metavar="NAME", help="another one than the plan's; its nodes must be like")
+    parser.add_argument("--partition", metavar="NAME", help="use a different partition with equivalent nodes")
     parser.add_argument("--constraint", metavar="FEATURES", help="what its nodes must have")
     parser.add_argument("--reservation", metavar="NAME")
     parser.add_argument(
@@ -55,31 +55,31 @@ def _add_run(add: _Add) -> None:
     parser.add_argument("--wait", action="store_true", help="follow the job to its end; exit 1 if it failed")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.epilog = "Words after -- go to the end of the job's command; to a bundle without a job they are the command."
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, after_dashes="arguments of the job's command")
 
 
 def _add_exec(add: _Add) -> None:
-    parser = _rooted(add("exec", help="run one process in the container, here and now"))
+    parser = _rooted(add("exec"))
     parser.add_argument("image", metavar="NAME[:VERSION]")
     _add_container(parser)
-    parser.epilog = "exec NAME -- COMMAND [ARG...]"
-    parser.set_defaults(run=_exec)
-    parser = _rooted(add("shell", help="open a shell in the container"))
+    parser.epilog = "Words after -- are the command: exec NAME -- COMMAND [ARG...]"
+    parser.set_defaults(run=_exec, after_dashes="the command and its arguments")
+    parser = _rooted(add("shell"))
     parser.add_argument("image", metavar="NAME[:VERSION]")
     _add_container(parser)
     parser.set_defaults(run=_shell)
 
 
 def _add_watching(add: _Add) -> None:
-    parser = _rooted(add("status", help="how a job is"))
+    parser = _rooted(add("status"))
     parser.add_argument("job", metavar="JOB", nargs="?", help="its name or the scheduler's id (default: the last)")
     parser.add_argument("--json", action="store_true")
     parser.set_defaults(run=_status)
-    parser = _rooted(add("logs", help="the log of a job"))
+    parser = _rooted(add("logs"))
     parser.add_argument("job", metavar="JOB", nargs="?")
     parser.add_argument("-f", "--follow", action="store_true", help="until the job has ended")
     parser.set_defaults(run=_logs)
-    parser = _rooted(add("cancel", help="end a job"))
+    parser = _rooted(add("cancel"))
     parser.add_argument("job", metavar="JOB", nargs="?")
     parser.add_argument("--json", action="store_true")
     parser.set_defaults(run=_cancel)

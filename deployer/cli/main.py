@@ -1,43 +1,78 @@
 """``deployer``: the connected side's front end."""
 
-import importlib
 import sys
 from collections.abc import Sequence
-from typing import Any
 
-from deployer import __version__
 from deployer.cli import common
+from deployer.cli.common import Command
 from deployer.connected import xdg
 
-#: The commands of each module of ``deployer.cli``. Only the one that is asked for is imported: some take a while.
-COMMANDS = {
-    "definitions": ("init", "lint", "schema"),
-    "build": ("build",),
-    "pack": ("pack",),
-    "inspection": ("inspect",),
-    "bundles": ("plan", "sign", "push", "diff", "pyz"),
-    "profiles": ("profile",),
-    "cache": ("cache",),
-    "check": ("check",),
-    "images": ("verify",),
-    "remote": ("run", "status", "logs", "cancel", "doctor", "squash", "list", "remove"),
-}
+#: The commands by task, as ``--help`` lists them.
+GROUPS = (
+    (
+        "write a definition and build its image",
+        (
+            Command("init", "definitions", "write a new definition that works without changes"),
+            Command("lint", "definitions", "check a definition, its Dockerfile and its built layers"),
+            Command("build", "build", "build a definition's image in the Docker engine"),
+            Command("schema", "definitions", "print the JSON schema of definitions, for editors"),
+        ),
+    ),
+    (
+        "make a bundle and look into it",
+        (
+            Command("pack", "pack", "flatten an image and pack it into one bundle"),
+            Command("inspect", "inspection", "show what a bundle contains"),
+            Command("diff", "bundles", "show what changed between two bundles"),
+            Command("verify", "images", "check every byte of a bundle, and its signatures"),
+        ),
+    ),
+    (
+        "prepare it for a site",
+        (
+            Command("profile", "profiles", "list, show, validate, compare and sign site profiles"),
+            Command("check", "check", "predict whether a bundle will run on a site"),
+            Command("plan", "bundles", "make a plan for a site apart from the bundle"),
+            Command("sign", "bundles", "sign a bundle with an OpenSSH key"),
+        ),
+    ),
+    (
+        "send it",
+        (
+            Command("push", "bundles", "send a bundle to a site, verify it there and install it"),
+            Command("pyz", "bundles", "write deployer.pyz, the program for the site"),
+        ),
+    ),
+    (
+        "on the site, over ssh (with --site SITE)",
+        (
+            Command("run", "remote", "submit a job of an installed image"),
+            Command("status", "remote", "show the state of a job"),
+            Command("logs", "remote", "show what a job printed"),
+            Command("cancel", "remote", "end a job"),
+            Command("list", "remote", "show the installed images"),
+            Command("remove", "remote", "remove an installed image, or with --all everything"),
+            Command("squash", "remote", "make the SquashFS file of an installed image"),
+            Command("doctor", "remote", "test each layer from the kernel to Horovod on two nodes"),
+        ),
+    ),
+    ("this machine", (Command("cache", "cache", "show and prune deployer's caches"),)),
+)
+
+_THERE = "on the site: python3 deployer.pyz %s --help"
+#: What people try here that only the site has.
+_ELSEWHERE = {name: _THERE % name for name in ("capture", "exec", "gc", "install", "receipt", "receive", "shell")}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    text = "Build, pack and push deep-learning images to sites without internet, and run them there."
-    parser = common.Parser(prog="deployer", description=text)
-    parser.add_argument("--version", action="version", version=__version__)
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=common.Parser)
-    add_parsers(subparsers, words[0] if words else "")
+    parser = front()
+    parser.add_wanted(words)
     return common.run(parser, words, str(xdg.state_folder("logs")))
 
 
-def add_parsers(subparsers: Any, wanted: str) -> None:
-    """Register the commands of the module that has ``wanted``; of all of them where none has, to list them."""
-    modules = [name for name, commands in COMMANDS.items() if wanted in commands] or list(COMMANDS)
-    for name in modules:
-        module = importlib.import_module(f"deployer.cli.{name}")
-        (module.add_verify if name == "images" else module.add_parsers)(subparsers)
+def front() -> common.Front:
+    """Return the parser of this front end, without its commands."""
+    text = "Build, pack and push deep-learning images to sites without internet, and run\nthem there."
+    return common.Front("deployer", text, GROUPS, elsewhere=_ELSEWHERE)

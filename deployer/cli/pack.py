@@ -24,7 +24,7 @@ _PARTS = ("udocker", "squashfs-tools")
 
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
-    command = common.add_command(subparsers, "pack", run, "flatten an image and pack it into one bundle")
+    command = common.add_command(subparsers, "pack", run)
     command.add_argument("definition", metavar="DEF", nargs="?", help="a definition: a folder with a bundle.yaml")
     command.add_argument("--image", metavar="REF", help="pack this image of the engine, without a definition")
     archive = "pack a docker save or OCI archive, an OCI layout's folder, or a flat tar; plain, gzip or zstd"

@@ -19,7 +19,7 @@ from deployer.contract.errors import DeployerError, UsageError
 
 def add_parsers(subparsers: Any) -> None:
     """Register ``profile`` and its verbs."""
-    command = subparsers.add_parser("profile", help="site profiles: list, show, validate, diff, sign, verify, schema")
+    command = subparsers.add_parser("profile")
     verbs = command.add_subparsers(dest="verb", metavar="VERB", required=True)
     common.add_command(verbs, "list", _list, "name the curated profiles")
     verb = common.add_command(

@@ -1,43 +1,62 @@
-"""The site's commands from the laptop: run, status, logs, cancel, doctor with ``--site``, over one ssh connection.
+"""The site's commands from the laptop, with ``--site``: run, status, logs, cancel, doctor, ... over one ssh connection.
 
-The words after the site's options are the site half's own: they go there as they are, so there is one front end.
+The parsers are the site half's own, so ``--help`` shows all options and wrong words are found before a connection is
+made. The words go there as they were typed.
 """
 
 import argparse
 from pathlib import Path
 from typing import Any
 
-from deployer.connected import profile as profiles
-from deployer.connected.remote import Remote
+from deployer.cli import common, doctor, images, jobs
 
+#: The commands that are carried out over there, and the modules that know their words.
 _COMMANDS = {
-    "run": "submit a job on the site",
-    "status": "show a job of the site",
-    "logs": "show what a job printed",
-    "cancel": "cancel a job of the site",
-    "doctor": "climb from the site's kernel to Horovod on two nodes, and stop at what is broken",
-    "squash": "make the SquashFS file of an image that is installed on the site",
-    "list": "show the images that are installed on the site",
-    "remove": "remove an installed image from the site",
+    "run": jobs,
+    "status": jobs,
+    "logs": jobs,
+    "cancel": jobs,
+    "doctor": doctor,
+    "squash": images,
+    "list": images,
+    "remove": images,
 }
 
 
 def add_parsers(subparsers: Any) -> None:
     """Register the commands that are carried out over there."""
-    for name, text in _COMMANDS.items():
-        command = subparsers.add_parser(name, help=text, description=text + "; further words are the site's own")
-        command.add_argument("--site", required=True, help="a curated profile's name, or a profile's path")
-        command.add_argument("--ssh-config", metavar="F", type=Path, help="in place of ~/.ssh/config")
-        command.set_defaults(run=_forward, forwards=True)
+    theirs = common.Parser(prog="deployer").add_subparsers(parser_class=common.Parser, prog="deployer")
+    for module in dict.fromkeys(_COMMANDS.values()):
+        module.add_parsers(theirs)
+    for name in _COMMANDS:
+        command = subparsers.choices[name] = theirs.choices[name]
+        _add_site(command.add_argument_group("the site"))
+        command.set_defaults(run=_forward)
+
+
+def _add_site(parser: Any) -> None:
+    parser.add_argument("--site", metavar="SITE", required=True, help="a curated profile's name, or a profile's path")
+    parser.add_argument("--ssh-config", metavar="F", type=Path, help="an ssh configuration in place of ~/.ssh/config")
 
 
 def _forward(args: argparse.Namespace) -> int:
+    from deployer.connected import profile as profiles
+    from deployer.connected.remote import Remote
+
     profile = profiles.load(args.site)
-    words = [args.command, *args.unknown]
-    if args.command in ("run", "doctor") and not any(word.partition("=")[0] == "--plan" for word in args.unknown):
+    words = [args.command, *_theirs(args)]
+    if hasattr(args, "plan") and not args.plan:
         words += ["--plan", profile.name]  # the bundle may have plans for other sites as well
     if args.rest:
         words += ["--", *args.rest]
     with Remote(profile, args.ssh_config) as remote:
         remote.prepare()
         return remote.attach(words)
+
+
+def _theirs(args: argparse.Namespace) -> list[str]:
+    """Return the words behind the command that are not this side's options."""
+    ours = common.Parser(add_help=False)
+    _add_site(ours)
+    behind = args.words[args.words.index(args.command) + 1 :]
+    return [str(word) for word in ours.parse_known_args(behind)[1]]

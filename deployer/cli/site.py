@@ -4,10 +4,58 @@ import os
 import sys
 from typing import List, Optional
 
-from deployer import __version__
 from deployer.cli import common, jobs
+from deployer.cli.common import Command
 from deployer.contract.errors import UsageError
 from deployer.site import store
+
+#: The commands by task, as ``--help`` lists them.
+GROUPS = (
+    (
+        "receive and install bundles",
+        (
+            Command("verify", "images", "check every byte of a bundle, its signatures and the site's policies"),
+            Command("install", "images", "verify a bundle and unpack it under the root folder"),
+            Command("receive", "transfers", "rebuild a bundle from carried parts, and install it"),
+            Command("receipt", "transfers", "list what this site holds, so that push --to can leave it out"),
+        ),
+    ),
+    (
+        "run jobs",
+        (
+            Command("run", "jobs", "submit a job of an installed image"),
+            Command("status", "jobs", "show the state of a job"),
+            Command("logs", "jobs", "show what a job printed"),
+            Command("cancel", "jobs", "end a job"),
+        ),
+    ),
+    (
+        "work in the container",
+        (
+            Command("exec", "jobs", "run one command in the container, here and now"),
+            Command("shell", "jobs", "open a shell in the container"),
+        ),
+    ),
+    (
+        "manage images",
+        (
+            Command("list", "images", "show the installed images"),
+            Command("squash", "images", "make the SquashFS file of an installed image"),
+            Command("remove", "images", "remove an installed image, or with --all everything"),
+            Command("gc", "images", "remove what killed installs left, old bundles and old images"),
+        ),
+    ),
+    (
+        "examine the site",
+        (
+            Command("doctor", "doctor", "test each layer from the kernel to Horovod on two nodes"),
+            Command("capture", "capture", "write a profile of this site; changes nothing, submits nothing"),
+        ),
+    ),
+)
+
+#: What push and job.sh call; people do not.
+INTERNAL = dict(dict.fromkeys(jobs.INTERNAL, "jobs"), known="transfers", take="transfers")
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -15,19 +63,14 @@ def main(argv: Optional[List[str]] = None) -> int:
     if argv is None:
         common.show_anything()
     words = sys.argv[1:] if argv is None else argv
-    parser = common.Parser(prog="deployer.pyz", description="Install and run deployer's bundles on this site.")
-    parser.add_argument("--version", action="version", version=__version__)
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=common.Parser)
-    if not (words[:1] and words[0] in jobs.INTERNAL):
-        # Each rank of a job starts this file anew and compiles what it imports: it gets no more than it needs.
-        from deployer.cli import capture, doctor, images, transfers
-
-        capture.add_parsers(subparsers)
-        doctor.add_parsers(subparsers)
-        images.add_parsers(subparsers)
-        transfers.add_parsers(subparsers)
-    jobs.add_parsers(subparsers)
+    parser = front()
+    parser.add_wanted(words)
     return common.run(parser, words, _log_folder(words))
+
+
+def front() -> common.Front:
+    """Return the parser of this front end, without its commands."""
+    return common.Front("deployer.pyz", "Install and run deployer's bundles on this site.", GROUPS, INTERNAL)
 
 
 def _log_folder(words: List[str]) -> Optional[str]:

@@ -20,12 +20,10 @@ from deployer.system.process import enlarge_pipe
 
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
-    command = add_command(
-        subparsers, "receive", _receive, "rebuild a bundle from its parts and the bundles kept; install it"
-    )
+    command = add_command(subparsers, "receive", _receive)
     command.add_argument("folder", metavar="DIR", help="the folder that push --to wrote, with all that is in it")
     add_squashfs(command)
-    command = add_command(subparsers, "receipt", _receipt, "write what is here, so that push --to need not bring it")
+    command = add_command(subparsers, "receipt", _receipt)
     command.add_argument("-o", "--output", metavar="FILE", required=True)
     command = add_command(
         subparsers, "known", _known, "say what is here of a bundle, and the room there is; push asks this"

@@ -1,6 +1,8 @@
 import errno
+import importlib
 import logging
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -113,8 +115,126 @@ def test_the_log_folder_follows_xdg(tmp_path: Path) -> None:
     assert xdg.state_folder("logs") == tmp_path / "state" / "deployer" / "logs"
 
 
-def test_each_command_is_registered_by_the_module_that_is_said_to_have_it() -> None:
-    for module, commands in main.COMMANDS.items():
-        subparsers = common.Parser(prog="deployer").add_subparsers(dest="command", parser_class=common.Parser)
-        main.add_parsers(subparsers, commands[0])
-        assert tuple(subparsers.choices) == commands, module
+FRONTS = [main, site]
+COMMANDS = [(front, command) for front in FRONTS for command in front.front().table]
+
+
+@pytest.mark.parametrize(("front", "command"), COMMANDS)
+def test_each_command_is_registered_by_the_module_that_the_table_names(
+    front: ModuleType, command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as ended:
+        front.main([command, "--help"])
+    shown = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert shown.startswith(f"usage: {front.front().prog} {command} ")
+    assert front.front().table[command].summary.split()[0] in shown
+
+
+@pytest.mark.parametrize("front", FRONTS)
+def test_help_lists_the_commands_by_task_in_80_columns_and_imports_none(
+    front: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(importlib, "import_module", lambda name: pytest.fail(f"--help imports {name}"))
+    with pytest.raises(SystemExit):
+        front.main(["--help"])
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    for title, commands in front.GROUPS:
+        block = shown.split(f"{title}:\n")[1].split("\n\n")[0].splitlines()
+        assert [line.split()[0] for line in block] == [command.name for command in commands]
+    assert not set(site.INTERNAL) & {line.split()[0] for line in shown.splitlines() if line.startswith("  ")}
+
+
+@pytest.mark.parametrize("front", FRONTS)
+def test_every_command_of_a_module_is_listed_or_internal(front: ModuleType) -> None:
+    parser = front.front()
+    for module in {command.module for command in parser.table.values()}:
+        subparsers = common.Parser(prog="x").add_subparsers(parser_class=common.Parser)
+        importlib.import_module(f"deployer.cli.{module}").add_parsers(subparsers)
+        theirs = set(subparsers.choices) - set(site.INTERNAL) - set(site.front().table if front is main else ())
+        assert theirs <= set(parser.table), module
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["runn"], "there is no command 'runn', perhaps you meant 'run'"),
+        (["lst", "--json"], "there is no command 'lst', perhaps you meant 'list'"),
+        (["--bla", "lst"], "there is no command 'lst', perhaps you meant 'list'"),
+        (["prbe"], "there is no command 'prbe'"),
+        (["knwn"], "there is no command 'knwn'"),
+    ],
+)
+def test_an_unknown_command_is_guessed_and_internal_ones_are_never_named(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for front in FRONTS:
+        assert front.main(words) == 2
+        shown = capsys.readouterr().err
+        assert shown.splitlines()[0] == f"deployer: error: {said}"
+        assert not any(f"'{name}'" in shown for name in site.INTERNAL)
+
+
+def test_a_command_of_the_site_is_explained_on_the_laptop(capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(main._ELSEWHERE) == set(site.front().table) - set(main.front().table)
+    assert main.main(["exec", "hello", "--", "ls"]) == 2
+    assert "python3 deployer.pyz exec" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "hint"),
+    [
+        (
+            ["exec", "hello", "hello", "-c", "x y", "--bind", "/a", "hello"],
+            "unknown words: hello -c 'x y' hello: the command and its arguments go after --",
+            "write: deployer.pyz exec hello -- hello -c 'x y' --bind /a hello (see: deployer.pyz exec --help)",
+        ),
+        (
+            ["run", "hello", "train", "--epochs", "3"],
+            "unknown words: --epochs 3: arguments of the job's command go after --",
+            "write: deployer.pyz run hello train -- --epochs 3 (see: deployer.pyz run --help)",
+        ),
+        (
+            ["run", "hello", "--nods", "2"],
+            "unknown words: --nods 2, perhaps you meant '--nodes'",
+            "see: deployer.pyz run --help",
+        ),
+        (
+            ["exec", "hello", "ls", "--", "-l"],
+            "unknown word: ls",
+            "see: deployer.pyz exec --help",
+        ),
+        (
+            ["install", "b.tar", "--jobs", "0"],
+            "argument --jobs: at least 1",
+            "see: deployer.pyz install --help",
+        ),
+        (
+            ["run", "hello", "--staging", "squash"],
+            "--staging: 'squash' is not one of: folder, memory, disk, squashfs, perhaps you meant 'squashfs'",
+            "see: deployer.pyz run --help",
+        ),
+    ],
+)
+def test_unknown_words_are_explained(
+    words: list[str], error: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert site.main(words) == 2
+    assert capsys.readouterr().err.splitlines() == [f"deployer: error: {error}", f"hint: {hint}"]
+
+
+def test_the_options_of_the_sites_commands_are_shown_and_checked_on_the_laptop(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for words, option in ((["run"], "--ranks-per-node"), (["remove"], "--job-folders"), (["logs"], "--follow")):
+        with pytest.raises(SystemExit):
+            main.main([*words, "--site", "lab", "--help"])
+        shown = capsys.readouterr().out
+        assert option in shown
+        assert "--ssh-config" in shown
+    # Nothing is connected to: the words are wrong.
+    assert main.main(["run", "--site", "lab", "hello", "--nods", "2"]) == 2
+    assert "perhaps you meant '--nodes'" in capsys.readouterr().err
