@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 import time
 from typing import Any, Iterable, Optional
@@ -15,7 +14,7 @@ from deployer.site import install as installing
 from deployer.site import remove as removing
 from deployer.site.squash import Squashed
 from deployer.site.store import Installed
-from deployer.system import policy, workers
+from deployer.system import files, policy, workers
 from deployer.system import verify as verifying
 
 _SIGNERS = "demand a signature by one of these allowed signers (the format of ssh-keygen)"
@@ -153,7 +152,7 @@ def _install(args: argparse.Namespace) -> int:
 
 def squashed_now(image: Installed, jobs: Optional[int] = None) -> Optional[Squashed]:
     """Make the SquashFS file of an image, and return it; None where it was there."""
-    if os.path.isfile(squash.path(image.folder)):
+    if files.is_file(squash.path(image.folder)):
         return None
     return squash.make(image, jobs or min(workers.cores(), workers.MOST))
 
@@ -194,7 +193,7 @@ def _list(args: argparse.Namespace) -> int:
 def _existing(args: argparse.Namespace) -> store.Store:
     """Return the store; raises UsageError for a root folder that is not there: more likely it is another."""
     where = store.locate(args.root)
-    if not os.path.isdir(where.root):
+    if not files.is_folder(where.root):
         raise UsageError("there is no folder %s" % where.root, "give the one that was installed to: --root DIR")
     return where
 
@@ -204,7 +203,7 @@ def _remove(args: argparse.Namespace) -> int:
     if bool(args.image) == args.all or (args.job_folders and not args.all):
         raise UsageError("give an image or --all", "remove NAME[:VERSION], or remove --all [--job-folders]")
     if args.all:
-        there = os.path.isdir(where.root)
+        there = files.is_folder(where.root)
         left = removing.uninstall(where, args.job_folders, args.force)
         rest = "; left there: %s" % ", ".join(left) if left else ""
         said = "removed %s%s" if there else "there is no folder %s%s"

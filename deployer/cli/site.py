@@ -8,6 +8,7 @@ from deployer.cli import common, jobs
 from deployer.cli.common import Command
 from deployer.contract.errors import UsageError
 from deployer.site import store
+from deployer.system import files
 
 #: The commands by task, as ``--help`` lists them.
 GROUPS = (
@@ -83,6 +84,6 @@ def _log_folder(words: List[str]) -> Optional[str]:
     option = words[words.index("--root") + 1] if "--root" in words[:-1] else None
     try:
         root = store.locate(option).root
-    except UsageError:
+        return os.path.join(root, "logs") if files.is_folder(root) else None
+    except UsageError:  # the command itself reports it
         return None
-    return os.path.join(root, "logs") if os.path.isdir(root) else None

@@ -70,7 +70,7 @@ def _receipt(args: argparse.Namespace) -> int:
 
 def _known(args: argparse.Namespace) -> int:
     where = store.locate(args.root)
-    if not os.path.isdir(where.root):
+    if not files.is_folder(where.root):
         raise UsageError("there is no folder %s" % where.root, "push makes it; or give --root DIR")
     present = inventory.whole(where, args.digest)
     if present:

@@ -45,7 +45,7 @@ def _excluded(definition: Definition) -> list[str]:
     """Return the patterns of what stays out; the last that matches a path counts."""
     excluded = []
     ignored = definition.folder / ".dockerignore"
-    if ignored.is_file():
+    if files.is_file(str(ignored)):
         lines = [line.strip() for line in files.read_text(str(ignored)).splitlines()]
         excluded = [line for line in lines if line and not line.startswith("#")]
     top = definition.folder.resolve()

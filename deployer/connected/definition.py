@@ -21,6 +21,7 @@ from deployer.connected import dockerfile as dockerfiles
 from deployer.connected.yaml_model import Model, Place, Problems, load_model
 from deployer.contract.errors import UsageError
 from deployer.contract.job import check_time
+from deployer.system import files
 
 FILE = "bundle.yaml"
 DOCKERFILE = "Dockerfile"
@@ -243,13 +244,13 @@ class Definition(Model):
     def dockerfile_path(self) -> Path | None:
         """Return the Dockerfile; None when there is none, and the image is the base alone."""
         path = self._folder / self.dockerfile
-        return path if path.is_file() else None
+        return path if files.is_file(str(path)) else None
 
     @property
     def app_folder(self) -> Path | None:
         """Return the folder of the training code, which is carried apart from the image; None when there is none."""
         folder = self._folder / (self.app or "app")
-        return folder if self.app or folder.is_dir() else None
+        return folder if self.app or files.is_folder(str(folder)) else None
 
     @property
     def tag(self) -> str:

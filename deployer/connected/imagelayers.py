@@ -59,5 +59,5 @@ def layer_folders(client: docker.DockerClient, reference: str) -> list[str]:
     data = driver.get("Data") or {}
     lower = [path for path in str(data.get("LowerDir") or "").split(":") if path]
     folders = [*reversed(lower), str(data.get("UpperDir") or "")]
-    usable = driver.get("Name") == "overlay2" and os.geteuid() == 0 and all(map(os.path.isdir, folders))
+    usable = driver.get("Name") == "overlay2" and os.geteuid() == 0 and all(map(files.is_folder, folders))
     return folders if usable else []

@@ -1,6 +1,5 @@
 """init: a new definition that works as it stands, from a template for each framework."""
 
-import os
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
@@ -41,7 +40,7 @@ def init(name: str, framework: str, where: Path, dry_run: bool = False) -> Made:
     _check_name(name)
     home = where / _HOME if (where / _HOME).is_dir() else where
     folder = home / name
-    if os.path.lexists(folder):
+    if files.lexists(str(folder)):
         raise UsageError(f"{folder} is there already", "choose another name, or remove it: nothing is overwritten")
     template = TEMPLATES / framework
     names = sorted(path.relative_to(template) for path in template.rglob("*") if _is_ours(path))

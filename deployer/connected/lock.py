@@ -73,7 +73,7 @@ class Lock(NamedTuple):
 
 def read(path: Path) -> Lock | None:
     """Return the lock at ``path``, None where there is none. Raises UsageError for what was written by nobody of us."""
-    if not path.exists():
+    if not files.lexists(str(path)):
         return None
     target: Target | None = None
     requirements = ""

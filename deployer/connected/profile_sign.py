@@ -53,7 +53,7 @@ def verify_profile(path: Path, allowed: Path) -> list[SignedFile]:
 
 def _verified(path: Path, known: list[signers.Signer], allowed: Path) -> SignedFile:
     beside = signature_path(path)
-    if not beside.is_file():
+    if not files.is_file(str(beside)):
         raise Refused(f"{path} is not signed: there is no {beside}", f"deployer profile sign {path} --key KEY")
     try:
         key = signature.check(

@@ -101,7 +101,7 @@ def _write_tail(stream: IO[bytes], tail: bytes) -> None:
 def _finish(stream: IO[bytes], bundle: Path) -> None:
     """Write the tail that an interrupted ``sign`` left beside the bundle, if it is this bundle's."""
     journal = _journal(bundle)
-    if not journal.exists():
+    if not files.lexists(str(journal)):
         return
     tail = journal.read_bytes()
     size = os.fstat(stream.fileno()).st_size

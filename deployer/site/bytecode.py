@@ -22,7 +22,7 @@ from deployer.site import container, usable
 from deployer.site.runtimes import RUNTIMES
 from deployer.site.runtimes.interface import Container, Runtime
 from deployer.site.store import ENGINE, VARIANTS, WHEELS
-from deployer.system import process
+from deployer.system import files, process
 
 _log = logging.getLogger("deployer.bytecode")
 
@@ -74,13 +74,13 @@ def _runtime(engine: str) -> Optional[Runtime]:
 def size(folder: str) -> int:
     """Return how many bytes of bytecode are kept with the image in ``folder``."""
     path = os.path.join(folder, _ARCHIVE)
-    return os.path.getsize(path) if os.path.isfile(path) else 0
+    return os.path.getsize(path) if files.is_file(path) else 0
 
 
 def restore(folder: str, target: str) -> None:
     """Unpack the bytecode that is kept with the image in ``folder`` into its copy at ``target``."""
     path = os.path.join(folder, _ARCHIVE)
-    if not os.path.isfile(path):
+    if not files.is_file(path):
         return
     with tarfile.open(path, "r|") as archive:
         for entry in archive:
@@ -111,6 +111,6 @@ def _overlays(folder: str) -> List[Tuple[str, str]]:
     """Return each overlay that has modules, and where the container sees it."""
     variants = os.path.join(folder, VARIANTS)
     found = [(os.path.join(folder, WHEELS), plans.WHEELS)]
-    if os.path.isdir(variants):
+    if files.is_folder(variants):
         found += [(os.path.join(variants, name), plans.VARIANT) for name in sorted(os.listdir(variants))]
-    return [(source, target) for source, target in found if os.path.isdir(os.path.join(source, wheel.LIB))]
+    return [(source, target) for source, target in found if files.is_folder(os.path.join(source, wheel.LIB))]

@@ -12,6 +12,7 @@ from deployer.site import hostfiles as site_hostfiles
 from deployer.site.runtimes import native
 from deployer.site.runtimes.interface import Container
 from deployer.site.store import Installed
+from deployer.system import files
 
 #: HOME in the container: it exists in every image, is writable, and is the node's own.
 HOME = "/tmp"  # noqa: S108
@@ -45,7 +46,7 @@ def make(
     bound = []
     if plan:
         bound = _of_plan(installed, plan, whole) if contained else _of_host(plan)
-    if os.path.isdir(installed.app):
+    if files.is_folder(installed.app):
         bound.append(Bind(installed.app, plans.APP, "the bundle's app folder"))
     bound += _overlays(installed, variant, whole)
     if not contained:
@@ -102,16 +103,17 @@ def _overlays(installed: Installed, variant: Optional[str], environment: Dict[st
         (variant or "", plans.VARIANT, "Horovod for this site's MPI"),
         (installed.wheels, plans.WHEELS, "the bundle's wheelhouse"),
     ):
-        if os.path.isdir(source):
+        if files.is_folder(source):
             found.append(Bind(source, target, why))
     for name, folder in (("PYTHONPATH", wheel.LIB), ("PATH", wheel.BIN)):
-        places = ["%s/%s" % (bind.target, folder) for bind in found if os.path.isdir(os.path.join(bind.source, folder))]
+        having = [bind for bind in found if files.is_folder(os.path.join(bind.source, folder))]
+        places = ["%s/%s" % (bind.target, folder) for bind in having]
         if environment.get(name):  # an empty part would be the current folder
             places.append(environment[name])
         if places:
             environment[name] = ":".join(places)
     for bind in found:
-        if os.path.isdir(os.path.join(bind.source, wheel.LIB, _PLUGINS)):
+        if files.is_folder(os.path.join(bind.source, wheel.LIB, _PLUGINS)):
             # TensorFlow looks for them in folders that are called site-packages, and goes on without a word.
             environment.setdefault(_PLUGIN_PATH, "%s/%s/%s" % (bind.target, wheel.LIB, _PLUGINS))
     return found
@@ -130,18 +132,18 @@ def parse_binds(options: Sequence[str], rootfs: str) -> List[Bind]:
             raise UsageError("--bind %r names no source" % option, "for instance --bind $HOME/data:/data")
         source = os.path.abspath(os.path.expanduser(source))
         target = target or source
-        if not os.path.exists(source):
+        if not files.exists(source):
             raise UsageError("--bind %s: there is no %s" % (option, source))
         if not target.startswith("/") or ".." in target.split("/"):
             raise UsageError("--bind %s: the target must be an absolute path without .." % option)
-        _check_target(option, target, os.path.isdir(source), rootfs)
+        _check_target(option, target, files.is_folder(source), rootfs)
         found.append(Bind(source, target, "--bind"))
     return found
 
 
 def _check_target(option: str, target: str, folder: bool, rootfs: str) -> None:
     offered = [
-        name for name in plans.MOUNT_FOLDERS if not name.startswith("/deployer/") and os.path.isdir(rootfs + name)
+        name for name in plans.MOUNT_FOLDERS if not name.startswith("/deployer/") and files.is_folder(rootfs + name)
     ]
     hint = "targets that this image offers: %s; or make the folder in the image's Dockerfile" % (
         ", ".join(offered) or "none"
@@ -149,7 +151,7 @@ def _check_target(option: str, target: str, folder: bool, rootfs: str) -> None:
     problem = _no_target(rootfs, target)
     if problem:
         raise UsageError("--bind %s: %s" % (option, problem), hint)
-    if os.path.isdir(rootfs + target) != folder:
+    if files.is_folder(rootfs + target) != folder:
         raise UsageError("--bind %s: a folder can only be bound to a folder, a file to a file" % option, hint)
 
 
@@ -158,9 +160,9 @@ def _no_target(rootfs: str, target: str) -> Optional[str]:
     path = rootfs
     for part in target.strip("/").split("/"):
         path = os.path.join(path, part)
-        if os.path.islink(path):
+        if files.is_link(path):
             return "%s is a link in the image" % path[len(rootfs) :]
-        if not os.path.exists(path):
+        if not files.exists(path):
             return "the image is read-only and has no %s" % target
     return None
 

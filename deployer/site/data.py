@@ -13,6 +13,7 @@ from deployer.contract.errors import Refused, UsageError
 from deployer.contract.manifest import Manifest, Need
 from deployer.contract.plan import Bind
 from deployer.site.store import Installed, Store
+from deployer.system import files
 
 
 class Found(NamedTuple):
@@ -45,7 +46,7 @@ def resolve(store: Store, manifest: Manifest) -> List[Found]:
                 "push or install %s first" % need.bundle,
             )
         found.append(Found(need, carrier))
-        if not os.path.isdir(found[-1].folder):
+        if not files.is_folder(found[-1].folder):
             receipt = carrier.receipt
             raise Refused(
                 "%s needs the data %s of %s:%s, which has no such folder"
@@ -57,7 +58,7 @@ def resolve(store: Store, manifest: Manifest) -> List[Found]:
 
 def binds(installed: Installed, found: List[Found]) -> List[Bind]:
     """Return the binds of a bundle's own data folder and of those of others, in the order in which they must stand."""
-    if not os.path.isdir(installed.data):
+    if not files.is_folder(installed.data):
         return []
     bound = [Bind(installed.data, plans.DATA, "the bundle's data folders")]
     for item in found:

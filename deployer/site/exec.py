@@ -16,7 +16,7 @@ from deployer.site import container, data, run
 from deployer.site.runtimes import RUNTIMES, native
 from deployer.site.runtimes.interface import Container, Runtime
 from deployer.site.store import Installed, Store
-from deployer.system import payload, process
+from deployer.system import files, payload, process
 
 #: Used where the bundle carries no plan: it was packed for no site.
 _DEFAULT_RUNTIME = "charliecloud"
@@ -46,7 +46,7 @@ def shell(store: Store, image: str, plan: Optional[str], binds: Sequence[str], a
         if name in os.environ:
             made.environment.setdefault(name, os.environ[name])
     root = made.rootfs if runtime.contained else ""
-    found = [path for path in ("/bin/bash", "/usr/bin/bash") if os.path.exists(root + path)]
+    found = [path for path in ("/bin/bash", "/usr/bin/bash") if files.exists(root + path)]
     _become(runtime.argv(made, [found[0] if found else "/bin/sh"]))
 
 

@@ -50,7 +50,7 @@ def collect(garbage: List[Garbage]) -> None:
         if item.spared:
             continue
         with files.errors_named("remove " + item.path):
-            if os.path.isdir(item.path):
+            if files.is_folder(item.path):
                 temporary.discard(item.path)
             else:
                 os.unlink(item.path)
@@ -73,7 +73,7 @@ def _use(store: Store, image: Installed) -> Optional[str]:
 
 
 def _old_bundles(store: Store) -> List[str]:
-    names = os.listdir(store.bundles) if os.path.isdir(store.bundles) else []
+    names = files.names(store.bundles)
     paths = [os.path.join(store.bundles, name) for name in names if name.endswith(".tar")]
     known: List[Tuple[float, str, str]] = []
     for path in paths:

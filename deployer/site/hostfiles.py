@@ -18,10 +18,10 @@ def binds(installed: Installed, plan: Plan) -> List[Bind]:
 
     Makes their stubs. Raises Refused for an image that was flattened before there was a place for them.
     """
-    wanted = hostfiles.for_image(plan.host, lambda path: os.path.lexists(installed.rootfs + path))
+    wanted = hostfiles.for_image(plan.host, lambda path: files.lexists(installed.rootfs + path))
     if not wanted:
         return []
-    if not os.path.isdir(installed.rootfs + hostfiles.FOLDER):
+    if not files.is_folder(installed.rootfs + hostfiles.FOLDER):
         raise Refused(
             "the image of %s:%s has no %s, where the plan for %s puts the host's libraries"
             % (installed.receipt.name, installed.receipt.version, hostfiles.FOLDER, plan.site),
@@ -43,7 +43,7 @@ def _stubs(home: str, wanted: List[HostFile]) -> str:
         for item in wanted:
             path = os.path.join(folder, item.name)
             os.makedirs(path if item.kind == hostfiles.DIRECTORY else os.path.dirname(path), exist_ok=True)
-            if item.kind == hostfiles.LINK and not os.path.islink(path):
+            if item.kind == hostfiles.LINK and not files.is_link(path):
                 with contextlib.suppress(FileExistsError):  # another run was first
                     os.symlink(item.source, path)
             elif item.kind == hostfiles.FILE:

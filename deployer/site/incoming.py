@@ -126,12 +126,12 @@ def kept(store: Store) -> Dict[str, Source]:
 
 
 def _bundles(store: Store) -> Iterator[str]:
-    for name in sorted(os.listdir(store.bundles)) if os.path.isdir(store.bundles) else []:
+    for name in files.names(store.bundles):
         if name.endswith(".tar"):
             yield os.path.join(store.bundles, name)
-    for name in sorted(os.listdir(store.incoming)) if os.path.isdir(store.incoming) else []:
+    for name in files.names(store.incoming):
         path = os.path.join(store.incoming, name, BUNDLE)
-        if os.path.isfile(path):
+        if files.is_file(path):
             yield path
 
 
@@ -177,7 +177,7 @@ def _named_when_whole(path: str) -> Iterator[IO[bytes]]:
                 yield stream
             os.rename(temporary, path)
     except BaseException:
-        if os.path.exists(temporary):
+        if files.exists(temporary):
             os.unlink(temporary)
         raise
 
@@ -200,12 +200,12 @@ def discard(store: Store, digest: str) -> None:
 
 def stale(store: Store) -> Iterator[str]:
     """Yield pushes that nobody took up again, and what a killed ``take`` or ``receive`` was writing."""
-    for name in sorted(os.listdir(store.incoming)) if os.path.isdir(store.incoming) else []:
+    for name in files.names(store.incoming):
         folder = os.path.join(store.incoming, name)
         if _age(folder) > _STALE:
             yield folder
             continue
-        for below in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        for below in files.names(folder):
             path = os.path.join(folder, below)
             if below != BUNDLE and not delta.read_name(below) and _age(path) > _STALE_TEMPORARY:
                 yield path
@@ -213,7 +213,7 @@ def stale(store: Store) -> Iterator[str]:
 
 def _remove_stale(store: Store) -> None:
     for path in list(stale(store)):
-        if os.path.isdir(path):
+        if files.is_folder(path):
             shutil.rmtree(path, ignore_errors=True)
         else:
             os.unlink(path)

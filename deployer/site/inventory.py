@@ -72,7 +72,7 @@ def check(store: Store, image: Installed) -> Gone:
 def remedy(store: Store, image: Installed) -> str:
     """Return what makes an image whole again."""
     bundle = store.bundle(image.receipt)
-    again = "`install %s`" % bundle if os.path.isfile(bundle) else "push the bundle again, or `install BUNDLE.tar`"
+    again = "`install %s`" % bundle if files.is_file(bundle) else "push the bundle again, or `install BUNDLE.tar`"
     return "%s installs it anew; the site removes old files there: see purge_days in its profile" % again
 
 
@@ -80,7 +80,7 @@ def _read(folder: str) -> List[bytes]:
     try:
         with open(os.path.join(folder, LIST), "rb") as stream:
             return zlib.decompress(stream.read()).split(_END)
-    except (OSError, zlib.error):
+    except (FileNotFoundError, zlib.error):  # none, or a damaged one: of an older deployer, or purged
         return []
 
 
@@ -91,7 +91,7 @@ def _walk(folder: bytes) -> Iterator[bytes]:
         within = pending.pop()
         try:
             entries = list(os.scandir(os.path.join(folder, within)))
-        except OSError:
+        except FileNotFoundError:
             continue  # a folder that went since its parent was read: so is what was in it
         for entry in entries:
             name = os.path.join(within, entry.name)

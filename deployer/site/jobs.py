@@ -13,7 +13,7 @@ from deployer.site import result
 from deployer.site.schedulers import SCHEDULERS
 from deployer.site.schedulers.interface import JobState, Scheduler
 from deployer.site.store import Store
-from deployer.system import process
+from deployer.system import files, process
 
 #: Seconds that a scheduler command may take; a busy controller needs some.
 _PATIENCE = 60.0
@@ -116,11 +116,26 @@ def find(store: Store, reference: Optional[str]) -> str:
 
 
 def folders(store: Store) -> List[str]:
-    """Return the folders of all jobs, the oldest first."""
-    names = os.listdir(store.jobs) if os.path.isdir(store.jobs) else []
-    found = [os.path.join(store.jobs, name) for name in names]
-    found = [folder for folder in found if os.path.isfile(os.path.join(folder, result.LAUNCH))]
-    return sorted(found, key=lambda folder: (os.stat(os.path.join(folder, result.LAUNCH)).st_mtime, folder))
+    """Return the folders of the jobs that this user may look at, the oldest first."""
+    return _seen(store)[0]
+
+
+def unseen(store: Store) -> List[str]:
+    """Return the folders below that of the jobs that this user may not look into: in a shared root, another user's."""
+    return _seen(store)[1]
+
+
+def _seen(store: Store) -> Tuple[List[str], List[str]]:
+    found, hidden = [], []
+    for folder in [os.path.join(store.jobs, name) for name in files.names(store.jobs)]:
+        try:
+            state = files.status(os.path.join(folder, result.LAUNCH))
+        except UsageError:
+            hidden.append(folder)
+            continue
+        if state is not None:
+            found.append((state.st_mtime, folder))
+    return [folder for _, folder in sorted(found)], hidden
 
 
 def job_id(folder: str) -> Optional[str]:
@@ -128,8 +143,10 @@ def job_id(folder: str) -> Optional[str]:
     try:
         with open(os.path.join(folder, result.JOB_ID)) as stream:
             number = stream.read().strip()
-    except (OSError, UnicodeDecodeError):
+    except (FileNotFoundError, UnicodeDecodeError):
         return None
+    except OSError as error:  # not "never submitted": its image could be removed under it
+        files.refuse_unseen(os.path.join(folder, result.JOB_ID), error)
     return number if any(each.owns(number) for each in SCHEDULERS.values()) else None
 
 
@@ -219,8 +236,10 @@ def tail(folder: str, lines: int = _TAIL) -> List[str]:
         with open(path, "rb") as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - 256 * lines))
             return stream.read().decode("utf-8", "replace").splitlines()[-lines:]
-    except OSError:
+    except FileNotFoundError:
         return []
+    except OSError as error:
+        files.refuse_unseen(path, error)
 
 
 def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> None:
@@ -228,7 +247,7 @@ def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> N
     path = os.path.join(folder, result.LOG)
     target = out or sys.stdout.buffer
     number = job_id(folder)
-    if not os.path.exists(path) and not (follow_it and number):
+    if not files.exists(path) and not (follow_it and number):
         raise UsageError("%s has no log yet" % os.path.basename(folder), "see: status")
     at, asked, ended = 0, 0.0, False
     while True:
@@ -257,8 +276,10 @@ def _copy_from(path: str, offset: int, target: IO[bytes]) -> int:
     """Copy what stands in ``path`` from ``offset`` on; returns how many bytes that were."""
     try:
         stream = open(path, "rb")
-    except OSError:
+    except FileNotFoundError:
         return 0
+    except OSError as error:
+        files.refuse_unseen(path, error)
     with stream:
         stream.seek(offset)
         copied = 0
@@ -278,7 +299,7 @@ def state(number: str) -> Optional[JobState]:
 def _outcome(folder: str) -> Tuple[Optional[int], str]:
     """Return the exit code and the first error of a job's result.json, (None, "") where there is none yet; of one that
     cannot be read, (None, why not): how the job is, the scheduler knows."""
-    if not os.path.isfile(os.path.join(folder, result.RESULT)):
+    if not files.is_file(os.path.join(folder, result.RESULT)):
         return None, ""
     try:
         return result.read(folder).maybe_number("exit_code"), result.first_error(folder)

@@ -23,7 +23,7 @@ from deployer.site import pythons
 from deployer.site.runtimes.udocker import START
 from deployer.site.store import Installed
 from deployer.site.wheels import Overlay
-from deployer.system import process
+from deployer.system import files, process
 from deployer.system import wheel as wheels
 
 #: What udocker takes for a repository that is set up, with an engine that is new enough for any version of it.
@@ -51,7 +51,7 @@ ROOM, ENTRIES = 4 * 1024 * 1024, 300
 def program(installed: Installed, name: str) -> Optional[str]:
     """Return the path of a program of the image's kit, None where the bundle did not bring it."""
     path = os.path.join(installed.folder, "kit", name)
-    return path if os.path.isfile(path) else None
+    return path if files.is_file(path) else None
 
 
 def prepare(installed: Installed, python: Optional[str] = None) -> None:
@@ -65,7 +65,7 @@ def prepare(installed: Installed, python: Optional[str] = None) -> None:
     if name is None:
         return
     proot = os.path.join(kit, "proot")
-    if not os.path.isfile(proot):
+    if not files.is_file(proot):
         raise IntegrityError("the bundle's kit has udocker without proot", "pack the bundle again")
     engine = installed.engine
     for folder in _FOLDERS:
@@ -92,7 +92,7 @@ def protect(rootfs: str) -> None:
 
 
 def _wheel(kit: str) -> Optional[str]:
-    names = os.listdir(kit) if os.path.isdir(kit) else []
+    names = files.names(kit)
     return next((name for name in sorted(names) if name.startswith("udocker-") and name.endswith(".whl")), None)
 
 

@@ -8,6 +8,7 @@ from typing import List, Optional, Tuple
 from deployer.contract.measures import GPU, ITEX
 from deployer.contract.plan import Plan
 from deployer.site.store import Installed
+from deployer.system import files
 
 #: Where the Pythons of images keep packages: Debian's, an own build, conda, a virtual environment.
 _PLACES = (
@@ -27,7 +28,7 @@ _CUDA_FOLDERS, _CUDA_VARIABLE, _CUDA_PACKAGE = "usr/local/cuda*", "CUDA_VERSION=
 def folder(installed: Installed, package: str, abi: Optional[str]) -> Optional[str]:
     """Return the folder of an import package that the container sees first: variant, wheelhouse, image; or None."""
     found = [os.path.join(place, package) for place in _places(installed, abi)]
-    return next((path for path in found if os.path.isdir(path)), None)
+    return next((path for path in found if files.is_folder(path)), None)
 
 
 def expects(installed: Installed, plan: Plan) -> Tuple[str, ...]:

@@ -37,10 +37,11 @@ def host(out: str, library: Optional[str]) -> HostRecord:
     What the job binds from the host stands in its job.json.
     """
     name = socket.gethostname()
-    found = elf.identity(library) if library and os.path.isfile(library) else None
+    # What this user may not look at is as good as missing: ranks cannot use it either.
+    found = elf.identity(library) if library and os.path.isfile(library) else None  # noqa: TID251
     job = os.path.dirname(os.path.abspath(out))
-    bound = result.launch(job).bound if os.path.exists(os.path.join(job, result.LAUNCH)) else ()
-    missing = tuple(path for path in bound if not os.path.exists(path))
+    bound = result.launch(job).bound if files.exists(os.path.join(job, result.LAUNCH)) else ()
+    missing = tuple(path for path in bound if not os.path.exists(path))  # noqa: TID251
     record = HostRecord(name, found, missing, tuple(numa_domains()))
     _write(os.path.join(out, name + ".json"), record.record())
     return record

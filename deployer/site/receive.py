@@ -75,7 +75,7 @@ def finish(store: Store, digest: str, image: Installed) -> Optional[str]:
 
 def _is_rebuilt(path: str, digest: str) -> bool:
     """Tell whether a receive before this one got that far; install verifies the file in any case."""
-    if not os.path.isfile(path):
+    if not files.is_file(path):
         return False
     with opened(path) as stream:
         return read_seal(stream, path).digest == digest

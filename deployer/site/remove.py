@@ -46,7 +46,7 @@ def _digests(launch: Launch) -> Sequence[str]:
 
 
 def _check_jobs(store: Store, name: str, uses: Callable[[Launch], bool]) -> None:
-    for folder in jobs.folders(store):
+    for folder in [*jobs.folders(store), *jobs.unseen(store)]:
         job = os.path.basename(folder)
         try:
             launch = result.launch(folder)
@@ -57,7 +57,7 @@ def _check_jobs(store: Store, name: str, uses: Callable[[Launch], bool]) -> None
             continue
         try:
             active = jobs.status(folder).active
-        except (MissingTool, TransferError) as error:
+        except (MissingTool, TransferError, UsageError) as error:
             raise Unknown(
                 "cannot tell whether job %s still uses %s: %s" % (job, name, error.message),
                 "try again where the scheduler answers, or --force",
@@ -81,9 +81,9 @@ def uninstall(store: Store, with_jobs: bool = False, force: bool = False) -> Lis
             temporary.discard(folder)
         shutil.rmtree(store.logs, ignore_errors=True)
         # The tool is what runs just now: it goes last, and a second try needs it.
-        if os.path.lexists(store.tool):
+        if files.lexists(store.tool):
             os.unlink(store.tool)
-        left = sorted(os.listdir(store.root)) if os.path.isdir(store.root) else []
-        if not left and os.path.isdir(store.root):
+        left = files.names(store.root)
+        if not left and files.is_folder(store.root):
             os.rmdir(store.root)
     return left

@@ -66,7 +66,7 @@ def _image(folder: str, started: Launch) -> List[Finding]:
     place = store.image_folder(started.digest)
     image = store.at(place)
     if image is None:
-        return [] if os.path.isdir(os.path.join(place, "rootfs")) else [finding("image.gone", JOB, image=place)]
+        return [] if files.is_folder(os.path.join(place, "rootfs")) else [finding("image.gone", JOB, image=place)]
     gone = inventory.gone(image)
     return [finding("image.incomplete", JOB, gone=gone)] if gone.missing else []
 
@@ -103,7 +103,7 @@ def node_file(host: str) -> str:
 def findings(folder: str) -> List[Finding]:
     """Return the findings of a job's result.json; none where there is no result yet."""
     path = os.path.join(folder, RESULT)
-    if not os.path.isfile(path):
+    if not files.is_file(path):
         return []
     record = records.loads(files.read_text(path).encode(), "result", path)
     return [Finding.read(item) for item in record.items("findings")]
@@ -124,7 +124,7 @@ def read(folder: str) -> Fields:
 def texts(folder: str) -> Dict[str, str]:
     """Return the files of a folder of evidence by name, and of logs the end."""
     found = {}
-    for name in sorted(os.listdir(folder) if os.path.isdir(folder) else []):
+    for name in files.names(folder):
         if not name.startswith("."):
             with open(os.path.join(folder, name), "rb") as stream:
                 if name.endswith(".log"):
@@ -162,7 +162,7 @@ def _last_lines(known: Mapping[str, str]) -> Dict[int, str]:
 
 def _payload(path: str) -> Tuple[Any, Any]:
     """Return (the JSON that the payload wrote, None), or (None, why not); (None, None) where it wrote none."""
-    if not os.path.isfile(path) or os.path.getsize(path) == 0:
+    if not files.is_file(path) or os.path.getsize(path) == 0:
         return None, None
     if os.path.getsize(path) > _MAX_PAYLOAD:
         return None, "larger than %d bytes" % _MAX_PAYLOAD

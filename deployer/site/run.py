@@ -86,7 +86,7 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
     choice = choose(plan, layout.nodes, vetoes(plan, installed), need, request.staging, request.runtime)
     runtime = RUNTIMES[choice.variant.runtime]
     check_drift(plan)
-    if not os.path.isfile(store.tool):
+    if not files.is_file(store.tool):
         raise UsageError("there is no %s" % store.tool, "the job needs it on the nodes: copy deployer.pyz there")
     name = _new_name(installed)
     folder = os.path.join(store.jobs, name)
@@ -147,7 +147,7 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
             manifest.image.python if runtime.contained else python,
             directives,
             _staging(store, installed, plan, choice.variant, need.size(choice.variant.staging), layout.nodes),
-            os.path.lexists(os.path.join(installed.rootfs, "bin/sh")),
+            files.lexists(os.path.join(installed.rootfs, "bin/sh")),
             canary_reader(installed.rootfs, manifest.image.python) if runtime.contained else (),
         )
     )
@@ -238,7 +238,7 @@ def check_drift(plan: Plan) -> None:
     Cheap: a few hundred bytes of one file are read, all of it where it has no build id. A login node without the file
     proves nothing.
     """
-    if plan.mpi is None or plan.mpi.identity is None or not os.path.isfile(plan.mpi.library):
+    if plan.mpi is None or plan.mpi.identity is None or not files.is_file(plan.mpi.library):
         return
     here = elf.identity(plan.mpi.library)
     if here != plan.mpi.identity:
@@ -250,10 +250,10 @@ def check_drift(plan: Plan) -> None:
 
 def canary_reader(rootfs: str, python: Optional[str]) -> List[str]:
     """Return a command that prints the image's canary; nothing where it has none, or no program to read it."""
-    if not os.path.isfile(rootfs + plans.CANARY):
+    if not files.is_file(rootfs + plans.CANARY):
         return []
     for program in ("/bin/cat", "/usr/bin/cat"):
-        if os.path.lexists(rootfs + program):
+        if files.lexists(rootfs + program):
             return [program, plans.CANARY]
     code = "import sys; sys.stdout.write(open(sys.argv[1]).read())"
     return [python, "-I", "-S", "-c", code, plans.CANARY] if python else []

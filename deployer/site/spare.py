@@ -17,7 +17,7 @@ _JOB, _RANK = 64 * 1024, 2 * 1024
 def keep(folder: str, ranks: int) -> None:
     """Take the room in a job's folder, unless it is taken; raises SpaceError where there is none."""
     path = os.path.join(folder, NAME)
-    if not os.path.exists(path):
+    if not files.exists(path):
         with files.published(path) as stream:
             stream.write(os.urandom(_JOB + ranks * _RANK))
 

@@ -164,7 +164,7 @@ def _options(program: str, work: str) -> List[str]:
 
     def tried(options: Sequence[str], check: bool = False) -> bool:
         done = process.run([program, sample, out, *options], 60, check=check)
-        if os.path.exists(out):
+        if files.exists(out):
             os.unlink(out)
         return done.returncode == 0
 
@@ -206,12 +206,12 @@ def _inner(image: Installed, inner: str) -> None:
     inside.append((os.path.join(image.folder, VARIANTS), _INNER + "/" + VARIANTS))
     for source, target in inside:
         place = os.path.join(inner, os.path.relpath(target, _INNER))
-        if os.path.isdir(source):
+        if files.is_folder(source):
             shutil.copytree(source, place, symlinks=True, copy_function=_link)
     for folder in (*plans.MOUNT_FOLDERS, plans.NODE):
         if folder.startswith(_INNER + "/"):
             os.makedirs(os.path.join(inner, os.path.relpath(folder, _INNER)), exist_ok=True)
-    if os.path.isfile(image.rootfs + plans.CANARY):
+    if files.is_file(image.rootfs + plans.CANARY):
         _link(image.rootfs + plans.CANARY, os.path.join(inner, os.path.relpath(plans.CANARY, _INNER)))
     with open(os.path.join(inner, os.path.relpath(plans.TOOL, _INNER)), "w"):
         pass

@@ -70,7 +70,7 @@ class Request(NamedTuple):
     @property
     def nearest(self) -> str:
         """Return the file to read: what was sent, where it is whole."""
-        if self.sent and os.path.isfile(self.sent) and os.path.getsize(self.sent) == os.path.getsize(self.source):
+        if self.sent and files.is_file(self.sent) and os.path.getsize(self.sent) == os.path.getsize(self.source):
             return self.sent
         return self.source
 
@@ -87,14 +87,14 @@ def need(store: Store, installed: Installed, manifest: Manifest, ranks_mb: int) 
     receipt = installed.receipt
     size = receipt.bytes - sum(member.size for member in manifest.members if install.is_data(member.name))
     size += receipt.files * _A_FILE + bytecode.size(installed.folder)
-    size += kit.ROOM if os.path.isdir(installed.engine) else 0
+    size += kit.ROOM if files.is_folder(installed.engine) else 0
     objections = {}
-    if not os.path.isfile(store.bundle(receipt)):
+    if not files.is_file(store.bundle(receipt)):
         reason = "its bundle is not under %s: install it with --keep" % store.bundles
         objections = {plans.MEMORY: reason, plans.DISK: reason}
     sizes = {plans.MEMORY: _mib(size), plans.DISK: _mib(size)}
     squashed = squash.path(installed.folder)
-    if os.path.isfile(squashed):
+    if files.is_file(squashed):
         sizes[plans.SQUASHFS] = _mib(os.path.getsize(squashed))
     else:
         objections[plans.SQUASHFS] = squash.absent(installed)
@@ -205,7 +205,7 @@ def reap(parent: str) -> None:
     for name in sorted(os.listdir(parent)):
         path = os.path.join(parent, name)
         if not name.endswith(_LOCK):
-            if not os.path.exists(path + _LOCK):
+            if not files.exists(path + _LOCK):
                 files.remove_tree(path)
             continue
         try:
@@ -356,7 +356,7 @@ def _merge(request: Request) -> None:
         moved.append((os.path.join(VARIANTS, request.abi), plans.VARIANT))
     for name, target in moved:
         source = os.path.join(request.into, name)
-        if os.path.isdir(source):
+        if files.is_folder(source):
             files.remove_tree(rootfs + target)
             os.rename(source, rootfs + target)
     files.remove_tree(os.path.join(request.into, VARIANTS))

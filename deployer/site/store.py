@@ -93,7 +93,7 @@ class Installed(NamedTuple):
     def sites(self) -> List[str]:
         """Return the names of the sites that the bundle carries a plan for."""
         folder = os.path.join(self.folder, "plans")
-        if not os.path.isdir(folder):
+        if not files.is_folder(folder):
             return []
         return sorted(name[: -len(".json")] for name in os.listdir(folder) if name.endswith(".json"))
 
@@ -153,7 +153,7 @@ class Store(NamedTuple):
     def installed(self) -> List[Installed]:
         """Return the installed images, the newest first."""
         found = []
-        for name in os.listdir(self.images) if os.path.isdir(self.images) else []:
+        for name in files.names(self.images):
             # A temporary folder has its receipt just before it gets its name.
             image = None if name.startswith(".") else self.at(os.path.join(self.images, name))
             if image:
@@ -162,7 +162,7 @@ class Store(NamedTuple):
 
     def rests(self) -> List[str]:
         """Return the folders of images that are none any more: without a receipt that can be read."""
-        names = sorted(os.listdir(self.images)) if os.path.isdir(self.images) else []
+        names = files.names(self.images)
         paths = [os.path.join(self.images, name) for name in names if _FOLDER.match(name)]
         return [path for path in paths if self.at(path) is None]
 
@@ -170,7 +170,7 @@ class Store(NamedTuple):
         """Return the installed image in ``folder``, or None where none was finished, or its receipt is damaged: then
         installing the bundle again makes it anew. Raises UsageError for the receipt of a newer deployer."""
         path = os.path.join(folder, RECEIPT)
-        if not os.path.isfile(path):
+        if not files.is_file(path):
             return None
         try:
             with open(path, "rb") as stream:
@@ -223,7 +223,7 @@ def bring_tool(where: Store) -> None:
     """Put the .pyz that runs into a root folder that has none: jobs call it on the nodes. One that is there stays:
     ``push`` renews it."""
     archive = _archive()
-    if archive is None or os.path.lexists(where.tool):
+    if archive is None or files.lexists(where.tool):
         return
     with files.errors_named("read " + archive), open(archive, "rb") as source, files.published(where.tool) as target:
         shutil.copyfileobj(source, target)
@@ -232,7 +232,7 @@ def bring_tool(where: Store) -> None:
 def _own_root() -> Optional[str]:
     """Return the folder of the running .pyz when it is an installed one: it stands at ROOT/deployer.pyz."""
     archive = _archive() or ""
-    if archive.endswith("deployer.pyz") and os.path.isdir(os.path.join(os.path.dirname(archive), "images")):
+    if archive.endswith("deployer.pyz") and files.is_folder(os.path.join(os.path.dirname(archive), "images")):
         return os.path.dirname(archive)
     return None
 
@@ -242,4 +242,4 @@ def _archive() -> Optional[str]:
     import __main__
 
     path = os.path.dirname(os.path.abspath(getattr(__main__, "__file__", "") or ""))
-    return path if os.path.isfile(path) else None
+    return path if files.is_file(path) else None

@@ -13,6 +13,7 @@ import time
 from contextlib import contextmanager
 from typing import Iterator, List, Optional
 
+from deployer.contract.errors import UsageError
 from deployer.system import files
 
 INSTALLING, REMOVING = ".installing-", ".removing-"
@@ -47,7 +48,7 @@ def discard(path: str) -> None:
 
 def stale(parent: str) -> List[str]:
     """Return the temporary folders in ``parent`` that belong to nobody any more."""
-    names = sorted(os.listdir(parent)) if os.path.isdir(parent) else []
+    names = files.names(parent)
     paths = [os.path.join(parent, name) for name in names if name.startswith(_PREFIXES)]
     return [path for path in paths if not _is_alive(path)]
 
@@ -57,7 +58,7 @@ def reap(parent: str) -> None:
     for path in stale(parent):
         try:
             files.remove_tree(path)
-        except OSError:
+        except (OSError, UsageError):
             continue
 
 
@@ -73,7 +74,7 @@ def _is_alive(path: str) -> bool:
     if len(parts) == 4 and parts[0] == socket.gethostname() and parts[1].isdigit():
         return _started(int(parts[1])) == parts[2]
     inner = (path, os.path.join(path, "rootfs"))
-    return time.time() - max([os.stat(where).st_mtime for where in inner if os.path.exists(where)] or [0]) < STALE
+    return time.time() - max([os.stat(where).st_mtime for where in inner if files.exists(where)] or [0]) < STALE
 
 
 def _started(pid: int) -> Optional[str]:

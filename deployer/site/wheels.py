@@ -192,13 +192,13 @@ class Overlay(object):
 
     def _make_folder(self, path: str) -> None:
         """Make a folder and those above it; another worker may make the same ones."""
-        if os.path.isdir(path):
+        if files.is_folder(path):
             return
         self._make_folder(os.path.dirname(path))
         try:
             os.mkdir(path)
         except FileExistsError:
-            if not os.path.isdir(path):
+            if not files.is_folder(path):
                 raise IntegrityError(
                     "%s is a file of one wheel and a folder of another" % os.path.relpath(path, self.root)
                 ) from None

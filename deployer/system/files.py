@@ -1,13 +1,18 @@
-"""Files that are either whole under their final name or not there at all."""
+"""Files that are either whole under their final name or not there at all, and whether a file is there.
+
+Do not use ``os.path.exists`` and its like for what counts: they return False for a path that may not be looked at, as
+if it were not there. The functions here know one kind of absence, "does not exist" (ENOENT); all else is an error.
+"""
 
 import errno
 import hashlib
 import io
 import os
 import shutil
+import stat
 import tempfile
 from contextlib import contextmanager
-from typing import IO, Callable, Iterator, NoReturn, Optional
+from typing import IO, Callable, Iterator, List, NoReturn, Optional
 
 from deployer.contract.errors import DeployerError, SpaceError, UsageError
 
@@ -38,9 +43,66 @@ def published(path: str, mode: int = 0o666) -> Iterator[IO[bytes]]:
             os.chmod(temporary, mode & ~umask())
             os.replace(temporary, path)
     except BaseException:
-        if os.path.exists(temporary):
+        if lexists(temporary):
             os.unlink(temporary)
         raise
+
+
+def status(path: str, follow: bool = True) -> Optional[os.stat_result]:
+    """Return the state of ``path``, None if nothing has that name; a final link counts as its target with ``follow``.
+
+    Raises UsageError if the path cannot be looked at for any other reason, such as a folder that may not be searched.
+    """
+    try:
+        return os.stat(path) if follow else os.lstat(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        refuse_unseen(path, error)
+
+
+def exists(path: str) -> bool:
+    """Return whether ``path`` leads to something; raises as ``status`` does."""
+    return status(path) is not None
+
+
+def lexists(path: str) -> bool:
+    """Return whether something has the name ``path``, even if it is a link to nothing; raises as ``status`` does."""
+    return status(path, follow=False) is not None
+
+
+def is_file(path: str) -> bool:
+    """Return whether ``path`` leads to a regular file; raises as ``status`` does."""
+    found = status(path)
+    return found is not None and stat.S_ISREG(found.st_mode)
+
+
+def is_folder(path: str) -> bool:
+    """Return whether ``path`` leads to a folder; raises as ``status`` does."""
+    found = status(path)
+    return found is not None and stat.S_ISDIR(found.st_mode)
+
+
+def is_link(path: str) -> bool:
+    """Return whether ``path`` itself is a symbolic link; raises as ``status`` does."""
+    found = status(path, follow=False)
+    return found is not None and stat.S_ISLNK(found.st_mode)
+
+
+def names(folder: str) -> List[str]:
+    """Return the sorted names in ``folder``, none if it does not exist; raises UsageError if it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        refuse_unseen(folder, error)
+
+
+def refuse_unseen(path: str, error: OSError) -> NoReturn:
+    """Raise UsageError for a path that cannot be looked at, for another reason than that it does not exist."""
+    hint = "what cannot be looked at is not taken for absent: check the access rights of its folders"
+    raise UsageError("cannot look at %s: %s" % (path, error.strerror or error), hint) from error
 
 
 def write_text(path: str, text: str, mode: int = 0o666) -> None:
@@ -81,13 +143,13 @@ def remove_tree(path: str) -> None:
         if isinstance(error, FileNotFoundError):
             return
         os.chmod(os.path.dirname(name), 0o700)
-        if os.path.isdir(name) and not os.path.islink(name):
+        if stat.S_ISDIR(os.lstat(name).st_mode):
             os.chmod(name, 0o700)
             shutil.rmtree(name, onerror=make_writable)
         else:
             function(name)
 
-    if os.path.lexists(path):
+    if lexists(path):
         shutil.rmtree(path, onerror=make_writable)
 
 

@@ -40,7 +40,8 @@ def load(root: Optional[str] = None, signers_file: Optional[str] = None) -> List
     Raises UsageError for a policy that cannot be read or understood: it is never taken for none.
     """
     paths = [SYSTEM_FILE] + ([os.path.join(root, POLICY_FILE)] if root else [])
-    policies = [read(path) for path in paths if os.path.lexists(path)]
+    # A folder that cannot be searched is an error: else whoever locks it would lift the policy.
+    policies = [read(path) for path in paths if files.lexists(path)]
     if signers_file:
         policies.append(Policy("--signers " + signers_file, True, tuple(signers.read(signers_file))))
     return policies
@@ -117,7 +118,7 @@ def pin(root: str, signers_file: str) -> Optional[str]:
     The signers come first: a policy without them would be an error, they without it are nothing.
     """
     path = os.path.join(root, POLICY_FILE)
-    if os.path.lexists(path):
+    if files.lexists(path):
         return None
     files.write_text(os.path.join(root, SIGNERS_FILE), files.read_text(signers_file))
     policy = {"require_signature": True, "allowed_signers": SIGNERS_FILE}

@@ -10,6 +10,7 @@ from typing import List, Optional
 
 from deployer.contract.errors import UsageError
 from deployer.site.runtimes.interface import Container, Here, Runtime
+from deployer.system import files
 
 #: Below the engine's folder.
 START = "run"
@@ -32,7 +33,7 @@ class Udocker(Runtime):
 
     def veto(self, here: Here) -> Optional[str]:
         # The site's own udocker, if it has one, is another version with another engine: only the kit's was tested.
-        if not os.path.isfile(os.path.join(here.engine, START)):
+        if not files.is_file(os.path.join(here.engine, START)):
             return "the bundle was packed without udocker's kit"
         return None
 

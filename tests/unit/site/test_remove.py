@@ -9,7 +9,7 @@ import pytest
 from deployer.cli import site
 from deployer.contract.errors import EXIT_DONE, Refused, Unknown, UsageError
 from deployer.contract.evidence import Launch
-from deployer.site import gc
+from deployer.site import gc, jobs
 from deployer.site.install import install, keep
 from deployer.site.store import Store
 from tests import bundles, running
@@ -99,6 +99,25 @@ def test_a_scheduler_that_does_not_answer_is_no_yes(tmp_path, store, bin_folder,
     assert call(store, "remove", "tiny") == Unknown.exit_code
     assert "--force" in capsys.readouterr().err
     assert len(store.installed()) == 1
+
+
+def test_a_job_that_cannot_be_looked_at_may_use_the_image(tmp_path, store, capsys):
+    put(tmp_path, store, "1.0")
+    os.makedirs(store.jobs)
+    os.symlink("theirs", os.path.join(store.jobs, "theirs"))  # leads nowhere, as a folder of another user does
+    assert call(store, "remove", "tiny") == Unknown.exit_code
+    assert "cannot tell whether job theirs uses tiny:1.0" in capsys.readouterr().err
+    assert len(store.installed()) == 1
+    assert jobs.folders(store) == []
+
+
+def test_an_image_that_cannot_be_looked_at_is_not_garbage(tmp_path, store, capsys):
+    put(tmp_path, store, "1.0")
+    name = "a" * len(os.listdir(store.images)[0])
+    os.symlink(name, os.path.join(store.images, name))
+    assert call(store, "gc") == UsageError.exit_code
+    assert "cannot look at" in capsys.readouterr().err
+    assert os.path.lexists(os.path.join(store.images, name))
 
 
 @pytest.mark.parametrize("words", [(), ("tiny", "--all"), ("tiny", "--job-folders")])

@@ -1,3 +1,4 @@
+import errno
 import os
 
 import pytest
@@ -62,3 +63,38 @@ def test_remove_tree_takes_read_only_folders(tmp_path):
 def test_sha256_file(tmp_path):
     (tmp_path / "f").write_bytes(b"abc")
     assert files.sha256_file(str(tmp_path / "f")).startswith("ba7816bf8f01cfea")
+
+
+LOOKS = [files.exists, files.lexists, files.is_file, files.is_folder, files.is_link, files.names]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_does_not_exist_is_absent(look, tmp_path):
+    assert not look(str(tmp_path / "gone"))
+    assert not look(str(tmp_path / "gone" / "too"))
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOTDIR, errno.ELOOP, errno.EIO, errno.ESTALE])
+def test_what_cannot_be_looked_at_is_not_absent(look, number, tmp_path, monkeypatch):
+    def denied(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    for name in ("stat", "lstat", "listdir"):
+        monkeypatch.setattr(files.os, name, denied)
+    with pytest.raises(UsageError, match="cannot look at /x: "):
+        look("/x")
+
+
+def test_what_is_there(tmp_path):
+    file, folder, link, lost = (str(tmp_path / name) for name in ("file", "folder", "link", "lost"))
+    files.write_text(file, "")
+    os.mkdir(folder)
+    os.symlink("file", link)
+    os.symlink("nothing", lost)
+    assert [files.is_file(path) for path in (file, folder, link, lost)] == [True, False, True, False]
+    assert [files.is_folder(path) for path in (file, folder, link, lost)] == [False, True, False, False]
+    assert [files.is_link(path) for path in (file, folder, link, lost)] == [False, False, True, True]
+    assert [files.exists(path) for path in (link, lost)] == [True, False]
+    assert [files.lexists(path) for path in (link, lost)] == [True, True]
+    assert files.names(str(tmp_path)) == ["file", "folder", "link", "lost"]

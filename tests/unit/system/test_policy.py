@@ -4,6 +4,7 @@ import pytest
 
 from deployer.contract.errors import Refused, UsageError
 from deployer.system import policy
+from tests.others import somebody_else
 from tests.signing import TestKey
 
 KEY, OTHER, THIRD = TestKey(seed=1), TestKey(seed=2), TestKey(seed=3)
@@ -150,3 +151,32 @@ def test_the_first_signers_are_pinned(root, tmp_path):
         policy.judge(policies, [OTHER.key])
     with pytest.raises(Refused):
         policy.judge(policies, [])
+
+
+def test_a_policy_whose_folder_cannot_be_searched_is_an_error(system):
+    write(system, [KEY.allowed()], require_signature=True)
+    system.chmod(0)
+    with somebody_else(), pytest.raises(UsageError, match=r"cannot look at .*policy\.json: Permission denied"):
+        policy.load()
+
+
+def test_a_policy_whose_folder_is_a_file_is_an_error(system):
+    system.rmdir()
+    system.write_text("{}")
+    with pytest.raises(UsageError, match=r"cannot look at .*: Not a directory"):
+        policy.load()
+
+
+@pytest.mark.parametrize("link", ["policy.json", "gone.json"])
+def test_a_policy_that_is_a_link_to_nothing_is_an_error(system, link):
+    (system / "policy.json").symlink_to(link)
+    with pytest.raises(UsageError, match="cannot read"):
+        policy.load()
+
+
+def test_a_policy_of_a_root_that_cannot_be_searched_is_not_pinned_again(root, tmp_path):
+    allowed = tmp_path / "allowed"
+    allowed.write_text(KEY.allowed())
+    root.chmod(0)
+    with somebody_else(), pytest.raises(UsageError, match="cannot look at"):
+        policy.pin(str(root), str(allowed))
