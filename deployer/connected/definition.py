@@ -11,14 +11,13 @@ from pydantic import (
     ConfigDict,
     Field,
     PrivateAttr,
-    StringConstraints,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from deployer.connected import dockerfile as dockerfiles
-from deployer.connected.yaml_model import Model, Place, Problems, load_model
+from deployer.connected.yaml_model import Model, Place, Problems, Sha256, form, load_model
 from deployer.contract.errors import UsageError
 from deployer.contract.job import check_time
 from deployer.system import files
@@ -30,11 +29,30 @@ Framework = Literal["tensorflow", "pytorch"]
 FRAMEWORKS = get_args(Framework)
 
 #: A name or version is part of an image's tag and of file names.
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+([._-][a-z0-9]+)*$", max_length=100)]
-Version = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
-Reference = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+([._-][a-z0-9]+)*(:[A-Za-z0-9][A-Za-z0-9._-]*)?$")]
-Package = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]+(:[a-z0-9-]+)?$")]
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Name = Annotated[
+    str,
+    form(
+        r"^[a-z0-9]+([._-][a-z0-9]+)*$",
+        "lower-case letters and digits, joined by single dots, dashes or underscores: resnet-50",
+        100,
+    ),
+]
+Version = Annotated[
+    str,
+    form(
+        r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        "letters, digits, dots, dashes and underscores, and begin with a letter or digit: 1.10",
+        100,
+    ),
+]
+Reference = Annotated[
+    str,
+    form(
+        r"^[a-z0-9]+([._-][a-z0-9]+)*(:[A-Za-z0-9][A-Za-z0-9._-]*)?$",
+        "the name of a bundle, or NAME:VERSION: imagenet:2",
+    ),
+]
+Package = Annotated[str, form(r"^[a-z0-9][a-z0-9.+-]+(:[a-z0-9-]+)?$", "the name of a Debian package: python3-numpy")]
 
 _IMAGE = re.compile(r"^[a-z0-9][a-zA-Z0-9._/:-]*@sha256:[0-9a-f]{64}$")
 
@@ -112,7 +130,7 @@ class Python(Model):
 class Horovod(Model):
     """Horovod, compiled for each family of ``mpi`` against the framework in a stage of the Dockerfile."""
 
-    version: Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)+$")]
+    version: Annotated[str, form(r"^\d+(\.\d+)+$", "numbers with dots between them: 0.28.1")]
     stage: str = Field(description="the stage of the Dockerfile that has the framework, whole")
 
 

@@ -6,14 +6,16 @@ file, which the profile names with its SHA-256.
 """
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from deployer.connected.profile_model import Driver, Fabric, Mpi, Partition, Profile, SiteFiles, age
-from deployer.connected.yaml_model import Document, Place, checked
+from deployer.connected.yaml_model import Document, Place, Problem, checked
 from deployer.contract import drift
 from deployer.contract import facts as captured
 from deployer.contract.errors import IntegrityError, Unknown, UsageError
+from deployer.contract.guess import guess
 from deployer.contract.records import Fields
 from deployer.system import files
 
@@ -65,7 +67,7 @@ class Layers:
 
     def __init__(self, documents: list[Document]) -> None:
         self._documents = documents
-        self.duplicates = [problem for document in documents for problem in document.duplicates]
+        self.problems = [problem for document in documents for problem in document.problems]
 
     def at(self, place: Place) -> tuple[Path, int]:
         """Return file and line of what stands at ``place``, else of the innermost that is there around it."""
@@ -98,9 +100,14 @@ def resolve(site: str) -> Resolved:
     documents = [Document(paths[0], _WHAT)]
     raws = [documents[0].mapping()]
     while isinstance(raws[-1].get("extends"), str):
-        base = _path(raws[-1]["extends"], paths[-1])
+        file, line = documents[-1].at(("extends",))
+        try:
+            base = _path(raws[-1]["extends"], paths[-1])
+            if not base.is_file():
+                raise UsageError(f"there is no file {base}")
+        except UsageError as error:
+            raise UsageError(f"{file}:{line}: extends: {error.message}", error.hint) from error
         if base.resolve() in {path.resolve() for path in paths} or len(paths) > _MAX_BASES:
-            file, line = documents[-1].at(("extends",))
             raise UsageError(
                 f"{file}:{line}: extends: {base} leads back to itself, or through more than {_MAX_BASES} files"
             )
@@ -109,7 +116,8 @@ def resolve(site: str) -> Resolved:
         raws.append(documents[-1].mapping())
     layers = Layers(documents[::-1])
     raw: dict[str, Any] = {}
-    for each in reversed(raws):
+    for each, document in zip(reversed(raws), reversed(documents), strict=True):
+        layers.problems += _misspelled(raw, each, document)
         raw = merged(raw, each)
     named = next((at for at, each in enumerate(raws) if isinstance(each.get("facts"), dict)), None)
     if named is not None:
@@ -157,6 +165,23 @@ def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+#: What a new entry of a group must say at least; one that does not is taken for a change of an entry that is there.
+_NEEDED = {"partitions": ("node",), "mpi": ("family", "prefix")}
+
+
+def _misspelled(base: dict[str, Any], over: dict[str, Any], document: Document) -> Iterator[Problem]:
+    """Yield a question for each partition and MPI that a profile changes, and that what it extends has not."""
+    for group, needed in _NEEDED.items():
+        below, above = base.get(group), over.get(group)
+        if not (isinstance(below, dict) and isinstance(above, dict)):
+            continue
+        for name, value in above.items():
+            near = guess(str(name), map(str, below)) if name not in below else ""
+            if near and isinstance(value, dict) and not all(value.get(key) for key in needed):
+                text = f"what it extends has no such entry{near}; a new one needs {' and '.join(needed)}"
+                yield Problem(*document.at((group, str(name))), (group, str(name)), text)
+
+
 def _path(name: str, beside: Path | None = None) -> Path:
     """Return the file that a profile's name or path means; a relative one that a profile gives is beside it."""
     if "/" in name or name.endswith(_SUFFIXES):
@@ -166,7 +191,8 @@ def _path(name: str, beside: Path | None = None) -> Path:
         if path.is_file() and name in curated():
             return path
     known = ", ".join(curated()) or "none"
-    raise UsageError(f"no site profile is called {name!r}", f"curated profiles: {known}; or give a file's path")
+    near = guess(name, curated())
+    raise UsageError(f"no site profile is called {name!r}{near}", f"curated profiles: {known}; or give a file's path")
 
 
 def _with_facts(raw: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pydantic import (
     field_validator,
 )
 
-from deployer.connected.yaml_model import Model, Place, Problems
+from deployer.connected.yaml_model import Model, Place, Problems, Sha256, form
 from deployer.contract.dynamic import Facts
 from deployer.contract.errors import Unknown, UsageError
 from deployer.contract.plan import ABIS, CARRIED, MPICH_ABI, OPENMPI
@@ -35,9 +35,14 @@ def _read_facts(value: Any) -> Facts:
         raise ValueError(error.message) from error
 
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
-Absolute = Annotated[str, Field(pattern=r"^/[^\n:]*$")]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Name = Annotated[
+    str,
+    form(
+        r"^[a-z0-9][a-z0-9._-]*$",
+        "lower-case letters, digits, dots, dashes and underscores, and begin with a letter or digit: my-site",
+    ),
+]
+Absolute = Annotated[str, form(r"^/[^\n:]*$", "an absolute path, without colon or line break: /opt/mpi")]
 Count = Annotated[int, Field(ge=1)]
 #: What the dynamic loader reads of one file: the record of ``deployer.contract.dynamic.Facts``.
 FileFacts = Annotated[
@@ -201,7 +206,10 @@ class Mpi(Model):
     environment: dict[str, str] = {}
     says: str | None = None
     soname: str | None = None
-    identity: Annotated[str, Field(pattern=r"^(build-id|sha256):[0-9a-f]+$")] | None = None
+    identity: (
+        Annotated[str, form(r"^(build-id|sha256):[0-9a-f]+$", "build-id:HEX or sha256:HEX, as capture writes it")]
+        | None
+    ) = None
     files: dict[str, FileFacts] = {}
     links: dict[str, str] = {}
     source: Source | None = None
@@ -256,7 +264,9 @@ class Partition(Machine):
 
     nodes: Count | None = None
     max_nodes: Count | None = None
-    max_time: Annotated[str, Field(pattern=r"^((\d+-)?\d+(:[0-5]\d){0,2}|infinite)$")] | None = None
+    max_time: (
+        Annotated[str, form(r"^((\d+-)?\d+(:[0-5]\d){0,2}|infinite)$", "[D-]HH:MM:SS, or infinite: 2-00:00:00")] | None
+    ) = None
     node: Node | None = None
     mpi: str | None = None
     launcher: Literal["srun", "mpiexec.hydra", "mpirun"] | None = None

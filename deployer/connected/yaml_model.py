@@ -8,14 +8,17 @@ import datetime as dt
 import difflib
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, Protocol, TypeVar, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from pydantic_core import ErrorDetails
 
 from deployer.contract.errors import UsageError
+from deployer.contract.guess import guess
 from deployer.system import files
 
 #: What a person writes is a few kB. More is a mistake, and PyYAML would take minutes for it.
@@ -33,6 +36,19 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+#: What a text of each pattern is, for people.
+FORMS: dict[str, str] = {}
+
+
+def form(pattern: str, words: str, max_length: int | None = None) -> StringConstraints:
+    """Return the constraint of a text that has a form; errors say that it must be ``words``, with an example."""
+    FORMS[pattern] = words
+    return StringConstraints(pattern=pattern, max_length=max_length)
+
+
+Sha256 = Annotated[str, form(r"^[0-9a-f]{64}$", "64 hexadecimal digits in lower case, as sha256sum prints them")]
+
+
 class Problems(ValueError):
     """Several errors that one validator found: each with its place below the validator's own field."""
 
@@ -41,7 +57,9 @@ class Problems(ValueError):
         self.found = found
 
 
-class _Problem(NamedTuple):
+class Problem(NamedTuple):
+    """One error: its file and line, the place in it, and the text."""
+
     path: Path
     line: int
     place: Place
@@ -55,7 +73,7 @@ class _Problem(NamedTuple):
 class Origin(Protocol):
     """Knows where values were written: one document, or several of which each is over the one before."""
 
-    duplicates: list[_Problem]
+    problems: list[Problem]
 
     def at(self, place: Place) -> tuple[Path, int]:
         """Return file and line of what stands at ``place``, else of the innermost that is there around it."""
@@ -80,11 +98,11 @@ def load_model(model: type[M], path: Path, what: str) -> M:
 def checked(model: type[M], raw: dict[str, Any], origin: Origin, path: Path) -> M:
     """Return ``raw`` as a ``model``; ``path`` is the file that the caller named. Raises UsageError with all errors."""
     found = None
-    problems = list(origin.duplicates)
+    problems = list(origin.problems)
     try:
         found = model.model_validate(raw, context=path.parent)
     except ValidationError as error:
-        problems += [_Problem(*origin.at(place), place, said) for place, said in _explained(error, model, origin)]
+        problems += [Problem(*origin.at(place), place, said) for place, said in _explained(error, model, origin)]
     if found is None or problems:
         said = [problem.text() for problem in sorted(problems)]
         if len(said) == 1:
@@ -109,7 +127,7 @@ class Document:
         self._path = path
         self._what = what
         self._places: dict[Place, tuple[int, yaml.Node]] = {}
-        self.duplicates: list[_Problem] = []
+        self.problems: list[Problem] = []
         try:
             self._loader = yaml.SafeLoader(text)
             self._root = self._loader.get_single_node()
@@ -167,8 +185,8 @@ class Document:
             for key, item in node.value:
                 name, at = str(key.value), key.start_mark.line + 1
                 if name in first:
-                    self.duplicates.append(
-                        _Problem(self._path, at, (*place, name), f"stands twice: first on line {first[name]}")
+                    self.problems.append(
+                        Problem(self._path, at, (*place, name), f"stands twice: first on line {first[name]}")
                     )
                 first.setdefault(name, at)
                 self._index((*place, name), item, at)
@@ -215,38 +233,130 @@ def _explained(error: ValidationError, model: type[BaseModel], origin: Origin) -
             yield place, _in_words(problem, place, model, origin)
 
 
+_NUMBER, _YES_NO, _DATE = "must be a whole number", "must be true or false", "must be a date, YYYY-MM-DD"
+_KEYS, _LIST, _TEXT = "must hold keys, KEY: VALUE", "must be a list: write [A, B]", "must be text"
+
+#: What is said of an error by pydantic's name of its kind; what was given is added. No text of pydantic's reaches a
+#: person: it speaks of inputs, instances and patterns.
+WORDS: dict[str, str] = {
+    "bool_parsing": _YES_NO,
+    "bool_type": _YES_NO,
+    "date_from_datetime_inexact": _DATE,
+    "date_from_datetime_parsing": _DATE,
+    "date_parsing": _DATE,
+    "date_type": _DATE,
+    "dict_type": _KEYS,
+    "finite_number": _NUMBER,
+    "greater_than_equal": "must be at least {ge}",
+    "int_from_float": _NUMBER,
+    "int_parsing": _NUMBER,
+    "int_parsing_size": "must be a number of fewer digits",
+    "int_type": _NUMBER,
+    "invalid_key": "keys must be text: write this one with quotes",
+    "list_type": _LIST,
+    "literal_error": "must be {expected}",
+    "model_attributes_type": _KEYS,
+    "model_type": _KEYS,
+    "string_too_long": "must have at most {max_length} characters",
+    "string_type": _TEXT,
+    "string_unicode": "must be text in UTF-8",
+    "too_short": "must have at least {min_length} entries",
+}
+
+
+#: Characters of a wrong value that are shown, and bits of a number.
+_MAX_SHOWN, _MAX_BITS = 60, 64
+
+
 def _in_words(problem: ErrorDetails, place: Place, model: type[BaseModel], origin: Origin) -> str:
-    kind, given = problem["type"], problem["input"]
+    kind, given, context = problem["type"], problem["input"], problem.get("ctx") or {}
     if kind == "extra_forbidden":
-        return "unknown key" + _guess(place[-1], _known_keys(model))
+        return _unknown_key(place, model)
     if kind == "missing":
         return "is missing"
-    if kind == "literal_error" and isinstance(given, str):
-        return f"{_said(problem)}, not {given!r}" + _guess(given, re.findall(r"'([^']*)'", problem["msg"]))
     if kind == "string_type" and isinstance(given, bool | int | float | dt.date):
         written = origin.written(place)
+        if len(written) > _MAX_SHOWN:
+            return "must be text, and YAML reads it as something else: write it with quotes"
         return f'must be text, and YAML reads {written} as something else: write "{written}", with quotes'
     if kind == "list_type" and isinstance(given, str):
         return f"must be a list: write [{', '.join(given.split())}]"
     if kind == "string_pattern_mismatch":
-        return f"{given!r} is not of the form {(problem.get('ctx') or {}).get('pattern')}"
+        return (
+            f"{_value(given)} is not valid: it must be {FORMS.get(str(context['pattern']), 'written in another way')}"
+        )
     if kind == "too_short" and not given:
         return "must not be empty"
-    return _said(problem)
+    near = ""
+    if kind == "literal_error" and isinstance(given, str):
+        near = guess(given, re.findall(r"'([^']*)'", context["expected"]))
+    return f"{WORDS.get(kind, 'is not valid').format(**context)}, {_shown(given)}{near}"
 
 
-def _said(problem: ErrorDetails) -> str:
-    message = problem["msg"].replace("Input should be", "must be")
-    return message[:1].lower() + message[1:]
+def _shown(given: object) -> str:
+    """Return what was given, as the end of a sentence."""
+    if given is None:
+        return "and has no value"
+    if isinstance(given, dict | list):
+        return "not keys" if isinstance(given, dict) else "not a list"
+    if isinstance(given, int) and given.bit_length() > _MAX_BITS:  # Python refuses to write some of them
+        return "not a number of this size"
+    return f"not {_value(given)}"
 
 
-def _guess(word: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
-    return f", perhaps you meant {close[0]!r}" if close else ""
+def _value(given: object) -> str:
+    """Return a wrong value as it is shown: in quotes if it is text, and no more than a line of it."""
+    text = str(given).lower() if isinstance(given, bool) else repr(given) if isinstance(given, str) else str(given)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
-def _known_keys(model: type[BaseModel]) -> list[str]:
-    """Return all the keys of a model and of the models in it: a guess may come from any of them."""
-    schema = model.model_json_schema()
-    parts = (schema, *schema.get("$defs", {}).values())
-    return sorted({key for part in parts for key in part.get("properties", {})})
+def _unknown_key(place: Place, model: type[BaseModel]) -> str:
+    """Say what an unknown key may have been meant as: a key of its place, or the same or a like one of another."""
+    word, own, homes = place[-1], _keys_at(model, place[:-1]), _homes(model)
+    if word in homes:
+        return f"unknown key here: {word!r} belongs under {homes[word]}"
+    near = guess(word, own)
+    if near:
+        return "unknown key" + near
+    meant = next(iter(difflib.get_close_matches(word, homes, n=1)), None)
+    if meant is None:
+        return f"unknown key; known here: {', '.join(own)}"
+    return f"unknown key, perhaps you meant {meant!r}, which belongs under {homes[meant]}"
+
+
+@cache
+def _homes(model: type[BaseModel]) -> dict[str, str]:
+    """Return where each key of a model and of those in it belongs, for people."""
+    found: dict[str, list[str]] = {}
+    for home, key in _all_keys(model, ()):
+        found.setdefault(key, []).append(".".join(home) or "the top")
+    return {key: " or ".join(homes[:2]) for key, homes in found.items()}
+
+
+def _keys_at(model: type[BaseModel], place: Place) -> list[str]:
+    """Return the keys that the model at ``place`` has; ``place`` is below ``model``."""
+    there: Any = model
+    for part in place:
+        below = _below(there)
+        there = below.get(part, below.get("NAME"))
+    return sorted(_below(there))
+
+
+def _all_keys(model: Any, home: Place) -> Iterator[tuple[Place, str]]:
+    """Yield each key of a model and of those in it, after the place of its model; NAME stands for any name."""
+    for key, kind in _below(model).items():
+        if key != "NAME":
+            yield home, key
+        yield from _all_keys(kind, (*home, key))
+
+
+def _below(kind: Any) -> dict[str, Any]:
+    """Return what is below a model by its keys, or below a mapping or list as NAME; nothing below other types."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return {name: field.annotation for name, field in kind.model_fields.items()}
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _below(inner[0])
+    if origin in (list, dict):
+        return {"NAME": inner[-1]} if _below(inner[-1]) else {}
+    return next(filter(None, map(_below, inner)), {}) if origin in (Union, UnionType) else {}

@@ -197,7 +197,7 @@ def test_horovod_needs_a_framework_and_a_stage_of_the_dockerfile(tmp_path: Path)
         ("framework: x", "7: framework: must be 'tensorflow' or 'pytorch', not 'x'"),
         ("app: {}", "7: app: "),
         ("dockerfile: ../Outside", "7: dockerfile: "),
-        ("data: {Bad Name: {bundle: x}}", "7: data.Bad Name: 'Bad Name' is not of the form"),
+        ("data: {Bad Name: {bundle: x}}", "7: data.Bad Name: 'Bad Name' is not valid: it must be lower-case letters"),
         ("python:\n  requirments: r.txt", "8: python.requirments: unknown key, perhaps you meant 'requirements'"),
     ],
 )

@@ -221,3 +221,37 @@ def test_a_file_of_facts_that_is_none_is_refused(tmp_path: Path, data: bytes) ->
     record = {**base(), "facts": {"file": "x.facts.json", "sha256": hashlib.sha256(data).hexdigest()}}
     with pytest.raises(UsageError, match=r"x\.facts\.json"):
         load(str(write(tmp_path, "x.yaml", record)))
+
+
+def overlay(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "mine.yaml"
+    path.write_text("format: 1\nname: mine\n" + text)
+    with pytest.raises(UsageError) as caught:
+        resolve(str(path))
+    return "\n".join([caught.value.message, *caught.value.details, caught.value.hint])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("extends: lab.jsn\n", "mine.yaml:3: extends: no site profile is called 'lab.jsn', perhaps you meant 'lab'"),
+        ("extends: ./lab.yml\n", "mine.yaml:3: extends: there is no file "),
+        (
+            "extends: lab\npartitions:\n  batc: {max_nodes: 1}\n",
+            "mine.yaml:5: partitions.batc: what it extends has no such entry, perhaps you meant 'batch'",
+        ),
+        (
+            "extends: lab\nmpi:\n  intel-2021.16: {module: x}\n",
+            "mine.yaml:5: mpi.intel-2021.16: what it extends has no such entry, perhaps you meant 'intel-2021.15'",
+        ),
+    ],
+)
+def test_an_overlay_that_misses_what_it_extends_is_questioned(tmp_path: Path, text: str, said: str) -> None:
+    assert said in overlay(tmp_path, text)
+
+
+def test_a_new_partition_of_an_overlay_may_be_called_like_another(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    node = "{sockets: 1, cores: 1, threads_per_core: 1, memory_mb: 1}"
+    path.write_text(f"format: 1\nname: mine\nextends: lab\npartitions:\n  batch2: {{node: {node}}}\n")
+    assert "batch2" in resolve(str(path)).profile.partitions
