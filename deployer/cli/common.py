@@ -17,6 +17,8 @@ from deployer.contract.verdict import Checked
 from deployer.system import files
 
 _KEPT_LOGS = 50
+#: The width of a terminal that tables fit into, and the space between their columns.
+_COLUMNS, _GAP = 80, 2
 
 
 class Parser(argparse.ArgumentParser):
@@ -147,6 +149,37 @@ def add_command(
     command.add_argument("--json", action="store_true", help="print a record for programs")
     command.set_defaults(run=function)
     return command
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> List[str]:
+    """Return the lines of a table; columns named in ``right`` are flush right.
+
+    If the table is wider than a terminal, the last column is cut off from the others: it follows in a line of its own.
+    """
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    apart = sum(widths) + _GAP * (len(head) - 1) > _COLUMNS
+    fitted = len(head) - apart
+    lines = []
+    for row in [head, *rows]:
+        cells = [
+            cell.rjust(width) if name in right else cell.ljust(width)
+            for name, cell, width in list(zip(head, row, widths))[:fitted]
+        ]
+        lines.append((" " * _GAP).join(cells).rstrip())
+        lines += ["    " + cell for cell in row[fitted:]]
+    return lines
+
+
+def can_ask() -> bool:
+    """Return whether a person can answer: at this terminal, or at the laptop's, which says so."""
+    return (sys.stdin.isatty() and sys.stderr.isatty()) or os.environ.get("DEPLOYER_ANSWERS") == "1"
+
+
+def ask(question: str) -> str:
+    """Print a question on standard error and return the answer, empty text if there is none."""
+    sys.stderr.write("deployer: %s " % question)
+    sys.stderr.flush()
+    return sys.stdin.readline().strip()
 
 
 def show(checked: Checked, stream: Optional[IO[str]] = None) -> None:

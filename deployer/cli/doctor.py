@@ -14,7 +14,7 @@ _PATIENCE = 600
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = subparsers.add_parser("doctor")
-    command.add_argument("image", metavar="NAME[:VERSION]", nargs="?", help="(default: the last that was installed)")
+    command.add_argument("image", metavar=store.REFERENCE, nargs="?", help="(default: the last that was installed)")
     command.add_argument("--plan", metavar="SITE", help="which plan, where the bundle has several")
     command.add_argument(
         "--patience", type=seconds, default=_PATIENCE, metavar="SECONDS", help="for each of its two jobs"

@@ -2,13 +2,15 @@
 
 import argparse
 import json
+import os
+import re
 import sys
 import time
-from typing import Any, Iterable, Optional
+from typing import Any, Dict, Iterable, Optional
 
 from deployer.cli import common
 from deployer.contract.errors import UsageError
-from deployer.site import admit, space, squash, store
+from deployer.site import admit, jobfolders, space, squash, store
 from deployer.site import gc as collecting
 from deployer.site import install as installing
 from deployer.site import remove as removing
@@ -18,6 +20,8 @@ from deployer.system import files, policy, workers
 from deployer.system import verify as verifying
 
 _SIGNERS = "demand a signature by one of these allowed signers (the format of ssh-keygen)"
+#: What gc keeps and removes unless it is told otherwise: images of each name, and the age of a job's folder.
+_KEPT_IMAGES, _OLD_SECONDS = 2, 30 * 86400
 _JOBS = "processes (default: one a core, at most 16)"
 
 
@@ -33,17 +37,21 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--jobs", type=count, metavar="N", help=_JOBS)
     command.add_argument("--signers", metavar="FILE", help=_SIGNERS + "; the first is kept as the root folder's policy")
     command = add_command(subparsers, "squash", _squash)
-    command.add_argument("image", metavar="NAME[:VERSION]")
+    command.add_argument("image", metavar=store.REFERENCE)
     command.add_argument("--jobs", type=count, metavar="N", help=_JOBS)
     add_command(subparsers, "list", _list)
     command = add_command(subparsers, "remove", _remove)
-    command.add_argument("image", metavar="NAME[:VERSION]", nargs="?")
+    command.add_argument("image", metavar=store.REFERENCE, nargs="?")
     command.add_argument("--all", action="store_true", help="all images and bundles, logs and this tool")
     command.add_argument("--job-folders", action="store_true", help="with --all: the folders of jobs too, with results")
     command.add_argument("--force", action="store_true", help="though a job uses it")
     command = add_command(subparsers, "gc", _gc)
-    command.add_argument("--keep", type=count, default=2, metavar="K", help="images to keep of each name (default: 2)")
+    command.add_argument("--keep", type=count, metavar="K", help="images to keep of each name (default: 2)")
     command.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    command.add_argument("--jobs", action="store_true", help="instead of these: the folders of old jobs that are over")
+    text = "with --jobs: unchanged for so long, such as 30d or 12h (default: 30d)"
+    command.add_argument("--older-than", type=duration, metavar="TIME", help=text)
+    command.add_argument("--yes", action="store_true", help="with --jobs: folders with results too, without asking")
 
 
 def add_command(subparsers: Any, name: str, function: Any, text: Optional[str] = None) -> Any:
@@ -67,6 +75,14 @@ def count(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError("at least 1")
     return number
+
+
+def duration(text: str) -> int:
+    """Return the seconds that a number of days or hours stands for."""
+    found = re.match("^([0-9]{1,6})([dh])\\Z", text)
+    if not found:
+        raise argparse.ArgumentTypeError("%r is not a number of days or hours, such as 30d or 12h" % text)
+    return int(found.group(1)) * {"d": 86400, "h": 3600}[found.group(2)]
 
 
 def _verify(args: argparse.Namespace) -> int:
@@ -175,16 +191,27 @@ def _squash(args: argparse.Namespace) -> int:
 def _list(args: argparse.Namespace) -> int:
     where = _existing(args)
     images = where.installed()
+    newest: Dict[str, str] = {}
+    for image in images:  # the newest first
+        newest.setdefault(image.receipt.name, image.folder)
     if args.json:
-        print(json.dumps({"images": [dict(image.receipt.record(), folder=image.folder) for image in images]}))
+        found = [
+            dict(image.receipt.record(), folder=image.folder, current=image.folder in newest.values())
+            for image in images
+        ]
+        print(json.dumps({"images": found}))
         return 0
+    rows = []
     for image in images:
         receipt = image.receipt
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(receipt.installed))
-        print(
-            "%-30s %s  %9s  %s"
-            % (receipt.name + ":" + receipt.version, when, space.human(receipt.bytes), receipt.digest[:19])
-        )
+        mark = "*" if image.folder in newest.values() else ""
+        name = "%s:%s" % (receipt.name, receipt.version)
+        rows.append([mark, store.short(receipt.digest), space.human(receipt.bytes), when, name])
+    if rows:
+        print("\n".join(common.table(("", "DIGEST", "SIZE", "INSTALLED", "IMAGE"), rows, ("SIZE",))))
+    if len(rows) > len(newest):
+        print("* the current image, which NAME means; the others: NAME:VERSION or NAME@DIGEST")
     if not images:
         print("no image is installed under %s" % where.root, file=sys.stderr)
     return 0
@@ -201,7 +228,7 @@ def _existing(args: argparse.Namespace) -> store.Store:
 def _remove(args: argparse.Namespace) -> int:
     where = store.locate(args.root)
     if bool(args.image) == args.all or (args.job_folders and not args.all):
-        raise UsageError("give an image or --all", "remove NAME[:VERSION], or remove --all [--job-folders]")
+        raise UsageError("give an image or --all", "remove %s, or remove --all [--job-folders]" % store.REFERENCE)
     if args.all:
         there = files.is_folder(where.root)
         left = removing.uninstall(where, args.job_folders, args.force)
@@ -216,7 +243,11 @@ def _remove(args: argparse.Namespace) -> int:
 
 
 def _gc(args: argparse.Namespace) -> int:
-    found = collecting.find(_existing(args), args.keep)
+    if args.jobs:
+        return _gc_jobs(args)
+    if args.older_than is not None or args.yes:
+        raise UsageError("--older-than and --yes go with --jobs", "see: gc --help")
+    found = collecting.find(_existing(args), args.keep or _KEPT_IMAGES)
     if not args.dry_run:
         collecting.collect(found)
     if args.json:
@@ -225,6 +256,33 @@ def _gc(args: argparse.Namespace) -> int:
     for item in found:
         word = "spared" if item.spared else "would remove" if args.dry_run else "removed"
         print("%s %s: %s" % (word, item.path, item.spared or item.reason))
+    return 0
+
+
+def _gc_jobs(args: argparse.Namespace) -> int:
+    if args.keep is not None:
+        raise UsageError("--keep is about images, so it does not go with --jobs", "see: gc --help")
+    where = _existing(args)
+    found = jobfolders.find(where, _OLD_SECONDS if args.older_than is None else args.older_than)
+    free = [item for item in found if not item.spared]
+    asked = [item for item in free if item.keeps]
+    yes = args.yes
+    if asked and not (yes or args.dry_run or args.json) and common.can_ask():
+        for item in asked:
+            sys.stderr.write("%s: %s\n" % (os.path.basename(item.path), item.keeps))
+        answer = common.ask("remove these %d job folders, with their results? [y/N]" % len(asked))
+        yes = answer.lower() in ("y", "yes")
+    doomed = [item for item in free if yes or not item.keeps]
+    if not args.dry_run:
+        jobfolders.collect(where, doomed)
+    if args.json:
+        folders = [dict(item._asdict(), removed=item in doomed and not args.dry_run) for item in found]
+        print(json.dumps({"dry_run": args.dry_run, "job_folders": folders}))
+        return 0
+    for item in found:
+        word = "spared" if item not in doomed else "would remove" if args.dry_run else "removed"
+        kept = "holds %s; --yes removes it" % item.keeps if item.keeps and item not in doomed else ""
+        print("%s %s: %s" % (word, item.path, item.spared or kept or "unchanged for %d days" % item.days))
     return 0
 
 

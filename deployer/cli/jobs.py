@@ -1,4 +1,4 @@
-"""Commands about jobs on the site: run, exec, shell, status, logs, cancel; and what job.sh calls: probe, result,
+"""Commands about jobs on the site: run, exec, shell, jobs, status, logs, cancel; and what job.sh calls: probe, result,
 shield, stage.
 
 What a command needs is imported when it runs: ``probe`` starts once for each rank of a job. ``rank``, for which all of
@@ -9,12 +9,17 @@ import argparse
 import os
 import sys
 import time
-from typing import Any, Callable, Optional
+from typing import Any, Callable, List, Optional
 
+from deployer.cli import common
 from deployer.contract import records
-from deployer.contract.errors import JobFailed
+from deployer.contract.errors import JobFailed, UsageError
 from deployer.contract.plan import RUNTIMES, STAGINGS
-from deployer.site.store import Store, locate
+from deployer.site.store import REFERENCE, Store, locate
+
+MYPY = False
+if MYPY:
+    from deployer.site.jobs import Status
 
 #: What job.sh calls; people do not.
 INTERNAL = ("probe", "result", "stage", "shield")
@@ -32,7 +37,7 @@ def add_parsers(subparsers: Any) -> None:
 
 def _add_run(add: _Add) -> None:
     parser = _rooted(add("run"))
-    parser.add_argument("image", metavar="NAME[:VERSION]", help="an installed image")
+    parser.add_argument("image", metavar=REFERENCE, help="an installed image")
     parser.add_argument("job", metavar="JOB", nargs="?", help="a job of the bundle (default: its first)")
     parser.add_argument("--nodes", type=int, metavar="N", help="number of nodes (default: the job's)")
     parser.add_argument("--ranks-per-node", type=int, metavar="R", help="ranks per node (default: the job's)")
@@ -60,17 +65,20 @@ def _add_run(add: _Add) -> None:
 
 def _add_exec(add: _Add) -> None:
     parser = _rooted(add("exec"))
-    parser.add_argument("image", metavar="NAME[:VERSION]")
+    parser.add_argument("image", metavar=REFERENCE)
     _add_container(parser)
     parser.epilog = "Words after -- are the command: exec NAME -- COMMAND [ARG...]"
     parser.set_defaults(run=_exec, after_dashes="the command and its arguments")
     parser = _rooted(add("shell"))
-    parser.add_argument("image", metavar="NAME[:VERSION]")
+    parser.add_argument("image", metavar=REFERENCE)
     _add_container(parser)
     parser.set_defaults(run=_shell)
 
 
 def _add_watching(add: _Add) -> None:
+    parser = _rooted(add("jobs"))
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=_jobs)
     parser = _rooted(add("status"))
     parser.add_argument("job", metavar="JOB", nargs="?", help="its name or the scheduler's id (default: the last)")
     parser.add_argument("--json", action="store_true")
@@ -80,7 +88,7 @@ def _add_watching(add: _Add) -> None:
     parser.add_argument("-f", "--follow", action="store_true", help="until the job has ended")
     parser.set_defaults(run=_logs)
     parser = _rooted(add("cancel"))
-    parser.add_argument("job", metavar="JOB", nargs="?")
+    parser.add_argument("job", metavar="JOB", nargs="?", help="(default: the active one, if there is only one)")
     parser.add_argument("--json", action="store_true")
     parser.set_defaults(run=_cancel)
 
@@ -201,6 +209,33 @@ def _shell(args: argparse.Namespace) -> int:
     execs.shell(_store(args), args.image, args.plan, args.bind, args.runtime)
 
 
+def _jobs(args: argparse.Namespace) -> int:
+    from deployer.site import overview
+
+    store = _store(args)
+    seen = overview.look(store)
+    if args.json:
+        found = [dict(status.record(), created=status.launch.created) for status in seen.jobs]
+        _print_json({"jobs": found, "unreadable": [folder for folder, _ in seen.unreadable]})
+    elif seen.jobs:
+        _print_lines(_table(seen.jobs))
+    for folder, reason in seen.unreadable:
+        _tell("warning: %s: %s" % (os.path.basename(folder), reason))
+    if not (seen.jobs or seen.unreadable):
+        _tell("there are no jobs under %s" % store.jobs)
+    return 0
+
+
+def _table(found: "List[Status]") -> List[str]:
+    rows = []
+    for status in found:
+        launch = status.launch
+        when = time.strftime("%m-%d %H:%M", time.localtime(launch.created))
+        # A job's name begins with its bundle's.
+        rows.append([status.job_id or "-", status.state, when, str(launch.nodes), launch.version, launch.job])
+    return common.table(("NUMBER", "STATE", "CREATED", "NODES", "VERSION", "JOB"), rows, ("NODES",))
+
+
 def _status(args: argparse.Namespace) -> int:
     from deployer.site import jobs
 
@@ -222,7 +257,7 @@ def _logs(args: argparse.Namespace) -> int:
 def _cancel(args: argparse.Namespace) -> int:
     from deployer.site import jobs
 
-    folder = jobs.find(_store(args), args.job)
+    folder = _the_active_one(_store(args), args.json) if args.job is None else jobs.find(_store(args), args.job)
     cancelled = jobs.cancel(folder)
     name, job_id = os.path.basename(folder), jobs.job_id(folder)
     if args.json:
@@ -230,6 +265,32 @@ def _cancel(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write("job %s (%s) %s\n" % (name, job_id, "cancelled" if cancelled else "was over already"))
     return 0
+
+
+def _the_active_one(store: Store, silent: bool) -> str:
+    """Return the folder of the job that waits or runs; of several, the one that the user names; else of the last job.
+
+    Raises UsageError if there are several and nobody can be asked.
+    """
+    from deployer.site import jobs, overview
+
+    active = overview.look(store).active
+    if len(active) < 2:
+        return active[0].folder if active else jobs.find(store, None)
+    refusal = UsageError(
+        "%d jobs are active: %s"
+        % (len(active), ", ".join("%s (%s)" % (each.launch.job, each.job_id) for each in active)),
+        "name one: cancel JOB",
+    )
+    if silent or not common.can_ask():
+        raise refusal
+    for line in _table(active):
+        sys.stderr.write(line + "\n")
+    answer = common.ask("which one? (number or name; empty: none)")
+    chosen = next((each.folder for each in active if answer and answer in (each.job_id, each.launch.job)), None)
+    if chosen is None:
+        raise UsageError("nothing was cancelled: %r is not one of them" % answer, refusal.hint)
+    return chosen
 
 
 def _probe(args: argparse.Namespace) -> int:
@@ -310,6 +371,10 @@ def _watched() -> bool:
 
 def _silent(line: str) -> None:
     pass
+
+
+def _print_lines(lines: List[str]) -> None:
+    sys.stdout.write("".join(line + "\n" for line in lines))
 
 
 def _print_json(record: Any) -> None:

@@ -47,11 +47,13 @@ GROUPS = (
         "on the site, over ssh (with --site SITE)",
         (
             Command("run", "remote", "submit a job of an installed image"),
+            Command("jobs", "remote", "list the jobs, the newest first"),
             Command("status", "remote", "show the state of a job"),
             Command("logs", "remote", "show what a job printed"),
             Command("cancel", "remote", "end a job"),
             Command("list", "remote", "show the installed images"),
             Command("remove", "remote", "remove an installed image, or with --all everything"),
+            Command("gc", "remote", "remove old bundles and images, or with --jobs old job folders"),
             Command("squash", "remote", "make the SquashFS file of an installed image"),
             Command("doctor", "remote", "test each layer from the kernel to Horovod on two nodes"),
         ),
@@ -61,7 +63,7 @@ GROUPS = (
 
 _THERE = "on the site: python3 deployer.pyz %s --help"
 #: What people try here that only the site has.
-_ELSEWHERE = {name: _THERE % name for name in ("capture", "exec", "gc", "install", "receipt", "receive", "shell")}
+_ELSEWHERE = {name: _THERE % name for name in ("capture", "exec", "install", "receipt", "receive", "shell")}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,6 +13,7 @@ from deployer.cli import common, doctor, images, jobs
 #: The commands that are carried out over there, and the modules that know their words.
 _COMMANDS = {
     "run": jobs,
+    "jobs": jobs,
     "status": jobs,
     "logs": jobs,
     "cancel": jobs,
@@ -20,6 +21,7 @@ _COMMANDS = {
     "squash": images,
     "list": images,
     "remove": images,
+    "gc": images,
 }
 
 

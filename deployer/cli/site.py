@@ -25,6 +25,7 @@ GROUPS = (
         "run jobs",
         (
             Command("run", "jobs", "submit a job of an installed image"),
+            Command("jobs", "jobs", "list the jobs, the newest first"),
             Command("status", "jobs", "show the state of a job"),
             Command("logs", "jobs", "show what a job printed"),
             Command("cancel", "jobs", "end a job"),
@@ -43,7 +44,7 @@ GROUPS = (
             Command("list", "images", "show the installed images"),
             Command("squash", "images", "make the SquashFS file of an installed image"),
             Command("remove", "images", "remove an installed image, or with --all everything"),
-            Command("gc", "images", "remove what killed installs left, old bundles and old images"),
+            Command("gc", "images", "remove old bundles and images, or with --jobs old job folders"),
         ),
     ),
     (

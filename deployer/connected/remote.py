@@ -180,8 +180,10 @@ class Remote:
 
     def attach(self, words: Sequence[str]) -> int:
         """Run a command of the site half on this terminal and return its exit code."""
-        # ssh gives it no terminal, whose signals would end the job's watcher: it is told that somebody looks on.
+        # ssh gives it no terminal, whose signals would end the job's watcher: it is told that somebody looks on, and
+        # whether that person can answer.
         watched = ["env", "DEPLOYER_TERMINAL=1"] if sys.stderr.isatty() else []
+        watched += ["DEPLOYER_ANSWERS=1"] if watched and sys.stdin.isatty() else []
         script = shlex.join([*watched, *self._site_argv(words)])
         status = process.attach(self._ssh(["sh", "-c", script]), env=self._env)
         if status == 255:

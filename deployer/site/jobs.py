@@ -4,7 +4,7 @@ import os
 import select
 import sys
 import time
-from typing import IO, Callable, List, NamedTuple, Optional, Tuple
+from typing import IO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract.errors import DeployerError, JobFailed, TransferError, UsageError
 from deployer.contract.evidence import Launch
@@ -25,6 +25,8 @@ _SILENCE = 300.0
 #: Seconds for a shared file system to show on this node what another has written.
 _LAG = 10.0
 _TAIL = 30
+#: Jobs that a scheduler is asked for at once: their ids are one word of a command, which has at most 128 KiB.
+_AT_ONCE = 2000
 #: Ends that the scheduler alone can explain: why, and what to do.
 _ENDS = {
     "NODE_FAIL": ("a node of it died or no longer answers", "see `sinfo -R`; run it again, from its last checkpoint"),
@@ -127,7 +129,10 @@ def unseen(store: Store) -> List[str]:
 
 def _seen(store: Store) -> Tuple[List[str], List[str]]:
     found, hidden = [], []
-    for folder in [os.path.join(store.jobs, name) for name in files.names(store.jobs)]:
+    for name in files.names(store.jobs):
+        if name.startswith("."):
+            continue  # half made, or half removed
+        folder = os.path.join(store.jobs, name)
         try:
             state = files.status(os.path.join(folder, result.LAUNCH))
         except UsageError:
@@ -153,10 +158,14 @@ def job_id(folder: str) -> Optional[str]:
 def status(folder: str) -> Status:
     """Ask the scheduler, and result.json, how a job is."""
     launch, number = result.launch(folder), job_id(folder)
+    return describe(launch, folder, number, state(number) if number else None)
+
+
+def describe(launch: Launch, folder: str, number: Optional[str], known: Optional[JobState]) -> Status:
+    """Return how a job is, whose state the scheduler knows, or (None) has forgotten."""
     exit_code, problem = _outcome(folder)
     if number is None:
         return Status(launch, folder, None, "NEW", "", "", "", False, exit_code, problem)
-    known = state(number)
     if known is None:
         word = "UNKNOWN" if exit_code is None else "FAILED" if exit_code else "COMPLETED"
         known = JobState(word, "", "", "", False)
@@ -294,6 +303,16 @@ def state(number: str) -> Optional[JobState]:
     """Ask the scheduler for the state of the job with this id; None where it has forgotten it."""
     known = scheduler(number)
     return known.parse_state(*ask(known.state(number)))
+
+
+def states(numbers: Sequence[str]) -> Dict[str, JobState]:
+    """Ask the schedulers for the states of the jobs with these ids, many at once; forgotten ones are left out."""
+    found: Dict[str, JobState] = {}
+    for each in SCHEDULERS.values():
+        owned = [number for number in numbers if each.owns(number)]
+        for start in range(0, len(owned), _AT_ONCE):
+            found.update(each.parse_states(*ask(each.states(owned[start : start + _AT_ONCE]))))
+    return found
 
 
 def _outcome(folder: str) -> Tuple[Optional[int], str]:

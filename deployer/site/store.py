@@ -28,6 +28,14 @@ log = logging.getLogger("deployer.store")
 #: An image's folder is named by the first digits of its bundle's digest.
 _DIGITS = 32
 _FOLDER = re.compile("^[0-9a-f]{%d}$" % _DIGITS)
+#: How a digest of a bundle begins, and the digits that a person may give of it: fewer would soon fit several.
+_ALGORITHM = "sha256:"
+_FEWEST_DIGITS = 7
+_DIGEST = re.compile("^[0-9a-f]{%d,64}\\Z" % _FEWEST_DIGITS)
+#: The digits of a digest that people are shown.
+_SHOWN_DIGITS = 12
+#: How people name an installed image.
+REFERENCE = "NAME[:VERSION][@DIGEST]"
 
 RECEIPT = "receipt.json"
 MANIFEST = "bundle.json"
@@ -189,23 +197,54 @@ class Store(NamedTuple):
         return Installed(folder, receipt)
 
     def newest(self, reference: str) -> Optional[Installed]:
-        """Return the newest installed image that ``NAME`` or ``NAME:VERSION`` means, None where there is none."""
-        name, _, version = reference.partition(":")
-        for image in self.installed():
-            if image.receipt.name == name and version in ("", image.receipt.version):
-                return image
-        return None
+        """Return the image that ``NAME[:VERSION][@DIGEST]`` means, None if there is none: the newest of its name or
+        version, or the one whose bundle's digest begins with DIGEST.
+
+        Raises UsageError for a DIGEST that is malformed or fits several images.
+        """
+        wanted, at, digest = reference.partition("@")
+        name, _, version = wanted.partition(":")
+        begin = digest.lower()
+        begin = begin[len(_ALGORITHM) :] if begin.startswith(_ALGORITHM) else begin
+        if at and not _DIGEST.match(begin):
+            raise UsageError(
+                "%s: %r is not the beginning of a digest" % (reference, digest),
+                "give %d to 64 hexadecimal digits; `list` shows them" % _FEWEST_DIGITS,
+            )
+        found = [
+            image
+            for image in self.installed()
+            if image.receipt.name == name
+            and version in ("", image.receipt.version)
+            and image.receipt.digest.rpartition(":")[2].startswith(begin)
+        ]
+        if at and len(found) > 1:
+            raise UsageError(
+                "%s fits %d images: %s" % (reference, len(found), ", ".join(image.receipt.digest for image in found)),
+                "give more digits",
+            )
+        return found[0] if found else None
 
     def find(self, reference: str) -> Installed:
-        """Return the newest installed image that ``NAME`` or ``NAME:VERSION`` means. Raises UsageError."""
+        """Return what ``newest`` does; raises UsageError if there is none."""
         image = self.newest(reference)
         if image:
             return image
-        known = sorted({"%s:%s" % (image.receipt.name, image.receipt.version) for image in self.installed()})
+        name = reference.partition("@")[0].partition(":")[0]
+        same = [image.receipt for image in self.installed() if image.receipt.name == name]
+        if "@" in reference and same:
+            known = ["%s@%s" % (receipt.name, short(receipt.digest)) for receipt in same]
+        else:
+            known = sorted({"%s:%s" % (image.receipt.name, image.receipt.version) for image in self.installed()})
         raise UsageError(
             "no image %s is installed under %s" % (reference, self.root),
             "installed: %s" % ", ".join(known) if known else "install a bundle first: install BUNDLE.tar",
         )
+
+
+def short(digest: str) -> str:
+    """Return as much of a digest as people are shown, and may give for it."""
+    return digest.rpartition(":")[2][:_SHOWN_DIGITS]
 
 
 def locate(option: Optional[str]) -> Store:

@@ -127,6 +127,59 @@ def test_a_job_is_watched_and_ended_from_the_laptop(site: Site, anything: str) -
     assert {finding["code"] for finding in site.result()["findings"]} == {"job.stopped"}
 
 
+def test_two_active_jobs_are_listed_and_cancelled_by_name_and_their_folders_collected(
+    site: Site, anything: str
+) -> None:
+    """The second waits: the first has the only two nodes of the lab."""
+    first, second = begun(site, anything, "--nodes", "2"), record(site.tool("run", anything, "--json", "--", "true"))
+    lines = site.cli("jobs", *site.options).stdout.splitlines()
+    assert lines[0].split() == ["NUMBER", "STATE", "CREATED", "NODES", "VERSION", "JOB"]
+    assert [line.split()[:2] for line in lines[1:3]] == [[second["job_id"], "PENDING"], [first["job_id"], "RUNNING"]]
+    refused = site.cli("cancel", *site.options, code=2).stderr
+    active = f"2 jobs are active: {second['job']} ({second['job_id']}), {first['job']} ({first['job_id']})"
+    assert active in refused
+    by_hand = record(site.tool("run", anything, "--json", "--dry-run", "--", "true"))
+    number = site.alice(f"sbatch --parsable {by_hand['script']}").strip()
+    said = site.cli("gc", *site.options, "--jobs", "--yes", "--older-than", "0d", "--dry-run").stdout
+    assert f"spared {first['folder']}: the job is active: RUNNING" in said
+    assert f"spared {by_hand['folder']}: its script was submitted by hand, and waits or runs" in said
+    site.alice(f"scancel {number}")
+    site.cli("cancel", *site.options, second["job"])
+    until(lambda: "was over already" not in site.cli("cancel", *site.options).stdout, "the first one's end")
+    until(lambda: not record(site.tool("status", first["job"], "--json"))["active"], "the first one's end")
+    said = site.cli("gc", *site.options, "--jobs", "--older-than", "0d").stdout
+    assert f"removed {by_hand['folder']}: " in said
+    assert f"spared {first['folder']}: holds result.json; --yes removes it" in said
+    for each in (first, second):
+        site.alice(f"rm -rf {each['folder']}")
+
+
+def test_an_older_image_of_the_same_version_runs(site: Site, anything: str) -> None:
+    """What came first is the older one; both are version 1."""
+    images = record(site.tool("list", "--json"))["images"]
+    (digest,) = [each["digest"].split(":")[1] for each in images if each["name"] == anything]
+    older = image_folder(site, anything)
+    newer = older.with_name(("0" if digest[0] != "0" else "1") + older.name[1:])
+    fresh = f"sha256:{newer.name}{digest[32:]}"
+    site.alice(f"cp -r {WORKSPACE}/images/{older.name} {WORKSPACE}/images/{newer.name}")
+    receipt = json.loads((newer / "receipt.json").read_text())
+    (newer / "receipt.json").write_text(json.dumps({**receipt, "digest": fresh, "installed": receipt["installed"] + 9}))
+    try:
+        marked = site.cli("list", *site.options).stdout.splitlines()
+        assert [line[0] for line in marked if line.endswith(f" {anything}:1")] == ["*", " "]
+        job = record(site.cli("run", *site.options, f"{anything}@{digest[:12]}", "--json", "--", "true").stdout)
+        launch = json.loads(site.alice(f"cat {job['folder']}/job.json"))
+        assert launch["digest"] == f"sha256:{digest}"
+        site.cli("cancel", *site.options, job["job"])
+        assert "/deployer/app" in site.tool(
+            "exec", f"{anything}@{digest[:7]}", "--", "sh", "-c", "'ls -d /deployer/app'"
+        )
+    finally:
+        site.cli("remove", *site.options, f"{anything}@{newer.name[:9]}", "--force")
+    assert older.exists()
+    assert not newer.exists()
+
+
 def test_each_command_from_the_laptop_is_one_connection(site: Site, counted: tuple[Path, Path]) -> None:
     config, log = counted
     options = ["--site", "lab", "--ssh-config", str(config)]

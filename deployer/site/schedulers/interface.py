@@ -1,6 +1,6 @@
 """What a scheduler has to offer: pure argv builders and parsers of (exit code, output), and no process of its own."""
 
-from typing import List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional, Sequence, Set
 
 
 class JobState(NamedTuple):
@@ -54,6 +54,26 @@ class Scheduler(object):
 
     def parse_state(self, code: int, out: str, err: str) -> Optional[JobState]:
         """Return the state, None where the scheduler has forgotten the job; raises TransferError."""
+        raise NotImplementedError
+
+    def states(self, job_ids: Sequence[str]) -> List[str]:
+        """Return argv that asks for the states of several jobs at once."""
+        raise NotImplementedError
+
+    def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
+        """Return the states by id, without jobs that the scheduler has forgotten; raises TransferError."""
+        raise NotImplementedError
+
+    def elsewhere(self, job_id: str, here: str) -> Optional[str]:
+        """Return the host that alone knows the job, None if the host ``here`` can ask for it."""
+        raise NotImplementedError
+
+    def outputs(self) -> List[str]:
+        """Return argv that asks for the output files of all jobs that wait or run, also of those submitted by hand."""
+        raise NotImplementedError
+
+    def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
+        """Return the paths of these files; raises TransferError."""
         raise NotImplementedError
 
     def cancel(self, job_id: str) -> List[str]:

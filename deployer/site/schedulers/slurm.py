@@ -1,7 +1,7 @@
 """Slurm: sbatch, squeue and scancel. Accounting (sacct) may be off, so nothing here needs it."""
 
 import re
-from typing import List, Optional
+from typing import Dict, List, Optional, Sequence, Set
 
 from deployer.contract.errors import DeployerError, Refused, TransferError
 from deployer.site.schedulers.interface import JobState, Queue, Scheduler
@@ -39,6 +39,9 @@ _SILENT = (
 #: States of nodes that run jobs, now or when others are over.
 _USABLE = frozenset(("idle", "mixed", "allocated", "completing", "planned", "reserved"))
 _FORGOTTEN = "Invalid job id specified"
+#: Of a job in the words of scontrol: its state, and its output file up to the next NAME= of the line.
+_JOB_STATE = re.compile(r" JobState=(\w+)")
+_OUTPUT = re.compile(r" StdOut=(.*?)(?= [A-Z][\w/:]*=|$)")
 
 
 class Slurm(Scheduler):
@@ -86,10 +89,35 @@ class Slurm(Scheduler):
                 return None
             raise _error("squeue failed", err)
         lines = out.strip().splitlines()
-        if not lines:
-            return None
-        word, elapsed, nodes, reason = [*lines[0].split("|", 3), "", "", ""][:4]
-        return JobState(word, "" if reason == "None" else reason, elapsed, nodes, word in _ACTIVE)
+        return _state(lines[0]) if lines else None
+
+    def states(self, job_ids: Sequence[str]) -> List[str]:
+        return ["squeue", "--noheader", "--states=all", "--jobs=" + ",".join(job_ids), "--format=%i|%T|%M|%N|%r"]
+
+    def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
+        if code != 0:
+            if _FORGOTTEN in err:  # of several ids, squeue leaves out those that are forgotten
+                return {}
+            raise _error("squeue failed", err)
+        rows = [line.partition("|") for line in out.strip().splitlines()]
+        return {number: _state(rest) for number, _, rest in rows}
+
+    def elsewhere(self, job_id: str, here: str) -> Optional[str]:
+        del job_id, here
+        return None
+
+    def outputs(self) -> List[str]:
+        return ["scontrol", "--oneliner", "show", "job"]
+
+    def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
+        if code != 0:
+            raise _error("scontrol failed", err)
+        found = set()
+        for line in out.splitlines():
+            state, output = _JOB_STATE.search(line), _OUTPUT.search(line)
+            if state and output and state.group(1) in _ACTIVE:
+                found.add(output.group(1))
+        return found
 
     def cancel(self, job_id: str) -> List[str]:
         return ["scancel", job_id]
@@ -99,6 +127,12 @@ class Slurm(Scheduler):
         # A job that is over already is no failure; scancel says nothing of it, or that the id is invalid.
         if code != 0 and _FORGOTTEN not in err:
             raise _error("scancel failed", err)
+
+
+def _state(text: str) -> JobState:
+    """Return the state that squeue prints as WORD|ELAPSED|NODES|REASON."""
+    word, elapsed, nodes, reason = [*text.split("|", 3), "", "", ""][:4]
+    return JobState(word, "" if reason == "None" else reason, elapsed, nodes, word in _ACTIVE)
 
 
 def _is_usable(state: str) -> bool:
