@@ -18,6 +18,7 @@ from deployer.contract import wheel
 from deployer.contract.errors import DeployerError
 from deployer.contract.manifest import Image
 from deployer.contract.plan import Bind
+from deployer.contract.shell import argv
 from deployer.site import container, usable
 from deployer.site.runtimes import RUNTIMES
 from deployer.site.runtimes.interface import Container, Runtime
@@ -57,7 +58,7 @@ def compile_overlays(folder: str, image: Image, jobs: int) -> None:
         command += ["--invalidation-mode", "unchecked-hash", "%s/%s" % (target, wheel.LIB)]
         try:
             # A file that is no module of this Python (a template, a test of syntax) is an error for compileall alone.
-            process.run(runtime.argv(made, command), _PATIENCE, container.user_environment(), check=False)
+            process.run(argv(runtime.argv(made, command)), _PATIENCE, container.user_environment(), check=False)
         except DeployerError as error:
             _log.debug("%s has no bytecode: %s", target, error.message)
     _keep(folder, [source for source, _ in found])

@@ -49,12 +49,11 @@ def make(
     if files.is_folder(installed.app):
         bound.append(Bind(installed.app, plans.APP, "the bundle's app folder"))
     bound += _overlays(installed, variant, whole)
-    if not contained:
-        whole.update({name: whole[name] + native.inherited(name) for name in native.LISTS if name in whole})
+    lists = native.LISTS if not contained else ()
     return Container(
         installed.rootfs,
         bound + list(binds),
-        whole,
+        {name: native.inherited(value, name) if name in lists else value for name, value in whole.items()},
         list(plan.pass_environment) if plan else [],
         image.workdir or "/",
         installed.engine,

@@ -12,8 +12,9 @@ from deployer.contract import layout
 from deployer.contract.choose import choose
 from deployer.contract.errors import UsageError
 from deployer.contract.plan import Plan
+from deployer.contract.shell import Text, argv, plain
 from deployer.site import container, data, run
-from deployer.site.runtimes import RUNTIMES, native
+from deployer.site.runtimes import RUNTIMES
 from deployer.site.runtimes.interface import Container, Runtime
 from deployer.site.store import Installed, Store
 from deployer.system import files, payload, process
@@ -42,18 +43,17 @@ def execute(
 def shell(store: Store, image: str, plan: Optional[str], binds: Sequence[str], asked: Optional[str] = None) -> NoReturn:
     """Become an interactive shell in the container of ``image``: bash where the image has it, else sh."""
     runtime, made, _ = prepare(store, image, plan, binds, asked)
-    for name in _TERMINAL:
-        if name in os.environ:
-            made.environment.setdefault(name, os.environ[name])
-    root = made.rootfs if runtime.contained else ""
+    terminal = {name: os.environ[name] for name in _TERMINAL if name in os.environ}
+    made = made._replace(environment={**terminal, **made.environment})
+    root = plain(made.rootfs) if runtime.contained else ""
     found = [path for path in ("/bin/bash", "/usr/bin/bash") if files.exists(root + path)]
     _become(runtime.argv(made, [found[0] if found else "/bin/sh"]))
 
 
-def _become(argv: List[str]) -> NoReturn:
+def _become(words: Sequence[Text]) -> NoReturn:
     environment = container.user_environment()
     payload.restore_signals()
-    process.replace([native.filled(word, environment) for word in argv], environment)
+    process.replace(argv(words, environment), environment)
 
 
 def prepare(
@@ -78,7 +78,7 @@ def prepare(
     return runtime, made, bool(variant and variant.join)
 
 
-def _join(runtime: Runtime, environment: Mapping[str, str]) -> List[str]:
+def _join(runtime: Runtime, environment: Mapping[str, str]) -> List[Text]:
     """Return the words by which the tasks of a launcher's step share one container a node; none elsewhere."""
     tasks = tasks_here(environment)
     if tasks < 2:

@@ -16,6 +16,7 @@ from deployer.contract.job import Job, check_time, seconds
 from deployer.contract.manifest import Manifest
 from deployer.contract.pinning import pin
 from deployer.contract.plan import Bind, Plan, Variant
+from deployer.contract.shell import plain
 from deployer.contract.verdict import REFUSE
 from deployer.site import (
     container,
@@ -130,7 +131,7 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
         runtime.contained,
     )
     single = [bind for bind in made.binds if bind.target.startswith(hostfiles.FOLDER + "/")]
-    launch = launch._replace(bound=sorted({bind.source for bind in [*plan.binds, *single, *users]}))
+    launch = launch._replace(bound=sorted({plain(bind.source) for bind in [*plan.binds, *single, *users]}))
     python = pythons.choose(plan.python)
     text = script.render(
         script.Inputs(

@@ -1,15 +1,19 @@
-"""The batch script of a job, for a person to read, keep, and submit by hand with the same result. Pure."""
+"""The batch script of a job, for a person to read, keep, and submit by hand with the same result. Pure.
 
-import shlex
-from typing import List, NamedTuple, Optional, Sequence
+All text goes through ``contract.shell``: no record, image or profile can put code into the script.
+"""
+
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from deployer import __version__
 from deployer.contract import plan as plans
+from deployer.contract import shell
 from deployer.contract.evidence import Launch
 from deployer.contract.layout import Layout
 from deployer.contract.measures import ITEX
 from deployer.contract.pinning import pin
 from deployer.contract.plan import Plan, Variant
+from deployer.contract.shell import Code, Text, Value, Variable, Word, code
 from deployer.site import staged
 from deployer.site.launchers.interface import Launcher, Start
 from deployer.site.runtimes.interface import Container, Runtime
@@ -43,17 +47,12 @@ class Inputs(NamedTuple):
 SLURM, SRUN = "slurm", "srun"
 #: What ranks say of themselves, and see of each other.
 _RANKS = plans.JOB + "/ranks"
-
-#: What only a job of Slurm's needs.
-_SLURM_GROUND = """\
-# With --export=NONE Slurm would start the steps with an empty environment.
-unset SLURM_EXPORT_ENV
-grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
-"""
+#: How the script calls the words by which a rank starts, without a container and with one.
+_WAYS = ("native", "container")
 
 
 def render(inputs: Inputs) -> str:
-    """Return the whole text of job.sh."""
+    """Return the whole text of job.sh. Raises UsageError for what no script can have."""
     parts = [_head(inputs), _ground(inputs), _container(inputs), _ranks(inputs), _hosts(inputs)]
     if inputs.staging:
         parts.append(staged.step(inputs.staging, inputs.layout, inputs.runtime, inputs.container, 2))
@@ -62,12 +61,42 @@ def render(inputs: Inputs) -> str:
     if inputs.image_python:
         parts.append(_probe(inputs))
     parts.append(_payload(inputs))
-    return "\n".join(parts)
+    return shell.script(*parts)
 
 
-def _head(inputs: Inputs) -> str:
+def _head(inputs: Inputs) -> Code:
     launch, layout = inputs.launch, inputs.layout
-    directives = [
+    pieces = [
+        code(
+            """\
+#!/bin/bash -l
+# Job {job}: bundle {bundle}:{version} on {site}, written by deployer {deployer}.
+# {nodes} x {ranks} x {threads}; variant {variant}: {reason}.
+""",
+            job=launch.job,
+            bundle=launch.bundle,
+            version=launch.version,
+            site=launch.site,
+            deployer=__version__,
+            nodes=_counted(layout.nodes, "node"),
+            ranks=_counted(layout.ranks_per_node, "rank"),
+            threads=_counted(layout.threads, "thread"),
+            variant=launch.variant,
+            reason=launch.reason,
+        )
+    ]
+    if inputs.plan.scheduler == SLURM:
+        pieces.append(code("# To submit it by hand: sbatch job.sh (it may be edited, and submitted again).\n"))
+        pieces += [shell.directive(word) for word in _directives(inputs)]
+    else:
+        pieces.append(code("# To start it by hand: ./job.sh (it may be edited, and started again).\n"))
+    return shell.together(pieces)
+
+
+def _directives(inputs: Inputs) -> List[str]:
+    """Return all words for sbatch."""
+    launch, layout = inputs.launch, inputs.layout
+    found = [
         "--job-name=" + launch.bundle,
         "--output=%s/output.log" % inputs.folder.replace("%", "%%"),
         "--nodes=%d" % layout.nodes,
@@ -78,33 +107,15 @@ def _head(inputs: Inputs) -> str:
     ]
     if layout.memory_mb is not None:
         image_mb = inputs.staging.size_mb if inputs.staging and inputs.staging.kind != plans.DISK else 0
-        directives.append("--mem=%dM" % (layout.ranks_per_node * layout.memory_mb + image_mb))
-    lines = [
-        "#!/bin/bash -l",
-        "# Job %s: bundle %s:%s on %s, written by deployer %s."
-        % (launch.job, launch.bundle, launch.version, launch.site, __version__),
-        "# %d node%s x %d rank%s x %d thread%s; variant %s: %s."
-        % (
-            layout.nodes,
-            _s(layout.nodes),
-            layout.ranks_per_node,
-            _s(layout.ranks_per_node),
-            layout.threads,
-            _s(layout.threads),
-            launch.variant,
-            launch.reason,
-        ),
-    ]
-    if inputs.plan.scheduler == SLURM:
-        lines.append("# To submit it by hand: sbatch job.sh (it may be edited, and submitted again).")
-        lines += ["#SBATCH " + shlex.quote(word) for word in directives + inputs.directives]
-    else:
-        lines.append("# To start it by hand: ./job.sh (it may be edited, and started again).")
-    return "\n".join(lines) + "\n"
+        found.append("--mem=%dM" % (layout.ranks_per_node * layout.memory_mb + image_mb))
+    return found + list(inputs.directives)
 
 
-def _ground(inputs: Inputs) -> str:
-    text = """\
+def _ground(inputs: Inputs) -> Code:
+    batch = inputs.plan.scheduler == SLURM
+    pieces = [
+        code(
+            """\
 job={folder}
 tool=({python} {tool})
 started=$(date +%s)
@@ -123,38 +134,52 @@ result() {{
 
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
 mkdir "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
-""".format(
-        folder=shlex.quote(inputs.folder),
-        python=shlex.quote(inputs.python),
-        tool=shlex.quote(inputs.tool),
-        who="Slurm" if inputs.plan.scheduler == SLURM else "deployer",
-        batch=_SLURM_GROUND if inputs.plan.scheduler == SLURM else "",
-    )
+""",
+            folder=inputs.folder,
+            python=inputs.python,
+            tool=inputs.tool,
+            who="Slurm" if batch else "deployer",
+            batch=_slurm_ground() if batch else code(""),
+        )
+    ]
     for module in inputs.plan.modules:
-        quoted = shlex.quote(module)
-        text += "\nmodule load %s || { result hosts 1 --module %s; exit 1; }\n" % (quoted, quoted)
-    return text
+        load = "\nmodule load {name} || {{ result hosts 1 --module {name}; exit 1; }}\n"
+        pieces.append(code(load, name=module))
+    return shell.together(pieces)
 
 
-def _container(inputs: Inputs) -> str:
-    container, arrays = inputs.container, [(_way(inputs), inputs.runtime.options(inputs.container))]
+def _slurm_ground() -> Code:
+    """Return what only a job of Slurm's needs."""
+    return code(
+        """\
+# With --export=NONE Slurm would start the steps with an empty environment.
+unset SLURM_EXPORT_ENV
+grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
+"""
+    )
+
+
+def _container(inputs: Inputs) -> Code:
+    container, arrays = inputs.container, [(_WAYS[inputs.runtime.contained], inputs.runtime.options(inputs.container))]
     if inputs.staging:
         container = staged.moved(inputs.staging, container)
         arrays = staged.arrays(inputs.staging, inputs.runtime, container)
-    lines = [staged.name(inputs.staging)] if inputs.staging else []
+    pieces = [staged.name(inputs.staging)] if inputs.staging else []
     if inputs.runtime.contained:
-        lines.append("# The container: read-only, nothing of the host's environment but what the plan passes. Binds:")
-        lines += ["#   %s: %s" % (bind.target, bind.why) for bind in container.binds]
+        says = "# The container: read-only, nothing of the host's environment but what the plan passes. Binds:\n"
+        pieces.append(code(says))
+        pieces += [code("#   {target}: {why}\n", target=bind.target, why=bind.why) for bind in container.binds]
     else:
-        lines.append("# No container: the host's programs, in its environment. What a container would see stands here:")
-        lines += ["#   %s for %s: %s" % (bind.source, bind.target, bind.why) for bind in container.binds]
-    for name, words in arrays:
-        lines.append("%s=(%s" % (name, staged.word(words[0])))
-        lines += ["    " + staged.word(word) for word in words[1:]]
-        lines.append(")")
+        says = "# No container: the host's programs, in its environment. What a container would see stands here:\n"
+        pieces.append(code(says))
+        pieces += [
+            code("#   {source} for {target}: {why}\n", source=bind.source, target=bind.target, why=bind.why)
+            for bind in container.binds
+        ]
+    pieces += [shell.array(name, words) for name, words in arrays]
     if inputs.runtime.contained:
-        lines.append("image=" + staged.word(container.rootfs))
-    return "\n".join(lines) + "\n"
+        pieces.append(code("image={rootfs}\n", rootfs=container.rootfs))
+    return shell.together(pieces)
 
 
 def start(plan: Plan, variant: Variant, layout: Layout, launcher: Launcher, tool: Sequence[str] = ()) -> Start:
@@ -164,163 +189,186 @@ def start(plan: Plan, variant: Variant, layout: Layout, launcher: Launcher, tool
     return Start(layout, variant.pmi, program, family, version, plan.scheduler == SLURM, tool)
 
 
-def _ranks(inputs: Inputs) -> str:
+def _ranks(inputs: Inputs) -> Code:
     """Return how the ranks of a step are started and pinned."""
     layout = inputs.layout
     how = start(inputs.plan, inputs.variant, layout, inputs.launcher, (inputs.python, inputs.tool))
     pinning = pin(layout)
-    lines = [
-        "# The ranks: %s starts them, %d on each node, with %d %s%s each."
-        % (
-            inputs.variant.launcher,
-            layout.ranks_per_node,
-            pinning.units,
-            "core" if pinning.by_core else "hardware thread",
-            _s(pinning.units),
+    pieces = [
+        code(
+            "# The ranks: {launcher} starts them, {ranks} on each node, with {units} each.\n",
+            launcher=inputs.variant.launcher,
+            ranks=layout.ranks_per_node,
+            units=_counted(pinning.units, "core" if pinning.by_core else "hardware thread"),
         )
     ]
     if pinning.straddling:
-        lines.append("# Note: %s." % pinning.straddling)
+        pieces.append(code("# Note: {note}.\n", note=pinning.straddling))
     if how.program != SRUN:
-        program = shlex.quote(how.program)
-        lines.append("type -P %s >/dev/null || { result hosts 127 --launcher %s; exit 1; }" % (program, program))
-    exports = inputs.launcher.exports(how, inputs.container.environment)
-    lines += ["export %s=%s" % (name, shlex.quote(value)) for name, value in sorted(exports.items())]
-    lines += ["launch=(" + _folded(inputs.launcher.words(how)), ")"]
-    return "\n".join(lines) + "\n"
+        look = "type -P {program} >/dev/null || {{ result hosts 127 --launcher {program}; exit 1; }}\n"
+        pieces.append(code(look, program=how.program))
+    exports = inputs.launcher.exports(how, _of_the_site(inputs, how))
+    pieces += [shell.export(name, value) for name, value in sorted(exports.items())]
+    pieces.append(code("launch=({words}\n)\n", words=shell.folded(inputs.launcher.words(how), 105)))
+    return shell.together(pieces)
 
 
-def _folded(words: List[str]) -> str:
-    """Return words for bash, in lines of at most 110 characters where they allow it."""
-    lines = [""]
-    for word in map(shlex.quote, words):
-        if lines[-1] and len(lines[-1]) + len(word) > 105:
-            lines.append("")
-        lines[-1] += (" " if lines[-1] else "") + word
-    return "\n    ".join(lines)
+def _of_the_site(inputs: Inputs, how: Start) -> Dict[str, Value]:
+    """Return the ranks' environment as far as it may be the launcher's too: it runs on the host, and what the image
+    says could make it run another program there."""
+    ours = {*inputs.plan.environment, *inputs.launcher.environment(how)}
+    return {name: value for name, value in inputs.container.environment.items() if name in ours}
 
 
-def _hosts(inputs: Inputs) -> str:
-    library = " --library " + shlex.quote(inputs.plan.mpi.library) if inputs.plan.mpi else ""
-    nodes = inputs.layout.nodes
+def _hosts(inputs: Inputs) -> Code:
+    library = ["--library", inputs.plan.mpi.library] if inputs.plan.mpi else []
+    command = code('"${{tool[@]}}" probe --host --out "$job/hosts"{library} </dev/null', library=_more(library))
     if inputs.plan.scheduler != SLURM:
-        return """\
+        return code(
+            """\
 # 1. Hosts: this machine writes what it has, outside the container, into hosts/.
-"${{tool[@]}}" probe --host --out "$job/hosts"{library} </dev/null
+{command}
 result hosts $? || exit
-""".format(library=library)
-    return """\
+""",
+            command=command,
+        )
+    return code(
+        """\
 # 1. Hosts: each node writes what it has, outside the container, into hosts/.
-srun --mpi=none --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-task=1 \\
-    "${{tool[@]}}" probe --host --out "$job/hosts"{library} </dev/null
+{one_a_node} \\
+    {command}
 result hosts $? || exit
-""".format(nodes=nodes, library=library)
+""",
+        one_a_node=_one_a_node(inputs),
+        command=command,
+    )
 
 
-def _root(inputs: Inputs) -> str:
-    nodes = inputs.layout.nodes
-    reader = " ".join(shlex.quote(word) for word in inputs.reader)
+def _root(inputs: Inputs) -> Code:
+    read = code('"${{container[@]}}" "$image" -- {words}', words=inputs.reader)
     if inputs.plan.scheduler != SLURM:
-        return """\
+        return code(
+            """\
 # Root: a container reads the image's canary. One that shows the host's root ends the job here.
-"${{container[@]}}" "$image" -- {reader} >"$job/hosts/$(uname -n).root" 2>&1 </dev/null
+{read} >"$job/hosts/$(uname -n).root" 2>&1 </dev/null
 result root $? || exit
-""".format(reader=reader)
-    return """\
+""",
+            read=read,
+        )
+    return code(
+        """\
 # Root: on each node a container reads the image's canary. One that shows the host's root ends the job here.
-srun --mpi=none --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-task=1 \\
+{one_a_node} \\
     --output={output} \\
-    "${{container[@]}}" "$image" -- {reader} </dev/null
+    {read} </dev/null
 result root $? || exit
-""".format(
-        nodes=nodes,
-        output=shlex.quote("%s/hosts/%%N.root" % inputs.folder.replace("%", "%%")),
-        reader=reader,
+""",
+        one_a_node=_one_a_node(inputs),
+        output="%s/hosts/%%N.root" % inputs.folder.replace("%", "%%"),
+        read=read,
     )
 
 
-def _probe(inputs: Inputs) -> str:
-    names = ""
+def _one_a_node(inputs: Inputs) -> Code:
+    """Return the words that start a process on each node."""
+    return code(
+        "srun --mpi=none --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-task=1",
+        nodes=inputs.layout.nodes,
+    )
+
+
+def _probe(inputs: Inputs) -> Code:
+    command = [*_inner_tool(inputs), "probe", "--rank", "--out", *_evidence(inputs)]
     if inputs.plan.mpi:
-        names = " --library " + shlex.quote(inputs.plan.mpi.library.rsplit("/", 1)[-1])
-    names += "".join(" --expect " + word for word in inputs.launch.expects if word != ITEX)
-    command = "%s probe --rank --out %s%s" % (_inner_tool(inputs), _evidence(inputs), names)
-    number = 3 if inputs.staging else 2
-    return """\
-# %d. Probe: each rank proves which MPI library, network and CPUs it gets%s, into ranks/. A mismatch ends
+        command += ["--library", inputs.plan.mpi.library.rsplit("/", 1)[-1]]
+    for expected in inputs.launch.expects:
+        command += ["--expect", expected] if expected != ITEX else []
+    return code(
+        """\
+# {number}. Probe: each rank proves which MPI library, network and CPUs it gets{where}, into ranks/. A mismatch ends
 #    the job here, before the payload.
-%s
-%s
-""" % (
-        number,
-        " in the container" if inputs.runtime.contained else "",
-        _step(inputs, "probe", command),
-        "code=$?\ncollect\nresult probe $code || exit" if inputs.staging else "result probe $? || exit",
+{step}
+{end}
+""",
+        number=3 if inputs.staging else 2,
+        where=" in the container" if inputs.runtime.contained else "",
+        step=_step(inputs, "probe", command),
+        end=code("code=$?\ncollect\nresult probe $code || exit" if inputs.staging else "result probe $? || exit"),
     )
 
 
-def _payload(inputs: Inputs) -> str:
+def _payload(inputs: Inputs) -> Code:
     command = _given(inputs, *inputs.launch.command)
     if inputs.image_python:
-        more = " --shared " + _given(inputs, _RANKS) if inputs.staging else ""
-        more += "" if inputs.launcher.ends_on_exit else " --abort"
-        more += " --itex" if ITEX in inputs.launch.expects else ""
-        command = "%s rank --out %s%s -- %s" % (_inner_tool(inputs), _evidence(inputs), more, command)
+        options: List[Text] = ["--shared", *_given(inputs, _RANKS)] if inputs.staging else []
+        options += [] if inputs.launcher.ends_on_exit else ["--abort"]
+        options += ["--itex"] if ITEX in inputs.launch.expects else []
+        command = [*_inner_tool(inputs), "rank", "--out", *_evidence(inputs), *options, "--", *command]
         what = "each rank, while `rank` notes which MPI library its processes use and how it ends."
     else:
         what = "the image has no Python, so the ranks prove nothing."
         if inputs.image_shell and not inputs.launcher.ends_on_exit:
             # A rank that has only exited would leave the others waiting.
-            command = "/bin/sh -c '\"$@\" || kill -ABRT $$' sh " + command
+            command = ["/bin/sh", "-c", '"$@" || kill -ABRT $$', "sh", *command]
     binds = staged.late(inputs.staging, inputs.container) if inputs.staging else []
-    return """\
+    return code(
+        """\
 # {number}. Payload: {what}
 {step}
 {end}
 exit
-""".format(
+""",
         number=2 + bool(inputs.staging) + bool(inputs.image_python),
         what=what,
         step=_step(inputs, "payload", command, inputs.runtime.binds(binds) if binds else ()),
-        end="code=$?\nunstage\nresult payload $code" if inputs.staging else "result payload $?",
+        end=code("code=$?\nunstage\nresult payload $code" if inputs.staging else "result payload $?"),
     )
 
 
-def _evidence(inputs: Inputs) -> str:
+def _evidence(inputs: Inputs) -> List[Text]:
     """Return the folder, as the ranks see it, that they write their evidence to."""
     return _given(inputs, plans.NODE if inputs.staging else _RANKS)
 
 
-def _step(inputs: Inputs, name: str, command: str, more: Sequence[str] = ()) -> str:
+def _step(inputs: Inputs, name: str, command: Sequence[Text], more: Sequence[Text] = ()) -> Code:
     """Return one step in the container, with ``more`` words of the runtime's; without stdin, which the launcher would
     eat from this script."""
-    join = ""
+    options = list(more)
     shared = inputs.staging is not None and inputs.staging.mounted  # one container a node as it is
     if inputs.variant.join and not shared and inputs.layout.ranks_per_node > 1:
-        batch = inputs.plan.scheduler == SLURM
-        tag = ('"$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}-%s"' if batch else '"$$-%s"') % name
-        join = " " + " ".join(inputs.runtime.join_options(inputs.layout.ranks_per_node, tag))
-    options = "".join(" " + shlex.quote(word) for word in more) + join
-    options += ' "$image" --' if inputs.runtime.contained else ""
-    return """\
-"${{launch[@]}}" "${{{way}[@]}}"{options} \\
-    {command} </dev/null""".format(way=_way(inputs), options=options, command=command)
+        options += inputs.runtime.join_options(inputs.layout.ranks_per_node, _tag(inputs) + "-" + name)
+    return code(
+        """\
+"${{launch[@]}}" {way}{options}{image} \\
+    {command} </dev/null""",
+        way=code('"${{container[@]}}"' if inputs.runtime.contained else '"${{native[@]}}"'),
+        options=_more(options),
+        image=code(' "$image" --' if inputs.runtime.contained else ""),
+        command=command,
+    )
 
 
-def _way(inputs: Inputs) -> str:
-    """Return how the script calls the words by which a rank starts."""
-    return "container" if inputs.runtime.contained else "native"
+def _tag(inputs: Inputs) -> Word:
+    """Return what no other job, and no other start of this one, has on its node."""
+    if inputs.plan.scheduler != SLURM:
+        return Word(Variable("$"))
+    return Word(Variable("SLURM_JOB_ID"), "-", Variable("SLURM_RESTART_COUNT", "0"))
 
 
-def _inner_tool(inputs: Inputs) -> str:
+def _inner_tool(inputs: Inputs) -> List[Text]:
     # -I: nothing of the environment or the user's own packages; -S: no site packages, whose hooks cost a start.
-    return "%s -I -S %s" % (shlex.quote(inputs.image_python or ""), _given(inputs, plans.TOOL))
+    return [inputs.image_python or "", "-I", "-S", *_given(inputs, plans.TOOL)]
 
 
-def _given(inputs: Inputs, *words: str) -> str:
-    """Return words for bash, with the paths of a container as the ranks are to be given them."""
-    return " ".join(map(shlex.quote, inputs.runtime.given(inputs.container, words)))
+def _given(inputs: Inputs, *words: str) -> List[Text]:
+    """Return words with the paths of a container as the ranks are to be given them."""
+    return inputs.runtime.given(inputs.container, words)
 
 
-def _s(count: int) -> str:
-    return "" if count == 1 else "s"
+def _more(words: Sequence[Text]) -> Code:
+    """Return words as they follow others."""
+    return code(" {words}", words=words) if words else code("")
+
+
+def _counted(count: int, thing: str) -> str:
+    return "%d %s%s" % (count, thing, "" if count == 1 else "s")

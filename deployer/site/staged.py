@@ -1,22 +1,20 @@
 """What job.sh has where the image is staged: the container on the node's own folder, and the step that holds it. Pure.
 
-The folder's name has the job's number in it, so words of the container hold ``STAGE``, which ``word`` writes as a
-variable of the script.
+The folder's name has the job's number in it, so words of the container refer to a variable of the script, ``STAGE``.
 """
 
-import shlex
-from typing import List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from deployer.contract import hostfiles
+from deployer.contract import hostfiles, shell
 from deployer.contract import plan as plans
 from deployer.contract.layout import Layout
-from deployer.contract.plan import Bind
+from deployer.contract.shell import Code, Text, Variable, Word, code
 from deployer.site import squash
-from deployer.site.runtimes.interface import Container, Runtime
+from deployer.site.runtimes.interface import Container, Mount, Runtime, Staged
 from deployer.site.store import ENGINE
 
-#: Stands for the staged folder in paths; no path can hold it by chance.
-STAGE = "\0stage\0"
+#: The staged folder, which ``name`` gives its name.
+STAGE = Word(Variable("stage"))
 #: Below the staged folder: the image, what ranks write about themselves, what is bound where it is not inside, and
 #: where udocker has its temporary files (``runtimes/udocker_start.py``).
 ROOTFS, EVIDENCE, STUBS, TOOL, TEMPORARY = "rootfs", "evidence", "host", "deployer.pyz", "tmp"
@@ -25,18 +23,11 @@ ROOTFS, EVIDENCE, STUBS, TOOL, TEMPORARY = "rootfs", "evidence", "host", "deploy
 _INSIDE = (plans.APP, plans.WHEELS, plans.VARIANT, plans.TOOL)
 
 
-_DOES = {
+_DOES: Dict[str, str] = {
     plans.MEMORY: "unpacks the bundle into its memory",
     plans.DISK: "unpacks the bundle onto a disk of its own",
     plans.SQUASHFS: "takes the SquashFS image into its memory and mounts it",
 }
-
-
-#: What does not arrive whole is read from where it is; the nodes remove it in any case.
-_BROADCAST = """\
-sent=${stage%%/*}.$SLURM_JOB_ID
-sbcast --force %s "$sent"
-"""
 
 
 class Staging(NamedTuple):
@@ -66,63 +57,59 @@ def moved(staging: Staging, container: Container) -> Container:
     What is unpacked has no bind of the job's folder: that is for the payload alone, and each bind is looked up on the
     shared file system.
     """
-    own = Bind("%s/%s" % (STAGE, STUBS), hostfiles.FOLDER, "stubs for single files of the host")
-    binds = [own if bind.target == own.target else bind for bind in container.binds if bind.target not in _INSIDE]
-    binds.append(Bind("%s/%s" % (STAGE, EVIDENCE), plans.NODE, "the node's own: what ranks say of themselves"))
+    own = Staged(_staged(STUBS), hostfiles.FOLDER, "stubs for single files of the host")
+    binds: List[Mount] = [
+        own if bind.target == own.target else bind for bind in container.binds if bind.target not in _INSIDE
+    ]
+    binds.append(Staged(_staged(EVIDENCE), plans.NODE, "the node's own: what ranks say of themselves"))
     environment = container.environment
     if staging.mounted:
-        binds.append(Bind("%s/%s" % (STAGE, TOOL), plans.TOOL, "this tool"))
+        binds.append(Staged(_staged(TOOL), plans.TOOL, "this tool"))
         if staging.abi:  # the image has the variants of all families
             here, there = plans.VARIANT + "/", squash.variant(staging.abi) + "/"
-            environment = {name: value.replace(here, there) for name, value in environment.items()}
+            environment = {
+                name: shell.changed(value, lambda text: text.replace(here, there))
+                for name, value in environment.items()
+            }
     else:
         binds = [bind for bind in binds if bind.target != plans.JOB]
-    engine = "%s/%s" % (STAGE, ENGINE) if staging.kit else container.engine
-    return container._replace(rootfs="%s/%s" % (STAGE, ROOTFS), binds=binds, environment=environment, engine=engine)
+    engine = _staged(ENGINE) if staging.kit else container.engine
+    return container._replace(rootfs=_staged(ROOTFS), binds=binds, environment=environment, engine=engine)
 
 
-def late(staging: Staging, container: Container) -> List[Bind]:
+def late(staging: Staging, container: Container) -> List[Mount]:
     """Return the binds of ``container`` that only the payload gets."""
     return [] if staging.mounted else [bind for bind in container.binds if bind.target == plans.JOB]
 
 
-def arrays(staging: Staging, runtime: Runtime, container: Container) -> List[Tuple[str, List[str]]]:
+def arrays(staging: Staging, runtime: Runtime, container: Container) -> List[Tuple[str, List[Text]]]:
     """Return the arrays of the script, by name: how the container is made, and how a rank gets into it."""
     if not staging.mounted:
         return [("container", runtime.options(container))]
-    mount = runtime.mount(container, "%s/%s" % (STAGE, squash.IMAGE))
+    mount = runtime.mount(container, _staged(squash.IMAGE))
     return [("mount", mount), ("container", runtime.into_mounted(container, STAGE))]
 
 
-def word(text: str) -> str:
-    """Return a word for bash; what stands between two NULs is a variable of the script."""
-    parts = enumerate(text.split("\0"))
-    return "".join('"$%s"' % part if place % 2 else part and shlex.quote(part) for place, part in parts) or "''"
+def _staged(name: str) -> Word:
+    return STAGE + "/" + name
 
 
-def name(staging: Staging) -> str:
+def name(staging: Staging) -> Code:
     """Return the lines that give the staged folder its name: the user's own folder, and the job's in it."""
-    return """\
+    return code(
+        """\
 # The image is staged: each node has a copy of its own here.
-stage=%s/deployer-$UID/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
+stage={place}/deployer-$UID/$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}
 
-""" % shlex.quote(staging.place)
+""",
+        place=staging.place,
+    )
 
 
-def step(staging: Staging, layout: Layout, runtime: Runtime, container: Container, number: int) -> str:
+def step(staging: Staging, layout: Layout, runtime: Runtime, container: Container, number: int) -> Code:
     """Return the part of the script that stages the image, and what it needs to end it."""
-    words = ["stage", "--image", staging.image, "--source", staging.source]
-    words += ["--abi", staging.abi] if staging.abi else []
-    words += ["--kit"] if staging.kit else []
-    for bind in container.binds:
-        words += ["--stubs", bind.source] if bind.target == hostfiles.FOLDER else []
-    options = [
-        "--nodes=%d" % layout.nodes,
-        "--ntasks=%d" % layout.nodes,
-        "--ntasks-per-node=1",
-        "--cpus-per-task=%d" % (layout.ranks_per_node * layout.asked_cpus),
-    ]
-    return """\
+    return code(
+        """\
 # {number}. Stage: each node {does}, {size} MiB, and holds it
 #    beside the other steps; at the end it is removed. It says a line when it is ready, and one when it has collected
 #    what its ranks said of themselves (SIGUSR1); SIGUSR2 ends it. A node that cannot ends the job here.
@@ -131,7 +118,7 @@ pipe=$(mktemp -u)
 mkfifo -m 600 "$pipe" || exit 6
 cd /  # the ranks' working folder, which each would look up on the shared file system
 srun --mpi=none $overlap {options} \\
-    "${{tool[@]}}" {words} \\
+    "${{tool[@]}}" stage{what} \\
     --tool "${{tool[1]}}" --into "$stage"{sent} --out "$job/ranks"{mount} </dev/null >"$pipe" &
 holder=$!
 exec 3<"$pipe"
@@ -162,21 +149,43 @@ trap unstage EXIT
 
 answers || {{ result stage "$worst" --reason "$reason"; exit; }}
 container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")  # looked up once, not by each rank
-""".format(
+""",
         number=number,
         size=staging.size_mb,
         does=_DOES[staging.kind],
-        broadcast=_BROADCAST % shlex.quote(staging.source) if staging.broadcast else "",
-        sent=' --sent "$sent"' if staging.broadcast else "",
-        mount=' -- "${mount[@]}"' if staging.mounted else "",
+        broadcast=_broadcast(staging),
+        sent=code(' --sent "$sent"' if staging.broadcast else ""),
+        mount=code(' -- "${{mount[@]}}"' if staging.mounted else ""),
         at=runtime.into_mounted(container, STAGE).index(runtime.program) if staging.mounted else 0,
-        options=" ".join(options),
-        words=_folded(words),
+        options=[
+            "--nodes=%d" % layout.nodes,
+            "--ntasks=%d" % layout.nodes,
+            "--ntasks-per-node=1",
+            "--cpus-per-task=%d" % (layout.ranks_per_node * layout.asked_cpus),
+        ],
+        what=_what(staging, container),
         nodes=layout.nodes,
     )
 
 
-def _folded(words: List[str]) -> str:
-    """Return words for bash, an option and its value in a line."""
-    quoted = " ".join(shlex.quote(each) for each in words)
-    return quoted.replace(" --", " \\\n    --")
+def _broadcast(staging: Staging) -> Code:
+    if not staging.broadcast:
+        return code("")
+    # What does not arrive whole is read from where it is; the nodes remove it in any case.
+    return code(
+        """\
+sent=${{stage%/*}}.$SLURM_JOB_ID
+sbcast --force {source} "$sent"
+""",
+        source=staging.source,
+    )
+
+
+def _what(staging: Staging, container: Container) -> Code:
+    """Return the options that say what is staged, each on a line."""
+    found: List[Tuple[str, Text]] = [("--image", staging.image), ("--source", staging.source)]
+    found += [("--abi", staging.abi)] if staging.abi else []
+    lines = [code(" \\\n    {words}", words=pair) for pair in found]
+    lines += [code(" \\\n    --kit")] if staging.kit else []
+    stubs = [bind.source for bind in container.binds if bind.target == hostfiles.FOLDER]
+    return shell.together([*lines, *(code(" \\\n    --stubs {path}", path=path) for path in stubs)])

@@ -70,12 +70,12 @@ result root $? || exit
 
 # 2. Probe: each rank proves which MPI library, network and CPUs it gets in the container, into ranks/. A mismatch ends
 #    the job here, before the payload.
-"${launch[@]}" "${container[@]}" --join-ct=4 --join-tag="$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}-probe" "$image" -- \
+"${launch[@]}" "${container[@]}" --join-ct=4 --join-tag="$SLURM_JOB_ID"-"${SLURM_RESTART_COUNT:-0}"-probe "$image" -- \
     /usr/bin/python3 -I -S /deployer/deployer.pyz probe --rank --out /deployer/job/ranks </dev/null
 result probe $? || exit
 
 # 3. Payload: each rank, while `rank` notes which MPI library its processes use and how it ends.
-"${launch[@]}" "${container[@]}" --join-ct=4 --join-tag="$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}-payload" "$image" -- \
+"${launch[@]}" "${container[@]}" --join-ct=4 --join-tag="$SLURM_JOB_ID"-"${SLURM_RESTART_COUNT:-0}"-payload "$image" -- \
     /usr/bin/python3 -I -S /deployer/deployer.pyz rank --out /deployer/job/ranks -- python3 train.py --name 'a b' </dev/null
 result payload $?
 exit

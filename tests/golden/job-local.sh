@@ -63,12 +63,12 @@ result root $? || exit
 
 # 2. Probe: each rank proves which MPI library, network and CPUs it gets in the container, into ranks/. A mismatch ends
 #    the job here, before the payload.
-"${launch[@]}" "${container[@]}" --join-ct=2 --join-tag="$$-probe" "$image" -- \
+"${launch[@]}" "${container[@]}" --join-ct=2 --join-tag="$$"-probe "$image" -- \
     /usr/bin/python3 -I -S /deployer/deployer.pyz probe --rank --out /deployer/job/ranks --library libmpi.so.12 </dev/null
 result probe $? || exit
 
 # 3. Payload: each rank, while `rank` notes which MPI library its processes use and how it ends.
-"${launch[@]}" "${container[@]}" --join-ct=2 --join-tag="$$-payload" "$image" -- \
+"${launch[@]}" "${container[@]}" --join-ct=2 --join-tag="$$"-payload "$image" -- \
     /usr/bin/python3 -I -S /deployer/deployer.pyz rank --out /deployer/job/ranks --abort -- python3 train.py --name 'a b' </dev/null
 result payload $?
 exit

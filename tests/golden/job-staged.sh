@@ -39,7 +39,6 @@ module load intel-mpi/2021.15 || { result hosts 1 --module intel-mpi/2021.15; ex
 # The image is staged: each node has a copy of its own here.
 stage=/dev/shm/deployer-$UID/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
 
-
 # The container: read-only, nothing of the host's environment but what the plan passes. Binds:
 #   /opt/intel/mpi/2021.15: the site's MPI, on the same path
 #   /deployer/node: the node's own: what ranks say of themselves

@@ -26,6 +26,7 @@ import yaml
 
 from deployer.connected.pyz import make_pyz
 from deployer.contract import plan as plans
+from deployer.contract import shell
 from deployer.contract.plan import Bind
 from deployer.site import container as containers
 from deployer.site import mapped, squash, staged
@@ -136,7 +137,7 @@ def _say_what_differs(image: Installed) -> None:
 
 def _inside(rootfs: str, path: str) -> str:
     """Return where ``path`` of the image is, with its links followed inside of it."""
-    command = [*RUNTIMES["charliecloud"].argv(Container(rootfs, [], {"PATH": "/usr/bin:/bin"}, [], "/"), [])]
+    command = shell.argv(RUNTIMES["charliecloud"].argv(Container(rootfs, [], {"PATH": "/usr/bin:/bin"}, [], "/"), []))
     found = subprocess.run(
         [*command, "readlink", "-f", path],
         check=True,
@@ -154,14 +155,14 @@ def _ways(store: Store, image: Installed) -> Iterator[tuple[Mapping[str, Way], M
     staging = staged.Staging(plans.SQUASHFS, str(MEMORY), image.folder, squash.path(image.folder), 0, plans.MPICH_ABI)
     into = MEMORY / f"deployer-{os.getuid()}" / "1-0"
     mounted = _at(staged.moved(staging, whole), str(into))
-    mount = RUNTIMES["charliecloud"].mount(mounted, f"{into}/{squash.IMAGE}")
-    joined = [*RUNTIMES["charliecloud"].into_mounted(mounted, str(into)), mounted.rootfs, "--"]
+    mount = shell.argv(RUNTIMES["charliecloud"].mount(mounted, f"{into}/{squash.IMAGE}"))
+    joined = shell.argv([*RUNTIMES["charliecloud"].into_mounted(mounted, str(into)), mounted.rootfs, "--"])
     with bench_start.staged(store, image, into, staging.source, mount) as holder:
         ways: dict[str, Way] = {
-            "native": partial(RUNTIMES["native"].argv, _natively(whole)),
-            "Charliecloud, folder": partial(RUNTIMES["charliecloud"].argv, whole),
+            "native": partial(_argv, "native", _natively(whole)),
+            "Charliecloud, folder": partial(_argv, "charliecloud", whole),
             "Charliecloud, SquashFS": lambda command: [*joined, *command],
-            "udocker P1": partial(RUNTIMES["udocker"].argv, whole),
+            "udocker P1": partial(_argv, "udocker", whole),
         }
         yield ways, {"Charliecloud, SquashFS": holder}
 
@@ -187,17 +188,26 @@ def _container(store: Store, image: Installed) -> Container:
 
 def _at(container: Container, into: str) -> Container:
     """Return the container with the staged folder's name in it."""
-    binds = [bind._replace(source=bind.source.replace(staged.STAGE, into)) for bind in container.binds]
-    return container._replace(rootfs=container.rootfs.replace(staged.STAGE, into), binds=binds)
+    stage = {"stage": into}
+    binds = [Bind(shell.plain(bind.source, stage), bind.target, bind.why) for bind in container.binds]
+    return container._replace(rootfs=shell.plain(container.rootfs, stage), binds=binds)
+
+
+def _argv(runtime: str, container: Container, command: list[str]) -> list[str]:
+    return shell.argv(RUNTIMES[runtime].argv(container, command))
 
 
 def _natively(container: Container) -> Container:
     """Return it with the image's own programs, packages and libraries, as files of the host."""
-    own = f"{container.rootfs}/usr/local/lib"
-    packages = [container.environment.get("PYTHONPATH", ""), *map(str, Path(own).glob("python3*/dist-packages"))]
+    rootfs = shell.plain(container.rootfs)
+    own = f"{rootfs}/usr/local/lib"
+    packages = [
+        shell.plain(container.environment.get("PYTHONPATH", "")),
+        *map(str, Path(own).glob("python3*/dist-packages")),
+    ]
     environment = {
         **container.environment,
-        "PATH": f"{container.rootfs}/usr/bin",
+        "PATH": f"{rootfs}/usr/bin",
         "PYTHONPATH": ":".join(filter(None, packages)),
         "LD_LIBRARY_PATH": own,
     }

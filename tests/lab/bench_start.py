@@ -26,6 +26,7 @@ from deployer.connected.builders import engine as engines
 from deployer.connected.pyz import make_pyz
 from deployer.contract import plan as plans
 from deployer.contract.plan import Bind
+from deployer.contract.shell import argv
 from deployer.site import squash
 from deployer.site.install import install, keep
 from deployer.site.runtimes.charliecloud import Charliecloud
@@ -73,9 +74,9 @@ def measure(args: argparse.Namespace) -> None:
         with staged(store, image, into, store.bundle(image.receipt)):
             _compare("memory", memory, python, plans.NODE, args.rounds)
         mounted = memory._replace(binds=[*binds, Bind(f"{into}/deployer.pyz", plans.TOOL, "")])
-        mount = _RUNTIME.mount(mounted, f"{into}/image.sqfs")
+        mount = argv(_RUNTIME.mount(mounted, f"{into}/image.sqfs"))
         with staged(store, image, into, squash.make(image, 2).path, mount):
-            words = [*_RUNTIME.into_mounted(mounted, str(into)), memory.rootfs, "--"]
+            words = argv([*_RUNTIME.into_mounted(mounted, str(into)), memory.rootfs, "--"])
             _compare_words("squashfs", words, python, plans.NODE, args.rounds)
     finally:
         shutil.rmtree(WORK)
@@ -118,7 +119,7 @@ def staged(store: Store, image: Installed, into: Path, source: str, mount: Seque
 
 
 def _compare(name: str, container: Container, python: str, evidence: str, rounds: int) -> None:
-    _compare_words(name, _RUNTIME.argv(container, []), python, evidence, rounds)
+    _compare_words(name, argv(_RUNTIME.argv(container, [])), python, evidence, rounds)
 
 
 def _compare_words(name: str, words: list[str], python: str, evidence: str, rounds: int) -> None:

@@ -7,6 +7,7 @@ from typing import Dict
 
 from deployer.contract.errors import IntegrityError, MissingTool, Refused, Unknown, UsageError
 from deployer.contract.plan import CARRIED
+from deployer.contract.shell import argv
 from deployer.site import container, data, inventory, jobs, run
 from deployer.site import exec as execs
 from deployer.site.capture import machine
@@ -109,10 +110,11 @@ def image(ground: Ground) -> str:
     if started.program not in CARRIED and shutil.which(started.program) is None:
         return saw + "; no %s here to start it" % started.program
     command = [manifest.image.python, "-I", "-S", "-c", _ROOT]
+    environment = container.user_environment()
     done = process.run(
-        started.argv(made, command),
+        argv(started.argv(made, command), environment),
         _PATIENCE,
-        container.user_environment(),
+        environment,
         check=False,
         hint="is the file system slow?",
     )

@@ -3,6 +3,7 @@
 from typing import Dict, List, Mapping
 
 from deployer.contract.pinning import pin
+from deployer.contract.shell import Value
 from deployer.site.launchers.interface import Launcher, Start
 from deployer.site.launchers.srun import intel_domain
 
@@ -29,7 +30,7 @@ class Hydra(Launcher):
     def environment(self, start: Start) -> Dict[str, str]:
         return {"I_MPI_PIN_DOMAIN": intel_domain(pin(start.layout).domain)} if start.family == "intel" else {}
 
-    def exports(self, start: Start, environment: Mapping[str, str]) -> Dict[str, str]:
+    def exports(self, start: Start, environment: Mapping[str, Value]) -> Dict[str, Value]:
         found = super().exports(start, environment)
         found.pop("I_MPI_ROOT", None)  # the launcher's own is its module's word
         if not start.batch:

@@ -7,6 +7,7 @@ the whole step when one rank fails, and lets SIGTERM at the time limit reach the
 from typing import Dict, List, Mapping, NamedTuple, Sequence
 
 from deployer.contract.layout import Layout
+from deployer.contract.shell import Value
 
 
 class Start(NamedTuple):
@@ -44,7 +45,8 @@ class Launcher(object):
         del start
         return {}
 
-    def exports(self, start: Start, environment: Mapping[str, str]) -> Dict[str, str]:
-        """Return what the launcher itself finds in its environment; ``environment`` is that of the ranks."""
+    def exports(self, start: Start, environment: Mapping[str, Value]) -> Dict[str, Value]:
+        """Return what the launcher itself finds in its environment; ``environment`` is that of the ranks, without the
+        image's."""
         del start
         return {name: value for name, value in environment.items() if name.startswith(self.reads)}

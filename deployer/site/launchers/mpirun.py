@@ -3,6 +3,7 @@
 from typing import Dict, List, Mapping
 
 from deployer.contract.pinning import pin
+from deployer.contract.shell import Value
 from deployer.site.launchers.interface import Launcher, Start
 
 #: The setting that says how daemons are started, and their name, in Open MPI 4 and 5.
@@ -35,7 +36,7 @@ class Mpirun(Launcher):
             spread += ":HWTCPUS"
         return [*words, "--map-by", "%s:PE=%d" % (spread, pinning.units), "--bind-to", "hwthread"]
 
-    def exports(self, start: Start, environment: Mapping[str, str]) -> Dict[str, str]:
+    def exports(self, start: Start, environment: Mapping[str, Value]) -> Dict[str, Value]:
         found = super().exports(start, environment)
         shield = _shield(start)
         if shield:

@@ -8,12 +8,14 @@ import re
 from typing import List
 
 from deployer.contract.errors import UsageError
+from deployer.contract.shell import Program, Text, Value
 from deployer.site.runtimes.interface import Container, Runtime
 
 #: Called with the folder and ch-run's words. Other than in the process that mounts, signals reach the payload itself.
 #: ``bare`` is there where the holder saw that ch-run leaves the environment as it is when it joins: then its words for
 #: that are obeyed here. USER stays, which ch-run wants. -p: no BASH_ENV, no functions of the host's.
-_JOIN = """\
+_JOIN = Program(
+    """\
 read -r pid bare <"$0/pid"; run=$1; shift
 if [ "$bare" ]; then
     shopt -s extglob; printf -v quote "\\47"
@@ -31,8 +33,9 @@ if [ "$bare" ]; then
     done
 fi
 exec "$run" --join-pid="$pid" "$@\""""
+)
 OBEYED, BARE = "obeyed", "bare"
-_PATTERN = re.compile(r"^[A-Za-z0-9_*?]+$")
+_PATTERN = re.compile(r"[A-Za-z0-9_*?]+")
 
 
 class Charliecloud(Runtime):
@@ -41,7 +44,7 @@ class Charliecloud(Runtime):
     program = "ch-run"
     namespaces = True
 
-    def options(self, container: Container) -> List[str]:
+    def options(self, container: Container) -> List[Text]:
         return [
             self.program,
             "--unset-env=" + all_but(container.passed),
@@ -53,14 +56,14 @@ class Charliecloud(Runtime):
             "--cd=" + container.workdir,
         ]
 
-    def mount(self, container: Container, image: str) -> List[str]:
+    def mount(self, container: Container, image: Value) -> List[Text]:
         # ch-run serves the mount itself, from its own process, for as long as what it started lives.
         return [*self.options(container), image, "--"]
 
-    def into_mounted(self, container: Container, folder: str) -> List[str]:
+    def into_mounted(self, container: Container, folder: Value) -> List[Text]:
         return ["bash", "-p", "-c", _JOIN, folder, *self.options(container._replace(binds=[]))]
 
-    def join_options(self, ranks: int, tag: str) -> List[str]:
+    def join_options(self, ranks: int, tag: Value) -> List[Text]:
         # ch-run's own default tag is the step's number alone: two jobs of a node would join each other.
         return ["--join-ct=%d" % ranks, "--join-tag=" + tag]
 
@@ -74,13 +77,13 @@ def ask_joined(program: str, pid: str, image: str) -> List[str]:
 def all_but(names: List[str]) -> str:
     """Return the glob (fnmatch with FNM_EXTMATCH) of all variables that match none of ``names``."""
     for name in names:
-        if not _PATTERN.match(name):
+        if not _PATTERN.fullmatch(name):
             raise UsageError("%r is no glob for names of environment variables" % name)
     return "!(%s)" % "|".join(names) if names else "*"
 
 
-def assignment(name: str, value: str) -> str:
+def assignment(name: str, value: Value) -> Value:
     """Return NAME=VALUE as ch-run reads it: it takes one pair of single quotes off a value."""
-    if len(value) >= 2 and value[0] == value[-1] == "'":
+    if isinstance(value, str) and len(value) >= 2 and value[0] == value[-1] == "'":
         value = "'%s'" % value
-    return "%s=%s" % (name, value)
+    return name + "=" + value

@@ -1,9 +1,25 @@
-"""What a container runtime has to offer: pure argv builders, so that scripts, tests and people see the same command."""
+"""What a container runtime has to offer: pure argv builders, so that scripts, tests and people see the same command.
 
-from typing import Dict, List, NamedTuple, Optional, Sequence
+Words are of ``contract.shell``: what is a str is quoted by the script, whatever it holds.
+"""
 
+from typing import List, Mapping, NamedTuple, Optional, Sequence, Union
+
+from deployer.contract import shell
 from deployer.contract.errors import UsageError
 from deployer.contract.plan import Bind
+from deployer.contract.shell import Text, Value
+
+
+class Staged(NamedTuple):
+    """A bind as in ``plan.Bind``, whose source is known when the job's script runs."""
+
+    source: Value
+    target: str
+    why: str
+
+
+Mount = Union[Bind, Staged]
 
 
 class Container(NamedTuple):
@@ -11,15 +27,15 @@ class Container(NamedTuple):
 
     ``rootfs`` is the unpacked image; ``environment`` is set in it; ``passed`` are the only names (globs) that come in
     from the host; ``workdir`` is a folder of the image. ``engine`` is the folder of the runtime that the bundle brought
-    along, where it brought one; it need not be there.
+    along, where it brought one; it need not be there. A ``Value`` may have variables of the job's script in it.
     """
 
-    rootfs: str
-    binds: List[Bind]
-    environment: Dict[str, str]
+    rootfs: Value
+    binds: Sequence[Mount]
+    environment: Mapping[str, Value]
     passed: List[str]
     workdir: str
-    engine: str = ""
+    engine: Value = ""
 
 
 class Here(NamedTuple):
@@ -41,44 +57,43 @@ class Runtime(object):
     #: Whether there is a container: another root than the host's, and nothing of its environment but what is passed.
     contained = True
 
-    def options(self, container: Container) -> List[str]:
+    def options(self, container: Container) -> List[Text]:
         """Return argv up to, and without, the image; one word for each option."""
         raise NotImplementedError
 
-    def binds(self, binds: Sequence[Bind]) -> List[str]:
+    def binds(self, binds: Sequence[Mount]) -> List[Text]:
         """Return the words of ``options`` that make ``binds``; more of them may stand after it. Raises UsageError."""
-        for path in (path for bind in binds for path in (bind.source, bind.target)):
+        for path in (shell.data(path) for bind in binds for path in (bind.source, bind.target)):
             if ":" in path:
                 why = "its name has a colon, and %s has no way to quote it" % self.program
                 raise UsageError("%s cannot be bound: %s" % (path, why))
-        return ["--bind=%s:%s" % (bind.source, bind.target) for bind in binds]
+        return ["--bind=" + bind.source + ":" + bind.target for bind in binds]
 
-    def join_options(self, ranks: int, tag: str) -> List[str]:
+    def join_options(self, ranks: int, tag: Value) -> List[Text]:
         """Return the words that make ``ranks`` processes of a node with the same ``tag`` share their namespaces.
 
-        They stand after ``options``; there are none where processes share all there is anyway. ``tag`` may hold shell
-        variables where the words are put into a script.
+        They come after ``options``; there are none if processes share everything anyway.
         """
         del ranks, tag
         return []
 
-    def mount(self, container: Container, image: str) -> List[str]:
+    def mount(self, container: Container, image: Value) -> List[Text]:
         """Return argv that mounts a SquashFS image and runs what follows in it: the one that holds it for a node."""
         raise NotImplementedError
 
-    def into_mounted(self, container: Container, folder: str) -> List[str]:
+    def into_mounted(self, container: Container, folder: Value) -> List[Text]:
         """Return the words of a rank that joins the mounted container, up to and without the image.
 
         The process to join has its number in the file ``pid`` of ``folder``; what is bound was bound there.
         """
         raise NotImplementedError
 
-    def given(self, container: Container, command: Sequence[str]) -> List[str]:
+    def given(self, container: Container, command: Sequence[str]) -> List[Text]:
         """Return the words of a command, in which paths are the container's, as this runtime is to be given them."""
         del container
         return list(command)
 
-    def argv(self, container: Container, command: List[str], join: Sequence[str] = ()) -> List[str]:
+    def argv(self, container: Container, command: Sequence[str], join: Sequence[Text] = ()) -> List[Text]:
         """Return the whole argv that runs ``command`` in the container; ``join`` are words of ``join_options``."""
         return [*self.options(container), *join, container.rootfs, "--", *self.given(container, command)]
 

@@ -9,16 +9,15 @@ in front of what the host has of ``LISTS``. Nothing of the image is used.
 """
 
 import re
-from typing import Dict, List, Mapping, Optional, Sequence
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from deployer.contract import hostfiles
-from deployer.contract.plan import Bind
-from deployer.site.runtimes.interface import Container, Here, Runtime
+from deployer.contract import hostfiles, shell
+from deployer.contract.shell import Text, Value, Variable, Word
+from deployer.site.runtimes.interface import Container, Here, Mount, Runtime
 
 #: Where programs, Python and the loader search: a folder more must not take the host's own away.
 LISTS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")
 
-_INHERITED = re.compile("\0{([A-Z_]+)[^\0]*\0")
 #: Around a path in a text: before it nothing that would make it the rest of another, behind it its end or a part of it.
 _BEFORE, _BEHIND = r"(?<![\w./~*?}\])-])", r"(?=[/\s:,;'\"()<>|&}\]]|$)"
 
@@ -29,25 +28,25 @@ class Native(Runtime):
     program = "env"
     contained = False
 
-    def options(self, container: Container) -> List[str]:
+    def options(self, container: Container) -> List[Text]:
         sources = _sources(container)
-        found = [self.program]
+        found: List[Text] = [self.program]
         for name, value in sorted(container.environment.items()):
-            own, mark, host = value.partition("\0")
+            own, host = _divided(value)
             parts = own.split(":") if name in LISTS else [own]
-            parts = [part for part in (_undone(part, sources) for part in parts) if not _only_inside(part)]
-            if parts:
-                found.append("%s=%s%s%s" % (name, ":".join(parts), mark, host))
+            undone = [part for part in (_undone(part, sources) for part in parts) if not _only_inside(part)]
+            if undone:
+                found.append(shell.joined([name, "=", shell.joined(undone, ":"), *host]))
         return found
 
-    def binds(self, binds: Sequence[Bind]) -> List[str]:  # noqa: ARG002 (see ``given``)
+    def binds(self, binds: Sequence[Mount]) -> List[Text]:  # noqa: ARG002 (see ``given``)
         return []
 
-    def given(self, container: Container, command: Sequence[str]) -> List[str]:
+    def given(self, container: Container, command: Sequence[str]) -> List[Text]:
         sources = _sources(container)
         return [_undone(word, sources) for word in command]
 
-    def argv(self, container: Container, command: List[str], join: Sequence[str] = ()) -> List[str]:
+    def argv(self, container: Container, command: Sequence[str], join: Sequence[Text] = ()) -> List[Text]:
         del join
         return [*self.options(container), *self.given(container, command)]
 
@@ -56,33 +55,32 @@ class Native(Runtime):
         return None
 
 
-def inherited(name: str) -> str:
-    """Return what stands, at the end of a value, for what the host has of a list: known when the process starts.
-
-    Between the two NULs is a variable of the batch script; ``filled`` is for who has no script.
-    """
-    return "\0{%s:+:$%s}\0" % (name, name)
+def inherited(own: str, name: str) -> Value:
+    """Return the value of a list: its ``own`` part, then what the host has of it when the process starts."""
+    return Word(own, Variable(name, more=True))
 
 
-def filled(word: str, environment: Mapping[str, str]) -> str:
-    """Return a word with what ``environment`` has of the lists that it inherits."""
-    own = {name: ":" + value for name, value in environment.items() if value}
-    return _INHERITED.sub(lambda match: own.get(match.group(1), ""), word)
+def _divided(value: Value) -> Tuple[str, List[Word]]:
+    """Return the part of a value that is known, and that of the host."""
+    parts = Word(value).parts
+    own = "".join(part for part in parts if isinstance(part, str))
+    return own, [Word(part) for part in parts if not isinstance(part, str)]
 
 
-def _sources(container: Container) -> Dict[str, str]:
+def _sources(container: Container) -> Dict[str, Value]:
     return {bind.target: bind.source for bind in container.binds}
 
 
-def _undone(text: str, sources: Mapping[str, str]) -> str:
-    """Return a text with each target's source in its place, wherever it stands as a path of its own."""
+def _undone(text: str, sources: Mapping[str, Value]) -> Value:
+    """Return a text with each target's source in its place, wherever it is a path of its own."""
     if not sources:
         return text
     # The longest first: a bind may lie within another.
     targets = "|".join(map(re.escape, sorted(sources, key=len, reverse=True)))
-    return re.sub(_BEFORE + "(" + targets + ")" + _BEHIND, lambda match: sources[match.group(1)], text)
+    parts = re.split(_BEFORE + "(" + targets + ")" + _BEHIND, text)
+    return shell.joined([sources[part] if place % 2 else part for place, part in enumerate(parts)])
 
 
-def _only_inside(part: str) -> bool:
+def _only_inside(part: Value) -> bool:
     """Return whether a container alone has this folder: the host's own loader finds the host's libraries by itself."""
-    return part == hostfiles.FOLDER or part.startswith(hostfiles.FOLDER + "/")
+    return part == hostfiles.FOLDER or shell.data(part).startswith(hostfiles.FOLDER + "/")

@@ -9,12 +9,13 @@ import re
 from typing import List, Optional
 
 from deployer.contract.errors import UsageError
+from deployer.contract.shell import Text
 from deployer.site.runtimes.interface import Container, Here, Runtime
 from deployer.system import files
 
 #: Below the engine's folder.
 START = "run"
-_PATTERN = re.compile(r"^[A-Za-z0-9_*?]+$")
+_PATTERN = re.compile(r"[A-Za-z0-9_*?]+")
 
 
 class Udocker(Runtime):
@@ -22,11 +23,11 @@ class Udocker(Runtime):
 
     program = "udocker"
 
-    def options(self, container: Container) -> List[str]:
+    def options(self, container: Container) -> List[Text]:
         return [
-            os.path.join(container.engine, START),
+            container.engine + "/" + START,
             *("--pass=" + _glob(name) for name in container.passed),
-            *("--set-env=%s=%s" % pair for pair in sorted(container.environment.items())),
+            *("--set-env=" + name + "=" + value for name, value in sorted(container.environment.items())),
             *self.binds(container.binds),
             "--cd=" + container.workdir,
         ]
@@ -39,6 +40,6 @@ class Udocker(Runtime):
 
 
 def _glob(name: str) -> str:
-    if not _PATTERN.match(name):
+    if not _PATTERN.fullmatch(name):
         raise UsageError("%r is no glob for names of environment variables" % name)
     return name

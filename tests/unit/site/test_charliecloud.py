@@ -6,6 +6,7 @@ import pytest
 
 from deployer.contract.errors import UsageError
 from deployer.contract.plan import Bind
+from deployer.contract.shell import argv
 from deployer.site.runtimes import RUNTIMES, charliecloud
 from deployer.site.runtimes.interface import Container, Here
 from tests import running
@@ -71,7 +72,7 @@ def test_a_ch_run_that_joins_with_the_hosts_environment_gets_the_right_one(tmp_p
     program = running.program(tmp_path, "ch-run", 'echo "$@" >"$0.words"; exec env -0\n')
     values = {"A": "x=y  z", "QUOTED": "'q'", "ODD": '$HOME "`id`" *', "LINES": "a\nb", "EMPTY": "", "PATH": "/usr/bin"}
     made = Container("/i", [], values, ["SLURM_*", "PMI_RANK"], "/w")
-    words = runtime.into_mounted(made, str(tmp_path))
+    words = argv(runtime.into_mounted(made, str(tmp_path)))
     words[words.index("ch-run")] = program
     host = {"PATH": "/usr/bin:/bin", "USER": "alice", "SLURM_A": "a b", "PMI_RANK": "1", "PMI_SIZE": "2", "A": "old"}
     host.update({"BASH_FUNC_ml%%": "() { :; }", "BASH_ENV": "/none", "LD_LIBRARY_PATH": "/none"})

@@ -8,12 +8,12 @@ import sys
 import pytest
 
 from deployer.contract import plan as plans
-from deployer.contract import verdict
+from deployer.contract import shell, verdict
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.findings import ERROR, Finding
 from deployer.contract.hostfiles import DIRECTORY, FILE, LINK, HostFile
 from deployer.contract.plan import Bind
-from deployer.site import container, result, run, staged
+from deployer.site import container, result, run
 from deployer.site.runtimes import RUNTIMES, native
 from deployer.site.runtimes.interface import Container, Here
 from tests import running as made
@@ -106,14 +106,14 @@ def test_the_argv_is_the_host_s_program_in_the_plan_s_environment():
 
 def test_lists_are_put_before_the_host_s_own_by_script_and_exec_alike(tmp_path):
     made = box(
-        PATH="/i/bin" + native.inherited("PATH"),
-        LD_LIBRARY_PATH="/deployer/host/lib" + native.inherited("LD_LIBRARY_PATH"),
-        PYTHONPATH="/deployer/wheels/lib" + native.inherited("PYTHONPATH"),
+        PATH=native.inherited("/i/bin", "PATH"),
+        LD_LIBRARY_PATH=native.inherited("/deployer/host/lib", "LD_LIBRARY_PATH"),
+        PYTHONPATH=native.inherited("/deployer/wheels/lib", "PYTHONPATH"),
         ODD="it's $5",
     )
     host = {"PATH": "/usr/bin:/bin:/data/tools", "LD_LIBRARY_PATH": "/site/lib"}
-    argv = [native.filled(word, host) for word in runtime.argv(made, ["env"])]
-    words = " ".join(staged.word(word) for word in runtime.argv(made, ["env"]))
+    argv = shell.argv(runtime.argv(made, ["env"]), host)
+    words = shell.code("{words}", words=runtime.argv(made, ["env"])).text
     seen = []
     for command in (argv, ["bash", "-c", "words=(" + words + ')\nexec "${words[@]}"']):
         lines = subprocess.check_output(command, env=host).decode().splitlines()
@@ -142,8 +142,8 @@ def test_nothing_of_the_image_is_used(store):
     assert found.environment == {
         "A": "1",
         "B": "2",
-        "LD_LIBRARY_PATH": "/opt/mpi/lib" + native.inherited("LD_LIBRARY_PATH"),
-        "PYTHONPATH": "/deployer/wheels/lib" + native.inherited("PYTHONPATH"),
+        "LD_LIBRARY_PATH": native.inherited("/opt/mpi/lib", "LD_LIBRARY_PATH"),
+        "PYTHONPATH": native.inherited("/deployer/wheels/lib", "PYTHONPATH"),
     }
     assert [(bind.source, bind.target) for bind in found.binds] == [
         (made.PREFIX, made.PREFIX),

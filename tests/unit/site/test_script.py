@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from deployer.contract import layout, plan
+from deployer.contract.errors import UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.plan import Bind
 from deployer.site import script
@@ -88,7 +89,7 @@ def native(made):
     app = Bind("/home/alice/deployer/images/aaaa/app", plan.APP, "the bundle's app folder")
     tool = Bind(made.tool, plan.TOOL, "this tool")
     environment = dict(made.container.environment, DEPLOYER_RESULT="/deployer/job/payload.json")
-    environment["LD_LIBRARY_PATH"] += inherited("LD_LIBRARY_PATH")
+    environment["LD_LIBRARY_PATH"] = inherited(environment["LD_LIBRARY_PATH"], "LD_LIBRARY_PATH")
     return made._replace(
         launch=made.launch._replace(variant="native-folder", command=["python3", "/deployer/app/train.py", "a b"]),
         runtime=RUNTIMES["native"],
@@ -150,7 +151,7 @@ def test_bash_can_read_the_script(name):
 def test_every_word_reaches_the_container_as_it_was_given(tmp_path):
     """The array of the script, as bash reads it, is the argv that exec would use."""
     case = CASES["host-mpi"]
-    array = script._container(case)
+    array = script._container(case).text
     shown = subprocess.check_output(["bash", "-c", array + '\nprintf "%s\\0" "${container[@]}" "$image"'])
     words = shown.decode().split("\0")[:-1]
     assert [*words, "--", "true"] == case.runtime.argv(case.container, ["true"])
@@ -163,7 +164,7 @@ def test_a_staged_container_is_the_nodes_own_and_binds_nothing_that_is_inside():
     case = CASES["staged"]._replace(container=container._replace(binds=[*container.binds, *inside]))
     assert "    --stubs /home/alice/images/aaaa/host/1 \\\n" in script.render(case)
     shown = subprocess.check_output(
-        ["bash", "-c", script._container(case) + '\nprintf "%s\\0" "${container[@]}" "$image"'],
+        ["bash", "-c", script._container(case).text + '\nprintf "%s\\0" "${container[@]}" "$image"'],
         env={"SLURM_JOB_ID": "77", "PATH": "/usr/bin:/bin"},
     )
     words = shown.decode().split("\0")[:-1]
@@ -215,3 +216,23 @@ def test_without_python_a_shell_ends_the_rank_where_the_launcher_wants_a_signal(
     for words, code in (("sh -c 'test \"$1\" = \"a b\"' sh 'a b'", 0), ("sh -c 'exit 7'", -signal.SIGABRT)):
         assert subprocess.call(["bash", "-c", "exec %s %s" % (guard, words)]) == code
     assert "/bin/sh -c" not in script.render(inputs(nodes=1, image_python=None, image_shell=True))
+
+
+def test_the_image_tells_the_launcher_nothing():
+    """It runs on the host: a variable of the image could make it run another program there."""
+    case = CASES["local"]
+    bad = {"I_MPI_HYDRA_BOOTSTRAP_EXEC": "/tmp/x", "I_MPI_X[$(touch x)]": "1"}
+    ours = {"I_MPI_FABRICS": "ofi"}
+    case = case._replace(
+        container=case.container._replace(environment={**case.container.environment, **bad, **ours}),
+        plan=case.plan._replace(environment={**case.plan.environment, **ours}),
+    )
+    exported = [line for line in script.render(case).splitlines() if line.startswith("export I_MPI")]
+    assert exported == ["export I_MPI_FABRICS=ofi", "export I_MPI_PIN_DOMAIN=2:compact"]
+
+
+@pytest.mark.parametrize(("launcher", "name"), [("mpiexec.hydra", "I_MPI_X[$(x)]"), ("mpirun", "OMPI_MCA_x; cmd; y")])
+def test_a_strange_name_is_no_variable_of_the_launcher(launcher, name):
+    shown = made.PLAN._replace(environment={name: "1"}, variants=[made.VARIANT._replace(launcher=launcher)], modules=[])
+    with pytest.raises(UsageError, match="is not a name for an environment variable"):
+        script.render(inputs(shown=shown))

@@ -1,0 +1,257 @@
+"""Text for bash, by type: text from outside can never become shell. Pure.
+
+Three types keep apart what a script is made of:
+
+- ``str`` is data. Wherever it gets into a script, it is quoted as one word.
+- ``Word`` is data with references to variables of the script in it. Only ``Variable`` makes a reference.
+- ``Code`` is a piece of a script. Only ``code`` and ``directive`` make one, from templates that are literals in our
+  own text (a test looks at every call). ``script`` accepts nothing else, so whoever forgets to quote gets a TypeError.
+"""
+
+import re
+import shlex
+import string
+from typing import Callable, List, Mapping, Optional, Sequence, Tuple, Union
+
+from deployer.contract.errors import UsageError
+from deployer.contract.text import escaped, is_name, printable
+
+#: The variable with the number of the shell's own process.
+_OWN_NUMBER = "$"
+_DEFAULT = re.compile(r"[A-Za-z0-9]*")
+#: What a word cannot have as it is: a line end would make a line of the script that is not ours, and an escape
+#: sequence would reach the terminal of whoever reads it.
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
+#: What is not code on a line of a template.
+_REMARK = re.compile(r"(^|\s)#.*$")
+
+
+class Variable(object):
+    """The value of a variable, known when the script runs. ``default`` is used if it is unset or empty.
+
+    With ``more`` it is a colon and the value: what the host appends to a list; nothing if there is no value.
+    """
+
+    def __init__(self, name: str, default: str = "", more: bool = False) -> None:
+        if not (is_name(name) or name == _OWN_NUMBER) or not _DEFAULT.fullmatch(default):
+            raise TypeError("not a variable of a script: %r, %r" % (name, default))
+        self.name, self.default, self.more = name, default, more
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Variable) and self.text() == other.text()
+
+    def __hash__(self) -> int:
+        return hash(self.text())
+
+    def text(self) -> str:
+        """Return it for bash."""
+        if self.more:
+            return '"${%s:+:$%s}"' % (self.name, self.name)
+        return '"${%s:-%s}"' % (self.name, self.default) if self.default else '"$%s"' % self.name
+
+    def value(self, environment: Mapping[str, str]) -> str:
+        """Return what it is in ``environment``; raises TypeError if nothing there has the name."""
+        found = environment.get(self.name) or self.default
+        if self.more:
+            return found and ":" + found
+        if not found:
+            raise TypeError("%s is only known when a script runs" % self.name)
+        return found
+
+
+class Program(object):
+    """A script of our own inside the script, as one word; its lines stay as they are, for a person to read."""
+
+    def __init__(self, text: str) -> None:
+        self.own = text
+
+
+#: A part of a word.
+_Part = Union[str, Variable]
+
+
+class Word(object):
+    """A word of a script with variables in it; ``+`` appends text on both sides. It has no ``str()``: a format would
+    make data of its variables."""
+
+    def __init__(self, *parts: Union[_Part, "Word"]) -> None:
+        found: List[_Part] = []
+        for part in parts:
+            for each in part.parts if isinstance(part, Word) else (part,):
+                if not isinstance(each, (str, Variable)):
+                    raise TypeError("not a part of a word: %r" % (each,))
+                if isinstance(each, str) and found and isinstance(found[-1], str):
+                    found[-1] += each
+                elif each != "":
+                    found.append(each)
+        self.parts: Tuple[_Part, ...] = tuple(found)
+
+    def __add__(self, other: Union[_Part, "Word"]) -> "Word":
+        return Word(self, other)
+
+    def __radd__(self, other: str) -> "Word":
+        return Word(other, self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Word) and self.parts == other.parts
+
+    def __hash__(self) -> int:
+        return hash(self.parts)
+
+    def __repr__(self) -> str:
+        return "Word%r" % (self.parts,)
+
+    def __str__(self) -> str:
+        raise TypeError("%r is no text before a script runs" % self)
+
+
+#: What a word of a command may be.
+Text = Union[str, Word, Program]
+#: The text of a path, or of a variable's value.
+Value = Union[str, Word]
+
+
+def joined(parts: Sequence[Value], between: str = "") -> Value:
+    """Return parts as one text, with ``between`` them."""
+    found: List[Union[_Part, Word]] = []
+    for part in parts:
+        found += [between, part] if found else [part]
+    whole = Word(*found)
+    return whole if any(isinstance(part, Variable) for part in whole.parts) else "".join(map(str, whole.parts))
+
+
+def changed(text: Value, change: Callable[[str], Value]) -> Value:
+    """Return a text with ``change`` made to all that is data in it."""
+    parts = Word(text).parts
+    return joined([change(part) if isinstance(part, str) else Word(part) for part in parts])
+
+
+def data(text: Text) -> str:
+    """Return all that is data in a text, to look at."""
+    if isinstance(text, Program):
+        return text.own
+    return "".join(part for part in Word(text).parts if isinstance(part, str))
+
+
+def plain(text: Text, environment: Optional[Mapping[str, str]] = None) -> str:
+    """Return a text as a process needs it, with its variables as in ``environment``; raises TypeError for others."""
+    if isinstance(text, Program):
+        return text.own
+    return "".join(part if isinstance(part, str) else part.value(environment or {}) for part in Word(text).parts)
+
+
+def argv(words: Sequence[Text], environment: Optional[Mapping[str, str]] = None) -> List[str]:
+    """Return words as ``plain`` does."""
+    return [plain(word, environment) for word in words]
+
+
+def quoted(words: Sequence[str]) -> str:
+    """Return words as a person would type them for bash."""
+    return " ".join(map(_quoted, words))
+
+
+class Code(object):
+    """A piece of a script; see ``code``."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __str__(self) -> str:
+        raise TypeError("a piece of a script is no text: give it to code() or script()")
+
+
+#: What fills a template.
+_Filling = Union[int, Text, Code, Sequence[Text]]
+
+
+def code(template: str, **values: _Filling) -> Code:
+    """Return a piece of a script: ``template``, a literal of ours, with ``values`` in place of its ``{names}``.
+
+    Data is quoted as one word, and a sequence as so many words; on a line that is a comment it is escaped. Raises
+    UsageError for data that no script can have, and TypeError where the template puts data in quotes.
+    """
+    found = own = ""
+    for text, name, _, _ in string.Formatter().parse(template):
+        found, own = found + text, own + text
+        if name is not None:
+            found += _filled(values[name], own, name)
+    return Code(found)
+
+
+def _filled(value: _Filling, before: str, name: str) -> str:
+    """Return ``value`` as it follows ``before``, of a template of ours."""
+    if isinstance(value, Code):
+        return value.text
+    if isinstance(value, int):
+        return "%d" % value
+    line = before[before.rfind("\n") + 1 :]
+    if line.startswith("#") and isinstance(value, (str, Word)):
+        return printable("".join(map(str, Word(value).parts)))
+    if line.startswith("#") or _REMARK.search(line) or _in_quotes(before):
+        raise TypeError("{%s} is within quotes, or in a comment behind code" % name)
+    return _word(value) if isinstance(value, (str, Word, Program)) else " ".join(map(_word, value))
+
+
+def directive(word: str) -> Code:
+    """Return a line that sbatch reads. Raises UsageError for a word with control characters: they would end the line,
+    and sbatch knows no escape for them."""
+    if _CONTROL.search(word):
+        raise UsageError("%r: a word for sbatch cannot have control characters" % word)
+    return Code("#SBATCH %s\n" % shlex.quote(word))
+
+
+def export(name: str, value: Value) -> Code:
+    """Return a line that sets an environment variable; raises UsageError for a name that is not one."""
+    if not is_name(name):
+        raise UsageError("%r is not a name for an environment variable" % name, "use letters, digits and underscores")
+    return Code("export %s=%s\n" % (name, _word(value)))
+
+
+def array(name: str, words: Sequence[Text]) -> Code:
+    """Return the lines that set an array, a word a line."""
+    return code("{name}=({words}\n)\n", name=name, words=Code("\n    ".join(map(_word, words))))
+
+
+def folded(words: Sequence[Text], width: int) -> Code:
+    """Return words in lines of at most ``width`` characters where they allow it, as an array or a list has them."""
+    lines = [""]
+    for word in map(_word, words):
+        if lines[-1] and len(lines[-1]) + len(word) >= width:
+            lines.append("")
+        lines[-1] += (" " if lines[-1] else "") + word
+    return Code("\n    ".join(lines))
+
+
+def together(pieces: Sequence[Code], between: str = "") -> Code:
+    """Return pieces as one; ``between`` is white space."""
+    if between.strip():
+        raise TypeError("not white space: %r" % between)
+    return Code(between.join(piece.text for piece in pieces))
+
+
+def script(*pieces: Code) -> str:
+    """Return the whole text of a script, its pieces set apart by empty lines."""
+    return together(pieces, "\n").text
+
+
+def _word(text: Text) -> str:
+    if isinstance(text, Program):
+        return shlex.quote(text.own)
+    return "".join(part.text() if isinstance(part, Variable) else _quoted(part) for part in Word(text).parts) or "''"
+
+
+def _quoted(text: str) -> str:
+    if "\0" in text:
+        raise UsageError("%r has a NUL character: no command can be given one" % text)
+    if not _CONTROL.search(text):
+        return shlex.quote(text)
+    inner = text.replace("\\", "\\\\").replace("'", "\\'")
+    return "$'%s'" % _CONTROL.sub(lambda match: escaped(match.group()), inner)
+
+
+def _in_quotes(before: str) -> bool:
+    lines = [_REMARK.sub("", line) for line in before.split("\n")]
+    return any(sum(line.count(quote) for line in lines) % 2 for quote in "'\"")

@@ -1,0 +1,153 @@
+"""Shell text is a type: data is always quoted, and only our own literals are code."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deployer.contract import shell
+from deployer.contract.errors import UsageError
+from deployer.contract.shell import Program, Variable, Word, code
+
+PACKAGE = Path(shell.__file__).resolve().parents[1]
+HOSTILE = [
+    "a b",
+    "",
+    "$(touch PWNED)",
+    "`touch PWNED`",
+    "a\n#SBATCH --wrap=x\ntouch PWNED",
+    "';touch PWNED;'",
+    "it's\n\\'$(touch PWNED)",
+    "\\",
+    "\\\n",
+    "!!",
+    "\x1b[31m\r\t",
+    "\x7f",
+    "é\u2028\x85",
+    "*",
+    "~",
+    "{a,b}",
+]
+
+
+def bash(text, **environment):
+    return subprocess.check_output(["bash", "-c", text], env=dict(environment, PATH="/usr/bin:/bin", LC_ALL="C.UTF-8"))
+
+
+def test_bash_reads_every_word_as_it_was_given(tmp_path):
+    line = code("cd {place}\nprintf '%s\\0' {words}", place=str(tmp_path), words=HOSTILE)
+    assert bash(line.text).decode().split("\0")[:-1] == HOSTILE
+    assert list(tmp_path.iterdir()) == []
+    assert line.text.count("\n") == 1  # no line of the script is a word's
+    assert "\x1b" not in line.text
+
+
+def test_a_nul_is_refused():
+    with pytest.raises(UsageError, match="NUL"):
+        code("{word}", word="a\0b")
+
+
+def test_variables_are_read_when_the_script_runs():
+    word = "--x=" + Word(Variable("A"), "$A '", Variable("B", "0")) + Word(Variable("C", more=True))
+    given = {"A": "a  *", "C": "c"}
+    assert bash(code("printf %s {word}", word=word).text, **given).decode() == "--x=a  *$A '0:c"
+    assert shell.plain(word, given) == "--x=a  *$A '0:c"
+    assert bash(code("printf %s {word}", word=word).text, A="a").decode() == "--x=a$A '0"
+    with pytest.raises(TypeError, match="only known when"):
+        shell.plain(word)
+
+
+@pytest.mark.parametrize("name", ["", "A B", "A}$(touch x)", "a[$(x)]", "A\n", "1A", "é"])
+def test_a_variable_has_a_name(name):
+    with pytest.raises(TypeError):
+        Variable(name)
+    with pytest.raises(UsageError, match="not a name"):
+        shell.export(name, "x")
+
+
+def test_what_has_variables_is_no_text():
+    word = Word("/x/", Variable("A"))
+    for make in (str, "{}".format, lambda x: "%s" % x, ":".join):
+        with pytest.raises(TypeError):
+            make(word if make != ":".join else [word])
+        with pytest.raises(TypeError):
+            make(code("true") if make != ":".join else [code("true")])
+
+
+def test_data_cannot_be_given_for_code():
+    for raw in ("true", Word("true"), Program("true")):
+        with pytest.raises((TypeError, AttributeError)):
+            shell.script(raw)
+        with pytest.raises((TypeError, AttributeError)):
+            shell.together([raw])
+
+
+@pytest.mark.parametrize("template", ['"{x}"', "'{x}'", '"a" "b{x}"', "true  # {x}", 'true\n"a\n{x}"'])
+def test_a_template_cannot_quote_what_quotes_itself(template):
+    with pytest.raises(TypeError, match="within quotes"):
+        code(template, x="$(touch PWNED)")
+
+
+def test_an_apostrophe_in_a_comment_is_no_quote():
+    assert code("# it's\ntrue  # it's {{}}\n{x}", x="a b").text.endswith("\n'a b'")
+    assert code("{x} {x}", x='"').text == "'\"' '\"'"
+
+
+def test_a_comment_stays_one_line():
+    made = code("#   {x}: {y}\n", x="a\ntouch PWNED\r\u2028\x1b[2J", y=Word("/", Variable("A")))
+    assert made.text == '#   a\\ntouch PWNED\\r\\u2028\\x1b[2J: /"$A"\n'
+
+
+@pytest.mark.parametrize("word", ["--a=b\n#SBATCH --wrap=x", "a\r", "\0", "a\tb", "\x1b"])
+def test_a_directive_is_one_line_or_none(word):
+    with pytest.raises(UsageError, match="control characters"):
+        shell.directive(word)
+
+
+def test_a_program_of_ours_keeps_its_lines():
+    assert code("bash -c {p}", p=Program("echo a\necho 'b'")).text == "bash -c 'echo a\necho '\"'\"'b'\"'\"''"
+
+
+def test_text_is_changed_around_variables():
+    word = Word("/deployer/x:", Variable("A"), "/deployer")
+    assert shell.changed(word, lambda text: text.replace("deployer", "d")) == Word("/d/x:", Variable("A"), "/d")
+    assert shell.changed("/deployer", lambda text: text[1:]) == "deployer"
+    assert shell.data(word) == "/deployer/x:/deployer"
+    assert shell.joined(["a", "b"], ":") == "a:b"
+    assert shell.joined(["a", Word(Variable("A"))], ":") == Word("a:", Variable("A"))
+
+
+def literal(node):
+    if isinstance(node, ast.IfExp):
+        return literal(node.body) and literal(node.orelse)
+    return type(node).__name__ in ("Str", "Constant")
+
+
+def test_only_literals_of_ours_are_code():
+    """Every call in the package that makes code, or a variable, is given a literal; nobody else makes Code."""
+    calls = []
+    parts = ("contract", "system", "site") if sys.version_info < (3, 10) else (".",)  # what this Python can read
+    for path in sorted(path for part in parts for path in (PACKAGE / part).rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        # A literal with a name, as long as it has no other.
+        named = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+                name = node.targets[0].id
+                named[name] = named.get(name, True) and literal(node.value)
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            function = node.func
+            name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+            if name in ("code", "Program", "Variable", "Code") and path.name != "shell.py":
+                first = node.args[0] if node.args else None
+                ours = literal(first) or (isinstance(first, ast.Name) and named.get(first.id))
+                if name == "Variable" and path.name == "native.py":
+                    ours = True  # of the lists in LISTS; its name is looked at when it is made
+                if not ours or name == "Code":
+                    pytest.fail("%s:%d: %s() of what is no literal" % (path, node.lineno, name))
+                calls.append(name)
+    assert calls.count("code") > 20
