@@ -43,6 +43,8 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--ssh-config", metavar="F", type=Path, help="an ssh configuration in place of ~/.ssh/config")
     command.add_argument("--full", action="store_true", help="send all of it, whatever the site has")
     command.add_argument("--force", action="store_true", help="send it although check says that it will not run there")
+    text = "send it although it has no plan for the site: `exec` and `shell` can use it there, `run` cannot"
+    command.add_argument("--without-plan", action="store_true", help=text)
     command.add_argument("--dry-run", action="store_true", help="say what would be sent, and send no bundle")
     text = "have the image's SquashFS file made there too, for --staging squashfs"
     command.add_argument("--squashfs", action="store_true", help=text)
@@ -96,7 +98,9 @@ def _push(args: argparse.Namespace) -> int:
     if args.have:
         raise UsageError("--have goes with --to: a site that answers says itself what it has")
     facts = index.default_folder()
-    options = pushing.Options(args.full, args.dry_run, args.transfer_host, args.force, facts, args.squashfs)
+    options = pushing.Options(
+        args.full, args.dry_run, args.transfer_host, args.force, facts, args.squashfs, args.without_plan
+    )
     pushed = pushing.push(Path(args.bundle), profiles.load(args.site), args.ssh_config, options)
     if args.json:
         print(json.dumps(pushed.record()))
@@ -126,9 +130,9 @@ def _push(args: argparse.Namespace) -> int:
 def _push_to(args: argparse.Namespace) -> int:
     if args.full and args.have:
         raise UsageError("--full sends all, so it takes no --have")
-    if args.dry_run or args.transfer_host or args.force or args.squashfs:
+    if args.dry_run or args.transfer_host or args.force or args.squashfs or args.without_plan:
         raise UsageError(
-            "--dry-run, --transfer-host, --force and --squashfs go with a SITE, not with --to",
+            "--dry-run, --transfer-host, --force, --without-plan and --squashfs go with a SITE, not with --to",
             "what was carried is received by `deployer.pyz receive DIR`, which knows --squashfs",
         )
     written = pushing.push_to(Path(args.bundle), args.to, args.have)
@@ -137,6 +141,8 @@ def _push_to(args: argparse.Namespace) -> int:
     else:
         print(f"wrote {human(written.sent)} in {written.parts} parts: {written.folder}")
         print(f"digest {written.digest}")
+        if not written.data:
+            print(f"plans in it: {', '.join(written.plans) or 'none, so `run` cannot use it; `exec` and `shell` can'}")
         print("carry the whole folder over, then: python3 DIR/deployer.pyz receive DIR --root ROOT")
     return 0
 

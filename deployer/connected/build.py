@@ -16,7 +16,7 @@ import docker
 from docker.errors import APIError
 from tqdm import tqdm
 
-from deployer.connected import context, lint, progress, variants, wheelhouse, xdg
+from deployer.connected import context, inputs, lint, progress, variants, wheelhouse, xdg
 from deployer.connected.builders import base, engine, interpreter, offline, settings
 from deployer.connected.definition import Base, Definition
 from deployer.connected.indexes import indexes
@@ -112,7 +112,8 @@ def _build(
             transcript = Transcript(
                 definition.tag, str(log), lambda line: _both(stream, say, line), offline.HINT if options.offline else ""
             )
-            image = _definition_image(client, definition, arguments, options, transcript)
+            labels = {inputs.LABEL: inputs.label(client, definition, clean)}
+            image = _definition_image(client, definition, arguments, options, transcript, labels=labels)
             made = _variants(client, definition, arguments, host.proxies, options, transcript)
     config = engine.image_config(client, image)
     last = _last(receipt, image, with_settings)
@@ -158,9 +159,10 @@ class LastBuild(NamedTuple):
 
 
 def last_build(definition: Definition) -> LastBuild:
-    """Return what the last build here made of a definition, whatever its tag means by now; its tag where nobody knows.
+    """Return what the last build here made of a definition, whatever its tag means by now; its tag if nothing is known.
 
-    Raises UsageError where it has Horovod and was not built as it is now, or the cache has lost a variant.
+    Whether that is the definition as it is now, ``inputs.current`` finds out. Raises Refused if it has Horovod and was
+    not built here for all its MPI families, or the cache has lost a variant.
     """
     again = f"build it: deployer build {definition.folder}"
     try:
@@ -169,11 +171,11 @@ def last_build(definition: Definition) -> LastBuild:
     except (OSError, ValueError, KeyError, TypeError) as error:
         if definition.horovod is None:
             return LastBuild(definition.tag, {})
-        raise UsageError(f"{definition.tag} was not built here with its variants of Horovod", again) from error
+        raise Refused(f"{definition.tag} was not built here with its variants of Horovod", again) from error
     wanted = definition.mpi if definition.horovod else []
     missing = [abi for abi in wanted if abi not in made.variants or not made.variants[abi].is_file()]
     if missing:
-        raise UsageError(f"{definition.tag} has no Horovod for {', '.join(missing)}", again)
+        raise Refused(f"{definition.tag} has no Horovod for {', '.join(missing)}", again)
     return LastBuild(made.image, {abi: made.variants[abi] for abi in wanted})
 
 
@@ -258,14 +260,15 @@ def _run(
     options: Options,
     transcript: Transcript,
     target: str | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> str:
-    """Build a context and return the id of the image; with ``target`` the one of that stage."""
+    """Build a context and return the id of the image, which has ``labels``; with ``target`` the one of that stage."""
     with engine.calls(client, lambda: f"build {transcript.tag} {transcript.step}"):
         try:
             messages = client.api.build(
                 fileobj=stream, custom_context=True, dockerfile=dockerfile, buildargs=dict(arguments), target=target,
-                nocache=options.no_cache, rm=True, forcerm=True, decode=True, encoding="identity",
-                network_mode="none" if options.offline else None,
+                labels=dict(labels or {}), nocache=options.no_cache, rm=True, forcerm=True, decode=True,
+                encoding="identity", network_mode="none" if options.offline else None,
             )  # fmt: skip
             _follow(messages, transcript)
         except APIError as error:
@@ -284,11 +287,12 @@ def _definition_image(
     options: Options,
     transcript: Transcript,
     target: str | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> str:
     """Build a definition's own Dockerfile, up to the stage ``target`` where one is given; return the image's id."""
     with tempfile.TemporaryFile() as stream:
         context.write(definition, stream)
-        return _run(client, stream, definition.dockerfile, arguments, options, transcript, target)
+        return _run(client, stream, definition.dockerfile, arguments, options, transcript, target, labels)
 
 
 def _variants(

@@ -32,13 +32,18 @@ def write(definition: Definition, stream: IO[bytes]) -> None:
 
 def paths(definition: Definition) -> Iterator[Path]:
     """Yield the files of the context, sorted."""
+    for name in names(definition):
+        path = definition.folder / name
+        if path.is_file() and not path.is_symlink():
+            yield path
+
+
+def names(definition: Definition) -> list[str]:
+    """Return the paths of all that is in the context, relative to the definition's folder, sorted."""
     if definition.dockerfile_path is None:
-        return
+        return []
     with files.errors_named("read the build context"):
-        for name in sorted(exclude_paths(str(definition.folder), _excluded(definition))):
-            path = definition.folder / name
-            if path.is_file() and not path.is_symlink():
-                yield path
+        return sorted(exclude_paths(str(definition.folder), _excluded(definition)))
 
 
 def _excluded(definition: Definition) -> list[str]:

@@ -8,6 +8,7 @@ bundles, and gives it its final name when every byte of it was verified there.
 import json
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -19,6 +20,7 @@ from deployer.connected.remote import Remote
 from deployer.contract import delta, records
 from deployer.contract.delta import Held
 from deployer.contract.errors import Refused, SpaceError
+from deployer.contract.manifest import PLANS_PREFIX, Manifest
 from deployer.contract.verdict import REFUSE, Checked
 from deployer.system import files
 from deployer.system.verify import VerifiedBundle, begin, opened, verify
@@ -31,7 +33,7 @@ class Options(NamedTuple):
     """``full``: send all, whatever the site has. ``dry_run``: ask and tell, send nothing. ``transfer_host``: bring the
     parts by sftp through this host, for sites whose login nodes are not for data. ``force``: send what ``check``
     refuses. ``facts``: where ``check`` keeps facts of files, if anywhere. ``squashfs``: have the image's SquashFS file
-    made there too."""
+    made there too. ``without_plan``: send a bundle that has no plan for the site, so ``run`` cannot use it there."""
 
     full: bool = False
     dry_run: bool = False
@@ -39,6 +41,7 @@ class Options(NamedTuple):
     force: bool = False
     facts: Path | None = None
     squashfs: bool = False
+    without_plan: bool = False
 
 
 DEFAULTS = Options()
@@ -66,12 +69,15 @@ class Pushed(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What a push into a folder wrote."""
+    """What a push into a folder wrote; ``plans`` are the sites that the bundle has a plan for, ``data`` if it needs
+    none."""
 
     digest: str
     folder: str
     sent: int
     parts: int
+    plans: Sequence[str] = ()
+    data: bool = False
 
     def record(self) -> records.Record:
         return dict(self._asdict())
@@ -80,12 +86,15 @@ class Written(NamedTuple):
 def push(bundle: Path, profile: Profile, ssh_config: Path | None = None, options: Options = DEFAULTS) -> Pushed:
     """Send ``bundle`` to the site and install it there; of a bundle that is installed there already nothing is sent.
 
-    Raises IntegrityError and Refused (what ``check`` refuses) before anything is sent, TransferError, SpaceError, and
-    the far side's own errors. After any of them another push goes on where this one ended.
+    Raises IntegrityError and Refused (no plan for the site, or what ``check`` refuses) before anything is sent,
+    TransferError, SpaceError, and the far side's own errors. After any of them another push goes on where this one
+    ended.
     """
     with opened(str(bundle)) as stream:
         verified = _verified(stream, bundle)
         checked = check_carried(begin(stream, str(bundle)), profile, options.facts)
+        if checked is None and not verified.manifest.is_data and not options.without_plan:
+            raise _no_plan(profile, verified)
         if checked and checked.verdict == REFUSE and not options.force:
             raise _refused(profile, checked)
         with Remote(profile, ssh_config) as remote:
@@ -100,6 +109,22 @@ def _squash(bundle: VerifiedBundle, remote: Remote) -> records.Record | None:
     answer = remote.site(["squash", f"{bundle.manifest.name}:{bundle.manifest.version}"], timeout=_INSTALL_SECONDS)
     made: records.Record | None = answer["squashfs"]
     return made
+
+
+def plans_in(manifest: Manifest) -> list[str]:
+    """Return the names of the sites that a bundle has a plan for."""
+    found = (member.name for member in manifest.members if member.name.startswith(PLANS_PREFIX))
+    return sorted(name[len(PLANS_PREFIX) :].removesuffix(".json") for name in found)
+
+
+def _no_plan(profile: Profile, bundle: VerifiedBundle) -> Refused:
+    """Return the refusal of a bundle that would take the place of one that runs, and could not run itself."""
+    label = f"{bundle.manifest.name}:{bundle.manifest.version}"
+    has = ", ".join(plans_in(bundle.manifest)) or "none"
+    return Refused(
+        f"{label} has no plan for {profile.name}, so `run` could not use it there; its plans: {has}",
+        f"pack it again with --site {profile.name}; --without-plan sends it for `exec` and `shell` alone",
+    )
 
 
 def _refused(profile: Profile, checked: Checked) -> Refused:
@@ -158,10 +183,12 @@ def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> Written:
         held = delta.read_receipt(files.read_text(str(receipt)).encode(), str(receipt))
     with opened(str(bundle)) as stream:
         verified = _verified(stream, bundle)
-        shipment = parts.shipment(stream, verified.seal, verified.manifest, held)
+        manifest = verified.manifest
+        shipment = parts.shipment(stream, verified.seal, manifest, held)
         with progress.bar("write", shipment.size) as advance:
             parts.as_files(stream, shipment, folder, advance)
-    return Written(verified.digest, str(folder), shipment.size, len(shipment.parts))
+    size, count = shipment.size, len(shipment.parts)
+    return Written(verified.digest, str(folder), size, count, plans_in(manifest), manifest.is_data)
 
 
 def _verified(stream: IO[bytes], bundle: Path) -> VerifiedBundle:

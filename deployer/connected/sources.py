@@ -29,14 +29,15 @@ _log = logging.getLogger("deployer.sources")
 def from_definition(definition: "Definition") -> Contents:
     """Return what ``build`` made of a definition, with its jobs, app folder, data, wheelhouse and variants of Horovod.
 
-    Raises UsageError where the variants were not built.
+    Raises Refused if the image, or a variant, was not built from the definition as it is now.
     """
     if definition.is_data:
         return Contents(definition.name, definition.version, None, data=definition.data_folders)
-    from deployer.connected import wheelhouse
+    from deployer.connected import inputs, wheelhouse
     from deployer.connected.build import last_build
 
-    image, variants = last_build(definition)
+    last, variants = last_build(definition)
+    image = inputs.current(definition, [last] if definition.horovod else [last, definition.tag])
     contents = from_image(image, definition.name, definition.version)
     jobs = [Job(name, **job.model_dump()) for name, job in definition.jobs.items()]
     needs = [Need(name, data.bundle) for name, data in sorted(definition.data.items()) if data.bundle]

@@ -2,7 +2,7 @@
 
 from typing import List, Optional, Sequence
 
-from deployer.contract.manifest import Manifest
+from deployer.contract.manifest import PLANS_PREFIX, Manifest
 from deployer.site.store import Store
 from deployer.system import files, policy
 from deployer.system.policy import Policy
@@ -20,7 +20,18 @@ def admit(manifest: Manifest, digest: str, trust: Trust, store: Store, policies:
     warnings += policy.check_rollback(policies, name, version, [receipt.version for receipt in receipts])
     if any(receipt.version == version and receipt.digest != digest for receipt in receipts):
         warnings.append("another bundle is installed as %s:%s; from now on the name means this one" % (name, version))
-    return warnings
+    return warnings + _plans_lost(manifest, store)
+
+
+def _plans_lost(manifest: Manifest, store: Store) -> List[str]:
+    """Return a warning for a bundle that takes the place of one that runs here, and has not its plan."""
+    before = store.newest(manifest.name)
+    has = {member.name for member in manifest.members}
+    lost = [site for site in before.sites() if PLANS_PREFIX + site + ".json" not in has] if before else []
+    if not before or not lost:
+        return []
+    old = "%s:%s" % (before.receipt.name, before.receipt.version)
+    return ["it has no plan for %s, which %s has: `run` needs one; use pack --site" % (", ".join(lost), old)]
 
 
 def origin(trust: Trust, digest: str) -> List[str]:

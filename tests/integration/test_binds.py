@@ -89,7 +89,7 @@ def hosted(image: str, profile: Path, site: Site, tmp_path_factory: pytest.TempP
     """Yield a bundle of the image, packed for that site and pushed to it."""
     bundle = tmp_path_factory.mktemp("bundle") / "hosted.tar"
     site.cli("pack", "--image", image, "--name", "hosted", "--version", "1", "--site", profile, "-o", bundle)
-    site.cli("push", bundle, "lab", "--ssh-config", site.lab.ssh_config)
+    site.cli("push", bundle, "lab", "--without-plan", "--ssh-config", site.lab.ssh_config)
     yield bundle
     site.cli("remove", *site.options, "hosted")
 
@@ -206,7 +206,7 @@ def test_a_real_driver_is_used_in_the_container(site: Site, captured: Path, tmp_
     bundle = tmp_path / "gpu.tar"
     image = ["--image", "deployer/hello-mpi:1.0.0", "--name", "gpu", "--version", "1"]
     site.cli("pack", *image, "--site", profile, "-o", bundle)
-    site.cli("push", bundle, "lab", "--ssh-config", site.lab.ssh_config)
+    site.cli("push", bundle, "lab", "--without-plan", "--ssh-config", site.lab.ssh_config)
     code = "import ctypes; cuda = ctypes.CDLL('libcuda.so.1'); print(cuda.cuInit(0))"
     try:
         assert site.tool("exec", "gpu", "--", "python3", "-c", f'"{code}"').strip() == "0"

@@ -23,6 +23,7 @@ from deployer.connected.builders.settings import MARK
 from deployer.connected.definition import Definition, load
 from deployer.connected.init import init
 from deployer.connected.lint import lint
+from deployer.connected.wheelhouse import Mode
 from deployer.contract.errors import DeployerError, JobFailed, MissingTool, Refused, UsageError
 from tests.lab.engine import Engine, OwnEngine
 
@@ -198,7 +199,7 @@ def test_a_failing_run_line_shows_the_end_of_its_log(tmp_path: Path, capsys: pyt
     definition = define(tmp_path, "FROM ${BASE}\nRUN (seq 100; echo 'gcc: no such file') >&2; exit 3\n")
     assert main(["build", str(definition.folder), "--quiet"]) == 1
     said = capsys.readouterr().err
-    assert "deployer: error: build of deployer/pytest-build:0 failed in step 4/4, RUN (seq 100; echo" in said
+    assert "deployer: error: build of deployer/pytest-build:0 failed in step 4/5, RUN (seq 100; echo" in said
     assert "exit 3, its log ends: " in said
     assert "/ 100 / gcc: no such file" in said
     assert "Traceback" not in said
@@ -246,6 +247,50 @@ def test_bad_definitions_and_no_engine_have_their_exit_codes(
     (definition.folder / "bundle.yaml").write_text("name: [\n")
     assert main(["build", str(definition.folder)]) == 2
     assert "bundle.yaml:2: not valid YAML" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------ pack, after a build
+
+
+@pytest.mark.usefixtures("docker_host")
+def test_pack_takes_only_an_image_of_the_definition_as_it_is_now(
+    tmp_path: Path, client: docker.DockerClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = "FROM ${BASE}\nCOPY given /given\n"
+    definition = define(tmp_path, lines, "pytest-stale")
+    folder = definition.folder
+    (folder / "given").write_text("one")
+    pack = ["pack", str(folder), "--no-cache", "-o", str(tmp_path / "b.tar")]
+
+    def refused() -> str:
+        assert main(pack) == 3
+        said = capsys.readouterr().err
+        assert f"hint: build it: deployer build {folder}" in said
+        return said
+
+    remove(definition)
+    assert "it is not built" in refused()
+    first = build(definition, Options(), quiet)
+    assert main(pack) == 0
+    again = build(definition, Options(mode=Mode(offline=True)), quiet)
+    assert again.image == first.image
+    (folder / "app").mkdir()
+    (folder / "app" / "train.py").write_text("pass")  # travels beside the image
+    assert main(pack) == 0
+    (folder / "given").write_text("two")
+    assert "built from other inputs" in refused()
+    define(tmp_path, lines + "RUN false\n", "pytest-stale")
+    with pytest.raises(JobFailed):
+        build(load(folder), Options(), quiet)
+    refused()
+    define(tmp_path, lines, "pytest-stale")
+    assert build(load(folder), Options(), quiet).image != first.image
+    assert main(pack) == 0
+    # An image of an older deployer has no label.
+    records_folder().joinpath("pytest-stale-0.json").unlink()
+    client.api.tag(first.base, "deployer/pytest-stale", "0", force=True)
+    refused()
+    remove(definition)
 
 
 # ------------------------------------------------------------------------------------------------ lint, after a build

@@ -64,7 +64,7 @@ def packed(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def image(site: Site, packed: Path) -> Iterator[str]:
     """Yield the name of the bundle, on the lab."""
-    site.cli("push", packed, "lab", "--ssh-config", site.lab.ssh_config)
+    site.cli("push", packed, "lab", "--without-plan", "--ssh-config", site.lab.ssh_config)
     yield "own"
     site.cli("remove", *site.options, "own")
 
@@ -77,7 +77,7 @@ def one_node(site: Site, packed: Path) -> Iterator[Site]:
     lab = Lab(f"pytest-one-{os.getpid()}")
     try:
         lab.up(nodes=1)
-        site.cli("push", packed, "lab", "--ssh-config", lab.ssh_config)
+        site.cli("push", packed, "lab", "--without-plan", "--ssh-config", lab.ssh_config)
         yield Site(site.cli, lab)
     finally:
         lab.down(purge=True)

@@ -63,7 +63,7 @@ def packed(site: Site, profiles: dict[str, Path], tmp_path_factory: pytest.TempP
     bundle = tmp_path_factory.mktemp("newer") / "newer.tar"
     named = ["--image", "deployer/hello-mpi:1.0.0", "--name", NAME, "--version", "1"]
     site.cli("pack", *named, *(word for path in profiles.values() for word in ("--site", path)), "-o", bundle)
-    site.cli("push", bundle, "lab", "--ssh-config", site.lab.ssh_config)
+    site.cli("push", bundle, "lab", "--without-plan", "--ssh-config", site.lab.ssh_config)
     site.tool("install", f"{WORKSPACE}/bundles/{NAME}-1.tar", "--squashfs")
     return bundle
 

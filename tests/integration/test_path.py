@@ -54,7 +54,7 @@ def test_a_launcher_of_another_family_is_found_out(site: Site, tmp_path: Path) -
     bundle = tmp_path / "hello.tar"
     image = ["--image", "deployer/hello-mpi:1.0.0", "--name", "hello-pmi2", "--version", "1"]
     site.cli("pack", *image, "--site", profile, "-o", bundle)
-    site.cli("push", bundle, "lab", "--ssh-config", site.lab.ssh_config)
+    site.cli("push", bundle, "lab", "--without-plan", "--ssh-config", site.lab.ssh_config)
     try:
         result = site.run("--nodes", "2", "--", "true", bundle="hello-pmi2", site=str(profile), code=1)
     finally:

@@ -51,7 +51,8 @@ def make(path: Path, megabytes: int, version: str, seed: int = 0) -> Path:
 
 
 def push(cli: Cli, lab: Lab, bundle: Path, *words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    return cli("push", bundle, "lab", "--ssh-config", lab.ssh_config, *words, code=code)
+    options = ["--without-plan", "--ssh-config", lab.ssh_config]
+    return cli("push", bundle, "lab", *options, *words, code=code)
 
 
 def assert_kept(lab: Lab, bundle: Path, version: str) -> None:
@@ -116,7 +117,15 @@ def push_with_cuts(cli: Cli, lab: Lab, tmp_path: Path, cuts: int, megabytes: int
         bundle = make(tmp_path / "b.tar", megabytes, f"{number}", seed)
         lab.fault("link-slow", "laptop", RATE)
         before, mine = sent_by_the_laptop(lab), 0
-        argv = [ROOT / ".venv" / "bin" / "deployer", "push", bundle, "lab", "--ssh-config", lab.ssh_config]
+        argv = [
+            ROOT / ".venv" / "bin" / "deployer",
+            "push",
+            bundle,
+            "lab",
+            "--without-plan",
+            "--ssh-config",
+            lab.ssh_config,
+        ]
         while done < cuts:
             child = subprocess.Popen(
                 argv, env=cli.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -153,7 +162,15 @@ def test_a_disk_that_fills_up_meanwhile(cli: Cli, lab: Lab, tmp_path: Path) -> N
     record["workspace"] = "/home/alice/scratch/deployer"
     (tmp_path / "scratch.yaml").write_text(yaml.safe_dump(record))
     bundle = make(tmp_path / "b.tar", 16, "1")
-    argv = [ROOT / ".venv/bin/deployer", "push", bundle, tmp_path / "scratch.yaml", "--ssh-config", lab.ssh_config]
+    argv = [
+        ROOT / ".venv/bin/deployer",
+        "push",
+        bundle,
+        tmp_path / "scratch.yaml",
+        "--without-plan",
+        "--ssh-config",
+        lab.ssh_config,
+    ]
     lab.fault("link-slow", "laptop", "40mbit")
     child = subprocess.Popen(argv, env=cli.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 30

@@ -109,7 +109,7 @@ def udocker(built: Cli, lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> I
     bundle = folder / "bundle.tar"
     built("build", definition)
     built("pack", definition, *(word for path in sites for word in ("--site", path)), "-o", bundle)
-    built("push", bundle, "lab", "--ssh-config", lab.ssh_config)
+    built("push", bundle, "lab", "--without-plan", "--ssh-config", lab.ssh_config)
     site = Site(built, lab)
     yield site
     built("remove", *site.options, "--force", NAME)

@@ -34,7 +34,7 @@ def ensure(client: docker.DockerClient, path: Path, sha256: str | None, say: Cal
     The tag is of the file's digest. Raises IntegrityError when that is not ``sha256`` or the image is damaged,
     UsageError when it is no image, SpaceError, MissingTool.
     """
-    digest = _digest(path)
+    digest = digest_of(path)
     if sha256 is not None and digest != sha256:
         raise IntegrityError(
             f"{path} is not the base that the definition names: its SHA-256 is {digest}", f"base.sha256 is {sha256}"
@@ -52,7 +52,8 @@ def ensure(client: docker.DockerClient, path: Path, sha256: str | None, say: Cal
     return tag
 
 
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of an archive, in hexadecimal."""
     state = hashlib.sha256()
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(files.errors_named(f"read {path}"))

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from deployer.connected import inputs
 from deployer.connected.build import Options, build
 from deployer.connected.definition import load, schema
 from deployer.connected.reference import table
@@ -303,7 +304,8 @@ def test_data_that_cannot_be_are_refused(tmp_path: Path, text: str, reason: str)
     assert reason in message_of(place)
 
 
-def test_data_of_both_kinds_go_into_the_bundle(tmp_path: Path) -> None:
+def test_data_of_both_kinds_go_into_the_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "current", lambda *_: "sha256:1")
     text = MINIMAL + "data: {mine: {folder: digits}, digits: {bundle: 'digits-data:1.0'}, b: {bundle: other}}\n"
     contents = from_definition(load(data_folder(write(tmp_path, text))))
     assert list(contents.data) == ["mine"]

@@ -45,7 +45,7 @@ def write(path: Path, **changes: Any) -> Path:
 
 
 def install(path: Path, **options: Any) -> Pushed:
-    return push(path, load("lab"), None, Options(**options))
+    return push(path, load("lab"), None, Options(**{"without_plan": True, **options}))
 
 
 def kept(far: Path, name: str = "tiny-1.0") -> bytes:
@@ -91,6 +91,22 @@ def test_what_check_refuses_is_not_sent_unless_it_is_forced(far: Path, tmp_path:
     done = install(bundle, force=True)
     assert done.checked is not None
     assert (done.checked.verdict, done.folder is not None) == ("REFUSE", True)
+
+
+def test_a_bundle_without_a_plan_for_the_site_is_refused_before_anything_is_sent(far: Path, tmp_path: Path) -> None:
+    moon = ("deployer/plans/moon.json", records.dumps(running.PLAN.record()))
+    for extra, has in (((), "its plans: none"), ((moon,), "its plans: moon")):
+        bundle = write(tmp_path / "b.tar", extra=list(extra))
+        for options in ({}, {"force": True}, {"dry_run": True}):
+            with pytest.raises(Refused, match=r"tiny:1\.0 has no plan for lab") as error:
+                install(bundle, without_plan=False, **options)
+            assert has in error.value.message
+            assert "--site lab" in error.value.hint
+    assert not (far / "deployer").exists()
+    planned = ("deployer/plans/lab.json", records.dumps(running.PLAN.record()))
+    assert install(write(tmp_path / "c.tar", extra=[planned]), without_plan=False, force=True).folder
+    lost = install(write(tmp_path / "d.tar", version="2")).warnings  # asked for: said at least
+    assert any("it has no plan for lab, which tiny:1.0 has" in line for line in lost)
 
 
 def test_push_takes_what_was_accepted_and_asks_of_no_other_site(far: Path, tmp_path: Path) -> None:

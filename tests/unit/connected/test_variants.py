@@ -148,11 +148,11 @@ def test_pack_takes_what_the_last_build_made(tmp_path: Path, monkeypatch: pytest
 
 def test_pack_says_what_to_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of = digits(tmp_path, monkeypatch)
-    with pytest.raises(UsageError, match="was not built here") as caught:
+    with pytest.raises(Refused, match="was not built here") as caught:
         build.last_build(of)
     assert "deployer build" in caught.value.hint
     record(of, openmpi=publish(tmp_path / "cache").wheel, mpich_abi=tmp_path / "lost.whl")
-    with pytest.raises(UsageError, match="no Horovod for mpich-abi"):
+    with pytest.raises(Refused, match="no Horovod for mpich-abi"):
         build.last_build(of)
 
 
