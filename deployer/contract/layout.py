@@ -4,7 +4,7 @@ A *core* is physical; a *CPU* is what the kernel counts, so a core with hyperthr
 up to the CPUs of a node: up to the cores each thread has a core of its own, beyond that the hyperthreads are used.
 """
 
-from typing import Dict, Mapping, NamedTuple, Optional
+from typing import Collection, Dict, Mapping, NamedTuple, Optional
 
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.plan import NodeShape
@@ -104,10 +104,24 @@ def _of_places(hyperthreads: bool) -> Dict[str, str]:
     return {
         "OMP_PLACES": "threads" if hyperthreads else "cores",
         "OMP_PROC_BIND": "close",
-        # Intel's OpenMP runtime: spread over cores first, then over their hyperthreads; do not spin between regions.
-        "KMP_AFFINITY": "granularity=fine,compact,1,0",
+        # Read by Intel's OpenMP alone: do not spin between regions.
         "KMP_BLOCKTIME": "0",
     }
+
+
+#: What GNU's and Intel's OpenMP both read, and what each reads besides; Intel's warns in every rank if it sees both.
+_PLACES = ("OMP_PLACES", "OMP_PROC_BIND")
+_OWN_PLACES = ("KMP_AFFINITY", "GOMP_CPU_AFFINITY")
+
+
+def one_way_to_bind(environment: Dict[str, str], asked: Collection[str]) -> None:
+    """Leave in ``environment`` one way to say where threads run: the layout's, or a library's own if the user or the
+    site's plan uses that. ``asked`` are the names of all variables that are not the image's."""
+    own = [name for name in _OWN_PLACES if name in asked]
+    if own or "OMP_PLACES" in asked:
+        for name in (*_PLACES, *_OWN_PLACES):
+            if name not in (own or _PLACES):
+                environment.pop(name, None)
 
 
 def own(host: Mapping[str, str]) -> Dict[str, str]:
@@ -117,5 +131,5 @@ def own(host: Mapping[str, str]) -> Dict[str, str]:
     """
     said = (host.get("OMP_NUM_THREADS") or host.get("SLURM_CPUS_PER_TASK", "")).partition(",")[0].strip()
     found = of_threads(int(said)) if said.isdigit() and int(said) else {}
-    found.update({name: host[name] for name in (*of_threads(1), *_of_places(False)) if name in host})
+    found.update({name: host[name] for name in (*of_threads(1), *_of_places(False), *_OWN_PLACES) if name in host})
     return found

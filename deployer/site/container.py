@@ -4,6 +4,7 @@ import os
 from typing import Dict, List, Mapping, Optional, Sequence
 
 from deployer.contract import hostfiles, wheel
+from deployer.contract import layout as layouts
 from deployer.contract import plan as plans
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.manifest import Image
@@ -41,6 +42,7 @@ def make(
     searched = hostfiles.library_path(plan.environment if plan else {}, whole)
     whole.update(environment)
     whole.update(plan.environment if plan else {})
+    layouts.one_way_to_bind(whole, {**environment, **(plan.environment if plan else {})})
     if searched:
         whole["LD_LIBRARY_PATH"] = searched
     bound = []

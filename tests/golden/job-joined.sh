@@ -40,7 +40,6 @@ container=(ch-run
     '--unset-env=!(SLURM_*|PMI_*)'
     --env-no-expand
     '--set-env=GREETING=it'"'"'s $5: cheap'
-    --set-env=KMP_AFFINITY=granularity=fine,compact,1,0
     --set-env=KMP_BLOCKTIME=0
     --set-env=OMP_NUM_THREADS=1
     --set-env=OMP_PLACES=cores

@@ -45,7 +45,6 @@ native=(env
     FI_PROVIDER=tcp
     'GREETING=it'"'"'s $5: cheap'
     I_MPI_PIN_DOMAIN=2:compact
-    KMP_AFFINITY=granularity=fine,compact,1,0
     KMP_BLOCKTIME=0
     LD_LIBRARY_PATH=/opt/intel/mpi/2021.15/lib"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
     OMP_NUM_THREADS=2

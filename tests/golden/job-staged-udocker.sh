@@ -47,7 +47,6 @@ container=("$stage"/engine/run
     --set-env=FI_PROVIDER=tcp
     '--set-env=GREETING=it'"'"'s $5: cheap'
     --set-env=I_MPI_PIN_DOMAIN=2:compact
-    --set-env=KMP_AFFINITY=granularity=fine,compact,1,0
     --set-env=KMP_BLOCKTIME=0
     --set-env=LD_LIBRARY_PATH=/opt/intel/mpi/2021.15/lib
     --set-env=OMP_NUM_THREADS=2

@@ -62,8 +62,6 @@ container=(ch-run
     --set-env=LD_LIBRARY_PATH=/lrz/sys/intel/impi2019u6/impi/2019.6.154/intel64/lib/release:/lrz/sys/intel/impi2019u6/impi/2019.6.154/intel64/lib:/lrz/sys/intel/impi2019u6/impi/2019.6.154/intel64/libfabric/lib:/deployer/host/lib
     --set-env=MPI4PY_MPIABI=mpich
     --set-env=OMP_NUM_THREADS=12
-    --set-env=OMP_PLACES=cores
-    --set-env=OMP_PROC_BIND=close
     --set-env=PATH=/usr/bin:/bin
     --set-env=TF_NUM_INTEROP_THREADS=2
     --set-env=TF_NUM_INTRAOP_THREADS=12
