@@ -214,6 +214,18 @@ RULES: Dict[str, Rule] = {
         "right for a payload without MPI; else the program ended before it could be seen",
     ),
     "payload.failed": Rule(ERROR, "{how}", "the traceback or message is in the job's log: `deployer logs JOB`"),
+    "payload.read-only": Rule(
+        ERROR,
+        "it tried to write to the image, which is read-only: {line}",
+        "write to the job's folder: /deployer/job, the default working folder; or set `workdir` in the job, or bind a "
+        "folder with --bind SRC:DST",
+    ),
+    "payload.no-network": Rule(
+        ERROR,
+        "it asked for a host that the node cannot reach: {line}",
+        "nodes have no internet: carry models and data in the bundle (data: in its definition) or bind them, and tell "
+        "the program (HF_HUB_OFFLINE=1 for Hugging Face); if the name is a node's own, see MASTER_ADDR and the like",
+    ),
     "payload.result": Rule(
         WARNING, "the file that DEPLOYER_RESULT names is no JSON: {reason}", "write one JSON object to it"
     ),

@@ -12,8 +12,9 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 from deployer.contract import evidence, measures, records
 from deployer.contract.errors import Refused, SpaceError
 from deployer.contract.evidence import HostRecord, Launch, ProbeRecord
-from deployer.contract.findings import ERROR, Finding, errors, finding
+from deployer.contract.findings import ERROR, WARNING, Finding, errors, finding
 from deployer.contract.job import seconds
+from deployer.contract.lastlines import Told
 from deployer.contract.payload import MappedLibrary, PayloadRecord
 from deployer.contract.plan import CANARY, CANARY_TEXT, NATIVE
 from deployer.contract.records import Record
@@ -56,7 +57,8 @@ class Outcome(NamedTuple):
 class Evidence(NamedTuple):
     """All that a job's folder holds: ``logs`` are the last lines of a rank's probe, by task; ``payload`` is the JSON
     that the training wrote, or None; ``payload_error`` says why it could not be read. ``roots`` is what the root step
-    read on each host; ``image`` is what is wrong with the image, where a step failed."""
+    read on each host; ``image`` is what is wrong with the image, where a step failed; ``told`` is what the end of the
+    payload's output tells."""
 
     hosts: List[HostRecord]
     probes: List[ProbeRecord]
@@ -66,6 +68,7 @@ class Evidence(NamedTuple):
     payload_error: Optional[str]
     roots: Mapping[str, str] = {}
     image: Sequence[Finding] = ()
+    told: Told = Told()
 
 
 class Verdict(NamedTuple):
@@ -390,8 +393,14 @@ def _payload(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]
     findings = by_rank.findings()
     first = first_failed(found.payloads)
     stopped = first is not None and first.refusal is not None
-    if outcome.exit_code != 0 and outcome.signal is None and not stopped:
-        findings.append(finding("payload.failed", JOB, how=_how(first, outcome)))
+    failed = outcome.exit_code != 0 and outcome.signal is None and not stopped
+    for cause in found.told.findings(JOB):
+        # A payload that ended well may have caught it, and lost what it wanted to write.
+        findings.append(cause if failed else cause._replace(severity=WARNING))
+    if failed:
+        how = _how(first, outcome)
+        how += "; last line: " + found.told.last if found.told.last is not None else ""
+        findings.append(finding("payload.failed", JOB, how=how))
     if found.payload_error is not None:
         findings.append(finding("payload.result", JOB, reason=found.payload_error))
     return findings

@@ -3,9 +3,10 @@
 import json
 import os
 import re
+from contextlib import suppress
 from typing import Any, Callable, Dict, List, Mapping, Tuple, TypeVar
 
-from deployer.contract import evidence, records
+from deployer.contract import evidence, lastlines, records
 from deployer.contract.errors import DeployerError, SpaceError, UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.findings import Finding, errors, finding
@@ -30,8 +31,12 @@ ROOT = ".root"
 _MAX_ROOT = 64 * 1024
 #: A payload's own result is a summary; more than this would be a mistake.
 _MAX_PAYLOAD = 16 * 1024 * 1024
-#: Bytes at the end of a rank's log that tell why it stopped.
+#: Bytes at the end of a rank's log that tell why it stopped, and of the job's.
 _LOG_TAIL = 4096
+_JOB_TAIL = 64 * 1024
+_MAX_DIGITS = 20
+#: In the folder of the hosts: how long the job's log was when the last step before the payload ended.
+_LOG_FROM = "log-from"
 
 _T = TypeVar("_T")
 
@@ -39,6 +44,8 @@ _T = TypeVar("_T")
 def write(folder: str, outcome: Outcome) -> Verdict:
     """Judge the job in ``folder`` after ``outcome`` and write its result.json; raises DeployerError."""
     started, found = launch(folder), gather(folder)
+    if outcome.step == ENDING:
+        found = found._replace(told=lastlines.told(_payloads_output(folder)))
     if outcome.exit_code != 0 and outcome.signal is None:
         found = found._replace(image=_image(folder, started))
     path = os.path.join(folder, RESULT)
@@ -54,7 +61,31 @@ def write(folder: str, outcome: Outcome) -> Verdict:
         spare.release(folder)
     else:
         spare.keep_on(folder, started.ranks)  # for a script that is submitted again by hand
+        with suppress(DeployerError):  # without it, more of the log is taken for the payload's
+            files.write_text(os.path.join(folder, HOSTS, _LOG_FROM), "%d" % _log_size(folder))
     return verdict
+
+
+def _log_size(folder: str) -> int:
+    try:
+        return os.stat(os.path.join(folder, LOG)).st_size
+    except OSError:  # a script that was started by hand writes to a terminal
+        return 0
+
+
+def _payloads_output(folder: str) -> str:
+    """Return the end of what the payload has written to the job's log."""
+    try:
+        with open(os.path.join(folder, HOSTS, _LOG_FROM)) as stream:
+            start = int(stream.read(_MAX_DIGITS))
+    except (OSError, ValueError):
+        start = 0
+    try:
+        with open(os.path.join(folder, LOG), "rb") as log:
+            log.seek(max(start, os.fstat(log.fileno()).st_size - _JOB_TAIL))
+            return log.read(_JOB_TAIL).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def _image(folder: str, started: Launch) -> List[Finding]:

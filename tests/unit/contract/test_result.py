@@ -5,6 +5,7 @@ import pytest
 from deployer.contract import evidence, result, verdict
 from deployer.contract.evidence import HostRecord, Launch, ProbeRecord
 from deployer.contract.findings import ERROR, WARNING, Finding
+from deployer.contract.lastlines import told
 from deployer.contract.measures import Allreduce, Gpu, Measures
 from deployer.contract.payload import Itex, MappedLibrary, PayloadRecord, read_payload
 from deployer.contract.plan import CANARY_TEXT, HostMpi
@@ -426,3 +427,17 @@ def test_a_root_step_that_ends_without_a_word_is_no_success():
     assert codes(result.assemble(LAUNCH, found._replace(roots={"cn1": CANARY_TEXT}), after("root"))) == [
         ("runtime.start", "job")
     ]
+
+
+def test_what_the_payload_could_not_write_is_a_cause_with_a_remedy():
+    line = "OSError: [Errno 30] Read-only file system: 'checkpoint-1.h5'"
+    ended = [payload(0, exit_code=1, ended=1), payload(1)]
+    failed = result.assemble(LAUNCH, good(payloads=ended, told=told("epoch 1\n" + line)), after(exit_code=1))
+    cause, end = failed.record["findings"]
+    assert (cause["code"], cause["severity"], end["code"]) == ("payload.read-only", ERROR, "payload.failed")
+    assert "/deployer/job" in cause["remedy"]
+    assert end["message"] == "rank 0 on cn1 ended first, with exit 1; last line: " + line
+    assert failed.exit_code == 1
+    caught = result.assemble(LAUNCH, good(told=told(line)), after())
+    assert (codes(caught), caught.exit_code) == ([("payload.read-only", "job")], 0)
+    assert caught.record["findings"][0]["severity"] == WARNING

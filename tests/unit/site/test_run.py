@@ -208,6 +208,31 @@ def test_a_failed_job_is_told_what_became_of_its_image(store, programs):
     assert "image.gone" not in codes(result.write(folder, ended._replace(exit_code=0)))
 
 
+def test_the_end_of_the_log_tells_why_a_payload_failed_and_nothing_from_before_it(store, programs):
+    folder = run.prepare(store, REQUEST)
+    os.mkdir(os.path.join(folder, "hosts"))
+    log = os.path.join(folder, result.LOG)
+    for host in ("cn1", "cn2"):
+        made.write(os.path.join(folder, "hosts", host + ".json"), HostRecord(host, "build-id:aa").record())
+
+    def failed():
+        result.write(folder, Outcome("payload", 1, None, "7", 0, 9))
+        found = {each.code: each.message for each in result.findings(folder)}
+        return found["payload.failed"].partition("; last line: ")[2], {"payload.read-only", "payload.no-network"} & set(
+            found
+        )
+
+    with open(log, "w") as stream:
+        stream.write("module: Read-only file system\n")
+    assert result.write(folder, Outcome("hosts", 0, None, "7", 0, 9)).exit_code == 0
+    assert failed() == ("", set())
+    with open(log, "a") as stream:
+        stream.write("x" * 100000 + "\n\x1b]0;curl: (6) Could not resolve host: a.example\nsrun: error: cn1: task 0\n")
+    assert failed() == ("\\x1b]0;curl: (6) Could not resolve host: a.example", {"payload.no-network"})
+    os.unlink(log)
+    assert failed() == ("", set())
+
+
 def test_a_result_comes_out_of_a_full_disk(store, programs, monkeypatch):
     folder = run.prepare(store, REQUEST)
     taken = os.path.join(folder, spare.NAME)

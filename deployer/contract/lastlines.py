@@ -1,0 +1,78 @@
+"""What the last lines of a payload's output tell about its end. Pure.
+
+The log has the output and the errors of all ranks, and what the launcher adds. Output that was buffered may come after
+the error: so an error among the last lines is preferred, then an exception anywhere in the end of the log.
+"""
+
+import re
+from typing import List, NamedTuple, Optional, Pattern, Sequence, Tuple
+
+from deployer.contract.findings import Finding, finding
+from deployer.contract.text import printable
+
+#: Characters of a line that are shown.
+_WIDTH = 300
+
+#: What launchers and this tool add when a rank fails.
+_OTHERS = re.compile(
+    r"^(srun: |slurmstepd: |deployer: |hint: |=+$|=   |\[(mpiexec|proxy)[:@]|-{20,}$|mpirun |prterun |mpiexec"
+    r"|Primary job  ?terminated|Process name: |Exit code: |a non-zero exit code|An MPI communication peer process)"
+    r"|(^|: )Command exited with non-zero status"
+)
+#: How Python writes the exception that ended it.
+_EXCEPTION = re.compile(r"^(\w+\.)*\w*(Error|Exception|Interrupt|Exit|Failure)(: |$)")
+#: Lines at the end of the log in which an error may be worded in any way.
+_NEAR = 5
+_ERROR = re.compile(
+    r"\b(\w*error|fatal|failed|failure|cannot|can't|could not|couldn't|unable to|abort(ed|ing)?|exception|panic(ked)?"
+    r"|segmentation fault|killed|no such|not found|denied|read-only|invalid|undefined symbol|traceback)\b",
+    re.IGNORECASE,
+)
+
+_READ_ONLY = re.compile(r"Read-only file system|\bEROFS\b|\berrno = 30\b", re.IGNORECASE)
+#: As libc, curl, wget, Python, requests, Hugging Face's hub and Java word it.
+_NO_NETWORK = re.compile(
+    r"Name or service not known|Temporary failure in name resolution|Could not resolve (host|proxy)"
+    r"|unable to resolve host|getaddrinfo failed|NameResolutionError|No address associated with hostname"
+    r"|Name does not resolve|nodename nor servname|UnknownHostException|Network is unreachable"
+    r"|couldn't connect to 'https?:|LocalEntryNotFoundError|Max retries exceeded with url",
+    re.IGNORECASE,
+)
+_CAUSES = (("payload.read-only", _READ_ONLY), ("payload.no-network", _NO_NETWORK))
+
+
+class Told(NamedTuple):
+    """``last`` is the line that tells best why the payload ended, None: there is none. ``causes`` are codes of
+    findings, each with the last line that shows it."""
+
+    last: Optional[str] = None
+    causes: Tuple[Tuple[str, str], ...] = ()
+
+    def findings(self, subject: str) -> List[Finding]:
+        """Return a finding for each cause."""
+        return [finding(code, subject, line=line) for code, line in self.causes]
+
+
+def told(text: str) -> Told:
+    """Return what the end of a log tells; ``text`` may begin within a line and hold anything."""
+    lines = [line.strip() for line in re.split(r"[\r\n]+", text)]
+    lines = [line for line in lines if line and not _OTHERS.search(line)]
+    if not lines:
+        return Told()
+    causes = []
+    for code, pattern in _CAUSES:
+        shown = _last(lines, pattern)
+        if shown is not None:
+            causes.append((code, _shown(shown)))
+    best = _last(lines[-_NEAR:], _ERROR) or _last(lines, _EXCEPTION) or lines[-1]
+    return Told(_shown(best), tuple(causes))
+
+
+def _last(lines: Sequence[str], pattern: Pattern[str]) -> Optional[str]:
+    return next((line for line in reversed(lines) if pattern.search(line)), None)
+
+
+def _shown(line: str) -> str:
+    """Return a line for a terminal: no control characters, and not longer than people read."""
+    whole = printable(line)
+    return whole if len(whole) <= _WIDTH else whole[: _WIDTH - 3] + "..."

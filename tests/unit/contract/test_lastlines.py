@@ -1,0 +1,60 @@
+"""What the last lines of a payload tell about its end: read-only folders, no network, and one line for people."""
+
+import pytest
+
+from deployer.contract import findings, lastlines
+
+EROFS = "OSError: [Errno 30] Read-only file system: './checkpoint-1.h5'"
+NO_NAME = "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>"
+SRUN = "srun: error: cn1: task 0: Exited with exit code 1\nslurmstepd: error: *** STEP 7.1 ON cn1 CANCELLED ***\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (EROFS, "payload.read-only"),
+        ("cp: cannot create regular file 'x': Read-only file system", "payload.read-only"),
+        ("(unable to open file: name = 'a.h5', errno = 30, error message = '')", "payload.read-only"),
+        (NO_NAME, "payload.no-network"),
+        ("curl: (6) Could not resolve host: data.example", "payload.no-network"),
+        ("wget: unable to resolve host address 'data.example'", "payload.no-network"),
+        ("socket.gaierror: [Errno -2] Name or service not known", "payload.no-network"),
+        ("urllib3.exceptions.NameResolutionError: failed to resolve 'data.example'", "payload.no-network"),
+        ("OSError: [Errno 11004] getaddrinfo failed", "payload.no-network"),
+        ("OSError: We couldn't connect to 'https://hub.example' to load this file", "payload.no-network"),
+    ],
+)
+def test_a_cause_is_found_before_what_the_launcher_adds(line, code):
+    told = lastlines.told("epoch 1\nTraceback (most recent call last):\n%s\n%s" % (line, SRUN))
+    assert told.causes == ((code, line),)
+    assert told.last == line
+    (found,) = told.findings("job")
+    assert (found.code, found.severity, found.subject) == (code, findings.ERROR, "job")
+    assert line in found.message
+    assert "--bind" in found.remedy or "bind them" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        ("", None),
+        (SRUN, None),
+        ("loss 0.1\n", "loss 0.1"),
+        ("Traceback:\nValueError: boom\n" + "epoch\n" * 50, "ValueError: boom"),  # output that was buffered
+        (
+            "KeyError: 'old'\n" + "epoch\n" * 50 + "solver: cannot open input.dat\nbye\n",
+            "solver: cannot open input.dat",
+        ),
+        ("mean error 0.2\n" + "epoch\n" * 50 + "line 7: 3 numbers expected\n", "line 7: 3 numbers expected"),
+        ("Segmentation fault (core dumped)\n" + SRUN, "Segmentation fault (core dumped)"),
+        ("a\x1b[31mred\x07\u2028b\n", "a\\x1b[31mred\\x07\\u2028b"),
+        ("50%\rKeyError: 1\r\n", "KeyError: 1"),
+        ("x" * 1000, "x" * 297 + "..."),
+    ],
+)
+def test_the_line_that_tells_best(text, last):
+    assert lastlines.told(text).last == last
+
+
+def test_a_good_end_has_no_cause():
+    assert lastlines.told("epoch 1: val_accuracy 0.97\nwrote checkpoint-1.h5\n").causes == ()
