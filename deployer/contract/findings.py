@@ -115,7 +115,14 @@ RULES: Dict[str, Rule] = {
     ),
     # The probe step: what each rank is in the container.
     "probe.skipped": Rule(
-        WARNING, "the image has no Python, so nothing was proven before the payload", "add python3 to the image"
+        WARNING, "the ranks were not watched, so nothing is proven", "add python3 to the image"
+    ),
+    "proof.outside": Rule(
+        NOTE,
+        "the image has no Python, so the ranks were watched from outside the container: their MPI library, hosts and "
+        "CPUs are proven; the size of the world is the launcher's word; network provider, thread level and MPI_Allreduce "
+        "were not looked at",
+        "add python3 to the image for a full proof before the payload",
     ),
     "probe.failed": Rule(
         ERROR,
@@ -135,6 +142,16 @@ RULES: Dict[str, Rule] = {
         "{count} ranks were started and each says that it is rank 0 of 1",
         "the launcher's PMI and the library do not speak with each other: see the plan's pmi and "
         "`srun --mpi=list`, and that PMI_* and SLURM_* are passed into the container",
+    ),
+    "mpi.alone": Rule(
+        ERROR,
+        "its MPI library cannot find the other ranks, so each is a world of its own: {reason}",
+        "see the plan's launcher and pmi, `srun --mpi=list`, and that PMI_* and PMIX_* are passed into the container",
+    ),
+    "mpi.static": Rule(
+        ERROR,
+        "{path} has an MPI library linked into it, so the host's {library} is not used",
+        "link the program to a shared MPI library (libmpi.so.12, or libmpi.so.40 of Open MPI)",
     ),
     "mpi.world-size": Rule(
         ERROR, "the world has {size} ranks, {asked} were asked for", "see the plan's launcher and pmi"

@@ -33,12 +33,39 @@ class Itex(NamedTuple):
         return Itex(fields.maybe_text("library"), fields.maybe_text("reason"))
 
 
+class Outside(NamedTuple):
+    """A rank of an image without Python, seen from outside the container. ``rank`` and ``size`` are the launcher's
+    words in the payload's environment; ``alone`` is why its MPI cannot find the other ranks; ``static`` is a program
+    that has MPI linked into it; ``has_mpi``: a process was seen that has an MPI library mapped."""
+
+    rank: Optional[int]
+    size: Optional[int]
+    alone: Optional[str]
+    static: Optional[str]
+    threads: Optional[int]
+    cpus: str
+    has_mpi: bool
+
+    @staticmethod
+    def read(fields: Fields) -> "Outside":
+        return Outside(
+            fields.maybe_number("rank"),
+            fields.maybe_number("size"),
+            fields.maybe_text("alone"),
+            fields.maybe_text("static"),
+            fields.maybe_number("threads"),
+            fields.text("cpus"),
+            fields.flag("has_mpi"),
+        )
+
+
 class PayloadRecord(NamedTuple):
     """A rank's payload: the MPI libraries that its processes mapped, in the order seen, and how it ended.
 
     ``exit_code`` and ``signal`` are both None while it runs; ``ended`` is in milliseconds since the epoch, by the
     node's own clock. ``shm`` is what was free in the node's /dev/shm when it had failed, in bytes. ``itex`` is None
-    where it was not asked for, or the payload has no TensorFlow.
+    where it was not asked for, or the payload has no TensorFlow. ``outside`` is what was seen from outside the
+    container, None if the rank was watched from inside.
     """
 
     task: int
@@ -49,6 +76,7 @@ class PayloadRecord(NamedTuple):
     ended: Optional[int]
     shm: Optional[int] = None
     itex: Optional[Itex] = None
+    outside: Optional[Outside] = None
 
     @property
     def refusal(self) -> Optional[str]:
@@ -59,13 +87,17 @@ class PayloadRecord(NamedTuple):
         fields = dict(self._asdict())
         fields["libraries"] = [dict(library._asdict()) for library in self.libraries]
         fields["itex"] = dict(self.itex._asdict()) if self.itex else None
+        if self.outside:
+            fields["outside"] = dict(self.outside._asdict())
+        else:
+            del fields["outside"]
         return records.stamped(PAYLOAD, fields)
 
 
 def read_payload(data: bytes, what: str) -> PayloadRecord:
     """Parse a payload record; raises UsageError."""
     fields = records.loads(data, PAYLOAD, what)
-    itex = fields.maybe_child("itex")
+    itex, outside = fields.maybe_child("itex"), fields.maybe_child("outside")
     return PayloadRecord(
         task=fields.number("task"),
         host=fields.text("host"),
@@ -75,4 +107,5 @@ def read_payload(data: bytes, what: str) -> PayloadRecord:
         ended=fields.maybe_number("ended"),
         shm=fields.maybe_number("shm"),
         itex=Itex.read(itex) if itex else None,
+        outside=Outside.read(outside) if outside else None,
     )

@@ -85,8 +85,11 @@ def assemble(launch: Launch, found: Evidence, outcome: Outcome) -> Verdict:
     evidence has an error it is 3. After an earlier step that found nothing wrong it is None in the record, which then
     says ``job.unfinished``: it stays there if the job is killed before it can write its end.
     """
+    found = _from_outside(found)
     findings = judge(launch, found, outcome)
     wrong = errors(findings)
+    if any(item.outside for item in found.payloads):
+        findings.append(finding("proof.outside", JOB))
     findings += decided(launch)
     if launch.straddling:
         findings.append(finding("layout.numa", JOB, reason=launch.straddling))
@@ -131,6 +134,18 @@ def assemble(launch: Launch, found: Evidence, outcome: Outcome) -> Verdict:
         ),
     )
     return Verdict(record, exit_code or 0)
+
+
+def _from_outside(found: Evidence) -> Evidence:
+    """Return the evidence with what was seen of ranks from outside in the place of what they could not prove."""
+    probes = list(found.probes)
+    for item in found.payloads:
+        seen = item.outside
+        if seen is not None:
+            size = None if seen.alone else seen.size
+            place = (item.task, item.host, evidence.DONE, None, None, seen.rank, size, None, None)
+            probes.append(ProbeRecord(*place, seen.threads, seen.cpus))
+    return found._replace(probes=probes)
 
 
 def decided(launch: Launch) -> List[Finding]:
@@ -385,6 +400,10 @@ def _payload(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]
             _judge_library(launch, seen, item.task, item.host, library, by_rank)
         if expected and not item.libraries and outcome.exit_code == 0:
             by_rank.add(item.task, "payload.mpi-unseen")
+        if item.outside and item.outside.alone and launch.ranks > 1:
+            by_rank.add(item.task, "mpi.alone", reason=item.outside.alone)
+        if item.outside and item.outside.static and not item.libraries and launch.mpi:
+            by_rank.add(item.task, "mpi.static", path=item.outside.static, library=launch.mpi.library)
         if item.refusal:
             by_rank.add(item.task, "itex.inactive", reason=item.refusal)
         if item.exit_code or item.signal:

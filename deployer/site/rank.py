@@ -25,6 +25,7 @@ if MYPY:
 
 #: How the launchers tell a process its number. Slurm's own comes last: below mpiexec and mpirun it is the daemon's.
 TASK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+_VALUED = ("--out", "--shared", "--outside")
 #: What may ask this process to end; the payload got it as well and decides.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -35,29 +36,38 @@ def main(words: "List[str]") -> int:
     for word in options:
         if word == "--":
             break
-        given[word] = next(options, "") if word in ("--out", "--shared") else word
+        given[word] = next(options, "") if word in _VALUED else word
     command = list(options)
-    if not given.get("--out") or set(given) - {"--out", "--shared", "--abort", "--itex"} or not command:
-        usage = "rank --out DIR [--shared DIR] [--abort] [--itex] -- COMMAND"
+    if not given.get("--out") or set(given) - {*_VALUED, "--abort", "--itex"} or not command:
+        usage = "rank --out DIR [--shared DIR] [--outside LIBRARY] [--abort] [--itex] -- COMMAND"
         sys.stderr.write("deployer: error: %s is what job.sh calls\n" % usage)
         return 2
-    return run(given["--out"], command, given.get("--shared"), "--abort" in given, "--itex" in given)
+    shared, outside = given.get("--shared"), given.get("--outside")
+    return run(given["--out"], command, shared, "--abort" in given, "--itex" in given, outside)
 
 
-def run(out: str, command: "List[str]", shared: "Optional[str]" = None, abort: bool = False, itex: bool = False) -> int:
+def run(
+    out: str,
+    command: "List[str]",
+    shared: "Optional[str]" = None,
+    abort: bool = False,
+    itex: bool = False,
+    outside: "Optional[str]" = None,
+) -> int:
     """Run ``command`` as the payload of this rank and return its exit code, with its record in the folder ``out``.
 
     Ends by the same signal as the payload where a signal ended it; with ``abort``, by SIGABRT where it failed: some
     launchers let the other ranks wait for one that has only exited. Once asked to end it ends after the goodbyes of
     all ranks, which see each other in the folder ``shared`` (None: ``out`` is one). With ``itex`` a payload whose
-    TensorFlow is without Intel's extension is ended, with Refused's exit code.
+    TensorFlow is without Intel's extension is ended, with Refused's exit code. ``outside`` is given if this process is
+    not in the container that ``command`` starts: the plan's MPI library on this host, empty if it has none.
     """
     environment = inherited_environment()
     awaited = set(_SIGNALS) | {signal.SIGCHLD}
     pid = payload.start(command, environment, awaited)
     from deployer.site import watch
 
-    return watch.watch(pid, out, shared or out, task_number(environment), awaited, abort, itex)
+    return watch.watch(pid, out, shared or out, task_number(environment), awaited, abort, itex, outside)
 
 
 def task_number(environment: "Mapping[str, str]") -> int:

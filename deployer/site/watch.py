@@ -20,6 +20,7 @@ from deployer.site import mapped
 MYPY = False
 if MYPY:
     from deployer.site.itex import Sight
+    from deployer.site.outside import Watcher
 
 #: Seconds between two looks: at first, at most until a library was seen, and at most after that.
 _FIRST, _SEARCHING, _SEEN = 0.02, 0.25, 30.0
@@ -33,12 +34,22 @@ GOODBYE = 20.0
 _LEAVING = ".leaving-"
 
 
-def watch(pid: int, out: str, shared: str, task: int, awaited: Set[signal.Signals], abort: bool, itex: bool) -> int:
+def watch(
+    pid: int,
+    out: str,
+    shared: str,
+    task: int,
+    awaited: Set[signal.Signals],
+    abort: bool,
+    itex: bool,
+    outside: Optional[str] = None,
+) -> int:
     """Stay beside the payload ``pid`` of rank ``task`` until it ends, and end as ``rank.run`` says."""
     path = os.path.join(out, "payload-%d.json" % task)
     record = PayloadRecord(task, os.uname().nodename, [], None, None, None)
     libraries: Dict[mapped.Mapping, MappedLibrary] = {}
     sight = _sight() if itex else None
+    watcher = _watcher(outside) if outside is not None else None
     stop = 0.0  # when a payload that was asked to end is killed
     goodbye = _Goodbye(awaited, os.path.join(shared, _LEAVING + str(task)))
     pause = _FIRST
@@ -47,8 +58,9 @@ def watch(pid: int, out: str, shared: str, task: int, awaited: Set[signal.Signal
         if done:
             break
         before = record
-        _look(pid, libraries, sight)
+        _look(pid, libraries, sight, watcher)
         record = record._replace(libraries=list(libraries.values()), itex=sight.verdict if sight else None)
+        record = record._replace(outside=watcher.seen if watcher else None)
         if record != before:
             _write(path, record)
         if record.refusal is not None:
@@ -127,16 +139,30 @@ def _sight() -> "Sight":
     return itex.Sight()
 
 
-def _look(pid: int, libraries: Dict[mapped.Mapping, MappedLibrary], sight: "Optional[Sight]") -> None:
+def _watcher(library: str) -> "Watcher":
+    from deployer.site.outside import Watcher  # most images have Python
+
+    return Watcher(library or None)
+
+
+def _look(
+    pid: int,
+    libraries: Dict[mapped.Mapping, MappedLibrary],
+    sight: "Optional[Sight]",
+    watcher: "Optional[Watcher]" = None,
+) -> None:
     """Add the MPI libraries that the payload has mapped since, and what is seen of Intel's extension."""
     for member in mapped.family(pid):
         maps = mapped.maps(member)
         for mapping in mapped.mpi_libraries(maps):
             if mapping not in libraries:
                 found = mapped.identity(member, mapping)
-                libraries[mapping] = MappedLibrary(mapping.path, found, _says(mapping.path))
+                path = watcher.host_copy(found) if watcher else mapping.path
+                libraries[mapping] = MappedLibrary(mapping.path, found, _says(path) if path else None)
         if sight:
             sight.look(member, maps)
+        if watcher:
+            watcher.look(member, maps)
 
 
 def _end_all(pid: int, number: int) -> None:

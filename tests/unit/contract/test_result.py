@@ -7,7 +7,7 @@ from deployer.contract.evidence import HostRecord, Launch, ProbeRecord
 from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.lastlines import told
 from deployer.contract.measures import Allreduce, Gpu, Measures
-from deployer.contract.payload import Itex, MappedLibrary, PayloadRecord, read_payload
+from deployer.contract.payload import Itex, MappedLibrary, Outside, PayloadRecord, read_payload
 from deployer.contract.plan import CANARY_TEXT, HostMpi
 from deployer.contract.records import dumps
 from deployer.contract.result import Evidence, Outcome
@@ -441,3 +441,49 @@ def test_what_the_payload_could_not_write_is_a_cause_with_a_remedy():
     caught = result.assemble(LAUNCH, good(told=told(line)), after())
     assert (codes(caught), caught.exit_code) == ([("payload.read-only", "job")], 0)
     assert caught.record["findings"][0]["severity"] == WARNING
+
+
+def outside(task, **values):
+    seen = Outside(task, 2, None, None, 1, "%d" % task, True)
+    return payload(task, outside=seen._replace(**values))
+
+
+def test_an_image_without_python_is_proven_from_outside():
+    payloads = [outside(0), outside(1)]
+    found = good(probes=[], payloads=[read_payload(dumps(item.record()), "it") for item in payloads])
+    assert found.payloads == payloads
+    verdict = result.assemble(LAUNCH, found, after())
+    assert (verdict.exit_code, verdict.record["world_size"]) == (0, 2)
+    assert codes(verdict) == [("proof.outside", "job")]
+    shown = [
+        [rank[name] for name in ("rank", "host", "mpi_identity", "host_mpi_identity", "provider", "threads", "cpus")]
+        for rank in verdict.record["ranks"]
+    ]
+    assert shown == [
+        [0, "cn1", "build-id:aa", "build-id:aa", None, 1, "0"],
+        [1, "cn2", "build-id:aa", "build-id:aa", None, 1, "1"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("payloads", "code", "subject"),
+    [
+        ([outside(0, alone="no PMI_FD"), outside(1, alone="no PMI_FD")], "mpi.alone", "ranks 0-1"),
+        ([outside(0), outside(1)._replace(libraries=[MPICH])], "mpi.not-host-library", "rank 1"),
+        ([outside(0, size=1, rank=0), outside(1, size=1, rank=0)], "mpi.singletons", "job"),
+        ([outside(0, size=3), outside(1, size=3)], "mpi.world-size", "job"),
+        ([outside(0)], "probe.silent", "job"),
+        ([outside(0), outside(1, static="/osu/allreduce")._replace(libraries=[])], "mpi.static", "rank 1"),
+    ],
+)
+def test_what_is_seen_from_outside_fails_a_job_whose_ranks_ended_well(payloads, code, subject):
+    verdict = result.assemble(LAUNCH, good(probes=[], payloads=payloads), after())
+    assert (code, subject) in codes(verdict)
+    assert verdict.exit_code == 3
+    if code == "mpi.alone":
+        assert verdict.record["world_size"] is None  # nothing shows that there was one
+
+
+def test_one_rank_alone_is_a_world():
+    found = good(hosts=HOSTS[:1], probes=[], payloads=[outside(0, size=1, alone="no PMI_FD")])
+    assert codes(result.assemble(LAUNCH._replace(nodes=1), found, after())) == [("proof.outside", "job")]
