@@ -114,9 +114,7 @@ RULES: Dict[str, Rule] = {
         "the site's policy has it; where the other nodes have them, leave out this one",
     ),
     # The probe step: what each rank is in the container.
-    "probe.skipped": Rule(
-        WARNING, "the ranks were not watched, so nothing is proven", "add python3 to the image"
-    ),
+    "probe.skipped": Rule(WARNING, "the ranks were not watched, so nothing is proven", "add python3 to the image"),
     "proof.outside": Rule(
         NOTE,
         "the image has no Python, so the ranks were watched from outside the container: their MPI library, hosts and "
