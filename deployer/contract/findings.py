@@ -118,8 +118,8 @@ RULES: Dict[str, Rule] = {
     "proof.outside": Rule(
         NOTE,
         "the image has no Python, so the ranks were watched from outside the container: their MPI library, hosts and "
-        "CPUs are proven; the size of the world is the launcher's word; network provider, thread level and MPI_Allreduce "
-        "were not looked at",
+        "CPUs are seen; the size of the world is the launcher's word; network provider, thread level and a first "
+        "MPI_Allreduce were not looked at",
         "add python3 to the image for a full proof before the payload",
     ),
     "probe.failed": Rule(

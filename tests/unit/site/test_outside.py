@@ -90,11 +90,7 @@ def test_a_program_with_mpi_inside_is_told_from_one_that_loads_it(tmp_path):
 
 
 def test_a_record_without_it_is_as_before(tmp_path):
-    subprocess.run(
-        [sys.executable, "-c", "import sys; from deployer.site import rank; sys.exit(rank.main(sys.argv[1:]))"]
-        + ["--out", str(tmp_path), "--", "true"],
-        env=dict(os.environ, PYTHONPATH=os.getcwd(), SLURM_PROCID="0"),
-        check=True,
-        timeout=30,
-    )
+    code = "import sys; from deployer.site import rank; sys.exit(rank.main(sys.argv[1:]))"
+    words = [sys.executable, "-c", code, "--out", str(tmp_path), "--", "true"]
+    subprocess.run(words, env=dict(os.environ, PYTHONPATH=os.getcwd(), SLURM_PROCID="0"), check=True, timeout=30)
     assert "outside" not in json.loads((tmp_path / "payload-0.json").read_text())
