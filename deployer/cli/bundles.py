@@ -72,7 +72,7 @@ def _plan(args: argparse.Namespace) -> int:
         print(json.dumps({"plan": args.output, "site": plan.site, "verdict": checked.verdict}))
     else:
         print(f"plan for {plan.site}: {args.output}\ncheck {plan.site}: {checked.verdict}")
-        common.show(checked)
+        common.show(checked, plan.way)
     return 0
 
 
@@ -123,7 +123,7 @@ def _push(args: argparse.Namespace) -> int:
         print(f"deployer: warning: {warning}", file=sys.stderr)
     if pushed.checked and pushed.checked.findings:
         print(f"check {args.site}: {pushed.checked.verdict}", file=sys.stderr)
-        common.show(pushed.checked, sys.stderr)
+        common.show(pushed.checked, stream=sys.stderr)
     return 0
 
 

@@ -5,7 +5,9 @@ import importlib
 import io
 import logging
 import os
+import shutil
 import sys
+import textwrap
 import time
 import traceback
 from typing import IO, Any, Callable, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
@@ -17,8 +19,8 @@ from deployer.contract.verdict import Checked
 from deployer.system import files
 
 _KEPT_LOGS = 50
-#: The width of a terminal that tables fit into, and the space between their columns.
-_COLUMNS, _GAP = 80, 2
+#: Spaces between the columns of a table.
+_GAP = 2
 
 
 class Parser(argparse.ArgumentParser):
@@ -157,7 +159,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[st
     If the table is wider than a terminal, the last column is cut off from the others: it follows in a line of its own.
     """
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    apart = sum(widths) + _GAP * (len(head) - 1) > _COLUMNS
+    apart = sum(widths) + _GAP * (len(head) - 1) > columns()
     fitted = len(head) - apart
     lines = []
     for row in [head, *rows]:
@@ -182,11 +184,43 @@ def ask(question: str) -> str:
     return sys.stdin.readline().strip()
 
 
-def show(checked: Checked, stream: Optional[IO[str]] = None) -> None:
-    """Print what a verdict follows from, each finding with its remedy."""
-    for finding in checked.findings:
-        accepted = " (accepted)" if finding.code in checked.accepted else ""
-        print("%s%s\n  remedy: %s" % (finding, accepted, finding.remedy), file=stream or sys.stdout)
+def columns() -> int:
+    """Return how many columns the output has: the terminal's, and 80 if there is no terminal."""
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def wrapped(text: str, first: str = "", others: str = "  ") -> str:
+    """Return text in lines that fit, behind ``first`` and ``others``. A word that is longer, a path, stays whole."""
+    return textwrap.fill(
+        text,
+        columns(),
+        initial_indent=first,
+        subsequent_indent=others,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def shortened(text: str, room: int) -> str:
+    """Return a name in at most ``room`` columns; what is left out in its middle is shown as ``...``."""
+    if len(text) <= room:
+        return text
+    head = (room - 3) // 2
+    return text[:head] + "..." + text[len(text) - (room - 3 - head) :]
+
+
+def show(checked: Checked, way: str = "", stream: Optional[IO[str]] = None) -> None:
+    """Print what a verdict means and follows from: each finding once, and each remedy once, after its findings.
+
+    ``way`` is what ranks would run with.
+    """
+    for line in filter(None, (checked.meaning, way)):
+        print(wrapped(line, "  "), file=stream or sys.stdout)
+    for remedy in dict.fromkeys(finding.remedy for finding in checked.findings):
+        for finding in dict.fromkeys(each for each in checked.findings if each.remedy == remedy):
+            accepted = " (accepted)" if finding.code in checked.accepted else ""
+            print("%s%s" % (finding, accepted), file=stream or sys.stdout)
+        print("  remedy: %s" % remedy, file=stream or sys.stdout)
 
 
 def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[str]) -> int:

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     for plan in packed.plans:
         if plan.checked:
             print(f"check {plan.site}: {plan.checked.verdict}")
-            show(plan.checked)
+            show(plan.checked, plan.way)
     return 0
 
 

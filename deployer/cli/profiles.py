@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from deployer.cli import common
+from deployer.connected import gaps
 from deployer.connected import profile as profiles
-from deployer.connected.profile import Resolved
+from deployer.connected.profile import Profile, Resolved
 from deployer.connected.profile_sign import sign_profile, signature_path, verify_profile
 from deployer.connected.yaml_model import Place
 from deployer.contract import drift
@@ -46,9 +47,11 @@ def _list(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"profiles": [name for name, _ in rows]}))
         return 0
-    width = max(len(name) for name, _ in rows)
+    width = max(map(len, profiles.curated()), default=0)
     for name, profile in rows:
-        print(f"{name:<{width}}  {profile.source.kind} {profile.source.date or '(no date)'}  {profile.description}")
+        source = f"{profile.source.kind} {profile.source.date or '(no date)'}"
+        text = f"{name:<{width}}  {source}  {profile.description}"
+        print(common.wrapped(text, "", " " * (width + 2)))
     return 0
 
 
@@ -62,14 +65,22 @@ def _show(args: argparse.Namespace) -> int:
         return 0
     # Sources come at the end, each with its age.
     rows = [(place, value) for place, value in _leaves((), record) if value not in ({}, []) and "source" not in place]
-    left = [f"{'.'.join(place)}: {_written(value)}" for place, value in rows]
-    width = min(80, max(map(len, left)))
-    for text, (place, _) in zip(left, rows, strict=True):
-        print(f"{text:<{width}}  # {_origin(found, place)}")
+    for place, value in rows:
+        print(_with_origin(f"{'.'.join(place)}: {_written(value)}", f"# {_origin(found, place)}"))
     for each in profiles.age(found.profile, date.today()):  # noqa: DTZ011  facts have a date, no time
         days = "not known" if each.days is None else f"{each.days} days"
-        print(f"age of {each.group}: {days} ({each.source.kind}, {each.source.where}, {each.source.date or 'no date'})")
+        source = f"{each.source.kind}, {each.source.where}, {each.source.date or 'no date'}"
+        print(common.wrapped(f"age of {each.group}: {days} ({source})", "", "  "))
+    _show_gaps(args.site, found.profile, gaps.find(found.profile))
     return 0
+
+
+def _with_origin(text: str, origin: str) -> str:
+    """Return a value and where it is from in one line if that is wide enough, else below each other."""
+    room = common.columns() - len(origin) - 2
+    if len(text) <= room:
+        return f"{text:<{room}}  {origin}"
+    return f"{common.wrapped(text, '', '    ')}\n{origin:>{common.columns()}}"
 
 
 def _origin(found: Resolved, place: Place) -> str:
@@ -108,14 +119,34 @@ def _validate(args: argparse.Namespace) -> int:
     valid = []
     for site in args.sites:
         try:
-            valid.append(profiles.load(site).name)
+            valid.append((site, profiles.load(site)))
         except DeployerError as error:
             errors += error.details or [error.message]
     if errors:
         count = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
         raise UsageError(f"{', '.join(args.sites)}: {count}", details=errors)
-    print(json.dumps({"valid": True, "names": valid}) if args.json else "\n".join(f"{name} is valid" for name in valid))
+    missing = {profile.name: gaps.find(profile) for _, profile in valid}
+    if args.json:
+        lacks = {name: [gap.record() for gap in found] for name, found in missing.items()}
+        print(json.dumps({"valid": True, "names": list(missing), "missing": lacks}))
+        return 0
+    for site, profile in valid:
+        print(f"{profile.name} is valid")
+        _show_gaps(site, profile, missing[profile.name])
     return 0
+
+
+def _show_gaps(site: str, profile: Profile, found: list[gaps.Gap]) -> None:
+    """Print what plans still lack, and a profile to paste that has it."""
+    if not found:
+        return
+    print(f"\nnot enough for a plan: {profile.name} lacks {len(found)} fact{'s' * (len(found) > 1)}:")
+    for gap in found:
+        print(common.wrapped(".".join(gap.place) or f"{gap.message}: {gap.hint}", "  ", "    "))
+    if any(gap.place for gap in found):
+        print("correct the examples in these lines, and save them as a profile of their own:\n")
+        extends = site if site in profiles.curated() else str(Path(site).resolve())
+        print("\n".join(gaps.lines(profile, found, extends)))
 
 
 def _diff(args: argparse.Namespace) -> int:

@@ -57,15 +57,16 @@ CODES = (
 
 
 class Verdict(NamedTuple):
-    """What ``check`` says of a bundle at a site, and why."""
+    """What ``check`` says of a bundle at a site, and why. ``way``: what ranks would run with, empty without a plan."""
 
     bundle: str
     site: str
     partition: str
     checked: Checked
+    way: str = ""
 
     def record(self) -> records.Record:
-        where = {"bundle": self.bundle, "site": self.site, "partition": self.partition}
+        where = {"bundle": self.bundle, "site": self.site, "partition": self.partition, "way": self.way}
         return {**where, **self.checked.record()}
 
 
@@ -87,7 +88,7 @@ def check(
         made, checked = plan(path, profile, partition, accept, cache, today)
     except (Refused, Unknown) as error:
         return Verdict(_label(path), profile.name, partition or "", judged([site.no_plan(profile, error)], accept))
-    return Verdict(made.bundle, made.site, made.partition, checked)
+    return Verdict(made.bundle, made.site, made.partition, checked, made.way)
 
 
 def plan(

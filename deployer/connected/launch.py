@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from deployer.connected.profile import Mpi, Partition, Profile
-from deployer.contract.errors import Refused, Unknown
+from deployer.connected.profile import Lacking, Mpi, Partition, Profile
+from deployer.contract.errors import Refused
 from deployer.contract.plan import MPICH_ABI, OPENMPI
 
 SRUN, HYDRA, MPIRUN = "srun", "mpiexec.hydra", "mpirun"
@@ -43,7 +43,8 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
     """
     launcher: str | None = partition.launcher
     pmi = partition.pmi
-    unsaid = f"the profile of {profile.name} does not say partitions.{name}.pmi"
+    place = ("partitions", name, "pmi")
+    unsaid = f"the profile of {profile.name} does not say {'.'.join(place)}"
     local = profile.scheduler is not None and profile.scheduler.kind == "local"
     if local and (launcher == SRUN or pmi is not None):
         hint = f"take pmi and launcher out of partitions.{name}"
@@ -56,11 +57,11 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
         if spoken:
             launcher, pmi = SRUN, spoken[0]
         elif launcher == SRUN:
-            raise Unknown(unsaid, _hint(offered, abi))
+            raise Lacking(unsaid, _hint(offered, abi), place)
     if launcher is None:
         launcher = _OWN.get(abi or "")
         if launcher is None or not (offered or local or launcher in partition.launchers):
-            raise Unknown(f"{unsaid}, or launcher", _hint(offered, abi))
+            raise Lacking(f"{unsaid}, or launcher", _hint(offered, abi), place)
         if not (mpi or launcher in partition.launchers):
             raise Refused(
                 f"nothing on {profile.name} can start the ranks: srun offers {', '.join(offered) or 'nothing'}, which "

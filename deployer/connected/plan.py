@@ -38,7 +38,7 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
     abi = host_mpi.abi if host_mpi else next(iter(abis), None)
     way = choose(profile, name, chosen, mpi, abi)
     scheduler = known(profile.scheduler, profile, "scheduler")
-    policy = known(profile.policy, profile, "policy.runtimes")
+    policy = known(profile.policy, profile, "policy", "runtimes")
     return Plan(
         site=profile.name,
         partition=name,
@@ -77,9 +77,9 @@ def _host_mpi(mpi: Mpi) -> HostMpi:
 
 
 def _node(profile: Profile, name: str, partition: Partition) -> NodeShape:
-    group = f"partitions.{name}.node"
-    node = known(partition.node, profile, group)
-    needed = {each: known(getattr(node, each), profile, f"{group}.{each}") for each in NodeShape._fields[:4]}
+    group = ("partitions", name, "node")
+    node = known(partition.node, profile, *group)
+    needed = {each: known(getattr(node, each), profile, *group, each) for each in NodeShape._fields[:4]}
     return NodeShape(**needed, numa_domains=node.numa_domains, cpus=node.cpus)
 
 
@@ -91,12 +91,12 @@ def _modules(profile: Profile, partition: Partition, mpi: Mpi | None) -> list[st
 
 
 def _allowed(profile: Profile, runtime: str) -> bool:
-    return runtime in known(profile.policy, profile, "policy.runtimes").runtimes
+    return runtime in known(profile.policy, profile, "policy", "runtimes").runtimes
 
 
 def _variants(profile: Profile, partition: Partition, mpi: HostMpi | None, way: Way) -> list[Variant]:
     """Return the ways to run, best first, of what the site has and its policy allows; without a container last."""
-    policy = known(profile.policy, profile, "policy.runtimes")
+    policy = known(profile.policy, profile, "policy", "runtimes")
     # Shared memory copies from process to process, which the kernel allows within one user namespace only. MPICH 5 does
     # not start without (4 does), Open MPI is slow; with Intel's no gain was seen for sure.
     join = mpi is None or mpi.family != _STARTS_ALONE
@@ -124,7 +124,7 @@ def _variants(profile: Profile, partition: Partition, mpi: HostMpi | None, way: 
 
 def _against(profile: Profile, partition: Partition) -> dict[str, str]:
     """Return why runtimes that the policy allows cannot be used on a partition, as its facts say."""
-    allowed = known(profile.policy, profile, "policy.runtimes").runtimes
+    allowed = known(profile.policy, profile, "policy", "runtimes").runtimes
     if partition.user_namespaces is not False:
         return {}
     return {runtime: "the nodes have no user namespaces" for runtime in allowed if runtime in _NAMESPACES}

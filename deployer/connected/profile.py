@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from deployer.connected.profile_model import Driver, Fabric, Mpi, Partition, Profile, SiteFiles, age
+from deployer.connected.profile_model import Driver, Fabric, Lacking, Mpi, Partition, Profile, SiteFiles, age
 from deployer.connected.yaml_model import Document, Place, Problem, checked
 from deployer.contract import drift
 from deployer.contract import facts as captured
-from deployer.contract.errors import IntegrityError, Unknown, UsageError
+from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.guess import guess
 from deployer.contract.records import Fields
 from deployer.system import files
@@ -23,6 +23,7 @@ __all__ = [
     "CURATED",
     "Driver",
     "Fabric",
+    "Lacking",
     "Mpi",
     "Partition",
     "Profile",
@@ -143,12 +144,13 @@ def curated() -> list[str]:
     return sorted(name for name in found if not name.endswith(".facts") and name != "schema")
 
 
-def known(value: T | None, profile: Profile, key: str) -> T:
-    """Return the fact of ``key`` that cannot be done without; raises Unknown where nobody has found it out."""
+def known(value: T | None, profile: Profile, *place: str) -> T:
+    """Return the fact at ``place`` that cannot be done without; raises Lacking if nobody has found it out."""
     if value is None:
-        raise Unknown(
-            f"the profile of {profile.name} does not say {key}",
-            "write it into the profile; `python3 deployer.pyz capture` finds out what can be found out on the site",
+        raise Lacking(
+            f"the profile of {profile.name} does not say {'.'.join(place)}",
+            f"`deployer profile validate {profile.name}` lists all that is missing, with lines to paste",
+            place,
         )
     return value
 

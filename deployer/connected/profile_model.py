@@ -35,6 +35,14 @@ def _read_facts(value: Any) -> Facts:
         raise ValueError(error.message) from error
 
 
+class Lacking(Unknown):
+    """A profile does not say what a plan needs at ``place``."""
+
+    def __init__(self, message: str, hint: str, place: Place) -> None:
+        super().__init__(message, hint)
+        self.place = place
+
+
 Name = Annotated[
     str,
     form(
@@ -342,7 +350,8 @@ class Profile(Machine):
     def partition(self, name: str | None = None) -> tuple[str, Partition]:
         """Return a partition, the first where none is named, with what holds for all in it; and its name."""
         if not self.partitions:
-            raise Unknown(f"the profile of {self.name} does not say which partitions there are")
+            hint = "list them: `python3 deployer.pyz capture` does"
+            raise Lacking(f"the profile of {self.name} does not say which partitions there are", hint, ("partitions",))
         chosen = name or next(iter(self.partitions))
         if chosen not in self.partitions:
             raise UsageError(f"site {self.name} has no partition {chosen!r}", f"it has: {', '.join(self.partitions)}")

@@ -73,7 +73,7 @@ class Remote:
     def __init__(self, profile: Profile, ssh_config: Path | None = None) -> None:
         if ssh_config is not None and not ssh_config.is_file():
             raise UsageError(f"there is no ssh configuration {ssh_config}", "give an existing file with --ssh-config")
-        self.host = known(profile.login.host, profile, "login.host")
+        self.host = known(profile.login.host, profile, "login", "host")
         self.workspace = known(profile.workspace, profile, "workspace")
         self._pythons = profile.login.python
         self._python = ""

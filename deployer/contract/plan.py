@@ -213,6 +213,15 @@ class Plan(NamedTuple):
         """Return the variants that start a container: those among which the site chooses, and that ``check`` judges."""
         return [variant for variant in self.variants if variant.runtime != NATIVE]
 
+    @property
+    def way(self) -> str:
+        """Return what ranks run with, for people: MPI, launchers and runtimes."""
+        own = self.mpi.says or "%s %s" % (self.mpi.family, self.mpi.version) if self.mpi else "the image's own MPI"
+        launchers = [each.launcher + (" (%s)" % each.pmi if each.pmi else "") for each in self.containers]
+        runtimes = [each.runtime for each in self.containers]
+        listed = [" or ".join(dict.fromkeys(names)) or "nothing to start it" for names in (launchers, runtimes)]
+        return "with %s, %s, %s" % (own, listed[0], listed[1])
+
     def record(self) -> Record:
         """Return the plan as a JSON record."""
         fields = dict(self._asdict())

@@ -9,6 +9,9 @@ RUN, WARN, UNKNOWN, REFUSE = "RUN", "WARN", "UNKNOWN", "REFUSE"
 #: The severity of a finding that says which facts are missing.
 MISSING_FACTS = "unknown"
 
+#: The code of the finding that facts are missing without which there is no plan.
+NO_PLAN = "facts.plan"
+
 
 class Checked(NamedTuple):
     """A verdict and what it follows from. ``accepted`` are codes that the stager takes upon them."""
@@ -22,6 +25,15 @@ class Checked(NamedTuple):
         """Return the findings that made the verdict what it is: the errors of REFUSE, the unknown of UNKNOWN."""
         severity = {REFUSE: ERROR, UNKNOWN: MISSING_FACTS, WARN: WARNING}.get(self.verdict)
         return [item for item in self.findings if item.severity == severity and item.code not in self.accepted]
+
+    @property
+    def meaning(self) -> str:
+        """Return what UNKNOWN means, in one line; nothing for the other verdicts, which mean what they are called."""
+        if self.verdict != UNKNOWN:
+            return ""
+        if any(item.code == NO_PLAN for item in self.findings):
+            return "not enough facts for a plan; without one, no job can run"
+        return "not enough facts to decide; the job may still run, and push continues"
 
     def record(self) -> Record:
         """Return it as a JSON object."""

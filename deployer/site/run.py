@@ -190,7 +190,8 @@ def warnings(folder: str) -> List[str]:
     checked = launch.checked
     if checked is None or not checked.findings:
         return lines
-    lines += ["check said %s on the laptop" % checked.verdict, *map(str, checked.findings[:_SHOWN])]
+    meaning = ": %s" % checked.meaning if checked.meaning else ""
+    lines += ["check said %s on the laptop%s" % (checked.verdict, meaning), *map(str, checked.findings[:_SHOWN])]
     more = len(checked.findings) - _SHOWN
     return [*lines, "and %d more: see the plan" % more] if more > 0 else lines
 

@@ -7,6 +7,7 @@ from deployer.connected.profile import Profile
 from deployer.connected.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.contract.errors import DeployerError, Unknown
 from deployer.contract.findings import ERROR, NOTE, Finding
+from deployer.contract.verdict import NO_PLAN
 
 #: Sites have a maintenance day with new software about twice a year; after one, what was captured may be gone.
 OLD_DAYS = 180
@@ -44,5 +45,5 @@ def no_plan(profile: Profile, error: DeployerError) -> Finding:
     """plan.refused, facts.plan: there can be no plan; one by a rule, the other for want of facts."""
     if isinstance(error, Unknown):
         hint = error.hint or "say it in the profile"
-        return Finding("facts.plan", MISSING_FACTS, profile.name, error.message, hint)
+        return Finding(NO_PLAN, MISSING_FACTS, profile.name, error.message, hint)
     return Finding("plan.refused", ERROR, profile.name, error.message, error.hint or "see the profile")

@@ -10,6 +10,8 @@ from deployer.cli import common, main, site
 from deployer.connected import xdg
 from deployer.contract import errors
 from deployer.contract.errors import DeployerError
+from deployer.contract.findings import WARNING, Finding
+from deployer.contract.verdict import MISSING_FACTS, judged
 
 
 @pytest.fixture(autouse=True)
@@ -238,3 +240,24 @@ def test_the_options_of_the_sites_commands_are_shown_and_checked_on_the_laptop(
     # Nothing is connected to: the words are wrong.
     assert main.main(["run", "--site", "lab", "hello", "--nods", "2"]) == 2
     assert "perhaps you meant '--nodes'" in capsys.readouterr().err
+
+
+def test_unknown_explains_itself_and_details_are_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two programs that lack the same facts are two findings with one remedy; one that is there twice is one."""
+    first = Finding("facts.mpi", MISSING_FACTS, "a", "nobody has captured it", "capture it")
+    second = first._replace(subject="b")
+    other = Finding("fabric.tcp", WARNING, "c", "it is slow", "accept it")
+    common.show(judged([first, other, second, first]), "with MPICH 4.2, srun (pmi2), charliecloud")
+    assert capsys.readouterr().out.splitlines() == [
+        "  not enough facts to decide; the job may still run, and push continues",
+        "  with MPICH 4.2, srun (pmi2), charliecloud",
+        "unknown facts.mpi: a: nobody has captured it",
+        "unknown facts.mpi: b: nobody has captured it",
+        "  remedy: capture it",
+        "warning fabric.tcp: c: it is slow",
+        "  remedy: accept it",
+    ]
+    common.show(judged([first._replace(code="facts.plan")]))
+    assert capsys.readouterr().out.startswith("  not enough facts for a plan; without one, no job can run\n")
+    common.show(judged([]), "with it")
+    assert capsys.readouterr().out == "  with it\n"

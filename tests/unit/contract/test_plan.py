@@ -52,3 +52,17 @@ def test_what_was_accepted_is_a_warning():
     found = Finding("pmi.unmet", ERROR, "charliecloud-folder", "they do not meet", "set pmi")
     accepted = verdict.judged([found], ["pmi.unmet", "pmi.unmet"])
     assert (accepted.verdict, accepted.accepted, accepted.against) == (verdict.WARN, ["pmi.unmet"], [])
+
+
+def test_what_ranks_run_with_is_named():
+    assert PLAN.way == "with Intel(R) MPI Library 2021.15, srun (pmi2), charliecloud"
+    more = [
+        *PLAN.variants,
+        Variant("u", "udocker", "folder", "mpirun", "", None),
+        Variant("n", "native", *["x"] * 3, None),
+    ]
+    silent = MPI._replace(says="")
+    assert PLAN._replace(variants=more, mpi=silent).way == (
+        "with intel 2021.15, srun (pmi2) or mpirun, charliecloud or udocker"
+    )
+    assert PLAN._replace(mpi=None).way.startswith("with the image's own MPI, srun")
