@@ -13,6 +13,7 @@ import traceback
 from typing import IO, Any, Callable, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from deployer import __version__
+from deployer.contract.dialogue import ANSWERS
 from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, UsageError
 from deployer.contract.guess import guess
 from deployer.contract.verdict import Checked
@@ -174,7 +175,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[st
 
 def can_ask() -> bool:
     """Return whether a person can answer: at this terminal, or at the laptop's, which says so."""
-    return (sys.stdin.isatty() and sys.stderr.isatty()) or os.environ.get("DEPLOYER_ANSWERS") == "1"
+    return (sys.stdin.isatty() and sys.stderr.isatty()) or os.environ.get(ANSWERS) == "1"
 
 
 def ask(question: str) -> str:

@@ -13,7 +13,8 @@ from typing import Any, Callable, List, Optional
 
 from deployer.cli import common
 from deployer.contract import records
-from deployer.contract.errors import JobFailed, UsageError
+from deployer.contract.dialogue import ANNOUNCE, ANSWER, TERMINAL
+from deployer.contract.errors import EXIT_INTERRUPTED, JobFailed, UsageError
 from deployer.contract.plan import RUNTIMES, STAGINGS
 from deployer.site.store import REFERENCE, Store, locate
 
@@ -151,6 +152,7 @@ def _run(args: argparse.Namespace) -> int:
     from deployer.site import jobs, run
     from deployer.site.submission import Options
 
+    store = _store(args)
     request = run.Request(
         args.image,
         args.job,
@@ -167,7 +169,7 @@ def _run(args: argparse.Namespace) -> int:
         args.staging,
         args.runtime,
     )
-    folder = run.prepare(_store(args), request)
+    folder = run.prepare(store, request)
     for line in run.warnings(folder):
         _tell(line)
     if args.dry_run:
@@ -179,17 +181,40 @@ def _run(args: argparse.Namespace) -> int:
             _tell("not submitted; by hand: %s" % run.by_hand(folder))
         return 0
     job_id = run.submit(folder)
+    if os.environ.get(ANNOUNCE) == "1":
+        sys.stdout.write("%s%s %s\n" % (ANSWER, os.path.basename(folder), job_id))
+        sys.stdout.flush()
     if not args.json:
         sys.stdout.write("job %s submitted as %s: %s\n" % (os.path.basename(folder), job_id, folder))
         sys.stdout.flush()
-    failure: Optional[JobFailed] = None
     if args.wait:
-        try:
-            jobs.follow(folder, _tell if _watched() else _silent)
-        except JobFailed as error:
-            failure = error
+        return _wait(store, folder, args.json)
     if args.json:
         _print_json(jobs.status(folder).record())
+    return 0
+
+
+def _wait(store: Store, folder: str, for_programs: bool) -> int:
+    """Follow a job that was submitted to its end, and print how it ended."""
+    from deployer.site import ending, jobs
+    from deployer.system.process import quoted
+
+    failure: Optional[JobFailed] = None
+    try:
+        jobs.follow(folder, _tell if _watched() else _silent)
+    except JobFailed as error:
+        failure = error
+    except KeyboardInterrupt:
+        name = os.path.basename(folder)
+        _tell("interrupted: job %s (%s) continues" % (name, jobs.job_id(folder)))
+        sys.stderr.write("hint: to end it: %s\n" % quoted([sys.executable, store.tool, "cancel", name]))
+        return EXIT_INTERRUPTED
+    status = jobs.status(folder)
+    if for_programs:
+        _print_json(status.record())
+    else:
+        _print_lines(ending.lines(status))
+        sys.stdout.flush()
     if failure:
         for line in jobs.tail(folder):
             sys.stderr.write("| %s\n" % line)
@@ -366,7 +391,7 @@ def _tell(line: str) -> None:
 
 def _watched() -> bool:
     """Return whether a person looks on: at this terminal, or at the laptop's, which says so."""
-    return sys.stderr.isatty() or os.environ.get("DEPLOYER_TERMINAL") == "1"
+    return sys.stderr.isatty() or os.environ.get(TERMINAL) == "1"
 
 
 def _silent(line: str) -> None:

@@ -5,10 +5,13 @@ made. The words go there as they were typed.
 """
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
 from deployer.cli import common, doctor, images, jobs
+from deployer.contract.errors import EXIT_INTERRUPTED
+from deployer.system.process import quoted
 
 #: The commands that are carried out over there, and the modules that know their words.
 _COMMANDS = {
@@ -53,7 +56,21 @@ def _forward(args: argparse.Namespace) -> int:
         words += ["--", *args.rest]
     with Remote(profile, args.ssh_config) as remote:
         remote.prepare()
-        return remote.attach(words)
+        done = remote.attach(words)
+    if done.status == EXIT_INTERRUPTED and args.command == "run":
+        _tell_of_the_job(args, done.job, done.number)
+    return done.status
+
+
+def _tell_of_the_job(args: argparse.Namespace, job: str, number: str) -> None:
+    """Print what becomes of a job that nobody waits for any more, and the words that end it."""
+    options = ["--site", args.site, *(["--ssh-config", str(args.ssh_config)] if args.ssh_config else [])]
+    if job:
+        print(f"deployer: interrupted: job {job} ({number}) continues on the site", file=sys.stderr)
+        print(f"hint: to end it: {quoted(['deployer', 'cancel', *options, job])}", file=sys.stderr)
+    else:
+        print("deployer: interrupted before the site named a job; it may have been submitted", file=sys.stderr)
+        print(f"hint: see: {quoted(['deployer', 'jobs', *options])}", file=sys.stderr)
 
 
 def _theirs(args: argparse.Namespace) -> list[str]:

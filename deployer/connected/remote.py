@@ -14,11 +14,11 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from deployer.connected.profile import Profile, known
 from deployer.connected.pyz import make_pyz
-from deployer.contract import oci, records
+from deployer.contract import dialogue, oci, records
 from deployer.contract.errors import DeployerError, MissingTool, SpaceError, TransferError, UsageError
 from deployer.system import process
 from deployer.system.process import Completed
@@ -29,7 +29,7 @@ log = logging.getLogger("deployer.remote")
 _NO_MULTIPLEXING = re.compile(r"ControlPath|ControlSocket|control socket|Unix domain socket|mux(server|client)_")
 _ALONE = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
 
-_MARK = "deployer-answer:"
+_MARK = dialogue.ANSWER
 _CONNECT_SECONDS = 60  # a person may have to type a passphrase
 _CALL_SECONDS = 120
 _UPLOAD_SECONDS = 24 * 3600
@@ -61,6 +61,14 @@ _SSH_ERRORS = (
         "check the file given with --ssh-config",
     ),
 )
+
+
+class Attended(NamedTuple):
+    """How a command of the site half ended, and the job that it submitted: its name and number, empty if none."""
+
+    status: int
+    job: str
+    number: str
 
 
 class Remote:
@@ -178,17 +186,30 @@ class Remote:
             self._raise_far(done)
         return self._answer(done, words)
 
-    def attach(self, words: Sequence[str]) -> int:
-        """Run a command of the site half on this terminal and return its exit code."""
+    def attach(self, words: Sequence[str]) -> Attended:
+        """Run a command of the site half on this terminal and return how it ended."""
         # ssh gives it no terminal, whose signals would end the job's watcher: it is told that somebody looks on, and
         # whether that person can answer.
-        watched = ["env", "DEPLOYER_TERMINAL=1"] if sys.stderr.isatty() else []
-        watched += ["DEPLOYER_ANSWERS=1"] if watched and sys.stdin.isatty() else []
-        script = shlex.join([*watched, *self._site_argv(words)])
-        status = process.attach(self._ssh(["sh", "-c", script]), env=self._env)
+        names = [dialogue.ANNOUNCE]
+        names += [dialogue.TERMINAL] if sys.stderr.isatty() else []
+        names += [dialogue.ANSWERS] if sys.stderr.isatty() and sys.stdin.isatty() else []
+        script = shlex.join(["env", *(f"{name}=1" for name in names), *self._site_argv(words)])
+        heard: list[str] = []
+
+        def hear(said: bytes) -> bool:
+            found = re.match(rf"{_MARK}([\w.+-]+) (\S+)$", said.decode("utf-8", "replace"))
+            heard.extend(found.groups() if found else ())
+            return found is not None
+
+        # Only run announces a job; the output of others may be of any kind, and large.
+        announces = words[0] == "run"
+        status = process.attach(self._ssh(["sh", "-c", script]), env=self._env, hear=hear if announces else None)
+        job, number = heard[:2] if heard else ("", "")
         if status == 255:
-            raise TransferError(f"the line to {self.host} broke", "the job goes on: ask again with status")
-        return status
+            raise TransferError(
+                f"the line to {self.host} broke", f"the job goes on: ask again with status {job}".strip()
+            )
+        return Attended(status, job, number)
 
     def upload(self, files: Sequence[Path], target: str, host: str) -> None:
         """Bring files into the folder ``target`` over there by sftp through ``host``, which may allow nothing else.

@@ -39,7 +39,8 @@ _ENDS = {
 
 class Status(NamedTuple):
     """A job of ours. ``state`` is the scheduler's word, or from result.json where it has forgotten the job:
-    COMPLETED or FAILED; NEW: never submitted; UNKNOWN: neither knows."""
+    COMPLETED or FAILED; NEW: never submitted; UNKNOWN: neither knows. ``seconds`` is how long it took, if it is
+    over."""
 
     launch: Launch
     folder: str
@@ -51,6 +52,7 @@ class Status(NamedTuple):
     active: bool
     exit_code: Optional[int]
     problem: str
+    seconds: Optional[int] = None
 
     def record(self) -> Record:
         """Return the status as a JSON object."""
@@ -64,6 +66,8 @@ class Status(NamedTuple):
             "state": self.state,
             "reason": self.reason,
             "elapsed": self.elapsed,
+            "seconds": self.seconds,
+            "log": os.path.join(self.folder, result.LOG),
             "nodes": self.nodes,
             "active": self.active,
             "exit_code": self.exit_code,
@@ -163,7 +167,7 @@ def status(folder: str) -> Status:
 
 def describe(launch: Launch, folder: str, number: Optional[str], known: Optional[JobState]) -> Status:
     """Return how a job is, whose state the scheduler knows, or (None) has forgotten."""
-    exit_code, problem = _outcome(folder)
+    exit_code, problem, seconds = _outcome(folder)
     if number is None:
         return Status(launch, folder, None, "NEW", "", "", "", False, exit_code, problem)
     if known is None:
@@ -180,6 +184,7 @@ def describe(launch: Launch, folder: str, number: Optional[str], known: Optional
         known.active,
         exit_code,
         "" if known.active else _ENDS.get(known.word, (problem,))[0],
+        None if known.active or exit_code is None else seconds,
     )  # until then its result is "unfinished"
 
 
@@ -231,7 +236,7 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
     word = known.word if known else "FAILED" if exit_code else "COMPLETED"
     tell("%s%s" % (word, "" if exit_code is None else ", exit %d" % exit_code))
     if exit_code != 0 or word not in ("COMPLETED",):
-        why, hint = _ENDS.get(word, (_outcome(folder)[1] or "it left no result.json", ""))
+        why, hint = _ENDS.get(word, (_outcome(folder).problem or "it left no result.json", ""))
         raise JobFailed(
             "job %s (%s) ended as %s: %s" % (os.path.basename(folder), number, word, why),
             hint or "its log: %s" % os.path.join(folder, result.LOG),
@@ -315,22 +320,31 @@ def states(numbers: Sequence[str]) -> Dict[str, JobState]:
     return found
 
 
-def _outcome(folder: str) -> Tuple[Optional[int], str]:
-    """Return the exit code and the first error of a job's result.json, (None, "") where there is none yet; of one that
-    cannot be read, (None, why not): how the job is, the scheduler knows."""
+class _Outcome(NamedTuple):
+    """Exit code, first error and seconds of a job's result.json."""
+
+    exit_code: Optional[int]
+    problem: str
+    seconds: Optional[int] = None
+
+
+def _outcome(folder: str) -> _Outcome:
+    """Return what result.json says: nothing if there is none yet; if it cannot be read, why not, since the scheduler
+    still knows how the job is."""
     if not files.is_file(os.path.join(folder, result.RESULT)):
-        return None, ""
+        return _Outcome(None, "")
     try:
-        return result.read(folder).maybe_number("exit_code"), result.first_error(folder)
+        fields = result.read(folder)
+        return _Outcome(fields.maybe_number("exit_code"), result.first_error(folder), fields.maybe_number("seconds"))
     except DeployerError as error:
-        return None, error.message
+        return _Outcome(None, error.message)
 
 
 def final_exit(folder: str) -> Optional[int]:
     """Return the exit code of a job that is over, waiting a little for the shared file system to show it."""
     until = time.time() + _LAG
     while True:
-        exit_code, _ = _outcome(folder)
+        exit_code = _outcome(folder).exit_code
         if exit_code is not None or time.time() > until:
             return exit_code
         os.listdir(folder)  # makes an NFS client look again

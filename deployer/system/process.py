@@ -12,10 +12,11 @@ import selectors
 import shlex
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from contextlib import suppress
-from typing import IO, Dict, Iterable, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Union
+from typing import IO, Callable, Dict, Iterable, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Union
 
 from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, JobFailed, MissingTool
 
@@ -27,6 +28,9 @@ INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ"
 
 #: F_SETPIPE_SZ of Linux's fcntl.h; Python has a name for it since 3.10.
 _SET_PIPE_SIZE = 1031
+
+#: Seconds that a program's last lines may be on their way once it has ended.
+_LAST_LINES = 0.5
 
 _Target = Union[None, int, IO[bytes]]
 
@@ -161,10 +165,16 @@ def _read_until(streams: Sequence[IO[bytes]], end: float, limit: int) -> Optiona
     return [bytes(each) for each in found]
 
 
-def attach(argv: Sequence[str], env: Optional[Mapping[str, str]] = None, cwd: Optional[str] = None) -> int:
+def attach(
+    argv: Sequence[str],
+    env: Optional[Mapping[str, str]] = None,
+    cwd: Optional[str] = None,
+    hear: Optional[Callable[[bytes], bool]] = None,
+) -> int:
     """Run ``argv`` on this process's own stdin, stdout and stderr and return its exit status as a shell would.
 
-    A program that answers Ctrl-C by 255, as ssh does, was interrupted: 130.
+    A program that answers Ctrl-C by 255, as ssh does, was interrupted: 130. ``hear`` gets each line of its output, and
+    returns whether that was for it alone; all others are passed on.
     """
     _logger.debug("$ %s", quoted(argv))
     interrupted: List[int] = []
@@ -175,7 +185,14 @@ def attach(argv: Sequence[str], env: Optional[Mapping[str, str]] = None, cwd: Op
     if notes:
         signal.signal(signal.SIGINT, lambda number, _: interrupted.append(number))
     try:
-        process = subprocess.Popen(list(argv), env=dict(env) if env is not None else base_environment(), cwd=cwd)
+        process = subprocess.Popen(
+            list(argv),
+            env=dict(env) if env is not None else base_environment(),
+            cwd=cwd,
+            stdout=subprocess.PIPE if hear else None,
+        )
+        if hear and process.stdout:
+            _pass_on(process, process.stdout, hear)
         status = process.wait()
     except OSError as error:
         _not_started(argv, error, "")
@@ -185,6 +202,29 @@ def attach(argv: Sequence[str], env: Optional[Mapping[str, str]] = None, cwd: Op
     if interrupted and status == 255:
         return EXIT_INTERRUPTED
     return status if status >= 0 else 128 - status
+
+
+def _pass_on(process: "subprocess.Popen[bytes]", stream: IO[bytes], hear: Callable[[bytes], bool]) -> None:
+    """Copy what a process prints to standard output, but for the lines that ``hear`` takes, until it ends."""
+    sys.stdout.flush()
+    left = b""
+    with stream, selectors.DefaultSelector() as selector:
+        selector.register(stream, selectors.EVENT_READ)
+        while True:
+            if not selector.select(_LAST_LINES):
+                if process.poll() is not None:
+                    break  # another holds the pipe: a master of ssh's does, for the command of a client that is gone
+                continue
+            data = os.read(stream.fileno(), 64 * 1024)
+            *lines, left = (left + data).split(b"\n")
+            for line in lines:
+                if not hear(line):
+                    sys.stdout.buffer.write(line + b"\n")
+            sys.stdout.buffer.flush()
+            if not data:
+                break
+    sys.stdout.buffer.write(left)
+    sys.stdout.buffer.flush()
 
 
 def feed(

@@ -8,6 +8,8 @@ import fnmatch
 import json
 import os
 import re
+import shlex
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -93,10 +95,11 @@ def begun(site: Site, image: str, *options: str) -> dict[str, Any]:
 
 
 def start(site: Site, *words: object) -> "subprocess.Popen[str]":
-    """Start the laptop's command line and return at once."""
+    """Start the laptop's command line, as a shell does in a process group of its own, and return at once."""
     argv = [str(ROOT / ".venv" / "bin" / "deployer"), *map(str, words)]
+    pipe = subprocess.PIPE
     return subprocess.Popen(
-        argv, cwd=ROOT, env=site.cli.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        argv, cwd=ROOT, env=site.cli.environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
     )
 
 
@@ -152,6 +155,34 @@ def test_two_active_jobs_are_listed_and_cancelled_by_name_and_their_folders_coll
     assert f"spared {first['folder']}: holds result.json; --yes removes it" in said
     for each in (first, second):
         site.alice(f"rm -rf {each['folder']}")
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_ctrl_c_on_the_laptop_ends_the_wait_and_not_the_job(site: Site, anything: str, more: tuple[str, ...]) -> None:
+    words = ("run", *site.options, anything, "--wait", *more, "--", "python3", "-c", "import time; time.sleep(600)")
+    before = site.alice("squeue -h -o %i").split()
+    with start(site, *words) as run:
+        number = until(lambda: set(site.alice("squeue -h -o %i").split()) - set(before), "the job").pop()
+        until(lambda: "RUNNING" in site.alice(f"squeue -h -j {number} -o %T"), "its start")
+        os.killpg(run.pid, signal.SIGINT)
+        _, err = run.communicate(timeout=60)
+    assert run.returncode == 130, err
+    status = json.loads(site.cli("status", *site.options, number, "--json").stdout)
+    assert status["active"]
+    cancel = ["deployer", "cancel", *site.options, status["job"]]
+    told = f"deployer: interrupted: job {status['job']} ({number}) continues on the site\nhint: to end it: "
+    assert told + shlex.join(cancel) in err
+    assert "cancelled" in site.cli(*cancel[1:]).stdout
+    until(lambda: not record(site.tool("status", number, "--json"))["active"], "its end")
+
+
+def test_a_wait_from_the_laptop_ends_with_the_payloads_own_result(site: Site) -> None:
+    out = site.cli("run", *site.options, "hello-mpi", "--nodes", "2", "--wait").stdout.splitlines()
+    folder = out[0].split(": ")[1]
+    name, number = out[0].split()[1], out[0].split()[4].rstrip(":")
+    assert re.fullmatch(rf"job {name} \({number}\): COMPLETED, exit 0, \d+ s", out[1])
+    assert out[2:4] == [f"log: {folder}/output.log", f"result: {folder}/result.json"]
+    assert "payload world_size: 2" in out
 
 
 def test_an_older_image_of_the_same_version_runs(site: Site, anything: str) -> None:

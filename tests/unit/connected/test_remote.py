@@ -1,7 +1,10 @@
 """The line and its faults, with a fake ssh and sftp on PATH; tests/integration has the real ones."""
 
 import os
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,7 @@ import pytest
 from deployer.cli import main
 from deployer.connected.profile import load
 from deployer.connected.pyz import make_pyz
-from deployer.connected.remote import Remote
+from deployer.connected.remote import Attended, Remote
 from deployer.contract.errors import DeployerError, MissingTool, SpaceError, TransferError, UsageError
 
 #: Plays ssh: `-O check` succeeds when the master runs; a command runs here, in a home of its own.
@@ -123,7 +126,7 @@ def test_the_far_end_is_told_that_somebody_looks_on(
         remote.prepare()
         tool = far / "deployer" / "deployer.pyz"
         tool.write_text("import os; print('told', os.environ.get('DEPLOYER_TERMINAL'))")
-        assert remote.attach(["status"]) == 0
+        assert remote.attach(["status"]).status == 0
     assert ("told 1" if watched else "told None") in capfd.readouterr().out
 
 
@@ -140,7 +143,7 @@ def test_the_words_go_there_as_they_are(
     far: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], sent: list[str]
 ) -> None:
     seen: list[list[str]] = []
-    monkeypatch.setattr(Remote, "attach", lambda self, given: seen.append(list(given)) or 0)
+    monkeypatch.setattr(Remote, "attach", lambda self, given: seen.append(list(given)) or Attended(0, "", ""))
     monkeypatch.setattr(Remote, "prepare", lambda self: None)
     assert main.main([words[0], "--site", "lab", *words[1:]]) == 0
     assert seen == [sent]
@@ -149,3 +152,61 @@ def test_the_words_go_there_as_they_are(
 def test_a_missing_ssh_configuration() -> None:
     with pytest.raises(UsageError, match="no ssh configuration"):
         Remote(load("lab"), Path("/nowhere/config"))
+
+
+#: Becomes the laptop's command line, whose far end has a tool that announces a job and follows it for ever.
+WAITING = """
+import signal, sys
+from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from deployer.cli import main
+from deployer.connected import remote
+remote._ENVIRONMENT = ("FAKE",)
+prepare = remote.Remote.prepare
+def brought(self):
+    prepare(self)
+    Path(self.workspace, "deployer.pyz").write_text(sys.argv[1])
+remote.Remote.prepare = brought
+sys.exit(main.main(sys.argv[2:]))
+"""
+#: As ssh does, it answers Ctrl-C by 255.
+FOLLOWING = """
+import os, signal, time
+signal.signal(signal.SIGINT, lambda *_: os._exit(255))
+assert os.environ["DEPLOYER_ANNOUNCE"] == "1"
+print(ANNOUNCED, end="", flush=True)
+print("job hello-1 submitted", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("announced", "said"),
+    [
+        (
+            "deployer-answer:hello-1 77\n",
+            "job hello-1 (77) continues on the site\nhint: to end it: deployer cancel --site lab hello-1\n",
+        ),
+        ("", "before the site named a job; it may have been submitted\nhint: see: deployer jobs --site lab\n"),
+    ],
+)
+def test_ctrl_c_tells_what_becomes_of_the_job(far: Path, announced: str, said: str) -> None:
+    argv = [sys.executable, "-c", WAITING, FOLLOWING.replace("ANNOUNCED", repr(announced))]
+    environment = {**os.environ, "XDG_STATE_HOME": str(far)}
+    with subprocess.Popen(
+        [*argv, "run", "--site", "lab", "hello", "--wait"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as laptop:
+        assert laptop.stdout is not None
+        lines = iter(laptop.stdout.readline, "")
+        shown = next(line for line in lines if line != "noise of a login shell\n")
+        os.killpg(laptop.pid, signal.SIGINT)
+        _, err = laptop.communicate(timeout=30)
+    assert shown == "job hello-1 submitted\n"
+    assert laptop.returncode == 130
+    assert "deployer: interrupted" in err
+    assert said in err

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -154,6 +155,68 @@ def test_a_person_on_a_laptop_sees_how_it_goes(store, programs, monkeypatch, cap
     monkeypatch.setenv("DEPLOYER_TERMINAL", terminal)
     assert site.main(["run", "hello", "--wait", "--root", store.root]) == 0
     assert capsys.readouterr().err == told
+
+
+RECORD = {"schema": "deployer.result", "format": 1, "min_reader": 1, "exit_code": 0, "seconds": 14, "findings": []}
+
+
+@pytest.mark.parametrize(
+    ("payload", "lines"),
+    [
+        ({"val_accuracy": 0.97, "epochs": [{"loss": 1}] * 40}, ["val_accuracy: 0.97", "epochs: 40 items, the last: "]),
+        ({"\x1b[2J": "\x9b31m\n" + "x" * 100}, ['\\u001b[2J: "\\u009b31m\\nxxx']),
+        ({str(number): number for number in range(20)}, ["11: 11", ": 8 more fields"]),
+        (None, [": no result of its own"]),
+        (3.5, [": 3.5"]),
+    ],
+)
+def test_a_wait_ends_with_state_seconds_log_and_the_payload_s_result(store, programs, capsys, payload, lines):
+    """Nobody looks on here: it is not a terminal."""
+    fake_slurm(programs, "COMPLETED")
+    sbatch = 'cat >"$(dirname "$2")/result.json" <<"END"\n%s\nEND\necho 77\n'
+    made.program(programs, "sbatch", sbatch % json.dumps(dict(RECORD, payload=payload)))
+    assert site.main(["run", "hello", "--wait", "--root", store.root]) == 0
+    said = capsys.readouterr()
+    out, (folder,) = said.out.splitlines(), jobs.folders(store)
+    assert out[1:4] == [
+        "job %s (77): COMPLETED, exit 0, 14 s" % os.path.basename(folder),
+        "log: %s/output.log" % folder,
+        "result: %s/result.json" % folder,
+    ]
+    assert all("payload" + (line if line[0] == ":" else " " + line) in said.out for line in lines)
+    assert len(out) < 18
+    assert max(len(line) for line in out[4:]) < 160
+    assert said.err == ""
+    assert site.main(["run", "hello", "--wait", "--json", "--root", store.root]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["seconds"], os.path.basename(status["log"])) == (14, "output.log")
+
+
+def test_a_wait_for_a_job_that_failed_ends_with_the_same(store, programs, capsys, monkeypatch):
+    monkeypatch.setattr(jobs, "_LAG", 0.0)
+    fake_slurm(programs, "FAILED", 2)
+    assert site.main(["run", "hello", "--wait", "--root", store.root]) == 1
+    assert "(77): FAILED, exit 2, 0:01\nlog: " in capsys.readouterr().out
+    made.program(programs, "sbatch", "echo 77")
+    assert site.main(["run", "hello", "--wait", "--root", store.root]) == 1
+    assert "(77): FAILED, 0:01\n" in capsys.readouterr().out
+
+
+def test_ctrl_c_tells_that_the_job_continues_and_how_to_end_it(store, programs):
+    fake_slurm(programs, "RUNNING")
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += "from deployer.cli import site; sys.exit(site.main(sys.argv[1:]))"
+    argv = [sys.executable, "-c", code, "run", "hello", "--wait", "--root", store.root]
+    environment = dict(os.environ, PYTHONPATH=os.getcwd(), DEPLOYER_TERMINAL="1")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdout=pipe, stderr=pipe, env=environment, start_new_session=True) as process:
+        name = process.stdout.readline().decode().split()[1]
+        assert b"RUNNING" in process.stderr.readline()
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    words = "%s %s cancel %s" % (sys.executable, store.tool, name)
+    assert err.decode() == "deployer: interrupted: job %s (77) continues\nhint: to end it: %s\n" % (name, words)
 
 
 @pytest.mark.parametrize(("state", "code"), [("FAILED", 1), ("TIMEOUT", 143), ("COMPLETED", 3)])
