@@ -1,5 +1,6 @@
 """The build's context: which files of a definition go to the engine."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -10,6 +11,7 @@ from docker.utils.build import tar as context_tar
 from deployer.connected import lock as locks
 from deployer.connected.builders.settings import tar_of
 from deployer.connected.definition import Definition
+from deployer.contract.errors import UsageError
 from deployer.system import files
 
 #: The Dockerfile of a definition that has none: its image is the base.
@@ -25,7 +27,7 @@ def write(definition: Definition, stream: IO[bytes]) -> None:
     if definition.dockerfile_path is None:
         stream.write(tar_of({definition.dockerfile: BASE_ALONE}).getvalue())
     else:
-        with files.errors_named("write the build context"):
+        with _walked(definition):
             context_tar(definition.folder, exclude=_excluded(definition), fileobj=stream)
     stream.seek(0)
 
@@ -42,8 +44,19 @@ def names(definition: Definition) -> list[str]:
     """Return the paths of all that is in the context, relative to the definition's folder, sorted."""
     if definition.dockerfile_path is None:
         return []
-    with files.errors_named("read the build context"):
+    with _walked(definition):
         return sorted(exclude_paths(str(definition.folder), _excluded(definition)))
+
+
+@contextlib.contextmanager
+def _walked(definition: Definition) -> Iterator[None]:
+    """Name the errors of docker's walk through the context, which calls itself for each folder."""
+    try:
+        with files.errors_named("read the build context"):
+            yield
+    except RecursionError:
+        hint = "remove them, or name them in .dockerignore"
+        raise UsageError(f"the folders in {definition.folder} are nested too deep for a build", hint) from None
 
 
 def _excluded(definition: Definition) -> list[str]:

@@ -2,11 +2,11 @@
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from deployer.connected.members import OnDisk, shown
+from deployer.connected.members import OnDisk, check_path, shown
 from deployer.contract.errors import UsageError
 from deployer.system import files
 
@@ -28,24 +28,54 @@ def files_of(folder: Path) -> list[DataFile]:
 
     Empty folders in it are left out: a bundle's members are files.
     """
-    found = []
-    with files.errors_named(f"read {folder}"):
-        for path in _walk(os.fsencode(folder)):
-            status = os.lstat(path)
-            if not stat.S_ISREG(status.st_mode):
-                hint = "a data folder holds plain files only; put a copy in the place of a link"
-                raise UsageError(f"{shown(path)} is neither a file nor a folder", hint)
-            try:
-                name = os.path.relpath(path, os.fsencode(folder)).decode()
-            except UnicodeDecodeError:
-                raise UsageError(f"the name of {shown(path)} is not Unicode text (UTF-8)", "rename it") from None
-            found.append(DataFile(name, path, status.st_size, 0o755 if status.st_mode & 0o111 else 0o644))
+    found = plain_files(folder, "data")
     if not found:
         raise UsageError(f"the data folder {folder} holds no files")
+    return found
+
+
+def app_files(folder: Path) -> list[DataFile]:
+    """Return the files of an app folder as ``files_of`` does, without what running them leaves behind."""
+    return plain_files(folder, "app", {b"__pycache__"})
+
+
+def plain_files(folder: Path, what: str, skipped: Collection[bytes] = ()) -> list[DataFile]:
+    """Return the files below a folder, sorted by name, but for folders with one of the names ``skipped``."""
+    found = []
+    with files.errors_named(f"read {folder}"):
+        for path, name in walk(folder, skipped):
+            status = os.lstat(path)
+            if not stat.S_ISREG(status.st_mode):
+                hint = f"the {what} folder of a bundle holds plain files only; put a copy in the place of a link"
+                raise UsageError(f"{shown(path)} is neither a file nor a folder", hint)
+            try:
+                text = name.decode()
+            except UnicodeDecodeError:
+                raise UsageError(f"the name of {shown(path)} is not Unicode text (UTF-8)", "rename it") from None
+            found.append(DataFile(text, path, status.st_size, 0o755 if status.st_mode & 0o111 else 0o644))
     return sorted(found)
 
 
-def pieces(file: DataFile, advance: Callable[[int], None]) -> Iterator[bytes]:
+def walk(folder: Path, skipped: Collection[bytes] = ()) -> Iterator[tuple[bytes, bytes]]:
+    """Yield path, and name relative to the folder, of all below it that is not a folder, in no order.
+
+    Raises UsageError for a path that no site can hold.
+    """
+    top = os.fsencode(folder)
+    todo = [b""]
+    while todo:
+        within = todo.pop()
+        with os.scandir(os.path.join(top, within)) as entries:
+            for entry in entries:
+                name = os.path.join(within, entry.name)
+                check_path(name, str(folder))
+                if not entry.is_dir(follow_symlinks=False):
+                    yield entry.path, name
+                elif entry.name not in skipped:
+                    todo.append(name)
+
+
+def pieces(file: DataFile, advance: Callable[[int], None] = lambda _: None) -> Iterator[bytes]:
     """Yield a file's content in pieces. Raises UsageError for one that changed since it was listed."""
     data = OnDisk(file.path, file.size)
     for start in range(0, file.size, PIECE):
@@ -55,13 +85,3 @@ def pieces(file: DataFile, advance: Callable[[int], None]) -> Iterator[bytes]:
             raise UsageError(f"{shown(file.path)} became shorter while it was packed")
         yield piece
         advance(length)
-
-
-def _walk(folder: bytes) -> Iterator[bytes]:
-    with os.scandir(folder) as entries:
-        found = list(entries)
-    for entry in found:
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(entry.path)
-        else:
-            yield entry.path

@@ -10,7 +10,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from deployer.connected.members import DEVICE, Data, InMemory, shown
+from deployer.connected.members import DEVICE, Data, InMemory, check_path, shown
 from deployer.connected.rootfs import Node, Root
 from deployer.contract import plan
 from deployer.contract.errors import UsageError
@@ -108,6 +108,7 @@ class Tree:
     def _take(self, nodes: Iterable[tuple[bytes, Node]]) -> None:
         groups: dict[int, list[bytes]] = {}
         for path, node in nodes:
+            check_path(path)
             top, _, below = path.partition(b"/")
             if path in (*_ENGINE_FILES, _CANARY) or (top in _KERNEL_FOLDERS and (below or node.kind != FOLDER)):
                 self.changed["engine_files_dropped"].append(path)

@@ -3,7 +3,7 @@
 import os
 import stat
 
-from deployer.connected.members import DEVICE, Member, Members, OnDisk
+from deployer.connected.members import DEVICE, Member, Members, OnDisk, check_path
 from deployer.contract.errors import DeployerError
 from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK
 from deployer.system import files
@@ -60,6 +60,7 @@ def _walk(top: bytes) -> Members:
         below = []
         for entry in entries:
             path = folder + b"/" + entry.name if folder else entry.name
+            check_path(path, os.fsdecode(top).rstrip("/"))
             status = entry.stat(follow_symlinks=False)
             if stat.S_ISDIR(status.st_mode) and status.st_dev == device:
                 below.append(path)

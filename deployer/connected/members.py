@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple, Protocol
 
+from deployer.contract import tarformat
 from deployer.contract.errors import UsageError
 from deployer.system import files
 
@@ -141,6 +142,14 @@ class Member(NamedTuple):
 
 
 Members = Iterator[Member]
+
+
+def check_path(path: bytes, place: str = "") -> None:
+    """Raise UsageError for a path that no site can hold; ``place`` is where it is."""
+    excess = tarformat.too_long(path)
+    if excess:
+        where = shown(path[:100]) + ("..." if len(path) > 100 else "")
+        raise UsageError(f"the path {place}/{where} {excess}", "shorten or remove it: no site could install it")
 
 
 def shown(path: bytes) -> str:

@@ -227,9 +227,8 @@ def _write(
     config = writer.blob(oci.config(architecture, settings, press.raw.digest))
     image_manifest = writer.blob(oci.manifest(config, layer, codec.name))
     writer.member(oci.INDEX_FILE, oci.index(image_manifest, contents.name, contents.version, architecture))
-    for path in _app_files(contents.app):
-        mode = 0o755 if path.stat().st_mode & 0o111 else 0o644
-        writer.member(APP_PREFIX + path.relative_to(contents.app or path).as_posix(), path.read_bytes(), mode)
+    for file in datafolder.app_files(contents.app) if contents.app else ():
+        writer.member(APP_PREFIX + file.name, b"".join(datafolder.pieces(file)), file.mode)
     for name, path in sorted(contents.carried.items()):
         _write_file(writer, name, path)
     _write_data(writer, folders)
@@ -310,17 +309,6 @@ def _write_sbom(writer: BundleWriter, contents: Contents, installed: "Installed"
 def _search_path(env: Sequence[str]) -> list[str]:
     values = dict(item.partition("=")[::2] for item in env)
     return values.get("PATH", _DEFAULT_PATH).split(":")
-
-
-def _app_files(folder: Path | None) -> list[Path]:
-    """Return the regular files of the app folder, sorted, without what running them leaves behind."""
-    if folder is None:
-        return []
-    found = [path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts]
-    for path in found:
-        if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            raise UsageError(f"{path} is neither a file nor a folder", "an app folder holds plain files only")
-    return [path for path in found if path.is_file()]
 
 
 def _noted(frames: Iterable[Pressed], keys: list[str], advance: Callable[[int], None]) -> Iterator[Pressed]:

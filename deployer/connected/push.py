@@ -198,8 +198,7 @@ def _verified(stream: IO[bytes], bundle: Path) -> VerifiedBundle:
 
 def _check_space(remote: Remote, free: int, shipment: Shipment, bundle: VerifiedBundle) -> None:
     """Raise SpaceError unless the bundle fits beside its parts, and then, without them, beside its image."""
-    beside = sum(member.size for member in bundle.manifest.members if member.name.startswith("deployer/"))
-    need = shipment.ending.end + max(shipment.size, bundle.manifest.image.raw_size + beside)
+    need = shipment.ending.end + max(shipment.size, bundle.manifest.unpacked)
     if free < need:
         raise SpaceError(
             f"{remote.host}:{remote.workspace} has {free} bytes free; bundle and image need {need}",

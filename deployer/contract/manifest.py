@@ -15,6 +15,8 @@ _NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*\Z")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _MAX_TEXT = 100
 
+#: Members that begin with one of these are written where a bundle is installed, beside its image.
+OURS = ("deployer/", "deployer.pyz")
 #: Members below it are the training code.
 APP_PREFIX = "deployer/app/"
 #: Members below it are plans, ``deployer/plans/SITE.json``.
@@ -159,6 +161,11 @@ class Manifest(NamedTuple):
     def is_data(self) -> bool:
         """Whether the bundle holds data alone: its image is empty, and nothing can run in it."""
         return self.image.entries == 0
+
+    @property
+    def unpacked(self) -> int:
+        """How many bytes an install writes, at most: the image, what is beside it, and the site half."""
+        return self.image.raw_size + sum(member.size for member in self.members if member.name.startswith(OURS))
 
     def record(self) -> Record:
         """Return the manifest as a JSON record."""

@@ -30,6 +30,9 @@ SECTIONS = {FOLDER: FOLDERS, FILE: FILES, HARDLINK: LINKS, SYMLINK: LINKS}
 _MAGIC = b"ustar  \0"
 _MAX_OCTAL = 8**11 - 1
 _MAX_NAME = 4096  # Linux's PATH_MAX: nothing longer could be created
+#: What a site can hold in a folder of its own: Linux's NAME_MAX; PATH_MAX, less room for the path of the root folder;
+#: and folders in folders, through which recursive programs must get.
+MAX_NAME, MAX_PATH, MAX_DEPTH = 255, 3072, 256
 _BASE_256 = 0x80
 
 #: Every block that ``_block`` writes, with what varies in groups: name, mode, size, checksum, kind, target.
@@ -153,10 +156,24 @@ def _text(field: bytes, long_text: Optional[bytes]) -> bytes:
 
 
 def check_path(path: bytes) -> None:
-    """Raise IntegrityError unless ``path`` is relative and made of plain names: no "", "." or ".."."""
+    """Raise IntegrityError unless ``path`` is relative, not too long, and made of plain names: no "", "." or ".."."""
     framed = b"/%b/" % path
     if b"\0" in path or b"//" in framed or b"/./" in framed or b"/../" in framed:
         raise IntegrityError("a path is not plain and relative: %r" % path)
+    excess = too_long(path)
+    if excess:
+        raise IntegrityError("a path %s: %r" % (excess, path[:200]))
+
+
+def too_long(path: bytes) -> str:
+    """Return what of ``path`` is more than a site can hold, nothing if it can."""
+    if len(path) > MAX_PATH:
+        return "has %d bytes (at most %d)" % (len(path), MAX_PATH)
+    depth = path.count(b"/") + 1
+    if depth > MAX_DEPTH:
+        return "is %d folders deep (at most %d)" % (depth, MAX_DEPTH)
+    longest = max(map(len, path.split(b"/"))) if len(path) > MAX_NAME else 0
+    return "has a name of %d bytes (at most %d)" % (longest, MAX_NAME) if longest > MAX_NAME else ""
 
 
 def _long(kind: bytes, text: bytes) -> bytes:

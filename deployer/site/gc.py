@@ -24,8 +24,8 @@ def find(store: Store, keep: int) -> List[Garbage]:
     """Return what may go: the rests of dead installs and pushes, bundles but the last of each name, and images but the
     newest ``keep`` of each name. One that a job uses, or whose data another bundle needs, is listed as spared."""
     found = [
-        Garbage(path, "left by an install or removal that was killed")
-        for folder in (store.root, store.images)
+        Garbage(path, "left by an install, a removal or a run that was killed")
+        for folder in (store.root, store.images, store.jobs)
         for path in temporary.stale(folder)
     ]
     found += [Garbage(path, "left by a push that was not taken up again") for path in incoming.stale(store)]

@@ -95,7 +95,7 @@ def open_parcel(folder: str) -> Parcel:
         )
     place = endings[0]
     path = os.path.join(folder, place.name)
-    with files.errors_named("read " + path), open(path, "rb") as stream:
+    with files.errors_named("read " + path), files.open_regular(path) as stream:
         data = stream.read(sealed.MAX_MANIFEST)
     ending, seal, manifest = delta.decompress(data, place)
     parts = sorted(place for place in found if isinstance(place, Part) and _is_whole(folder, place))

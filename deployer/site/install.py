@@ -16,7 +16,7 @@ from deployer.contract.errors import IntegrityError
 from deployer.contract.manifest import DATA_PREFIX, KIT_PREFIX
 from deployer.site import bytecode, data, inventory, kit, remove, space, temporary, unpack, wheels
 from deployer.site.admit import admit, pin
-from deployer.site.store import MANIFEST, RECEIPT, Installed, Receipt, Store
+from deployer.site.store import MANIFEST, RECEIPT, Installed, Receipt, Store, room_of_tool
 from deployer.system import codec, files, policy, verify, workers
 from deployer.system.verify import Verification, VerifiedBundle
 
@@ -102,6 +102,7 @@ def _check_space(
     size += sum(member.size for member in manifest.members if _target(member.name, _MEMBERS))
     if bundle and bundle.st_dev != os.stat(store.images).st_dev:
         size += bundle.st_size  # it will be copied; elsewhere it is moved, and counts already
+    size += room_of_tool(store)
     space.check(store.images, size, manifest.image.entries + len(manifest.members) + overlays.entries)
 
 

@@ -78,7 +78,7 @@ def remedy(store: Store, image: Installed) -> str:
 
 def _read(folder: str) -> List[bytes]:
     try:
-        with open(os.path.join(folder, LIST), "rb") as stream:
+        with files.open_regular(os.path.join(folder, LIST)) as stream:
             return zlib.decompress(stream.read()).split(_END)
     except (FileNotFoundError, zlib.error):  # none, or a damaged one: of an older deployer, or purged
         return []

@@ -150,8 +150,8 @@ def _seen(store: Store) -> Tuple[List[str], List[str]]:
 def job_id(folder: str) -> Optional[str]:
     """Return the scheduler's id of a job, None where it was never submitted; the script writes it too."""
     try:
-        with open(os.path.join(folder, result.JOB_ID)) as stream:
-            number = stream.read().strip()
+        with files.open_regular(os.path.join(folder, result.JOB_ID)) as stream:
+            number = stream.read().decode("ascii").strip()
     except (FileNotFoundError, UnicodeDecodeError):
         return None
     except OSError as error:  # not "never submitted": its image could be removed under it
@@ -247,7 +247,7 @@ def tail(folder: str, lines: int = _TAIL) -> List[str]:
     """Return the last lines of a job's log."""
     path = os.path.join(folder, result.LOG)
     try:
-        with open(path, "rb") as stream:
+        with files.open_regular(path) as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - 256 * lines))
             return stream.read().decode("utf-8", "replace").splitlines()[-lines:]
     except FileNotFoundError:
@@ -289,7 +289,7 @@ def _reader_is_gone(descriptor: int) -> bool:
 def _copy_from(path: str, offset: int, target: IO[bytes]) -> int:
     """Copy what stands in ``path`` from ``offset`` on; returns how many bytes that were."""
     try:
-        stream = open(path, "rb")
+        stream = files.open_regular(path)
     except FileNotFoundError:
         return 0
     except OSError as error:

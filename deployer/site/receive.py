@@ -143,6 +143,6 @@ class _Sources(object):
         if self._stream is None or self._path != source.path:
             if self._stream:
                 self._stream.close()
-            self._stream, self._path = open(source.path, "rb"), source.path
+            self._stream, self._path = files.open_regular(source.path), source.path
         self._stream.seek(source.offset)
         return self._stream.read(size)

@@ -157,7 +157,7 @@ def texts(folder: str) -> Dict[str, str]:
     found = {}
     for name in files.names(folder):
         if not name.startswith("."):
-            with open(os.path.join(folder, name), "rb") as stream:
+            with files.open_regular(os.path.join(folder, name)) as stream:
                 if name.endswith(".log"):
                     stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_TAIL))
                 found[name] = stream.read().decode("utf-8", "replace")

@@ -31,6 +31,7 @@ from deployer.site import (
     spare,
     squash,
     stage,
+    temporary,
     usable,
 )
 from deployer.site.launchers import LAUNCHERS
@@ -153,10 +154,13 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
         )
     )
     with files.errors_named("make " + folder):
-        os.makedirs(folder)
-    spare.keep(folder, launch.ranks)
-    files.write_text(os.path.join(folder, result.LAUNCH), records.pretty(launch.record()))
-    files.write_text(os.path.join(folder, result.SCRIPT), text, 0o777)
+        os.makedirs(store.jobs, exist_ok=True)
+        temporary.reap(store.jobs)
+        with temporary.folder(store.jobs) as half:
+            spare.keep(half, launch.ranks)
+            files.write_text(os.path.join(half, result.LAUNCH), records.pretty(launch.record()))
+            files.write_text(os.path.join(half, result.SCRIPT), text, 0o777)
+            os.rename(half, folder)
     return folder
 
 

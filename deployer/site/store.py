@@ -181,7 +181,7 @@ class Store(NamedTuple):
         if not files.is_file(path):
             return None
         try:
-            with open(path, "rb") as stream:
+            with files.open_regular(path) as stream:
                 fields = records.loads(stream.read(), "receipt", path, IntegrityError)
             receipt = Receipt(
                 fields.text("name"),
@@ -256,6 +256,12 @@ def locate(option: Optional[str]) -> Store:
     if not root:
         raise UsageError("no root folder is known", "give --root DIR or set DEPLOYER_ROOT to a folder with space")
     return Store(os.path.abspath(os.path.expanduser(root)))
+
+
+def room_of_tool(where: Store) -> int:
+    """Return how many bytes ``bring_tool`` will write."""
+    archive = _archive()
+    return 0 if archive is None or files.lexists(where.tool) else os.path.getsize(archive)
 
 
 def bring_tool(where: Store) -> None:

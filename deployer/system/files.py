@@ -112,10 +112,28 @@ def write_text(path: str, text: str, mode: int = 0o666) -> None:
         stream.write(text.encode("utf-8", "surrogateescape"))
 
 
+def open_regular(path: str, buffering: int = -1) -> IO[bytes]:
+    """Return the regular file ``path``, open for reading.
+
+    Raises OSError for anything else: a pipe among a folder's files would block its reader forever.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        return io.open(descriptor, "rb", buffering=buffering)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
 def read_text(path: str, hint: str = "", limit: int = MAX_TEXT) -> str:
     """Return the text of ``path``; raises UsageError if it cannot be read, is not UTF-8, or exceeds ``limit`` bytes."""
     try:
-        with open(path, "rb") as stream:
+        with open_regular(path) as stream:
             data = stream.read(limit + 1)
         if len(data) > limit:
             raise UsageError("%s has more than %d bytes" % (path, limit), hint or "is this the right file?")
@@ -129,7 +147,7 @@ def read_text(path: str, hint: str = "", limit: int = MAX_TEXT) -> str:
 def sha256_file(path: str) -> str:
     """Return the SHA-256 of a file's content, in hexadecimal."""
     digest = hashlib.sha256()
-    with errors_named("read " + path), open(path, "rb") as stream:
+    with errors_named("read " + path), open_regular(path) as stream:
         for chunk in iter(lambda: stream.read(CHUNK), b""):
             digest.update(chunk)
     return digest.hexdigest()
@@ -208,6 +226,9 @@ def raise_named(error: OSError, action: str, hint: Optional[str] = None) -> NoRe
     if error.errno in _NO_SPACE:
         hint = hint or "free some space, or choose another folder"
         raise SpaceError("cannot %s: %s" % (action, error.strerror), hint) from error
+    if error.errno == errno.ENAMETOOLONG:
+        hint = "choose a folder with a shorter path"
+        raise UsageError("cannot %s: %s" % (action, error.strerror), hint) from error
     raise DeployerError("cannot %s: %s" % (action, error.strerror or error), hint or "") from error
 
 

@@ -77,7 +77,7 @@ def is_revoked(path: str, key: Key) -> bool:
     The file is a key revocation list (ssh-keygen -k), or has a fingerprint (SHA256:...) or a public key a line. Raises
     UsageError for a file that cannot be understood, MissingTool for a revocation list without ssh-keygen.
     """
-    with files.errors_named("read " + path), open(path, "rb") as stream:
+    with files.errors_named("read " + path), files.open_regular(path) as stream:
         if stream.read(len(_KRL_MAGIC)) == _KRL_MAGIC:
             return _is_in_krl(path, key)
     for where, line in _lines(path):

@@ -9,7 +9,6 @@ OCI name of the same bytes, which install does not use: a second hash of it all 
 """
 
 import hashlib
-import io
 import os
 from contextlib import contextmanager
 from typing import IO, Callable, Iterable, Iterator, List, Optional, Sequence
@@ -133,12 +132,12 @@ class Verification(object):
 def opened(path: str) -> Iterator[IO[bytes]]:
     """Yield the open file of a bundle; raises UsageError when it cannot be opened."""
     try:
-        stream = io.open(path, "rb", buffering=0)
+        stream = files.open_regular(path, _CHUNK)
     except OSError as error:
         hint = "give the path of a bundle, a .tar file"
         raise UsageError("cannot open %s: %s" % (path, error.strerror), hint) from error
-    with io.BufferedReader(stream, _CHUNK) as buffered:
-        yield buffered
+    with stream:
+        yield stream
 
 
 def read_seal(stream: IO[bytes], path: str) -> Seal:

@@ -1,10 +1,11 @@
 """What the rules look at: a definition, its Dockerfile, and the files of its context and app."""
 
 import functools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from deployer.connected import context
+from deployer.connected import context, datafolder
 from deployer.connected.definition import FILE, Definition
 from deployer.connected.dockerfile import Instruction, parse
 from deployer.system import files
@@ -42,7 +43,8 @@ class Source:
     def app(self) -> list[Path]:
         """The files of the app folder."""
         folder = self.definition.app_folder
-        return sorted(path for path in folder.rglob("*") if path.is_file()) if folder else []
+        found = (Path(os.fsdecode(path)) for path, _ in datafolder.walk(folder)) if folder else ()
+        return sorted(path for path in found if path.is_file())
 
     def find(self, inside: str) -> Path | None:
         """Return the file that a path in the image or the container leads to, as far as its name says."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from deployer.connected.profile_model import Filesystem
 from deployer.connected.rules.case import Case
 from deployer.contract.findings import ERROR, NOTE, Finding
-from deployer.contract.manifest import Manifest
+from deployer.contract.manifest import OURS, Manifest
 
 _MIB = 1024 * 1024
 #: What home is, where a workspace begins with "~".
@@ -46,9 +46,8 @@ def room(case: Case) -> Iterator[Finding]:
 def demand(manifest: Manifest, more: int = 0) -> tuple[int, int]:
     """Return what an install needs: bytes (the bundle, its parts or its image beside it) and files."""
     bundle = sum(segment.size for segment in manifest.segments)
-    beside = sum(member.size for member in manifest.members if member.name.startswith("deployer/"))
-    members = sum(member.name.startswith("deployer/") for member in manifest.members)
-    return bundle + max(bundle, manifest.image.raw_size + beside), manifest.image.entries + members + more
+    members = sum(member.name.startswith(OURS) for member in manifest.members)
+    return bundle + max(bundle, manifest.unpacked), manifest.image.entries + members + more
 
 
 def _of_workspace(case: Case) -> tuple[str, Filesystem] | None:

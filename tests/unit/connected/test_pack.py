@@ -5,13 +5,14 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 import pytest
 
 from deployer.connected import pack as packing
-from deployer.connected import tarreader
+from deployer.connected import sources, tarreader
 from deployer.connected.archive import Image
 from deployer.connected.diff import diff
 from deployer.connected.profile import load
@@ -113,6 +114,46 @@ def test_links_in_the_app_folder_are_refused(tmp_path: Path, app: Path) -> None:
     (app / "link").symlink_to("/etc/passwd")
     with pytest.raises(UsageError, match="neither a file nor a folder"):
         packing.pack(contents(app), [], tmp_path / "b.tar")
+
+
+@pytest.fixture
+def deep(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Yield a folder with folders in folders; each is made from within its parent, as no path may be that long."""
+    top = tmp_path / "deep"
+    top.mkdir()
+    before = os.getcwd()
+    try:
+        os.chdir(top)
+        for _ in range(request.param):
+            os.mkdir("n")
+            os.chdir("n")
+        Path("file").write_text("x")
+        os.chdir(before)
+        yield top
+    finally:
+        os.chdir(before)
+        subprocess.run(["rm", "-rf", top], check=True)  # Python's own removal calls itself for each folder
+
+
+@pytest.mark.parametrize("deep", [300, 2000], indirect=True)
+def test_folders_nested_too_deep_are_refused_with_their_path(tmp_path: Path, deep: Path) -> None:
+    whole = contents(deep), contents()._replace(data={"digits": deep}), sources.from_folder(deep, "x", "1")
+    for wrong in whole:
+        with pytest.raises(UsageError, match=r"n/n/n.* is 257 folders deep \(at most 256\)") as caught:
+            packing.pack(wrong, [], tmp_path / "b.tar")
+        assert caught.value.hint.startswith("shorten or remove it")
+    assert not (tmp_path / "b.tar").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("n" * 256, "a name of 256 bytes"), ("/".join(["n" * 250] * 13), "has 3266 bytes")]
+)
+def test_names_that_no_site_can_hold_are_refused(tmp_path: Path, name: str, reason: str) -> None:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo(f"usr/{name}"))
+    with pytest.raises(UsageError, match=reason):
+        packing.pack(contents(data=stream.getvalue()), [], tmp_path / "b.tar")
 
 
 # ------------------------------------------------------------------------------------------------ data

@@ -46,6 +46,14 @@ def test_a_path_that_could_leave_is_refused(path):
         tarformat.decode(tarformat.encode(Entry(FILE, path, 0o644, 0)), 0)
 
 
+@pytest.mark.parametrize("path", [b"n" * 256, b"/".join([b"n"] * 257), b"/".join([b"n" * 250] * 13)])
+def test_a_path_that_no_site_can_hold_is_refused(path):
+    with pytest.raises(IntegrityError, match="at most"):
+        tarformat.decode(tarformat.encode(Entry(FILE, path, 0o644, 0)), 0)
+    shorter = path[: 255 if b"/" not in path else 3000 if len(path) > 600 else 511]
+    assert tarformat.decode(tarformat.encode(Entry(FILE, shorter, 0o644, 0)), 0)[0].path == shorter
+
+
 def test_each_byte_of_a_header_counts():
     header = tarformat.encode(Entry(FILE, b"name", 0o644, 5))
     for position in range(512):

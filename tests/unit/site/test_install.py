@@ -10,6 +10,7 @@ from deployer.contract import plan, records
 from deployer.contract.errors import DeployerError, IntegrityError, SpaceError, UsageError
 from deployer.contract.tarformat import FILE, FILES, FOLDER, FOLDERS, LINKS, MTIME, REST, Entry, encode
 from deployer.site import install as installing
+from deployer.site import store as stores
 from deployer.site.remove import remove
 from deployer.site.store import Store
 from tests import bundles
@@ -99,6 +100,19 @@ def test_no_space_is_said_before_anything_is_written(tmp_path, store, monkeypatc
     with pytest.raises(SpaceError, match="%d bytes" % (raw + 1000)):
         installing.install(path, store)
     assert os.listdir(store.images) == []
+
+
+def test_the_tool_that_comes_with_the_first_image_counts(tmp_path, store, monkeypatch):
+    tool = tmp_path / "deployer.pyz"
+    tool.write_bytes(b"x" * 5000)
+    path, sizes = write(tmp_path, bundles.build()), []
+    monkeypatch.setattr(installing.space, "check", lambda folder, size, entries: sizes.append(size))
+    monkeypatch.setattr(stores, "_archive", lambda: str(tool))
+    for _ in range(2):
+        installing.install(path, store)
+        remove(store, store.find("tiny"))
+        stores.bring_tool(store)
+    assert sizes[0] - sizes[1] == 5000
 
 
 def test_a_bundle_that_will_be_copied_counts(tmp_path, store, monkeypatch):

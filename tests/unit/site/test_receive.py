@@ -9,7 +9,7 @@ import pytest
 from deployer.cli import site
 from deployer.contract import delta, sealed
 from deployer.contract.delta import Ending
-from deployer.contract.errors import IntegrityError, SpaceError, TransferError, UsageError
+from deployer.contract.errors import DeployerError, IntegrityError, SpaceError, TransferError, UsageError
 from deployer.site import gc, incoming, remove
 from deployer.site.receive import receive
 from deployer.site.store import Store
@@ -66,6 +66,25 @@ def test_a_first_bundle_and_the_next_one(store):
     assert os.path.isfile(os.path.join(done.outcome.image.app, "n.py"))
     assert cost < len(first) / 5
     assert files_of(store.incoming) == []
+
+
+def test_a_pipe_among_bundles_parts_or_endings_blocks_nobody(store):
+    data = bundles.build(extra=APP)
+    os.makedirs(store.bundles)
+    os.mkfifo(os.path.join(store.bundles, "pipe.tar"))
+    done, _ = push(store, data)
+    assert content(done.bundle) == data
+    assert [item.path for item in gc.find(store, 1)] == []
+    other = bundles.build(extra=APP, version="2")
+    digest, items = shipment(other)
+    for number in (0, 1):
+        incoming.take(as_stream(items), store, digest)
+        path = os.path.join(incoming.folder_of(store, digest), items[number][0])
+        os.unlink(path)
+        os.mkfifo(path)
+        with pytest.raises(DeployerError, match="not a regular file" if number == 0 else "neither in"):
+            receive(incoming.folder_of(store, digest), store)
+        os.unlink(path)
 
 
 def test_what_is_installed_is_not_rebuilt(store):

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 
@@ -17,7 +18,8 @@ from deployer.contract.evidence import HostRecord
 from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.plan import NodeShape
 from deployer.contract.result import Outcome, assemble
-from deployer.site import container, inventory, jobs, result, run, spare, usable
+from deployer.site import container, gc, inventory, jobs, result, run, spare, usable
+from deployer.system import files
 from tests import running as made
 
 REQUEST = run.Request("hello", None, None, None, None, None, None, [], None, [])
@@ -67,6 +69,33 @@ def test_a_job_folder_holds_script_and_record(store):
     assert "    --bind=%s:/deployer/job\n" % folder in text
     assert "    --set-env=DEPLOYER_RESULT=/deployer/job/payload.json\n" in text
     assert jobs.status(folder).state == "NEW"
+
+
+@pytest.mark.parametrize("error", [SpaceError("full"), KeyboardInterrupt()])
+@pytest.mark.parametrize("what", ["spare", "launch", "script"])
+def test_an_error_leaves_no_part_of_a_job_folder(store, monkeypatch, error, what):
+    def fail(*_, **__):
+        assert jobs.folders(store) == []  # what is being made is no job yet
+        raise error
+
+    if what == "spare":
+        monkeypatch.setattr(spare, "keep", fail)
+    else:
+        real, name = files.write_text, result.LAUNCH if what == "launch" else result.SCRIPT
+        monkeypatch.setattr(
+            files, "write_text", lambda path, *rest: fail() if path.endswith(name) else real(path, *rest)
+        )
+    with pytest.raises(type(error)):
+        run.prepare(store, REQUEST)
+    assert os.listdir(store.jobs) == []
+
+
+def test_what_a_killed_run_left_goes_with_the_next(store):
+    half = os.path.join(store.jobs, ".installing-%s-%d-0-abc" % (socket.gethostname(), os.getpid()))
+    os.makedirs(half)
+    assert half in [item.path for item in gc.find(store, 1)]
+    folder = run.prepare(store, REQUEST)
+    assert os.listdir(store.jobs) == [os.path.basename(folder)]
 
 
 def test_ranks_that_must_lie_across_numa_domains_are_told_before_and_after(tmp_path, programs):

@@ -49,6 +49,22 @@ def test_read_text_names_what_it_cannot_read(tmp_path):
         files.read_text(str(tmp_path / "binary"))
 
 
+def test_a_pipe_is_refused_and_blocks_nobody(tmp_path):
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+    for call in (files.read_text, files.sha256_file):
+        with pytest.raises(DeployerError, match="not a regular file"):
+            call(pipe)
+    with pytest.raises(UsageError, match="Is a directory"):
+        files.read_text(str(tmp_path))
+
+
+def test_a_path_that_is_too_long_has_its_own_hint(tmp_path):
+    with pytest.raises(UsageError) as caught, files.errors_named("write", "free some"):
+        os.mkdir(str(tmp_path / ("x" * 300)))
+    assert "shorter path" in caught.value.hint
+
+
 def test_remove_tree_takes_read_only_folders(tmp_path):
     deep = tmp_path / "a" / "b"
     deep.mkdir(parents=True)
