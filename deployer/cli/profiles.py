@@ -15,7 +15,7 @@ from deployer.connected.profile import Profile, Resolved
 from deployer.connected.profile_sign import sign_profile, signature_path, verify_profile
 from deployer.connected.yaml_model import Place
 from deployer.contract import drift
-from deployer.contract.errors import DeployerError, UsageError
+from deployer.contract.errors import DeployerError, MissingTool, UsageError
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -47,7 +47,11 @@ def _list(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"profiles": [name for name, _ in rows]}))
         return 0
-    width = max(map(len, profiles.curated()), default=0)
+    if not rows:
+        raise MissingTool(
+            f"no curated profiles in {profiles.CURATED}", "this installation is not whole: install it again"
+        )
+    width = max(len(name) for name, _ in rows)
     for name, profile in rows:
         source = f"{profile.source.kind} {profile.source.date or '(no date)'}"
         text = f"{name:<{width}}  {source}  {profile.description}"

@@ -40,8 +40,9 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: Where the profiles that come with deployer are: beside the package in a checkout.
-CURATED = Path(__file__).resolve().parents[2] / "site_profiles"
+_PACKAGE = Path(__file__).resolve().parents[1]
+#: Where the profiles that come with deployer are: in the package if it was installed from a wheel, else beside it.
+CURATED = next(filter(Path.is_dir, [_PACKAGE / "site_profiles"]), _PACKAGE.parent / "site_profiles")
 
 _WHAT = "a site profile"
 _SUFFIXES = (".yaml", ".yml", ".json")
