@@ -67,4 +67,5 @@ def test_an_installed_wheel_is_a_complete_deployer(wheel: Path, tmp_path: Path) 
     assert deployer("profile", "schema") == (ROOT / "site_profiles/schema.json").read_text()
     asked = "import deployer; print(deployer.__file__)"
     argv = [str(tmp_path / "venv/bin/python"), "-c", asked]
-    assert subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout.startswith(str(site))
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(str(site))
