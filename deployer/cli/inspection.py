@@ -11,7 +11,8 @@ from deployer.connected import sbom as sboms
 from deployer.connected import support
 from deployer.connected.listing import files_of
 from deployer.connected.members import shown
-from deployer.contract.errors import UsageError
+from deployer.contract import records
+from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.manifest import DATA_PREFIX, Manifest
 from deployer.contract.sealed import read_manifest
 from deployer.site.space import human
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"{args.bundle} has no SBOM", "an older deployer packed it: pack it again")
         sys.stdout.write(sbom.decode())
         return 0
-    document = json.loads(sbom) if sbom else {}
+    document = records.parse(sbom, "the SBOM", IntegrityError, sboms.MAX_MEMORY) if sbom else {}
     flags = support.flags(document, dt.datetime.now(dt.timezone.utc).date())
     packages = sboms.counts(document)
     if args.json:

@@ -8,7 +8,6 @@ import functools
 import gzip
 import hashlib
 import io
-import json
 import os
 import posixpath
 import zlib
@@ -23,6 +22,7 @@ from deployer.connected.members import Member, Members, Stored
 from deployer.connected.rootfs import Root
 from deployer.connected.scratch import Scratch
 from deployer.connected.tarreader import Slice, Spooled
+from deployer.contract import records
 from deployer.contract.errors import DeployerError, IntegrityError, UsageError
 from deployer.contract.tarformat import FILE, FOLDER, SYMLINK
 from deployer.system import files
@@ -244,10 +244,7 @@ def _check(part: Part, digest: str) -> None:
 
 
 def _json(data: bytes, kind: type) -> Any:
-    try:
-        found = json.loads(data)
-    except ValueError as error:
-        raise UsageError(f"the image has a document that is no JSON: {error}") from error
+    found = records.parse(data, "a document of the image")
     if not isinstance(found, kind):
         raise UsageError("the image has a document of another form")
     return found

@@ -48,7 +48,7 @@ _WHAT = "a site profile"
 _SUFFIXES = (".yaml", ".yml", ".json")
 _MAX_BASES = 8
 #: A file of facts has about 1 MB for each MPI.
-_MAX_FACTS = 64 * 1024 * 1024
+_MAX_FACTS = 32 * 1024 * 1024
 
 
 class Resolved(NamedTuple):

@@ -4,7 +4,6 @@ A master connection is opened once; commands and copies go through it. What the 
 each answer that a program reads is a line behind a marker.
 """
 
-import json
 import logging
 import re
 import shlex
@@ -272,7 +271,7 @@ class Remote:
     def _answer(self, done: Completed, words: Sequence[str]) -> records.Record:
         for line in reversed(done.stdout.splitlines()):
             if line.startswith("{"):
-                answer: records.Record = json.loads(line)
+                answer: records.Record = records.parse(line.encode(), f"the answer of {self.host}", TransferError)
                 return answer
         raise TransferError(f"{self.host} gave no answer to {' '.join(words)}", "see the log")
 

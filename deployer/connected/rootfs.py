@@ -20,6 +20,9 @@ _OPAQUE = b".wh..wh..opq"
 _META = b".wh..wh."  # of AUFS: its own bookkeeping
 _MAX_LINKS = 40
 _MAX_PATH = 4096
+#: Bytes of memory that the tree may take, and what an entry takes besides its names (measured): 400,000 files or so.
+_MAX_TREE = 340_000_000
+_ENTRY = 700
 
 
 class Node:
@@ -45,6 +48,7 @@ class Root:
         self.top = _folder()
         self.made: list[bytes] = []
         self._fresh: set[bytes] = set()  # paths that the layer in work has brought
+        self._size = 0  # of all that was ever in the tree, in bytes of memory
         self._last: tuple[bytes, Node] | None = None  # the folder of the member before, where no link led to it
 
     def apply(self, layer: Iterable[Member]) -> None:
@@ -92,6 +96,7 @@ class Root:
             )
         where, parent = followed
         path = _joined(where, name)
+        self._grow(path, member.target)
         there = parent.children.get(name)
         if member.kind == FOLDER and there is not None and there.kind == FOLDER:
             there.mode, there.mtime, there.owned = member.mode, member.mtime, member.owned
@@ -136,6 +141,15 @@ class Root:
 
     # --- paths ---
 
+    def _grow(self, path: bytes, target: bytes) -> None:
+        """Raise UsageError for an entry with which the tree would take too much memory."""
+        if len(target) > _MAX_PATH:
+            raise UsageError(f"the layer has a link to a path of {len(target)} bytes: /{shown(path)}")
+        self._size += _ENTRY + 2 * len(path) + len(target)
+        if self._size > _MAX_TREE:
+            hint = "400,000 files are about the limit; pack data as data folders, or as a few large files"
+            raise UsageError("the image has too many files: their names do not fit into the memory allowed", hint)
+
     def _follow(self, parts: list[bytes], make: bool) -> tuple[bytes, Node] | None:
         """Return the path without links, and the node, that ``parts`` lead to; None where they lead nowhere.
 
@@ -160,6 +174,7 @@ class Root:
                     return None
                 node = folder.children[name] = _folder()
                 self.made.append(path)
+                self._grow(path, b"")
             if node.kind == SYMLINK:
                 links += 1
                 if links > _MAX_LINKS:

@@ -31,6 +31,7 @@ from deployer.connected.packages import DEB, PYPI, Installed, Package, System, o
 from deployer.contract import sealed
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.manifest import Manifest
+from deployer.system import wheel
 
 MEMBER = "deployer/sbom.cdx.json"
 
@@ -38,6 +39,8 @@ MEMBER = "deployer/sbom.cdx.json"
 WHEELS = re.compile(r"^deployer/(?:wheels|kit|variants/[^/]+)/[^/]+\.whl$")
 _METADATA = re.compile(r"^[^/]+\.dist-info/METADATA$")
 _MAX_METADATA = 4 * 1024 * 1024
+#: Bytes of memory to read a bundle's SBOM (records.memory): some 100,000 packages.
+MAX_MEMORY = 200_000_000
 _CHUNK = 1024 * 1024
 
 #: A piece ends at one line in so many, by the line's hash.
@@ -51,7 +54,7 @@ def of_wheel(content: Data, member: str) -> Package:
         digest.update(content.read(start, _CHUNK))
     package = None
     try:
-        with zipfile.ZipFile(io.BufferedReader(Reader(content))) as archive:
+        with wheel.archive(io.BufferedReader(Reader(content))) as archive:
             names = [name for name in archive.namelist() if _METADATA.match(name)]
             if len(names) == 1 and archive.getinfo(names[0]).file_size <= _MAX_METADATA:
                 package = of_metadata(archive.read(names[0]), member, digest.hexdigest())
@@ -164,7 +167,10 @@ def _data(name: str) -> Component:
 def read(stream: IO[bytes], manifest: Manifest) -> bytes | None:
     """Return the SBOM of an open bundle, None where it has none. Raises IntegrityError."""
     pieces = b""
-    for segment in sealed.contents(manifest.members, manifest.segments).get(MEMBER, ()):
+    segments = sealed.contents(manifest.members, manifest.segments).get(MEMBER, ())
+    if sum(segment.size for segment in segments) > sealed.MAX_MANIFEST:
+        raise IntegrityError(f"{MEMBER} is too large to be read")
+    for segment in segments:
         stream.seek(segment.offset)
         piece = stream.read(segment.size)
         if hashlib.sha256(piece).hexdigest() != segment.sha256:

@@ -9,7 +9,8 @@ from typing import IO
 from deployer.connected.members import Extent, Stored
 from deployer.connected.press import Pressed
 from deployer.contract import oci, records, sealed, tarformat
-from deployer.contract.manifest import DATA, FRAME, HEADER, PADDING, Manifest, Member, Segment
+from deployer.contract.errors import UsageError
+from deployer.contract.manifest import DATA, FRAME, HEADER, MAX_MEMORY, PADDING, Manifest, Member, Segment
 from deployer.contract.tarformat import BLOCK
 from deployer.system import files
 
@@ -104,6 +105,9 @@ class BundleWriter:
         whole = manifest._replace(members=self.members, segments=self.segments)
         sealed.check(whole, self._offset)  # what we could not verify is not written
         data = records.dumps(whole.record())
+        if len(data) > sealed.MAX_MANIFEST or records.memory(data) > MAX_MEMORY:
+            hint = "put many small data files into a few archives; about 90,000 files are possible"
+            raise UsageError(f"the bundle has too many files: {len(self.members)} besides the image's", hint)
         seal = sealed.Seal(self._offset, len(data), hashlib.sha256(data).hexdigest())
         self._stream.write(sealed.manifest_block(data))
         self._stream.write(sealed.tail(seal))

@@ -22,7 +22,9 @@ _KINDS = {
     **dict.fromkeys((b"3", b"4", b"6"), DEVICE),
 }
 _CHUNK = 1024 * 1024
-_MAX_META = 16 * 1024 * 1024  # of a PAX header or a long name: held in memory
+#: Of the PAX headers and long names before a member, and of all global ones: real names have 4096 bytes at most.
+_MAX_META = 1024 * 1024
+_MAX_PIECES = 65536  # of a sparse file
 _ZEROS = b"\0" * BLOCK
 
 
@@ -112,6 +114,7 @@ class _Reader:
         self._source = source
         self._count = 0
         self._defaults: dict[bytes, bytes] = {}  # of global PAX headers
+        self._held = self._held_always = 0  # bytes of headers in memory: for the next member, for all
 
     def members(self) -> Members:
         extra: dict[bytes, bytes] = {}
@@ -132,11 +135,13 @@ class _Reader:
                 extra.update(records)
             elif header.kind == b"g":
                 self._defaults.update(_records(self._meta(header.size)))
+                self._held_always += header.size
             elif header.kind == b"V":
                 self._skip(header.size)
             else:
                 yield self._member(block, header, {**self._defaults, **extra}, sparse)
                 extra, sparse = {}, []
+                self._held = self._held_always
 
     def _member(
         self, block: bytes, header: _Header, pax: dict[bytes, bytes], sparse: list[tuple[bytes, bytes]]
@@ -195,6 +200,7 @@ class _Reader:
         while more:
             block = self._block()
             pieces += _pieces(block, 0, 21)
+            _check_pieces(len(pieces))
             more = block[504]
         return self._stored(packed, tuple(pieces), size)
 
@@ -207,7 +213,9 @@ class _Reader:
                 text += self._block()
                 packed -= BLOCK
                 if b"\n" in text:
-                    wanted = 1 + 2 * _decimal(text.partition(b"\n")[0])
+                    count = _decimal(text.partition(b"\n")[0])
+                    _check_pieces(count)
+                    wanted = 1 + 2 * count
                 if len(text) > _MAX_META or packed < 0:
                     raise UsageError("the tar has a sparse file without an end to its map")
             numbers = [_decimal(word) for word in text.split(b"\n")[1:wanted]]
@@ -229,8 +237,9 @@ class _Reader:
         return block
 
     def _meta(self, size: int) -> bytes:
-        if size > _MAX_META:
-            raise UsageError(f"the tar has a header of {size} bytes")
+        self._held += size
+        if self._held > _MAX_META:
+            raise UsageError(f"the tar has headers of {self._held} bytes for one member; {_MAX_META} are allowed")
         data = self._source.read(size)
         self._skip(padding(size))
         if len(data) < size:
@@ -293,6 +302,11 @@ def _size(field: bytes) -> int:
     if size < 0:
         raise UsageError("the tar has a member of negative size")
     return size
+
+
+def _check_pieces(count: int) -> None:
+    if count > _MAX_PIECES:
+        raise UsageError(f"the tar has a sparse file of {count} pieces; {_MAX_PIECES} are allowed")
 
 
 def _pieces(block: bytes, start: int, count: int) -> list[tuple[int, int]]:

@@ -40,6 +40,7 @@ _SHN_UNDEF = 0
 _MAXPHDRS = 512
 _MAX_DYNAMIC = 256 * 1024
 _MAX_STRING = 64 * 1024
+_MAX_TEXT = 512 * 1024  # of all names that are kept of a file: several may overlap in its string table
 _MAX_VERSIONS = 8192
 _MAX_SYMBOLS = 16 * 1024 * 1024
 _CHUNK = 64 * 1024
@@ -176,8 +177,8 @@ def _dynamic(elf: "_Elf", build_id: Optional[str]) -> Dynamic:
     return Dynamic(
         machine=elf.machine,
         interpreter=elf.interpreter(),
-        soname=elf.string(soname) if soname is not None else None,
-        needed=[elf.string(value) for tag, value in elf.tags if tag == _NEEDED],
+        soname=elf.text(soname) if soname is not None else None,
+        needed=[elf.text(value) for tag, value in elf.tags if tag == _NEEDED],
         rpath=_paths(elf, _RPATH),
         runpath=_paths(elf, _RUNPATH),
         versions=_versions(elf),
@@ -208,7 +209,7 @@ def _symbols(elf: "_Elf", wanted: Callable[[str], bool]) -> Iterator[Symbol]:
             if name and info >> 4 != _STB_LOCAL:
                 text = names.at(name)
                 if wanted(text):
-                    yield Symbol(text, section != _SHN_UNDEF, info >> 4 == _STB_WEAK)
+                    yield Symbol(elf.keep(text), section != _SHN_UNDEF, info >> 4 == _STB_WEAK)
 
 
 class _Elf(object):
@@ -224,6 +225,18 @@ class _Elf(object):
         strings, size = self.last(_STRTAB), self.last(_STRSZ)
         self.strings = self.offset(strings) if strings is not None else 0
         self.strings_size = size or 0
+        self._kept = 0
+
+    def text(self, index: int) -> str:
+        """Return the string at ``index``, to be kept."""
+        return self.keep(self.string(index))
+
+    def keep(self, text: str) -> str:
+        """Return ``text``; raises BadElf if the texts kept of this file are too many."""
+        self._kept += len(text) + 50
+        if self._kept > _MAX_TEXT:
+            raise BadElf("its names have more than %d bytes" % _MAX_TEXT)
+        return text
 
     def _read_tags(self) -> List[Tuple[int, int]]:
         found = []
@@ -293,7 +306,7 @@ class _Strings(object):
         self._data = elf.read_at(elf.strings, elf.strings_size) if whole else b""
 
     def at(self, index: int) -> str:
-        end = self._data.find(b"\0", index)
+        end = self._data.find(b"\0", index, index + _MAX_STRING)
         if end < 0 or index >= len(self._data):
             return self._elf.string(index)
         return self._data[index:end].decode("utf-8", "surrogateescape")
@@ -321,7 +334,7 @@ def _paths(elf: _Elf, tag: int) -> List[str]:
     found: List[str] = []
     for each, value in elf.tags:
         if each == tag:
-            found += [path for path in elf.string(value).split(":") if path]
+            found += [path for path in elf.text(value).split(":") if path]
     return found
 
 
@@ -330,10 +343,10 @@ def _versions(elf: _Elf) -> Dict[str, List[str]]:
     found: Dict[str, List[str]] = {}
     address = elf.last(_VERNEED_TAG)
     for offset, (_, count, name, aux, _) in _chain(elf, address, elf.last(_VERNEEDNUM), _VERNEED):
-        versions = found.setdefault(elf.string(name), [])
+        versions = found.setdefault(elf.text(name), [])
         for _, (_, flags, _, version, _) in _linked(elf, offset + aux, count, _VERNAUX):
             if not flags & 2:  # VER_FLG_WEAK
-                versions.append(elf.string(version))
+                versions.append(elf.text(version))
     return found
 
 
@@ -342,7 +355,7 @@ def _definitions(elf: _Elf) -> List[str]:
     for offset, fields in _chain(elf, elf.last(_VERDEF_TAG), elf.last(_VERDEFNUM), _VERDEF):
         name, _ = struct.unpack("<II", elf.exactly(offset + fields[5], 8))
         if not fields[1] & 1:  # VER_FLG_BASE: the file's own name
-            found.append(elf.string(name))
+            found.append(elf.text(name))
     return found
 
 

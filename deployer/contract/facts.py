@@ -12,6 +12,8 @@ from deployer.contract.records import Fields, Record
 
 SCHEMA = "site-facts"
 KEYS = ("files", "links")
+#: Bytes of memory that a profile, or its facts, may take to parse (records.memory); those of large sites take 20 MB.
+MAX_MEMORY = 200_000_000
 
 
 class SiteFacts(NamedTuple):
@@ -29,5 +31,5 @@ def record(login: Optional[Record], partitions: Mapping[str, Any], mpi: Mapping[
 
 def read(data: bytes, what: str) -> SiteFacts:
     """Parse a file of facts; ``what`` names it in errors. Raises UsageError."""
-    fields = records.loads(data, SCHEMA, what)
+    fields = records.loads(data, SCHEMA, what, limit=MAX_MEMORY)
     return SiteFacts(fields.maybe_child("login"), fields.children("partitions"), fields.children("mpi"))

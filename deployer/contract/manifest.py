@@ -38,6 +38,10 @@ KINDS = (HEADER, DATA, FRAME, PADDING)
 #: A frame is decompressed in memory, to at most this many bytes; no writer makes a larger one (connected/layer.py).
 MAX_RAW = 16 * 1024 * 1024
 
+#: Bytes of memory that parsing bundle.json may take (records.memory): enough for 92,000 data files, or for 370,000
+#: segments, which are 190 GB of image. What is parsed, and the rest of the program, stay below 512 MiB.
+MAX_MEMORY = 440_000_000
+
 
 class Segment(NamedTuple):
     """``size`` bytes at ``offset`` whose SHA-256 is ``sha256``.
@@ -202,7 +206,7 @@ def check_label(name: str, version: str, error: Type[DeployerError] = UsageError
 
 def read(data: bytes, what: str) -> Manifest:
     """Parse bundle.json. Raises IntegrityError for anything malformed, UsageError for a newer format."""
-    fields = records.loads(data, SCHEMA, what, IntegrityError)
+    fields = records.loads(data, SCHEMA, what, IntegrityError, limit=MAX_MEMORY)
     codec = fields.child("codec")
     codec.text("name")
     name, version = fields.text("name"), fields.text("version")
@@ -215,8 +219,8 @@ def read(data: bytes, what: str) -> Manifest:
         image=Image.read(fields.child("image")),
         changes={name: fields.child("changes").number(name) for name in fields.child("changes").record},
         jobs=[Job.read(item) for item in fields.items("jobs")],
-        members=[Member.read(item) for item in fields.items("members")],
-        segments=[Segment.read(item) for item in fields.items("segments")],
+        members=[Member.read(item) for item in fields.each("members")],
+        segments=[Segment.read(item) for item in fields.each("segments")],
         needs=tuple(Need.read(item) for item in fields.items("needs")) if "needs" in fields.record else (),
         mpi=tuple(fields.texts("mpi")) if "mpi" in fields.record else (),
     )

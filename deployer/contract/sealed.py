@@ -24,8 +24,8 @@ _SEAL_SIZE = TAIL - 3 * BLOCK  # one header before it, two empty blocks after it
 _MODE = 0o644
 _HEX = re.compile(r"^[0-9a-f]{64}$")
 
-#: A manifest is held in memory; 256 MiB is a table for a bundle of about a terabyte.
-MAX_MANIFEST = 256 * 1024 * 1024
+#: A manifest is held in memory, several times while it is parsed; manifest.MAX_MEMORY limits what is in it.
+MAX_MANIFEST = 64 * 1024 * 1024
 
 
 class Seal(NamedTuple):
@@ -98,14 +98,22 @@ def read_tail(data: bytes, file_size: int) -> Seal:
 def manifest_bytes(block: bytes, seal: Seal) -> bytes:
     """Return bundle.json, which a signature covers, from ``block``, the bytes from ``seal.offset`` to the tail."""
     data = block[BLOCK : BLOCK + seal.size]
-    if hashlib.sha256(data).hexdigest() != seal.sha256 or manifest_block(data) != block:
+    header = member_header(Member(MANIFEST_FILE, len(data), _MODE))
+    padding = b"\0" * tarformat.padding(len(data))
+    whole = block.startswith(header) and len(block) == BLOCK + len(data) + len(padding) and block.endswith(padding)
+    if not whole or hashlib.sha256(data).hexdigest() != seal.sha256:
         raise IntegrityError("the bundle's manifest is not what its seal says")
     return data
 
 
 def read_manifest(block: bytes, seal: Seal) -> Manifest:
     """Check and parse bundle.json from ``block``."""
-    found = manifests.read(manifest_bytes(block, seal), MANIFEST_FILE)
+    return parse_manifest(manifest_bytes(block, seal), seal)
+
+
+def parse_manifest(data: bytes, seal: Seal) -> Manifest:
+    """Parse bundle.json, whose bytes ``manifest_bytes`` checked."""
+    found = manifests.read(data, MANIFEST_FILE)
     check(found, seal.offset)
     return found
 

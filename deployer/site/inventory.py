@@ -17,6 +17,8 @@ from deployer.system import files
 
 LIST = "inventory"
 _END = b"\0"
+#: Of the list, in bytes: a million names. A longer one is not read; the number of files is compared instead.
+_MAX_NAMES = 64 * 1024 * 1024
 
 
 class Gone(NamedTuple):
@@ -79,7 +81,9 @@ def remedy(store: Store, image: Installed) -> str:
 def _read(folder: str) -> List[bytes]:
     try:
         with files.open_regular(os.path.join(folder, LIST)) as stream:
-            return zlib.decompress(stream.read()).split(_END)
+            whole = zlib.decompressobj()
+            names = whole.decompress(stream.read(_MAX_NAMES), _MAX_NAMES)
+            return names.split(_END) if whole.eof else []
     except (FileNotFoundError, zlib.error):  # none, or a damaged one: of an older deployer, or purged
         return []
 

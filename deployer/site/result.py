@@ -1,6 +1,5 @@
 """result: read what a job's folder holds, judge it, write result.json; the batch script calls it after each step."""
 
-import json
 import os
 import re
 from contextlib import suppress
@@ -198,6 +197,6 @@ def _payload(path: str) -> Tuple[Any, Any]:
     if os.path.getsize(path) > _MAX_PAYLOAD:
         return None, "larger than %d bytes" % _MAX_PAYLOAD
     try:
-        return json.loads(files.read_text(path)), None
-    except (ValueError, RecursionError, DeployerError) as error:
-        return None, str(error)
+        return records.parse(files.read_bytes(path), path), None
+    except DeployerError as error:
+        return None, error.message

@@ -17,7 +17,7 @@ import re
 import shutil
 from typing import List, NamedTuple, Optional
 
-from deployer.contract import manifest, plan, records
+from deployer.contract import manifest, plan, records, sealed
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import Plan
@@ -96,7 +96,7 @@ class Installed(NamedTuple):
     def manifest(self) -> Manifest:
         """Read the bundle's manifest; the folder was verified when it was installed."""
         path = os.path.join(self.folder, MANIFEST)
-        return manifest.read(files.read_text(path).encode(), path)
+        return manifest.read(files.read_bytes(path, limit=sealed.MAX_MANIFEST), path)
 
     def sites(self) -> List[str]:
         """Return the names of the sites that the bundle carries a plan for."""

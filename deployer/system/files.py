@@ -18,7 +18,7 @@ from deployer.contract.errors import DeployerError, SpaceError, UsageError
 
 CHUNK = 1024 * 1024
 #: Of a text file that is read whole, where no smaller limit is given.
-MAX_TEXT = 64 * 1024 * 1024
+MAX_TEXT = 16 * 1024 * 1024
 _FAR = 2**62  # no system call takes an offset much beyond
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -133,15 +133,21 @@ def open_regular(path: str, buffering: int = -1) -> IO[bytes]:
 def read_text(path: str, hint: str = "", limit: int = MAX_TEXT) -> str:
     """Return the text of ``path``; raises UsageError if it cannot be read, is not UTF-8, or exceeds ``limit`` bytes."""
     try:
-        with open_regular(path) as stream:
-            data = stream.read(limit + 1)
-        if len(data) > limit:
-            raise UsageError("%s has more than %d bytes" % (path, limit), hint or "is this the right file?")
-        return data.decode("utf-8")
-    except OSError as error:
-        raise UsageError("cannot read %s: %s" % (path, error.strerror), hint) from error
+        return read_bytes(path, hint, limit).decode("utf-8")
     except UnicodeDecodeError:
         raise UsageError("%s is not UTF-8 text" % path, hint) from None
+
+
+def read_bytes(path: str, hint: str = "", limit: int = MAX_TEXT) -> bytes:
+    """Return what ``path`` holds; raises UsageError if it cannot be read, or has more than ``limit`` bytes."""
+    try:
+        with open_regular(path) as stream:
+            data = stream.read(limit + 1)
+    except OSError as error:
+        raise UsageError("cannot read %s: %s" % (path, error.strerror), hint) from error
+    if len(data) > limit:
+        raise UsageError("%s has more than the %d bytes allowed" % (path, limit), hint)
+    return data
 
 
 def sha256_file(path: str) -> str:

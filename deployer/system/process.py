@@ -15,8 +15,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
-from typing import IO, Callable, Dict, Iterable, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Union
+from contextlib import contextmanager, suppress
+from typing import (
+    IO,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    NoReturn,
+    Optional,
+    Sequence,
+    Union,
+)
 
 from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, JobFailed, MissingTool
 
@@ -31,6 +44,8 @@ _SET_PIPE_SIZE = 1031
 
 #: Seconds that a program's last lines may be on their way once it has ended.
 _LAST_LINES = 0.5
+#: Of what a program may print into memory, in bytes: the largest answers have some megabytes.
+_MAX_OUTPUT = 32 * 1024 * 1024
 
 _Target = Union[None, int, IO[bytes]]
 
@@ -73,9 +88,11 @@ def run(
 
     ``timeout`` is in seconds and always given: nothing here may hang for ever. ``stdin`` is what to feed; without it
     the child reads end-of-file. With ``check`` a non-zero status raises JobFailed, with the last words of stderr.
-    Raises MissingTool when the program is not there. The child is killed when the time is up.
+    Raises MissingTool when the program is not there. The child is killed when the time is up, or if it prints more
+    than 32 MiB.
     """
     _logger.debug("$ %s", quoted(argv))
+    end = time.monotonic() + timeout
     try:
         process = subprocess.Popen(
             list(argv),
@@ -88,22 +105,39 @@ def run(
     except OSError as error:
         _not_started(argv, error, hint)
     data = stdin.encode() if isinstance(stdin, str) else stdin
-    # communicate() drains both pipes at once: a child that writes a lot to stderr cannot block us.
+    pipes = [pipe for pipe in (process.stdout, process.stderr) if pipe is not None]
     try:
-        out, err = process.communicate(data, timeout=timeout)
+        with _ended(process):
+            said = _read_until(pipes, end, _MAX_OUTPUT, process.stdin, data or b"")
+            if said is not None:
+                process.wait(max(0.0, end - time.monotonic()))
+            elif time.monotonic() < end:
+                reason = "%s printed more than %d MiB" % (quoted(argv), _MAX_OUTPUT // 1024**2)
+                raise JobFailed(reason, hint)
+            else:
+                raise subprocess.TimeoutExpired(list(argv), timeout)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
         raise JobFailed("%s did not end within %d s" % (quoted(argv), timeout), hint) from None
-    except BaseException:  # Ctrl-C too: no child outlives its caller
-        process.kill()
-        process.wait()
-        raise
-    done = Completed(argv, process.returncode, _text(out), _text(err))
+    done = Completed(argv, process.returncode, "" if process.stdout is None else _text(said[0]), _text(said[-1]))
     _logger.debug("exit %d%s", done.returncode, ": " + done.last_words() if done.returncode else "")
     if check and done.returncode != 0:
         raise JobFailed("%s failed (exit %d): %s" % (quoted(argv), done.returncode, done.last_words()), hint)
     return done
+
+
+@contextmanager
+def _ended(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """Kill a process if the block fails, by Ctrl-C too: no child outlives its caller. Its pipes are closed."""
+    try:
+        yield
+    except BaseException:
+        process.kill()
+        raise
+    finally:
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+        process.wait()
 
 
 def glance(
@@ -145,24 +179,50 @@ def glance(
     return Completed(argv, status, _text(said[0]), _text(said[1]))
 
 
-def _read_until(streams: Sequence[IO[bytes]], end: float, limit: int) -> Optional[List[bytes]]:
-    """Return what comes from ``streams`` until all are closed; None where it is too much, or takes too long."""
+def _read_until(
+    streams: Sequence[IO[bytes]], end: float, limit: int, stdin: Optional[IO[bytes]] = None, data: bytes = b""
+) -> Optional[List[bytes]]:
+    """Return what comes from ``streams`` until all are closed; None where it is too much, or takes too long.
+
+    ``stdin`` is fed with ``data`` meanwhile, and closed. All pipes are served at once: a child that writes a lot to one
+    of them cannot block us.
+    """
+    left = memoryview(data)
     found = [bytearray() for _ in streams]
     with selectors.DefaultSelector() as selector:
         for number, stream in enumerate(streams):
             selector.register(stream, selectors.EVENT_READ, number)
+        if stdin is not None:
+            os.set_blocking(stdin.fileno(), False)
+            selector.register(stdin, selectors.EVENT_WRITE)
         while selector.get_map():
             ready = selector.select(max(0.0, end - time.monotonic()))
             if not ready:
                 return None
             for key, _ in ready:
-                data = os.read(key.fd, 64 * 1024)
-                found[key.data] += data
-                if not data:
+                if stdin is not None and key.fileobj is stdin:
+                    left = _fed(key.fd, left)
+                    if not left:
+                        selector.unregister(stdin)
+                        stdin.close()
+                    continue
+                piece = os.read(key.fd, 64 * 1024)
+                found[key.data] += piece
+                if not piece:
                     selector.unregister(key.fileobj)
             if sum(map(len, found)) > limit:
                 return None
     return [bytes(each) for each in found]
+
+
+def _fed(descriptor: int, data: memoryview) -> memoryview:
+    """Write what a pipe takes of ``data`` and return the rest: none if its reader has gone."""
+    try:
+        return data[os.write(descriptor, data[: 64 * 1024]) :]
+    except BlockingIOError:
+        return data
+    except BrokenPipeError:
+        return data[:0]
 
 
 def attach(
@@ -269,7 +329,7 @@ def feed(
             raise
         out.seek(0)
         err.seek(0)
-        done = Completed(argv, process.returncode, _text(out.read()), _text(err.read()))
+        done = Completed(argv, process.returncode, _text(out.read(_MAX_OUTPUT)), _text(err.read(_MAX_OUTPUT)))
     _logger.debug("exit %d%s", done.returncode, ": " + done.last_words() if done.returncode else "")
     return done
 
@@ -312,7 +372,7 @@ class Background(object):
     def output(self) -> str:
         """Return what it said so far."""
         with open(self._log, "rb") as stream:
-            return _text(stream.read())
+            return _text(stream.read(_MAX_OUTPUT))
 
     def stop(self, patience: float = 5.0) -> None:
         """End it: SIGTERM, then SIGKILL after ``patience`` seconds."""

@@ -13,7 +13,7 @@ import os
 from contextlib import contextmanager
 from typing import IO, Callable, Iterable, Iterator, List, Optional, Sequence
 
-from deployer.contract import sealed, tarformat
+from deployer.contract import sealed
 from deployer.contract.errors import IntegrityError, Refused, UsageError
 from deployer.contract.manifest import Manifest, Segment
 from deployer.contract.sealed import Seal
@@ -50,9 +50,7 @@ class Verification(object):
     keeps what it made apart until ``finish``, has verified and used the same bytes in one pass.
     """
 
-    def __init__(
-        self, stream: IO[bytes], path: str, seal: Seal, block: bytes, manifest: Manifest, whose: Trust
-    ) -> None:
+    def __init__(self, stream: IO[bytes], path: str, seal: Seal, data: bytes, manifest: Manifest, whose: Trust) -> None:
         #: Who signed it.
         self.trust = whose
         self._descriptor = stream.fileno()
@@ -60,7 +58,7 @@ class Verification(object):
         self._seal = seal
         self.manifest = manifest
         #: bundle.json as it stands in the file; its digest is the seal's.
-        self._manifest_bytes = block[tarformat.BLOCK : tarformat.BLOCK + seal.size]
+        self._manifest_bytes = data
         self._left = {segment.offset: segment for segment in manifest.segments if segment.size}
 
     @property
@@ -164,9 +162,9 @@ def begin(stream: IO[bytes], path: str, policies: Optional[Sequence[Policy]] = N
     """
     seal = read_seal(stream, path)
     with _named(path), files.errors_named("read " + path):
-        block = read_manifest_block(stream, seal)
-        whose = trust.establish(sealed.manifest_bytes(block, seal), seal.signatures, policies)
-        return Verification(stream, path, seal, block, sealed.read_manifest(block, seal), whose)
+        data = sealed.manifest_bytes(read_manifest_block(stream, seal), seal)
+        whose = trust.establish(data, seal.signatures, policies)
+        return Verification(stream, path, seal, data, sealed.parse_manifest(data, seal), whose)
 
 
 def verify(

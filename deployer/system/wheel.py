@@ -10,7 +10,7 @@ import struct
 import zipfile
 import zlib
 from contextlib import contextmanager
-from typing import IO, Dict, Iterator, List, NamedTuple
+from typing import IO, Any, Dict, Iterator, List, NamedTuple
 
 from deployer.contract import wheel
 from deployer.contract.errors import IntegrityError
@@ -19,8 +19,10 @@ from deployer.system import files
 
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _ENCRYPTED = 1
-#: Metadata is held in memory.
-_MAX_TEXT = 64 * 1024 * 1024
+#: Metadata is held in memory. A line of RECORD is about 100 bytes.
+_MAX_TEXT = 16 * 1024 * 1024
+#: The list of an archive's files, at least 47 bytes each and 700 in memory: 60,000 files with usual names.
+_MAX_LIST = 8 * 1024 * 1024
 #: What zipfile raises for what is no archive, or a hostile one.
 _BROKEN = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError),
@@ -34,7 +36,7 @@ class Wheel(object):
     def __init__(self, stream: IO[bytes], name: str) -> None:
         self.name = name
         with self._named():
-            self._archive = zipfile.ZipFile(stream)
+            self._archive = archive(stream)
             infos = [info for info in self._archive.infolist() if not info.is_dir()]
             for info in infos:
                 _check_info(info)
@@ -42,7 +44,10 @@ class Wheel(object):
             self.info = wheel.dist_info(name, self._infos)
             wheel.check_version(self.text(wheel.WHEEL))
             entries = [Entry(info.filename, info.file_size, info.external_attr >> 16) for info in infos]
-            self.files: List[File] = wheel.files(self.info, entries, wheel.read_record(self.text(wheel.RECORD)))
+            record = self.text(wheel.RECORD)
+            if record.count("\n") > 2 * len(infos) + 100 or record.count(",") > 20 * len(infos) + 100:
+                raise IntegrityError("its RECORD has more lines than it has files")
+            self.files: List[File] = wheel.files(self.info, entries, wheel.read_record(record))
 
     def text(self, name: str) -> str:
         """Return a file of the metadata. Raises IntegrityError where it is not there."""
@@ -89,6 +94,26 @@ class Wheel(object):
             raise _broken(self.name, error) from error
 
 
+def archive(stream: IO[bytes]) -> zipfile.ZipFile:
+    """Return an archive, open to read. Raises BadZipFile for one with more files than memory is allowed for."""
+    return zipfile.ZipFile(_Bounded(stream))
+
+
+class _Bounded(object):
+    """A file that refuses to be read in large pieces: zipfile reads an archive's list of files in one."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+
+    def read(self, size: int = -1) -> bytes:
+        if size > _MAX_LIST:
+            raise zipfile.BadZipFile("its list of files has %d bytes, and %d are allowed" % (size, _MAX_LIST))
+        return self._stream.read(_MAX_LIST if size < 0 else size)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 class Claim(NamedTuple):
     """How many files and bytes an archive says that it has, with those of the bytecode of its modules."""
 
@@ -99,7 +124,7 @@ class Claim(NamedTuple):
 def claim(stream: IO[bytes], name: str) -> Claim:
     """Return what a wheel says of itself; nothing is checked, so it is good for a look at the free space only."""
     try:
-        infos = zipfile.ZipFile(stream).infolist()
+        infos = archive(stream).infolist()
     except _BROKEN as error:
         raise _broken(name, error) from error
     modules = [info for info in infos if info.filename.endswith(".py")]

@@ -1,7 +1,6 @@
 """Asking a built image for its Python: version, glibc, machine, and the distributions that it finds there."""
 
 import contextlib
-import json
 
 import docker
 from docker.errors import APIError, DockerException
@@ -44,8 +43,9 @@ def ask(client: docker.DockerClient, image: str, name: str) -> Target:
     """Return the Python of an image, which errors call ``name``. Raises UsageError where wheels cannot be chosen."""
     output = _run(client, image, name, ["python3", "-s", "-c", _QUESTION])
     try:
-        fields = records.Fields(json.loads(output.splitlines()[-1] if output else ""), "what the image's Python says")
-    except (ValueError, IndexError):
+        last = (output.splitlines() or [""])[-1]
+        fields = records.Fields(records.parse(last.encode(), "the answer"), "what the image's Python says")
+    except UsageError:
         raise _none(name, f"its python3 says: {output.strip()[-300:] or 'nothing'}") from None
     if fields.text("implementation") != "cpython" or not fields.text("glibc"):
         raise _none(name, "it is no CPython on glibc, and wheels for it are not supported")

@@ -10,7 +10,7 @@ from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.records import Record
 from deployer.system import files
 
-_MAX_BYTES = 64 * 1024 * 1024
+_MAX_BYTES = 32 * 1024 * 1024
 _WIDTH = 110
 #: What the first of several captures says of the whole.
 _FIRST = ("name", "description", "source")
@@ -155,10 +155,10 @@ def _bytes(path: str) -> bytes:
 
 def _json(data: bytes, path: str) -> Record:
     try:
-        record = json.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
+        record = records.parse(data, path, limit=facts.MAX_MEMORY)
+    except UsageError as error:
         hint = "a YAML profile: `deployer profile show SITE --json --files > FILE` writes it as JSON"
-        raise UsageError("%s is not JSON: %s" % (path, error), hint) from error
+        raise UsageError(error.message, hint) from error
     if not isinstance(record, dict):
         raise UsageError("%s holds no profile" % path)
     return record

@@ -12,6 +12,7 @@ from typing import IO
 import pytest
 
 from deployer.connected import pack as packing
+from deployer.connected import seal as sealing
 from deployer.connected import sources, tarreader
 from deployer.connected.archive import Image
 from deployer.connected.diff import diff
@@ -213,6 +214,16 @@ def test_a_bundle_of_data_alone_is_a_bundle(tmp_path: Path, data: Path) -> None:
     assert said[-2:] == ["data digits: 3 files, 9.0 MB", "packages: none known"]
     with pytest.raises(UsageError, match="no site needs a plan"):
         packing.pack(alone, [load("lab")], tmp_path / "c.tar")
+
+
+def test_a_bundle_that_no_site_could_read_is_not_written(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealing, "MAX_MEMORY", 10_000)
+    alone = packing.Contents("digits-data", "1.0", None, data={"digits": data})
+    with pytest.raises(UsageError, match=r"the bundle has too many files: [0-9]+ besides the image's"):
+        packing.pack(alone, [], tmp_path / "b.tar")
+    assert not [path for path in tmp_path.iterdir() if "b.tar" in path.name]
 
 
 @pytest.mark.thorough

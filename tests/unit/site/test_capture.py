@@ -480,7 +480,7 @@ def test_what_is_written_is_read_again(tmp_path):
     with pytest.raises(IntegrityError, match="not the file of facts"):
         report.read(path)
     (tmp_path / "x.yaml").write_text("format: 1\n")
-    with pytest.raises(UsageError, match="is not JSON") as caught:
+    with pytest.raises(UsageError, match="is not valid JSON") as caught:
         report.read(str(tmp_path / "x.yaml"))
     assert "profile show" in caught.value.hint
 
