@@ -20,6 +20,9 @@ from deployer.contract.errors import UsageError
 from deployer.site.space import human
 from deployer.system import files
 
+#: Files that diff names of each kind: added, removed, changed.
+_NAMED = 20
+
 
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
@@ -57,7 +60,7 @@ def add_parsers(subparsers: Any) -> None:
     command = common.add_command(subparsers, "diff", _diff)
     command.add_argument("old", metavar="A.tar")
     command.add_argument("new", metavar="B.tar")
-    command.add_argument("--files", action="store_true", help="name every file, not only the packages")
+    command.add_argument("--files", action="store_true", help=f"name every file, not only {_NAMED} of each kind")
 
     command = common.add_command(subparsers, "pyz", _pyz)
     command.add_argument("-o", "--output", metavar="deployer.pyz", required=True)
@@ -154,11 +157,15 @@ def _diff(args: argparse.Namespace) -> int:
         return 0
     for package in found.packages:
         print(package.line())
-    for mark, paths in (("+", found.added), ("-", found.removed), ("~", found.changed)):
-        for path in paths if args.files else ():
-            print(f"{mark} {path}")
+    for mark, named in (("+", found.added), ("-", found.removed), ("~", found.changed)):
+        paths = sorted(named, key=lambda path: (path.startswith("/"), path))  # the image's files are the many
+        for path in paths if args.files else paths[:_NAMED]:
+            print(f"{mark} {path if args.files else common.shortened(path, common.columns() - 2)}")
+        more = len(paths) - _NAMED
+        if more > 0 and not args.files:
+            print(f"  ... and {more} more (--files names all)")
     counts = f"{len(found.added)} files added, {len(found.removed)} removed, {len(found.changed)} changed"
-    print(f"{counts}; {human(found.bytes_to_ship)} to send to a site that has {args.old}")
+    print(common.wrapped(f"{counts}; {human(found.bytes_to_ship)} to send to a site that has {args.old}"))
     return 0
 
 

@@ -4,11 +4,14 @@ import argparse
 import sys
 from typing import Any
 
+from deployer.cli.common import wrapped
 from deployer.contract import records
 from deployer.site import store
 
 #: Seconds for each of its jobs, in the queue and out of it.
 _PATIENCE = 600
+#: Columns before what a step saw: its state and name.
+_INDENT = 20
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -39,7 +42,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
     def tell(step: Step) -> None:
         if not args.json:
-            sys.stdout.write(step.line() + "\n")
+            sys.stdout.write(wrapped(step.line(), "", " " * _INDENT) + "\n")
             sys.stdout.flush()
 
     ground = Ground(store.locate(args.root), args.image, args.plan, args.patience, not args.dry_run)

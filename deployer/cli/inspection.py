@@ -20,6 +20,8 @@ from deployer.system.process import quoted
 from deployer.system.verify import begin, opened, read_manifest_block, read_seal, verify
 
 _KINDS = {"deb": "Debian", "pypi": "Python", "generic": "other"}
+#: The columns of a member's size.
+_SIZE = 14
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -56,29 +58,34 @@ def run(args: argparse.Namespace) -> int:
     found = ", ".join(f"{count} {_KINDS.get(kind, kind)}" for kind, count in packages.items())
     print(f"packages: {found or 'none known'}" if sbom else "packages: unknown, it has no SBOM")
     for flag in flags:
-        print(flag.line())
+        print(common.wrapped(flag.line(), "", "    "))
     return 0
 
 
 def _show(manifest: Manifest) -> None:
     image = manifest.image
     what = "data alone" if manifest.is_data else f"{image.entries} entries, {human(image.raw_size)}"
-    print(f"{manifest.name}:{manifest.version}  {what}, {manifest.codec['name']}")
+    print(common.wrapped(f"{manifest.name}:{manifest.version}  {what}, {manifest.codec['name']}"))
     if manifest.mpi:
         print(f"runs on MPI of {', '.join(manifest.mpi)}")
     for job in manifest.jobs:
         layout = f"{job.nodes} nodes x {job.ranks_per_node} ranks x {job.threads} threads"
-        print(f"job {job.name}: {layout}: {quoted(job.command)}")
+        print(common.wrapped(f"job {job.name}: {layout}: {quoted(job.command)}", "", "    "))
     folders: dict[str, list[int]] = {}
     for member in manifest.members:
         if member.name.startswith(DATA_PREFIX):
             folders.setdefault(member.name[len(DATA_PREFIX) :].partition("/")[0], []).append(member.size)
         else:
-            print(f"{member.size:>12}  {shown(member.name.encode())}")
+            print(f"{member.size:>12}  {_name(member.name, common.columns() - _SIZE)}")
     for name, sizes in folders.items():
-        print(f"data {shown(name.encode())}: {len(sizes)} files, {human(sum(sizes))}")
+        print(f"data {_name(name, common.columns() // 2)}: {len(sizes)} files, {human(sum(sizes))}")
     for need in manifest.needs:
         print(f"data {need.data}: of the bundle {need.bundle}")
+
+
+def _name(name: str, room: int) -> str:
+    """Return a name as it is shown, no longer than ``room``; --json has the whole."""
+    return common.shortened(shown(name.encode()), room)
 
 
 def _files(args: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ from contextlib import ExitStack, suppress
 from typing import IO, NamedTuple
 
 from deployer.connected import packages, parts
+from deployer.connected.members import shown
 from deployer.contract import delta, records, sealed, tarformat, wheel
 from deployer.contract.errors import IntegrityError
 from deployer.contract.manifest import HEADER, PADDING, WHEELS_PREFIX, Manifest, Segment
@@ -112,7 +113,7 @@ class _Bundle:
                 left -= segment.size
                 digests.append(segment.sha256)
             if member.name.startswith("deployer"):
-                found[member.name] = (member.mode, digests)
+                found[shown(member.name.encode("utf-8", "surrogateescape"))] = (member.mode, digests)
         return found
 
     def files(self, other: "_Bundle") -> dict[str, object]:
@@ -122,7 +123,7 @@ class _Bundle:
             digest = hashlib.sha256()
             for piece in content:
                 digest.update(piece)
-            found["/" + entry.path.decode("utf-8", "backslashreplace")] = (
+            found["/" + shown(entry.path)] = (
                 *entry._replace(path=b""),
                 digest.digest(),
             )

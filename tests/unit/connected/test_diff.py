@@ -104,3 +104,43 @@ def test_the_command(pair: tuple[str, str], capsys: pytest.CaptureFixture[str]) 
     assert "pip a: 1.0 -> 2.0" in text
     assert "~ /etc/mode" in text
     assert "2 files added, 1 removed, 4 changed" in text
+
+
+def test_the_command_names_what_changed_in_80_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    long = b"etc/" + b"y" * 90
+    files = [file(b"etc/%03d" % number, b"x") for number in range(30)]
+    old = write(
+        tmp_path / "a.tar", [ENTRIES[2:4], [file(b"etc/bad\x1b[2J", b"1")]], [("deployer/app/train.py", b"1")], "1"
+    )
+    new = write(
+        tmp_path / "b.tar",
+        [ENTRIES[2:4], [*files, file(b"etc/bad\x1b[2J", b"2"), file(long, b"")]],
+        [("deployer/app/train.py", b"2"), ("deployer/wheels/a-1.0-py3-none-any.whl", b"w")],
+        "2",
+    )
+    assert cli.main(["diff", old, new]) == 0
+    text = capsys.readouterr().out
+    assert "~ deployer/app/train.py\n" in text
+    assert "+ deployer/wheels/a-1.0-py3-none-any.whl\n" in text
+    assert "~ /etc/bad\\x1b[2J\n" in text
+    assert text.count("\n+ /etc/") == 19
+    assert "  ... and 12 more (--files names all)\n" in text
+    assert cli.main(["diff", old, new, "--json"]) == 0
+    assert f"/{long.decode()}" in json.loads(capsys.readouterr().out)["added"]
+    assert cli.main(["diff", new, old]) == 0
+    lines = capsys.readouterr().out.replace(new, "NEW").splitlines()
+    assert max(map(len, lines)) <= 80
+
+
+def test_inspect_fits_80_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Long names of wheels are shortened in the middle; --json has them whole."""
+    wheel = f"deployer/wheels/{'long_name_' * 9}-1.0-cp311-cp311-manylinux2014_x86_64.whl"
+    path = write(tmp_path / "a.tar", [ENTRIES[2:4]], [(wheel, b"w"), ("deployer/data/d\x1b/f", b"1")], "1")
+    assert cli.main(["inspect", path]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    assert "  deployer/wheels/" in text
+    assert "_x86_64.whl\n" in text
+    assert "\x1b" not in text
+    assert cli.main(["inspect", path, "--json"]) == 0
+    assert wheel in capsys.readouterr().out
