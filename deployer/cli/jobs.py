@@ -20,6 +20,7 @@ from deployer.site.store import REFERENCE, Store, locate
 
 MYPY = False
 if MYPY:
+    from deployer.site.container import Home
     from deployer.site.jobs import Status
 
 #: What job.sh calls; people do not.
@@ -101,6 +102,7 @@ def _add_internal(add: _Add) -> None:
     which.add_argument("--rank", action="store_true")
     parser.add_argument("--out", required=True, metavar="DIR")
     parser.add_argument("--library", metavar="FILE", help="the plan's MPI: a path on the host, a soname in a rank")
+    parser.add_argument("--home", metavar="DIR", help="make this folder as the job's home on the node")
     parser.add_argument("--expect", action="append", default=[], metavar="WHAT", help="prove this as well: gpu")
     parser.set_defaults(run=_probe)
     parser = add("result", description="Called by job.sh: judge the evidence and write result.json.")
@@ -123,6 +125,7 @@ def _add_internal(add: _Add) -> None:
     parser.add_argument("--stubs")
     parser.add_argument("--sent")
     parser.add_argument("--kit", action="store_true")
+    parser.add_argument("--home", help="remove this folder at the end")
     parser.set_defaults(run=_stage)
 
 
@@ -139,6 +142,12 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
         metavar="SRC[:DST]",
         help="bind a folder or file of the host; may be repeated",
     )
+    parser.add_argument(
+        "--home",
+        metavar="DIR",
+        help="your own folder as HOME (default: a private one on the node, removed at the end)",
+    )
+    parser.add_argument("--user-site", action="store_true", help="let Python use the packages in ~/.local of that home")
     parser.add_argument("--plan", metavar="SITE", help="which plan, where the bundle has several")
     parser.add_argument(
         "--runtime",
@@ -168,6 +177,7 @@ def _run(args: argparse.Namespace) -> int:
         Options(args.account, args.partition, args.constraint, args.reservation, args.directive),
         args.staging,
         args.runtime,
+        _home(args),
     )
     folder = run.prepare(store, request)
     for line in run.warnings(folder):
@@ -225,13 +235,19 @@ def _wait(store: Store, folder: str, for_programs: bool) -> int:
 def _exec(args: argparse.Namespace) -> int:
     from deployer.site import exec as execs
 
-    execs.execute(_store(args), args.image, args.plan, args.bind, args.rest, args.runtime)
+    execs.execute(_store(args), args.image, args.plan, args.bind, args.rest, args.runtime, _home(args))
 
 
 def _shell(args: argparse.Namespace) -> int:
     from deployer.site import exec as execs
 
-    execs.shell(_store(args), args.image, args.plan, args.bind, args.runtime)
+    execs.shell(_store(args), args.image, args.plan, args.bind, args.runtime, _home(args))
+
+
+def _home(args: argparse.Namespace) -> "Home":
+    from deployer.site import container
+
+    return container.Home(args.home, args.user_site)
 
 
 def _jobs(args: argparse.Namespace) -> int:
@@ -322,7 +338,7 @@ def _probe(args: argparse.Namespace) -> int:
     from deployer.site import probe
 
     if args.host:
-        probe.host(args.out, args.library)
+        probe.host(args.out, args.library, args.home)
     else:
         probe.rank(args.out, args.library, args.expect)
     return 0
@@ -353,6 +369,7 @@ def _stage(args: argparse.Namespace) -> int:
             args.sent,
             args.rest,
             args.kit,
+            args.home,
         )
     )
 

@@ -22,6 +22,8 @@ VARIANT = "/deployer/variant"
 DATA = "/deployer/data"
 TOOL = "/deployer/deployer.pyz"
 JOB = "/deployer/job"
+#: Where the container sees the home that the user chose (``--home``).
+HOME = "/deployer/home"
 #: What is the node's own, where the image is staged; it is made in the staged image, so no other has it.
 NODE = "/deployer/node"
 
@@ -31,7 +33,7 @@ CANARY_TEXT = "This is the root of an image that deployer packed.\n"
 
 #: Mount points that every image gets when it is flattened; files and folders apart, since a bind needs its like.
 #: /data and /scratch are for ``--bind`` by users: the image is read-only, so a bind's target must exist in it.
-MOUNT_FOLDERS = (APP, WHEELS, VARIANT, DATA, JOB, hostfiles.FOLDER, "/data", "/scratch", "/mnt")
+MOUNT_FOLDERS = (APP, WHEELS, VARIANT, DATA, JOB, HOME, hostfiles.FOLDER, "/data", "/scratch", "/mnt")
 MOUNT_FILES = (TOOL,)
 
 

@@ -136,6 +136,12 @@ def data(text: Text) -> str:
     return "".join(part for part in Word(text).parts if isinstance(part, str))
 
 
+def variables(words: Sequence[Text]) -> List[Variable]:
+    """Return the variables that words refer to."""
+    texts = [Word(word) for word in words if not isinstance(word, Program)]
+    return [part for text in texts for part in text.parts if isinstance(part, Variable)]
+
+
 def plain(text: Text, environment: Optional[Mapping[str, str]] = None) -> str:
     """Return a text as a process needs it, with its variables as in ``environment``; raises TypeError for others."""
     if isinstance(text, Program):

@@ -1,25 +1,37 @@
 """An installed image and a plan as a Container: binds and environment, as ``run`` and ``exec`` have them in common."""
 
 import os
-from typing import Dict, List, Mapping, Optional, Sequence
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from deployer.contract import hostfiles, wheel
+from deployer.contract import hostfiles, shell, wheel
 from deployer.contract import layout as layouts
 from deployer.contract import plan as plans
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.manifest import Image
 from deployer.contract.plan import Bind, Plan
+from deployer.contract.shell import Value, Variable, Word
+from deployer.site import home as homes
 from deployer.site import hostfiles as site_hostfiles
 from deployer.site.runtimes import native
 from deployer.site.runtimes.interface import Container
 from deployer.site.store import Installed
 from deployer.system import files
 
-#: HOME in the container: it exists in every image, is writable, and is the node's own.
-HOME = "/tmp"  # noqa: S108
+#: The folder of the job's, or the process's, own on each node: see ``home``. Known when the job or process starts.
+OWN = Variable("home")
 #: Where packages put TensorFlow's plug-ins, such as Intel's extension, and the variable that names more such folders.
 _PLUGINS, _PLUGIN_PATH = "tensorflow-plugins", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
+#: Keeps Python from what users installed below their home.
+_NO_USER_SITE = "PYTHONNOUSERSITE"
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class Home(NamedTuple):
+    """What the user wants of the home: a folder ``chosen`` in place of the job's or process's own, or None; with
+    ``user_site`` Python uses the packages that users install in their home."""
+
+    chosen: Optional[str] = None
+    user_site: bool = False
 
 
 def make(
@@ -30,15 +42,18 @@ def make(
     environment: Mapping[str, str],
     variant: Optional[str] = None,
     contained: bool = True,
+    own: Home = Home(),  # noqa: B008 (an immutable record)
 ) -> Container:
     """Return the container of ``installed`` at a site.
 
     ``binds`` come after the plan's. ``environment`` stands over the image's own, and the plan's over both. Without a
     plan (a bundle that was packed for no site) nothing of the host is passed or bound. ``variant`` is the folder of the
     Horovod variant to use, of those that the bundle carries. Where nothing is ``contained`` the host's own environment
-    is in the place of the image's.
+    is in the place of the image's, and the home is the user's own unless another one is chosen.
     """
     whole = environment_of(image) if contained else {}
+    if contained and own.user_site:
+        del whole[_NO_USER_SITE]
     searched = hostfiles.library_path(plan.environment if plan else {}, whole)
     whole.update(environment)
     whole.update(plan.environment if plan else {})
@@ -51,22 +66,34 @@ def make(
     if files.is_folder(installed.app):
         bound.append(Bind(installed.app, plans.APP, "the bundle's app folder"))
     bound += _overlays(installed, variant, whole)
+    if own.chosen is not None:
+        bound.append(_chosen_home(own.chosen, installed.rootfs if contained else None))
+        whole["HOME"] = plans.HOME
     lists = native.LISTS if not contained else ()
+    values: Dict[str, Value] = {"HOME": Word(OWN), "TMPDIR": Word(OWN)} if contained else {}
+    values.update((name, native.inherited(value, name) if name in lists else value) for name, value in whole.items())
     return Container(
         installed.rootfs,
         bound + list(binds),
-        {name: native.inherited(value, name) if name in lists else value for name, value in whole.items()},
+        values,
         list(plan.pass_environment) if plan else [],
         image.workdir or "/",
         installed.engine,
     )
 
 
+def needs_home(container: Container) -> bool:
+    """Return whether a folder of the job's or process's own is to be made: without a container, the user's is used."""
+    return OWN in shell.variables(list(container.environment.values()))
+
+
 def environment_of(image: Image) -> Dict[str, str]:
-    """Return the environment that an image itself asks for, with a HOME that is there."""
+    """Return the environment that an image itself asks for, but for its home: that is not there, or read-only."""
     found = {"PATH": _DEFAULT_PATH}
     found.update(entry.partition("=")[::2] for entry in image.env if "=" in entry)
-    found["HOME"] = HOME
+    for name in ("HOME", "TMPDIR"):
+        found.pop(name, None)
+    found[_NO_USER_SITE] = "1"
     return found
 
 
@@ -118,6 +145,16 @@ def _overlays(installed: Installed, variant: Optional[str], environment: Dict[st
             # TensorFlow looks for them in folders that are called site-packages, and goes on without a word.
             environment.setdefault(_PLUGIN_PATH, "%s/%s/%s" % (bind.target, wheel.LIB, _PLUGINS))
     return found
+
+
+def _chosen_home(folder: str, rootfs: Optional[str]) -> Bind:
+    """Return the bind of the home that the user chose; raises UsageError for a folder that others can write to, and
+    Refused for an image, in ``rootfs``, that has no place for one."""
+    path = homes.check_chosen(folder)
+    if rootfs is not None and _no_target(rootfs, plans.HOME):
+        why = "the image was packed by an older deployer and has no %s" % plans.HOME
+        raise Refused("--home %s: %s" % (folder, why), "pack it again, or leave --home out")
+    return Bind(path, plans.HOME, "the home that was chosen")
 
 
 def parse_binds(options: Sequence[str], rootfs: str) -> List[Bind]:

@@ -12,8 +12,8 @@ from deployer.contract import layout
 from deployer.contract.choose import choose
 from deployer.contract.errors import UsageError
 from deployer.contract.plan import Plan
-from deployer.contract.shell import Text, argv, plain
-from deployer.site import container, data, run
+from deployer.contract.shell import Text, argv, plain, variables
+from deployer.site import container, data, home, run
 from deployer.site.runtimes import RUNTIMES
 from deployer.site.runtimes.interface import Container, Runtime
 from deployer.site.store import Installed, Store
@@ -23,12 +23,19 @@ from deployer.system import files, payload, process
 _DEFAULT_RUNTIME = "charliecloud"
 #: How mpirun, and mpiexec of MPICH and Intel MPI, tell a process how many there are on its node.
 _LOCAL_TASKS = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+_OWN = container.Home()
 #: What an interactive shell may know of the user's terminal.
 _TERMINAL = ("TERM", "COLORTERM", "LANG")
 
 
 def execute(
-    store: Store, image: str, plan: Optional[str], binds: Sequence[str], command: List[str], asked: Optional[str] = None
+    store: Store,
+    image: str,
+    plan: Optional[str],
+    binds: Sequence[str],
+    command: List[str],
+    asked: Optional[str] = None,
+    wished: container.Home = _OWN,
 ) -> NoReturn:
     """Become ``command`` in the container of ``image``, with the runtime that is ``asked`` for, else the plan's choice.
 
@@ -36,13 +43,20 @@ def execute(
     """
     if not command:
         raise UsageError("no command to run", "exec %s -- COMMAND [ARG...]" % image)
-    runtime, made, joins = prepare(store, image, plan, binds, asked)
+    runtime, made, joins = prepare(store, image, plan, binds, asked, wished)
     _become(runtime.argv(made, command, _join(runtime, os.environ) if joins else []))
 
 
-def shell(store: Store, image: str, plan: Optional[str], binds: Sequence[str], asked: Optional[str] = None) -> NoReturn:
+def shell(
+    store: Store,
+    image: str,
+    plan: Optional[str],
+    binds: Sequence[str],
+    asked: Optional[str] = None,
+    wished: container.Home = _OWN,
+) -> NoReturn:
     """Become an interactive shell in the container of ``image``: bash where the image has it, else sh."""
-    runtime, made, _ = prepare(store, image, plan, binds, asked)
+    runtime, made, _ = prepare(store, image, plan, binds, asked, wished)
     terminal = {name: os.environ[name] for name in _TERMINAL if name in os.environ}
     made = made._replace(environment={**terminal, **made.environment})
     root = plain(made.rootfs) if runtime.contained else ""
@@ -52,15 +66,24 @@ def shell(store: Store, image: str, plan: Optional[str], binds: Sequence[str], a
 
 def _become(words: Sequence[Text]) -> NoReturn:
     environment = container.user_environment()
+    own = {container.OWN.name: home.for_process()} if container.OWN in variables(words) else {}
+    found = argv(words, {**environment, **own})
     payload.restore_signals()
-    process.replace(argv(words, environment), environment)
+    process.replace(found, environment)
 
 
 def prepare(
-    store: Store, image: str, site: Optional[str], binds: Sequence[str], asked: Optional[str] = None
+    store: Store,
+    image: str,
+    site: Optional[str],
+    binds: Sequence[str],
+    asked: Optional[str] = None,
+    wished: container.Home = _OWN,
 ) -> Tuple[Runtime, Container, bool]:
     """Return the runtime and the container that a process in ``image`` has here, as the plan for ``site`` says, and
-    whether the processes of a node shall share one. ``asked`` is the runtime that the user wants."""
+    whether the processes of a node shall share one. ``asked`` is the runtime that the user wants, ``wished`` the home.
+
+    The container's home is a variable, ``container.OWN``: it is made when the process starts."""
     installed = store.find(image)
     manifest = installed.manifest()
     found = data.resolve(store, manifest)
@@ -74,7 +97,7 @@ def prepare(
     horovod = installed.variant(abi) if abi else None
     runtime = RUNTIMES[name]
     threads = layout.own(os.environ)
-    made = container.make(installed, manifest.image, plan, bound, threads, horovod, runtime.contained)
+    made = container.make(installed, manifest.image, plan, bound, threads, horovod, runtime.contained, wished)
     return runtime, made, bool(variant and variant.join)
 
 

@@ -31,11 +31,17 @@ def first_of_node(environment: Mapping[str, str]) -> bool:
     return next((environment[name] for name in _LOCAL_TASK if name in environment), "0") == "0"
 
 
-def host(out: str, library: Optional[str]) -> HostRecord:
+def host(out: str, library: Optional[str], own: Optional[str] = None) -> HostRecord:
     """Write this node's record into ``out``, a folder of the job's; ``library`` is the plan's MPI on the host, if any.
+
+    ``own`` is the home to make for the job on this node.
 
     What the job binds from the host stands in its job.json.
     """
+    if own:
+        from deployer.site import home  # ranks, which import this module too, do without
+
+        home.make(own)
     name = socket.gethostname()
     # What this user may not look at is as good as missing: ranks cannot use it either.
     found = elf.identity(library) if library and os.path.isfile(library) else None  # noqa: TID251

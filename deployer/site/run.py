@@ -64,6 +64,7 @@ class Request(NamedTuple):
     options: Options = Options()
     staging: Optional[str] = None
     runtime: Optional[str] = None
+    home: container.Home = container.Home()
 
 
 def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
@@ -130,9 +131,11 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
         _environment(layout, plan, choice.variant),
         installed.variant(plan.abi) if plan.abi else None,
         runtime.contained,
+        request.home,
     )
     single = [bind for bind in made.binds if bind.target.startswith(hostfiles.FOLDER + "/")]
-    launch = launch._replace(bound=sorted({plain(bind.source) for bind in [*plan.binds, *single, *users]}))
+    chosen = [bind for bind in made.binds if bind.target == plans.HOME]
+    launch = launch._replace(bound=sorted({plain(bind.source) for bind in [*plan.binds, *single, *users, *chosen]}))
     python = pythons.choose(plan.python)
     text = script.render(
         script.Inputs(

@@ -14,7 +14,8 @@ from deployer.contract.measures import ITEX
 from deployer.contract.pinning import pin
 from deployer.contract.plan import Plan, Variant
 from deployer.contract.shell import Code, Text, Value, Variable, Word, code
-from deployer.site import staged
+from deployer.site import home, staged
+from deployer.site.container import OWN, needs_home
 from deployer.site.launchers.interface import Launcher, Start
 from deployer.site.runtimes.interface import Container, Runtime
 from deployer.site.staged import Staging
@@ -145,7 +146,40 @@ mkdir "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
     for module in inputs.plan.modules:
         load = "\nmodule load {name} || {{ result hosts 1 --module {name}; exit 1; }}\n"
         pieces.append(code(load, name=module))
+    if needs_home(inputs.container):
+        pieces.append(_home(inputs))
     return shell.together(pieces)
+
+
+def _has_home(inputs: Inputs) -> bool:
+    """Return whether the job has a home of its own on each node: without a container, the user's own is used."""
+    return OWN in shell.variables(list(inputs.container.environment.values()))
+
+
+def _home(inputs: Inputs) -> Code:
+    """Return what gives the home its name, and removes it at the end."""
+    if inputs.plan.scheduler != SLURM:
+        remove = code("""rm -rf -- "$home\"""")
+    else:
+        # Slurm starts nothing more for a job that is asked to end: what is left then, the next job removes.
+        remove = code(
+            """\
+[ -z "$stopped" ] && timeout 30 {one_a_node} \\
+        rm -rf -- "$home" </dev/null >/dev/null 2>&1 || rm -rf -- "$home\"""",
+            one_a_node=_one_a_node(inputs),
+        )
+    return code(
+        """
+# Home: a folder of this job's own on each node, made in step 1. Nobody else can know its name or look into it.
+home={begin}$UID-$(</proc/sys/kernel/random/uuid)
+leave() {{
+    {remove}
+}}
+trap leave EXIT
+""",
+        begin=home.BEGIN,
+        remove=remove,
+    )
 
 
 def _slurm_ground() -> Code:
@@ -221,8 +255,9 @@ def _of_the_site(inputs: Inputs, how: Start) -> Dict[str, Value]:
 
 
 def _hosts(inputs: Inputs) -> Code:
-    library = ["--library", inputs.plan.mpi.library] if inputs.plan.mpi else []
-    command = code('"${{tool[@]}}" probe --host --out "$job/hosts"{library} </dev/null', library=_more(library))
+    options: List[Text] = ["--library", inputs.plan.mpi.library] if inputs.plan.mpi else []
+    options += ["--home", Word(OWN)] if needs_home(inputs.container) else []
+    command = code('"${{tool[@]}}" probe --host --out "$job/hosts"{options} </dev/null', options=_more(options))
     if inputs.plan.scheduler != SLURM:
         return code(
             """\

@@ -54,7 +54,8 @@ class Request(NamedTuple):
     the node, ``out`` where the evidence goes, ``tool`` the .pyz that ranks start; ``abi`` names the variant of Horovod
     that is used; ``stubs`` is the folder of those for the host's files, if any; ``sent`` is where the scheduler was to
     put a copy of ``source``; ``mount`` is what mounts the staged SquashFS file and runs what follows in it, empty for a
-    bundle; with ``kit`` the runtime comes from the bundle as well."""
+    bundle; with ``kit`` the runtime comes from the bundle as well; ``home`` is the job's home on this node, to be
+    removed at the end."""
 
     image: str
     source: str
@@ -66,6 +67,7 @@ class Request(NamedTuple):
     sent: Optional[str] = None
     mount: Sequence[str] = ()
     kit: bool = False
+    home: Optional[str] = None
 
     @property
     def nearest(self) -> str:
@@ -128,6 +130,8 @@ def stage(request: Request) -> int:
         raise
     finally:
         _discard(request)
+        if request.home:
+            files.remove_tree(request.home)
     return 0
 
 

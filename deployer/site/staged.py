@@ -10,6 +10,7 @@ from deployer.contract import plan as plans
 from deployer.contract.layout import Layout
 from deployer.contract.shell import Code, Text, Variable, Word, code
 from deployer.site import squash
+from deployer.site.container import OWN, needs_home
 from deployer.site.runtimes.interface import Container, Mount, Runtime, Staged
 from deployer.site.store import ENGINE
 
@@ -187,5 +188,6 @@ def _what(staging: Staging, container: Container) -> Code:
     found += [("--abi", staging.abi)] if staging.abi else []
     lines = [code(" \\\n    {words}", words=pair) for pair in found]
     lines += [code(" \\\n    --kit")] if staging.kit else []
+    lines += [code(" \\\n    --home {home}", home=Word(OWN))] if needs_home(container) else []
     stubs = [bind.source for bind in container.binds if bind.target == hostfiles.FOLDER]
     return shell.together([*lines, *(code(" \\\n    --stubs {path}", path=path) for path in stubs)])

@@ -11,10 +11,10 @@ import os
 import socket
 import time
 from contextlib import contextmanager
-from typing import Iterator, List, Optional
+from typing import Iterator, List
 
 from deployer.contract.errors import UsageError
-from deployer.system import files
+from deployer.system import afterwards, files
 
 INSTALLING, REMOVING = ".installing-", ".removing-"
 _PREFIXES = (INSTALLING, REMOVING)
@@ -65,23 +65,15 @@ def reap(parent: str) -> None:
 def _name(parent: str, prefix: str) -> str:
     pid = os.getpid()
     random = binascii.hexlify(os.urandom(4)).decode()
-    return os.path.join(parent, "%s%s-%d-%s-%s" % (prefix, socket.gethostname(), pid, _started(pid) or "0", random))
+    return os.path.join(
+        parent, "%s%s-%d-%s-%s" % (prefix, socket.gethostname(), pid, afterwards.began(pid) or "0", random)
+    )
 
 
 def _is_alive(path: str) -> bool:
     """Return whether the owner of a temporary folder lives, or cannot be asked and may live."""
     parts = os.path.basename(path).split("-", 1)[1].rsplit("-", 3)
     if len(parts) == 4 and parts[0] == socket.gethostname() and parts[1].isdigit():
-        return _started(int(parts[1])) == parts[2]
+        return afterwards.began(int(parts[1])) == parts[2]
     inner = (path, os.path.join(path, "rootfs"))
     return time.time() - max([os.stat(where).st_mtime for where in inner if files.exists(where)] or [0]) < STALE
-
-
-def _started(pid: int) -> Optional[str]:
-    """Return when a process of this host was started, in clock ticks since boot; None where there is none such."""
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as stream:
-            # The second field is the program's name in brackets and may hold anything; the 22nd is the start (proc(5)).
-            return stream.read().rpartition(b")")[2].split()[19].decode()
-    except OSError:
-        return None

@@ -34,18 +34,28 @@ export USER=${USER:-$(id -un)}  # ch-run does not start without it
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
 mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 
+# Home: a folder of this job's own on each node, made in step 1. Nobody else can know its name or look into it.
+home=/tmp/deployer-home-$UID-$(</proc/sys/kernel/random/uuid)
+leave() {
+    [ -z "$stopped" ] && timeout 30 srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
+        rm -rf -- "$home" </dev/null >/dev/null 2>&1 || rm -rf -- "$home"
+}
+trap leave EXIT
+
 # The container: read-only, nothing of the host's environment but what the plan passes. Binds:
 #   /deployer/job: the job's folder
 container=(ch-run
     '--unset-env=!(SLURM_*|PMI_*)'
     --env-no-expand
     '--set-env=GREETING=it'"'"'s $5: cheap'
+    --set-env=HOME="$home"
     --set-env=KMP_BLOCKTIME=0
     --set-env=OMP_NUM_THREADS=1
     --set-env=OMP_PLACES=cores
     --set-env=OMP_PROC_BIND=close
     --set-env=TF_NUM_INTEROP_THREADS=1
     --set-env=TF_NUM_INTRAOP_THREADS=1
+    --set-env=TMPDIR="$home"
     --bind=/home/alice/deployer/jobs/hello-1:/deployer/job
     --cd=/work
 )
@@ -58,7 +68,7 @@ launch=(srun --mpi=pmix --nodes=1 --ntasks=4 --ntasks-per-node=4 --cpus-per-task
 
 # 1. Hosts: each node writes what it has, outside the container, into hosts/.
 srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
-    "${tool[@]}" probe --host --out "$job/hosts" </dev/null
+    "${tool[@]}" probe --host --out "$job/hosts" --home "$home" </dev/null
 result hosts $? || exit
 
 # Root: on each node a container reads the image's canary. One that shows the host's root ends the job here.

@@ -24,6 +24,13 @@ mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 
 module load intel-mpi/2021.15 || { result hosts 1 --module intel-mpi/2021.15; exit 1; }
 
+# Home: a folder of this job's own on each node, made in step 1. Nobody else can know its name or look into it.
+home=/tmp/deployer-home-$UID-$(</proc/sys/kernel/random/uuid)
+leave() {
+    rm -rf -- "$home"
+}
+trap leave EXIT
+
 # The container: read-only, nothing of the host's environment but what the plan passes. Binds:
 #   /opt/intel/mpi/2021.15: the site's MPI, on the same path
 #   /deployer/job: the job's folder
@@ -32,6 +39,7 @@ container=(ch-run
     --env-no-expand
     --set-env=FI_PROVIDER=tcp
     '--set-env=GREETING=it'"'"'s $5: cheap'
+    --set-env=HOME="$home"
     --set-env=I_MPI_PIN_DOMAIN=2:compact
     --set-env=KMP_BLOCKTIME=0
     --set-env=LD_LIBRARY_PATH=/opt/intel/mpi/2021.15/lib
@@ -40,6 +48,7 @@ container=(ch-run
     --set-env=OMP_PROC_BIND=close
     --set-env=TF_NUM_INTEROP_THREADS=2
     --set-env=TF_NUM_INTRAOP_THREADS=2
+    --set-env=TMPDIR="$home"
     --bind=/opt/intel/mpi/2021.15:/opt/intel/mpi/2021.15
     --bind=/home/alice/deployer/jobs/hello-1:/deployer/job
     --cd=/work
@@ -53,7 +62,7 @@ launch=(mpiexec.hydra -bootstrap fork -n 2 -ppn 2
 )
 
 # 1. Hosts: this machine writes what it has, outside the container, into hosts/.
-"${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 </dev/null
+"${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 --home "$home" </dev/null
 result hosts $? || exit
 
 # Root: a container reads the image's canary. One that shows the host's root ends the job here.

@@ -35,6 +35,14 @@ mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 
 module load intel-mpi/2021.15 || { result hosts 1 --module intel-mpi/2021.15; exit 1; }
 
+# Home: a folder of this job's own on each node, made in step 1. Nobody else can know its name or look into it.
+home=/tmp/deployer-home-$UID-$(</proc/sys/kernel/random/uuid)
+leave() {
+    [ -z "$stopped" ] && timeout 30 srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
+        rm -rf -- "$home" </dev/null >/dev/null 2>&1 || rm -rf -- "$home"
+}
+trap leave EXIT
+
 # The image is staged: each node has a copy of its own here.
 stage='/local disk'/deployer-$UID/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
 
@@ -46,6 +54,7 @@ container=(ch-run
     --env-no-expand
     --set-env=FI_PROVIDER=tcp
     '--set-env=GREETING=it'"'"'s $5: cheap'
+    --set-env=HOME="$home"
     --set-env=I_MPI_PIN_DOMAIN=2:compact
     --set-env=KMP_BLOCKTIME=0
     --set-env=LD_LIBRARY_PATH=/opt/intel/mpi/2021.15/lib
@@ -54,6 +63,7 @@ container=(ch-run
     --set-env=OMP_PROC_BIND=close
     --set-env=TF_NUM_INTEROP_THREADS=2
     --set-env=TF_NUM_INTRAOP_THREADS=2
+    --set-env=TMPDIR="$home"
     --bind=/opt/intel/mpi/2021.15:/opt/intel/mpi/2021.15
     --bind="$stage"/evidence:/deployer/node
     --cd=/work
@@ -67,7 +77,7 @@ launch=(srun --mpi=pmi2 --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task
 
 # 1. Hosts: each node writes what it has, outside the container, into hosts/.
 srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
-    "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 </dev/null
+    "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 --home "$home" </dev/null
 result hosts $? || exit
 
 # 2. Stage: each node unpacks the bundle onto a disk of its own, 2000 MiB, and holds it
@@ -81,6 +91,7 @@ srun --mpi=none $overlap --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-tas
     "${tool[@]}" stage \
     --image /home/alice/images/aaaa \
     --source '/home/alice/bundles/it'"'"'s-1.tar' \
+    --home "$home" \
     --tool "${tool[1]}" --into "$stage" --out "$job/ranks" </dev/null >"$pipe" &
 holder=$!
 exec 3<"$pipe"

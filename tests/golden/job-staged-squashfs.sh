@@ -35,6 +35,14 @@ mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 
 module load intel-mpi/2021.15 || { result hosts 1 --module intel-mpi/2021.15; exit 1; }
 
+# Home: a folder of this job's own on each node, made in step 1. Nobody else can know its name or look into it.
+home=/tmp/deployer-home-$UID-$(</proc/sys/kernel/random/uuid)
+leave() {
+    [ -z "$stopped" ] && timeout 30 srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
+        rm -rf -- "$home" </dev/null >/dev/null 2>&1 || rm -rf -- "$home"
+}
+trap leave EXIT
+
 # The image is staged: each node has a copy of its own here.
 stage=/dev/shm/deployer-$UID/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
 
@@ -48,6 +56,7 @@ mount=(ch-run
     --env-no-expand
     --set-env=FI_PROVIDER=tcp
     '--set-env=GREETING=it'"'"'s $5: cheap'
+    --set-env=HOME="$home"
     --set-env=I_MPI_PIN_DOMAIN=2:compact
     --set-env=KMP_BLOCKTIME=0
     --set-env=LD_LIBRARY_PATH=/opt/intel/mpi/2021.15/lib
@@ -56,6 +65,7 @@ mount=(ch-run
     --set-env=OMP_PROC_BIND=close
     --set-env=TF_NUM_INTEROP_THREADS=2
     --set-env=TF_NUM_INTRAOP_THREADS=2
+    --set-env=TMPDIR="$home"
     --bind=/opt/intel/mpi/2021.15:/opt/intel/mpi/2021.15
     --bind=/home/alice/deployer/jobs/hello-1:/deployer/job
     --bind="$stage"/evidence:/deployer/node
@@ -90,6 +100,7 @@ exec "$run" --join-pid="$pid" "$@"'
     --env-no-expand
     --set-env=FI_PROVIDER=tcp
     '--set-env=GREETING=it'"'"'s $5: cheap'
+    --set-env=HOME="$home"
     --set-env=I_MPI_PIN_DOMAIN=2:compact
     --set-env=KMP_BLOCKTIME=0
     --set-env=LD_LIBRARY_PATH=/opt/intel/mpi/2021.15/lib
@@ -98,6 +109,7 @@ exec "$run" --join-pid="$pid" "$@"'
     --set-env=OMP_PROC_BIND=close
     --set-env=TF_NUM_INTEROP_THREADS=2
     --set-env=TF_NUM_INTRAOP_THREADS=2
+    --set-env=TMPDIR="$home"
     --cd=/work
 )
 image="$stage"/rootfs
@@ -109,7 +121,7 @@ launch=(srun --mpi=pmi2 --nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task
 
 # 1. Hosts: each node writes what it has, outside the container, into hosts/.
 srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
-    "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 </dev/null
+    "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 --home "$home" </dev/null
 result hosts $? || exit
 
 # 2. Stage: each node takes the SquashFS image into its memory and mounts it, 2000 MiB, and holds it
@@ -126,6 +138,7 @@ srun --mpi=none $overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-tas
     --image /home/alice/images/aaaa \
     --source /home/alice/images/aaaa/image.sqfs \
     --abi mpich-abi \
+    --home "$home" \
     --tool "${tool[1]}" --into "$stage" --sent "$sent" --out "$job/ranks" -- "${mount[@]}" </dev/null >"$pipe" &
 holder=$!
 exec 3<"$pipe"

@@ -40,6 +40,14 @@ module load mpi.intel/2019 || { result hosts 1 --module mpi.intel/2019; exit 1; 
 
 module load charliecloud || { result hosts 1 --module charliecloud; exit 1; }
 
+# Home: a folder of this job's own on each node, made in step 1. Nobody else can know its name or look into it.
+home=/tmp/deployer-home-$UID-$(</proc/sys/kernel/random/uuid)
+leave() {
+    [ -z "$stopped" ] && timeout 30 srun --mpi=none --nodes=768 --ntasks=768 --ntasks-per-node=1 --cpus-per-task=1 \
+        rm -rf -- "$home" </dev/null >/dev/null 2>&1 || rm -rf -- "$home"
+}
+trap leave EXIT
+
 # The container: read-only, nothing of the host's environment but what the plan passes. Binds:
 #   /lrz/sys: what the site's MPI needs, on the same path
 #   /deployer/host: stubs for single files of the host
@@ -52,7 +60,7 @@ container=(ch-run
     --set-env=DEPLOYER_RESULT=/deployer/job/payload.json
     --set-env=FI_PROVIDER=psm2
     --set-env=FI_PROVIDER_PATH=/lrz/sys/intel/impi2019u6/impi/2019.6.154/intel64/libfabric/lib/prov
-    --set-env=HOME=/tmp
+    --set-env=HOME="$home"
     --set-env=I_MPI_JOB_RESPECT_PROCESS_PLACEMENT=0
     --set-env=I_MPI_PIN_DOMAIN=24:compact
     --set-env=I_MPI_PIN_RESPECT_CPUSET=0
@@ -63,8 +71,10 @@ container=(ch-run
     --set-env=MPI4PY_MPIABI=mpich
     --set-env=OMP_NUM_THREADS=12
     --set-env=PATH=/usr/bin:/bin
+    --set-env=PYTHONNOUSERSITE=1
     --set-env=TF_NUM_INTEROP_THREADS=2
     --set-env=TF_NUM_INTRAOP_THREADS=12
+    --set-env=TMPDIR="$home"
     --bind=/lrz/sys:/lrz/sys
     --bind=/dss/pn12ab/di34cde/deployer/images/aaaa/host/c1e9d40cceaf3e25:/deployer/host
     --bind=/dss/pn12ab/di34cde/deployer/images/aaaa/app:/deployer/app
@@ -85,7 +95,7 @@ launch=(mpiexec.hydra -bootstrap slurm -n 3072 -ppn 4
 
 # 1. Hosts: each node writes what it has, outside the container, into hosts/.
 srun --mpi=none --nodes=768 --ntasks=768 --ntasks-per-node=1 --cpus-per-task=1 \
-    "${tool[@]}" probe --host --out "$job/hosts" --library /lrz/sys/intel/impi2019u6/impi/2019.6.154/intel64/lib/release/libmpi.so.12 </dev/null
+    "${tool[@]}" probe --host --out "$job/hosts" --library /lrz/sys/intel/impi2019u6/impi/2019.6.154/intel64/lib/release/libmpi.so.12 --home "$home" </dev/null
 result hosts $? || exit
 
 # 2. Probe: each rank proves which MPI library, network and CPUs it gets in the container, into ranks/. A mismatch ends

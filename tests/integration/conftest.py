@@ -2,8 +2,11 @@
 
 import json
 import os
+import shlex
 import subprocess
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,6 +131,48 @@ def site(built: Cli, bundle: Path, lab: Lab) -> Site:
     """Return the lab with hello-mpi pushed to it."""
     built("push", bundle, "lab", "--ssh-config", lab.ssh_config)
     return Site(built, lab)
+
+
+#: What another user of a node can leave in its /tmp, for whoever has that as HOME.
+_STOLEN = """\
+echo 'echo STOLEN' >/tmp/.bashrc; cp /tmp/.bashrc /tmp/.profile
+for minor in 6 7 8 9 10 11 12 13 14; do
+    place=/tmp/.local/lib/python3.$minor/site-packages; mkdir -p $place
+    echo 'import sys; sys.stderr.write("STOLEN\\n")' >$place/stolen.pth
+done"""
+#: Starts what would read it; says where its home is, and who can look into it.
+SENSITIVE = (
+    "echo HOME=$HOME, TMPDIR=$TMPDIR, $(stat -c %a,%u $HOME); bash -ic true; bash -lc true; python3 -c pass; echo after"
+)
+
+
+@contextmanager
+def stranger(lab: Lab) -> Iterator[None]:
+    """Let another user of all nodes leave in /tmp what would run as whoever has that as HOME."""
+    nodes = ("login1", "cn1", "cn2")
+    for node in nodes:
+        as_another = f"setpriv --reuid 2002 --regid 2002 --clear-groups bash -c {shlex.quote(_STOLEN)}"
+        lab.sh(node, "root", as_another).check("leave it")
+    try:
+        yield
+    finally:
+        for node in nodes:
+            lab.sh(node, "root", "rm -rf /tmp/.bashrc /tmp/.profile /tmp/.local")
+
+
+def homes(lab: Lab) -> list[str]:
+    """Return the homes that are left on the nodes; that of a process goes a moment after it."""
+    until = time.monotonic() + 10
+    while True:
+        found = [
+            name
+            for node in ("login1", "cn1", "cn2")
+            for name in lab.sh(node, "root", "ls /tmp").stdout.split()
+            if name.startswith("deployer-home")
+        ]
+        if not found or time.monotonic() > until:
+            return found
+        time.sleep(0.2)
 
 
 @pytest.fixture

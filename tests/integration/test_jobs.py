@@ -19,7 +19,17 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import ROOT, WORKSPACE, Cli, Site, image_folder, plan_record
+from tests.integration.conftest import (
+    ROOT,
+    SENSITIVE,
+    WORKSPACE,
+    Cli,
+    Site,
+    homes,
+    image_folder,
+    plan_record,
+    stranger,
+)
 from tests.lab import Lab
 from tests.lab.disks import disk
 
@@ -236,7 +246,7 @@ def test_a_script_submitted_by_hand_shows_the_ranks_what_the_plan_lists_and_noth
     result = json.loads(site.alice(f"cat {os.path.dirname(script)}/result.json"))
     assert (result["job_id"], result["world_size"], result["exit_code"], result["findings"]) == (number, 2, 0, [])
     seen = result["payload"]
-    assert (seen["home"], seen["writable"], seen["folder"]) == ("/tmp", True, "/")
+    assert (seen["home"].startswith("/tmp/deployer-home-2001-"), seen["writable"], seen["folder"]) == (True, True, "/")
     assert "OMP_NUM_THREADS" in names & set(seen["names"])
     more = [name for name in seen["names"] if name not in names]
     assert "SLURM_JOB_ID" in more
@@ -258,6 +268,24 @@ def test_exec_and_shell_in_a_users_own_allocation(site: Site) -> None:
     assert "\ncn1\n" in said
     assert "ended with 3" in said
     assert {"OMP_NUM_THREADS=1", "TF_NUM_INTRAOP_THREADS=1", "OMP_NUM_THREADS=3"} <= set(said.split())
+
+
+def test_what_another_user_leaves_in_tmp_does_not_run(site: Site) -> None:
+    with stranger(site.lab):
+        said = site.alice(f"{TOOL} exec hello-mpi --plan lab -- sh -c '{SENSITIVE}' 2>&1")
+        site.run("--nodes", "2", "--", "sh", "-c", f"'{SENSITIVE}'")
+        log = site.tool("logs")
+        # The home that the user names, with the packages that are installed there.
+        named = site.alice(
+            "mkdir -m 700 -p own && echo echo MINE >own/.bashrc && "
+            f"{TOOL} exec hello-mpi --plan lab --home own -- bash -ic 'echo $HOME' 2>&1; rm -rf own"
+        )
+    for text, ranks in ((said, 1), (log, 2)):
+        assert text.count("after") == ranks
+        assert "STOLEN" not in text
+        assert len(re.findall(r"HOME=(/tmp/deployer-home-2001-[-0-9a-f]+), TMPDIR=\1, 700,2001", text)) == ranks
+    assert named.endswith("MINE\n/deployer/home\n")
+    assert homes(site.lab) == []
 
 
 # --- what goes wrong ---

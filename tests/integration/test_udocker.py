@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.conftest import ROOT, WORKSPACE, Cli, Site
+from tests.integration.conftest import ROOT, SENSITIVE, WORKSPACE, Cli, Site, homes, stranger
 from tests.lab import Lab
 
 NAME = "hello-udocker"
@@ -237,11 +237,22 @@ def test_the_container_is_the_image_and_nothing_of_the_host(udocker: Site) -> No
     )
     assert "SECRET" not in said
     assert "container_" not in said
-    assert "HOME=/tmp" in said
+    assert "HOME=/tmp/deployer-home-2001-" in said
     assert "\n2001\n" in said
     assert "alice" not in said
     assert "This is the root of an image" in said
     assert "touch: /etc/new: Permission denied" in said
+
+
+def test_what_another_user_leaves_in_tmp_does_not_run(udocker: Site) -> None:
+    with stranger(udocker.lab):
+        said = udocker.alice(f"python3 {WORKSPACE}/deployer.pyz exec {NAME} --plan {ALONE} -- sh -c '{SENSITIVE}' 2>&1")
+        job(udocker, "--", "sh", "-c", f"'{SENSITIVE}'")
+        log = udocker.tool("logs")
+    for text, ranks in ((said, 1), (log, 2)):
+        assert text.count("after") == ranks
+        assert "STOLEN" not in text
+    assert homes(udocker.lab) == []
 
 
 def test_the_current_folder_may_be_any_and_nothing_is_left_in_it(udocker: Site) -> None:

@@ -8,7 +8,7 @@ from typing import Dict
 from deployer.contract.errors import IntegrityError, MissingTool, Refused, Unknown, UsageError
 from deployer.contract.plan import CARRIED
 from deployer.contract.shell import argv
-from deployer.site import container, data, inventory, jobs, run
+from deployer.site import container, data, home, inventory, jobs, run
 from deployer.site import exec as execs
 from deployer.site.capture import machine
 from deployer.site.capture.tools import Tools
@@ -111,13 +111,14 @@ def image(ground: Ground) -> str:
         return saw + "; no %s here to start it" % started.program
     command = [manifest.image.python, "-I", "-S", "-c", _ROOT]
     environment = container.user_environment()
-    done = process.run(
-        argv(started.argv(made, command), environment),
-        _PATIENCE,
-        environment,
-        check=False,
-        hint="is the file system slow?",
-    )
+    with home.temporary() as own:
+        done = process.run(
+            argv(started.argv(made, command), {**environment, container.OWN.name: own}),
+            _PATIENCE,
+            environment,
+            check=False,
+            hint="is the file system slow?",
+        )
     if done.returncode:
         raise IntegrityError(
             "a container of %s does not start: %s" % (name, done.last_words()),

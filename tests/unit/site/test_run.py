@@ -111,9 +111,10 @@ def test_ranks_that_must_lie_across_numa_domains_are_told_before_and_after(tmp_p
 
 def test_the_plan_s_environment_stands_over_the_layout_s_over_the_image_s(tmp_path, programs):
     plan = made.PLAN._replace(environment={"OMP_NUM_THREADS": "7", "LD_LIBRARY_PATH": "/x"})
-    image = made.IMAGE._replace(env=["KMP_BLOCKTIME=9", "HOME=/root", "LD_LIBRARY_PATH=/y", "OWN=1"])
+    image = made.IMAGE._replace(env=["KMP_BLOCKTIME=9", "HOME=/root", "TMPDIR=/tmp", "LD_LIBRARY_PATH=/y", "OWN=1"])
     text = run.show_script(run.prepare(made.store(tmp_path / "root", plan=plan, image=image), REQUEST))
-    for word in ("OMP_NUM_THREADS=7", "KMP_BLOCKTIME=0", "HOME=/tmp", "LD_LIBRARY_PATH=/x:/y", "OWN=1"):
+    homes = ('HOME="$home"', 'TMPDIR="$home"', "PYTHONNOUSERSITE=1")
+    for word in ("OMP_NUM_THREADS=7", "KMP_BLOCKTIME=0", "LD_LIBRARY_PATH=/x:/y", "OWN=1", *homes):
         assert "    --set-env=%s\n" % word in text
 
 

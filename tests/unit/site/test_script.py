@@ -11,7 +11,9 @@ from deployer.contract import layout, plan
 from deployer.contract.errors import UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.plan import Bind
+from deployer.contract.shell import Word, argv
 from deployer.site import script
+from deployer.site.container import OWN
 from deployer.site.launchers import LAUNCHERS
 from deployer.site.runtimes import RUNTIMES
 from deployer.site.runtimes.interface import Container
@@ -48,7 +50,7 @@ def inputs(nodes=2, ranks=1, threads=2, shown=made.PLAN, **values):
     environment = layout.environment(laid_out)
     environment.update(launcher.environment(script.start(shown, shown.variants[0], laid_out, launcher)))
     environment.update(shown.environment)
-    environment["GREETING"] = "it's $5: cheap"
+    environment.update(GREETING="it's $5: cheap", HOME=Word(OWN), TMPDIR=Word(OWN))
     binds = [*shown.binds, Bind(FOLDER, plan.JOB, "the job's folder")]
     rootfs = "/home/alice/deployer/images/aaaa/rootfs"
     container = Container(rootfs, binds, environment, shown.pass_environment, "/work")
@@ -89,6 +91,8 @@ def native(made):
     app = Bind("/home/alice/deployer/images/aaaa/app", plan.APP, "the bundle's app folder")
     tool = Bind(made.tool, plan.TOOL, "this tool")
     environment = dict(made.container.environment, DEPLOYER_RESULT="/deployer/job/payload.json")
+    for name in ("HOME", "TMPDIR"):
+        del environment[name]
     environment["LD_LIBRARY_PATH"] = inherited(environment["LD_LIBRARY_PATH"], "LD_LIBRARY_PATH")
     return made._replace(
         launch=made.launch._replace(variant="native-folder", command=["python3", "/deployer/app/train.py", "a b"]),
@@ -152,9 +156,11 @@ def test_every_word_reaches_the_container_as_it_was_given(tmp_path):
     """The array of the script, as bash reads it, is the argv that exec would use."""
     case = CASES["host-mpi"]
     array = script._container(case).text
-    shown = subprocess.check_output(["bash", "-c", array + '\nprintf "%s\\0" "${container[@]}" "$image"'])
+    shown = subprocess.check_output(
+        ["bash", "-c", array + '\nprintf "%s\\0" "${container[@]}" "$image"'], env={"home": "/tmp/a b"}
+    )
     words = shown.decode().split("\0")[:-1]
-    assert [*words, "--", "true"] == case.runtime.argv(case.container, ["true"])
+    assert [*words, "--", "true"] == argv(case.runtime.argv(case.container, ["true"]), {"home": "/tmp/a b"})
 
 
 def test_a_staged_container_is_the_nodes_own_and_binds_nothing_that_is_inside():

@@ -1,0 +1,73 @@
+"""What is done after the end of this process, whatever program it has become by then."""
+
+import os
+import select
+import signal
+import time
+from typing import Callable, Optional
+
+#: Seconds between two looks where the kernel or Python cannot wait for a process that is not a child.
+_PAUSE = 0.2
+
+
+def run(action: Callable[[], None]) -> None:
+    """Call ``action`` in another process once this one has ended.
+
+    That process is nobody's child here: a program that waits for all of its children does not wait for it. It has no
+    file of this process open and no part in its session, so neither a pipe's reader nor a terminal notices it.
+    """
+    pid = os.getpid()
+    start = began(pid)
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    try:
+        os.setsid()
+        if os.fork() == 0:
+            _let_go()
+            _await(pid, start)
+            action()
+    finally:
+        os._exit(0)
+
+
+def _let_go() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)  # what ends the other is what this one waits for
+    os.chdir("/")
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in sorted(map(int, os.listdir("/proc/self/fd"))):
+        if descriptor <= 2:
+            os.dup2(null, descriptor)
+        else:
+            try:
+                os.close(descriptor)
+            except OSError:
+                continue  # that of the list itself
+
+
+def _await(pid: int, start: Optional[str]) -> None:
+    """Return when the process ``pid``, that started then, has ended."""
+    opener = getattr(os, "pidfd_open", None)  # Python 3.9, Linux 5.3
+    if opener:
+        try:
+            descriptor = opener(pid)
+        except OSError:
+            descriptor = None
+        if descriptor is not None and began(pid) == start:
+            select.select([descriptor], [], [])
+            return
+    while start is not None and began(pid) == start:
+        time.sleep(_PAUSE)
+
+
+def began(pid: int) -> Optional[str]:
+    """Return when a process was started, in clock ticks since boot; None for one that has ended."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as stream:
+            # The second field is the program's name in brackets; the third is the state, the 22nd the start (proc(5)).
+            fields = stream.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else fields[19].decode()
