@@ -54,6 +54,11 @@ def store(folder, plan=PLAN, jobs=JOBS, image=IMAGE, name="hello"):
     for below in ("usr/bin", "data", "deployer/app", "deployer/job", "deployer/host", *targets):
         os.makedirs(os.path.join(home, "rootfs", below))
     os.symlink("usr/bin", os.path.join(home, "rootfs", "bin"))
+    for tool in ("python", "python3", "true"):
+        with open(os.path.join(home, "rootfs", "usr/bin", tool), "wb") as stream:
+            stream.write(b"\x7fELF")
+        os.chmod(stream.name, 0o755)
+    write(os.path.join(home, "app", "train.py"), {})
     if plan:
         os.makedirs(os.path.join(home, "plans"))
         write(os.path.join(home, "plans", plan.site + ".json"), plan.record())

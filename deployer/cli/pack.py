@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from deployer.cli import common
 from deployer.cli.common import show
-from deployer.connected import caches, framecache, sources
+from deployer.connected import caches, commands, framecache, sources
 from deployer.connected import pack as packing
 from deployer.contract.errors import UsageError
 from deployer.contract.manifest import FRAME
@@ -82,9 +82,9 @@ def run(args: argparse.Namespace) -> int:
 def _checking(args: argparse.Namespace) -> packing.Checking:
     """Return how the plans are checked."""
     if not args.site:
-        if args.accept:
-            raise UsageError("--accept goes with --site")
-        return packing.Checking()
+        if set(args.accept) - {commands.CODE}:
+            raise UsageError("--accept goes with --site", f"without a site, pack knows one rule: {commands.CODE}")
+        return packing.Checking(args.accept)
     from deployer.connected.check import known_codes
     from deployer.connected.linker import index
 

@@ -15,7 +15,7 @@ from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.linker.view import Captured, Files
 from deployer.connected.plan import make_plan
 from deployer.connected.profile import Profile
-from deployer.connected.rules import cpu, fabric, gpu, linking, mpi, places, pmi, runtimes, site, space, wheels
+from deployer.connected.rules import command, cpu, fabric, gpu, linking, mpi, places, pmi, runtimes, site, space, wheels
 from deployer.connected.rules.case import Case
 from deployer.contract import hostfiles, records
 from deployer.contract import plan as plans
@@ -35,13 +35,14 @@ PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
 )  # fmt: skip
 #: Of the bundle and the site as a whole.
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
-    site.captured, site.age, cpu.architecture, cpu.instructions, gpu.usable, runtimes.allowed, runtimes.startable,
-    space.room, wheels.tags, pmi.offered, pmi.spoken, fabric.slow, places.bound,
+    command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.usable, runtimes.allowed,
+    runtimes.startable, space.room, wheels.tags, pmi.offered, pmi.spoken, fabric.slow, places.bound,
 )  # fmt: skip
 
 #: Every code that a finding can have; each has a section in docs/rules.md.
 CODES = (
     "bind.place",
+    "command.missing",
     "cpu.instructions",
     "fabric.library", "fabric.missing", "fabric.provider", "fabric.tcp",
     "facts.cpu", "facts.fabric", "facts.gpu", "facts.mpi", "facts.plan", "facts.pmi", "facts.runtime",
@@ -150,11 +151,13 @@ def check_plan(
     place = profile.partition(plan.partition)[1]
     image_for, node_is = cpu.machines(place, manifest)
     known = (bool(host) or not plan.mpi) and image_for == node_is  # else there is nothing to link
-    commands = _commands(manifest, files) if known else []
+    commands = _commands(manifest, files, overlays) if known else []
     processes = [process.start(plan, manifest.image, files, overlays, host, command) for command in commands]
     case = Case(profile, place, plan, manifest, files, overlays, processes, today)
     findings = [finding for rule in RULES for finding in rule(case)]
     findings += [finding for each in processes for rule in PROCESS_RULES for finding in rule(each)]
+    if any(finding.code == command.CODE for finding in findings):  # it says more of the same
+        findings = [finding for finding in findings if finding.code != "link.program"]
     return judged(list(dict.fromkeys(findings)), accept)
 
 
@@ -165,14 +168,16 @@ def known_codes(codes: Sequence[str]) -> None:
         raise UsageError(f"no rule has the code {', '.join(sorted(unknown))}", f"codes: {', '.join(CODES)}")
 
 
-def _commands(manifest: Manifest, files: Index) -> list[str]:
+def _commands(manifest: Manifest, files: Index, overlays: Sequence[Overlay]) -> list[str]:
     """Return what jobs start, each once: their programs. Where there is no job, the image's Python, and all that call
-    MPI."""
-    found = dict.fromkeys(job.command[0] for job in manifest.jobs)
+    MPI. What wheels bring are scripts, which the image's Python runs."""
+    python = manifest.image.python or "/bin/sh"
+    scripts = {name for overlay in overlays for name in overlay.files.programs}
+    found = dict.fromkeys(python if job.command[0] in scripts else job.command[0] for job in manifest.jobs)
     if found:
         return list(found)
     programs = (path for path, entry in files.entries.items() if entry.facts and process.is_program(entry.facts))
-    return [manifest.image.python or "/bin/sh", *sorted(programs)]
+    return [python, *sorted(programs)]
 
 
 def _overlays(bundle: Bundle, plan: Plan, cache: Path | None) -> list[Overlay]:

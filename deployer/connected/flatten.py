@@ -93,6 +93,11 @@ class Tree:
                 return path
         return None
 
+    def find(self, path: bytes) -> Entry | None:
+        """Return what is at a path relative to the root, no link followed; of a hard link, the file."""
+        entry = self._entries.get(path)
+        return self._entries.get(entry.target) if entry and entry.kind == HARDLINK else entry
+
     def architecture(self) -> str:
         """Return the architecture, as OCI calls it, of the first program that is found, or "unknown"."""
         for entry in self.entries():

@@ -2,14 +2,20 @@
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from deployer.connected import imagelayers
+from deployer.connected import imagelayers, wheelhouse
 from deployer.connected.builders import engine
 from deployer.connected.definition import Definition
+from deployer.connected.flatten import Tree
+from deployer.connected.members import Member
+from deployer.connected.rootfs import Root
 from deployer.connected.rules import hadolint, layers, network, packages, secrets, stages
+from deployer.connected.rules import image as image_rules
+from deployer.connected.rules.image import Built
 from deployer.connected.rules.source import Source
-from deployer.contract.errors import MissingTool, Refused
+from deployer.contract.errors import DeployerError, MissingTool, Refused
 from deployer.contract.findings import Finding, errors
 
 #: All that can be seen without an engine.
@@ -17,6 +23,10 @@ _LOOKS: tuple[Callable[[Source], Iterator[Finding]], ...] = (
     stages.frontend, stages.images, stages.user, stages.late_removals, packages.unpinned, packages.itex,
     network.at_run_time, secrets.in_files, secrets.in_variables,
 )  # fmt: skip
+
+
+#: What can be seen in the image, once it is built.
+_LOOKS_AT_IMAGE: tuple[Callable[[Source, Built], Iterator[Finding]], ...] = (image_rules.commands_missing,)
 
 
 class Linted(NamedTuple):
@@ -36,7 +46,9 @@ def lint(definition: Definition, accept: Collection[str] = ()) -> Linted:
         if engine.has_image(client, definition.tag):
             image = definition.tag
             with imagelayers.opened(client, image) as read:
-                found += layers.wasted(read, image)
+                of_image = [list(layer) for layer in read]
+                found += layers.wasted(map(iter, of_image), image)
+                found += _of_image(definition, _root(of_image), engine.image_config(client, image))
     return Linted([item for item in found if item.code not in accept], image)
 
 
@@ -53,6 +65,25 @@ def refused(found: list[Finding]) -> None:
     if found:
         lines = [f"{item.subject}: {item.code}: {item.message}" for item in found]
         raise Refused(f"{len(found)} errors in the definition", "docs/lint.md has a section for each code", lines)
+
+
+def _root(of_image: list[list[Member]]) -> Root:
+    root = Root()
+    for layer in of_image:
+        root.apply(layer)
+    return root
+
+
+def _of_image(definition: Definition, root: Root, config: dict[str, Any]) -> Iterator[Finding]:
+    """Yield what is wrong with a definition's jobs and training code in the image that was built from it."""
+    try:
+        wheels: Collection[Path] | None = wheelhouse.ready(definition)
+    except DeployerError:  # of another lock, or not in the cache: `build` says so
+        wheels = None
+    built = Built(Tree(root), list(config.get("Env") or []), str(config.get("WorkingDir") or "/"), wheels)
+    source = Source(definition)
+    for look in _LOOKS_AT_IMAGE:
+        yield from look(source, built)
 
 
 def _own(definition: Definition) -> Iterator[Finding]:

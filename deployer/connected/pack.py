@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import zstandard
 
 import deployer
-from deployer.connected import archive, codecs, datafolder, progress
+from deployer.connected import archive, codecs, commands, datafolder, progress
 from deployer.connected import layer as layers
 from deployer.connected.datafolder import DataFile
 from deployer.connected.flatten import Tree
@@ -31,6 +31,8 @@ from deployer.contract.manifest import (
     FRAME,
     KIT_PREFIX,
     PLANS_PREFIX,
+    VARIANTS_PREFIX,
+    WHEELS_PREFIX,
     Image,
     Manifest,
     Need,
@@ -153,6 +155,8 @@ def pack(
                 image = contents.read(scratch) if contents.read else archive.Image("unknown", {}, Root())
                 targets = [bind.target for plan in plans for bind in plan.binds]
                 tree = Tree(image.root, targets) if contents.read else _NoTree(image.root)
+                if commands.CODE not in (checking or Checking()).accept:
+                    _refuse_missing(contents, image, tree, plans)
                 writer = BundleWriter(stream)
                 manifest = _write(writer, contents, image, tree, folders, press, compression, keys)
                 plans = _checked(writer, manifest, profiles, plans, checking or Checking())
@@ -197,6 +201,15 @@ def _checked(
     for plan in checked:
         writer.member(f"{PLANS_PREFIX}{plan.site}.json", records.pretty(plan.record()).encode())
     return checked
+
+
+def _refuse_missing(contents: Contents, image: archive.Image, tree: Tree, plans: Sequence[Plan]) -> None:
+    """Raise Refused where a job's command cannot start in the image, whatever the site."""
+    wheels = [path for name, path in contents.carried.items() if name.startswith((WHEELS_PREFIX, VARIANTS_PREFIX))]
+    env = [str(item) for item in image.config.get("Env") or []]
+    look = commands.in_tree(tree, contents.app)
+    workdir = str(image.config.get("WorkingDir") or "/")
+    commands.refuse(contents.jobs, commands.place(look, env, workdir, plans, commands.of_wheels(wheels)))
 
 
 def _change_lines(tree: Tree) -> Iterator[str]:

@@ -54,6 +54,8 @@ RULES: Dict[str, Rule] = {
     ),
     "check.accepted": Rule(NOTE, "{message} ({rule}), which was accepted when the plan was made", "{remedy}"),
     "check.forced": Rule(NOTE, "check said that it will not run, and it was forced: {message} ({rule})", "{remedy}"),
+    # Before a job is submitted; `lint`, `pack` and `check` have the same code.
+    "command.missing": Rule(ERROR, "the command cannot start: {reason}", "{remedy}"),
     # The host step: what the nodes show before any container starts.
     "hosts.failed": Rule(
         ERROR,

@@ -19,6 +19,7 @@ from deployer.contract.plan import Bind, Plan, Variant
 from deployer.contract.shell import plain
 from deployer.contract.verdict import REFUSE
 from deployer.site import (
+    command,
     container,
     data,
     elf,
@@ -133,6 +134,8 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
         runtime.contained,
         request.home,
     )
+    if own is None and runtime.contained and not request.force:
+        command.refuse(installed, manifest.image, plan, job, [bind.target for bind in made.binds])
     single = [bind for bind in made.binds if bind.target.startswith(hostfiles.FOLDER + "/")]
     chosen = [bind for bind in made.binds if bind.target == plans.HOME]
     launch = launch._replace(bound=sorted({plain(bind.source) for bind in [*plan.binds, *single, *users, *chosen]}))

@@ -10,7 +10,7 @@ import struct
 import zipfile
 import zlib
 from contextlib import contextmanager
-from typing import IO, Any, Dict, Iterator, List, NamedTuple
+from typing import IO, Any, Dict, Iterator, List, NamedTuple, Set
 
 from deployer.contract import wheel
 from deployer.contract.errors import IntegrityError
@@ -63,6 +63,11 @@ class Wheel(object):
             if "%s/%s" % (self.info, wheel.ENTRY_POINTS) not in self._infos:
                 return {}
             return wheel.console_scripts(self.text(wheel.ENTRY_POINTS), python)
+
+    def programs(self) -> Set[str]:
+        """Return the names of the programs that it brings into PATH."""
+        plain = (file.path.partition("/") for file in self.files)
+        return {*self.scripts(""), *(name for folder, _, name in plain if folder == wheel.BIN and "/" not in name)}
 
     def chunks(self, file: File) -> Iterator[bytes]:
         """Yield a file's content; what is not as RECORD says raises IntegrityError after its last piece."""

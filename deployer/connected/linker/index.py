@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -29,7 +29,7 @@ _log = logging.getLogger("deployer.linker")
 
 SCHEMA = "link-index"
 #: Raise it when what is read of a file changes: older indexes are made anew.
-VERSION = 2
+VERSION = 3
 
 _MAGIC = b"\x7fELF"
 #: How a script begins, and what the kernel reads of its first line.
@@ -60,19 +60,21 @@ class Bundle(Protocol):
 
 class Indexed(NamedTuple):
     """One path: what it is, where a link leads or what a script's first line says after ``#!``, the facts of an ELF
-    file, or why it is a bad one."""
+    file, or why it is a bad one; whether it may be executed."""
 
     kind: str
     target: str = ""
     facts: Facts | None = None
     bad: str = ""
+    executable: bool = False
 
 
 class Index:
-    """The files of an image, as the dry link sees them (``view.Files``)."""
+    """The files of an image, as the dry link sees them (``view.Files``); ``programs`` are those that wheels bring."""
 
-    def __init__(self, entries: dict[str, Indexed], contents: dict[str, bytes]) -> None:
+    def __init__(self, entries: dict[str, Indexed], contents: dict[str, bytes], programs: Collection[str] = ()) -> None:
         self.entries = entries
+        self.programs = frozenset(programs)
         self._contents = contents
 
     def kind(self, path: str) -> str | None:
@@ -101,11 +103,18 @@ class Index:
     def record(self) -> records.Record:
         """Return the index as a JSON record."""
         entries = {
-            path: [entry.kind, entry.target, entry.facts.record() if entry.facts else None, entry.bad]
+            path: [
+                entry.kind,
+                entry.target,
+                entry.facts.record() if entry.facts else None,
+                entry.bad,
+                entry.executable,
+            ]
             for path, entry in self.entries.items()
         }
         contents = {path: base64.b64encode(data).decode() for path, data in self._contents.items()}
-        return records.stamped(SCHEMA, {"version": VERSION, "entries": entries, "contents": contents})
+        fields = {"version": VERSION, "entries": entries, "contents": contents, "programs": sorted(self.programs)}
+        return records.stamped(SCHEMA, fields)
 
 
 def of_image(bundle: Bundle, cache: Path | None = None) -> Index:
@@ -122,11 +131,14 @@ def of_wheels(bundle: Bundle, names: Sequence[str], cache: Path | None = None) -
     Paths are those below ``lib``. Raises IntegrityError.
     """
     entries: dict[str, Indexed] = {}
+    programs: set[str] = set()
     for name in names:
         digests = "".join(segment.sha256 for segment in bundle.member_segments(name))
         key = hashlib.sha256(digests.encode()).hexdigest()
-        entries |= _kept(key, cache, functools.partial(_read_wheel, bundle, name)).entries
-    return Index(entries, {})
+        found = _kept(key, cache, functools.partial(_read_wheel, bundle, name))
+        entries |= found.entries
+        programs |= found.programs
+    return Index(entries, {}, programs)
 
 
 def of_app(bundle: Bundle) -> Index:
@@ -135,7 +147,8 @@ def of_app(bundle: Bundle) -> Index:
     for member in bundle.manifest.members:
         if member.name.startswith(APP_PREFIX):
             data = b"".join(map(bundle.read, bundle.member_segments(member.name)))
-            entries["/" + member.name[len(APP_PREFIX) :]] = _indexed(_at(data))
+            executable = bool(member.mode & 0o111)
+            entries["/" + member.name[len(APP_PREFIX) :]] = _indexed(_at(data))._replace(executable=executable)
     return Index({**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}, {})
 
 
@@ -163,15 +176,16 @@ def _load(path: Path) -> Index | None:
         if fields.number("version") != VERSION:
             return None
         entries = {
-            name: Indexed(kind, target, Facts.read(records.Fields(facts, name)) if facts else None, bad)
-            for name, (kind, target, facts, bad) in fields.child("entries").record.items()
+            name: Indexed(kind, target, Facts.read(records.Fields(facts, name)) if facts else None, bad, executable)
+            for name, (kind, target, facts, bad, executable) in fields.child("entries").record.items()
         }
         contents = {name: base64.b64decode(text) for name, text in fields.mapping("contents").items()}
+        programs = fields.texts("programs")
         os.utime(path)
     except (OSError, DeployerError, ValueError, KeyError, TypeError) as error:
         _log.debug("%s is not used: %s", path, error)
         return None
-    return Index(entries, contents)
+    return Index(entries, contents, programs)
 
 
 # ------------------------------------------------------------------------------------------------ reading a wheel
@@ -186,7 +200,7 @@ def _read_wheel(bundle: Bundle, name: str) -> Index:
         for file in opened.files:
             if file.path.startswith(wheel.LIB + "/"):
                 entries["/" + wheel.relative_to_lib(file.path)] = _of_member(opened, file)
-    return Index({**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}, {})
+    return Index({**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}, {}, opened.programs())
 
 
 def _of_member(opened: Wheel, file: wheel.File) -> Indexed:
@@ -219,7 +233,7 @@ def _read(bundle: Bundle) -> tuple[dict[str, Indexed], dict[str, bytes]]:
         if entry.kind == HARDLINK:
             entries[path] = entries["/" + target]
         elif entry.kind == tarformat.FILE:
-            entries[path] = _indexed(read_at)
+            entries[path] = _indexed(read_at)._replace(executable=bool(entry.mode & 0o111))
             if path in _WANTED:
                 contents[path] = read_at(0, min(entry.size, SMALL))
         else:
@@ -231,7 +245,7 @@ def _indexed(read_at: ReadAt) -> Indexed:
     start = read_at(0, len(_MAGIC))
     if start.startswith(_SCRIPT):
         line = read_at(0, _LINE)[len(_SCRIPT) :].partition(b"\n")[0]
-        return Indexed(FILE, line.decode("utf-8", "surrogateescape").strip())
+        return Indexed(FILE, line.decode("utf-8", "surrogateescape").strip(" \t"))
     if start != _MAGIC:
         return Indexed(FILE)
     try:

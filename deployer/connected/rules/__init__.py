@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from deployer.contract import findings
 from deployer.contract.findings import ERROR, WARNING, Finding, Rule
 
 #: The codes of ``lint``, a promise to scripts; docs/lint.md has a section for each. An error stops a build as well.
@@ -36,6 +37,7 @@ RULES: dict[str, Rule] = {
         "the image carries {size} of caches and temporary files: {paths}",
         "the bundle carries them too. Remove them in the RUN that made them, or copy only what is needed",
     ),
+    "command.missing": findings.RULES["command.missing"],
     "secrets.file": Rule(
         ERROR,
         "it holds {what}",

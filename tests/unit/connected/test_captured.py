@@ -130,7 +130,8 @@ def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "diff", "lab", str(tmp_path / "b.yaml")]) == 0
     assert "changed  partitions.batch.glibc: 2.36 -> 2.41" in capsys.readouterr().out
     assert main(["profile", "diff", "lab", str(tmp_path / "b.yaml"), "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["differences"]
+    found, extends = json.loads(capsys.readouterr().out)["differences"]
+    assert (extends["place"], extends["severity"]) == ("extends", "note")
     assert (found["was"], found["now"], found["severity"]) == ("2.36", "2.41", "warning")
 
 

@@ -12,6 +12,7 @@ from deployer.cli.main import main
 from deployer.connected import lint as linting
 from deployer.connected.definition import load
 from deployer.connected.members import InMemory, Member
+from deployer.connected.rootfs import Root
 from deployer.connected.rules import RULES, hadolint
 from deployer.connected.rules.layers import wasted
 from deployer.contract.errors import MissingTool, Refused
@@ -227,13 +228,59 @@ def test_what_layers_keep_and_what_is_small_is_no_waste() -> None:
     assert list(wasted(map(iter, [*layers, layer(etc__x=1), layer(etc__x=2)]), "deployer/x:1")) == []
 
 
+# ------------------------------------------------------------------------------------------------ the built image
+
+
+def an_image(*programs: str, modules: tuple[str, ...] = ()) -> Root:
+    """Return a root with programs and files of Python, and what each Python has."""
+    root = Root()
+    library = "usr/lib/python3.11"
+    there = [*(f"usr/bin/{name}" for name in programs), *(f"{library}/{name}" for name in STDLIB), *modules]
+    root.apply([Member(FILE, path.encode(), 0o755, data=InMemory(b"\x7fELF\0")) for path in there])
+    return root
+
+
+#: Some of the standard library, by which a Python is known.
+STDLIB = ("os.py", "json/__init__.py", "argparse.py", "lib-dynload/_json.cpython-311-x86_64-linux-gnu.so")
+
+ImageCase = tuple[str, Files, tuple[str, ...], tuple[str, ...]]
+#: Code, the definition's files, programs of the image, and files of its packages.
+OF_IMAGES: list[ImageCase] = [
+    ("command.missing", {"app/x.py": "", "bundle.yaml": job("python", "/deployer/app/x.py")}, ("python3",), ()),
+    ("command.missing", {"app/x.py": "", "bundle.yaml": job("/deployer/app/x.py")}, ("python3",), ()),
+]
+RIGHT_IMAGES: list[ImageCase] = [
+    ("command.missing", {"app/x.py": ""}, ("python3",), ()),
+    ("command.missing", {"bundle.yaml": job("sh", "-c", "python x")}, ("sh",), ()),
+    ("command.missing", {"bundle.yaml": job("gone", "x") + WHEELHOUSE, "requirements.txt": "x==1\n"}, (), ()),
+]
+
+
+def in_image(folder: Path, files: Files, programs: tuple[str, ...], modules: tuple[str, ...]) -> list[Finding]:
+    return list(linting._of_image(load(written(folder, files)), an_image(*programs, modules=modules), {}))
+
+
+@pytest.mark.parametrize(("code", "files", "programs", "modules"), OF_IMAGES)
+def test_what_the_built_image_lacks(
+    tmp_path: Path, code: str, files: Files, programs: tuple[str, ...], modules: tuple[str, ...]
+) -> None:
+    assert {item.code for item in in_image(tmp_path, files, programs, modules)} == {code}
+
+
+@pytest.mark.parametrize(("code", "files", "programs", "modules"), RIGHT_IMAGES)
+def test_what_the_built_image_has(
+    tmp_path: Path, code: str, files: Files, programs: tuple[str, ...], modules: tuple[str, ...]
+) -> None:
+    assert in_image(tmp_path, files, programs, modules) == []
+
+
 # ------------------------------------------------------------------------------------------------ all of them
 
 
 def test_every_code_has_a_trigger_a_near_miss_and_its_section() -> None:
     of_layers = {"layers.hidden", "layers.leftover"}
-    assert {code for code, _, _ in TRIGGERS} | of_layers == set(RULES)
-    assert {code for code, _ in NEAR_MISSES} | of_layers == set(RULES)
+    assert {code for code, *_ in [*TRIGGERS, *OF_IMAGES]} | of_layers == set(RULES)
+    assert {code for code, *_ in [*NEAR_MISSES, *RIGHT_IMAGES]} | of_layers == set(RULES)
     page = (ROOT / "docs" / "lint.md").read_text()
     assert [code for code in RULES if f"\n### {code}\n" not in page] == []
     assert page.count("\n### ") == len(RULES)

@@ -21,12 +21,13 @@ from deployer.connected.pyz import make_pyz
 from deployer.connected.rootfs import Root
 from deployer.connected.scratch import Scratch
 from deployer.connected.tarreader import Spooled
-from deployer.contract.errors import DeployerError, UsageError
+from deployer.contract.errors import DeployerError, Refused, UsageError
 from deployer.contract.job import Job
 from deployer.contract.manifest import DATA, Need
 from deployer.site.install import install
 from deployer.site.store import Store
 from deployer.system import files
+from tests import wheels
 
 
 def rootfs() -> bytes:
@@ -46,7 +47,7 @@ def contents(app: Path | None = None, data: bytes = b"") -> packing.Contents:
         config = {"Env": ["PATH=/usr/bin:/bin"], "WorkingDir": "/work", "Hostname": "laptop", "Labels": {"a": "b"}}
         return Image("amd64", config, root)
 
-    jobs = [Job("hello", ["python3", "/deployer/app/hello.py"], 2, 1, 1, "00:05:00")]
+    jobs = [Job("hello", ["python3", "/deployer/app/hello.py"] if app else ["tool"], 2, 1, 1, "00:05:00")]
     return packing.Contents("tiny", "1.0", read, jobs, app)
 
 
@@ -138,7 +139,8 @@ def deep(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 @pytest.mark.parametrize("deep", [300, 2000], indirect=True)
 def test_folders_nested_too_deep_are_refused_with_their_path(tmp_path: Path, deep: Path) -> None:
-    whole = contents(deep), contents()._replace(data={"digits": deep}), sources.from_folder(deep, "x", "1")
+    app, data = contents()._replace(app=deep), contents()._replace(data={"digits": deep})
+    whole = app, data, sources.from_folder(deep, "x", "1")
     for wrong in whole:
         with pytest.raises(UsageError, match=r"n/n/n.* is 257 folders deep \(at most 256\)") as caught:
             packing.pack(wrong, [], tmp_path / "b.tar")
@@ -374,3 +376,45 @@ def test_a_rank_of_the_pyz_runs_its_payload_and_all_else_goes_to_the_command_lin
     assert (done.returncode, done.stdout) == (5, b"here\n")
     assert json.loads((tmp_path / "payload-0.json").read_text())["exit_code"] == 5
     assert subprocess.run([*words, "--version"], check=True, capture_output=True).stdout.strip()
+
+
+def test_a_job_whose_program_the_image_lacks_is_refused_and_nothing_is_written(tmp_path: Path, app: Path) -> None:
+    (job,) = contents(app).jobs
+    wrong = contents(app)._replace(jobs=[job._replace(command=["python", "/deployer/app/hello.py"])])
+    with pytest.raises(Refused, match=r"job hello: command\.missing: .*no python in its PATH") as caught:
+        packing.pack(wrong, [], tmp_path / "b.tar")
+    assert "the image has python3" in caught.value.hint
+    assert not [path for path in tmp_path.iterdir() if path != app]
+    accepted = packing.pack(wrong, [], tmp_path / "b.tar", checking=packing.Checking(["command.missing"]))
+    assert accepted.path.exists()
+
+
+def test_what_the_app_folder_has_is_looked_at(tmp_path: Path, app: Path) -> None:
+    (job,) = contents(app).jobs
+
+    def packed(*words: str) -> packing.Packed:
+        jobs = [job._replace(command=list(words))]
+        return packing.pack(contents(app)._replace(jobs=jobs), [], tmp_path / "b.tar")
+
+    with pytest.raises(Refused, match=r"hello\.py has no execute permission"):
+        packed("/deployer/app/hello.py")
+    (app / "hello.py").chmod(0o755)
+    with pytest.raises(Refused, match=r"hello\.py has no #! line"):
+        packed("/deployer/app/hello.py")
+    (app / "hello.py").write_text("#!/usr/bin/env python3.12\n")
+    with pytest.raises(Refused, match=r"there is no /usr/bin/env"):
+        packed("/deployer/app/hello.py")
+    (app / "hello.py").write_text("#!/usr/bin/python3\n")
+    assert packed("/deployer/app/hello.py").path.exists()
+
+
+def test_a_program_of_a_wheel_is_there(tmp_path: Path, app: Path) -> None:
+    wheel = tmp_path / wheels.file_name()
+    points = {"demo-1.0.dist-info/entry_points.txt": b"[console_scripts]\ntrainer = demo:main\n"}
+    wheel.write_bytes(wheels.wheel({"demo.py": b"", **points}))
+    (job,) = contents(app).jobs
+    jobs = [job._replace(command=["trainer"])]
+    with pytest.raises(Refused, match="no trainer in its PATH"):
+        packing.pack(contents(app)._replace(jobs=jobs), [], tmp_path / "b.tar")
+    carried = {f"deployer/wheels/{wheel.name}": wheel}
+    assert packing.pack(contents(app)._replace(jobs=jobs, carried=carried), [], tmp_path / "b.tar").path.exists()

@@ -16,12 +16,12 @@ from deployer.connected.linker.loader import Loader
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.linker.view import HostFiles, View
 from deployer.connected.profile import Profile
-from deployer.connected.rules import cpu, fabric, gpu, linking, mpi, places, pmi, runtimes, site, space, wheels
+from deployer.connected.rules import command, cpu, fabric, gpu, linking, mpi, places, pmi, runtimes, site, space, wheels
 from deployer.connected.rules.case import Case
 from deployer.contract import plan as plans
 from deployer.contract import verdict
 from deployer.contract.dynamic import Facts
-from deployer.contract.errors import UsageError
+from deployer.contract.errors import Refused, UsageError
 from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
 from deployer.contract.hostfiles import FOLDER, LINK, HostFile
 from deployer.contract.job import Job
@@ -529,3 +529,44 @@ def test_a_site_without_a_plan_is_a_verdict(rootfs: Path, tmp_path: Path) -> Non
     assert accepted.verdict == verdict.WARN
     with pytest.raises(UsageError, match=r"no rule has the code x\.y"):
         check.check(str(packed.path), unknown, accept=["x.y"])
+
+
+def test_a_job_whose_program_is_not_in_the_bundle() -> None:
+    def found(*words: str, **changes: Any) -> list[tuple[str, str]]:
+        files = {**index(IMAGE_FILES).entries}
+        files["/usr/bin/python3"] = files["/usr/bin/python3"]._replace(executable=True)
+        manifest = manifest_of([])._replace(jobs=[Job("t", list(words), 1, 1, 1, "00:01:00")])
+        made = case(manifest=manifest, **changes)._replace(image=Index(files, {}))
+        return codes(command.startable(made))
+
+    assert found("python3", "x.py") == []
+    assert found("python", "x.py") == [("command.missing", ERROR)]
+    app = Overlay(plans.APP, Index({"/x.py": Indexed("file", "/usr/bin/python3")}, {}))
+    assert found("/deployer/app/x.py", overlays=[app]) == [("command.missing", ERROR)]  # it may not be executed
+    wheel_ = Overlay(plans.WHEELS + "/lib", Index({}, {}, ["trainer"]))
+    assert found("trainer", overlays=[wheel_]) == []
+    host = PLAN._replace(host=(HostFile("bin/nvidia-smi", "file", "/usr/bin/nvidia-smi", "the driver's"),))
+    assert found("nvidia-smi") == [("command.missing", ERROR)]
+    assert found("nvidia-smi", plan=host) == []
+    assert found(f"{PREFIX}/bin/IMB-MPI1") == []  # of the site's MPI, which is bound
+
+
+def test_pack_and_check_refuse_a_missing_program(rootfs: Path, tmp_path: Path) -> None:
+    profile = Profile.model_validate(SITE)
+    wrong = contents(rootfs)._replace(jobs=[Job("t", ["untrue"], 1, 1, 1, "00:01:00")])
+    with pytest.raises(Refused, match="no untrue in its PATH"):
+        pack.pack(wrong, [profile], tmp_path / "b.tar")
+    accepted = pack.Checking(["command.missing"])
+    packed = pack.pack(wrong, [profile], tmp_path / "b.tar", checking=accepted)
+    (plan,) = packed.plans
+    assert plan.checked is not None
+    assert plan.checked.verdict == "WARN"
+    checked = check.check(str(packed.path), profile).checked
+    assert checked.verdict == "REFUSE"
+    assert [each.code for each in checked.findings] == ["command.missing"]  # and link.program says no more
+
+
+def test_what_a_wheel_brings_is_run_by_the_images_python() -> None:
+    manifest = manifest_of([])._replace(jobs=[Job("t", ["horovodrun"], 1, 1, 1, "00:01:00")])
+    overlays = [Overlay(plans.VARIANT + "/lib", Index({}, {}, ["horovodrun"]))]
+    assert check._commands(manifest, index(IMAGE_FILES), overlays) == ["/usr/bin/python3"]

@@ -35,7 +35,9 @@ def put(tmp_path, store, data):
 def put_user(tmp_path, store, change=needing, own=()):
     """Install a bundle with a job that needs the data ``digits``."""
     extra = [("deployer/plans/lab.json", json.dumps(running.PLAN._replace(binds=[]).record()).encode()), *own]
-    built = bundles.reseal(bundles.build(name="user", jobs=[bundles.JOB], extra=extra), change)
+    built = bundles.reseal(
+        bundles.build(name="user", jobs=[bundles.JOB._replace(command=["/data/hello"])], extra=extra), change
+    )
     outcome = put(tmp_path, store, built)
     running.write(store.tool, {})
     return outcome

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from deployer.cli import site
-from deployer.contract import verdict
+from deployer.contract import hostfiles, verdict
 from deployer.contract.errors import JobFailed, Refused, SpaceError, UsageError
 from deployer.contract.evidence import HostRecord
 from deployer.contract.findings import ERROR, WARNING, Finding
@@ -143,7 +143,7 @@ def test_wrong_usage_leaves_no_folder(store, request_, message):
 
 def test_a_bundle_without_a_job_runs_the_words(tmp_path, programs):
     store = made.store(tmp_path / "root", jobs=[])
-    assert result.launch(run.prepare(store, REQUEST._replace(extra=["hostname"]))).command == ["hostname"]
+    assert result.launch(run.prepare(store, REQUEST._replace(extra=["true"]))).command == ["true"]
     with pytest.raises(UsageError, match="hello has no job"):
         run.prepare(store, REQUEST)
 
@@ -571,3 +571,32 @@ def test_what_the_plan_knows_of_the_nodes_counts_more_than_this_host(tmp_path, p
     (image,) = store.installed()
     assert run.vetoes(plan, image) == {}
     assert run.vetoes(plan, image, here=True) == {"charliecloud": "no user namespaces here"}
+
+
+def test_a_command_that_the_image_lacks_is_refused_before_anything_is_made(tmp_path, programs):
+    store = made.store(tmp_path / "root", jobs=[])
+
+    def prepared(*words, **changes):
+        return run.prepare(store, REQUEST._replace(extra=list(words), **changes))
+
+    with pytest.raises(Refused, match=r"job command: command\.missing: .*no bash in its PATH"):
+        prepared("bash", "-c", "x")
+    with pytest.raises(Refused, match=r"train\.py has no execute permission"):
+        prepared("/deployer/app/train.py")
+    with pytest.raises(Refused, match=r"there is no /deployer/app/gone\.py"):
+        prepared("python3", "/deployer/app/gone.py")
+    assert not os.path.exists(store.jobs)
+    assert prepared("bash", force=True)
+    assert prepared("/bin/true")  # by a link of the image
+    assert prepared("/data/tool")  # of a bind
+    assert prepared("true")
+
+
+def test_the_programs_of_wheels_and_of_the_host_are_there(tmp_path, programs):
+    host = (hostfiles.HostFile("bin/nvidia-smi", hostfiles.FILE, "/bin/sh", "a test"),)
+    store = made.store(tmp_path / "root", jobs=[], plan=made.PLAN._replace(host=host))
+    home = os.path.join(store.images, "aaaa")
+    os.makedirs(os.path.join(home, "wheels", "bin"))
+    made.program(os.path.join(home, "wheels", "bin"), "trainer", "")
+    for word in ("trainer", "nvidia-smi"):
+        assert run.prepare(store, REQUEST._replace(extra=[word]))

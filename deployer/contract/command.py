@@ -1,0 +1,267 @@
+"""Whether the container has the program that a job's command starts, as far as that is certain. Pure.
+
+The same search on both sides: the laptop looks at what it packs, the site at what is installed. It follows execvp(3) in
+the job's own PATH, links within the image, and the first lines of scripts. What may be bound over the image (data, the
+job's folder, folders of the site) is not known, and nothing is said of it.
+"""
+
+import posixpath
+import re
+from typing import Callable, Collection, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from deployer.contract import hostfiles
+from deployer.contract.plan import APP, DATA, JOB, NODE, TOOL, VARIANT, WHEELS
+
+#: PATH in the container where the image sets none.
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+FILE, FOLDER, LINK, UNKNOWN = "file", "folder", "link", "unknown"
+
+#: What may be in these folders when the job runs is the site's, the user's or the kernel's.
+_OUTSIDE = (
+    DATA, JOB, NODE, TOOL, VARIANT, WHEELS, hostfiles.FOLDER, "/data", "/scratch", "/mnt",
+    "/tmp", "/var/tmp", "/home", "/root", "/dev", "/proc", "/sys", "/run",  # noqa: S108
+)  # fmt: skip
+#: As the kernel: links in a path, and scripts whose interpreter is a script.
+_MAX_LINKS, _MAX_SCRIPTS = 40, 4
+
+_INTERPRETERS = re.compile(r"^(python|pypy|perl|bash|dash|sh)[0-9.]*$")
+#: Options of Python that take the next word, and those after which no file is run.
+_WITH_VALUE, _NO_FILE = ("-W", "-X", "--check-hash-based-pycs"), ("-c", "-")
+#: Modules that run the file that comes next.
+_RUNNERS = ("mpi4py", "coverage", "cProfile", "trace", "pdb")
+_ASSIGNMENT = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*=")
+#: How scripts name other programs than those that images have.
+_LIKE = {"bash": ("sh",), "python": ("python3",), "pip": ("pip3",)}
+
+
+class Seen(NamedTuple):
+    """What is at a path, no link followed: ``target`` is a link's. ``line`` is what the first line of a script says
+    after ``#!``, empty for a text that has no such line, None for any other file."""
+
+    kind: str
+    target: str = ""
+    executable: bool = True
+    line: Optional[str] = None
+
+
+#: Returns what is at an absolute path whose folders are no links; None where there is nothing.
+Look = Callable[[str], Optional[Seen]]
+
+
+class Missing(NamedTuple):
+    """Why a command cannot start, and what to do."""
+
+    reason: str
+    remedy: str
+
+
+class Place(NamedTuple):
+    """Where commands are looked up. ``path`` is the job's PATH, and ``programs`` are names that it has from elsewhere:
+    of wheels, or of the host. ``workdir`` is what relative paths start from, None where nobody knows. ``outside`` are
+    folders that are bound."""
+
+    look: Look
+    path: str
+    programs: Collection[str] = ()
+    workdir: Optional[str] = None
+    outside: Sequence[str] = ()
+
+
+def missing(words: Sequence[str], place: Place) -> Optional[Missing]:
+    """Return why the command ``words`` cannot start; None where it can, or where that is not certain."""
+    try:
+        _started(list(words), place)
+    except _Unsure:
+        return None
+    except _NotThere as found:
+        return found.missing
+    return None
+
+
+class _Unsure(Exception):
+    """What decides is not in the image."""
+
+
+class _NotThere(Exception):
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(reason)
+        self.missing = Missing(reason, remedy)
+
+
+def _started(words: List[str], place: Place) -> None:
+    if not words:
+        raise _Unsure
+    _program(words[0], place, 0)
+    name = posixpath.basename(words[0])
+    if name == "env":
+        _started(_of_env(words[1:]), place)
+    elif _INTERPRETERS.match(name):
+        file = _operand(words[1:])
+        if file is not None and file.startswith("/") and _real(file, place) is None:
+            raise _NotThere("there is no %s" % file, "files of app/ are in %s: correct the job's command" % APP)
+
+
+def _of_env(words: List[str]) -> List[str]:
+    """Return the command that ``env`` starts."""
+    for at, word in enumerate(words):
+        if word.startswith(("-", "PATH=")):
+            break
+        if not _ASSIGNMENT.match(word):
+            return words[at:]
+    raise _Unsure
+
+
+def _operand(words: List[str]) -> Optional[str]:
+    """Return the file that an interpreter runs; None where it runs none, or that is not certain."""
+    rest = iter(words)
+    for word in rest:
+        if word in _NO_FILE:
+            return None
+        if word == "-m":
+            if next(rest, "") not in _RUNNERS:
+                return None
+            word = next(rest, "-")
+            return None if word.startswith("-") else word
+        if word in _WITH_VALUE:
+            next(rest, None)
+        elif not word.startswith("-"):
+            return word
+        elif word.startswith("--") or not re.match(r"^-[bBdEhiIOPqsSuvx]+$", word):
+            return None
+    return None
+
+
+def _program(name: str, place: Place, depth: int) -> None:
+    """Raise _NotThere unless ``name`` can be started."""
+    if depth > _MAX_SCRIPTS or name == "":
+        raise _Unsure
+    if name in place.programs:
+        return
+    against = None
+    for path in _candidates(name, place):
+        found = _real(path, place)
+        if found is None:
+            continue
+        real, seen = found
+        if seen.kind == FOLDER:
+            against = against or ("%s is a folder" % path, "name a program in the job's command")
+        elif not seen.executable:
+            hint = "chmod +x it before it is packed, or start it with its interpreter (python3 %s)" % path
+            against = against or ("%s has no execute permission" % path, hint)
+        else:
+            _script(path if path != real else real, seen, place, depth)
+            return
+    raise _NotThere(*against or _absent(name, place))
+
+
+def _absent(name: str, place: Place) -> Tuple[str, str]:
+    if "/" in name:
+        relative = "" if name.startswith("/") else ", a path that starts from %s," % place.workdir
+        hint = "correct the job's command; files of app/ are in %s" % APP
+        return "there is no %s%s in the image or the bundle" % (name, relative), hint
+    other = next(filter(None, (_found_as(each, place) for each in _others(name))), None)
+    hint = "install it in the Dockerfile, or correct the job's command"
+    if other:
+        hint = "the image has %s: write that, or install %s in the Dockerfile" % (other, name)
+    return "the image has no %s in its PATH, %s" % (name, place.path), hint
+
+
+def _others(name: str) -> Iterator[str]:
+    """Yield names that a program may have instead."""
+    plain = re.sub(r"[0-9.]+$", "", name)
+    yield from (other for other in (*_LIKE.get(plain, ()), plain) if other != name)
+
+
+def _found_as(name: str, place: Place) -> Optional[str]:
+    try:
+        there = (_real(path, place) for path in _candidates(name, place))
+        return name if any(found and found[1].kind == FILE and found[1].executable for found in there) else None
+    except _Unsure:
+        return None
+
+
+def _candidates(name: str, place: Place) -> Iterator[str]:
+    for folder in [""] if "/" in name else place.path.split(":"):
+        path = name if "/" in name else "%s/%s" % (folder or ".", name)
+        if not path.startswith("/"):
+            if place.workdir is None:
+                raise _Unsure
+            path = "%s/%s" % (place.workdir, path)
+        yield path
+
+
+def _script(path: str, seen: Seen, place: Place, depth: int) -> None:
+    """Raise _NotThere where a script's interpreter is not there: what the kernel would look for."""
+    if seen.line is None:
+        return
+    program, _, argument = seen.line.strip(" \t").partition(" ")
+    argument = argument.strip(" \t")
+    if not program:
+        hint = "begin it with #!/bin/sh, or start it with its interpreter"
+        raise _NotThere("%s has no #! line, so it cannot be started" % path, hint)
+    if "\r" in seen.line:
+        raise _NotThere("the first line of %s ends with a carriage return" % path, "save it with Unix line ends")
+    if "/" not in program:
+        program = "./" + program  # not looked up in PATH
+    try:
+        _program(program, place, depth + 1)
+        if posixpath.basename(program) == "env" and argument:
+            split = argument.startswith("-S ")
+            words = argument[3:].split() if split else [argument]
+            _program(_of_env(words)[0], place, depth + 1)
+    except _NotThere as error:
+        reason = "%s begins with #!%s, and %s" % (path, seen.line.strip(), error.missing.reason)
+        raise _NotThere(reason, error.missing.remedy) from error
+
+
+def _real(path: str, place: Place) -> Optional[Tuple[str, Seen]]:
+    """Return where ``path`` leads, and what is there; None where it leads nowhere. Raises _Unsure."""
+    done: List[str] = []
+    todo = _names(path)[::-1]
+    here, seen = "/", Seen(FOLDER)
+    links = 0
+    while todo:
+        name = todo.pop()
+        if name == "..":
+            done = done[:-1]
+            here, seen = "/" + "/".join(done), Seen(FOLDER)
+            continue
+        here = "/" + "/".join([*done, name])
+        outside = (*_OUTSIDE, *place.outside)
+        if any(here == folder or here.startswith(folder + "/") for folder in outside):
+            raise _Unsure
+        found = place.look(here)
+        if found is None and any(folder.startswith(here + "/") for folder in outside):
+            found = Seen(FOLDER)  # a bind makes its own
+        if found is None:
+            return None
+        if found.kind == UNKNOWN:
+            raise _Unsure
+        if found.kind == LINK:
+            links += 1
+            if links > _MAX_LINKS:
+                return None
+            done = [] if found.target.startswith("/") else done
+            todo += _names(found.target)[::-1]
+            here, seen = "/" + "/".join(done), Seen(FOLDER)
+        elif found.kind == FILE and todo:
+            return None
+        else:
+            done.append(name)
+            seen = found
+    return here, seen
+
+
+def _names(path: str) -> List[str]:
+    return [name for name in path.split("/") if name not in ("", ".")]
+
+
+def first_line(start: bytes, own: bool = False) -> Optional[str]:
+    """Return ``Seen.line`` of a file that begins with the bytes ``start``.
+
+    Only of a user's ``own`` file it is said that it is a text without the line: a kernel may know more kinds of files.
+    """
+    if start.startswith(b"#!"):
+        return start[2:].partition(b"\n")[0].decode("utf-8", "surrogateescape")
+    return "" if own and b"\0" not in start else None

@@ -1,0 +1,140 @@
+"""What a job starts is there, is not, or is not known; only what is certain is refused."""
+
+import pytest
+
+from deployer.contract import command
+from deployer.contract.command import FILE, FOLDER, LINK, Place, Seen
+
+ELF, TEXT = Seen(FILE), Seen(FILE, line="")
+PLAIN = Seen(FILE, executable=False)
+
+
+def script(line):
+    return Seen(FILE, line=line)
+
+
+IMAGE = {
+    "/usr": Seen(FOLDER),
+    "/usr/bin": Seen(FOLDER),
+    "/usr/sbin": Seen(FOLDER),
+    "/bin": Seen(LINK, "usr/bin"),  # usr-merge
+    "/usr/bin/python3": Seen(LINK, "python3.11"),
+    "/usr/bin/python3.11": ELF,
+    "/usr/bin/sh": Seen(LINK, "dash"),
+    "/usr/bin/dash": ELF,
+    "/usr/bin/env": ELF,
+    "/usr/bin/java": Seen(LINK, "/etc/alternatives/java"),
+    "/etc": Seen(FOLDER),
+    "/etc/alternatives": Seen(FOLDER),
+    "/etc/alternatives/java": Seen(LINK, "/usr/lib/gone"),
+    "/usr/bin/loop": Seen(LINK, "loop"),
+    "/usr/bin/plain": PLAIN,
+    "/usr/sbin/plain": ELF,
+    "/usr/bin/wrapped": script("/bin/sh"),
+    "/usr/bin/circular": script("/usr/bin/circular"),
+    "/opt": Seen(FOLDER),
+    "/opt/tool": ELF,
+    "/data": Seen(FOLDER),
+    "/deployer": Seen(FOLDER),
+    "/deployer/app": Seen(FOLDER),
+    "/deployer/app/train.py": PLAIN,
+    "/deployer/app/run.sh": script("/bin/sh -e"),
+    "/deployer/app/bash.sh": script("/bin/bash"),
+    "/deployer/app/env.py": script("/usr/bin/env python3"),
+    "/deployer/app/python.py": script("/usr/bin/env python"),
+    "/deployer/app/two.py": script("/usr/bin/env python3 -u"),
+    "/deployer/app/split.py": script("/usr/bin/env -S PYTHONUNBUFFERED=1 python3 -u"),
+    "/deployer/app/windows.sh": script("/bin/sh\r"),
+    "/deployer/app/text": TEXT,
+}
+
+
+def place(**changes):
+    found = Place(
+        IMAGE.get, "/usr/bin:/usr/sbin:/bin", ("horovodrun", "nvidia-smi"), "/", ("/opt/intel", "/lrz/sys/mpi")
+    )
+    return found._replace(**changes)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason", "remedy"),
+    [
+        (["python", "/deployer/app/train.py"], "no python in its PATH, /usr/bin:/usr/sbin", "the image has python3"),
+        (["python3.12"], "no python3.12", "the image has python3"),
+        (["bash", "-c", "x"], "no bash", "the image has sh"),
+        (["perl"], "no perl", "install it in the Dockerfile"),
+        (["/entrypoint.sh"], "there is no /entrypoint.sh", "correct the job's command"),
+        (["./train.py"], "there is no ./train.py, a path that starts from /,", "/deployer/app"),
+        (["java"], "no java", "install it"),
+        (["/usr/bin/loop"], "there is no /usr/bin/loop", "correct"),
+        (["/opt/tool/x"], "there is no /opt/tool/x", "correct"),
+        (["/deployer/app"], "/deployer/app is a folder", "name a program"),
+        (["/deployer/app/train.py"], "train.py has no execute permission", "chmod +x"),
+        (["/deployer/app/text"], "has no #! line", "begin it with"),
+        (["/deployer/app/bash.sh"], "begins with #!/bin/bash, and there is no /bin/bash", "correct"),
+        (["/deployer/app/python.py"], "the image has no python in its PATH", "the image has python3"),
+        (["/deployer/app/two.py"], "no python3 -u in its PATH", "install"),
+        (["/deployer/app/windows.sh"], "ends with a carriage return", "Unix line ends"),
+        (["env", "X=1", "python", "x"], "no python in", "the image has python3"),
+        (["python3", "/deployer/app/trian.py"], "there is no /deployer/app/trian.py", "files of app/"),
+        (["python3", "-u", "-W", "ignore", "/deployer/app/gone.py"], "there is no /deployer/app", "files of app/"),
+        (["python3", "-m", "mpi4py", "/deployer/app/gone.py"], "there is no /deployer/app/gone.py", "files of app/"),
+        (["sh", "/deployer/app/gone.sh"], "there is no /deployer/app/gone.sh", "files of app/"),
+    ],
+)  # fmt: skip
+def test_what_cannot_start(words, reason, remedy):
+    found = command.missing(words, place())
+    assert found is not None
+    assert reason in found.reason
+    assert remedy in found.remedy
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["python3", "/deployer/app/train.py"],
+        ["/bin/python3"],
+        ["plain"],  # the first of this name in PATH may not be executed, so the next is taken
+        ["wrapped"],
+        ["opt/tool"],  # from the working folder
+        ["horovodrun", "-np", "2"],  # of a wheel
+        ["nvidia-smi"],  # of the host
+        ["/deployer/app/run.sh"],
+        ["/deployer/app/env.py"],
+        ["/deployer/app/split.py"],
+        ["sh", "-c", "python /x"],
+        ["env", "X=1", "python3"],
+        ["env", "-i", "python"],
+        ["env", "PATH=/opt", "tool"],
+        ["python3", "-c", "x"],
+        ["python3", "-m", "train"],
+        ["python3", "-m", "mpi4py", "-m", "train"],
+        ["python3", "train.py"],  # relative: lint's
+        ["python3", "--unheard-of", "/nope"],
+        ["/data/tool"],  # what a user binds there
+        ["/opt/intel/bin/x"],
+        ["/lrz/sys/mpi/bin/x"],  # bound, and the image has none of the folders above
+        ["/deployer/job/x"],
+        ["python3", "/data/train.py"],
+        ["/usr/bin/circular"],
+        [],
+    ],
+)
+def test_what_can_start_or_is_not_known(words):
+    assert command.missing(words, place()) is None
+
+
+def test_a_path_of_which_a_part_is_bound_is_not_known():
+    assert command.missing(["gone"], place(path="/usr/bin:/data/bin")) is None
+    assert command.missing(["gone"], place(path="/usr/bin:", workdir=None)) is None
+    assert command.missing(["./gone"], place(workdir=None)) is None
+    assert command.missing(["./gone"], place(workdir="/scratch")) is None
+    assert command.missing(["gone"], place(look=lambda path: Seen(command.UNKNOWN))) is None
+
+
+def test_the_first_line():
+    assert command.first_line(b"#!/bin/sh -e\nx") == "/bin/sh -e"
+    assert command.first_line(b"\x7fELF") is None
+    assert command.first_line(b"echo\n") is None
+    assert command.first_line(b"echo\n", own=True) == ""
+    assert command.first_line(b"\x7fELF\0", own=True) is None
