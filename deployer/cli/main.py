@@ -1,5 +1,6 @@
 """``deployer``: the connected side's front end."""
 
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -68,10 +69,17 @@ _ELSEWHERE = {name: _THERE % name for name in ("capture", "exec", "install", "re
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    if argv is None:  # a process of its own
+        signal.signal(signal.SIGTERM, _interrupt)
     words = list(sys.argv[1:] if argv is None else argv)
     parser = front()
     parser.add_wanted(words)
     return common.run(parser, words, str(xdg.state_folder("logs")))
+
+
+def _interrupt(*_: object) -> None:
+    """End on SIGTERM as on Ctrl-C: half-written files are removed on the way out."""
+    raise KeyboardInterrupt
 
 
 def front() -> common.Front:

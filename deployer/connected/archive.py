@@ -71,7 +71,7 @@ def read(path: Path, scratch: Scratch) -> Image:
         if isinstance(found, Layered):
             return _image(found, scratch)
         root = Root()
-        root.apply(found)
+        root.apply(found, whiteouts=False)
         return Image("", {}, root)
 
 

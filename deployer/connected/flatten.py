@@ -10,12 +10,15 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from deployer.connected.members import DEVICE, Data, InMemory, check_path, shown
-from deployer.connected.rootfs import Node, Root
+from deployer.connected.members import DEVICE, SOCKET, Data, InMemory, check_path, shown
+from deployer.connected.rootfs import WHITEOUT, Node, Root
 from deployer.contract import plan
 from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, MTIME, SYMLINK, Entry
 
+#: Kinds that no unprivileged user could make, or that mean nothing on another machine. Files whose names begin with
+#: .wh. go as well: to other programs they would say that the layer takes something away.
+_DROPPED = {DEVICE: "devices_dropped", SOCKET: "sockets_dropped"}
 #: Folders that the kernel or the runtime fills: what an engine left in them is not part of the image.
 _KERNEL_FOLDERS = (b"dev", b"proc", b"sys")
 _ENGINE_FILES = (b".dockerenv",)
@@ -117,8 +120,10 @@ class Tree:
             top, _, below = path.partition(b"/")
             if path in (*_ENGINE_FILES, _CANARY) or (top in _KERNEL_FOLDERS and (below or node.kind != FOLDER)):
                 self.changed["engine_files_dropped"].append(path)
-            elif node.kind == DEVICE:
-                self.changed["devices_dropped"].append(path)
+            elif node.kind in _DROPPED:
+                self.changed[_DROPPED[node.kind]].append(path)
+            elif b"/" + WHITEOUT in b"/" + path:
+                self.changed["whiteouts_dropped"].append(path)
             elif path in _ENGINE_FILLS and node.kind != FOLDER:
                 self._note_reset(path, Entry(FILE, path, 0o644), node)
             elif path == _MTAB.path and node.kind != FOLDER:

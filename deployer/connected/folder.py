@@ -3,7 +3,7 @@
 import os
 import stat
 
-from deployer.connected.members import DEVICE, Member, Members, OnDisk, check_path
+from deployer.connected.members import DEVICE, SOCKET, Member, Members, OnDisk, check_path
 from deployer.contract.errors import DeployerError
 from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK
 from deployer.system import files
@@ -39,6 +39,8 @@ def overlay_members(folder: str) -> Members:
             if entry.kind == DEVICE and stat.S_ISCHR(os.lstat(where).st_mode) and os.lstat(where).st_rdev == 0:
                 yield Member(FILE, os.path.join(parent, b".wh." + name), 0)
                 continue
+            if entry.kind == SOCKET:
+                continue  # an image has none: no tar of a layer holds one
             yield entry
             if entry.kind != FOLDER or not entry.attributes:
                 continue
@@ -64,8 +66,6 @@ def _walk(top: bytes) -> Members:
             status = entry.stat(follow_symlinks=False)
             if stat.S_ISDIR(status.st_mode) and status.st_dev == device:
                 below.append(path)
-            if stat.S_ISSOCK(status.st_mode):
-                continue  # no tar holds one either
             yield _member(entry.path, status, first_names, path)
         todo += reversed(below)
 
@@ -74,6 +74,8 @@ def _member(where: bytes, status: os.stat_result, first_names: dict[int, bytes],
     kind, data, target = DEVICE, None, b""
     if stat.S_ISDIR(status.st_mode):
         kind = FOLDER
+    elif stat.S_ISSOCK(status.st_mode):
+        kind = SOCKET
     elif status.st_nlink > 1 and first_names.setdefault(status.st_ino, path) != path:
         kind, target = HARDLINK, first_names[status.st_ino]
     elif stat.S_ISREG(status.st_mode):

@@ -1,5 +1,6 @@
 """What a layer is made of, whatever it is read from: members with their metadata, and where their bytes lie."""
 
+import errno
 import io
 import os
 from collections.abc import Iterator
@@ -9,8 +10,8 @@ from deployer.contract import tarformat
 from deployer.contract.errors import UsageError
 from deployer.system import files
 
-#: Kinds that a tar has and our layers have not: devices and pipes. The others are tarformat's.
-DEVICE = b"device"
+#: Kinds that our layers do not have: devices and pipes, which a tar has, and sockets. The others are tarformat's.
+DEVICE, SOCKET = b"device", b"socket"
 
 
 class Data(Protocol):
@@ -79,9 +80,18 @@ class OnDisk:
             try:
                 if os.fstat(descriptor).st_size != self.size:
                     raise UsageError(f"{shown} changed while it was packed", "pack again when nothing writes to it")
-                return os.pread(descriptor, length, start)
+                length = max(min(length, self.size - start), 0)
+                return bytes(length) if _is_hole(descriptor, start, length) else os.pread(descriptor, length, start)
             finally:
                 os.close(descriptor)
+
+
+def _is_hole(descriptor: int, start: int, length: int) -> bool:
+    """Return whether a part of an open file is a hole, which need not be read: it holds zeros."""
+    try:
+        return os.lseek(descriptor, start, os.SEEK_DATA) >= start + length
+    except OSError as error:
+        return error.errno == errno.ENXIO  # no data up to the end
 
 
 class InMemory:
@@ -126,9 +136,9 @@ class Reader(io.RawIOBase):
 class Member(NamedTuple):
     """One entry of a layer as its source has it.
 
-    ``kind`` is one of tarformat's or DEVICE; ``path`` as it was written, not yet checked; ``mode`` the permission bits
-    with setuid, setgid and sticky; ``mtime`` in seconds; ``target`` of a link; ``data`` of a file; ``owned``: it is not
-    root's; ``attributes``: it has extended attributes (capabilities, ACLs).
+    ``kind`` is one of tarformat's, DEVICE or SOCKET; ``path`` as it was written, not yet checked; ``mode`` the
+    permission bits with setuid, setgid and sticky; ``mtime`` in seconds; ``target`` of a link; ``data`` of a file;
+    ``owned``: it is not root's; ``attributes``: it has extended attributes (capabilities, ACLs).
     """
 
     kind: bytes

@@ -149,6 +149,7 @@ def pack(
         contents = contents._replace(carried={**contents.carried, **parts})
     folders = {name: datafolder.files_of(path) for name, path in sorted(contents.data.items())}
     with closing(FrameCache(cache, compression)) if cache else nullcontext() as frames:
+        files.reap_parts(str(output))
         press, keys = Press(compression, frames), list[str]()
         with files.published(str(output)) as stream, Scratch(output.parent) as scratch:
             with files.errors_named(f"write {output}"):
@@ -263,6 +264,7 @@ def _write(
             python=tree.find_program("python3", _search_path(env)),
             raw_size=press.raw.size,
             entries=len(tree),
+            holes=press.holes,
         ),
         changes=tree.changes,
         jobs=list(contents.jobs),

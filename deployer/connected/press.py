@@ -15,10 +15,13 @@ from typing import NamedTuple
 from deployer.connected.codecs import Codec
 from deployer.connected.framecache import Frame, FrameCache
 from deployer.connected.layer import Piece
-from deployer.contract import oci
+from deployer.contract import oci, tarformat
 
 #: Bytes of pieces that are in work at once: what bounds the memory, whatever the image and the number of cores.
 IN_WORK = 96 * 1024 * 1024
+
+#: Bytes of a piece that tell at once that it is not of zeros alone.
+_FIRST = 64
 
 #: Of mallopt(3). Up to 32 MiB, the most that glibc takes, memory comes from the heap, and up to 64 MiB stay in it.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -40,6 +43,7 @@ class _Done(NamedTuple):
     frame: Frame
     key: str
     reused: bool
+    hole: bool
 
 
 class _InWork(NamedTuple):
@@ -52,7 +56,7 @@ class _InWork(NamedTuple):
 
 
 class Press:
-    """Compresses pieces; ``raw`` and ``reused`` are complete when ``frames`` was read to its end."""
+    """Compresses pieces; ``raw``, ``holes`` and ``reused`` are complete when ``frames`` was read to its end."""
 
     def __init__(self, codec: Codec, cache: FrameCache | None = None, workers: int | None = None) -> None:
         self._codec = codec
@@ -61,6 +65,7 @@ class Press:
         self._digest = hashlib.sha256()
         self._size = 0
         self.reused = 0  # frames that came from the cache
+        self.holes = 0  # bytes of frames with zeros alone, which need no room where they are unpacked
 
     @property
     def raw(self) -> oci.Blob:
@@ -95,6 +100,7 @@ class Press:
         done = ended.pressing.result()
         ended.adding.result()
         self.reused += done.reused
+        self.holes += done.raw if done.hole else 0
         return Pressed(ended.piece.holds, done.raw, done.frame, done.key)
 
     def _add(self, raw: "Future[bytes]") -> None:
@@ -109,12 +115,13 @@ class Press:
             raw.set_exception(error)
             raise
         raw.set_result(data)
+        hole = piece.holds == tarformat.REST and not data[:_FIRST].strip(b"\0") and not data.strip(b"\0")
         key = self._cache.key(data) if self._cache else ""
         found = self._cache.get(key) if self._cache else None
         if found is not None:
-            return _Done(len(data), found, key, True)
+            return _Done(len(data), found, key, True, hole)
         compressed = self._codec.compress(data)
-        return _Done(len(data), Frame(compressed, hashlib.sha256(compressed).hexdigest()), key, False)
+        return _Done(len(data), Frame(compressed, hashlib.sha256(compressed).hexdigest()), key, False, hole)
 
 
 def _keep_memory() -> None:

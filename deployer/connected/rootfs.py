@@ -15,7 +15,8 @@ from deployer.connected.members import Data, Member, shown
 from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import FOLDER, HARDLINK, SYMLINK
 
-_WHITEOUT = b".wh."
+#: Before the name of what a layer takes away.
+WHITEOUT = b".wh."
 _OPAQUE = b".wh..wh..opq"
 _META = b".wh..wh."  # of AUFS: its own bookkeeping
 _MAX_LINKS = 40
@@ -49,11 +50,16 @@ class Root:
         self.made: list[bytes] = []
         self._fresh: set[bytes] = set()  # paths that the layer in work has brought
         self._size = 0  # of all that was ever in the tree, in bytes of memory
+        self._whiteouts = True
         self._last: tuple[bytes, Node] | None = None  # the folder of the member before, where no link led to it
 
-    def apply(self, layer: Iterable[Member]) -> None:
-        """Apply one layer. Raises UsageError with the reason where a runtime could not."""
+    def apply(self, layer: Iterable[Member], whiteouts: bool = True) -> None:
+        """Apply one layer; without ``whiteouts`` it is a root filesystem, in which names with .wh. mean nothing.
+
+        Raises UsageError with the reason where a runtime could not.
+        """
         self._fresh, self._last = set(), None
+        self._whiteouts = whiteouts
         for member in layer:
             self._place(member)
         self._fresh, self._last = set(), None
@@ -84,9 +90,9 @@ class Root:
             if not parts:
                 return  # the root itself
             name = parts[-1]
-            followed = self._follow(parts[:-1], make=not name.startswith(_WHITEOUT))
+            followed = self._follow(parts[:-1], make=not self._is_whiteout(name))
             self._last = followed if followed and followed[0] == above and followed[1].kind == FOLDER else None
-        if name.startswith(_WHITEOUT):
+        if self._is_whiteout(name):
             if followed is not None and followed[1].kind == FOLDER:
                 self._white_out(*followed, name)
             return
@@ -118,11 +124,14 @@ class Root:
 
     # --- whiteouts ---
 
+    def _is_whiteout(self, name: bytes) -> bool:
+        return self._whiteouts and name.startswith(WHITEOUT)
+
     def _white_out(self, where: bytes, folder: Node, name: bytes) -> None:
         if name == _OPAQUE:
             self._hide_below(where, folder)
         elif not name.startswith(_META):
-            hidden = name[len(_WHITEOUT) :]
+            hidden = name[len(WHITEOUT) :]
             node = folder.children.get(hidden)
             if node is not None and not self._keeps(_joined(where, hidden), node):
                 del folder.children[hidden]

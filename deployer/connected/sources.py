@@ -67,7 +67,7 @@ def from_folder(path: Path, name: str, version: str) -> Contents:
 
     def read(_: Scratch) -> Image:
         root = Root()
-        root.apply(folder.members(str(path)))
+        root.apply(folder.members(str(path)), whiteouts=False)
         return Image("", {}, root)
 
     return Contents(name, version, read)
@@ -111,7 +111,7 @@ def _from_export(client: "docker.DockerClient", reference: str, config: dict[str
 
     root = Root()
     with progress.bar("export", int(config.get("Size") or 0) or None) as advance:
-        root.apply(_members(engine.rootfs_chunks(client, reference), advance, scratch))
+        root.apply(_members(engine.rootfs_chunks(client, reference), advance, scratch), whiteouts=False)
     return root
 
 

@@ -90,7 +90,10 @@ class Member(NamedTuple):
 
 
 class Image(NamedTuple):
-    """What the image's configuration says a process in it starts with, and where it was found to have a Python."""
+    """What the image's configuration says a process in it starts with, and where it was found to have a Python.
+
+    ``raw_size`` is the layer's, in bytes; ``holes`` of them are zeros that need no room where the layer is unpacked.
+    """
 
     config_digest: str
     layer_digest: str
@@ -102,9 +105,15 @@ class Image(NamedTuple):
     python: Optional[str]
     raw_size: int
     entries: int
+    holes: int = 0
+
+    @property
+    def written(self) -> int:
+        """How many bytes the layer needs at most where it is unpacked."""
+        return max(self.raw_size - self.holes, 0)
 
     def record(self) -> Record:
-        return dict(self._asdict())
+        return {name: value for name, value in self._asdict().items() if name != "holes" or value}
 
     @staticmethod
     def read(fields: Fields) -> "Image":
@@ -119,6 +128,7 @@ class Image(NamedTuple):
             fields.maybe_text("python"),
             fields.number("raw_size"),
             fields.number("entries"),
+            max(fields.maybe_number("holes") or 0, 0),
         )
 
 
@@ -169,7 +179,7 @@ class Manifest(NamedTuple):
     @property
     def unpacked(self) -> int:
         """How many bytes an install writes, at most: the image, what is beside it, and the site half."""
-        return self.image.raw_size + sum(member.size for member in self.members if member.name.startswith(OURS))
+        return self.image.written + sum(member.size for member in self.members if member.name.startswith(OURS))
 
     def record(self) -> Record:
         """Return the manifest as a JSON record."""

@@ -99,6 +99,7 @@ def _check_space(
 ) -> None:
     manifest = verification.manifest
     size = overlays.bytes + sum(segment.raw or 0 for segment in verification.layer_segments())
+    size -= min(manifest.image.holes, size)
     size += sum(member.size for member in manifest.members if _target(member.name, _MEMBERS))
     if bundle and bundle.st_dev != os.stat(store.images).st_dev:
         size += bundle.st_size  # it will be copied; elsewhere it is moved, and counts already
@@ -189,9 +190,15 @@ def _write(path: str, pieces: Iterable[bytes], mode: int = 0o666) -> None:
     systems waits for all that was written before it."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(path, new, mode & 0o777), "wb") as stream:
+    descriptor = os.open(path, new, mode & 0o777)
+    try:
+        size = 0
         for piece in pieces:
-            stream.write(piece)
+            files.write_sparse(descriptor, memoryview(piece), size)
+            size += len(piece)
+        os.ftruncate(descriptor, size)  # the end may be a hole
+    finally:
+        os.close(descriptor)
 
 
 def _publish(made: str, folder: str, store: Store) -> None:

@@ -37,7 +37,7 @@ class Frame(NamedTuple):
 
 
 class Unpacked(NamedTuple):
-    """How many entries and bytes of files were written."""
+    """How many entries and bytes of files were written; holes take no bytes."""
 
     entries: int
     bytes: int
@@ -96,6 +96,7 @@ class _Unpacking(object):
 
     def __init__(self, frames: Sequence[Frame], source: Source, root: int, done: Done) -> None:
         self.frames = frames
+        self.size = sum(frame.raw for frame in frames)
         self.source = source
         self.root = root
         self.done = done
@@ -222,12 +223,16 @@ class _Unpacking(object):
             # flatten lets owners write; the frames that go on with a file rely on it.
             descriptor = _once(entry.path, os.open, entry.path, _NEW_FILE, entry.mode | 0o600, dir_fd=self.root)
             try:
-                _write_all(descriptor, content, 0)
+                if entry.size > self.size:
+                    raise IntegrityError("the file %r is not as long as its header says" % entry.path)
+                if entry.size >= files.HOLE:
+                    os.ftruncate(descriptor, entry.size)  # now: what goes on with the file may leave holes at its end
+                written = files.write_sparse(descriptor, content, 0)
                 os.utime(descriptor, ns=_TIMES)
             finally:
                 os.close(descriptor)
             count += 1
-            size += len(content)
+            size += written
             position = end + tarformat.padding(entry.size)
             if position > len(data):
                 _check_padding(data[end:])
@@ -241,10 +246,10 @@ class _Unpacking(object):
         _check_padding(data[len(content) :])
         descriptor = os.open(rest.path, _BEGUN_FILE, dir_fd=self.root)
         try:
-            _write_all(descriptor, content, rest.done)
+            written = files.write_sparse(descriptor, content, rest.done)
         finally:
             os.close(descriptor)
-        return _Written(0, len(content), None)
+        return _Written(0, written, None)
 
 
 def _nothing(number: int) -> None:
@@ -262,10 +267,3 @@ def _once(path: bytes, make: Callable[..., _T], *arguments: object, **keywords: 
 def _check_padding(data: memoryview) -> None:
     if bytes(data).strip(b"\0"):
         raise IntegrityError("the padding of a file is not empty")
-
-
-def _write_all(descriptor: int, content: memoryview, offset: int) -> None:
-    while content:
-        written = os.pwrite(descriptor, content, offset)
-        content = content[written:]
-        offset += written

@@ -5,20 +5,27 @@ if it were not there. The functions here know one kind of absence, "does not exi
 """
 
 import errno
+import fcntl
 import hashlib
 import io
 import os
+import re
 import shutil
 import stat
 import tempfile
-from contextlib import contextmanager
-from typing import IO, Callable, Iterator, List, NoReturn, Optional
+from contextlib import contextmanager, suppress
+from typing import IO, Callable, Iterator, List, NoReturn, Optional, Tuple
 
 from deployer.contract.errors import DeployerError, SpaceError, UsageError
 
 CHUNK = 1024 * 1024
+#: The temporary file of ``published``: the name in it, and what mkstemp adds.
+_PART = re.compile(r"^\.(.+)\.[a-z0-9_]{8}\.part$", re.DOTALL)
 #: Of a text file that is read whole, where no smaller limit is given.
 MAX_TEXT = 16 * 1024 * 1024
+#: Bytes of zeros, at a multiple of this number, that are left out of a file.
+HOLE = 64 * 1024
+_ZEROS = bytes(HOLE)
 _FAR = 2**62  # no system call takes an offset much beyond
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -28,12 +35,13 @@ def published(path: str, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """Yield a new file that gets the name ``path`` only when the block ends without an error.
 
     The temporary file stands in the same folder (rename is atomic only within a file system) and is removed on any
-    failure. The file is flushed to disk before it is renamed. ``mode`` is subject to the umask.
+    failure; what a kill leaves, ``reap_parts`` removes. The file is flushed to disk before it is renamed. ``mode`` is
+    subject to the umask.
     """
     folder = os.path.dirname(os.path.abspath(path))
     with errors_named("write " + path):
         os.makedirs(folder, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=".%s." % os.path.basename(path), suffix=".part", dir=folder)
+        descriptor, temporary = _new_part(folder, os.path.basename(path))
     try:
         with errors_named("write " + path):
             with io.open(descriptor, "w+b") as stream:
@@ -46,6 +54,61 @@ def published(path: str, mode: int = 0o666) -> Iterator[IO[bytes]]:
         if lexists(temporary):
             os.unlink(temporary)
         raise
+
+
+def _new_part(folder: str, name: str) -> Tuple[int, str]:
+    """Make a temporary file, locked for as long as it is open, and return its descriptor and path."""
+    while True:
+        descriptor, path = tempfile.mkstemp(prefix=".%s." % name, suffix=".part", dir=folder)
+        with suppress(OSError):  # a file system without locks: nobody removes it then
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor, path
+        os.close(descriptor)  # taken for a dead one between the two steps
+
+
+def reap_parts(path: str) -> None:
+    """Remove the temporary files that killed writers of ``path``, or of another .tar file beside it, left."""
+    folder, name = os.path.split(os.path.abspath(path))
+    for found in names(folder):
+        part = _PART.match(found)
+        if part and (part.group(1) == name or part.group(1).endswith(".tar")):
+            with suppress(OSError):  # another user's, or just renamed
+                _reap(os.path.join(folder, found))
+
+
+def _reap(path: str) -> None:
+    """Remove a temporary file of ours unless its writer lives: then it is locked."""
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        state = os.fstat(descriptor)
+        if stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid():
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(state, os.lstat(path)):
+                os.unlink(path)
+    finally:
+        os.close(descriptor)
+
+
+def write_sparse(descriptor: int, content: memoryview, offset: int) -> int:
+    """Write ``content`` at ``offset`` of an open file that has nothing there yet; return how many bytes were written.
+
+    Blocks of zeros are left out: they become holes, which take no room. The file's end is the caller's to set.
+    """
+    written = begun = 0
+    for at in range(0, len(content), HOLE):
+        block = content[at : at + HOLE]
+        if len(block) == HOLE and not block[0] and not block[-1] and bytes(block) == _ZEROS:
+            written += _write_all(descriptor, content[begun:at], offset + begun)
+            begun = at + HOLE
+    return written + _write_all(descriptor, content[begun:], offset + begun)
+
+
+def _write_all(descriptor: int, content: memoryview, offset: int) -> int:
+    done = 0
+    while done < len(content):
+        done += os.pwrite(descriptor, content[done:], offset + done)
+    return done
 
 
 def status(path: str, follow: bool = True) -> Optional[os.stat_result]:

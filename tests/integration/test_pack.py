@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,9 @@ import pytest
 from deployer.connected import pack as packing
 from deployer.connected import sources
 from deployer.connected.builders import engine as engines
-from tests.integration.conftest import Cli
+from deployer.site.install import install
+from deployer.site.store import Store
+from tests.integration.conftest import ROOT, Cli
 
 IMAGE = "deployer/hello-mpi:1.0.0"
 
@@ -81,3 +85,32 @@ def test_an_image_of_any_size_needs_little_memory(tmp_path: Path) -> None:
         [sys.executable, "-c", script, *map(str, words)], capture_output=True, text=True, timeout=250, check=True
     )
     assert int(done.stdout.splitlines()[-1]) * 1024 < 512 * 1024**2
+    # Nor does it need much room where it is installed: holes stay holes, and the space check knows.
+    image = install(str(tmp_path / "b.tar"), Store(str(tmp_path / "root"))).image
+    large = Path(image.rootfs, "usr/large1").stat()
+    assert (large.st_size, large.st_blocks * 512 < 1024**2) == (1024**3, True)
+    assert image.receipt.bytes < 220_000_000
+    assert image.manifest().image.holes > 2_100_000_000
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda how: how.name)
+def test_a_pack_that_is_ended_leaves_nothing_or_what_the_next_removes(tmp_path: Path, how: signal.Signals) -> None:
+    top = tmp_path / "rootfs" / "usr"
+    top.mkdir(parents=True)
+    with open(top / "large", "wb") as stream:
+        stream.truncate(64 * 1024**3)
+    out = tmp_path / "out"
+    tool = [str(ROOT / ".venv/bin/deployer"), "pack", "--name", "x", "--version", "1", "--no-cache", "--rootfs"]
+    argv = ["env", "--default-signal=INT", *tool, str(top.parent), "-o", str(out / "b.tar")]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as process:
+        while not list(out.glob(".b.tar.*.part")):
+            time.sleep(0.05)
+            assert process.poll() is None
+        process.send_signal(how)
+        said = process.communicate(timeout=60)[1]
+    if how is not signal.SIGKILL:
+        assert (process.returncode, said) == (130, "deployer: interrupted\n")
+        assert list(out.iterdir()) == []
+    (top / "large").unlink()
+    subprocess.run([*tool, str(top.parent), "-o", str(out / "b.tar")], check=True, timeout=60)
+    assert [path.name for path in out.iterdir()] == ["b.tar"]

@@ -2,6 +2,7 @@ import io
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
@@ -16,6 +17,7 @@ from deployer.connected import seal as sealing
 from deployer.connected import sources, tarreader
 from deployer.connected.archive import Image
 from deployer.connected.diff import diff
+from deployer.connected.members import OnDisk
 from deployer.connected.profile import load
 from deployer.connected.pyz import make_pyz
 from deployer.connected.rootfs import Root
@@ -24,6 +26,7 @@ from deployer.connected.tarreader import Spooled
 from deployer.contract.errors import DeployerError, Refused, UsageError
 from deployer.contract.job import Job
 from deployer.contract.manifest import DATA, Need
+from deployer.site import install as installing
 from deployer.site.install import install
 from deployer.site.store import Store
 from deployer.system import files
@@ -157,6 +160,94 @@ def test_names_that_no_site_can_hold_are_refused(tmp_path: Path, name: str, reas
         tar.addfile(tarfile.TarInfo(f"usr/{name}"))
     with pytest.raises(UsageError, match=reason):
         packing.pack(contents(data=stream.getvalue()), [], tmp_path / "b.tar")
+
+
+# ------------------------------------------------------------------------------------------------ folders
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    top = tmp_path / "rootfs"
+    (top / "usr").mkdir(parents=True)
+    return top
+
+
+def test_what_a_folder_loses_is_counted_and_listed(tmp_path: Path, plain: Path) -> None:
+    (plain / "usr" / ".wh.dir").mkdir()
+    for name in ("x", ".wh.x", ".wh..wh..opq", ".wh.dir/inside", "a.wh.b"):
+        (plain / "usr" / name).write_text(name)
+    with socket.socket(socket.AF_UNIX) as unix:
+        unix.bind(str(plain / "usr" / "socket"))
+    packed = packing.pack(sources.from_folder(plain, "x", "1"), [], tmp_path / "b.tar", changes=tmp_path / "changes")
+    assert (packed.manifest.changes["whiteouts_dropped"], packed.manifest.changes["sockets_dropped"]) == (4, 1)
+    listed = (tmp_path / "changes").read_text().splitlines()
+    for line in (
+        "whiteouts_dropped\t/usr/.wh.x", "whiteouts_dropped\t/usr/.wh..wh..opq", "whiteouts_dropped\t/usr/.wh.dir",
+        "whiteouts_dropped\t/usr/.wh.dir/inside", "sockets_dropped\t/usr/socket",
+    ):  # fmt: skip
+        assert line in listed
+    rootfs = Path(install(str(packed.path), Store(str(tmp_path / "root"))).image.rootfs)
+    assert sorted(path.name for path in (rootfs / "usr").iterdir()) == ["a.wh.b", "x"]
+
+
+def test_a_flat_tar_loses_the_same(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "flat.tar", "w") as tar:
+        for name in ("usr/x", "usr/.wh.x", "usr/.wh.dir/inside"):
+            tar.addfile(tarfile.TarInfo(name))
+    packed = packing.pack(sources.from_archive(tmp_path / "flat.tar", "x", "1"), [], tmp_path / "b.tar")
+    assert packed.manifest.changes["whiteouts_dropped"] == 3
+    rootfs = Path(install(str(packed.path), Store(str(tmp_path / "root"))).image.rootfs)
+    assert [path.name for path in (rootfs / "usr").iterdir()] == ["x"]
+
+
+def test_a_sparse_file_stays_sparse(tmp_path: Path, plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    large, size = plain / "usr" / "large", 64 * 1024**2
+    with open(large, "wb") as stream:
+        stream.truncate(size)
+        for at in (0, 33 * 1024**2 + 5):
+            stream.seek(at)
+            stream.write(b"data")
+    whole = sources.from_folder(plain, "x", "1")._replace(data={"d": plain / "usr"})
+    packed = packing.pack(whole, [], tmp_path / "b.tar")
+    assert packed.size < size + 2 * 1024**2  # only the layer is compressed
+    image = packed.manifest.image
+    assert 48 * 1024**2 < image.holes < size
+    assert packed.manifest.unpacked < image.raw_size - image.holes + size + 2 * 1024**2  # data count in full
+    needs: list[int] = []
+    monkeypatch.setattr(installing.space, "check", lambda folder, size, entries: needs.append(size))
+    made = install(str(packed.path), Store(str(tmp_path / "root"))).image
+    assert needs[0] < image.raw_size - image.holes + size + 2 * 1024**2
+    for copy in (Path(made.rootfs, "usr/large"), Path(made.data, "d/large")):
+        assert copy.stat().st_size == size
+        assert copy.stat().st_blocks * 512 <= 256 * 1024
+        assert files.sha256_file(str(copy)) == files.sha256_file(str(large))
+    assert made.receipt.bytes < size + 1024**2
+    assert made.manifest().image.holes == image.holes
+
+
+def test_a_hole_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "large"
+    with open(path, "wb") as stream:
+        stream.truncate(64 * 1024**2)
+        stream.write(b"data")
+    read: list[int] = []
+    real = os.pread
+    monkeypatch.setattr(os, "pread", lambda *words: read.append(words[1]) or real(*words))
+    data = OnDisk(os.fsencode(path), 64 * 1024**2)
+    parts = [data.read(start, 4 * 1024**2) for start in range(0, data.size, 4 * 1024**2)]
+    assert b"".join(parts) == path.read_bytes()
+    assert len(read) == 1
+
+
+def test_what_killed_packs_left_goes_with_the_next(tmp_path: Path) -> None:
+    (tmp_path / ".b.tar.abcdefgh.part").write_bytes(b"x")
+    (tmp_path / ".other.tar.abcdefgh.part").write_bytes(b"x")
+    (tmp_path / ".kept.abcdefgh.part").write_bytes(b"x")
+    with files.published(str(tmp_path / "c.tar")) as stream:
+        packing.pack(contents(), [], tmp_path / "b.tar")
+        stream.write(b"still here")
+    assert (tmp_path / "c.tar").read_bytes() == b"still here"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".kept.abcdefgh.part", "b.tar", "c.tar"]
 
 
 # ------------------------------------------------------------------------------------------------ data

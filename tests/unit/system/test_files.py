@@ -65,6 +65,26 @@ def test_a_path_that_is_too_long_has_its_own_hint(tmp_path):
     assert "shorter path" in caught.value.hint
 
 
+@pytest.mark.parametrize("offset", [0, 1000])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"x", bytes(files.HOLE), b"x" + bytes(3 * files.HOLE), bytes(3 * files.HOLE) + b"x",
+        b"\0x" * files.HOLE + bytes(2 * files.HOLE) + b"\0x" * files.HOLE, bytes(files.HOLE - 1) + b"x" + bytes(9),
+    ],
+)  # fmt: skip
+def test_what_is_written_with_holes_is_what_was_given(tmp_path, content, offset):
+    path = str(tmp_path / "sparse")
+    with open(path, "wb") as stream:
+        stream.truncate(offset + len(content))
+        written = files.write_sparse(stream.fileno(), memoryview(content), offset)
+    with open(path, "rb") as stream:
+        assert stream.read() == bytes(offset) + content
+    assert written <= len(content)
+    if len(content.strip(b"\0")) < len(content) - 2 * files.HOLE:
+        assert written <= len(content) - files.HOLE
+
+
 def test_remove_tree_takes_read_only_folders(tmp_path):
     deep = tmp_path / "a" / "b"
     deep.mkdir(parents=True)
