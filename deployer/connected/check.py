@@ -35,8 +35,8 @@ PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
 )  # fmt: skip
 #: Of the bundle and the site as a whole.
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
-    command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.usable, runtimes.allowed,
-    runtimes.startable, space.room, wheels.tags, pmi.offered, pmi.spoken, fabric.slow, places.bound,
+    command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.usable, gpu.kernels,
+    runtimes.allowed, runtimes.startable, space.room, wheels.tags, pmi.offered, pmi.spoken, fabric.slow, places.bound,
 )  # fmt: skip
 
 #: Every code that a finding can have; each has a section in docs/rules.md.
@@ -46,12 +46,12 @@ CODES = (
     "cpu.instructions",
     "fabric.library", "fabric.missing", "fabric.provider", "fabric.tcp",
     "facts.cpu", "facts.fabric", "facts.gpu", "facts.mpi", "facts.plan", "facts.pmi", "facts.runtime",
-    "gpu.capability", "gpu.driver", "gpu.none",
+    "gpu.capability", "gpu.driver", "gpu.kernels", "gpu.none",
     "link.broken", "link.missing", "link.plugin", "link.program", "link.version",
     "mpi.cxx", "mpi.escape", "mpi.family", "mpi.mixed", "mpi.rpath", "mpi.symbols",
     "node.architecture",
     "plan.refused", "pmi.not-offered", "pmi.unmet", "profile.age",
-    "runtime.fuse", "runtime.namespaces", "runtime.none",
+    "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.unknown",
     "space.files", "space.purge", "space.size",
     "wheel.tags",
 )  # fmt: skip

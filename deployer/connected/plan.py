@@ -9,7 +9,7 @@ from deployer.connected.profile import Mpi, Partition, Profile, known
 from deployer.connected.staging import stagings
 from deployer.contract import records
 from deployer.contract.errors import Refused
-from deployer.contract.plan import CARRIED, FOLDER, NATIVE, SONAMES, HostMpi, Limits, NodeShape, Plan, Variant
+from deployer.contract.plan import CARRIED, FOLDER, NATIVE, RUNTIMES, SONAMES, HostMpi, Limits, NodeShape, Plan, Variant
 
 #: Runtimes that make user namespaces.
 _NAMESPACES = ("charliecloud", "apptainer")
@@ -116,7 +116,7 @@ def _variants(profile: Profile, partition: Partition, mpi: HostMpi | None, way: 
             staging.broadcast,
         )
         for runtime in sorted(policy.runtimes, key=NATIVE.__eq__)
-        if runtime in partition.runtimes or runtime in (*CARRIED, NATIVE)
+        if runtime in RUNTIMES and (runtime in partition.runtimes or runtime in (*CARRIED, NATIVE))
         for staging in stagings(runtime, partition.filesystems, partition.fuse)
         if batch or staging.kind == FOLDER  # a copy on each node is held by a step beside the ranks'
     ]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from deployer.connected import xdg
+from deployer.connected.linker import fatbin
 from deployer.connected.linker.view import FILE, FOLDER, LINK, SMALL, folders_of, names_in
 from deployer.contract import dynamic, records, tarformat, wheel
 from deployer.contract.dynamic import BadElf, Facts
@@ -29,7 +30,7 @@ _log = logging.getLogger("deployer.linker")
 
 SCHEMA = "link-index"
 #: Raise it when what is read of a file changes: older indexes are made anew.
-VERSION = 3
+VERSION = 4
 
 _MAGIC = b"\x7fELF"
 #: How a script begins, and what the kernel reads of its first line.
@@ -60,13 +61,14 @@ class Bundle(Protocol):
 
 class Indexed(NamedTuple):
     """One path: what it is, where a link leads or what a script's first line says after ``#!``, the facts of an ELF
-    file, or why it is a bad one; whether it may be executed."""
+    file, or why it is a bad one; whether it may be executed; what its CUDA kernels are for (``fatbin.kernels``)."""
 
     kind: str
     target: str = ""
     facts: Facts | None = None
     bad: str = ""
     executable: bool = False
+    kernels: Sequence[str] = ()
 
 
 class Index:
@@ -109,6 +111,7 @@ class Index:
                 entry.facts.record() if entry.facts else None,
                 entry.bad,
                 entry.executable,
+                entry.kernels,
             ]
             for path, entry in self.entries.items()
         }
@@ -176,8 +179,10 @@ def _load(path: Path) -> Index | None:
         if fields.number("version") != VERSION:
             return None
         entries = {
-            name: Indexed(kind, target, Facts.read(records.Fields(facts, name)) if facts else None, bad, executable)
-            for name, (kind, target, facts, bad, executable) in fields.child("entries").record.items()
+            name: Indexed(
+                kind, target, Facts.read(records.Fields(facts, name)) if facts else None, bad, executable, kernels
+            )
+            for name, (kind, target, facts, bad, executable, kernels) in fields.child("entries").record.items()
         }
         contents = {name: base64.b64decode(text) for name, text in fields.mapping("contents").items()}
         programs = fields.texts("programs")
@@ -249,7 +254,7 @@ def _indexed(read_at: ReadAt) -> Indexed:
     if start != _MAGIC:
         return Indexed(FILE)
     try:
-        return Indexed(FILE, facts=dynamic.facts(read_at))
+        return Indexed(FILE, facts=dynamic.facts(read_at), kernels=fatbin.kernels(read_at))
     except BadElf as error:
         return Indexed(FILE, bad=str(error))
 

@@ -7,13 +7,21 @@ release notes (architectures that a release takes out).
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from deployer.connected.linker import fatbin
 from deployer.connected.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.contract.findings import ERROR, WARNING, Finding
 
 #: By major release of CUDA: the oldest driver, and the lowest compute capability.
 _FLOORS = {10: ((410, 48), (3, 0)), 11: ((450, 80), (3, 5)), 12: ((525, 60), (5, 0)), 13: ((580, 65), (7, 5))}
+#: Libraries of frameworks, without which nothing is computed on a GPU.
+_FRAMEWORK = re.compile(
+    r"^(libtorch_cuda\w*|libtensorflow_cc|libtensorflow_framework|_pywrap_tensorflow_internal|xla_extension|"
+    r"xla_cuda_plugin|libmxnet|libonnxruntime_providers_cuda)\.so"
+)
+#: What comes with CUDA, cuDNN and NCCL.
+_NVIDIA = re.compile(r"^lib(cu(da|blas|dnn|fft|rand|solver|sparse|pti|inj|file|tensor|tlass)|np|nv|nccl)\w*[.-]")
 _CUDART = re.compile(r"^libcudart\.so\.(\d+)")
 
 
@@ -58,6 +66,45 @@ def usable(case: Case) -> Iterator[Finding]:
             "frameworks pass over such a GPU and use processors",
             "build the image with an older CUDA",
         )
+
+
+def kernels(case: Case) -> Iterator[Finding]:
+    """gpu.kernels, facts.gpu: the bundle's own kernels are for other GPUs than the nodes'.
+
+    An error where nothing could be computed: of a framework's library, of what a job's program maps, or of all files.
+    Other files may never be used. NVIDIA's own libraries come with CUDA, whose floor is ``gpu.capability``.
+    """
+    gpus, partition = case.partition.node.gpus if case.partition.node else None, case.plan.partition
+    found = {
+        target + path: entry.kernels
+        for target, index in [("", case.image), *((overlay.target, overlay.files) for overlay in case.overlays)]
+        for path, entry in index.entries.items()
+        if entry.kernels and not _NVIDIA.match(posixpath.basename(path))
+    }
+    if gpus is None or not found:
+        return
+    capability = _pair(gpus.capability) if gpus.capability else None
+    if capability is None:
+        path, has = next(iter(found.items()))
+        text = f"nobody knows the compute capability of its GPUs, and {path} has kernels for {_shown(has)}"
+        yield Finding("facts.gpu", MISSING_FACTS, partition, text, CAPTURE)
+        return
+    unserved = {path: has for path, has in found.items() if not fatbin.serve(has, capability)}
+    mapped = {each.path for process in case.processes for each in process.loader.objects}
+    for path, has in unserved.items():
+        needed = path in mapped or _FRAMEWORK.match(posixpath.basename(path)) or len(unserved) == len(found)
+        yield Finding(
+            "gpu.kernels",
+            ERROR if needed else WARNING,
+            path,
+            f"its kernels are for {_shown(has)}, and the GPUs of {partition} have compute capability "
+            f"{_dotted(capability)}: no kernel image is available for execution on them",
+            f"choose a partition with newer GPUs, or a build that has kernels or PTX for {_dotted(capability)}",
+        )
+
+
+def _shown(found: Sequence[str]) -> str:
+    return ", ".join(found)
 
 
 def cuda(case: Case) -> tuple[str, int] | None:

@@ -4,16 +4,27 @@ from collections.abc import Iterator
 
 from deployer.connected.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.contract.findings import ERROR, NOTE, Finding
-from deployer.contract.plan import Variant
+from deployer.contract.plan import NATIVE, RUNTIMES, Variant
 
 #: Runtimes that make a user namespace to become root in it.
 _NAMESPACES = ("charliecloud", "apptainer")
 
 
 def allowed(case: Case) -> Iterator[Finding]:
-    """runtime.none: no runtime that the policy allows is on the nodes."""
-    if not case.plan.containers:
-        policy = case.profile.policy
+    """runtime.none, runtime.unknown: no runtime that the policy allows is on the nodes, or none that ``run`` knows."""
+    policy = case.profile.policy
+    unknown = [name for name in case.partition.runtimes if policy and name in policy.runtimes and name not in RUNTIMES]
+    usable = any(variant.runtime in RUNTIMES for variant in case.plan.containers)
+    if unknown:
+        yield Finding(
+            "runtime.unknown",
+            NOTE if usable else ERROR,
+            case.plan.partition,
+            f"its nodes have {', '.join(unknown)}, which this deployer cannot run",
+            f"ask the site for one of: {', '.join(name for name in RUNTIMES if name != NATIVE)}; udocker needs nothing "
+            "of it but the permission",
+        )
+    elif not usable:
         there = ", ".join(case.partition.runtimes) or "none"
         allows = ", ".join(policy.runtimes) if policy else "none"
         yield Finding(
@@ -30,7 +41,8 @@ def startable(case: Case) -> Iterator[Finding]:
 
     Where another variant can start, the site takes that one: then it is a note.
     """
-    judged = [(variant, list(_against(case, variant))) for variant in case.plan.containers]
+    known = [variant for variant in case.plan.containers if variant.runtime in RUNTIMES]
+    judged = [(variant, list(_against(case, variant))) for variant in known]
     fine = any(not findings for _, findings in judged)
     for _, findings in judged:
         for finding in findings:

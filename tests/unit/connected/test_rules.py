@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -16,6 +16,7 @@ from deployer.connected.linker.loader import Loader
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.linker.view import HostFiles, View
 from deployer.connected.profile import Profile
+from deployer.connected.profile_model import RuntimeName
 from deployer.connected.rules import command, cpu, fabric, gpu, linking, mpi, places, pmi, runtimes, site, space, wheels
 from deployer.connected.rules.case import Case
 from deployer.contract import plan as plans
@@ -570,3 +571,62 @@ def test_what_a_wheel_brings_is_run_by_the_images_python() -> None:
     manifest = manifest_of([])._replace(jobs=[Job("t", ["horovodrun"], 1, 1, 1, "00:01:00")])
     overlays = [Overlay(plans.VARIANT + "/lib", Index({}, {}, ["horovodrun"]))]
     assert check._commands(manifest, index(IMAGE_FILES), overlays) == ["/usr/bin/python3"]
+
+
+TORCH = "/usr/lib/python3/dist-packages/torch/lib/libtorch_cuda.so"
+ATTENTION = "/usr/lib/python3/dist-packages/flash_attn.so"
+BLAS = "/usr/lib/python3/dist-packages/nvidia/cublas/lib/libcublasLt.so.12"
+
+
+@pytest.mark.parametrize(
+    ("found", "capability", "expected"),
+    [
+        ({TORCH: ["sm_70", "sm_80"]}, "7.0", []),
+        ({TORCH: ["sm_80", "sm_90"]}, "7.0", [("gpu.kernels", ERROR)]),
+        ({TORCH: ["sm_80", "compute_60"]}, "7.0", []),
+        ({TORCH: ["sm_80"]}, "9.0", [("gpu.kernels", ERROR)]),  # newer than all, and no PTX
+        ({TORCH: ["sm_70"], ATTENTION: ["sm_90"]}, "7.0", [("gpu.kernels", WARNING)]),
+        ({ATTENTION: ["sm_90"]}, "7.0", [("gpu.kernels", ERROR)]),  # there is no other
+        ({TORCH: ["sm_70"], BLAS: ["sm_90"]}, "7.0", []),  # CUDA's own: gpu.capability
+        ({BLAS: ["sm_90"]}, "7.0", []),
+        ({TORCH: ["sm_70"]}, None, [("facts.gpu", UNKNOWN)]),
+        ({}, None, []),
+    ],
+)
+def test_kernels_and_gpus(found: dict[str, list[str]], capability: str | None, expected: list[tuple[str, str]]) -> None:
+    files = {**index({**IMAGE_FILES, **dict.fromkeys(found, lib())}).entries}
+    files |= {path: files[path]._replace(kernels=kernels) for path, kernels in found.items()}
+    made = case({"node": {"gpus": {"kind": "nvidia", "capability": capability}}})._replace(image=Index(files, {}))
+    assert codes(gpu.kernels(made)) == expected
+    assert codes(gpu.kernels(made._replace(partition=case({"node": {}}).partition))) == []
+
+
+def test_the_kernels_of_a_wheel_count() -> None:
+    files = {"/torch/lib/libtorch_cuda.so": Indexed("file", kernels=["sm_80"])}
+    made = case({"node": {"gpus": {"kind": "nvidia", "capability": "7.0"}}})
+    made = made._replace(overlays=[Overlay(plans.WHEELS + "/lib", Index(files, {}))])
+    (finding,) = gpu.kernels(made)
+    assert finding.subject == "/deployer/wheels/lib/torch/lib/libtorch_cuda.so"
+
+
+def test_a_runtime_that_run_does_not_know_is_refused() -> None:
+    policy = {"policy": {"runtimes": ["apptainer"]}, "runtimes": {"apptainer": {"version": "1.3"}}}
+    assert codes(runtimes.allowed(case(plan=PLAN._replace(variants=[]), **policy))) == [("runtime.unknown", ERROR)]
+    # of an older deployer's plan
+    older = PLAN._replace(variants=[VARIANT._replace(name="apptainer-folder", runtime="apptainer")])
+    assert codes(runtimes.allowed(case(plan=older, **policy))) == [("runtime.unknown", ERROR)]
+    assert codes(runtimes.startable(case({"user_namespaces": False}, plan=older, **policy))) == []
+    both = {"policy": {"runtimes": ["apptainer", "udocker"]}, "runtimes": {"apptainer": {}}}
+    fine = PLAN._replace(variants=[VARIANT._replace(name="udocker-folder", runtime="udocker")])
+    assert codes(runtimes.allowed(case(plan=fine, **both))) == [("runtime.unknown", NOTE)]
+
+
+@pytest.mark.parametrize("runtime", get_args(RuntimeName))
+def test_each_runtime_of_a_profile_is_known_to_run_or_refused(runtime: str, rootfs: Path, tmp_path: Path) -> None:
+    profile = Profile.model_validate({**SITE, "policy": {"runtimes": [runtime]}, "runtimes": {runtime: {}}})
+    bundle = tmp_path / "b.tar"
+    pack.pack(contents(rootfs), [], bundle)
+    made, checked = check.plan(str(bundle), profile)
+    assert {variant.runtime for variant in made.variants} <= set(plans.RUNTIMES)
+    refused = [each.code for each in checked.against] == ["runtime.unknown"]
+    assert refused is (runtime not in plans.RUNTIMES)

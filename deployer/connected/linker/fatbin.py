@@ -1,0 +1,106 @@
+"""Which GPUs a file's CUDA kernels are for: the headers of the fat binaries in its section ``.nv_fatbin``.
+
+A section holds containers, each with entries: machine code of one architecture (``sm_80``), or PTX, which the driver
+compiles for newer ones (``compute_80``). Headers are never compressed, what is between them is not read.
+
+Format: as NVIDIA's fatbinary 13.0 writes it, compared with files that were compiled for known architectures, with and
+without compression; NVIDIA documents only the container's header (``fatbinary_section.h``). Everything is bounded, and
+what is not of this form has no kernels that are known.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+
+from deployer.contract.elf import EHDR, ReadAt
+
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_NAME = b".nv_fatbin"
+#: Magic, version, size of this header, size of the entries.
+_CONTAINER = struct.Struct("<IHHQ")
+_MAGIC, _VERSION = 0xBA55ED50, 1
+#: Kind, version, size of this header, size of the content; minor and major version of the content's format,
+#: architecture; flags.
+_ENTRY = struct.Struct("<HHIQ8xHHI8xQ")
+_PTX, _CODE = 1, 2
+#: Code that uses what one architecture alone has (sm_90a).
+_THIS_ALONE = 0x100000
+_ALIGNED = 8
+_MAX_SECTIONS, _MAX_NAMES, _MAX_ENTRIES = 4096, 1024 * 1024, 1_000_000
+
+Capability = tuple[int, int]
+
+
+class _Other(Exception):
+    """It is of another form."""
+
+
+def kernels(read_at: ReadAt) -> tuple[str, ...]:
+    """Return what a file has kernels for, sorted: ``sm_80``, ``sm_90a``, ``compute_80``; ``other`` for what cannot be
+    told. Nothing where it has none, or is of another form."""
+    found: set[str] = set()
+    try:
+        for start, size in _sections(read_at):
+            found.update(_entries(read_at, start, start + size))
+    except (_Other, struct.error):
+        return ()
+    return tuple(sorted(found))
+
+
+def serve(found: Iterable[str], gpu: Capability) -> bool:
+    """Return whether one of the kernels runs on a GPU of this compute capability, as far as that is known."""
+    return any(_serves(each, gpu) for each in found)
+
+
+def _serves(kernel: str, gpu: Capability) -> bool:
+    kind, _, name = kernel.partition("_")
+    if kind == "other":
+        return True
+    made = divmod(int(name.rstrip("a")), 10)
+    if name.endswith("a"):
+        return made == gpu
+    return made <= gpu and (kind == "compute" or made[0] == gpu[0])
+
+
+def _sections(read_at: ReadAt) -> Iterator[tuple[int, int]]:
+    """Yield place and size of the sections of fat binaries."""
+    head = read_at(0, EHDR.size)
+    if len(head) < EHDR.size or head[:6] != b"\x7fELF\x02\x01":
+        return
+    fields = EHDR.unpack(head)
+    table, size, count, names = fields[6], fields[11], fields[12], fields[13]
+    if size != _SECTION.size or not names < count <= _MAX_SECTIONS:
+        return
+    sections = [_SECTION.unpack(read_at(table + size * number, size)) for number in range(count)]
+    text = read_at(sections[names][4], min(sections[names][5], _MAX_NAMES))
+    for section in sections:
+        if text[section[0] : section[0] + len(_NAME) + 1] == _NAME + b"\0":
+            yield section[4], section[5]
+
+
+def _entries(read_at: ReadAt, start: int, end: int) -> Iterator[str]:
+    for _ in range(_MAX_ENTRIES):
+        if start + _CONTAINER.size > end:
+            return
+        magic, version, head, size = _CONTAINER.unpack(read_at(start, _CONTAINER.size))
+        if magic == 0:  # padding
+            start += _ALIGNED
+            continue
+        if magic != _MAGIC or version != _VERSION or head < _CONTAINER.size or start + head + size > end:
+            raise _Other
+        yield from _of_container(read_at, start + head, start + head + size)
+        start += head + size
+        start += -start % _ALIGNED
+    raise _Other
+
+
+def _of_container(read_at: ReadAt, start: int, end: int) -> Iterator[str]:
+    for _ in range(_MAX_ENTRIES):
+        if start + _ENTRY.size > end:
+            return
+        kind, _, head, size, _, _, architecture, flags = _ENTRY.unpack(read_at(start, _ENTRY.size))
+        if head < _ENTRY.size:
+            raise _Other
+        name = f"{architecture}a" if flags & _THIS_ALONE else f"{architecture}"
+        yield f"sm_{name}" if kind == _CODE else f"compute_{name}" if kind == _PTX else "other"
+        start += head + size
+    raise _Other
