@@ -152,6 +152,8 @@ class Data(Model):
 class Job(Model):
     """One way to run the bundle; the numbers hold unless the user of ``run`` gives others."""
 
+    many_lines = frozenset({"command"})
+
     command: list[str] = Field(min_length=1, description="runs in the container, once a rank")
     nodes: int = Field(default=1, ge=1)
     ranks_per_node: int = Field(default=1, ge=1)
@@ -164,6 +166,8 @@ class Definition(Model):
 
     One without a base is a bundle of data alone: folders that other bundles use.
     """
+
+    many_lines = frozenset({"description"})
 
     # The order of the fields matters: a validator sees those before its own.
     name: Name = Field(description="part of the image's tag and of the bundle's name")

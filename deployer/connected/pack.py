@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import zstandard
 
 import deployer
-from deployer.connected import archive, codecs, commands, datafolder, progress
+from deployer.connected import archive, codecs, commands, datafolder, imageconfig, progress
 from deployer.connected import layer as layers
 from deployer.connected.datafolder import DataFile
 from deployer.connected.flatten import Tree
@@ -47,8 +47,6 @@ if TYPE_CHECKING:  # a pack without a site need not wait for the profile's model
 
 _logger = logging.getLogger("deployer.pack")
 
-#: What of an image's own configuration is kept.
-_KEPT = ("Env", "WorkingDir", "Entrypoint", "Cmd", "Labels")
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -154,12 +152,15 @@ def pack(
         with files.published(str(output)) as stream, Scratch(output.parent) as scratch:
             with files.errors_named(f"write {output}"):
                 image = contents.read(scratch) if contents.read else archive.Image("unknown", {}, Root())
+                settings = imageconfig.read(image.config)
+                if settings.dropped:
+                    say("variables of the image left out, whose names no shell knows: " + ", ".join(settings.dropped))
                 targets = [bind.target for plan in plans for bind in plan.binds]
                 tree = Tree(image.root, targets) if contents.read else _NoTree(image.root)
                 if commands.CODE not in (checking or Checking()).accept:
-                    _refuse_missing(contents, image, tree, plans)
+                    _refuse_missing(contents, settings, tree, plans)
                 writer = BundleWriter(stream)
-                manifest = _write(writer, contents, image, tree, folders, press, compression, keys)
+                manifest = _write(writer, contents, image, settings, tree, folders, press, compression, keys)
                 plans = _checked(writer, manifest, profiles, plans, checking or Checking())
                 digest = writer.seal(manifest)
                 manifest = manifest._replace(members=writer.members, segments=writer.segments)
@@ -204,13 +205,12 @@ def _checked(
     return checked
 
 
-def _refuse_missing(contents: Contents, image: archive.Image, tree: Tree, plans: Sequence[Plan]) -> None:
+def _refuse_missing(contents: Contents, settings: imageconfig.Settings, tree: Tree, plans: Sequence[Plan]) -> None:
     """Raise Refused where a job's command cannot start in the image, whatever the site."""
     wheels = [path for name, path in contents.carried.items() if name.startswith((WHEELS_PREFIX, VARIANTS_PREFIX))]
-    env = [str(item) for item in image.config.get("Env") or []]
     look = commands.in_tree(tree, contents.app)
-    workdir = str(image.config.get("WorkingDir") or "/")
-    commands.refuse(contents.jobs, commands.place(look, env, workdir, plans, commands.of_wheels(wheels)))
+    place = commands.place(look, settings.env, settings.workdir or "/", plans, commands.of_wheels(wheels))
+    commands.refuse(contents.jobs, place)
 
 
 def _change_lines(tree: Tree) -> Iterator[str]:
@@ -223,6 +223,7 @@ def _write(
     writer: BundleWriter,
     contents: Contents,
     image: archive.Image,
+    settings: imageconfig.Settings,
     tree: Tree,
     folders: Mapping[str, Sequence[DataFile]],
     press: Press,
@@ -237,8 +238,7 @@ def _write(
         with progress.bar("pack", tree.size) as advance:
             layer = writer.layer(_noted(press.frames(layers.pieces(tree)), keys, advance))
     architecture = image.architecture or tree.architecture()
-    settings = {key: image.config[key] for key in _KEPT if image.config.get(key)}
-    config = writer.blob(oci.config(architecture, settings, press.raw.digest))
+    config = writer.blob(oci.config(architecture, settings.kept(), press.raw.digest))
     image_manifest = writer.blob(oci.manifest(config, layer, codec.name))
     writer.member(oci.INDEX_FILE, oci.index(image_manifest, contents.name, contents.version, architecture))
     for file in datafolder.app_files(contents.app) if contents.app else ():
@@ -247,7 +247,6 @@ def _write(
         _write_file(writer, name, path)
     _write_data(writer, folders)
     _write_sbom(writer, contents, finding.result())
-    env = [str(item) for item in settings.get("Env", [])]
     return Manifest(
         name=contents.name,
         version=contents.version,
@@ -257,16 +256,16 @@ def _write(
             config_digest=config.digest,
             layer_digest=layer.digest,
             architecture=architecture,
-            env=env,
-            workdir=settings.get("WorkingDir", "/"),
-            entrypoint=list(settings.get("Entrypoint", [])),
-            cmd=list(settings.get("Cmd", [])),
-            python=tree.find_program("python3", _search_path(env)),
+            env=settings.env,
+            workdir=settings.workdir or "/",
+            entrypoint=settings.entrypoint,
+            cmd=settings.cmd,
+            python=tree.find_program("python3", _search_path(settings.env)),
             raw_size=press.raw.size,
             entries=len(tree),
             holes=press.holes,
         ),
-        changes=tree.changes,
+        changes={**tree.changes, **({"variables dropped": len(settings.dropped)} if settings.dropped else {})},
         jobs=list(contents.jobs),
         members=[],
         segments=[],

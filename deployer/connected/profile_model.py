@@ -202,6 +202,8 @@ class Mpi(Model):
     and ``links``: symbolic links.
     """
 
+    variables = frozenset({"environment"})
+
     family: Literal["intel", "mpich", "openmpi", "cray", "mvapich"]
     version: str | None = None
     prefix: Absolute
@@ -270,6 +272,8 @@ class Partition(Machine):
     own.
     """
 
+    variables = frozenset({"environment"})
+
     nodes: Count | None = None
     max_nodes: Count | None = None
     max_time: (
@@ -299,6 +303,8 @@ class Profile(Machine):
     ``extends`` names another profile, a curated one or a file, whose facts hold where this one says nothing.
     ``notes`` are what capture could not find out, and why.
     """
+
+    many_lines = frozenset({"description", "notes"})
 
     # The order of the fields matters: a validator sees those before its own.
     format: Literal[1]

@@ -8,8 +8,9 @@ from typing import IO
 
 from deployer.connected.members import Extent, Stored
 from deployer.connected.press import Pressed
+from deployer.contract import manifest as manifests
 from deployer.contract import oci, records, sealed, tarformat
-from deployer.contract.errors import UsageError
+from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.manifest import DATA, FRAME, HEADER, MAX_MEMORY, PADDING, Manifest, Member, Segment
 from deployer.contract.tarformat import BLOCK
 from deployer.system import files
@@ -108,6 +109,7 @@ class BundleWriter:
         if len(data) > sealed.MAX_MANIFEST or records.memory(data) > MAX_MEMORY:
             hint = "put many small data files into a few archives; about 90,000 files are possible"
             raise UsageError(f"the bundle has too many files: {len(self.members)} besides the image's", hint)
+        _check_readable(whole)
         seal = sealed.Seal(self._offset, len(data), hashlib.sha256(data).hexdigest())
         self._stream.write(sealed.manifest_block(data))
         self._stream.write(sealed.tail(seal))
@@ -125,6 +127,14 @@ class BundleWriter:
     def _skip(self, size: int) -> None:
         self._stream.write(b"\0" * size)
         self._offset += size
+
+
+def _check_readable(manifest: Manifest) -> None:
+    """Raise UsageError for what a site would refuse to read. The segment table is our own, and long."""
+    try:
+        manifests.read(records.dumps(manifest._replace(segments=[]).record()), "this")
+    except IntegrityError as error:
+        raise UsageError(f"no site could read the bundle: {error.message}", error.hint) from error
 
 
 class Written:

@@ -11,14 +11,15 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, NamedTuple, Protocol, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, TypeVar, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
 from deployer.contract.errors import UsageError
 from deployer.contract.guess import guess
+from deployer.contract.text import fault, is_name, printable
 from deployer.system import files
 
 #: What a person writes is a few kB. More is a mistake, and PyYAML would take minutes for it.
@@ -34,9 +35,41 @@ Place = tuple[str, ...]
 
 
 class Model(BaseModel):
-    """The base of what people write: unknown keys are errors, and values keep their types."""
+    """The base of what people write: unknown keys are errors, and values keep their types.
+
+    Texts, and the keys of mappings, are one line without control characters. A model names its fields that may have
+    ``many_lines``, and those that hold environment ``variables``.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    many_lines: ClassVar[frozenset[str]] = frozenset()
+    variables: ClassVar[frozenset[str]] = frozenset()
+
+    @field_validator("*")
+    @classmethod
+    def _no_control_characters(cls, value: Any, info: ValidationInfo) -> Any:
+        name = info.field_name or ""
+        found = [(place, said) for place, text in _texts(value) if (said := fault(text, name in cls.many_lines))]
+        if name in cls.variables and isinstance(value, dict):
+            words = "is not a name for a variable: it has letters, digits and underscores, and no digit first"
+            found += [((printable(key),), words) for key in value if not is_name(key)]
+        if found:
+            raise Problems(found)
+        return value
+
+
+def _texts(value: Any, place: "Place" = ()) -> Iterator[tuple["Place", str]]:
+    """Yield the texts of a field, each with its place below it; a model in it looks at its own."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _texts(item, (*place, str(number)))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield (*place, printable(str(key))), str(key)
+            yield from _texts(item, (*place, printable(str(key))))
 
 
 #: What a text of each pattern is, for people.

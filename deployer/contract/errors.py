@@ -5,6 +5,8 @@ The exit codes are a promise to scripts (docs/exit-codes.md); 0 is done and 130 
 
 from typing import List, Sequence
 
+from deployer.contract.text import printable
+
 EXIT_DONE = 0
 EXIT_INTERRUPTED = 130
 
@@ -24,12 +26,15 @@ class DeployerError(Exception):
         self.details = list(details)
 
     def lines(self) -> List[str]:
-        """Return the lines to print on stderr; the message and each detail are folded into one line each."""
+        """Return the lines to print on stderr; the message and each detail are folded into one line each.
+
+        Images, profiles and programs have their words in them: an escape sequence is shown, not obeyed.
+        """
         shown = ["deployer: error: " + " ".join(self.message.split())]
         shown += ["  " + " ".join(detail.split()) for detail in self.details]
         if self.hint:
             shown.append("hint: " + self.hint)
-        return shown
+        return [printable(line) for line in shown]
 
 
 class JobFailed(DeployerError):

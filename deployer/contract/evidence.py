@@ -82,7 +82,7 @@ class Launch(NamedTuple):
 
 def read_launch(data: bytes, what: str) -> Launch:
     """Parse job.json; raises UsageError."""
-    fields = records.loads(data, LAUNCH, what)
+    fields = records.loads(data, LAUNCH, what, own=True)
     mpi, checked = fields.maybe_child("mpi"), fields.maybe_child("checked")
     return Launch(
         job=fields.text("job"),
@@ -129,7 +129,7 @@ class HostRecord(NamedTuple):
 
 def read_host(data: bytes, what: str) -> HostRecord:
     """Parse a host record; raises UsageError."""
-    fields = records.loads(data, HOST, what)
+    fields = records.loads(data, HOST, what, own=True)
     missing, numa = (tuple(fields.texts(name)) if name in fields.record else () for name in ("missing", "numa"))
     return HostRecord(fields.text("host"), fields.maybe_text("identity"), missing, numa)
 
@@ -160,7 +160,7 @@ class ProbeRecord(NamedTuple):
 
 def read_probe(data: bytes, what: str) -> ProbeRecord:
     """Parse a probe record; raises UsageError."""
-    fields = records.loads(data, PROBE, what)
+    fields = records.loads(data, PROBE, what, own=True)
     library, measures = fields.maybe_child("library"), fields.maybe_child("measures")
     return ProbeRecord(
         task=fields.number("task"),
@@ -190,7 +190,7 @@ class NodeRecord(NamedTuple):
 
 def read_node(data: bytes, what: str) -> NodeRecord:
     """Parse a node's collected evidence; raises UsageError."""
-    fields = records.loads(data, NODE, what)
+    fields = records.loads(data, NODE, what, own=True)
     return NodeRecord(fields.text("host"), fields.mapping("files"))
 
 

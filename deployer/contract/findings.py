@@ -7,6 +7,7 @@ shape with codes of its own.
 from typing import Any, Dict, List, NamedTuple
 
 from deployer.contract.records import Fields, Record
+from deployer.contract.text import printable
 
 ERROR = "error"  # the job stops, or counts as failed
 WARNING = "warning"  # the job goes on; a person should know
@@ -23,14 +24,15 @@ class Finding(NamedTuple):
     remedy: str
 
     def record(self) -> Record:
-        return dict(self._asdict())
+        """Return it as a JSON object; what programs and images say in it is escaped."""
+        return {name: printable(value) for name, value in self._asdict().items()}
 
     @staticmethod
     def read(fields: Fields) -> "Finding":
         return Finding(*(fields.text(name) for name in Finding._fields))
 
     def __str__(self) -> str:
-        return "%s %s: %s: %s" % (self.severity, self.code, self.subject, self.message)
+        return printable("%s %s: %s: %s" % (self.severity, self.code, self.subject, self.message))
 
 
 class Rule(NamedTuple):

@@ -6,7 +6,7 @@ from typing import List, NamedTuple
 from deployer.contract.errors import UsageError
 from deployer.contract.records import Fields, Record
 
-_TIME = re.compile(r"^(?:(\d{1,4})-)?(\d{1,3}):([0-5]\d):([0-5]\d)$")
+_TIME = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,3}):([0-5][0-9]):([0-5][0-9])")
 
 
 class Job(NamedTuple):
@@ -27,11 +27,11 @@ class Job(NamedTuple):
     def read(fields: Fields) -> "Job":
         return Job(
             fields.text("name"),
-            fields.texts("command"),
+            fields.words("command"),
             fields.number("nodes"),
             fields.number("ranks_per_node"),
             fields.number("threads"),
-            fields.text("time"),
+            check_time(fields.text("time")),
         )
 
 
@@ -53,7 +53,7 @@ def seconds(limit: str) -> int:
 
 def check_time(text: str) -> str:
     """Return ``text`` when it is a time limit as Slurm takes it ([D-]HH:MM:SS); raises UsageError."""
-    if not _TIME.match(text):
+    if not _TIME.fullmatch(text):
         raise UsageError("time limit %r is not [D-]HH:MM:SS" % text, 'for instance "00:30:00"')
     if not seconds(text):
         raise UsageError("time limit %r: to Slurm zero is no limit at all" % text, 'for instance "00:30:00"')

@@ -86,7 +86,7 @@ class Member(NamedTuple):
 
     @staticmethod
     def read(fields: Fields) -> "Member":
-        return Member(fields.text("name"), fields.number("size"), fields.number("mode"))
+        return Member(fields.path("name"), fields.number("size"), fields.number("mode"))
 
 
 class Image(NamedTuple):
@@ -121,10 +121,10 @@ class Image(NamedTuple):
             fields.text("config_digest"),
             fields.text("layer_digest"),
             fields.text("architecture"),
-            fields.texts("env"),
+            fields.assignments("env"),
             fields.text("workdir"),
-            fields.texts("entrypoint"),
-            fields.texts("cmd"),
+            fields.words("entrypoint"),
+            fields.words("cmd"),
             fields.maybe_text("python"),
             fields.number("raw_size"),
             fields.number("entries"),
@@ -219,6 +219,8 @@ def read(data: bytes, what: str) -> Manifest:
     fields = records.loads(data, SCHEMA, what, IntegrityError, limit=MAX_MEMORY)
     codec = fields.child("codec")
     codec.text("name")
+    for key in (key for key, value in codec.record.items() if isinstance(value, str)):
+        codec.text(key)
     name, version = fields.text("name"), fields.text("version")
     check_label(name, version, IntegrityError)
     return Manifest(

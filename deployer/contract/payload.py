@@ -96,7 +96,7 @@ class PayloadRecord(NamedTuple):
 
 def read_payload(data: bytes, what: str) -> PayloadRecord:
     """Parse a payload record; raises UsageError."""
-    fields = records.loads(data, PAYLOAD, what)
+    fields = records.loads(data, PAYLOAD, what, own=True)
     itex, outside = fields.maybe_child("itex"), fields.maybe_child("outside")
     return PayloadRecord(
         task=fields.number("task"),

@@ -258,7 +258,7 @@ def read(data: bytes, what: str) -> Plan:
         modules=fields.texts("modules"),
         mpi=HostMpi.read(mpi) if mpi else None,
         binds=[Bind.read(item) for item in fields.items("binds")],
-        environment=fields.mapping("environment"),
+        environment=fields.environment("environment"),
         pass_environment=fields.texts("pass_environment"),
         variants=[Variant.read(item) for item in fields.items("variants")],
         abi=fields.maybe_text("abi"),

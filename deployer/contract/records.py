@@ -3,11 +3,16 @@
 Every record carries ``schema`` (what it is), ``format`` (its version) and ``min_reader`` (the oldest format version
 whose reader understands it). Unknown fields are skipped, so that a newer writer can add; what an old reader must not
 skip raises ``min_reader``.
+
+Texts are one line without control characters. Words of commands, values of variables (``words``) and names of files
+(``path``) may have several, as may all of a record that a job writes about what it saw (``own``): they are escaped
+where they are printed.
 """
 
 import json
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Type, TypeVar
 
+from deployer.contract import text as texts
 from deployer.contract.errors import DeployerError, UsageError
 
 FORMAT = 1
@@ -80,16 +85,17 @@ def loads(
     error: Type[DeployerError] = UsageError,
     known: int = FORMAT,
     limit: int = MAX_MEMORY,
+    own: bool = False,
 ) -> "Fields":
     """Parse a stamped record; ``what`` names it in errors, e.g. "the plan for lab"; ``known`` is the newest format.
+    An ``own`` record may have any text in it.
 
     Raises ``error`` for anything that is not a record of this schema or needs more memory than ``limit``, and
     UsageError with a hint for one that needs a newer reader.
     """
-    record = parse(data, what, error, limit)
-    fields = Fields(record, what, error)
+    fields = Fields(parse(data, what, error, limit), what, error, own)
     if fields.text("schema") != "deployer." + schema:
-        raise error("%s is a %r record, not deployer.%s" % (what, record["schema"], schema))
+        raise error("%s is a %r record, not deployer.%s" % (what, fields.text("schema"), schema))
     if fields.number("min_reader") > known:
         raise UsageError(
             "%s has format %d and needs a reader of format %d; this is %d"
@@ -102,12 +108,24 @@ def loads(
 class Fields(object):
     """Typed access to a JSON object; a missing or mistyped field raises an error that names it by its path."""
 
-    def __init__(self, record: Any, what: str, error: Type[DeployerError] = UsageError) -> None:
+    def __init__(self, record: Any, what: str, error: Type[DeployerError] = UsageError, own: bool = False) -> None:
         if not isinstance(record, dict):
             raise error("%s is not a JSON object" % what)
         self.record: Record = record
         self.what = what
         self.error = error
+        self.own = own
+        for name in record:
+            if not isinstance(name, str):  # YAML has other keys than JSON
+                raise error("%s: a key is not text: %r" % (what, name))
+            self._check("a key", name)
+
+    def _check(self, name: str, value: str, lines: bool = False) -> str:
+        """Return ``value``; raises an error if no text from outside may be so."""
+        problem = None if self.own else texts.fault(value, lines)
+        if problem:
+            raise self.error("%s: %s: %s" % (texts.printable(self.what), name, problem), "write it without")
+        return value
 
     def _get(self, name: str, kind: Type[_T]) -> _T:
         value = self.record.get(name)
@@ -118,7 +136,11 @@ class Fields(object):
 
     def text(self, name: str) -> str:
         """Return a string field."""
-        return self._get(name, str)
+        return self._check("field %r" % name, self._get(name, str))
+
+    def path(self, name: str) -> str:
+        """Return the name of a file, which may have any character that a file system knows; it is never shell."""
+        return self._check("field %r" % name, self._get(name, str), lines=True)
 
     def maybe_text(self, name: str) -> Optional[str]:
         """Return a string field, or None where it is null or absent."""
@@ -143,19 +165,46 @@ class Fields(object):
         """Return a field that is true or false, or None where it is null or absent."""
         return None if self.record.get(name) is None else self.flag(name)
 
-    def texts(self, name: str) -> List[str]:
+    def texts(self, name: str, lines: bool = False) -> List[str]:
         """Return a list of strings."""
         values = self._get(name, list)
         if not all(isinstance(value, str) for value in values):
             raise self.error("%s: field %r is not a list of strings" % (self.what, name))
-        return list(values)
+        return [self._check("field %r" % name, value, lines) for value in values]
+
+    def words(self, name: str) -> List[str]:
+        """Return a list of strings that may have several lines each: a command."""
+        return self.texts(name, lines=True)
 
     def mapping(self, name: str) -> Dict[str, str]:
         """Return an object whose values are strings."""
         values = self._get(name, dict)
         if not all(isinstance(value, str) for value in values.values()):
             raise self.error("%s: field %r has a value that is no string" % (self.what, name))
+        for key, value in values.items():
+            self._check("field %r" % name, key)
+            self._check("field %r" % name, value)
         return dict(values)
+
+    def environment(self, name: str) -> Dict[str, str]:
+        """Return an object of environment variables."""
+        found = self.mapping(name)
+        for key in found:
+            self._check_variable(name, key)
+        return found
+
+    def assignments(self, name: str) -> List[str]:
+        """Return a list of environment variables, ``NAME=VALUE``; a value may have several lines."""
+        found = self.words(name)
+        for entry in found:
+            self._check_variable(name, entry.partition("=")[0] if "=" in entry else entry + " without a value")
+        return found
+
+    def _check_variable(self, name: str, variable: str) -> None:
+        if not texts.is_name(variable):
+            shown = (self.what, name, texts.printable(variable))
+            hint = "a name has letters, digits and underscores, and no digit first"
+            raise self.error("%s: field %r: not an environment variable: %s" % shown, hint)
 
     def items(self, name: str) -> List["Fields"]:
         """Return a list of objects."""
@@ -164,11 +213,11 @@ class Fields(object):
     def each(self, name: str) -> Iterator["Fields"]:
         """Yield the objects of a list, one at a time: a bundle may have hundreds of thousands of segments."""
         for index, item in enumerate(self._get(name, list)):
-            yield Fields(item, "%s, %s[%d]" % (self.what, name, index), self.error)
+            yield Fields(item, "%s, %s[%d]" % (self.what, name, index), self.error, self.own)
 
     def child(self, name: str) -> "Fields":
         """Return a nested object."""
-        return Fields(self._get(name, dict), "%s, %s" % (self.what, name), self.error)
+        return Fields(self._get(name, dict), "%s, %s" % (self.what, name), self.error, self.own)
 
     def maybe_child(self, name: str) -> Optional["Fields"]:
         """Return a nested object, or None where it is null or absent."""
@@ -177,7 +226,10 @@ class Fields(object):
     def children(self, name: str) -> Dict[str, "Fields"]:
         """Return an object of objects."""
         values = self._get(name, dict)
-        return {key: Fields(value, "%s, %s.%s" % (self.what, name, key), self.error) for key, value in values.items()}
+        return {
+            key: Fields(value, "%s, %s.%s" % (self.what, name, texts.printable(key)), self.error, self.own)
+            for key, value in values.items()
+        }
 
 
 def _bounded(digits: str) -> int:

@@ -1,6 +1,14 @@
 """What text from outside may be: the names of environment variables, and characters that do something. Pure."""
 
 import re
+from typing import Optional
+
+#: What a text of one line cannot have. A line end or an escape sequence in a name, a path or a reason would do
+#: something where it is printed, and half of a surrogate pair cannot be printed at all.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+#: What no text can have: no process can be given a NUL.
+_NEVER = re.compile("[\x00\ud800-\udfff]")
+_SHOWN = 60
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -9,6 +17,20 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 def is_name(text: str) -> bool:
     """Return whether ``text`` can be the name of an environment variable."""
     return _NAME.fullmatch(text) is not None
+
+
+def fault(text: str, lines: bool = False) -> Optional[str]:
+    """Return what is wrong with a text from outside, None if nothing is.
+
+    With ``lines`` it may have several: a word of a command, or the value of a variable.
+    """
+    found = (_NEVER if lines else _CONTROL).search(text)
+    if found is None:
+        return None
+    shown = printable(text[:_SHOWN])
+    if "\ud800" <= found.group() <= "\udfff":
+        return "%s is not Unicode text: it has the half character %s" % (shown, escaped(found.group()))
+    return "%s has the control character %s" % (shown, escaped(found.group()))
 
 
 def printable(text: str) -> str:

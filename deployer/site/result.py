@@ -135,7 +135,7 @@ def findings(folder: str) -> List[Finding]:
     path = os.path.join(folder, RESULT)
     if not files.is_file(path):
         return []
-    record = records.loads(files.read_text(path).encode(), "result", path)
+    record = records.loads(files.read_text(path).encode(), "result", path, own=True)
     return [Finding.read(item) for item in record.items("findings")]
 
 
@@ -148,7 +148,7 @@ def first_error(folder: str) -> str:
 def read(folder: str) -> Fields:
     """Return a job's result.json; raises UsageError where it is not there or malformed."""
     path = os.path.join(folder, RESULT)
-    return records.loads(files.read_text(path).encode(), "result", path)
+    return records.loads(files.read_text(path).encode(), "result", path, own=True)
 
 
 def texts(folder: str) -> Dict[str, str]:

@@ -9,7 +9,6 @@ import fcntl
 import logging
 import os
 import selectors
-import shlex
 import signal
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from typing import (
     Union,
 )
 
+from deployer.contract import shell
 from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, JobFailed, MissingTool
 
 _logger = logging.getLogger("deployer.process")
@@ -66,7 +66,7 @@ class Completed(NamedTuple):
 
 def quoted(argv: Sequence[str]) -> str:
     """Return argv as a person would type it."""
-    return " ".join(shlex.quote(word) for word in argv)
+    return shell.quoted(argv)
 
 
 def base_environment(*more: str) -> Dict[str, str]:

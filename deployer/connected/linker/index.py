@@ -175,12 +175,17 @@ def _kept(key: str, cache: Path | None, make: Callable[[], Index]) -> Index:
 
 def _load(path: Path) -> Index | None:
     try:
-        fields = records.loads(path.read_bytes(), SCHEMA, str(path))
+        fields = records.loads(path.read_bytes(), SCHEMA, str(path), own=True)
         if fields.number("version") != VERSION:
             return None
         entries = {
             name: Indexed(
-                kind, target, Facts.read(records.Fields(facts, name)) if facts else None, bad, executable, kernels
+                kind,
+                target,
+                Facts.read(records.Fields(facts, name, own=True)) if facts else None,
+                bad,
+                executable,
+                kernels,
             )
             for name, (kind, target, facts, bad, executable, kernels) in fields.child("entries").record.items()
         }

@@ -1,0 +1,79 @@
+"""What an image's own configuration says, as far as it is kept. It is text from outside: read strictly, never shell."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from deployer.contract.errors import UsageError
+from deployer.contract.text import fault, is_name, printable
+
+_HINT = "make the image again with docker build; docker image inspect shows its configuration"
+
+
+class Settings(NamedTuple):
+    """The environment as ``NAME=VALUE``, the working folder, what is run, and the labels.
+
+    ``dropped`` are the names in the environment that are not variables to a shell (``my.name``), or have no value.
+    """
+
+    env: list[str]
+    workdir: str
+    entrypoint: list[str]
+    cmd: list[str]
+    labels: dict[str, str]
+    dropped: list[str]
+
+    def kept(self) -> dict[str, Any]:
+        """Return what goes into the configuration of the bundle's image, in the words of OCI."""
+        whole = {
+            "Env": self.env,
+            "WorkingDir": self.workdir,
+            "Entrypoint": self.entrypoint,
+            "Cmd": self.cmd,
+            "Labels": self.labels,
+        }
+        return {key: value for key, value in whole.items() if value}
+
+
+def read(config: Mapping[str, Any]) -> Settings:
+    """Return what a configuration says; ``workdir`` is empty if it says none.
+
+    Raises UsageError for what could be packed but never run: a value of another type, or a text with a NUL or control
+    characters. Words of commands and values of variables may have several lines.
+    """
+    entries = _words(config, "Env")
+    env = [entry for entry in entries if "=" in entry and is_name(entry.partition("=")[0])]
+    return Settings(
+        env,
+        _text("WorkingDir", config.get("WorkingDir") or ""),
+        _words(config, "Entrypoint"),
+        _words(config, "Cmd"),
+        _labels(config.get("Labels") or {}),
+        [printable(entry.partition("=")[0]) for entry in entries if entry not in env],
+    )
+
+
+def _words(config: Mapping[str, Any], name: str) -> list[str]:
+    found = config.get(name) or []
+    if not isinstance(found, list):
+        raise _wrong(name, found, "a list of texts")
+    return [_text(name, item, lines=True) for item in found]
+
+
+def _labels(found: Any) -> dict[str, str]:
+    if not isinstance(found, dict):
+        raise _wrong("Labels", found, "names and texts")
+    return {_text("Labels", key): _text("Labels", value, lines=True) for key, value in found.items()}
+
+
+def _text(name: str, value: Any, lines: bool = False) -> str:
+    if not isinstance(value, str):
+        raise _wrong(name, value, "text")
+    problem = fault(value, lines)
+    if problem:
+        raise UsageError(f"the image's configuration cannot be packed: {name}: {problem}", _HINT)
+    return value
+
+
+def _wrong(name: str, value: Any, kind: str) -> UsageError:
+    shown = printable(repr(value))[:60]
+    return UsageError(f"the image's configuration cannot be packed: {name} must be {kind}, not {shown}", _HINT)
