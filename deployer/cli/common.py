@@ -16,6 +16,7 @@ from deployer import __version__
 from deployer.contract.dialogue import ANSWERS
 from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, UsageError
 from deployer.contract.guess import guess
+from deployer.contract.text import printable
 from deployer.contract.verdict import Checked
 from deployer.system import files
 
@@ -260,7 +261,8 @@ def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[s
         return error.exit_code
     except Exception as error:  # a defect of ours: still one line, and what is needed to mend it
         logging.getLogger("deployer").debug("defect", exc_info=True)
-        print("deployer: error: unexpected %s: %s" % (type(error).__name__, error), file=sys.stderr)
+        said = printable("deployer: error: unexpected %s: %s" % (type(error).__name__, error))
+        print(said, file=sys.stderr)
         print("hint: this is a defect; report it with %s" % (log or "the output of DEPLOYER_DEBUG=1"), file=sys.stderr)
         if os.environ.get("DEPLOYER_DEBUG") == "1":
             traceback.print_exc()

@@ -99,7 +99,7 @@ def loads(
     if fields.number("min_reader") > known:
         raise UsageError(
             "%s has format %d and needs a reader of format %d; this is %d"
-            % (what, fields.number("format"), record["min_reader"], known),
+            % (what, fields.number("format"), fields.number("min_reader"), known),
             "use a newer deployer, the one that wrote it for instance",
         )
     return fields

@@ -18,6 +18,8 @@ from deployer.contract.text import escaped, is_name, printable
 
 #: The variable with the number of the shell's own process.
 _OWN_NUMBER = "$"
+#: What no process can be given: a NUL, and a surrogate that does not stand for a byte of a path.
+_IMPOSSIBLE = re.compile("[\x00\ud800-\udc7f\udd00-\udfff]")
 _DEFAULT = re.compile(r"[A-Za-z0-9]*")
 #: What a word cannot have as it is: a line end would make a line of the script that is not ours, and an escape
 #: sequence would reach the terminal of whoever reads it.
@@ -204,7 +206,7 @@ def _filled(value: _Filling, before: str, name: str) -> str:
 def directive(word: str) -> Code:
     """Return a line that sbatch reads. Raises UsageError for a word with control characters: they would end the line,
     and sbatch knows no escape for them."""
-    if _CONTROL.search(word):
+    if _CONTROL.search(word) or _IMPOSSIBLE.search(word):
         raise UsageError("%r: a word for sbatch cannot have control characters" % word)
     return Code("#SBATCH %s\n" % shlex.quote(word))
 
@@ -250,8 +252,8 @@ def _word(text: Text) -> str:
 
 
 def _quoted(text: str) -> str:
-    if "\0" in text:
-        raise UsageError("%r has a NUL character: no command can be given one" % text)
+    if _IMPOSSIBLE.search(text):
+        raise UsageError("%r has a NUL or half a character: no command can be given one" % text)
     if not _CONTROL.search(text):
         return shlex.quote(text)
     inner = text.replace("\\", "\\\\").replace("'", "\\'")

@@ -7,6 +7,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from deployer.contract import hostfiles, shell
 from deployer.contract import plan as plans
+from deployer.contract.errors import UsageError
 from deployer.contract.layout import Layout
 from deployer.contract.shell import Code, Text, Variable, Word, code
 from deployer.site import squash
@@ -109,6 +110,8 @@ stage={place}/deployer-$UID/$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}
 
 def step(staging: Staging, layout: Layout, runtime: Runtime, container: Container, number: int) -> Code:
     """Return the part of the script that stages the image, and what it needs to end it."""
+    if staging.kind not in _DOES:
+        raise UsageError("an image cannot be staged as %r" % staging.kind, "known: " + ", ".join(_DOES))
     return code(
         """\
 # {number}. Stage: each node {does}, {size} MiB, and holds it
