@@ -37,6 +37,9 @@ def _is_root() -> bool:
     return os.geteuid() == 0
 
 
+#: The root of the memory controller: version 1, or version 2 where it is handed on to groups.
+MEMORY_LIMITS = ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory.reclaim")
+
 _INSTALL = "run scripts/setup --tests as root (Debian package {})"
 
 ENGINES = {
@@ -46,6 +49,10 @@ ENGINES = {
     "loop": Engine(
         lambda: Path("/dev/loop-control").exists() and _programs("mkfs.ext4", "losetup")(),
         "loop devices (modprobe loop), and " + _INSTALL.format("e2fsprogs"),
+    ),
+    "memory-limits": Engine(
+        lambda: _is_root() and any(os.access(path, os.W_OK) for path in MEMORY_LIMITS),
+        "control groups with the memory controller, writable for root",
     ),
     "mmdebstrap": Engine(_programs("mmdebstrap"), _INSTALL.format("mmdebstrap")),
     "munge": Engine(_programs("munged"), _INSTALL.format("munge")),

@@ -233,6 +233,11 @@ RULES: Dict[str, Rule] = {
         "right for a payload without MPI; else the program ended before it could be seen",
     ),
     "payload.failed": Rule(ERROR, "{how}", "the traceback or message is in the job's log: `deployer logs JOB`"),
+    "payload.out-of-memory": Rule(
+        ERROR,
+        "{how}",
+        "use fewer ranks per node, a smaller batch, or more nodes; --memory MIB asks for more memory per rank",
+    ),
     "payload.read-only": Rule(
         ERROR,
         "it tried to write to the image, which is read-only: {line}",

@@ -7,6 +7,7 @@ the error: so an error among the last lines is preferred, then an exception anyw
 import re
 from typing import List, NamedTuple, Optional, Pattern, Sequence, Tuple
 
+from deployer.contract import memory
 from deployer.contract.findings import Finding, finding
 from deployer.contract.text import printable
 
@@ -43,10 +44,12 @@ _CAUSES = (("payload.read-only", _READ_ONLY), ("payload.no-network", _NO_NETWORK
 
 class Told(NamedTuple):
     """``last`` is the line that tells best why the payload ended, None: there is none. ``causes`` are codes of
-    findings, each with the last line that shows it."""
+    findings, each with the last line that shows it. ``memory`` is the line in which Slurm reports a lack of
+    memory."""
 
     last: Optional[str] = None
     causes: Tuple[Tuple[str, str], ...] = ()
+    memory: Optional[str] = None
 
     def findings(self, subject: str) -> List[Finding]:
         """Return a finding for each cause."""
@@ -56,16 +59,18 @@ class Told(NamedTuple):
 def told(text: str) -> Told:
     """Return what the end of a log tells; ``text`` may begin within a line and hold anything."""
     lines = [line.strip() for line in re.split(r"[\r\n]+", text)]
+    said = memory.slurms_words(lines)
+    said = None if said is None else _shown(said)
     lines = [line for line in lines if line and not _OTHERS.search(line)]
     if not lines:
-        return Told()
+        return Told(memory=said)
     causes = []
     for code, pattern in _CAUSES:
         shown = _last(lines, pattern)
         if shown is not None:
             causes.append((code, _shown(shown)))
     best = _last(lines[-_NEAR:], _ERROR) or _last(lines, _EXCEPTION) or lines[-1]
-    return Told(_shown(best), tuple(causes))
+    return Told(_shown(best), tuple(causes), said)
 
 
 def _last(lines: Sequence[str], pattern: Pattern[str]) -> Optional[str]:

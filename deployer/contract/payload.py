@@ -65,7 +65,8 @@ class PayloadRecord(NamedTuple):
     ``exit_code`` and ``signal`` are both None while it runs; ``ended`` is in milliseconds since the epoch, by the
     node's own clock. ``shm`` is what was free in the node's /dev/shm when it had failed, in bytes. ``itex`` is None
     where it was not asked for, or the payload has no TensorFlow. ``outside`` is what was seen from outside the
-    container, None if the rank was watched from inside.
+    container, None if the rank was watched from inside. ``oom_group`` and ``oom_node`` are, of a rank that failed, how
+    many processes the kernel ended for want of memory while it ran: in its control group, and on its node.
     """
 
     task: int
@@ -77,6 +78,8 @@ class PayloadRecord(NamedTuple):
     shm: Optional[int] = None
     itex: Optional[Itex] = None
     outside: Optional[Outside] = None
+    oom_group: Optional[int] = None
+    oom_node: Optional[int] = None
 
     @property
     def refusal(self) -> Optional[str]:
@@ -108,4 +111,6 @@ def read_payload(data: bytes, what: str) -> PayloadRecord:
         shm=fields.maybe_number("shm"),
         itex=Itex.read(itex) if itex else None,
         outside=Outside.read(outside) if outside else None,
+        oom_group=fields.maybe_number("oom_group"),
+        oom_node=fields.maybe_number("oom_node"),
     )

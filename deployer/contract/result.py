@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from deployer.contract import evidence, measures, records
+from deployer.contract import evidence, measures, memory, records
 from deployer.contract.errors import Refused, SpaceError
 from deployer.contract.evidence import HostRecord, Launch, ProbeRecord
 from deployer.contract.findings import ERROR, WARNING, Finding, errors, finding
@@ -413,6 +413,8 @@ def _payload(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]
     first = first_failed(found.payloads)
     stopped = first is not None and first.refusal is not None
     failed = outcome.exit_code != 0 and outcome.signal is None and not stopped
+    if failed:
+        findings += memory.explain(found.payloads, first, found.told.memory, JOB)
     for cause in found.told.findings(JOB):
         # A payload that ended well may have caught it, and lost what it wanted to write.
         findings.append(cause if failed else cause._replace(severity=WARNING))

@@ -31,7 +31,10 @@ _AT_ONCE = 2000
 _ENDS = {
     "NODE_FAIL": ("a node of it died or no longer answers", "see `sinfo -R`; run it again, from its last checkpoint"),
     "BOOT_FAIL": ("a node did not start", "see `sinfo -R`; run it again"),
-    "OUT_OF_MEMORY": ("it used more memory than it may", "fewer ranks a node, or --memory"),
+    "OUT_OF_MEMORY": (
+        "the kernel killed it for lack of memory",
+        "use fewer ranks per node, a smaller batch, or more nodes; --memory MIB asks for more memory per rank",
+    ),
     "PREEMPTED": ("another job took its nodes", "run it again, from its last checkpoint"),
     "DEADLINE": ("its deadline passed", "run it again"),
 }

@@ -15,7 +15,7 @@ from typing import Dict, NoReturn, Optional, Set
 from deployer.contract import records
 from deployer.contract.errors import Refused
 from deployer.contract.payload import MappedLibrary, PayloadRecord
-from deployer.site import mapped
+from deployer.site import mapped, oom
 
 MYPY = False
 if MYPY:
@@ -52,6 +52,7 @@ def watch(
     watcher = _watcher(outside) if outside is not None else None
     stop = 0.0  # when a payload that was asked to end is killed
     goodbye = _Goodbye(awaited, os.path.join(shared, _LEAVING + str(task)))
+    kills = oom.kills()
     pause = _FIRST
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
@@ -80,8 +81,11 @@ def watch(
         record = record._replace(itex=sight.verdict)
     if record.refusal is not None:
         code, killer = Refused.exit_code, None
-    free = shared_memory() if code or killer else None
-    _write(path, record._replace(exit_code=code, signal=killer, ended=int(time.time() * 1000), shm=free))
+    record = record._replace(exit_code=code, signal=killer, ended=int(time.time() * 1000))
+    if code or killer:
+        ended = oom.kills().since(kills)
+        record = record._replace(shm=shared_memory(), oom_group=ended.group, oom_node=ended.node)
+    _write(path, record)
     if goodbye.asked():
         goodbye.await_others()
     return _last_words(code, killer, abort)

@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -289,6 +290,56 @@ def test_what_another_user_leaves_in_tmp_does_not_run(site: Site) -> None:
 
 
 # --- what goes wrong ---
+
+
+@contextmanager
+def memory_limit(megabytes: int) -> Iterator[Path]:
+    """Yield a control group of this machine in which processes get no more memory than that, and no swap."""
+    version1 = Path("/sys/fs/cgroup/memory")
+    group = (version1 if version1.is_dir() else version1.parent) / f"deployer-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / ("memory.limit_in_bytes" if version1.is_dir() else "memory.max")).write_text(f"{megabytes}M")
+        yield group
+    finally:
+        until(lambda: not (group / "cgroup.procs").read_text(), "the end of the group's processes")
+        group.rmdir()
+
+
+@pytest.mark.needs("memory-limits")
+@pytest.mark.parametrize("killer", ["kernel", "user"])
+def test_a_rank_that_is_killed_for_its_memory_and_one_that_is_not(site: Site, anything: str, killer: str) -> None:
+    """The kernel kills a process of the payload, in the middle of a training on two nodes."""
+    token = f"hungry-{os.getpid()}-{killer}"
+    code = (
+        f"import os, time  # {token}\nprint('begun')\nwhile not os.path.exists('/deployer/job/go'): time.sleep(0.2)\n"
+        "if os.environ['SLURM_PROCID'] == '1': food = bytearray(300 << 20)\ntime.sleep(600)\n"
+    )
+    words = ("run", anything, "--json", "--nodes", "2", "--", "python3", "-u", "-c", f'"{code}"')
+    job = record(site.tool(*words))
+    log = f"cat {job['folder']}/output.log 2>/dev/null; true"
+    until(lambda: site.alice(log).count("begun") == 2, "the payload's start")
+    marks = (f"# {token}".encode(), b"python3\0-u\0-c\0")
+    lines = {path.parent: path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.is_dir()}
+    payloads = [int(path.name) for path, line in lines.items() if marks[0] in line and line.startswith(marks[1])]
+    assert len(payloads) == 2
+    with memory_limit(100) as group:
+        if killer == "kernel":
+            for each in payloads:
+                (group / "cgroup.procs").write_text(str(each))
+            site.alice(f"touch {job['folder']}/go")
+        else:
+            os.kill(payloads[0], signal.SIGKILL)
+        until(lambda: not record(site.tool("status", job["job"], "--json"))["active"], "the job's end")
+    found = json.loads(site.alice(f"cat {job['folder']}/result.json"))["findings"]
+    told = [(each["subject"], each["message"]) for each in found if each["code"] == "payload.out-of-memory"]
+    if killer == "kernel":
+        assert told == [("cn2", "the kernel killed 1 process on this node for lack of memory")]
+        problem = record(site.tool("status", job["job"], "--json"))["problem"]
+        assert problem == f"cn2: {told[0][1]} (payload.out-of-memory)"
+    else:
+        assert told == []
+        assert "was ended by SIGKILL" in str(found)
 
 
 def test_a_module_that_is_not_there(site: Site, plan: Callable[..., str]) -> None:

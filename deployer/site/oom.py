@@ -1,0 +1,58 @@
+"""How many processes the kernel has ended for want of memory: in this process's control group, and on this node.
+
+Slurm may have no accounting, and its own words differ from version to version; the kernel's counters do not.
+"""
+
+import os
+from typing import NamedTuple, Optional
+
+_COUNTER = "oom_kill"
+
+
+class Kills(NamedTuple):
+    """Counts since the group was made and the node was started; None if the kernel does not tell (before 4.13)."""
+
+    group: Optional[int]
+    node: Optional[int]
+
+    def since(self, before: "Kills") -> "Kills":
+        """Return what was added since ``before``."""
+        return Kills(_added(before.group, self.group), _added(before.node, self.node))
+
+
+def kills(proc: str = "/proc", groups: str = "/sys/fs/cgroup") -> Kills:
+    """Return the counts as they are now."""
+    return Kills(_group(proc, groups), _counter(os.path.join(proc, "vmstat")))
+
+
+def _added(before: Optional[int], after: Optional[int]) -> Optional[int]:
+    return None if before is None or after is None else max(0, after - before)
+
+
+def _group(proc: str, groups: str) -> Optional[int]:
+    """Return the count of this process's control group, None if it is in none, or cannot see in which.
+
+    Version 1 has a hierarchy for memory (``4:memory:/PATH``), version 2 one for all (``0::/PATH``).
+    """
+    lines = [line.split(":", 2) for line in _read(os.path.join(proc, "self/cgroup")).splitlines()]
+    places = {names: path.strip("/") for _, names, path in (line for line in lines if len(line) == 3)}
+    path = next((path for names, path in places.items() if "memory" in names.split(",")), "")
+    if path:
+        return _counter(os.path.join(groups, "memory", path, "memory.oom_control"))
+    return _counter(os.path.join(groups, places[""], "memory.events")) if places.get("") else None
+
+
+def _counter(path: str) -> Optional[int]:
+    for line in _read(path).splitlines():
+        name, _, value = line.partition(" ")
+        if name == _COUNTER and value.isdigit():
+            return int(value)
+    return None
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as stream:
+            return stream.read()
+    except (OSError, UnicodeDecodeError):  # a container need not show it
+        return ""
