@@ -9,6 +9,7 @@ import time
 from typing import Any, Dict, Iterable, Optional
 
 from deployer.cli import common
+from deployer.contract import dialogue
 from deployer.contract.errors import UsageError
 from deployer.site import admit, jobfolders, space, squash, store
 from deployer.site import gc as collecting
@@ -287,10 +288,12 @@ def _gc_jobs(args: argparse.Namespace) -> int:
 
 
 class Meter(object):
-    """Progress in one line on a terminal; silent elsewhere. Bytes are counted anew when the total changes."""
+    """Progress in one line on a terminal, in lines for a laptop that asks for them; silent elsewhere. Bytes are counted
+    anew when the total changes."""
 
     def __init__(self) -> None:
-        self.shown = sys.stderr.isatty()
+        self.told = os.environ.get(dialogue.PROGRESS) == "1"
+        self.shown = sys.stderr.isatty() and not self.told
         self.total = self.done = 0
         self.last = 0.0
 
@@ -299,10 +302,21 @@ class Meter(object):
             self.total, self.done = total, 0
         self.done += count
         now = time.time()
-        if self.shown and now - self.last > 0.2:
-            self.last = now
+        if now - self.last <= 0.2:
+            return
+        self.last = now
+        if self.told:
+            self._tell()
+        elif self.shown:
             sys.stderr.write("\r%3d %% of %s " % (100 * self.done // max(total, 1), space.human(total)))
             sys.stderr.flush()
+
+    def _tell(self) -> None:
+        try:
+            sys.stderr.write("%s%d %d\n" % (dialogue.PROGRESS_LINE, self.done, self.total))
+            sys.stderr.flush()
+        except OSError:  # the laptop is gone: the install goes on
+            self.told = False
 
     def end(self) -> None:
         """Clear the line."""

@@ -11,13 +11,34 @@ from tqdm import tqdm
 
 
 @contextmanager
+def far_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Show a bar for work that is done elsewhere; yield what takes the bytes done and the bytes in all, None if nobody
+    looks. A new total begins the bar anew."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with _tqdm(what, None) as shown:
+
+        def tell(done: int, total: int) -> None:
+            if total != shown.total:
+                shown.reset(total)
+            shown.update(min(done, total) - shown.n)
+
+        yield tell
+
+
+@contextmanager
 def bar(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """Show a bar for ``total`` bytes (None: unknown) on stderr while the block runs; yield what moves it."""
-    silent = not sys.stderr.isatty()
-    shown: tqdm[NoReturn] = tqdm(desc=what, total=total, unit="B", unit_scale=True, leave=False, disable=silent)
+    shown = _tqdm(what, total)
 
     def advance(count: int) -> None:
         shown.update(count)
 
     with shown:
         yield advance
+
+
+def _tqdm(what: str, total: int | None) -> tqdm[NoReturn]:
+    silent = not sys.stderr.isatty()
+    return tqdm(desc=what, total=total, unit="B", unit_scale=True, leave=False, disable=silent)

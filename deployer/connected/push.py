@@ -151,7 +151,9 @@ def _push(stream: IO[bytes], bundle: VerifiedBundle, remote: Remote, options: Op
     started = time.monotonic()
     _send(stream, bundle, shipment, remote, folder, options.transfer_host)
     sent = time.monotonic()
-    answer = remote.site(["receive", folder], timeout=_INSTALL_SECONDS)
+    words = ["receive", folder]
+    with progress.far_bar("install") as tell:
+        answer = remote.watch(words, _INSTALL_SECONDS, tell) if tell else remote.site(words, _INSTALL_SECONDS)
     return done._replace(
         folder=str(answer["folder"]),
         seconds_transfer=sent - started,

@@ -10,7 +10,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, NoReturn
@@ -174,6 +174,24 @@ class Remote:
     def site(self, words: Sequence[str], timeout: float = _CALL_SECONDS) -> records.Record:
         """Run a command of the site half with ``--json`` and return what it answers; its errors become ours."""
         done = self.shell(shlex.join([*self._site_argv(words), "--json"]), timeout=timeout)
+        return self._answer(done, words)
+
+    def watch(self, words: Sequence[str], timeout: float, tell: Callable[[int, int], None]) -> records.Record:
+        """Do as ``site``; ``tell`` gets the bytes done and the bytes in all whenever the site half reports them."""
+
+        def hear(said: str) -> bool:
+            found = re.match(rf"{dialogue.PROGRESS_LINE}(\d{{1,18}}) (\d{{1,18}})$", said)
+            if found:
+                tell(int(found[1]), int(found[2]))
+            return found is not None
+
+        script = shlex.join(["env", f"{dialogue.PROGRESS}=1", *self._site_argv(words), "--json"])
+        done = process.run(
+            self._ssh(["sh"]), timeout=timeout, env=self._env, stdin=script + "\n", check=False, hear=hear
+        )
+        self._check_line(done)
+        if done.returncode:
+            self._raise_far(done)
         return self._answer(done, words)
 
     def feed(self, words: Sequence[str], pieces: Iterable[bytes]) -> records.Record:

@@ -83,13 +83,14 @@ def run(
     stdout: _Target = subprocess.PIPE,
     check: bool = True,
     hint: str = "",
+    hear: Optional[Callable[[str], bool]] = None,
 ) -> Completed:
     """Run ``argv`` to its end and return what it left.
 
     ``timeout`` is in seconds and always given: nothing here may hang for ever. ``stdin`` is what to feed; without it
     the child reads end-of-file. With ``check`` a non-zero status raises JobFailed, with the last words of stderr.
     Raises MissingTool when the program is not there. The child is killed when the time is up, or if it prints more
-    than 32 MiB.
+    than 32 MiB. ``hear`` gets each line of stderr as it comes, and returns whether that was for it alone.
     """
     _logger.debug("$ %s", quoted(argv))
     end = time.monotonic() + timeout
@@ -108,7 +109,7 @@ def run(
     pipes = [pipe for pipe in (process.stdout, process.stderr) if pipe is not None]
     try:
         with _ended(process):
-            said = _read_until(pipes, end, _MAX_OUTPUT, process.stdin, data or b"")
+            said = _read_until(pipes, end, _MAX_OUTPUT, process.stdin, data or b"", hear)
             if said is not None:
                 process.wait(max(0.0, end - time.monotonic()))
             elif time.monotonic() < end:
@@ -180,15 +181,22 @@ def glance(
 
 
 def _read_until(
-    streams: Sequence[IO[bytes]], end: float, limit: int, stdin: Optional[IO[bytes]] = None, data: bytes = b""
+    streams: Sequence[IO[bytes]],
+    end: float,
+    limit: int,
+    stdin: Optional[IO[bytes]] = None,
+    data: bytes = b"",
+    hear: Optional[Callable[[str], bool]] = None,
 ) -> Optional[List[bytes]]:
     """Return what comes from ``streams`` until all are closed; None where it is too much, or takes too long.
 
     ``stdin`` is fed with ``data`` meanwhile, and closed. All pipes are served at once: a child that writes a lot to one
-    of them cannot block us.
+    of them cannot block us. ``hear`` gets the lines of the last stream as they come, and those that it takes are left
+    out.
     """
     left = memoryview(data)
     found = [bytearray() for _ in streams]
+    offered = 0  # where the first line begins that ``hear`` has not got
     with selectors.DefaultSelector() as selector:
         for number, stream in enumerate(streams):
             selector.register(stream, selectors.EVENT_READ, number)
@@ -208,11 +216,26 @@ def _read_until(
                     continue
                 piece = os.read(key.fd, 64 * 1024)
                 found[key.data] += piece
+                if hear and key.data == len(streams) - 1:
+                    offered = _offer(found[-1], offered, hear)
                 if not piece:
                     selector.unregister(key.fileobj)
             if sum(map(len, found)) > limit:
                 return None
     return [bytes(each) for each in found]
+
+
+def _offer(text: bytearray, start: int, hear: Callable[[str], bool]) -> int:
+    """Let ``hear`` have each whole line of ``text`` from ``start`` on, remove those that it takes, and return where
+    the next line begins."""
+    while True:
+        end = text.find(b"\n", start)
+        if end < 0:
+            return start
+        if hear(_text(bytes(text[start:end]))):
+            del text[start : end + 1]
+        else:
+            start = end + 1
 
 
 def _fed(descriptor: int, data: memoryview) -> memoryview:

@@ -1,8 +1,12 @@
 """hello-mpi from a definition to a job on two nodes, with real Docker, ssh, Slurm, Charliecloud and Intel MPI."""
 
 import json
+import os
+import pty
+import re
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +164,29 @@ def test_a_second_push_and_install_know_the_bundle(site: Site, bundle: Path) -> 
     done = site.cli("push", bundle, "lab", "--ssh-config", site.lab.ssh_config, "--json")
     assert json.loads(done.stdout)["sent"] == 0
     assert "installed already" in site.tool("install", f"{WORKSPACE}/bundles/hello-mpi-1.0.0.tar")
+
+
+def test_push_shows_the_progress_of_the_install_on_a_terminal(site: Site, tmp_path: Path) -> None:
+    bundle = tmp_path / "progress.tar"
+    image = ["--image", "deployer/hello-mpi:1.0.0", "--name", "progress", "--version", "1"]
+    site.cli("pack", *image, "--site", "lab", "-o", bundle)
+    argv = [ROOT / ".venv" / "bin" / "deployer", "push", bundle, "lab", "--ssh-config", site.lab.ssh_config]
+    ours, theirs = pty.openpty()
+    environment = {**site.cli.environment, "TERM": "xterm", "COLUMNS": "80"}
+    try:
+        with subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=theirs) as push:
+            os.close(theirs)
+            shown = b""
+            with suppress(OSError):  # the terminal's end, when the last of its writers has ended
+                while data := os.read(ours, 4096):
+                    shown += data
+        assert push.returncode == 0, shown
+        moved = re.findall(rb"\rinstall: +(\d+)%", shown)
+        assert any(0 < int(each) <= 100 for each in moved), shown
+        assert b"deployer-progress" not in shown
+    finally:
+        os.close(ours)
+        site.cli("remove", *site.options, "progress", "--force")
 
 
 def test_packing_again_gives_the_same_bytes(site: Site, bundle: Path, no_bind: Path, tmp_path: Path) -> None:

@@ -68,6 +68,39 @@ def test_push_installs_and_a_second_push_sends_nothing(far: Path, tmp_path: Path
     assert (second.sent, second.folder) == (0, first.folder)
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_install_over_there_shows_its_progress_on_a_terminal(
+    far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    told: list[tuple[int, int]] = []
+    watch = Remote.watch
+    monkeypatch.setattr(
+        Remote,
+        "watch",
+        lambda self, words, timeout, tell: watch(
+            self, words, timeout, lambda *done: (told.append(done), tell(*done))[1]
+        ),
+    )
+    done = install(write(tmp_path / "b.tar", extra=BIG))
+    assert done.folder
+    err = capsys.readouterr().err
+    assert ("install:" in err) is bool(told) is terminal
+    assert "deployer-progress" not in err
+    if terminal:
+        assert all(0 < count <= total for count, total in told)
+
+
+def test_an_error_of_the_far_side_is_told_though_progress_was_heard(
+    far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    (far / "deployer").mkdir()
+    (far / "deployer" / "policy.json").write_text("{")
+    with pytest.raises(DeployerError, match="login1: "):
+        install(write(tmp_path / "b.tar"))
+
+
 def test_only_what_changed_is_sent(far: Path, tmp_path: Path) -> None:
     install(write(tmp_path / "a.tar", extra=BIG))
     bundle = write(tmp_path / "b.tar", extra=[*BIG[:2], ("deployer/app/new.py", b"pass"), *BIG[2:]], version="2")

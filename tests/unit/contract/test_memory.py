@@ -67,6 +67,7 @@ def test_the_kernels_counters_name_the_node():
     assert found([rank(0, oom_node=1, exit_code=137)]) == [("cn1", message)]  # a shell whose child was killed
     both = [rank(task, host="cn1", oom_node=task + 1, **KILLED) for task in range(2)]
     assert found(both) == [("cn1", "the kernel killed 2 processes on this node for lack of memory")]
+    assert found([rank(0, oom_group=0, oom_node=1, **KILLED)]) == [("cn1", message)]  # in a group of its own
     assert found([rank(0, oom_node=1, exit_code=1)]) == []  # another job's process, for all we know
 
 

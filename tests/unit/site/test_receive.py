@@ -2,11 +2,13 @@ import io
 import os
 import random
 import signal
+import sys
 import time
 
 import pytest
 
 from deployer.cli import site
+from deployer.cli.images import Meter
 from deployer.contract import delta, sealed
 from deployer.contract.delta import Ending
 from deployer.contract.errors import DeployerError, IntegrityError, SpaceError, TransferError, UsageError
@@ -302,3 +304,33 @@ def test_gc_takes_pushes_that_nobody_took_up_again(store):
     assert [item.path for item in found] == [folder]
     gc.collect(found)
     assert files_of(store.incoming) == []
+
+
+def test_progress_for_a_laptop_comes_in_lines(monkeypatch, capsys):
+    monkeypatch.setenv("DEPLOYER_PROGRESS", "1")
+    meter = Meter()
+    meter(10, 100)
+    meter(10, 100)  # too soon
+    meter.last = 0.0
+    meter(30, 100)
+    meter.last = 0.0
+    meter(5, 70)  # the next stage
+    meter.end()
+    lines = ["deployer-progress:10 100", "deployer-progress:50 100", "deployer-progress:5 70"]
+    assert capsys.readouterr().err.splitlines() == lines
+
+
+def test_a_laptop_that_is_gone_does_not_end_an_install(monkeypatch):
+    class Gone(object):
+        def write(self, text):
+            raise BrokenPipeError
+
+        def isatty(self):
+            return False
+
+    monkeypatch.setenv("DEPLOYER_PROGRESS", "1")
+    monkeypatch.setattr(sys, "stderr", Gone())
+    meter = Meter()
+    meter(10, 100)
+    meter.end()
+    assert not meter.told

@@ -184,3 +184,20 @@ def _holders(path):
         except OSError:
             continue
     return found
+
+
+def test_lines_of_errors_are_heard_as_they_come():
+    code = (
+        "import os, sys; print('x' * 300000); print(sys.stdin.read(), end='')\n"
+        "for word in ('1 of 2', 'words', '2 of 2'): print(word, file=sys.stderr, flush=True)\n"
+        "sys.stderr.write('last'); sys.exit(3)"
+    )
+    heard = []
+
+    def hear(line):
+        heard.append(line)
+        return line.endswith("of 2")
+
+    done = process.run([sys.executable, "-c", code], 30, stdin="fed", check=False, hear=hear)
+    assert heard == ["1 of 2", "words", "2 of 2"]
+    assert (done.returncode, done.stdout, done.stderr) == (3, "x" * 300000 + "\nfed", "words\nlast")
