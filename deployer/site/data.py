@@ -5,15 +5,18 @@ own data folder, in which ``install`` leaves an empty folder for each that anoth
 and the others are bound over the empty ones.
 """
 
+import logging
 import os
 from typing import List, NamedTuple
 
 from deployer.contract import plan as plans
-from deployer.contract.errors import Refused, UsageError
+from deployer.contract.errors import DeployerError, Refused, UsageError
 from deployer.contract.manifest import Manifest, Need
 from deployer.contract.plan import Bind
-from deployer.site.store import Installed, Store
+from deployer.site.store import MANIFEST, Installed, Store
 from deployer.system import files
+
+log = logging.getLogger("deployer.data")
 
 
 class Found(NamedTuple):
@@ -79,9 +82,26 @@ def missing(store: Store, manifest: Manifest) -> List[str]:
 
 
 def users(store: Store, image: Installed) -> List[str]:
-    """Return the installed bundles, NAME:VERSION, whose data are in ``image`` as things stand."""
-    return [
-        "%s:%s" % (user.receipt.name, user.receipt.version)
-        for user in store.installed()
-        if user.folder != image.folder and any(store.newest(need.bundle) == image for need in user.manifest().needs)
-    ]
+    """Return the installed bundles, NAME:VERSION, whose data are in ``image`` as things stand.
+
+    A bundle whose manifest cannot be read may be one of them if ``image`` has data at all.
+    """
+    found = []
+    for user in store.installed():
+        if user.folder == image.folder:
+            continue
+        name = "%s:%s" % (user.receipt.name, user.receipt.version)
+        try:
+            if any(store.newest(need.bundle) == image for need in user.manifest().needs):
+                found.append(name)
+        except DeployerError as error:
+            log.debug("%s: %s", name, error.message)
+            if _carries(image):
+                found.append("%s, whose %s cannot be read," % (name, MANIFEST))
+    return found
+
+
+def _carries(image: Installed) -> bool:
+    """Return whether an image has data of its own: those of other bundles are empty folders there."""
+    folders = (os.path.join(image.data, name) for name in files.names(image.data))
+    return any(files.names(folder) for folder in folders if files.is_folder(folder))

@@ -328,7 +328,7 @@ def test_inspect_shows_the_sbom_and_what_is_out_of_support(tmp_path: Path, folde
     sbom = json.loads(deployer("inspect", "b.tar", "--sbom", cwd=tmp_path).stdout)
     assert [item["name"] for item in sbom["components"]] == ["python"]
     said = deployer("inspect", "b.tar", cwd=tmp_path).stdout
-    assert "packages: 1 other\nout of support: Python 3.8, since 2024-10-07 (" in said
+    assert "packages: 1 other\nout of support: Python 3.8, since 2024-10-07\n    (" in said
     record = json.loads(deployer("inspect", "b.tar", "--json", cwd=tmp_path).stdout)
     assert record["packages"] == {"generic": 1}
     assert [(flag["product"], flag["since"]) for flag in record["out_of_support"]] == [("Python", "2024-10-07")]

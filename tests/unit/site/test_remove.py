@@ -200,3 +200,42 @@ def test_a_file_that_only_claims_to_be_an_installed_bundle_is_not_kept(tmp_path,
     assert liar.exists()
     with open(kept, "rb") as stream:
         assert stream.read() != bytes(data)
+
+
+DAMAGED = [b"", b"{", b"[]", b'{"schema": 5}', b"\xff\xfe", b"[" * 5000, None]
+
+
+@pytest.mark.parametrize("damage", DAMAGED, ids=str)
+@pytest.mark.parametrize("name", ["bundle.json", "receipt.json"])
+def test_a_damaged_image_does_not_stop_the_others(tmp_path, store, capsys, name, damage):
+    """Not remove, nor gc, nor list; None is a file that is gone."""
+    old, new, other = put(tmp_path, store, "1", age=2), put(tmp_path, store, "2"), put(tmp_path, store, "1", "other")
+    path = os.path.join(other.folder, name)
+    os.unlink(path)
+    if damage is not None:
+        with open(path, "wb") as stream:
+            stream.write(damage)
+    assert call(store, "list") == EXIT_DONE
+    assert call(store, "gc", "--keep", "1") == EXIT_DONE
+    assert not os.path.exists(old.folder)
+    assert os.path.exists(new.folder)
+    assert call(store, "remove", "tiny:2") == EXIT_DONE
+    if name == "bundle.json":
+        assert call(store, "remove", "other") == EXIT_DONE
+    else:
+        assert not os.path.exists(other.folder)  # gc takes what has no receipt
+    assert os.listdir(store.images) == []
+
+
+def test_data_are_kept_if_a_damaged_bundle_may_need_them(tmp_path, store, capsys):
+    data, other = put(tmp_path, store, "1"), put(tmp_path, store, "1", "other")
+    os.makedirs(os.path.join(data.data, "digits"))
+    with open(os.path.join(other.folder, "bundle.json"), "w"):
+        pass
+    assert call(store, "remove", "tiny") == EXIT_DONE  # an empty folder is not its own
+    data = put(tmp_path, store, "1")
+    os.makedirs(os.path.join(data.data, "digits"))
+    with open(os.path.join(data.data, "digits", "0.csv"), "w"):
+        pass
+    assert call(store, "remove", "tiny") == Refused.exit_code
+    assert "other:1, whose bundle.json cannot be read, needs the data of tiny:1" in capsys.readouterr().err
