@@ -6,13 +6,12 @@ bundles, and gives it its final name when every byte of it was verified there.
 """
 
 import json
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from deployer.connected import parts, progress
+from deployer.connected import parts, private, progress
 from deployer.connected.check import check_carried
 from deployer.connected.parts import Shipment
 from deployer.connected.profile import Profile
@@ -169,7 +168,7 @@ def _send(
         if host is None:
             remote.feed(["take", bundle.digest], parts.as_stream(stream, shipment, advance))
             return
-        with tempfile.TemporaryDirectory(prefix="deployer-parts-") as local:
+        with private.PrivateFolder(private.PARTS) as local:
             made = parts.as_files(stream, shipment, Path(local, "parts"), advance)
             places = [file for file in made if delta.read_name(file.name)]
             remote.upload(places, folder, host)

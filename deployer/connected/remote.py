@@ -8,13 +8,13 @@ import logging
 import re
 import shlex
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, NoReturn
 
+from deployer.connected import private
 from deployer.connected.profile import Profile, known
 from deployer.connected.pyz import make_pyz
 from deployer.contract import dialogue, oci, records
@@ -84,7 +84,7 @@ class Remote:
         self.workspace = known(profile.workspace, profile, "workspace")
         self._pythons = profile.login.python
         self._python = ""
-        self._folder = tempfile.TemporaryDirectory(prefix="deployer-ssh-")
+        self._folder = private.PrivateFolder(private.SSH)
         self._user_options = ["-F", str(ssh_config)] if ssh_config else []
         self.options = self._user_options
         self._env = process.base_environment(*_ENVIRONMENT)

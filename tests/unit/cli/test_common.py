@@ -261,3 +261,20 @@ def test_unknown_explains_itself_and_details_are_printed_once(capsys: pytest.Cap
     assert capsys.readouterr().out.startswith("  not enough facts for a plan; without one, no job can run\n")
     common.show(judged([]), "with it")
     assert capsys.readouterr().out == "  with it\n"
+
+
+def test_the_lines_of_the_readme_have_the_words_that_their_commands_need() -> None:
+    """Those of the laptop, in its first picture: parsed as they stand, up to the explanation beside them."""
+    text = (Path(__file__).parents[3] / "README.md").read_text()
+    lines = [line for line in text.splitlines() if line.startswith("deployer ")]
+    assert {line.split()[1] for line in lines} >= {"init", "build", "pack", "check", "push", "run"}
+    for line in lines:
+        words = line.split("  ")[0].split()[1:]
+        parser = main.front()
+        parser.add_wanted(words)
+        args, unknown = parser.parse_known_args(words)
+        assert not unknown, line
+        assert args.run
+        assert (
+            words[0] not in ("pack", "check", "push", "run") or "SITE" in vars(args).values() or args.site == ["SITE"]
+        )

@@ -1,0 +1,62 @@
+"""Temporary folders that do not outlive their process for long: the next one removes what a killed process left."""
+
+import fcntl
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from pathlib import Path
+
+SSH, PARTS = "ssh", "parts"
+#: The names that tempfile makes for these purposes: nothing else is ours to remove.
+_NAME = re.compile(rf"deployer-(?:{SSH}|{PARTS})-[a-z0-9_]{{8}}")
+_LOCK = "lock"
+#: Seconds after which a folder without a lock is left: its process was killed, or is of an older deployer.
+_STALE = 24 * 3600
+
+
+class PrivateFolder(tempfile.TemporaryDirectory[str]):
+    """A private folder, held by a lock for as long as its process lives; ``purpose`` is one of the names above."""
+
+    def __init__(self, purpose: str) -> None:
+        reap(Path(tempfile.gettempdir()))
+        super().__init__(prefix=f"deployer-{purpose}-")
+        self._lock = os.open(Path(self.name, _LOCK), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def cleanup(self) -> None:
+        """Remove it; a second time does nothing."""
+        super().cleanup()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def reap(parent: Path) -> None:
+    """Remove the folders of this user in ``parent`` whose process was killed."""
+    for path in parent.iterdir():
+        if not _NAME.fullmatch(path.name):
+            continue
+        try:
+            found = path.lstat()
+            # Only our own folders are looked into: anybody may have put anything into a shared one.
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and _is_left(path, found.st_mtime):
+                shutil.rmtree(path)
+        except OSError:
+            continue  # another process was first, or it may not be removed: it is no matter of ours
+
+
+def _is_left(path: Path, made: float) -> bool:
+    try:
+        lock = os.open(path / _LOCK, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return time.time() - made > _STALE
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(lock)
+    return True
