@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from deployer.connected import xdg
 from deployer.connected.linker import fatbin
@@ -173,22 +173,19 @@ def _kept(key: str, cache: Path | None, make: Callable[[], Index]) -> Index:
     return found
 
 
+def _read_entry(
+    name: str, kind: str, target: str, facts: Any, bad: str, executable: bool, kernels: Sequence[str]
+) -> Indexed:
+    found = Facts.read(records.Fields(facts, name, own=True)) if facts else None
+    return Indexed(kind, target, found, bad, executable, tuple(kernels))
+
+
 def _load(path: Path) -> Index | None:
     try:
         fields = records.loads(path.read_bytes(), SCHEMA, str(path), own=True)
         if fields.number("version") != VERSION:
             return None
-        entries = {
-            name: Indexed(
-                kind,
-                target,
-                Facts.read(records.Fields(facts, name, own=True)) if facts else None,
-                bad,
-                executable,
-                kernels,
-            )
-            for name, (kind, target, facts, bad, executable, kernels) in fields.child("entries").record.items()
-        }
+        entries = {name: _read_entry(name, *found) for name, found in fields.child("entries").record.items()}
         contents = {name: base64.b64decode(text) for name, text in fields.mapping("contents").items()}
         programs = fields.texts("programs")
         os.utime(path)
