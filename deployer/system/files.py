@@ -238,7 +238,25 @@ def remove_tree(path: str) -> None:
             function(name)
 
     if lexists(path):
-        shutil.rmtree(path, onerror=make_writable)
+        try:
+            shutil.rmtree(path, onerror=make_writable)
+        except RecursionError:  # it calls itself for each folder in a folder
+            _bring_up(path)
+            shutil.rmtree(path, onerror=make_writable)
+
+
+def _bring_up(top: str) -> None:
+    """Move each folder below ``top`` into ``top``, so that none is deeper and no path is too long."""
+    todo = [entry.name for entry in os.scandir(top) if entry.is_dir(follow_symlinks=False)]
+    while todo:
+        folder = os.path.join(top, todo.pop())
+        os.chmod(folder, 0o700)
+        for entry in list(os.scandir(folder)):
+            if entry.is_dir(follow_symlinks=False):
+                os.chmod(entry.path, 0o700)
+                name = ".removing-%s" % os.urandom(8).hex()
+                os.rename(entry.path, os.path.join(top, name))
+                todo.append(name)
 
 
 def reader(descriptor: int) -> Callable[[int, int], bytes]:

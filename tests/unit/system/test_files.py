@@ -96,6 +96,21 @@ def test_remove_tree_takes_read_only_folders(tmp_path):
     assert os.listdir(str(tmp_path)) == []
 
 
+def test_remove_tree_takes_folders_of_any_depth(tmp_path):
+    top, before = str(tmp_path / "top"), os.getcwd()
+    os.mkdir(top)
+    os.chdir(top)
+    try:
+        for _ in range(2000):
+            os.mkdir("n")
+            open("file", "w").close()
+            os.chdir("n")
+    finally:
+        os.chdir(before)
+    files.remove_tree(top)
+    assert os.listdir(str(tmp_path)) == []
+
+
 def test_sha256_file(tmp_path):
     (tmp_path / "f").write_bytes(b"abc")
     assert files.sha256_file(str(tmp_path / "f")).startswith("ba7816bf8f01cfea")
