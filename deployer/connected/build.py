@@ -26,8 +26,11 @@ from deployer.contract import records
 from deployer.contract.errors import JobFailed, Refused, SpaceError, UsageError
 from deployer.system import files
 
-#: How much of a failing step's log goes into the error, in lines.
-_TAIL = 8
+#: How much of a failing step's log is searched for its reason, in lines, and how much of a line is shown.
+_TAIL = 400
+_SHOWN = 300
+_LAST = 8  # lines in which a full disk is looked for
+_SHOWN_STEP = 100
 
 _STEP = re.compile(r"^Step (\d+)/(\d+) : (.*)$")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -101,6 +104,9 @@ def _build(
     host = settings.from_host(options.ca_bundle, options.pip_conf, os.environ, options.apt_sources)
     clean = base.ensure(client, wanted, host, say, definition.folder, options.offline)
     with_settings = settings.build_base(client, clean, host)
+    if with_settings != clean:  # said before minutes of building, not after
+        for item in lint.named(definition, "network.base", options.accept):
+            say(f"base: {item.subject}: {item.message}; {item.remedy}")
     arguments = {"BASE": clean, "BUILD_BASE": with_settings, **host.proxies}
     if options.offline and definition.dockerfile_path is not None:
         offline.check_dockerfile(client, definition.dockerfile_path, arguments)
@@ -231,7 +237,7 @@ class Transcript:
         step = _STEP.match(line)
         if step:
             self.number, self.steps = int(step[1]), int(step[2])
-            self.step = f"in step {step[1]}/{step[2]}, {step[3]}"
+            self.step = f"in step {step[1]}/{step[2]}, {_cut(step[3], _SHOWN_STEP)}"
             self._tail.clear()
         elif line == " ---> Using cache":
             self.cached += 1
@@ -243,13 +249,39 @@ class Transcript:
             self._line(self._partial)
         self.say(error)
         hint = f"{self._advice}the whole log: {self.log}"
-        said = " / ".join(self._tail)
-        if engine.is_full(error + said):
-            raise SpaceError(f"build of {self.tag} failed {self.step}: {error}", engine.FREE_SPACE)
+        failed = f"build of {self.tag} failed {self.step}"
+        if engine.is_full(error + "".join(list(self._tail)[-_LAST:])):
+            raise SpaceError(f"{failed}: {_cut(error)}", engine.FREE_SPACE)
         if code is None:
-            raise JobFailed(f"build of {self.tag} failed {self.step}: {error}", hint)
-        said = said or "(it said nothing)"
-        raise JobFailed(f"build of {self.tag} failed {self.step}: exit {code}, its log ends: {said}", hint)
+            raise JobFailed(f"{failed}: {_cut(error)}", hint)
+        raise JobFailed(f"{failed}: exit {code}: {_cut(reason(self._tail)) or 'it printed nothing'}", hint)
+
+
+#: Lines that name the reason of a failure, in the words of apt, pip, compilers, CMake, Python, git, curl and shells.
+_REASON = re.compile(
+    r"^\s*(E|ERROR|Error|error|FATAL|fatal|fatal error|curl|wget|\w*(Error|Exception)):\s"
+    r"|:\s(fatal )?error:\s|^CMake Error|: (command )?not found\b|cannot find -l|undefined reference to"
+    r"|No such file or directory|Permission denied|\bERROR[: ]"
+)
+#: ... and that only pass a failure on: of several reasons they are not the one.
+_PASSED_ON = re.compile(
+    r"^(make(\[\d+\])?|ninja): |error: subprocess-exited-with-error|^\s*(note|hint): |metadata-generation-failed"
+    r"|Failed to build installable wheels|ERROR: Failed building wheel|compilation terminated"
+)
+
+
+def reason(lines: Sequence[str]) -> str:
+    """Return the line of a failed step's log that says why it failed, the last such, else its last line."""
+    said = [line.strip() for line in lines if line.strip()]
+    for wanted in (lambda line: _REASON.search(line) and not _PASSED_ON.search(line), _REASON.search, bool):
+        for line in reversed(said):
+            if wanted(line):
+                return line
+    return ""
+
+
+def _cut(text: str, size: int = _SHOWN) -> str:
+    return text if len(text) <= size else text[: size - 4] + " ..."
 
 
 def _run(

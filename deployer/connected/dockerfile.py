@@ -75,15 +75,20 @@ class Dockerfile(NamedTuple):
 
     def image(self) -> list[Instruction]:
         """Return the instructions that make the final image: of the last stage, and before it of those it stands on."""
-        by_name = {stage.name: stage for stage in self.stages if stage.name}
-        found: list[Instruction] = []
-        stage = self.stages[-1] if self.stages else None
-        seen: set[str] = set()
-        while stage is not None:
-            found = stage.instructions + found
-            seen.add(stage.name)
-            stage = by_name.get(stage.base.lower()) if stage.base.lower() not in seen else None
-        return found
+        stages = self.lineage(self.stages[-1]) if self.stages else []
+        return [instruction for stage in stages for instruction in stage.instructions]
+
+    def lineage(self, stage: Stage) -> list[Stage]:
+        """Return a stage, and before it those that it stands on, the lowest first."""
+        found = [stage]
+        while True:
+            # A name counts from its stage on, and the last one before counts; a number names a stage as well.
+            before = self.stages[: self.stages.index(found[0])]
+            wanted = found[0].base.lower()
+            named = [each for number, each in enumerate(before) if wanted in (each.name, str(number)) and wanted]
+            if not named:
+                return found
+            found.insert(0, named[-1])
 
 
 def parse(text: str) -> Dockerfile:

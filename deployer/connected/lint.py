@@ -20,7 +20,8 @@ from deployer.contract.findings import Finding, errors
 
 #: All that can be seen without an engine.
 _LOOKS: tuple[Callable[[Source], Iterator[Finding]], ...] = (
-    stages.frontend, stages.images, stages.user, stages.late_removals, packages.unpinned, packages.itex,
+    stages.frontend, stages.images, stages.user, stages.late_removals, stages.build_settings,
+    packages.unpinned, packages.itex,
     network.at_run_time, secrets.in_files, secrets.in_variables,
 )  # fmt: skip
 
@@ -55,6 +56,11 @@ def lint(definition: Definition, accept: Collection[str] = ()) -> Linted:
 def refuse(definition: Definition, accept: Collection[str] = ()) -> None:
     """Raise Refused when a rule of ours finds an error that is not accepted: the build or the job would fail."""
     refused(errors([item for item in _own(definition) if item.code not in accept]))
+
+
+def named(definition: Definition, code: str, accept: Collection[str] = ()) -> list[Finding]:
+    """Return the findings of one rule of ours, none if its code is accepted."""
+    return [item for item in _own(definition) if item.code == code and code not in accept]
 
 
 def refused(found: list[Finding]) -> None:

@@ -63,6 +63,16 @@ RULES: dict[str, Rule] = {
         "there is no ITEX for TensorFlow {tensorflow}: it runs without Intel's optimisations",
         "the last TensorFlow with ITEX is 2.15",
     ),
+    "network.base": Rule(
+        WARNING,
+        "this step uses the network in a stage FROM ${{BASE}}, without this machine's build settings: {command}",
+        "start the stage FROM ${{BUILD_BASE}}: it has the CA bundle and the settings of pip and apt",
+    ),
+    "dockerfile.build-base": Rule(
+        ERROR,
+        "the image is made from BUILD_BASE: it would carry this machine's build settings to the site",
+        "start the last stage FROM ${{BASE}}, and COPY --from the other what it needs",
+    ),
     "dockerfile.user": Rule(
         WARNING,
         "the image ends as user {user}, which no HPC runtime obeys: a job runs as the person who submits it",

@@ -24,6 +24,7 @@ _PROGRAMS: dict[str, frozenset[str]] = {
     "git": frozenset({"clone", "fetch", "pull", "submodule"}),
     **dict.fromkeys(("hf", "huggingface-cli"), frozenset({"download"})),
     **dict.fromkeys(("aws", "gsutil"), frozenset()),
+    "uv": frozenset({"sync", "add", "lock"}),
 }
 _OFFLINE = ("--offline", "--no-index", "--no-download")
 
@@ -62,6 +63,17 @@ def _in_script(path: Path, what: str) -> Iterator[Finding]:
         number += line.count("\n") + 1
 
 
+def fetches(command: list[str]) -> str:
+    """Return a simple command that uses the network while the image is built; a ``pip`` that only installs files of the
+    image does not."""
+    words = pip_words(command)
+    if words is not None and "--no-deps" in words:
+        named = [word for word in words if not word.startswith("-")]
+        if named and all(re.match(r"[./]|\$|\S+\.whl", word) for word in named):
+            return ""
+    return downloads(command)
+
+
 def downloads(command: list[str]) -> str:
     """Return a simple command that uses the network, cut short; nothing when it does not."""
     program = posixpath.basename(command[0])
@@ -71,8 +83,8 @@ def downloads(command: list[str]) -> str:
         addresses = [word for word in command[1:] if "://" in word or "." in word or word.startswith("$")]
         used = any(not _LOCAL.match(word) for word in addresses if not word.startswith("-"))
     elif program in _PROGRAMS:
-        words = _PROGRAMS[program]
-        used = not words or bool(words & set(command[1:3]))
+        words, named = _PROGRAMS[program], [word for word in command[1:] if not word.startswith("-")]
+        used = not words or bool(words & set(named[:2])) or pip_words(command) is not None
     else:
         used = pip_words(command) is not None
     return " ".join(command)[:80] if used and not set(_OFFLINE) & set(command) else ""

@@ -1,10 +1,13 @@
 """Rules about the Dockerfile itself: what it starts from, who it ends as, and what an offline build cannot do."""
 
+import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 from deployer.connected.dockerfile import Instruction, commands, variables
 from deployer.connected.rules import finding
+from deployer.connected.rules.network import fetches
 from deployer.connected.rules.source import Source
 from deployer.contract.findings import Finding
 
@@ -50,28 +53,69 @@ def frontend(source: Source) -> Iterator[Finding]:
             yield finding("dockerfile.buildkit", source.at(instruction), what=f"{instruction.name} {used[0]}")
 
 
+class _Made(NamedTuple):
+    """What a step may have put into its layer: the words that name it, less the paths that it ``removed`` itself."""
+
+    instruction: Instruction
+    text: str
+    removed: Collection[str] = ()
+
+    def left(self, path: str) -> bool:
+        """Return whether the step's layer holds ``path``, as far as its words tell."""
+        if any(path == gone or path.startswith(gone + "/") for gone in self.removed):
+            return False
+        return re.search(rf"(^|[\s='\">]){re.escape(path)}(/|\s|$|['\"])", self.text) is not None
+
+
 def late_removals(source: Source) -> Iterator[Finding]:
-    """layers.late-removal: a RUN of the image removes what an earlier step of it made."""
-    made: list[tuple[Instruction, str]] = []
+    """layers.late-removal: a RUN of the image removes what an earlier step of it made, and left there."""
+    made: list[_Made] = []
     for instruction in source.dockerfile.image():
         if instruction.name == "RUN":
             steps = list(commands(instruction.words()))
-            for path in [word for step in steps if step[0].endswith("rm") for word in step[1:]]:
-                yield from _removal(source, instruction, path, made)
-            text = " ".join(word for step in steps if not step[0].endswith("rm") for word in step)
-            lists = f" {_APT_LISTS}/" if any(step[:2] == ["apt-get", "update"] for step in steps) else ""
-            made.append((instruction, text + lists))
+            removed = [word for step in steps if _is_removal(step) for word in step[1:]]
+            stems = {path: path.rstrip("*/") for path in removed if path.startswith("/")}
+            brings_lists = any(_updates_lists(step) for step in steps)
+            for path, stem in stems.items():
+                if stem.count("/") < 2 or (brings_lists and stem.startswith(_APT_LISTS)):
+                    continue  # nobody can tell, or the step's own lists
+                maker = next((each for each in made if each.left(stem)), None)
+                if maker:
+                    yield finding("layers.late-removal", source.at(instruction), path=path, line=maker.instruction.line)
+            text = " ".join(word for step in steps if not _is_removal(step) for word in step)
+            made.append(_Made(instruction, text + (f" {_APT_LISTS}/" if brings_lists else ""), set(stems.values())))
         elif instruction.name in ("COPY", "ADD"):
-            made.append((instruction, "".join(instruction.words()[-1:])))
+            made.append(_Made(instruction, "".join(instruction.words()[-1:])))
 
 
-def _removal(
-    source: Source, instruction: Instruction, path: str, made: list[tuple[Instruction, str]]
-) -> Iterator[Finding]:
-    stem = path.rstrip("*/")
-    if not stem.startswith("/") or stem.count("/") < 2:  # an option, a variable, a path of an unknown folder
-        return
-    for maker, text in made:
-        if re.search(rf"(^|[\s='\">]){re.escape(stem)}(/|\s|$|['\"])", text):
-            yield finding("layers.late-removal", source.at(instruction), path=path, line=maker.line)
-            return
+def _is_removal(command: list[str]) -> bool:
+    return posixpath.basename(command[0]) == "rm"
+
+
+def _updates_lists(command: list[str]) -> bool:
+    """Return whether a command fetches apt's lists of packages."""
+    return posixpath.basename(command[0]) in ("apt", "apt-get", "aptitude") and "update" in command[1:]
+
+
+def build_settings(source: Source) -> Iterator[Finding]:
+    """dockerfile.build-base, and network.base: the two bases, each where the other belongs."""
+    dockerfile = source.dockerfile
+    used = dockerfile.image()
+    if used and "BUILD_BASE" in variables(_base(used[0])):
+        yield finding("dockerfile.build-base", source.at(used[0]))
+    for stage in dockerfile.stages:
+        lineage = dockerfile.lineage(stage)
+        if "BASE" not in variables(lineage[0].base):
+            continue
+        for instruction in stage.instructions:
+            fetching = next(filter(None, map(fetches, commands(instruction.words()))), "") if _runs(instruction) else ""
+            if fetching:
+                yield finding("network.base", source.at(instruction), command=fetching)
+
+
+def _base(instruction: Instruction) -> str:
+    return instruction.value.split()[0] if instruction.value else ""
+
+
+def _runs(instruction: Instruction) -> bool:
+    return instruction.name == "RUN" and not instruction.heredoc

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from deployer.connected import context
-from deployer.connected.build import Transcript, first_trace
+from deployer.connected.build import Transcript, first_trace, reason
 from deployer.connected.builders import base, settings
 from deployer.connected.definition import Base, load
 from deployer.contract.errors import JobFailed, SpaceError, UsageError
@@ -38,10 +38,51 @@ def test_a_failing_step_shows_itself_and_the_end_of_its_log() -> None:
     with pytest.raises(JobFailed) as caught:
         reader.read({"error": "returned a non-zero code: 7", "errorDetail": {"code": 7, "message": "x"}})
     assert "in step 2/3, RUN make: exit 7" in caught.value.message
-    assert caught.value.message.endswith("line 28 / line 29")
-    assert "line 3 " not in caught.value.message
+    assert caught.value.message.endswith(": line 29")
+    assert "line 28" not in caught.value.message
     assert "of another step" not in caught.value.message
     assert "/log" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        (["Reading package lists...", "E: Unable to locate package vmi", "W: a warning"], 1),
+        (
+            ["Collecting a", "ERROR: Could not find a version that satisfies the requirement a==9", "",
+             "ERROR: No matching distribution found for a==9", "[notice] A new release of pip is available"],
+            3,
+        ),
+        (
+            ["  x.c:3:10: fatal error: mpi.h: No such file or directory", "  compilation terminated.",
+             "  error: command '/usr/bin/gcc' failed with exit code 1", "  [end of output]",
+             "  note: This error originates from a subprocess", "  ERROR: Failed building wheel for a",
+             "ERROR: Failed to build installable wheels for some pyproject.toml based projects (a)"],
+            2,
+        ),
+        (["x.c:3:10: fatal error: mpi.h: No such file or directory", "compilation terminated.",
+          "make: *** [Makefile:2: x.o] Error 1"], 0),
+        (["Traceback (most recent call last):", '  File "a"', "ModuleNotFoundError: No module named 'numpy'"], 2),
+        (["/bin/sh: 1: mpicc: not found"], 0),
+        (["make: *** No rule to make target 'all'.  Stop."], 0),
+        (["fatal: unable to access 'https://h.example/x/': Could not resolve host: h.example", "done"], 0),
+        (["CMake Error at CMakeLists.txt:3 (find_package):", "-- Configuring incomplete, errors occurred!"], 0),
+        (["some words", "the last words", ""], 1),
+    ],
+)  # fmt: skip
+def test_a_failed_step_is_reported_by_the_line_that_says_why(log: list[str], line: int) -> None:
+    assert reason(log) == log[line].strip()
+
+
+def test_the_report_of_a_failed_build_is_short_and_names_the_log() -> None:
+    reader = transcript()
+    reader.read({"stream": "Step 1/3 : FROM x\nStep 2/3 : RUN " + "apt-get install a b c && " * 60 + "true\n"})
+    reader.read({"stream": "E: Unable to correct problems " + "x" * 3000 + "\n" + "more\n" * 300})
+    with pytest.raises(JobFailed) as caught:
+        reader.read({"error": "returned a non-zero code: 100", "errorDetail": {"code": 100, "message": "x"}})
+    assert "exit 100: E: Unable to correct problems xxx" in caught.value.message
+    assert len(caught.value.message) < 520
+    assert caught.value.hint == "the whole log: /log"
 
 
 def test_a_full_disk_is_a_space_error() -> None:

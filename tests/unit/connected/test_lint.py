@@ -27,7 +27,14 @@ version: "1"
 base: {debian: bookworm}
 jobs: {main: {command: [python3, /deployer/app/x.py]}}
 """
-START = "ARG BASE\nARG BUILD_BASE\nFROM ${BASE}\n"
+#: What most rules say does not depend on the base: this one has its digest and is none of ours.
+START = f"ARG BASE\nARG OTHER=x@sha256:{64 * 'a'}\nFROM ${{OTHER}}\n"
+BASES = "ARG BASE\nARG BUILD_BASE\nFROM "
+LISTS = "rm -rf /var/lib/apt/lists/*"
+#: As a published image does it: each step fetches the lists and removes them.
+OWN_LISTS = "".join(f"RUN apt-get {options}update && apt-get install -y {name} && {LISTS}\n" for options, name in (
+    ("", "build-essential"), ("-y ", "openssh-server"), ("-qq ", "cmake"), ("", "libnuma-dev"), ("", "wget"),
+))  # fmt: skip
 
 Files = dict[str, str]
 
@@ -93,6 +100,16 @@ TRIGGERS: list[tuple[str, Files, str]] = [
         "Dockerfile:5",
     ),
     ("layers.late-removal", {"Dockerfile": "RUN make >/opt/log/a\nRUN rm -rf /opt/log\n"}, "Dockerfile:5"),
+    ("layers.late-removal", {"Dockerfile": f"RUN apt-get -y update\n{OWN_LISTS}RUN {LISTS}\n"}, "Dockerfile:10"),
+    ("layers.late-removal", {"Dockerfile": "RUN mkdir /opt/a && rm -r /opt/a\nCOPY a /opt/a\nRUN rm -r /opt/a\n"},
+     "Dockerfile:6"),
+    ("network.base", {"Dockerfile": BASES + "${BASE}\nRUN true && apt-get -y -qq install vim\n"}, "Dockerfile:4"),
+    ("network.base", {"Dockerfile": BASES + "${BASE} AS a\nFROM a AS b\nRUN uv sync --frozen\n"}, "Dockerfile:5"),
+    ("network.base", {"Dockerfile": BASES + "$BASE AS a\nRUN git clone x.org/y\nFROM ${BASE}\n"}, "Dockerfile:4"),
+    ("network.base", {"Dockerfile": BASES + "${BASE}\nRUN pip install ./a.whl b==1\n"}, "Dockerfile:4"),
+    ("dockerfile.build-base", {"Dockerfile": BASES + "${BUILD_BASE}\nRUN pip install a==1\n"}, "Dockerfile:3"),
+    ("dockerfile.build-base", {"Dockerfile": BASES + "${BUILD_BASE} AS a\nFROM ${BASE} AS b\nFROM A\n"},
+     "Dockerfile:3"),
     ("secrets.file", {"key.pem": SECRET_KEY}, "key.pem"),
     ("secrets.file", {"app/.netrc": "machine x\n"}, "app/.netrc"),
     ("secrets.file", {"app/train.py": "KEY = 'AKIA" + "ABCDEFGHIJKLMNOP'\n"}, "app/train.py"),
@@ -149,6 +166,17 @@ NEAR_MISSES: list[tuple[str, Files]] = [
     ("network.run-time", {"Dockerfile": 'CMD ["git", "status"]\n'}),
     ("layers.late-removal", {"Dockerfile": "RUN apt-get update && apt-get install x && rm -rf /var/lib/apt/lists/*\n"}),
     ("layers.late-removal", {"Dockerfile": "RUN make -C /opt/src && rm -rf /opt/src\nRUN rm -f /opt/source /etc/x\n"}),
+    ("layers.late-removal", {"Dockerfile": OWN_LISTS}),
+    ("layers.late-removal", {"Dockerfile": "RUN apt-get update\n" + OWN_LISTS}),
+    ("layers.late-removal", {"Dockerfile": "RUN cd /opt/x && make && rm -rf /opt/x\nRUN true; rm -rf /opt/x/y\n"}),
+    (
+        "network.base",
+        {"Dockerfile": BASES + "${BUILD_BASE} AS a\nRUN pip install a==1\nFROM ${BASE}\nCOPY --from=a /x /x\n"},
+    ),
+    ("network.base", {"Dockerfile": BASES + "${BASE}\nRUN pip install --no-deps /a.whl; pip install --no-index b==1"}),
+    ("network.base", {"Dockerfile": BASES + "${BASE}\nRUN git status; curl http://localhost/x; apt-get clean\n"}),
+    ("dockerfile.build-base", {"Dockerfile": BASES + "${BUILD_BASE} AS a\nFROM ${BASE}\nCOPY --from=a /x /x\n"}),
+    ("dockerfile.build-base", {"Dockerfile": BASES + "${BUILD_BASE} AS a\nFROM ${BASE} AS a\nFROM a\n"}),
     (
         "layers.late-removal",
         {"Dockerfile": "FROM ${BASE} AS a\nCOPY x /opt/x\nRUN rm -rf /opt/x\nFROM ${BASE}\nCOPY --from=a /y /y\n"},

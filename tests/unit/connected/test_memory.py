@@ -1,11 +1,13 @@
 """Images, archives and profiles from outside never take more than 512 MiB of memory."""
 
 import io
+import re
 import struct
 from pathlib import Path
 
 import pytest
 
+import deployer
 from deployer.connected import rootfs, tarreader
 from deployer.connected.members import Member
 from deployer.connected.rootfs import Root
@@ -134,3 +136,24 @@ def test_an_elf_file_whose_names_overlap() -> None:
     data = head + body + strings
     with pytest.raises(dynamic.BadElf, match="its names have more than 524288 bytes"):
         dynamic.facts(lambda offset, size: data[offset : offset + size])
+
+
+#: Of our own making, or of a tool's about the stager's own files; all else goes through what counts first.
+_OWN = {
+    "connected/build.py", "connected/dockerfile.py", "connected/framecache.py", "connected/rules/hadolint.py",
+    "connected/sbom.py", "connected/variants.py",
+}  # fmt: skip
+
+
+def test_json_and_archives_are_parsed_in_one_place_each() -> None:
+    package = Path(deployer.__file__).parent
+    places: dict[str, set[str]] = {}
+    for path in package.rglob("*.py"):
+        if "recipes" in path.parts:  # run in containers of our own
+            continue
+        for call in re.findall(r"\b(json\.loads?|zipfile\.ZipFile|zlib\.decompress)\(", path.read_text()):
+            places.setdefault(call, set()).add(str(path.relative_to(package)))
+    assert places["json.loads"] - _OWN == {"contract/records.py"}
+    assert places["zipfile.ZipFile"] == {"system/wheel.py", "connected/pyz.py", "connected/resolve.py"}  # two write
+    assert places["zlib.decompress"] == {"connected/codecs.py"}  # of the pieces that were compressed here
+    assert "json.load" not in places
