@@ -40,7 +40,7 @@ MAX_RAW = 16 * 1024 * 1024
 
 #: Bytes of memory that parsing bundle.json may take (records.memory): enough for 92,000 data files, or for 370,000
 #: segments, which are 190 GB of image. What is parsed, and the rest of the program, stay below 512 MiB.
-MAX_MEMORY = 440_000_000
+MAX_MEMORY = records.MAX_LARGE
 
 
 class Segment(NamedTuple):

@@ -19,6 +19,8 @@ FORMAT = 1
 
 #: Bytes of memory that one document may need, by ``memory``. Plans, receipts and results need less than 1 MB.
 MAX_MEMORY = 100_000_000
+#: ... and what the largest may need: a bundle's manifest, the result of a job of thousands of ranks.
+MAX_LARGE = 440_000_000
 
 _ASCII = bytes(range(128))
 _MAX_DIGITS = 20  # of any number in a record: all are counts, sizes, offsets and times

@@ -7,6 +7,7 @@ one listing of each folder, no look at the files themselves.
 The list is names, relative to the image's folder, each ended by a zero byte, compressed by zlib.
 """
 
+import itertools
 import os
 import zlib
 from typing import Iterator, List, NamedTuple, Optional, Sequence
@@ -17,8 +18,9 @@ from deployer.system import files
 
 LIST = "inventory"
 _END = b"\0"
-#: Of the list, in bytes: a million names. A longer one is not read; the number of files is compared instead.
+#: Of the list, in bytes and names. There is no longer one; the number of files is compared instead.
 _MAX_NAMES = 64 * 1024 * 1024
+_MAX_COUNT = 1_000_000
 
 
 class Gone(NamedTuple):
@@ -39,20 +41,23 @@ class Gone(NamedTuple):
 
 
 def write(folder: str) -> None:
-    """Write the list of all that stands in the folder of an image now."""
-    names = _END.join(sorted(_walk(os.fsencode(folder))))
+    """Write the list of all that is in the folder of an image now; none if it is longer than what is read again."""
+    found = list(itertools.islice(_walk(os.fsencode(folder)), _MAX_COUNT))
+    names = _END.join(sorted(found)) if len(found) < _MAX_COUNT else b""
+    if not 0 < len(names) <= _MAX_NAMES:
+        return
     with files.errors_named("write the list of " + folder), open(os.path.join(folder, LIST), "wb") as stream:
         stream.write(zlib.compress(names, 6))
 
 
 def gone(image: Installed, most: int = 3) -> Gone:
     """Return what is missing of an installed image, and the names of at most ``most`` of it."""
-    here = set(_walk(os.fsencode(image.folder)))
     listed = _read(image.folder)
-    if not listed:  # an image that was installed before there were lists, or whose list went as well
+    if not listed:  # an image with too many files, or from before there were lists, or whose list went as well
         entries = image.manifest().image.entries
-        left = sum(1 for name in here if name.startswith(b"rootfs/"))
+        left = sum(1 for name in _walk(os.fsencode(image.folder)) if name.startswith(b"rootfs/"))
         return Gone(entries, max(0, entries - left), [], False)
+    here = set(itertools.islice(_walk(os.fsencode(image.folder)), 2 * _MAX_COUNT))
     missing = sorted(name for name in listed if name not in here)
     return Gone(len(listed), len(missing), [name.decode("utf-8", "backslashreplace") for name in missing[:most]])
 

@@ -28,6 +28,7 @@ RANKS = "ranks"
 #: How files of the root step end; what is longer is no canary.
 ROOT = ".root"
 _MAX_ROOT = 64 * 1024
+_MAX_RESULT = 64 * 1024 * 1024
 #: A payload's own result is a summary; more than this would be a mistake.
 _MAX_PAYLOAD = 16 * 1024 * 1024
 #: Bytes at the end of a rank's log that tell why it stopped, and of the job's.
@@ -135,8 +136,14 @@ def findings(folder: str) -> List[Finding]:
     path = os.path.join(folder, RESULT)
     if not files.is_file(path):
         return []
-    record = records.loads(files.read_text(path).encode(), "result", path, own=True)
+    record = _result(path)
     return [Finding.read(item) for item in record.items("findings")]
+
+
+def _result(path: str) -> Fields:
+    """Parse a result.json: it has a record for each of perhaps thousands of ranks."""
+    data = files.read_bytes(path, limit=_MAX_RESULT)
+    return records.loads(data, "result", path, own=True, limit=records.MAX_LARGE)
 
 
 def first_error(folder: str) -> str:
@@ -148,7 +155,7 @@ def first_error(folder: str) -> str:
 def read(folder: str) -> Fields:
     """Return a job's result.json; raises UsageError where it is not there or malformed."""
     path = os.path.join(folder, RESULT)
-    return records.loads(files.read_text(path).encode(), "result", path, own=True)
+    return _result(path)
 
 
 def texts(folder: str) -> Dict[str, str]:

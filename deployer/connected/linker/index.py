@@ -182,7 +182,7 @@ def _read_entry(
 
 def _load(path: Path) -> Index | None:
     try:
-        fields = records.loads(path.read_bytes(), SCHEMA, str(path), own=True)
+        fields = records.loads(path.read_bytes(), SCHEMA, str(path), own=True, limit=records.MAX_LARGE)
         if fields.number("version") != VERSION:
             return None
         entries = {name: _read_entry(name, *found) for name, found in fields.child("entries").record.items()}

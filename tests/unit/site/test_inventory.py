@@ -71,6 +71,16 @@ def test_without_the_list_the_count_of_the_layer_speaks(store, path):
     assert str(found) == "1 of its 6 files and folders are gone"
 
 
+def test_an_image_of_too_many_files_has_no_list_and_is_counted(store, path, monkeypatch):
+    monkeypatch.setattr(inventory, "_MAX_COUNT", 3)
+    image = installing.install(path, store).image
+    assert not os.path.exists(os.path.join(image.folder, inventory.LIST))
+    found = inventory.gone(image)
+    assert (found.missing, found.listed) == (0, False)
+    shutil.rmtree(os.path.join(image.folder, "rootfs"))
+    assert inventory.gone(image).missing == found.entries > 0
+
+
 def test_a_job_that_uses_the_image_is_not_pulled_the_ground_from_under_its_feet(store, path, monkeypatch):
     image = installing.install(path, store).image
     os.unlink(os.path.join(image.rootfs, "bin", "tool"))
