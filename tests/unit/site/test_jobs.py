@@ -310,8 +310,9 @@ def test_gc_wants_options_that_go_together(store, words):
     assert call(store, "gc", *words) == UsageError.exit_code
 
 
-def test_what_a_killed_removal_left_is_no_job(store, folders):
+@pytest.mark.parametrize("words", [("--jobs",), ()])
+def test_what_a_killed_removal_left_is_no_job(store, folders, words):
     os.rename(folders["dry"], os.path.join(store.jobs, ".removing-%s-1-1-ab" % os.uname().nodename))
-    assert call(store, "gc", "--jobs") == EXIT_DONE
+    assert call(store, "gc", *words) == EXIT_DONE
     assert left(store) == ["lost", "running", "trained", "young"]
     assert result.launch(folders["lost"]).job == "lost"
