@@ -15,7 +15,21 @@ from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.linker.view import Captured, Files
 from deployer.connected.plan import make_plan
 from deployer.connected.profile import Profile
-from deployer.connected.rules import command, cpu, fabric, gpu, linking, mpi, places, pmi, runtimes, site, space, wheels
+from deployer.connected.rules import (
+    command,
+    cpu,
+    fabric,
+    gpu,
+    linking,
+    mpi,
+    places,
+    pmi,
+    proof,
+    runtimes,
+    site,
+    space,
+    wheels,
+)
 from deployer.connected.rules.case import Case
 from deployer.contract import hostfiles, records
 from deployer.contract import plan as plans
@@ -37,6 +51,7 @@ PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.usable, gpu.kernels,
     runtimes.allowed, runtimes.startable, space.room, wheels.tags, pmi.offered, pmi.spoken, fabric.slow, places.bound,
+    places.working, proof.outside,
 )  # fmt: skip
 
 #: Every code that a finding can have; each has a section in docs/rules.md.
@@ -50,10 +65,11 @@ CODES = (
     "link.broken", "link.missing", "link.plugin", "link.program", "link.version",
     "mpi.cxx", "mpi.escape", "mpi.family", "mpi.mixed", "mpi.rpath", "mpi.symbols",
     "node.architecture",
-    "plan.refused", "pmi.not-offered", "pmi.unmet", "profile.age",
+    "plan.refused", "pmi.not-offered", "pmi.unmet", "profile.age", "proof.outside",
     "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.unknown",
     "space.files", "space.purge", "space.size",
     "wheel.tags",
+    "workdir.missing", "workdir.read-only",
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from pydantic import (
 from deployer.connected import dockerfile as dockerfiles
 from deployer.connected.yaml_model import Model, Place, Problems, Sha256, form, load_model
 from deployer.contract.errors import UsageError
-from deployer.contract.job import check_time
+from deployer.contract.job import check_time, check_workdir
 from deployer.system import files
 
 FILE = "bundle.yaml"
@@ -57,11 +57,16 @@ Package = Annotated[str, form(r"^[a-z0-9][a-z0-9.+-]+(:[a-z0-9-]+)?$", "the name
 _IMAGE = re.compile(r"^[a-z0-9][a-zA-Z0-9._/:-]*@sha256:[0-9a-f]{64}$")
 
 
-def _time(text: str) -> str:
-    try:
-        return check_time(text)
-    except UsageError as error:  # pydantic collects ValueErrors: all errors of the file at once
-        raise ValueError(f"{error.message} ({error.hint})") from error
+def _checked(check: Callable[[str], str]) -> AfterValidator:
+    """Return a validator that refuses what ``check`` refuses."""
+
+    def validate(text: str) -> str:
+        try:
+            return check(text)
+        except UsageError as error:  # pydantic collects ValueErrors: all errors of the file at once
+            raise ValueError(f"{error.message} ({error.hint})") from error
+
+    return AfterValidator(validate)
 
 
 def _image(reference: str) -> str:
@@ -158,7 +163,12 @@ class Job(Model):
     nodes: int = Field(default=1, ge=1)
     ranks_per_node: int = Field(default=1, ge=1)
     threads: int = Field(default=1, ge=1, description="threads a rank")
-    time: Annotated[str, AfterValidator(_time)] = Field(default="01:00:00", description="limit, [D-]HH:MM:SS")
+    time: Annotated[str, _checked(check_time)] = Field(default="01:00:00", description="limit, [D-]HH:MM:SS")
+    workdir: Annotated[str, _checked(check_workdir)] | None = Field(
+        default=None,
+        description="absolute path in the container that the command starts in; default: the image's WORKDIR, and "
+        "without one the job's folder, /deployer/job",
+    )
 
 
 class Definition(Model):

@@ -1,7 +1,7 @@
 """A job as its definition names it: the command, and the numbers that hold unless the user gives others."""
 
 import re
-from typing import List, NamedTuple
+from typing import List, NamedTuple, Optional
 
 from deployer.contract.errors import UsageError
 from deployer.contract.records import Fields, Record
@@ -10,7 +10,8 @@ _TIME = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,3}):([0-5][0-9]):([0-5][0-9])")
 
 
 class Job(NamedTuple):
-    """``command`` runs in the container, once a rank; ``time`` is Slurm's [D-]HH:MM:SS."""
+    """``command`` runs in the container, once a rank; ``time`` is Slurm's [D-]HH:MM:SS. ``workdir`` is the folder of
+    the container that it starts in, None: the image's own, else the job's folder."""
 
     name: str
     command: List[str]
@@ -18,13 +19,23 @@ class Job(NamedTuple):
     ranks_per_node: int
     threads: int
     time: str
+    workdir: Optional[str] = None
 
     def record(self) -> Record:
         """Return the job as a JSON object."""
-        return dict(self._asdict())
+        fields = dict(self._asdict())
+        if self.workdir is None:
+            del fields["workdir"]
+        return fields
 
     @staticmethod
     def read(fields: Fields) -> "Job":
+        workdir = fields.maybe_text("workdir")
+        if workdir is not None:
+            try:
+                check_workdir(workdir)
+            except UsageError as error:
+                raise fields.error("%s: field 'workdir': %s" % (fields.what, error.message)) from error
         return Job(
             fields.text("name"),
             fields.words("command"),
@@ -32,7 +43,15 @@ class Job(NamedTuple):
             fields.number("ranks_per_node"),
             fields.number("threads"),
             check_time(fields.text("time")),
+            workdir,
         )
+
+
+def check_workdir(path: str) -> str:
+    """Return ``path`` if a job can start in it: an absolute path in the container. Raises UsageError."""
+    if not path.startswith("/") or ".." in path.split("/") or not path.isprintable():
+        raise UsageError("invalid working folder: %r" % path, "write an absolute path of the container without ..")
+    return path
 
 
 def seconds(limit: str) -> int:

@@ -87,6 +87,11 @@ def needs_home(container: Container) -> bool:
     return OWN in shell.variables(list(container.environment.values()))
 
 
+def has_workdir(image: Image) -> bool:
+    """Return whether an image names a working folder; its root is read-only, and no folder to work in."""
+    return image.workdir.strip("/") != ""
+
+
 def environment_of(image: Image) -> Dict[str, str]:
     """Return the environment that an image itself asks for, but for its home: that is not there, or read-only."""
     found = {"PATH": _DEFAULT_PATH}

@@ -12,10 +12,11 @@ from deployer.contract import layout
 from deployer.contract.choose import choose
 from deployer.contract.errors import UsageError
 from deployer.contract.plan import Plan
-from deployer.contract.shell import Text, argv, plain, variables
+from deployer.contract.shell import Text, Value, argv, plain, variables
+from deployer.contract.shell import data as text_of
 from deployer.site import container, data, home, run
 from deployer.site.runtimes import RUNTIMES
-from deployer.site.runtimes.interface import Container, Runtime
+from deployer.site.runtimes.interface import Container, Mount, Runtime
 from deployer.site.store import Installed, Store
 from deployer.system import files, payload, process
 
@@ -98,7 +99,19 @@ def prepare(
     runtime = RUNTIMES[name]
     threads = layout.own(os.environ)
     made = container.make(installed, manifest.image, plan, bound, threads, horovod, runtime.contained, wished)
+    if not container.has_workdir(manifest.image):
+        made = made._replace(workdir=working_folder(made.binds, made.environment.get("HOME", "/"), os.getcwd()))
     return runtime, made, bool(variant and variant.join)
+
+
+def working_folder(binds: Sequence[Mount], own: Value, here: str) -> Value:
+    """Return where a process starts if the image names no folder: in the user's current one, ``here``, if the container
+    has it, else in its home, ``own``, where it may write."""
+    for bind in reversed(binds):
+        source = text_of(bind.source).rstrip("/")
+        if (here + "/").startswith(source + "/"):
+            return bind.target + here[len(source) :]
+    return own
 
 
 def _join(runtime: Runtime, environment: Mapping[str, str]) -> List[Text]:

@@ -155,8 +155,8 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
             manifest.image.python if runtime.contained else python,
             directives,
             _staging(store, installed, plan, choice.variant, need.size(choice.variant.staging), layout.nodes),
-            files.lexists(os.path.join(installed.rootfs, "bin/sh")),
             canary_reader(installed.rootfs, manifest.image.python) if runtime.contained else (),
+            job.workdir or (None if container.has_workdir(manifest.image) else plans.JOB),
         )
     )
     with files.errors_named("make " + folder):
@@ -293,6 +293,7 @@ def _job(manifest: Manifest, request: Request) -> Job:
         given(request.ranks_per_node, job.ranks_per_node),
         given(request.threads, job.threads),
         job.time if request.time is None else check_time(request.time),
+        job.workdir,
     )
 
 

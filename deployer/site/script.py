@@ -23,10 +23,10 @@ from deployer.site.staged import Staging
 
 class Inputs(NamedTuple):
     """All that a script is made of: ``folder`` is the job's, ``tool`` the .pyz and ``python`` the Python that runs it
-    on the host, ``image_python`` the one that ranks have, in the image (None: there is none, so nothing can be proven);
-    ``directives`` are the words for sbatch that do not follow from the layout; ``staging`` is None where ranks read the
-    image as it was installed; ``image_shell``: the image has /bin/sh; ``reader`` is a command of the image that prints
-    its canary, empty where it has none."""
+    on the host, ``image_python`` the one that ranks have, in the image (None: there is none, and ranks are watched from
+    outside); ``directives`` are the words for sbatch that do not follow from the layout; ``staging`` is None if ranks
+    read the image as it was installed; ``reader`` is a command of the image that prints its canary, empty if it has
+    none; ``workdir`` is where the payload starts, None: in the container's folder, as the other steps do."""
 
     launch: Launch
     layout: Layout
@@ -41,13 +41,14 @@ class Inputs(NamedTuple):
     image_python: Optional[str]
     directives: List[str]
     staging: Optional[Staging] = None
-    image_shell: bool = False
     reader: Sequence[str] = ()
+    workdir: Optional[str] = None
 
 
 SLURM, SRUN = "slurm", "srun"
-#: What ranks say of themselves, and see of each other.
-_RANKS = plans.JOB + "/ranks"
+#: What ranks say of themselves, and see of each other: a folder of the job's.
+RANKS = "ranks"
+_RANKS = plans.JOB + "/" + RANKS
 #: How the script calls the words by which a rank starts, without a container and with one.
 _WAYS = ("native", "container")
 
@@ -334,30 +335,49 @@ def _probe(inputs: Inputs) -> Code:
 
 def _payload(inputs: Inputs) -> Code:
     command = _given(inputs, *inputs.launch.command)
+    watch = code("")
     if inputs.image_python:
         options: List[Text] = ["--shared", *_given(inputs, _RANKS)] if inputs.staging else []
-        options += [] if inputs.launcher.ends_on_exit else ["--abort"]
+        options += _abort(inputs)
         options += ["--itex"] if ITEX in inputs.launch.expects else []
         command = [*_inner_tool(inputs), "rank", "--out", *_evidence(inputs), *options, "--", *command]
         what = "each rank, while `rank` notes which MPI library its processes use and how it ends."
     else:
-        what = "the image has no Python, so the ranks prove nothing."
-        if inputs.image_shell and not inputs.launcher.ends_on_exit:
-            # A rank that has only exited would leave the others waiting.
-            command = ["/bin/sh", "-c", '"$@" || kill -ABRT $$', "sh", *command]
+        watch = code("watch=({words}\n)\n", words=shell.folded(_outside(inputs), 105))
+        what = "each rank. The image has no Python, so `rank` watches it from outside the container."
     binds = staged.late(inputs.staging, inputs.container) if inputs.staging else []
+    more = inputs.runtime.binds(binds) if binds else []
+    more = [*more, *inputs.runtime.starting_in(inputs.workdir)] if inputs.workdir else more
     return code(
         """\
 # {number}. Payload: {what}
-{step}
+{watch}{step}
 {end}
 exit
 """,
         number=2 + bool(inputs.staging) + bool(inputs.image_python),
         what=what,
-        step=_step(inputs, "payload", command, inputs.runtime.binds(binds) if binds else ()),
+        watch=watch,
+        step=_step(inputs, "payload", command, more, not inputs.image_python),
         end=code("code=$?\nunstage\nresult payload $code" if inputs.staging else "result payload $?"),
     )
+
+
+def _abort(inputs: Inputs) -> List[Text]:
+    """Return the word that makes a rank that failed end the others, where the launcher ends them for a signal alone."""
+    return [] if inputs.launcher.ends_on_exit else ["--abort"]
+
+
+def _outside(inputs: Inputs) -> List[Text]:
+    """Return the words of what starts the container of a rank and watches it, on the host."""
+    ranks = inputs.folder + "/" + RANKS
+    tool: Value = inputs.tool
+    out: List[Text] = ["--out", ranks]
+    if inputs.staging:
+        tool, evidence = staged.tool(inputs.staging), staged.evidence()
+        out = ["--out", evidence, "--shared", ranks]
+    library = inputs.plan.mpi.library if inputs.plan.mpi else ""
+    return [inputs.python, "-I", "-S", tool, "rank", *out, "--outside", library, *_abort(inputs), "--"]
 
 
 def _evidence(inputs: Inputs) -> List[Text]:
@@ -365,17 +385,18 @@ def _evidence(inputs: Inputs) -> List[Text]:
     return _given(inputs, plans.NODE if inputs.staging else _RANKS)
 
 
-def _step(inputs: Inputs, name: str, command: Sequence[Text], more: Sequence[Text] = ()) -> Code:
-    """Return one step in the container, with ``more`` words of the runtime's; without stdin, which the launcher would
-    eat from this script."""
+def _step(inputs: Inputs, name: str, command: Sequence[Text], more: Sequence[Text] = (), watched: bool = False) -> Code:
+    """Return one step in the container, with ``more`` words of the runtime's, below what watches it from outside if it
+    is ``watched``; without stdin, which the launcher would eat from this script."""
     options = list(more)
     shared = inputs.staging is not None and inputs.staging.mounted  # one container a node as it is
     if inputs.variant.join and not shared and inputs.layout.ranks_per_node > 1:
         options += inputs.runtime.join_options(inputs.layout.ranks_per_node, _tag(inputs) + "-" + name)
     return code(
         """\
-"${{launch[@]}}" {way}{options}{image} \\
+"${{launch[@]}}"{watch} {way}{options}{image} \\
     {command} </dev/null""",
+        watch=code(' "${{watch[@]}}"' if watched else ""),
         way=code('"${{container[@]}}"' if inputs.runtime.contained else '"${{native[@]}}"'),
         options=_more(options),
         image=code(' "$image" --' if inputs.runtime.contained else ""),

@@ -267,7 +267,8 @@ def _await_goodbyes(folder: str, root: Root) -> None:
 
 
 def users(folder: str, root: Root) -> List[int]:
-    """Return the processes of this user that run in the staged image, or from it, but for the one that holds it."""
+    """Return the processes of this user that run in the staged image, from it, or in a folder beside it, but for the
+    one that holds it."""
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) in (os.getpid(), root.holder):
@@ -275,7 +276,8 @@ def users(folder: str, root: Root) -> List[int]:
         try:
             theirs = os.stat("/proc/%s/root" % name)
             inside = (theirs.st_dev, theirs.st_ino) == (root.stat.st_dev, root.stat.st_ino)
-            if inside or os.readlink("/proc/%s/exe" % name).startswith(folder + "/"):
+            used = [os.readlink("/proc/%s/%s" % (name, link)) for link in ("exe", "cwd")]
+            if inside or any(path.startswith(folder + "/") for path in used):
                 found.append(int(name))
         except OSError:
             continue  # gone, or another user's

@@ -92,6 +92,16 @@ def arrays(staging: Staging, runtime: Runtime, container: Container) -> List[Tup
     return [("mount", mount), ("container", runtime.into_mounted(container, STAGE))]
 
 
+def tool(staging: Staging) -> Word:
+    """Return the node's own copy of this tool, as the host sees it."""
+    return _staged(TOOL) if staging.mounted else _staged(ROOTFS) + plans.TOOL
+
+
+def evidence() -> Word:
+    """Return the node's own folder for what is seen of its ranks, as the host sees it."""
+    return _staged(EVIDENCE)
+
+
 def _staged(name: str) -> Word:
     return STAGE + "/" + name
 

@@ -49,7 +49,10 @@ def watch(
     record = PayloadRecord(task, os.uname().nodename, [], None, None, None)
     libraries: Dict[mapped.Mapping, MappedLibrary] = {}
     sight = _sight() if itex else None
-    watcher = _watcher(outside) if outside is not None else None
+    watcher = None
+    if outside is not None:
+        watcher = _watcher(outside)
+        os.chdir(out)  # a node's folder is removed when no process is in it any more
     stop = 0.0  # when a payload that was asked to end is killed
     goodbye = _Goodbye(awaited, os.path.join(shared, _LEAVING + str(task)))
     kills = oom.kills()

@@ -77,8 +77,11 @@ srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
     "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 --home "$home" </dev/null
 result hosts $? || exit
 
-# 2. Payload: the image has no Python, so the ranks prove nothing.
-"${launch[@]}" "${container[@]}" "$image" -- \
+# 2. Payload: each rank. The image has no Python, so `rank` watches it from outside the container.
+watch=(/opt/python/3.6/bin/python3 -I -S /home/alice/deployer/deployer.pyz rank --out
+    /home/alice/deployer/jobs/hello-1/ranks --outside /opt/intel/mpi/2021.15/lib/libmpi.so.12 --
+)
+"${launch[@]}" "${watch[@]}" "${container[@]}" "$image" -- \
     python3 train.py --name 'a b' </dev/null
 result payload $?
 exit

@@ -129,8 +129,11 @@ srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
     "${container[@]}" "$image" -- /bin/cat /deployer/canary </dev/null
 result root $? || exit
 
-# 3. Payload: the image has no Python, so the ranks prove nothing.
-"${launch[@]}" "${container[@]}" --bind=/home/alice/deployer/jobs/hello-1:/deployer/job "$image" -- \
+# 3. Payload: each rank. The image has no Python, so `rank` watches it from outside the container.
+watch=(/opt/python/3.6/bin/python3 -I -S "$stage"/rootfs/deployer/deployer.pyz rank --out "$stage"/evidence
+    --shared /home/alice/deployer/jobs/hello-1/ranks --outside /opt/intel/mpi/2021.15/lib/libmpi.so.12 --
+)
+"${launch[@]}" "${watch[@]}" "${container[@]}" --bind=/home/alice/deployer/jobs/hello-1:/deployer/job "$image" -- \
     python3 train.py --name 'a b' </dev/null
 code=$?
 unstage

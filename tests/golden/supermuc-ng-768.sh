@@ -105,7 +105,7 @@ result hosts $? || exit
 result probe $? || exit
 
 # 3. Payload: each rank, while `rank` notes which MPI library its processes use and how it ends.
-"${launch[@]}" "${container[@]}" "$image" -- \
+"${launch[@]}" "${container[@]}" --cd=/deployer/job "$image" -- \
     /usr/bin/python3 -I -S /deployer/deployer.pyz rank --out /deployer/job/ranks --abort -- python /deployer/app/train.py --intraop 12 --interop 2 </dev/null
 result payload $?
 exit

@@ -1,11 +1,13 @@
-"""Rules of places: that the image has one for each thing that the plan binds. None can be made on the site."""
+"""Rules of places: that the image has one for each thing that the plan binds, and a folder for jobs to start in. None
+can be made on the site."""
 
 from collections.abc import Iterator
 
 from deployer.connected.linker.view import View
 from deployer.connected.rules.case import Case
-from deployer.contract.findings import ERROR, Finding
+from deployer.contract.findings import ERROR, NOTE, Finding
 from deployer.contract.hostfiles import FOLDER
+from deployer.contract.plan import MOUNT_FOLDERS
 
 
 def bound(case: Case) -> Iterator[Finding]:
@@ -19,3 +21,21 @@ def bound(case: Case) -> Iterator[Finding]:
         if found != target:
             text = f"it is a link to {found}" if found else "the image has no such folder"
             yield Finding("bind.place", ERROR, target, f"{text}, and the site's is to be bound there", remedy)
+
+
+def working(case: Case) -> Iterator[Finding]:
+    """workdir.missing, workdir.read-only: a job starts in a folder that the image lacks, or cannot write to."""
+    image = View(case.image)
+    own = case.manifest.image.workdir
+    bound = {*MOUNT_FOLDERS, *(bind.target for bind in case.plan.binds)}
+    folders = {job.workdir or own for job in case.manifest.jobs} or {own}
+    for folder in sorted(folder for folder in folders if folder.strip("/")):
+        if any(folder == target or folder.startswith(target + "/") for target in bound):
+            continue
+        if image.resolve(folder) is None:
+            text, remedy = "the image has no such folder, and jobs start in it", "make it in the Dockerfile, or set "
+            yield Finding("workdir.missing", ERROR, folder, text, remedy + "`workdir` in the job")
+        else:
+            text = "jobs start in this folder of the image, which is read-only: relative paths cannot be written"
+            remedy = "write to absolute paths such as /deployer/job, or set `workdir: /deployer/job` in the job"
+            yield Finding("workdir.read-only", NOTE, folder, text, remedy)

@@ -34,7 +34,7 @@ class Container(NamedTuple):
     binds: Sequence[Mount]
     environment: Mapping[str, Value]
     passed: List[str]
-    workdir: str
+    workdir: Value
     engine: Value = ""
 
 
@@ -68,6 +68,11 @@ class Runtime(object):
                 why = "its name has a colon, and %s has no way to quote it" % self.program
                 raise UsageError("%s cannot be bound: %s" % (path, why))
         return ["--bind=" + bind.source + ":" + bind.target for bind in binds]
+
+    def starting_in(self, folder: str) -> List[Text]:
+        """Return the words that make a process start in another ``folder`` of the container than ``options`` name;
+        they come after those."""
+        return ["--cd=" + folder]
 
     def join_options(self, ranks: int, tag: Value) -> List[Text]:
         """Return the words that make ``ranks`` processes of a node with the same ``tag`` share their namespaces.

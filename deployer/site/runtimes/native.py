@@ -42,6 +42,9 @@ class Native(Runtime):
     def binds(self, binds: Sequence[Mount]) -> List[Text]:  # noqa: ARG002 (see ``given``)
         return []
 
+    def starting_in(self, folder: str) -> List[Text]:  # noqa: ARG002 (it stays where the user is)
+        return []
+
     def given(self, container: Container, command: Sequence[str]) -> List[Text]:
         sources = _sources(container)
         return [_undone(word, sources) for word in command]

@@ -17,7 +17,21 @@ from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.linker.view import HostFiles, View
 from deployer.connected.profile import Profile
 from deployer.connected.profile_model import RuntimeName
-from deployer.connected.rules import command, cpu, fabric, gpu, linking, mpi, places, pmi, runtimes, site, space, wheels
+from deployer.connected.rules import (
+    command,
+    cpu,
+    fabric,
+    gpu,
+    linking,
+    mpi,
+    places,
+    pmi,
+    proof,
+    runtimes,
+    site,
+    space,
+    wheels,
+)
 from deployer.connected.rules.case import Case
 from deployer.contract import plan as plans
 from deployer.contract import verdict
@@ -460,7 +474,8 @@ def test_pack_puts_the_verdict_into_the_plan(rootfs: Path, tmp_path: Path) -> No
     profile = Profile.model_validate(SITE)
     packed = pack.pack(contents(rootfs), [profile], tmp_path / "b.tar", checking=pack.Checking(cache=tmp_path / "c"))
     (plan,) = packed.plans
-    assert plan.checked == verdict.judged([])
+    assert plan.checked is not None
+    assert (plan.checked.verdict, codes(plan.checked.findings)) == (verdict.RUN, [("proof.outside", NOTE)])
     with opened(str(packed.path)) as stream:
         bundle = begin(stream, str(packed.path))
         assert check.check_carried(bundle, profile, tmp_path / "c") == plan.checked
@@ -481,7 +496,10 @@ def test_a_profile_of_another_architecture(rootfs: Path, tmp_path: Path) -> None
     fits = {**arm, "architecture": "x86_64"}  # which the libraries are not, but nothing calls MPI
     packed = pack.pack(contents(rootfs), [Profile.model_validate(fits)], tmp_path / "b.tar")
     found = check.check(str(packed.path), Profile.model_validate(arm)).checked
-    assert (found.verdict, codes(found.findings)) == (verdict.REFUSE, [("node.architecture", ERROR)])
+    assert (found.verdict, codes(found.findings)) == (
+        verdict.REFUSE,
+        [("node.architecture", ERROR), ("proof.outside", NOTE)],
+    )
     assert check.check(str(packed.path), Profile.model_validate(fits)).checked.verdict == verdict.RUN
 
 
@@ -516,6 +534,34 @@ def test_a_place_that_is_a_link_is_none() -> None:
     plan = PLAN._replace(binds=[Bind("/opt/intel", "/opt/intel", "MPI")])
     (finding,) = places.bound(case(plan=plan)._replace(image=leads))
     assert finding.message.startswith("it is a link to /srv/intel")
+
+
+def test_what_an_image_without_python_does_not_prove_is_stated_before() -> None:
+    (finding,) = proof.outside(case(manifest=manifest_of([], python=None)))
+    assert (finding.code, finding.severity) == ("proof.outside", NOTE)
+    assert "are not proven" in finding.message
+    assert list(proof.outside(case(manifest=manifest_of([], python="/usr/bin/python3")))) == []
+
+
+@pytest.mark.parametrize(
+    ("image", "job", "found"),
+    [
+        ("/", None, []),
+        ("", None, []),
+        ("/", "/deployer/job/run", []),
+        ("/", "/data/x", []),
+        ("/", PREFIX + "/lib", []),  # the site's, bound
+        ("/work", None, [("workdir.read-only", NOTE)]),
+        ("/work", "/deployer/job", []),
+        ("/", "/gone", [("workdir.missing", ERROR)]),
+        ("/", "/data-x", [("workdir.missing", ERROR)]),
+    ],
+)
+def test_where_a_job_starts(image: str, job: str | None, found: list[tuple[str, str]]) -> None:
+    manifest = manifest_of([], workdir=image)._replace(jobs=[Job("train", ["true"], 1, 1, 1, "1:00:00", job)])
+    files = {**IMAGE_FILES, "/work/x": None}
+    plan = PLAN._replace(binds=[Bind(PREFIX, PREFIX, "MPI")])
+    assert codes(places.working(case(files=files, manifest=manifest, plan=plan))) == found
 
 
 def test_a_site_without_a_plan_is_a_verdict(rootfs: Path, tmp_path: Path) -> None:

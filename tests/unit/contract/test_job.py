@@ -1,7 +1,9 @@
 import pytest
 
-from deployer.contract.errors import UsageError
+from deployer.contract import job
+from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.job import seconds
+from deployer.contract.records import Fields
 
 
 @pytest.mark.parametrize(
@@ -24,3 +26,19 @@ def test_time_limits_as_slurm_writes_them(limit, expected):
 def test_what_is_no_time_limit(limit):
     with pytest.raises(UsageError, match="no time limit"):
         seconds(limit)
+
+
+def test_a_working_folder_is_left_out_of_records_that_have_none():
+    """Bundles without one are as they were, and those of before can be read."""
+    made = job.Job("train", ["true"], 1, 1, 1, "1:00:00")
+    assert "workdir" not in made.record()
+    assert job.Job.read(Fields(made.record(), "it")) == made
+    there = made._replace(workdir="/data/run")
+    assert job.Job.read(Fields(there.record(), "it")) == there
+
+
+@pytest.mark.parametrize("path", ["work", "", "/a/../b", "/a\nb", "/a\0b", 5])
+def test_a_working_folder_is_an_absolute_path(path):
+    record = dict(job.Job("train", ["true"], 1, 1, 1, "1:00:00").record(), workdir=path)
+    with pytest.raises(IntegrityError, match="it: field 'workdir'"):
+        job.Job.read(Fields(record, "it", IntegrityError))

@@ -16,9 +16,11 @@ from deployer.contract import hostfiles, verdict
 from deployer.contract.errors import JobFailed, Refused, SpaceError, UsageError
 from deployer.contract.evidence import HostRecord
 from deployer.contract.findings import ERROR, WARNING, Finding
-from deployer.contract.plan import NodeShape
+from deployer.contract.job import Job
+from deployer.contract.plan import Bind, NodeShape
 from deployer.contract.result import Outcome, assemble
 from deployer.site import container, gc, inventory, jobs, result, run, spare, usable
+from deployer.site import exec as execs
 from deployer.system import files
 from tests import running as made
 
@@ -299,6 +301,27 @@ def test_a_failed_job_is_told_what_became_of_its_image(store, programs):
     shutil.rmtree(installed.folder)
     assert "image.gone" in codes(result.write(folder, ended))
     assert "image.gone" not in codes(result.write(folder, ended._replace(exit_code=0)))
+
+
+@pytest.mark.parametrize(
+    ("image", "job", "folder"),
+    [("/", None, "/deployer/job"), ("", None, "/deployer/job"), ("/work", None, None), ("/work", "/data", "/data")],
+)
+def test_a_job_starts_where_it_may_write_or_where_it_is_told(tmp_path, programs, image, job, folder):
+    jobs_ = [Job("train", ["true"], 1, 1, 1, "1:00:00", job)]
+    store = made.store(tmp_path / "root", plan=made.PLAN, jobs=jobs_, image=made.IMAGE._replace(workdir=image))
+    text = run.show_script(run.prepare(store, REQUEST._replace(job="train", nodes=1, ranks_per_node=1, threads=1)))
+    payload = text[text.index(". Payload: ") :]
+    assert ("--cd=%s " % folder in payload) is (folder is not None)
+    assert ("--cd=" in payload) is (folder is not None)
+
+
+def test_exec_starts_in_the_users_folder_if_it_is_bound_else_at_home():
+    binds = [Bind("/lustre/home/u", "/data", "x"), Bind("/", "/all", "x"), Bind("/scratch/u/", "/mnt", "x")]
+    for here, there in (("/scratch/u/run 1", "/mnt/run 1"), ("/scratch/us", "/all/scratch/us"), ("/scratch/u", "/mnt")):
+        assert execs.working_folder(binds, "/home", here) == there
+    assert execs.working_folder(binds[:1], "/home", "/lustre/home/us") == "/home"
+    assert execs.working_folder(binds[:1], "/home", "/lustre/home/u/a") == "/data/a"
 
 
 def test_the_end_of_the_log_tells_why_a_payload_failed_and_nothing_from_before_it(store, programs):

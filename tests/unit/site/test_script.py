@@ -1,7 +1,6 @@
 """The batch script is compared whole with the golden ones. To renew them: DEPLOYER_GOLDEN=write, and read the diff."""
 
 import os
-import signal
 import subprocess
 from pathlib import Path
 
@@ -68,7 +67,6 @@ def inputs(nodes=2, ranks=1, threads=2, shown=made.PLAN, **values):
         "/usr/bin/python3",
         ["--partition=batch"] if shown.partition else ["--account=a b"],
         None,
-        False,
         ["/bin/cat", plan.CANARY],
     )._replace(**values)
 
@@ -191,6 +189,18 @@ def test_the_jobs_folder_is_bound_for_the_payload_alone():
     assert text.index("# 4. Payload") < text.index(bound[0])
 
 
+def test_the_payload_alone_starts_in_its_working_folder():
+    """The other steps stay off the shared file system. Without a container it starts where the user is."""
+    for name in ("host-mpi", "no-python", "staged", "staged-udocker", "staged-squashfs"):
+        text = script.render(CASES[name]._replace(workdir="/deployer/job/a b"))
+        (at,) = [
+            place for place in range(len(text)) if text.startswith("'--cd=/deployer/job/a b' \"$image\" -- ", place)
+        ]
+        assert text.index(". Payload: ") < at
+        assert text.index("    --cd=/work\n") < at
+    assert "--cd" not in script.render(CASES["native"]._replace(workdir="/deployer/job"))
+
+
 def test_memory_for_the_image_is_asked_for_besides_the_ranks():
     assert "#SBATCH --mem=4000M\n" in script.render(CASES["staged"])
     on_disk = CASES["staged"]._replace(staging=STAGING._replace(kind=plan.DISK))
@@ -210,18 +220,27 @@ def test_what_is_to_be_proven_is_asked_of_the_probe():
     assert " rank --out /deployer/job/ranks --itex -- " in text
 
 
-def test_without_python_a_shell_ends_the_rank_where_the_launcher_wants_a_signal(tmp_path):
-    """As bash reads the words: the payload's own come through, and its failure is a signal's."""
+def test_without_python_ranks_are_watched_on_the_host():
+    """The container starts below the watcher, in every staging; a launcher that wants a signal gets one."""
     variant = made.VARIANT._replace(launcher="mpiexec.hydra", pmi="")
-    text = script.render(
-        inputs(nodes=1, image_python=None, image_shell=True, shown=made.PLAN._replace(variants=[variant]))
-    )
-    command = text[text.index("/bin/sh -c") : text.index(" </dev/null\nresult payload")]
-    assert command.endswith(" sh python3 train.py --name 'a b'")
-    guard = command[: command.index(" sh python3") + 3]
-    for words, code in (("sh -c 'test \"$1\" = \"a b\"' sh 'a b'", 0), ("sh -c 'exit 7'", -signal.SIGABRT)):
-        assert subprocess.call(["bash", "-c", "exec %s %s" % (guard, words)]) == code
-    assert "/bin/sh -c" not in script.render(inputs(nodes=1, image_python=None, image_shell=True))
+    library = made.PLAN.mpi.library
+    python = ["/opt/python/3.6/bin/python3", "-I", "-S"]
+
+    def watch(**values):
+        text = script.render(inputs(image_python=None, **values))
+        assert '"${launch[@]}" "${watch[@]}" "${container[@]}"' in text
+        array = text[text.index("watch=(") : text.index('\n"${launch[@]}" "${watch[@]}"')]
+        shown = subprocess.check_output(["bash", "-c", 'stage=/s\n%s\nprintf "%%s\\0" "${watch[@]}"' % array])
+        return shown.decode().split("\0")[:-1]
+
+    tool = "/home/alice/deployer/deployer.pyz"
+    whole = [*python, tool, "rank", "--out", FOLDER + "/ranks", "--outside", library]
+    assert watch() == [*whole, "--"]
+    assert watch(shown=made.PLAN._replace(variants=[variant])) == [*whole, "--abort", "--"]
+    for kind, tool in ((plan.SQUASHFS, "/s/deployer.pyz"), (plan.MEMORY, "/s/rootfs/deployer/deployer.pyz")):
+        folders = ["--out", "/s/evidence", "--shared", FOLDER + "/ranks"]
+        expected = [*python, tool, "rank", *folders, "--outside", library, "--"]
+        assert watch(staging=STAGING._replace(kind=kind)) == expected
 
 
 def test_the_image_tells_the_launcher_nothing():
