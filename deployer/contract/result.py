@@ -398,12 +398,12 @@ def _payload(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]
     for item in found.payloads:
         for library in item.libraries:
             _judge_library(launch, seen, item.task, item.host, library, by_rank)
-        if expected and not item.libraries and outcome.exit_code == 0:
-            by_rank.add(item.task, "payload.mpi-unseen")
         if item.outside and item.outside.alone and launch.ranks > 1:
             by_rank.add(item.task, "mpi.alone", reason=item.outside.alone)
-        if item.outside and item.outside.static and not item.libraries and launch.mpi:
+        if launch.mpi and item.outside and item.outside.static and not item.libraries:
             by_rank.add(item.task, "mpi.static", path=item.outside.static, library=launch.mpi.library)
+        elif expected and not item.libraries and outcome.exit_code == 0:
+            by_rank.add(item.task, "payload.mpi-unseen")
         if item.refusal:
             by_rank.add(item.task, "itex.inactive", reason=item.refusal)
         if item.exit_code or item.signal:

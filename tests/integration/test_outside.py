@@ -24,15 +24,15 @@ def bench(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     """Yield the name of an image with three programs, what they load, and nothing else: no shell, no Python."""
     folder = tmp_path_factory.mktemp("bench")
     root = folder / "root"
-    for name in ("bin", "dev", "etc", "lib64", "proc", "sys", "tmp", "usr/lib"):
+    for name in ("bin", "dev", "etc", "lib64", "proc", "sys", "tmp", "usr/lib", "usr/own"):
         (root / name).mkdir(parents=True)
     (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
-    own = SOURCES / "own_mpi.c"
-    for library in ("libmpi.so.12", "libmpich.so.12"):
-        compiled(folder, own, "-shared", "-fPIC", f"-Wl,-soname,{library}", "-o", library)
-        compiled(folder, SOURCES / "bench.c", library, "-o", root / "bin" / f"for-{library.partition('.')[0]}")
-    compiled(folder, SOURCES / "bench.c", own, "-static", "-o", root / "bin/static")
-    shutil.copy(folder / "libmpich.so.12", root / "usr/lib")
+    own, source = SOURCES / "own_mpi.c", SOURCES / "bench.c"
+    compiled(folder, own, "-shared", "-fPIC", "-Wl,-soname,libmpi.so.12", "-o", "libmpi.so.12")
+    compiled(folder, source, "libmpi.so.12", "-o", root / "bin/shared")
+    compiled(folder, source, "libmpi.so.12", "-Wl,--disable-new-dtags,-rpath,/usr/own", "-o", root / "bin/own")
+    compiled(folder, source, own, "-static", "-o", root / "bin/static")
+    shutil.copy(folder / "libmpi.so.12", root / "usr/own")
     said = subprocess.run(["ldd", "/bin/true"], capture_output=True, text=True, check=True).stdout
     for word in said.split():
         if word.startswith("/"):
@@ -61,7 +61,7 @@ def codes(result: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("staging", ["folder", "memory"])
 def test_ranks_without_python_show_their_library_and_their_place(site: Site, bench: str, staging: str) -> None:
-    result = run(site, "--nodes", "2", "--staging", staging, "--", "/bin/for-libmpi")
+    result = run(site, "--nodes", "2", "--staging", staging, "--", "/bin/shared")
     assert (result["exit_code"], result["world_size"], codes(result)) == (0, 2, ["proof.outside"])
     assert result["payload"] == {"counted": 2}
     assert [rank["rank"] for rank in result["ranks"]] == [0, 1]
@@ -73,9 +73,7 @@ def test_ranks_without_python_show_their_library_and_their_place(site: Site, ben
     assert len({rank["host"] for rank in result["ranks"]}) == 2
 
 
-@pytest.mark.parametrize(
-    ("program", "code"), [("/bin/for-libmpich", "mpi.not-host-library"), ("/bin/static", "mpi.static")]
-)
+@pytest.mark.parametrize(("program", "code"), [("/bin/own", "mpi.not-host-library"), ("/bin/static", "mpi.static")])
 def test_another_library_than_the_host_s_fails_the_job(site: Site, bench: str, program: str, code: str) -> None:
     result = run(site, "--nodes", "2", "--", program, code=1)
     assert (result["exit_code"], codes(result)) == (3, [code, "proof.outside"])
@@ -89,7 +87,7 @@ def test_ranks_that_cannot_find_each_other_fail_the_job(site: Site, bench: str) 
     made.write_text(json.dumps({**record, "site": "alone", "pass_environment": ["SLURM_*"]}))
     made.chmod(0o644)
     try:
-        result = run(site, "--plan", "alone", "--nodes", "2", "--", "/bin/for-libmpi", code=1)
+        result = run(site, "--plan", "alone", "--nodes", "2", "--", "/bin/shared", code=1)
     finally:
         made.unlink()
     assert result["payload"] == {"counted": 1}
@@ -98,6 +96,6 @@ def test_ranks_that_cannot_find_each_other_fail_the_job(site: Site, bench: str) 
 
 
 def test_what_a_program_says_last_is_its_cause(site: Site, bench: str) -> None:
-    result = run(site, "--", "/bin/for-libmpi", "/no-place", code=1)
+    result = run(site, "--", "/bin/shared", "/no-place", code=1)
     assert codes(result) == ["payload.read-only", "payload.failed", "proof.outside"]
     assert result["findings"][1]["message"].endswith("; last line: /no-place: Read-only file system")
