@@ -610,7 +610,8 @@ def test_pack_and_check_refuse_a_missing_program(rootfs: Path, tmp_path: Path) -
     assert plan.checked.verdict == "WARN"
     checked = check.check(str(packed.path), profile).checked
     assert checked.verdict == "REFUSE"
-    assert [each.code for each in checked.findings] == ["command.missing", "proof.outside"]  # and link.program says no more
+    found = [each.code for each in checked.findings]
+    assert found == ["command.missing", "proof.outside"]  # and link.program says no more
 
 
 def test_what_a_wheel_brings_is_run_by_the_images_python() -> None:
