@@ -17,7 +17,7 @@ import re
 import shutil
 from typing import List, NamedTuple, Optional
 
-from deployer.contract import manifest, plan, records, sealed
+from deployer.contract import manifest, plan, records
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import Plan
@@ -95,6 +95,8 @@ class Installed(NamedTuple):
 
     def manifest(self) -> Manifest:
         """Read the bundle's manifest; the folder was verified when it was installed."""
+        from deployer.contract import sealed  # with all that it imports, which no rank needs
+
         path = os.path.join(self.folder, MANIFEST)
         return manifest.read(files.read_bytes(path, limit=sealed.MAX_MANIFEST), path)
 

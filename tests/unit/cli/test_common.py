@@ -275,6 +275,19 @@ def test_the_lines_of_the_readme_have_the_words_that_their_commands_need() -> No
         args, unknown = parser.parse_known_args(words)
         assert not unknown, line
         assert args.run
-        assert (
-            words[0] not in ("pack", "check", "push", "run") or "SITE" in vars(args).values() or args.site == ["SITE"]
-        )
+        assert words[0] in ("init", "build") or args.site in ("SITE", ["SITE"]), line
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--site", "lab", "--to", "folder"], "push takes a SITE, or --to DIR"),
+        (["lab", "--site", "dgx"], "push has two sites: lab and --site dgx"),
+        (["--site", "lb"], "no site profile is called 'lb', perhaps you meant 'lab'"),
+    ],
+)
+def test_push_takes_its_site_as_the_other_commands_do(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["push", "b.tar", *words]) == 2
+    assert said in capsys.readouterr().err
