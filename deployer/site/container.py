@@ -19,6 +19,8 @@ from deployer.system import files
 
 #: The folder of the job's, or the process's, own on each node: see ``home``. Known when the job or process starts.
 OWN = Variable("home")
+#: What a runtime takes from the host, whatever the image has there.
+_OF_THE_HOST = ("/tmp", "/dev", "/proc", "/sys")  # noqa: S108
 #: Where packages put TensorFlow's plug-ins, such as Intel's extension, and the variable that names more such folders.
 _PLUGINS, _PLUGIN_PATH = "tensorflow-plugins", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
 #: Keeps Python from what users installed below their home.
@@ -191,6 +193,14 @@ def _check_target(option: str, target: str, folder: bool, rootfs: str) -> None:
     hint = "targets that this image offers: %s; or make the folder in the image's Dockerfile" % (
         ", ".join(offered) or "none"
     )
+    shared = next((name for name in _OF_THE_HOST if target.startswith(name + "/")), None)
+    if shared is not None:
+        raise UsageError(
+            "--bind %s: %s in the container is the node's own, which all of its users share, so there is no place in it "
+            "for a bind" % (option, shared),
+            "to have %s in the program's home, give it a home that holds it: --home DIR; or bind it to /data and tell "
+            "the program where it is" % os.path.basename(target.rstrip("/")),
+        )
     problem = _no_target(rootfs, target)
     if problem:
         raise UsageError("--bind %s: %s" % (option, problem), hint)
