@@ -196,8 +196,8 @@ def _check_target(option: str, target: str, folder: bool, rootfs: str) -> None:
     shared = next((name for name in _OF_THE_HOST if target.startswith(name + "/")), None)
     if shared is not None:
         raise UsageError(
-            "--bind %s: %s in the container is the node's own, which all of its users share, so there is no place in it "
-            "for a bind" % (option, shared),
+            "--bind %s: %s in the container is the node's own, which all of its users share, so nothing can be bound "
+            "below it" % (option, shared),
             "to have %s in the program's home, give it a home that holds it: --home DIR; or bind it to /data and tell "
             "the program where it is" % os.path.basename(target.rstrip("/")),
         )
