@@ -5,9 +5,9 @@ from typing import Optional
 
 #: What a text of one line cannot have. A line end or an escape sequence in a name, a path or a reason would do
 #: something where it is printed, and half of a surrogate pair cannot be printed at all.
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CONTROL = "[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
 #: What no text can have: no process can be given a NUL.
-_NEVER = re.compile("[\x00\ud800-\udfff]")
+_NEVER = "[\x00\ud800-\udfff]"
 _SHOWN = 60
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -24,7 +24,10 @@ def fault(text: str, lines: bool = False) -> Optional[str]:
 
     With ``lines`` it may have several: a word of a command, or the value of a variable.
     """
-    found = (_NEVER if lines else _CONTROL).search(text)
+    if text.isprintable():
+        return None
+    # Compiled only here: it takes longer than all other imports of a rank together.
+    found = re.search(_NEVER if lines else _CONTROL, text)
     if found is None:
         return None
     shown = printable(text[:_SHOWN])
