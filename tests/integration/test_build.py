@@ -434,7 +434,7 @@ def test_an_engine_that_is_killed_in_the_build_is_named_and_the_next_build_goes_
         if line == "second":
             kill(private_engine)
 
-    with pytest.raises(MissingTool, match="in step 5/5, RUN echo second; sleep 30: the Docker engine went away"):
+    with pytest.raises(MissingTool, match="in step 5/6, RUN echo second; sleep 30: the Docker engine went away"):
         build(definition, Options(), kill_in_second)
     with pytest.raises(MissingTool, match="no Docker engine answers"):
         build(definition, Options(), quiet)
