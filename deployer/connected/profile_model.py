@@ -50,6 +50,15 @@ Name = Annotated[
         "lower-case letters, digits, dots, dashes and underscores, and begin with a letter or digit: my-site",
     ),
 ]
+#: ssh takes a word with a dash first for an option, and gives the name to the shell of a ProxyCommand.
+Host = Annotated[
+    str,
+    form(
+        r"^[A-Za-z0-9_\[][A-Za-z0-9._:@%/\[\]-]*$",
+        "a host as ssh takes it, without spaces: alice@login.example.org",
+        255,
+    ),
+]
 Absolute = Annotated[str, form(r"^/[^\n:]*$", "an absolute path, without colon or line break: /opt/mpi")]
 Count = Annotated[int, Field(ge=1)]
 #: What the dynamic loader reads of one file: the record of ``deployer.contract.dynamic.Facts``.
@@ -157,8 +166,8 @@ class Login(Machine):
     preference. ``mksquashfs``: it is there, in PATH; where it may not be, bundles bring theirs.
     """
 
-    host: str | None = None
-    transfer: str | None = None
+    host: Host | None = None
+    transfer: Host | None = None
     python: list[str] = Field(default=["python3"], min_length=1)
     mksquashfs: bool | None = None
     source: Source | None = None

@@ -19,6 +19,7 @@ from deployer.connected.profile import Profile, known
 from deployer.connected.pyz import make_pyz
 from deployer.contract import dialogue, oci, records
 from deployer.contract.errors import DeployerError, MissingTool, SpaceError, TransferError, UsageError
+from deployer.contract.shell import for_any_login_shell
 from deployer.system import process
 from deployer.system.process import Completed
 
@@ -271,7 +272,7 @@ class Remote:
         return [self._python, f"{self.workspace}/deployer.pyz", *words]
 
     def _ssh(self, argv: Sequence[str]) -> list[str]:
-        return ["ssh", *self.options, self.host, shlex.join(argv)]
+        return ["ssh", *self.options, self.host, for_any_login_shell(argv)]
 
     def _upload_failed(self, done: Completed, need: int) -> NoReturn:
         """Raise the reason: sftp says only "Failure" for a full disk, so the far end is asked for its free space."""

@@ -20,6 +20,7 @@ from deployer.contract.text import escaped, is_name, printable
 _OWN_NUMBER = "$"
 #: What no process can be given: a NUL, and a surrogate that does not stand for a byte of a path.
 _IMPOSSIBLE = re.compile("[\x00\ud800-\udc7f\udd00-\udfff]")
+_NOT_FOR_CSH = re.compile("[!\x00-\x1f\x7f]")
 _DEFAULT = re.compile(r"[A-Za-z0-9]*")
 #: What a word cannot have as it is: a line end would make a line of the script that is not ours, and an escape
 #: sequence would reach the terminal of whoever reads it.
@@ -161,6 +162,21 @@ def quoted(words: Sequence[str]) -> str:
     return " ".join(map(_quoted, words))
 
 
+def for_any_login_shell(words: Sequence[str]) -> str:
+    """Return a command for sshd, which hands it to the user's login shell: that of a csh reads quotes in another way.
+
+    A csh ends a quoted word at a line end and replaces ``!`` in it, so that words with either are written as numbers
+    that sh reads. Raises UsageError for a word that no command can be given.
+    """
+    for word in words:
+        _check_possible(word)
+    plain_words = " ".join(map(shlex.quote, words))
+    if not _NOT_FOR_CSH.search(plain_words):
+        return plain_words
+    numbers = "".join("\\0%03o" % byte for byte in plain_words.encode("utf-8", "surrogateescape"))
+    return "sh -c %s" % shlex.quote('eval "$(printf %%b "%s")"' % numbers)
+
+
 class Code(object):
     """A piece of a script; see ``code``."""
 
@@ -251,9 +267,13 @@ def _word(text: Text) -> str:
     return "".join(part.text() if isinstance(part, Variable) else _quoted(part) for part in Word(text).parts) or "''"
 
 
-def _quoted(text: str) -> str:
+def _check_possible(text: str) -> None:
     if _IMPOSSIBLE.search(text):
         raise UsageError("%r has a NUL or half a character: no command can be given one" % text)
+
+
+def _quoted(text: str) -> str:
+    _check_possible(text)
     if not _CONTROL.search(text):
         return shlex.quote(text)
     inner = text.replace("\\", "\\\\").replace("'", "\\'")

@@ -1,6 +1,8 @@
 """Shell text is a type: data is always quoted, and only our own literals are code."""
 
 import ast
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +90,21 @@ def test_data_cannot_be_given_for_code():
 def test_a_template_cannot_quote_what_quotes_itself(template):
     with pytest.raises(TypeError, match="within quotes"):
         code(template, x="$(touch PWNED)")
+
+
+@pytest.mark.parametrize("program", ["sh", "bash", "tcsh"])
+def test_any_login_shell_gives_the_words_to_the_command(program, tmp_path):
+    if shutil.which(program) is None:
+        pytest.skip("needs %s" % program)
+    words = [word for word in HOSTILE if not program.startswith("t") or "\x85" not in word]
+    line = shell.for_any_login_shell(["printf", "%s\\0", "$HOME", *words])
+    assert not re.search("[!\x00-\x1f]", line)
+    said = subprocess.check_output([program, "-c", line], cwd=str(tmp_path))
+    assert said.decode().split("\0")[:-1] == ["$HOME", *words]
+    assert list(tmp_path.iterdir()) == []
+    assert shell.for_any_login_shell(["a", "b c"]) == "a 'b c'"
+    with pytest.raises(UsageError, match="NUL"):
+        shell.for_any_login_shell(["a\0"])
 
 
 def test_an_apostrophe_in_a_comment_is_no_quote():

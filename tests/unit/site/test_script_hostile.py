@@ -80,8 +80,8 @@ def full():
     staging = Staging(plans.MEMORY, "/dev/shm", "/images/a", "/bundles/a.tar", 100, "mpich-abi", True, True)
     return script.Inputs(
         launch, shape, plan, variant, RUNTIMES["charliecloud"], LAUNCHERS["srun"], container, "/jobs/hello-1",
-        "/deployer.pyz", "/usr/bin/python3", "/usr/bin/python3", ["--partition=batch"], staging, True,
-        ["/bin/cat", "/x"],
+        "/deployer.pyz", "/usr/bin/python3", "/usr/bin/python3", ["--partition=batch"], staging,
+        reader=["/bin/cat", "/x"], workdir="/work",
     )  # fmt: skip
 
 
