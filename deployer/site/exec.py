@@ -100,7 +100,7 @@ def prepare(
     threads = layout.own(os.environ)
     made = container.make(installed, manifest.image, plan, bound, threads, horovod, runtime.contained, wished)
     if not container.has_workdir(manifest.image):
-        made = made._replace(workdir=working_folder(made.binds, made.environment.get("HOME", "/"), os.getcwd()))
+        made = made._replace(workdir=working_folder(made.binds, made.environment.get("HOME", "/"), _here()))
     return runtime, made, bool(variant and variant.join)
 
 
@@ -108,10 +108,18 @@ def working_folder(binds: Sequence[Mount], own: Value, here: str) -> Value:
     """Return where a process starts if the image names no folder: in the user's current one, ``here``, if the container
     has it, else in its home, ``own``, where it may write."""
     for bind in reversed(binds):
-        source = text_of(bind.source).rstrip("/")
+        source = os.path.realpath(text_of(bind.source)).rstrip("/")
         if (here + "/").startswith(source + "/"):
             return bind.target + here[len(source) :]
     return own
+
+
+def _here() -> str:
+    """Return the user's current folder, without links; empty if it is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _join(runtime: Runtime, environment: Mapping[str, str]) -> List[Text]:

@@ -318,7 +318,12 @@ def test_a_job_starts_where_it_may_write_or_where_it_is_told(tmp_path, programs,
     assert ("--cd=" in payload) is (folder is not None)
 
 
-def test_exec_starts_in_the_users_folder_if_it_is_bound_else_at_home():
+def test_exec_starts_in_the_users_folder_if_it_is_bound_else_at_home(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    linked = [Bind(str(tmp_path / "link"), "/data", "x")]
+    assert execs.working_folder(linked, "/home", str(tmp_path / "real" / "a")) == "/data/a"
+    assert execs.working_folder(linked, "/home", "") == "/home"  # it is gone
     binds = [Bind("/lustre/home/u", "/data", "x"), Bind("/", "/all", "x"), Bind("/scratch/u/", "/mnt", "x")]
     for here, there in (("/scratch/u/run 1", "/mnt/run 1"), ("/scratch/us", "/all/scratch/us"), ("/scratch/u", "/mnt")):
         assert execs.working_folder(binds, "/home", here) == there
