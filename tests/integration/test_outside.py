@@ -40,8 +40,13 @@ def bench(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
             shutil.copy(word, place)
     for name in ("libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0"):
         shutil.copy(f"/lib/x86_64-linux-gnu/{name}", root / "usr/lib")
-    bundle = folder / "bench.tar"
-    packed = site.cli("pack", "--rootfs", root, "--name", NAME, "--version", "1", "--site", "lab", "-o", bundle)
+    bundle, hydra = folder / "bench.tar", folder / "lab-hydra.yaml"
+    hydra.write_text(
+        "{format: 1, name: lab-hydra, extends: lab, source: {kind: document, where: this test},\n"
+        " partitions: {batch: {launcher: mpiexec.hydra}}}\n"
+    )
+    sites = ["--site", "lab", "--site", hydra]
+    packed = site.cli("pack", "--rootfs", root, "--name", NAME, "--version", "1", *sites, "-o", bundle)
     assert "proof.outside" in packed.stdout + packed.stderr
     checked = json.loads(site.cli("check", bundle, "--site", "lab", "--json", code=8).stdout)
     (note,) = [each for each in checked["findings"] if each["code"] == "proof.outside"]
@@ -52,16 +57,21 @@ def bench(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
 
 
 def run(site: Site, *words: str, code: int = 0) -> dict[str, Any]:
-    return site.run("--force", *words, bundle=NAME, code=code)
+    plan = [] if "--plan" in words else ["--plan", "lab"]
+    return site.run(*plan, *words, bundle=NAME, code=code)
 
 
 def codes(result: dict[str, Any]) -> list[str]:
     return [each["code"] for each in result["findings"] if not each["code"].startswith("check.")]
 
 
-@pytest.mark.parametrize("staging", ["folder", "memory"])
-def test_ranks_without_python_show_their_library_and_their_place(site: Site, bench: str, staging: str) -> None:
-    result = run(site, "--nodes", "2", "--staging", staging, "--", "/bin/shared")
+@pytest.mark.parametrize(
+    "options", [("--staging", "folder"), ("--staging", "memory"), ("--plan", "lab-hydra")], ids=lambda words: words[1]
+)
+def test_ranks_without_python_show_their_library_and_their_place(
+    site: Site, bench: str, options: tuple[str, str]
+) -> None:
+    result = run(site, "--nodes", "2", *options, "--", "/bin/shared")
     assert (result["exit_code"], result["world_size"], codes(result)) == (0, 2, ["proof.outside"])
     assert result["payload"] == {"counted": 2}
     assert [rank["rank"] for rank in result["ranks"]] == [0, 1]
@@ -93,6 +103,12 @@ def test_ranks_that_cannot_find_each_other_fail_the_job(site: Site, bench: str) 
     assert result["payload"] == {"counted": 1}
     assert (result["exit_code"], result["world_size"], codes(result)) == (3, None, ["mpi.alone", "proof.outside"])
     assert "PMI_FD is not in its environment" in result["findings"][0]["message"]
+
+
+def test_a_checkpoint_with_a_relative_path_is_in_the_jobs_folder(site: Site, bench: str) -> None:
+    result = run(site, "--", "/bin/shared", "checkpoint-1.h5")
+    assert (result["exit_code"], codes(result)) == (0, ["proof.outside"])
+    assert (site.lab.home / "alice/deployer/jobs" / result["job"] / "checkpoint-1.h5").exists()
 
 
 def test_what_a_program_says_last_is_its_cause(site: Site, bench: str) -> None:
