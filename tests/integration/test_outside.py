@@ -43,7 +43,7 @@ def bench(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     bundle, hydra = folder / "bench.tar", folder / "lab-hydra.yaml"
     hydra.write_text(
         "{format: 1, name: lab-hydra, extends: lab, source: {kind: document, where: this test},\n"
-        " partitions: {batch: {launcher: mpiexec.hydra}}}\n"
+        " partitions: {batch: {launcher: mpiexec.hydra, pmi: null}}}\n"
     )
     sites = ["--site", "lab", "--site", hydra]
     packed = site.cli("pack", "--rootfs", root, "--name", NAME, "--version", "1", *sites, "-o", bundle)
