@@ -118,7 +118,7 @@ def _here() -> str:
     """Return the user's current folder, without links; empty if it is gone."""
     try:
         return os.getcwd()
-    except OSError:
+    except FileNotFoundError:
         return ""
 
 
