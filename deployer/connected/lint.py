@@ -11,7 +11,7 @@ from deployer.connected.definition import Definition
 from deployer.connected.flatten import Tree
 from deployer.connected.members import Member
 from deployer.connected.rootfs import Root
-from deployer.connected.rules import hadolint, layers, network, packages, secrets, stages
+from deployer.connected.rules import app, hadolint, layers, network, packages, secrets, stages
 from deployer.connected.rules import image as image_rules
 from deployer.connected.rules.image import Built
 from deployer.connected.rules.source import Source
@@ -21,13 +21,13 @@ from deployer.contract.findings import Finding, errors
 #: All that can be seen without an engine.
 _LOOKS: tuple[Callable[[Source], Iterator[Finding]], ...] = (
     stages.frontend, stages.images, stages.user, stages.late_removals, stages.build_settings,
-    packages.unpinned, packages.itex,
+    packages.unpinned, packages.unhashed, packages.itex, app.relative,
     network.at_run_time, secrets.in_files, secrets.in_variables,
 )  # fmt: skip
 
 
 #: What can be seen in the image, once it is built.
-_LOOKS_AT_IMAGE: tuple[Callable[[Source, Built], Iterator[Finding]], ...] = (image_rules.commands_missing,)
+_LOOKS_AT_IMAGE: tuple[Callable[[Source, Built], Iterator[Finding]], ...] = (image_rules.commands_missing, app.imports)
 
 
 class Linted(NamedTuple):

@@ -93,11 +93,10 @@ def _started(words: List[str], place: Place) -> None:
     if not words:
         raise _Unsure
     _program(words[0], place, 0)
-    name = posixpath.basename(words[0])
-    if name == "env":
+    if posixpath.basename(words[0]) == "env":
         _started(_of_env(words[1:]), place)
-    elif _INTERPRETERS.match(name):
-        file = _operand(words[1:])
+    else:
+        file = operand(words)
         if file is not None and file.startswith("/") and _real(file, place) is None:
             raise _NotThere("there is no %s" % file, "files of app/ are in %s: correct the job's command" % APP)
 
@@ -112,9 +111,11 @@ def _of_env(words: List[str]) -> List[str]:
     raise _Unsure
 
 
-def _operand(words: List[str]) -> Optional[str]:
-    """Return the file that an interpreter runs; None where it runs none, or that is not certain."""
-    rest = iter(words)
+def operand(words: Sequence[str]) -> Optional[str]:
+    """Return the file that an interpreter runs; None where the command is none, runs none, or that is not certain."""
+    if not _INTERPRETERS.match(posixpath.basename(words[0])):
+        return None
+    rest = iter(words[1:])
     for word in rest:
         if word in _NO_FILE:
             return None

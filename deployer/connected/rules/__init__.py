@@ -12,6 +12,11 @@ RULES: dict[str, Rule] = {
         "{package} has no exact version: another day's build is another image",
         "write {name}==VERSION (pip index versions {name} shows them), best with hashes and --require-hashes",
     ),
+    "pins.hash": Rule(
+        ERROR,
+        "{package} has no hash, and pip refuses it: other lines, or --require-hashes, ask for hashes",
+        "add --hash=sha256:HEX (pip hash FILE.whl), or move it to python.requirements, which are locked with hashes",
+    ),
     "pins.image": Rule(
         WARNING,
         "{image} is named by a tag or by nothing: it may be another image tomorrow",
@@ -36,6 +41,16 @@ RULES: dict[str, Rule] = {
         WARNING,
         "the image carries {size} of caches and temporary files: {paths}",
         "the bundle carries them too. Remove them in the RUN that made them, or copy only what is needed",
+    ),
+    "command.relative": Rule(
+        ERROR,
+        "{word} is a path relative to the job's working folder, which is not app/",
+        "write {absolute} in the job's command",
+    ),
+    "app.import": Rule(
+        ERROR,
+        "it imports {module}, which neither the built image nor the wheelhouse provides",
+        "add its package to python.requirements in bundle.yaml, or to the Dockerfile, and build again",
     ),
     "command.missing": findings.RULES["command.missing"],
     "secrets.file": Rule(

@@ -47,6 +47,31 @@ def unpinned(source: Source) -> Iterator[Finding]:
             yield finding("pins.pip", asked.where, package=asked.text, name=asked.name)
 
 
+def unhashed(source: Source) -> Iterator[Finding]:
+    """pins.hash: pip asks all lines for a hash if one has it, or if ``--require-hashes`` is given."""
+    for instruction in source.dockerfile.instructions():
+        for command in commands(instruction.words()) if instruction.name == "RUN" else ():
+            words = pip_words(command) or []
+            lines = [line for path in _named(source, words) for line in _lines(path)]
+            if "--require-hashes" in words or any(_has_hash(line.text) for line in lines):
+                for line in lines:
+                    for asked in () if _has_hash(line.text) else _asked(line.requirement, line.where):
+                        yield finding("pins.hash", asked.where, package=asked.text)
+
+
+def _named(source: Source, words: list[str]) -> Iterator[Path]:
+    """Yield the requirements files that a pip command names."""
+    for word, after in zip(words, [*words[1:], ""], strict=False):
+        option, _, value = word.partition("=")
+        path = source.find(value or after) if _FILES.get(option) == "r" else None
+        if path is not None:
+            yield path
+
+
+def _has_hash(line: str) -> bool:
+    return "--hash" in line or re.search(r"#(sha256|sha384|sha512)=", line) is not None
+
+
 def itex(source: Source) -> Iterator[Finding]:
     """itex.*: what ITEX supports."""
     wheelhouse = source.definition.python
@@ -114,16 +139,30 @@ def _in_command(source: Source, words: list[str], where: str) -> Iterator[Asked]
     yield from (asked for asked in found if asked.version or asked.name not in constrained)
 
 
-def _in_file(path: Path, seen: frozenset[Path] = frozenset()) -> Iterator[Asked]:
+class Line(NamedTuple):
+    """A line of a requirements file that asks for something, what stands before its options, and where it is."""
+
+    text: str
+    requirement: str
+    where: str
+
+
+def _in_file(path: Path) -> Iterator[Asked]:
     """Yield what a requirements file asks for, and those that it names."""
+    for line in _lines(path):
+        yield from _asked(line.requirement, line.where)
+
+
+def _lines(path: Path, seen: frozenset[Path] = frozenset()) -> Iterator[Line]:
+    """Yield the lines of a requirements file that ask for something, and of those that it names."""
     number = 1
     for text in re.split(r"(?<!\\)\n", text_of(path)):
         line = re.sub(r"(^|\s)#.*", "", text.replace("\\\n", " ")).strip()
         nested = re.match(r"(?:-r|--requirement)[ =]?(\S+)", line)
         if nested and path not in seen:
-            yield from _in_file(path.parent / nested[1], seen | {path})
+            yield from _lines(path.parent / nested[1], seen | {path})
         elif line and not line.startswith("-"):
-            yield from _asked(re.split(r"\s--[a-z]", line)[0].strip(), f"{path}:{number}")
+            yield Line(line, re.split(r"\s--[a-z]", line)[0].strip(), f"{path}:{number}")
         number += text.count("\n") + 1
 
 

@@ -33,6 +33,20 @@ def test_a_new_definition_is_valid_and_lints_clean(framework: str, tmp_path: Pat
     assert (definition.app_folder / Path(job.command[-1]).name).is_file()
 
 
+@pytest.mark.parametrize("framework", ["none", *FRAMEWORKS])
+def test_a_template_shows_how_packages_are_added(framework: str, tmp_path: Path) -> None:
+    file = init("my-model", framework, tmp_path).folder / "bundle.yaml"
+    text = file.read_text()
+    assert text.count("\n# python: {requirements: packages.txt}\n") == 1
+    file.write_text(text.replace("\n# python:", "\npython:"))
+    definition = load(file.parent)
+    assert definition.python is not None
+    asked = (file.parent / definition.python.requirements).read_text()
+    assert "python.requirements" in asked
+    (file.parent / "packages.txt").write_text(asked.replace("# tqdm", "tqdm"))
+    assert lint.lint(load(file.parent)).findings == []
+
+
 def test_it_stands_with_the_others_where_there_are_any(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bundles").mkdir()
     (tmp_path / "bundles" / "schema.json").touch()

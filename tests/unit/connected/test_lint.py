@@ -62,6 +62,7 @@ def job(*words: str) -> str:
 
 SECRET_KEY = "-----BEGIN " + "RSA PRIVATE KEY-----\n"  # in two pieces: this file holds no secret
 TENSORFLOW = "RUN pip install --no-deps intel-extension-for-tensorflow==2.15.0.0 tensorflow-cpu=={}\n"
+INSTALL = "COPY *.txt /src/\nRUN pip install -r /src/r.txt"
 WHEELHOUSE = "python: {requirements: requirements.txt}\n"
 
 #: Code, what triggers it, and where it is found: file and line.
@@ -71,7 +72,7 @@ TRIGGERS: list[tuple[str, Files, str]] = [
     ("pins.pip", {"Dockerfile": "RUN uv pip install numpy==1.*\n"}, "Dockerfile:4"),
     (
         "pins.pip",
-        {"Dockerfile": "COPY r.txt /\nRUN pip install -r /r.txt\n", "r.txt": "# a\na==1 \\\n  --hash=x:y\nnumpy\n"},
+        {"Dockerfile": "COPY r.txt /\nRUN pip install -r /r.txt\n", "r.txt": "# a\na==1 \\\n  --global-option=x:y\nnumpy\n"},
         "r.txt:4",
     ),
     (
@@ -136,6 +137,13 @@ TRIGGERS: list[tuple[str, Files, str]] = [
         "Dockerfile:4",
     ),
     ("itex.none", {"Dockerfile": "RUN pip install tensorflow==2.16.1\n"}, "Dockerfile:4"),
+    ("pins.hash", {"Dockerfile": INSTALL, "r.txt": "a==1 --hash=sha256:00\nb==1 # no hash\n"}, "r.txt:2"),
+    ("pins.hash", {"Dockerfile": INSTALL + " --require-hashes", "r.txt": "\na==1\n"}, "r.txt:2"),
+    ("pins.hash", {"Dockerfile": INSTALL, "r.txt": "-r s.txt\na==1 --hash=sha256:0\n", "s.txt": "b==1"}, "s.txt:1"),
+    ("command.relative", {"app/x.py": "", "bundle.yaml": job("python3", "-u", "x.py")}, "job main"),
+    ("command.relative", {"app/x.py": "", "bundle.yaml": job("python3", "-m", "mpi4py", "app/x.py")}, "job main"),
+    ("command.relative", {"app/c.yaml": "", "bundle.yaml": job("/a", "--config", "c.yaml")}, "job main"),
+    ("command.relative", {"bundle.yaml": job("./x")}, "job main"),
     ("dockerfile.user", {"Dockerfile": "USER root\nUSER alice:users\nCMD a\n"}, "Dockerfile:5"),
     ("dockerfile.user", {"Dockerfile": "ARG BASE\nFROM ${BASE} AS a\nUSER 1000\nFROM a\n"}, "Dockerfile:3"),
     ("dockerfile.syntax", {"Dockerfile": "# syntax=docker/dockerfile:1\n" + START}, "Dockerfile:1"),
@@ -148,10 +156,17 @@ TRIGGERS: list[tuple[str, Files, str]] = [
 @pytest.mark.parametrize(("code", "files", "where"), TRIGGERS)
 def test_a_rule_finds_what_it_is_for(tmp_path: Path, code: str, files: Files, where: str) -> None:
     subjects = {item.code: item.subject for item in found(tmp_path, files)}
-    assert subjects == {code: str(tmp_path / where)}
+    assert subjects == {code: where if where.startswith("job ") else str(tmp_path / where)}
 
 
 NEAR_MISSES: list[tuple[str, Files]] = [
+    ("pins.hash", {"Dockerfile": INSTALL, "r.txt": "a==1\nb==1\n"}),
+    ("pins.hash", {"Dockerfile": INSTALL, "r.txt": "a==1 --hash=sha256:0\nb @ file:///b.whl#sha256=0\n-e .\n"}),
+    ("pins.hash", {"Dockerfile": "RUN pip install --require-hashes --no-deps ./b.whl\n"}),
+    ("command.relative", {"app/x.py": "", "bundle.yaml": job("python3", "/deployer/app/x.py", "--name", "x")}),
+    ("command.relative", {"app/x.py": "", "Dockerfile": "WORKDIR /src\n", "bundle.yaml": job("python3", "x.py")}),
+    ("command.relative", {"app/x.py": "", "bundle.yaml": job("python3", "-m", "x", "--out=x.txt", "results/x.h5")}),
+    ("command.relative", {"bundle.yaml": job("sh", "-c", "./x")}),
     ("pins.pip", {"Dockerfile": "RUN pip install 'numpy==1.26.4' --index-url https://i.example/a ./x.whl $Y -e .\n"}),
     ("pins.pip", {"Dockerfile": "RUN pip config list && pip uninstall numpy && echo pip install numpy\n"}),
     ("pins.pip", {"Dockerfile": "COPY c.txt /\nRUN pip install -c /c.txt numpy\n", "c.txt": "numpy==1.26.4\n"}),
@@ -276,10 +291,51 @@ ImageCase = tuple[str, Files, tuple[str, ...], tuple[str, ...]]
 OF_IMAGES: list[ImageCase] = [
     ("command.missing", {"app/x.py": "", "bundle.yaml": job("python", "/deployer/app/x.py")}, ("python3",), ()),
     ("command.missing", {"app/x.py": "", "bundle.yaml": job("/deployer/app/x.py")}, ("python3",), ()),
+    ("app.import", {"app/x.py": "import os\nimport numpy as np\n"}, ("python3",), ()),
+    (
+        "app.import",
+        {"app/x.py": "from torch.nn import Linear\n"},
+        ("python3",),
+        ("usr/lib/python3/dist-packages/numpy/x",),
+    ),
+    ("app.import", {"app/x.py": "import y\n", "app/y.py": "import torch\n"}, ("python3",), ()),
+    ("app.import", {"app/x.py": "import csv\n"}, ("python3",), ()),  # of the standard library, and not in this image
 ]
 RIGHT_IMAGES: list[ImageCase] = [
     ("command.missing", {"app/x.py": ""}, ("python3",), ()),
     ("command.missing", {"bundle.yaml": job("sh", "-c", "python x")}, ("sh",), ()),
+    (
+        "app.import",
+        {"app/x.py": "import numpy.linalg, torch\nimport yaml, six\n"},
+        ("python3",),
+        (
+            "usr/lib/python3/dist-packages/numpy/__init__.py",
+            "opt/conda/lib/python3.12/site-packages/torch/__init__.py",
+            "usr/lib/python3/dist-packages/yaml.cpython-311-x86_64-linux-gnu.so",
+            "usr/lib/python3/dist-packages/six.py",
+        ),
+    ),
+    (
+        "app.import",
+        {"app/x.py": "import os, sys, json, time, _thread, math, __main__\nfrom . import y\n"},
+        ("python3",),
+        (),
+    ),
+    ("app.import", {"app/x.py": "import y, lib.z\n", "app/y.py": "", "app/lib/z.py": ""}, ("python3",), ()),
+    (
+        "app.import",
+        {"app/x.py": "try:\n import a\nexcept ImportError:\n a = None\ndef f():\n import b\nif 1:\n import c\n"},
+        ("python3",),
+        (),
+    ),
+    ("app.import", {"app/x.py": "print 'Python 2'\nimport gone\n"}, ("python3",), ()),
+    ("app.import", {"app/x.py": "import gone\n"}, ("python3",), ("usr/lib/python3/dist-packages/more.pth",)),
+    (
+        "app.import",
+        {"app/x.py": "import gone\n", "bundle.yaml": DEFINITION + WHEELHOUSE, "requirements.txt": "gone==1\n"},
+        ("python3",),
+        (),
+    ),  # its wheel is not at hand
     ("command.missing", {"bundle.yaml": job("gone", "x") + WHEELHOUSE, "requirements.txt": "x==1\n"}, (), ()),
 ]
 
@@ -293,6 +349,17 @@ def test_what_the_built_image_lacks(
     tmp_path: Path, code: str, files: Files, programs: tuple[str, ...], modules: tuple[str, ...]
 ) -> None:
     assert {item.code for item in in_image(tmp_path, files, programs, modules)} == {code}
+
+
+def test_an_import_is_an_error_of_what_jobs_start_alone(tmp_path: Path) -> None:
+    files = {"app/x.py": "import y\n", "app/y.py": "import gone\n", "app/tools/z.py": "import lost\n"}
+    items = in_image(tmp_path, files, ("python3",), ())
+    said = {item.subject: (item.severity, item.message.split()[2]) for item in items}
+    assert said == {
+        f"{tmp_path}/app/y.py:1": ("error", "gone,"), f"{tmp_path}/app/tools/z.py:1": ("warning", "lost,"),
+    }  # fmt: skip
+    (tmp_path / "app/y.py").write_text("import sys\nsys.path.insert(0, '/data/lib')\nimport gone\n")
+    assert {item.severity for item in in_image(tmp_path, {"app/x.py": "import y\n"}, ("python3",), ())} == {"warning"}
 
 
 @pytest.mark.parametrize(("code", "files", "programs", "modules"), RIGHT_IMAGES)
