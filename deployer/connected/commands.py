@@ -28,7 +28,8 @@ _HOST_PROGRAMS = PROGRAMS.rpartition("/")[2] + "/"
 def findings(jobs: Iterable[Job], place: Place) -> Iterator[Finding]:
     """Yield command.missing for jobs whose command cannot start, as far as that is certain."""
     for job in jobs:
-        found = command.missing(job.command, place)
+        here = place._replace(workdir=command.workdir(job.workdir, place.workdir or ""))
+        found = command.missing(job.command, here)
         if found:
             yield finding(CODE, f"job {job.name}", reason=found.reason, remedy=found.remedy)
 
@@ -50,7 +51,7 @@ def place(
     path = ":".join([path, *(plan.environment["PATH"] for plan in plans if "PATH" in plan.environment)])
     outside = [bind.target for plan in plans for bind in plan.binds]
     host = {name for plan in plans for name in _host_programs(plan.host)}
-    return Place(look, path, frozenset(programs) | host, workdir or "/", outside)
+    return Place(look, path, frozenset(programs) | host, workdir, outside)
 
 
 def _host_programs(host: Iterable[HostFile]) -> Iterator[str]:

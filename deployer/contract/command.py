@@ -79,6 +79,11 @@ def missing(words: Sequence[str], place: Place) -> Optional[Missing]:
     return None
 
 
+def workdir(job: Optional[str], image: str) -> str:
+    """Return the working folder of a job: its own, the image's, or the job's folder."""
+    return job or (image if image.strip("/") else JOB)
+
+
 class _Unsure(Exception):
     """What decides is not in the image."""
 
@@ -139,6 +144,8 @@ def _program(name: str, place: Place, depth: int) -> None:
         raise _Unsure
     if name in place.programs:
         return
+    if place.workdir == JOB and "/" in name and not name.startswith("/"):
+        raise _NotThere(*_absent(name, place))  # a job's own folder is new
     against = None
     for path in _candidates(name, place):
         found = _real(path, place)

@@ -31,7 +31,8 @@ def refuse(installed: Installed, image: Image, plan: Plan, job: Job, bound: Sequ
     environment = dict(entry.partition("=")[::2] for entry in image.env)
     path = ":".join(filter(None, (environment.get("PATH", command.DEFAULT_PATH), plan.environment.get("PATH"))))
     outside = [target for target in bound if target != APP]
-    found = command.missing(job.command, Place(look, path, _programs(installed, plan), image.workdir or "/", outside))
+    here = command.workdir(job.workdir, image.workdir)
+    found = command.missing(job.command, Place(look, path, _programs(installed, plan), here, outside))
     if found:
         item = finding("command.missing", "job %s" % job.name, reason=found.reason, remedy=found.remedy)
         raise Refused("%s: %s: %s" % (item.subject, item.code, item.message), item.remedy)

@@ -34,7 +34,7 @@ def relative(source: Source) -> Iterator[Finding]:
     if any(instruction.name == "WORKDIR" for instruction in source.dockerfile.image()):
         return
     for name, job in source.definition.jobs.items():
-        if getattr(job, "workdir", None):
+        if job.workdir:
             continue
         words = job.command
         started = words[0] if "/" in words[0] else command.operand(words)

@@ -72,7 +72,7 @@ TRIGGERS: list[tuple[str, Files, str]] = [
     ("pins.pip", {"Dockerfile": "RUN uv pip install numpy==1.*\n"}, "Dockerfile:4"),
     (
         "pins.pip",
-        {"Dockerfile": "COPY r.txt /\nRUN pip install -r /r.txt\n", "r.txt": "# a\na==1 \\\n  --global-option=x:y\nnumpy\n"},
+        {"Dockerfile": "COPY r.txt /\nRUN pip install -r /r.txt\n", "r.txt": "# a\na==1 \\\n  --no-binary=x\nnumpy\n"},
         "r.txt:4",
     ),
     (

@@ -132,6 +132,14 @@ def test_a_path_of_which_a_part_is_bound_is_not_known():
     assert command.missing(["gone"], place(look=lambda path: Seen(command.UNKNOWN))) is None
 
 
+def test_a_path_from_the_job_s_own_folder_leads_nowhere():
+    found = command.missing(["./train.py"], place(workdir=command.workdir(None, "/")))
+    assert found is not None
+    assert "a path that starts from /deployer/job" in found.reason
+    assert command.missing(["./train.py"], place(workdir=command.workdir("/scratch/me", "/"))) is None
+    assert command.missing(["./tool"], place(workdir=command.workdir(None, "/opt"))) is None
+
+
 def test_the_first_line():
     assert command.first_line(b"#!/bin/sh -e\nx") == "/bin/sh -e"
     assert command.first_line(b"\x7fELF") is None
