@@ -124,6 +124,7 @@ def _add_internal(add: _Add) -> None:
     parser.add_argument("--abi")
     parser.add_argument("--stubs")
     parser.add_argument("--sent")
+    parser.add_argument("--sha256")
     parser.add_argument("--kit", action="store_true")
     parser.add_argument("--home", help="remove this folder at the end")
     parser.set_defaults(run=_stage)
@@ -370,6 +371,7 @@ def _stage(args: argparse.Namespace) -> int:
             args.rest,
             args.kit,
             args.home,
+            args.sha256,
         )
     )
 

@@ -32,7 +32,8 @@ def make(path: str) -> None:
 
 def for_process() -> str:
     """Make and return a home for this process and the program that it becomes; it is removed after their end."""
-    path = _new()
+    # Slurm ends what waits for the end of a step's process: then the name tells the next start whose it was.
+    path = "%s-%d.%s" % (_new(), os.getpid(), afterwards.began(os.getpid()))
     make(path)
     afterwards.run(lambda: files.remove_tree(path))
     return path
@@ -66,11 +67,19 @@ def check_chosen(folder: str) -> str:
 def reap() -> None:
     """Remove the homes of this user that no process has any more."""
     for path in private.own(BEGIN):
-        if private.age(path) > _STALE and not _is_named(path):
+        if _is_abandoned(path) and not _is_named(path):
             try:
                 files.remove_tree(path)
             except (OSError, DeployerError):
                 continue  # another start of ours may be at it too
+
+
+def _is_abandoned(path: str) -> bool:
+    """Return whether the process whose home it is has ended, or nothing happened in a job's home for long."""
+    pid, _, start = path.rpartition("-")[2].partition(".")
+    if start and pid.isdigit():
+        return afterwards.began(int(pid)) != start
+    return private.age(path) > _STALE
 
 
 def _is_named(path: str) -> bool:

@@ -16,9 +16,18 @@ from deployer.system import files
 
 def make(path: str, hint: str) -> None:
     """Make the folder ``path``, which must not be there, for this user alone."""
+    check_place(os.path.dirname(path))
     with files.errors_named("make " + path, hint):
         os.mkdir(path, 0o700)  # fails for whatever is there, a link as well
     check(path)
+
+
+def check_place(place: str) -> None:
+    """Raise Refused for a place where other users can rename what is ours."""
+    found = files.status(place)
+    if found and found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        why = "every user can rename what is in %s: its sticky bit is not set" % place
+        raise Refused(why, "use another place (--staging folder), and ask the site for: chmod +t %s" % place)
 
 
 def check(path: str) -> None:

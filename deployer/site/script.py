@@ -133,6 +133,7 @@ result() {{
 }}
 
 {batch}export USER=${{USER:-$(id -un)}}  # ch-run does not start without it
+unique=$(</proc/sys/kernel/random/uuid)  # in names on the nodes: no other user can know it beforehand
 
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
 mkdir "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
@@ -171,8 +172,8 @@ def _home(inputs: Inputs) -> Code:
         )
     return code(
         """
-# Home: a folder of this job's own on each node, made in step 1. Nobody else can know its name or look into it.
-home={begin}$UID-$(</proc/sys/kernel/random/uuid)
+# Home: a folder of this job's own on each node, made in step 1. Only its owner can look into it.
+home={begin}$UID-$unique
 leave() {{
     {remove}
 }}
@@ -391,7 +392,7 @@ def _step(inputs: Inputs, name: str, command: Sequence[Text], more: Sequence[Tex
     options = list(more)
     shared = inputs.staging is not None and inputs.staging.mounted  # one container a node as it is
     if inputs.variant.join and not shared and inputs.layout.ranks_per_node > 1:
-        options += inputs.runtime.join_options(inputs.layout.ranks_per_node, _tag(inputs) + "-" + name)
+        options += inputs.runtime.join_options(inputs.layout.ranks_per_node, Word(Variable("unique"), "-", name))
     return code(
         """\
 "${{launch[@]}}"{watch} {way}{options}{image} \\
@@ -402,13 +403,6 @@ def _step(inputs: Inputs, name: str, command: Sequence[Text], more: Sequence[Tex
         image=code(' "$image" --' if inputs.runtime.contained else ""),
         command=command,
     )
-
-
-def _tag(inputs: Inputs) -> Word:
-    """Return what no other job, and no other start of this one, has on its node."""
-    if inputs.plan.scheduler != SLURM:
-        return Word(Variable("$"))
-    return Word(Variable("SLURM_JOB_ID"), "-", Variable("SLURM_RESTART_COUNT", "0"))
 
 
 def _inner_tool(inputs: Inputs) -> List[Text]:

@@ -12,7 +12,6 @@ SIGUSR1 and SIGUSR2 on to its tasks; SIGTERM makes it kill them (seen with Slurm
 """
 
 import fcntl
-import glob
 import os
 import shutil
 import signal
@@ -28,20 +27,19 @@ from deployer.contract import plan as plans
 from deployer.contract.choose import Need
 from deployer.contract.errors import DeployerError, IntegrityError, JobFailed, MissingTool, Refused, SpaceError
 from deployer.contract.manifest import KIT_PREFIX, Manifest
-from deployer.site import bytecode, container, install, kit, result, space, squash, wheels
+from deployer.site import bytecode, container, install, kit, private, result, space, squash, wheels
 from deployer.site.runtimes import charliecloud
-from deployer.site.staged import EVIDENCE, ROOTFS, STUBS, TEMPORARY, TOOL
+from deployer.site.staged import BEGIN, EVIDENCE, ROOTFS, STUBS, TEMPORARY, TOOL
 from deployer.site.store import VARIANTS, WHEELS, Installed, Store
 from deployer.site.watch import GOODBYE
 from deployer.system import files, process, verify, workers
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_LOCK = ".lock"
+_LOCK = "lock"
 _MIB = 1024 * 1024
 #: In memory a file fills whole pages, half of one is lost on average, and an inode takes 1 KiB of the kernel's.
 _A_FILE = 3072
-_TRIES = 10
-#: Seconds for which a file that was sent may be on its way.
+#: Seconds for which a folder may wait for its holder: what the scheduler sends is on its way.
 _SENT = 3600
 #: Run in a mounted image: says the number of the process to join, and ends when this one does.
 _READY = ("/bin/sh", "-c", "echo $$; read -r _")
@@ -53,9 +51,9 @@ class Request(NamedTuple):
     """``image`` is the installed image's folder, ``source`` its bundle or SquashFS file, ``into`` the folder to make on
     the node, ``out`` where the evidence goes, ``tool`` the .pyz that ranks start; ``abi`` names the variant of Horovod
     that is used; ``stubs`` is the folder of those for the host's files, if any; ``sent`` is where the scheduler was to
-    put a copy of ``source``; ``mount`` is what mounts the staged SquashFS file and runs what follows in it, empty for a
-    bundle; with ``kit`` the runtime comes from the bundle as well; ``home`` is the job's home on this node, to be
-    removed at the end."""
+    put a copy of ``source``, beside ``into``, and ``sha256`` that of a SquashFS file; ``mount`` is what mounts the
+    staged SquashFS file and runs what follows in it, empty for a bundle; with ``kit`` the runtime comes from the bundle
+    as well; ``home`` is the job's home on this node, to be removed at the end."""
 
     image: str
     source: str
@@ -68,13 +66,17 @@ class Request(NamedTuple):
     mount: Sequence[str] = ()
     kit: bool = False
     home: Optional[str] = None
+    sha256: Optional[str] = None
 
-    @property
     def nearest(self) -> str:
-        """Return the file to read: what was sent, where it is whole."""
-        if self.sent and files.is_file(self.sent) and os.path.getsize(self.sent) == os.path.getsize(self.source):
-            return self.sent
-        return self.source
+        """Return the file to read: what was sent, if all of it came. Raises IntegrityError if somebody else put it
+        there."""
+        found = files.status(self.sent, follow=False) if self.sent else None
+        if self.sent is None or found is None:
+            return self.source
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_nlink != 1:
+            raise IntegrityError("%s is not the file that was sent: somebody else put it there" % self.sent)
+        return self.sent if found.st_size == os.path.getsize(self.source) else self.source
 
 
 class Root(NamedTuple):
@@ -129,7 +131,6 @@ def stage(request: Request) -> int:
         _answer(error.exit_code, error.message)
         raise
     finally:
-        _discard(request)
         if request.home:
             files.remove_tree(request.home)
     return 0
@@ -153,75 +154,64 @@ def _answer(code: int, reason: str) -> None:
 
 @contextmanager
 def claimed(path: str) -> Iterator[None]:
-    """Make the folder ``path`` for the time of the block; its parent is this user's alone, and dead jobs' are reaped.
+    """Make the folder ``path`` for the time of the block, in a private one; dead jobs' are reaped.
 
-    Whose process lives holds a lock on the file beside the folder; the kernel frees it when the process is gone. The
-    file systems of nodes know locks, unlike shared ones. Raises Refused, SpaceError, DeployerError.
+    The private folder is there already if the scheduler sent a file into it. Whose process lives holds a lock on a file
+    in it; the kernel frees it when the process is gone. The file systems of nodes know locks, unlike shared ones.
+    Raises Refused, SpaceError, DeployerError.
     """
     parent = os.path.dirname(path)
+    _check_place(os.path.dirname(parent))
+    reap(os.path.dirname(parent))
+    private.check_place(os.path.dirname(parent))
+    if files.lexists(parent):
+        private.check(parent)
+    else:
+        private.make(parent, "the image is staged there: is it full, or closed to users?")
     with files.errors_named("make " + path):
-        lock = _lock(parent, path + _LOCK)
+        lock = _lock(os.path.join(parent, _LOCK))
     try:
         with files.errors_named("make " + path):
             os.mkdir(path, 0o700)
         yield
     finally:
-        files.remove_tree(path)
-        os.unlink(path + _LOCK)
+        files.remove_tree(parent)
         os.close(lock)
-        with suppress(OSError):  # another job of ours is there
-            os.rmdir(parent)
 
 
-def _lock(parent: str, path: str) -> int:
-    for _ in range(_TRIES):
+def _check_place(place: str) -> None:
+    """Raise Refused for a place from which no program can run."""
+    with files.errors_named("stage in " + place):
+        noexec = os.statvfs(place).f_flag & os.ST_NOEXEC
+    if noexec:
+        raise Refused("%s is mounted noexec: no program of an image can run from there" % place, "--staging folder")
+
+
+def _lock(path: str) -> int:
+    """Lock a new file and then call it ``path``: without its lock a dead one's file would have that name."""
+    new = path + ".new"
+    try:
+        descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.link(new, path)
+    except FileExistsError:
+        raise Refused("%s is in use: this job stages on this node already" % path) from None
+    os.unlink(new)
+    return descriptor
+
+
+def reap(place: str) -> None:
+    """Remove what dead jobs of this user left in ``place``."""
+    for path in private.own(os.path.join(place, BEGIN)):
         try:
-            _make_own(parent)
-            reap(parent)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except FileExistsError:
-            raise Refused("%s is in use: this job stages on this node already" % path) from None
+            descriptor = os.open(os.path.join(path, _LOCK), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
-            continue  # another job that ended took the folder away
-        if _try_lock(descriptor) and os.fstat(descriptor).st_nlink:
-            return descriptor
-        os.close(descriptor)  # another took it for a dead one's
-    raise DeployerError("cannot lock %s" % path)
-
-
-def _make_own(parent: str) -> None:
-    """Make the folder of this user's stagings; others can write beside it, so who made it is asked."""
-    with suppress(FileExistsError):
-        os.mkdir(parent, 0o700)
-    found = os.lstat(parent)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise Refused("%s is not this user's own folder" % parent, "somebody else made it: ask the site to remove it")
-    if os.statvfs(parent).f_flag & os.ST_NOEXEC:
-        raise Refused("%s is mounted noexec: no program of an image can run from there" % parent, "--staging folder")
-
-
-def reap(parent: str) -> None:
-    """Remove what dead jobs left in the folder ``parent``."""
-    for path in glob.glob(glob.escape(parent) + ".*"):  # sent to a job that did not get to open it
-        with suppress(OSError):
-            if time.time() - os.lstat(path).st_mtime > _SENT:
-                os.unlink(path)
-    for name in sorted(os.listdir(parent)):
-        path = os.path.join(parent, name)
-        if not name.endswith(_LOCK):
-            if not files.exists(path + _LOCK):
+            if private.age(path) > _SENT:
                 files.remove_tree(path)
             continue
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue
-        try:
             if _try_lock(descriptor):
-                files.remove_tree(path[: -len(_LOCK)])
-                os.unlink(path)
-        except FileNotFoundError:
-            continue
+                files.remove_tree(path)
         finally:
             os.close(descriptor)
 
@@ -290,14 +280,15 @@ def users(folder: str, root: Root) -> List[int]:
 def _fill(request: Request) -> None:
     jobs = min(workers.cores(), workers.MOST)
     receipt = Store("").at(request.image)
+    nearest = request.nearest()
     if receipt is None:
         raise IntegrityError("the image was removed: %s" % request.image, "install it again")
-    with verify.opened(request.nearest) as stream:
+    with verify.opened(nearest) as stream:
         # Whose it is was judged at install, which wrote the digest down; every byte that is used has to fit that.
-        verification = verify.begin(stream, request.nearest, [])
+        verification = verify.begin(stream, nearest, [])
         if verification.digest != receipt.receipt.digest:
             raise IntegrityError(
-                "%s is not the bundle of %s" % (request.nearest, request.image), "install it again with --keep"
+                "%s is not the bundle of %s" % (nearest, request.image), "install it again with --keep"
             )
         manifest = verification.manifest
         room = wheels.room(verification, stream, jobs)
@@ -307,7 +298,7 @@ def _fill(request: Request) -> None:
         if request.kit:
             size += kit.ROOM + sum(member.size for member in manifest.members if member.name.startswith(KIT_PREFIX))
             entries += kit.ENTRIES
-        _check_room(os.path.dirname(request.into), size, entries)
+        _check_room(_place(request), size, entries)
         targets = install.APP_AND_KIT if request.kit else install.APP
         install.write(request.into, verification, jobs, _stop_if_asked, targets)
     bytecode.restore(request.image, request.into)
@@ -321,16 +312,22 @@ def _fill(request: Request) -> None:
 def _fill_mounted(request: Request) -> None:
     """Take the SquashFS file: it is then read from the node alone, and stays when it is removed where it came from."""
     target = os.path.join(request.into, squash.IMAGE)
-    if request.nearest == request.sent:
+    if request.sent and request.nearest() == request.sent:
+        if files.sha256_file(request.sent) != request.sha256:
+            raise IntegrityError("%s is not %s: it came with other bytes" % (request.sent, request.source))
         os.rename(request.sent, target)
     else:
-        _check_room(os.path.dirname(request.into), os.path.getsize(request.source) + os.path.getsize(request.tool), 2)
+        _check_room(_place(request), os.path.getsize(request.source) + os.path.getsize(request.tool), 2)
         with open(request.source, "rb") as source, open(target, "wb") as copy:
             for chunk in iter(lambda: source.read(files.CHUNK), b""):
                 copy.write(chunk)
                 _stop_if_asked()
     shutil.copyfile(request.tool, os.path.join(request.into, TOOL))
     os.mkdir(os.path.join(request.into, ROOTFS))  # a folder for the runtime's word of an image: the root is joined
+
+
+def _place(request: Request) -> str:
+    return os.path.dirname(os.path.dirname(request.into))
 
 
 def _stop_if_asked(*_: int) -> None:

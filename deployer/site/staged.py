@@ -21,6 +21,8 @@ STAGE = Word(Variable("stage"))
 #: where udocker has its temporary files (``runtimes/udocker_start.py``).
 ROOTFS, EVIDENCE, STUBS, TOOL, TEMPORARY = "rootfs", "evidence", "host", "deployer.pyz", "tmp"
 
+#: A private folder's name in a place for staging is this, the user's number, a hyphen, and what nobody can guess.
+BEGIN = "deployer-stage-"
 #: What the staged image has inside, so that nothing is bound there.
 _INSIDE = (plans.APP, plans.WHEELS, plans.VARIANT, plans.TOOL)
 
@@ -107,14 +109,14 @@ def _staged(name: str) -> Word:
 
 
 def name(staging: Staging) -> Code:
-    """Return the lines that give the staged folder its name: the user's own folder, and the job's in it."""
+    """Return the lines that give the staged folder its name, in a private folder that nobody can know beforehand."""
     return code(
         """\
 # The image is staged: each node has a copy of its own here.
-stage={place}/deployer-$UID/$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}
+stage={begin}$UID-$unique/image
 
 """,
-        place=staging.place,
+        begin="%s/%s" % (staging.place, BEGIN),
     )
 
 
@@ -128,15 +130,14 @@ def step(staging: Staging, layout: Layout, runtime: Runtime, container: Containe
 #    beside the other steps; at the end it is removed. It says a line when it is ready, and one when it has collected
 #    what its ranks said of themselves (SIGUSR1); SIGUSR2 ends it. A node that cannot ends the job here.
 {broadcast}overlap=$(srun --help | grep -o -m 1 -e --overlap)  # since Slurm 20.11; older ones share without being asked
-pipe=$(mktemp -u)
-mkfifo -m 600 "$pipe" || exit 6
+pipe=$(mktemp -d)/answers && mkfifo "$pipe" || exit 6
 cd /  # the ranks' working folder, which each would look up on the shared file system
 srun --mpi=none $overlap {options} \\
     "${{tool[@]}}" stage{what} \\
     --tool "${{tool[1]}}" --into "$stage"{sent} --out "$job/ranks"{mount} </dev/null >"$pipe" &
 holder=$!
 exec 3<"$pipe"
-rm "$pipe"
+rm -r "${{pipe%/*}}"
 
 # answers: await a line from each node; false, with the worst exit code in $worst and the node's words in $reason.
 answers() {{
@@ -167,8 +168,8 @@ container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")
         number=number,
         size=staging.size_mb,
         does=_DOES[staging.kind],
-        broadcast=_broadcast(staging),
-        sent=code(' --sent "$sent"' if staging.broadcast else ""),
+        broadcast=_broadcast(staging, layout),
+        sent=_sent(staging),
         mount=code(' -- "${{mount[@]}}"' if staging.mounted else ""),
         at=runtime.into_mounted(container, STAGE).index(runtime.program) if staging.mounted else 0,
         options=[
@@ -182,17 +183,29 @@ container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")
     )
 
 
-def _broadcast(staging: Staging) -> Code:
+def _broadcast(staging: Staging, layout: Layout) -> Code:
+    """Return what sends the file to the nodes, into the private folder of each; the nodes remove it in any case. If it
+    does not arrive, they read it from where it is."""
     if not staging.broadcast:
         return code("")
-    # What does not arrive whole is read from where it is; the nodes remove it in any case.
     return code(
         """\
-sent=${{stage%/*}}.$SLURM_JOB_ID
-sbcast --force {source} "$sent"
+sent=${{stage%/*}}/sent
+srun --mpi=none --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-task=1 \\
+    mkdir -m 700 -- "${{stage%/*}}" </dev/null || {{ result stage 3 --reason "cannot make ${{stage%/*}}"; exit; }}
+{digest}sbcast --force {source} "$sent"
 """,
+        nodes=layout.nodes,
+        digest=code("digest=$(sha256sum <{source})\n", source=staging.source) if staging.mounted else code(""),
         source=staging.source,
     )
+
+
+def _sent(staging: Staging) -> Code:
+    if not staging.broadcast:
+        return code("")
+    # The nodes check a bundle by its own digests.
+    return code(' --sent "$sent" --sha256 "${{digest%% *}}"') if staging.mounted else code(' --sent "$sent"')
 
 
 def _what(staging: Staging, container: Container) -> Code:

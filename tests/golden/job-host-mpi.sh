@@ -29,14 +29,15 @@ result() {
 unset SLURM_EXPORT_ENV
 grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
 export USER=${USER:-$(id -un)}  # ch-run does not start without it
+unique=$(</proc/sys/kernel/random/uuid)  # in names on the nodes: no other user can know it beforehand
 
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
 mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 
 module load intel-mpi/2021.15 || { result hosts 1 --module intel-mpi/2021.15; exit 1; }
 
-# Home: a folder of this job's own on each node, made in step 1. Nobody else can know its name or look into it.
-home=/tmp/deployer-home-$UID-$(</proc/sys/kernel/random/uuid)
+# Home: a folder of this job's own on each node, made in step 1. Only its owner can look into it.
+home=/tmp/deployer-home-$UID-$unique
 leave() {
     [ -z "$stopped" ] && timeout 30 srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
         rm -rf -- "$home" </dev/null >/dev/null 2>&1 || rm -rf -- "$home"

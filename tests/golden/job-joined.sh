@@ -30,12 +30,13 @@ result() {
 unset SLURM_EXPORT_ENV
 grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
 export USER=${USER:-$(id -un)}  # ch-run does not start without it
+unique=$(</proc/sys/kernel/random/uuid)  # in names on the nodes: no other user can know it beforehand
 
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
 mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 
-# Home: a folder of this job's own on each node, made in step 1. Nobody else can know its name or look into it.
-home=/tmp/deployer-home-$UID-$(</proc/sys/kernel/random/uuid)
+# Home: a folder of this job's own on each node, made in step 1. Only its owner can look into it.
+home=/tmp/deployer-home-$UID-$unique
 leave() {
     [ -z "$stopped" ] && timeout 30 srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
         rm -rf -- "$home" </dev/null >/dev/null 2>&1 || rm -rf -- "$home"
@@ -79,12 +80,12 @@ result root $? || exit
 
 # 2. Probe: each rank proves which MPI library, network and CPUs it gets in the container, into ranks/. A mismatch ends
 #    the job here, before the payload.
-"${launch[@]}" "${container[@]}" --join-ct=4 --join-tag="$SLURM_JOB_ID"-"${SLURM_RESTART_COUNT:-0}"-probe "$image" -- \
+"${launch[@]}" "${container[@]}" --join-ct=4 --join-tag="$unique"-probe "$image" -- \
     /usr/bin/python3 -I -S /deployer/deployer.pyz probe --rank --out /deployer/job/ranks </dev/null
 result probe $? || exit
 
 # 3. Payload: each rank, while `rank` notes which MPI library its processes use and how it ends.
-"${launch[@]}" "${container[@]}" --join-ct=4 --join-tag="$SLURM_JOB_ID"-"${SLURM_RESTART_COUNT:-0}"-payload "$image" -- \
+"${launch[@]}" "${container[@]}" --join-ct=4 --join-tag="$unique"-payload "$image" -- \
     /usr/bin/python3 -I -S /deployer/deployer.pyz rank --out /deployer/job/ranks -- python3 train.py --name 'a b' </dev/null
 result payload $?
 exit

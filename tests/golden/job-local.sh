@@ -18,14 +18,15 @@ result() {
 }
 
 export USER=${USER:-$(id -un)}  # ch-run does not start without it
+unique=$(</proc/sys/kernel/random/uuid)  # in names on the nodes: no other user can know it beforehand
 
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
 mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 
 module load intel-mpi/2021.15 || { result hosts 1 --module intel-mpi/2021.15; exit 1; }
 
-# Home: a folder of this job's own on each node, made in step 1. Nobody else can know its name or look into it.
-home=/tmp/deployer-home-$UID-$(</proc/sys/kernel/random/uuid)
+# Home: a folder of this job's own on each node, made in step 1. Only its owner can look into it.
+home=/tmp/deployer-home-$UID-$unique
 leave() {
     rm -rf -- "$home"
 }
@@ -71,12 +72,12 @@ result root $? || exit
 
 # 2. Probe: each rank proves which MPI library, network and CPUs it gets in the container, into ranks/. A mismatch ends
 #    the job here, before the payload.
-"${launch[@]}" "${container[@]}" --join-ct=2 --join-tag="$$"-probe "$image" -- \
+"${launch[@]}" "${container[@]}" --join-ct=2 --join-tag="$unique"-probe "$image" -- \
     /usr/bin/python3 -I -S /deployer/deployer.pyz probe --rank --out /deployer/job/ranks --library libmpi.so.12 </dev/null
 result probe $? || exit
 
 # 3. Payload: each rank, while `rank` notes which MPI library its processes use and how it ends.
-"${launch[@]}" "${container[@]}" --join-ct=2 --join-tag="$$"-payload "$image" -- \
+"${launch[@]}" "${container[@]}" --join-ct=2 --join-tag="$unique"-payload "$image" -- \
     /usr/bin/python3 -I -S /deployer/deployer.pyz rank --out /deployer/job/ranks --abort -- python3 train.py --name 'a b' </dev/null
 result payload $?
 exit

@@ -29,6 +29,7 @@ result() {
 unset SLURM_EXPORT_ENV
 grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
 export USER=${USER:-$(id -un)}  # ch-run does not start without it
+unique=$(</proc/sys/kernel/random/uuid)  # in names on the nodes: no other user can know it beforehand
 
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
 mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }

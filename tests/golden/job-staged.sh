@@ -30,14 +30,15 @@ result() {
 unset SLURM_EXPORT_ENV
 grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
 export USER=${USER:-$(id -un)}  # ch-run does not start without it
+unique=$(</proc/sys/kernel/random/uuid)  # in names on the nodes: no other user can know it beforehand
 
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
 mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 
 module load intel-mpi/2021.15 || { result hosts 1 --module intel-mpi/2021.15; exit 1; }
 
-# Home: a folder of this job's own on each node, made in step 1. Nobody else can know its name or look into it.
-home=/tmp/deployer-home-$UID-$(</proc/sys/kernel/random/uuid)
+# Home: a folder of this job's own on each node, made in step 1. Only its owner can look into it.
+home=/tmp/deployer-home-$UID-$unique
 leave() {
     [ -z "$stopped" ] && timeout 30 srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
         rm -rf -- "$home" </dev/null >/dev/null 2>&1 || rm -rf -- "$home"
@@ -45,7 +46,7 @@ leave() {
 trap leave EXIT
 
 # The image is staged: each node has a copy of its own here.
-stage=/dev/shm/deployer-$UID/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
+stage=/dev/shm/deployer-stage-$UID-$unique/image
 
 # The container: read-only, nothing of the host's environment but what the plan passes. Binds:
 #   /opt/intel/mpi/2021.15: the site's MPI, on the same path
@@ -85,8 +86,7 @@ result hosts $? || exit
 #    beside the other steps; at the end it is removed. It says a line when it is ready, and one when it has collected
 #    what its ranks said of themselves (SIGUSR1); SIGUSR2 ends it. A node that cannot ends the job here.
 overlap=$(srun --help | grep -o -m 1 -e --overlap)  # since Slurm 20.11; older ones share without being asked
-pipe=$(mktemp -u)
-mkfifo -m 600 "$pipe" || exit 6
+pipe=$(mktemp -d)/answers && mkfifo "$pipe" || exit 6
 cd /  # the ranks' working folder, which each would look up on the shared file system
 srun --mpi=none $overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 \
     "${tool[@]}" stage \
@@ -97,7 +97,7 @@ srun --mpi=none $overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-tas
     --tool "${tool[1]}" --into "$stage" --out "$job/ranks" </dev/null >"$pipe" &
 holder=$!
 exec 3<"$pipe"
-rm "$pipe"
+rm -r "${pipe%/*}"
 
 # answers: await a line from each node; false, with the worst exit code in $worst and the node's words in $reason.
 answers() {

@@ -272,10 +272,10 @@ def test_exec_and_shell_in_a_users_own_allocation(site: Site) -> None:
     assert {"OMP_NUM_THREADS=1", "TF_NUM_INTRAOP_THREADS=1", "OMP_NUM_THREADS=3"} <= set(said.split())
 
 
-def test_what_another_user_leaves_in_tmp_does_not_run(site: Site) -> None:
+def test_what_another_user_leaves_in_tmp_does_not_run(site: Site, anything: str) -> None:
     with stranger(site.lab):
         said = site.alice(f"{TOOL} exec hello-mpi --plan lab -- sh -c '{SENSITIVE}' 2>&1")
-        site.run("--nodes", "2", "--", "sh", "-c", f"'{SENSITIVE}'")
+        site.run("--nodes", "2", "--", "sh", "-c", SENSITIVE, bundle=anything)
         log = site.tool("logs")
         # The home that the user names, with the packages that are installed there.
         named = site.alice(
@@ -285,7 +285,7 @@ def test_what_another_user_leaves_in_tmp_does_not_run(site: Site) -> None:
     for text, ranks in ((said, 1), (log, 2)):
         assert text.count("after") == ranks
         assert "STOLEN" not in text
-        assert len(re.findall(r"HOME=(/tmp/deployer-home-2001-[-0-9a-f]+), TMPDIR=\1, 700,2001", text)) == ranks
+        assert len(re.findall(r"HOME=(/tmp/deployer-home-2001-[-.0-9a-f]+), TMPDIR=\1, 700,2001", text)) == ranks
     assert named.endswith("MINE\n/deployer/home\n")
     assert homes(site.lab) == []
 

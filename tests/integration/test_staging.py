@@ -99,7 +99,8 @@ def clean(pushed: Site) -> Iterator[Site]:
 
 def test_a_job_in_the_nodes_memory_leaves_nothing_behind(clean: Site) -> None:
     # What a job that died left on a node goes when the next one stages there.
-    clean.lab.sh("cn2", "alice", "mkdir -p -m 700 /dev/shm/deployer-2001/1-0/rootfs").check("leave something")
+    left_over = "/dev/shm/deployer-stage-2001-dead"
+    clean.lab.sh("cn2", "alice", f"mkdir -m 700 {left_over} && touch {left_over}/lock").check("leave something")
     result = clean.run(*STAGED, "--", "python3", "-c", CODE, bundle=NAME)
     assert (result["variant"], result["exit_code"], result["findings"]) == ("charliecloud-memory", 0, [])
     assert {rank["host"] for rank in result["ranks"]} == set(NODES)
@@ -122,7 +123,16 @@ def test_a_failing_payload_and_a_cancelled_one_leave_nothing_behind(clean: Site)
 
 
 def test_slurm_sends_the_bundle_to_many_nodes(clean: Site) -> None:
-    """Many are two here: the plan's number is changed on the site."""
+    """Many are two here: the plan's number is changed on the site. Another user has taken the names of earlier versions
+    on the nodes: the folder, and that of what is sent to the next jobs."""
+    numbers = int(
+        clean.alice("sbatch --parsable --hold --wrap true | tee held; scancel $(cat held); rm held").split()[0]
+    )
+    taken = " ".join(f"/dev/shm/deployer-2001{name}" for name in ["", *(f".{numbers + i}" for i in range(1, 5))])
+    for node in NODES:
+        take = f"umask 0; for name in {taken}; do echo stolen >$name; done"
+        as_another = f"setpriv --reuid 2002 --regid 2002 --clear-groups sh -c '{take}'"
+        clean.lab.sh(node, "root", as_another).check("take the names")
     plan = f"$(grep -l {NAME} {WORKSPACE}/images/*/receipt.json | xargs dirname)/plans/lab.json"
     change = r's/"broadcast": *16/"broadcast":2/'
     clean.alice(f"cp {plan} plan.json && sed -i '{change}' {plan} && ! cmp -s plan.json {plan}")
@@ -134,6 +144,9 @@ def test_slurm_sends_the_bundle_to_many_nodes(clean: Site) -> None:
     assert "sbcast" not in clean.tool("logs")  # it says what goes wrong, and nothing else
     newest = clean.alice(f"ls -td {WORKSPACE}/jobs/* | head -n 1").strip()
     assert "\nsbcast --force " in clean.alice(f"cat {newest}/job.sh")
+    for node in NODES:
+        assert set(clean.lab.sh(node, "root", f"cat {taken}").stdout.split()) == {"stolen"}
+        clean.lab.sh(node, "root", f"rm {taken}")
     assert bare(clean), left(clean)
 
 
@@ -161,10 +174,10 @@ def test_a_node_without_room_ends_the_job_before_the_payload(clean: Site) -> Non
     assert result["exit_code"] == 6
     (finding,) = (item for item in result["findings"] if item["severity"] == "error")
     assert finding["code"] == "stage.failed"
-    assert "/dev/shm/deployer-2001 has 21.0 MB free" in finding["message"]
+    assert "/dev/shm has 21.0 MB free" in finding["message"]
     log = clean.tool("logs")
     assert "trained" not in log
-    assert log.count("deployer: error: /dev/shm/deployer-2001 has") == 1
+    assert log.count("deployer: error: /dev/shm has") == 1
     assert bare(clean), left(clean)
 
 
@@ -211,7 +224,7 @@ def test_a_full_disk_of_a_node_ends_the_job_before_the_payload(disks: Site) -> N
     assert result["exit_code"] == 6
     (finding,) = (item for item in result["findings"] if item["severity"] == "error")
     assert finding["code"] == "stage.failed"
-    assert f"{PLACE}/deployer-2001 has " in finding["message"]
+    assert f"{PLACE} has " in finding["message"]
     assert on_disks(disks) == "fill\n"
 
 

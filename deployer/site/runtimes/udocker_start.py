@@ -149,13 +149,18 @@ def temporary_folder() -> str:
     """Return a new folder for udocker's and proot's temporary files, where programs may be executed."""
     for place in (_OWN, os.environ.get("TMPDIR", ""), *_TEMPORARY):
         try:
-            if place and not os.statvfs(place).f_flag & os.ST_NOEXEC:
+            if place and not os.statvfs(place).f_flag & os.ST_NOEXEC and not _anybody_renames(place):
                 made = "%s/deployer-udocker-%s" % (place, os.urandom(8).hex())
                 os.mkdir(made, 0o700)
                 return made
         except OSError:
             continue
     return fail("no folder for temporary files: none of %s lets programs be executed" % ", ".join(_TEMPORARY))
+
+
+def _anybody_renames(place: str) -> bool:
+    """Return whether other users can rename what is ours there: all can write, and there is no sticky bit."""
+    return os.stat(place).st_mode & 0o1002 == 0o2
 
 
 def remove(path: str) -> None:

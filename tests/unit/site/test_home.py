@@ -89,6 +89,18 @@ def test_what_dead_jobs_left_is_removed_and_nothing_else(place):
     assert not os.path.exists(alive)
 
 
+def test_the_home_of_a_process_that_ended_is_removed_by_the_next_start(place):
+    ended = subprocess.Popen(["true"])
+    start = afterwards.began(ended.pid)
+    ended.wait()
+    gone = mine(place, "a-%d.%s" % (ended.pid, start))
+    living = mine(place, "b-%d.%s" % (os.getpid(), afterwards.began(os.getpid())))
+    for path in (gone, living):
+        os.mkdir(path, 0o700)
+    home.reap()
+    assert [os.path.isdir(path) for path in (gone, living)] == [False, True]
+
+
 def test_a_folder_of_another_user_with_a_name_of_ours_is_left_alone(place, tmp_path):
     theirs, link = mine(place, "theirs"), mine(place, "link")
     os.mkdir(theirs)

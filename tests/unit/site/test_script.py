@@ -169,10 +169,10 @@ def test_a_staged_container_is_the_nodes_own_and_binds_nothing_that_is_inside():
     assert "    --stubs /home/alice/images/aaaa/host/1 \\\n" in script.render(case)
     shown = subprocess.check_output(
         ["bash", "-c", script._container(case).text + '\nprintf "%s\\0" "${container[@]}" "$image"'],
-        env={"SLURM_JOB_ID": "77", "PATH": "/usr/bin:/bin"},
+        env={"unique": "77", "PATH": "/usr/bin:/bin"},
     )
     words = shown.decode().split("\0")[:-1]
-    place = "/dev/shm/deployer-%d/77-0" % os.getuid()
+    place = "/dev/shm/deployer-stage-%d-77/image" % os.getuid()
     assert words[-1] == place + "/rootfs"
     assert [word for word in words if word.startswith("--bind=")] == [
         "--bind=%s:%s" % (made.PREFIX, made.PREFIX),
@@ -261,3 +261,15 @@ def test_a_strange_name_is_no_variable_of_the_launcher(launcher, name):
     shown = made.PLAN._replace(environment={name: "1"}, variants=[made.VARIANT._replace(launcher=launcher)], modules=[])
     with pytest.raises(UsageError, match="is not a name for an environment variable"):
         script.render(inputs(shown=shown))
+
+
+def test_names_on_nodes_cannot_be_known_beforehand():
+    """Two starts of a script have different names, which only the kernel's randomness tells."""
+    text = script.render(CASES["staged"])
+    (line,) = [line for line in text.splitlines() if line.startswith("unique=")]
+    shown = [subprocess.check_output(["bash", "-c", line + '\necho "$unique"']).decode() for _ in range(2)]
+    assert len(set(shown)) == 2
+    assert all(len(each.strip()) == 36 for each in shown)
+    for name in ("home", "stage"):
+        (line,) = [line for line in text.splitlines() if line.startswith(name + "=")]
+        assert "-$UID-$unique" in line

@@ -1,6 +1,7 @@
 """stage as job.sh calls it: a process that answers by lines, is spoken to by signals, and leaves nothing behind."""
 
 import fcntl
+import hashlib
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from deployer.site import bytecode, kit, result, space, squash, stage
 from deployer.site.install import install, keep
 from deployer.site.store import Store
 from tests import bundles, running, wheels
+from tests.others import NOBODY, somebody_else
 from tests.unit.site.test_udocker import KIT
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -48,10 +50,19 @@ class Job:
         Path(self.store.tool).write_bytes(b"the tool")
         self.place = folder / "node"
         self.place.mkdir()
-        self.into = self.place / "deployer-1" / "77-0"
+        self.into = self.folder("77")
         self.out = folder / "ranks"
         self.out.mkdir()
         self.processes = []
+
+    def folder(self, name):
+        """Return a folder to stage into, as job.sh names it."""
+        return self.place / ("deployer-stage-%d-%s" % (os.getuid(), name)) / "image"
+
+    def sent(self):
+        """Make the private folder, as job.sh does, and return where the scheduler puts its copy."""
+        self.into.parent.mkdir(0o700)
+        return self.into.parent / "sent"
 
     @property
     def bundle(self):
@@ -213,21 +224,26 @@ def test_a_signal_while_it_unpacks_is_enough(job, monkeypatch):
 
 
 def test_what_a_killed_job_left_is_reaped_and_what_lives_is_not(job):
-    living = job.start(job.into.parent / "1-0")
+    living = job.start(job.folder("1"))
     answer(living)
-    killed = job.start(job.into.parent / "2-0")
+    killed = job.start(job.folder("2"))
     answer(killed)
     killed.kill()
     killed.wait()
-    (job.into.parent / "3-0" / "rootfs").mkdir(parents=True)  # without its lock: removed but for this
-    assert (job.into.parent / "2-0" / "rootfs" / "bin" / "tool").exists()
+    waiting, forgotten = job.folder("3").parent, job.folder("4").parent  # for what the scheduler sends
+    for folder in (waiting, forgotten):
+        folder.mkdir(0o700)
+        (folder / "sent").write_bytes(b"half")
+    os.utime(str(forgotten), (time.time() - 4000, time.time() - 4000))
+    assert (job.folder("2") / "rootfs" / "bin" / "tool").exists()
     process = job.start()
     assert answer(process) == (0, "")
-    assert sorted(os.listdir(str(job.into.parent))) == ["1-0", "1-0.lock", "77-0", "77-0.lock"]
-    assert (job.into.parent / "1-0" / "rootfs" / "bin" / "tool").exists()
+    alive = [job.folder("1").parent, waiting, job.into.parent]
+    assert sorted(job.place.iterdir()) == sorted(alive)
+    assert (job.folder("1") / "rootfs" / "bin" / "tool").exists()
     assert end(process)[0] == 0
     assert end(living)[0] == 0
-    assert job.left() == []
+    assert list(job.place.iterdir()) == [waiting]
 
 
 def test_one_job_has_one_image_a_node(job):
@@ -273,16 +289,45 @@ def test_no_room_is_one_line_before_anything_is_written(tmp_path, monkeypatch):
     stage._check_room(str(tmp_path), 1000, 1)
 
 
-def test_a_folder_that_somebody_else_prepared_is_not_taken(tmp_path):
-    parent = tmp_path / "deployer-1"
-    parent.symlink_to(tmp_path)
-    with pytest.raises(Refused, match="not this user's own"):
-        stage._make_own(str(parent))
-    parent.unlink()
-    parent.mkdir(0o777)
-    parent.chmod(0o777)
-    with pytest.raises(Refused, match="not this user's own"):
-        stage._make_own(str(parent))
+@pytest.mark.parametrize("kind", ["link", "open", "theirs", "file"])
+def test_a_folder_that_somebody_else_prepared_is_not_taken(job, tmp_path, kind):
+    parent, other = job.into.parent, tmp_path / "other"
+    other.mkdir(0o700)
+    if kind == "link":
+        parent.symlink_to(other)
+    elif kind == "file":
+        parent.write_bytes(b"")
+    else:
+        parent.mkdir()
+        parent.chmod(0o711 if kind == "open" else 0o700)
+    if kind == "theirs":
+        with somebody_else(0):
+            os.chown(str(parent), NOBODY, NOBODY)
+    with pytest.raises(Refused, match="not this user's own"), stage.claimed(str(job.into)):
+        pass
+    assert os.path.lexists(str(parent))
+    assert list(other.iterdir()) == []
+
+
+def test_a_folder_of_another_user_is_neither_reaped_nor_in_the_way(job):
+    theirs = job.folder("theirs").parent
+    theirs.mkdir(0o700)
+    (theirs / "lock").write_bytes(b"")
+    with somebody_else(0):
+        os.chown(str(theirs), NOBODY, NOBODY)
+        (job.place / ("deployer-%d" % os.getuid())).write_bytes(b"")  # the name that earlier versions had
+        with stage.claimed(str(job.into)):
+            assert job.into.is_dir()
+    assert theirs.is_dir()
+
+
+def test_a_place_where_every_user_can_rename_is_refused(job):
+    job.place.chmod(0o777)
+    with pytest.raises(Refused, match="its sticky bit is not set"), stage.claimed(str(job.into)):
+        pass
+    job.place.chmod(0o1777)
+    with stage.claimed(str(job.into)):
+        pass
 
 
 def test_an_image_whose_folder_leads_elsewhere_is_refused(tmp_path):
@@ -330,13 +375,13 @@ def test_bytecode_is_kept_in_one_file_and_comes_back(tmp_path):
 
 def test_a_lock_is_the_living_ones(tmp_path):
     """Reaping looks at locks alone: a number of a process would be another's on the next day."""
-    parent = tmp_path / "deployer-1"
-    with stage.claimed(str(parent / "1-0")):
-        with open(str(parent / "1-0.lock")) as lock, pytest.raises(BlockingIOError):
+    into = tmp_path / ("deployer-stage-%d-x" % os.getuid()) / "image"
+    with stage.claimed(str(into)):
+        with open(str(into.parent / "lock")) as lock, pytest.raises(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        stage.reap(str(parent))
-        assert (parent / "1-0").is_dir()
-    assert not parent.exists()
+        stage.reap(str(tmp_path))
+        assert into.is_dir()
+    assert not into.parent.exists()
 
 
 @pytest.mark.thorough  # the stand-in shares this machine's root, so that goodbyes are awaited in full
@@ -397,7 +442,7 @@ def test_a_mount_that_fails_is_said_in_a_line(job, tmp_path):
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_what_the_scheduler_sent_is_used_where_it_is_whole_and_removed(job, whole):
-    sent = job.place / "deployer-1.77"
+    sent = job.sent()
     data = Path(job.bundle).read_bytes()
     sent.write_bytes(data if whole else data[:-1])
     if whole:  # the shared file has its size, and no more to say
@@ -412,11 +457,11 @@ def test_what_the_scheduler_sent_is_used_where_it_is_whole_and_removed(job, whol
 
 @pytest.mark.thorough  # the stand-in shares this machine's root, so that goodbyes are awaited in full
 def test_a_squashfs_file_that_was_sent_is_taken_as_it_is(job, tmp_path):
-    sent, squashed = job.place / "deployer-1.77", tmp_path / "image.sqfs"
+    sent, squashed = job.sent(), tmp_path / "image.sqfs"
     for path in (sent, squashed):
         path.write_bytes(b"compressed")
     inode = os.stat(str(sent)).st_ino
-    more = ["--sent", str(sent)]
+    more = ["--sent", str(sent), "--sha256", hashlib.sha256(b"compressed").hexdigest()]
     process = job.start(source=squashed, mount=["sh", "-c", 'shift; exec "$@"', "sh", "file"], more=more)
     assert answer(process) == (0, "")
     assert os.stat(str(job.into / "image.sqfs")).st_ino == inode
@@ -425,7 +470,7 @@ def test_a_squashfs_file_that_was_sent_is_taken_as_it_is(job, tmp_path):
 
 
 def test_what_was_sent_to_a_job_that_failed_is_removed_as_well(job):
-    sent = job.place / "deployer-1.77"
+    sent = job.sent()
     sent.write_bytes(b"half")
     Path(job.bundle).write_bytes(b"no bundle")
     process = job.start(more=["--sent", str(sent)])
@@ -434,13 +479,34 @@ def test_what_was_sent_to_a_job_that_failed_is_removed_as_well(job):
     assert job.left() == []
 
 
-def test_what_was_sent_to_a_job_that_never_came_is_reaped_after_an_hour(tmp_path):
-    parent = tmp_path / "deployer-1"
-    parent.mkdir()
-    old, new, others = (tmp_path / name for name in ("deployer-1.5", "deployer-1.6", "deployer-12.5"))
-    for path in (old, new, others):
-        path.write_bytes(b"")
-    for path in (old, others):
-        os.utime(str(path), (time.time() - 4000, time.time() - 4000))
-    stage.reap(str(parent))
-    assert [path.exists() for path in (old, new, others)] == [False, True, True]
+@pytest.mark.parametrize("kind", ["link", "theirs", "second name"])
+def test_what_somebody_else_put_in_the_place_of_what_was_sent_is_not_used(job, tmp_path, kind):
+    sent, other = job.sent(), tmp_path / "other"
+    data = Path(job.bundle).read_bytes()
+    other.write_bytes(data)
+    if kind == "link":
+        sent.symlink_to(other)
+    elif kind == "second name":
+        os.link(str(other), str(sent))
+    else:
+        sent.write_bytes(data)
+        with somebody_else(0):
+            os.chown(str(sent), NOBODY, NOBODY)
+    process = job.start(more=["--sent", str(sent)])
+    code, reason = answer(process)
+    assert (code, "somebody else put it there" in reason) == (4, True)
+    assert process.wait(60) == 4
+    assert job.left() == []
+
+
+def test_a_squashfs_file_that_came_with_other_bytes_is_not_mounted(job, tmp_path):
+    sent, squashed = job.sent(), tmp_path / "image.sqfs"
+    squashed.write_bytes(b"compressed")
+    sent.write_bytes(b"c0mpressed")
+    more = ["--sent", str(sent), "--sha256", hashlib.sha256(b"compressed").hexdigest()]
+    process = job.start(source=squashed, mount=["sh", "-c", "touch %s; exit 1" % (tmp_path / "mounted")], more=more)
+    code, reason = answer(process)
+    assert (code, "came with other bytes" in reason) == (4, True)
+    assert process.wait(60) == 4
+    assert job.left() == []
+    assert not (tmp_path / "mounted").exists()
