@@ -16,7 +16,7 @@ from deployer.contract.errors import DeployerError
 from deployer.contract.findings import ERROR, Finding
 from deployer.contract.plan import Bind
 from deployer.contract.verdict import judged
-from deployer.site import script
+from deployer.site import run, script
 from deployer.site.launchers import LAUNCHERS
 from deployer.site.runtimes import RUNTIMES
 from deployer.site.runtimes.interface import Container
@@ -282,3 +282,18 @@ def test_what_the_user_adds_is_one_word(field, tmp_path):
         except DeployerError:
             continue
         check(whole, tmp_path, given)
+
+
+def test_an_image_s_own_words_arrive_in_the_job_as_they_are(tmp_path, monkeypatch):
+    """From the installed image to job.sh: values may have several lines, and are never shell."""
+    value = "a\n$(>%s)\n'b'" % (tmp_path / "canary")
+    image = running.IMAGE._replace(env=["PATH=/usr/bin", "LINES=" + value])
+    running.program(tmp_path, "ch-run", "exit 0\n")
+    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
+    store = running.store(tmp_path / "root", image=image)
+    request = run.Request("hello", None, None, None, None, None, None, [], None, ["-c", value])
+    text = run.show_script(run.prepare(store, request))
+    array = text[text.index("container=(") : text.index("\nimage=")]
+    shown = subprocess.check_output(["/bin/bash", "-c", array + "\nprintf '%s\\0' \"${container[@]}\""])
+    assert "--set-env=LINES=" + value in shown.decode().split("\0")
+    assert not (tmp_path / "canary").exists()
