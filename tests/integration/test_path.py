@@ -1,11 +1,14 @@
 """hello-mpi from a definition to a job on two nodes, with real Docker, ssh, Slurm, Charliecloud and Intel MPI."""
 
+import fcntl
 import json
 import os
 import pty
 import re
+import struct
 import subprocess
 import tempfile
+import termios
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -172,7 +175,8 @@ def test_push_shows_the_progress_of_the_install_on_a_terminal(site: Site, tmp_pa
     site.cli("pack", *image, "--site", "lab", "-o", bundle)
     argv = [ROOT / ".venv" / "bin" / "deployer", "push", bundle, "lab", "--ssh-config", site.lab.ssh_config]
     ours, theirs = pty.openpty()
-    environment = {**site.cli.environment, "TERM": "xterm", "COLUMNS": "80"}
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))  # without columns there is no bar
+    environment = {**site.cli.environment, "TERM": "xterm"}
     try:
         with subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=theirs) as push:
             os.close(theirs)
