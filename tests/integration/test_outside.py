@@ -40,13 +40,8 @@ def bench(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
             shutil.copy(word, place)
     for name in ("libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0"):
         shutil.copy(f"/lib/x86_64-linux-gnu/{name}", root / "usr/lib")
-    bundle, hydra = folder / "bench.tar", folder / "lab-hydra.yaml"
-    hydra.write_text(
-        "{format: 1, name: lab-hydra, extends: lab, source: {kind: document, where: this test},\n"
-        " partitions: {batch: {launcher: mpiexec.hydra, pmi: null}}}\n"
-    )
-    sites = ["--site", "lab", "--site", hydra]
-    packed = site.cli("pack", "--rootfs", root, "--name", NAME, "--version", "1", *sites, "-o", bundle)
+    bundle = folder / "bench.tar"
+    packed = site.cli("pack", "--rootfs", root, "--name", NAME, "--version", "1", "--site", "lab", "-o", bundle)
     assert "proof.outside" in packed.stdout + packed.stderr
     checked = json.loads(site.cli("check", bundle, "--site", "lab", "--json", code=8).stdout)
     (note,) = [each for each in checked["findings"] if each["code"] == "proof.outside"]
@@ -57,21 +52,16 @@ def bench(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
 
 
 def run(site: Site, *words: str, code: int = 0) -> dict[str, Any]:
-    plan = [] if "--plan" in words else ["--plan", "lab"]
-    return site.run(*plan, *words, bundle=NAME, code=code)
+    return site.run(*words, bundle=NAME, code=code)
 
 
 def codes(result: dict[str, Any]) -> list[str]:
     return [each["code"] for each in result["findings"] if not each["code"].startswith("check.")]
 
 
-@pytest.mark.parametrize(
-    "options", [("--staging", "folder"), ("--staging", "memory"), ("--plan", "lab-hydra")], ids=lambda words: words[1]
-)
-def test_ranks_without_python_show_their_library_and_their_place(
-    site: Site, bench: str, options: tuple[str, str]
-) -> None:
-    result = run(site, "--nodes", "2", *options, "--", "/bin/shared")
+@pytest.mark.parametrize("staging", ["folder", "memory"])
+def test_ranks_without_python_show_their_library_and_their_place(site: Site, bench: str, staging: str) -> None:
+    result = run(site, "--nodes", "2", "--staging", staging, "--", "/bin/shared")
     assert (result["exit_code"], result["world_size"], codes(result)) == (0, 2, ["proof.outside"])
     assert result["payload"] == {"counted": 2}
     assert [rank["rank"] for rank in result["ranks"]] == [0, 1]
