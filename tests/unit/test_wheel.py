@@ -11,6 +11,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
+# Building it takes seconds.
+pytestmark = pytest.mark.thorough
+
 
 def tracked(*folders: str) -> set[str]:
     listed = subprocess.run(["git", "ls-files", "-z", *folders], cwd=ROOT, capture_output=True, check=True).stdout

@@ -154,6 +154,9 @@ def configured():
 
 CASES = dict(configured())
 
+#: Nearly every line of the script is in one of these; the other ways are run with the thorough tests.
+OFTEN = ("mpirun-memory", "no-python", "srun-native", "srun-squashfs")
+
 
 def rendered(case, paths, text):
     """Return the script, None where it is refused."""
@@ -216,7 +219,9 @@ def check(text, folder, given):
     reached.unlink()
 
 
-@pytest.mark.parametrize("name", sorted(CASES))
+@pytest.mark.parametrize(
+    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.thorough) for name in sorted(CASES)]
+)
 def test_no_text_gets_out_of_its_place(name, tmp_path):
     case = CASES[name]
     # These words choose what the script has: another would hide the rest of it.
