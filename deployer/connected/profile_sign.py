@@ -44,7 +44,7 @@ def verify_profile(path: Path, allowed: Path) -> list[SignedFile]:
 
     Raises Refused for a file that is not signed, or not by one of them, IntegrityError for a signature that is wrong.
     """
-    known = signers.read(str(allowed))
+    known = signers.parse(signers.given(str(allowed)), str(allowed))
     paths = [each for each in resolve(str(path)).paths if CURATED not in each.resolve().parents]
     if not paths:
         raise UsageError(f"{path} came with deployer, and is as trusted as that is")

@@ -14,6 +14,7 @@ SCHEMA = "bundle"
 _NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*\Z")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _MAX_TEXT = 100
+_ENV_HINT = "an earlier deployer packed names as the image has them: pack the bundle again"
 
 #: Members that begin with one of these are written where a bundle is installed, beside its image.
 OURS = ("deployer/", "deployer.pyz")
@@ -121,7 +122,7 @@ class Image(NamedTuple):
             fields.text("config_digest"),
             fields.text("layer_digest"),
             fields.text("architecture"),
-            fields.assignments("env"),
+            fields.assignments("env", _ENV_HINT),
             fields.text("workdir"),
             fields.words("entrypoint"),
             fields.words("cmd"),

@@ -195,17 +195,20 @@ class Fields(object):
             self._check_variable(name, key)
         return found
 
-    def assignments(self, name: str) -> List[str]:
-        """Return a list of environment variables, ``NAME=VALUE``; a value may have several lines."""
+    def assignments(self, name: str, hint: str = "") -> List[str]:
+        """Return a list of environment variables, ``NAME=VALUE``; a value may have several lines.
+
+        ``hint`` says what to do about one that has no such name.
+        """
         found = self.words(name)
         for entry in found:
-            self._check_variable(name, entry.partition("=")[0] if "=" in entry else entry + " without a value")
+            self._check_variable(name, entry.partition("=")[0] if "=" in entry else entry + " without a value", hint)
         return found
 
-    def _check_variable(self, name: str, variable: str) -> None:
+    def _check_variable(self, name: str, variable: str, hint: str = "") -> None:
         if not texts.is_name(variable):
             shown = (self.what, name, texts.printable(variable))
-            hint = "a name has letters, digits and underscores, and no digit first"
+            hint = hint or "a name has letters, digits and underscores, and no digit first"
             raise self.error("%s: field %r: not an environment variable: %s" % shown, hint)
 
     def items(self, name: str) -> List["Fields"]:

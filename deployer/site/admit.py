@@ -1,6 +1,6 @@
 """admit: the last word on a bundle before anything of it is unpacked, and what its first signers mean for the store."""
 
-from typing import List, Optional, Sequence
+from typing import Iterable, List, Sequence
 
 from deployer.contract.manifest import PLANS_PREFIX, Manifest
 from deployer.site.store import Store
@@ -44,13 +44,14 @@ def origin(trust: Trust, digest: str) -> List[str]:
     return ["not signed: compare %s with the stager's by voice or paper" % digest]
 
 
-def pin(store: Store, signers_file: Optional[str]) -> List[str]:
-    """Make ``signers_file`` the policy of a store that has none, and say so: the first use decides whom it trusts.
+def pin(store: Store, policies: Iterable[Policy]) -> List[str]:
+    """Make what --signers gave the policy of a store that has none, and say so: the first use decides whom it trusts.
 
     To be called when a bundle that satisfies it was installed.
     """
-    if not signers_file:
+    given = next((each.given for each in policies if each.given is not None), None)
+    if given is None:
         return []
     with files.errors_named("write under " + store.root):
-        pinned = policy.pin(store.root, signers_file)
+        pinned = policy.pin(store.root, given)
     return ["from now on %s demands these signers of every bundle" % pinned] if pinned else []

@@ -25,6 +25,7 @@ _OF_THE_HOST = ("/tmp", "/dev", "/proc", "/sys")  # noqa: S108
 _PLUGINS, _PLUGIN_PATH = "tensorflow-plugins", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
 #: Keeps Python from what users installed below their home.
 _NO_USER_SITE = "PYTHONNOUSERSITE"
+_PROOT = "PROOT_"
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -95,9 +96,13 @@ def has_workdir(image: Image) -> bool:
 
 
 def environment_of(image: Image) -> Dict[str, str]:
-    """Return the environment that an image itself asks for, but for its home: that is not there, or read-only."""
+    """Return the environment that an image itself asks for, but for its home: that is not there, or read-only.
+
+    Nor does it ask for anything of proot, which runs outside the container, with the payload's environment (it is
+    static: no LD_* or the like means anything to it).
+    """
     found = {"PATH": _DEFAULT_PATH}
-    found.update(entry.partition("=")[::2] for entry in image.env if "=" in entry)
+    found.update(entry.partition("=")[::2] for entry in image.env if "=" in entry and not entry.startswith(_PROOT))
     for name in ("HOME", "TMPDIR"):
         found.pop(name, None)
     found[_NO_USER_SITE] = "1"

@@ -91,7 +91,7 @@ def install(
     if image is None:
         raise IntegrityError("the image was removed while it was installed: %s" % folder, "install it again")
     warnings += data.missing(store, verification.manifest)
-    return Outcome(image, bool(present), tuple(warnings + pin(store, signers_file)))
+    return Outcome(image, bool(present), tuple(warnings + pin(store, policies)))
 
 
 def _check_space(

@@ -175,17 +175,18 @@ def write_text(path: str, text: str, mode: int = 0o666) -> None:
         stream.write(text.encode("utf-8", "surrogateescape"))
 
 
-def open_regular(path: str, buffering: int = -1) -> IO[bytes]:
+def open_regular(path: str, buffering: int = -1, piped: bool = False) -> IO[bytes]:
     """Return the regular file ``path``, open for reading.
 
-    Raises OSError for anything else: a pipe among a folder's files would block its reader forever.
+    Raises OSError for anything else: a pipe among a folder's files would block its reader forever. With ``piped`` it
+    may be a pipe, for what a user named himself on the command line, as by ``<(...)``: it can be read once.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | (0 if piped else os.O_NONBLOCK) | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        if not stat.S_ISREG(mode):
+        if not (stat.S_ISREG(mode) or (piped and stat.S_ISFIFO(mode))):
             raise OSError(errno.EINVAL, "not a regular file", path)
         return io.open(descriptor, "rb", buffering=buffering)
     except BaseException:
@@ -193,18 +194,21 @@ def open_regular(path: str, buffering: int = -1) -> IO[bytes]:
         raise
 
 
-def read_text(path: str, hint: str = "", limit: int = MAX_TEXT) -> str:
-    """Return the text of ``path``; raises UsageError if it cannot be read, is not UTF-8, or exceeds ``limit`` bytes."""
+def read_text(path: str, hint: str = "", limit: int = MAX_TEXT, piped: bool = False) -> str:
+    """Return the text of ``path``; raises UsageError if it cannot be read, is not UTF-8, or exceeds ``limit`` bytes.
+
+    ``piped`` is as in ``open_regular``.
+    """
     try:
-        return read_bytes(path, hint, limit).decode("utf-8")
+        return read_bytes(path, hint, limit, piped).decode("utf-8")
     except UnicodeDecodeError:
         raise UsageError("%s is not UTF-8 text" % path, hint) from None
 
 
-def read_bytes(path: str, hint: str = "", limit: int = MAX_TEXT) -> bytes:
+def read_bytes(path: str, hint: str = "", limit: int = MAX_TEXT, piped: bool = False) -> bytes:
     """Return what ``path`` holds; raises UsageError if it cannot be read, or has more than ``limit`` bytes."""
     try:
-        with open_regular(path) as stream:
+        with open_regular(path, piped=piped) as stream:
             data = stream.read(limit + 1)
     except OSError as error:
         raise UsageError("cannot read %s: %s" % (path, error.strerror), hint) from error

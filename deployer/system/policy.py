@@ -25,13 +25,17 @@ _PATHS = ("allowed_signers", "revoked_keys")
 
 
 class Policy(NamedTuple):
-    """``source`` says whose word it is; ``allowed`` None knows no signers; ``revoked_keys`` is a path or None."""
+    """``source`` says whose word it is; ``allowed`` None knows no signers; ``revoked_keys`` is a path or None.
+
+    ``given`` is the text of --signers, which may be a pipe and so is read once.
+    """
 
     source: str
     require_signature: bool = False
     allowed: Optional[Tuple[Signer, ...]] = None
     revoked_keys: Optional[str] = None
     refuse_rollback: bool = False
+    given: Optional[str] = None
 
 
 def load(root: Optional[str] = None, signers_file: Optional[str] = None) -> List[Policy]:
@@ -43,7 +47,9 @@ def load(root: Optional[str] = None, signers_file: Optional[str] = None) -> List
     # A folder that cannot be searched is an error: else whoever locks it would lift the policy.
     policies = [read(path) for path in paths if files.lexists(path)]
     if signers_file:
-        policies.append(Policy("--signers " + signers_file, True, tuple(signers.read(signers_file))))
+        text = signers.given(signers_file)
+        allowed = tuple(signers.parse(text, signers_file))
+        policies.append(Policy("--signers " + signers_file, True, allowed, given=text))
     return policies
 
 
@@ -112,15 +118,15 @@ def check_rollback(policies: Iterable[Policy], name: str, new: str, installed: I
     return [message]
 
 
-def pin(root: str, signers_file: str) -> Optional[str]:
-    """Make --signers the policy of a root folder that has none; return the policy's path, or None where it has one.
+def pin(root: str, given: str) -> Optional[str]:
+    """Make the text of --signers the policy of a root folder that has none; return its path, None where there is one.
 
     The signers come first: a policy without them would be an error, they without it are nothing.
     """
     path = os.path.join(root, POLICY_FILE)
     if files.lexists(path):
         return None
-    files.write_text(os.path.join(root, SIGNERS_FILE), files.read_text(signers_file))
+    files.write_text(os.path.join(root, SIGNERS_FILE), given)
     policy = {"require_signature": True, "allowed_signers": SIGNERS_FILE}
     files.write_text(path, records.pretty(records.stamped(SCHEMA, policy)))
     return path

@@ -63,8 +63,18 @@ class Signer(NamedTuple):
 
 def read(path: str) -> List[Signer]:
     """Parse an allowed_signers file. Raises UsageError with the line that is wrong."""
+    return parse(_text(path), path)
+
+
+def given(path: str) -> str:
+    """Return the text of an allowed_signers file that a user named himself: it may be a pipe."""
+    return _text(path, piped=True)
+
+
+def parse(text: str, path: str) -> List[Signer]:
+    """Parse the text of the allowed_signers file ``path``, as ``read`` does."""
     found = []
-    for where, line in _lines(path):
+    for where, line in _lines(text, path):
         signer = _signer(line, where)
         if signer:
             found.append(signer)
@@ -80,7 +90,7 @@ def is_revoked(path: str, key: Key) -> bool:
     with files.errors_named("read " + path), files.open_regular(path) as stream:
         if stream.read(len(_KRL_MAGIC)) == _KRL_MAGIC:
             return _is_in_krl(path, key)
-    for where, line in _lines(path):
+    for where, line in _lines(_text(path), path):
         words = re.split(r"[ \t]+", line)
         if _FINGERPRINT.match(words[0]):
             revoked = words[0] == key.fingerprint
@@ -109,13 +119,16 @@ def _is_in_krl(path: str, key: Key) -> bool:
     return done.returncode != 0
 
 
-def _lines(path: str) -> Iterator[Tuple[str, str]]:
-    """Yield the lines of a file that are neither empty nor comments, each with where it is.
+def _text(path: str, piped: bool = False) -> str:
+    return files.read_text(path, "is the path right, and may you read it?", _MAX_FILE, piped)
+
+
+def _lines(text: str, path: str) -> Iterator[Tuple[str, str]]:
+    """Yield the lines of the file ``path`` that are neither empty nor comments, each with where it is.
 
     Lines end at a newline only, as for ssh-keygen. A character that a reader of the file cannot see, and could take
     for the end of a line or for a space, is refused, in comments too; so is all but ASCII outside comments.
     """
-    text = files.read_text(path, "is the path right, and may you read it?", _MAX_FILE)
     for number, line in enumerate(text.split("\n"), 1):
         where = "%s, line %d" % (path, number)
         strange = next((character for character in line.replace("\t", " ") if not character.isprintable()), "")

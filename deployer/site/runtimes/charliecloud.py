@@ -13,24 +13,29 @@ from deployer.site.runtimes.interface import Container, Runtime
 
 #: Called with the folder and ch-run's words. Other than in the process that mounts, signals reach the payload itself.
 #: ``bare`` is there where the holder saw that ch-run leaves the environment as it is when it joins: then its words for
-#: that are obeyed here. USER stays, which ch-run wants. -p: no BASH_ENV, no functions of the host's.
+#: that go to the image's own ``env``, which has to be there. Nothing of the container's is set out here, where PATH or
+#: LD_PRELOAD would apply to ch-run. USER stays, as with the others; the host's LD_PRELOAD goes, for ``env`` would
+#: complain of it. -p: no BASH_ENV, no functions of the host's.
 _JOIN = Program(
     """\
 read -r pid bare <"$0/pid"; run=$1; shift
 if [ "$bare" ]; then
-    shopt -s extglob; printf -v quote "\\47"
-    for word; do
-        case $word in
+    shopt -s extglob; printf -v quote "\\47"; unset LD_PRELOAD; words=()
+    inside=(/usr/bin/env)
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do
+        case $1 in
             --unset-env=*)
                 for name in $(compgen -e); do
-                    [[ $name != ${word#*=} || $name = USER ]] || unset "$name"
+                    [[ $name != ${1#*=} || $name = USER ]] || inside+=(-u "$name")
                 done ;;
             --set-env=*)
-                value=${word#*=*=}; [[ $value != $quote*$quote ]] || value=${value:1:${#value}-2}
-                name=${word#*=}; export "${name%%=*}=$value" ;;
-            --) break ;;
+                value=${1#*=*=}; [[ $value != $quote*$quote ]] || value=${value:1:${#value}-2}
+                name=${1#*=}; inside+=("${name%%=*}=$value") ;;
+            *) words+=("$1") ;;
         esac
+        shift
     done
+    shift; set -- "${words[@]}" -- "${inside[@]}" "$@"
 fi
 exec "$run" --join-pid="$pid" "$@\""""
 )

@@ -94,8 +94,9 @@ def test_only_identifiers_are_names_of_variables(name):
     with pytest.raises(UsageError, match=r"not an environment variable|control character"):
         plans.read(json.dumps(dict(PLAN.record(), environment={name: "1"})).encode(), "it")
     image = MANIFEST.image._replace(env=["PATH=/bin", name + "=1"])
-    with pytest.raises(IntegrityError, match="not an environment variable"):
+    with pytest.raises(IntegrityError, match="not an environment variable") as caught:
         manifests.read(json.dumps(MANIFEST._replace(image=image).record()).encode(), "it")
+    assert "pack the bundle again" in caught.value.hint
     assert not text.is_name(name)
 
 

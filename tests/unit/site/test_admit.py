@@ -3,14 +3,15 @@
 import json
 import os
 import shutil
+import threading
 
 import pytest
 
 from deployer.cli import site
-from deployer.contract.errors import IntegrityError, Refused, SpaceError
+from deployer.contract.errors import IntegrityError, Refused, SpaceError, UsageError
 from deployer.site import install as installing
 from deployer.site.store import Store
-from deployer.system import policy
+from deployer.system import files, policy
 from tests import bundles
 from tests.signing import TestKey, signed
 
@@ -73,6 +74,26 @@ def test_trust_on_first_use(tmp_path, store, signers):
     with pytest.raises(Refused, match="--signers"):
         installing.install(write(tmp_path, signed(bundles.build(version="3"), KEY)), store, signers_file=signers)
     assert policy.load(store.root)[0].allowed[0].who == "stager@lab"
+
+
+def test_signers_may_come_from_a_pipe_which_can_be_read_once(tmp_path, store, signers):
+    """As bash makes one of ``--signers <(...)``. Files that a policy names are none of the user's own."""
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=fill, args=(pipe, KEY.allowed("stager@lab")), daemon=True)
+    writer.start()
+    installing.install(write(tmp_path, signed(bundles.build(), KEY)), store, signers_file=pipe)
+    writer.join()
+    assert policy.load(store.root)[0].allowed[0].who == "stager@lab"
+    os.remove(os.path.join(store.root, policy.SIGNERS_FILE))
+    os.mkfifo(os.path.join(store.root, policy.SIGNERS_FILE))
+    with pytest.raises(UsageError, match="not a regular file"):
+        policy.load(store.root)
+
+
+def fill(path, text):
+    with open(path, "w") as stream:
+        stream.write(text)
 
 
 def test_what_is_refused_pins_nothing(tmp_path, store, signers):
@@ -155,7 +176,7 @@ def test_the_command_line(tmp_path, store, signers, capsys):
 
 def test_verify_obeys_the_root_folders_policy(tmp_path, store, signers, capsys, monkeypatch):
     os.makedirs(store.root)
-    policy.pin(store.root, signers)
+    policy.pin(store.root, files.read_text(signers))
     path = write(tmp_path, bundles.build())
     assert run(capsys, "verify", path)[0] == 0
     monkeypatch.setenv("DEPLOYER_ROOT", store.root)
@@ -165,7 +186,7 @@ def test_verify_obeys_the_root_folders_policy(tmp_path, store, signers, capsys, 
 def test_verify_obeys_the_admins_policy(tmp_path, capsys, signers):
     path = write(tmp_path, bundles.build())
     os.mkdir(str(tmp_path / "etc"))
-    policy.pin(str(tmp_path / "etc"), signers)
+    policy.pin(str(tmp_path / "etc"), files.read_text(signers))
     assert run(capsys, "verify", path)[0] == Refused.exit_code
     assert run(capsys, "verify", write(tmp_path, signed(bundles.build(), KEY), "signed.tar"))[0] == 0
     with pytest.raises(Refused):

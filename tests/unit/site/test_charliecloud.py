@@ -65,24 +65,75 @@ def test_veto():
     assert runtime.veto(Here("/usr/bin/ch-run", [], "")) is None
 
 
+#: Notes its words and its own environment, and becomes the command, with the host's environment as it is.
+_CH_RUN = """\
+echo "$@" >"$0.words"; env -0 >"$0.env"
+while [ "$1" != -- ]; do shift; done
+shift; exec "$@"
+"""
+
+
+def _variables(text):
+    found = dict(entry.split("=", 1) for entry in text.split("\0") if entry)
+    for name in ("PWD", "SHLVL", "_"):  # of the shell that is ch-run here
+        found.pop(name, None)
+    return found
+
+
 @pytest.mark.parametrize("bare", [True, False])
 def test_a_ch_run_that_joins_with_the_hosts_environment_gets_the_right_one(tmp_path, bare):
     """0.45.2 leaves the environment as it is with --join-pid; the holder has written that down, after the number."""
     (tmp_path / "pid").write_text("77 bare\n" if bare else "77\n")
-    program = running.program(tmp_path, "ch-run", 'echo "$@" >"$0.words"; exec env -0\n')
+    running.program(tmp_path, "ch-run", _CH_RUN)
     values = {"A": "x=y  z", "QUOTED": "'q'", "ODD": '$HOME "`id`" *', "LINES": "a\nb", "EMPTY": "", "PATH": "/usr/bin"}
     made = Container("/i", [], values, ["SLURM_*", "PMI_RANK"], "/w")
     words = argv(runtime.into_mounted(made, str(tmp_path)))
-    words[words.index("ch-run")] = program
-    host = {"PATH": "/usr/bin:/bin", "USER": "alice", "SLURM_A": "a b", "PMI_RANK": "1", "PMI_SIZE": "2", "A": "old"}
-    host.update({"BASH_FUNC_ml%%": "() { :; }", "BASH_ENV": "/none", "LD_LIBRARY_PATH": "/none"})
-    said = subprocess.check_output([*words, "/i", "--", "cmd", "--set-env=NOT=1"], env=host).decode()
-    found = dict(entry.split("=", 1) for entry in said.split("\0") if entry)
-    for name in ("PWD", "SHLVL", "_"):  # the shell's own
-        found.pop(name, None)
+    host = {"PATH": "%s:/usr/bin:/bin" % tmp_path, "USER": "alice", "SLURM_A": "a b", "PMI_RANK": "1", "PMI_SIZE": "2"}
+    host.update(
+        {"A": "old", "BASH_FUNC_ml%%": "() { :; }", "BASH_ENV": "/none", "LD_LIBRARY_PATH": "/none", "run": "x"}
+    )
+    said = subprocess.check_output([*words, "/i", "--", "env", "-0"], env=host).decode()
     passed = {"USER": "alice", "SLURM_A": "a b", "PMI_RANK": "1"}
-    assert found == ({**passed, **values} if bare else {k: v for k, v in host.items() if not k.startswith("BASH_FUNC")})
-    with open(program + ".words") as stream:
-        said = stream.read()
-    assert said.startswith("--join-pid=77 --unset-env=!(SLURM_*|PMI_RANK) --env-no-expand ")
-    assert said.endswith("--cd=/w /i -- cmd --set-env=NOT=1\n")
+    outside = {name: value for name, value in host.items() if name not in ("BASH_FUNC_ml%%", "run")}
+    found = {name: value for name, value in _variables(said).items() if bare or name != "run"}  # the script's own, too
+    assert found == ({**passed, **values} if bare else outside)
+    words = (tmp_path / "ch-run.words").read_text()
+    start = "--join-pid=77 " + ("" if bare else "--unset-env=!(SLURM_*|PMI_RANK) ")
+    assert words.startswith(start + "--env-no-expand ")
+    assert words.endswith(" env -0\n")
+    assert "--cd=/w /i -- " in words
+
+
+#: What a loader, a shell or an interpreter obeys before a program's own first line.
+_OBEYED = [
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+    "LD_AUDIT",
+    "BASH_ENV",
+    "GCONV_PATH",
+    "GLIBC_TUNABLES",
+    "PYTHONPATH",
+    "PATH",
+]
+
+
+def test_nothing_that_an_image_sets_applies_to_ch_run(tmp_path):
+    """Not even its PATH, by which another ch-run would be found."""
+    (tmp_path / "pid").write_text("77 bare\n")
+    running.program(tmp_path, "ch-run", _CH_RUN)
+    made = Container("/i", [], dict.fromkeys(_OBEYED, "/of/the/image"), [], "/w")
+    host = {"PATH": "%s:/usr/bin:/bin" % tmp_path, "USER": "alice", "LD_LIBRARY_PATH": "/of/the/host"}
+    words = [*argv(runtime.into_mounted(made, str(tmp_path))), "/i", "--", "/usr/bin/env", "-0"]
+    said = subprocess.run(words, env=host, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=True)
+    inside = _variables(said.stdout.decode())
+    assert inside == {**dict.fromkeys(_OBEYED, "/of/the/image"), "USER": "alice"}
+    assert _variables((tmp_path / "ch-run.env").read_text()) == host
+
+
+def test_a_word_of_the_command_is_not_obeyed(tmp_path):
+    (tmp_path / "pid").write_text("77 bare\n")
+    running.program(tmp_path, "ch-run", _CH_RUN)
+    host = {"PATH": "%s:/usr/bin:/bin" % tmp_path, "USER": "alice"}
+    words = argv(runtime.into_mounted(Container("/i", [], {"PATH": "/usr/bin"}, [], "/w"), str(tmp_path)))
+    words += ["/i", "--", "printf", "%s|", "--set-env=NOT=1", "--", "a  b", ""]
+    assert subprocess.check_output(words, env=host) == b"--set-env=NOT=1|--|a  b||"

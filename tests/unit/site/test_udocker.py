@@ -12,6 +12,7 @@ import pytest
 from deployer.contract import records
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.plan import Bind
+from deployer.site import container
 from deployer.site.install import install
 from deployer.site.remove import remove
 from deployer.site.runtimes import RUNTIMES
@@ -195,6 +196,19 @@ def test_environment_is_exactly_what_is_given_and_passed(image):
     assert words[:4] == ["udocker", "--allow-root", "--quiet", "run"]
     assert {"--volume=/tmp:/data", "--workdir=/w", "--nosysdirs", "UDOCKER_DIR=" + image.engine} <= set(words)
     assert not any(word.startswith(("SECRET", "SLURM")) for word in words)
+
+
+def test_what_proot_obeys_comes_from_a_plan_alone(image):
+    """proot runs outside the container, with the payload's environment: PROOT_LOADER is a program of the host's."""
+    hostile = image.manifest().image._replace(
+        env=["PATH=/bin", "PROOT_LOADER=/tmp/x", "PROOT_NO_SECCOMP=1", "PROOTED=1"]
+    )
+    plan = running.PLAN._replace(binds=[], environment={"PROOT_NO_SECCOMP": "0"})
+    found = container.make(image, hostile, plan, [], {}).environment
+    assert {name: found[name] for name in found if name.startswith("PROOT")} == {
+        "PROOTED": "1",
+        "PROOT_NO_SECCOMP": "0",
+    }
 
 
 def test_nothing_is_made_in_the_current_folder(image, tmp_path):

@@ -59,6 +59,24 @@ def test_a_pipe_is_refused_and_blocks_nobody(tmp_path):
         files.read_text(str(tmp_path))
 
 
+def test_a_pipe_that_the_user_named_is_read_within_bounds(tmp_path):
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, b"x" * 9)
+        with pytest.raises(UsageError, match="more than the 4 bytes"):
+            files.read_text("/dev/fd/%d" % reading, limit=4, piped=True)
+        os.write(writing, b"text")
+        os.close(writing)
+        writing = -1
+        assert files.read_text("/dev/fd/%d" % reading, piped=True).endswith("text")
+    finally:
+        os.close(reading)
+        if writing >= 0:
+            os.close(writing)
+    with pytest.raises(UsageError, match="not a regular file"):
+        files.read_text("/dev/null", piped=True)
+
+
 def test_a_path_that_is_too_long_has_its_own_hint(tmp_path):
     with pytest.raises(UsageError) as caught, files.errors_named("write", "free some"):
         os.mkdir(str(tmp_path / ("x" * 300)))
