@@ -172,7 +172,7 @@ def test_check_names_a_library_that_the_image_s_c_library_is_too_old_for(
 def test_check_sees_what_the_job_sees(hosted: Path, site: Site, profile: Path) -> None:
     said = json.loads(site.cli("check", hosted, "--site", profile, "--json").stdout)
     assert said["verdict"] == "WARN"  # the profile says Omni-Path, and the lab's provider is tcp: nothing else is wrong
-    assert [each["code"] for each in said["findings"]] == ["fabric.tcp"]
+    assert [each["code"] for each in said["findings"]] == ["fabric.tcp", "workdir.read-only"]
 
 
 def test_the_script_says_what_is_bound_and_why(hosted: Path, site: Site) -> None:

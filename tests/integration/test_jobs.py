@@ -280,7 +280,7 @@ def test_what_another_user_leaves_in_tmp_does_not_run(site: Site, anything: str)
         # The home that the user names, with the packages that are installed there.
         named = site.alice(
             "mkdir -m 700 -p own && echo echo MINE >own/.bashrc && "
-            f"{TOOL} exec hello-mpi --plan lab --home own -- bash -ic 'echo $HOME' 2>&1; rm -rf own"
+            f"{TOOL} exec hello-mpi --plan lab --home own -- sh -c '. $HOME/.bashrc; echo $HOME' 2>&1; rm -rf own"
         )
     for text, ranks in ((said, 1), (log, 2)):
         assert text.count("after") == ranks

@@ -207,7 +207,8 @@ def _read_wheel(bundle: Bundle, name: str) -> Index:
         for file in opened.files:
             if file.path.startswith(wheel.LIB + "/"):
                 entries["/" + wheel.relative_to_lib(file.path)] = _of_member(opened, file)
-    return Index({**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}, {}, opened.programs())
+        programs = opened.programs()
+    return Index({**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}, {}, programs)
 
 
 def _of_member(opened: Wheel, file: wheel.File) -> Indexed:

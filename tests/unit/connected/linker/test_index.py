@@ -87,6 +87,7 @@ def test_a_wheel_is_indexed_as_it_will_be_unpacked(rootfs: Path, tmp_path: Path)
         "demo/native.so": library.read_bytes(),
         "demo/__init__.py": b"",
         "demo-1.0.data/scripts/run": b"#!python",
+        "demo-1.0.dist-info/entry_points.txt": b"[console_scripts]\ndemo = demo:main\n",
     }
     path.write_bytes(wheels.wheel(contents))
     member = f"{WHEELS_PREFIX}{path.name}"
@@ -96,3 +97,4 @@ def test_a_wheel_is_indexed_as_it_will_be_unpacked(rootfs: Path, tmp_path: Path)
         found = indexes.of_wheels(begin(stream, str(packed)), [member])
     assert found.facts("/demo/native.so") == HostFiles().facts(str(library))
     assert (found.kind("/demo"), found.kind("/demo/__init__.py"), found.kind("/run")) == (FOLDER, FILE, None)
+    assert found.programs == {"run", "demo"}
