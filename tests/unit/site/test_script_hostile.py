@@ -275,7 +275,13 @@ def test_every_field_that_can_hold_text_has_one():
     assert seen >= {"Limits", "NodeShape", "Checked", "Finding"}
 
 
-@pytest.mark.parametrize("field", Options._fields)
+@pytest.mark.parametrize(
+    "field",
+    [
+        name if name in ("account", "directives") else pytest.param(name, marks=pytest.mark.thorough)
+        for name in Options._fields
+    ],
+)
 def test_what_the_user_adds_is_one_word(field, tmp_path):
     case = CASES["srun-folder"]
     for hostile in HOSTILE:
