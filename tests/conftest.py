@@ -6,6 +6,7 @@ A test that needs an engine says so, ``@pytest.mark.needs("docker", "charlieclou
 
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple
@@ -163,6 +164,16 @@ def pytest_collection_modifyitems(items: Any) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ fixtures
+@pytest.fixture(autouse=True)
+def _signals_as_python_has_them() -> Iterator[None]:
+    """Restore what a process resets before it becomes a payload: SIGPIPE would end a worker in a later test."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
+    yield
+    for number, handler in kept.items():
+        if signal.getsignal(number) != handler:
+            signal.signal(number, handler)
+
+
 if sys.version_info >= (3, 10):
 
     @pytest.fixture(scope="session")
