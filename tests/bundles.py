@@ -1,6 +1,6 @@
 """Bundles made by hand, with the contract alone: what a site's tests (Python 3.6) and the attack tests start from.
 
-The product's writer is deployer/connected/seal.py; this one can also write what that one would refuse.
+The product's writer is deployer/connected/bundle/seal.py; this one can also write what that one would refuse.
 """
 
 import gzip

@@ -8,10 +8,10 @@ import tarfile
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from deployer.connected import tarreader
-from deployer.connected.members import Member
-from deployer.connected.rootfs import Root
-from deployer.connected.tarreader import Spooled
+from deployer.connected.rootfs import tarreader
+from deployer.connected.rootfs.members import Member
+from deployer.connected.rootfs.merge import Root
+from deployer.connected.rootfs.tarreader import Spooled
 
 
 class Kept(io.FileIO):

@@ -9,10 +9,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from deployer.connected import caches
-from deployer.connected.build import Options, build
-from deployer.connected.definition import load
-from deployer.connected.wheelhouse import Mode
+from deployer.connected.build.build import Options, build
+from deployer.connected.build.definition import load
+from deployer.connected.build.wheelhouse.wheelhouse import Mode
+from deployer.connected.bundle import caches
 from deployer.contract.errors import UsageError
 
 _logger = logging.getLogger("deployer.build")

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from deployer.cli import common
-from deployer.connected import check as checking
-from deployer.connected import diff as diffing
-from deployer.connected import profile as profiles
-from deployer.connected import push as pushing
+from deployer.connected.bundle import diff as diffing
+from deployer.connected.bundle.pyz import make_pyz
+from deployer.connected.check import check as checking
+from deployer.connected.ground.sign import sign
 from deployer.connected.linker import index
-from deployer.connected.pyz import make_pyz
-from deployer.connected.sign import sign
+from deployer.connected.site_profile import profile as profiles
+from deployer.connected.transfer import push as pushing
 from deployer.contract import records
 from deployer.contract.errors import UsageError
 from deployer.site.space import human

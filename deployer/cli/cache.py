@@ -5,7 +5,7 @@ import json
 import time
 from typing import Any
 
-from deployer.connected import caches
+from deployer.connected.bundle import caches
 from deployer.contract.errors import UsageError
 from deployer.site.space import human
 

@@ -6,9 +6,9 @@ from datetime import date
 from typing import Any
 
 from deployer.cli import common
-from deployer.connected import check as checking
-from deployer.connected import profile as profiles
+from deployer.connected.check import check as checking
 from deployer.connected.linker import index
+from deployer.connected.site_profile import profile as profiles
 from deployer.contract.errors import Refused, Unknown
 from deployer.contract.verdict import REFUSE, UNKNOWN
 

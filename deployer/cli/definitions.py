@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deployer.connected import init as initialising
-from deployer.connected.definition import FRAMEWORKS, load, schema
-from deployer.connected.lint import lint
-from deployer.connected.reference import table
+from deployer.connected.build import init as initialising
+from deployer.connected.build.definition import FRAMEWORKS, load, schema
+from deployer.connected.build.lint.lint import lint
+from deployer.connected.build.reference import table
 from deployer.contract.errors import Refused
 from deployer.contract.findings import errors
 

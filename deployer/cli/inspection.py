@@ -7,10 +7,10 @@ import sys
 from typing import Any
 
 from deployer.cli import common
-from deployer.connected import sbom as sboms
-from deployer.connected import support
-from deployer.connected.listing import files_of
-from deployer.connected.members import shown
+from deployer.connected.bundle import sbom as sboms
+from deployer.connected.bundle import support
+from deployer.connected.bundle.listing import files_of
+from deployer.connected.rootfs.members import shown
 from deployer.contract import records
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.manifest import DATA_PREFIX, Manifest

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from deployer.cli import common
 from deployer.cli.common import Command
-from deployer.connected import xdg
+from deployer.connected.ground import xdg
 
 #: The commands by task, as ``--help`` lists them.
 GROUPS = (

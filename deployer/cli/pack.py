@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from deployer.cli import common
 from deployer.cli.common import show
-from deployer.connected import caches, commands, framecache, sources
-from deployer.connected import pack as packing
+from deployer.connected.bundle import caches, framecache, sources
+from deployer.connected.bundle import pack as packing
+from deployer.connected.linker import commands
 from deployer.contract.errors import UsageError
 from deployer.contract.manifest import FRAME
 from deployer.site.space import human
 
 if TYPE_CHECKING:
-    from deployer.connected.profile import Profile
+    from deployer.connected.site_profile.profile import Profile
 
 
-#: Parts of ``deployer.connected.kit``, which is not worth its import before there is something to pack.
+#: Parts of ``deployer.connected.bundle.kit``, which is not worth its import before there is something to pack.
 _PARTS = ("udocker", "squashfs-tools")
 
 
@@ -85,7 +86,7 @@ def _checking(args: argparse.Namespace) -> packing.Checking:
         if set(args.accept) - {commands.CODE}:
             raise UsageError("--accept goes with --site", f"without a site, pack knows one rule: {commands.CODE}")
         return packing.Checking(args.accept)
-    from deployer.connected.check import known_codes
+    from deployer.connected.check.check import known_codes
     from deployer.connected.linker import index
 
     known_codes(args.accept)
@@ -104,7 +105,7 @@ def _contents(args: argparse.Namespace) -> packing.Contents:
     if args.definition:
         if args.name or args.version:
             raise UsageError("a definition has its own name and version", "leave out --name and --version")
-        from deployer.connected.definition import load
+        from deployer.connected.build.definition import load
 
         return sources.from_definition(load(args.definition))
     if not (args.name and args.version):
@@ -119,6 +120,6 @@ def _contents(args: argparse.Namespace) -> packing.Contents:
 def _profiles(names: list[str]) -> "list[Profile]":
     if not names:
         return []
-    from deployer.connected import profile
+    from deployer.connected.site_profile import profile
 
     return [profile.load(name) for name in names]

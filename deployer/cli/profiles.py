@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from deployer.cli import common
-from deployer.connected import gaps
-from deployer.connected import profile as profiles
-from deployer.connected.profile import Profile, Resolved
-from deployer.connected.profile_sign import sign_profile, signature_path, verify_profile
-from deployer.connected.yaml_model import Place
+from deployer.connected.ground.yaml_model import Place
+from deployer.connected.site_profile import gaps
+from deployer.connected.site_profile import profile as profiles
+from deployer.connected.site_profile.profile import Profile, Resolved
+from deployer.connected.site_profile.signatures import sign_profile, signature_path, verify_profile
 from deployer.contract import drift
 from deployer.contract.errors import DeployerError, MissingTool, UsageError
 

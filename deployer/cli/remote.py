@@ -45,8 +45,8 @@ def _add_site(parser: Any) -> None:
 
 
 def _forward(args: argparse.Namespace) -> int:
-    from deployer.connected import profile as profiles
-    from deployer.connected.remote import Remote
+    from deployer.connected.site_profile import profile as profiles
+    from deployer.connected.transfer.remote import Remote
 
     profile = profiles.load(args.site)
     words = [args.command, *_theirs(args)]

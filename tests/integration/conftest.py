@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deployer.connected.pyz import make_pyz
+from deployer.connected.bundle.pyz import make_pyz
 from tests.lab import Lab
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,12 +17,12 @@ import pytest
 import zstandard
 from docker.errors import APIError
 
-from deployer.connected import pack as packing
-from deployer.connected import sources
-from deployer.connected.build import Options, build
-from deployer.connected.builders import engine as engines
-from deployer.connected.builders.settings import MARK
-from deployer.connected.definition import Definition, load
+from deployer.connected.build.build import Options, build
+from deployer.connected.build.definition import Definition, load
+from deployer.connected.build.settings import MARK
+from deployer.connected.bundle import pack as packing
+from deployer.connected.bundle import sources
+from deployer.connected.ground import engine as engines
 from deployer.contract.errors import IntegrityError, TransferError, UsageError
 from tests.lab.engine import Engine
 

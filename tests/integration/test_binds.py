@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from deployer.connected import profile as profiles
+from deployer.connected.site_profile import profile as profiles
 from tests.integration.conftest import WORKSPACE, Cli, Site
 from tests.lab import Lab
 from tests.lab.cluster import SUITE_VARIABLE

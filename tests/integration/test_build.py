@@ -16,14 +16,14 @@ import pytest
 from docker.errors import APIError, ImageNotFound
 
 from deployer.cli.main import main
-from deployer.connected import imagelayers
-from deployer.connected.build import Options, build, records_folder
-from deployer.connected.builders import engine as engines
-from deployer.connected.builders.settings import MARK
-from deployer.connected.definition import Definition, load
-from deployer.connected.init import init
-from deployer.connected.lint import lint
-from deployer.connected.wheelhouse import Mode
+from deployer.connected.build.build import Options, build, records_folder
+from deployer.connected.build.definition import Definition, load
+from deployer.connected.build.init import init
+from deployer.connected.build.lint.lint import lint
+from deployer.connected.build.settings import MARK
+from deployer.connected.build.wheelhouse.wheelhouse import Mode
+from deployer.connected.ground import engine as engines
+from deployer.connected.rootfs import imagelayers
 from deployer.contract.errors import DeployerError, JobFailed, MissingTool, Refused, UsageError
 from tests.lab.engine import Engine, OwnEngine
 

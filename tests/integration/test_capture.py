@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected import profile as profiles
-from deployer.connected.plan import make_plan
+from deployer.connected.site_profile import profile as profiles
+from deployer.connected.site_profile.plan import make_plan
 from deployer.contract import drift
 from deployer.contract.findings import NOTE
 from tests.integration.conftest import Alice, Cli

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected.builders import base
-from deployer.connected.builders.settings import Settings
-from deployer.connected.definition import Base
+from deployer.connected.build.bases import base
+from deployer.connected.build.definition import Base
+from deployer.connected.build.settings import Settings
 
 
 class Mirror(ThreadingHTTPServer):

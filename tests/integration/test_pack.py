@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from deployer.connected import pack as packing
-from deployer.connected import sources
-from deployer.connected.builders import engine as engines
+from deployer.connected.bundle import pack as packing
+from deployer.connected.bundle import sources
+from deployer.connected.ground import engine as engines
 from deployer.site.install import install
 from deployer.site.store import Store
 from tests.integration.conftest import ROOT, Cli

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected import profile as profiles
 from deployer.connected.linker import plugins
 from deployer.connected.linker.loader import Loader
 from deployer.connected.linker.view import Captured, View
+from deployer.connected.site_profile import profile as profiles
 from tests.integration.conftest import Alice
 
 _HELLO = """

@@ -12,9 +12,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from deployer.connected import pack, sources
-from deployer.connected.builders import engine as engines
-from deployer.connected.pyz import make_pyz
+from deployer.connected.bundle import pack, sources
+from deployer.connected.bundle.pyz import make_pyz
+from deployer.connected.ground import engine as engines
 from deployer.site.install import install
 from deployer.site.store import Store
 from tests.lab import bench_delta, bench_overhead, bench_pack, bench_staging, bench_start, bench_unpack

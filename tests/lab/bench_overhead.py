@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from deployer.connected.pyz import make_pyz
+from deployer.connected.bundle.pyz import make_pyz
 from deployer.contract import plan as plans
 from deployer.contract import shell
 from deployer.contract.plan import Bind

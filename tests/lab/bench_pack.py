@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from deployer.connected.builders import engine as engines
+from deployer.connected.ground import engine as engines
 from tests.lab.engine import take_engine
 
 WORK = Path(__file__).resolve().parents[2] / ".deployer" / "bench"

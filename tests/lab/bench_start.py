@@ -21,9 +21,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from deployer.connected import pack, sources
-from deployer.connected.builders import engine as engines
-from deployer.connected.pyz import make_pyz
+from deployer.connected.bundle import pack, sources
+from deployer.connected.bundle.pyz import make_pyz
+from deployer.connected.ground import engine as engines
 from deployer.contract import plan as plans
 from deployer.contract.plan import Bind
 from deployer.contract.shell import argv

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from deployer.connected import pack, sources
-from deployer.connected.pyz import make_pyz
+from deployer.connected.bundle import pack, sources
+from deployer.connected.bundle.pyz import make_pyz
 from deployer.system import verify
 from tests.lab.engine import take_engine
 from tests.lab.software import find_python36

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from deployer.connected import xdg
+from deployer.connected.ground import xdg
 from tests.lab.state import locked
 
 _WAIT_S = 1800.0

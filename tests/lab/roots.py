@@ -8,8 +8,9 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from deployer.connected.builders import base, settings
-from deployer.connected.definition import Base
+from deployer.connected.build import settings
+from deployer.connected.build.bases import base
+from deployer.connected.build.definition import Base
 from tests.lab.errors import LabError
 from tests.lab.kept import kept
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from deployer.connected import check
+from deployer.connected.check import check
 from deployer.connected.linker import index
 from deployer.contract import records
 from deployer.contract.errors import Refused, Unknown

@@ -9,9 +9,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from deployer.connected import profile as profiles
-from deployer.connected.profile import Profile
-from deployer.connected.pyz import make_pyz
+from deployer.connected.bundle.pyz import make_pyz
+from deployer.connected.site_profile import profile as profiles
+from deployer.connected.site_profile.profile import Profile
 from tests.lab import Lab, roots
 from tests.lab.config import PYTHON36_PREFIX
 from tests.lab.site import USER, USER_ID

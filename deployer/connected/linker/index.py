@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from deployer.connected import xdg
+from deployer.connected.ground import xdg
 from deployer.connected.linker import fatbin
 from deployer.connected.linker.view import FILE, FOLDER, LINK, SMALL, folders_of, names_in
 from deployer.contract import dynamic, records, tarformat, wheel

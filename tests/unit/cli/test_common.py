@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 from deployer.cli import common, main, site
-from deployer.connected import xdg
+from deployer.connected.ground import xdg
 from deployer.contract import errors
 from deployer.contract.errors import DeployerError
 from deployer.contract.findings import WARNING, Finding

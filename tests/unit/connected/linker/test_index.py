@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected import layer, pack, sources
+from deployer.connected.bundle import layer, pack, sources
 from deployer.connected.linker import index as indexes
 from deployer.connected.linker.loader import Loader
 from deployer.connected.linker.view import FILE, FOLDER, HostFiles, View

@@ -1,0 +1,159 @@
+"""Base images: a registry's, an archive's, or a small Debian made from packages by mmdebstrap."""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import docker
+
+from deployer.connected.build.bases import imported, registry
+from deployer.connected.build.definition import Base
+from deployer.connected.build.settings import Settings
+from deployer.connected.ground import engine, xdg
+from deployer.contract.errors import JobFailed, UsageError
+from deployer.system import files, process
+
+_logger = logging.getLogger("deployer.base")
+
+#: Part of the key of every cached base: raise it when ``_command`` changes what it makes.
+RECIPE = 1
+
+#: Seconds for mmdebstrap: it downloads some 100 MB.
+_TIMEOUT = 1800
+
+#: What no image needs, kept out by dpkg itself, so that packages which the Dockerfile adds leave it out as well. The
+#: licences stay.
+_EXCLUDED = (
+    "path-exclude=/usr/share/doc/*",
+    "path-include=/usr/share/doc/*/copyright",
+    "path-exclude=/usr/share/man/*",
+    "path-exclude=/usr/share/info/*",
+    "path-exclude=/usr/share/locale/*",
+)
+
+#: Files that the installation wrote get the date of the archive, so that the same archive gives the same tarball.
+#: Files of packages are older than it and keep their dates: a .pyc names its source's.
+_SAME_DATES = (
+    'date=$(cat "$1"/var/lib/apt/lists/*_InRelease | sed -n "s/^Date: //p" | while read -r d; do date -d "$d" +%s; done'
+    ' | sort -n | tail -n 1); cd "$1" && find . -xdev'
+    " \\( -path ./dev -o -path ./proc -o -path ./sys -o -path ./tmp \\) -prune"
+    ' -o -newermt "@$date" -exec touch -h -d "@$date" {} +'
+)
+_TRIMMED = 'cd "$1" && rm -rf etc/hostname etc/resolv.conf var/cache/apt/* var/cache/debconf/*-old var/log/*'
+
+#: The name of a sources.list that is there only while mmdebstrap works.
+_SOURCES = "deployer.list"
+_END = "deployer-end-of-file"
+
+_INSTALL = "apt-get install mmdebstrap"
+
+
+def ensure(
+    client: docker.DockerClient,
+    base: Base,
+    host: Settings,
+    say: Callable[[str], None],
+    folder: Path,
+    offline: bool = False,
+) -> str:
+    """Return the name of the base image in the engine, made, loaded or pulled if need be.
+
+    ``folder`` is where the definition stands; ``host`` has apt's proxies and mirror for a Debian base. Raises what
+    ``registry``, ``imported`` and ``debian`` raise, and UsageError for what would have to be fetched ``offline``.
+    """
+    if base.image is not None:
+        name = registry.ensure(client, base.image, say, offline)
+    elif base.archive is not None:
+        name = imported.ensure(client, folder / base.archive, base.sha256, say)
+    else:
+        return debian(client, base, host, say, offline)
+    architecture, engines = str(engine.image_config(client, name)["Architecture"]), engine.architecture(client)
+    if architecture != engines:
+        say(f"base: {name} is for {architecture}, and the engine's machine is {engines}: RUN needs emulation")
+    return name
+
+
+def debian(
+    client: docker.DockerClient, base: Base, host: Settings, say: Callable[[str], None], offline: bool = False
+) -> str:
+    """Return the tag of a Debian base, made and imported if need be.
+
+    The tarball is cached in the user's cache folder, named by all that it depends on. ``host`` has the proxies and the
+    mirror for the download: they leave no trace in it, and the packages of a suite are the same on each mirror.
+    Raises MissingTool without mmdebstrap, JobFailed when it fails (a package that does not exist), SpaceError.
+    """
+    key = base_key(base)
+    tag = f"deployer/base:{key}"
+    if engine.has_image(client, tag):
+        return tag
+    tarball = cache_folder() / f"{base.debian}-{key}.tar"
+    if not tarball.is_file():
+        if offline:
+            raise UsageError(f"offline, and the base {base.debian} is not in the cache", "build once without --offline")
+        say(f"base: mmdebstrap {base.debian} with {', '.join(base.include) or 'nothing more'}")
+        _make(base, host, tarball)
+    os.utime(tarball)  # its last use, for `cache prune`
+    say(f"base: import {tarball.name} as {tag}")
+    with engine.errors_named(client, f"import {tarball}"), open(tarball, "rb") as stream:
+        client.api.import_image(src=stream, repository="deployer/base", tag=key)
+    return tag
+
+
+def base_key(base: Base) -> str:
+    """Return the key of a base: a short digest of suite, packages, architecture, mmdebstrap's version and recipe."""
+    done = process.run(["mmdebstrap", "--version"], timeout=30, hint=_INSTALL)
+    words = [RECIPE, base.debian, sorted(set(base.include)), os.uname().machine, done.stdout.strip()]
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
+
+
+def cache_folder() -> Path:
+    """Return the folder of cached bases."""
+    return xdg.cache_folder("bases")
+
+
+def _make(base: Base, host: Settings, tarball: Path) -> None:
+    with files.published(str(tarball)) as stream:
+        argv = command(base, host.apt, host.sources)
+        done = process.run(argv, timeout=_TIMEOUT, env=_environment(), stdout=stream, check=False, hint=_INSTALL)
+        if done.returncode != 0:
+            _logger.debug("%s", done.stderr)
+            # apt's own errors come first, then mmdebstrap's that it failed
+            said = [line.strip() for line in done.stderr.splitlines() if line.startswith("E: ")]
+            raise JobFailed(
+                f"mmdebstrap cannot make {base.debian}: {' / '.join(said[:3]) or done.last_words()}",
+                f"are the packages right, and does the mirror answer? {process.quoted(argv)}",
+            )
+
+
+def command(base: Base, apt: Mapping[str, str], sources: str = "") -> list[str]:
+    """Return the argv that writes a base's tarball to its standard output.
+
+    No mirror is named: mmdebstrap's own default serves, and with it the host's proxies, unless ``sources`` are the
+    lines of a sources.list. The base keeps the default's in either case.
+    """
+    argv = ["mmdebstrap", "--variant=minbase", "--format=tar", '--aptopt=APT::Install-Recommends "false"']
+    argv += [f"--dpkgopt={option}" for option in _EXCLUDED]
+    # An --aptopt stays in the image: settings come by files that are there only while mmdebstrap works.
+    settings = "".join(f'{name} "{value}";\n' for name, value in sorted(apt.items()))
+    if sources:  # relative: apt's root is the new one from outside, and / in it
+        settings += f'Dir::Etc::SourceList "{_SOURCES}";\nDir::Etc::SourceParts "-";\n'
+        argv += _temporary(f"etc/apt/{_SOURCES}", sources)
+    if settings:
+        argv += _temporary("etc/apt/apt.conf.d/99deployer", settings)
+    argv += [f"--customize-hook={_TRIMMED}", f"--customize-hook={_SAME_DATES}"]
+    if base.include:
+        argv.append("--include=" + ",".join(sorted(set(base.include))))
+    return [*argv, str(base.debian), "-"]
+
+
+def _temporary(path: str, text: str) -> list[str]:
+    """Return the hooks that write a file into the new root, and remove it at the end."""
+    return [f"--setup-hook=cat >\"$1\"/{path} <<'{_END}'\n{text.rstrip()}\n{_END}", f'--customize-hook=rm "$1"/{path}']
+
+
+def _environment() -> dict[str, str]:
+    proxies = [f"{scheme}_proxy" for scheme in ("http", "https", "ftp", "no")]
+    return process.base_environment(*proxies, *(name.upper() for name in proxies))

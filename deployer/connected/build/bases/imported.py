@@ -1,0 +1,106 @@
+"""Base images from archives: a docker save or OCI archive is loaded with its layers, a flat tar is imported.
+
+An engine loads neither OCI archives (Docker before 25) nor what zstd compressed, and names what it loads as the archive
+says. So it is given an archive of our own: the same configuration and layers, under our name. Its check of each layer's
+digest stays. Source: Docker image specification 1.2, "Combined Image JSON + Filesystem Changeset Format".
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import docker
+
+from deployer.connected.ground import engine, progress
+from deployer.connected.ground.scratch import Scratch
+from deployer.connected.rootfs import archive
+from deployer.contract.errors import DeployerError, IntegrityError, SpaceError
+from deployer.contract.tarformat import padding
+from deployer.system import files
+
+_MANIFEST, _CONFIG = "manifest.json", "config.json"
+_END = b"\0" * 1024
+
+
+def ensure(client: docker.DockerClient, path: Path, sha256: str | None, say: Callable[[str], None]) -> str:
+    """Return the tag of the base image that an archive holds, loaded if need be.
+
+    The tag is of the file's digest. Raises IntegrityError when that is not ``sha256`` or the image is damaged,
+    UsageError when it is no image, SpaceError, MissingTool.
+    """
+    digest = digest_of(path)
+    if sha256 is not None and digest != sha256:
+        raise IntegrityError(
+            f"{path} is not the base that the definition names: its SHA-256 is {digest}", f"base.sha256 is {sha256}"
+        )
+    tag = f"deployer/base:{digest[:16]}"
+    if engine.has_image(client, tag):
+        return tag
+    say(f"base: load {path.name} as {tag}")
+    with Scratch(Path(tempfile.gettempdir())) as scratch, engine.errors_named(client, f"load {path}"):
+        layered = archive.layered(path, scratch)
+        if layered is None:
+            _import(client, archive.flat_chunks(path, scratch), tag)
+        else:
+            _load(client, _image_archive(layered, tag, scratch), path)
+    return tag
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of an archive, in hexadecimal."""
+    state = hashlib.sha256()
+    with contextlib.ExitStack() as cleanup:
+        cleanup.enter_context(files.errors_named(f"read {path}"))
+        stream = cleanup.enter_context(open(path, "rb"))
+        advance = cleanup.enter_context(progress.bar(f"read {path.name}", path.stat().st_size))
+        for chunk in iter(lambda: stream.read(files.CHUNK), b""):
+            state.update(chunk)
+            advance(len(chunk))
+    return state.hexdigest()
+
+
+def _import(client: docker.DockerClient, chunks: Iterator[bytes], tag: str) -> None:
+    repository, _, version = tag.rpartition(":")
+    client.api.import_image(src=chunks, repository=repository, tag=version)
+
+
+def _load(client: docker.DockerClient, chunks: Iterator[bytes], path: Path) -> None:
+    answer: Iterator[dict[str, Any]] = client.api.load_image(chunks)  # type: ignore[no-untyped-call]
+    for message in answer:
+        if "error" in message:
+            said = str(message["error"])
+            if engine.is_full(said):
+                raise SpaceError(f"cannot load {path}: {said}", engine.FREE_SPACE)
+            if "invalid diffID" in said:
+                raise IntegrityError(f"{path} is damaged: {said}")
+            raise DeployerError(f"cannot load {path}: {said}")
+
+
+def _image_archive(layered: archive.Layered, tag: str, scratch: Scratch) -> Iterator[bytes]:
+    """Yield a `docker save` archive of an image, with its layers uncompressed."""
+    names = [f"{number}.tar" for number in range(len(layered.layers))]
+    manifest = [{"Config": _CONFIG, "RepoTags": [tag], "Layers": names}]
+    yield from _member(_MANIFEST, io.BytesIO(json.dumps(manifest).encode()))
+    yield from _member(_CONFIG, io.BytesIO(json.dumps(layered.config, sort_keys=True).encode()))
+    for name, (part, _) in zip(names, layered.layers, strict=True):
+        with scratch.temporary() as spool:  # a member's size stands before it
+            with files.errors_named(f"unpack a layer into {tempfile.gettempdir()}", "set TMPDIR to a larger disk"):
+                for chunk in archive.uncompressed(part):
+                    spool.write(chunk)
+            yield from _member(name, spool)
+    yield _END
+
+
+def _member(name: str, stream: IO[bytes]) -> Iterator[bytes]:
+    entry = tarfile.TarInfo(name)
+    entry.size = stream.seek(0, io.SEEK_END)
+    stream.seek(0)
+    yield entry.tobuf(tarfile.GNU_FORMAT)
+    yield from iter(lambda: stream.read(files.CHUNK), b"")
+    yield b"\0" * padding(entry.size)

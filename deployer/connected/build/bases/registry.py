@@ -1,0 +1,57 @@
+"""Base images of a registry, named by their digest: the engine's own copy, else pulled."""
+
+from collections.abc import Callable
+
+import docker
+from docker.errors import APIError
+
+from deployer.connected.ground import engine, progress
+from deployer.contract.errors import DeployerError, SpaceError, TransferError, UsageError
+
+#: What registries and engines say when there is no such image, or none for us; each says it in its own words.
+_NO_SUCH = ("manifest unknown", "not found", "does not exist", "unauthorized", "denied")
+
+_INSTEAD = "without a registry: docker save it where there is one, and write base: {archive: FILE}"
+
+
+def ensure(client: docker.DockerClient, reference: str, say: Callable[[str], None], offline: bool = False) -> str:
+    """Return the name under which the engine has the image, pulled if need be.
+
+    ``reference`` is NAME@sha256:HEX; a tag before the digest says nothing, and is left out. Raises UsageError when the
+    registry has no such image for us, or ``offline`` the engine, TransferError when none answers, SpaceError,
+    MissingTool.
+    """
+    name, _, digest = reference.partition("@")
+    folder, slash, last = name.rpartition("/")  # the colon of a port is no tag's
+    reference = f"{folder}{slash}{last.partition(':')[0]}@{digest}"
+    if not engine.has_image(client, reference):
+        if offline:
+            raise UsageError(f"offline, and the engine does not have {reference}", "build once without --offline")
+        say(f"base: pull {reference}")
+        with engine.errors_named(client, f"pull {reference}"):
+            _pull(client, reference)
+    return reference
+
+
+def _pull(client: docker.DockerClient, reference: str) -> None:
+    name, _, digest = reference.partition("@")
+    done: dict[str, int] = {}
+    try:
+        with progress.bar("pull", None) as advance:
+            for message in client.api.pull(name, tag=digest, stream=True, decode=True):
+                if "error" in message:
+                    raise _explained(reference, str(message["error"]))
+                if message.get("status") == "Downloading":
+                    part, current = str(message.get("id")), int((message.get("progressDetail") or {}).get("current", 0))
+                    advance(current - done.get(part, 0))
+                    done[part] = current
+    except APIError as error:
+        raise _explained(reference, str(error.explanation or error)) from error
+
+
+def _explained(reference: str, said: str) -> DeployerError:
+    if engine.is_full(said):
+        return SpaceError(f"cannot pull {reference}: {said}", engine.FREE_SPACE)
+    if any(words in said.lower() for words in _NO_SUCH):
+        return UsageError(f"the registry gives no image {reference}: {said}", "is the digest right? docker login?")
+    return TransferError(f"cannot pull {reference}: {said}", _INSTEAD)

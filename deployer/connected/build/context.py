@@ -1,0 +1,74 @@
+"""The build's context: which files of a definition go to the engine."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from docker.utils.build import exclude_paths
+from docker.utils.build import tar as context_tar
+
+from deployer.connected.build.definition import Definition
+from deployer.connected.build.settings import tar_of
+from deployer.connected.build.wheelhouse import lock as locks
+from deployer.contract.errors import UsageError
+from deployer.system import files
+
+#: The Dockerfile of a definition that has none: its image is the base.
+BASE_ALONE = b"ARG BASE\nFROM ${BASE}\n"
+
+
+def write(definition: Definition, stream: IO[bytes]) -> None:
+    """Write the context as a tar: the definition's folder without app and data, which are carried apart, and without
+    the lock of the wheelhouse, which is made after the image.
+
+    What .dockerignore names stays out as well.
+    """
+    if definition.dockerfile_path is None:
+        stream.write(tar_of({definition.dockerfile: BASE_ALONE}).getvalue())
+    else:
+        with _walked(definition):
+            context_tar(definition.folder, exclude=_excluded(definition), fileobj=stream)
+    stream.seek(0)
+
+
+def paths(definition: Definition) -> Iterator[Path]:
+    """Yield the files of the context, sorted."""
+    for name in names(definition):
+        path = definition.folder / name
+        if path.is_file() and not path.is_symlink():
+            yield path
+
+
+def names(definition: Definition) -> list[str]:
+    """Return the paths of all that is in the context, relative to the definition's folder, sorted."""
+    if definition.dockerfile_path is None:
+        return []
+    with _walked(definition):
+        return sorted(exclude_paths(str(definition.folder), _excluded(definition)))
+
+
+@contextlib.contextmanager
+def _walked(definition: Definition) -> Iterator[None]:
+    """Name the errors of docker's walk through the context, which calls itself for each folder."""
+    try:
+        with files.errors_named("read the build context"):
+            yield
+    except RecursionError:
+        hint = "remove them, or name them in .dockerignore"
+        raise UsageError(f"the folders in {definition.folder} are nested too deep for a build", hint) from None
+
+
+def _excluded(definition: Definition) -> list[str]:
+    """Return the patterns of what stays out; the last that matches a path counts."""
+    excluded = []
+    ignored = definition.folder / ".dockerignore"
+    if files.is_file(str(ignored)):
+        lines = [line.strip() for line in files.read_text(str(ignored)).splitlines()]
+        excluded = [line for line in lines if line and not line.startswith("#")]
+    top = definition.folder.resolve()
+    apart = [definition.app_folder, *definition.data_folders.values()]
+    for folder in (folder.resolve() for folder in apart if folder is not None):
+        if folder != top and folder.is_relative_to(top):
+            excluded.append(folder.relative_to(top).as_posix())
+    return [*excluded, locks.FILE, f"!{definition.dockerfile}"]

@@ -1,0 +1,344 @@
+"""A definition: ``bundles/NAME/bundle.yaml``, which says what goes into a bundle and how its jobs run."""
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from deployer.connected.build import dockerfile as dockerfiles
+from deployer.connected.ground.yaml_model import Model, Place, Problems, Sha256, form, load_model
+from deployer.contract.errors import UsageError
+from deployer.contract.job import check_time, check_workdir
+from deployer.system import files
+
+FILE = "bundle.yaml"
+DOCKERFILE = "Dockerfile"
+
+Framework = Literal["tensorflow", "pytorch"]
+FRAMEWORKS = get_args(Framework)
+
+#: A name or version is part of an image's tag and of file names.
+Name = Annotated[
+    str,
+    form(
+        r"^[a-z0-9]+([._-][a-z0-9]+)*$",
+        "lower-case letters and digits, joined by single dots, dashes or underscores: resnet-50",
+        100,
+    ),
+]
+Version = Annotated[
+    str,
+    form(
+        r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        "letters, digits, dots, dashes and underscores, and begin with a letter or digit: 1.10",
+        100,
+    ),
+]
+Reference = Annotated[
+    str,
+    form(
+        r"^[a-z0-9]+([._-][a-z0-9]+)*(:[A-Za-z0-9][A-Za-z0-9._-]*)?$",
+        "the name of a bundle, or NAME:VERSION: imagenet:2",
+    ),
+]
+Package = Annotated[str, form(r"^[a-z0-9][a-z0-9.+-]+(:[a-z0-9-]+)?$", "the name of a Debian package: python3-numpy")]
+
+_IMAGE = re.compile(r"^[a-z0-9][a-zA-Z0-9._/:-]*@sha256:[0-9a-f]{64}$")
+
+
+def _checked(check: Callable[[str], str]) -> AfterValidator:
+    """Return a validator that refuses what ``check`` refuses."""
+
+    def validate(text: str) -> str:
+        try:
+            return check(text)
+        except UsageError as error:  # pydantic collects ValueErrors: all errors of the file at once
+            raise ValueError(f"{error.message} ({error.hint})") from error
+
+    return AfterValidator(validate)
+
+
+def _image(reference: str) -> str:
+    """Hold an image to its digest: a tag may mean another image tomorrow, and then no build could be repeated."""
+    if not _IMAGE.match(reference):
+        raise ValueError(
+            f"{reference!r} does not name an image by its digest, and a tag may mean another image tomorrow: "
+            "write NAME@sha256:HEX (docker image ls --digests, or skopeo inspect docker://NAME:TAG, show it)"
+        )
+    return reference
+
+
+def _there(is_it: Callable[[Path], bool], what: str) -> AfterValidator:
+    """Return a validator of a path, relative to the file that is read: there must be such a thing."""
+
+    def check(path: str, info: ValidationInfo) -> str:
+        if isinstance(info.context, Path) and not is_it(info.context / path):
+            raise ValueError(f"there is no {what} {info.context / path}")
+        return path
+
+    return AfterValidator(check)
+
+
+File = Annotated[str, _there(Path.is_file, "file")]
+Folder = Annotated[str, _there(Path.is_dir, "folder")]
+
+
+class Base(Model):
+    """The image that the Dockerfile starts from; exactly one of ``debian``, ``image`` and ``archive``."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": [kind]} for kind in ("debian", "image", "archive")]}
+    )
+
+    debian: Literal["bullseye", "bookworm", "trixie"] | None = Field(
+        default=None, description="a Debian suite: its smallest system, made by mmdebstrap from this machine's mirror"
+    )
+    include: list[Package] = Field(default=[], description="Debian packages to add to it")
+    image: Annotated[str, AfterValidator(_image)] | None = Field(
+        default=None, description="an image of a registry by its digest, NAME@sha256:HEX: the engine's, else pulled"
+    )
+    archive: File | None = Field(
+        default=None, description="a docker save or OCI archive or a flat tar, relative to this file; plain, gzip, zstd"
+    )
+    sha256: Sha256 | None = Field(default=None, description="the archive's SHA-256: another one is refused")
+
+    @model_validator(mode="after")
+    def _one(self) -> "Base":
+        given = [kind for kind in ("debian", "image", "archive") if getattr(self, kind) is not None]
+        if len(given) != 1:
+            raise ValueError(f"exactly one of debian, image and archive, not {' and '.join(given) or 'none of them'}")
+        for option, kind in (("include", "debian"), ("sha256", "archive")):
+            if getattr(self, option) and given != [kind]:
+                raise Problems([((option,), f"goes with {kind}, not with {given[0]}")])
+        return self
+
+
+class Python(Model):
+    """The wheelhouse: Python packages beside the image, so that changing one ships only its wheel."""
+
+    requirements: File = Field(
+        description="a pip requirements file, relative to this one, with what is asked for by name"
+    )
+
+
+class Horovod(Model):
+    """Horovod, compiled for each family of ``mpi`` against the framework in a stage of the Dockerfile."""
+
+    version: Annotated[str, form(r"^\d+(\.\d+)+$", "numbers with dots between them: 0.28.1")]
+    stage: str = Field(description="the stage of the Dockerfile that has the framework, whole")
+
+
+class Data(Model):
+    """Files that jobs read at ``/deployer/data/NAME``: a folder of this bundle, or another bundle with such a one."""
+
+    folder: Folder | None = Field(default=None, description="relative to this file")
+    bundle: Reference | None = Field(
+        default=None, description="NAME or NAME:VERSION of a bundle with a data folder of this name, installed beside"
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> "Data":
+        if (self.folder is None) == (self.bundle is None):
+            raise ValueError("data is either a folder or a bundle")
+        return self
+
+
+class Job(Model):
+    """One way to run the bundle; the numbers hold unless the user of ``run`` gives others."""
+
+    many_lines = frozenset({"command"})
+
+    command: list[str] = Field(min_length=1, description="runs in the container, once a rank")
+    nodes: int = Field(default=1, ge=1)
+    ranks_per_node: int = Field(default=1, ge=1)
+    threads: int = Field(default=1, ge=1, description="threads a rank")
+    time: Annotated[str, _checked(check_time)] = Field(default="01:00:00", description="limit, [D-]HH:MM:SS")
+    workdir: Annotated[str, _checked(check_workdir)] | None = Field(
+        default=None,
+        description="absolute path in the container that the command starts in; default: the image's WORKDIR, and "
+        "without one the job's folder, /deployer/job",
+    )
+
+
+class Definition(Model):
+    """What goes into a bundle, and how its jobs run. The folder of this file is the build's context.
+
+    One without a base is a bundle of data alone: folders that other bundles use.
+    """
+
+    many_lines = frozenset({"description"})
+
+    # The order of the fields matters: a validator sees those before its own.
+    name: Name = Field(description="part of the image's tag and of the bundle's name")
+    version: Version = Field(description='with quotes where YAML would read a number: "1.10"')
+    description: str = Field(default="", description="one line for people")
+    base: Base | None = Field(default=None, description="without one, the bundle holds data folders alone")
+    dockerfile: str = Field(
+        default=DOCKERFILE, description="relative to this file; without one the image is the base alone"
+    )
+    app: Folder | None = Field(default=None, description="folder of the training code; default: app, where it exists")
+    python: Python | None = None
+    framework: Framework | None = Field(default=None, description="what Horovod is built for")
+    horovod: Horovod | None = None
+    mpi: list[Literal["mpich-abi", "openmpi"]] = Field(
+        default=["mpich-abi"], min_length=1, description="MPI families to run on; the image's own is of the first"
+    )
+    data: dict[Name, Data] = Field(default={}, description="what jobs read at /deployer/data/NAME")
+    jobs: dict[Name, Job] = Field(
+        default={}, description="ways to run it; the first is the default, and with a base there is at least one"
+    )
+
+    _folder: Path = PrivateAttr(default=Path())
+
+    @field_validator("dockerfile")
+    @classmethod
+    def _in_the_context(cls, name: str, info: ValidationInfo) -> str:
+        """Refuse a Dockerfile that is named and not there, or not in the build's context."""
+        if isinstance(info.context, Path):
+            path = info.context / name
+            if not path.is_file():
+                raise ValueError(f"there is no file {path}")
+            if not path.resolve().is_relative_to(info.context.resolve()):
+                raise ValueError(f"{path} is not in the folder of the definition, which is all that a build sees")
+        return name
+
+    @field_validator("horovod")
+    @classmethod
+    def _has_what_it_needs(cls, horovod: Horovod | None, info: ValidationInfo) -> Horovod | None:
+        """Refuse Horovod without a framework, or from a stage that the Dockerfile has not."""
+        if horovod is None:
+            return None
+        found: list[tuple[Place, str]] = []
+        if "framework" in info.data and info.data["framework"] is None:
+            found.append(((), "needs a framework: write framework: tensorflow, or pytorch"))
+        if isinstance(info.context, Path) and "dockerfile" in info.data:
+            stages = _stages(info.context / str(info.data["dockerfile"]))
+            if horovod.stage not in stages:
+                known = ", ".join(stages) or "none"
+                found.append((("stage",), f"the Dockerfile has no stage {horovod.stage!r}; it names: {known}"))
+        if found:
+            raise Problems(found)
+        return horovod
+
+    @field_validator("mpi")
+    @classmethod
+    def _each_once(cls, families: list[str]) -> list[str]:
+        """Refuse a family that stands twice."""
+        twice = [((str(number),), "stands twice") for number, name in enumerate(families) if name in families[:number]]
+        if twice:
+            raise Problems(twice)
+        return families
+
+    @model_validator(mode="after")
+    def _image_or_data(self) -> "Definition":
+        """Hold a definition to one of its two kinds: an image with jobs, or data alone."""
+        for name, data in self.data.items():
+            if data.bundle and data.bundle.partition(":")[0] == self.name:
+                raise Problems([(("data", name, "bundle"), "is this very bundle: give its folder")])
+        if self.base is not None:
+            if not self.jobs:
+                raise Problems([(("jobs",), "must not be empty: with a base there is at least one job")])
+            return self
+        image = {"app", "python", "framework", "horovod", "mpi", "dockerfile", "jobs"} & self.model_fields_set
+        if image or not self.data or any(data.folder is None for data in self.data.values()):
+            also = f", and has {', '.join(sorted(image))}" if image else ""
+            message = "either give a base (base: {debian: bookworm}), or data folders alone, for others to use"
+            raise ValueError(f"it has no base{also}: {message}")
+        return self
+
+    @property
+    def is_data(self) -> bool:
+        """Return whether it is of a bundle of data alone, which is packed as it is: there is nothing to build."""
+        return self.base is None
+
+    @property
+    def data_folders(self) -> dict[str, Path]:
+        """Return the data folders that the bundle carries itself, by name."""
+        return {name: self._folder / data.folder for name, data in self.data.items() if data.folder is not None}
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder of the definition."""
+        return self._folder
+
+    @property
+    def dockerfile_path(self) -> Path | None:
+        """Return the Dockerfile; None when there is none, and the image is the base alone."""
+        path = self._folder / self.dockerfile
+        return path if files.is_file(str(path)) else None
+
+    @property
+    def app_folder(self) -> Path | None:
+        """Return the folder of the training code, which is carried apart from the image; None when there is none."""
+        folder = self._folder / (self.app or "app")
+        return folder if self.app or files.is_folder(str(folder)) else None
+
+    @property
+    def tag(self) -> str:
+        """Return the name of the built image in the engine."""
+        return f"deployer/{self.name}:{self.version}"
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of a definition, from which editors complete."""
+    return Definition.model_json_schema()
+
+
+def load(path: str | Path) -> Definition:
+    """Return the definition at ``path``, a folder with a ``bundle.yaml`` or that file itself.
+
+    Raises UsageError: no such definition (the message names those that are there), broken YAML (with its line), or
+    wrong content (all that is wrong in it and in what it names, each with its line and place).
+    """
+    file = _find(Path(path))
+    definition = load_model(Definition, file, "a definition (bundle.yaml)")
+    definition._folder = file.parent
+    if definition.dockerfile_path is None:
+        _refuse_another_name(file)
+    return definition
+
+
+def _refuse_another_name(file: Path) -> None:
+    """Refuse a Dockerfile under a name that nobody would find, where the base alone would be built without it."""
+    for name in sorted(os.listdir(file.parent)):
+        if name.lower() in ("dockerfile", "containerfile") or name.lower().endswith(".dockerfile"):
+            raise UsageError(
+                f"{file}: there is no {DOCKERFILE}, and there is a {name}", f"say which is meant: dockerfile: {name}"
+            )
+
+
+def _stages(path: Path) -> list[str]:
+    """Return the names of the stages of a Dockerfile; none where it cannot be read."""
+    try:
+        return [stage.name for stage in dockerfiles.parse(path.read_text("utf-8")).stages if stage.name]
+    except (OSError, ValueError):
+        return []
+
+
+def _find(path: Path) -> Path:
+    file = path if path.suffix in (".yaml", ".yml") else path / FILE
+    if file.is_file():
+        return file
+    if path.is_dir():
+        raise UsageError(f"there is no {FILE} in {path}", _others(path))
+    raise UsageError(f"there is no definition {path}", _others(file.parent.parent))
+
+
+def _others(folder: Path) -> str:
+    """Return a hint that names the definitions near by: those in ``folder``, else those in ``bundles``."""
+    for near in (folder, Path("bundles")):
+        found = sorted(str(file.parent) for file in near.glob(f"*/{FILE}"))
+        if found:
+            return "definitions here: " + ", ".join(found)
+    return f"a definition is a folder with a {FILE}"

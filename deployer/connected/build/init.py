@@ -1,0 +1,69 @@
+"""init: a new definition that works as it stands, from a template for each framework."""
+
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
+
+from deployer.connected.build.definition import Name
+from deployer.contract import records
+from deployer.contract.errors import UsageError
+from deployer.system import files
+
+TEMPLATES = Path(__file__).with_name("templates")
+
+#: Where definitions and their schema stand together, as in a checkout.
+_HOME = "bundles"
+_WITH_SCHEMA = "# yaml-language-server: $schema=../schema.json"
+_WITHOUT_SCHEMA = (
+    "# Editors complete from a schema: deployer schema >FILE, then # yaml-language-server: $schema=FILE here"
+)
+
+
+class Made(NamedTuple):
+    """A new definition: its folder, and its files."""
+
+    folder: Path
+    files: list[Path]
+
+    def record(self) -> records.Record:
+        """Return what a program would want to know of it."""
+        return {"folder": str(self.folder), "files": [str(path) for path in self.files]}
+
+
+def init(name: str, framework: str, where: Path, dry_run: bool = False) -> Made:
+    """Write the definition ``name`` into ``where``/bundles, or into ``where`` when that has no such folder.
+
+    It is there as a whole or not at all. Raises UsageError for a name that no bundle may have, or that is taken.
+    """
+    _check_name(name)
+    home = where / _HOME if (where / _HOME).is_dir() else where
+    folder = home / name
+    if files.lexists(str(folder)):
+        raise UsageError(f"{folder} is there already", "choose another name, or remove it: nothing is overwritten")
+    template = TEMPLATES / framework
+    names = sorted(path.relative_to(template) for path in template.rglob("*") if _is_ours(path))
+    if not dry_run:
+        editors = _WITH_SCHEMA if (home / "schema.json").is_file() else _WITHOUT_SCHEMA
+        with files.errors_named(f"write {folder}"), tempfile.TemporaryDirectory(prefix=f".{name}.", dir=home) as work:
+            made = Path(work) / name
+            for path in names:
+                text = (template / path).read_text("utf-8").replace("@NAME@", name).replace("@EDITORS@", editors)
+                (made / path).parent.mkdir(parents=True, exist_ok=True)
+                (made / path).write_text(text, "utf-8")
+            made.rename(folder)
+    return Made(folder, [folder / path for path in names])
+
+
+def _check_name(name: str) -> None:
+    try:
+        TypeAdapter(Name).validate_python(name)
+    except ValidationError:
+        raise UsageError(
+            f"no definition can be called {name!r}", "lower-case letters and digits, with . _ - between them"
+        ) from None
+
+
+def _is_ours(path: Path) -> bool:
+    return path.is_file() and "__pycache__" not in path.parts

@@ -1,0 +1,90 @@
+"""Asking a built image for its Python: version, glibc, machine, and the distributions that it finds there."""
+
+import contextlib
+
+import docker
+from docker.errors import APIError, DockerException
+from packaging.version import InvalidVersion, Version
+
+from deployer.connected.build.wheelhouse.target import MACHINES, Target
+from deployer.connected.ground import engine
+from deployer.contract import records
+from deployer.contract.errors import UsageError
+
+_PATIENCE = 60
+
+#: Runs in the image, on any Python 3; nothing but the standard library, and of that what minimal images keep. The first
+#: of a name on the path is the one that is imported.
+_QUESTION = """
+import json, os, re, sys
+packages = {}
+for folder in [path for path in sys.path if path and os.path.isdir(path)]:
+    for name in sorted(os.listdir(folder)):
+        kind = {".dist-info": "METADATA", ".egg-info": "PKG-INFO"}.get(os.path.splitext(name)[1])
+        path = os.path.join(folder, name)
+        if kind and os.path.isdir(path):
+            path = os.path.join(path, kind)
+        if kind and os.path.isfile(path):
+            with open(path, encoding="utf-8", errors="replace") as stream:
+                lines = stream.read().split("\\n\\n")[0].splitlines()
+            head = dict(line.split(": ", 1) for line in lines if ": " in line)
+            if "Name" in head and "Version" in head:
+                packages.setdefault(re.sub("[-_.]+", "-", head["Name"].strip()).lower(), head["Version"].strip())
+try:
+    glibc = os.confstr("CS_GNU_LIBC_VERSION") or ""
+except (ValueError, OSError):
+    glibc = ""
+json.dump({"python": "%d.%d" % sys.version_info[:2], "implementation": sys.implementation.name,
+    "glibc": glibc.split(" ")[-1], "machine": os.uname().machine, "packages": packages}, sys.stdout)
+"""
+
+
+def ask(client: docker.DockerClient, image: str, name: str) -> Target:
+    """Return the Python of an image, which errors call ``name``. Raises UsageError where wheels cannot be chosen."""
+    output = _run(client, image, name, ["python3", "-s", "-c", _QUESTION])
+    try:
+        last = (output.splitlines() or [""])[-1]
+        fields = records.Fields(records.parse(last.encode(), "the answer"), "what the image's Python says")
+    except UsageError:
+        raise _none(name, f"its python3 says: {output.strip()[-300:] or 'nothing'}") from None
+    if fields.text("implementation") != "cpython" or not fields.text("glibc"):
+        raise _none(name, "it is no CPython on glibc, and wheels for it are not supported")
+    found = Target.read(fields)
+    if found.machine not in MACHINES:
+        raise _none(name, f"its machine is {found.machine}")
+    return found._replace(packages={name: text for name, text in found.packages.items() if _is_version(text)})
+
+
+def _is_version(text: str) -> bool:
+    """Return whether a version is one that requirements can speak of; some of Debian's own packages have others."""
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
+
+
+def _none(name: str, reason: str) -> UsageError:
+    return UsageError(
+        f"no wheelhouse can be made for {name}: {reason}",
+        "install python3 in the Dockerfile's last stage, or leave `python` out of bundle.yaml",
+    )
+
+
+def _run(client: docker.DockerClient, image: str, name: str, command: list[str]) -> str:
+    """Return what a command in a container of ``image`` prints; the container has no network and is removed."""
+    with engine.errors_named(client, f"start a container of {name}"):
+        container = client.api.create_container(
+            image, command=command[1:], entrypoint=command[:1], network_disabled=True, user="0"
+        )["Id"]
+        try:
+            client.api.start(container)
+            client.api.wait(container, timeout=_PATIENCE)
+            return bytes(client.api.logs(container, stdout=True, stderr=True)).decode("utf-8", "replace")
+        except APIError as error:
+            if "executable file not found" in str(error.explanation) or "no such file" in str(error.explanation):
+                raise _none(name, "it has no python3 in its PATH") from error
+            raise
+        finally:
+            with contextlib.suppress(DockerException):
+                client.api.remove_container(container, force=True, v=True)

@@ -1,0 +1,33 @@
+"""Rules of what jobs start, in the built image: that it has what commands name."""
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from deployer.connected.build.lint.source import Source
+from deployer.connected.linker import commands
+from deployer.connected.rootfs.flatten import Tree
+from deployer.contract.findings import Finding
+from deployer.contract.job import Job
+
+#: The programs of Horovod's own wheel, which is built apart.
+_HOROVOD = ("horovodrun",)
+
+
+class Built(NamedTuple):
+    """The image that was built from a definition; ``wheels`` are those of its lock, None where not all are at hand."""
+
+    tree: Tree
+    env: list[str]
+    workdir: str
+    wheels: Collection[Path] | None
+
+
+def commands_missing(source: Source, built: Built) -> Iterator[Finding]:
+    """command.missing; nothing where a program may come from a wheel that is not at hand."""
+    if built.wheels is None:
+        return
+    jobs = [Job(name, **job.model_dump()) for name, job in source.definition.jobs.items()]
+    look = commands.in_tree(built.tree, source.definition.app_folder)
+    programs = {*commands.of_wheels(built.wheels), *(_HOROVOD if source.definition.horovod else ())}
+    yield from commands.findings(jobs, commands.place(look, built.env, built.workdir, programs=programs))

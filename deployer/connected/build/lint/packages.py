@@ -1,0 +1,198 @@
+"""Python packages that a definition asks for: in the Dockerfile's pip lines, and in the requirement files they name."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from deployer.connected.build.dockerfile import commands
+from deployer.connected.build.lint import finding
+from deployer.connected.build.lint.source import Source, text_of
+from deployer.contract.findings import Finding
+
+_VERBS = ("install", "download", "wheel")
+#: pip's options that take the next word.
+_WITH_VALUE = frozenset(
+    """-t --target --prefix --root -i --index-url --extra-index-url -f --find-links --trusted-host --no-binary
+    --only-binary --platform --python-version --implementation --abi --cache-dir --log --proxy --cert --client-cert
+    --progress-bar --upgrade-strategy --timeout --retries --root-user-action --config-settings -C --src --report
+    --use-feature --use-deprecated --exists-action --global-option --python -w --wheel-dir -d --dest -e --editable
+    -b --build --keyring-provider""".split()  # noqa: SIM905
+)
+_FILES = {"-r": "r", "--requirement": "r", "-c": "c", "--constraint": "c"}
+
+#: Python of Debian's suites.
+_PYTHON = {"bullseye": "3.9", "bookworm": "3.11", "trixie": "3.13"}
+_ITEX_PYTHON = ("3.9", "3.10", "3.11")
+_ITEX_LAST = Version("2.15")
+
+
+class Asked(NamedTuple):
+    """A package that is asked for: ``version`` is empty when it is not exact; ``where`` is a subject."""
+
+    name: str
+    version: str
+    text: str
+    where: str
+
+
+def unpinned(source: Source) -> Iterator[Finding]:
+    """pins.pip. What ``python.requirements`` names is left out: its lock has exact versions."""
+    for asked in in_dockerfile(source):
+        if not asked.version:
+            yield finding("pins.pip", asked.where, package=asked.text, name=asked.name)
+
+
+def unhashed(source: Source) -> Iterator[Finding]:
+    """pins.hash: pip asks all lines for a hash if one has it, or if ``--require-hashes`` is given."""
+    for instruction in source.dockerfile.instructions():
+        for command in commands(instruction.words()) if instruction.name == "RUN" else ():
+            words = pip_words(command) or []
+            lines = [line for path in _named(source, words) for line in _lines(path)]
+            if "--require-hashes" in words or any(_has_hash(line.text) for line in lines):
+                for line in lines:
+                    for asked in () if _has_hash(line.text) else _asked(line.requirement, line.where):
+                        yield finding("pins.hash", asked.where, package=asked.text)
+
+
+def _named(source: Source, words: list[str]) -> Iterator[Path]:
+    """Yield the requirements files that a pip command names."""
+    for word, after in zip(words, [*words[1:], ""], strict=False):
+        option, _, value = word.partition("=")
+        path = source.find(value or after) if _FILES.get(option) == "r" else None
+        if path is not None:
+            yield path
+
+
+def _has_hash(line: str) -> bool:
+    return "--hash" in line or re.search(r"#(sha256|sha384|sha512)=", line) is not None
+
+
+def itex(source: Source) -> Iterator[Finding]:
+    """itex.*: what ITEX supports."""
+    wheelhouse = source.definition.python
+    asked = list(in_dockerfile(source))
+    if wheelhouse is not None:
+        asked += _in_file(source.definition.folder / wheelhouse.requirements)
+    extension = _first(asked, "intel-extension-for-tensorflow")
+    tensorflow = _first(asked, "tensorflow", "tensorflow-cpu", "tensorflow-intel")
+    if extension is None:
+        if tensorflow is not None and Version(_minor(tensorflow.version)) > _ITEX_LAST:
+            yield finding("itex.none", tensorflow.where, tensorflow=tensorflow.version)
+        return
+    needed = _minor(extension.version)
+    if tensorflow is not None and _minor(tensorflow.version) != needed:
+        yield finding(
+            "itex.tensorflow", tensorflow.where, itex=extension.version, needed=needed, tensorflow=tensorflow.version
+        )
+    suite = source.definition.base.debian if source.definition.base else None
+    if suite is not None and _PYTHON[suite] not in _ITEX_PYTHON:
+        yield finding("itex.python", extension.where, suite=suite, python=_PYTHON[suite])
+
+
+def in_dockerfile(source: Source) -> Iterator[Asked]:
+    """Yield what the pip lines of a Dockerfile ask for, with the files that they name."""
+    for instruction in source.dockerfile.instructions():
+        if instruction.name == "RUN":
+            for command in commands(instruction.words()):
+                words = pip_words(command)
+                if words is not None:
+                    yield from _in_command(source, words, source.at(instruction))
+
+
+def pip_words(command: list[str]) -> list[str] | None:
+    """Return what stands behind ``pip install`` (download, wheel), None when a command is none of them."""
+    words = list(command)
+    if re.fullmatch(r"(.*/)?python[0-9.]*", words[0]) and "-m" in words[:-1]:
+        words = words[words.index("-m") + 1 :]
+    if words[0] == "uv":
+        words = words[1:]
+    if not words or not re.fullmatch(r"(.*/)?pip[0-9.]*", words[0]):
+        return None
+    verbs = [number for number, word in enumerate(words) if word in _VERBS]
+    return words[verbs[0] + 1 :] if verbs else None
+
+
+def _in_command(source: Source, words: list[str], where: str) -> Iterator[Asked]:
+    found: list[Asked] = []
+    constrained: set[str] = set()
+    todo = words[::-1]
+    while todo:
+        word = todo.pop()
+        option, _, value = word.partition("=")
+        if option in _FILES:
+            name = value or (todo.pop() if todo else "")
+            path = source.find(name)
+            listed = list(_in_file(path)) if path else []
+            if _FILES[option] == "c":
+                constrained |= {asked.name for asked in listed if asked.version}
+            else:
+                found += listed
+        elif word in _WITH_VALUE:
+            todo = todo[:-1]
+        elif not word.startswith("-"):
+            found += _asked(word, where)
+    yield from (asked for asked in found if asked.version or asked.name not in constrained)
+
+
+class Line(NamedTuple):
+    """A line of a requirements file that asks for something, what stands before its options, and where it is."""
+
+    text: str
+    requirement: str
+    where: str
+
+
+def _in_file(path: Path) -> Iterator[Asked]:
+    """Yield what a requirements file asks for, and those that it names."""
+    for line in _lines(path):
+        yield from _asked(line.requirement, line.where)
+
+
+def _lines(path: Path, seen: frozenset[Path] = frozenset()) -> Iterator[Line]:
+    """Yield the lines of a requirements file that ask for something, and of those that it names."""
+    number = 1
+    for text in re.split(r"(?<!\\)\n", text_of(path)):
+        line = re.sub(r"(^|\s)#.*", "", text.replace("\\\n", " ")).strip()
+        nested = re.match(r"(?:-r|--requirement)[ =]?(\S+)", line)
+        if nested and path not in seen:
+            yield from _lines(path.parent / nested[1], seen | {path})
+        elif line and not line.startswith("-"):
+            yield Line(line, re.split(r"\s--[a-z]", line)[0].strip(), f"{path}:{number}")
+        number += text.count("\n") + 1
+
+
+def _asked(text: str, where: str) -> Iterator[Asked]:
+    """Yield a requirement; nothing for a path, a variable, or what is no requirement: others say so."""
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        return
+    exact = [
+        spec.version
+        for spec in requirement.specifier
+        if spec.operator in ("==", "===") and not spec.version.endswith("*")
+    ]
+    version = (exact or ["url" if requirement.url else ""])[0]
+    yield Asked(canonicalize_name(requirement.name), version, text, where)
+
+
+def _first(asked: list[Asked], *names: str) -> Asked | None:
+    """Return the first of the packages whose version is known."""
+    for found in asked:
+        if found.name in names and _minor(found.version):
+            return found
+    return None
+
+
+def _minor(version: str) -> str:
+    """Return the first two numbers of a version; nothing when it is none."""
+    try:
+        parsed = Version(version)
+    except InvalidVersion:
+        return ""
+    return f"{parsed.major}.{parsed.minor}"

@@ -1,0 +1,68 @@
+"""What the rules look at: a definition, its Dockerfile, and the files of its context and app."""
+
+import functools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from deployer.connected.build import context
+from deployer.connected.build.definition import FILE, Definition
+from deployer.connected.build.dockerfile import Instruction, parse
+from deployer.connected.rootfs import datafolder
+from deployer.system import files
+
+#: Text that a person wrote is smaller; of larger files nothing is read.
+MAX_TEXT = 1024 * 1024
+
+
+class Source:
+    """A definition and what belongs to it. Files are read when they are asked for."""
+
+    def __init__(self, definition: Definition) -> None:
+        self.definition = definition
+        self.dockerfile = parse("")
+        path = definition.dockerfile_path
+        self.name = str(definition.folder / definition.dockerfile)
+        if path is not None:
+            self.dockerfile = parse(files.read_text(str(path)))
+
+    @property
+    def bundle(self) -> str:
+        """Return the path of the definition's own file, for subjects."""
+        return str(self.definition.folder / FILE)
+
+    def at(self, instruction: Instruction) -> str:
+        """Return where an instruction stands, for subjects."""
+        return f"{self.name}:{instruction.line}"
+
+    @functools.cached_property
+    def context(self) -> list[Path]:
+        """The files that go to the engine."""
+        return list(context.paths(self.definition))
+
+    @functools.cached_property
+    def app(self) -> list[Path]:
+        """The files of the app folder."""
+        folder = self.definition.app_folder
+        found = (Path(os.fsdecode(path)) for path, _ in datafolder.walk(folder)) if folder else ()
+        return sorted(path for path in found if path.is_file())
+
+    def find(self, inside: str) -> Path | None:
+        """Return the file that a path in the image or the container leads to, as far as its name says."""
+        name = Path(inside).name
+        copied = [path for path in (*self.context, *self.app) if path.name == name]
+        return copied[0] if copied else None
+
+    def last(self, name: str) -> Iterator[Instruction]:
+        """Yield the instruction of this name that the image ends with, if any."""
+        yield from [found for found in self.dockerfile.image() if found.name == name][-1:]
+
+
+def text_of(path: Path) -> str:
+    """Return a file's text; nothing when it is too large, no text, or cannot be read."""
+    try:
+        if path.stat().st_size > MAX_TEXT:
+            return ""
+        return path.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,49 @@
+"""What a Dockerfile would have the engine itself fetch: refused offline, since steps without network cannot stop it."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import docker
+
+from deployer.connected.build import dockerfile
+from deployer.connected.ground import engine
+from deployer.contract.errors import UsageError
+from deployer.system import files
+
+#: Before the rest of the hint when a step fails.
+HINT = "--offline: a step that is not in the engine's cache runs without network; build once without it; "
+
+_ADDRESS = re.compile(r"(https?|git)://|git@")
+_VARIABLE = re.compile(r"\$\{?(\w+)\}?")
+
+
+def check_dockerfile(client: docker.DockerClient, path: Path, arguments: Mapping[str, str]) -> None:
+    """Raise UsageError where the engine would pull an image or fetch an address for a build of this Dockerfile."""
+    for line, image, address in fetched(files.read_text(str(path)), arguments):
+        if address:
+            raise UsageError(
+                f"{path}:{line}: offline, and {address} would be fetched", "keep a copy beside the Dockerfile"
+            )
+        if not engine.has_image(client, image):
+            raise UsageError(
+                f"{path}:{line}: offline, and the engine has no image {image}", "build once without --offline"
+            )
+
+
+def fetched(text: str, arguments: Mapping[str, str]) -> Iterator[tuple[int, str, str]]:
+    """Yield (line, image, "") for each image that must be there and (line, "", address) for each download."""
+    known = {"scratch"}
+    for number, stage in enumerate(dockerfile.parse(text).stages):
+        for instruction in stage.instructions:
+            sources = [flag.partition("=")[2] for flag in instruction.flags if flag.startswith("--from=")]
+            if instruction.name == "FROM":
+                sources = [stage.base]
+            for source in sources:
+                image = _VARIABLE.sub(lambda match: arguments.get(match[1], match[0]), source)
+                if image.lower() not in known and "$" not in image:
+                    yield instruction.line, image, ""
+            if instruction.name == "ADD":
+                addresses = [word for word in instruction.words()[:-1] if _ADDRESS.match(word)]
+                yield from ((instruction.line, "", address) for address in addresses)
+        known |= {stage.name, str(number)}

@@ -1,0 +1,262 @@
+"""Horovod variants: for each MPI family one wheel, compiled beside the image, proven, and kept in a cache.
+
+They are beside the image because they are all that differs between sites: a bundle carries each, and a plan names the
+one that fits the site's MPI. A wheel is compiled by ``recipes/horovod/Dockerfile`` in the stage of the definition's own
+Dockerfile that has the framework, and proven there by two ranks on each MPI of the family. What it is linked to is
+looked at again here, and only then it is published, by a rename, as ``variants/KEY/{horovod-*.whl,variant.json}``.
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import logging
+import os
+import shutil
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import docker
+from elftools.common.exceptions import ELFError
+from elftools.elf.dynamic import DynamicSegment
+from elftools.elf.elffile import ELFFile
+
+from deployer.connected.build import settings
+from deployer.connected.build.definition import Definition
+from deployer.connected.ground import engine, xdg
+from deployer.contract import records
+from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
+from deployer.contract.plan import MPICH_ABI, OPENMPI, SONAMES
+from deployer.system import files
+from deployer.system.wheel import Wheel
+
+_log = logging.getLogger("deployer.variants")
+
+#: Bytes of all variants together; one has about 3 MB.
+CAP = 512 * 1024**2
+
+#: The MPIs to compile and to prove on, by family: names of files of pins in the recipe. The first is compiled against.
+MPIS = {MPICH_ABI: ("mpich-4.2.3",), OPENMPI: ("openmpi-4.1.8", "openmpi-5.0.11")}
+
+_RECIPE = Path(__file__).with_name("recipes") / "horovod"
+_SHARED = ("Dockerfile", "prove.py", "tools.txt", "unpack.py")
+_OUT = "/variant/out"
+_RECORD = "variant.json"
+_PART = ".part-"
+_STALE = 6 * 3600  # seconds after which an unfinished variant is that of a build that was killed
+
+#: Builds the context (a tar) and returns the image's id: context, name for messages, build arguments.
+Build = Callable[[io.BytesIO, str, Mapping[str, str]], str]
+
+
+class Variant(NamedTuple):
+    """A wheel in the cache. ``proofs`` say, for each MPI it was proven on, what two ranks saw there; ``seconds`` is
+    how long compiling and proving took; ``cached`` tells that it was there already."""
+
+    abi: str
+    wheel: Path
+    sha256: str
+    proofs: Mapping[str, Any]
+    seconds: float
+    cached: bool
+
+    def record(self) -> records.Record:
+        """Return the variant as a JSON object."""
+        return {**self._asdict(), "wheel": str(self.wheel)}
+
+
+def ensure(
+    client: docker.DockerClient, definition: Definition, stage: str, build: Build, say: Callable[[str], None]
+) -> list[Variant]:
+    """Return the variant for each MPI family of a definition, one after the other made where the cache lacks it.
+
+    ``stage`` is the image, by id, of the definition's stage with the framework. Raises UsageError for a Horovod that
+    the recipe has no pin of, JobFailed when it does not compile or a proof fails, Refused when the result is linked to
+    what a site may not have.
+    """
+    if definition.horovod is None or definition.framework is None:
+        return []
+    pin = f"horovod-{definition.horovod.version}"
+    if not (_RECIPE / f"{pin}.txt").is_file():
+        known = sorted(path.stem.removeprefix("horovod-") for path in _RECIPE.glob("horovod-*.txt"))
+        raise UsageError(
+            f"{definition.name}: there is no recipe for Horovod {definition.horovod.version}",
+            f"in horovod.version, take one of: {', '.join(known)}",
+        )
+    cache = xdg.cache_folder("variants")
+    found = []
+    for abi in definition.mpi:
+        contents = _contents([pin, *MPIS[abi]])
+        key = variant_key(contents, stage, definition.framework, abi)
+        kept = find(cache, key)
+        if kept is None:
+            say(f"horovod: compile {pin} for {definition.framework} and {abi}, and prove it on {', '.join(MPIS[abi])}")
+            began = time.monotonic()
+            arguments = {
+                "STAGE": stage, "MPIS": " ".join(MPIS[abi]), "SONAME": SONAMES[abi], "HOROVOD": pin,
+                "FRAMEWORK": definition.framework,
+            }  # fmt: skip
+            image = build(settings.tar_of(contents), f"Horovod for {abi}", arguments)
+            made = _outputs(client, image)
+            proofs = _proofs(made, abi)
+            kept = _publish(cache, key, abi, _wheel_of(made), proofs, time.monotonic() - began)
+        say(f"horovod: {abi}: {kept.wheel.name}, {kept.wheel.stat().st_size / 1e6:.1f} MB")
+        found.append(kept)
+    return found
+
+
+def variant_key(contents: Mapping[str, bytes], stage: str, framework: str, abi: str) -> str:
+    """Return the key of a variant, a short digest of all that it depends on.
+
+    ``contents`` are the recipe and its pins (compiler flags, MPIs, Horovod, build tools); ``stage`` is the image with
+    framework, Python and compilers' distribution, by id.
+    """
+    recipe = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
+    words = [recipe, stage, framework, abi, os.uname().machine]
+    return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def find(cache: Path, key: str) -> Variant | None:
+    """Return the variant of that key as it was published, or None; one that is damaged is as good as none."""
+    folder = cache / key
+    try:
+        record = json.loads((folder / _RECORD).read_bytes())
+        wheel = folder / str(record["wheel"])
+        if files.sha256_file(str(wheel)) != record["sha256"]:
+            return None
+        os.utime(folder)
+        return Variant(record["abi"], wheel, record["sha256"], record["proofs"], record["seconds"], cached=True)
+    except (OSError, ValueError, KeyError, TypeError, DeployerError) as error:
+        _log.debug("no variant %s: %s", key, error)
+        return None
+
+
+def check_wheel(name: str, data: bytes, abi: str) -> None:
+    """Raise Refused or IntegrityError unless a wheel's libraries fit the MPI family ``abi``.
+
+    At least one must need the family's library by its soname, and none another MPI library, the C++ bindings of MPI
+    among them; none may name folders for the loader to search, which would come before the site's.
+    """
+    wheel = Wheel(io.BytesIO(data), name)
+    wheel.check()
+    uses = False
+    for file in wheel.files:
+        content = b"".join(wheel.chunks(file))
+        if not content.startswith(b"\x7fELF"):
+            continue
+        needed, folders = _dynamic(content, f"{name}: {file.path}")
+        mpi = {library for library in needed if library.startswith("libmpi")}
+        uses = uses or SONAMES[abi] in mpi
+        wrong = sorted(mpi - {SONAMES[abi]})
+        if wrong:
+            raise Refused(f"{name}: {file.path} needs {', '.join(wrong)}, which is not {SONAMES[abi]} of {abi}")
+        if folders:
+            raise Refused(f"{name}: {file.path} makes the loader search {', '.join(folders)} before the site's folders")
+    if not uses:
+        raise Refused(f"{name}: none of its libraries needs {SONAMES[abi]}: it was compiled without MPI")
+
+
+# ------------------------------------------------------------------------------------------------ inside
+
+
+def _contents(pins: Sequence[str]) -> dict[str, bytes]:
+    """Return the build's context: the recipe, and of the files of pins only those that are meant."""
+    found = {name: (_RECIPE / name).read_bytes() for name in _SHARED}
+    found.update({f"pins/{pin}.txt": (_RECIPE / f"{pin}.txt").read_bytes() for pin in pins})
+    return found
+
+
+def _outputs(client: docker.DockerClient, image: str) -> dict[str, bytes]:
+    """Return the files that the recipe left for us in its image, by name."""
+    found = {}
+    with engine.errors_named(client, "take the variant of Horovod"):
+        container = client.api.create_container(image, command=["/never-run"], network_disabled=True)["Id"]
+        try:
+            chunks, _ = client.api.get_archive(container, _OUT)
+            with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as archive:
+                for member in archive:
+                    stream = archive.extractfile(member)
+                    if stream is not None:
+                        found[os.path.basename(member.name)] = stream.read()
+        finally:
+            client.api.remove_container(container, force=True, v=True)
+    return found
+
+
+def _wheel_of(made: Mapping[str, bytes]) -> tuple[str, bytes]:
+    wheels = [(name, data) for name, data in made.items() if name.endswith(".whl")]
+    if len(wheels) != 1:
+        raise IntegrityError(f"the recipe made {len(wheels)} wheels of Horovod in place of one")
+    return wheels[0]
+
+
+def _proofs(made: Mapping[str, bytes], abi: str) -> dict[str, Any]:
+    missing = [mpi for mpi in MPIS[abi] if f"{mpi}.json" not in made]
+    if missing:
+        raise IntegrityError(f"Horovod for {abi} was not proven on {', '.join(missing)}")
+    return {mpi: json.loads(made[f"{mpi}.json"]) for mpi in MPIS[abi]}
+
+
+def _publish(
+    cache: Path, key: str, abi: str, wheel: tuple[str, bytes], proofs: Mapping[str, Any], seconds: float
+) -> Variant:
+    name, data = wheel
+    check_wheel(name, data, abi)
+    sha256 = hashlib.sha256(data).hexdigest()
+    made = Variant(abi, cache / key / name, sha256, proofs, round(seconds, 1), cached=False)
+    record = {**made.record(), "wheel": name}
+    del record["cached"]
+    with files.errors_named(f"keep {name} in {cache}"):
+        cache.mkdir(parents=True, exist_ok=True)
+        _trim(cache)
+        temporary = Path(tempfile.mkdtemp(prefix=_PART, dir=cache))
+        try:
+            files.write_text(str(temporary / _RECORD), records.pretty(record))
+            with files.published(str(temporary / name)) as stream:
+                stream.write(data)
+            temporary.chmod(0o755)
+            files.remove_tree(str(cache / key))  # what is there is damaged, else it would have been found
+            temporary.rename(cache / key)
+        finally:
+            files.remove_tree(str(temporary))
+    return made
+
+
+def _trim(cache: Path) -> None:
+    """Remove the variants that were not used for longest, until the rest is within the cap, and what kills left."""
+    entries = []
+    for folder in cache.iterdir():
+        with contextlib.suppress(OSError):
+            age = time.time() - folder.stat().st_mtime
+            if folder.name.startswith(_PART):
+                if age > _STALE:
+                    shutil.rmtree(folder)
+            else:
+                entries.append((age, sum(file.stat().st_size for file in folder.iterdir()), folder))
+    total = sum(size for _, size, _ in entries)
+    for _, size, folder in sorted(entries, reverse=True):
+        if total <= CAP:
+            break
+        with contextlib.suppress(OSError):
+            shutil.rmtree(folder)
+            total -= size
+
+
+def _dynamic(content: bytes, what: str) -> tuple[list[str], list[str]]:
+    """Return the libraries that an ELF file needs, and the folders that it makes the loader search."""
+    needed, folders = [], []
+    try:
+        for segment in ELFFile(io.BytesIO(content)).iter_segments():
+            for tag in segment.iter_tags() if isinstance(segment, DynamicSegment) else ():
+                kind = tag.entry.d_tag
+                if kind == "DT_NEEDED":
+                    needed.append(str(getattr(tag, "needed")))  # noqa: B009 (elftools adds it by name)
+                elif kind in ("DT_RPATH", "DT_RUNPATH"):
+                    folders += str(getattr(tag, kind[3:].lower())).split(":")
+    except (ELFError, ValueError, KeyError, AttributeError) as error:  # what elftools raises for broken files
+        raise IntegrityError(f"{what} is no whole ELF file: {error}") from error
+    return needed, [folder for folder in folders if folder and not folder.startswith("$ORIGIN")]

@@ -1,0 +1,1 @@
+"""The wheels that a bundle carries beside its image: resolved, locked, fetched."""

@@ -1,0 +1,158 @@
+"""python.lock: which wheels make the wheelhouse of a definition, for one Python and one set of requirements.
+
+It is a pip requirements file with one SHA-256 for each pin, that of the one wheel chosen, and stands beside
+``bundle.yaml``, to be checked in. Its head says what it was made from, so that drift is seen without the network.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from deployer.connected.build.wheelhouse.target import Target, version_pair
+from deployer.contract.errors import UsageError
+from deployer.system import files
+
+FILE = "python.lock"
+
+_HEAD = """\
+# The wheelhouse of this definition, written by `deployer build`. Check it in; do not edit it: change the requirements.
+"""
+_MADE_FOR = re.compile(r"# for: Python (\S+) on Linux (\S+) with glibc (\S+)")
+_REQUIREMENTS = re.compile(r"# requirements: sha256:([0-9a-f]{64})")
+_OF_IMAGE = re.compile(r"# of the image: (\S+)==(\S+)")
+_PIN = re.compile(r"(\S+)==(\S+) --hash=sha256:([0-9a-f]{64})  # (\S+)")
+#: Lines of a requirements file that name another one.
+_INCLUDE = re.compile(r"\s*(?:-r|-c|--requirement|--constraint)[\s=]+(\S+)")
+_RELOCK = "run deployer build without --locked, and check in the new python.lock"
+
+
+class Pin(NamedTuple):
+    """One wheel: its distribution's normalized name, version, SHA-256 (hexadecimal) and file name."""
+
+    name: str
+    version: str
+    sha256: str
+    wheel: str
+
+
+class Lock(NamedTuple):
+    """What the file says: the target without its packages, the digest of the requirements, the pins, and those
+    packages of the image that the pins rely on, name to version."""
+
+    target: Target
+    requirements: str
+    pins: tuple[Pin, ...]
+    of_image: Mapping[str, str]
+
+    def text(self) -> str:
+        """Return the whole file."""
+        lines = [f"# for: {self.target}", f"# requirements: sha256:{self.requirements}"]
+        lines += [f"# of the image: {name}=={version}" for name, version in sorted(self.of_image.items())]
+        lines += [f"{pin.name}=={pin.version} --hash=sha256:{pin.sha256}  # {pin.wheel}" for pin in sorted(self.pins)]
+        return _HEAD + "\n".join(lines) + "\n"
+
+    def drift(self, target: Target, requirements: str) -> str:
+        """Return why this lock is not for a target and requirements of this digest; empty where it is."""
+        if self.requirements != requirements:
+            return "the requirements changed"
+        if str(self.target) != str(target):
+            return f"it is for {self.target}, and the image has {target}"
+        for name, version in sorted(self.of_image.items()):
+            if target.packages.get(name) != version:
+                return f"it relies on {name} {version} of the image, which has {target.packages.get(name) or 'none'}"
+        for pin in self.pins:
+            if pin.name in target.packages:
+                return f"the image has its own {pin.name} {target.packages[pin.name]} now"
+        return ""
+
+
+def read(path: Path) -> Lock | None:
+    """Return the lock at ``path``, None where there is none. Raises UsageError for what was written by nobody of us."""
+    if not files.lexists(str(path)):
+        return None
+    target: Target | None = None
+    requirements = ""
+    pins, of_image = [], {}
+    for number, line in enumerate(files.read_text(str(path)).splitlines(), 1):
+        if found := _MADE_FOR.fullmatch(line):
+            target = Target(version_pair(found[1]), version_pair(found[3]), found[2], {})
+        elif found := _REQUIREMENTS.fullmatch(line):
+            requirements = found[1]
+        elif found := _OF_IMAGE.fullmatch(line):
+            of_image[found[1]] = found[2]
+        elif (found := _PIN.fullmatch(line)) and _is_of(found[4], found[1]):
+            pins.append(Pin(found[1], found[2], found[3], found[4]))
+        elif line and not line.startswith("#"):
+            raise UsageError(
+                f"{path}:{number} is no line that deployer writes: {line[:100]}", f"remove it, or {_RELOCK}"
+            )
+    if target is None or not requirements:
+        raise UsageError(f"{path} does not say what it was made for", f"remove it, or {_RELOCK}")
+    return Lock(target, requirements, tuple(pins), of_image)
+
+
+def requirements_digest(path: Path) -> str:
+    """Return the SHA-256 of a requirements file and of those that it names. Raises UsageError, with file and line."""
+    digest = hashlib.sha256()
+    todo, done = [path.resolve()], set()
+    while todo:
+        file = todo.pop(0)
+        if file in done:
+            continue
+        done.add(file)
+        text = files.read_text(str(file), "python.requirements in bundle.yaml names it")
+        digest.update(f"{len(text)}\n{text}".encode())
+        todo += [file.parent / name for name in _includes(file, text)]
+    return digest.hexdigest()
+
+
+def _includes(file: Path, text: str) -> Iterable[str]:
+    """Yield the files that a requirements file names; raise UsageError for what could not be locked by name."""
+    for number, line in _lines(text):
+        if found := _INCLUDE.fullmatch(line):
+            yield found[1]
+        elif line:
+            _check_line(f"{file}:{number}", line)
+
+
+def _lines(text: str) -> Iterable[tuple[int, str]]:
+    """Yield the lines of a requirements file with their numbers: those that go on joined, without comments."""
+    begun, start = "", 1
+    for number, line in enumerate(text.splitlines(), 1):
+        start = start if begun else number
+        begun += re.sub(r"(^|\s)#.*", "", line)
+        if begun.endswith("\\"):
+            begun = begun[:-1] + " "
+        else:
+            yield start, begun.strip()
+            begun = ""
+    yield start, begun.strip()
+
+
+def _check_line(where: str, line: str) -> None:
+    if line.startswith("-"):
+        hint = "indexes come from pip's own settings, folders with wheels from --find-links"
+        raise UsageError(f"{where}: the option {line.split(maxsplit=1)[0]} cannot stand in here", hint)
+    try:
+        asked = Requirement(line.partition(" --hash=")[0])
+    except InvalidRequirement as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(
+            f"{where}: {line[:100]!r} is no requirement: {reason}", "write it like numpy>=1.26,<2"
+        ) from error
+    if asked.url:
+        hint = f"write {asked.name}, and give the folder with its wheel by --find-links"
+        raise UsageError(f"{where}: {asked.name} is asked for by an address, which the site could not check", hint)
+
+
+def _is_of(wheel: str, name: str) -> bool:
+    """Return whether a file name is that of a wheel of this distribution, and nothing but a name."""
+    try:
+        return "/" not in wheel and parse_wheel_filename(wheel)[0] == canonicalize_name(name)
+    except InvalidWheelFilename:
+        return False

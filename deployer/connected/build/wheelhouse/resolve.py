@@ -1,0 +1,161 @@
+"""resolve: requirements become pins for an image's Python, by uv (docs/adr/0010).
+
+What the image has already takes part as it is: each of its packages stands in by a wheel with a name and a version and
+nothing else, which is the only one allowed for that name. So nothing of the image comes into the wheelhouse a second
+time, and what does not agree with it is a conflict that the resolver explains.
+"""
+
+import re
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import tomli
+import uv
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from deployer.connected.build.wheelhouse.lock import Lock, Pin
+from deployer.connected.build.wheelhouse.target import Target
+from deployer.contract.errors import TransferError, UsageError
+from deployer.system import process
+
+_TIMEOUT = 600
+#: The glibc versions that uv knows platforms of; what lies between is rounded down, which is on the safe side.
+_GLIBC = (*range(31, 41), 28, 17)
+#: What a resolver without a way to the index says.
+_NO_NETWORK = re.compile(
+    r"Request failed|Failed to fetch|error sending request|dns error|tcp connect|invalid peer certificate",
+    re.IGNORECASE,
+)
+
+
+class Source(NamedTuple):
+    """Where packages come from: uv's options and environment, which pip's own settings were translated to."""
+
+    options: Sequence[str] = ()
+    environment: Mapping[str, str] = {}
+
+
+def resolve(requirements: Path, digest: str, target: Target, source: Source, kept: Sequence[Pin] = ()) -> Lock:
+    """Return the lock of a requirements file, whose digest is given; ``kept`` are pins that stay where they can.
+
+    Raises UsageError with the resolver's own reason where there is no solution, TransferError where no index answers.
+    """
+    with tempfile.TemporaryDirectory(prefix="deployer-resolve-") as folder:
+        output = Path(folder) / "pylock.toml"
+        if kept:
+            output.write_text(_preferences(kept))
+        constraints = Path(folder) / "constraints.txt"
+        constraints.write_text("".join(_stand_ins(Path(folder), target.packages)))
+        argv = [
+            uv.find_uv_bin(),
+            *_argv(requirements, target),
+            f"--constraint={constraints}",
+            f"--output-file={output}",
+        ]
+        environment = {
+            **process.base_environment("XDG_CACHE_HOME"),
+            "UV_PYTHON_DOWNLOADS": "never",
+            **source.environment,
+        }
+        done = process.run([*argv, *source.options], _TIMEOUT, environment, cwd=str(requirements.parent), check=False)
+        if done.returncode != 0:
+            raise _unsolved(requirements, target, done.stderr)
+        pins, of_image = read(output.read_text(), target)
+    return Lock(target._replace(packages={}), digest, pins, of_image)
+
+
+def _argv(requirements: Path, target: Target) -> list[str]:
+    python = ".".join(map(str, target.python))
+    return [
+        "pip", "compile", "--quiet", "--no-config", "--no-header", "--format=pylock.toml", "--only-binary=:all:",
+        "--no-python-downloads", f"--python={sys.executable}", f"--python-version={python}",
+        f"--python-platform={platform(target)}", requirements.name,
+    ]  # fmt: skip
+
+
+def platform(target: Target) -> str:
+    """Return uv's name for a platform. Raises UsageError where the glibc is older than all that it knows."""
+    known = [minor for minor in _GLIBC if minor <= target.glibc[1]]
+    if target.glibc[0] != 2 or not known:
+        raise UsageError(f"wheels for glibc {'.'.join(map(str, target.glibc))} cannot be resolved", "take a newer base")
+    return f"{target.machine}-manylinux_2_{max(known)}"
+
+
+def read(text: str, target: Target) -> tuple[tuple[Pin, ...], dict[str, str]]:
+    """Return the pins of a pylock.toml, and the image's packages that they rely on. Raises UsageError."""
+    pins, of_image = [], {}
+    for package in tomli.loads(text).get("packages", []):
+        name = canonicalize_name(package["name"])
+        if name in target.packages:
+            of_image[str(name)] = target.packages[name]
+            continue
+        wheels = {_file_name(wheel): str(wheel["hashes"]["sha256"]) for wheel in package.get("wheels", [])}
+        best = target.best(list(wheels))
+        if best is None:
+            raise UsageError(f"{name} {package.get('version', '')} has no wheel for {target}", _build_it(str(name)))
+        pins.append(Pin(str(name), str(package["version"]), wheels[best], best))
+    return tuple(pins), of_image
+
+
+def _preferences(kept: Iterable[Pin]) -> str:
+    """Return an older pylock.toml, as far as uv reads it: the releases to prefer."""
+    packages = [f'[[packages]]\nname = "{pin.name}"\nversion = "{pin.version}"\n' for pin in kept]
+    return "\n".join(['lock-version = "1.0"\ncreated-by = "deployer"\n', *packages])
+
+
+def _file_name(wheel: Mapping[str, Any]) -> str:
+    return unquote(str(wheel.get("name") or urlsplit(str(wheel.get("url") or wheel["path"])).path)).rpartition("/")[2]
+
+
+def _stand_ins(folder: Path, packages: Mapping[str, str]) -> Iterable[str]:
+    """Write a wheel without content for each package of the image; yield a line of constraints for each."""
+    for name, version in sorted(packages.items()):
+        plain = str(Version(version))
+        underscored = name.replace("-", "_")
+        path = folder / f"{underscored}-{plain}-py3-none-any.whl"
+        info = f"{underscored}-{plain}.dist-info"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {plain}\n")
+            archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            archive.writestr(f"{info}/RECORD", "")
+        yield f"{name} @ {path.as_uri()}\n"
+
+
+# ------------------------------------------------------------------------------------------------ why there is none
+
+
+def _unsolved(requirements: Path, target: Target, said: str) -> UsageError | TransferError:
+    """Return the error for what uv said on stderr."""
+    reason = explanation(said)
+    if _NO_NETWORK.search(said) and "No solution" not in said:
+        hint = "pip's own settings say which index and certificates are used: pip config list, --ca-bundle"
+        return TransferError(f"cannot resolve {requirements}: {reason}", hint)
+    hints = [
+        f"the image has its own {name} {version}"
+        for name, version in sorted(target.packages.items())
+        if re.search(rf"\b{re.escape(name)}(==|[<>@! ])", reason)
+    ]
+    blocked = re.search(r"([\w.-]+)==\S+ has no (?:usable )?wheels|Wheels are required for `([\w.-]+)`", said)
+    if "platform tag" in said or "ABI tag" in said or "Python version tag" in said:
+        hints.append(f"the image has {target}: ask for a release with wheels for that, or take another base")
+    elif blocked:
+        hints.append(_build_it(blocked[1] or blocked[2]))
+    return UsageError(f"{requirements} has no solution: {reason}", "; ".join(hints) or "change the requirements")
+
+
+def explanation(said: str) -> str:
+    """Return uv's reason as one line, without its frame."""
+    text = " ".join(re.sub(r"^(error|hint|  cause): ?", "", line).strip() for line in said.splitlines() if line.strip())
+    return re.sub(r"^No solution found when resolving dependencies:? ?", "", text) or "uv gave no reason"
+
+
+def _build_it(name: str) -> str:
+    return (
+        f"{name} is there as source only: build it in the Dockerfile, or give a folder with its wheel by --find-links"
+    )

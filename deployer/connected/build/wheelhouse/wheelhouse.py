@@ -1,0 +1,311 @@
+"""The wheelhouse of a definition: its lock kept in step, and the wheels of the lock at hand, by content.
+
+Wheels are kept in a cache, ``wheels/SHA256/NAME.whl``, published by rename. One is used only after its bytes were
+hashed again, and only kept after all that the site will check of it was checked here.
+"""
+
+import contextlib
+import errno
+import logging
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import NamedTuple
+
+from deployer.connected.build.definition import Definition
+from deployer.connected.build.wheelhouse import lock as locks
+from deployer.connected.build.wheelhouse import resolve
+from deployer.connected.build.wheelhouse.indexes import Indexes
+from deployer.connected.build.wheelhouse.lock import Lock, Pin
+from deployer.connected.build.wheelhouse.target import Target
+from deployer.connected.ground import progress, xdg
+from deployer.contract import wheel as wheels
+from deployer.contract.errors import (
+    DeployerError,
+    IntegrityError,
+    MissingTool,
+    Refused,
+    SpaceError,
+    TransferError,
+    UsageError,
+)
+from deployer.system import files, process
+from deployer.system.wheel import Wheel
+
+_log = logging.getLogger("deployer.wheelhouse")
+
+#: Unfinished folders of the cache begin with this.
+UNFINISHED = ".part-"
+_FETCH_TIMEOUT = 3600
+_BUILD = "run deployer build"
+
+
+class Mode(NamedTuple):
+    """What a build may do: ``locked``: only obey the lock; ``offline``: fetch nothing; ``upgrade``: lock anew, whatever
+    the old lock has."""
+
+    locked: bool = False
+    offline: bool = False
+    upgrade: bool = False
+
+
+class Wheelhouse(NamedTuple):
+    """The wheels of a definition, files of the cache, and whether the lock was written anew."""
+
+    wheels: tuple[Path, ...] = ()
+    relocked: bool = False
+
+
+def folder() -> Path:
+    """Return where wheels are kept."""
+    return xdg.cache_folder("wheels")
+
+
+def prepare(
+    definition: Definition, target: Target, sources: Indexes, mode: Mode, say: Callable[[str], None]
+) -> Wheelhouse:
+    """Return the wheelhouse for the image's Python, with the lock obeyed where it still fits, else made anew.
+
+    Raises Refused where it drifted and may not change; UsageError without a solution; TransferError without an index;
+    IntegrityError for a wheel that is not what the lock says.
+    """
+    asked = requirements(definition)
+    if asked is None:
+        return Wheelhouse()
+    lock, relocked = _lock(definition, asked, target, sources, mode, say)
+    for pin in lock.pins:
+        target.check(pin.wheel)
+    missing = [pin for pin in lock.pins if not _is_cached(pin, mode.offline)]
+    if missing and mode.offline:
+        raise UsageError(f"offline, and {missing[0].wheel} is not in the cache", f"{_BUILD} once without --offline")
+    if missing:
+        say(f"wheels: fetch {', '.join(pin.wheel for pin in missing)}")
+        _fetch(missing, target, sources)
+    _check_together(lock)
+    return Wheelhouse(tuple(map(path, lock.pins)), relocked)
+
+
+def check_early(definition: Definition, mode: Mode) -> None:
+    """Raise what ``prepare`` would, as far as it can be known before the image is built."""
+    asked = requirements(definition)
+    if asked is None:
+        return
+    file = definition.folder / locks.FILE
+    digest = locks.requirements_digest(asked)
+    lock = locks.read(file)
+    if lock is None or lock.requirements != digest:
+        _refuse_drift(file, "the requirements changed" if lock else "there is none", mode)
+
+
+def ready(definition: Definition) -> tuple[Path, ...]:
+    """Return the wheels that ``build`` made ready, sorted by name; none where the definition asks for none.
+
+    Raises UsageError where a build has to come first, IntegrityError for a wheel of the cache that is not right.
+    """
+    asked = requirements(definition)
+    if asked is None:
+        return ()
+    lock = locks.read(definition.folder / locks.FILE)
+    if lock is None or lock.requirements != locks.requirements_digest(asked):
+        raise UsageError(f"{definition.name}: {locks.FILE} does not belong to the requirements", _BUILD)
+    for pin in lock.pins:
+        if not _is_cached(pin, strict=True):
+            raise UsageError(f"{pin.wheel} is not in the cache of wheels", _BUILD)
+    return tuple(sorted(map(path, lock.pins), key=lambda file: file.name))
+
+
+def requirements(definition: Definition) -> Path | None:
+    """Return the definition's requirements file, None where it asks for no wheelhouse."""
+    return definition.folder / definition.python.requirements if definition.python else None
+
+
+def path(pin: Pin) -> Path:
+    """Return where a wheel is kept."""
+    return folder() / pin.sha256 / pin.wheel
+
+
+# ------------------------------------------------------------------------------------------------ the lock
+
+
+def _lock(
+    definition: Definition, asked: Path, target: Target, sources: Indexes, mode: Mode, say: Callable[[str], None]
+) -> tuple[Lock, bool]:
+    """Return the lock to use, and whether it is a new one."""
+    file = definition.folder / locks.FILE
+    digest = locks.requirements_digest(asked)
+    lock = locks.read(file)
+    drift = lock.drift(target, digest) if lock else "there is none"
+    if mode.upgrade:
+        drift = drift or "the newest releases are asked for"
+    if lock and not drift:
+        return lock, False
+    _refuse_drift(file, drift, mode)
+    say(f"wheels: resolve {asked.name} for {target}: {drift if lock else 'there is no lock yet'}")
+    source = resolve.Source(sources.uv_options, sources.uv_environment)
+    kept = lock.pins if lock and not mode.upgrade else ()
+    fresh = resolve.resolve(asked, digest, target, source, kept)
+    files.write_text(str(file), fresh.text())
+    for line in _changes(lock, fresh):
+        say(f"wheels: {line}")
+    return fresh, fresh != lock
+
+
+def _refuse_drift(file: Path, drift: str, mode: Mode) -> None:
+    """Raise where a lock that drifted may not be made anew."""
+    if mode.locked:
+        hint = "run deployer build without --locked, and check in the new one"
+        raise Refused(f"{file} is not up to date: {drift}", hint)
+    if mode.offline:
+        raise UsageError(f"offline, and {file} is not up to date: {drift}", f"{_BUILD} once without --offline")
+
+
+def _changes(old: Lock | None, new: Lock) -> Iterator[str]:
+    before = {pin.name: pin for pin in old.pins} if old else {}
+    after = {pin.name: pin for pin in new.pins}
+    for name in sorted(before.keys() | after.keys()):
+        was, now = before.get(name), after.get(name)
+        if was != now:
+            yield f"{name} {was.version if was else 'absent'} -> {now.version if now else 'absent'}"
+
+
+# ------------------------------------------------------------------------------------------------ the cache
+
+
+def _is_cached(pin: Pin, strict: bool) -> bool:
+    """Return whether the cache has a wheel; one with other content is removed, or with ``strict`` an error."""
+    file = path(pin)
+    if not file.is_file():
+        return False
+    if files.sha256_file(str(file)) != pin.sha256:
+        if strict:
+            raise IntegrityError(
+                f"{file} does not have the digest of the lock", f"{_BUILD}, with the network, to fetch it again"
+            )
+        _log.debug("%s does not have its digest", file)
+        file.unlink()
+        return False
+    os.utime(file.parent)  # its last use, for `cache prune`
+    return True
+
+
+def _keep(file: Path, pin: Pin) -> None:
+    """Give a fetched wheel its place. Raises IntegrityError unless it is what the lock says, and what a site takes."""
+    if files.sha256_file(str(file)) != pin.sha256:
+        raise IntegrityError(f"{file.name} does not have the digest of the lock")
+    try:
+        with open(file, "rb") as stream:
+            Wheel(stream, pin.wheel).check()
+    except IntegrityError as error:
+        hint = "a site would refuse this wheel: pin another release, or install it in the Dockerfile"
+        raise IntegrityError(error.message, hint) from error
+    made = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=folder()))
+    try:
+        made.chmod(0o777 & ~files.umask())
+        os.replace(file, made / pin.wheel)
+        with contextlib.suppress(FileNotFoundError):
+            path(pin).parent.rmdir()  # of a wheel that was not right
+        try:
+            os.rename(made, path(pin).parent)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _check_together(lock: Lock) -> None:
+    """Raise UsageError where two wheels bring the same file with different content: the site would refuse them."""
+    owners: dict[str, tuple[object, str]] = {}
+    for pin in lock.pins:
+        with open(path(pin), "rb") as stream:
+            opened = Wheel(stream, pin.wheel)
+            brought: dict[str, object] = {f"{wheels.BIN}/{name}": text for name, text in opened.scripts("").items()}
+            brought.update((file.path, file.digest) for file in opened.files)
+            for name, content in brought.items():
+                known, other = owners.setdefault(name, (content, pin.wheel))
+                if known != content:
+                    raise UsageError(f"{other} and {pin.wheel} both bring {name}",
+                        "ask for one of them only")  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------ pip
+
+
+def _fetch(pins: Sequence[Pin], target: Target, sources: Indexes) -> None:
+    """Bring wheels into the cache. Raises TransferError, IntegrityError, UsageError, SpaceError."""
+    with files.errors_named(f"write {folder()}"):
+        folder().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder()) as name:
+            place = Path(name)
+            asked = place / "asked.txt"
+            asked.write_text("".join(f"{pin.name}=={pin.version} --hash=sha256:{pin.sha256}\n" for pin in pins))
+            done = _watched(
+                _argv(asked, place / "got", target, sources), {**sources.pip_environment, "TMPDIR": name}, place
+            )
+            if done.returncode != 0:
+                raise _failed(done)
+            for pin in pins:
+                file = place / "got" / pin.wheel
+                if not file.is_file():
+                    raise TransferError(f"pip did not bring {pin.wheel}, but {', '.join(_names(place / 'got'))}")
+                _keep(file, pin)
+
+
+def _argv(asked: Path, to: Path, target: Target, sources: Indexes) -> list[str]:
+    return [
+        sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes", "--only-binary=:all:", "--no-input",
+        "--quiet", "--no-cache-dir", "--disable-pip-version-check", "--implementation=cp",
+        f"--python-version={target.python[0]}.{target.python[1]}",
+        *(f"--abi={abi}" for abi in target.abis()), *(f"--platform={name}" for name in [*target.platforms(), "any"]),
+        *sources.pip_options, f"--dest={to}", f"--requirement={asked}",
+    ]  # fmt: skip
+
+
+def _watched(argv: list[str], environment: dict[str, str], place: Path) -> process.Completed:
+    """Run pip, and show how many bytes came."""
+    with ThreadPoolExecutor(1, "fetch") as pool, progress.bar("fetch wheels", None) as advance:
+        running = pool.submit(process.run, argv, _FETCH_TIMEOUT, environment, check=False)
+        shown = 0
+        while wait([running], timeout=0.2).not_done:
+            now = _size(place)
+            advance(max(0, now - shown))
+            shown = max(shown, now)
+        return running.result()
+
+
+def _size(place: Path) -> int:
+    total = 0
+    for file in place.rglob("*"):
+        with contextlib.suppress(OSError):  # pip moves and removes what it needs no more
+            total += file.stat().st_size
+    return total
+
+
+def _names(place: Path) -> list[str]:
+    return sorted(file.name for file in place.iterdir()) if place.is_dir() else []
+
+
+def _failed(done: process.Completed) -> DeployerError:
+    """Return the error for what pip said."""
+    said = " ".join(
+        line.removeprefix("ERROR: ").strip() for line in done.stderr.splitlines() if line.startswith("ERROR")
+    )
+    said = said or done.last_words()
+    if "No module named pip" in done.stderr:
+        return MissingTool("fetching wheels needs pip in the environment of deployer", f"{sys.executable} -m ensurepip")
+    if "No space left on device" in done.stderr:
+        return SpaceError(f"cannot write {folder()}: no space left on device", "deployer cache prune")
+    if "DO NOT MATCH THE HASHES" in done.stderr:
+        return IntegrityError("a wheel is not what the lock says: " + " ".join(done.stderr.split())[-400:])
+    if re.search(r"No matching distribution|Could not find a version", done.stderr):
+        hint = "is it gone from the index? give a folder with it by --find-links, or remove python.lock and build again"
+        if "connection broken" in done.stderr or "SSLError" in done.stderr:
+            hint = "does the index answer, and is it the right CA bundle? pip config list, --ca-bundle"
+            return TransferError(f"cannot fetch wheels: {said}", hint)
+        return UsageError(f"cannot fetch wheels: {said}", hint)
+    return TransferError(f"cannot fetch wheels: {said}", "does the index answer? build again: what came whole is kept")

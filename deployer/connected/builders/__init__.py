@@ -1,1 +1,0 @@
-"""What builds images: the engine, the bases, and the build settings of the host."""

@@ -1,0 +1,228 @@
+"""The caches of the connected side: what they hold, and taking away what was not used for long.
+
+Each entry is published by rename and is safe to remove at any time but while a build or pack counts on it: those hold
+a shared lock (``in_use``), for which pruning does not wait.
+"""
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from deployer.connected.bundle import framecache
+from deployer.connected.ground import xdg
+from deployer.contract import records
+from deployer.contract.errors import Refused, UsageError
+from deployer.system import files
+
+_GIB = 1024**3
+#: Seconds after which something unfinished is that of a process that was killed.
+_STALE = 3600
+#: What is unfinished begins with this and a hyphen, or ends with it.
+_PART = ".part"
+#: Days without use after which an entry goes.
+AGE = 30
+
+
+class Cache(NamedTuple):
+    """One cache: its folder's name, what an entry is, where its entries stand below the folder (a glob; what differs in
+    its suffix alone is one), the most bytes of all together, and who prunes it where we do not."""
+
+    name: str
+    what: str
+    entries: str = "*"
+    cap: int = 10 * _GIB
+    keeper: str = ""
+
+    @property
+    def folder(self) -> Path:
+        """Return where it is."""
+        return xdg.cache_folder(self.name)
+
+
+CACHES = (
+    Cache("bases", "base images as tarballs, by suite, packages and mmdebstrap", cap=4 * _GIB),
+    Cache("frames", "bundles of earlier packs, whose frames the next one takes", "*/*", framecache.CAP),
+    Cache("wheels", "wheels of wheelhouses, by SHA-256"),
+    Cache("link", "what check has read of images and wheels", cap=_GIB // 2),
+    Cache("variants", "Horovod, compiled for each MPI family", cap=_GIB // 2),
+    Cache("kit", "parts of the kit (udocker, squashfs-tools), as bundles carry them", cap=_GIB // 16),
+    Cache("resolver", "what uv knows of indexes", "", cap=_GIB),
+    Cache("engine", "layers of the tests' own Docker engine", "", keeper="it cuts itself down when it starts"),
+    Cache("lab", "software of the lab", "", keeper="it is the lab's: see docs/lab.md"),
+    Cache("matrix", "roots, MPIs and images of verdict-matrix", "", keeper="it keeps the last two of each by itself"),
+)
+
+
+class Entry(NamedTuple):
+    """The files or the folder of an entry, their size in bytes and when they were last used, in seconds since the
+    epoch."""
+
+    paths: tuple[Path, ...]
+    size: int
+    used: float
+
+
+class Pruned(NamedTuple):
+    """What was removed of one cache, or would be."""
+
+    cache: str
+    entries: int
+    bytes: int
+
+    def record(self) -> records.Record:
+        return dict(self._asdict())
+
+
+class Listed(NamedTuple):
+    """What one cache holds; ``used`` is when its newest entry was used, 0 where there is none."""
+
+    cache: Cache
+    entries: int
+    bytes: int
+    used: float
+
+    def record(self) -> records.Record:
+        """Return what a program would want to know of it."""
+        cache = self.cache
+        return {
+            "name": cache.name, "what": cache.what, "folder": str(cache.folder), "entries": self.entries,
+            "bytes": self.bytes, "cap": None if cache.keeper else cache.cap, "used": int(self.used),
+            "pruned_by": cache.keeper or "deployer cache prune",
+        }  # fmt: skip
+
+
+def listed() -> list[Listed]:
+    """Return what each cache holds."""
+    return [_listed(cache, entries(cache)) for cache in CACHES]
+
+
+def _listed(cache: Cache, found: Sequence[Entry]) -> Listed:
+    used = max((entry.used for entry in found), default=0.0)
+    return Listed(cache, len(found), sum(entry.size for entry in found), used)
+
+
+def entries(cache: Cache) -> list[Entry]:
+    """Return the entries of a cache, those that were not used for longest first; what is unfinished is among them."""
+    paths = cache.folder.glob(cache.entries) if cache.entries else [cache.folder]
+    together: dict[Path, Entry] = {}
+    for path in sorted(paths):
+        with contextlib.suppress(FileNotFoundError):  # another prune, or a rename, was faster
+            key = path if path.is_dir() or path.suffix == _PART else path.with_suffix("")
+            known = together.get(key, Entry((), 0, 0.0))
+            used = max(known.used, path.stat().st_mtime)
+            together[key] = Entry((*known.paths, path), known.size + _size(path), used)
+    return sorted(together.values(), key=lambda entry: (entry.used, entry.paths))
+
+
+def _size(path: Path) -> int:
+    """Return the bytes of all files at and below ``path``, on its own file system, each counted once."""
+    top = path.lstat()
+    if not path.is_dir():
+        return top.st_size
+    total, seen, todo = 0, set(), [str(path)]
+    while todo:
+        with contextlib.suppress(OSError), os.scandir(todo.pop()) as children:
+            for child in children:
+                state = child.stat(follow_symlinks=False)
+                if child.is_dir(follow_symlinks=False):
+                    if state.st_dev == top.st_dev:
+                        todo.append(child.path)
+                elif state.st_nlink == 1 or state.st_ino not in seen:
+                    seen.add(state.st_ino)
+                    total += state.st_size
+    return total
+
+
+# ------------------------------------------------------------------------------------------------ pruning
+
+
+def prune(names: Iterable[str], days: float = AGE, everything: bool = False, dry_run: bool = False) -> list[Pruned]:
+    """Remove from the caches of these names (all of ours where there are none) what was not used for ``days``, what is
+    beyond the cap, and what kills left; with ``everything`` all. Return what that was.
+
+    Raises UsageError for a name that is none of ours, Refused while a build or pack uses the caches.
+    """
+    chosen = list(map(_ours, names)) or [cache for cache in CACHES if not cache.keeper]
+    with contextlib.nullcontext() if dry_run else _alone():
+        return [_prune(cache, days, everything, dry_run) for cache in chosen]
+
+
+def _prune(cache: Cache, days: float, everything: bool, dry_run: bool) -> Pruned:
+    found = entries(cache)
+    excess = sum(entry.size for entry in found) - cache.cap
+    limit = time.time() - days * 24 * 3600
+    removed: list[Entry] = []
+    for entry in found:
+        first = entry.paths[0]
+        unfinished = first.name.startswith(f"{_PART}-") or first.suffix == _PART
+        if unfinished and not everything:
+            doomed = entry.used < time.time() - _STALE
+        else:
+            doomed = everything or excess > 0 or entry.used < limit
+        if doomed:
+            excess -= entry.size
+            removed.append(entry)
+            for path in () if dry_run else entry.paths:
+                _remove(path)
+    return Pruned(cache.name, len(removed), sum(entry.size for entry in removed))
+
+
+def _remove(path: Path) -> None:
+    with files.errors_named(f"remove {path}"):
+        if path.is_dir() and not path.is_symlink():
+            files.remove_tree(str(path))
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _ours(name: str) -> Cache:
+    for cache in CACHES:
+        if cache.name == name and not cache.keeper:
+            return cache
+        if cache.name == name:
+            raise UsageError(f"the cache {name} is not pruned by deployer", cache.keeper)
+    known = ", ".join(cache.name for cache in CACHES if not cache.keeper)
+    raise UsageError(f"there is no cache {name}", f"the caches: {known}")
+
+
+# ------------------------------------------------------------------------------------------------ in use
+
+
+@contextlib.contextmanager
+def in_use() -> Iterator[None]:
+    """Keep what the caches hold from being pruned while the block runs; any number of processes may."""
+    with _locked(fcntl.LOCK_SH):
+        yield
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    try:
+        with _locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
+            yield
+    except BlockingIOError:
+        raise Refused("a build or pack uses the caches", "prune when it has ended") from None
+
+
+@contextlib.contextmanager
+def _locked(how: int) -> Iterator[None]:
+    """Hold a lock, which ends with this process however it ends; where there can be none, go on without."""
+    path = xdg.cache_folder("lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream = open(path, "a")
+    except OSError:  # a cache that cannot be written is as good as none
+        yield
+        return
+    with stream:
+        try:
+            fcntl.flock(stream, how)
+        except BlockingIOError:
+            raise
+        except OSError:  # a file system without locks
+            pass
+        yield

@@ -1,0 +1,174 @@
+"""diff: which files differ between two bundles, which packages those belong to, and what the change costs to send.
+
+Frames that both layers have are not looked into for files: only the others are decompressed and their files hashed.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from typing import IO, NamedTuple
+
+from deployer.connected.bundle import packages, parts
+from deployer.connected.rootfs.members import shown
+from deployer.contract import delta, records, sealed, tarformat, wheel
+from deployer.contract.errors import IntegrityError
+from deployer.contract.manifest import HEADER, PADDING, WHEELS_PREFIX, Manifest, Segment
+from deployer.contract.sealed import Seal
+from deployer.contract.tarformat import Entry
+from deployer.system import codec
+from deployer.system.verify import opened, read_manifest_block, read_seal
+
+_PIP = re.compile(rb"/(?:site|dist)-packages/([^/]+?)-([^/-]+)\.(?:dist|egg)-info/METADATA$")
+
+#: A unit is a frame with whole entries, or a large file's first frame and its rests.
+_Unit = tuple[Segment, ...]
+
+
+class Package(NamedTuple):
+    """A package whose version differs: None on the side that lacks it. ``kind`` is ``dpkg`` or ``pip``."""
+
+    kind: str
+    name: str
+    old: str | None
+    new: str | None
+
+    def line(self) -> str:
+        """Return it for people."""
+        return f"{self.kind} {self.name}: {self.old or 'absent'} -> {self.new or 'absent'}"
+
+
+class Difference(NamedTuple):
+    """Paths of an image's files start with ``/``; others are members of the bundle, like ``deployer/app/train.py``.
+
+    ``bytes_to_ship`` is what push sends of the new bundle to a site that keeps the old one.
+    """
+
+    bytes_to_ship: int
+    added: list[str]
+    removed: list[str]
+    changed: list[str]
+    packages: list[Package]
+
+    def record(self) -> records.Record:
+        fields = dict(self._asdict())
+        fields["packages"] = [package._asdict() for package in self.packages]
+        return fields
+
+
+def diff(old: str, new: str) -> Difference:
+    """Compare two bundles, given by their paths. Raises UsageError, IntegrityError."""
+    with ExitStack() as stack:
+        a = _Bundle(stack.enter_context(opened(old)), old)
+        b = _Bundle(stack.enter_context(opened(new)), new)
+        held = delta.read_held(delta.held_text(segment.sha256 for segment in a.manifest.segments))
+        size = parts.shipment(b.stream, b.seal, b.manifest, held).size
+        if a.seal.sha256 == b.seal.sha256:
+            size = 0  # the site would say that it is installed
+        before, after = {**a.members(), **a.files(b)}, {**b.members(), **b.files(a)}
+        return Difference(
+            size,
+            sorted(after.keys() - before.keys()),
+            sorted(before.keys() - after.keys()),
+            sorted(path for path in before.keys() & after.keys() if before[path] != after[path]),
+            _packages(a, b),
+        )
+
+
+def _packages(a: "_Bundle", b: "_Bundle") -> list[Package]:
+    found = []
+    before, after = a.packages(b), b.packages(a)
+    for kind, name in sorted(before.keys() | after.keys()):
+        old, new = before.get((kind, name)), after.get((kind, name))
+        if old != new:
+            found.append(Package(kind, name, old, new))
+    return found
+
+
+class _Bundle:
+    """One side of the comparison: what its layer has in units that the other side lacks."""
+
+    def __init__(self, stream: IO[bytes], path: str) -> None:
+        self.stream = stream
+        self.seal: Seal = read_seal(stream, path)
+        self.manifest: Manifest = sealed.read_manifest(read_manifest_block(stream, self.seal), self.seal)
+        self._decompress = codec.decompressor(str(self.manifest.codec["name"]))
+        layer = sealed.member_segments(self.manifest, sealed.layer_member(self.manifest))
+        self._units: list[_Unit] = []
+        for segment in layer:
+            if segment.holds == tarformat.REST and self._units:
+                self._units[-1] += (segment,)
+            else:
+                self._units.append((segment,))
+
+    def members(self) -> dict[str, object]:
+        """Return the bundle's members under deployer/, each with what tells it from another: mode and digests."""
+        found: dict[str, object] = {}
+        content = iter(segment for segment in self.manifest.segments if segment.kind not in (HEADER, PADDING))
+        for member in self.manifest.members:
+            digests = []
+            left = member.size
+            while left:
+                segment = next(content)
+                left -= segment.size
+                digests.append(segment.sha256)
+            if member.name.startswith("deployer"):
+                found[shown(member.name.encode("utf-8", "surrogateescape"))] = (member.mode, digests)
+        return found
+
+    def files(self, other: "_Bundle") -> dict[str, object]:
+        """Return the entries of the image that stand in units of this side alone, and what tells each from another."""
+        found: dict[str, object] = {}
+        for entry, content in self._entries(other):
+            digest = hashlib.sha256()
+            for piece in content:
+                digest.update(piece)
+            found["/" + shown(entry.path)] = (
+                *entry._replace(path=b""),
+                digest.digest(),
+            )
+        return found
+
+    def packages(self, other: "_Bundle") -> dict[tuple[str, str], str]:
+        """Return the versions of wheels, and of packages whose metadata stand in units of this side alone."""
+        found = {}
+        for member in self.manifest.members:
+            if member.name.startswith(WHEELS_PREFIX):
+                with suppress(IntegrityError):  # of a name that our pack would not write
+                    name, version = wheel.distribution(member.name.rpartition("/")[2])
+                    found["pip", name] = version
+        for entry, content in self._entries(other):
+            match = _PIP.search(b"/" + entry.path)
+            if match:
+                found["pip", match.group(1).decode()] = match.group(2).decode()
+            elif entry.path == packages.DPKG_STATUS:
+                for fields in packages.dpkg_paragraphs(b"".join(content)):
+                    found["dpkg", fields["Package"]] = fields["Version"]
+        return found
+
+    def _entries(self, other: "_Bundle") -> Iterator[tuple[Entry, Iterator[bytes]]]:
+        known = {tuple(segment.sha256 for segment in unit) for unit in other._units}
+        for unit in self._units:
+            if tuple(segment.sha256 for segment in unit) not in known:
+                yield from self._unit_entries(unit)
+
+    def _unit_entries(self, unit: _Unit) -> Iterator[tuple[Entry, Iterator[bytes]]]:
+        first = self._frame(unit[0])
+        position = 0
+        while first[position : position + 1].strip(b"\0"):  # the end of the tar is zeros
+            entry, position = tarformat.decode(first, position)
+            yield entry, self._content(first, position, entry.size, unit[1:])
+            position += entry.size + tarformat.padding(entry.size)
+
+    def _content(self, first: bytes, position: int, size: int, rest: _Unit) -> Iterator[bytes]:
+        piece = first[position : position + size]
+        yield piece
+        size -= len(piece)
+        for segment in rest:
+            piece = self._frame(segment)[:size]
+            size -= len(piece)
+            yield piece
+
+    def _frame(self, segment: Segment) -> bytes:
+        self.stream.seek(segment.offset)
+        return bytes(self._decompress(self.stream.read(segment.size), segment.raw or 0))

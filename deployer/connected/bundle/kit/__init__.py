@@ -1,0 +1,121 @@
+"""The kit: what a site may lack to run a bundle, carried in it, in parts.
+
+``udocker`` is a runtime with its engine; ``squashfs-tools`` makes SquashFS images. A part is made on this machine out
+of what its recipe pins by SHA-256, tested, and kept as ``kit/KEY/``, published by rename, under a key of all that it
+depends on. Its licences and, where these ask for it, its sources are a part of it.
+"""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from deployer.connected.build import settings
+from deployer.connected.build.settings import Settings
+from deployer.connected.bundle.kit import squashfs, udocker
+from deployer.connected.bundle.kit.recipe import Recipe
+from deployer.connected.bundle.packages import GENERIC, Package
+from deployer.connected.ground import xdg
+from deployer.connected.rootfs.members import Data
+from deployer.connected.site_profile.model import Profile
+from deployer.contract.errors import JobFailed, MissingTool, TransferError
+from deployer.contract.manifest import KIT_PREFIX
+from deployer.contract.plan import SQUASHFS, Plan
+from deployer.system import files
+
+_PART = ".part-"
+
+Say = Callable[[str], None]
+
+
+class Part(NamedTuple):
+    """A part of the kit: ``make`` makes it, ``program`` is what it compiles, of the source pinned as ``source``.
+
+    ``serves`` tells whether a site has a use for it; an ``optional`` one is then left out where it cannot be made.
+    """
+
+    recipe: Recipe
+    make: Callable[[Path, Path, Settings, Say], None]
+    program: str
+    source: str
+    serves: Callable[[Profile, Plan], bool]
+    optional: bool = False
+
+
+def _needs_udocker(_: Profile, plan: Plan) -> bool:
+    return any(variant.runtime == "udocker" for variant in plan.variants)
+
+
+def _may_lack_mksquashfs(profile: Profile, plan: Plan) -> bool:
+    return not profile.login.mksquashfs and any(variant.staging == SQUASHFS for variant in plan.variants)
+
+
+PARTS: Mapping[str, Part] = {
+    "udocker": Part(udocker.RECIPE, udocker.make, udocker.PROGRAM, udocker.PROGRAM, _needs_udocker),
+    "squashfs-tools": Part(
+        squashfs.RECIPE, squashfs.make, squashfs.PROGRAM, "squashfs-tools", _may_lack_mksquashfs, optional=True
+    ),
+}
+
+
+def carried(asked: Collection[str], sites: Iterable[tuple[Profile, Plan]], say: Say) -> dict[str, Path]:
+    """Return the kit of a bundle, members to files of the cache: the parts ``asked`` for, and those that serve a site.
+
+    Raises what ``members`` raises, but for an optional part that nobody asked for: ``say`` is told of it.
+    """
+    found: dict[str, Path] = {}
+    sites = list(sites)
+    for name, part in PARTS.items():
+        if name not in asked and not any(part.serves(profile, plan) for profile, plan in sites):
+            continue
+        try:
+            found.update(members(name, say))
+        except (MissingTool, TransferError, JobFailed) as error:
+            if name in asked or not part.optional:
+                raise
+            say(f"deployer: warning: {error.message}: the bundle goes without {name} ({error.hint})")
+    return found
+
+
+def members(name: str, say: Say) -> dict[str, Path]:
+    """Return a part of the kit as a bundle carries it, members to files of the cache; it is made where it is missing.
+
+    Raises MissingTool, TransferError, IntegrityError and JobFailed, as its ``make`` does.
+    """
+    part = PARTS[name]
+    folder = xdg.cache_folder("kit") / part.recipe.key()
+    if not folder.is_dir():
+        host = settings.from_host(None, None, os.environ)
+        with files.errors_named(f"write {folder.parent}"):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=_PART, dir=folder.parent) as work:
+                made = Path(work) / "kit"
+                made.mkdir(mode=0o755)
+                part.make(made, Path(work), host, say)
+                _publish(made, folder)
+    os.utime(folder)  # its last use, for `cache prune`
+    return {KIT_PREFIX + path.name: path for path in sorted(folder.iterdir())}
+
+
+def packages(contents: Mapping[str, Data]) -> list[Package]:
+    """Return the packages among a bundle's members that no metadata of their own tell of: what was compiled."""
+    return list(_compiled(contents))
+
+
+def _compiled(contents: Mapping[str, Data]) -> Iterator[Package]:
+    for part in PARTS.values():
+        member = KIT_PREFIX + part.program
+        content = contents.get(member)
+        if content is not None:
+            digest, pin = hashlib.sha256(content.read(0, content.size)).hexdigest(), part.recipe.pins()[part.source]
+            yield Package(GENERIC, part.source, pin["version"], member, os.uname().machine, (pin["licence"],), digest)
+
+
+def _publish(made: Path, folder: Path) -> None:
+    try:
+        made.rename(folder)
+    except OSError:
+        if not folder.is_dir():  # else another pack was faster, with the same
+            raise

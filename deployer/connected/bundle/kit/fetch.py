@@ -1,0 +1,94 @@
+"""What the kit is made of is fetched: wheels by pip, sources and static libraries by apt, as this machine has them set
+up; each file is checked against its pinned SHA-256 before it is used."""
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from deployer.connected.build.settings import Settings
+from deployer.connected.build.wheelhouse.indexes import indexes
+from deployer.connected.bundle.kit.recipe import Pin, Recipe
+from deployer.contract.errors import IntegrityError, TransferError
+from deployer.system import files, process
+
+_log = logging.getLogger("deployer.kit")
+
+_TIMEOUT = 1800
+
+
+def wheel(recipe: Recipe, name: str, work: Path, host: Settings) -> Path:
+    """Let pip fetch the pinned wheel ``name`` into ``work``."""
+    pin = recipe.pins()[name]
+    asked = work / "asked.txt"
+    asked.write_text(f"{name}=={pin['version']} --hash=sha256:{pin['sha256']}\n")
+    with indexes(host) as sources:
+        argv = [
+            sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes", "--only-binary=:all:", "--quiet",
+            "--no-input", "--no-cache-dir", "--disable-pip-version-check", *sources.pip_options,
+            f"--dest={work}", f"--requirement={asked}",
+        ]  # fmt: skip
+        done = process.run(argv, _TIMEOUT, {**sources.pip_environment, "TMPDIR": str(work)}, check=False)
+    if done.returncode != 0:
+        raise TransferError(f"the kit needs {name}, and pip cannot fetch it: {done.last_words(1)}", recipe.leave_out)
+    return checked(recipe, work / pin["file"], pin["sha256"])
+
+
+def debian(
+    recipe: Recipe, sources: Sequence[str], work: Path, host: Settings, libraries: Sequence[str] = ()
+) -> list[Path]:
+    """Let apt, in a root of its own that mmdebstrap makes, fetch what is pinned under these names into ``work``:
+    upstream sources, and packages with static libraries; return the files in this order."""
+    pins = recipe.pins()
+    wanted: list[Mapping[str, str]] = [pins[name] for name in sources]
+    wanted += [recipe.static(name) for name in libraries]
+    argv = command([pins[name] for name in sources], work, host, [pins[name] for name in libraries])
+    environment = {**process.base_environment(), **host.proxies}
+    done = process.run(argv, _TIMEOUT, environment, check=False, hint=f"apt-get install mmdebstrap, {recipe.leave_out}")
+    if done.returncode != 0:
+        _log.debug("%s", done.stderr)
+        said = [line.strip() for line in done.stderr.splitlines() if line.startswith("E: ")]
+        packages = ", ".join(f"{pins[name]['package']} ({pins[name]['suite']})" for name in sources)
+        raise TransferError(
+            f"the kit needs the source of {sources[0]}, and apt cannot fetch it: "
+            f"{' / '.join(said[:2]) or done.last_words()}",
+            f"does Debian's mirror answer, and has it {packages}? {recipe.leave_out}",
+        )
+    return [checked(recipe, work / each["file"], each["sha256"]) for each in wanted]
+
+
+def command(sources: Sequence[Pin], work: Path, host: Settings, libraries: Sequence[Pin] = ()) -> list[str]:
+    """Return the mmdebstrap that makes no root, but has apt fetch sources and packages into ``work``."""
+    suite = [*libraries, *sources][0]["suite"]
+    argv = ["mmdebstrap", "--variant=custom", "--format=null", '--aptopt=Acquire::Check-Valid-Until "false"']
+    argv += [f'--aptopt={name} "{value}"' for name, value in sorted(host.apt.items())]
+    if host.sources:
+        argv.append(f"--setup-hook=cat >\"$1\"/etc/apt/sources.list <<'END'\n{host.sources.rstrip()}\nEND")
+    # The mirror is whatever mmdebstrap, or this machine's settings, took for Debian's.
+    suites = [("deb", suite), *(("deb-src", pin["suite"]) for pin in sources)]
+    lines = [f'echo "{kind} $mirror {suite} main"' for kind, suite in dict.fromkeys(suites)]
+    argv.append(
+        '--setup-hook=cd "$1"/etc/apt'
+        ' && mirror=$(sed -n "s/^deb //p" sources.list | grep -oE "[a-z+]+:/[^ ]+" | head -n 1)'
+        f" && {{ {'; '.join(lines)}; }} >sources.list"
+    )
+    fetch = [f"apt-get --quiet=2 source --download-only --tar-only {_packages(sources)}"]
+    if libraries:
+        fetch += [f"apt-get --quiet=2 download {_packages(libraries)}", f"cp *.deb {process.quoted([str(work)])}"]
+    fetch.append(f"cp *.tar.* {process.quoted([str(work)])}")
+    argv.append('--customize-hook=cd "$1"/tmp && export APT_CONFIG=$MMDEBSTRAP_APT_CONFIG && ' + " && ".join(fetch))
+    return [*argv, suite]
+
+
+def _packages(pins: Sequence[Pin]) -> str:
+    return process.quoted([pin["package"] for pin in pins])
+
+
+def checked(recipe: Recipe, path: Path, sha256: str) -> Path:
+    """Return ``path`` if it is what is pinned. Raises TransferError where it did not come, IntegrityError."""
+    if not path.is_file():
+        raise TransferError(f"the kit needs {path.name}, and what came is another version", recipe.leave_out)
+    found = files.sha256_file(str(path))
+    if found != sha256:
+        raise IntegrityError(f"{path.name} has the SHA-256 {found}, and {sha256} is pinned", recipe.leave_out)
+    return path

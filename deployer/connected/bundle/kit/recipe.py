@@ -1,0 +1,100 @@
+"""The recipe of a part of the kit: its pins, its README, and how what it compiles is compiled."""
+
+import functools
+import hashlib
+import json
+import logging
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from deployer.contract.errors import JobFailed, MissingTool
+from deployer.system import process
+
+_log = logging.getLogger("deployer.kit")
+
+_RECIPES = Path(__file__).with_name("recipes")
+_TIMEOUT = 1800
+
+Pin = Mapping[str, Any]
+
+
+class Recipe(NamedTuple):
+    """``name`` is the part's, and of the folder below ``recipes`` with ``pins.yaml``, ``README.txt`` and whatever else
+    it is made with. ``version`` rises when the same pins are made into something else. ``leave_out`` ends a hint: how
+    to do without the part."""
+
+    name: str
+    version: int
+    leave_out: str
+
+    @property
+    def folder(self) -> Path:
+        return _RECIPES / self.name
+
+    def pins(self) -> Mapping[str, Pin]:
+        """Return the pins of what the part is made of, by name."""
+        return _pins(self.folder / "pins.yaml")
+
+    def static(self, name: str) -> Mapping[str, str]:
+        """Return the file and digest of a pinned package of Debian, which differ by machine."""
+        machine = os.uname().machine
+        files: Mapping[str, Mapping[str, str]] = self.pins()[name]["files"]
+        if machine not in files:
+            raise MissingTool(f"the kit's {self.name} has no pins for {machine}", self.leave_out)
+        return files[machine]
+
+    @property
+    def compiler(self) -> str:
+        """Return the hint for a machine that cannot compile."""
+        return f"apt-get install gcc make patch libc6-dev, {self.leave_out}"
+
+    def key(self) -> str:
+        """Return a short digest of all that the part depends on."""
+        recipe = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(self.folder.iterdir())}
+        said = process.run(["gcc", "--version"], 30, hint=self.compiler).stdout.partition("\n")[0]
+        words = [self.version, recipe, said, _libc(), os.uname().machine]
+        return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
+
+    def readme(self, command: str) -> str:
+        """Return the README of the part, made by ``command``."""
+        values = {f"{name}_{key}": value for name, pin in self.pins().items() for key, value in pin.items()}
+        text = (self.folder / "README.txt").read_text()
+        return text.format(machine=os.uname().machine, libc=_libc(), command=command, **values)
+
+    def unpack(self, archive: Path, target: Path) -> Path:
+        """Unpack a package of Debian, or a source, into ``target``; return the folder that has what was in it."""
+        target.mkdir(exist_ok=True)
+        if archive.suffix == ".deb":
+            process.run(["dpkg-deb", "-x", str(archive), str(target)], 60, hint=self.compiler)
+            return target
+        process.run(["tar", "-xf", str(archive), "-C", str(target)], 60)
+        [top] = target.iterdir()
+        return top
+
+    def compile(self, what: str, argv: Sequence[str], top: Path) -> None:
+        """Run a step of compiling ``what`` in the folder ``top``. Raises MissingTool, JobFailed."""
+        done = process.run(argv, _TIMEOUT, cwd=str(top), check=False, hint=self.compiler)
+        if done.returncode != 0:
+            _log.debug("%s%s", done.stdout, done.stderr)
+            errors = re.findall(r"^.*(?:error:|cannot find|No such file).*$", done.stderr, re.MULTILINE)
+            said = " / ".join(errors[:2]) or done.last_words()
+            raise JobFailed(f"the kit's {what} does not compile: {said}", self.compiler)
+
+    def strip(self, program: Path, target: Path) -> None:
+        """Write the program without its symbols to ``target``."""
+        process.run(["strip", "-o", str(target), str(program)], 60, hint=self.compiler)
+
+
+@functools.cache
+def _pins(path: Path) -> Mapping[str, Pin]:
+    found: Mapping[str, Pin] = yaml.safe_load(path.read_text())
+    return found
+
+
+def _libc() -> str:
+    return os.confstr("CS_GNU_LIBC_VERSION") or "unknown"

@@ -1,0 +1,82 @@
+"""The kit's part udocker: a runtime for sites without user namespaces, and its engine for mode P1, proot.
+
+udocker is a wheel; proot is compiled, statically, from the source that Debian has, because each of the builds that
+Debian offers fails with udocker, one of them silently: it shows the host's root. So the new one has to pass a test of
+its root before it is kept.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from deployer.connected.build.settings import Settings
+from deployer.connected.bundle.kit import fetch
+from deployer.connected.bundle.kit.recipe import Recipe
+from deployer.contract.errors import DeployerError, JobFailed
+from deployer.system import process
+
+RECIPE = Recipe("udocker", 2, "or leave udocker out of policy.runtimes in the site's profile")
+PROGRAM = "proot"
+
+_PATCH = "proot.patch"
+
+
+def make(made: Path, work: Path, host: Settings, say: Callable[[str], None]) -> None:
+    """Make the part in the folder ``made``, with ``work`` for what is in between.
+
+    Raises MissingTool without compiler, mmdebstrap or pip, TransferError where the sources cannot be had,
+    IntegrityError for one that is not what is pinned, JobFailed where proot does not compile or shows the host's root.
+    """
+    pins = RECIPE.pins()
+    say(f"kit: fetch udocker {pins['udocker']['version']}")
+    wheel = fetch.wheel(RECIPE, "udocker", work, host)
+    say(f"kit: fetch the source of proot {pins['proot']['version']}")
+    source, talloc = fetch.debian(RECIPE, ["proot"], work, host, ["talloc"])
+    say(f"kit: compile proot {pins['proot']['version']}")
+    command = _compile(work, source, talloc)
+    check_root(work / PROGRAM, work)
+    for path in (wheel, source, RECIPE.folder / _PATCH):
+        shutil.copyfile(path, made / path.name)
+    shutil.copyfile(work / PROGRAM, made / PROGRAM)
+    (made / PROGRAM).chmod(0o755)
+    (made / "README.udocker").write_text(RECIPE.readme(command))
+
+
+def _compile(work: Path, source: Path, talloc: Path) -> str:
+    """Compile WORK/proot; return the command in the words of the README."""
+    top = RECIPE.unpack(source, work / "source")
+    RECIPE.unpack(talloc, work / "talloc")
+    patch = ["patch", "--strip=1", f"--input={RECIPE.folder / _PATCH}"]
+    process.run(patch, 60, cwd=str(top), hint=RECIPE.compiler)
+    [library] = (work / "talloc").rglob("libtalloc.a")
+    words = {
+        # Else make asks git, which may find a repository that this folder happens to be in.
+        "VERSION": "",
+        "CFLAGS": f"-O2 -I{work}/talloc/usr/include",
+        "LDFLAGS": f"-L{library.parent} -ltalloc -static -Wl,-z,noexecstack",
+    }
+    argv = ["make", "-f", "GNUmakefile", *(f"{name}={value}" for name, value in words.items()), PROGRAM]
+    RECIPE.compile(PROGRAM, argv, top / "src")
+    RECIPE.strip(top / "src" / PROGRAM, work / PROGRAM)
+    return process.quoted(argv).replace(str(work), ".")
+
+
+def check_root(proot: Path, work: Path) -> None:
+    """Raise JobFailed unless what runs under ``proot`` sees the root that it is given, and not the host's."""
+    root = work / "root"
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir()
+    (root / "canary").write_text("own\n")
+    compiler = ["gcc", "-static", "-O1", "-o", str(root / "test"), str(RECIPE.folder / "own_root.c")]
+    process.run(compiler, 60, hint=RECIPE.compiler)
+    argv = [str(proot), "-k", os.uname().release, "-r", str(root), "-w", "/", "/test", "/canary"]
+    try:
+        done = process.run(argv, 60, {**process.base_environment(), "PROOT_TMP_DIR": str(work)}, check=False)
+    except DeployerError as error:
+        raise JobFailed(f"the kit's proot cannot be tested: {error.message}", RECIPE.leave_out) from error
+    if done.returncode != 0:
+        said = done.last_words(1) or "it sees the host's root"
+        raise JobFailed(
+            f"the kit's proot fails the test of its root: {said}", f"may this user ptrace? {RECIPE.leave_out}"
+        )

@@ -1,0 +1,67 @@
+"""The files of a bundle's layer as a plain list, read from the layer itself in one pass: for who must know them all."""
+
+import hashlib
+import stat
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from deployer.connected.rootfs.members import shown
+from deployer.contract import records, tarformat
+from deployer.contract.errors import IntegrityError
+from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, Entry
+from deployer.system.codec import decompressor
+from deployer.system.verify import Verification
+
+_TYPES = {FOLDER: stat.S_IFDIR, FILE: stat.S_IFREG, SYMLINK: stat.S_IFLNK, HARDLINK: stat.S_IFREG}
+_NAMES = {FOLDER: "folder", FILE: "file", SYMLINK: "symlink", HARDLINK: "hardlink"}
+
+
+class Listed(NamedTuple):
+    """An entry and, for a file, the SHA-256 of its content (hexadecimal), else nothing."""
+
+    entry: Entry
+    sha256: str
+
+    def line(self) -> str:
+        """Return mode, size in bytes, SHA-256 and path, and where a link leads."""
+        entry = self.entry
+        arrow = {SYMLINK: " -> ", HARDLINK: " = /"}.get(entry.kind, "")
+        mode = stat.filemode(_TYPES[entry.kind] | entry.mode)
+        return f"{mode} {entry.size:>12} {self.sha256 or '-':<64} /{shown(entry.path)}{arrow}{shown(entry.target)}"
+
+    def record(self) -> records.Record:
+        """Return the same for programs; paths with the escapes of the line."""
+        entry = self.entry
+        return {
+            "kind": _NAMES[entry.kind],
+            "mode": f"{entry.mode:04o}",
+            "size": entry.size,
+            "sha256": self.sha256 or None,
+            "path": "/" + shown(entry.path),
+            "target": shown(entry.target) or None,
+        }
+
+
+def files_of(bundle: Verification) -> Iterator[Listed]:
+    """Yield what the layer of a bundle holds, in its order, each frame checked as it is read. Raises IntegrityError."""
+    decompress = decompressor(str(bundle.manifest.codec["name"]))
+    left, digest = 0, hashlib.sha256()
+    entry: Entry | None = None
+    for segment in bundle.layer_segments():
+        data = bytes(decompress(bundle.read(segment), segment.raw or 0))
+        position = 0
+        while position < len(data):
+            if entry is None:
+                if data.startswith(b"\0" * tarformat.BLOCK, position):
+                    return
+                entry, position = tarformat.decode(data, position)
+                left, digest = entry.size, hashlib.sha256()
+            part = memoryview(data)[position : position + left]
+            digest.update(part)
+            position += len(part)
+            left -= len(part)
+            if left == 0:
+                yield Listed(entry, digest.hexdigest() if entry.kind == FILE else "")
+                position += tarformat.padding(entry.size)
+                entry = None
+    raise IntegrityError("the layer has no end")

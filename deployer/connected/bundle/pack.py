@@ -1,0 +1,336 @@
+"""pack: a built image becomes a bundle, one plain tar that carries all that a site needs."""
+
+import logging
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import zstandard
+
+import deployer
+from deployer.connected.bundle import codecs
+from deployer.connected.bundle import layer as layers
+from deployer.connected.bundle.framecache import FrameCache, Kept
+from deployer.connected.bundle.press import Press, Pressed
+from deployer.connected.bundle.pyz import make_pyz, vendored
+from deployer.connected.bundle.seal import BundleWriter
+from deployer.connected.ground import progress
+from deployer.connected.ground.scratch import Scratch
+from deployer.connected.linker import commands
+from deployer.connected.rootfs import archive, datafolder, imageconfig
+from deployer.connected.rootfs.datafolder import DataFile
+from deployer.connected.rootfs.flatten import Tree
+from deployer.connected.rootfs.members import shown
+from deployer.connected.rootfs.merge import Root
+from deployer.contract import oci, records
+from deployer.contract.errors import UsageError
+from deployer.contract.job import Job
+from deployer.contract.manifest import (
+    APP_PREFIX,
+    DATA_PREFIX,
+    FRAME,
+    KIT_PREFIX,
+    PLANS_PREFIX,
+    VARIANTS_PREFIX,
+    WHEELS_PREFIX,
+    Image,
+    Manifest,
+    Need,
+    check_label,
+)
+from deployer.contract.plan import Plan
+from deployer.system import files
+
+if TYPE_CHECKING:  # a pack without a site need not wait for the profile's model
+    from deployer.connected.bundle.packages import Installed
+    from deployer.connected.site_profile.profile import Profile
+
+_logger = logging.getLogger("deployer.pack")
+
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class Contents(NamedTuple):
+    """What goes into a bundle.
+
+    ``read`` returns the image; what it leaves open and spooled is the scratch's; None for a bundle of data alone.
+    ``app`` is the folder of the training code; ``data`` are folders by the names that jobs find them under, and
+    ``needs`` those that other bundles carry; ``carried`` are further files, by their names in the bundle. ``mpi`` are
+    the MPI families that its programs run on, the image's own first; empty where nobody said. ``kit`` are parts of the
+    kit that go in whether or not a site needs them.
+    """
+
+    name: str
+    version: str
+    read: Callable[[Scratch], archive.Image] | None
+    jobs: Sequence[Job] = ()
+    app: Path | None = None
+    data: Mapping[str, Path] = {}
+    needs: Sequence[Need] = ()
+    carried: Mapping[str, Path] = {}
+    mpi: Sequence[str] = ()
+    kit: Collection[str] = ()
+
+
+class _NoTree(Tree):
+    """The root filesystem of a bundle of data alone: nothing at all, not even mount points."""
+
+    def _check_is_root(self) -> None:
+        pass
+
+    def _make_mount_points(self, folders: Sequence[str]) -> None:
+        pass
+
+
+class Checking(NamedTuple):
+    """How plans are checked: codes that the stager accepts, and where facts of files are kept, if anywhere."""
+
+    accept: Sequence[str] = ()
+    cache: Path | None = None
+
+
+class Packed(NamedTuple):
+    """A finished bundle: its path, digest and size in bytes, its manifest, the frames that the cache had, and its
+    plans, each with the verdict of ``check``."""
+
+    path: Path
+    digest: str
+    size: int
+    manifest: Manifest
+    reused: int = 0
+    plans: Sequence[Plan] = ()
+
+    def record(self) -> records.Record:
+        """Return what a program would want to know of it."""
+        image = self.manifest.image
+        return {
+            "bundle": str(self.path),
+            "name": self.manifest.name,
+            "version": self.manifest.version,
+            "digest": self.digest,
+            "size": self.size,
+            "raw_size": image.raw_size,
+            "entries": image.entries,
+            "changes": self.manifest.changes,
+            "frames": sum(segment.kind == FRAME for segment in self.manifest.segments),
+            "frames_reused": self.reused,
+            "plans": {plan.site: plan.checked.record() for plan in self.plans if plan.checked},
+        }
+
+
+def pack(
+    contents: Contents,
+    profiles: "Iterable[Profile]",
+    output: Path,
+    codec: str = "zstd",
+    cache: Path | None = None,
+    changes: Path | None = None,
+    checking: Checking | None = None,
+    say: Callable[[str], None] = _logger.info,
+) -> Packed:
+    """Write the bundle ``output``, whole or not at all, with a plan for each profile and ``check``'s verdict in it.
+
+    The same image, app, data, profiles and tool versions give the same bytes. Frames are taken from, and kept in, the
+    folder ``cache``, when one is given. ``changes`` gets a line for each path that flatten changed. ``say`` is told of
+    the steps of a kit that has to be made, and of a part that the bundle has to go without.
+    """
+    check_label(contents.name, contents.version)
+    compression = codecs.codec(codec)
+    profiles = list(profiles)
+    plans = _plans(profiles, contents)
+    if plans and contents.read is None:
+        raise UsageError(f"{contents.name} holds data alone, and no site needs a plan for it", "leave out --site")
+    if plans or contents.kit:
+        from deployer.connected.bundle import kit
+
+        parts = kit.carried(contents.kit, zip(profiles, plans, strict=True), say)
+        contents = contents._replace(carried={**contents.carried, **parts})
+    folders = {name: datafolder.files_of(path) for name, path in sorted(contents.data.items())}
+    with closing(FrameCache(cache, compression)) if cache else nullcontext() as frames:
+        files.reap_parts(str(output))
+        press, keys = Press(compression, frames), list[str]()
+        with files.published(str(output)) as stream, Scratch(output.parent) as scratch:
+            with files.errors_named(f"write {output}"):
+                image = contents.read(scratch) if contents.read else archive.Image("unknown", {}, Root())
+                settings = imageconfig.read(image.config)
+                if settings.dropped:
+                    say("variables of the image left out, whose names no shell knows: " + ", ".join(settings.dropped))
+                targets = [bind.target for plan in plans for bind in plan.binds]
+                tree = Tree(image.root, targets) if contents.read else _NoTree(image.root)
+                if commands.CODE not in (checking or Checking()).accept:
+                    _refuse_missing(contents, settings, tree, plans)
+                writer = BundleWriter(stream)
+                manifest = _write(writer, contents, image, settings, tree, folders, press, compression, keys)
+                plans = _checked(writer, manifest, profiles, plans, checking or Checking())
+                digest = writer.seal(manifest)
+                manifest = manifest._replace(members=writer.members, segments=writer.segments)
+                scratch.settle()
+            if changes:
+                files.write_text(str(changes), "".join(_change_lines(tree)))
+        if frames:
+            made = (segment for segment in manifest.segments if segment.kind == FRAME)
+            kept = (Kept(key, s.offset, s.size, s.sha256) for key, s in zip(keys, made, strict=True))
+            frames.keep(output, digest.rpartition(":")[2], kept)
+    return Packed(output, digest, output.stat().st_size, manifest, press.reused, plans)
+
+
+def _plans(profiles: "Sequence[Profile]", contents: Contents) -> list[Plan]:
+    if not profiles:
+        return []
+    from deployer.connected.site_profile.plan import make_plan
+
+    label = f"{contents.name}:{contents.version}"
+    return [make_plan(profile, label, contents.mpi) for profile in profiles]
+
+
+def _checked(
+    writer: BundleWriter,
+    manifest: Manifest,
+    profiles: "Sequence[Profile]",
+    plans: Sequence[Plan],
+    checking: Checking,
+) -> list[Plan]:
+    """Write the plans, each with the verdict on what was written so far: all that a job can load."""
+    if not plans:
+        return []
+    from deployer.connected.check.check import check_plan
+
+    written = writer.written(manifest)
+    checked = [
+        plan._replace(checked=check_plan(written, profile, plan, checking.accept, checking.cache))
+        for profile, plan in zip(profiles, plans, strict=True)
+    ]
+    for plan in checked:
+        writer.member(f"{PLANS_PREFIX}{plan.site}.json", records.pretty(plan.record()).encode())
+    return checked
+
+
+def _refuse_missing(contents: Contents, settings: imageconfig.Settings, tree: Tree, plans: Sequence[Plan]) -> None:
+    """Raise Refused where a job's command cannot start in the image, whatever the site."""
+    wheels = [path for name, path in contents.carried.items() if name.startswith((WHEELS_PREFIX, VARIANTS_PREFIX))]
+    look = commands.in_tree(tree, contents.app)
+    place = commands.place(look, settings.env, settings.workdir or "/", plans, commands.of_wheels(wheels))
+    commands.refuse(contents.jobs, place)
+
+
+def _change_lines(tree: Tree) -> Iterator[str]:
+    for kind in tree.changes:
+        for path in sorted(tree.changed[kind]):
+            yield f"{kind}\t/{shown(path)}\n"
+
+
+def _write(
+    writer: BundleWriter,
+    contents: Contents,
+    image: archive.Image,
+    settings: imageconfig.Settings,
+    tree: Tree,
+    folders: Mapping[str, Sequence[DataFile]],
+    press: Press,
+    codec: codecs.Codec,
+    keys: list[str],
+) -> Manifest:
+    """Write all but plans, manifest and seal; return the manifest, without members and segments."""
+    writer.member("deployer.pyz", make_pyz(), 0o755)
+    writer.member(oci.LAYOUT_FILE, oci.LAYOUT)
+    with ThreadPoolExecutor(1, "packages") as beside:
+        finding = beside.submit(_packages, tree)
+        with progress.bar("pack", tree.size) as advance:
+            layer = writer.layer(_noted(press.frames(layers.pieces(tree)), keys, advance))
+    architecture = image.architecture or tree.architecture()
+    config = writer.blob(oci.config(architecture, settings.kept(), press.raw.digest))
+    image_manifest = writer.blob(oci.manifest(config, layer, codec.name))
+    writer.member(oci.INDEX_FILE, oci.index(image_manifest, contents.name, contents.version, architecture))
+    for file in datafolder.app_files(contents.app) if contents.app else ():
+        writer.member(APP_PREFIX + file.name, b"".join(datafolder.pieces(file)), file.mode)
+    for name, path in sorted(contents.carried.items()):
+        _write_file(writer, name, path)
+    _write_data(writer, folders)
+    _write_sbom(writer, contents, finding.result())
+    return Manifest(
+        name=contents.name,
+        version=contents.version,
+        codec=codec.record(),
+        tools={"deployer": deployer.__version__, "zstandard": zstandard.__version__, **vendored()},
+        image=Image(
+            config_digest=config.digest,
+            layer_digest=layer.digest,
+            architecture=architecture,
+            env=settings.env,
+            workdir=settings.workdir or "/",
+            entrypoint=settings.entrypoint,
+            cmd=settings.cmd,
+            python=tree.find_program("python3", _search_path(settings.env)),
+            raw_size=press.raw.size,
+            entries=len(tree),
+            holes=press.holes,
+        ),
+        changes={**tree.changes, **({"variables dropped": len(settings.dropped)} if settings.dropped else {})},
+        jobs=list(contents.jobs),
+        members=[],
+        segments=[],
+        needs=tuple(contents.needs),
+        mpi=tuple(contents.mpi),
+    )
+
+
+def _packages(tree: Tree) -> "Installed":
+    """Return the packages of an image. What this and the SBOM import takes a while: it is for beside the work."""
+    from deployer.connected.bundle import packages, sbom  # noqa: F401
+
+    return packages.of_tree(tree)
+
+
+def _write_file(writer: BundleWriter, name: str, path: Path) -> None:
+    """Write a file of the disk, of any size, as a member. Raises UsageError where it changes meanwhile."""
+    with open(path, "rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+
+        def pieces() -> Iterator[bytes]:
+            left = size
+            while left:
+                piece = stream.read(min(left, files.CHUNK * 8))
+                if not piece:
+                    raise UsageError(f"{path} became shorter while it was packed", "pack again")
+                left -= len(piece)
+                yield piece
+
+        writer.pieces(name, size, pieces(), 0o755 if os.fstat(stream.fileno()).st_mode & 0o111 else 0o644)
+
+
+def _write_data(writer: BundleWriter, folders: Mapping[str, Sequence[DataFile]]) -> None:
+    with progress.bar("data", sum(file.size for found in folders.values() for file in found)) as advance:
+        for name, found in folders.items():
+            for file in found:
+                member = f"{DATA_PREFIX}{name}/{file.name}"
+                writer.pieces(member, file.size, datafolder.pieces(file, advance), file.mode)
+
+
+def _write_sbom(writer: BundleWriter, contents: Contents, installed: "Installed") -> None:
+    """Write the SBOM of what was written so far: the image, the wheels and the data."""
+    from deployer.connected.bundle import sbom
+
+    found = writer.contents()
+    wheels = [sbom.of_wheel(data, name) for name, data in found.items() if sbom.WHEELS.match(name)]
+    if any(name.startswith(KIT_PREFIX) for name in found):
+        from deployer.connected.bundle import kit
+
+        wheels += kit.packages(found)
+    pieces = sbom.make(contents.name, contents.version, installed, wheels, contents.data)
+    writer.pieces(sbom.MEMBER, sum(map(len, pieces)), pieces)
+
+
+def _search_path(env: Sequence[str]) -> list[str]:
+    values = dict(item.partition("=")[::2] for item in env)
+    return values.get("PATH", _DEFAULT_PATH).split(":")
+
+
+def _noted(frames: Iterable[Pressed], keys: list[str], advance: Callable[[int], None]) -> Iterator[Pressed]:
+    """Pass frames on, with their keys added to ``keys``."""
+    for frame in frames:
+        yield frame
+        keys.append(frame.key)
+        advance(frame.raw)

@@ -1,0 +1,142 @@
+"""Which packages a root filesystem has, from what dpkg, pip and Python itself leave in it.
+
+Only the few files that tell are read. Sources: deb822(5) and dpkg-query(1) for the status file; the core metadata
+specifications of packaging.python.org; os-release(5).
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from packaging.metadata import parse_email
+
+from deployer.connected.rootfs.flatten import Tree
+from deployer.connected.rootfs.members import shown
+from deployer.contract.tarformat import FILE, HARDLINK, Entry
+
+DEB, PYPI, GENERIC = "deb", "pypi", "generic"
+
+DPKG_STATUS = b"var/lib/dpkg/status"
+#: One file a package, where an image has no dpkg of its own ("distroless"); the lists of checksums beside are none.
+_STATUS_FOLDER = b"var/lib/dpkg/status.d/"
+_CHECKSUMS = b".md5sums"
+#: What pip and setuptools leave of an installed package: ``NAME-VERSION.dist-info/METADATA`` and its predecessor.
+_METADATA = re.compile(rb"(?:^|/)[^/]+(?:\.dist-info/METADATA|\.egg-info/PKG-INFO|\.egg-info)$")
+#: A Python by its own library; its version is in a header, where that was not left out.
+_PYTHON = re.compile(rb"^(.*/)?lib/python(3\.\d+)/os\.py$")
+_PYTHON_VERSION = re.compile(rb'^#define\s+PY_VERSION\s+"([^"]+)"', re.MULTILINE)
+_OS_RELEASE = (b"etc/os-release", b"usr/lib/os-release")
+
+_CLASSIFIER = "License :: "
+#: A License field that is longer is the licence's text, not its name.
+_MAX_LICENCE = 100
+
+
+class Package(NamedTuple):
+    """``kind`` is DEB, PYPI or GENERIC; ``where`` is the path in the image, or the bundle's member, that tells of it.
+
+    ``licences`` as its metadata name them: one SPDX expression, or names; none where they name none. ``sha256``
+    (hexadecimal) is that of a file which is the package, else nothing.
+    """
+
+    kind: str
+    name: str
+    version: str
+    where: str
+    architecture: str = ""
+    licences: tuple[str, ...] = ()
+    sha256: str = ""
+
+
+class System(NamedTuple):
+    """The distribution as os-release names it: ``debian`` and ``12``; empty where it says nothing."""
+
+    name: str = ""
+    version: str = ""
+
+
+class Installed(NamedTuple):
+    """What was found in a root filesystem."""
+
+    system: System = System()
+    packages: tuple[Package, ...] = ()
+
+
+def of_tree(tree: Tree) -> Installed:
+    """Return the packages of a root filesystem, in the order of its paths; what cannot be read counts as none."""
+    system = System()
+    found: list[Package] = []
+    pythons: list[tuple[bytes, str]] = []
+    for entry in tree.entries():
+        if entry.kind not in (FILE, HARDLINK):
+            continue
+        path = entry.path
+        if path == DPKG_STATUS or (path.startswith(_STATUS_FOLDER) and not path.endswith(_CHECKSUMS)):
+            found += _of_dpkg(_read(tree, path), "/" + shown(path))
+        elif path in _OS_RELEASE:
+            system = _os_release(_read(tree, path)) or system
+        elif path.endswith(b"os.py") and (match := _PYTHON.match(path)):
+            pythons.append((match[1] or b"", match[2].decode()))
+        elif path.endswith((b"METADATA", b"PKG-INFO", b".egg-info")) and _METADATA.search(path):
+            package = of_metadata(_read(tree, path), "/" + shown(path))
+            found += [package] if package else []
+    return Installed(system, (*found, *_unpackaged(tree, pythons, found)))
+
+
+def dpkg_paragraphs(content: bytes) -> Iterator[dict[str, str]]:
+    """Yield name, version, architecture and status of each package of a dpkg status file; only those that are whole.
+
+    Fields keep dpkg's names. A package that was removed but for its settings is none.
+    """
+    for paragraph in content.decode("utf-8", "replace").split("\n\n"):
+        fields = dict(re.findall(r"^(Package|Version|Architecture|Status): *(.*?) *$", paragraph, re.MULTILINE))
+        status = fields.get("Status", "installed").split()
+        if fields.get("Package") and fields.get("Version") and status[-1:] == ["installed"]:
+            yield fields
+
+
+def of_metadata(content: bytes, where: str, sha256: str = "") -> Package | None:
+    """Return the Python package that core metadata describe, None where they name none."""
+    metadata, _ = parse_email(content)
+    name, version = metadata.get("name", ""), metadata.get("version", "")
+    if not name or not version:
+        return None
+    expression, text = metadata.get("license_expression", ""), metadata.get("license", "").strip()
+    licences: Iterable[str] = ()
+    if expression:
+        licences = [expression]
+    elif text and text.upper() != "UNKNOWN" and "\n" not in text and len(text) <= _MAX_LICENCE:
+        licences = [text]
+    else:
+        classifiers = [item for item in metadata.get("classifiers", []) if item.startswith(_CLASSIFIER)]
+        licences = sorted({item.rpartition(" :: ")[2] for item in classifiers} - {"OSI Approved"})
+    return Package(PYPI, name, version, where, licences=tuple(licences), sha256=sha256)
+
+
+def _of_dpkg(content: bytes, where: str) -> list[Package]:
+    return [
+        Package(DEB, fields["Package"], fields["Version"], where, fields.get("Architecture", ""))
+        for fields in dpkg_paragraphs(content)
+    ]
+
+
+def _unpackaged(tree: Tree, pythons: list[tuple[bytes, str]], packages: list[Package]) -> Iterator[Package]:
+    """Yield the Pythons that no Debian package brought: compiled by hand, or unpacked."""
+    debian = {package.name for package in packages if package.kind == DEB}
+    for prefix, line in pythons:
+        if prefix == b"usr/" and f"libpython{line}-stdlib" in debian:
+            continue
+        header = _PYTHON_VERSION.search(_read(tree, prefix + b"include/python%s/patchlevel.h" % line.encode()))
+        where = "/" + shown(prefix + b"lib/python" + line.encode())
+        yield Package(GENERIC, "python", header[1].decode() if header else line, where, licences=("PSF-2.0",))
+
+
+def _os_release(content: bytes) -> System | None:
+    fields = dict(re.findall(r'^(ID|VERSION_ID)="?([^"\n]*)"?$', content.decode("utf-8", "replace"), re.MULTILINE))
+    return System(fields["ID"], fields.get("VERSION_ID", "")) if fields.get("ID") else None
+
+
+def _read(tree: Tree, path: bytes) -> bytes:
+    """Return the content of a file; nothing where there is none."""
+    content = tree.content(Entry(FILE, path, 0))
+    return content.read(0, content.size)

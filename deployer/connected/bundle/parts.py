@@ -1,0 +1,97 @@
+"""What is to be sent of a bundle, and the ways it can go: as one stream, or as files in a folder to carry."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from deployer.connected.bundle.pyz import make_pyz
+from deployer.contract import delta, sealed
+from deployer.contract.delta import Ending, Held, Part, Range
+from deployer.contract.errors import UsageError
+from deployer.contract.manifest import Manifest
+from deployer.contract.sealed import Seal
+from deployer.system import files
+
+_CHUNK = 1024 * 1024
+
+#: A list of all files with their SHA-256, as ``sha256sum -c`` reads it: written last.
+SUMS = "SHA256SUMS"
+
+
+class Shipment(NamedTuple):
+    """The parts that a site lacks, and the bundle's ending, which always goes (``data`` is its compressed form)."""
+
+    ending: Ending
+    data: bytes
+    parts: list[Part]
+
+    @property
+    def size(self) -> int:
+        """Return the bytes to send."""
+        return len(self.data) + sum(part.size for part in self.parts)
+
+
+def shipment(stream: IO[bytes], seal: Seal, manifest: Manifest, held: Held) -> Shipment:
+    """Return what to send of the open bundle to a site that has ``held``."""
+    ending = Ending(seal.offset, seal.end + sealed.TAIL - seal.offset)
+    data = delta.compress(b"".join(_read(stream, ending)))
+    return Shipment(ending, data, delta.cut(delta.missing(manifest.segments, held)))
+
+
+def as_stream(stream: IO[bytes], what: Shipment, advance: Callable[[int], None]) -> Iterator[bytes]:
+    """Yield the shipment as the site half's ``take`` reads it; ``advance`` is told the bytes as they go."""
+    yield b"%s %d\n" % (what.ending.name.encode(), len(what.data))
+    yield what.data
+    advance(len(what.data))
+    for part in what.parts:
+        yield b"%s %d\n" % (part.name.encode(), part.size)
+        for piece in _read(stream, part):
+            yield piece
+            advance(len(piece))
+
+
+def as_files(stream: IO[bytes], what: Shipment, folder: Path, advance: Callable[[int], None]) -> list[Path]:
+    """Write the shipment into the new or empty ``folder``, with the site half that receives it; return the files.
+
+    Raises UsageError for a folder with something in it, SpaceError; what was written is removed then.
+    """
+    with files.errors_named(f"write {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise UsageError(f"{folder} is not empty", "give a folder that is new or empty: parts must not mix")
+    made: list[Path] = []
+    sums = ""
+
+    def write(name: str, pieces: Iterator[bytes]) -> str:
+        digest = hashlib.sha256()
+        made.append(folder / name)
+        with files.published(str(folder / name)) as target:
+            for piece in pieces:
+                digest.update(piece)
+                target.write(piece)
+                advance(len(piece))
+        return f"{digest.hexdigest()}  {name}\n"
+
+    try:
+        sums += write("deployer.pyz", iter([make_pyz()]))
+        sums += write(what.ending.name, iter([what.data]))
+        for part in what.parts:
+            sums += write(part.name, _read(stream, part))
+        write(SUMS, iter([sums.encode()]))
+    except BaseException:
+        for path in made:
+            path.unlink(missing_ok=True)
+        raise
+    return made
+
+
+def _read(stream: IO[bytes], place: Range) -> Iterator[bytes]:
+    stream.seek(place.offset)
+    left = place.size
+    while left:
+        piece = stream.read(min(left, _CHUNK))
+        if not piece:
+            raise UsageError("the bundle was cut while it was sent", "start again with the whole file")
+        left -= len(piece)
+        yield piece

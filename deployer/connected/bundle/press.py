@@ -1,0 +1,136 @@
+"""Compressing a layer's pieces on all cores, in order.
+
+Threads are enough: reading, zstd, zlib and hashlib release the interpreter's lock. The digest of the uncompressed tar
+is a chain over all of it, so it has a thread of its own; frames are independent.
+"""
+
+import ctypes
+import hashlib
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+from deployer.connected.bundle.codecs import Codec
+from deployer.connected.bundle.framecache import Frame, FrameCache
+from deployer.connected.bundle.layer import Piece
+from deployer.contract import oci, tarformat
+
+#: Bytes of pieces that are in work at once: what bounds the memory, whatever the image and the number of cores.
+IN_WORK = 96 * 1024 * 1024
+
+#: Bytes of a piece that tell at once that it is not of zeros alone.
+_FIRST = 64
+
+#: Of mallopt(3). Up to 32 MiB, the most that glibc takes, memory comes from the heap, and up to 64 MiB stay in it.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_FROM_HEAP, _STAYS = 32 * 1024 * 1024, 64 * 1024 * 1024
+
+
+class Pressed(NamedTuple):
+    """A frame of the layer: what it holds, its size when decompressed, the frame, and its content's key in the cache
+    (empty without one)."""
+
+    holds: str
+    raw: int
+    frame: Frame
+    key: str
+
+
+class _Done(NamedTuple):
+    raw: int
+    frame: Frame
+    key: str
+    reused: bool
+    hole: bool
+
+
+class _InWork(NamedTuple):
+    """A piece, its bytes, the frame that is made of them, and their part in the chain."""
+
+    piece: Piece
+    raw: "Future[bytes]"
+    pressing: "Future[_Done]"
+    adding: "Future[None]"
+
+
+class Press:
+    """Compresses pieces; ``raw``, ``holes`` and ``reused`` are complete when ``frames`` was read to its end."""
+
+    def __init__(self, codec: Codec, cache: FrameCache | None = None, workers: int | None = None) -> None:
+        self._codec = codec
+        self._cache = cache
+        self._workers = workers or len(os.sched_getaffinity(0))
+        self._digest = hashlib.sha256()
+        self._size = 0
+        self.reused = 0  # frames that came from the cache
+        self.holes = 0  # bytes of frames with zeros alone, which need no room where they are unpacked
+
+    @property
+    def raw(self) -> oci.Blob:
+        """Return the descriptor of the uncompressed tar."""
+        return oci.Blob("sha256:" + self._digest.hexdigest(), self._size)
+
+    def frames(self, pieces: Iterable[Piece]) -> Iterator[Pressed]:
+        """Yield a frame a piece, in the order of the pieces."""
+        _keep_memory()
+        waiting: deque[_InWork] = deque()
+        in_work = 0
+        with ThreadPoolExecutor(self._workers, "press") as pool, ThreadPoolExecutor(1, "digest") as chain:
+            try:
+                for piece in pieces:
+                    raw: Future[bytes] = Future()
+                    waiting.append(
+                        _InWork(piece, raw, pool.submit(self._press, piece, raw), chain.submit(self._add, raw))
+                    )
+                    in_work += piece.weight
+                    while waiting and (in_work > IN_WORK or (waiting[0].adding.done() and waiting[0].pressing.done())):
+                        yield self._finished(waiting[0])
+                        in_work -= waiting.popleft().piece.weight
+                while waiting:
+                    yield self._finished(waiting.popleft())
+            finally:
+                for left in waiting:
+                    if left.pressing.cancel():
+                        left.raw.cancel()  # nobody will bring it: the chain must not wait
+                    left.adding.cancel()
+
+    def _finished(self, ended: _InWork) -> Pressed:
+        done = ended.pressing.result()
+        ended.adding.result()
+        self.reused += done.reused
+        self.holes += done.raw if done.hole else 0
+        return Pressed(ended.piece.holds, done.raw, done.frame, done.key)
+
+    def _add(self, raw: "Future[bytes]") -> None:
+        data = raw.result()
+        self._digest.update(data)
+        self._size += len(data)
+
+    def _press(self, piece: Piece, raw: "Future[bytes]") -> _Done:
+        try:
+            data = piece.read()
+        except BaseException as error:
+            raw.set_exception(error)
+            raise
+        raw.set_result(data)
+        hole = piece.holds == tarformat.REST and not data[:_FIRST].strip(b"\0") and not data.strip(b"\0")
+        key = self._cache.key(data) if self._cache else ""
+        found = self._cache.get(key) if self._cache else None
+        if found is not None:
+            return _Done(len(data), found, key, True, hole)
+        compressed = self._codec.compress(data)
+        return _Done(len(data), Frame(compressed, hashlib.sha256(compressed).hexdigest()), key, False, hole)
+
+
+def _keep_memory() -> None:
+    """Let glibc use the memory of one piece for the next.
+
+    By default it gives large blocks back to the kernel at once, and each new one is zeroed page by page: a fifth of
+    packing's time. Another C library has no such function, or ignores it.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _FROM_HEAP)
+        mallopt(_M_TRIM_THRESHOLD, _STAYS)

@@ -1,0 +1,185 @@
+"""The SBOM: what a bundle holds, as CycloneDX 1.6 JSON (https://cyclonedx.org/docs/1.6/json/).
+
+It is a function of the bundle's content alone: no clock, and the serial number is derived from the rest. A line is a
+component, and the lines are cut into pieces where their own content says so, so that a changed package, or a new
+version of the bundle, changes few of the pieces that push sends.
+"""
+
+import hashlib
+import io
+import json
+import re
+import uuid
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any
+
+from cyclonedx.contrib.license.factories import LicenseFactory
+from cyclonedx.model import HashAlgorithm, HashType
+from cyclonedx.model.bom import Bom, BomMetaData
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.model.component_evidence import ComponentEvidence, Occurrence
+from cyclonedx.model.license import DisjunctiveLicense, License
+from cyclonedx.model.tool import ToolRepository
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
+
+import deployer
+from deployer.connected.bundle.packages import DEB, PYPI, Installed, Package, System, of_metadata
+from deployer.connected.rootfs.members import Data, Reader
+from deployer.contract import sealed
+from deployer.contract.errors import IntegrityError, UsageError
+from deployer.contract.manifest import Manifest
+from deployer.system import wheel
+
+MEMBER = "deployer/sbom.cdx.json"
+
+#: Members that are Python packages themselves.
+WHEELS = re.compile(r"^deployer/(?:wheels|kit|variants/[^/]+)/[^/]+\.whl$")
+_METADATA = re.compile(r"^[^/]+\.dist-info/METADATA$")
+_MAX_METADATA = 4 * 1024 * 1024
+#: Bytes of memory to read a bundle's SBOM (records.memory): some 100,000 packages.
+MAX_MEMORY = 200_000_000
+_CHUNK = 1024 * 1024
+
+#: A piece ends at one line in so many, by the line's hash.
+_PIECE_ODDS = 16
+
+
+def of_wheel(content: Data, member: str) -> Package:
+    """Return which package a wheel is. Raises UsageError for a file that is no wheel."""
+    digest = hashlib.sha256()
+    for start in range(0, content.size, _CHUNK):
+        digest.update(content.read(start, _CHUNK))
+    package = None
+    try:
+        with wheel.archive(io.BufferedReader(Reader(content))) as archive:
+            names = [name for name in archive.namelist() if _METADATA.match(name)]
+            if len(names) == 1 and archive.getinfo(names[0]).file_size <= _MAX_METADATA:
+                package = of_metadata(archive.read(names[0]), member, digest.hexdigest())
+    except (zipfile.BadZipFile, zlib.error) as error:
+        raise UsageError(f"{member} is no wheel: {error}") from error
+    if package is None:
+        raise UsageError(f"{member} is no wheel: it does not say which package it is")
+    return package
+
+
+def make(name: str, version: str, installed: Installed, wheels: Iterable[Package], data: Iterable[str]) -> list[bytes]:
+    """Return the SBOM of the bundle NAME:VERSION in pieces, which are to be its segments.
+
+    ``data`` are the names of its data folders.
+    """
+    components = [*_system(installed.system), *_packages(installed, wheels), *map(_data, sorted(data))]
+    ours = Component(name="deployer", version=deployer.__version__, type=ComponentType.APPLICATION, bom_ref="deployer")
+    bom = Bom(components=components, metadata=BomMetaData(tools=ToolRepository(components=[ours])))
+    document = json.loads(JsonV1Dot6(bom).output_as_string())
+    # A clock, chance, and what is not known; the library would not have a bundle of unknown dependencies.
+    for keys, key in ((document["metadata"], "timestamp"), (document, "serialNumber"), (document, "dependencies")):
+        keys.pop(key, None)
+    document["metadata"]["component"] = {"bom-ref": "bundle", "name": name, "type": "container", "version": version}
+    return _pieces(document)
+
+
+def _pieces(document: dict[str, Any]) -> list[bytes]:
+    lines = list(_lines(document))
+    serial = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sha256:" + hashlib.sha256(b"".join(lines)).hexdigest())
+    lines.append(b'"serialNumber":"%s"}\n' % serial.urn.encode())
+    pieces = [b""]
+    for line in lines:
+        pieces[-1] += line
+        if zlib.crc32(line) % _PIECE_ODDS == 0:
+            pieces.append(b"")
+    return [piece for piece in pieces if piece]
+
+
+def _lines(document: dict[str, Any]) -> Iterator[bytes]:
+    """Yield the document but for its end: first what never changes, then a line a component, then the rest."""
+    components = document.pop("components", [])
+    first = {key: document.pop(key) for key in ("$schema", "bomFormat", "specVersion", "version")}
+    yield _json(first)[:-1] + b',"components":[\n'
+    for number, component in enumerate(components, 1):
+        # The library sorts these by references that it takes from chance.
+        for several in (component.get("licenses", []), component.get("evidence", {}).get("occurrences", [])):
+            several.sort(key=_json)
+        yield _json(component) + (b",\n" if number < len(components) else b"\n")
+    yield b"],\n"
+    for key in sorted(document):
+        yield b"%s:%s,\n" % (_json(key), _json(document[key]))
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+
+
+def _system(system: System) -> list[Component]:
+    if not system.name:
+        return []
+    kind = ComponentType.OPERATING_SYSTEM
+    return [Component(name=system.name, version=system.version or None, type=kind, bom_ref="os")]
+
+
+def _packages(installed: Installed, wheels: Iterable[Package]) -> list[Component]:
+    """Return a component for each package; one that stands in several places of the image is one, with all places."""
+    places: dict[Package, list[str]] = {}
+    for package in installed.packages:
+        places.setdefault(package._replace(where=""), []).append(package.where)
+    components = [_component(package, where, installed.system) for package, where in places.items()]
+    components += [_component(wheel, [wheel.where], installed.system) for wheel in wheels]
+    return components
+
+
+def _component(package: Package, places: list[str], system: System) -> Component:
+    qualifiers = {}
+    namespace = None
+    if package.kind == DEB:
+        namespace = system.name or "debian"
+        distribution = "-".join(filter(None, system)) if system.name else ""
+        qualifiers = {"arch": package.architecture, "distro": distribution}
+    purl = PackageURL(
+        package.kind, namespace, package.name, package.version, {k: v for k, v in qualifiers.items() if v}
+    )
+    return Component(
+        name=package.name,
+        version=package.version,
+        purl=purl,
+        # A Python package may be there twice: as a wheel for two MPIs, or in two places with two licences.
+        bom_ref=package.where if package.sha256 else purl.to_string() + (f"#{min(places)}" if package.licences else ""),
+        licenses=_licences(package.licences),
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=package.sha256)] if package.sha256 else [],
+        evidence=ComponentEvidence(occurrences=[Occurrence(location=place) for place in sorted(places)])
+        if package.kind == PYPI or package.sha256
+        else None,
+    )
+
+
+def _licences(texts: Sequence[str]) -> list[License]:
+    """Return licences as CycloneDX has them: one expression, or any number of SPDX ids and names."""
+    if len(texts) == 1:
+        return [LicenseFactory().make_from_string(texts[0])]
+    return [DisjunctiveLicense(name=text) for text in texts]
+
+
+def _data(name: str) -> Component:
+    return Component(name=name, type=ComponentType.DATA, bom_ref=f"deployer/data/{name}")
+
+
+def read(stream: IO[bytes], manifest: Manifest) -> bytes | None:
+    """Return the SBOM of an open bundle, None where it has none. Raises IntegrityError."""
+    pieces = b""
+    segments = sealed.contents(manifest.members, manifest.segments).get(MEMBER, ())
+    if sum(segment.size for segment in segments) > sealed.MAX_MANIFEST:
+        raise IntegrityError(f"{MEMBER} is too large to be read")
+    for segment in segments:
+        stream.seek(segment.offset)
+        piece = stream.read(segment.size)
+        if hashlib.sha256(piece).hexdigest() != segment.sha256:
+            raise IntegrityError(f"{MEMBER} is not what the bundle's manifest says")
+        pieces += piece
+    return pieces or None
+
+
+def counts(document: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many packages of each kind an SBOM names, e.g. ``{"deb": 90, "pypi": 40}``."""
+    kinds = [PackageURL.from_string(item["purl"]).type for item in document.get("components", ()) if item.get("purl")]
+    return {kind: kinds.count(kind) for kind in sorted(set(kinds))}

@@ -1,0 +1,178 @@
+"""Writing a bundle: members in order, a segment for everything, the manifest and the seal last."""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import IO
+
+from deployer.connected.bundle.press import Pressed
+from deployer.connected.rootfs.members import Extent, Stored
+from deployer.contract import manifest as manifests
+from deployer.contract import oci, records, sealed, tarformat
+from deployer.contract.errors import IntegrityError, UsageError
+from deployer.contract.manifest import DATA, FRAME, HEADER, MAX_MEMORY, PADDING, Manifest, Member, Segment
+from deployer.contract.tarformat import BLOCK
+from deployer.system import files
+
+_DATA_SEGMENT = 8 * 1024 * 1024
+_FLUSH_EVERY = 32 * 1024 * 1024
+
+
+class BundleWriter:
+    """Writes the members of a bundle to a seekable binary ``stream`` and keeps its segment table."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._offset = 0
+        self.members: list[Member] = []
+        self.segments: list[Segment] = []
+
+    def member(self, name: str, data: bytes, mode: int = 0o644) -> None:
+        """Append a member; one of more than 8 MiB gets several segments."""
+        pieces = (data[start : start + _DATA_SEGMENT] for start in range(0, len(data), _DATA_SEGMENT))
+        self.pieces(name, len(data), pieces, mode)
+
+    def pieces(self, name: str, size: int, pieces: Iterable[bytes], mode: int = 0o644) -> None:
+        """Append a member of ``size`` bytes that come in pieces, none of them empty; each becomes a segment."""
+        member = Member(name, size, mode)
+        self.members.append(member)
+        self._segment(HEADER, sealed.member_header(member))
+        end = self._offset + size
+        for piece in pieces:
+            self._segment(DATA, piece)
+        if self._offset != end:
+            raise AssertionError(f"{name} does not have the {size} bytes announced")
+        self._pad(size)
+
+    def contents(self) -> dict[str, Stored]:
+        """Return the members that were written so far, none of them empty, to be read again."""
+        self._stream.flush()  # they are read past the buffer
+        found = {}
+        for name, segments in sealed.contents(self.members, self.segments).items():
+            size = sum(segment.size for segment in segments)
+            if size:
+                found[name] = Stored(self._stream, size, (Extent(0, segments[0].offset, size),))
+        return found
+
+    def written(self, manifest: Manifest) -> "Written":
+        """Return what was written so far, to be read as the bundle that ``manifest`` describes."""
+        self._stream.flush()  # it is read past the buffer
+        return Written(self._stream, manifest._replace(members=list(self.members), segments=list(self.segments)))
+
+    def blob(self, data: bytes) -> oci.Blob:
+        """Append an OCI blob under its digest."""
+        blob = oci.blob(data)
+        self.member(blob.member, data)
+        return blob
+
+    def layer(self, frames: Iterable[Pressed]) -> oci.Blob:
+        """Append the layer, frame by frame, and return its descriptor.
+
+        The header holds the digest and the size, known only at the end: its place is kept and filled in then.
+        """
+        digest = hashlib.sha256()
+        header_offset = self._offset
+        self._skip(BLOCK)
+        start = self._offset
+        written = []
+        with _Flusher(self._stream) as flusher:
+            for pressed in frames:
+                data, sha256 = pressed.frame
+                digest.update(data)
+                written.append(Segment(FRAME, self._offset, len(data), sha256, pressed.raw, pressed.holds))
+                self._stream.write(data)
+                self._offset += len(data)
+                flusher.wrote(len(data))
+            flusher.settle()
+        blob = oci.Blob("sha256:" + digest.hexdigest(), self._offset - start)
+        member = Member(blob.member, blob.size, 0o644)
+        self.members.append(member)
+        header = sealed.member_header(member)
+        if len(header) != BLOCK:
+            raise AssertionError("a blob's name fits one header")
+        end = self._offset
+        self._stream.seek(header_offset)
+        self._offset = header_offset
+        self._segment(HEADER, header)
+        self._stream.seek(end)
+        self._offset = end
+        self.segments += written
+        self._pad(blob.size)
+        return blob
+
+    def seal(self, manifest: Manifest) -> str:
+        """Write bundle.json and the tail; return the bundle's digest. ``manifest`` needs no members or segments."""
+        whole = manifest._replace(members=self.members, segments=self.segments)
+        sealed.check(whole, self._offset)  # what we could not verify is not written
+        data = records.dumps(whole.record())
+        if len(data) > sealed.MAX_MANIFEST or records.memory(data) > MAX_MEMORY:
+            hint = "put many small data files into a few archives; about 90,000 files are possible"
+            raise UsageError(f"the bundle has too many files: {len(self.members)} besides the image's", hint)
+        _check_readable(whole)
+        seal = sealed.Seal(self._offset, len(data), hashlib.sha256(data).hexdigest())
+        self._stream.write(sealed.manifest_block(data))
+        self._stream.write(sealed.tail(seal))
+        return seal.digest
+
+    def _segment(self, kind: str, data: bytes) -> None:
+        self.segments.append(Segment(kind, self._offset, len(data), hashlib.sha256(data).hexdigest()))
+        self._stream.write(data)
+        self._offset += len(data)
+
+    def _pad(self, size: int) -> None:
+        if tarformat.padding(size):
+            self._segment(PADDING, b"\0" * tarformat.padding(size))
+
+    def _skip(self, size: int) -> None:
+        self._stream.write(b"\0" * size)
+        self._offset += size
+
+
+def _check_readable(manifest: Manifest) -> None:
+    """Raise UsageError for what a site would refuse to read. The segment table is our own, and long."""
+    try:
+        manifests.read(records.dumps(manifest._replace(segments=[]).record()), "this")
+    except IntegrityError as error:
+        raise UsageError(f"no site could read the bundle: {error.message}", error.hint) from error
+
+
+class Written:
+    """A bundle that is not sealed yet: its own writer made the bytes, so nothing is checked."""
+
+    def __init__(self, stream: IO[bytes], manifest: Manifest) -> None:
+        self._stream = stream
+        self.manifest = manifest
+
+    def member_segments(self, name: str) -> list[Segment]:
+        """Return the content segments of a member, in order."""
+        return sealed.member_segments(self.manifest, name)
+
+    def layer_segments(self) -> list[Segment]:
+        """Return the segments of the layer."""
+        return self.member_segments(sealed.layer_member(self.manifest))
+
+    def read(self, segment: Segment) -> bytes:
+        """Return a segment's bytes."""
+        return files.reader(self._stream.fileno())(segment.offset, segment.size)
+
+
+class _Flusher(ThreadPoolExecutor):
+    """Brings what was written to the disk beside the work: the flush before the rename has little left."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__(1, "flush")
+        self._stream = stream
+        self._written = 0
+        self._flushes: list[Future[None]] = []
+
+    def wrote(self, count: int) -> None:
+        self._written += count
+        if self._written >= _FLUSH_EVERY:
+            self._written = 0
+            self._flushes.append(self.submit(os.fdatasync, self._stream.fileno()))
+
+    def settle(self) -> None:
+        """Wait, and raise what failed: Linux tells an open file of an error once, so the last flush would not."""
+        for flush in self._flushes:
+            flush.result()

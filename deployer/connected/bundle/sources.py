@@ -1,0 +1,134 @@
+"""Where a bundle's image comes from: a definition, an engine, a file, or a folder."""
+
+import contextlib
+import functools
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deployer.connected.bundle.pack import Contents
+from deployer.connected.ground import progress
+from deployer.connected.ground.scratch import Scratch
+from deployer.connected.rootfs import archive, folder, tarreader
+from deployer.connected.rootfs.archive import Image
+from deployer.connected.rootfs.members import Members
+from deployer.connected.rootfs.merge import Root
+from deployer.connected.rootfs.tarreader import Spooled
+from deployer.contract.errors import DeployerError, UsageError
+from deployer.contract.job import Job
+from deployer.contract.manifest import VARIANTS_PREFIX, WHEELS_PREFIX, Need
+
+if TYPE_CHECKING:  # what the other sources need not wait for
+    import docker
+
+    from deployer.connected.build.definition import Definition
+
+_log = logging.getLogger("deployer.sources")
+
+
+def from_definition(definition: "Definition") -> Contents:
+    """Return what ``build`` made of a definition, with its jobs, app folder, data, wheelhouse and variants of Horovod.
+
+    Raises Refused if the image, or a variant, was not built from the definition as it is now.
+    """
+    if definition.is_data:
+        return Contents(definition.name, definition.version, None, data=definition.data_folders)
+    from deployer.connected.build import inputs
+    from deployer.connected.build.build import last_build
+    from deployer.connected.build.wheelhouse import wheelhouse
+
+    last, variants = last_build(definition)
+    image = inputs.current(definition, [last] if definition.horovod else [last, definition.tag])
+    contents = from_image(image, definition.name, definition.version)
+    jobs = [Job(name, **job.model_dump()) for name, job in definition.jobs.items()]
+    needs = [Need(name, data.bundle) for name, data in sorted(definition.data.items()) if data.bundle]
+    carried = {f"{WHEELS_PREFIX}{path.name}": path for path in wheelhouse.ready(definition)}
+    carried.update({f"{VARIANTS_PREFIX}{abi}/{path.name}": path for abi, path in variants.items()})
+    contents = contents._replace(jobs=jobs, app=definition.app_folder, carried=carried, mpi=definition.mpi)
+    return contents._replace(data=definition.data_folders, needs=needs)
+
+
+def from_image(reference: str, name: str, version: str) -> Contents:
+    """Return an image of the running engine.
+
+    Its reading raises MissingTool without an engine, UsageError without the image.
+    """
+    return Contents(name, version, functools.partial(_read_image, reference))
+
+
+def from_archive(path: Path, name: str, version: str) -> Contents:
+    """Return an image in a file (`docker save`, OCI archive, flat tar; plain, gzip, zstd) or an OCI layout's folder."""
+    return Contents(name, version, functools.partial(archive.read, path))
+
+
+def from_folder(path: Path, name: str, version: str) -> Contents:
+    """Return a root filesystem that is a folder."""
+    if not path.is_dir():
+        raise UsageError(f"{path} is no folder", "a root filesystem in a file is given with --archive")
+
+    def read(_: Scratch) -> Image:
+        root = Root()
+        root.apply(folder.members(str(path)), whiteouts=False)
+        return Image("", {}, root)
+
+    return Contents(name, version, read)
+
+
+# ------------------------------------------------------------------------------------------------ the engine
+
+
+def _read_image(reference: str, scratch: Scratch) -> Image:
+    from deployer.connected.ground import engine
+
+    with contextlib.closing(engine.connect()) as client:
+        config = engine.image_config(client, reference)
+        root = _from_layer_folders(client, reference) or _from_export(client, reference, config, scratch)
+    return Image(str(config["Architecture"]), config, root)
+
+
+def _from_layer_folders(client: "docker.DockerClient", reference: str) -> Root | None:
+    """Return the image's root from the folders in which an engine on this machine keeps its layers, else None.
+
+    They never change, and reading them takes a tenth of an export's time. Only root may, and only where the engine
+    uses overlay2; what is not as expected there is no error, since the export always works.
+    """
+    from deployer.connected.rootfs import imagelayers
+
+    folders = imagelayers.layer_folders(client, reference)
+    if not folders:
+        return None
+    root = Root()
+    try:
+        for layer in folders:
+            root.apply(folder.overlay_members(layer))
+    except DeployerError as error:
+        _log.debug("the engine's layers are exported: %s", error.message)
+        return None
+    return root
+
+
+def _from_export(client: "docker.DockerClient", reference: str, config: dict[str, Any], scratch: Scratch) -> Root:
+    from deployer.connected.ground import engine
+
+    root = Root()
+    with progress.bar("export", int(config.get("Size") or 0) or None) as advance:
+        root.apply(_members(engine.rootfs_chunks(client, reference), advance, scratch), whiteouts=False)
+    return root
+
+
+def _members(chunks: Iterator[bytes], advance: Any, scratch: Scratch) -> Members:
+    chunk, position = b"", 0
+
+    def read(size: int) -> bytes:
+        nonlocal chunk, position
+        if position == len(chunk):
+            chunk, position = next(chunks, b""), 0
+            advance(len(chunk))
+        data = chunk[position : position + size]
+        position += len(data)
+        return data
+
+    yield from tarreader.members(Spooled(read, scratch.spool))
+    for _ in chunks:  # to its end, so that the engine can close it
+        pass

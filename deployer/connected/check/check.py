@@ -1,0 +1,229 @@
+"""check: will this bundle run on that site? Said on the laptop, from captured facts, before anything is shipped.
+
+The image, the chosen variant's wheels and the site's libraries are linked dry, as the loader would do it in the
+container, and the rules look at what would be mapped. Nothing is unpacked and nothing is run.
+"""
+
+import datetime as dt
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from deployer.connected.check.rules import (
+    command,
+    cpu,
+    fabric,
+    gpu,
+    linking,
+    mpi,
+    places,
+    pmi,
+    proof,
+    runtimes,
+    site,
+    space,
+    wheels,
+)
+from deployer.connected.check.rules.case import Case
+from deployer.connected.linker import index, process
+from deployer.connected.linker.index import Bundle, Index
+from deployer.connected.linker.process import Overlay, Process
+from deployer.connected.linker.view import Captured, Files
+from deployer.connected.site_profile.plan import make_plan
+from deployer.connected.site_profile.profile import Profile
+from deployer.contract import hostfiles, records
+from deployer.contract import plan as plans
+from deployer.contract.errors import Refused, Unknown, UsageError
+from deployer.contract.findings import Finding
+from deployer.contract.manifest import PLANS_PREFIX, VARIANTS_PREFIX, WHEELS_PREFIX, Manifest
+from deployer.contract.plan import APP, VARIANT, WHEELS, Plan
+from deployer.contract.verdict import Checked, judged
+from deployer.system.verify import begin, opened
+
+T = TypeVar("T")
+
+#: Of one program and what it loads.
+PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
+    linking.program, linking.missing, linking.versions, linking.broken, linking.plugins,
+    mpi.family, mpi.library, mpi.cxx, mpi.symbols, mpi.tree, fabric.library, fabric.provider,
+)  # fmt: skip
+#: Of the bundle and the site as a whole.
+RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
+    command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.usable, gpu.kernels,
+    runtimes.allowed, runtimes.startable, space.room, wheels.tags, pmi.offered, pmi.spoken, fabric.slow, places.bound,
+    places.working, proof.outside,
+)  # fmt: skip
+
+#: Every code that a finding can have; each has a section in docs/rules.md.
+CODES = (
+    "bind.place",
+    "command.missing",
+    "cpu.instructions",
+    "fabric.library", "fabric.missing", "fabric.provider", "fabric.tcp",
+    "facts.cpu", "facts.fabric", "facts.gpu", "facts.mpi", "facts.plan", "facts.pmi", "facts.runtime",
+    "gpu.capability", "gpu.driver", "gpu.kernels", "gpu.none",
+    "link.broken", "link.missing", "link.plugin", "link.program", "link.version",
+    "mpi.cxx", "mpi.escape", "mpi.family", "mpi.mixed", "mpi.rpath", "mpi.symbols",
+    "node.architecture",
+    "plan.refused", "pmi.not-offered", "pmi.unmet", "profile.age", "proof.outside",
+    "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.unknown",
+    "space.files", "space.purge", "space.size",
+    "wheel.tags",
+    "workdir.missing", "workdir.read-only",
+)  # fmt: skip
+
+
+class Verdict(NamedTuple):
+    """What ``check`` says of a bundle at a site, and why. ``way``: what ranks would run with, empty without a plan."""
+
+    bundle: str
+    site: str
+    partition: str
+    checked: Checked
+    way: str = ""
+
+    def record(self) -> records.Record:
+        where = {"bundle": self.bundle, "site": self.site, "partition": self.partition, "way": self.way}
+        return {**where, **self.checked.record()}
+
+
+def check(
+    path: str,
+    profile: Profile,
+    partition: str | None = None,
+    accept: Sequence[str] = (),
+    cache: Path | None = None,
+    today: dt.date | None = None,
+) -> Verdict:
+    """Return the verdict on the bundle ``path`` at a site. Facts of files are kept in the folder ``cache``. With
+    ``today`` the age of the site's facts is looked at: plans have none of it, since the same input makes the same plan.
+
+    That there can be no plan for the site is a finding. Raises IntegrityError, and UsageError for a partition or a code
+    that there is not.
+    """
+    try:
+        made, checked = plan(path, profile, partition, accept, cache, today)
+    except (Refused, Unknown) as error:
+        return Verdict(_label(path), profile.name, partition or "", judged([site.no_plan(profile, error)], accept))
+    return Verdict(made.bundle, made.site, made.partition, checked, made.way)
+
+
+def plan(
+    path: str,
+    profile: Profile,
+    partition: str | None = None,
+    accept: Sequence[str] = (),
+    cache: Path | None = None,
+    today: dt.date | None = None,
+) -> tuple[Plan, Checked]:
+    """Return the plan for the bundle ``path`` at a site, with the verdict in it, and the verdict.
+
+    Raises as ``make_plan`` does, IntegrityError, and UsageError for a code that there is not.
+    """
+    known_codes(accept)
+    with opened(path) as stream:
+        bundle = begin(stream, path)
+        manifest = bundle.manifest
+        made = make_plan(profile, f"{manifest.name}:{manifest.version}", manifest.mpi, partition)
+        checked = check_plan(bundle, profile, made, accept, cache, today)
+    return made._replace(checked=checked), checked
+
+
+def check_carried(bundle: Bundle, profile: Profile, cache: Path | None = None) -> Checked | None:
+    """Return the verdict on the plan that a bundle carries for a site, with what was accepted when it was packed.
+
+    None where it carries none for this site. Raises IntegrityError, and UsageError where the profile has no partition
+    of the plan's name.
+    """
+    name = f"{PLANS_PREFIX}{profile.name}.json"
+    if not any(member.name == name for member in bundle.manifest.members):
+        return None
+    carried = plans.read(b"".join(map(bundle.read, bundle.member_segments(name))), name)
+    accepted = carried.checked.accepted if carried.checked else []
+    return check_plan(bundle, profile, carried, accepted, cache)
+
+
+def _label(path: str) -> str:
+    with opened(path) as stream:
+        manifest = begin(stream, path).manifest
+    return f"{manifest.name}:{manifest.version}"
+
+
+def check_plan(
+    bundle: Bundle,
+    profile: Profile,
+    plan: Plan,
+    accept: Sequence[str] = (),
+    cache: Path | None = None,
+    today: dt.date | None = None,
+) -> Checked:
+    """Return the verdict on a bundle under a plan that was made for it from ``profile``. Raises IntegrityError."""
+    manifest = bundle.manifest
+    if manifest.is_data:
+        return judged([], accept)
+    files = index.of_image(bundle, cache)
+    overlays = _overlays(bundle, plan, cache)
+    host = host_files(profile, plan)
+    place = profile.partition(plan.partition)[1]
+    image_for, node_is = cpu.machines(place, manifest)
+    known = (bool(host) or not plan.mpi) and image_for == node_is  # else there is nothing to link
+    commands = _commands(manifest, files, overlays) if known else []
+    processes = [process.start(plan, manifest.image, files, overlays, host, command) for command in commands]
+    case = Case(profile, place, plan, manifest, files, overlays, processes, today)
+    findings = [finding for rule in RULES for finding in rule(case)]
+    findings += [finding for each in processes for rule in PROCESS_RULES for finding in rule(each)]
+    if any(finding.code == command.CODE for finding in findings):  # it says more of the same
+        findings = [finding for finding in findings if finding.code != "link.program"]
+    return judged(list(dict.fromkeys(findings)), accept)
+
+
+def known_codes(codes: Sequence[str]) -> None:
+    """Raise UsageError unless there is a rule for each of the codes."""
+    unknown = set(codes) - set(CODES)
+    if unknown:
+        raise UsageError(f"no rule has the code {', '.join(sorted(unknown))}", f"codes: {', '.join(CODES)}")
+
+
+def _commands(manifest: Manifest, files: Index, overlays: Sequence[Overlay]) -> list[str]:
+    """Return what jobs start, each once: their programs. Where there is no job, the image's Python, and all that call
+    MPI. What wheels bring are scripts, which the image's Python runs."""
+    python = manifest.image.python or "/bin/sh"
+    scripts = {name for overlay in overlays for name in overlay.files.programs}
+    found = dict.fromkeys(python if job.command[0] in scripts else job.command[0] for job in manifest.jobs)
+    if found:
+        return list(found)
+    programs = (path for path, entry in files.entries.items() if entry.facts and process.is_program(entry.facts))
+    return [python, *sorted(programs)]
+
+
+def _overlays(bundle: Bundle, plan: Plan, cache: Path | None) -> list[Overlay]:
+    """Return the bundle's Python packages as the job will see them, the variant first; and its training code."""
+    found = []
+    variant = f"{VARIANTS_PREFIX}{plan.abi}/" if plan.abi else None
+    for prefix, target in ((variant, VARIANT), (WHEELS_PREFIX, WHEELS)):
+        names = [m.name for m in bundle.manifest.members if prefix and m.name.startswith(prefix)]
+        if names:
+            found.append(Overlay(f"{target}/lib", index.of_wheels(bundle, names, cache)))
+    return [*found, Overlay(APP, index.of_app(bundle))]
+
+
+def host_files(profile: Profile, plan: Plan) -> Mapping[str, Files]:
+    """Return the site's files that the plan binds, by where they are seen; nothing where the MPI was not captured.
+
+    Where single host files are seen stand all files of the site, by their paths there.
+    """
+    captured = profile.site_files(plan.partition)
+    if plan.mpi and plan.mpi.library not in captured.files.keys() | captured.links.keys():
+        return {}
+    found = {
+        bind.target: Captured(_below(captured.files, bind.source), _below(captured.links, bind.source))
+        for bind in plan.binds
+    }
+    if plan.host:
+        found[hostfiles.FOLDER] = Captured(captured.files, captured.links)
+    return found
+
+
+def _below(found: Mapping[str, T], folder: str) -> dict[str, T]:
+    """Return what stands below a folder, by its path there."""
+    return {path[len(folder) :]: value for path, value in found.items() if path.startswith(folder + "/")}

@@ -1,0 +1,1 @@
+"""The rules of check, a module for each topic."""

@@ -1,0 +1,90 @@
+"""Rules of the processor: what the image's programs are built for, and what a node has.
+
+Sources: x86-64 psABI, "Micro-Architecture Levels"; glibc's loader, which refuses a file whose note asks for more;
+TensorFlow's installation guide (its wheels use AVX).
+"""
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+
+from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
+from deployer.connected.site_profile.profile import Partition
+from deployer.contract.findings import ERROR, Finding
+from deployer.contract.manifest import Manifest
+
+#: What the levels are made of, of what a profile tells (``contract.cpu.FLAGS``).
+_LEVELS: Mapping[int, frozenset[str]] = {
+    2: frozenset({"sse4_1", "sse4_2"}),
+    3: frozenset({"sse4_1", "sse4_2", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma"}),
+}
+_LEVELS = {**_LEVELS, 4: _LEVELS[3] | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}}
+
+#: OCI's names of architectures, and the kernel's.
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64", "ppc64le": "ppc64le", "s390x": "s390x", "riscv64": "riscv64"}
+
+#: Libraries that use instructions without asking whether they are there: names, flags, and what they belong to.
+_LIBRARIES = (
+    (re.compile(r"^libtensorflow_(cc|framework)\.so(\.\d+)*$"), frozenset({"avx"}), "TensorFlow's wheel"),
+    (re.compile(r"^libitex_cpu_internal_avx2\.so$"), frozenset({"avx2"}), "Intel's Extension for TensorFlow"),
+)
+
+
+def architecture(case: Case) -> Iterator[Finding]:
+    """node.architecture: the image is for another kind of processor."""
+    image, node = machines(case.partition, case.manifest)
+    if image != node:
+        yield Finding(
+            "node.architecture",
+            ERROR,
+            case.plan.partition,
+            f"its nodes are {node}, and the image is for {image}",
+            f"build the image on a {node} machine, or with an engine that builds for {node}",
+        )
+
+
+def machines(partition: Partition, manifest: Manifest) -> tuple[str, str]:
+    """Return the machines, as the kernel calls them, that the image is for and that the nodes are; what is not known is
+    taken to be like the other."""
+    image = MACHINES.get(manifest.image.architecture)
+    return image or partition.architecture or "", partition.architecture or image or ""
+
+
+def instructions(case: Case) -> Iterator[Finding]:
+    """cpu.instructions, facts.cpu: files that a job loads use instructions that the nodes do not have."""
+    if case.manifest.image.architecture != "amd64":
+        return
+    node = case.partition.node
+    flags = node.cpu.flags if node and node.cpu else None
+    for demand, (path, what) in _demands(case).items():
+        if flags is None:
+            text = f"{path} ({what}) needs {_shown(demand)}, and nobody knows the processors of the nodes"
+            yield Finding("facts.cpu", MISSING_FACTS, case.plan.partition, text, CAPTURE)
+        elif demand - set(flags):
+            yield Finding(
+                "cpu.instructions",
+                ERROR,
+                path,
+                f"{what} needs {_shown(demand - set(flags))}, which the nodes of {case.plan.partition} do not have",
+                "choose a partition with newer processors, or a package that was built for older ones",
+            )
+
+
+def _demands(case: Case) -> dict[frozenset[str], tuple[str, str]]:
+    """Return sets of flags that are needed, each with the first file that needs them and why."""
+    found: dict[frozenset[str], tuple[str, str]] = {}
+    for process in case.processes:
+        for each in process.loader.objects:
+            flags = _LEVELS.get(each.facts.level)
+            if flags:
+                found.setdefault(flags, (each.path, f"built for x86-64-v{each.facts.level}"))
+    for index in (case.image, *(overlay.files for overlay in case.overlays)):
+        for path, entry in index.entries.items():
+            for pattern, flags, what in _LIBRARIES if entry.facts else ():
+                if pattern.match(posixpath.basename(path)):
+                    found.setdefault(flags, (path, what))
+    return found
+
+
+def _shown(flags: frozenset[str]) -> str:
+    return ", ".join(sorted(flags))

@@ -1,0 +1,122 @@
+"""Rules of the fast network: that MPI finds libfabric, that libfabric finds the provider, and the provider its
+libraries. What follows where it does not was seen in the lab (docs/rules.md)."""
+
+from collections.abc import Iterator
+
+from deployer.connected.check.rules import linking
+from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
+from deployer.connected.linker import plugins
+from deployer.connected.linker.loader import Object
+from deployer.connected.linker.process import Process
+from deployer.contract.findings import ERROR, WARNING, Finding
+
+#: Providers of no fast network, by kinds of fabric that have one.
+_SLOW = {"tcp", "sockets", "udp"}
+_FAST = {"omni-path": "psm2 or opx", "infiniband": "verbs or mlx"}
+#: What every libfabric has in itself, unless it is Intel's, whose providers are files.
+_BUILT_IN = {*_SLOW, "shm", "ofi_rxm", "ofi_rxd", "rxm"}
+
+
+def library(process: Process) -> Iterator[Finding]:
+    """fabric.missing: Intel MPI opens libfabric by name, and there is none."""
+    used = process.library
+    if used and process.users and _is_intel(process) and process.host_path(used.path) and _fabric(process) is None:
+        yield Finding(
+            "fabric.missing",
+            ERROR,
+            used.path,
+            f"it opens {plugins.FABRIC} at its start, which is in no folder that is searched",
+            "add the folder that has it to libraries of the MPI in the profile",
+        )
+
+
+def provider(process: Process) -> Iterator[Finding]:
+    """fabric.provider, fabric.library, facts.fabric: the provider that the plan asks for is not there or not whole."""
+    asked = process.plan.environment.get("FI_PROVIDER", "")
+    there = None
+    if process.users:
+        there = plugins.providers(process.loader, process.plan.environment, _is_intel(process))
+    if there is None or not asked or asked.startswith("^"):
+        return
+    found = [list(_of_one(process, name, there)) for name in asked.split(",")]
+    if not any(findings == [] for findings in found):  # of several, one is enough
+        yield from (each for findings in found for each in findings)
+
+
+def slow(case: Case) -> Iterator[Finding]:
+    """fabric.tcp: the site has a fast network, and the plan does not use it."""
+    fabric, asked = case.partition.fabric, case.plan.environment.get("FI_PROVIDER", "")
+    uses_mpi = any(process.users for process in case.processes)
+    if fabric is None or fabric.kind not in _FAST or not uses_mpi:
+        return
+    ranked = {name.partition(";")[0] for name in asked.split(",") if name}
+    if (not asked or ranked <= _SLOW) and case.plan.mpi and case.plan.mpi.family == "intel":
+        how = f"the plan asks for {asked}" if asked else "the plan names no provider: MPI may end on TCP"
+        yield Finding(
+            "fabric.tcp",
+            WARNING,
+            case.plan.partition,
+            f"its network is {fabric.kind}, and {how}",
+            f"set fabric.provider of the partition in the profile: {_FAST[fabric.kind]}",
+        )
+
+
+def _of_one(process: Process, asked: str, there: dict[str, list[str]]) -> Iterator[Finding]:
+    """Yield what stands against one provider (``verbs;ofi_rxm``: verbs with a layer over it)."""
+    name = asked.partition(";")[0].strip()
+    fabric = _fabric(process)
+    where = fabric.path if fabric else plugins.FABRIC
+    by_files = _is_intel(process) and fabric is not None and process.host_path(fabric.path)
+    if name not in there:
+        if name in _BUILT_IN and not by_files:
+            return
+        if not there and not by_files:
+            text = f"it is not known whether {where} has the provider {name} in itself"
+            yield Finding("facts.fabric", MISSING_FACTS, process.plan.site, text, CAPTURE)
+            return
+        known = ", ".join(sorted(there)) or "none"
+        yield Finding(
+            "fabric.provider",
+            _severity(process),
+            where,
+            f"it has no provider {name}, only: {known}; {_consequence(process)}",
+            "set fabric.provider of the partition to one that is there, or providers of the MPI to its folder",
+        )
+        return
+    said = linking.said(process)
+    lacking = [[word for word in process.loader.attempt(path) if word not in said] for path in there[name]]
+    if all(lacking):  # a provider may stand in several versions: one is enough
+        yield Finding(
+            "fabric.library",
+            _severity(process),
+            there[name][-1],
+            f"the provider {name} needs {', '.join(lacking[-1])}, which the container does not have; "
+            + _consequence(process),
+            "bind the library: the site's capture finds it in the profile's fabric.libraries; or add it to the image",
+        )
+
+
+def _fabric(process: Process) -> Object | None:
+    return process.loader.find(plugins.FABRIC)
+
+
+def _is_intel(process: Process) -> bool:
+    mpi = process.plan.mpi
+    return mpi is not None and mpi.family == "intel"
+
+
+def _falls_back(process: Process) -> bool:
+    """Return whether the MPI takes another network where libfabric gives it none: Open MPI and MPICH 5 were seen to."""
+    mpi = process.plan.mpi
+    return mpi is not None and (mpi.family == "openmpi" or (mpi.family == "mpich" and not mpi.version.startswith(_OLD)))
+
+
+_OLD = ("3.", "4.")
+
+
+def _severity(process: Process) -> str:
+    return WARNING if _falls_back(process) else ERROR
+
+
+def _consequence(process: Process) -> str:
+    return "it takes another network, TCP in the end" if _falls_back(process) else "MPI_Init ends with an error"

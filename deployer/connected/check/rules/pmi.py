@@ -1,0 +1,123 @@
+"""Rules of PMI: that the ranks can ask the launcher who they are. Where they cannot, each is rank 0 of 1, mostly with
+exit code 0.
+
+What a library speaks is read from its files: which PMIx it needs or opens, and the components of Open MPI's ``pmix``
+framework. What was seen (Slurm 22.05, two nodes) stands in docs/rules.md and docs/adr/0017.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterator
+
+from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
+from deployer.connected.linker.process import Process
+from deployer.contract.findings import ERROR, Finding
+from deployer.contract.plan import OPENMPI, Plan, Variant
+
+PMI1, PMI2, PMIX = "PMI-1", "PMI-2", "PMIx"
+
+#: What launchers other than srun offer to their ranks.
+_LAUNCHERS = {"mpiexec.hydra": {PMI1, PMI2}, "mpirun": {PMIX}}
+#: Open MPI's components of its framework "pmix", up to release 4: plug-ins, or in libopen-pal.
+_COMPONENT = re.compile(r"mca_pmix_([a-z0-9]+?)(?:_component|\.so)$")
+#: Beside libmpi, the folders of the plug-ins: as Open MPI installs them, and Debian.
+_COMPONENTS = ("openmpi", "openmpi3")
+#: Intel MPI opens this, by this name, when srun offers PMIx.
+_INTEL_PMIX = "libpmix.so"
+
+
+def offered(case: Case) -> Iterator[Finding]:
+    """pmi.not-offered: the site's srun has no such PMI."""
+    scheduler = case.profile.scheduler
+    for variant in case.plan.containers:
+        known = scheduler.pmi if scheduler else []
+        if variant.launcher == "srun" and known and variant.pmi not in known:
+            yield Finding(
+                "pmi.not-offered",
+                ERROR,
+                variant.name,
+                f"srun offers {', '.join(known)}, and the plan asks for --mpi={variant.pmi}",
+                "correct pmi of the partition in the profile",
+            )
+
+
+def spoken(case: Case) -> Iterator[Finding]:
+    """pmi.unmet, facts.pmi: launcher and MPI library have no PMI in common; or nobody knows."""
+    for process in case.processes:
+        library = process.library
+        if not process.users or library is None:
+            continue
+        if case.plan.mpi and not process.host_path(library.path):
+            continue  # the image's own is used: mpi.family or mpi.escape says so
+        for variant in case.plan.containers:
+            yield from _met(case.plan, process, variant)
+
+
+def _met(plan: Plan, process: Process, variant: Variant) -> Iterator[Finding]:
+    offers = _LAUNCHERS.get(variant.launcher) or _of_srun(variant.pmi)
+    speaks = languages(process)
+    library = process.library.path if process.library else "the MPI library"
+    if speaks is None:
+        text = f"it is not known which PMI {library} speaks"
+        yield Finding("facts.pmi", MISSING_FACTS, variant.name, text, CAPTURE)
+    elif not offers & speaks:
+        launcher = variant.launcher if variant.launcher in _LAUNCHERS else f"srun --mpi={variant.pmi}"
+        yield Finding(
+            "pmi.unmet",
+            ERROR,
+            variant.name,
+            f"{launcher} offers {_names(offers)}, and {library} speaks {_names(speaks)}: "
+            "each rank would be rank 0 of 1",
+            _remedy(plan, speaks),
+        )
+
+
+def _of_srun(pmi: str) -> set[str]:
+    if pmi.startswith("pmix"):
+        return {PMIX}
+    return {"pmi2": {PMI1, PMI2}, "cray_shasta": {PMI1, PMI2}}.get(pmi, set())
+
+
+def languages(process: Process) -> set[str] | None:
+    """Return which PMIs the MPI library that is mapped speaks, None where its files do not tell."""
+    mapped = [each.dynamic.soname or "" for each in process.loader.objects]
+    pmix = {PMIX} if any(name.startswith("libpmix.so") for name in mapped) else set()
+    library = process.library
+    if library is None:
+        return None
+    if "libmpi.so.40" in (library.dynamic.soname, library.found.rpartition("/")[2]):
+        return _of_openmpi(process) or pmix or None
+    if not process.plan.mpi or process.plan.mpi.family == "intel":
+        pmix |= _of_intel(process)
+    return {PMI1, PMI2} | pmix
+
+
+def _of_openmpi(process: Process) -> set[str]:
+    """Return what the components say: s1 and s2 are Slurm's own PMI, all the others but "isolated" are PMIx."""
+    names = [name for each in process.loader.objects for name in each.facts.components]
+    folder = posixpath.dirname(process.library.path) if process.library else "/"
+    for inner in _COMPONENTS:
+        names += process.view.names(f"{folder}/{inner}")
+    found = {match[1] for match in map(_COMPONENT.match, names) if match}
+    known = {"s1": PMI1, "s2": PMI2, "cray": PMI2, "flux": PMI1}
+    return {known.get(name, PMIX) for name in found - {"base", "isolated"}}
+
+
+def _of_intel(process: Process) -> set[str]:
+    """Return PMIx where Intel MPI would find a PMIx library in the container."""
+    named = process.plan.environment.get("I_MPI_PMI_LIBRARY", _INTEL_PMIX)
+    if "pmix" not in named or process.library is None:
+        return set()
+    return {PMIX} if process.loader.would_find(named, process.library) else set()
+
+
+def _names(languages: set[str]) -> str:
+    return " and ".join(sorted(languages)) or "none"
+
+
+def _remedy(plan: Plan, speaks: set[str]) -> str:
+    if PMIX in speaks:
+        return "set pmi of the partition to pmix, or its launcher to Open MPI's own mpirun, in the profile"
+    if plan.abi == OPENMPI:
+        return "start it by Open MPI's own mpirun: this build has nothing for srun"
+    return "set pmi of the partition to pmi2, or its launcher to mpiexec.hydra, in the profile"

@@ -1,0 +1,20 @@
+"""Rules of the proof: what a job will not show of its ranks."""
+
+from collections.abc import Iterator
+
+from deployer.connected.check.rules.case import Case
+from deployer.contract.findings import NOTE, Finding
+from deployer.contract.plan import NATIVE
+
+
+def outside(case: Case) -> Iterator[Finding]:
+    """proof.outside: the image has no Python. A note: jobs run, and less of them is proven."""
+    contained = any(variant.runtime != NATIVE for variant in case.plan.variants)
+    if case.manifest.image.python is None and contained:
+        text = (
+            "the image has no Python: there is no proof before the payload, whose ranks are watched from outside the "
+            "container. They show their MPI library, hosts and CPUs, and what the launcher says of the world's size; "
+            "network provider, thread level and a first MPI_Allreduce are not proven"
+        )
+        remedy = "add python3 to the image for a full proof before the payload"
+        yield Finding("proof.outside", NOTE, case.plan.bundle, text, remedy)

@@ -1,0 +1,70 @@
+"""Rules of the runtime: that one of the plan's variants can start a container on the nodes."""
+
+from collections.abc import Iterator
+
+from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
+from deployer.contract.findings import ERROR, NOTE, Finding
+from deployer.contract.plan import NATIVE, RUNTIMES, Variant
+
+#: Runtimes that make a user namespace to become root in it.
+_NAMESPACES = ("charliecloud", "apptainer")
+
+
+def allowed(case: Case) -> Iterator[Finding]:
+    """runtime.none, runtime.unknown: no runtime that the policy allows is on the nodes, or none that ``run`` knows."""
+    policy = case.profile.policy
+    unknown = [name for name in case.partition.runtimes if policy and name in policy.runtimes and name not in RUNTIMES]
+    usable = any(variant.runtime in RUNTIMES for variant in case.plan.containers)
+    if unknown:
+        yield Finding(
+            "runtime.unknown",
+            NOTE if usable else ERROR,
+            case.plan.partition,
+            f"its nodes have {', '.join(unknown)}, which this deployer cannot run",
+            f"ask the site for one of: {', '.join(name for name in RUNTIMES if name != NATIVE)}; udocker needs nothing "
+            "of it but the permission",
+        )
+    elif not usable:
+        there = ", ".join(case.partition.runtimes) or "none"
+        allows = ", ".join(policy.runtimes) if policy else "none"
+        yield Finding(
+            "runtime.none",
+            ERROR,
+            case.plan.partition,
+            f"its nodes have the runtimes: {there}; the site allows: {allows}",
+            "ask the site for one of those that it allows; udocker needs nothing of it but the permission",
+        )
+
+
+def startable(case: Case) -> Iterator[Finding]:
+    """runtime.namespaces, runtime.fuse, facts.runtime: what a variant needs of the kernel is not there.
+
+    Where another variant can start, the site takes that one: then it is a note.
+    """
+    known = [variant for variant in case.plan.containers if variant.runtime in RUNTIMES]
+    judged = [(variant, list(_against(case, variant))) for variant in known]
+    fine = any(not findings for _, findings in judged)
+    for _, findings in judged:
+        for finding in findings:
+            yield finding._replace(severity=NOTE) if fine else finding
+
+
+def _against(case: Case, variant: Variant) -> Iterator[Finding]:
+    has = case.partition
+    needs = []
+    if variant.runtime in _NAMESPACES:
+        needs.append(("namespaces", has.user_namespaces, "user namespaces"))
+    if variant.runtime == "charliecloud" and variant.staging == "squashfs":
+        needs.append(("fuse", has.fuse, "FUSE, which mounts a SquashFS"))
+    for code, there, what in needs:
+        if there is None:
+            text = f"{variant.runtime} needs {what}, and nobody has tried that on the nodes of {case.plan.partition}"
+            yield Finding("facts.runtime", MISSING_FACTS, variant.name, text, CAPTURE)
+        elif not there:
+            yield Finding(
+                f"runtime.{code}",
+                ERROR,
+                variant.name,
+                f"{variant.runtime} needs {what}, which an unprivileged user of {case.plan.partition} does not have",
+                "ask the site for it (user.max_user_namespaces, /dev/fuse), or allow udocker in the profile's policy",
+            )

@@ -1,0 +1,49 @@
+"""Rules of what is known of a site, and whether there can be a plan for it at all."""
+
+from collections.abc import Iterator
+
+from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
+from deployer.connected.site_profile import profile as profiles
+from deployer.connected.site_profile.profile import Profile
+from deployer.contract.errors import DeployerError, Unknown
+from deployer.contract.findings import ERROR, NOTE, Finding
+from deployer.contract.verdict import NO_PLAN
+
+#: Sites have a maintenance day with new software about twice a year; after one, what was captured may be gone.
+OLD_DAYS = 180
+
+
+def captured(case: Case) -> Iterator[Finding]:
+    """facts.mpi: nobody has captured the libraries of the site's MPI."""
+    mpi = case.plan.mpi
+    if mpi and mpi.library not in _captured(case):
+        text = f"nobody has captured the libraries of {mpi.says or mpi.family}"
+        yield Finding("facts.mpi", MISSING_FACTS, case.plan.site, text, CAPTURE)
+
+
+def _captured(case: Case) -> set[str]:
+    found = case.profile.site_files(case.plan.partition)
+    return {*found.files, *found.links}
+
+
+def age(case: Case) -> Iterator[Finding]:
+    """profile.age: what is known of the site is old, or nobody knows how old. A note: the verdict holds as of then."""
+    if case.today is None:
+        return
+    ages = profiles.age(case.profile, case.today)
+    undated = [each.group for each in ages if each.days is None]
+    old = [each for each in ages if each.days is not None and each.days > OLD_DAYS]
+    if old or undated:
+        texts = [f"{each.group} is {each.days} days old" for each in old[:1]]
+        texts += [f"{len(old) - 1} more groups of facts are older than {OLD_DAYS} days"] if len(old) > 1 else []
+        texts += [f"nobody knows how old {undated[0]} is"] if undated else []
+        remedy = "capture the site again: `python3 deployer.pyz capture --compare PROFILE` tells what has changed"
+        yield Finding("profile.age", NOTE, case.plan.site, "; ".join(texts), remedy)
+
+
+def no_plan(profile: Profile, error: DeployerError) -> Finding:
+    """plan.refused, facts.plan: there can be no plan; one by a rule, the other for want of facts."""
+    if isinstance(error, Unknown):
+        hint = error.hint or "say it in the profile"
+        return Finding(NO_PLAN, MISSING_FACTS, profile.name, error.message, hint)
+    return Finding("plan.refused", ERROR, profile.name, error.message, error.hint or "see the profile")

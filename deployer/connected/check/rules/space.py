@@ -1,0 +1,59 @@
+"""Rules of room: that the image fits where it is installed. What is free just now ``push`` asks the site itself."""
+
+from collections.abc import Iterator
+
+from deployer.connected.check.rules.case import Case
+from deployer.connected.site_profile.model import Filesystem
+from deployer.contract.findings import ERROR, NOTE, Finding
+from deployer.contract.manifest import OURS, Manifest
+
+_MIB = 1024 * 1024
+#: What home is, where a workspace begins with "~".
+_HOMES = ("/home", "/u", "/users", "/home1")
+
+
+def room(case: Case) -> Iterator[Finding]:
+    """space.size, space.files, space.purge: the workspace's file system or the user's quota is too small, or it
+    removes what nobody touches."""
+    found = _of_workspace(case)
+    if found is None:
+        return
+    path, filesystem = found
+    size, files = demand(case.manifest, sum(len(overlay.files.entries) for overlay in case.overlays))
+    for code, need, unit, limits in (
+        ("space.size", -(-size // _MIB), "MiB", (("size", filesystem.size_mb), ("quota", filesystem.quota_mb))),
+        ("space.files", files, "files", (("inodes", filesystem.inodes), ("quota", filesystem.quota_inodes))),
+    ):
+        for what, limit in limits:
+            if limit is not None and limit < need:
+                yield Finding(
+                    code,
+                    ERROR,
+                    path,
+                    f"bundle and image need {need} {unit}, and its {what} is {limit} {unit}",
+                    "name another workspace in the profile, or ask the site for more",
+                )
+    if filesystem.purge_days:
+        yield Finding(
+            "space.purge",
+            NOTE,
+            path,
+            f"files that nobody touches for {filesystem.purge_days} days are removed: an image would lose some of its",
+            "install again before a job after a pause, or name another workspace",
+        )
+
+
+def demand(manifest: Manifest, more: int = 0) -> tuple[int, int]:
+    """Return what an install needs: bytes (the bundle, its parts or its image beside it) and files."""
+    bundle = sum(segment.size for segment in manifest.segments)
+    members = sum(member.name.startswith(OURS) for member in manifest.members)
+    return bundle + max(bundle, manifest.unpacked), manifest.image.entries + members + more
+
+
+def _of_workspace(case: Case) -> tuple[str, Filesystem] | None:
+    """Return the file system that the workspace is on, the innermost that the profile tells."""
+    workspace = case.plan.workspace
+    places = _HOMES if workspace.startswith("~") else (workspace,)
+    known = {**case.partition.filesystems, **case.profile.login.filesystems}
+    found = [path for path in known for place in places if path == place or place.startswith(path.rstrip("/") + "/")]
+    return (max(found, key=len), known[max(found, key=len)]) if found else None

@@ -1,0 +1,57 @@
+"""Rules of wheels: that those which the bundle carries are for the Python and the C library of its image."""
+
+import posixpath
+import re
+from collections.abc import Iterator
+
+from deployer.connected.build.wheelhouse.target import Target
+from deployer.connected.check.rules.case import Case
+from deployer.connected.check.rules.cpu import MACHINES
+from deployer.connected.linker.index import Index
+from deployer.connected.linker.view import View
+from deployer.contract.errors import DeployerError
+from deployer.contract.findings import ERROR, Finding
+from deployer.contract.manifest import VARIANTS_PREFIX, WHEELS_PREFIX
+
+_PYTHON = re.compile(r"/python3\.(\d+)$")
+_GLIBC = re.compile(r"^GLIBC_2\.(\d+)$")
+
+
+def tags(case: Case) -> Iterator[Finding]:
+    """wheel.tags: a wheel's name says that it is not for this image."""
+    prefixes = [WHEELS_PREFIX, *([f"{VARIANTS_PREFIX}{case.plan.abi}/"] if case.plan.abi else [])]
+    names = [
+        member.name.rpartition("/")[2]
+        for member in case.manifest.members
+        if member.name.endswith(".whl") and member.name.startswith(tuple(prefixes))
+    ]
+    target = target_of(case) if names else None
+    for name in names:
+        try:
+            if target:
+                target.check(name)
+        except (DeployerError, ValueError) as error:
+            hint = error.hint if isinstance(error, DeployerError) else "the wheel's name is not one: build again"
+            yield Finding("wheel.tags", ERROR, name, str(error), hint)
+
+
+def target_of(case: Case) -> Target | None:
+    """Return what the image's wheels must fit, None where its files do not tell."""
+    image = case.manifest.image
+    python = View(case.image).resolve(image.python) if image.python else None
+    minor = _PYTHON.search(python or "")
+    libraries = [path for path in case.image.entries if posixpath.basename(path) == "libc.so.6"]
+    glibc = _glibc(case.image, libraries)
+    machine = MACHINES.get(image.architecture)
+    if minor is None or glibc is None or machine is None:
+        return None
+    return Target((3, int(minor[1])), (2, glibc), machine, {})
+
+
+def _glibc(index: Index, paths: list[str]) -> int | None:
+    """Return the newest version that the image's C library defines."""
+    found = []
+    for path in paths:
+        facts = index.entries[path].facts
+        found += [int(match[1]) for match in map(_GLIBC.match, facts.dynamic.defines if facts else ()) if match]
+    return max(found, default=None)

@@ -1,0 +1,122 @@
+"""What jobs start, looked up before a bundle leaves: in an image that is packed, and in a bundle that is checked."""
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from deployer.connected.linker import view
+from deployer.connected.linker.index import Index
+from deployer.connected.rootfs.flatten import Tree
+from deployer.contract import command, tarformat
+from deployer.contract.command import DEFAULT_PATH, Look, Place, Seen
+from deployer.contract.errors import Refused
+from deployer.contract.findings import Finding, finding
+from deployer.contract.hostfiles import PROGRAMS, HostFile
+from deployer.contract.job import Job
+from deployer.contract.plan import APP, Plan
+from deployer.system.wheel import Wheel
+
+#: The code of these findings, which ``pack --accept`` takes without a site as well.
+CODE = "command.missing"
+
+_KINDS = {tarformat.FOLDER: command.FOLDER, tarformat.FILE: command.FILE, tarformat.SYMLINK: command.LINK}
+_FROM_VIEW = {view.FOLDER: command.FOLDER, view.FILE: command.FILE, view.LINK: command.LINK}
+_LINE = 256  # what the kernel reads of a script's first line
+_HOST_PROGRAMS = PROGRAMS.rpartition("/")[2] + "/"
+
+
+def findings(jobs: Iterable[Job], place: Place) -> Iterator[Finding]:
+    """Yield command.missing for jobs whose command cannot start, as far as that is certain."""
+    for job in jobs:
+        here = place._replace(workdir=command.workdir(job.workdir, place.workdir or ""))
+        found = command.missing(job.command, here)
+        if found:
+            yield finding(CODE, f"job {job.name}", reason=found.reason, remedy=found.remedy)
+
+
+def refuse(jobs: Iterable[Job], place: Place) -> None:
+    """Raise Refused where the command of a job cannot start."""
+    for item in findings(jobs, place):
+        raise Refused(f"{item.subject}: {item.code}: {item.message}", item.remedy)
+
+
+def place(
+    look: Look, env: Sequence[str], workdir: str, plans: Sequence[Plan] = (), programs: Collection[str] = ()
+) -> Place:
+    """Return where the commands of an image are looked up, whose environment is ``env``, under each of ``plans``.
+
+    ``programs`` are those of the bundle's wheels.
+    """
+    path = dict(item.partition("=")[::2] for item in env).get("PATH", DEFAULT_PATH)
+    path = ":".join([path, *(plan.environment["PATH"] for plan in plans if "PATH" in plan.environment)])
+    outside = [bind.target for plan in plans for bind in plan.binds]
+    host = {name for plan in plans for name in _host_programs(plan.host)}
+    return Place(look, path, frozenset(programs) | host, workdir, outside)
+
+
+def _host_programs(host: Iterable[HostFile]) -> Iterator[str]:
+    for item in host:
+        if item.name.startswith(_HOST_PROGRAMS):
+            yield item.name[len(_HOST_PROGRAMS) :]
+
+
+def in_tree(tree: Tree, app: Path | None) -> Look:
+    """Return the look into an image that is not packed yet, with the folder of the training code."""
+
+    def look(path: str) -> Seen | None:
+        if path == APP or path.startswith(APP + "/"):
+            return _in_folder(app, path[len(APP) + 1 :]) if app else None
+        entry = tree.find(os.fsencode(path.strip("/")))
+        if entry is None:
+            return None
+        if entry.kind != tarformat.FILE:
+            return Seen(_KINDS[entry.kind], os.fsdecode(entry.target))
+        executable = bool(entry.mode & 0o111)
+        data = tree.content(entry) if executable else None
+        line = command.first_line(data.read(0, min(_LINE, data.size))) if data else None
+        return Seen(command.FILE, "", executable, line)
+
+    return look
+
+
+def _in_folder(folder: Path, inner: str) -> Seen | None:
+    path = folder / inner
+    if path.is_dir():
+        return Seen(command.FOLDER)
+    if not path.is_file():
+        return None
+    with open(path, "rb") as stream:
+        return Seen(
+            command.FILE, "", bool(path.stat().st_mode & 0o111), command.first_line(stream.read(_LINE), own=True)
+        )
+
+
+def in_bundle(image: Index, overlays: Mapping[str, Index]) -> Look:
+    """Return the look into a bundle; ``overlays`` are seen over the image, by their folders."""
+
+    def look(path: str) -> Seen | None:
+        for target, files in overlays.items():
+            if path == target or path.startswith(target + "/"):
+                return _indexed(files, path[len(target) :] or "/")
+        return _indexed(image, path)
+
+    return look
+
+
+def _indexed(files: Index, path: str) -> Seen | None:
+    kind = files.kind(path)
+    if kind is None:
+        return None
+    entry = files.entries.get(path)
+    if entry is None or kind != view.FILE:
+        return Seen(_FROM_VIEW[kind], entry.target if entry else "")
+    return Seen(command.FILE, "", entry.executable, entry.target or None)
+
+
+def of_wheels(paths: Iterable[Path]) -> Collection[str]:
+    """Return the names of the programs that wheels bring."""
+    found: set[str] = set()
+    for path in paths:
+        with open(path, "rb") as stream:
+            found |= Wheel(stream, path.name).programs()
+    return found

@@ -1,0 +1,296 @@
+"""Images in files: a `docker save` archive, an OCI archive or layout, or a flat tar; any of them compressed.
+
+The kind is seen from the content. Sources: Docker image specification 1.2 (manifest.json); OCI image-spec 1.0.
+"""
+
+import contextlib
+import functools
+import gzip
+import hashlib
+import io
+import os
+import posixpath
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Protocol
+
+import zstandard
+
+from deployer.connected.ground.scratch import Scratch
+from deployer.connected.rootfs import tarreader
+from deployer.connected.rootfs.members import Member, Members, Stored
+from deployer.connected.rootfs.merge import Root
+from deployer.connected.rootfs.tarreader import Slice, Spooled
+from deployer.contract import records
+from deployer.contract.errors import DeployerError, IntegrityError, UsageError
+from deployer.contract.tarformat import FILE, FOLDER, SYMLINK
+from deployer.system import files
+
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip", b"hsqs": "SquashFS"}
+_MAX_DOCUMENT = 16 * 1024 * 1024
+_CHUNK = 1024 * 1024
+_INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
+
+
+class Image(NamedTuple):
+    """A root filesystem and what its image says of it: ``config`` has Env and so on; ``architecture`` may be ""."""
+
+    architecture: str
+    config: dict[str, Any]
+    root: Root
+
+
+class Part(NamedTuple):
+    """A stretch of an open file."""
+
+    stream: IO[bytes]
+    offset: int
+    size: int
+
+    def read(self) -> bytes:
+        if self.size > _MAX_DOCUMENT:
+            raise UsageError(f"the image has a document of {self.size} bytes")
+        return os.pread(self.stream.fileno(), self.size, self.offset)
+
+
+class Layered(NamedTuple):
+    """An image's configuration; its layers, the lowest first, each with the digest of its bytes where that is known."""
+
+    config: dict[str, Any]
+    layers: list[tuple[Part, str]]
+
+
+def read(path: Path, scratch: Scratch) -> Image:
+    """Return the image in a file or folder; its files stay open as long as ``scratch``. Raises UsageError."""
+    if path.is_dir():
+        return _image(_documents(_oci, lambda name: _file_part(path, name, scratch)), scratch)
+    with _opened(path, scratch) as part:
+        found = _kind(part, scratch)
+        if isinstance(found, Layered):
+            return _image(found, scratch)
+        root = Root()
+        root.apply(found, whiteouts=False)
+        return Image("", {}, root)
+
+
+def layered(path: Path, scratch: Scratch) -> Layered | None:
+    """Return the image in a `docker save` or OCI archive as its layers; None for a flat tar. Raises UsageError."""
+    with _opened(path, scratch) as part:
+        found = _kind(part, scratch)
+        if isinstance(found, Layered):
+            return found
+        tops = {member.path.strip(b"./").partition(b"/")[0] for member in found}
+        if not tops & {b"bin", b"lib", b"sbin", b"usr"}:
+            raise UsageError("it is neither an image nor a root filesystem: none of /bin, /lib, /sbin, /usr in it")
+        return None
+
+
+def flat_chunks(path: Path, scratch: Scratch) -> Iterator[bytes]:
+    """Yield a flat tar, uncompressed. Raises UsageError."""
+    with _opened(path, scratch) as part:
+        yield from uncompressed(part)
+
+
+def uncompressed(part: Part) -> Iterator[bytes]:
+    """Yield the bytes of a layer, uncompressed. Raises UsageError when they are broken."""
+    magic = _magic(part)
+    raw = io.BufferedReader(files.Window(part.stream.fileno(), part.offset, part.size), _CHUNK)
+    stream = raw if magic is None else _decoder(raw, magic)
+    with _broken_codec():
+        yield from iter(lambda: stream.read(_CHUNK), b"")
+
+
+@contextlib.contextmanager
+def _opened(path: Path, scratch: Scratch) -> Iterator[Part]:
+    """Yield an archive as one part; errors of the block name it."""
+    with files.errors_named(f"read {path}"):
+        try:
+            stream = scratch.open(path)
+        except FileNotFoundError:
+            raise UsageError(f"there is no file {path}") from None
+        try:
+            yield Part(stream, 0, os.fstat(stream.fileno()).st_size)
+        except DeployerError as error:
+            raise type(error)(f"{path}: {error.message}", error.hint) from error
+
+
+def _kind(part: Part, scratch: Scratch) -> Layered | list[Member]:
+    """Index the file's tar, then see by its names what it is: contents that were passed over are at hand."""
+    found = list(members(part, scratch))
+    stored = {}
+    for member in found:
+        name = posixpath.normpath(os.fsdecode(member.path))
+        if member.kind == FILE and isinstance(member.data, Stored):
+            stored[name] = member.data
+        elif member.kind == SYMLINK:  # `docker save` of old links layers that are the same
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(name), os.fsdecode(member.target)))
+            if target in stored:
+                stored[name] = stored[target]
+    roots = any(member.kind == FOLDER and member.path.strip(b"./") in (b"usr", b"bin", b"etc") for member in found)
+    if not roots and ("manifest.json" in stored or "oci-layout" in stored):
+        opened = functools.partial(_member_part, stored)
+        return _documents(_docker if "manifest.json" in stored else _oci, opened)
+    return found
+
+
+_Opener = Callable[[str], Part]
+
+
+def _member_part(stored: dict[str, Stored], name: str) -> Part:
+    data = stored.get(posixpath.normpath(name))
+    if data is None:
+        raise UsageError(f"the archive is not whole: it has no {name}")
+    stream, offset = data.place()
+    return Part(stream, offset, data.size)
+
+
+def _file_part(folder: Path, name: str, scratch: Scratch) -> Part:
+    try:
+        stream = scratch.open(folder / name)
+    except OSError as error:
+        hint = "a folder is an OCI layout here; a root filesystem's is given with --rootfs"
+        raise UsageError(f"{folder} is no OCI layout: no {name} in it ({error.strerror})", hint) from None
+    return Part(stream, 0, os.fstat(stream.fileno()).st_size)
+
+
+# ------------------------------------------------------------------------------------------------ kinds of image
+
+
+def _docker(opened: _Opener) -> Layered:
+    images = _json(opened("manifest.json").read(), list)
+    if len(images) != 1:
+        names = ", ".join(str((image.get("RepoTags") or ["?"])[0]) for image in images)
+        raise UsageError(f"the archive holds {len(images)} images: {names}", "save the one that is meant")
+    config = _json(opened(str(images[0]["Config"])).read(), dict)
+    parts = [opened(str(name)) for name in images[0].get("Layers") or []]
+    digests = _diff_ids(config, len(parts))
+    plain = [digest if _magic(part) is None else "" for part, digest in zip(parts, digests, strict=True)]
+    return Layered(config, list(zip(parts, plain, strict=True)))
+
+
+def _oci(opened: _Opener) -> Layered:
+    opened("oci-layout")
+    descriptor = _one(_json(opened("index.json").read(), dict))
+    while descriptor.get("mediaType") in _INDEXES:
+        descriptor = _one(_json(_blob(opened, descriptor).read(), dict))
+    manifest = _json(_blob(opened, descriptor).read(), dict)
+    config = _json(_blob(opened, manifest["config"]).read(), dict)
+    _diff_ids(config, len(manifest["layers"]))
+    layers = [(_blob(opened, layer, check=False), str(layer["digest"])) for layer in manifest["layers"]]
+    return Layered(config, layers)
+
+
+def _one(index: dict[str, Any]) -> dict[str, Any]:
+    """Return the descriptor of the one image of an index; attestations beside it are none."""
+    found = [
+        entry for entry in index.get("manifests") or [] if (entry.get("platform") or {}).get("os", "linux") == "linux"
+    ]
+    if len(found) != 1:
+        names = ", ".join(
+            str((entry.get("annotations") or {}).get("org.opencontainers.image.ref.name"))
+            + "/" + str((entry.get("platform") or {}).get("architecture"))
+            for entry in found
+        )  # fmt: skip
+        raise UsageError(
+            f"the layout holds {len(found)} Linux images: {names}", "copy the one that is meant: skopeo copy"
+        )
+    return dict(found[0])
+
+
+def _blob(opened: _Opener, descriptor: dict[str, Any], check: bool = True) -> Part:
+    digest = str(descriptor["digest"])
+    part = opened("blobs/" + digest.replace(":", "/"))
+    if check:
+        _check(part, digest)
+    return part
+
+
+def _diff_ids(config: dict[str, Any], layers: int) -> list[str]:
+    digests = [str(digest) for digest in (config.get("rootfs") or {}).get("diff_ids") or []]
+    if len(digests) != layers:
+        raise UsageError(f"the image has {layers} layers, and {len(digests)} in its configuration")
+    return digests
+
+
+def _documents(kind: Callable[[_Opener], Layered], opened: _Opener) -> Layered:
+    """Read an image's documents."""
+    try:
+        found = kind(opened)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"the image has a document of another form: {error}") from error
+    if found.config.get("os", "linux") != "linux":
+        raise UsageError(f"the image is for {found.config['os']}, not for Linux")
+    return found
+
+
+def _image(layered: Layered, scratch: Scratch) -> Image:
+    """Apply an image's layers; their digests are checked beside the work."""
+    root = Root()
+    for part, digest in layered.layers:
+        if digest:
+            scratch.check_beside(functools.partial(_check, part, digest))
+        root.apply(members(part, scratch))
+    return Image(str(layered.config.get("architecture") or ""), dict(layered.config.get("config") or {}), root)
+
+
+def _check(part: Part, digest: str) -> None:
+    state = hashlib.sha256()
+    for start in range(0, part.size, _CHUNK):
+        state.update(os.pread(part.stream.fileno(), min(_CHUNK, part.size - start), part.offset + start))
+    if f"sha256:{state.hexdigest()}" != digest:
+        raise IntegrityError(f"the image is damaged: a blob does not have its digest {digest}")
+
+
+def _json(data: bytes, kind: type) -> Any:
+    found = records.parse(data, "a document of the image")
+    if not isinstance(found, kind):
+        raise UsageError("the image has a document of another form")
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ layers
+
+
+def _magic(part: Part) -> bytes | None:
+    start = os.pread(part.stream.fileno(), min(6, part.size), part.offset)
+    for magic, name in _OTHERS.items():
+        if start.startswith(magic):
+            raise UsageError(f"it is compressed with {name}, which is not read here", "give a plain, gzip or zstd tar")
+    return next((magic for magic in (_GZIP, _ZSTD) if start.startswith(magic)), None)
+
+
+def members(part: Part, scratch: Scratch) -> Members:
+    """Yield a layer's members; contents of one that is compressed go to the spool."""
+    magic = _magic(part)
+    if magic is None:
+        yield from tarreader.members(Slice(*part))
+        return
+    stream = _decoder(io.BufferedReader(files.Window(part.stream.fileno(), part.offset, part.size), _CHUNK), magic)
+    with _broken_codec():
+        yield from tarreader.members(Spooled(stream.read, scratch.spool))
+        while stream.read(_CHUNK):  # zeros behind the end, and with them the codec's own check
+            pass
+
+
+@contextlib.contextmanager
+def _broken_codec() -> Iterator[None]:
+    """Turn what a decompressor raises into one of ours."""
+    try:
+        yield
+    except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise UsageError(f"the compressed tar is broken or cut off: {error}") from error
+
+
+class _Decoder(Protocol):
+    def read(self, size: int) -> bytes: ...
+
+
+def _decoder(raw: Any, magic: bytes) -> _Decoder:
+    if magic == _GZIP:
+        return gzip.GzipFile(fileobj=raw, mode="rb")
+    decoder: _Decoder = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, read_size=_CHUNK)
+    return decoder

@@ -1,0 +1,87 @@
+"""A data folder on its way into a bundle: plain files, a member each, read in pieces and never whole."""
+
+import os
+import stat
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from deployer.connected.rootfs.members import OnDisk, check_path, shown
+from deployer.contract.errors import UsageError
+from deployer.system import files
+
+#: A piece becomes a segment: what is sent again when one byte in it changes.
+PIECE = 4 * 1024 * 1024
+
+
+class DataFile(NamedTuple):
+    """A regular file: its name relative to the folder, where it is, its size in bytes, 0755 or 0644."""
+
+    name: str
+    path: bytes
+    size: int
+    mode: int
+
+
+def files_of(folder: Path) -> list[DataFile]:
+    """Return the files of a data folder, sorted by name. Raises UsageError for what cannot go into a bundle.
+
+    Empty folders in it are left out: a bundle's members are files.
+    """
+    found = plain_files(folder, "data")
+    if not found:
+        raise UsageError(f"the data folder {folder} holds no files")
+    return found
+
+
+def app_files(folder: Path) -> list[DataFile]:
+    """Return the files of an app folder as ``files_of`` does, without what running them leaves behind."""
+    return plain_files(folder, "app", {b"__pycache__"})
+
+
+def plain_files(folder: Path, what: str, skipped: Collection[bytes] = ()) -> list[DataFile]:
+    """Return the files below a folder, sorted by name, but for folders with one of the names ``skipped``."""
+    found = []
+    with files.errors_named(f"read {folder}"):
+        for path, name in walk(folder, skipped):
+            status = os.lstat(path)
+            if not stat.S_ISREG(status.st_mode):
+                hint = f"the {what} folder of a bundle holds plain files only; put a copy in the place of a link"
+                raise UsageError(f"{shown(path)} is neither a file nor a folder", hint)
+            try:
+                text = name.decode()
+            except UnicodeDecodeError:
+                raise UsageError(f"the name of {shown(path)} is not Unicode text (UTF-8)", "rename it") from None
+            found.append(DataFile(text, path, status.st_size, 0o755 if status.st_mode & 0o111 else 0o644))
+    return sorted(found)
+
+
+def walk(folder: Path, skipped: Collection[bytes] = ()) -> Iterator[tuple[bytes, bytes]]:
+    """Yield path, and name relative to the folder, of all below it that is not a folder, in no order.
+
+    Raises UsageError for a path that no site can hold.
+    """
+    top = os.fsencode(folder)
+    todo = [b""]
+    while todo:
+        within = todo.pop()
+        with os.scandir(os.path.join(top, within)) as entries:
+            for entry in entries:
+                name = os.path.join(within, entry.name)
+                check_path(name, str(folder))
+                if not entry.is_dir(follow_symlinks=False):
+                    yield entry.path, name
+                elif entry.name not in skipped:
+                    todo.append(name)
+
+
+def pieces(file: DataFile, advance: Callable[[int], None] = lambda _: None) -> Iterator[bytes]:
+    """Yield a file's content in pieces. Raises UsageError for one that changed since it was listed."""
+    data = OnDisk(file.path, file.size)
+    for start in range(0, file.size, PIECE):
+        length = min(PIECE, file.size - start)
+        piece = data.read(start, length)
+        if len(piece) != length:
+            raise UsageError(f"{shown(file.path)} became shorter while it was packed")
+        yield piece
+        advance(length)

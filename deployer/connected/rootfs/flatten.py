@@ -1,0 +1,233 @@
+"""flatten: a root filesystem becomes one layer's entries in the normal form.
+
+What varies without meaning is held constant, and what an unprivileged user could not unpack is taken out; all of it is
+listed and counted, so that the manifest can say what was changed. The same root filesystem gives the same entries
+whether it came from an engine, an archive or a folder.
+"""
+
+import os
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from deployer.connected.rootfs.members import DEVICE, SOCKET, Data, InMemory, check_path, shown
+from deployer.connected.rootfs.merge import WHITEOUT, Node, Root
+from deployer.contract import plan
+from deployer.contract.errors import UsageError
+from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, MTIME, SYMLINK, Entry
+
+#: Kinds that no unprivileged user could make, or that mean nothing on another machine. Files whose names begin with
+#: .wh. go as well: to other programs they would say that the layer takes something away.
+_DROPPED = {DEVICE: "devices_dropped", SOCKET: "sockets_dropped"}
+#: Folders that the kernel or the runtime fills: what an engine left in them is not part of the image.
+_KERNEL_FOLDERS = (b"dev", b"proc", b"sys")
+_ENGINE_FILES = (b".dockerenv",)
+#: What an engine empties or makes in each container, so that an export differs from the image's layers in nothing else.
+_ENGINE_FILLS = (b"etc/hostname", b"etc/hosts", b"etc/resolv.conf")
+_MTAB = Entry(SYMLINK, b"etc/mtab", 0o777, 0, b"/proc/mounts")
+_CANARY, _CANARY_TEXT = os.fsencode(plan.CANARY).strip(b"/"), plan.CANARY_TEXT.encode()
+#: Charliecloud binds these over the image's, and cannot where the image lacks them.
+_NEEDED_FOLDERS = (*_KERNEL_FOLDERS, b"tmp", b"etc", b"home", b"root")
+_NEEDED_FILES = (b"etc/passwd", b"etc/group")
+
+_PYC_HEADER = struct.Struct("<HHIII")  # magic, "\r\n", flags, source's mtime, source's size (PEP 552)
+_FIRST_PEP552_MAGIC = 3390  # Python 3.7
+
+#: Of ELF files with the little end first: magic, byte order, machine (System V ABI, "ELF Header").
+_ELF_HEADER = struct.Struct("<4sxB12xH")
+_ARCHITECTURES = {3: "386", 21: "ppc64le", 40: "arm", 62: "amd64", 183: "arm64", 243: "riscv64"}
+
+
+class Tree:
+    """A root filesystem in the normal form: ``entries()`` in the layer's order; ``changed``: paths by kind of change.
+
+    ``changed`` is complete when every content was read: .pyc headers are repaired on the way.
+    """
+
+    def __init__(self, root: Root, mount_points: Sequence[str] = ()) -> None:
+        """Bring ``root`` into the normal form; ``mount_points`` are absolute folders to make.
+
+        Raises UsageError for what is no root filesystem, with the reason.
+        """
+        self.changed: dict[str, list[bytes]] = defaultdict(list)
+        self._root = root
+        self._entries: dict[bytes, Entry] = {}
+        self._nodes: dict[bytes, Node] = {}  # of files with content
+        self.changed["folders_made"] += root.made
+        self._check_is_root()
+        self._take(root.walk())
+        self._make_mount_points(mount_points)
+
+    @property
+    def changes(self) -> dict[str, int]:
+        """Return how many paths were changed in each way."""
+        return {kind: len(paths) for kind, paths in sorted(self.changed.items()) if paths}
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield all entries: folders, files, then links; each section sorted by path."""
+        for kinds in ((FOLDER,), (FILE,), (HARDLINK, SYMLINK)):
+            yield from sorted((e for e in self._entries.values() if e.kind in kinds), key=lambda e: e.path)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of all files."""
+        return sum(entry.size for entry in self._entries.values())
+
+    def content(self, entry: Entry) -> Data:
+        """Return a file's content, a .pyc's header repaired."""
+        if entry.path == _CANARY:
+            return InMemory(_CANARY_TEXT)
+        node = self._nodes.get(entry.path)
+        if node is None or node.data is None:
+            return InMemory()  # a file that flatten made itself
+        if entry.path.endswith(b".pyc"):
+            return InMemory(self._repaired(entry.path, node.data.read(0, node.data.size)))
+        return node.data
+
+    def find_program(self, name: str, search: Sequence[str]) -> str | None:
+        """Return the absolute path of the first ``name`` in the folders ``search``, as the image has them."""
+        for folder in search:
+            path = os.path.join("/", folder, name)
+            node = self._root.find(os.fsencode(path))
+            if node is not None and node.kind == FILE:
+                return path
+        return None
+
+    def find(self, path: bytes) -> Entry | None:
+        """Return what is at a path relative to the root, no link followed; of a hard link, the file."""
+        entry = self._entries.get(path)
+        return self._entries.get(entry.target) if entry and entry.kind == HARDLINK else entry
+
+    def architecture(self) -> str:
+        """Return the architecture, as OCI calls it, of the first program that is found, or "unknown"."""
+        for entry in self.entries():
+            if entry.kind == FILE and entry.mode & 0o111 and entry.size > _ELF_HEADER.size:
+                node = self._nodes[entry.path]
+                magic, order, machine = _ELF_HEADER.unpack(node.data.read(0, _ELF_HEADER.size) if node.data else b"")
+                if magic == b"\x7fELF" and order == 1 and machine in _ARCHITECTURES:
+                    return _ARCHITECTURES[machine]
+        return "unknown"
+
+    # --- taking over ---
+
+    def _take(self, nodes: Iterable[tuple[bytes, Node]]) -> None:
+        groups: dict[int, list[bytes]] = {}
+        for path, node in nodes:
+            check_path(path)
+            top, _, below = path.partition(b"/")
+            if path in (*_ENGINE_FILES, _CANARY) or (top in _KERNEL_FOLDERS and (below or node.kind != FOLDER)):
+                self.changed["engine_files_dropped"].append(path)
+            elif node.kind in _DROPPED:
+                self.changed[_DROPPED[node.kind]].append(path)
+            elif b"/" + WHITEOUT in b"/" + path:
+                self.changed["whiteouts_dropped"].append(path)
+            elif path in _ENGINE_FILLS and node.kind != FOLDER:
+                self._note_reset(path, Entry(FILE, path, 0o644), node)
+            elif path == _MTAB.path and node.kind != FOLDER:
+                self._note_reset(path, _MTAB, node)
+            elif node.kind == FILE and node.data is not None:
+                group = groups.setdefault(id(node), [])
+                group.append(path)
+                self._nodes[path] = node
+            else:
+                self._entries[path] = self._entry(path, node)
+        for group in groups.values():
+            self._take_file(group)
+
+    def _take_file(self, paths: list[bytes]) -> None:
+        """Let the first name of a file, by its bytes, be the file, and the others its hard links."""
+        first = min(paths)
+        for path in paths:
+            if path == first:
+                self._entries[path] = self._entry(path, self._nodes[path])
+            else:
+                self._entries[path] = Entry(HARDLINK, path, 0o777, 0, first)
+
+    def _entry(self, path: bytes, node: Node) -> Entry:
+        if node.kind == FOLDER:
+            mode = 0o755 if path in _KERNEL_FOLDERS else (node.mode & 0o777) | 0o700
+            entry = Entry(FOLDER, path, mode)
+        elif node.kind == SYMLINK:
+            entry = Entry(SYMLINK, path, 0o777, 0, node.target)
+        else:
+            execute = 0o100 if node.mode & 0o111 else 0
+            size = node.data.size if node.data else 0
+            entry = Entry(FILE, path, (node.mode & 0o777) | 0o600 | execute, size)
+        for change, happened in (
+            ("owners", node.owned),
+            ("setuid", node.mode & 0o6000 and node.kind != SYMLINK),
+            ("modes", node.kind != SYMLINK and entry.mode != node.mode & 0o1777),
+            ("capabilities", node.attributes),
+        ):
+            if happened:
+                self.changed[change].append(path)
+        return entry
+
+    def _note_reset(self, path: bytes, entry: Entry, node: Node) -> None:
+        mode = node.mode & 0o777 if node.kind == FILE else 0o777
+        if Entry(node.kind, path, mode, node.data.size if node.data else 0, node.target) != entry:
+            self.changed["engine_files_reset"].append(path)
+
+    def _check_is_root(self) -> None:
+        names = self._root.top.children
+        if any(path in names for path in (b"bin", b"usr", b"lib", b"sbin")):
+            return
+        if b"manifest.json" in names or b"oci-layout" in names:
+            hint = "give it as it is with --archive"
+            raise UsageError("it holds an image's layers, not a root filesystem", hint)
+        found = ", ".join(shown(name) for name in sorted(names)[:5])
+        raise UsageError(f"it is no root filesystem: none of /bin, /usr, /lib, /sbin, but {found or 'nothing'}")
+
+    # --- making it whole ---
+
+    def _make_mount_points(self, folders: Sequence[str]) -> None:
+        for path in _NEEDED_FOLDERS:
+            self._make_folder(path)
+        for path in (*_NEEDED_FILES, *_ENGINE_FILLS, *(os.fsencode(name).strip(b"/") for name in plan.MOUNT_FILES)):
+            self._make_folder(path.rpartition(b"/")[0])
+            self._make(Entry(FILE, path, 0o644))
+        self._make(_MTAB)
+        self._make(Entry(FILE, _CANARY, 0o644, len(_CANARY_TEXT)))
+        for name in (*plan.MOUNT_FOLDERS, *folders):
+            self._make_folder(os.fsencode(name).strip(b"/"))
+
+    def _make(self, entry: Entry) -> None:
+        if entry.path not in self._entries:
+            self._entries[entry.path] = entry
+            self.changed["mount_points"].append(entry.path)
+
+    def _make_folder(self, path: bytes) -> None:
+        parts = path.split(b"/")
+        for count in range(1, len(parts) + 1):
+            part = b"/".join(parts[:count])
+            entry = self._entries.get(part)
+            if entry is None:
+                self._make(Entry(FOLDER, part, 0o755))
+            elif entry.kind != FOLDER:
+                raise UsageError(
+                    f"/{shown(path)} is to be a mount point, but /{shown(part)} is no folder in the image",
+                    "bind to another path, or make it a folder in the Dockerfile",
+                )
+
+    # --- .pyc ---
+
+    def _repaired(self, path: bytes, content: bytes) -> bytes:
+        """Return a .pyc with its source's new modification time in its header, when it was valid before.
+
+        One that was stale stays stale: made valid, it would hide its source's changes.
+        """
+        folder, _, name = path.rpartition(b"/")
+        if not folder.endswith(b"__pycache__") or len(content) < _PYC_HEADER.size:
+            return content
+        magic, newline, flags, mtime, size = _PYC_HEADER.unpack_from(content)
+        source = self._nodes.get(folder[: -len(b"__pycache__")] + name.split(b".")[0] + b".py")
+        if newline != 0x0A0D or magic < _FIRST_PEP552_MAGIC or flags != 0 or source is None or source.data is None:
+            return content  # not a .pyc, or one that is checked by its source's hash or not at all
+        if (mtime, size) != (source.mtime & 0xFFFFFFFF, source.data.size & 0xFFFFFFFF):
+            self.changed["pyc_stale"].append(path)
+            return content
+        self.changed["pyc_repaired"].append(path)
+        return _PYC_HEADER.pack(magic, newline, flags, MTIME, size) + content[_PYC_HEADER.size :]

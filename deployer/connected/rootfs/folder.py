@@ -1,0 +1,89 @@
+"""Reading a root filesystem from a folder, and a layer from the folder in which an overlay keeps it."""
+
+import os
+import stat
+
+from deployer.connected.rootfs.members import DEVICE, SOCKET, Member, Members, OnDisk, check_path
+from deployer.contract.errors import DeployerError
+from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK
+from deployer.system import files
+
+_OPAQUE = "trusted.overlay.opaque"
+_OVERLAY = "trusted.overlay."
+#: Overlay's notes on a folder's origin, which change nothing that is seen.
+_HARMLESS = ("trusted.overlay.origin", "trusted.overlay.impure")
+#: What the machine adds by itself.
+_IGNORED = "security.selinux"
+
+
+class ForeignOverlay(DeployerError):
+    """The folder uses a feature of overlayfs (redirects, files without their data) that is not read here."""
+
+
+def members(folder: str) -> Members:
+    """Yield what is in a folder, names sorted; what is mounted below it is left out. Raises DeployerError."""
+    with files.errors_named(f"read {folder}"):
+        yield from _walk(os.fsencode(folder))
+
+
+def overlay_members(folder: str) -> Members:
+    """Yield a layer from its folder below an overlay, deletions as the whiteouts of a layer's tar.
+
+    Source: Linux, Documentation/filesystems/overlayfs.rst, "whiteouts and opaque directories". Raises ForeignOverlay.
+    """
+    with files.errors_named(f"read {folder}"):
+        for entry in _walk(os.fsencode(folder)):
+            path = entry.path
+            parent, _, name = path.rpartition(b"/")
+            where = os.path.join(os.fsencode(folder), path)
+            if entry.kind == DEVICE and stat.S_ISCHR(os.lstat(where).st_mode) and os.lstat(where).st_rdev == 0:
+                yield Member(FILE, os.path.join(parent, b".wh." + name), 0)
+                continue
+            if entry.kind == SOCKET:
+                continue  # an image has none: no tar of a layer holds one
+            yield entry
+            if entry.kind != FOLDER or not entry.attributes:
+                continue
+            names = [name for name in os.listxattr(where, follow_symlinks=False) if name.startswith(_OVERLAY)]
+            if not set(names) <= {_OPAQUE, *_HARMLESS}:
+                raise ForeignOverlay(f"{folder} uses {', '.join(names)}")
+            if _OPAQUE in names:
+                yield Member(FILE, os.path.join(path, b".wh..wh..opq"), 0)
+
+
+def _walk(top: bytes) -> Members:
+    device = os.lstat(top).st_dev
+    first_names: dict[int, bytes] = {}  # inode to the path under which it came first
+    todo = [b""]
+    while todo:
+        folder = todo.pop()
+        with os.scandir(os.path.join(top, folder)) as scanned:
+            entries = sorted(scanned, key=lambda entry: entry.name)
+        below = []
+        for entry in entries:
+            path = folder + b"/" + entry.name if folder else entry.name
+            check_path(path, os.fsdecode(top).rstrip("/"))
+            status = entry.stat(follow_symlinks=False)
+            if stat.S_ISDIR(status.st_mode) and status.st_dev == device:
+                below.append(path)
+            yield _member(entry.path, status, first_names, path)
+        todo += reversed(below)
+
+
+def _member(where: bytes, status: os.stat_result, first_names: dict[int, bytes], path: bytes) -> Member:
+    kind, data, target = DEVICE, None, b""
+    if stat.S_ISDIR(status.st_mode):
+        kind = FOLDER
+    elif stat.S_ISSOCK(status.st_mode):
+        kind = SOCKET
+    elif status.st_nlink > 1 and first_names.setdefault(status.st_ino, path) != path:
+        kind, target = HARDLINK, first_names[status.st_ino]
+    elif stat.S_ISREG(status.st_mode):
+        kind, data = FILE, OnDisk(where, status.st_size)
+    elif stat.S_ISLNK(status.st_mode):
+        kind, target = SYMLINK, os.readlink(where)
+    owned = (status.st_uid, status.st_gid) != (0, 0)
+    attributes = kind in (FILE, FOLDER) and any(name != _IGNORED for name in os.listxattr(where, follow_symlinks=False))
+    return Member(
+        kind, path, stat.S_IMODE(status.st_mode), int(status.st_mtime_ns // 10**9), target, data, owned, attributes
+    )

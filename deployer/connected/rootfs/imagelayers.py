@@ -1,0 +1,63 @@
+"""The layers of an image in the engine, one by one: from the folders in which it keeps them, else saved."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import docker
+
+from deployer.connected.ground import engine, progress
+from deployer.connected.ground.scratch import Scratch
+from deployer.connected.rootfs import archive, folder
+from deployer.connected.rootfs.members import Member, Members
+from deployer.system import files
+
+
+@contextlib.contextmanager
+def opened(client: docker.DockerClient, reference: str) -> Iterator[Iterator[Members]]:
+    """Yield an image's layers, the lowest first; they can be read until the block ends."""
+    read = _from_folders(layer_folders(client, reference))
+    if read:
+        yield map(iter, read)
+        return
+    with Scratch(Path(tempfile.gettempdir())) as scratch, tempfile.NamedTemporaryFile() as saved:
+        _save(client, reference, saved)
+        saved.flush()
+        layered = archive.layered(Path(saved.name), scratch)
+        yield (archive.members(part, scratch) for part, _ in (layered.layers if layered else ()))
+
+
+def _from_folders(folders: list[str]) -> list[list[Member]]:
+    """Return the layers in the engine's folders; none where overlayfs keeps them in a way that is not read here."""
+    try:
+        return [list(folder.overlay_members(layer)) for layer in folders]
+    except folder.ForeignOverlay:
+        return []
+
+
+def _save(client: docker.DockerClient, reference: str, stream: IO[bytes]) -> None:
+    size = int(engine.image_config(client, reference).get("Size") or 0)
+    with contextlib.ExitStack() as cleanup:
+        cleanup.enter_context(files.errors_named(f"save {reference} in {tempfile.gettempdir()}", "set TMPDIR"))
+        cleanup.enter_context(engine.errors_named(client, f"save {reference}"))
+        advance = cleanup.enter_context(progress.bar("read layers", size or None))
+        for chunk in client.api.get_image(reference):
+            stream.write(chunk)
+            advance(len(chunk))
+
+
+def layer_folders(client: docker.DockerClient, reference: str) -> list[str]:
+    """Return the folders in which an engine on this machine keeps the layers of an image, the lowest first.
+
+    They never change. Only root may read them, and only where the engine uses overlay2; else there are none.
+    """
+    with engine.errors_named(client, f"inspect {reference}"):
+        driver: dict[str, Any] = engine.inspect(client, reference).get("GraphDriver") or {}
+    data = driver.get("Data") or {}
+    lower = [path for path in str(data.get("LowerDir") or "").split(":") if path]
+    folders = [*reversed(lower), str(data.get("UpperDir") or "")]
+    usable = driver.get("Name") == "overlay2" and os.geteuid() == 0 and all(map(files.is_folder, folders))
+    return folders if usable else []

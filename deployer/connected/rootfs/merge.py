@@ -1,0 +1,220 @@
+"""Layers become one root filesystem, as a container runtime would apply them.
+
+The tree is held in memory: folders as dicts, and what is no folder as a node that may stand under several names; that
+is what a hard link is. Order follows the OCI image specification ("Applying Changesets"): a name replaces what stood
+there, but a folder that meets a folder keeps its content; whiteouts and opaque folders hide what lower layers hold,
+never what their own layer brings, wherever in it they stand. Where a parent is a symbolic link it is followed inside
+the root, as runtimes do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from deployer.connected.rootfs.members import Data, Member, shown
+from deployer.contract.errors import UsageError
+from deployer.contract.tarformat import FOLDER, HARDLINK, SYMLINK
+
+#: Before the name of what a layer takes away.
+WHITEOUT = b".wh."
+_OPAQUE = b".wh..wh..opq"
+_META = b".wh..wh."  # of AUFS: its own bookkeeping
+_MAX_LINKS = 40
+_MAX_PATH = 4096
+#: Bytes of memory that the tree may take, and what an entry takes besides its names (measured): 400,000 files or so.
+_MAX_TREE = 340_000_000
+_ENTRY = 700
+
+
+class Node:
+    """A file, link, device or folder; fields as in Member. A folder alone has ``children``."""
+
+    __slots__ = ("attributes", "children", "data", "kind", "mode", "mtime", "owned", "target")
+
+    def __init__(self, member: Member) -> None:
+        self.kind = member.kind
+        self.mode = member.mode
+        self.mtime = member.mtime
+        self.target = member.target
+        self.data: Data | None = member.data
+        self.owned = member.owned
+        self.attributes = member.attributes
+        self.children: dict[bytes, Node] = {}
+
+
+class Root:
+    """A root filesystem to which layers are applied, the lowest first. ``made`` are parents that no layer held."""
+
+    def __init__(self) -> None:
+        self.top = _folder()
+        self.made: list[bytes] = []
+        self._fresh: set[bytes] = set()  # paths that the layer in work has brought
+        self._size = 0  # of all that was ever in the tree, in bytes of memory
+        self._whiteouts = True
+        self._last: tuple[bytes, Node] | None = None  # the folder of the member before, where no link led to it
+
+    def apply(self, layer: Iterable[Member], whiteouts: bool = True) -> None:
+        """Apply one layer; without ``whiteouts`` it is a root filesystem, in which names with .wh. mean nothing.
+
+        Raises UsageError with the reason where a runtime could not.
+        """
+        self._fresh, self._last = set(), None
+        self._whiteouts = whiteouts
+        for member in layer:
+            self._place(member)
+        self._fresh, self._last = set(), None
+
+    def walk(self) -> Iterator[tuple[bytes, Node]]:
+        """Yield each path and its node, a folder before what is in it; names sorted."""
+        todo = [(b"", self.top)]
+        while todo:
+            path, node = todo.pop()
+            if path:
+                yield path, node
+            prefix = path + b"/" if path else b""
+            todo += [(prefix + name, node.children[name]) for name in sorted(node.children, reverse=True)]
+
+    def find(self, path: bytes) -> Node | None:
+        """Return what ``path`` leads to, links followed inside the root; None where it leads nowhere."""
+        found = self._follow(_names(path), make=False)
+        return found[1] if found else None
+
+    # --- one member ---
+
+    def _place(self, member: Member) -> None:
+        above, _, name = member.path.rpartition(b"/")
+        if self._last is not None and above == self._last[0] and _is_plain(name) and len(member.path) <= _MAX_PATH:
+            followed: tuple[bytes, Node] | None = self._last  # most stand beside the one before
+        else:
+            parts = _parts(member.path)
+            if not parts:
+                return  # the root itself
+            name = parts[-1]
+            followed = self._follow(parts[:-1], make=not self._is_whiteout(name))
+            self._last = followed if followed and followed[0] == above and followed[1].kind == FOLDER else None
+        if self._is_whiteout(name):
+            if followed is not None and followed[1].kind == FOLDER:
+                self._white_out(*followed, name)
+            return
+        if followed is None or followed[1].kind != FOLDER:
+            raise UsageError(
+                f"the layer has /{shown(member.path.strip(b'/'))} below what is no folder: no runtime could make it"
+            )
+        where, parent = followed
+        path = _joined(where, name)
+        self._grow(path, member.target)
+        there = parent.children.get(name)
+        if member.kind == FOLDER and there is not None and there.kind == FOLDER:
+            there.mode, there.mtime, there.owned = member.mode, member.mtime, member.owned
+            there.attributes = member.attributes
+        else:
+            parent.children[name] = self._linked(member, path) if member.kind == HARDLINK else Node(member)
+        self._fresh.add(path)
+
+    def _linked(self, member: Member, path: bytes) -> Node:
+        parts = _parts(member.target)
+        followed = self._follow(parts[:-1], make=False)
+        node = followed[1].children.get(parts[-1]) if parts and followed else None
+        if node is None or node.kind == FOLDER:
+            raise UsageError(
+                f"/{shown(path)} is a hard link to what is {'a folder' if node else 'not there'}: "
+                f"/{shown(member.target.strip(b'/'))}"
+            )
+        return node
+
+    # --- whiteouts ---
+
+    def _is_whiteout(self, name: bytes) -> bool:
+        return self._whiteouts and name.startswith(WHITEOUT)
+
+    def _white_out(self, where: bytes, folder: Node, name: bytes) -> None:
+        if name == _OPAQUE:
+            self._hide_below(where, folder)
+        elif not name.startswith(_META):
+            hidden = name[len(WHITEOUT) :]
+            node = folder.children.get(hidden)
+            if node is not None and not self._keeps(_joined(where, hidden), node):
+                del folder.children[hidden]
+
+    def _hide_below(self, where: bytes, folder: Node) -> None:
+        """Take out of a folder all that lower layers brought."""
+        for name, node in list(folder.children.items()):
+            if not self._keeps(_joined(where, name), node):
+                del folder.children[name]
+
+    def _keeps(self, path: bytes, node: Node) -> bool:
+        """Return whether the layer in work brought this, or something below it; the rest below it is taken out."""
+        if node.kind == FOLDER:
+            self._hide_below(path, node)
+        return path in self._fresh or bool(node.children)
+
+    # --- paths ---
+
+    def _grow(self, path: bytes, target: bytes) -> None:
+        """Raise UsageError for an entry with which the tree would take too much memory."""
+        if len(target) > _MAX_PATH:
+            raise UsageError(f"the layer has a link to a path of {len(target)} bytes: /{shown(path)}")
+        self._size += _ENTRY + 2 * len(path) + len(target)
+        if self._size > _MAX_TREE:
+            hint = "400,000 files are about the limit; pack data as data folders, or as a few large files"
+            raise UsageError("the image has too many files: their names do not fit into the memory allowed", hint)
+
+    def _follow(self, parts: list[bytes], make: bool) -> tuple[bytes, Node] | None:
+        """Return the path without links, and the node, that ``parts`` lead to; None where they lead nowhere.
+
+        With ``make`` folders that are missing are made. ``..`` stops at the root, as in a chroot.
+        """
+        done: list[tuple[bytes, Node]] = [(b"", self.top)]
+        todo = parts[::-1]
+        links = 0
+        while todo:
+            name = todo.pop()
+            if name == b"..":
+                if len(done) > 1:
+                    done.pop()
+                continue
+            where, folder = done[-1]
+            if folder.kind != FOLDER:
+                return None
+            path = _joined(where, name)
+            node = folder.children.get(name)
+            if node is None:
+                if not make:
+                    return None
+                node = folder.children[name] = _folder()
+                self.made.append(path)
+                self._grow(path, b"")
+            if node.kind == SYMLINK:
+                links += 1
+                if links > _MAX_LINKS:
+                    return None
+                if node.target.startswith(b"/"):
+                    del done[1:]
+                todo += _names(node.target)[::-1]
+            else:
+                done.append((path, node))
+        return done[-1]
+
+
+def _is_plain(name: bytes) -> bool:
+    return name not in (b"", b".", b"..") and b"\0" not in name
+
+
+def _parts(path: bytes) -> list[bytes]:
+    """Return the names in a member's path. Raises UsageError where it would leave the root."""
+    parts = _names(path)
+    if b".." in parts or b"\0" in path or len(path) > _MAX_PATH:
+        raise UsageError(f"the layer has a path that is not safe: {shown(path[:200])}")
+    return parts
+
+
+def _names(path: bytes) -> list[bytes]:
+    return [part for part in path.split(b"/") if part not in (b"", b".")]
+
+
+def _joined(where: bytes, name: bytes) -> bytes:
+    return where + b"/" + name if where else name
+
+
+def _folder() -> Node:
+    return Node(Member(FOLDER, b"", 0o755))

@@ -1,0 +1,1 @@
+"""Facts about one site, and the plan that follows from them for a bundle."""

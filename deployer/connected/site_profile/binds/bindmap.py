@@ -1,0 +1,61 @@
+"""The bind map of a partition: all topics put together, for a plan."""
+
+from typing import NamedTuple
+
+from deployer.connected.site_profile.binds import fabric, gpu, installation, system
+from deployer.connected.site_profile.binds.system import Host
+from deployer.connected.site_profile.profile import Driver, Mpi, Partition, Profile
+from deployer.contract.hostfiles import FILE, LIBRARIES, HostFile
+from deployer.contract.plan import Bind
+
+
+class BindMap(NamedTuple):
+    """Binds, single host files, the environment that leads to them, and variables that are passed from the host."""
+
+    binds: list[Bind]
+    host: tuple[HostFile, ...]
+    environment: dict[str, str]
+    passed: tuple[str, ...]
+
+
+def make(profile: Profile, name: str, partition: Partition) -> BindMap:
+    """Return the bind map of the partition ``name``.
+
+    Raises Unknown where nobody knows how to bind its MPI, or what was captured of its GPU driver is of two versions.
+    """
+    mpi = profile.mpi[partition.mpi] if partition.mpi else None
+    if mpi and partition.mpi:
+        installation.check(partition.mpi, mpi)
+    host = system.captured(profile.site_files(name), mpi.prefix if mpi else "")
+    found = _of_mpi(host, mpi, partition) if mpi else BindMap([], (), {}, ())
+    environment = dict(found.environment)
+    if not mpi and partition.fabric and partition.fabric.provider:
+        environment["FI_PROVIDER"] = partition.fabric.provider
+    single, passed = list(found.host), found.passed
+    if partition.driver and partition.node and partition.node.gpus:
+        single += _of_driver(host, partition.driver)
+        environment = {"LD_LIBRARY_PATH": LIBRARIES, **gpu.environment(partition.fabric), **environment}
+        passed = gpu.PASSED
+    environment |= (mpi.environment if mpi else {}) | partition.environment
+    if mpi:
+        single += installation.pmi(host, mpi, environment)
+    first: dict[str, HostFile] = {}
+    for item in single:
+        first.setdefault(item.name, item)
+    return BindMap(found.binds, tuple(first.values()), environment, passed)
+
+
+def _of_mpi(host: Host, mpi: Mpi, partition: Partition) -> BindMap:
+    network = fabric.parts(host, partition.fabric)
+    core = system.tree_needs(host, mpi.library_path)
+    plugins = fabric.wanted_plugins(host, core, fabric.kind(partition.fabric))
+    needed = system.needs(host, [mpi.library_path, *plugins, *network.roots])
+    single = [*installation.alias(mpi), *network.host, *system.libraries(needed, "the site's MPI needs it")]
+    environment = installation.environment(mpi) | fabric.environment(host, mpi, partition.fabric, network)
+    return BindMap([*installation.binds(mpi), *network.binds], tuple(single), environment, ())
+
+
+def _of_driver(host: Host, driver: Driver) -> list[HostFile]:
+    found = gpu.libraries(host, driver)
+    needed = system.needs(host, [item.source for item in found if item.kind == FILE])
+    return [*found, *system.libraries(needed, "the GPU driver needs it")]

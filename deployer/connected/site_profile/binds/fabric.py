@@ -1,0 +1,124 @@
+"""The fast network's user-space libraries: Omni-Path (psm2, opx), InfiniBand (verbs, UCX), and what chooses them.
+
+Devices (/dev/hfi1_*, /dev/infiniband) need no bind: the runtimes give the container the host's /dev.
+"""
+
+import posixpath
+import re
+from collections.abc import Collection
+from typing import NamedTuple
+
+from deployer.connected.site_profile.binds.system import Host, library, needs
+from deployer.connected.site_profile.profile import Fabric, Mpi
+from deployer.contract.hostfiles import DIRECTORY, FOLDER, HostFile
+from deployer.contract.plan import ABIS, MPICH_ABI, Bind
+
+#: The libraries of one kind of fabric; a part of an MPI that needs those of another kind is not loaded there.
+_OF_KIND = {
+    "omni-path": re.compile(r"^libpsm(2|_infinipath)\.so"),
+    "infiniband": re.compile(r"^lib(ibverbs|rdmacm|ibumad|ibmad|mlx[45]|hns|mana|efa|uc[pstm])\.so"),
+}
+#: Adapters with verbs, as the kernel names them: InfiniBand's, and those of RDMA over Ethernet.
+_VERBS = re.compile(r"^(mlx\d|hns|mana|efa|bnxt_re|irdma|qedr|rxe|siw)")
+#: Drivers of verbs, as libibverbs opens them.
+_VERBS_DRIVER = re.compile(r"^lib[a-z0-9_]+-rdmav\d+\.so$")
+_VERBS_FOLDER = "/etc/libibverbs.d"
+
+#: libfabric's providers for a kind of fabric, best first, each with the plugin that brings it. Intel MPI 2021.19 has no
+#: psm2 any more; its opx drives the same adapters.
+_PROVIDERS = {
+    "omni-path": (("psm2", "libpsmx2-fi.so"), ("opx", "libopx-fi.so")),
+    "infiniband": (("mlx", "libmlx-fi.so"), ("verbs", "libverbs-fi.so")),
+    "ethernet": (("tcp", "libtcp-fi.so"),),
+}
+_LIBFABRIC = "libfabric.so.1"
+_PROVIDER_FOLDER = "lib/libfabric"
+_PLUGIN = re.compile(r"^lib\w+-fi\.so$")
+
+
+def kind(fabric: Fabric | None) -> str | None:
+    """Return which libraries the fabric wants: Ethernet's adapters with verbs are driven as InfiniBand's are."""
+    if fabric and fabric.kind == "ethernet" and any(_VERBS.match(name) for name in fabric.devices):
+        return "infiniband"
+    return fabric.kind if fabric else None
+
+
+def foreign(name: str, fabric: str | None) -> bool:
+    """Return whether a library is that of another kind of fabric; never, where nobody knows which the site has."""
+    return fabric is not None and any(pattern.match(name) for other, pattern in _OF_KIND.items() if other != fabric)
+
+
+class Parts(NamedTuple):
+    """Of a fabric: files whose needs are to be met, the single host files, and folders that are bound on their path."""
+
+    roots: list[str]
+    host: list[HostFile]
+    binds: list[Bind]
+
+
+def parts(host: Host, fabric: Fabric | None) -> Parts:
+    """Return the fabric's own libraries, and the plug-ins of verbs and UCX, which no file names as needed.
+
+    Also the system's libfabric with its providers, where the MPI has none: it opens the image's by name otherwise.
+    """
+    wanted = kind(fabric)
+    pattern = _OF_KIND.get(wanted or "")
+    found = Parts([], [], [])
+    if fabric and _LIBFABRIC in fabric.libraries and _LIBFABRIC not in host.inside:
+        found.host.append(library(fabric.libraries[_LIBFABRIC], "libfabric, which the MPI may open", _LIBFABRIC))
+        found.roots.append(fabric.libraries[_LIBFABRIC])
+        providers = sorted(path for name, path in host.outside.items() if _PLUGIN.match(name))
+        if providers:
+            folder = posixpath.dirname(providers[0])
+            found.host.append(HostFile(_PROVIDER_FOLDER, DIRECTORY, folder, "libfabric's providers"))
+            found.roots.extend(path for path in providers if not _foreign_needs(host, path, wanted))
+    if fabric is None or pattern is None:
+        return found
+    own = {name: path for name, path in sorted(fabric.libraries.items()) if pattern.match(name)}
+    drivers = {name: path for name, path in sorted(host.outside.items()) if _VERBS_DRIVER.match(name)}
+    if drivers and "libibverbs.so.1" in own:
+        # libibverbs looks for its drivers where it was built to, and then as the loader does: there they are.
+        own.update(drivers)
+        found.binds.append(Bind(_VERBS_FOLDER, _VERBS_FOLDER, "which drivers libibverbs has"))
+    found.host.extend(library(path, f"for {fabric.kind}", name) for name, path in own.items())
+    found.roots.extend(own.values())
+    transports = sorted(path for path in host.outside.values() if posixpath.dirname(path).endswith("/ucx"))
+    if transports and "libucp.so.0" in own:
+        folder = posixpath.dirname(transports[0])
+        # Where libucs stands it looks for them; in a variable that says so, an image's own UCX would find them as well.
+        found.host.append(HostFile("lib/ucx", DIRECTORY, folder, "UCX's transports, beside its libraries"))
+        found.roots.extend(path for path in transports if not _foreign_needs(host, path, wanted))
+    return found
+
+
+def _foreign_needs(host: Host, path: str, fabric: str | None) -> bool:
+    return any(foreign(name, fabric) for name in needs(host, [path]))
+
+
+def wanted_plugins(host: Host, core: Collection[str], fabric: str | None) -> list[str]:
+    """Return the parts of the MPI's tree that it may open by itself, but those for another fabric than the site's."""
+    return [path for path in host.tree if path not in core and not _foreign_needs(host, path, fabric)]
+
+
+def environment(host: Host, mpi: Mpi, fabric: Fabric | None, own: Parts) -> dict[str, str]:
+    """Return what makes MPI take the site's libfabric, its providers, and the fabric's own among them.
+
+    ``own`` are the fabric's parts. The provider that the profile names stands; else it is the best for the fabric of
+    those that the MPI was seen with.
+    """
+    found: dict[str, str] = {}
+    plugins = {name: path for name, path in sorted(host.inside.items()) if _PLUGIN.match(name)}
+    if mpi.providers:
+        found["FI_PROVIDER_PATH"] = f"{mpi.prefix}/{mpi.providers}"
+    elif plugins:
+        found["FI_PROVIDER_PATH"] = posixpath.dirname(next(iter(plugins.values())))
+    elif any(item.name == _PROVIDER_FOLDER for item in own.host):
+        found["FI_PROVIDER_PATH"] = f"{FOLDER}/{_PROVIDER_FOLDER}"
+    if fabric and fabric.provider:
+        found["FI_PROVIDER"] = fabric.provider
+    elif ABIS.get(mpi.family) == MPICH_ABI:
+        for provider, plugin in _PROVIDERS.get(kind(fabric) or "", ()):
+            if plugin in plugins:
+                found["FI_PROVIDER"] = provider
+                break
+    return found

@@ -1,0 +1,67 @@
+"""NVIDIA's driver in the container: the libraries that computing needs, all of the running driver's version.
+
+Not bound: the vendor-neutral libGL and libOpenCL, which are the image's own; and devices, since the runtimes give the
+container the host's /dev. All GPUs that the job was dealt are visible to each rank: Horovod takes one by local rank.
+"""
+
+import re
+
+from deployer.connected.site_profile.binds.system import Host, library
+from deployer.connected.site_profile.profile import Driver, Fabric
+from deployer.contract.errors import Unknown
+from deployer.contract.hostfiles import FILE, LINK, HostFile
+
+#: libcuda opens the others by name: compilers of PTX and NVVM, the debugger's half; NCCL asks libnvidia-ml.
+_COMPUTE = re.compile(r"^lib(cuda|cudadebugger|nvidia-(ml|ptxjitcompiler|nvvm|gpucomp|cfg))\.so\.[\d.]+$")
+_VERSION = re.compile(r"\.so\.(\d{3,}\.[\d.]+)$")
+
+_SMI = "nvidia-smi"
+#: Interfaces of the network, as opposed to adapters with verbs.
+_INTERFACE = re.compile(r"^(e[nt]|ib|bond|team|br|hs)\w*$")
+
+#: What the scheduler says of the GPUs that it has dealt out.
+PASSED = ("CUDA_VISIBLE_DEVICES",)
+
+
+def libraries(host: Host, driver: Driver) -> list[HostFile]:
+    """Return the driver's libraries for computing, under their sonames, with the links that belong to them.
+
+    Raises Unknown where libcuda is of another version than the driver: the facts are of two drivers.
+    """
+    found: list[HostFile] = []
+    for name, path in sorted(driver.libraries.items()):
+        if not _COMPUTE.match(name):
+            continue
+        real = host.view.resolve(path) or path
+        version = _VERSION.search(real)
+        if driver.version and version and version.group(1) != driver.version:
+            if name == "libcuda.so.1":
+                raise Unknown(
+                    f"{path} is of driver {version.group(1)}, and the profile's driver is {driver.version}",
+                    "capture the node again: `python3 deployer.pyz capture --node`",
+                )
+            continue  # left over from another driver: libcuda refuses it
+        found.append(library(path, "the GPU driver's", name))
+        full = f"{name.partition('.so')[0]}.so.{version.group(1) if version else driver.version}"
+        if full != name and (version or driver.version):
+            found.append(HostFile(f"lib/{full}", LINK, name, "its name with the driver's version"))
+        if name == "libcuda.so.1":
+            found.append(HostFile("lib/libcuda.so", LINK, name, "the name that some programs open"))
+    if driver.smi:
+        found.append(HostFile(f"bin/{_SMI}", FILE, driver.smi, "the GPU driver's"))
+    return found
+
+
+def environment(fabric: Fabric | None) -> dict[str, str]:
+    """Return which network NCCL is to use, by the devices that the profile names."""
+    devices = fabric.devices if fabric else []
+    interfaces = [name for name in devices if _INTERFACE.match(name)]
+    adapters = [name for name in devices if name not in interfaces]
+    if fabric is None or not devices:
+        return {}
+    if adapters and fabric.kind != "omni-path":  # psm2's verbs are not for data
+        return {"NCCL_IB_HCA": "=" + ",".join(adapters)}
+    found = {"NCCL_IB_DISABLE": "1"}
+    if interfaces:
+        found["NCCL_SOCKET_IFNAME"] = "=" + ",".join(interfaces)
+    return found

@@ -1,0 +1,105 @@
+"""Single libraries of the host's system folders: which of them a job gets, and which stay the image's own.
+
+By soname, for a library that something of the host needs and that stands outside of a prefix of its own:
+
+- the C library's family is never the host's: loader and libc.so.6 belong together, and programs need their own;
+- what speaks with a kernel driver, a daemon of the host or the other half of the MPI is always the host's;
+- all else (compilers' run-time libraries, libnuma, libnl) is the image's own where it has one, else the host's: the
+  image's programs keep what they were built with, and these libraries only ever add versions of symbols.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from deployer.connected.linker.view import Captured, View
+from deployer.connected.site_profile.profile import SiteFiles
+from deployer.contract.dynamic import Facts
+from deployer.contract.hostfiles import FILE, HostFile
+
+#: glibc's own, and the kernel's (never a file).
+_NEVER = re.compile(
+    r"^(ld-linux.*|ld64|lib(c|m|mvec|dl|rt|pthread|util|resolv|nsl(?=\.so\.1$)|anl|BrokenLocale|thread_db|nss_\w+))\.so\.\d+$"
+)
+#: Omni-Path, verbs, UCX, EFA, XPMEM, Slingshot; libfabric; PMI, Slurm, munge; what Open MPI is built with; NVIDIA's.
+_HOSTS = re.compile(
+    r"^lib(psm2|psm_infinipath|ibverbs|rdmacm|ibumad|ibmad|mlx[45]|hns|mana|efa|uc[pstm]|uc[st]_\w+|xpmem|cxi"
+    r"|fabric|pmi2?|pmix|slurm\w*|munge|hwloc|event\w*(-[\d.]+)?|prrte"
+    r"|cuda|cudadebugger|nvidia-[\w-]+)\.so(\.[\d.]+)?$"
+)
+
+
+class Host(NamedTuple):
+    """What was captured of a site: its files, the view that follows links, and paths by name: those below the MPI's
+    prefix, and those of the system."""
+
+    files: SiteFiles
+    view: View
+    inside: dict[str, str]
+    outside: dict[str, str]
+    prefix: str
+
+    @property
+    def tree(self) -> Iterator[str]:
+        """The libraries below the MPI's prefix, without links."""
+        return (path for path in self.files.files if path.startswith(self.prefix + "/"))
+
+    def own(self, path: str) -> bool:
+        """Return whether a path is of the MPI's prefix."""
+        return path.startswith(self.prefix + "/")
+
+    def facts(self, path: str) -> Facts | None:
+        """Return what was captured of a file, through links."""
+        real = self.view.resolve(path)
+        return self.files.files.get(real) if real else None
+
+
+def captured(files: SiteFiles, prefix: str) -> Host:
+    """Return what is known of a site's files, for an MPI at ``prefix`` ("" for none)."""
+    inside: dict[str, str] = {}
+    outside: dict[str, str] = {}
+    for path in [*files.links, *files.files]:  # a link has the soname that is asked for
+        known = inside if prefix and path.startswith(prefix + "/") else outside
+        known.setdefault(posixpath.basename(path), path)
+    return Host(files, View(Captured(files.files, files.links)), inside, outside, prefix or "/nowhere")
+
+
+def needs(host: Host, roots: Iterable[str]) -> dict[str, str]:
+    """Return the libraries outside of the prefix that ``roots`` need, theirs in turn, and so on: name to path.
+
+    The path is empty where nobody captured one.
+    """
+    return {name: path for name, path in _closure(host, roots).items() if name not in host.inside}
+
+
+def tree_needs(host: Host, root: str) -> set[str]:
+    """Return the files below the prefix, without links, that are mapped with ``root``."""
+    paths = [root, *(path for name, path in _closure(host, [root]).items() if name in host.inside)]
+    return {real for real in map(host.view.resolve, paths) if real}
+
+
+def _closure(host: Host, roots: Iterable[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    todo = list(roots)
+    while todo:
+        facts = host.facts(todo.pop())
+        for name in map(posixpath.basename, facts.dynamic.needed if facts else ()):
+            if name not in found:
+                found[name] = host.inside.get(name) or host.outside.get(name, "")
+                todo.append(found[name])
+    return found
+
+
+def libraries(found: dict[str, str], why: str) -> list[HostFile]:
+    """Return the host files for needed libraries, by the rule above; those that nobody captured are left out."""
+    return [
+        library(path, why, name, spare=not _HOSTS.match(name))
+        for name, path in sorted(found.items())
+        if path and not _NEVER.match(name)
+    ]
+
+
+def library(path: str, why: str, name: str | None = None, spare: bool = False) -> HostFile:
+    """Return one library under the name that the loader will ask for."""
+    return HostFile(f"lib/{name or posixpath.basename(path)}", FILE, path, why, spare)

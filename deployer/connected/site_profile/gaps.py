@@ -1,0 +1,143 @@
+"""What a site profile still lacks for a plan, all of it at once, with lines of YAML to paste.
+
+The plan itself is asked: it is made again and again, and each fact that it misses is filled in with an example. So
+nothing that a plan needs is forgotten here.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, TypeAdapter
+
+from deployer.connected.ground.yaml_model import Place
+from deployer.connected.site_profile.plan import make_plan
+from deployer.connected.site_profile.profile import Lacking, Profile, known
+from deployer.contract import records
+from deployer.contract.errors import DeployerError, Unknown
+from deployer.contract.plan import MPICH_ABI
+
+_NODE = {"sockets": 2, "cores": 48, "threads_per_core": 2, "memory_mb": 90000}
+
+#: An example of each fact that a plan can lack, by the last word of its place; it is of the type of that fact.
+EXAMPLES: dict[str, Any] = {
+    **_NODE,
+    "host": "login.example.org",
+    "node": _NODE,
+    "partitions": {"NAME": {"node": _NODE}},
+    "pmi": "pmi2",
+    "runtimes": {"charliecloud": {"version": "0.38.0"}},
+    "scheduler": {"kind": "slurm", "pmi": ["pmi2"]},
+    "workspace": "~/deployer",
+}
+#: There is no policy without its runtimes, and those must be on the site.
+_POLICY = ("policy", "runtimes")
+#: Where each comes from.
+_SOURCES = {
+    "cores": "physical cores per node: lscpu",
+    "host": "what you give ssh",
+    "kind": "slurm, or local: no batch system",
+    "version": "ch-run --version",
+    "memory_mb": "MiB that a job may use: sinfo -o %m",
+    "NAME": "the name of a partition: sinfo -s",
+    "pmi": "srun --mpi=list",
+    "runtimes": "what the site allows: charliecloud, udocker",
+    "sockets": "lscpu",
+    "threads_per_core": "lscpu",
+    "workspace": "a folder with space, which all nodes see",
+}
+
+
+class Gap(NamedTuple):
+    """What a plan lacks: its place in the profile, empty if no line there would help; the reason; an example."""
+
+    place: Place
+    message: str
+    hint: str
+    example: Any = None
+
+    def record(self) -> records.Record:
+        return {**self._asdict(), "place": ".".join(self.place)}
+
+
+def find(profile: Profile) -> list[Gap]:
+    """Return all that plans for the partitions of a profile lack, and what push lacks; nothing for a complete one."""
+    found: list[Gap] = []
+    try:
+        known(profile.login.host, profile, "login", "host")
+    except Lacking as error:
+        found.append(_gap(profile, error))
+    if not profile.partitions:
+        profile = _fill(profile, found, lambda current: current.partition())
+    for name in profile.partitions:
+        # What the image brings is not the profile's: any family of MPI will do.
+        abis = () if profile.partition(name)[1].mpi else (MPICH_ABI,)
+        profile = _fill(profile, found, lambda current, name=name, abis=abis: make_plan(current, "x:1", abis, name))
+    if not _runtimes(profile) and any(gap.place == _POLICY[:1] for gap in found):
+        message = f"the profile of {profile.name} does not say runtimes"
+        found.append(Gap(("runtimes",), message, "list those of the site", EXAMPLES["runtimes"]))
+    return found
+
+
+def lines(profile: Profile, found: list[Gap], extends: str) -> list[str]:
+    """Return a profile that extends ``extends`` with an example of each fact that is missing."""
+    record: dict[str, Any] = {"format": 1, "name": profile.name, "extends": extends}
+    for gap in found:
+        if gap.place:
+            *above, last = gap.place
+            inner = record
+            for word in above:
+                inner = inner.setdefault(word, {})
+            inner[last] = gap.example
+    return list(_yaml(record, ""))
+
+
+def _fill(profile: Profile, found: list[Gap], attempt: Any) -> Profile:
+    """Add what ``attempt`` lacks of a profile to ``found``; return the profile with examples in its place."""
+    while True:
+        try:
+            attempt(profile)
+        except Lacking as error:
+            gap = _gap(profile, error)
+            found.append(gap)
+            profile = _with(profile, list(gap.place), gap.example)
+            continue
+        except Unknown as error:
+            found.append(Gap((), error.message, error.hint))
+        except DeployerError:
+            pass  # a rule says no: nothing is missing
+        return profile
+
+
+def _gap(profile: Profile, error: Lacking) -> Gap:
+    place = error.place
+    if place != _POLICY:
+        return Gap(place, error.message, error.hint, EXAMPLES[place[-1]])
+    return Gap(place[:1], error.message, error.hint, {"runtimes": _runtimes(profile) or list(EXAMPLES["runtimes"])})
+
+
+def _runtimes(profile: Profile) -> list[str]:
+    """Return the runtimes that the site has, as far as its profile tells."""
+    return sorted({*profile.runtimes, *(name for each in profile.partitions.values() for name in each.runtimes)})
+
+
+def _with(model: Any, place: list[str], value: Any) -> Any:
+    """Return a model or mapping with another value at a place."""
+    head, *rest = place
+    if isinstance(model, BaseModel):
+        kind: Any = type(model).model_fields[head].annotation
+        below = getattr(model, head)
+        return model.model_copy(
+            update={head: _with(below, rest, value) if rest else TypeAdapter(kind).validate_python(value)}
+        )
+    return {**model, head: _with(model[head], rest, value)}
+
+
+def _yaml(record: dict[str, Any], indent: str) -> Iterator[str]:
+    for key, value in record.items():
+        comment = f"  # {_SOURCES[key]}" if key in _SOURCES else ""
+        if isinstance(value, dict):
+            yield f"{indent}{key}:{comment}"
+            yield from _yaml(value, indent + "  ")
+        else:
+            text = f"[{', '.join(value)}]" if isinstance(value, list) else value
+            yield f"{indent}{key}: {text}{comment}"

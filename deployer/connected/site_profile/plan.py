@@ -1,0 +1,130 @@
+"""plan: a site profile and a bundle resolved to exact binds, environment and variants."""
+
+import hashlib
+from collections.abc import Sequence
+
+from deployer.connected.site_profile.binds import bindmap
+from deployer.connected.site_profile.launch import Way, choose, passed
+from deployer.connected.site_profile.profile import Mpi, Partition, Profile, known
+from deployer.connected.site_profile.staging import stagings
+from deployer.contract import records
+from deployer.contract.errors import Refused
+from deployer.contract.plan import CARRIED, FOLDER, NATIVE, RUNTIMES, SONAMES, HostMpi, Limits, NodeShape, Plan, Variant
+
+#: Runtimes that make user namespaces.
+_NAMESPACES = ("charliecloud", "apptainer")
+#: The family of MPI whose ranks need no container in common.
+_STARTS_ALONE = "intel"
+
+
+def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition: str | None = None) -> Plan:
+    """Return the plan for ``bundle`` (NAME:VERSION) on a partition, the profile's first where none is named.
+
+    ``abis`` are the MPI families that the bundle's programs run on, the image's own first; empty where nobody knows.
+    Raises Refused where the site's MPI is of none of them, UsageError where the site has no such partition, Unknown
+    where the profile does not say what a plan cannot do without.
+    """
+    name, chosen = profile.partition(partition)
+    mpi = profile.mpi[chosen.mpi] if chosen.mpi else None
+    bound = bindmap.make(profile, name, chosen)
+    host_mpi = _host_mpi(mpi) if mpi else None
+    if host_mpi and abis and host_mpi.abi not in abis:
+        raise Refused(
+            f"{bundle} cannot run on {profile.name}: the site's MPI, {host_mpi.says or host_mpi.family}, is of the "
+            f"family {host_mpi.abi} ({SONAMES.get(host_mpi.abi, 'unknown')}), and the bundle has programs for "
+            f"{', '.join(abis)} only",
+            f"add {host_mpi.abi} to mpi in the definition, build and pack it again",
+        )
+    abi = host_mpi.abi if host_mpi else next(iter(abis), None)
+    way = choose(profile, name, chosen, mpi, abi)
+    scheduler = known(profile.scheduler, profile, "scheduler")
+    policy = known(profile.policy, profile, "policy", "runtimes")
+    return Plan(
+        site=profile.name,
+        partition=name,
+        profile_digest=digest(profile),
+        bundle=bundle,
+        workspace=known(profile.workspace, profile, "workspace"),
+        python=profile.login.python,
+        node=_node(profile, name, chosen),
+        scheduler=scheduler.kind,
+        directives=chosen.directives,
+        modules=_modules(profile, chosen, mpi),
+        mpi=host_mpi,
+        binds=bound.binds,
+        environment=bound.environment,
+        pass_environment=[*passed(way, abi if host_mpi else None), *bound.passed],
+        variants=_variants(profile, chosen, host_mpi, way),
+        abi=abi,
+        host=bound.host,
+        account=scheduler.account,
+        limits=Limits(
+            chosen.max_nodes, None if chosen.max_time == "infinite" else chosen.max_time, policy.account is True
+        ),
+        against=_against(profile, chosen),
+        namespaces=chosen.user_namespaces,
+    )
+
+
+def digest(profile: Profile) -> str:
+    """Return the digest of a profile's facts, however its YAML is laid out."""
+    facts = records.dumps(profile.model_dump(mode="json"))
+    return "sha256:" + hashlib.sha256(facts).hexdigest()
+
+
+def _host_mpi(mpi: Mpi) -> HostMpi:
+    return HostMpi(mpi.family, mpi.version or "", mpi.prefix, mpi.library_path, mpi.says or "", mpi.identity)
+
+
+def _node(profile: Profile, name: str, partition: Partition) -> NodeShape:
+    group = ("partitions", name, "node")
+    node = known(partition.node, profile, *group)
+    needed = {each: known(getattr(node, each), profile, *group, each) for each in NodeShape._fields[:4]}
+    return NodeShape(**needed, numa_domains=node.numa_domains, cpus=node.cpus)
+
+
+def _modules(profile: Profile, partition: Partition, mpi: Mpi | None) -> list[str]:
+    """Return the modules that a job loads: the site's, the partition's, the MPI's, the runtimes'."""
+    runtimes = [runtime for name, runtime in partition.runtimes.items() if _allowed(profile, name)]
+    named = [mpi.module if mpi else None, *(runtime.module for runtime in runtimes)]
+    return list(dict.fromkeys([*profile.modules, *partition.modules, *filter(None, named)]))
+
+
+def _allowed(profile: Profile, runtime: str) -> bool:
+    return runtime in known(profile.policy, profile, "policy", "runtimes").runtimes
+
+
+def _variants(profile: Profile, partition: Partition, mpi: HostMpi | None, way: Way) -> list[Variant]:
+    """Return the ways to run, best first, of what the site has and its policy allows; without a container last."""
+    policy = known(profile.policy, profile, "policy", "runtimes")
+    # Shared memory copies from process to process, which the kernel allows within one user namespace only. MPICH 5 does
+    # not start without (4 does), Open MPI is slow; with Intel's no gain was seen for sure.
+    join = mpi is None or mpi.family != _STARTS_ALONE
+    batch = profile.scheduler is not None and profile.scheduler.kind != "local"
+    return [
+        Variant(
+            f"{runtime}-{staging.kind}",
+            runtime,
+            staging.kind,
+            way.launcher,
+            way.pmi,
+            staging.max_nodes,
+            join and runtime != NATIVE,
+            way.program,
+            staging.place,
+            staging.room_mb,
+            staging.broadcast,
+        )
+        for runtime in sorted(policy.runtimes, key=NATIVE.__eq__)
+        if runtime in RUNTIMES and (runtime in partition.runtimes or runtime in (*CARRIED, NATIVE))
+        for staging in stagings(runtime, partition.filesystems, partition.fuse)
+        if batch or staging.kind == FOLDER  # a copy on each node is held by a step beside the ranks'
+    ]
+
+
+def _against(profile: Profile, partition: Partition) -> dict[str, str]:
+    """Return why runtimes that the policy allows cannot be used on a partition, as its facts say."""
+    allowed = known(profile.policy, profile, "policy", "runtimes").runtimes
+    if partition.user_namespaces is not False:
+        return {}
+    return {runtime: "the nodes have no user namespaces" for runtime in allowed if runtime in _NAMESPACES}

@@ -1,0 +1,228 @@
+"""Site profiles as files: what one extends, the line that each value comes from, and the file of facts.
+
+``extends`` puts one file over another: mappings are merged key by key, all else is replaced, and null takes away what
+the other says. The facts of libraries would make a profile too long to review, so capture writes them into a second
+file, which the profile names with its SHA-256.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from deployer.connected.ground.yaml_model import Document, Place, Problem, checked
+from deployer.connected.site_profile.model import Driver, Fabric, Lacking, Mpi, Partition, Profile, SiteFiles, age
+from deployer.contract import drift
+from deployer.contract import facts as captured
+from deployer.contract.errors import IntegrityError, UsageError
+from deployer.contract.guess import guess
+from deployer.contract.records import Fields
+from deployer.system import files
+
+__all__ = [
+    "CURATED",
+    "Driver",
+    "Fabric",
+    "Lacking",
+    "Mpi",
+    "Partition",
+    "Profile",
+    "Resolved",
+    "SiteFiles",
+    "age",
+    "comparable",
+    "curated",
+    "known",
+    "load",
+    "resolve",
+    "schema",
+]
+
+T = TypeVar("T")
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+#: Where the profiles that come with deployer are: in the package if it was installed from a wheel, else beside it.
+CURATED = next(filter(Path.is_dir, [_PACKAGE / "site_profiles"]), _PACKAGE.parent / "site_profiles")
+
+_WHAT = "a site profile"
+_SUFFIXES = (".yaml", ".yml", ".json")
+_MAX_BASES = 8
+#: A file of facts has about 1 MB for each MPI.
+_MAX_FACTS = 32 * 1024 * 1024
+
+
+class Resolved(NamedTuple):
+    """A profile with all that it extends, and the files that it is made of, the one that was named first."""
+
+    profile: Profile
+    paths: list[Path]
+    layers: "Layers"
+
+    def origin(self, place: Place) -> str:
+        """Return ``FILE:LINE`` of where the value at ``place`` was written."""
+        path, line = self.layers.at(place)
+        return f"{path}:{line}"
+
+
+class Layers:
+    """Documents, each over the one before: which of them a value comes from."""
+
+    def __init__(self, documents: list[Document]) -> None:
+        self._documents = documents
+        self.problems = [problem for document in documents for problem in document.problems]
+
+    def at(self, place: Place) -> tuple[Path, int]:
+        """Return file and line of what stands at ``place``, else of the innermost that is there around it."""
+        return self._of(place).at(place)
+
+    def written(self, place: Place) -> str:
+        """Return a scalar as it is written in its file."""
+        return self._of(place).written(place)
+
+    def _of(self, place: Place) -> Document:
+        while True:
+            for document in reversed(self._documents):
+                if document.has(place):
+                    return document
+            place = place[:-1]
+
+
+def load(site: str) -> Profile:
+    """Return the profile that ``site`` names: a curated one, or a path of a YAML or JSON file. Raises UsageError."""
+    return resolve(site).profile
+
+
+def resolve(site: str) -> Resolved:
+    """Return the profile that ``site`` names, and where its values come from.
+
+    Raises UsageError for a file that is no profile, with all errors, each with its file and line; IntegrityError where
+    the file of facts is not the one that the profile names.
+    """
+    paths = [_path(site)]
+    documents = [Document(paths[0], _WHAT)]
+    raws = [documents[0].mapping()]
+    while isinstance(raws[-1].get("extends"), str):
+        file, line = documents[-1].at(("extends",))
+        try:
+            base = _path(raws[-1]["extends"], paths[-1])
+            if not base.is_file():
+                raise UsageError(f"there is no file {base}")
+        except UsageError as error:
+            raise UsageError(f"{file}:{line}: extends: {error.message}", error.hint) from error
+        if base.resolve() in {path.resolve() for path in paths} or len(paths) > _MAX_BASES:
+            raise UsageError(
+                f"{file}:{line}: extends: {base} leads back to itself, or through more than {_MAX_BASES} files"
+            )
+        paths.append(base)
+        documents.append(Document(base, _WHAT))
+        raws.append(documents[-1].mapping())
+    layers = Layers(documents[::-1])
+    raw: dict[str, Any] = {}
+    for each, document in zip(reversed(raws), reversed(documents), strict=True):
+        layers.problems += _misspelled(raw, each, document)
+        raw = merged(raw, each)
+    named = next((at for at, each in enumerate(raws) if isinstance(each.get("facts"), dict)), None)
+    if named is not None:
+        raw = _with_facts(raw, paths[named])
+    return Resolved(checked(Profile, raw, layers, paths[0]), paths, layers)
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of profiles. Only what a profile needs besides what it extends is required in it."""
+    found = Profile.model_json_schema(mode="validation")
+    found["required"] = ["format", "name"]
+    return found
+
+
+def comparable(profile: Profile) -> dict[str, Any]:
+    """Return what a profile says as a JSON object for ``contract.drift``: each partition with all that holds in it."""
+    return drift.resolved(profile.model_dump(mode="json"))
+
+
+def curated() -> list[str]:
+    """Return the names of the profiles that come with deployer."""
+    found = {path.stem for path in CURATED.glob("*") if path.suffix in _SUFFIXES}
+    return sorted(name for name in found if not name.endswith(".facts") and name != "schema")
+
+
+def known(value: T | None, profile: Profile, *place: str) -> T:
+    """Return the fact at ``place`` that cannot be done without; raises Lacking if nobody has found it out."""
+    if value is None:
+        raise Lacking(
+            f"the profile of {profile.name} does not say {'.'.join(place)}",
+            f"`deployer profile validate {profile.name}` lists all that is missing, with lines to paste",
+            place,
+        )
+    return value
+
+
+def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Return ``over`` put over ``base``: mappings are merged, all else is replaced, null takes a value away."""
+    result = {key: value for key, value in base.items() if over.get(key, value) is not None}
+    for key, value in over.items():
+        if isinstance(value, dict):
+            below = result.get(key)
+            result[key] = merged(below if isinstance(below, dict) else {}, value)
+        elif value is not None:
+            result[key] = value
+    return result
+
+
+#: What a new entry of a group must say at least; one that does not is taken for a change of an entry that is there.
+_NEEDED = {"partitions": ("node",), "mpi": ("family", "prefix")}
+
+
+def _misspelled(base: dict[str, Any], over: dict[str, Any], document: Document) -> Iterator[Problem]:
+    """Yield a question for each partition and MPI that a profile changes, and that what it extends has not."""
+    for group, needed in _NEEDED.items():
+        below, above = base.get(group), over.get(group)
+        if not (isinstance(below, dict) and isinstance(above, dict)):
+            continue
+        for name, value in above.items():
+            near = guess(str(name), map(str, below)) if name not in below else ""
+            if near and isinstance(value, dict) and not all(value.get(key) for key in needed):
+                text = f"what it extends has no such entry{near}; a new one needs {' and '.join(needed)}"
+                yield Problem(*document.at((group, str(name))), (group, str(name)), text)
+
+
+def _path(name: str, beside: Path | None = None) -> Path:
+    """Return the file that a profile's name or path means; a relative one that a profile gives is beside it."""
+    if "/" in name or name.endswith(_SUFFIXES):
+        return beside.parent / name if beside else Path(name)
+    for suffix in _SUFFIXES:
+        path = CURATED / f"{name}{suffix}"
+        if path.is_file() and name in curated():
+            return path
+    known = ", ".join(curated()) or "none"
+    near = guess(name, curated())
+    raise UsageError(f"no site profile is called {name!r}{near}", f"curated profiles: {known}; or give a file's path")
+
+
+def _with_facts(raw: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return ``raw`` with the facts of files that its file of facts holds about what ``raw`` names."""
+    named = raw["facts"]
+    if not isinstance(named.get("file"), str) or not isinstance(named.get("sha256"), str):
+        return raw  # the model says what is wrong
+    place = path.parent / named["file"]
+    with files.errors_named(f"read {place}", "the profile names it under facts: it belongs beside the profile"):
+        size = place.stat().st_size
+        if size > _MAX_FACTS:
+            raise UsageError(f"{place} has {size} bytes: more than the {_MAX_FACTS} that a file of facts may have")
+        data = place.read_bytes()
+    if hashlib.sha256(data).hexdigest() != named["sha256"]:
+        raise IntegrityError(
+            f"{place} is not the file of facts that {path} names", "take both from one capture, or capture again"
+        )
+    found = captured.read(data, str(place))
+    result = dict(raw, login=_filled(raw.get("login"), found.login))
+    for group, known in (("mpi", found.mpi), ("partitions", found.partitions)):
+        there = raw.get(group)
+        if isinstance(there, dict):
+            result[group] = {name: _filled(value, known.get(name)) for name, value in there.items()}
+    return result
+
+
+def _filled(value: Any, tree: Fields | None) -> Any:
+    if not isinstance(value, dict) or tree is None:
+        return value
+    return {**{key: tree.record[key] for key in captured.KEYS if key in tree.record}, **value}

@@ -1,0 +1,327 @@
+"""One authenticated ssh connection to a site, with the user's own configuration, and the site half at its other end.
+
+A master connection is opened once; commands and copies go through it. What the far end's login shell prints is noise:
+each answer that a program reads is a line behind a marker.
+"""
+
+import logging
+import re
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, NoReturn
+
+from deployer.connected.bundle.pyz import make_pyz
+from deployer.connected.ground import private
+from deployer.connected.site_profile.profile import Profile, known
+from deployer.contract import dialogue, oci, records
+from deployer.contract.errors import DeployerError, MissingTool, SpaceError, TransferError, UsageError
+from deployer.contract.shell import for_any_login_shell
+from deployer.system import process
+from deployer.system.process import Completed
+
+log = logging.getLogger("deployer.remote")
+
+#: What ssh says where a control socket cannot be made; and the options without one.
+_NO_MULTIPLEXING = re.compile(r"ControlPath|ControlSocket|control socket|Unix domain socket|mux(server|client)_")
+_ALONE = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
+
+_MARK = dialogue.ANSWER
+_CONNECT_SECONDS = 60  # a person may have to type a passphrase
+_CALL_SECONDS = 120
+_UPLOAD_SECONDS = 24 * 3600
+
+#: What ssh needs of the caller's environment.
+_ENVIRONMENT = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "DISPLAY", "KRB5CCNAME", "TERM")
+
+#: What ssh says, and what to do about it.
+_SSH_ERRORS = (
+    (
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key verification failed",
+        "the site's host key is not the known one",
+        "ask the site whether it changed; then remove the old key with ssh-keygen -R HOST",
+    ),
+    (r"Permission denied", "the site refuses the login", "check user name and key: try the same with ssh HOST"),
+    (
+        r"Could not resolve hostname",
+        "the login host's name is not known",
+        "is it in ~/.ssh/config? give another configuration with --ssh-config FILE",
+    ),
+    (
+        r"timed out|refused|No route to host|unreachable|closed|reset by|Broken pipe|not responding|broke",
+        "the login node does not answer",
+        "is the line up, and the node? then try again: what came whole is not sent again",
+    ),
+    (
+        r"[Cc]an't open user config file|Bad configuration option|terminating, \d+ bad configuration",
+        "the ssh configuration cannot be used",
+        "check the file given with --ssh-config",
+    ),
+)
+
+
+class Attended(NamedTuple):
+    """How a command of the site half ended, and the job that it submitted: its name and number, empty if none."""
+
+    status: int
+    job: str
+    number: str
+
+
+class Remote:
+    """A connection to a site's login node; use it in a ``with`` block.
+
+    ``workspace`` is the site's root folder as the profile names it; ``~`` in it is the user's home over there.
+    ``options`` make ssh and scp use the connection.
+    """
+
+    def __init__(self, profile: Profile, ssh_config: Path | None = None) -> None:
+        if ssh_config is not None and not ssh_config.is_file():
+            raise UsageError(f"there is no ssh configuration {ssh_config}", "give an existing file with --ssh-config")
+        self.host = known(profile.login.host, profile, "login", "host")
+        self.workspace = known(profile.workspace, profile, "workspace")
+        self._pythons = profile.login.python
+        self._python = ""
+        self._folder = private.PrivateFolder(private.SSH)
+        self._user_options = ["-F", str(ssh_config)] if ssh_config else []
+        self.options = self._user_options
+        self._env = process.base_environment(*_ENVIRONMENT)
+        self._master: process.Background | None = None
+
+    def __enter__(self) -> "Remote":
+        """Open the connection, or use the one that the user's ControlMaster holds already.
+
+        Raises TransferError with the reason, MissingTool without ssh.
+        """
+        if self._is_open():
+            return self
+        self.options = [*self._user_options, *self._patience(), "-o", f"ControlPath={self._folder.name}/%C"]
+        argv = ["ssh", *self.options, "-o", "ControlMaster=yes", "-o", "ControlPersist=no", "-N", self.host]
+        self._master = process.Background(argv, env=self._env, log=f"{self._folder.name}/master.log")
+        deadline = time.monotonic() + _CONNECT_SECONDS
+        while time.monotonic() < deadline:
+            status = self._master.poll()
+            if status is not None:
+                said = self._master.output()
+                if _NO_MULTIPLEXING.search(said):
+                    log.debug("no multiplexing, so each command logs in for itself: %s", said)
+                    self.options = [*self._user_options, *self._patience(), *_ALONE]
+                    return self
+                self._close()
+                self._explain(said or f"ssh ended with {status}")
+            if self._is_open():
+                return self
+            time.sleep(0.05)
+        self._close()
+        raise TransferError(f"no connection to {self.host} within {_CONNECT_SECONDS} s", "does ssh HOST work by hand?")
+
+    def _is_open(self) -> bool:
+        argv = ["ssh", *self.options, "-O", "check", self.host]
+        return process.run(argv, timeout=20, env=self._env, check=False).returncode == 0
+
+    def _patience(self) -> list[str]:
+        """Return the option that ends a dead line, unless the user's configuration has its own."""
+        argv = ["ssh", *self._user_options, "-G", self.host]
+        shown = process.run(argv, timeout=20, env=self._env, check=False).stdout
+        own = re.search(r"^serveraliveinterval [1-9]", shown, re.MULTILINE)
+        return [] if own else ["-o", "ServerAliveInterval=15"]
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, trace: TracebackType | None) -> None:
+        self._close()
+
+    def shell(self, script: str, timeout: float = _CALL_SECONDS, check: bool = True) -> Completed:
+        """Run a POSIX shell script over there, whatever the user's login shell is.
+
+        It goes by standard input: a csh would stumble over the lines of a quoted argument.
+        """
+        done = process.run(self._ssh(["sh"]), timeout=timeout, env=self._env, stdin=script + "\n", check=False)
+        self._check_line(done)
+        if check and done.returncode:
+            self._raise_far(done)
+        return done
+
+    def prepare(self) -> None:
+        """Find the site's Python and see that the workspace holds our site half, sending it where it does not."""
+        tool = make_pyz()
+        script = "\n".join(
+            [
+                f"for p in {shlex.join(self._pythons)}; do",
+                f'  if command -v "$p" >/dev/null 2>&1; then echo {_MARK}python=$p; break; fi',
+                "done",
+                f"mkdir -p {self._path('incoming')} {self._path('images')} || exit 6",
+                f"echo {_MARK}home=$(cd {self._path()} && pwd)",
+                f"echo {_MARK}tool=$(sha256sum < {self._path('deployer.pyz')} 2>/dev/null)",
+            ]
+        )
+        done = self.shell(script, check=False)
+        answers = dict(line[len(_MARK) :].split("=", 1) for line in done.stdout.splitlines() if line.startswith(_MARK))
+        if done.returncode or "home" not in answers:
+            raise TransferError(
+                f"{self.host}: cannot use {self.workspace}: {done.last_words()}",
+                "is the profile's workspace a folder that you may write to?",
+            )
+        if "python" not in answers:
+            raise MissingTool(
+                f"{self.host} has none of the Pythons of its profile: {', '.join(self._pythons)}",
+                "correct login.python in the site profile",
+            )
+        self._python, self.workspace = answers["python"], answers["home"]
+        if answers.get("tool", "").split(" ")[0] != oci.blob(tool).digest.split(":")[1]:
+            self._put(tool, "deployer.pyz")
+
+    def site(self, words: Sequence[str], timeout: float = _CALL_SECONDS) -> records.Record:
+        """Run a command of the site half with ``--json`` and return what it answers; its errors become ours."""
+        done = self.shell(shlex.join([*self._site_argv(words), "--json"]), timeout=timeout)
+        return self._answer(done, words)
+
+    def watch(self, words: Sequence[str], timeout: float, tell: Callable[[int, int], None]) -> records.Record:
+        """Do as ``site``; ``tell`` gets the bytes done and the bytes in all whenever the site half reports them."""
+
+        def hear(said: str) -> bool:
+            found = re.match(rf"{dialogue.PROGRESS_LINE}(\d{{1,18}}) (\d{{1,18}})$", said)
+            if found:
+                tell(int(found[1]), int(found[2]))
+            return found is not None
+
+        script = shlex.join(["env", f"{dialogue.PROGRESS}=1", *self._site_argv(words), "--json"])
+        done = process.run(
+            self._ssh(["sh"]), timeout=timeout, env=self._env, stdin=script + "\n", check=False, hear=hear
+        )
+        self._check_line(done)
+        if done.returncode:
+            self._raise_far(done)
+        return self._answer(done, words)
+
+    def feed(self, words: Sequence[str], pieces: Iterable[bytes]) -> records.Record:
+        """Run a command of the site half as ``site`` does, with ``pieces`` on its standard input."""
+        script = "exec " + shlex.join([*self._site_argv(words), "--json"])
+        done = process.feed(self._ssh(["sh", "-c", script]), pieces, _CALL_SECONDS, env=self._env)
+        self._check_line(done)
+        if done.returncode:
+            self._raise_far(done)
+        return self._answer(done, words)
+
+    def attach(self, words: Sequence[str]) -> Attended:
+        """Run a command of the site half on this terminal and return how it ended."""
+        # ssh gives it no terminal, whose signals would end the job's watcher: it is told that somebody looks on, and
+        # whether that person can answer.
+        names = [dialogue.ANNOUNCE]
+        names += [dialogue.TERMINAL] if sys.stderr.isatty() else []
+        names += [dialogue.ANSWERS] if sys.stderr.isatty() and sys.stdin.isatty() else []
+        script = shlex.join(["env", *(f"{name}=1" for name in names), *self._site_argv(words)])
+        heard: list[str] = []
+
+        def hear(said: bytes) -> bool:
+            found = re.match(rf"{_MARK}([\w.+-]+) ([\w.-]+)$", said.decode("utf-8", "replace"))
+            heard.extend(found.groups() if found else ())
+            return found is not None
+
+        # Only run announces a job; the output of others may be of any kind, and large.
+        announces = words[0] == "run"
+        status = process.attach(self._ssh(["sh", "-c", script]), env=self._env, hear=hear if announces else None)
+        job, number = heard[:2] if heard else ("", "")
+        if status == 255:
+            raise TransferError(
+                f"the line to {self.host} broke", f"the job goes on: ask again with status {job}".strip()
+            )
+        return Attended(status, job, number)
+
+    def upload(self, files: Sequence[Path], target: str, host: str) -> None:
+        """Bring files into the folder ``target`` over there by sftp through ``host``, which may allow nothing else.
+
+        Each gets its name when it is whole.
+        """
+        lines = [f"-mkdir {_sftp_quoted(target)}"]
+        for file in files:
+            path = f"{target}/{file.name}"
+            lines.append(f"put {_sftp_quoted(str(file))} {_sftp_quoted(path + '.tmp')}")
+            lines.append(f"rename {_sftp_quoted(path + '.tmp')} {_sftp_quoted(path)}")
+        batch = Path(self._folder.name, "batch")
+        batch.write_text("\n".join(lines) + "\n")
+        # BatchMode=no: -b alone would forbid to ask for a passphrase.
+        argv = ["sftp", "-q", *self._user_options, *self._patience(), "-o", "BatchMode=no", "-b", str(batch), host]
+        done = process.run(argv, timeout=_UPLOAD_SECONDS, env=self._env, check=False)
+        if done.returncode:
+            self._upload_failed(done, max(file.stat().st_size for file in files))
+
+    # --- inside ---
+
+    def _path(self, below: str = "") -> str:
+        """Return a path below the workspace, quoted for sh; a leading ``~`` is left for the far shell."""
+        whole = f"{self.workspace}/{below}" if below else self.workspace
+        if whole.startswith("~/"):
+            return '"$HOME"/' + shlex.quote(whole[2:])
+        return shlex.quote(whole)
+
+    def _put(self, data: bytes, target: str) -> None:
+        """Write a small file to ``target``, a path below the workspace, whole or not at all."""
+        final, temporary = self._path(target), self._path(f"incoming/{target}.part")
+        script = f"cat > {temporary} && mv {temporary} {final} || {{ rm -f {temporary}; exit 1; }}"
+        done = process.feed(self._ssh(["sh", "-c", script]), [data], _CALL_SECONDS, env=self._env)
+        self._check_line(done)
+        if done.returncode:
+            self._check_space(done.stderr)
+            raise TransferError(f"{self.host}: cannot write {self.workspace}/{target}: {done.last_words()}")
+
+    def _site_argv(self, words: Sequence[str]) -> list[str]:
+        if not self._python:
+            raise AssertionError("prepare() comes first")
+        return [self._python, f"{self.workspace}/deployer.pyz", *words]
+
+    def _ssh(self, argv: Sequence[str]) -> list[str]:
+        return ["ssh", *self.options, self.host, for_any_login_shell(argv)]
+
+    def _upload_failed(self, done: Completed, need: int) -> NoReturn:
+        """Raise the reason: sftp says only "Failure" for a full disk, so the far end is asked for its free space."""
+        script = f"rm -f {self._path('incoming')}/*/*.tmp; df -Pk {self._path()} | tail -n 1"
+        columns = self.shell(script, check=False).stdout.split()
+        free = int(columns[-3]) * 1024 if len(columns) >= 6 and columns[-3].isdigit() else need
+        self._check_space("No space" if free < need else done.stderr)
+        self._explain(done.stderr)
+
+    def _check_space(self, said: str) -> None:
+        if re.search(r"quota|No space", said, re.IGNORECASE):
+            where = f"{self.host}:{self.workspace}"
+            raise SpaceError(f"{where}: no space or quota left", "free some, or name another workspace in the profile")
+
+    def _answer(self, done: Completed, words: Sequence[str]) -> records.Record:
+        for line in reversed(done.stdout.splitlines()):
+            if line.startswith("{"):
+                answer: records.Record = records.parse(line.encode(), f"the answer of {self.host}", TransferError)
+                return answer
+        raise TransferError(f"{self.host} gave no answer to {' '.join(words)}", "see the log")
+
+    def _check_line(self, done: Completed) -> None:
+        if done.returncode == 255 or done.returncode < 0:
+            self._explain(done.stderr or "the line broke: closed by nobody knows whom")
+
+    def _raise_far(self, done: Completed) -> NoReturn:
+        """Raise the site half's own error here, with its exit code and hint."""
+        lines = done.stderr.splitlines()
+        message = next((line for line in reversed(lines) if line.startswith("deployer: error: ")), "")
+        hint = next((line[len("hint: ") :] for line in reversed(lines) if line.startswith("hint: ")), "")
+        error = DeployerError(f"{self.host}: {message[len('deployer: error: ') :] or done.last_words()}", hint)
+        error.exit_code = done.returncode
+        raise error
+
+    def _explain(self, said: str) -> NoReturn:
+        log.debug("ssh said: %s", said)
+        for pattern, message, hint in _SSH_ERRORS:
+            if re.search(pattern, said):
+                raise TransferError(f"{self.host}: {message}", hint)
+        words = " / ".join(said.strip().splitlines()[-3:])
+        raise TransferError(f"{self.host}: {words or 'the connection failed'}", "does ssh HOST work by hand?")
+
+    def _close(self) -> None:
+        if self._master is not None:
+            self._master.stop()
+            self._master = None
+        self._folder.cleanup()
+
+
+def _sftp_quoted(path: str) -> str:
+    """Return a path as sftp's batch files take it."""
+    return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,93 @@
+"""init writes definitions that work as they stand, whole or not at all."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deployer.cli.main import main
+from deployer.connected.build import init as initialising
+from deployer.connected.build.definition import FRAMEWORKS, load
+from deployer.connected.build.init import init
+from deployer.connected.build.lint import lint
+from deployer.contract.errors import DeployerError, UsageError
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.mark.parametrize("framework", ["none", *FRAMEWORKS])
+def test_a_new_definition_is_valid_and_lints_clean(framework: str, tmp_path: Path) -> None:
+    made = init("my-model", framework, tmp_path)
+    definition = load(made.folder)
+    assert (definition.name, definition.folder) == ("my-model", tmp_path / "my-model")
+    assert definition.framework == (None if framework == "none" else framework)
+    assert definition.app_folder is not None
+    assert lint.lint(definition).findings == []
+    assert sorted(path for path in made.folder.rglob("*") if path.is_file()) == sorted(made.files)
+    job = next(iter(definition.jobs.values()))
+    assert (definition.app_folder / Path(job.command[-1]).name).is_file()
+
+
+@pytest.mark.parametrize("framework", ["none", *FRAMEWORKS])
+def test_a_template_shows_how_packages_are_added(framework: str, tmp_path: Path) -> None:
+    file = init("my-model", framework, tmp_path).folder / "bundle.yaml"
+    text = file.read_text()
+    assert text.count("\n# python: {requirements: packages.txt}\n") == 1
+    file.write_text(text.replace("\n# python:", "\npython:"))
+    definition = load(file.parent)
+    assert definition.python is not None
+    asked = (file.parent / definition.python.requirements).read_text()
+    assert "python.requirements" in asked
+    (file.parent / "packages.txt").write_text(asked.replace("# tqdm", "tqdm"))
+    assert lint.lint(load(file.parent)).findings == []
+
+
+def test_it_stands_with_the_others_where_there_are_any(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bundles").mkdir()
+    (tmp_path / "bundles" / "schema.json").touch()
+    assert main(["init", "first", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["folder"] == "bundles/first"
+    text = Path("bundles/first/bundle.yaml").read_text()
+    assert text.startswith("# yaml-language-server: $schema=../schema.json\n")
+    assert sorted(record["files"]) == sorted(str(path) for path in Path("bundles/first").rglob("*") if path.is_file())
+
+
+def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "mine", "--dry-run"]) == 0
+    assert "would write mine/bundle.yaml" in capsys.readouterr().out
+    assert not Path("mine").exists()
+    assert main(["init", "mine"]) == 0
+    said = capsys.readouterr().out
+    assert "wrote mine/Dockerfile" in said
+    assert "deployer build mine" in said
+    Path("mine/bundle.yaml").write_text("my own")
+    assert main(["init", "mine", "--framework", "tensorflow"]) == 2
+    assert "deployer: error: mine is there already" in capsys.readouterr().err
+    assert Path("mine/bundle.yaml").read_text() == "my own"
+
+
+@pytest.mark.parametrize("name", ["Mine", "../mine", "a b", "", "-x", "a/b", "x" * 101])
+def test_a_name_that_no_bundle_may_have_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no definition can be called"):
+        init(name, "none", tmp_path)
+
+
+def test_a_disk_that_gives_out_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, *_: object) -> int:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(DeployerError, match="No space left"):
+        init("mine", "none", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_template_is_for_a_choice() -> None:
+    found = {path.name for path in initialising.TEMPLATES.iterdir() if path.is_dir()}
+    assert found == {"none", *FRAMEWORKS}

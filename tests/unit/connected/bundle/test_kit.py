@@ -1,0 +1,201 @@
+"""The kit: its pins, what apt is asked for, which parts go in, and the tests that its programs have to pass."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deployer.cli import pack as pack_cli
+from deployer.connected.build.settings import Settings
+from deployer.connected.bundle import kit, sbom
+from deployer.connected.bundle.kit import fetch, recipe, squashfs, udocker
+from deployer.connected.bundle.packages import Installed, System
+from deployer.connected.rootfs.members import InMemory
+from deployer.connected.site_profile.profile import Profile, load
+from deployer.contract.errors import IntegrityError, JobFailed, MissingTool, TransferError
+from tests import running
+
+PINS = udocker.RECIPE.pins()
+
+
+def test_apt_is_asked_for_the_pinned_versions_at_the_machine_s_own_mirror(tmp_path: Path) -> None:
+    proot, talloc = PINS["proot"], PINS["talloc"]
+    argv = fetch.command([proot], tmp_path / "a b", Settings(apt={"Acquire::http::Proxy": "p"}), [talloc])
+    text = "\n".join(argv)
+    assert "://" not in text
+    assert f"source --download-only --tar-only {proot['package']}" in text
+    assert f"download {talloc['package']} && cp *.deb '{tmp_path}/a b' && cp *.tar.* '{tmp_path}/a b'" in text
+    assert 'echo "deb $mirror bookworm main"; echo "deb-src $mirror sid main"' in text
+    assert '--aptopt=Acquire::http::Proxy "p"' in argv
+    assert argv[-1] == talloc["suite"]
+    with_mirror = fetch.command([proot], tmp_path, Settings(sources="deb file:/mirror x main\n"))
+    assert any("deb file:/mirror x main" in word for word in with_mirror)
+
+
+def test_sources_of_one_suite_need_no_packages(tmp_path: Path) -> None:
+    pins = squashfs.RECIPE.pins()
+    argv = fetch.command(list(pins.values()), tmp_path, Settings())
+    assert " ".join(pin["package"] for pin in pins.values()) in "\n".join(argv)
+    assert "*.deb" not in "\n".join(argv)
+    assert {pin["suite"] for pin in pins.values()} == {argv[-1]}
+
+
+def test_a_file_that_is_not_the_pinned_one_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TransferError, match="another version"):
+        fetch.checked(udocker.RECIPE, tmp_path / "x", "0" * 64)
+    (tmp_path / "x").write_text("other")
+    with pytest.raises(IntegrityError, match="is pinned"):
+        fetch.checked(udocker.RECIPE, tmp_path / "x", "0" * 64)
+
+
+def test_a_machine_without_pins_gets_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    strange = os.uname_result(("Linux", "x", "6", "#1", "riscv64"))
+    monkeypatch.setattr(os, "uname", lambda: strange)
+    with pytest.raises(MissingTool, match="udocker has no pins for riscv64"):
+        fetch.debian(udocker.RECIPE, ["proot"], tmp_path, Settings(), ["talloc"])
+
+
+def test_the_readmes_name_licences_and_sources() -> None:
+    for made, words in (
+        (udocker.RECIPE, ("Apache-2.0", "GPL-2.0-or-later", "LGPL-3.0-or-later", "proot_5.4.0.orig.tar.gz")),
+        (squashfs.RECIPE, ("GPL-2.0-or-later", "Zlib", "BSD-3-Clause", "squashfs-tools_4.5.1.orig.tar", "zlib_1.2.13")),
+    ):
+        text = made.readme("make it")
+        for word in (*words, "make it"):
+            assert word in text
+
+
+def test_the_sbom_names_what_was_compiled() -> None:
+    found = kit.packages({f"deployer/kit/{name}": InMemory(b"x") for name in ("proot", "mksquashfs", "README.udocker")})
+    assert [(package.name, package.version, package.licences) for package in found] == [
+        ("proot", "5.4.0", ("GPL-2.0-or-later",)),
+        ("squashfs-tools", "4.5.1", ("GPL-2.0-or-later",)),
+    ]
+    assert b'"purl":"pkg:generic/proot@5.4.0"' in b"".join(sbom.make("n", "1", Installed(System(), ()), found, []))
+    assert kit.packages({}) == []
+
+
+def _fake(folder: Path, last: str) -> Path:
+    """Return a proot that forgets all its options and does what ``last`` says."""
+    path = folder / "proot"
+    path.write_text(f'#!/bin/sh\nroot=$4\nwhile [ "$1" != -w ]; do shift; done\nshift 2\n{last}\n')
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_a_proot_that_shows_the_host_s_root_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(JobFailed, match="fails the test of its root: it sees the host's root"):
+        udocker.check_root(_fake(tmp_path, 'exec "$root$1" "$2"'), tmp_path)
+    with pytest.raises(JobFailed, match=r"fails the test of its root: ptrace"):
+        udocker.check_root(_fake(tmp_path, "echo 'ptrace: not permitted' >&2; exit 1"), tmp_path)
+    udocker.check_root(_fake(tmp_path, 'exec "$root$1" "$root$2"'), tmp_path)
+
+
+# --- which parts go in ---
+
+SQUASHFS = running.PLAN._replace(variants=[running.VARIANT._replace(runtime="charliecloud", staging="squashfs")])
+UDOCKER = running.PLAN._replace(variants=[running.VARIANT._replace(runtime="udocker")])
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the parts that were made, by nothing."""
+    names: list[str] = []
+
+    def members(name: str, _: Callable[[str], None]) -> dict[str, Path]:
+        names.append(name)
+        return {}
+
+    monkeypatch.setattr(kit, "members", members)
+    return names
+
+
+def lab(mksquashfs: bool | None) -> Profile:
+    profile = load("lab")
+    return profile.model_copy(update={"login": profile.login.model_copy(update={"mksquashfs": mksquashfs})})
+
+
+@pytest.mark.parametrize(
+    ("sites", "asked", "expected"),
+    [
+        ([], [], []),
+        ([(lab(None), running.PLAN)], [], []),
+        ([(lab(None), SQUASHFS)], [], ["squashfs-tools"]),
+        ([(lab(False), SQUASHFS)], [], ["squashfs-tools"]),
+        ([(lab(True), SQUASHFS)], [], []),
+        ([(lab(True), SQUASHFS), (lab(None), SQUASHFS)], [], ["squashfs-tools"]),
+        ([(lab(True), SQUASHFS)], ["squashfs-tools"], ["squashfs-tools"]),
+        ([], ["squashfs-tools"], ["squashfs-tools"]),
+        ([(lab(True), UDOCKER)], [], ["udocker"]),
+        ([(lab(False), UDOCKER)], [], ["udocker"]),
+    ],
+)
+def test_a_part_goes_in_where_a_site_may_use_it_or_somebody_asks(
+    made: list[str], sites: list[tuple[Profile, object]], asked: list[str], expected: list[str]
+) -> None:
+    kit.carried(asked, sites, print)  # type: ignore[arg-type]
+    assert made == expected
+
+
+def test_what_a_site_can_do_without_is_left_out_where_it_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def members(name: str, _: Callable[[str], None]) -> dict[str, Path]:
+        raise MissingTool(f"cannot start gcc for {name}", "apt-get install gcc")
+
+    monkeypatch.setattr(kit, "members", members)
+    said: list[str] = []
+    assert kit.carried([], [(lab(None), SQUASHFS)], said.append) == {}
+    [line] = said
+    assert "cannot start gcc for squashfs-tools: the bundle goes without squashfs-tools (apt-get install gcc)" in line
+    for asked, plan in ((["squashfs-tools"], SQUASHFS), ([], UDOCKER)):
+        with pytest.raises(MissingTool):
+            kit.carried(asked, [(lab(None), plan)], print)
+
+
+def test_the_command_line_knows_the_parts() -> None:
+    assert set(pack_cli._PARTS) == set(kit.PARTS)
+
+
+# --- what is made ---
+
+
+def test_a_part_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def make(folder: Path, *_: object) -> None:
+        made.append(folder)
+        (folder / "proot").write_text("x")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(recipe.Recipe, "key", lambda _: "key")
+    monkeypatch.setattr(kit, "PARTS", {"udocker": kit.PARTS["udocker"]._replace(make=make)})
+    first, second = kit.members("udocker", print), kit.members("udocker", print)
+    assert first == second == {"deployer/kit/proot": tmp_path / "deployer" / "kit" / "key" / "proot"}
+    assert len(made) == 1
+    assert sorted(path.name for path in (tmp_path / "deployer" / "kit").iterdir()) == ["key"]
+
+
+#: A reader that gives back what the sample has, and a mksquashfs of which none is as it should be.
+READER = '#!/bin/sh\nmkdir "$2" && cp "$3.kept" "$2/file"\n'
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("exit 1", "fails its test: "),
+        ('cp "$1/file" "$2.kept"; echo $$ >"$2"', "the same folder gave other bytes"),
+        ('echo other >"$2.kept"; echo same >"$2"', "a file came out changed"),
+        ('cp "$1/file" "$2.kept"; echo same >"$2"', ""),
+    ],
+)
+def test_a_mksquashfs_has_to_pass_a_test(tmp_path: Path, body: str, said: str) -> None:
+    for name, text in (("mksquashfs", f"#!/bin/sh\n{body}\n"), ("unsquashfs", READER)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    if not said:
+        return squashfs.check(tmp_path / "mksquashfs", tmp_path / "unsquashfs", tmp_path)
+    with pytest.raises(JobFailed, match=said):
+        squashfs.check(tmp_path / "mksquashfs", tmp_path / "unsquashfs", tmp_path)
+    return None

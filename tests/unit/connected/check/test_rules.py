@@ -1,0 +1,680 @@
+"""Rules of bundle and site: each is set off by what really fails, and not by its near miss."""
+
+import datetime as dt
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from deployer.connected.bundle import pack, sources
+from deployer.connected.check import check
+from deployer.connected.check.rules import (
+    command,
+    cpu,
+    fabric,
+    gpu,
+    linking,
+    mpi,
+    places,
+    pmi,
+    proof,
+    runtimes,
+    site,
+    space,
+    wheels,
+)
+from deployer.connected.check.rules.case import Case
+from deployer.connected.linker.index import Index, Indexed
+from deployer.connected.linker.loader import Loader
+from deployer.connected.linker.process import Overlay, Process
+from deployer.connected.linker.view import HostFiles, View
+from deployer.connected.site_profile.model import RuntimeName
+from deployer.connected.site_profile.profile import Profile
+from deployer.contract import plan as plans
+from deployer.contract import verdict
+from deployer.contract.dynamic import Facts
+from deployer.contract.errors import Refused, UsageError
+from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
+from deployer.contract.hostfiles import FOLDER, LINK, HostFile
+from deployer.contract.job import Job
+from deployer.contract.manifest import Manifest, Member, Segment
+from deployer.contract.plan import Bind, HostMpi, Plan
+from deployer.system.verify import begin, opened
+from tests.running import IMAGE, PREFIX, VARIANT
+from tests.unit.connected.check.test_check import (
+    CALLS,
+    HAS,
+    HOST_FILES,
+    IMAGE_FILES,
+    MODULE,
+    OPENMPI,
+    OPENMPI_FILES,
+    PLAN,
+    index,
+    lib,
+    started,
+)
+
+UNKNOWN = verdict.MISSING_FACTS
+FABRIC = PREFIX + "/lib/libfabric.so.1"
+PSM2 = PREFIX + "/lib/libpsmx2-fi.so"
+
+
+def case(
+    partition: Mapping[str, Any] | None = None,
+    files: Mapping[str, Facts | None] | None = None,
+    *,
+    plan: Plan = PLAN,
+    manifest: Manifest | None = None,
+    processes: list[Process] | None = None,
+    overlays: list[Overlay] | None = None,
+    today: dt.date | None = None,
+    **top: Any,
+) -> Case:
+    source = {"kind": "document", "where": "a test", "date": "2026-11-20"}
+    policy, runtimes_ = {"runtimes": ["charliecloud"]}, {"charliecloud": {"version": "0.31"}}
+    fields = {"format": 1, "name": "lab", "source": source, "policy": policy, "runtimes": runtimes_, **top}
+    profile = Profile.model_validate({**fields, "partitions": {"batch": partition or {}}})
+    _, chosen = profile.partition("batch")
+    made = manifest or manifest_of([])
+    image = index(IMAGE_FILES if files is None else files)
+    return Case(profile, chosen, plan, made, image, overlays or [], processes or [], today)
+
+
+def manifest_of(members: list[Member], size: int = 0, **image: Any) -> Manifest:
+    segments = [Segment("data", 0, size, "")]
+    return Manifest("hello", "1", {}, {}, IMAGE._replace(**image), {}, [], members, segments)
+
+
+def codes(findings: Any) -> list[tuple[str, str]]:
+    return [(finding.code, finding.severity) for finding in findings]
+
+
+def provider(name: str, host: Mapping[str, Facts], plan: Plan = PLAN, **environment: str) -> list[Finding]:
+    image = {**IMAGE_FILES, "/usr/lib/libhere.so.1": lib("libhere.so.1")}
+    if plan.abi == "openmpi":
+        image[MODULE] = lib(None, "libmpi.so.40", imports=CALLS)
+    asked = plan._replace(environment={**plan.environment, "FI_PROVIDER": name, **environment})
+    return list(fabric.provider(started(image, host, asked)))
+
+
+# ------------------------------------------------------------------------------------------------ the network
+
+
+def test_a_provider_that_intel_s_libfabric_does_not_have() -> None:
+    """Seen: Intel MPI 2021.15 with FI_PROVIDER=opx: "find_provider: No data available", exit 137."""
+    (found,) = provider("opx", HOST_FILES)
+    assert (found.code, found.severity, found.subject) == ("fabric.provider", ERROR, FABRIC)
+    assert "only: tcp" in found.message
+    assert provider("tcp", HOST_FILES) == []
+    assert provider("opx,tcp", HOST_FILES) == []  # seen: it takes tcp
+    assert provider("^psm3", HOST_FILES) == []
+    assert provider("verbs;ofi_rxm", {**HOST_FILES, PREFIX + "/lib/libverbs-fi.so": lib(None)}) == []
+
+
+def test_the_folder_of_providers_is_the_only_one_when_it_is_named() -> None:
+    """Seen: FI_PROVIDER_PATH=/nonexistent: Intel MPI fails even with tcp."""
+    folder = PREFIX + "/lib/prov"
+    (found,) = provider("tcp", HOST_FILES, FI_PROVIDER_PATH=folder)
+    assert (found.code, found.severity) == ("fabric.provider", ERROR)
+    assert provider("tcp", {**HOST_FILES, folder + "/libtcp-fi.so": lib(None)}, FI_PROVIDER_PATH=folder) == []
+
+
+def test_a_provider_whose_own_library_is_not_there() -> None:
+    """Seen: Intel MPI with FI_PROVIDER=psm2 where no libpsm2.so.2 is."""
+    (found,) = provider("psm2", {**HOST_FILES, PSM2: lib(None, "libfabric.so.1", "libpsm2.so.2")})
+    assert (found.code, found.severity, found.subject) == ("fabric.library", ERROR, PSM2)
+    assert "libpsm2.so.2" in found.message
+    assert provider("psm2", {**HOST_FILES, PSM2: lib(None, "libfabric.so.1", "libhere.so.1")}) == []
+    new = lib(None, "libc.so.6", versions={"libc.so.6": ["GLIBC_2.38"]})
+    (found,) = provider("psm2", {**HOST_FILES, PSM2: new})
+    assert "GLIBC_2.38" in found.message
+
+
+def test_providers_of_other_names_need_the_folder() -> None:
+    """Seen in traces: libfabric asks for libverbs-fi.so where no FI_PROVIDER_PATH is, and Intel's have other names."""
+    two = {
+        **HOST_FILES,
+        PREFIX + "/lib/libverbs-1.1-fi.so": lib(None, "libgone.so.1"),
+        PREFIX + "/lib/libverbs-1.12-fi.so": lib(None),
+    }
+    assert codes(provider("verbs", two)) == [("fabric.provider", ERROR)]
+    assert provider("verbs", two, FI_PROVIDER_PATH=PREFIX + "/lib") == []  # one of its versions is enough
+
+
+def test_others_than_intel_take_another_network() -> None:
+    """Seen: Open MPI 5.0.11 and MPICH 5.0.2 run with FI_PROVIDER=psm2 on nodes without it; MPICH 4.2.3 aborts."""
+    plugins = {PREFIX + "/lib/libfabric.so.1": lib("libfabric.so.1"), PREFIX + "/lib/libverbs-fi.so": lib(None)}
+    open_mpi = {**OPENMPI_FILES, PREFIX + "/lib/libmpi.so.40": lib("libmpi.so.40", "libfabric.so.1", exports=HAS)}
+    assert codes(provider("psm2", {**open_mpi, **plugins}, OPENMPI)) == [("fabric.provider", WARNING)]
+    mpich = {PREFIX + "/lib/libmpi.so.12": lib("libmpi.so.12", "libfabric.so.1", exports=HAS), **plugins}
+    for version, severity in (("4.2.3", ERROR), ("5.0.2", WARNING)):
+        plan = PLAN._replace(mpi=HostMpi("mpich", version, PREFIX, PREFIX + "/lib/libmpi.so.12", "MPICH"))
+        assert codes(provider("psm2", mpich, plan)) == [("fabric.provider", severity)]
+        assert provider("tcp", mpich, plan) == []  # which libfabric has in itself
+
+
+def test_what_a_libfabric_has_in_itself_is_not_known() -> None:
+    alone = {
+        PREFIX + "/lib/libmpi.so.12": lib("libmpi.so.12", "libfabric.so.1", exports=HAS),
+        FABRIC: lib("libfabric.so.1"),
+    }
+    plan = PLAN._replace(mpi=HostMpi("mpich", "4.2.3", PREFIX, PREFIX + "/lib/libmpi.so.12", "MPICH"))
+    assert codes(provider("psm2", alone, plan)) == [("facts.fabric", UNKNOWN)]
+
+
+def test_intel_mpi_opens_libfabric_by_name() -> None:
+    """Seen: Intel MPI 2021.19, whose wheel brings none: "Other MPI error" in MPI_Init."""
+    bare = {PREFIX + "/lib/libmpi.so.12": lib("libmpi.so.12", exports=HAS)}
+    assert codes(fabric.library(started(host=bare))) == [("fabric.missing", ERROR)]
+    beside = {**bare, FABRIC: lib("libfabric.so.1")}
+    linked = started(host=beside)
+    assert codes(fabric.library(linked)) == []
+    assert linked.loader.find("libfabric.so.1") is not None
+    mpich = PLAN._replace(mpi=HostMpi("mpich", "4.2.3", PREFIX, PREFIX + "/lib/libmpi.so.12", "MPICH"))
+    assert codes(fabric.library(started(host=bare, plan=mpich))) == []
+
+
+def test_the_image_s_libfabric_is_a_half_bound_tree() -> None:
+    """Seen: a bind without the folder in LD_LIBRARY_PATH lets Intel MPI open the container's libfabric."""
+    bare = {PREFIX + "/lib/libmpi.so.12": lib("libmpi.so.12", exports=HAS)}
+    image = {**IMAGE_FILES, "/usr/lib/libfabric.so.1": lib("libfabric.so.1")}
+    assert codes(mpi.tree(started(image, bare))) == [("mpi.mixed", WARNING)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "expected"),
+    [
+        ("omni-path", "", [("fabric.tcp", WARNING)]),
+        ("omni-path", "tcp", [("fabric.tcp", WARNING)]),
+        ("infiniband", "tcp;ofi_rxm", [("fabric.tcp", WARNING)]),
+        ("omni-path", "psm2", []),
+        ("ethernet", "tcp", []),
+        ("ethernet", "", []),
+    ],
+)
+def test_a_fast_network_that_is_not_used(kind: str, asked: str, expected: list[tuple[str, str]]) -> None:
+    plan = PLAN._replace(environment={**PLAN.environment, "FI_PROVIDER": asked})
+    found = fabric.slow(case({"fabric": {"kind": kind}}, plan=plan, processes=[started(plan=plan)]))
+    assert codes(found) == expected
+
+
+# ------------------------------------------------------------------------------------------------ libraries
+
+
+def test_open_mpi_s_c_library_for_cpp() -> None:
+    user = lib(None, "libmpi_cxx.so.40", "libmpi.so.40", imports=CALLS)
+    image = {**IMAGE_FILES, MODULE: user}
+    linked = started(image, OPENMPI_FILES, OPENMPI)
+    assert codes(mpi.cxx(linked)) == [("mpi.cxx", ERROR)]
+    assert codes(linking.missing(linked)) == [("link.missing", ERROR)] * 0
+    of_image = {**image, "/usr/lib/libmpi_cxx.so.40": lib("libmpi_cxx.so.40", "libmpi.so.40", imports=CALLS)}
+    assert codes(mpi.cxx(started(of_image, OPENMPI_FILES, OPENMPI))) == [("mpi.cxx", ERROR)]
+    four = OPENMPI._replace(mpi=HostMpi("openmpi", "4.1.8", PREFIX, PREFIX + "/lib/libmpi.so.40", "Open MPI v4.1.8"))
+    assert codes(mpi.cxx(started(of_image, OPENMPI_FILES, four))) == []
+    wants = lib(None, "libmpi_cxx.so.40", "libmpi.so.40", imports=[*CALLS, "ompi_mpi_cxx_op_intercept"])
+    has = lib("libmpi_cxx.so.40", "libmpi.so.40", imports=CALLS, exports=["ompi_mpi_cxx_op_intercept"])
+    both = {**of_image, MODULE: wants, "/usr/lib/libmpi_cxx.so.40": has}
+    assert codes(mpi.symbols(started(both, OPENMPI_FILES, four))) == []
+    assert codes(mpi.cxx(started(image, OPENMPI_FILES, four))) == [("mpi.cxx", ERROR)]
+    of_site = {**OPENMPI_FILES, PREFIX + "/lib/libmpi_cxx.so.40": lib("libmpi_cxx.so.40", "libmpi.so.40")}
+    assert codes(mpi.cxx(started(image, of_site, OPENMPI))) == []
+
+
+def test_a_plug_in_of_tensorflow_that_cannot_be_opened() -> None:
+    plugin = "/usr/lib/python3/dist-packages/tensorflow-plugins/libitex_cpu.so"
+    image = {**IMAGE_FILES, plugin: lib(None, "libitex_cpu_internal.so")}
+    assert codes(linking.plugins(started(image))) == [("link.plugin", ERROR)]
+    own = {**image, "/usr/lib/python3/dist-packages/itex/libitex_cpu_internal.so": lib("libitex_cpu_internal.so")}
+    assert codes(linking.plugins(started(own))) == []
+    elsewhere = {**IMAGE_FILES, plugin.replace("tensorflow-plugins", "other"): lib(None, "libgone.so")}
+    assert codes(linking.plugins(started(elsewhere))) == []
+
+
+# ------------------------------------------------------------------------------------------------ processors
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a real program that needs x86-64-v3, and one that needs nothing."""
+    if not shutil.which("gcc"):
+        pytest.skip("no gcc")
+    folder = tmp_path_factory.mktemp("built")
+    (folder / "a.c").write_text("int main(void) { return 0; }\n")
+    for name, words in (("new", ["-Wl,-z,x86-64-v3"]), ("old", [])):
+        subprocess.run(["gcc", "a.c", "-o", name, *words], cwd=folder, check=True, timeout=60)
+    return folder
+
+
+def test_the_level_of_x86_64_is_read_from_a_real_program(built: Path) -> None:
+    levels = {}
+    for name in ("new", "old"):
+        facts = HostFiles(str(built)).facts("/" + name)
+        assert facts is not None
+        levels[name] = facts.level
+    assert levels == {"new": 3, "old": 0}
+
+
+V3 = ["sse4_1", "sse4_2", "avx", "avx2", "fma", "f16c", "bmi1", "bmi2"]
+
+
+def test_instructions_that_a_node_lacks() -> None:
+    """glibc 2.33 and later: "CPU ISA level is lower than required"."""
+    image = {**IMAGE_FILES, "/usr/lib/libc.so.6": IMAGE_FILES["/usr/lib/libc.so.6"]._replace(level=3)}  # type: ignore[union-attr]
+    linked = [started(image)]
+    for flags, expected in (
+        (V3, []),
+        ([flag for flag in V3 if flag != "avx2"], [("cpu.instructions", ERROR)]),
+        (None, [("facts.cpu", UNKNOWN)]),
+    ):
+        node = {"node": {"cpu": {"flags": flags}}}
+        assert codes(cpu.instructions(case(node, image, processes=linked))) == expected
+    assert codes(cpu.instructions(case({}, processes=[started()]))) == []
+
+
+def test_tensorflow_s_wheel_uses_avx() -> None:
+    image = {
+        **IMAGE_FILES,
+        "/usr/lib/python3/dist-packages/tensorflow/libtensorflow_cc.so.2": lib("libtensorflow_cc.so.2"),
+    }
+    assert codes(cpu.instructions(case({"node": {"cpu": {"flags": ["sse4_2"]}}}, image))) == [
+        ("cpu.instructions", ERROR)
+    ]
+    assert codes(cpu.instructions(case({"node": {"cpu": {"flags": ["avx"]}}}, image))) == []
+    arm = manifest_of([], architecture="arm64")
+    assert codes(cpu.instructions(case({}, image, manifest=arm))) == []
+
+
+@pytest.mark.parametrize(
+    ("node", "image", "expected"),
+    [
+        ("x86_64", "amd64", []),
+        ("aarch64", "arm64", []),
+        ("aarch64", "amd64", [("node.architecture", ERROR)]),
+        (None, "amd64", []),
+        ("x86_64", "unknown", []),
+    ],
+)
+def test_an_image_for_another_machine(node: str | None, image: str, expected: list[tuple[str, str]]) -> None:
+    found = cpu.architecture(case({"architecture": node}, manifest=manifest_of([], architecture=image)))
+    assert codes(found) == expected
+
+
+# ------------------------------------------------------------------------------------------------ GPUs
+
+
+@pytest.mark.parametrize(
+    ("driver", "gpus", "cudart", "expected"),
+    [
+        ("535.104", {"capability": "7.0"}, "libcudart.so.12", []),
+        ("470.82", {"capability": "7.0"}, "libcudart.so.12", [("gpu.driver", ERROR)]),
+        ("470.82", {"capability": "7.0"}, "libcudart.so.11.0", []),
+        ("535.104", {"capability": "3.7"}, "libcudart.so.12", [("gpu.capability", ERROR)]),  # K80
+        ("535.104", {}, "libcudart.so.13", [("gpu.driver", ERROR)]),
+        (None, {"model": "V100"}, "libcudart.so.12", [("facts.gpu", UNKNOWN)]),
+        (None, None, "libcudart.so.12", [("gpu.none", WARNING)]),
+        (None, None, "libcudadevrt.so.12", []),
+    ],
+)
+def test_cuda_and_the_nodes(driver: str | None, gpus: Any, cudart: str, expected: list[tuple[str, str]]) -> None:
+    partition = {
+        "driver": {"kind": "nvidia", "version": driver} if driver else None,
+        "node": {"gpus": gpus} if gpus is not None else None,
+    }
+    files = {**IMAGE_FILES, f"/usr/lib/python3/dist-packages/nvidia/cuda_runtime/lib/{cudart}": lib(cudart)}
+    assert codes(gpu.usable(case(partition, files))) == expected
+
+
+# ------------------------------------------------------------------------------------------------ runtimes and room
+
+
+@pytest.mark.parametrize(
+    ("namespaces", "fuse", "stagings", "expected"),
+    [
+        (True, None, ["folder"], []),
+        (False, True, ["folder"], [("runtime.namespaces", ERROR)]),
+        (None, None, ["folder"], [("facts.runtime", UNKNOWN)]),
+        (True, False, ["squashfs"], [("runtime.fuse", ERROR)]),
+        (True, True, ["squashfs"], []),
+        (True, False, ["squashfs", "folder"], [("runtime.fuse", NOTE)]),  # the second is taken
+    ],
+)
+def test_what_the_kernel_allows(
+    namespaces: bool | None, fuse: bool | None, stagings: list[str], expected: list[tuple[str, str]]
+) -> None:
+    plan = PLAN._replace(variants=[VARIANT._replace(name=staging, staging=staging) for staging in stagings])
+    found = runtimes.startable(case({"user_namespaces": namespaces, "fuse": fuse}, plan=plan))
+    assert codes(found) == expected
+
+
+def test_udocker_needs_no_namespace() -> None:
+    plan = PLAN._replace(variants=[VARIANT, VARIANT._replace(name="u", runtime="udocker")])
+    assert codes(runtimes.startable(case({"user_namespaces": False}, plan=plan))) == [("runtime.namespaces", NOTE)]
+
+
+def test_without_a_container_there_is_nothing_to_judge() -> None:
+    native = VARIANT._replace(name="native", runtime="native", launcher="srun", pmi="pmix")
+    plan = PLAN._replace(variants=[VARIANT, native])
+    assert codes(runtimes.startable(case({"user_namespaces": False}, plan=plan))) == [("runtime.namespaces", ERROR)]
+    assert codes(runtimes.allowed(case({}, plan=PLAN._replace(variants=[native])))) == [("runtime.none", ERROR)]
+    asked = PLAN._replace(variants=[VARIANT._replace(pmi="pmi2"), native])
+    assert codes(pmi.offered(case(plan=asked, scheduler={"kind": "slurm", "pmi": ["pmi2"]}))) == []
+
+
+def test_no_runtime_that_is_allowed() -> None:
+    found = list(runtimes.allowed(case({}, plan=PLAN._replace(variants=[]))))
+    assert codes(found) == [("runtime.none", ERROR)]
+    assert codes(runtimes.allowed(case())) == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({"size_mb": 5000, "inodes": 50000}, []),
+        ({"size_mb": 3000}, [("space.size", ERROR)]),
+        ({"quota_mb": 3000, "size_mb": 10**6}, [("space.size", ERROR)]),
+        ({"quota_inodes": 30000}, [("space.files", ERROR)]),
+        ({"purge_days": 30}, [("space.purge", NOTE)]),
+        ({}, []),
+    ],
+)
+def test_room_for_an_image(limits: Mapping[str, int], expected: list[tuple[str, str]]) -> None:
+    manifest = manifest_of([Member("deployer/app/x", 1, 0o644)], 10**9, raw_size=3 * 10**9, entries=36000)
+    plan = PLAN._replace(workspace="/scratch/me/deployer")
+    found = space.room(case({"filesystems": {"/scratch": limits, "/": {"size_mb": 1}}}, plan=plan, manifest=manifest))
+    assert codes(found) == expected
+
+
+# ------------------------------------------------------------------------------------------------ wheels and facts
+
+
+def python_image(target: str = "python3.11") -> Index:
+    made = index({**IMAGE_FILES, f"/usr/bin/{target}": lib(None)})
+    made.entries["/usr/bin/python3"] = Indexed("link", target)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "fits"),
+    [
+        ("numpy-1.26.4-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl", True),
+        ("six-1.16.0-py2.py3-none-any.whl", True),
+        ("numpy-1.26.4-cp310-cp310-manylinux_2_17_x86_64.whl", False),
+        ("numpy-1.26.4-cp311-cp311-manylinux_2_38_x86_64.whl", False),
+        ("numpy-1.26.4-cp311-cp311-manylinux_2_17_aarch64.whl", False),
+    ],
+)
+def test_a_wheel_that_is_not_for_the_image(name: str, fits: bool) -> None:
+    looked = case(manifest=manifest_of([Member(f"deployer/wheels/{name}", 1, 0o644)]))._replace(image=python_image())
+    found = list(wheels.tags(looked))
+    assert codes(found) == ([] if fits else [("wheel.tags", ERROR)])
+    assert all(finding.subject == name for finding in found)
+
+
+def test_an_image_that_does_not_tell_its_python_is_not_judged() -> None:
+    member = Member("deployer/wheels/numpy-1.26.4-cp310-cp310-linux_x86_64.whl", 1, 0o644)
+    assert list(wheels.tags(case(manifest=manifest_of([member])))) == []
+
+
+@pytest.mark.parametrize(("days", "expected"), [(10, []), (180, []), (181, [("profile.age", NOTE)])])
+def test_the_age_of_facts(days: int, expected: list[tuple[str, str]]) -> None:
+    found = list(site.age(case(today=dt.date(2026, 11, 20) + dt.timedelta(days))))
+    assert codes(found) == expected
+    assert verdict.judged(found).verdict == verdict.RUN
+
+
+def test_facts_without_a_date_are_noted() -> None:
+    undated = {"kind": "document", "where": "a paper"}
+    assert codes(site.age(case(source=undated, today=dt.date(2026, 11, 21)))) == [("profile.age", NOTE)]
+    assert codes(site.age(case(source=undated))) == []
+
+
+# ------------------------------------------------------------------------------------------------ the whole way
+
+
+def true_root(top: Path) -> Path:
+    """Return a root with this machine's ``true``, and a Python that is none, so that nothing is missing."""
+    loader = Loader(View(HostFiles()))
+    program = os.path.realpath(shutil.which("true") or "/bin/true")
+    assert loader.start(program)
+    for each in loader.objects:
+        for path in (each.path, each.found):
+            target = top / path[1:]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(each.path, target)
+    (top / "usr/bin").mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(program, top / "usr/bin/true")
+    (top / "usr/bin/true").chmod(0o755)
+    return top
+
+
+SITE: dict[str, Any] = {
+    "format": 1, "name": "there", "workspace": "/scratch/me",
+    "source": {"kind": "document", "where": "a test", "date": "2026-11-20"},
+    "scheduler": {"kind": "slurm"}, "policy": {"runtimes": ["charliecloud"]}, "runtimes": {"charliecloud": {}},
+    "user_namespaces": True,
+    "partitions": {"batch": {"pmi": "none", "node": {
+        "sockets": 1, "cores": 2, "threads_per_core": 1, "memory_mb": 1000}}},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return true_root(tmp_path_factory.mktemp("rootfs"))
+
+
+def contents(rootfs: Path) -> pack.Contents:
+    return sources.from_folder(rootfs, "x", "1")._replace(jobs=[Job("t", ["true"], 1, 1, 1, "00:01:00")])
+
+
+def test_pack_puts_the_verdict_into_the_plan(rootfs: Path, tmp_path: Path) -> None:
+    profile = Profile.model_validate(SITE)
+    packed = pack.pack(contents(rootfs), [profile], tmp_path / "b.tar", checking=pack.Checking(cache=tmp_path / "c"))
+    (plan,) = packed.plans
+    assert plan.checked is not None
+    assert (plan.checked.verdict, codes(plan.checked.findings)) == (verdict.RUN, [("proof.outside", NOTE)])
+    with opened(str(packed.path)) as stream:
+        bundle = begin(stream, str(packed.path))
+        assert check.check_carried(bundle, profile, tmp_path / "c") == plan.checked
+        text = b"".join(map(bundle.read, bundle.member_segments("deployer/plans/there.json")))
+    assert plans.read(text, "it") == plan
+    assert len(list((tmp_path / "c").iterdir())) == 1  # what pack read is there for check
+    again = pack.pack(contents(rootfs), [profile], tmp_path / "again.tar")
+    assert again.digest == packed.digest
+
+
+def test_a_profile_of_another_architecture(rootfs: Path, tmp_path: Path) -> None:
+    """Its libraries are for another machine as well: one finding says it, not one for each."""
+    path, library = "/opt/mpi", lib("libmpi.so.12", exports=HAS)
+    foreign = library._replace(dynamic=library.dynamic._replace(machine=183))
+    mpi = {"m": {"family": "mpich", "prefix": path, "says": "MPICH", "files": {"lib/libmpi.so.12": foreign.record()}}}
+    partition = {**SITE["partitions"]["batch"], "mpi": "m", "pmi": "pmi2"}
+    arm = {**SITE, "architecture": "aarch64", "mpi": mpi, "partitions": {"batch": partition}}
+    fits = {**arm, "architecture": "x86_64"}  # which the libraries are not, but nothing calls MPI
+    packed = pack.pack(contents(rootfs), [Profile.model_validate(fits)], tmp_path / "b.tar")
+    found = check.check(str(packed.path), Profile.model_validate(arm)).checked
+    assert (found.verdict, codes(found.findings)) == (
+        verdict.REFUSE,
+        [("node.architecture", ERROR), ("proof.outside", NOTE)],
+    )
+    assert check.check(str(packed.path), Profile.model_validate(fits)).checked.verdict == verdict.RUN
+
+
+def test_the_image_has_a_place_for_what_is_bound(rootfs: Path, tmp_path: Path) -> None:
+    mpi = {"m": {"family": "mpich", "prefix": "/opt/mpi"}}
+    partition = {**SITE["partitions"]["batch"], "mpi": "m", "pmi": "pmi2"}
+    profile = Profile.model_validate({**SITE, "mpi": mpi, "partitions": {"batch": partition}})
+
+    def found(packed: Path) -> list[Finding]:
+        return [each for each in check.check(str(packed), profile).checked.findings if each.code == "bind.place"]
+
+    assert found(pack.pack(contents(rootfs), [profile], tmp_path / "for.tar").path) == []
+    (finding,) = found(pack.pack(contents(rootfs), [], tmp_path / "other.tar").path)
+    assert (finding.severity, finding.subject) == (ERROR, "/opt/mpi")
+    assert finding.remedy == f"pack it with --site {profile.name}"
+
+
+def test_an_image_of_before_has_no_place_for_single_files() -> None:
+    link = HostFile("lib/libmpich.so.12", LINK, "/opt/mpi/lib/libmpi.so.12", "Debian's name")
+    there = {**IMAGE_FILES, PREFIX + "/x": None, FOLDER + "/x": None}
+    single = PLAN._replace(host=(link,))
+    assert codes(places.bound(case(files=there, plan=single))) == []
+    before = {**IMAGE_FILES, PREFIX + "/x": None}
+    assert codes(places.bound(case(files=before))) == []
+    (finding,) = places.bound(case(files=before, plan=single))
+    assert (finding.subject, "pack it again" in finding.remedy) == (FOLDER, True)
+
+
+def test_a_place_that_is_a_link_is_none() -> None:
+    leads = Index({**index(IMAGE_FILES).entries, "/opt": Indexed(LINK, "/srv"), "/srv": Indexed("folder"),
+                   "/srv/intel": Indexed("folder")}, {})  # fmt: skip
+    plan = PLAN._replace(binds=[Bind("/opt/intel", "/opt/intel", "MPI")])
+    (finding,) = places.bound(case(plan=plan)._replace(image=leads))
+    assert finding.message.startswith("it is a link to /srv/intel")
+
+
+def test_what_an_image_without_python_does_not_prove_is_stated_before() -> None:
+    (finding,) = proof.outside(case(manifest=manifest_of([], python=None)))
+    assert (finding.code, finding.severity) == ("proof.outside", NOTE)
+    assert "are not proven" in finding.message
+    assert list(proof.outside(case(manifest=manifest_of([], python="/usr/bin/python3")))) == []
+
+
+@pytest.mark.parametrize(
+    ("image", "job", "found"),
+    [
+        ("/", None, []),
+        ("", None, []),
+        ("/", "/deployer/job/run", []),
+        ("/", "/data/x", []),
+        ("/", PREFIX + "/lib", []),  # the site's, bound
+        ("/work", None, [("workdir.read-only", NOTE)]),
+        ("/work", "/deployer/job", []),
+        ("/", "/gone", [("workdir.missing", ERROR)]),
+        ("/", "/data-x", [("workdir.missing", ERROR)]),
+    ],
+)
+def test_where_a_job_starts(image: str, job: str | None, found: list[tuple[str, str]]) -> None:
+    manifest = manifest_of([], workdir=image)._replace(jobs=[Job("train", ["true"], 1, 1, 1, "1:00:00", job)])
+    files = {**IMAGE_FILES, "/work/x": None}
+    plan = PLAN._replace(binds=[Bind(PREFIX, PREFIX, "MPI")])
+    assert codes(places.working(case(files=files, manifest=manifest, plan=plan))) == found
+
+
+def test_a_site_without_a_plan_is_a_verdict(rootfs: Path, tmp_path: Path) -> None:
+    packed = pack.pack(contents(rootfs)._replace(mpi=["openmpi"]), [], tmp_path / "b.tar")
+    unknown = Profile.model_validate({**SITE, "workspace": None})
+    assert codes(check.check(str(packed.path), unknown).checked.findings) == [("facts.plan", UNKNOWN)]
+    partition = {**SITE["partitions"]["batch"], "mpi": "m", "pmi": "pmi2"}
+    other = {**SITE, "mpi": {"m": {"family": "mpich", "prefix": "/opt/mpi"}}, "partitions": {"batch": partition}}
+    found = check.check(str(packed.path), Profile.model_validate(other)).checked
+    assert (found.verdict, codes(found.findings)) == (verdict.REFUSE, [("plan.refused", ERROR)])
+    accepted = check.check(str(packed.path), Profile.model_validate(other), accept=["plan.refused"]).checked
+    assert accepted.verdict == verdict.WARN
+    with pytest.raises(UsageError, match=r"no rule has the code x\.y"):
+        check.check(str(packed.path), unknown, accept=["x.y"])
+
+
+def test_a_job_whose_program_is_not_in_the_bundle() -> None:
+    def found(*words: str, **changes: Any) -> list[tuple[str, str]]:
+        files = {**index(IMAGE_FILES).entries}
+        files["/usr/bin/python3"] = files["/usr/bin/python3"]._replace(executable=True)
+        manifest = manifest_of([])._replace(jobs=[Job("t", list(words), 1, 1, 1, "00:01:00")])
+        made = case(manifest=manifest, **changes)._replace(image=Index(files, {}))
+        return codes(command.startable(made))
+
+    assert found("python3", "x.py") == []
+    assert found("python", "x.py") == [("command.missing", ERROR)]
+    app = Overlay(plans.APP, Index({"/x.py": Indexed("file", "/usr/bin/python3")}, {}))
+    assert found("/deployer/app/x.py", overlays=[app]) == [("command.missing", ERROR)]  # it may not be executed
+    wheel_ = Overlay(plans.WHEELS + "/lib", Index({}, {}, ["trainer"]))
+    assert found("trainer", overlays=[wheel_]) == []
+    host = PLAN._replace(host=(HostFile("bin/nvidia-smi", "file", "/usr/bin/nvidia-smi", "the driver's"),))
+    assert found("nvidia-smi") == [("command.missing", ERROR)]
+    assert found("nvidia-smi", plan=host) == []
+    assert found(f"{PREFIX}/bin/IMB-MPI1") == []  # of the site's MPI, which is bound
+
+
+def test_pack_and_check_refuse_a_missing_program(rootfs: Path, tmp_path: Path) -> None:
+    profile = Profile.model_validate(SITE)
+    wrong = contents(rootfs)._replace(jobs=[Job("t", ["untrue"], 1, 1, 1, "00:01:00")])
+    with pytest.raises(Refused, match="no untrue in its PATH"):
+        pack.pack(wrong, [profile], tmp_path / "b.tar")
+    accepted = pack.Checking(["command.missing"])
+    packed = pack.pack(wrong, [profile], tmp_path / "b.tar", checking=accepted)
+    (plan,) = packed.plans
+    assert plan.checked is not None
+    assert plan.checked.verdict == "WARN"
+    checked = check.check(str(packed.path), profile).checked
+    assert checked.verdict == "REFUSE"
+    found = [each.code for each in checked.findings]
+    assert found == ["command.missing", "proof.outside"]  # and link.program says no more
+
+
+def test_what_a_wheel_brings_is_run_by_the_images_python() -> None:
+    manifest = manifest_of([])._replace(jobs=[Job("t", ["horovodrun"], 1, 1, 1, "00:01:00")])
+    overlays = [Overlay(plans.VARIANT + "/lib", Index({}, {}, ["horovodrun"]))]
+    assert check._commands(manifest, index(IMAGE_FILES), overlays) == ["/usr/bin/python3"]
+
+
+TORCH = "/usr/lib/python3/dist-packages/torch/lib/libtorch_cuda.so"
+ATTENTION = "/usr/lib/python3/dist-packages/flash_attn.so"
+BLAS = "/usr/lib/python3/dist-packages/nvidia/cublas/lib/libcublasLt.so.12"
+
+
+@pytest.mark.parametrize(
+    ("found", "capability", "expected"),
+    [
+        ({TORCH: ["sm_70", "sm_80"]}, "7.0", []),
+        ({TORCH: ["sm_80", "sm_90"]}, "7.0", [("gpu.kernels", ERROR)]),
+        ({TORCH: ["sm_80", "compute_60"]}, "7.0", []),
+        ({TORCH: ["sm_80"]}, "9.0", [("gpu.kernels", ERROR)]),  # newer than all, and no PTX
+        ({TORCH: ["sm_70"], ATTENTION: ["sm_90"]}, "7.0", [("gpu.kernels", WARNING)]),
+        ({ATTENTION: ["sm_90"]}, "7.0", [("gpu.kernels", ERROR)]),  # there is no other
+        ({TORCH: ["sm_70"], BLAS: ["sm_90"]}, "7.0", []),  # CUDA's own: gpu.capability
+        ({BLAS: ["sm_90"]}, "7.0", []),
+        ({TORCH: ["sm_70"]}, None, [("facts.gpu", UNKNOWN)]),
+        ({}, None, []),
+    ],
+)
+def test_kernels_and_gpus(found: dict[str, list[str]], capability: str | None, expected: list[tuple[str, str]]) -> None:
+    files = {**index({**IMAGE_FILES, **dict.fromkeys(found, lib())}).entries}
+    files |= {path: files[path]._replace(kernels=kernels) for path, kernels in found.items()}
+    made = case({"node": {"gpus": {"kind": "nvidia", "capability": capability}}})._replace(image=Index(files, {}))
+    assert codes(gpu.kernels(made)) == expected
+    assert codes(gpu.kernels(made._replace(partition=case({"node": {}}).partition))) == []
+
+
+def test_the_kernels_of_a_wheel_count() -> None:
+    files = {"/torch/lib/libtorch_cuda.so": Indexed("file", kernels=["sm_80"])}
+    made = case({"node": {"gpus": {"kind": "nvidia", "capability": "7.0"}}})
+    made = made._replace(overlays=[Overlay(plans.WHEELS + "/lib", Index(files, {}))])
+    (finding,) = gpu.kernels(made)
+    assert finding.subject == "/deployer/wheels/lib/torch/lib/libtorch_cuda.so"
+
+
+def test_a_runtime_that_run_does_not_know_is_refused() -> None:
+    policy = {"policy": {"runtimes": ["apptainer"]}, "runtimes": {"apptainer": {"version": "1.3"}}}
+    assert codes(runtimes.allowed(case(plan=PLAN._replace(variants=[]), **policy))) == [("runtime.unknown", ERROR)]
+    # of an older deployer's plan
+    older = PLAN._replace(variants=[VARIANT._replace(name="apptainer-folder", runtime="apptainer")])
+    assert codes(runtimes.allowed(case(plan=older, **policy))) == [("runtime.unknown", ERROR)]
+    assert codes(runtimes.startable(case({"user_namespaces": False}, plan=older, **policy))) == []
+    both = {"policy": {"runtimes": ["apptainer", "udocker"]}, "runtimes": {"apptainer": {}}}
+    fine = PLAN._replace(variants=[VARIANT._replace(name="udocker-folder", runtime="udocker")])
+    assert codes(runtimes.allowed(case(plan=fine, **both))) == [("runtime.unknown", NOTE)]
+
+
+@pytest.mark.parametrize("runtime", get_args(RuntimeName))
+def test_each_runtime_of_a_profile_is_known_to_run_or_refused(runtime: str, rootfs: Path, tmp_path: Path) -> None:
+    profile = Profile.model_validate({**SITE, "policy": {"runtimes": [runtime]}, "runtimes": {runtime: {}}})
+    bundle = tmp_path / "b.tar"
+    pack.pack(contents(rootfs), [], bundle)
+    made, checked = check.plan(str(bundle), profile)
+    assert {variant.runtime for variant in made.variants} <= set(plans.RUNTIMES)
+    refused = [each.code for each in checked.against] == ["runtime.unknown"]
+    assert refused is (runtime not in plans.RUNTIMES)

@@ -1,0 +1,204 @@
+import io
+import os
+import struct
+import tarfile
+from collections.abc import Sequence
+
+import pytest
+
+from deployer.connected.bundle import layer
+from deployer.connected.rootfs.flatten import Tree
+from deployer.contract import plan, tarformat
+from deployer.contract.errors import UsageError
+from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, MTIME, SYMLINK
+from tests.tars import layer as layer_of
+from tests.tars import root_of
+
+SOURCE_TIME = 1700000000
+
+
+class Tar:
+    """A tar in memory, written a member at a time."""
+
+    def __init__(self) -> None:
+        self.stream = io.BytesIO()
+        self.tar = tarfile.open(fileobj=self.stream, mode="w", format=tarfile.PAX_FORMAT)
+        self.folder("bin")
+
+    def add(self, name: str, content: bytes = b"", **fields: object) -> None:
+        info = tarfile.TarInfo(name)
+        info.size = len(content)
+        info.mtime = SOURCE_TIME
+        for field, value in fields.items():
+            setattr(info, field, value)
+        self.tar.addfile(info, io.BytesIO(content))
+
+    def folder(self, name: str, mode: int = 0o755) -> None:
+        self.add(name, type=tarfile.DIRTYPE, mode=mode)
+
+    def tree(self, *mount_points: str) -> Tree:
+        self.tar.close()
+        return tree_of(self.stream.getvalue(), mount_points)
+
+
+def tree_of(tar: bytes, mount_points: Sequence[str] = ()) -> Tree:
+    return Tree(root_of(tar), mount_points)
+
+
+def by_path(tree: Tree) -> dict[bytes, tarformat.Entry]:
+    return {entry.path: entry for entry in tree.entries()}
+
+
+def content(tree: Tree, path: bytes) -> bytes:
+    entry = by_path(tree)[path]
+    return tree.content(entry).read(0, entry.size)
+
+
+def test_normal_form() -> None:
+    tar = Tar()
+    tar.folder("secret", 0o000)
+    tar.add("secret/none", b"x", mode=0o000, uid=5)
+    tar.add("bin/su", b"x", mode=0o4711)
+    tar.add("bin/caps", b"x", mode=0o755, pax_headers={"SCHILY.xattr.security.capability": "x"})
+    tar.add("bin/null", type=tarfile.CHRTYPE)
+    tar.add(".dockerenv")
+    tar.add("dev/console")
+    tree = tar.tree("/opt/mpi")
+    entries = by_path(tree)
+    assert entries[b"secret"].mode == 0o700
+    assert entries[b"secret/none"].mode == 0o600
+    assert entries[b"bin/su"].mode == 0o711
+    assert not {b".dockerenv", b"dev/console", b"bin/null"} & set(entries)
+    assert {b"opt/mpi", b"deployer/app", b"deployer/job", b"proc", b"etc/passwd"} <= set(entries)
+    assert entries[b"deployer/deployer.pyz"].kind == FILE
+    changes = {
+        name: tree.changes.get(name) for name in ("setuid", "capabilities", "devices_dropped", "owners", "modes")
+    }
+    assert changes == {"setuid": 1, "capabilities": 1, "devices_dropped": 1, "owners": 1, "modes": 2}
+    assert tree.changes["engine_files_dropped"] == 2
+
+
+def test_sections_and_order() -> None:
+    tar = Tar()
+    tar.add("bin/link", type=tarfile.SYMTYPE, linkname="a")
+    tar.add("bin/b", b"b")
+    tar.folder("usr")
+    tar.add("bin/a", b"a")
+    kinds = [(entry.kind, entry.path) for entry in tar.tree().entries()]
+    sections = [tarformat.SECTIONS[kind] for kind, _ in kinds]
+    assert sections == sorted(sections, key=tarformat.HOLDINGS.index)
+    assert [path for kind, path in kinds if kind == FILE and path.startswith(b"bin/")] == [b"bin/a", b"bin/b"]
+
+
+def test_a_hard_links_file_does_not_depend_on_the_tars_order() -> None:
+    layers = []
+    for first, second in (("bin/a", "bin/z"), ("bin/z", "bin/a")):
+        tar = Tar()
+        tar.add(first, b"same", mode=0o755)
+        tar.add(second, type=tarfile.LNKTYPE, linkname=first)
+        tree = tar.tree()
+        assert by_path(tree)[b"bin/z"] == tarformat.Entry(HARDLINK, b"bin/z", 0o777, 0, b"bin/a")
+        assert content(tree, b"bin/a") == b"same"
+        layers.append(b"".join(piece.read() for piece in layer.pieces(tree)))
+    assert layers[0] == layers[1]
+
+
+def pyc(mtime: int, size: int, flags: int = 0, magic: int = 3495) -> bytes:
+    return struct.pack("<HHIII", magic, 0x0A0D, flags, mtime, size) + b"code"
+
+
+@pytest.mark.parametrize(
+    ("header", "expected", "counted"),
+    [
+        (pyc(SOURCE_TIME, 4), pyc(MTIME, 4), "pyc_repaired"),
+        (pyc(SOURCE_TIME - 1, 4), pyc(SOURCE_TIME - 1, 4), "pyc_stale"),  # made valid, it would hide a change
+        (pyc(SOURCE_TIME, 5), pyc(SOURCE_TIME, 5), "pyc_stale"),
+        (pyc(SOURCE_TIME, 4, flags=1), pyc(SOURCE_TIME, 4, flags=1), None),  # checked by hash
+        (pyc(SOURCE_TIME, 4, magic=3379), pyc(SOURCE_TIME, 4, magic=3379), None),  # Python 3.6: another header
+        (b"short", b"short", None),
+    ],
+)
+def test_pyc_headers(header: bytes, expected: bytes, counted: str | None) -> None:
+    tar = Tar()
+    tar.folder("lib")
+    tar.folder("lib/__pycache__")
+    tar.add("lib/m.py", b"code")
+    tar.add("lib/__pycache__/m.cpython-311.opt-1.pyc", header)
+    tree = tar.tree()
+    assert content(tree, b"lib/__pycache__/m.cpython-311.opt-1.pyc") == expected
+    assert {name for name in tree.changes if name.startswith("pyc")} == ({counted} if counted else set())
+
+
+def test_find_program_follows_links() -> None:
+    tar = Tar()
+    tar.folder("usr")
+    tar.folder("usr/bin")
+    tar.folder("opt")
+    tar.add("opt/python3.11", b"x", mode=0o755)
+    tar.add("usr/bin/python3", type=tarfile.SYMTYPE, linkname="../../opt/python3.11")
+    tar.add("usr/bin/loop", type=tarfile.SYMTYPE, linkname="loop")
+    tar.add("sbin", type=tarfile.SYMTYPE, linkname="usr/bin")
+    tree = tar.tree()
+    assert tree.find_program("python3", ["/nowhere", "/sbin"]) == "/sbin/python3"
+    assert tree.find_program("perl", ["/sbin"]) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "reason"),
+    [
+        ("../x", {}, "not safe"),
+        ("bin/l", {"type": tarfile.LNKTYPE, "linkname": "gone"}, "hard link"),
+        ("deployer", {}, "mount point"),
+        ("bin/x/y", {}, "below what is no folder"),
+    ],
+)
+def test_what_cannot_be_flattened(name: str, fields: dict[str, object], reason: str) -> None:
+    tar = Tar()
+    tar.add("bin/x", b"x")
+    tar.add(name, **fields)
+    with pytest.raises(UsageError, match=reason):
+        tar.tree()
+
+
+def test_layers_are_no_root_filesystem_but_one_may_have_such_a_file() -> None:
+    with pytest.raises(UsageError, match="layers"):
+        tree_of(layer_of([("manifest.json", b"[]")]))
+    assert b"manifest.json" in by_path(tree_of(layer_of([("manifest.json", b"[]"), ("usr", None)])))
+
+
+def test_no_root_filesystem() -> None:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("notes.txt"))
+    with pytest.raises(UsageError, match=r"no root filesystem: none of .*, but notes\.txt"):
+        tree_of(stream.getvalue())
+
+
+def test_names_are_bytes() -> None:
+    tar = Tar()
+    tar.add(os.fsdecode(b"bin/odd\xff\nname"), b"x")
+    tar.add("bin/long" + "g" * 200, b"y")
+    entries = by_path(tar.tree())
+    assert b"bin/odd\xff\nname" in entries
+    assert b"bin/long" + b"g" * 200 in entries
+
+
+def test_parents_are_made() -> None:
+    tar = Tar()
+    tar.add("usr/share/x", b"x")
+    assert by_path(tar.tree())[b"usr/share"].kind == FOLDER
+
+
+def test_symlink_targets_are_kept() -> None:
+    tar = Tar()
+    tar.add("bin/sh", type=tarfile.SYMTYPE, linkname="/usr/bin/dash")
+    assert by_path(tar.tree())[b"bin/sh"] == tarformat.Entry(SYMLINK, b"bin/sh", 0o777, 0, b"/usr/bin/dash")
+
+
+def test_every_image_has_the_canary_and_no_other() -> None:
+    tar = Tar()
+    tar.folder("bin")
+    tar.add("deployer/canary", b"of another image", mode=0o600)
+    tree = tar.tree()
+    assert content(tree, b"deployer/canary") == plan.CANARY_TEXT.encode()
+    assert by_path(tree)[b"deployer/canary"].mode == 0o644

@@ -1,0 +1,231 @@
+"""The bind map of a site, rule by rule, from profiles with the facts that capture would write."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from deployer.connected.site_profile import profile as profiles
+from deployer.connected.site_profile.binds import bindmap
+from deployer.connected.site_profile.binds.bindmap import BindMap
+from deployer.connected.site_profile.plan import make_plan
+from deployer.connected.site_profile.profile import Profile
+from deployer.contract.errors import Unknown
+from deployer.contract.hostfiles import DIRECTORY, LINK
+from tests.unit.connected.check.test_check import lib
+
+PREFIX = "/opt/intel/mpi/2021.15"
+SYSTEM = "/usr/lib/x86_64-linux-gnu"
+
+#: An Intel MPI of which only libfabric and its providers need more than the C library.
+TREE = {
+    "lib/libmpi.so.12.0": lib("libmpi.so.12", "libfabric.so.1", "libgcc_s.so.1", "libc.so.6", exports=["MPI_Init"]),
+    "lib/libfabric.so.1": lib("libfabric.so.1", "libnuma.so.1", "libc.so.6"),
+    "lib/libtcp-fi.so": lib(None, "libc.so.6"),
+    "lib/libpsmx2-fi.so": lib(None, "libpsm2.so.2", "libc.so.6"),
+    "lib/libverbs-fi.so": lib(None, "librdmacm.so.1", "libibverbs.so.1"),
+}
+LINKS = {"lib/libmpi.so.12": "libmpi.so.12.0"}
+
+
+def system(*sonames: str, **needs: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return files and links of libraries of a system folder, each under a name with its version."""
+    named = {name: needs.get(name.partition(".")[0].replace("-", "_"), []) for name in sonames}
+    files = {f"{SYSTEM}/{name}.9.9": lib(name, "libc.so.6", *more).record() for name, more in named.items()}
+    return files, {f"{SYSTEM}/{name}": f"{SYSTEM}/{name}.9.9" for name in named}
+
+
+def profile(*sonames: str, needs: dict[str, list[str]] | None = None, mpi: dict[str, Any] | None = None,
+            **partition: Any) -> Profile:  # fmt: skip
+    record = yaml.safe_load((profiles.CURATED / "lab.yaml").read_text())
+    intel = record["mpi"]["intel-2021.15"]
+    intel.update({"files": {path: facts.record() for path, facts in TREE.items()}, "links": LINKS, **(mpi or {})})
+    files, links = system("libc.so.6", *sonames, **(needs or {}))
+    batch = {"files": files, "links": links, **partition}
+    if "mpi_of_partition" in batch:
+        batch["mpi"] = batch.pop("mpi_of_partition")
+    record["partitions"]["batch"].update(batch)
+    return Profile.model_validate(record)
+
+
+def made(given: Profile) -> BindMap:
+    name, chosen = given.partition()
+    return bindmap.make(given, name, chosen)
+
+
+def names(found: BindMap) -> list[str]:
+    return sorted(item.name for item in found.host)
+
+
+def test_the_prefix_whole_and_the_alias_and_nothing_of_the_system() -> None:
+    found = made(profile())
+    assert [(bind.source, bind.target) for bind in found.binds] == [(PREFIX, PREFIX)]
+    (alias,) = found.host
+    assert (alias.name, alias.kind, alias.source) == ("lib/libmpich.so.12", LINK, f"{PREFIX}/lib/libmpi.so.12")
+    assert found.environment["LD_LIBRARY_PATH"] == f"{PREFIX}/lib:/deployer/host/lib"
+    assert found.environment["FI_PROVIDER_PATH"] == f"{PREFIX}/lib"
+
+
+def test_the_c_library_stays_the_image_s_and_common_libraries_are_spare() -> None:
+    found = {item.name: item for item in made(profile("libnuma.so.1", "libgcc_s.so.1", "libzstd.so.1")).host}
+    assert sorted(found) == ["lib/libgcc_s.so.1", "lib/libmpich.so.12", "lib/libnuma.so.1"]
+    assert found["lib/libnuma.so.1"].spare
+    assert found["lib/libgcc_s.so.1"].spare
+    assert found["lib/libnuma.so.1"].source == f"{SYSTEM}/libnuma.so.1"
+
+
+def test_each_fabric_gets_its_own_libraries() -> None:
+    have = ("libpsm2.so.2", "libibverbs.so.1", "librdmacm.so.1", "libnl-3.so.200")
+    needs = {"libibverbs": ["libnl-3.so.200"]}
+    ethernet = made(profile(*have, needs=needs, fabric={"kind": "ethernet", "devices": ["eth0"]}))
+    assert names(ethernet) == ["lib/libmpich.so.12"]
+    assert ethernet.environment["FI_PROVIDER"] == "tcp"
+    omni_path = made(profile(*have, needs=needs, fabric={"kind": "omni-path", "devices": ["hfi1_0"]}))
+    assert names(omni_path) == ["lib/libmpich.so.12", "lib/libpsm2.so.2"]
+    assert not omni_path.host[-1].spare
+    assert omni_path.environment["FI_PROVIDER"] == "psm2"
+    infiniband = made(profile(*have, needs=needs, fabric={"kind": "infiniband"}))
+    assert names(infiniband)[:2] == ["lib/libibverbs.so.1", "lib/libmpich.so.12"]
+    assert names(infiniband)[2:] == ["lib/libnl-3.so.200", "lib/librdmacm.so.1"]
+    assert infiniband.environment["FI_PROVIDER"] == "verbs"
+    unknown = made(profile(*have, needs=needs, fabric={"devices": ["x"]}))
+    assert {"lib/libpsm2.so.2", "lib/libibverbs.so.1"} <= set(names(unknown))
+
+
+def test_rdma_over_ethernet_is_driven_by_verbs() -> None:
+    fabric = {"kind": "ethernet", "devices": ["mlx5_0"], "provider": "verbs"}
+    found = made(profile("libibverbs.so.1", "librdmacm.so.1", fabric=fabric))
+    assert {"lib/libibverbs.so.1", "lib/librdmacm.so.1"} <= set(names(found))
+
+
+def test_intel_s_newer_mpi_takes_opx() -> None:
+    tree = {path: facts.record() for path, facts in TREE.items() if "psmx2" not in path}
+    tree["lib/libopx-fi.so"] = lib(None, "libuuid.so.1").record()
+    found = made(profile("libuuid.so.1", mpi={"files": tree}, fabric={"kind": "omni-path"}))
+    assert found.environment["FI_PROVIDER"] == "opx"
+    assert "lib/libuuid.so.1" in names(found)
+
+
+def test_verbs_find_their_drivers_and_ucx_its_transports() -> None:
+    files, links = system("libibverbs.so.1", "libmlx5.so.1", "libucp.so.0", "librdmacm.so.1", "libpsm2.so.2")
+    files[f"{SYSTEM}/libibverbs/librxe-rdmav34.so"] = lib(None).record()
+    files[f"{SYSTEM}/ucx/libuct_ib.so.0"] = lib(None).record()
+    links[f"{SYSTEM}/libibverbs/libmlx5-rdmav34.so"] = f"{SYSTEM}/libmlx5.so.1.9.9"
+    libraries = {name: f"{SYSTEM}/{name}" for name in ("libibverbs.so.1", "libucp.so.0", "libpsm2.so.2")}
+    given = profile(files=files, links=links, fabric={"kind": "infiniband", "libraries": libraries})
+    found = made(given)
+    host = {item.name: item for item in found.host}
+    assert {"lib/libmlx5-rdmav34.so", "lib/librxe-rdmav34.so", "lib/libibverbs.so.1", "lib/libucp.so.0"} <= set(host)
+    assert "lib/libpsm2.so.2" not in host
+    assert (host["lib/ucx"].kind, host["lib/ucx"].source) == (DIRECTORY, f"{SYSTEM}/ucx")
+    assert found.binds[-1][:2] == ("/etc/libibverbs.d", "/etc/libibverbs.d")
+
+
+def test_the_system_s_libfabric_is_for_an_mpi_without_one() -> None:
+    files, links = system("libfabric.so.1", "libpsm2.so.2", libfabric=["libpsm2.so.2"])
+    files[f"{SYSTEM}/libfabric/libefa-fi.so"] = lib(None).record()
+    fabric = {"kind": "omni-path", "libraries": {"libfabric.so.1": f"{SYSTEM}/libfabric.so.1"}}
+    tree = {"lib/libmpi.so.12.0": TREE["lib/libmpi.so.12.0"].record()}
+    found = made(profile(files=files, links=links, fabric=fabric, mpi={"files": tree}))
+    host = {item.name: item for item in found.host}
+    assert (host["lib/libfabric.so.1"].source, host["lib/libfabric.so.1"].spare) == (f"{SYSTEM}/libfabric.so.1", False)
+    assert "lib/libpsm2.so.2" in host
+    assert host["lib/libfabric"].source == f"{SYSTEM}/libfabric"
+    assert found.environment["FI_PROVIDER_PATH"] == "/deployer/host/lib/libfabric"
+    own = made(profile(files=files, links=links, fabric=fabric))
+    assert not [name for name in names(own) if "libfabric" in name]
+    assert own.environment["FI_PROVIDER_PATH"] == f"{PREFIX}/lib"
+
+
+def test_the_scheduler_s_pmi_is_named_by_where_the_container_has_it() -> None:
+    environment = {"I_MPI_PMI_LIBRARY": f"{SYSTEM}/libpmi2.so.0"}
+    needs = {"libpmi2": ["libslurm_pmi.so.1"]}
+    given = profile("libpmi2.so.0", "libslurm_pmi.so.1", needs=needs, environment=environment)
+    found = made(given)
+    assert found.environment["I_MPI_PMI_LIBRARY"] == "/deployer/host/lib/libpmi2.so.0"
+    assert {item.name: item.spare for item in found.host if "pmi" in item.name} == {
+        "lib/libpmi2.so.0": False,
+        "lib/libslurm_pmi.so.1": False,
+    }
+    inside = {"I_MPI_PMI_LIBRARY": f"{PREFIX}/lib/libpmi.so"}
+    assert made(profile(environment=inside)).environment["I_MPI_PMI_LIBRARY"] == inside["I_MPI_PMI_LIBRARY"]
+
+
+@pytest.mark.parametrize("family", ["cray", "mvapich"])
+def test_families_that_nobody_has_captured_are_unknown(family: str) -> None:
+    with pytest.raises(Unknown, match=f"{family} needs in a container is not known") as caught:
+        make_plan(profile(mpi={"family": family}), "x:1", ["mpich-abi"])
+    assert "capture" in caught.value.hint
+
+
+def test_an_mpi_among_the_system_s_libraries_cannot_be_bound() -> None:
+    with pytest.raises(Unknown, match="stands among the system's own libraries in /usr,"):
+        made(profile(mpi={"prefix": "/usr", "files": {}, "links": {}}))
+
+
+GPUS = {"node": {"sockets": 1, "cores": 1, "threads_per_core": 1, "memory_mb": 1, "gpus": {"kind": "nvidia"}}}
+
+
+def driver(version: str = "550.54.15", **others: str) -> dict[str, Any]:
+    """Return a partition's driver and the facts of its libraries; ``others`` are of another version, by soname."""
+    sonames = (
+        "libcuda.so.1",
+        "libnvidia-ml.so.1",
+        "libnvidia-nvvm.so.4",
+        f"libnvidia-gpucomp.so.{version}",
+        "libGL.so.1",
+    )
+    files, links = {}, {}
+    for name in (*sonames, "libnvidia-cfg.so.1"):
+        real = f"{SYSTEM}/{name.partition('.so')[0]}.so.{others.get(name.partition('.')[0], version)}"
+        files[real] = lib(name).record()
+        if not real.endswith(name):
+            links[f"{SYSTEM}/{name}"] = real
+    libraries = {name: f"{SYSTEM}/{name}" for name in (*sonames, "libnvidia-cfg.so.1")}
+    known = {"kind": "nvidia", "version": version, "libraries": libraries, "smi": "/usr/bin/nvidia-smi"}
+    return {"files": files, "links": links, "driver": known, **GPUS}
+
+
+def test_the_driver_s_libraries_for_computing_by_their_names() -> None:
+    found = made(profile(fabric={"kind": "infiniband", "devices": ["mlx5_0", "mlx5_1"]}, **driver()))
+    host = {item.name: item for item in found.host}
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-gpucomp.so.550.54.15"):
+        assert (host[f"lib/{name}"].source, host[f"lib/{name}"].spare) == (f"{SYSTEM}/{name}", False)
+    assert (host["lib/libcuda.so"].kind, host["lib/libcuda.so"].source) == (LINK, "libcuda.so.1")
+    assert (host["lib/libcuda.so.550.54.15"].kind, host["lib/libcuda.so.550.54.15"].source) == (LINK, "libcuda.so.1")
+    assert host["bin/nvidia-smi"].source == "/usr/bin/nvidia-smi"
+    assert not [name for name in host if "libGL" in name]
+    assert found.environment["NCCL_IB_HCA"] == "=mlx5_0,mlx5_1"
+    assert found.passed == ("CUDA_VISIBLE_DEVICES",)
+    assert "CUDA_VISIBLE_DEVICES" in make_plan(profile(**driver()), "x:1").pass_environment
+
+
+def test_a_driver_of_two_versions() -> None:
+    left_over = made(profile(**driver(**{"libnvidia-cfg": "535.1.2"})))
+    assert "lib/libnvidia-cfg.so.1" not in names(left_over)
+    assert "lib/libcuda.so.1" in names(left_over)
+    with pytest.raises(Unknown, match=r"libcuda\.so\.1 is of driver 535\.1\.2, and the profile's driver is 550"):
+        made(profile(**driver(libcuda="535.1.2")))
+
+
+def test_nccl_on_ethernet_and_what_the_profile_says_before_it() -> None:
+    assert made(profile(fabric={"kind": "ethernet", "devices": ["eth0"]}, **driver())).environment[
+        "NCCL_SOCKET_IFNAME"
+    ] == "=eth0"  # fmt: skip
+    own = {"NCCL_SOCKET_IFNAME": "^docker0"}
+    found = made(profile(fabric={"kind": "ethernet", "devices": ["eth0"]}, environment=own, **driver()))
+    assert found.environment["NCCL_SOCKET_IFNAME"] == "^docker0"
+
+
+def test_a_partition_without_gpus_gets_nothing_of_a_driver() -> None:
+    without = {**driver(), "node": {**GPUS["node"], "gpus": None}}
+    found = made(profile(**without))
+    assert names(found) == ["lib/libmpich.so.12"]
+    assert not [name for name in found.environment if name.startswith("NCCL")]
+
+
+def test_gpus_with_the_image_s_own_mpi() -> None:
+    found = made(profile(**{**driver(), "mpi_of_partition": None}))
+    assert found.binds == []
+    assert found.environment["LD_LIBRARY_PATH"] == "/deployer/host/lib"
+    assert "lib/libcuda.so.1" in names(found)

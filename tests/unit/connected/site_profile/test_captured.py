@@ -1,0 +1,189 @@
+"""What capture writes on a site is a profile on the laptop, and what a profile is signed by."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deployer.cli.main import main
+from deployer.connected.site_profile import profile as profiles
+from deployer.connected.site_profile.model import Machine
+from deployer.connected.site_profile.plan import make_plan
+from deployer.connected.site_profile.signatures import sign_profile, verify_profile
+from deployer.contract import drift
+from deployer.contract.errors import IntegrityError, Refused, Unknown, UsageError
+from deployer.site.capture import mpi, report
+from deployer.site.capture.capture import Request, capture
+from tests.running import program
+
+LIBRARY = """
+#include <string.h>
+int MPI_Init(int *c, char ***v) { return %d; }
+int MPI_Get_library_version(char *v, int *n) { strcpy(v, "Intel(R) MPI Library 2021.99"); *n = 28; return 0; }
+"""
+
+
+def compile_library(prefix: Path, number: int) -> None:
+    (prefix / "lib").mkdir(parents=True, exist_ok=True)
+    (prefix / "mpi.c").write_text(LIBRARY % number)
+    target = prefix / "lib" / "libmpi.so.12"
+    argv = ["cc", "-shared", "-fPIC", "-Wl,--build-id", "-Wl,-soname,libmpi.so.12", "-o", target, prefix / "mpi.c"]
+    subprocess.run(argv, check=True)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the prefix of an MPI of a site whose tools are fakes on PATH."""
+    if not shutil.which("cc"):
+        pytest.skip("no C compiler: apt-get install gcc")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    monkeypatch.setattr(mpi, "_USUAL", ())
+    for name in ("LMOD_CMD", "I_MPI_ROOT", "MPI_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    program(
+        tools,
+        "sinfo",
+        'case "$*" in *version*) echo slurm 23.02.1;; *) echo "batch*|2|2|24|2|96000|(null)|1:00|1-2|96";; esac',
+    )
+    program(tools, "scontrol", "echo 'ClusterName             = phoenix'")
+    program(tools, "srun", "printf 'pmi2\\npmix\\n'")
+    program(tools, "bash", "exit 0")
+    compile_library(tmp_path / "impi", 0)
+    return tmp_path / "impi"
+
+
+def test_a_capture_is_a_profile_and_a_few_lines_over_it_make_a_plan(site: Path, tmp_path: Path) -> None:
+    path = tmp_path / "phoenix-captured.json"
+    report.write(str(path), capture(Request(mpi=[str(site)])))
+    profile = profiles.load(str(path))
+    assert (profile.name, profile.source.kind) == ("phoenix", "captured")
+    assert list(profile.mpi) == ["intel-2021.99"]
+    with pytest.raises(Unknown, match="does not say"):
+        make_plan(profile, "tiny:1")
+    decided = {
+        "format": 1,
+        "extends": f"./{path.name}",
+        "workspace": "/scratch/$USER",
+        "policy": {"runtimes": ["charliecloud"]},
+        "runtimes": {"charliecloud": {"module": "charliecloud"}},
+        "partitions": {"batch": {"mpi": "intel-2021.99", "pmi": "pmi2"}},
+    }
+    (tmp_path / "phoenix.yaml").write_text(yaml.safe_dump(decided))
+    whole = profiles.load(str(tmp_path / "phoenix.yaml"))
+    plan = make_plan(whole, "tiny:1")
+    assert plan.mpi is not None
+    assert plan.mpi.library == f"{site}/lib/libmpi.so.12"
+    assert plan.mpi.identity == whole.mpi["intel-2021.99"].identity
+    assert plan.mpi.identity is not None
+    assert plan.modules == ["charliecloud"]
+    assert (plan.node.sockets, plan.node.cores, plan.node.memory_mb) == (2, 48, 96000)
+    assert "MPI_Init" in whole.site_files().files[plan.mpi.library].exports
+
+
+def test_what_changed_since_is_told(site: Path, tmp_path: Path) -> None:
+    before = capture(Request(mpi=[str(site)]))
+    compile_library(site, 1)
+    after = capture(Request(mpi=[str(site)]))
+    found = drift.compare(drift.resolved(report.whole(before)), drift.resolved(report.whole(after)))
+    assert [each.place for each in found if each.severity == drift.ERROR] == [
+        "mpi.intel-2021.99.files.lib/libmpi.so.12",
+        "mpi.intel-2021.99.identity",
+    ]
+
+
+def test_both_sides_mean_the_same_by_what_holds_for_all_partitions() -> None:
+    assert set(drift.SHARED) == set(Machine.model_fields)
+
+
+# ------------------------------------------------------------------------------------------------ the command line
+
+
+def test_show_tells_where_each_value_is_from(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "show", "lab"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("workspace: ")]
+    at = (profiles.CURATED / "lab.yaml").read_text().splitlines().index("workspace: ~/deployer") + 1
+    assert line.split("#")[1].strip() == f"{os.path.relpath(profiles.CURATED / 'lab.yaml')}:{at}"
+    assert main(["profile", "show", "lab", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["workspace"] == "~/deployer"
+
+
+def test_validate_takes_several_and_tells_all_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "validate", *profiles.curated()]) == 0
+    for number in (1, 2):
+        (tmp_path / f"{number}.yaml").write_text("format: 1\nname: A\n")
+    capsys.readouterr()
+    assert main(["profile", "validate", str(tmp_path / "1.yaml"), "lab", str(tmp_path / "2.yaml")]) == 2
+    said = capsys.readouterr().err
+    assert "4 errors" in said
+    assert f"{tmp_path}/1.yaml:2: name: " in said
+    assert f"{tmp_path}/2.yaml:1: source: is missing" in said
+
+
+def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "b.yaml").write_text('format: 1\nextends: lab\nglibc: "2.41"\n')
+    assert main(["profile", "diff", "lab", str(tmp_path / "b.yaml")]) == 0
+    assert "changed  partitions.batch.glibc: 2.36 -> 2.41" in capsys.readouterr().out
+    assert main(["profile", "diff", "lab", str(tmp_path / "b.yaml"), "--json"]) == 0
+    found, extends = json.loads(capsys.readouterr().out)["differences"]
+    assert (extends["place"], extends["severity"]) == ("extends", "note")
+    assert (found["was"], found["now"], found["severity"]) == ("2.36", "2.41", "warning")
+
+
+# ------------------------------------------------------------------------------------------------ signatures
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("keys") / "admin"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+    return path
+
+
+def signed(tmp_path: Path, key: Path) -> tuple[Path, Path]:
+    path, allowed = tmp_path / "site.yaml", tmp_path / "allowed_signers"
+    path.write_text("format: 1\nname: site\nextends: lab\n")
+    allowed.write_text(f"admin@site {key.with_suffix('.pub').read_text()}")
+    sign_profile(path, key)
+    return path, allowed
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_a_signed_profile_is_verified(tmp_path: Path, key: Path) -> None:
+    path, allowed = signed(tmp_path, key)
+    (found,) = verify_profile(path, allowed)  # what it extends came with deployer
+    assert (found.path, found.who) == (path, "admin@site")
+    over = tmp_path / "over.yaml"
+    over.write_text("format: 1\nextends: ./site.yaml\n")
+    with pytest.raises(Refused, match=r"over\.yaml is not signed"):
+        verify_profile(over, allowed)
+    sign_profile(over, key)
+    assert [each.path.name for each in verify_profile(over, allowed)] == ["over.yaml", "site.yaml"]
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_a_changed_profile_and_a_strangers_key(tmp_path: Path, key: Path) -> None:
+    path, allowed = signed(tmp_path, key)
+    path.write_text(path.read_text() + "glibc: '2.0'\n")
+    with pytest.raises(IntegrityError, match=r"site\.yaml: the signature by"):
+        verify_profile(path, allowed)
+    path, allowed = signed(tmp_path, key)
+    allowed.write_text(f'admin@site namespaces="deployer-bundle" {key.with_suffix(".pub").read_text()}')
+    with pytest.raises(Refused, match="may not sign for the namespace deployer-profile"):
+        verify_profile(path, allowed)
+    allowed.write_text("")
+    with pytest.raises(Refused, match="nobody in it has that key"):
+        verify_profile(path, allowed)
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_what_is_no_profile_is_not_signed(tmp_path: Path, key: Path) -> None:
+    (tmp_path / "x.yaml").write_text("format: 2\n")
+    with pytest.raises(UsageError):
+        sign_profile(tmp_path / "x.yaml", key)
+    assert not (tmp_path / "x.yaml.sig").exists()

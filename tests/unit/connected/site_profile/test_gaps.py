@@ -1,0 +1,76 @@
+"""What a profile lacks for a plan is listed all at once, and the lines that are printed make it whole."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deployer.cli.main import main
+from deployer.connected.site_profile import gaps
+from deployer.connected.site_profile import profile as profiles
+from deployer.connected.site_profile.plan import make_plan
+from deployer.contract.plan import MPICH_ABI
+
+BARE = "format: 1\nname: bare\nsource: {kind: document, where: a test}\n"
+
+
+def printed(text: str) -> str:
+    """Return the profile that is printed at the end of ``text``."""
+    return text[text.rindex("format: 1\n") :]
+
+
+def test_all_that_is_missing_is_listed_with_lines_that_make_a_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = tmp_path / "bare.yaml"
+    bare.write_text(BARE + "partitions: {cn.big: {nodes: 3}, gpu: {}}\nscheduler: {kind: slurm}\n")
+    for command in (["profile", "validate"], ["profile", "show"]):
+        assert main([*command, str(bare)]) == 0
+        shown = capsys.readouterr().out
+        for place in ("login.host", "workspace", "policy", "partitions.cn.big.node", "partitions.gpu.pmi"):
+            assert f"  {place}\n" in shown
+        pasted = tmp_path / "pasted.yaml"
+        pasted.write_text(printed(shown))
+        whole = profiles.load(str(pasted))
+        assert gaps.find(whole) == []
+        assert make_plan(whole, "x:1", (MPICH_ABI,), "cn.big").node.cores
+        assert max(map(len, shown.replace(str(bare), "").splitlines())) <= 80
+
+
+def test_a_profile_without_partitions(tmp_path: Path) -> None:
+    bare = tmp_path / "bare.yaml"
+    bare.write_text(BARE)
+    profile = profiles.load(str(bare))
+    found = gaps.find(profile)
+    assert ("partitions",) in [gap.place for gap in found]
+    pasted = tmp_path / "pasted.yaml"
+    pasted.write_text("\n".join(gaps.lines(profile, found, str(bare))))
+    assert gaps.find(profiles.load(str(pasted))) == []
+
+
+def test_what_no_line_would_mend_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cray = tmp_path / "cray.yaml"
+    lab = "format: 1\nextends: lab\nmpi: {c: {family: cray, prefix: /opt/cray}}\npartitions: {batch: {mpi: c}}\n"
+    cray.write_text(lab)
+    assert main(["profile", "validate", str(cray)]) == 0
+    shown = capsys.readouterr().out
+    assert "what cray needs in a container" in shown
+    assert "extends:" not in shown
+
+
+@pytest.mark.parametrize("name", profiles.curated())
+def test_of_each_curated_profile(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "validate", name, "--json"]) == 0
+    missing = json.loads(capsys.readouterr().out)["missing"][name]
+    assert main(["profile", "validate", name]) == 0
+    shown = capsys.readouterr().out
+    assert all(each["place"] in shown for each in missing)
+    if any(each["place"] for each in missing):
+        (tmp_path / "mine.yaml").write_text(printed(shown))
+        assert not [gap for gap in gaps.find(profiles.load(str(tmp_path / "mine.yaml"))) if gap.place]
+        assert yaml.safe_load(printed(shown))["extends"] == name
+
+
+def test_the_lab_lacks_nothing() -> None:
+    assert gaps.find(profiles.load("lab")) == []

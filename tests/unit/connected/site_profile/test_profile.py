@@ -1,0 +1,176 @@
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deployer.connected.site_profile import profile as profiles
+from deployer.connected.site_profile.plan import digest, make_plan
+from deployer.connected.site_profile.profile import load
+from deployer.contract.choose import choose
+from deployer.contract.errors import Refused, UsageError
+from deployer.contract.plan import Plan
+
+CURATED = sorted(path.stem for path in profiles.CURATED.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", CURATED)
+def test_curated_profiles_are_valid(name: str) -> None:
+    assert load(name).name == name
+
+
+def test_the_checked_in_schema_is_the_models() -> None:
+    text = (profiles.CURATED / "schema.json").read_text()
+    assert json.loads(text) == profiles.schema(), "run: deployer profile schema > site_profiles/schema.json"
+
+
+def lab(tmp_path: Path, **changes: object) -> str:
+    record = yaml.safe_load((profiles.CURATED / "lab.yaml").read_text()) | changes
+    path = tmp_path / "site.yaml"
+    path.write_text(yaml.safe_dump(record))
+    return str(path)
+
+
+def test_all_errors_at_once_with_a_guess(tmp_path: Path) -> None:
+    path = lab(tmp_path, workspce="/x", format=2, fabric={"kind": "token-ring", "provider": "tcp"})
+    with pytest.raises(UsageError) as caught:
+        load(path)
+    message = "\n".join(caught.value.lines())
+    assert "workspce: unknown key, perhaps you meant 'workspace'" in message
+    assert "format: " in message
+    assert "fabric.kind: " in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"mpi": {}}, "partitions.batch.mpi"),
+        ({"scheduler": {"kind": "slurm", "pmi": ["pmix"]}}, "partitions.batch.pmi"),
+        ({"runtimes": {}}, "no runtime"),
+    ],
+)
+def test_references_are_checked(tmp_path: Path, changes: dict[str, object], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        load(lab(tmp_path, **changes))
+
+
+def test_references_and_other_errors_come_together_each_with_its_line(tmp_path: Path) -> None:
+    text = (profiles.CURATED / "lab.yaml").read_text()
+    path = tmp_path / "site.yaml"
+    path.write_text(text.replace("mpi: intel-2021.15", "mpi: mpich").replace("format: 1", "format: one"))
+    with pytest.raises(UsageError) as caught:
+        load(str(path))
+    at = text.splitlines().index("    mpi: intel-2021.15") + 1
+    first, second = caught.value.details
+    assert first.startswith(f"{path}:2: format: ")
+    assert second == f"{path}:{at}: partitions.batch.mpi: 'mpich' is not in mpi of the profile; known: intel-2021.15"
+
+
+def test_an_unknown_site_lists_the_known() -> None:
+    with pytest.raises(UsageError, match="'labb'") as caught:
+        load("labb")
+    assert "lab" in caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["a: [1", "- a\n- b\n", ""])
+def test_broken_yaml(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(UsageError, match=r"x\.yaml"):
+        load(str(tmp_path / "x.yaml"))
+
+
+def test_the_plan_binds_the_hosts_mpi_on_the_same_path() -> None:
+    plan = make_plan(load("lab"), "tiny:1.0")
+    assert plan.mpi
+    assert [(bind.source, bind.target) for bind in plan.binds] == [(plan.mpi.prefix, plan.mpi.prefix)]
+    first = plan.environment["LD_LIBRARY_PATH"].split(":")[0]
+    assert plan.mpi.library.startswith(first + "/")
+    assert plan.environment["FI_PROVIDER"] == "tcp"
+    assert {variant.runtime for variant in plan.containers} == {"charliecloud"}
+
+
+def test_the_plan_for_open_mpi() -> None:
+    plan = make_plan(load("lab-openmpi"), "tiny:1.0", ["mpich-abi", "openmpi"])
+    assert plan.mpi
+    assert (plan.abi, plan.mpi.library) == ("openmpi", "/opt/openmpi/5.0.11/lib/libmpi.so.40")
+    assert plan.environment["OPAL_PREFIX"] == plan.mpi.prefix
+    assert plan.environment["MPI4PY_MPIABI"] == "openmpi"
+    assert {"OMPI_*", "PMIX_*"} <= set(plan.pass_environment)
+    assert {(variant.pmi, variant.join) for variant in plan.variants} == {("pmix", True)}
+    assert make_plan(load("lab"), "tiny:1.0", ["mpich-abi", "openmpi"]).abi == "mpich-abi"
+
+
+def test_the_images_own_mpich_needs_ranks_that_share_a_container(tmp_path: Path) -> None:
+    def joins(path: str) -> set[bool]:
+        variants = make_plan(load(path), "tiny:1.0", ["mpich-abi"]).variants
+        return {variant.join for variant in variants if variant.runtime == "charliecloud"}
+
+    assert joins("lab") == {False}  # Intel's does not
+    batch = load("lab").model_dump(mode="json", exclude_unset=True)["partitions"]["batch"]
+    assert joins(lab(tmp_path, partitions={"batch": {**batch, "mpi": None}})) == {True}
+
+
+def test_a_bundle_without_programs_for_the_sites_mpi_is_refused() -> None:
+    with pytest.raises(Refused, match=r"Open MPI v5.*libmpi\.so\.40.*mpich-abi only") as caught:
+        make_plan(load("lab-openmpi"), "tiny:1.0", ["mpich-abi"])
+    assert "add openmpi to mpi" in caught.value.hint
+    assert make_plan(load("lab-openmpi"), "tiny:1.0").abi == "openmpi"  # nobody said what the bundle's programs need
+
+
+def test_the_library_is_the_familys_where_the_profile_names_none(tmp_path: Path) -> None:
+    record = yaml.safe_load((profiles.CURATED / "lab-openmpi.yaml").read_text())
+    del record["mpi"]["openmpi-5.0.11"]["library"]
+    plan = make_plan(
+        load(lab(tmp_path, mpi=record["mpi"], partitions=record["partitions"], scheduler=record["scheduler"])), "t:1"
+    )
+    assert plan.mpi
+    assert plan.mpi.library == "/opt/openmpi/5.0.11/lib/libmpi.so.40"
+
+
+def test_a_site_where_the_images_own_mpi_is_meant(tmp_path: Path) -> None:
+    record = yaml.safe_load((profiles.CURATED / "lab.yaml").read_text())
+    record["partitions"]["batch"]["mpi"] = None
+    path = lab(tmp_path, partitions=record["partitions"])
+    plan = make_plan(load(path), "tiny:1.0")
+    assert (plan.mpi, plan.binds, plan.modules, plan.abi) == (None, [], [], None)
+    assert make_plan(load(path), "tiny:1.0", ["openmpi", "mpich-abi"]).abi == "openmpi"  # the image's own is the first
+    assert "LD_LIBRARY_PATH" not in plan.environment
+
+
+def test_an_unknown_partition() -> None:
+    with pytest.raises(UsageError, match="fat") as caught:
+        make_plan(load("lab"), "tiny:1.0", partition="fat")
+    assert "batch" in caught.value.hint
+
+
+def test_the_digest_is_of_the_facts_not_the_text(tmp_path: Path) -> None:
+    assert digest(load(lab(tmp_path))) == digest(load("lab"))
+    assert digest(load(lab(tmp_path, workspace="/other"))) != digest(load("lab"))
+
+
+def test_the_choice_of_runtimes_follows_policy_and_facts(tmp_path: Path) -> None:
+    def plan(policy: list[str], **facts: object) -> Plan:
+        return make_plan(load(lab(tmp_path, policy={"runtimes": policy}, **facts)), "tiny:1.0")
+
+    both = plan(["charliecloud", "udocker"])
+    assert list(dict.fromkeys(variant.runtime for variant in both.variants)) == ["charliecloud", "udocker"]
+    assert both.against == {}
+    forbidden = plan(["charliecloud", "udocker"], user_namespaces=False)
+    assert choose(forbidden, 1, {}).variant.runtime == "udocker"
+    with pytest.raises(Refused, match="the nodes have no user namespaces"):
+        choose(plan(["charliecloud"], user_namespaces=False), 1, {})
+    assert plan(["udocker"], runtimes={}).variants[0].name == "udocker-folder"
+
+
+def test_without_a_container_only_where_the_policy_names_it(tmp_path: Path) -> None:
+    def names(*policy: str) -> list[str]:
+        plan = make_plan(load(lab(tmp_path, policy={"runtimes": list(policy)})), "tiny:1.0")
+        return list(dict.fromkeys(variant.name for variant in plan.variants))
+
+    assert names("native", "charliecloud")[-1] == "native-folder"  # whatever the order
+    assert names("native", "charliecloud")[0] == "charliecloud-folder"
+    assert "native-folder" not in names("charliecloud")
+    with pytest.raises(UsageError, match="no runtime that the policy allows is on the site: native"):
+        load(lab(tmp_path, policy={"runtimes": ["native"]}))
+    with pytest.raises(UsageError, match="native"):  # it is no program that a site could have
+        load(lab(tmp_path, runtimes={"native": {}}))

@@ -1,0 +1,117 @@
+"""The published 768-node job: the script for SuperMUC-NG says all that the published one says.
+
+The profile is the one that docs/supermuc-ng.md shows, over the curated one. To renew the golden script:
+DEPLOYER_GOLDEN=write, and read the diff.
+"""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from deployer.connected.site_profile.plan import make_plan
+from deployer.connected.site_profile.profile import load
+from deployer.contract.errors import Refused, Unknown
+from deployer.contract.job import Job
+from deployer.contract.plan import Plan
+from deployer.site import run, script
+from deployer.site.store import Store
+from tests import running as made
+
+ROOT = Path(__file__).resolve().parents[4]
+GOLDEN = ROOT / "tests" / "golden" / "supermuc-ng-768.sh"
+TRAIN = ["python", "/deployer/app/train.py", "--intraop", "12", "--interop", "2"]
+WORKSPACE = "/dss/pn12ab/di34cde/deployer"
+
+#: What the published script says (Brayford and Vallecorsa), in the words of ours.
+PUBLISHED = [
+    "#SBATCH --nodes=768",
+    "#SBATCH --ntasks-per-node=4",
+    "#SBATCH --cpus-per-task=12",
+    "#SBATCH --time=12:00:00",
+    "#SBATCH --account=pn12ab",
+    "module load slurm_setup ",
+    "module load mpi.intel/2019 ",
+    "module load charliecloud ",
+    "-n 3072 -ppn 4",
+    "--bind=/lrz/sys:/lrz/sys",
+    "--set-env=KMP_AFFINITY=granularity=fine,compact,1,0",
+    "--set-env=KMP_BLOCKTIME=0",
+    "--set-env=OMP_NUM_THREADS=12",
+    "export I_MPI_PIN_RESPECT_CPUSET=0",
+    "export I_MPI_JOB_RESPECT_PROCESS_PLACEMENT=0",
+    "-- python /deployer/app/train.py --intraop 12 --interop 2 ",
+]
+
+
+REQUEST = run.Request("3dgan", *[None] * 6, [], None, [])
+
+
+def store_of(plan: Plan, folder: Path) -> Store:
+    """Return a store with the image and the job of the training installed."""
+    jobs = [Job("train", TRAIN, 768, 4, 12, "12:00:00")]
+    image = made.IMAGE._replace(env=["PATH=/usr/bin:/bin"], workdir="/")
+    return made.store(folder / "root", plan=plan, jobs=jobs, image=image, name="3dgan")
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> str:
+    """Return the path of the profile that the document shows."""
+    page = (ROOT / "docs" / "supermuc-ng.md").read_text()
+    match = re.search(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert match
+    path = tmp_path / "my-supermuc.yaml"
+    path.write_text(match.group(1))
+    return str(path)
+
+
+@pytest.fixture
+def plan(profile: str) -> Plan:
+    return make_plan(load(profile), "3dgan:1.0", ["mpich-abi"])
+
+
+@pytest.fixture
+def text(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the script that `run --dry-run` prints for the published job."""
+    monkeypatch.setenv("PATH", str(made.program(tmp_path, "python3", "exit 0")).rpartition("/")[0])
+    monkeypatch.setattr(script, "__version__", "VERSION")
+    monkeypatch.setattr(run, "_new_name", lambda _: "3dgan-1")
+    store = store_of(plan, tmp_path)
+    found = run.show_script(run.prepare(store, REQUEST))
+    return found.replace(str(tmp_path / "root"), WORKSPACE).replace(str(tmp_path), "/usr/bin")
+
+
+def test_the_script_is_the_golden_one(text: str) -> None:
+    if os.environ.get("DEPLOYER_GOLDEN") == "write":
+        GOLDEN.write_text(text)
+    assert GOLDEN.exists(), "no golden script: run with DEPLOYER_GOLDEN=write and read it"
+    assert text == GOLDEN.read_text()
+
+
+def test_it_says_what_the_published_one_says(text: str) -> None:
+    assert [words for words in PUBLISHED if words not in text] == []
+    loaded = re.findall(r"^module load (\S+)", text, re.MULTILINE)
+    assert loaded == ["slurm_setup", "mpi.intel/2019", "charliecloud"]
+
+
+def test_the_image_cannot_be_written_and_the_hosts_environment_stays_out(text: str) -> None:
+    container = text[text.index("container=(") : text.index("launch=(")]
+    assert "--unset-env=!(" in container
+    assert not re.search(r"^ *(-w|--write)\b", container, re.MULTILINE)
+
+
+def test_the_curated_profile_alone_does_not_guess(profile: str, plan: Plan) -> None:
+    with pytest.raises(Unknown, match="workspace"):
+        make_plan(load("supermuc-ng"), "3dgan:1.0")
+    with pytest.raises(Unknown, match=r"partitions\.fat\.node\.memory_mb"):
+        make_plan(load(profile), "3dgan:1.0", partition="fat")
+    assert (plan.limits.max_nodes, plan.limits.account) == (792, True)
+
+
+def test_more_than_an_island_and_more_memory_than_a_node_survives_are_refused(plan: Plan, tmp_path: Path) -> None:
+    store = store_of(plan, tmp_path)
+    with pytest.raises(Refused, match="793 nodes are asked for, but a job in general of my-supermuc may have 792"):
+        run.prepare(store, REQUEST._replace(nodes=793))
+    with pytest.raises(Refused, match=r"4 ranks a node x 20000 MiB = 80000 MiB, but a job may use 73432 MiB"):
+        run.prepare(store, REQUEST._replace(memory_mb=20000))

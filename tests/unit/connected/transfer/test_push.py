@@ -1,0 +1,328 @@
+"""push and receive as one: real ones on both sides, with the fake line of test_remote between them."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployer.cli import main as cli
+from deployer.cli import site as site_cli
+from deployer.connected.bundle.pyz import make_pyz
+from deployer.connected.site_profile.profile import load
+from deployer.connected.transfer.push import Options, Pushed, push, push_to
+from deployer.connected.transfer.remote import Remote
+from deployer.contract import delta, records
+from deployer.contract.errors import DeployerError, Refused, SpaceError, TransferError, UsageError
+from deployer.contract.findings import ERROR, Finding
+from deployer.contract.verdict import judged
+from tests import bundles, running
+from tests.unit.connected.transfer.test_remote import far
+from tests.unit.site.test_squash import stand_in
+
+pytestmark = pytest.mark.thorough
+
+__all__ = ["far"]
+
+#: Of no pattern, and as large as the parts of these tests: each goes alone.
+BIG = [(f"deployer/wheels/{number}", os.urandom(400_000)) for number in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta, "PART_SIZE", 500_000)
+
+
+def write(path: Path, **changes: Any) -> Path:
+    path.write_bytes(bundles.build(**changes))
+    return path
+
+
+def install(path: Path, **options: Any) -> Pushed:
+    return push(path, load("lab"), None, Options(**{"without_plan": True, **options}))
+
+
+def kept(far: Path, name: str = "tiny-1.0") -> bytes:
+    return (far / "deployer" / "bundles" / f"{name}.tar").read_bytes()
+
+
+def incoming(far: Path) -> list[Path]:
+    return list((far / "deployer" / "incoming").iterdir())
+
+
+def test_push_installs_and_a_second_push_sends_nothing(far: Path, tmp_path: Path) -> None:
+    bundle = write(tmp_path / "b.tar")
+    first = install(bundle)
+    assert 0 < first.sent < bundle.stat().st_size
+    assert first.folder
+    assert Path(first.folder, "rootfs", "bin", "tool").is_file()
+    assert kept(far) == bundle.read_bytes()
+    assert incoming(far) == []
+    second = install(bundle)
+    assert (second.sent, second.folder) == (0, first.folder)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_install_over_there_shows_its_progress_on_a_terminal(
+    far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    told: list[tuple[int, int]] = []
+    watch = Remote.watch
+    monkeypatch.setattr(
+        Remote,
+        "watch",
+        lambda self, words, timeout, tell: watch(
+            self, words, timeout, lambda *done: (told.append(done), tell(*done))[1]
+        ),
+    )
+    done = install(write(tmp_path / "b.tar", extra=BIG))
+    assert done.folder
+    err = capsys.readouterr().err
+    assert ("install:" in err) is bool(told) is terminal
+    assert "deployer-progress" not in err
+    if terminal:
+        assert all(0 < count <= total for count, total in told)
+
+
+def test_an_error_of_the_far_side_is_told_though_progress_was_heard(
+    far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    (far / "deployer").mkdir()
+    (far / "deployer" / "policy.json").write_text("{")
+    with pytest.raises(DeployerError, match="login1: "):
+        install(write(tmp_path / "b.tar"))
+
+
+def test_only_what_changed_is_sent(far: Path, tmp_path: Path) -> None:
+    install(write(tmp_path / "a.tar", extra=BIG))
+    bundle = write(tmp_path / "b.tar", extra=[*BIG[:2], ("deployer/app/new.py", b"pass"), *BIG[2:]], version="2")
+    done = install(bundle)
+    assert done.sent < 20_000
+    assert kept(far, "tiny-2") == bundle.read_bytes()
+    full = install(write(tmp_path / "c.tar", extra=BIG, version="3"), full=True)
+    assert full.sent > 1_600_000
+    assert kept(far, "tiny-3") == (tmp_path / "c.tar").read_bytes()
+
+
+def test_what_check_refuses_is_not_sent_unless_it_is_forced(far: Path, tmp_path: Path) -> None:
+    plan = running.PLAN._replace(variants=[running.VARIANT._replace(pmi="cray_shasta")])
+    carried = ("deployer/plans/lab.json", records.dumps(plan.record()))
+    bundle = write(tmp_path / "b.tar", extra=[carried])
+    with pytest.raises(Refused) as error:
+        install(bundle)
+    assert "pmi.not-offered" in error.value.message
+    assert "push --force" in error.value.hint
+    assert not (far / "deployer").exists()  # not one byte
+    done = install(bundle, force=True)
+    assert done.checked is not None
+    assert (done.checked.verdict, done.folder is not None) == ("REFUSE", True)
+
+
+def test_a_bundle_without_a_plan_for_the_site_is_refused_before_anything_is_sent(far: Path, tmp_path: Path) -> None:
+    moon = ("deployer/plans/moon.json", records.dumps(running.PLAN.record()))
+    for extra, has in (((), "its plans: none"), ((moon,), "its plans: moon")):
+        bundle = write(tmp_path / "b.tar", extra=list(extra))
+        for options in ({}, {"force": True}, {"dry_run": True}):
+            with pytest.raises(Refused, match=r"tiny:1\.0 has no plan for lab") as error:
+                install(bundle, without_plan=False, **options)
+            assert has in error.value.message
+            assert "--site lab" in error.value.hint
+    assert not (far / "deployer").exists()
+    planned = ("deployer/plans/lab.json", records.dumps(running.PLAN.record()))
+    assert install(write(tmp_path / "c.tar", extra=[planned]), without_plan=False, force=True).folder
+    lost = install(write(tmp_path / "d.tar", version="2")).warnings  # asked for: said at least
+    assert any("it has no plan for lab, which tiny:1.0 has" in line for line in lost)
+
+
+def test_push_takes_what_was_accepted_and_asks_of_no_other_site(far: Path, tmp_path: Path) -> None:
+    wrong = Finding("pmi.not-offered", ERROR, "v", "m", "r")
+    plan = running.PLAN._replace(variants=[running.VARIANT._replace(pmi="cray_shasta")])
+    # Nor has the bundle's image a place for the site's MPI.
+    accepted = plan._replace(checked=judged([wrong], ["bind.place", "pmi.not-offered"]))
+    done = install(write(tmp_path / "b.tar", extra=[("deployer/plans/lab.json", records.dumps(accepted.record()))]))
+    assert done.checked is not None
+    assert done.checked.verdict == "UNKNOWN"  # nobody captured the lab's MPI
+    other = write(tmp_path / "c.tar", extra=[("deployer/plans/moon.json", records.dumps(plan.record()))], version="2")
+    assert install(other).checked is None
+
+
+def test_the_squashfs_file_is_made_there_too_and_once(far: Path, tmp_path: Path) -> None:
+    bundle = write(tmp_path / "b.tar", extra=[("deployer/kit/mksquashfs", stand_in(tmp_path).encode(), 0o755)])
+    assert install(bundle, squashfs=True, dry_run=True).squashfs is None
+    first = install(bundle)
+    assert (first.squashfs, first.folder is not None) == (None, True)
+    told = install(bundle, squashfs=True)  # installed already: nothing is sent
+    assert told.squashfs is not None
+    assert (told.sent, told.squashfs["mksquashfs"]["version"]) == (0, "4.5.1")
+    assert Path(str(first.folder), "image.sqfs").stat().st_size == told.squashfs["size"]
+    assert install(bundle, squashfs=True).squashfs is None
+
+
+def test_a_dry_run_tells_and_sends_nothing(far: Path, tmp_path: Path) -> None:
+    bundle = write(tmp_path / "b.tar", extra=BIG)
+    told = install(bundle, dry_run=True)
+    assert (told.folder, incoming(far)) == (None, [])
+    assert (told.sent, told.parts) == (install(bundle).sent, told.parts)
+
+
+def test_a_cut_costs_the_part_in_flight(far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = write(tmp_path / "b.tar", extra=BIG)
+    whole = install(bundle, dry_run=True).sent
+    real = (tmp_path / "bin" / "ssh").read_text()
+    cut = real.replace(
+        "for last; do :; done;",
+        'case "$*" in *" take "*) for l; do :; done; HOME="$FAKE/home"; '
+        'export HOME; head -c 1000000 | sh -c "$l" >/dev/null 2>&1; exit 255 ;; esac; for last; do :; done;',
+    )
+    assert cut != real
+    (tmp_path / "bin" / "ssh").write_text(cut)
+    with pytest.raises(TransferError) as caught:
+        install(bundle)
+    assert "not sent again" in caught.value.hint
+    (folder,) = incoming(far)
+    assert sorted(path.suffix for path in folder.iterdir()) == [".end", ".part", ".part"]
+    (tmp_path / "bin" / "ssh").write_text(real)
+    again = install(bundle)
+    assert again.sent < whole - 2 * 400_000
+    assert kept(far) == bundle.read_bytes()
+    assert incoming(far) == []
+
+
+def test_a_damaged_part_comes_again(far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = write(tmp_path / "b.tar", extra=BIG)
+    with monkeypatch.context() as patched:
+        patched.setattr(Remote, "site", _without("receive"))
+        with pytest.raises(InterruptedError):
+            install(bundle)
+    (folder,) = incoming(far)
+    part = max(folder.glob("*.part"))
+    broken = bytearray(part.read_bytes())
+    broken[len(broken) // 2] ^= 1
+    part.write_bytes(broken)
+    with pytest.raises(DeployerError, match="is damaged") as caught:
+        install(bundle)
+    assert caught.value.exit_code == 4
+    assert not (far / "deployer" / "bundles").exists()
+    install(bundle)
+    assert kept(far) == bundle.read_bytes()
+
+
+def _without(command: str) -> Any:
+    real = Remote.site
+
+    def site(self: Remote, words: list[str], timeout: float = 60) -> Any:
+        if words[0] == command:
+            raise InterruptedError
+        return real(self, words, timeout)
+
+    return site
+
+
+def test_through_a_transfer_host(far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = write(tmp_path / "b.tar", extra=BIG)
+    monkeypatch.setenv("FAKE_SFTP", "remote write: Disk quota exceeded")
+    with pytest.raises(SpaceError, match="quota"):
+        install(bundle, transfer_host="dtn")
+    monkeypatch.setenv("FAKE_SFTP", "Connection reset by peer")
+    with pytest.raises(TransferError, match="does not answer"):
+        install(bundle, transfer_host="dtn")
+    monkeypatch.setenv("FAKE_SFTP", "")
+    assert install(bundle, transfer_host="dtn").folder
+    assert kept(far) == bundle.read_bytes()
+    assert incoming(far) == []
+
+
+def test_too_little_space_is_told_before_anything_is_sent(
+    far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = write(tmp_path / "b.tar")
+    monkeypatch.setattr("deployer.contract.delta.Ending.end", property(lambda self: 10**15))
+    with pytest.raises(SpaceError, match="bytes free"):
+        install(bundle)
+    assert incoming(far) == []
+
+
+def test_media(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "root"
+    first = write(tmp_path / "a.tar", extra=BIG)
+    push_to(first, tmp_path / "media1")
+    words = [sys.executable, str(tmp_path / "media1" / "deployer.pyz"), "receive", str(tmp_path / "media1")]
+    subprocess.run([*words, "--root", str(root)], check=True)
+    assert (root / "deployer.pyz").read_bytes() == make_pyz()  # jobs call it on the nodes
+    receipt = tmp_path / "receipt.json"
+    assert site_cli.main(["receipt", "--root", str(root), "-o", str(receipt)]) == 0
+    second = write(tmp_path / "b.tar", extra=BIG[1:], version="2")
+    assert cli.main(["push", str(second), "--to", str(tmp_path / "media2"), "--have", str(receipt), "--json"]) == 0
+    wrote = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert wrote["sent"] < 20_000
+    subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=tmp_path / "media2", check=True)
+    assert (tmp_path / "media2" / "deployer.pyz").is_file()
+    assert site_cli.main(["receive", str(tmp_path / "media2"), "--root", str(root)]) == 0
+    assert (root / "bundles" / "tiny-2.tar").read_bytes() == second.read_bytes()
+    assert list((tmp_path / "media2").glob("*.end"))  # media are left alone
+    assert not list((root / "incoming").iterdir())
+
+
+def test_media_into_a_folder_that_is_not_empty(tmp_path: Path) -> None:
+    (tmp_path / "media").mkdir()
+    (tmp_path / "media" / "mine").touch()
+    with pytest.raises(UsageError, match="not empty"):
+        push_to(write(tmp_path / "a.tar"), tmp_path / "media")
+    assert (tmp_path / "media" / "mine").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["push", "B"],
+        ["push", "B", "lab", "--to", "D"],
+        ["push", "B", "lab", "--have", "R"],
+        ["push", "B", "--to", "D", "--full", "--have", "R"],
+        ["push", "B", "--to", "D", "--dry-run"],
+    ],
+)
+def test_options_that_do_not_go_together(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 2
+    assert "deployer: error: " in capsys.readouterr().err
+
+
+def test_the_line_ends_with_the_laptops_process(far: Path, tmp_path: Path) -> None:
+    code = "import sys,time;from deployer.connected.transfer import remote as r;from deployer.connected.site_profile.profile import load\n"
+    code += "r._ENVIRONMENT=('FAKE',)\nwith r.Remote(load('lab')): print('up',flush=True);time.sleep(60)"
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert child.stdout
+    assert child.stdout.readline() == "up\n"
+    marker = str(tmp_path / "bin" / "ssh")
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    assert _gone(marker)
+
+
+def _gone(marker: str) -> bool:
+    for _ in range(100):
+        lines = [Path("/proc", pid, "cmdline") for pid in os.listdir("/proc") if pid.isdigit()]
+        if not any(marker in _read(path) for path in lines):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def test_prefixes_are_of_digests() -> None:
+    sha = hashlib.sha256(b"").hexdigest()
+    assert delta.read_held(delta.held_text([sha, sha])) == {bytes.fromhex(sha)[:8]}

@@ -1,0 +1,223 @@
+"""The line and its faults, with a fake ssh and sftp on PATH; tests/integration has the real ones."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deployer.cli import main
+from deployer.connected.bundle.pyz import make_pyz
+from deployer.connected.site_profile.profile import load
+from deployer.connected.transfer.remote import Attended, Remote
+from deployer.contract.errors import DeployerError, MissingTool, SpaceError, TransferError, UsageError
+
+#: Plays ssh: `-O check` succeeds when the master runs; a command runs here, in a home of its own.
+SSH = """#!/bin/sh
+echo "noise of a login shell"
+case "$*" in
+  *"-O check"*) test -e "$FAKE/master" ;;
+  *-N*) [ -z "$FAKE_MASTER" ] || { echo "$FAKE_MASTER" >&2; exit 255; }
+        touch "$FAKE/master"; exec sleep 60 ;;
+  *) [ -z "$FAKE_LINE" ] || { echo "$FAKE_LINE" >&2; exit 255; }
+     for last; do :; done; HOME="$FAKE/home" exec sh -c "$last" ;;
+esac
+"""
+#: Plays sftp: understands the batch that we write.
+SFTP = """#!/bin/sh
+[ -z "$FAKE_SFTP" ] || { echo "$FAKE_SFTP" >&2; exit 1; }
+while [ "$1" != -b ]; do shift; done
+sed -e 's/^-mkdir/mkdir -p/' -e 's/^put/cp/' -e 's/^rename/mv/' "$2" | sh -e
+"""
+
+
+@pytest.fixture
+def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put the fakes on PATH; return the far home."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in (("ssh", SSH), ("sftp", SFTP)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(stat.S_IRWXU)
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setattr(
+        "deployer.connected.transfer.remote._ENVIRONMENT", ("FAKE", "FAKE_MASTER", "FAKE_LINE", "FAKE_SFTP")
+    )
+    monkeypatch.setenv("FAKE", str(tmp_path))
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize(
+    ("said", "message", "hint"),
+    [
+        ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", "host key", "ssh-keygen -R"),
+        ("alice@login1: Permission denied (publickey).", "refuses the login", "key"),
+        ("ssh: Could not resolve hostname login1: Name or service not known", "not known", "--ssh-config"),
+        ("ssh: connect to host login1 port 22: Connection timed out", "does not answer", "try again"),
+        ("something else", "something else", "by hand"),
+    ],
+)
+def test_no_connection(far: Path, monkeypatch: pytest.MonkeyPatch, said: str, message: str, hint: str) -> None:
+    monkeypatch.setenv("FAKE_MASTER", said)
+    with pytest.raises(TransferError, match=message) as caught, Remote(load("lab")):
+        pass
+    assert hint in caught.value.hint
+
+
+def test_prepare_brings_the_site_half(far: Path) -> None:
+    with Remote(load("lab")) as remote:
+        remote.prepare()
+        assert remote.workspace == str(far / "deployer")
+        assert (far / "deployer" / "deployer.pyz").read_bytes() == make_pyz()
+        answer = remote.site(["known", "sha256:00"])
+        assert answer["folder"] is None
+    with Remote(load("lab")) as remote:  # a second time it is there already
+        remote.prepare()
+
+
+def test_the_far_sides_errors_keep_their_code_and_hint(far: Path) -> None:
+    with Remote(load("lab")) as remote:
+        remote.prepare()
+        with pytest.raises(DeployerError, match="login1: no image nothing") as caught:
+            remote.site(["remove", "nothing"])
+    assert caught.value.exit_code == UsageError.exit_code
+    assert "install a bundle first" in caught.value.hint
+
+
+def test_without_multiplexing_each_command_logs_in(far: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_MASTER", 'unix_listener: path "/very/long" too long for Unix domain socket')
+    with Remote(load("lab")) as remote:
+        remote.prepare()
+        assert remote.site(["known", "sha256:00"])["folder"] is None
+        assert "ControlPath=none" in remote._ssh(["true"])
+
+
+def test_the_users_own_master_is_used(far: Path, tmp_path: Path) -> None:
+    (tmp_path / "master").touch()
+    with Remote(load("lab")) as remote:
+        assert remote._ssh(["true"]) == ["ssh", "login1", "true"]
+
+
+def test_a_full_disk_for_the_site_half(far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = tmp_path / "bin" / "cat"
+    full.write_text("#!/bin/sh\necho cat: write error: Disk quota exceeded >&2; exit 1\n")
+    full.chmod(stat.S_IRWXU)
+    with Remote(load("lab")) as remote, pytest.raises(SpaceError, match="quota"):
+        remote.prepare()
+    assert list((far / "deployer" / "incoming").iterdir()) == []
+    assert not (far / "deployer" / "deployer.pyz").exists()
+
+
+def test_a_site_without_python(far: Path) -> None:
+    profile = load("lab")
+    bare = profile.model_copy(update={"login": profile.login.model_copy(update={"python": ["no-python-here"]})})
+    with pytest.raises(MissingTool, match="no-python-here"), Remote(bare) as remote:
+        remote.prepare()
+
+
+@pytest.mark.parametrize(
+    ("watched", "answers", "told"), [(True, True, "1 1"), (True, False, "1 None"), (False, True, "None None")]
+)
+def test_the_far_end_is_told_that_somebody_looks_on_and_can_answer(
+    far: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    watched: bool,
+    answers: bool,
+    told: str,
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: watched)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: answers)
+    with Remote(load("lab")) as remote:
+        remote.prepare()
+        tool = far / "deployer" / "deployer.pyz"
+        names = "'DEPLOYER_TERMINAL', 'DEPLOYER_ANSWERS'"
+        tool.write_text(f"import os; print('told', *map(os.environ.get, ({names})))")
+        assert remote.attach(["status"]).status == 0
+    assert f"told {told}\n" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "sent"),
+    [
+        (["run", "hello"], ["run", "hello", "--plan", "lab"]),
+        (["run", "hello", "--plan", "x"], ["run", "hello", "--plan", "x"]),
+        (["run", "hello", "--plan=x", "--", "--plan"], ["run", "hello", "--plan=x", "--", "--plan"]),
+        (["status", "77", "--json"], ["status", "77", "--json"]),
+    ],
+)
+def test_the_words_go_there_as_they_are(
+    far: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], sent: list[str]
+) -> None:
+    seen: list[list[str]] = []
+    monkeypatch.setattr(Remote, "attach", lambda self, given: seen.append(list(given)) or Attended(0, "", ""))
+    monkeypatch.setattr(Remote, "prepare", lambda self: None)
+    assert main.main([words[0], "--site", "lab", *words[1:]]) == 0
+    assert seen == [sent]
+
+
+def test_a_missing_ssh_configuration() -> None:
+    with pytest.raises(UsageError, match="no ssh configuration"):
+        Remote(load("lab"), Path("/nowhere/config"))
+
+
+#: Becomes the laptop's command line, whose far end has a tool that announces a job and follows it for ever.
+WAITING = """
+import signal, sys
+from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from deployer.cli import main
+from deployer.connected.transfer import remote
+remote._ENVIRONMENT = ("FAKE",)
+prepare = remote.Remote.prepare
+def brought(self):
+    prepare(self)
+    Path(self.workspace, "deployer.pyz").write_text(sys.argv[1])
+remote.Remote.prepare = brought
+sys.exit(main.main(sys.argv[2:]))
+"""
+#: As ssh does, it answers Ctrl-C by 255.
+FOLLOWING = """
+import os, signal, time
+signal.signal(signal.SIGINT, lambda *_: os._exit(255))
+assert os.environ["DEPLOYER_ANNOUNCE"] == "1"
+print(ANNOUNCED, end="", flush=True)
+print("job hello-1 submitted", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("announced", "said"),
+    [
+        (
+            "deployer-answer:hello-1 77\n",
+            "job hello-1 (77) continues on the site\nhint: to end it: deployer cancel --site lab hello-1\n",
+        ),
+        ("", "before the site named a job; it may have been submitted\nhint: see: deployer jobs --site lab\n"),
+    ],
+)
+def test_ctrl_c_tells_what_becomes_of_the_job(far: Path, announced: str, said: str) -> None:
+    argv = [sys.executable, "-c", WAITING, FOLLOWING.replace("ANNOUNCED", repr(announced))]
+    environment = {**os.environ, "XDG_STATE_HOME": str(far)}
+    with subprocess.Popen(
+        [*argv, "run", "--site", "lab", "hello", "--wait"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as laptop:
+        assert laptop.stdout is not None
+        lines = iter(laptop.stdout.readline, "")
+        shown = next(line for line in lines if line != "noise of a login shell\n")
+        os.killpg(laptop.pid, signal.SIGINT)
+        _, err = laptop.communicate(timeout=30)
+    assert shown == "job hello-1 submitted\n"
+    assert laptop.returncode == 130
+    assert "deployer: interrupted" in err
+    assert said in err
