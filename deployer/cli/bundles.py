@@ -17,7 +17,7 @@ from deployer.connected.site_profile import profile as profiles
 from deployer.connected.transfer import push as pushing
 from deployer.contract import records
 from deployer.contract.errors import UsageError
-from deployer.site.space import human
+from deployer.site.storage.space import human
 from deployer.system import files
 
 #: Files that diff names of each kind: added, removed, changed.

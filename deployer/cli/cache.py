@@ -7,7 +7,7 @@ from typing import Any
 
 from deployer.connected.bundle import caches
 from deployer.contract.errors import UsageError
-from deployer.site.space import human
+from deployer.site.storage.space import human
 
 
 def add_parsers(subparsers: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from deployer.cli.common import wrapped
 from deployer.contract import records
-from deployer.site import store
+from deployer.site.storage import store
 
 #: Seconds for each of its jobs, in the queue and out of it.
 _PATIENCE = 600

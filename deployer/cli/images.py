@@ -11,12 +11,14 @@ from typing import Any, Dict, Iterable, Optional
 from deployer.cli import common
 from deployer.contract import dialogue
 from deployer.contract.errors import UsageError
-from deployer.site import admit, jobfolders, space, squash, store
-from deployer.site import gc as collecting
-from deployer.site import install as installing
-from deployer.site import remove as removing
-from deployer.site.squash import Squashed
-from deployer.site.store import Installed
+from deployer.site.install import admit, squash
+from deployer.site.install import gc as collecting
+from deployer.site.install import install as installing
+from deployer.site.install import remove as removing
+from deployer.site.install.squash import Squashed
+from deployer.site.jobs import jobfolders
+from deployer.site.storage import space, store
+from deployer.site.storage.store import Installed
 from deployer.system import files, policy, workers
 from deployer.system import verify as verifying
 

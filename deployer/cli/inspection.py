@@ -15,7 +15,7 @@ from deployer.contract import records
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.manifest import DATA_PREFIX, Manifest
 from deployer.contract.sealed import read_manifest
-from deployer.site.space import human
+from deployer.site.storage.space import human
 from deployer.system.process import quoted
 from deployer.system.verify import begin, opened, read_manifest_block, read_seal, verify
 

@@ -2,7 +2,7 @@
 shield, stage.
 
 What a command needs is imported when it runs: ``probe`` starts once for each rank of a job. ``rank``, for which all of
-them wait, does without this: see ``deployer.site.rank``.
+them wait, does without this: see ``deployer.site.rank.rank``.
 """
 
 import argparse
@@ -16,12 +16,12 @@ from deployer.contract import records
 from deployer.contract.dialogue import ANNOUNCE, ANSWER, TERMINAL
 from deployer.contract.errors import EXIT_INTERRUPTED, JobFailed, UsageError
 from deployer.contract.plan import RUNTIMES, STAGINGS
-from deployer.site.store import REFERENCE, Store, locate
+from deployer.site.storage.store import REFERENCE, Store, locate
 
 MYPY = False
 if MYPY:
-    from deployer.site.container import Home
-    from deployer.site.jobs import Status
+    from deployer.site.container.container import Home
+    from deployer.site.jobs.jobs import Status
 
 #: What job.sh calls; people do not.
 INTERNAL = ("probe", "result", "stage", "shield")
@@ -159,8 +159,9 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from deployer.site import jobs, run
-    from deployer.site.submission import Options
+    from deployer.site.jobs import jobs
+    from deployer.site.run import run
+    from deployer.site.run.submission import Options
 
     store = _store(args)
     request = run.Request(
@@ -207,7 +208,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _wait(store: Store, folder: str, for_programs: bool) -> int:
     """Follow a job that was submitted to its end, and print how it ended."""
-    from deployer.site import ending, jobs
+    from deployer.site.jobs import ending, jobs
     from deployer.system.process import quoted
 
     failure: Optional[JobFailed] = None
@@ -234,25 +235,25 @@ def _wait(store: Store, folder: str, for_programs: bool) -> int:
 
 
 def _exec(args: argparse.Namespace) -> int:
-    from deployer.site import exec as execs
+    from deployer.site.run import exec as execs
 
     execs.execute(_store(args), args.image, args.plan, args.bind, args.rest, args.runtime, _home(args))
 
 
 def _shell(args: argparse.Namespace) -> int:
-    from deployer.site import exec as execs
+    from deployer.site.run import exec as execs
 
     execs.shell(_store(args), args.image, args.plan, args.bind, args.runtime, _home(args))
 
 
 def _home(args: argparse.Namespace) -> "Home":
-    from deployer.site import container
+    from deployer.site.container import container
 
     return container.Home(args.home, args.user_site)
 
 
 def _jobs(args: argparse.Namespace) -> int:
-    from deployer.site import overview
+    from deployer.site.jobs import overview
 
     store = _store(args)
     seen = overview.look(store)
@@ -279,7 +280,7 @@ def _table(found: "List[Status]") -> List[str]:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from deployer.site import jobs
+    from deployer.site.jobs import jobs
 
     status = jobs.status(jobs.find(_store(args), args.job))
     if args.json:
@@ -290,14 +291,14 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _logs(args: argparse.Namespace) -> int:
-    from deployer.site import jobs
+    from deployer.site.jobs import jobs
 
     jobs.show_log(jobs.find(_store(args), args.job), args.follow)
     return 0
 
 
 def _cancel(args: argparse.Namespace) -> int:
-    from deployer.site import jobs
+    from deployer.site.jobs import jobs
 
     folder = _the_active_one(_store(args), args.json) if args.job is None else jobs.find(_store(args), args.job)
     cancelled = jobs.cancel(folder)
@@ -314,7 +315,7 @@ def _the_active_one(store: Store, silent: bool) -> str:
 
     Raises UsageError if there are several and nobody can be asked.
     """
-    from deployer.site import jobs, overview
+    from deployer.site.jobs import jobs, overview
 
     active = overview.look(store).active
     if len(active) < 2:
@@ -336,7 +337,7 @@ def _the_active_one(store: Store, silent: bool) -> str:
 
 
 def _probe(args: argparse.Namespace) -> int:
-    from deployer.site import probe
+    from deployer.site.rank import probe
 
     if args.host:
         probe.host(args.out, args.library, args.home)
@@ -356,7 +357,7 @@ def _shield(args: argparse.Namespace) -> int:
 
 
 def _stage(args: argparse.Namespace) -> int:
-    from deployer.site import stage
+    from deployer.site.run import stage
 
     return stage.stage(
         stage.Request(
@@ -379,7 +380,7 @@ def _stage(args: argparse.Namespace) -> int:
 def _result(args: argparse.Namespace) -> int:
     from deployer.contract.findings import ERROR
     from deployer.contract.result import Outcome
-    from deployer.site import jobs, result
+    from deployer.site.jobs import jobs, result
 
     outcome = Outcome(
         args.step,

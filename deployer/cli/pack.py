@@ -13,7 +13,7 @@ from deployer.connected.bundle import pack as packing
 from deployer.connected.linker import commands
 from deployer.contract.errors import UsageError
 from deployer.contract.manifest import FRAME
-from deployer.site.space import human
+from deployer.site.storage.space import human
 
 if TYPE_CHECKING:
     from deployer.connected.site_profile.profile import Profile

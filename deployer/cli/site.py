@@ -7,7 +7,7 @@ from typing import List, Optional
 from deployer.cli import common, jobs
 from deployer.cli.common import Command
 from deployer.contract.errors import UsageError
-from deployer.site import store
+from deployer.site.storage import store
 from deployer.system import files
 
 #: The commands by task, as ``--help`` lists them.

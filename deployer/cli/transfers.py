@@ -11,9 +11,10 @@ from typing import Any
 from deployer.cli.images import Meter, add_command, add_squashfs, show_squashed, squashed_now, warn
 from deployer.contract import delta, records
 from deployer.contract.errors import UsageError
-from deployer.site import incoming, inventory, store
-from deployer.site.receive import finish, receive
-from deployer.site.space import human
+from deployer.site.install import incoming
+from deployer.site.install.receive import finish, receive
+from deployer.site.storage import inventory, store
+from deployer.site.storage.space import human
 from deployer.system import files
 from deployer.system.process import enlarge_pipe
 

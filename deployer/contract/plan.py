@@ -88,7 +88,7 @@ class HostMpi(NamedTuple):
 
     ``library`` is the absolute path of the file with the ABI's soname on the host, and in the container too: binds
     are on the same path. ``says`` is what MPI_Get_library_version must begin with, empty where nobody knows.
-    ``identity`` is the file's, as ``deployer.site.elf`` tells it, when the site was captured.
+    ``identity`` is the file's, as ``deployer.system.elf`` tells it, when the site was captured.
     """
 
     family: str

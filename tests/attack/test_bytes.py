@@ -8,8 +8,8 @@ import pytest
 from deployer.cli import site
 from deployer.contract import sealed
 from deployer.contract.errors import DeployerError, IntegrityError
-from deployer.site.install import install
-from deployer.site.store import Store
+from deployer.site.install.install import install
+from deployer.site.storage.store import Store
 from deployer.system.verify import opened, verify
 from tests import bundles
 

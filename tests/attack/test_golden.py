@@ -8,8 +8,8 @@ import os
 import pytest
 
 from deployer.contract.errors import IntegrityError, UsageError
-from deployer.site.install import install
-from deployer.site.store import Store
+from deployer.site.install.install import install
+from deployer.site.storage.store import Store
 from deployer.system import policy
 from deployer.system.verify import verify
 from tests import bundles, signing

@@ -6,8 +6,8 @@ import pytest
 
 from deployer.contract.errors import IntegrityError
 from deployer.contract.tarformat import FILE, FILES, FOLDER, FOLDERS, HARDLINK, LINKS, REST, SYMLINK, Entry
-from deployer.site.install import install
-from deployer.site.store import Store
+from deployer.site.install.install import install
+from deployer.site.storage.store import Store
 from tests import bundles
 
 FOLDER_A = (Entry(FOLDER, b"a", 0o755), b"")

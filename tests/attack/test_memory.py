@@ -185,7 +185,7 @@ def test_a_program_that_never_stops_printing():
 
 _INVENTORY = """
 import os, zlib
-from deployer.site import inventory
+from deployer.site.storage import inventory
 packer = zlib.compressobj(9)
 with open(os.path.join(sys.argv[1], inventory.LIST), "wb") as stream:
     for _ in range(100):

@@ -12,8 +12,8 @@ import pytest
 from deployer.contract import manifest as manifests
 from deployer.contract import oci, sealed, sshsig
 from deployer.contract.errors import IntegrityError, Refused, UsageError
-from deployer.site.install import install
-from deployer.site.store import Store
+from deployer.site.install.install import install
+from deployer.site.storage.store import Store
 from deployer.system import policy
 from tests import bundles, signing
 from tests.attack.test_layers import HOSTILE

@@ -21,7 +21,7 @@ PROFILES = {
 SUM = """
 import ctypes, json, os, socket, sys
 sys.path.insert(0, "/deployer/deployer.pyz")
-from deployer.site import mpi
+from deployer.site.rank import mpi
 library = mpi.load(mpi.SONAMES)
 world = library.start()
 given, total = ctypes.c_double(world.rank + 1), ctypes.c_double()

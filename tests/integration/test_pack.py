@@ -15,8 +15,8 @@ import pytest
 from deployer.connected.bundle import pack as packing
 from deployer.connected.bundle import sources
 from deployer.connected.ground import engine as engines
-from deployer.site.install import install
-from deployer.site.store import Store
+from deployer.site.install.install import install
+from deployer.site.storage.store import Store
 from tests.integration.conftest import ROOT, Cli
 
 IMAGE = "deployer/hello-mpi:1.0.0"

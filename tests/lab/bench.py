@@ -15,8 +15,8 @@ from pathlib import Path
 from deployer.connected.bundle import pack, sources
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground import engine as engines
-from deployer.site.install import install
-from deployer.site.store import Store
+from deployer.site.install.install import install
+from deployer.site.storage.store import Store
 from tests.lab import bench_delta, bench_overhead, bench_pack, bench_staging, bench_start, bench_unpack
 from tests.lab.engine import take_engine
 from tests.lab.software import find_python36

@@ -28,12 +28,14 @@ from deployer.connected.bundle.pyz import make_pyz
 from deployer.contract import plan as plans
 from deployer.contract import shell
 from deployer.contract.plan import Bind
-from deployer.site import container as containers
-from deployer.site import mapped, squash, staged
-from deployer.site.install import install, keep
-from deployer.site.runtimes import RUNTIMES
-from deployer.site.runtimes.interface import Container
-from deployer.site.store import Installed, Store
+from deployer.site.container import container as containers
+from deployer.site.container.runtimes import RUNTIMES
+from deployer.site.container.runtimes.interface import Container
+from deployer.site.install import squash
+from deployer.site.install.install import install, keep
+from deployer.site.rank import mapped
+from deployer.site.run import staged
+from deployer.site.storage.store import Installed, Store
 from tests.lab import bench_start
 from tests.lab.engine import take_engine
 

@@ -27,11 +27,11 @@ from deployer.connected.ground import engine as engines
 from deployer.contract import plan as plans
 from deployer.contract.plan import Bind
 from deployer.contract.shell import argv
-from deployer.site import squash
-from deployer.site.install import install, keep
-from deployer.site.runtimes.charliecloud import Charliecloud
-from deployer.site.runtimes.interface import Container
-from deployer.site.store import Installed, Store
+from deployer.site.container.runtimes.charliecloud import Charliecloud
+from deployer.site.container.runtimes.interface import Container
+from deployer.site.install import squash
+from deployer.site.install.install import install, keep
+from deployer.site.storage.store import Installed, Store
 from tests.lab.engine import take_engine
 
 WORK = Path(__file__).resolve().parents[2] / ".deployer" / "bench-start"

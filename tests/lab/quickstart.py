@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from deployer.site.space import human
+from deployer.site.storage.space import human
 from deployer.system.verify import opened, verify
 from tests.lab import Lab, LabError
 from tests.lab.engine import stop_engine, take_engine

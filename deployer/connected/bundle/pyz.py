@@ -24,7 +24,7 @@ _MAIN = """\
 import sys
 
 if sys.argv[1:2] == ["rank"]:
-    from deployer.site.rank import main
+    from deployer.site.rank.rank import main
 
     sys.exit(main(sys.argv[2:]))
 

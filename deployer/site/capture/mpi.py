@@ -10,10 +10,10 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 from deployer.contract.dynamic import Facts
 from deployer.contract.errors import DeployerError
 from deployer.contract.records import Record
-from deployer.site import elf
 from deployer.site.capture.libraries import Libraries, Tree
 from deployer.site.capture.modules import Module
 from deployer.site.capture.tools import Tools
+from deployer.system import elf
 
 _VARIABLES = ("I_MPI_ROOT", "MPI_HOME", "MPI_ROOT", "MPICH_HOME", "MPICH_DIR", "OPAL_PREFIX", "OMPI_HOME", "MPI_DIR",
               "EBROOTIMPI", "EBROOTOPENMPI", "EBROOTMPICH", "HPCX_MPI_DIR")  # fmt: skip

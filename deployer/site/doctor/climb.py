@@ -11,7 +11,7 @@ from deployer.contract import records
 from deployer.contract.errors import DeployerError
 from deployer.contract.plan import Plan, Variant
 from deployer.contract.records import Fields, Record
-from deployer.site.store import Installed, Store
+from deployer.site.storage.store import Installed, Store
 
 OK, SKIPPED, BROKEN = "ok", "skipped", "broken"
 

@@ -16,11 +16,13 @@ from deployer.contract.findings import Finding, errors
 from deployer.contract.job import Job
 from deployer.contract.plan import Plan
 from deployer.contract.records import Fields, Record
-from deployer.site import jobs, packages, result, run
 from deployer.site.doctor import payload
 from deployer.site.doctor.climb import Ground, Skipped
-from deployer.site.schedulers.interface import JobState
-from deployer.site.store import Installed
+from deployer.site.jobs import jobs, result
+from deployer.site.jobs.schedulers.interface import JobState
+from deployer.site.run import run
+from deployer.site.storage import packages
+from deployer.site.storage.store import Installed
 
 #: A job's own time limit; TensorFlow's import from a cold file system is the longest of it.
 _TIME = "00:10:00"

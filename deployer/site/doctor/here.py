@@ -8,14 +8,17 @@ from typing import Dict
 from deployer.contract.errors import IntegrityError, MissingTool, Refused, Unknown, UsageError
 from deployer.contract.plan import CARRIED
 from deployer.contract.shell import argv
-from deployer.site import container, data, home, inventory, jobs, run
-from deployer.site import exec as execs
 from deployer.site.capture import machine
 from deployer.site.capture.tools import Tools
+from deployer.site.container import container, home
+from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.doctor.climb import Ground, Skipped
-from deployer.site.runtimes import RUNTIMES
-from deployer.site.schedulers import SCHEDULERS
-from deployer.site.store import Installed
+from deployer.site.jobs import jobs
+from deployer.site.jobs.schedulers import SCHEDULERS
+from deployer.site.run import exec as execs
+from deployer.site.run import run
+from deployer.site.storage import data, inventory
+from deployer.site.storage.store import Installed
 from deployer.system import process
 
 #: Runtimes that are nothing without a user namespace.

@@ -13,7 +13,7 @@ from deployer.contract.findings import ERROR, Finding
 from deployer.contract.hostfiles import LINK, HostFile
 from deployer.contract.manifest import Manifest, Member, Need
 from deployer.contract.verdict import judged
-from deployer.site.store import Receipt
+from deployer.site.storage.store import Receipt
 from tests import running
 
 PLAN = running.PLAN._replace(

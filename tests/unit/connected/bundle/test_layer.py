@@ -9,7 +9,7 @@ import pytest
 from deployer.connected.bundle import codecs, layer
 from deployer.connected.rootfs.flatten import Tree
 from deployer.contract.errors import UsageError
-from deployer.site.unpack import Frame, unpack
+from deployer.site.install.unpack import Frame, unpack
 from deployer.system import codec
 from tests.tars import root_of
 

@@ -27,9 +27,9 @@ from deployer.connected.site_profile.profile import load
 from deployer.contract.errors import DeployerError, Refused, UsageError
 from deployer.contract.job import Job
 from deployer.contract.manifest import DATA, Need
-from deployer.site import install as installing
-from deployer.site.install import install
-from deployer.site.store import Store
+from deployer.site.install import install as installing
+from deployer.site.install.install import install
+from deployer.site.storage.store import Store
 from deployer.system import files
 from tests import wheels
 

@@ -11,8 +11,8 @@ from deployer.connected.bundle import pack as packing
 from deployer.connected.rootfs import imageconfig
 from deployer.connected.rootfs.archive import Image
 from deployer.contract.errors import UsageError
-from deployer.site.install import install
-from deployer.site.store import Store
+from deployer.site.install.install import install
+from deployer.site.storage.store import Store
 from tests.unit.connected.bundle.test_pack import contents
 
 

@@ -15,8 +15,8 @@ from deployer.connected.site_profile.profile import load
 from deployer.contract.errors import Refused, Unknown
 from deployer.contract.job import Job
 from deployer.contract.plan import Plan
-from deployer.site import run, script
-from deployer.site.store import Store
+from deployer.site.run import run, script
+from deployer.site.storage.store import Store
 from tests import running as made
 
 ROOT = Path(__file__).resolve().parents[4]

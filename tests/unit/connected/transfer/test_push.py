@@ -24,7 +24,7 @@ from deployer.contract.findings import ERROR, Finding
 from deployer.contract.verdict import judged
 from tests import bundles, running
 from tests.unit.connected.transfer.test_remote import far
-from tests.unit.site.test_squash import stand_in
+from tests.unit.site.install.test_squash import stand_in
 
 pytestmark = pytest.mark.thorough
 

@@ -1,0 +1,1 @@
+"""An installed image as a container: binds, environment, runtimes."""

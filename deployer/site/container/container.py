@@ -1,0 +1,238 @@
+"""An installed image and a plan as a Container: binds and environment, as ``run`` and ``exec`` have them in common."""
+
+import os
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+from deployer.contract import hostfiles, shell, wheel
+from deployer.contract import layout as layouts
+from deployer.contract import plan as plans
+from deployer.contract.errors import Refused, UsageError
+from deployer.contract.manifest import Image
+from deployer.contract.plan import Bind, Plan
+from deployer.contract.shell import Value, Variable, Word
+from deployer.site.container import home as homes
+from deployer.site.container import hostfiles as site_hostfiles
+from deployer.site.container.runtimes import native
+from deployer.site.container.runtimes.interface import Container
+from deployer.site.storage.store import Installed
+from deployer.system import files
+
+#: The folder of the job's, or the process's, own on each node: see ``home``. Known when the job or process starts.
+OWN = Variable("home")
+#: What a runtime takes from the host, whatever the image has there.
+_OF_THE_HOST = ("/tmp", "/dev", "/proc", "/sys")  # noqa: S108
+#: Where packages put TensorFlow's plug-ins, such as Intel's extension, and the variable that names more such folders.
+_PLUGINS, _PLUGIN_PATH = "tensorflow-plugins", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
+#: Keeps Python from what users installed below their home.
+_NO_USER_SITE = "PYTHONNOUSERSITE"
+_PROOT = "PROOT_"
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class Home(NamedTuple):
+    """What the user wants of the home: a folder ``chosen`` in place of the job's or process's own, or None; with
+    ``user_site`` Python uses the packages that users install in their home."""
+
+    chosen: Optional[str] = None
+    user_site: bool = False
+
+
+def make(
+    installed: Installed,
+    image: Image,
+    plan: Optional[Plan],
+    binds: Sequence[Bind],
+    environment: Mapping[str, str],
+    variant: Optional[str] = None,
+    contained: bool = True,
+    own: Home = Home(),  # noqa: B008 (an immutable record)
+) -> Container:
+    """Return the container of ``installed`` at a site.
+
+    ``binds`` come after the plan's. ``environment`` stands over the image's own, and the plan's over both. Without a
+    plan (a bundle that was packed for no site) nothing of the host is passed or bound. ``variant`` is the folder of the
+    Horovod variant to use, of those that the bundle carries. Where nothing is ``contained`` the host's own environment
+    is in the place of the image's, and the home is the user's own unless another one is chosen.
+    """
+    whole = environment_of(image) if contained else {}
+    if contained and own.user_site:
+        del whole[_NO_USER_SITE]
+    searched = hostfiles.library_path(plan.environment if plan else {}, whole)
+    whole.update(environment)
+    whole.update(plan.environment if plan else {})
+    layouts.one_way_to_bind(whole, {**environment, **(plan.environment if plan else {})})
+    if searched:
+        whole["LD_LIBRARY_PATH"] = searched
+    bound = []
+    if plan:
+        bound = _of_plan(installed, plan, whole) if contained else _of_host(plan)
+    if files.is_folder(installed.app):
+        bound.append(Bind(installed.app, plans.APP, "the bundle's app folder"))
+    bound += _overlays(installed, variant, whole)
+    if own.chosen is not None:
+        bound.append(_chosen_home(own.chosen, installed.rootfs if contained else None))
+        whole["HOME"] = plans.HOME
+    lists = native.LISTS if not contained else ()
+    values: Dict[str, Value] = {"HOME": Word(OWN), "TMPDIR": Word(OWN)} if contained else {}
+    values.update((name, native.inherited(value, name) if name in lists else value) for name, value in whole.items())
+    return Container(
+        installed.rootfs,
+        bound + list(binds),
+        values,
+        list(plan.pass_environment) if plan else [],
+        image.workdir or "/",
+        installed.engine,
+    )
+
+
+def needs_home(container: Container) -> bool:
+    """Return whether a folder of the job's or process's own is to be made: without a container, the user's is used."""
+    return OWN in shell.variables(list(container.environment.values()))
+
+
+def has_workdir(image: Image) -> bool:
+    """Return whether an image names a working folder; its root is read-only, and no folder to work in."""
+    return image.workdir.strip("/") != ""
+
+
+def environment_of(image: Image) -> Dict[str, str]:
+    """Return the environment that an image itself asks for, but for its home: that is not there, or read-only.
+
+    Nor does it ask for anything of proot, which runs outside the container, with the payload's environment (it is
+    static: no LD_* or the like means anything to it).
+    """
+    found = {"PATH": _DEFAULT_PATH}
+    found.update(entry.partition("=")[::2] for entry in image.env if "=" in entry and not entry.startswith(_PROOT))
+    for name in ("HOME", "TMPDIR"):
+        found.pop(name, None)
+    found[_NO_USER_SITE] = "1"
+    return found
+
+
+def _of_plan(installed: Installed, plan: Plan, environment: Dict[str, str]) -> List[Bind]:
+    """Return the plan's binds. Raises Refused where the image has no place for one: it was not packed for this site."""
+    for bind in plan.binds:
+        problem = _no_target(installed.rootfs, bind.target)
+        if problem:
+            raise Refused(
+                "%s cannot be bound into %s:%s: %s"
+                % (bind.source, installed.receipt.name, installed.receipt.version, problem),
+                "pack it with --site %s, which makes a place for it" % plan.site,
+            )
+    single = site_hostfiles.binds(installed, plan)
+    if any(bind.target.startswith(hostfiles.PROGRAMS + "/") for bind in single):
+        environment["PATH"] = "%s:%s" % (environment["PATH"], hostfiles.PROGRAMS)
+    return list(plan.binds) + single
+
+
+def _of_host(plan: Plan) -> List[Bind]:
+    """Return the plan's binds where they need no place: each is a path of the host by another name."""
+    single = hostfiles.for_image(plan.host, lambda _: True)  # what is spare for an image the host has itself
+    return list(plan.binds) + [
+        Bind(item.source, item.target, item.why) for item in single if item.kind != hostfiles.LINK
+    ]
+
+
+def _overlays(installed: Installed, variant: Optional[str], environment: Dict[str, str]) -> List[Bind]:
+    """Return the binds of the bundle's Python packages, and put them before the image's own in ``environment``.
+
+    The variant comes first: it was compiled for this very site's MPI.
+    """
+    found = []
+    for source, target, why in (
+        (variant or "", plans.VARIANT, "Horovod for this site's MPI"),
+        (installed.wheels, plans.WHEELS, "the bundle's wheelhouse"),
+    ):
+        if files.is_folder(source):
+            found.append(Bind(source, target, why))
+    for name, folder in (("PYTHONPATH", wheel.LIB), ("PATH", wheel.BIN)):
+        having = [bind for bind in found if files.is_folder(os.path.join(bind.source, folder))]
+        places = ["%s/%s" % (bind.target, folder) for bind in having]
+        if environment.get(name):  # an empty part would be the current folder
+            places.append(environment[name])
+        if places:
+            environment[name] = ":".join(places)
+    for bind in found:
+        if files.is_folder(os.path.join(bind.source, wheel.LIB, _PLUGINS)):
+            # TensorFlow looks for them in folders that are called site-packages, and goes on without a word.
+            environment.setdefault(_PLUGIN_PATH, "%s/%s/%s" % (bind.target, wheel.LIB, _PLUGINS))
+    return found
+
+
+def _chosen_home(folder: str, rootfs: Optional[str]) -> Bind:
+    """Return the bind of the home that the user chose; raises UsageError for a folder that others can write to, and
+    Refused for an image, in ``rootfs``, that has no place for one."""
+    path = homes.check_chosen(folder)
+    if rootfs is not None and _no_target(rootfs, plans.HOME):
+        why = "the image was packed by an older deployer and has no %s" % plans.HOME
+        raise Refused("--home %s: %s" % (folder, why), "pack it again, or leave --home out")
+    return Bind(path, plans.HOME, "the home that was chosen")
+
+
+def parse_binds(options: Sequence[str], rootfs: str) -> List[Bind]:
+    """Return the user's ``SRC[:DST]`` words as binds; DST is the same path where it is left out.
+
+    Raises UsageError where the source is not there, or the image has no such target: it is read-only, so none can be
+    made.
+    """
+    found = []
+    for option in options:
+        source, _, target = option.partition(":")
+        if not source:
+            raise UsageError("--bind %r names no source" % option, "for instance --bind $HOME/data:/data")
+        source = os.path.abspath(os.path.expanduser(source))
+        target = target or source
+        if not files.exists(source):
+            raise UsageError("--bind %s: there is no %s" % (option, source))
+        if not target.startswith("/") or ".." in target.split("/"):
+            raise UsageError("--bind %s: the target must be an absolute path without .." % option)
+        _check_target(option, target, files.is_folder(source), rootfs)
+        found.append(Bind(source, target, "--bind"))
+    return found
+
+
+def _check_target(option: str, target: str, folder: bool, rootfs: str) -> None:
+    offered = [
+        name for name in plans.MOUNT_FOLDERS if not name.startswith("/deployer/") and files.is_folder(rootfs + name)
+    ]
+    hint = "targets that this image offers: %s; or make the folder in the image's Dockerfile" % (
+        ", ".join(offered) or "none"
+    )
+    shared = next((name for name in _OF_THE_HOST if target.startswith(name + "/")), None)
+    if shared is not None:
+        raise UsageError(
+            "--bind %s: %s in the container is the node's own, which all of its users share, so nothing can be bound "
+            "below it" % (option, shared),
+            "to have %s in the program's home, give it a home that holds it: --home DIR; or bind it to /data and tell "
+            "the program where it is" % os.path.basename(target.rstrip("/")),
+        )
+    problem = _no_target(rootfs, target)
+    if problem:
+        raise UsageError("--bind %s: %s" % (option, problem), hint)
+    if files.is_folder(rootfs + target) != folder:
+        raise UsageError("--bind %s: a folder can only be bound to a folder, a file to a file" % option, hint)
+
+
+def _no_target(rootfs: str, target: str) -> Optional[str]:
+    """Return why a bind cannot have ``target``, None where it can."""
+    path = rootfs
+    for part in target.strip("/").split("/"):
+        path = os.path.join(path, part)
+        if files.is_link(path):
+            return "%s is a link in the image" % path[len(rootfs) :]
+        if not files.exists(path):
+            return "the image is read-only and has no %s" % target
+    return None
+
+
+def user_environment() -> Dict[str, str]:
+    """Return this process's environment for a runtime's own use; ch-run refuses to start without USER."""
+    found = dict(os.environ)
+    if not found.get("USER"):
+        import pwd
+
+        try:
+            found["USER"] = pwd.getpwuid(os.getuid()).pw_name
+        except KeyError:  # an account without a line in the node's passwd
+            found["USER"] = str(os.getuid())
+    return found

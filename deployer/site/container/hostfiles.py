@@ -1,0 +1,51 @@
+"""The folder of stubs below an installed image, and the binds of a plan's single host files over them."""
+
+import contextlib
+import hashlib
+import os
+from typing import List
+
+from deployer.contract import hostfiles, records
+from deployer.contract.errors import Refused
+from deployer.contract.hostfiles import HostFile
+from deployer.contract.plan import Bind, Plan
+from deployer.site.storage.store import Installed
+from deployer.system import files
+
+
+def binds(installed: Installed, plan: Plan) -> List[Bind]:
+    """Return the binds of the plan's host files for this image, in the order in which they must stand.
+
+    Makes their stubs. Raises Refused for an image that was flattened before there was a place for them.
+    """
+    wanted = hostfiles.for_image(plan.host, lambda path: files.lexists(installed.rootfs + path))
+    if not wanted:
+        return []
+    if not files.is_folder(installed.rootfs + hostfiles.FOLDER):
+        raise Refused(
+            "the image of %s:%s has no %s, where the plan for %s puts the host's libraries"
+            % (installed.receipt.name, installed.receipt.version, hostfiles.FOLDER, plan.site),
+            "pack it again with this deployer",
+        )
+    found = [Bind(_stubs(installed.folder, wanted), hostfiles.FOLDER, "stubs for single files of the host")]
+    found += [Bind(item.source, item.target, item.why) for item in wanted if item.kind != hostfiles.LINK]
+    return found
+
+
+def _stubs(home: str, wanted: List[HostFile]) -> str:
+    """Return the folder of stubs, made whole: it is named after what is in it, so several at once do the same.
+
+    Made anew is what a site's purge took away.
+    """
+    text = records.dumps([[item.name, item.kind, item.source * (item.kind == hostfiles.LINK)] for item in wanted])
+    folder = os.path.join(home, "host", hashlib.sha256(text).hexdigest()[:16])
+    with files.errors_named("make " + folder):
+        for item in wanted:
+            path = os.path.join(folder, item.name)
+            os.makedirs(path if item.kind == hostfiles.DIRECTORY else os.path.dirname(path), exist_ok=True)
+            if item.kind == hostfiles.LINK and not files.is_link(path):
+                with contextlib.suppress(FileExistsError):  # another run was first
+                    os.symlink(item.source, path)
+            elif item.kind == hostfiles.FILE:
+                os.close(os.open(path, os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, 0o644))
+    return folder

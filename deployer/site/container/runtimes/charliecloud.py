@@ -1,0 +1,94 @@
+"""Charliecloud's ch-run on an unpacked image: 0.31, 0.38 and 0.45.2 take these words alike, but for
+the environment of what joins a container, which 0.45.2 leaves as it is.
+
+ch-run lets the host's whole environment in, and applies neither ENV nor WORKDIR of the image: both are put right here.
+"""
+
+import re
+from typing import List
+
+from deployer.contract.errors import UsageError
+from deployer.contract.shell import Program, Text, Value
+from deployer.site.container.runtimes.interface import Container, Runtime
+
+#: Called with the folder and ch-run's words. Other than in the process that mounts, signals reach the payload itself.
+#: ``bare`` is there where the holder saw that ch-run leaves the environment as it is when it joins: then its words for
+#: that go to the image's own ``env``, which has to be there. Nothing of the container's is set out here, where PATH or
+#: LD_PRELOAD would apply to ch-run. USER stays, as with the others; the host's LD_PRELOAD goes, for ``env`` would
+#: complain of it. -p: no BASH_ENV, no functions of the host's.
+_JOIN = Program(
+    """\
+read -r pid bare <"$0/pid"; run=$1; shift
+if [ "$bare" ]; then
+    shopt -s extglob; printf -v quote "\\47"; unset LD_PRELOAD; words=()
+    inside=(/usr/bin/env)
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do
+        case $1 in
+            --unset-env=*)
+                for name in $(compgen -e); do
+                    [[ $name != ${1#*=} || $name = USER ]] || inside+=(-u "$name")
+                done ;;
+            --set-env=*)
+                value=${1#*=*=}; [[ $value != $quote*$quote ]] || value=${value:1:${#value}-2}
+                name=${1#*=}; inside+=("${name%%=*}=$value") ;;
+            *) words+=("$1") ;;
+        esac
+        shift
+    done
+    shift; set -- "${words[@]}" -- "${inside[@]}" "$@"
+fi
+exec "$run" --join-pid="$pid" "$@\""""
+)
+OBEYED, BARE = "obeyed", "bare"
+_PATTERN = re.compile(r"[A-Za-z0-9_*?]+")
+
+
+class Charliecloud(Runtime):
+    """The container is read-only; binds are writable; /tmp, /dev, /proc and /sys are the host's."""
+
+    program = "ch-run"
+    namespaces = True
+
+    def options(self, container: Container) -> List[Text]:
+        return [
+            self.program,
+            "--unset-env=" + all_but(container.passed),
+            # Without it a "$" at the start of a value, or after a colon, is taken for a variable of the host. It only
+            # holds for what follows.
+            "--env-no-expand",
+            *("--set-env=" + assignment(name, value) for name, value in sorted(container.environment.items())),
+            *self.binds(container.binds),
+            "--cd=" + container.workdir,
+        ]
+
+    def mount(self, container: Container, image: Value) -> List[Text]:
+        # ch-run serves the mount itself, from its own process, for as long as what it started lives.
+        return [*self.options(container), image, "--"]
+
+    def into_mounted(self, container: Container, folder: Value) -> List[Text]:
+        return ["bash", "-p", "-c", _JOIN, folder, *self.options(container._replace(binds=[]))]
+
+    def join_options(self, ranks: int, tag: Value) -> List[Text]:
+        # ch-run's own default tag is the step's number alone: two jobs of a node would join each other.
+        return ["--join-ct=%d" % ranks, "--join-tag=" + tag]
+
+
+def ask_joined(program: str, pid: str, image: str) -> List[str]:
+    """Return argv that prints ``OBEYED`` where ch-run, when it joins, sets the environment as it is told."""
+    words = [program, "--join-pid=" + pid, "--set-env=DEPLOYER_ASKS=" + OBEYED, image]
+    return [*words, "--", "/bin/sh", "-c", 'echo "$DEPLOYER_ASKS"']
+
+
+def all_but(names: List[str]) -> str:
+    """Return the glob (fnmatch with FNM_EXTMATCH) of all variables that match none of ``names``."""
+    for name in names:
+        if not _PATTERN.fullmatch(name):
+            raise UsageError("%r is no glob for names of environment variables" % name)
+    return "!(%s)" % "|".join(names) if names else "*"
+
+
+def assignment(name: str, value: Value) -> Value:
+    """Return NAME=VALUE as ch-run reads it: it takes one pair of single quotes off a value."""
+    if isinstance(value, str) and len(value) >= 2 and value[0] == value[-1] == "'":
+        value = "'%s'" % value
+    return name + "=" + value

@@ -1,0 +1,45 @@
+"""udocker in mode P1 (proot), as the bundle's kit brings it: for sites without user namespaces.
+
+``start.py`` of the engine does what udocker itself cannot be told to: see its text. Nothing is read-only to proot, so
+the files of an installed image with a kit are (``deployer.site.install.kit``). All processes of a node share its namespaces.
+"""
+
+import os
+import re
+from typing import List, Optional
+
+from deployer.contract.errors import UsageError
+from deployer.contract.shell import Text
+from deployer.site.container.runtimes.interface import Container, Here, Runtime
+from deployer.system import files
+
+#: Below the engine's folder.
+START = "run"
+_PATTERN = re.compile(r"[A-Za-z0-9_*?]+")
+
+
+class Udocker(Runtime):
+    """The container's files are read-only by their modes; binds are writable; /tmp, /dev, /proc and /sys the host's."""
+
+    program = "udocker"
+
+    def options(self, container: Container) -> List[Text]:
+        return [
+            container.engine + "/" + START,
+            *("--pass=" + _glob(name) for name in container.passed),
+            *("--set-env=" + name + "=" + value for name, value in sorted(container.environment.items())),
+            *self.binds(container.binds),
+            "--cd=" + container.workdir,
+        ]
+
+    def veto(self, here: Here) -> Optional[str]:
+        # The site's own udocker, if it has one, is another version with another engine: only the kit's was tested.
+        if not files.is_file(os.path.join(here.engine, START)):
+            return "the bundle was packed without udocker's kit"
+        return None
+
+
+def _glob(name: str) -> str:
+    if not _PATTERN.fullmatch(name):
+        raise UsageError("%r is no glob for names of environment variables" % name)
+    return name

@@ -1,0 +1,1 @@
+"""From a bundle to an installed image, and its removal."""

@@ -1,0 +1,57 @@
+"""admit: the last word on a bundle before anything of it is unpacked, and what its first signers mean for the store."""
+
+from typing import Iterable, List, Sequence
+
+from deployer.contract.manifest import PLANS_PREFIX, Manifest
+from deployer.site.storage.store import Store
+from deployer.system import files, policy
+from deployer.system.policy import Policy
+from deployer.system.trust import Trust
+
+
+def admit(manifest: Manifest, digest: str, trust: Trust, store: Store, policies: Sequence[Policy]) -> List[str]:
+    """Return what the user should know of a bundle that may be installed; raises Refused where it may not.
+
+    ``policies`` are those that gave it its ``trust``.
+    """
+    name, version = manifest.name, manifest.version
+    receipts = [image.receipt for image in store.installed() if image.receipt.name == name]
+    warnings = origin(trust, digest)
+    warnings += policy.check_rollback(policies, name, version, [receipt.version for receipt in receipts])
+    if any(receipt.version == version and receipt.digest != digest for receipt in receipts):
+        warnings.append("another bundle is installed as %s:%s; from now on the name means this one" % (name, version))
+    return warnings + _plans_lost(manifest, store)
+
+
+def _plans_lost(manifest: Manifest, store: Store) -> List[str]:
+    """Return a warning for a bundle that takes the place of one that runs here, and has not its plan."""
+    before = store.newest(manifest.name)
+    has = {member.name for member in manifest.members}
+    lost = [site for site in before.sites() if PLANS_PREFIX + site + ".json" not in has] if before else []
+    if not before or not lost:
+        return []
+    old = "%s:%s" % (before.receipt.name, before.receipt.version)
+    return ["it has no plan for %s, which %s has: `run` needs one; use pack --site" % (", ".join(lost), old)]
+
+
+def origin(trust: Trust, digest: str) -> List[str]:
+    """Return a warning for a bundle of which no policy says whose it is."""
+    if trust.signers:
+        return []
+    if trust.keys:
+        keys = ", ".join(key.fingerprint for key in trust.keys)
+        return ["signed by %s, which no policy here knows; --signers FILE says whom to trust" % keys]
+    return ["not signed: compare %s with the stager's by voice or paper" % digest]
+
+
+def pin(store: Store, policies: Iterable[Policy]) -> List[str]:
+    """Make what --signers gave the policy of a store that has none, and say so: the first use decides whom it trusts.
+
+    To be called when a bundle that satisfies it was installed.
+    """
+    given = next((each.given for each in policies if each.given is not None), None)
+    if given is None:
+        return []
+    with files.errors_named("write under " + store.root):
+        pinned = policy.pin(store.root, given)
+    return ["from now on %s demands these signers of every bundle" % pinned] if pinned else []

@@ -1,0 +1,117 @@
+"""Bytecode for the overlays, made once at install by the image's own Python, where a container can be started here.
+
+Without it each import of each rank compiles what it reads, and writes it back to the shared file system. The files are
+marked as valid whatever the time of their source is ("unchecked-hash", PEP 552): nobody changes an installed overlay.
+All of this is a convenience: whatever goes wrong, the image is as good without.
+
+What was made is kept in one file beside the overlays too, for nodes that unpack the bundle again for themselves.
+"""
+
+import logging
+import os
+import shutil
+import tarfile
+from typing import List, Optional, Tuple
+
+from deployer.contract import plan as plans
+from deployer.contract import wheel
+from deployer.contract.errors import DeployerError
+from deployer.contract.manifest import Image
+from deployer.contract.plan import Bind
+from deployer.contract.shell import argv
+from deployer.site.container import container, usable
+from deployer.site.container.runtimes import RUNTIMES
+from deployer.site.container.runtimes.interface import Container, Runtime
+from deployer.site.storage.store import ENGINE, VARIANTS, WHEELS
+from deployer.system import files, process
+
+_log = logging.getLogger("deployer.bytecode")
+
+#: Seconds; a wheelhouse of 4,000 modules takes 10 to 20.
+_PATIENCE = 600
+#: What starts the container, best first: the site's, else what the bundle brought.
+_RUNTIMES = ("charliecloud", "udocker")
+_ARCHIVE = "bytecode.tar"
+_SUFFIX = ".pyc"
+
+
+def compile_overlays(folder: str, image: Image, jobs: int) -> None:
+    """Compile the modules in the overlays of the image in ``folder`` with ``jobs`` processes."""
+    found = _overlays(folder)
+    if not found or image.python is None:
+        return
+    engine = os.path.join(folder, ENGINE)
+    runtime = _runtime(engine)
+    if runtime is None:
+        return
+    for source, target in found:
+        made = Container(
+            os.path.join(folder, "rootfs"),
+            [Bind(source, target, "to compile")],
+            container.environment_of(image),
+            [],
+            "/",
+            engine,
+        )
+        # -I -S: nothing but the standard library runs, none of the overlay's own code.
+        command = [image.python, "-I", "-S", "-m", "compileall", "-q", "-j", str(jobs)]
+        command += ["--invalidation-mode", "unchecked-hash", "%s/%s" % (target, wheel.LIB)]
+        try:
+            # A file that is no module of this Python (a template, a test of syntax) is an error for compileall alone.
+            process.run(argv(runtime.argv(made, command)), _PATIENCE, container.user_environment(), check=False)
+        except DeployerError as error:
+            _log.debug("%s has no bytecode: %s", target, error.message)
+    _keep(folder, [source for source, _ in found])
+
+
+def _runtime(engine: str) -> Optional[Runtime]:
+    """Return what can start a container here, None where nothing can."""
+    for name in _RUNTIMES:
+        if usable.objection(RUNTIMES[name], (), engine) is None:
+            return RUNTIMES[name]
+    return None
+
+
+def size(folder: str) -> int:
+    """Return how many bytes of bytecode are kept with the image in ``folder``."""
+    path = os.path.join(folder, _ARCHIVE)
+    return os.path.getsize(path) if files.is_file(path) else 0
+
+
+def restore(folder: str, target: str) -> None:
+    """Unpack the bytecode that is kept with the image in ``folder`` into its copy at ``target``."""
+    path = os.path.join(folder, _ARCHIVE)
+    if not files.is_file(path):
+        return
+    with tarfile.open(path, "r|") as archive:
+        for entry in archive:
+            source = archive.extractfile(entry)
+            place = os.path.normpath(os.path.join(target, entry.name))
+            if source and place.startswith(target + "/") and place.endswith(_SUFFIX):
+                os.makedirs(os.path.dirname(place), exist_ok=True)
+                with open(place, "wb") as stream:
+                    shutil.copyfileobj(source, stream)
+
+
+def _keep(folder: str, overlays: List[str]) -> None:
+    """Write the bytecode of ``overlays`` into one file."""
+    found = [
+        os.path.join(parent, name)
+        for overlay in overlays
+        for parent, _, names in os.walk(overlay)
+        for name in names
+        if name.endswith(_SUFFIX) and os.path.basename(parent) == "__pycache__"
+    ]
+    if found:
+        with tarfile.open(os.path.join(folder, _ARCHIVE), "w") as archive:
+            for path in sorted(found):
+                archive.add(path, os.path.relpath(path, folder))
+
+
+def _overlays(folder: str) -> List[Tuple[str, str]]:
+    """Return each overlay that has modules, and where the container sees it."""
+    variants = os.path.join(folder, VARIANTS)
+    found = [(os.path.join(folder, WHEELS), plans.WHEELS)]
+    if files.is_folder(variants):
+        found += [(os.path.join(variants, name), plans.VARIANT) for name in sorted(os.listdir(variants))]
+    return [(source, target) for source, target in found if files.is_folder(os.path.join(source, wheel.LIB))]

@@ -1,0 +1,92 @@
+"""gc: what nobody needs any more under the root folder, and its removal."""
+
+import os
+from typing import Callable, Dict, List, NamedTuple, Optional, Set, Tuple, TypeVar
+
+from deployer.contract.errors import DeployerError, Refused, Unknown
+from deployer.site.install import incoming
+from deployer.site.install.remove import check_rest, check_unused
+from deployer.site.storage import data, temporary
+from deployer.site.storage.store import Installed, Store
+from deployer.system import files, verify
+
+T = TypeVar("T")
+
+
+class Garbage(NamedTuple):
+    """A file or folder to remove, and why; ``spared`` says why it has to stay, None where it may go."""
+
+    path: str
+    reason: str
+    spared: Optional[str] = None
+
+
+def find(store: Store, keep: int) -> List[Garbage]:
+    """Return what may go: the rests of dead installs and pushes, bundles but the last of each name, and images but the
+    newest ``keep`` of each name. One that a job uses, or whose data another bundle needs, is listed as spared."""
+    found = [
+        Garbage(path, "left by an install, a removal or a run that was killed")
+        for folder in (store.root, store.images, store.jobs)
+        for path in temporary.stale(folder)
+    ]
+    found += [Garbage(path, "left by a push that was not taken up again") for path in incoming.stale(store)]
+    found += [Garbage(path, "not the last bundle of its name") for path in _old_bundles(store)]
+    found += [
+        Garbage(path, "the rest of an image: its receipt is gone or damaged", _objection(check_rest, store, path))
+        for path in store.rests()
+    ]
+    kept: Dict[str, int] = {}
+    for image in store.installed():  # the newest first
+        name = image.receipt.name
+        kept[name] = kept.get(name, 0) + 1
+        if kept[name] > keep:
+            reason = "%s:%s, not among the newest %d of its name" % (name, image.receipt.version, keep)
+            found.append(Garbage(image.folder, reason, _use(store, image)))
+    return found
+
+
+def collect(garbage: List[Garbage]) -> None:
+    """Remove what may go."""
+    for item in garbage:
+        if item.spared:
+            continue
+        with files.errors_named("remove " + item.path):
+            if files.is_folder(item.path):
+                temporary.discard(item.path)
+            else:
+                os.unlink(item.path)
+
+
+def _objection(check: Callable[[Store, T], None], store: Store, what: T) -> Optional[str]:
+    try:
+        check(store, what)
+    except (Refused, Unknown) as error:
+        return error.message
+    return None
+
+
+def _use(store: Store, image: Installed) -> Optional[str]:
+    objection = _objection(check_unused, store, image)
+    if objection:
+        return objection
+    needing = data.users(store, image)
+    return "%s needs its data" % ", ".join(needing) if needing else None
+
+
+def _old_bundles(store: Store) -> List[str]:
+    names = files.names(store.bundles)
+    paths = [os.path.join(store.bundles, name) for name in names if name.endswith(".tar")]
+    known: List[Tuple[float, str, str]] = []
+    for path in paths:
+        try:
+            with verify.opened(path) as stream:
+                known.append((os.fstat(stream.fileno()).st_mtime, path, verify.begin(stream, path).manifest.name))
+        except DeployerError:
+            continue  # not ours to judge: no bundle, or one of a newer format
+    last: Set[str] = set()
+    old = []
+    for _, path, name in sorted(known, reverse=True):
+        if name in last:
+            old.append(path)
+        last.add(name)
+    return old

@@ -1,0 +1,227 @@
+"""What of a bundle a site has: the bundles that it keeps, and the parts that came.
+
+::
+
+    ROOT/bundles/*.tar              kept bundles
+    ROOT/incoming/DIGEST/*.part     parts of the bundle of that digest; *.end its manifest, see contract/delta.py
+    ROOT/incoming/DIGEST/bundle.tar put together of both, not yet installed
+"""
+
+import io
+import logging
+import os
+import shutil
+import time
+from contextlib import contextmanager, suppress
+from typing import IO, Dict, Iterable, Iterator, List, NamedTuple
+
+from deployer.contract import delta, sealed
+from deployer.contract.delta import Ending, Part
+from deployer.contract.errors import DeployerError, IntegrityError, TransferError, UsageError
+from deployer.contract.manifest import Manifest
+from deployer.contract.sealed import Seal
+from deployer.site.storage.store import Store
+from deployer.system import files
+from deployer.system.verify import opened, read_manifest_block, read_seal
+
+BUNDLE = "bundle.tar"
+_CHUNK = 1024 * 1024
+_MAX_LINE = 64
+_log = logging.getLogger("deployer.incoming")
+
+#: A push that nobody took up again is removed after this time, in seconds; a file that is being written is touched
+#: more often than the other.
+_STALE = 14 * 24 * 3600
+_STALE_TEMPORARY = 3600
+
+
+class Source(NamedTuple):
+    """Where a segment's bytes are: at ``offset`` of the file ``path``."""
+
+    path: str
+    offset: int
+
+
+class Parcel(NamedTuple):
+    """A bundle on its way: the parts in ``folder`` and the manifest that says what they are parts of."""
+
+    folder: str
+    ending: bytes
+    seal: Seal
+    manifest: Manifest
+    parts: List[Part]
+
+    def sources(self) -> Dict[str, Source]:
+        """Return where each segment (by its SHA-256) is that the parts hold, as far as their sizes tell."""
+        found: Dict[str, Source] = {}
+        segments = iter(self.manifest.segments)
+        segment = next(segments, None)
+        for part in self.parts:
+            while segment and segment.offset < part.offset:
+                segment = next(segments, None)
+            while segment and segment.offset + segment.size <= part.end:
+                path = os.path.join(self.folder, part.name)
+                found[segment.sha256] = Source(path, segment.offset - part.offset)
+                segment = next(segments, None)
+        return found
+
+    def remove_parts(self) -> None:
+        """Remove the parts; the manifest stays, for a receive that has to go on from the rebuilt bundle."""
+        for part in self.parts:
+            os.unlink(os.path.join(self.folder, part.name))
+
+
+def folder_of(store: Store, digest: str) -> str:
+    """Return where the parts of the bundle with this digest gather. Raises UsageError for what is no digest."""
+    short = digest.rpartition(":")[2][:32]
+    if not short or any(letter not in "0123456789abcdef" for letter in short):
+        raise UsageError("%r is no digest" % digest)
+    return os.path.join(store.incoming, short)
+
+
+def open_parcel(folder: str) -> Parcel:
+    """Read what came into ``folder``. Raises UsageError where there is no manifest, IntegrityError for a broken one."""
+    try:
+        names = os.listdir(folder)
+    except OSError as error:
+        hint = "give the folder that push --to wrote"
+        raise UsageError("cannot read %s: %s" % (folder, error.strerror), hint) from error
+    found = [place for place in map(delta.read_name, names) if place]
+    endings = [place for place in found if isinstance(place, Ending)]
+    if len(endings) != 1:
+        raise UsageError(
+            "%s holds %s" % (folder, "no bundle's parts" if not endings else "parts of several bundles"),
+            "give the folder that push --to wrote, with all that is in it",
+        )
+    place = endings[0]
+    path = os.path.join(folder, place.name)
+    with files.errors_named("read " + path), files.open_regular(path) as stream:
+        data = stream.read(sealed.MAX_MANIFEST)
+    ending, seal, manifest = delta.decompress(data, place)
+    parts = sorted(place for place in found if isinstance(place, Part) and _is_whole(folder, place))
+    return Parcel(folder, ending, seal, manifest, parts)
+
+
+def _is_whole(folder: str, part: Part) -> bool:
+    return os.path.getsize(os.path.join(folder, part.name)) == part.size
+
+
+def kept(store: Store) -> Dict[str, Source]:
+    """Return where each segment (by its SHA-256) is that a kept bundle claims to hold.
+
+    A claim: the bytes are hashed when they are used. A file that is no bundle, or too new for us, holds nothing.
+    """
+    found: Dict[str, Source] = {}
+    for path in _bundles(store):
+        try:
+            with opened(path) as stream:
+                seal = read_seal(stream, path)
+                manifest = sealed.read_manifest(read_manifest_block(stream, seal), seal)
+        except DeployerError as error:
+            _log.debug("%s holds nothing: %s", path, error.message)
+            continue
+        for segment in manifest.segments:
+            found.setdefault(segment.sha256, Source(path, segment.offset))
+    return found
+
+
+def _bundles(store: Store) -> Iterator[str]:
+    for name in files.names(store.bundles):
+        if name.endswith(".tar"):
+            yield os.path.join(store.bundles, name)
+    for name in files.names(store.incoming):
+        path = os.path.join(store.incoming, name, BUNDLE)
+        if files.is_file(path):
+            yield path
+
+
+def held(store: Store, digest: str) -> Iterable[str]:
+    """Return the SHA-256 of each segment that need not be sent for the bundle of this digest."""
+    digests = set(kept(store))
+    # Nothing came yet, or not even the manifest: the push sends it first.
+    with suppress(UsageError, IntegrityError):
+        digests |= set(open_parcel(folder_of(store, digest)).sources())
+    return digests
+
+
+def take(stream: IO[bytes], store: Store, digest: str) -> int:
+    """Write the parts that come on ``stream`` to where they gather; return how many came.
+
+    Each is a line ``NAME SIZE``, then SIZE bytes, and gets its name when it is whole. Raises TransferError where the
+    stream ends inside one: all before it stay, so a cut costs at most that one. Raises SpaceError.
+    """
+    folder = folder_of(store, digest)
+    _remove_stale(store)
+    count = 0
+    while True:
+        line = stream.readline(_MAX_LINE)
+        if not line:
+            return count
+        name, _, size = line.decode("ascii", "replace").rstrip("\n").partition(" ")
+        if not line.endswith(b"\n") or not size.isdigit() or not delta.read_name(name):
+            raise TransferError("what came is not a part, but %r" % line, "does the site's login shell eat its input?")
+        with _named_when_whole(os.path.join(folder, name)) as target:
+            _copy(stream, target, int(size))
+        count += 1
+
+
+@contextmanager
+def _named_when_whole(path: str) -> Iterator[IO[bytes]]:
+    """Yield a file that gets its name at the end. Not flushed to disk, as ``files.published`` is: a part that a power
+    failure emptied is found by its size or its digests, and is sent again."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    temporary = "%s.%d.tmp" % (path, os.getpid())
+    try:
+        with files.errors_named("write " + path, "free some space or quota; what came stays, so push again then"):
+            with io.open(temporary, "wb", buffering=0) as stream:
+                yield stream
+            os.rename(temporary, path)
+    except BaseException:
+        if files.exists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+def _copy(source: IO[bytes], target: IO[bytes], size: int) -> None:
+    while size:
+        chunk = source.read(min(size, _CHUNK))
+        if not chunk:
+            raise TransferError("the line was cut inside a part", "push again: what came whole is not sent again")
+        size -= len(chunk)
+        view = memoryview(chunk)
+        while view:
+            view = view[target.write(view) :]
+
+
+def discard(store: Store, digest: str) -> None:
+    """Remove what gathered for a bundle that is installed now."""
+    files.remove_tree(folder_of(store, digest))
+
+
+def stale(store: Store) -> Iterator[str]:
+    """Yield pushes that nobody took up again, and what a killed ``take`` or ``receive`` was writing."""
+    for name in files.names(store.incoming):
+        folder = os.path.join(store.incoming, name)
+        if _age(folder) > _STALE:
+            yield folder
+            continue
+        for below in files.names(folder):
+            path = os.path.join(folder, below)
+            if below != BUNDLE and not delta.read_name(below) and _age(path) > _STALE_TEMPORARY:
+                yield path
+
+
+def _remove_stale(store: Store) -> None:
+    for path in list(stale(store)):
+        if files.is_folder(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.unlink(path)
+
+
+def _age(path: str) -> float:
+    """Return the seconds since somebody wrote to ``path``; 0 for what is gone meanwhile."""
+    try:
+        return time.time() - os.stat(path).st_mtime
+    except FileNotFoundError:
+        return 0.0

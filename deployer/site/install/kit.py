@@ -1,0 +1,118 @@
+"""The bundle's kit made ready at install, in the image's own folder: udocker and proot, offline. Other tools of the
+kit, like mksquashfs, run from where they are.
+
+::
+
+    images/DIGEST/kit/       as the bundle carries it: udocker's wheel, proot, mksquashfs, and their sources
+    images/DIGEST/engine/    ready to run, and udocker's "repository" at once: run, start.py, bin/proot, lib/udocker/
+
+udocker looks for its engine there and finds it, so it never tries to fetch one. There is no second copy of the image:
+udocker is pointed at ``rootfs``. Since proot shows it as it is on the disk, its files lose the right to be written.
+"""
+
+import os
+import pkgutil
+import shlex
+import stat
+from contextlib import suppress
+from typing import List, Optional
+
+from deployer.contract import wheel
+from deployer.contract.errors import DeployerError, IntegrityError
+from deployer.site.container.runtimes.udocker import START
+from deployer.site.install.wheels import Overlay
+from deployer.site.storage import pythons
+from deployer.site.storage.store import Installed
+from deployer.system import files, process
+from deployer.system import wheel as wheels
+
+#: What udocker takes for a repository that is set up, with an engine that is new enough for any version of it.
+_FOLDERS = ("bin", "lib", "doc", "repos", "layers", "containers")
+_ENGINE_VERSION = "99.0.0\n"
+
+_RUN = """\
+#!/bin/sh
+# Starts a process in the container, by udocker: run [OPTION...] ROOTFS -- COMMAND [ARG...]
+python={python}
+[ -x "$python" ] || python=python3
+exec "$python" -I -S -B "${{0%/*}}/start.py" "$@"
+"""
+#: By the Python that will run it, which need not be the one of install.
+_COMPILE = (
+    "import compileall, py_compile, sys; mode = getattr(py_compile, 'PycInvalidationMode', None); "
+    "compileall.compile_dir(sys.argv[1], quiet=2, "
+    "**({'invalidation_mode': mode.UNCHECKED_HASH} if mode else {}))"
+)
+_PATIENCE = 120
+#: What an engine takes at most, in bytes and files.
+ROOM, ENTRIES = 4 * 1024 * 1024, 300
+
+
+def program(installed: Installed, name: str) -> Optional[str]:
+    """Return the path of a program of the image's kit, None where the bundle did not bring it."""
+    path = os.path.join(installed.folder, "kit", name)
+    return path if files.is_file(path) else None
+
+
+def prepare(installed: Installed, python: Optional[str] = None) -> None:
+    """Make the engine of an image that is being installed ready, and its files read-only; nothing without a kit.
+
+    ``python`` is the site's that will run it, by default of those that the plans name. Raises IntegrityError where the
+    kit is not whole.
+    """
+    kit = os.path.join(installed.folder, "kit")
+    name = _wheel(kit)
+    if name is None:
+        return
+    proot = os.path.join(kit, "proot")
+    if not files.is_file(proot):
+        raise IntegrityError("the bundle's kit has udocker without proot", "pack the bundle again")
+    engine = installed.engine
+    for folder in _FOLDERS:
+        os.makedirs(os.path.join(engine, folder))
+    python = python or pythons.choose(_pythons(installed))
+    with open(os.path.join(kit, name), "rb") as stream:
+        Overlay(engine, python).add(wheels.Wheel(stream, name))
+    with open(proot, "rb") as stream:
+        _write(os.path.join(engine, "bin", "proot"), stream.read(), 0o755)
+    _write(os.path.join(engine, "lib", "VERSION"), _ENGINE_VERSION.encode())
+    _write(
+        os.path.join(engine, "start.py"),
+        pkgutil.get_data("deployer.site.container.runtimes", "udocker_start.py") or b"",
+    )
+    _write(os.path.join(engine, START), _RUN.format(python=shlex.quote(python)).encode(), 0o755)
+    _compile(python, os.path.join(engine, wheel.LIB))
+    protect(installed.rootfs)
+
+
+def protect(rootfs: str) -> None:
+    """Take the right to write from all files and folders of an image; ``remove`` gives it back."""
+    for folder, _, names in os.walk(rootfs, topdown=False):
+        for path in [os.path.join(folder, name) for name in names] + [folder]:
+            mode = os.lstat(path).st_mode
+            if not stat.S_ISLNK(mode):
+                os.chmod(path, stat.S_IMODE(mode) & ~0o222)
+
+
+def _wheel(kit: str) -> Optional[str]:
+    names = files.names(kit)
+    return next((name for name in sorted(names) if name.startswith("udocker-") and name.endswith(".whl")), None)
+
+
+def _pythons(installed: Installed) -> List[str]:
+    """Return the Pythons of the first plan that has any; all plans of one site name the same."""
+    for site in installed.sites():
+        return installed.plan(site).python
+    return []
+
+
+def _compile(python: str, folder: str) -> None:
+    """Compile udocker, so that no rank has to; whatever goes wrong, it runs as well without."""
+    with suppress(DeployerError):
+        process.run([python, "-I", "-S", "-c", _COMPILE, folder], _PATIENCE, check=False)
+
+
+def _write(path: str, data: bytes, mode: int = 0o644) -> None:
+    with open(path, "wb") as stream:
+        stream.write(data)
+    os.chmod(path, mode)

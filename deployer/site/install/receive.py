@@ -1,0 +1,149 @@
+"""receive: parts and kept bundles become the bundle again, bit for bit, which is then installed and kept.
+
+The segment table says for every byte what it must be; each segment is hashed as it is copied, and the whole file is
+verified once more by install, which takes nothing else.
+"""
+
+import hashlib
+import os
+from typing import IO, NamedTuple, Optional
+
+from deployer.contract.errors import DeployerError, IntegrityError, TransferError, UsageError
+from deployer.contract.manifest import Segment
+from deployer.site.install import incoming
+from deployer.site.install.incoming import Parcel, Source
+from deployer.site.install.install import Outcome, Progress, install, keep
+from deployer.site.storage import inventory
+from deployer.site.storage.store import Installed, Store
+from deployer.system import files
+from deployer.system.verify import opened, read_seal
+
+
+class Received(NamedTuple):
+    """What install did, and where the bundle is kept (None: the image was there already, and nothing rebuilt)."""
+
+    outcome: Outcome
+    digest: str
+    bundle: Optional[str]
+
+
+def receive(folder: str, store: Store, progress: Optional[Progress] = None) -> Received:
+    """Rebuild the bundle whose parts are in ``folder``, install it and keep it.
+
+    The parts are removed when they gathered under ROOT/incoming, and left alone elsewhere (media). Raises UsageError
+    where parts are missing, IntegrityError where one is damaged, SpaceError; nothing is left under a final name then.
+    """
+    try:
+        return _receive(folder, store, progress)
+    except (DeployerError, FileNotFoundError) as error:
+        # Two at once of one bundle: the first to end takes parts and folder away from the other, and is as good.
+        gathered, name = os.path.split(os.path.abspath(folder))
+        if gathered != os.path.abspath(store.incoming):
+            raise
+        image = inventory.whole(store, name)
+        if image:
+            return Received(Outcome(image, True), image.receipt.digest, None)
+        gone = error.__cause__ if isinstance(error, DeployerError) else error
+        if not isinstance(gone, FileNotFoundError):
+            raise
+        hint = "another receive of this bundle may be at work: wait for its end, then push again"
+        raise TransferError("parts in %s went away" % folder, hint) from error
+
+
+def _receive(folder: str, store: Store, progress: Optional[Progress]) -> Received:
+    parcel = incoming.open_parcel(folder)
+    digest = parcel.seal.digest
+    present = inventory.whole(store, digest)
+    if present:
+        return Received(Outcome(present, True), digest, finish(store, digest, present))
+    gathered = incoming.folder_of(store, digest)
+    target = os.path.join(gathered, incoming.BUNDLE)
+    if not _is_rebuilt(target, digest):
+        rebuild(parcel, store, target, progress)
+        if parcel.folder == gathered:  # the image needs their room
+            parcel.remove_parts()
+    outcome = install(target, store, progress)
+    return Received(outcome, digest, finish(store, digest, outcome.image))
+
+
+def finish(store: Store, digest: str, image: Installed) -> Optional[str]:
+    """Keep the rebuilt bundle of an installed image and clear its way, as a receive that was killed could not."""
+    target = os.path.join(incoming.folder_of(store, digest), incoming.BUNDLE)
+    bundle = keep(target, store, image) if _is_rebuilt(target, digest) else None
+    incoming.discard(store, digest)
+    return bundle
+
+
+def _is_rebuilt(path: str, digest: str) -> bool:
+    """Tell whether a receive before this one got that far; install verifies the file in any case."""
+    if not files.is_file(path):
+        return False
+    with opened(path) as stream:
+        return read_seal(stream, path).digest == digest
+
+
+def rebuild(parcel: Parcel, store: Store, target: str, progress: Optional[Progress] = None) -> None:
+    """Write the parcel's bundle to ``target``, whole or not at all."""
+    sources = _Sources(parcel, store)
+    total = parcel.seal.offset
+    hint = "free some space or quota, then push again: what came is not sent again"
+    with files.errors_named("write " + target, hint), files.published(target) as stream, sources:
+        for segment in parcel.manifest.segments:
+            stream.write(sources.content(segment))
+            if progress:
+                progress(segment.size, total)
+        stream.write(parcel.ending)
+
+
+class _Sources(object):
+    """Where the bytes of a parcel's bundle come from: its parts, else kept bundles. One file is open at a time."""
+
+    def __init__(self, parcel: Parcel, store: Store) -> None:
+        """Raises UsageError unless all segments are somewhere."""
+        self._parcel = parcel
+        self._ours = parcel.folder == incoming.folder_of(store, parcel.seal.digest)
+        self._came = parcel.sources()
+        self._kept = incoming.kept(store)
+        self._path = ""
+        self._stream: Optional[IO[bytes]] = None
+        segments = parcel.manifest.segments
+        absent = [item for item in segments if item.sha256 not in self._came and item.sha256 not in self._kept]
+        if absent:
+            raise UsageError(
+                "%d bytes of the bundle are neither in %s nor in a kept bundle; the first are at %d"
+                % (sum(item.size for item in absent), parcel.folder, absent[0].offset),
+                "bring all parts; or push again, with this site's receipt or with --full",
+            )
+
+    def __enter__(self) -> "_Sources":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._stream:
+            self._stream.close()
+
+    def content(self, segment: Segment) -> bytes:
+        """Return a segment's bytes, checked. Raises IntegrityError, and sees to it that another push mends it."""
+        damaged = ""
+        for sources in (self._came, self._kept):
+            source = sources.get(segment.sha256)
+            if source:
+                data = self._read(source, segment.size)
+                if hashlib.sha256(data).hexdigest() == segment.sha256:
+                    return data
+                damaged = damaged or source.path
+        came = segment.sha256 in self._came
+        if came and self._ours:
+            os.unlink(damaged)
+        raise IntegrityError(
+            "%s is damaged: the %s for byte %d does not have its digest" % (damaged, segment.kind, segment.offset),
+            "push again, or bring that part again" if came else "remove that file, and push again",
+        )
+
+    def _read(self, source: Source, size: int) -> bytes:
+        if self._stream is None or self._path != source.path:
+            if self._stream:
+                self._stream.close()
+            self._stream, self._path = files.open_regular(source.path), source.path
+        self._stream.seek(source.offset)
+        return self._stream.read(size)

@@ -1,0 +1,49 @@
+"""The last lines of ``run --wait``: how the job ended, where its log is, and what the payload says of itself."""
+
+import json
+import os
+from typing import Any, List
+
+from deployer.contract.errors import DeployerError
+from deployer.site.jobs import result
+from deployer.site.jobs.jobs import Status
+
+#: Fields of the payload's own result that are shown, and characters of each.
+_FIELDS, _WIDTH = 12, 60
+
+
+def lines(status: Status) -> List[str]:
+    """Return what a person is told of a job that is over."""
+    name = "job %s (%s)" % (status.launch.job, status.job_id)
+    words = [status.state]
+    if status.exit_code is not None:
+        words.append("exit %d" % status.exit_code)
+    if status.seconds is not None:
+        words.append("%d s" % status.seconds)
+    elif status.elapsed:
+        words.append(status.elapsed)
+    found = ["%s: %s" % (name, ", ".join(words)), "log: %s" % os.path.join(status.folder, result.LOG)]
+    try:
+        payload = result.read(status.folder).record.get("payload")
+    except DeployerError as error:
+        return [*found, "result: none: %s" % error.message]
+    found.append("result: %s" % os.path.join(status.folder, result.RESULT))
+    if payload is None:
+        return [*found, "payload: no result of its own (a program writes JSON to the file $DEPLOYER_RESULT)"]
+    if not isinstance(payload, dict):
+        return [*found, "payload: " + _short(payload)]
+    found += ["payload %s: %s" % (_short(name)[1:-1], _short(value)) for name, value in list(payload.items())[:_FIELDS]]
+    more = len(payload) - _FIELDS
+    return [*found, "payload: %d more fields" % more] if more > 0 else found
+
+
+def _short(value: Any) -> str:
+    """Return a value as JSON, which escapes control characters, and of a long one the beginning."""
+    text = json.dumps(value)
+    if len(text) <= _WIDTH:
+        return text
+    if isinstance(value, (list, dict)):
+        kind, last = ("items", value[-1:]) if isinstance(value, list) else ("fields", [])
+        shown = ", the last: %s" % json.dumps(last[0]) if last else ""
+        return "%d %s%s" % (len(value), kind, shown if len(shown) <= _WIDTH else "")
+    return text[:_WIDTH] + "..."

@@ -1,0 +1,89 @@
+"""gc --jobs: the folders of jobs that nobody has touched for a while, and their removal.
+
+What waits or runs is never touched. A folder that holds results, or of a job whose end nobody knows, is removed only
+with the user's word.
+"""
+
+import os
+import socket
+import time
+from typing import List, NamedTuple, Optional, Set
+
+from deployer.site.jobs import jobs, overview, result, spare
+from deployer.site.jobs.jobs import Status
+from deployer.site.jobs.schedulers import SCHEDULERS
+from deployer.site.storage import temporary
+from deployer.site.storage.store import Store
+from deployer.system import files
+
+#: What a job's folder holds before any result: a log, and the evidence of its steps.
+_OURS = frozenset((result.LAUNCH, result.SCRIPT, result.JOB_ID, result.LOG, result.HOSTS, result.RANKS, spare.NAME))
+_SHOWN = 3
+
+
+class Old(NamedTuple):
+    """The folder of a job. ``keeps`` is what would be lost with it, None: nothing but logs and evidence; ``spared``
+    is why it has to stay."""
+
+    path: str
+    days: float
+    keeps: Optional[str]
+    spared: Optional[str]
+
+
+def find(store: Store, older: float) -> List[Old]:
+    """Return the folders in which nothing has changed for ``older`` seconds, the newest first.
+
+    Raises TransferError or MissingTool if the scheduler does not answer: any job may run then.
+    """
+    seen = overview.look(store)
+    outputs = _outputs({status.launch.scheduler for status in seen.jobs})
+    now = time.time()
+    found = []
+    for status in seen.jobs:
+        age = now - _changed(status.folder)
+        if age >= older:
+            found.append(Old(status.folder, age / 86400, _keeps(status), _spared(status, outputs)))
+    return found + [Old(folder, 0.0, None, "cannot tell whether it runs: " + why) for folder, why in seen.unreadable]
+
+
+def collect(store: Store, found: List[Old]) -> None:
+    """Remove these folders, and what earlier removals left."""
+    temporary.reap(store.jobs)
+    for item in found:
+        with files.errors_named("remove " + item.path):
+            temporary.discard(item.path)
+
+
+def _outputs(schedulers: Set[str]) -> Set[str]:
+    """Return the output files of all jobs that wait or run: a script that was submitted by hand has left no id yet."""
+    found: Set[str] = set()
+    for name in schedulers & set(SCHEDULERS):
+        found |= SCHEDULERS[name].parse_outputs(*jobs.ask(SCHEDULERS[name].outputs()))
+    return {os.path.realpath(path.replace("%%", "%")) for path in found}
+
+
+def _spared(status: Status, outputs: Set[str]) -> Optional[str]:
+    if files.is_link(status.folder):
+        return "a link"
+    if status.active:
+        return "the job is active: " + status.state
+    if os.path.realpath(os.path.join(status.folder, result.LOG)) in outputs:
+        return "its script was submitted by hand, and waits or runs"
+    if status.job_id and status.exit_code is None:
+        host = jobs.scheduler(status.job_id).elsewhere(status.job_id, socket.gethostname())
+        return "only %s can tell whether it runs" % host if host else None
+    return None
+
+
+def _keeps(status: Status) -> Optional[str]:
+    names = sorted(name for name in files.names(status.folder) if name not in _OURS)
+    if names:
+        return ", ".join(names[:_SHOWN]) + (" and %d more" % (len(names) - _SHOWN) if len(names) > _SHOWN else "")
+    return "an unknown end" if status.job_id and status.exit_code is None else None
+
+
+def _changed(folder: str) -> float:
+    """Return when a folder, or anything directly in it, was changed last."""
+    states = [files.status(os.path.join(folder, name), follow=False) for name in (".", *files.names(folder))]
+    return max((state.st_mtime for state in states if state), default=0.0)

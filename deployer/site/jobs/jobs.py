@@ -1,0 +1,354 @@
+"""status, logs, cancel, and following a job to its end."""
+
+import os
+import select
+import sys
+import time
+from typing import IO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from deployer.contract.errors import DeployerError, JobFailed, TransferError, UsageError
+from deployer.contract.evidence import Launch
+from deployer.contract.records import Record
+from deployer.site.jobs import result
+from deployer.site.jobs.schedulers import SCHEDULERS
+from deployer.site.jobs.schedulers.interface import JobState, Scheduler
+from deployer.site.storage.store import Store
+from deployer.system import files, process
+
+#: Seconds that a scheduler command may take; a busy controller needs some.
+_PATIENCE = 60.0
+#: Seconds between two questions to the scheduler, at first and at most: a thousand users ask the same one.
+_FIRST, _LAST = 1.0, 15.0
+_GROWTH = 1.2
+#: Seconds for which a scheduler that does not answer is asked again while a job is followed.
+_SILENCE = 300.0
+#: Seconds for a shared file system to show on this node what another has written.
+_LAG = 10.0
+_TAIL = 30
+#: Jobs that a scheduler is asked for at once: their ids are one word of a command, which has at most 128 KiB.
+_AT_ONCE = 2000
+#: Ends that the scheduler alone can explain: why, and what to do.
+_ENDS = {
+    "NODE_FAIL": ("a node of it died or no longer answers", "see `sinfo -R`; run it again, from its last checkpoint"),
+    "BOOT_FAIL": ("a node did not start", "see `sinfo -R`; run it again"),
+    "OUT_OF_MEMORY": (
+        "the kernel killed it for lack of memory",
+        "use fewer ranks per node, a smaller batch, or more nodes; --memory MIB asks for more memory per rank",
+    ),
+    "PREEMPTED": ("another job took its nodes", "run it again, from its last checkpoint"),
+    "DEADLINE": ("its deadline passed", "run it again"),
+}
+
+
+class Status(NamedTuple):
+    """A job of ours. ``state`` is the scheduler's word, or from result.json where it has forgotten the job:
+    COMPLETED or FAILED; NEW: never submitted; UNKNOWN: neither knows. ``seconds`` is how long it took, if it is
+    over."""
+
+    launch: Launch
+    folder: str
+    job_id: Optional[str]
+    state: str
+    reason: str
+    elapsed: str
+    nodes: str
+    active: bool
+    exit_code: Optional[int]
+    problem: str
+    seconds: Optional[int] = None
+
+    def record(self) -> Record:
+        """Return the status as a JSON object."""
+        return {
+            "job": self.launch.job,
+            "job_id": self.job_id,
+            "folder": self.folder,
+            "bundle": self.launch.bundle,
+            "version": self.launch.version,
+            "site": self.launch.site,
+            "state": self.state,
+            "reason": self.reason,
+            "elapsed": self.elapsed,
+            "seconds": self.seconds,
+            "log": os.path.join(self.folder, result.LOG),
+            "nodes": self.nodes,
+            "active": self.active,
+            "exit_code": self.exit_code,
+            "problem": self.problem,
+        }
+
+    def line(self) -> str:
+        """Return the status in one line."""
+        words = [self.launch.job, self.job_id or "-", self.state]
+        words += [word for word in (self.elapsed, self.nodes, self.reason) if word]
+        if not self.active and self.exit_code is not None:
+            words.append("exit %d" % self.exit_code)
+        return "  ".join(words) + ("\n  " + self.problem if self.problem else "")
+
+
+def scheduler(number: str = "") -> Scheduler:
+    """Return the scheduler that gave a job its id; Slurm for an id that nobody knows."""
+    return next((each for each in SCHEDULERS.values() if each.owns(number)), SCHEDULERS["slurm"])
+
+
+def ask(argv: List[str]) -> Tuple[int, str, str]:
+    """Run a scheduler's command and return (exit code, output, errors), as its parsers take them.
+
+    The environment is small on purpose: sbatch hands it on to the job.
+    """
+    names = [name for name in os.environ if name.startswith("SBATCH_")]
+    done = process.run(
+        argv,
+        _PATIENCE,
+        env=process.base_environment("SLURM_CONF", "LD_LIBRARY_PATH", *names),
+        check=False,
+        hint="this needs Slurm's commands: are you on a login node?",
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def find(store: Store, reference: Optional[str]) -> str:
+    """Return the folder of the job that ``reference`` means: its name, the scheduler's id, or None for the last one, of
+    those that were submitted where there is one."""
+    found = folders(store)
+    if not found:
+        raise UsageError("there are no jobs under %s" % store.jobs, "start one: run NAME")
+    if reference is None:
+        return next((folder for folder in reversed(found) if job_id(folder)), found[-1])
+    for folder in reversed(found):
+        if reference in (os.path.basename(folder), job_id(folder)):
+            return folder
+    raise UsageError(
+        "no job %s under %s" % (reference, store.jobs),
+        "the last ones: " + ", ".join(os.path.basename(folder) for folder in found[-5:]),
+    )
+
+
+def folders(store: Store) -> List[str]:
+    """Return the folders of the jobs that this user may look at, the oldest first."""
+    return _seen(store)[0]
+
+
+def unseen(store: Store) -> List[str]:
+    """Return the folders below that of the jobs that this user may not look into: in a shared root, another user's."""
+    return _seen(store)[1]
+
+
+def _seen(store: Store) -> Tuple[List[str], List[str]]:
+    found, hidden = [], []
+    for name in files.names(store.jobs):
+        if name.startswith("."):
+            continue  # half made, or half removed
+        folder = os.path.join(store.jobs, name)
+        try:
+            state = files.status(os.path.join(folder, result.LAUNCH))
+        except UsageError:
+            hidden.append(folder)
+            continue
+        if state is not None:
+            found.append((state.st_mtime, folder))
+    return [folder for _, folder in sorted(found)], hidden
+
+
+def job_id(folder: str) -> Optional[str]:
+    """Return the scheduler's id of a job, None where it was never submitted; the script writes it too."""
+    try:
+        with files.open_regular(os.path.join(folder, result.JOB_ID)) as stream:
+            number = stream.read().decode("ascii").strip()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+    except OSError as error:  # not "never submitted": its image could be removed under it
+        files.refuse_unseen(os.path.join(folder, result.JOB_ID), error)
+    return number if any(each.owns(number) for each in SCHEDULERS.values()) else None
+
+
+def status(folder: str) -> Status:
+    """Ask the scheduler, and result.json, how a job is."""
+    launch, number = result.launch(folder), job_id(folder)
+    return describe(launch, folder, number, state(number) if number else None)
+
+
+def describe(launch: Launch, folder: str, number: Optional[str], known: Optional[JobState]) -> Status:
+    """Return how a job is, whose state the scheduler knows, or (None) has forgotten."""
+    exit_code, problem, seconds = _outcome(folder)
+    if number is None:
+        return Status(launch, folder, None, "NEW", "", "", "", False, exit_code, problem)
+    if known is None:
+        word = "UNKNOWN" if exit_code is None else "FAILED" if exit_code else "COMPLETED"
+        known = JobState(word, "", "", "", False)
+    return Status(
+        launch,
+        folder,
+        number,
+        known.word,
+        known.reason,
+        known.elapsed,
+        known.nodes,
+        known.active,
+        exit_code,
+        "" if known.active else _ENDS.get(known.word, (problem,))[0],
+        None if known.active or exit_code is None else seconds,
+    )  # until then its result is "unfinished"
+
+
+def cancel(folder: str) -> bool:
+    """End a job; return False where it was over already. Raises UsageError for one that was never submitted."""
+    number = job_id(folder)
+    if number is None:
+        raise UsageError("%s was never submitted" % os.path.basename(folder), "there is nothing to cancel")
+    found = state(number)
+    if found is None or not found.active:
+        return False
+    known = scheduler(number)
+    known.parse_cancel(*ask(known.cancel(number)))
+    return True
+
+
+def follow(folder: str, tell: Callable[[str], None]) -> None:
+    """Wait for the end of a job; ``tell`` gets a line at each change of its state.
+
+    Raises JobFailed when it failed. A scheduler that does not answer for a while is no failure of the job.
+    """
+    number = job_id(folder)
+    if number is None:
+        raise UsageError("%s was never submitted" % os.path.basename(folder))
+    before: Optional[Tuple[str, str]] = None
+    pause = _FIRST
+    known: Optional[JobState] = None
+    answered = time.time()
+    while True:
+        try:
+            known = state(number)
+            answered = time.time()
+        except TransferError as error:
+            if time.time() - answered > _SILENCE:
+                raise
+            tell("%s; asking again" % error.message)
+        else:
+            if known is None or not known.active:
+                break
+            if _reader_is_gone(2):
+                raise BrokenPipeError  # the laptop hung up: the job goes on, and nobody is left to tell
+            if (known.word, known.reason) != before:
+                before = (known.word, known.reason)
+                tell("  ".join(word for word in (known.word, known.nodes, known.reason) if word))
+                pause = _FIRST
+        time.sleep(pause)
+        pause = min(pause * _GROWTH, _LAST)
+    exit_code = final_exit(folder)
+    word = known.word if known else "FAILED" if exit_code else "COMPLETED"
+    tell("%s%s" % (word, "" if exit_code is None else ", exit %d" % exit_code))
+    if exit_code != 0 or word not in ("COMPLETED",):
+        why, hint = _ENDS.get(word, (_outcome(folder).problem or "it left no result.json", ""))
+        raise JobFailed(
+            "job %s (%s) ended as %s: %s" % (os.path.basename(folder), number, word, why),
+            hint or "its log: %s" % os.path.join(folder, result.LOG),
+        )
+
+
+def tail(folder: str, lines: int = _TAIL) -> List[str]:
+    """Return the last lines of a job's log."""
+    path = os.path.join(folder, result.LOG)
+    try:
+        with files.open_regular(path) as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - 256 * lines))
+            return stream.read().decode("utf-8", "replace").splitlines()[-lines:]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        files.refuse_unseen(path, error)
+
+
+def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> None:
+    """Copy a job's log to ``out`` (stdout); with ``follow_it`` until the job has ended."""
+    path = os.path.join(folder, result.LOG)
+    target = out or sys.stdout.buffer
+    number = job_id(folder)
+    if not files.exists(path) and not (follow_it and number):
+        raise UsageError("%s has no log yet" % os.path.basename(folder), "see: status")
+    at, asked, ended = 0, 0.0, False
+    while True:
+        at += _copy_from(path, at, target)
+        if ended or not follow_it or number is None:
+            return
+        if out is None and _reader_is_gone(1):
+            raise BrokenPipeError
+        if time.time() - asked > 2 * _FIRST:
+            now = state(number)
+            asked = time.time()
+            ended = now is None or not now.active  # one more round: what came in meanwhile
+            if ended:
+                continue
+        time.sleep(_FIRST / 2)
+
+
+def _reader_is_gone(descriptor: int) -> bool:
+    """Return whether nobody reads what this process writes to a pipe or socket any more, as after an ssh that ended."""
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _copy_from(path: str, offset: int, target: IO[bytes]) -> int:
+    """Copy what stands in ``path`` from ``offset`` on; returns how many bytes that were."""
+    try:
+        stream = files.open_regular(path)
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        files.refuse_unseen(path, error)
+    with stream:
+        stream.seek(offset)
+        copied = 0
+        for chunk in iter(lambda: stream.read(65536), b""):
+            target.write(chunk)
+            copied += len(chunk)
+    target.flush()
+    return copied
+
+
+def state(number: str) -> Optional[JobState]:
+    """Ask the scheduler for the state of the job with this id; None where it has forgotten it."""
+    known = scheduler(number)
+    return known.parse_state(*ask(known.state(number)))
+
+
+def states(numbers: Sequence[str]) -> Dict[str, JobState]:
+    """Ask the schedulers for the states of the jobs with these ids, many at once; forgotten ones are left out."""
+    found: Dict[str, JobState] = {}
+    for each in SCHEDULERS.values():
+        owned = [number for number in numbers if each.owns(number)]
+        for start in range(0, len(owned), _AT_ONCE):
+            found.update(each.parse_states(*ask(each.states(owned[start : start + _AT_ONCE]))))
+    return found
+
+
+class _Outcome(NamedTuple):
+    """Exit code, first error and seconds of a job's result.json."""
+
+    exit_code: Optional[int]
+    problem: str
+    seconds: Optional[int] = None
+
+
+def _outcome(folder: str) -> _Outcome:
+    """Return what result.json says: nothing if there is none yet; if it cannot be read, why not, since the scheduler
+    still knows how the job is."""
+    if not files.is_file(os.path.join(folder, result.RESULT)):
+        return _Outcome(None, "")
+    try:
+        fields = result.read(folder)
+        return _Outcome(fields.maybe_number("exit_code"), result.first_error(folder), fields.maybe_number("seconds"))
+    except DeployerError as error:
+        return _Outcome(None, error.message)
+
+
+def final_exit(folder: str) -> Optional[int]:
+    """Return the exit code of a job that is over, waiting a little for the shared file system to show it."""
+    until = time.time() + _LAG
+    while True:
+        exit_code = _outcome(folder).exit_code
+        if exit_code is not None or time.time() > until:
+            return exit_code
+        os.listdir(folder)  # makes an NFS client look again
+        time.sleep(0.5)

@@ -1,0 +1,34 @@
+"""jobs: all jobs under the root folder, with one question to the scheduler."""
+
+from typing import List, NamedTuple, Tuple
+
+from deployer.contract.errors import UsageError
+from deployer.site.jobs import jobs, result
+from deployer.site.jobs.jobs import Status
+from deployer.site.storage.store import Store
+
+
+class Overview(NamedTuple):
+    """The jobs, the newest first, and the folders whose job.json cannot be read, each with the reason."""
+
+    jobs: List[Status]
+    unreadable: List[Tuple[str, str]]
+
+    @property
+    def active(self) -> List[Status]:
+        """The jobs that wait or run."""
+        return [status for status in self.jobs if status.active]
+
+
+def look(store: Store) -> Overview:
+    """Return how all jobs are. Raises TransferError or MissingTool if the scheduler does not answer."""
+    launches = []
+    unreadable = [(folder, "you may not look into it") for folder in jobs.unseen(store)]
+    for folder in reversed(jobs.folders(store)):
+        try:
+            launches.append((result.launch(folder), folder, jobs.job_id(folder)))
+        except UsageError as error:
+            unreadable.append((folder, error.message))
+    states = jobs.states([number for _, _, number in launches if number])
+    found = [jobs.describe(launch, folder, number, states.get(number or "")) for launch, folder, number in launches]
+    return Overview(found, unreadable)

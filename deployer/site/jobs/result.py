@@ -1,0 +1,209 @@
+"""result: read what a job's folder holds, judge it, write result.json; the batch script calls it after each step."""
+
+import os
+import re
+from contextlib import suppress
+from typing import Any, Callable, Dict, List, Mapping, Tuple, TypeVar
+
+from deployer.contract import evidence, lastlines, records
+from deployer.contract.errors import DeployerError, SpaceError, UsageError
+from deployer.contract.evidence import Launch
+from deployer.contract.findings import Finding, errors, finding
+from deployer.contract.payload import read_payload
+from deployer.contract.records import Fields
+from deployer.contract.result import JOB, Evidence, Outcome, Verdict, assemble
+from deployer.contract.result import PAYLOAD as ENDING
+from deployer.site.jobs import spare
+from deployer.system import files
+
+LAUNCH = "job.json"
+RESULT = "result.json"
+PAYLOAD = "payload.json"
+SCRIPT = "job.sh"
+LOG = "output.log"
+JOB_ID = "job_id"
+HOSTS = "hosts"
+RANKS = "ranks"
+
+#: How files of the root step end; what is longer is no canary.
+ROOT = ".root"
+_MAX_ROOT = 64 * 1024
+_MAX_RESULT = 64 * 1024 * 1024
+#: A payload's own result is a summary; more than this would be a mistake.
+_MAX_PAYLOAD = 16 * 1024 * 1024
+#: Bytes at the end of a rank's log that tell why it stopped, and of the job's.
+_LOG_TAIL = 4096
+_JOB_TAIL = 64 * 1024
+_MAX_DIGITS = 20
+#: In the folder of the hosts: how long the job's log was when the last step before the payload ended.
+_LOG_FROM = "log-from"
+
+_T = TypeVar("_T")
+
+
+def write(folder: str, outcome: Outcome) -> Verdict:
+    """Judge the job in ``folder`` after ``outcome`` and write its result.json; raises DeployerError."""
+    started, found = launch(folder), gather(folder)
+    if outcome.step == ENDING:
+        found = found._replace(told=lastlines.told(_payloads_output(folder)))
+    if outcome.exit_code != 0 and outcome.signal is None:
+        found = found._replace(image=_image(folder, started))
+    path = os.path.join(folder, RESULT)
+    verdict = assemble(started, found, outcome)
+    try:
+        files.write_text(path, records.pretty(verdict.record))
+    except SpaceError as error:
+        # What else was to be written here is lost as well: evidence, the log, perhaps what the payload made.
+        spare.release(folder)
+        verdict = assemble(started, found, outcome._replace(full=error.message))
+        files.write_text(path, records.pretty(verdict.record))
+    if outcome.step == ENDING or verdict.exit_code:
+        spare.release(folder)
+    else:
+        spare.keep_on(folder, started.ranks)  # for a script that is submitted again by hand
+        with suppress(DeployerError):  # without it, more of the log is taken for the payload's
+            files.write_text(os.path.join(folder, HOSTS, _LOG_FROM), "%d" % _log_size(folder))
+    return verdict
+
+
+def _log_size(folder: str) -> int:
+    try:
+        return os.stat(os.path.join(folder, LOG)).st_size
+    except OSError:  # a script that was started by hand writes to a terminal
+        return 0
+
+
+def _payloads_output(folder: str) -> str:
+    """Return the end of what the payload has written to the job's log."""
+    try:
+        with open(os.path.join(folder, HOSTS, _LOG_FROM)) as stream:
+            start = int(stream.read(_MAX_DIGITS))
+    except (OSError, ValueError):
+        start = 0
+    try:
+        with open(os.path.join(folder, LOG), "rb") as log:
+            log.seek(max(start, os.fstat(log.fileno()).st_size - _JOB_TAIL))
+            return log.read(_JOB_TAIL).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _image(folder: str, started: Launch) -> List[Finding]:
+    """Return what is wrong with the image of a job that failed: it may have lost files, or be gone altogether."""
+    from deployer.site.storage import inventory
+    from deployer.site.storage.store import Store
+
+    store = Store(os.path.dirname(os.path.dirname(os.path.abspath(folder))))
+    place = store.image_folder(started.digest)
+    image = store.at(place)
+    if image is None:
+        return [] if files.is_folder(os.path.join(place, "rootfs")) else [finding("image.gone", JOB, image=place)]
+    gone = inventory.gone(image)
+    return [finding("image.incomplete", JOB, gone=gone)] if gone.missing else []
+
+
+def launch(folder: str) -> Launch:
+    """Return the job as it was submitted; raises UsageError where ``folder`` is no job's."""
+    path = os.path.join(folder, LAUNCH)
+    return evidence.read_launch(files.read_text(path, "is this a job's folder?").encode(), path)
+
+
+def gather(folder: str) -> Evidence:
+    """Read all that the steps of a job left; a record that cannot be read counts as not written."""
+    payload, reason = _payload(os.path.join(folder, PAYLOAD))
+    hosts = texts(os.path.join(folder, HOSTS))
+    ranks = texts(os.path.join(folder, RANKS))
+    for record in _read_all(ranks, r"node-.+\.json", evidence.read_node):
+        ranks.update(record.files)
+    return Evidence(
+        _read_all(hosts, r".+\.json", evidence.read_host),
+        _read_all(ranks, r"probe-\d+\.json", evidence.read_probe),
+        _read_all(ranks, r"payload-\d+\.json", read_payload),
+        _last_lines(ranks),
+        payload,
+        reason,
+        _roots(hosts),
+    )
+
+
+def node_file(host: str) -> str:
+    """Return the name of the file that holds what the ranks of a node said."""
+    return "node-%s.json" % host
+
+
+def findings(folder: str) -> List[Finding]:
+    """Return the findings of a job's result.json; none where there is no result yet."""
+    path = os.path.join(folder, RESULT)
+    if not files.is_file(path):
+        return []
+    record = _result(path)
+    return [Finding.read(item) for item in record.items("findings")]
+
+
+def _result(path: str) -> Fields:
+    """Parse a result.json: it has a record for each of perhaps thousands of ranks."""
+    data = files.read_bytes(path, limit=_MAX_RESULT)
+    return records.loads(data, "result", path, own=True, limit=records.MAX_LARGE)
+
+
+def first_error(folder: str) -> str:
+    """Return the first error of a job's result in one line, or empty text."""
+    wrong = errors(findings(folder))
+    return "%s: %s (%s)" % (wrong[0].subject, wrong[0].message, wrong[0].code) if wrong else ""
+
+
+def read(folder: str) -> Fields:
+    """Return a job's result.json; raises UsageError where it is not there or malformed."""
+    path = os.path.join(folder, RESULT)
+    return _result(path)
+
+
+def texts(folder: str) -> Dict[str, str]:
+    """Return the files of a folder of evidence by name, and of logs the end."""
+    found = {}
+    for name in files.names(folder):
+        if not name.startswith("."):
+            with files.open_regular(os.path.join(folder, name)) as stream:
+                if name.endswith(".log"):
+                    stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_TAIL))
+                found[name] = stream.read().decode("utf-8", "replace")
+    return found
+
+
+def _read_all(known: Mapping[str, str], pattern: str, parse: Callable[[bytes, str], _T]) -> List[_T]:
+    found = []
+    for name in sorted(known):
+        if re.match("^%s$" % pattern, name):
+            try:
+                found.append(parse(known[name].encode(), name))
+            except UsageError:
+                continue  # cut short by a node that died: as good as not written
+    return found
+
+
+def _roots(known: Mapping[str, str]) -> Dict[str, str]:
+    """Return what the root step read, by host."""
+    return {name[: -len(ROOT)]: text[:_MAX_ROOT] for name, text in known.items() if name.endswith(ROOT)}
+
+
+def _last_lines(known: Mapping[str, str]) -> Dict[int, str]:
+    """Return the last line of each rank's probe log."""
+    found = {}
+    for name, text in known.items():
+        match = re.match(r"^probe-(\d+)\.log$", name)
+        if match:
+            lines = text.strip().splitlines()
+            found[int(match.group(1))] = lines[-1] if lines else "no output"
+    return found
+
+
+def _payload(path: str) -> Tuple[Any, Any]:
+    """Return (the JSON that the payload wrote, None), or (None, why not); (None, None) where it wrote none."""
+    if not files.is_file(path) or os.path.getsize(path) == 0:
+        return None, None
+    if os.path.getsize(path) > _MAX_PAYLOAD:
+        return None, "larger than %d bytes" % _MAX_PAYLOAD
+    try:
+        return records.parse(files.read_bytes(path), path), None
+    except DeployerError as error:
+        return None, error.message

@@ -1,0 +1,96 @@
+"""No batch system: the script runs on this machine, in a session of its own that outlives the login.
+
+A job's id is PID.START.HOST of that session's first process: START, in the kernel's ticks, tells it from a later one
+with its number, and on another host nobody knows it.
+"""
+
+import re
+from typing import Dict, List, Optional, Sequence, Set
+
+from deployer.contract.errors import JobFailed, MissingTool
+from deployer.site.jobs.schedulers.interface import JobState, Queue, Scheduler
+
+_ID = re.compile(r"^(\d+)\.(\d+)\.(\S+)$")
+#: Seconds from SIGTERM, at the time limit, to SIGKILL; as long as Slurm's KillWait.
+_PATIENCE = 30
+
+#: $1 the script, $2 its time limit. A process in the background of a shell without job control leads no group, so that
+#: setsid becomes the session's leader without a fork, and "timeout" the leader of the group that it ends.
+_START = (
+    """\
+cd "${1%%/*}" && command -v setsid timeout >/dev/null || exit 127
+setsid timeout --kill-after=%d "$2" bash -l "$1" >output.log 2>&1 </dev/null &
+echo "$!.$(cut -d' ' -f22 "/proc/$!/stat").$(uname -n)"
+"""
+    % _PATIENCE
+)
+#: $1 PID, $2 START, $3 HOST: true where it still runs here.
+_LIVES = """{ [ "$(uname -n)" = "$3" ] && [ "$(cut -d' ' -f22 "/proc/$1/stat" 2>/dev/null)" = "$2" ] &&
+! grep -q '^State:.Z' "/proc/$1/status"; }"""
+
+
+class Local(Scheduler):
+    """One machine, at once: nobody waits and nothing is shared out."""
+
+    def owns(self, job_id: str) -> bool:
+        return _ID.match(job_id) is not None
+
+    def submit(self, script: str, seconds: int) -> List[str]:
+        return ["sh", "-c", _START, "sh", script, str(seconds)]
+
+    def parse_submit(self, code: int, out: str, err: str) -> str:
+        if code == 127:
+            raise MissingTool("a job here needs setsid and timeout", "they come with util-linux and coreutils")
+        if code != 0 or not self.owns(out.strip()):
+            raise JobFailed("the job did not start: %s" % (err.strip() or out.strip()))
+        return out.strip()
+
+    def queue(self, partition: str) -> List[str]:
+        del partition
+        return ["uname", "-n"]
+
+    def parse_queue(self, code: int, out: str, err: str) -> Optional[Queue]:
+        del code, err
+        return Queue(True, 1, 1, "%s, which has no batch system" % out.strip())
+
+    def state(self, job_id: str) -> List[str]:
+        script = _LIVES + ' || exit 3; ps -o etime= -p "$1"'
+        return ["sh", "-c", script, "sh", *_parts(job_id)]
+
+    def parse_state(self, code: int, out: str, err: str) -> Optional[JobState]:
+        del err
+        return JobState("RUNNING", "", out.strip(), "", True) if code == 0 else None
+
+    def states(self, job_ids: Sequence[str]) -> List[str]:
+        script = "while [ $# -gt 0 ]; do %s &&" % _LIVES
+        script += ' echo "$1.$2.$3|$(ps -o etime= -p "$1")"; shift 3; done; true'
+        return ["sh", "-c", script, "sh", *(part for number in job_ids for part in _parts(number))]
+
+    def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
+        del err
+        rows = [line.partition("|") for line in out.splitlines()] if code == 0 else []
+        return {number: JobState("RUNNING", "", elapsed.strip(), "", True) for number, _, elapsed in rows}
+
+    def elsewhere(self, job_id: str, here: str) -> Optional[str]:
+        host = _parts(job_id)[2]
+        return host if host != here else None
+
+    def outputs(self) -> List[str]:
+        return ["true"]  # nobody waits, and what runs has written its id
+
+    def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
+        del code, out, err
+        return set()
+
+    def cancel(self, job_id: str) -> List[str]:
+        # timeout passes the signal on to all that it started, and kills what is left later.
+        return ["sh", "-c", _LIVES + ' || exit 0; kill -TERM "$1"', "sh", *_parts(job_id)]
+
+    def parse_cancel(self, code: int, out: str, err: str) -> None:
+        del out
+        if code != 0:
+            raise JobFailed("the job could not be ended: %s" % err.strip())
+
+
+def _parts(job_id: str) -> List[str]:
+    return job_id.split(".", 2)

@@ -1,0 +1,154 @@
+"""Slurm: sbatch, squeue and scancel. Accounting (sacct) may be off, so nothing here needs it."""
+
+import re
+from typing import Dict, List, Optional, Sequence, Set
+
+from deployer.contract.errors import DeployerError, Refused, TransferError
+from deployer.site.jobs.schedulers.interface import JobState, Queue, Scheduler
+
+#: States that can still change; all others are final. COMPLETING is on its way out, but its log is not complete yet.
+_ACTIVE = frozenset(
+    (
+        "PENDING",
+        "CONFIGURING",
+        "RUNNING",
+        "COMPLETING",
+        "SUSPENDED",
+        "STOPPED",
+        "REQUEUED",
+        "REQUEUE_HOLD",
+        "REQUEUE_FED",
+        "RESIZING",
+        "SIGNALING",
+        "STAGE_OUT",
+        "SPECIAL_EXIT",
+        "RESV_DEL_HOLD",
+    )
+)
+#: What Slurm's commands say when slurmctld or munge does not answer; asking again later may help.
+_SILENT = (
+    "Unable to contact slurm controller",
+    "Socket timed out",
+    "Connection refused",
+    "Connection timed out",
+    "Munge",
+    "authentication",
+    "Zero Bytes were transmitted",
+    "Transport endpoint",
+)
+#: States of nodes that run jobs, now or when others are over.
+_USABLE = frozenset(("idle", "mixed", "allocated", "completing", "planned", "reserved"))
+_FORGOTTEN = "Invalid job id specified"
+#: Of a job in the words of scontrol: its state, and its output file up to the next NAME= of the line.
+_JOB_STATE = re.compile(r" JobState=(\w+)")
+_OUTPUT = re.compile(r" StdOut=(.*?)(?= [A-Z][\w/:]*=|$)")
+
+
+class Slurm(Scheduler):
+    """Slurm 17 and later: only options that are as old as that."""
+
+    def owns(self, job_id: str) -> bool:
+        return job_id.isdigit()
+
+    def submit(self, script: str, seconds: int) -> List[str]:
+        del seconds  # the script says it
+        return ["sbatch", "--parsable", script]
+
+    def parse_submit(self, code: int, out: str, err: str) -> str:
+        if code != 0:
+            raise _error("Slurm did not take the job", err)
+        # "ID" or "ID;CLUSTER", perhaps after lines of a site's submit plugin
+        job_id = (out.strip().splitlines() or [""])[-1].split(";")[0]
+        if not self.owns(job_id):
+            raise Refused("sbatch gave no job id: %r" % out.strip(), "try: sbatch --parsable --test-only job.sh")
+        return job_id
+
+    def queue(self, partition: str) -> List[str]:
+        only = ["--partition=" + partition] if partition else []
+        return ["sinfo", "--noheader", "--format=%P|%a|%D|%T", *only]
+
+    def parse_queue(self, code: int, out: str, err: str) -> Optional[Queue]:
+        if code != 0:
+            raise _error("sinfo failed", err)
+        rows = [line.split("|") for line in out.splitlines() if line.count("|") == 3 and line.split("|")[2].isdigit()]
+        # The default partition's name ends with "*"; where one was asked for, there are no others.
+        rows = [row for row in rows if row[0].endswith("*")] or rows
+        if not rows:
+            return None
+        usable = [int(row[2]) for row in rows if _is_usable(row[3])]
+        says = ", ".join("%s %s" % (row[2], row[3]) for row in rows)
+        return Queue(rows[0][1] == "up", sum(int(row[2]) for row in rows), sum(usable), says)
+
+    def state(self, job_id: str) -> List[str]:
+        # With --states=all it also tells how a job ended, until slurmctld forgets it (MinJobAge, 300 s by default).
+        return ["squeue", "--noheader", "--states=all", "--jobs=" + job_id, "--format=%T|%M|%N|%r"]
+
+    def parse_state(self, code: int, out: str, err: str) -> Optional[JobState]:
+        if code != 0:
+            if _FORGOTTEN in err:
+                return None
+            raise _error("squeue failed", err)
+        lines = out.strip().splitlines()
+        return _state(lines[0]) if lines else None
+
+    def states(self, job_ids: Sequence[str]) -> List[str]:
+        return ["squeue", "--noheader", "--states=all", "--jobs=" + ",".join(job_ids), "--format=%i|%T|%M|%N|%r"]
+
+    def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
+        if code != 0:
+            if _FORGOTTEN in err:  # of several ids, squeue leaves out those that are forgotten
+                return {}
+            raise _error("squeue failed", err)
+        rows = [line.partition("|") for line in out.strip().splitlines()]
+        return {number: _state(rest) for number, _, rest in rows}
+
+    def elsewhere(self, job_id: str, here: str) -> Optional[str]:
+        del job_id, here
+        return None
+
+    def outputs(self) -> List[str]:
+        return ["scontrol", "--oneliner", "show", "job"]
+
+    def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
+        if code != 0:
+            raise _error("scontrol failed", err)
+        found = set()
+        for line in out.splitlines():
+            state, output = _JOB_STATE.search(line), _OUTPUT.search(line)
+            if state and output and state.group(1) in _ACTIVE:
+                found.add(output.group(1))
+        return found
+
+    def cancel(self, job_id: str) -> List[str]:
+        return ["scancel", job_id]
+
+    def parse_cancel(self, code: int, out: str, err: str) -> None:
+        del out
+        # A job that is over already is no failure; scancel says nothing of it, or that the id is invalid.
+        if code != 0 and _FORGOTTEN not in err:
+            raise _error("scancel failed", err)
+
+
+def _state(text: str) -> JobState:
+    """Return the state that squeue prints as WORD|ELAPSED|NODES|REASON."""
+    word, elapsed, nodes, reason = [*text.split("|", 3), "", "", ""][:4]
+    return JobState(word, "" if reason == "None" else reason, elapsed, nodes, word in _ACTIVE)
+
+
+def _is_usable(state: str) -> bool:
+    """Return whether nodes in a state of sinfo's can run jobs. It may end with a sign: ``*`` is a node that does not
+    answer, ``~`` one that is off and is started when it is needed."""
+    found = re.match(r"([a-z]+)([^a-z]?)$", state)
+    return found is not None and found.group(1) in _USABLE and found.group(2) != "*"
+
+
+def _error(what: str, err: str) -> DeployerError:
+    words = " / ".join(err.strip().splitlines()[-3:]) or "it said nothing"
+    if "munge" in err.lower():
+        return TransferError(
+            "%s: munge, by which Slurm knows you, does not answer here: %s" % (what, words),
+            "try another login node, and tell the site",
+        )
+    if any(silent in err for silent in _SILENT):
+        return TransferError("%s: %s" % (what, words), "is Slurm up? try: sinfo")
+    return Refused("%s: %s" % (what, words), "see `sinfo`, and partition, account and limits in the site's profile")

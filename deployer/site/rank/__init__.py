@@ -1,0 +1,1 @@
+"""What runs in each rank and beside it: the probe and the proof."""

@@ -1,0 +1,131 @@
+"""What is seen of a rank from outside its container: its image has no Python that could tell.
+
+The kernel shows the user's own processes, also those in a user namespace that the same user made: what they have
+mapped, their environment and descriptors, their CPUs. Nothing of the image runs out here.
+"""
+
+import mmap
+import os
+import re
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+from deployer.contract import dynamic, evidence
+from deployer.contract.errors import DeployerError
+from deployer.contract.payload import Outside
+from deployer.site.rank import mapped
+from deployer.site.rank.rank import TASK
+from deployer.system import elf, files
+
+#: How launchers tell a process the size of the world; Slurm's own comes last, as in ``rank.TASK``.
+SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+
+#: The libraries by which MPICH's family may speak with a launcher, if not by itself; Open MPI has such as well.
+_PMI_LIBRARY = re.compile(r"/libpmi2?(-[0-9a-f]{8})?\.so|/libpmix[^/]*\.so")
+_PMI2_LIBRARY = re.compile(r"/libpmi2?(-[0-9a-f]{8})?\.so")
+_OPENMPI = re.compile(r"^libmpi(-[0-9a-f]{8})?\.so\.(20|40)")
+_MPICH = re.compile(r"^libmpi(ch\w*|_\w+)?(-[0-9a-f]{8})?\.so\.12|^libmpi_abi")
+
+#: A program that has MPI in it names these; bytes of a program that are searched for them.
+_NAMES = (b"\0MPI_Init\0", b"\0MPI_Init_thread\0")
+_SEARCHED = 256 * 1024 * 1024
+_MAX_ENVIRONMENT = 4 * 1024 * 1024
+
+
+class Seen(NamedTuple):
+    """What a process is, as the kernel shows it: ``maps`` is the text of that file, ``descriptors`` are its numbers."""
+
+    environment: Mapping[str, str]
+    maps: str
+    descriptors: List[str]
+
+
+class Watcher(object):
+    """Looks at the processes of one rank; ``library`` is the plan's MPI on this host, None: it has none."""
+
+    def __init__(self, library: Optional[str]) -> None:
+        self._library = library
+        self._static: Dict[int, Optional[str]] = {}
+        self.seen: Optional[Outside] = None
+
+    def host_copy(self, identity: str) -> Optional[str]:
+        """Return the host's own file of a mapped library, which may be loaded out here; None if there is none."""
+        if self._library is None:
+            return None
+        try:
+            return self._library if elf.identity(self._library) == identity else None
+        except DeployerError:
+            return None
+
+    def look(self, member: int, maps: str) -> None:
+        """Note what the process ``member`` shows; one that has MPI is preferred."""
+        libraries = mapped.mpi_libraries(maps)
+        if not libraries and self.seen is not None and self.seen.has_mpi:
+            return
+        try:
+            seen = Seen(_environment(member), maps, os.listdir("/proc/%d/fd" % member))
+            cpus = evidence.render_numbers(os.sched_getaffinity(member))
+        except OSError:  # it has ended
+            return
+        static = None if libraries else self._search(member)
+        threads = seen.environment.get("OMP_NUM_THREADS", "")
+        self.seen = Outside(
+            _number(seen.environment, TASK),
+            _number(seen.environment, SIZE),
+            alone(seen, os.path.basename(libraries[0].path)) if libraries else None,
+            static or (self.seen.static if self.seen and not libraries else None),
+            int(threads) if threads.isdigit() else None,
+            cpus,
+            bool(libraries),
+        )
+
+    def _search(self, member: int) -> Optional[str]:
+        """Return the path of the member's program if MPI is linked into it."""
+        path = "/proc/%d/exe" % member
+        try:
+            inode = os.stat(path).st_ino
+            if inode not in self._static:
+                self._static[inode] = os.readlink(path) if has_mpi(path) else None
+            return self._static[inode]
+        except (OSError, ValueError, DeployerError):
+            return None
+
+
+def alone(seen: Seen, library: str) -> Optional[str]:
+    """Return why the MPI ``library``, by its name, cannot find the other ranks; None if nothing shows that.
+
+    Without what its launcher speaks by, it makes a world of one rank, and the program ends well.
+    """
+    names = seen.environment
+    if _OPENMPI.match(library):
+        if "PMIX_RANK" in names or ("PMI_RANK" in names and _PMI2_LIBRARY.search(seen.maps)):
+            return None
+        return "Open MPI finds its launcher by PMIx, and PMIX_RANK is not in its environment"
+    if not _MPICH.match(library) or "PMI_PORT" in names:
+        return None
+    descriptor = names.get("PMI_FD")
+    if descriptor is None:
+        if _PMI_LIBRARY.search(seen.maps) and any(name in names for name in ("PMI_RANK", "PMIX_RANK", "SLURM_PROCID")):
+            return None
+        return "%s finds its launcher by PMI, and PMI_FD is not in its environment" % library
+    return None if descriptor in seen.descriptors else "PMI_FD names descriptor %s, which is not open" % descriptor
+
+
+def has_mpi(path: str) -> bool:
+    """Return whether the program at ``path`` has an MPI library linked into it, so that none is mapped."""
+    with open(path, "rb") as stream:
+        size = min(os.fstat(stream.fileno()).st_size, _SEARCHED)
+        with mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_READ) as data:
+            if not any(data.find(name) >= 0 for name in _NAMES):
+                return False
+        facts = dynamic.facts(files.reader(stream.fileno()))
+        return facts is not None and not facts.imports
+
+
+def _environment(pid: int) -> Dict[str, str]:
+    with open("/proc/%d/environ" % pid, "rb") as stream:
+        entries = (entry.partition(b"=") for entry in stream.read(_MAX_ENVIRONMENT).split(b"\0"))
+        return {os.fsdecode(name): os.fsdecode(value) for name, found, value in entries if found}
+
+
+def _number(environment: Mapping[str, str], names: Sequence[str]) -> Optional[int]:
+    return next((int(environment[name]) for name in names if environment.get(name, "").isdigit()), None)

@@ -1,0 +1,151 @@
+"""probe: evidence from inside the job, before the payload. Once a node on the host, once a rank in the container."""
+
+import glob
+import os
+import resource
+import signal
+import socket
+import sys
+from typing import List, Mapping, Optional, Sequence
+
+from deployer.contract import evidence, records
+from deployer.contract.errors import DeployerError
+from deployer.contract.evidence import HostRecord, ProbeRecord
+from deployer.contract.measures import GPU, Measures
+from deployer.contract.payload import MappedLibrary
+from deployer.site.jobs import result
+from deployer.site.rank import mapped, watch
+from deployer.site.rank.rank import task_number
+from deployer.system import elf, files
+
+#: Seconds after which a probe that hangs in the MPI library is killed; a world of thousands starts in less.
+PATIENCE = 120
+
+#: Makes Intel MPI and MPICH say which libfabric provider they chose.
+_TALK = {"I_MPI_DEBUG": "1", "MPIR_CVAR_DEBUG_SUMMARY": "1"}
+#: How the launchers tell a process its number among those of its node; as with ``rank.TASK``, Slurm's own comes last.
+_LOCAL_TASK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMIX_LOCAL_RANK", "SLURM_LOCALID")
+
+
+def first_of_node(environment: Mapping[str, str]) -> bool:
+    """Return whether this is the first process of its node, as its launcher says; where none says, it is."""
+    return next((environment[name] for name in _LOCAL_TASK if name in environment), "0") == "0"
+
+
+def host(out: str, library: Optional[str], own: Optional[str] = None) -> HostRecord:
+    """Write this node's record into ``out``, a folder of the job's; ``library`` is the plan's MPI on the host, if any.
+
+    ``own`` is the home to make for the job on this node.
+
+    What the job binds from the host stands in its job.json.
+    """
+    if own:
+        from deployer.site.container import home
+
+        home.make(own)
+    name = socket.gethostname()
+    # What this user may not look at is as good as missing: ranks cannot use it either.
+    found = elf.identity(library) if library and os.path.isfile(library) else None  # noqa: TID251
+    job = os.path.dirname(os.path.abspath(out))
+    bound = result.launch(job).bound if files.exists(os.path.join(job, result.LAUNCH)) else ()
+    missing = tuple(path for path in bound if not os.path.exists(path))  # noqa: TID251
+    record = HostRecord(name, found, missing, tuple(numa_domains()))
+    _write(os.path.join(out, name + ".json"), record.record())
+    return record
+
+
+def numa_domains(top: str = "/sys/devices/system/node") -> List[str]:
+    """Return the CPUs of each NUMA domain of this node, as the kernel lists them; those without CPUs are left out."""
+    found = []
+    for path in sorted(glob.glob(os.path.join(top, "node[0-9]*", "cpulist"))):
+        with open(path) as stream:
+            found.append(stream.read().strip())
+    return [cpus for cpus in found if cpus]
+
+
+def rank(out: str, soname: Optional[str], expects: Sequence[str] = ()) -> ProbeRecord:
+    """Start MPI and write this rank's record into the folder ``out``.
+
+    The library is what the loader finds for ``soname``; None: for any that is known. ``expects`` is what else is to be
+    looked at (``measures.EXPECTABLE``).
+
+    The record is written before the library is given control, and again at the end: what the library does to this
+    process is then known from the first. All that it prints goes into a log beside the record.
+    """
+    task = task_number(os.environ)
+    path = os.path.join(out, "probe-%d.json" % task)
+    log = os.path.join(out, "probe-%d.log" % task)
+    _redirect(log)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # no Python code runs while a C library hangs
+    signal.alarm(PATIENCE)
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    record = ProbeRecord(
+        task,
+        socket.gethostname(),
+        evidence.LOADING,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        int(threads) if threads.isdigit() else None,
+        evidence.render_numbers(set(os.sched_getaffinity(0))),
+        _measures(expects),
+    )
+    os.environ.update(_TALK)
+    try:
+        from deployer.site.rank import allreduce, mpi
+
+        library = mpi.load([soname] if soname else mpi.SONAMES)
+    except (ImportError, DeployerError) as error:
+        record = record._replace(stage=evidence.DONE, reason=str(error))
+        _write(path, record.record())
+        return record
+    found = mapped.mpi_libraries(mapped.maps(os.getpid()))
+    if found:
+        seen = MappedLibrary(found[0].path, mapped.identity(os.getpid(), found[0]), library.version())
+        record = record._replace(library=seen)
+    record = record._replace(stage=evidence.STARTING)
+    _write(path, record.record())
+    world = library.start()
+    library.meet()
+    record = record._replace(stage=evidence.SUMMING, rank=world.rank, size=world.size)
+    _write(path, record.record())
+    measures = record.measures and record.measures._replace(allreduce=allreduce.measure(library, world))
+    mpi.flush()
+    record = record._replace(
+        stage=evidence.DONE,
+        thread_level=world.thread_level,
+        provider=mpi.provider(files.read_text(log)),
+        measures=measures,
+    )
+    _write(path, record.record())
+    library.end()
+    return record
+
+
+def _measures(expects: Sequence[str]) -> Measures:
+    """Return what can be seen before MPI starts: no process is started once it holds the fabric."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    found = Measures(None if limit == resource.RLIM_INFINITY else limit, shm=watch.shared_memory())
+    if GPU in expects and first_of_node(os.environ):
+        from deployer.site.rank import gpu
+
+        found = found._replace(gpu=gpu.look())
+    return found
+
+
+def _redirect(log: str) -> None:
+    """Send this process's output, the C library's as well, to ``log``."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with files.errors_named("write " + log):
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def _write(path: str, record: records.Record) -> None:
+    files.write_text(path, records.pretty(record))

@@ -1,0 +1,1 @@
+"""From an installed image to a submitted batch script or a process."""

@@ -1,0 +1,155 @@
+"""exec and shell: one process in the container with the plan's binds and environment, in the user's own allocation.
+
+This process becomes the runtime, which becomes the command: pid, signals, descriptors (PMI's) and exit code are the
+command's own.
+"""
+
+import os
+import re
+from typing import List, Mapping, NoReturn, Optional, Sequence, Tuple
+
+from deployer.contract import layout
+from deployer.contract.choose import choose
+from deployer.contract.errors import UsageError
+from deployer.contract.plan import Plan
+from deployer.contract.shell import Text, Value, argv, plain, variables
+from deployer.contract.shell import data as text_of
+from deployer.site.container import container, home
+from deployer.site.container.runtimes import RUNTIMES
+from deployer.site.container.runtimes.interface import Container, Mount, Runtime
+from deployer.site.run import run
+from deployer.site.storage import data
+from deployer.site.storage.store import Installed, Store
+from deployer.system import files, payload, process
+
+#: Used where the bundle carries no plan: it was packed for no site.
+_DEFAULT_RUNTIME = "charliecloud"
+#: How mpirun, and mpiexec of MPICH and Intel MPI, tell a process how many there are on its node.
+_LOCAL_TASKS = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+_OWN = container.Home()
+#: What an interactive shell may know of the user's terminal.
+_TERMINAL = ("TERM", "COLORTERM", "LANG")
+
+
+def execute(
+    store: Store,
+    image: str,
+    plan: Optional[str],
+    binds: Sequence[str],
+    command: List[str],
+    asked: Optional[str] = None,
+    wished: container.Home = _OWN,
+) -> NoReturn:
+    """Become ``command`` in the container of ``image``, with the runtime that is ``asked`` for, else the plan's choice.
+
+    Raises UsageError, Refused and MissingTool before that.
+    """
+    if not command:
+        raise UsageError("no command to run", "exec %s -- COMMAND [ARG...]" % image)
+    runtime, made, joins = prepare(store, image, plan, binds, asked, wished)
+    _become(runtime.argv(made, command, _join(runtime, os.environ) if joins else []))
+
+
+def shell(
+    store: Store,
+    image: str,
+    plan: Optional[str],
+    binds: Sequence[str],
+    asked: Optional[str] = None,
+    wished: container.Home = _OWN,
+) -> NoReturn:
+    """Become an interactive shell in the container of ``image``: bash where the image has it, else sh."""
+    runtime, made, _ = prepare(store, image, plan, binds, asked, wished)
+    terminal = {name: os.environ[name] for name in _TERMINAL if name in os.environ}
+    made = made._replace(environment={**terminal, **made.environment})
+    root = plain(made.rootfs) if runtime.contained else ""
+    found = [path for path in ("/bin/bash", "/usr/bin/bash") if files.exists(root + path)]
+    _become(runtime.argv(made, [found[0] if found else "/bin/sh"]))
+
+
+def _become(words: Sequence[Text]) -> NoReturn:
+    environment = container.user_environment()
+    own = {container.OWN.name: home.for_process()} if container.OWN in variables(words) else {}
+    found = argv(words, {**environment, **own})
+    payload.restore_signals()
+    process.replace(found, environment)
+
+
+def prepare(
+    store: Store,
+    image: str,
+    site: Optional[str],
+    binds: Sequence[str],
+    asked: Optional[str] = None,
+    wished: container.Home = _OWN,
+) -> Tuple[Runtime, Container, bool]:
+    """Return the runtime and the container that a process in ``image`` has here, as the plan for ``site`` says, and
+    whether the processes of a node shall share one. ``asked`` is the runtime that the user wants, ``wished`` the home.
+
+    The container's home is a variable, ``container.OWN``: it is made when the process starts."""
+    installed = store.find(image)
+    manifest = installed.manifest()
+    found = data.resolve(store, manifest)
+    plan = _plan(installed, site)
+    variant = choose(plan, 1, run.vetoes(plan, installed, here=True), runtime=asked).variant if plan else None
+    name = variant.runtime if variant else _DEFAULT_RUNTIME
+    if asked not in (None, name):
+        raise UsageError("%s was packed for no site, so nobody allows %s" % (image, asked), "pack it with --site SITE")
+    abi = plan.abi if plan else next(iter(manifest.mpi), None)
+    bound = data.binds(installed, found) + container.parse_binds(binds, installed.rootfs)
+    horovod = installed.variant(abi) if abi else None
+    runtime = RUNTIMES[name]
+    threads = layout.own(os.environ)
+    made = container.make(installed, manifest.image, plan, bound, threads, horovod, runtime.contained, wished)
+    if not container.has_workdir(manifest.image):
+        made = made._replace(workdir=working_folder(made.binds, made.environment.get("HOME", "/"), _here()))
+    return runtime, made, bool(variant and variant.join)
+
+
+def working_folder(binds: Sequence[Mount], own: Value, here: str) -> Value:
+    """Return where a process starts if the image names no folder: in the user's current one, ``here``, if the container
+    has it, else in its home, ``own``, where it may write."""
+    for bind in reversed(binds):
+        source = os.path.realpath(text_of(bind.source)).rstrip("/")
+        if (here + "/").startswith(source + "/"):
+            return bind.target + here[len(source) :]
+    return own
+
+
+def _here() -> str:
+    """Return the user's current folder, without links; empty if it is gone."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
+
+
+def _join(runtime: Runtime, environment: Mapping[str, str]) -> List[Text]:
+    """Return the words by which the tasks of a launcher's step share one container a node; none elsewhere."""
+    tasks = tasks_here(environment)
+    if tasks < 2:
+        return []
+    names = ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID", "PMIX_NAMESPACE")
+    step = [environment.get(name, "0").replace("/", "_") for name in names]
+    return runtime.join_options(tasks, "-".join([*step, "exec"]))
+
+
+def tasks_here(environment: Mapping[str, str]) -> int:
+    """Return how many tasks of this step the launcher started on this node, 1 where there is none.
+
+    ``SLURM_STEP_TASKS_PER_NODE`` is such as ``2(x3),1``: two on each of the first three nodes, one on the next. Below
+    mpirun and mpiexec it is that of their daemons.
+    """
+    for name in _LOCAL_TASKS:
+        if environment.get(name, "").isdigit():
+            return int(environment[name])
+    number = int(environment.get("SLURM_NODEID", "0"))
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")):
+        number -= int(times or 1)
+        if number < 0:
+            return int(count)
+    return 1
+
+
+def _plan(installed: Installed, site: Optional[str]) -> Optional[Plan]:
+    return installed.plan(site) if site is not None or installed.sites() else None

@@ -1,0 +1,48 @@
+"""mpiexec.hydra of Intel MPI and MPICH in a Slurm allocation: its proxies, one a node by srun, start the ranks."""
+
+from typing import Dict, List, Mapping
+
+from deployer.contract.pinning import pin
+from deployer.contract.shell import Value
+from deployer.site.run.launchers.interface import Launcher, Start
+from deployer.site.run.launchers.srun import intel_domain
+
+
+class Hydra(Launcher):
+    """Intel's proxies pin by I_MPI_PIN_DOMAIN, MPICH's by -bind-to.
+
+    A rank that exits with an error before MPI_Init ends no other one (seen with 2021.15); one that a signal ends does.
+    """
+
+    program = "mpiexec.hydra"
+    ends_on_exit = False
+    reads = ("I_MPI_",)
+
+    def words(self, start: Start) -> List[str]:
+        layout = start.layout
+        bootstrap = "slurm" if start.batch else "fork"
+        words = [start.program, "-bootstrap", bootstrap, "-n", str(layout.ranks), "-ppn", str(layout.ranks_per_node)]
+        if start.family != "intel":
+            pinning = pin(layout)
+            words += ["-bind-to", "%s:%d" % ("core" if pinning.by_core else "hwthread", pinning.units)]
+        return words
+
+    def environment(self, start: Start) -> Dict[str, str]:
+        return {"I_MPI_PIN_DOMAIN": intel_domain(pin(start.layout).domain)} if start.family == "intel" else {}
+
+    def exports(self, start: Start, environment: Mapping[str, Value]) -> Dict[str, Value]:
+        found = super().exports(start, environment)
+        found.pop("I_MPI_ROOT", None)  # the launcher's own is its module's word
+        if not start.batch:
+            return found
+        # The srun of the proxies, one a node: without a PMI, whose variables the ranks would take for their own, and
+        # with all the CPUs that the ranks will have. Slurm before 22.05 would give it those of one rank.
+        cpus = start.layout.ranks_per_node * start.layout.asked_cpus
+        srun = "--mpi=none --cpus-per-task=%d --cpu-bind=cores" % cpus
+        if start.family == "intel":
+            found["I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"] = srun
+            # Else -ppn is ignored under Slurm.
+            found.setdefault("I_MPI_JOB_RESPECT_PROCESS_PLACEMENT", "0")
+        else:
+            found["HYDRA_LAUNCHER_EXTRA_ARGS"] = srun
+        return found

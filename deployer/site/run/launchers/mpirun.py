@@ -1,0 +1,52 @@
+"""mpirun of Open MPI 4 and 5 in a Slurm allocation: it starts a daemon on each node by srun, and they the ranks."""
+
+from typing import Dict, List, Mapping
+
+from deployer.contract.pinning import pin
+from deployer.contract.shell import Value
+from deployer.site.run.launchers.interface import Launcher, Start
+
+#: The setting that says how daemons are started, and their name, in Open MPI 4 and 5.
+_AGENTS = {"4": ("OMPI_MCA_orte_launch_agent", "orted"), "5": ("PRTE_MCA_prte_launch_agent", "prted")}
+
+
+class Mpirun(Launcher):
+    """Nodes come from the allocation; ranks are mapped in order over them, and bound to whole cores.
+
+    The settings that ranks get as OMPI_MCA_* and PMIX_MCA_* hold for the daemons too: both ends must agree on them.
+
+    Slurm sends SIGTERM to all processes of a job. mpirun and its daemons would end at once and take the ranks with
+    them, whatever their settings; so they are started with the signal blocked, and end with the ranks. Those get it
+    unblocked, as all that the daemons start.
+    """
+
+    program = "mpirun"
+    reads = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_")
+
+    def words(self, start: Start) -> List[str]:
+        layout, pinning = start.layout, pin(start.layout)
+        spread = "ppr:%d:numa" % pinning.per_numa if pinning.per_numa else "ppr:%d:node" % layout.ranks_per_node
+        # Open MPI 5.0.11 gives rank 0 a pipe that is never closed, though its own standard input is /dev/null.
+        words = [*_shield(start), start.program, "-np", str(layout.ranks), "--stdin", "none"]
+        if pinning.by_core:
+            return [*words, "--map-by", "%s:PE=%d" % (spread, pinning.units), "--bind-to", "core"]
+        if start.version.startswith("4"):
+            words.append("--use-hwthread-cpus")
+        else:
+            spread += ":HWTCPUS"
+        return [*words, "--map-by", "%s:PE=%d" % (spread, pinning.units), "--bind-to", "hwthread"]
+
+    def exports(self, start: Start, environment: Mapping[str, Value]) -> Dict[str, Value]:
+        found = super().exports(start, environment)
+        shield = _shield(start)
+        if shield:
+            name, daemon = _AGENTS["4" if start.version.startswith("4") else "5"]
+            found[name] = " ".join([*shield, daemon])
+        return found
+
+
+def _shield(start: Start) -> List[str]:
+    """Return the words before a program that is not to see SIGTERM; none where nobody sends it to the ranks as well, or
+    where Open MPI could not tell the words apart."""
+    words = [*start.tool, "shield", "--"]
+    return words if start.batch and start.tool and not any(" " in word for word in words) else []

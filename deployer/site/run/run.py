@@ -1,0 +1,316 @@
+"""run: an installed image, a plan and a job become a job folder with a batch script, and the script is submitted."""
+
+import os
+import re
+import shlex
+import time
+from typing import Dict, List, NamedTuple, Optional, Sequence
+
+from deployer.contract import findings, hostfiles, records
+from deployer.contract import layout as layouts
+from deployer.contract import plan as plans
+from deployer.contract.choose import choose
+from deployer.contract.errors import Refused, UsageError
+from deployer.contract.evidence import Launch
+from deployer.contract.job import Job, check_time, seconds
+from deployer.contract.manifest import Manifest
+from deployer.contract.pinning import pin
+from deployer.contract.plan import Bind, Plan, Variant
+from deployer.contract.shell import plain
+from deployer.contract.verdict import REFUSE
+from deployer.site.container import container, usable
+from deployer.site.container.runtimes import RUNTIMES
+from deployer.site.install import squash
+from deployer.site.jobs import jobs, result, spare
+from deployer.site.jobs.schedulers import SCHEDULERS
+from deployer.site.run import command, script, stage
+from deployer.site.run.launchers import LAUNCHERS
+from deployer.site.run.staged import Staging
+from deployer.site.run.submission import Options, admit
+from deployer.site.storage import data, inventory, packages, pythons, temporary
+from deployer.site.storage.store import Installed, Store
+from deployer.system import elf, files
+
+_SHOWN = 10  # findings of check
+
+
+class Request(NamedTuple):
+    """What the user asked for; None: as the job or the bundle says. ``extra`` goes to the end of the job's command,
+    and is the whole command where the bundle has no job. ``memory_mb`` is for one rank, in MiB. ``force``: run what
+    ``check`` refused on the laptop."""
+
+    image: str
+    job: Optional[str]
+    nodes: Optional[int]
+    ranks_per_node: Optional[int]
+    threads: Optional[int]
+    time: Optional[str]
+    memory_mb: Optional[int]
+    binds: Sequence[str]
+    plan: Optional[str]
+    extra: Sequence[str]
+    force: bool = False
+    options: Options = Options()
+    staging: Optional[str] = None
+    runtime: Optional[str] = None
+    home: container.Home = container.Home()
+
+
+def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
+    """Make the job's folder with job.sh and job.json and return its path; submits nothing. ``own`` is a job in place
+    of those of the bundle.
+
+    Raises UsageError for what is not there, and Refused for what ``check`` refused, for a layout that a node cannot
+    hold, or where no variant fits.
+    """
+    installed = store.find(request.image)
+    inventory.check(store, installed)
+    manifest = installed.manifest()
+    found = data.resolve(store, manifest)
+    job = own or _job(manifest, request)
+    plan = installed.plan(request.plan)
+    if request.runtime == plans.NATIVE:
+        plan = plan._replace(checked=None)  # it is of the image
+    check_verdict(plan, request.force)
+    layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, request.memory_mb)
+    directives = admit(plan, request.options, job.nodes, job.time, os.environ)
+    need = stage.need(store, installed, manifest, layout.ranks_per_node * (layout.memory_mb or 0))
+    choice = choose(plan, layout.nodes, vetoes(plan, installed), need, request.staging, request.runtime)
+    runtime = RUNTIMES[choice.variant.runtime]
+    check_drift(plan)
+    if not files.is_file(store.tool):
+        raise UsageError("there is no %s" % store.tool, "the job needs it on the nodes: copy deployer.pyz there")
+    name = _new_name(installed)
+    folder = os.path.join(store.jobs, name)
+    launch = Launch(
+        job=name,
+        bundle=installed.receipt.name,
+        version=installed.receipt.version,
+        digest=installed.receipt.digest,
+        site=plan.site,
+        variant=choice.variant.name,
+        reason=choice.reason,
+        runtime=choice.variant.runtime,
+        nodes=layout.nodes,
+        ranks_per_node=layout.ranks_per_node,
+        threads=layout.threads,
+        time=job.time,
+        command=job.command,
+        mpi=plan.mpi,
+        provider=_provider(plan),
+        created=int(time.time()),
+        data=tuple(item.carrier.receipt.digest for item in found),
+        expects=packages.expects(installed, plan) if runtime.contained else (),
+        checked=plan.checked,
+        forced=request.force and plan.checked is not None and plan.checked.verdict == REFUSE,
+        straddling=pin(layout).straddling,
+        scheduler=plan.scheduler,
+    )
+    users = container.parse_binds(request.binds, installed.rootfs)
+    made = container.make(
+        installed,
+        manifest.image,
+        plan,
+        [
+            Bind(store.tool, plans.TOOL, "this tool"),
+            Bind(folder, plans.JOB, "the job's folder"),
+            *data.binds(installed, found),
+            *users,
+        ],
+        _environment(layout, plan, choice.variant),
+        installed.variant(plan.abi) if plan.abi else None,
+        runtime.contained,
+        request.home,
+    )
+    if own is None and runtime.contained and not request.force:
+        command.refuse(installed, manifest.image, plan, job, [bind.target for bind in made.binds])
+    single = [bind for bind in made.binds if bind.target.startswith(hostfiles.FOLDER + "/")]
+    chosen = [bind for bind in made.binds if bind.target == plans.HOME]
+    launch = launch._replace(bound=sorted({plain(bind.source) for bind in [*plan.binds, *single, *users, *chosen]}))
+    python = pythons.choose(plan.python)
+    text = script.render(
+        script.Inputs(
+            launch,
+            layout,
+            plan,
+            choice.variant,
+            runtime,
+            LAUNCHERS[choice.variant.launcher],
+            made,
+            folder,
+            store.tool,
+            python,
+            manifest.image.python if runtime.contained else python,
+            directives,
+            _staging(store, installed, plan, choice.variant, need.size(choice.variant.staging), layout.nodes),
+            canary_reader(installed.rootfs, manifest.image.python) if runtime.contained else (),
+            job.workdir or (None if container.has_workdir(manifest.image) else plans.JOB),
+        )
+    )
+    with files.errors_named("make " + folder):
+        os.makedirs(store.jobs, exist_ok=True)
+        temporary.reap(store.jobs)
+        with temporary.folder(store.jobs) as half:
+            spare.keep(half, launch.ranks)
+            files.write_text(os.path.join(half, result.LAUNCH), records.pretty(launch.record()))
+            files.write_text(os.path.join(half, result.SCRIPT), text, 0o777)
+            os.rename(half, folder)
+    return folder
+
+
+def _staging(
+    store: Store, installed: Installed, plan: Plan, variant: Variant, size_mb: int, nodes: int
+) -> Optional[Staging]:
+    if variant.staging == plans.FOLDER or variant.place is None:
+        return None
+    mounted = variant.staging == plans.SQUASHFS
+    source = squash.path(installed.folder) if mounted else store.bundle(installed.receipt)
+    broadcast = variant.broadcast is not None and nodes >= variant.broadcast
+    kit = variant.runtime in plans.CARRIED
+    return Staging(variant.staging, variant.place, installed.folder, source, size_mb, plan.abi, broadcast, kit)
+
+
+def submit(folder: str) -> str:
+    """Submit the script of a prepared job and return the scheduler's id for it; raises Refused, TransferError."""
+    launch = result.launch(folder)
+    scheduler = SCHEDULERS[launch.scheduler]
+    argv = scheduler.submit(os.path.join(folder, result.SCRIPT), seconds(launch.time))
+    job_id = scheduler.parse_submit(*jobs.ask(argv))
+    files.write_text(os.path.join(folder, result.JOB_ID), job_id + "\n")
+    return job_id
+
+
+def warnings(folder: str) -> List[str]:
+    """Return, for a prepared job, a line for each thing that ``check`` had to say against it, and for ranks that
+    cannot be kept within NUMA domains."""
+    launch = result.launch(folder)
+    lines = [launch.straddling] if launch.straddling else []
+    checked = launch.checked
+    if checked is None or not checked.findings:
+        return lines
+    meaning = ": %s" % checked.meaning if checked.meaning else ""
+    lines += ["check said %s on the laptop%s" % (checked.verdict, meaning), *map(str, checked.findings[:_SHOWN])]
+    more = len(checked.findings) - _SHOWN
+    return [*lines, "and %d more: see the plan" % more] if more > 0 else lines
+
+
+def vetoes(plan: Plan, installed: Installed, here: bool = False) -> Dict[str, str]:
+    """Return why runtimes and launchers that the plan names cannot be used; one that is not named can be.
+
+    Whether user namespaces can be made is tried for a process ``here``; for a job only where the plan does not know
+    that its nodes have them: then this host stands for them.
+    """
+    found = {
+        variant.launcher: "this deployer has no launcher %s" % variant.launcher
+        for variant in plan.variants
+        if variant.launcher not in LAUNCHERS
+    }
+    for name in {variant.runtime for variant in plan.variants}:
+        if name not in RUNTIMES:
+            found[name] = "this deployer has no runtime %s" % name
+            continue
+        objection = usable.objection(RUNTIMES[name], plan.modules, installed.engine, here or not plan.namespaces)
+        if objection:
+            found[name] = objection
+    return found
+
+
+def check_verdict(plan: Plan, force: bool = False) -> None:
+    """Raise Refused where ``check`` said on the laptop that the bundle will not run here, unless it is forced."""
+    if plan.checked is None or plan.checked.verdict != REFUSE or force:
+        return
+    against = plan.checked.against
+    codes = ", ".join(sorted({item.code for item in against}))
+    first = against[0] if against else None
+    found = findings.finding(
+        "check.refused",
+        plan.site,
+        codes=codes or "no finding",
+        first="%s: %s" % (first.subject, first.message) if first else "see the plan",
+        remedy=first.remedy if first else "make a new plan",
+    )
+    raise Refused("%s: %s" % (found.subject, found.message), found.remedy)
+
+
+def check_drift(plan: Plan) -> None:
+    """Raise Refused where the MPI that the plan was made for was replaced since; nodes are looked at in the job.
+
+    Cheap: a few hundred bytes of one file are read, all of it where it has no build id. A login node without the file
+    proves nothing.
+    """
+    if plan.mpi is None or plan.mpi.identity is None or not files.is_file(plan.mpi.library):
+        return
+    here = elf.identity(plan.mpi.library)
+    if here != plan.mpi.identity:
+        found = findings.finding(
+            "mpi.host-drift", "this host", library=plan.mpi.library, identity=here, expected=plan.mpi.identity
+        )
+        raise Refused(str(found), found.remedy)
+
+
+def canary_reader(rootfs: str, python: Optional[str]) -> List[str]:
+    """Return a command that prints the image's canary; nothing where it has none, or no program to read it."""
+    if not files.is_file(rootfs + plans.CANARY):
+        return []
+    for program in ("/bin/cat", "/usr/bin/cat"):
+        if files.lexists(rootfs + program):
+            return [program, plans.CANARY]
+    code = "import sys; sys.stdout.write(open(sys.argv[1]).read())"
+    return [python, "-I", "-S", "-c", code, plans.CANARY] if python else []
+
+
+def _job(manifest: Manifest, request: Request) -> Job:
+    """Return the job of the bundle with the user's numbers and words in it."""
+    job = manifest.job(request.job)
+    if job is None and not manifest.jobs and request.job is None and request.extra:
+        job = Job("command", [], 1, 1, 1, "01:00:00")
+    if job is None:
+        known = ", ".join(item.name for item in manifest.jobs)
+        raise UsageError(
+            "%s has no job %s" % (manifest.name, request.job) if request.job else "%s has no job" % manifest.name,
+            "its jobs: " + known if known else "give the command: run %s -- COMMAND" % manifest.name,
+        )
+
+    def given(value: Optional[int], default: int) -> int:
+        return default if value is None else value
+
+    return Job(
+        job.name,
+        list(job.command) + list(request.extra),
+        given(request.nodes, job.nodes),
+        given(request.ranks_per_node, job.ranks_per_node),
+        given(request.threads, job.threads),
+        job.time if request.time is None else check_time(request.time),
+        job.workdir,
+    )
+
+
+def _environment(layout: layouts.Layout, plan: Plan, variant: Variant) -> Dict[str, str]:
+    found = layouts.environment(layout)
+    launcher = LAUNCHERS[variant.launcher]
+    found.update(launcher.environment(script.start(plan, variant, layout, launcher)))
+    found["DEPLOYER_RESULT"] = "%s/%s" % (plans.JOB, result.PAYLOAD)
+    return found
+
+
+def _provider(plan: Plan) -> Optional[str]:
+    """Return libfabric's provider that the plan asks for; a list or an exclusion ("^psm3") names none."""
+    found = plan.environment.get("FI_PROVIDER", "")
+    return found if re.match(r"^[a-z0-9_;-]+$", found) else None
+
+
+def _new_name(installed: Installed) -> str:
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    return "%s-%s-%s" % (installed.receipt.name, stamp, os.urandom(2).hex())
+
+
+def show_script(folder: str) -> str:
+    """Return the text of a job's script; bytes in it that are no UTF-8 are kept as ``files.write_text`` got them."""
+    with open(os.path.join(folder, result.SCRIPT), encoding="utf-8", errors="surrogateescape") as stream:
+        return stream.read()
+
+
+def by_hand(folder: str) -> str:
+    """Return the command by which a person starts a prepared job."""
+    script = shlex.quote(os.path.join(folder, result.SCRIPT))
+    return script if result.launch(folder).scheduler == "local" else "sbatch " + script

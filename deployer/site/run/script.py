@@ -1,0 +1,425 @@
+"""The batch script of a job, for a person to read, keep, and submit by hand with the same result. Pure.
+
+All text goes through ``contract.shell``: no record, image or profile can put code into the script.
+"""
+
+from typing import Dict, List, NamedTuple, Optional, Sequence
+
+from deployer import __version__
+from deployer.contract import plan as plans
+from deployer.contract import shell
+from deployer.contract.evidence import Launch
+from deployer.contract.layout import Layout
+from deployer.contract.measures import ITEX
+from deployer.contract.pinning import pin
+from deployer.contract.plan import Plan, Variant
+from deployer.contract.shell import Code, Text, Value, Variable, Word, code
+from deployer.site.container import home
+from deployer.site.container.container import OWN, needs_home
+from deployer.site.container.runtimes.interface import Container, Runtime
+from deployer.site.run import staged
+from deployer.site.run.launchers.interface import Launcher, Start
+from deployer.site.run.staged import Staging
+
+
+class Inputs(NamedTuple):
+    """All that a script is made of: ``folder`` is the job's, ``tool`` the .pyz and ``python`` the Python that runs it
+    on the host, ``image_python`` the one that ranks have, in the image (None: there is none, and ranks are watched from
+    outside); ``directives`` are the words for sbatch that do not follow from the layout; ``staging`` is None if ranks
+    read the image as it was installed; ``reader`` is a command of the image that prints its canary, empty if it has
+    none; ``workdir`` is where the payload starts, None: in the container's folder, as the other steps do."""
+
+    launch: Launch
+    layout: Layout
+    plan: Plan
+    variant: Variant
+    runtime: Runtime
+    launcher: Launcher
+    container: Container
+    folder: str
+    tool: str
+    python: str
+    image_python: Optional[str]
+    directives: List[str]
+    staging: Optional[Staging] = None
+    reader: Sequence[str] = ()
+    workdir: Optional[str] = None
+
+
+SLURM, SRUN = "slurm", "srun"
+#: What ranks say of themselves, and see of each other: a folder of the job's.
+RANKS = "ranks"
+_RANKS = plans.JOB + "/" + RANKS
+#: How the script calls the words by which a rank starts, without a container and with one.
+_WAYS = ("native", "container")
+
+
+def render(inputs: Inputs) -> str:
+    """Return the whole text of job.sh. Raises UsageError for what no script can have."""
+    parts = [_head(inputs), _ground(inputs), _container(inputs), _ranks(inputs), _hosts(inputs)]
+    if inputs.staging:
+        parts.append(staged.step(inputs.staging, inputs.layout, inputs.runtime, inputs.container, 2))
+    if inputs.reader:
+        parts.append(_root(inputs))
+    if inputs.image_python:
+        parts.append(_probe(inputs))
+    parts.append(_payload(inputs))
+    return shell.script(*parts)
+
+
+def _head(inputs: Inputs) -> Code:
+    launch, layout = inputs.launch, inputs.layout
+    pieces = [
+        code(
+            """\
+#!/bin/bash -l
+# Job {job}: bundle {bundle}:{version} on {site}, written by deployer {deployer}.
+# {nodes} x {ranks} x {threads}; variant {variant}: {reason}.
+""",
+            job=launch.job,
+            bundle=launch.bundle,
+            version=launch.version,
+            site=launch.site,
+            deployer=__version__,
+            nodes=_counted(layout.nodes, "node"),
+            ranks=_counted(layout.ranks_per_node, "rank"),
+            threads=_counted(layout.threads, "thread"),
+            variant=launch.variant,
+            reason=launch.reason,
+        )
+    ]
+    if inputs.plan.scheduler == SLURM:
+        pieces.append(code("# To submit it by hand: sbatch job.sh (it may be edited, and submitted again).\n"))
+        pieces += [shell.directive(word) for word in _directives(inputs)]
+    else:
+        pieces.append(code("# To start it by hand: ./job.sh (it may be edited, and started again).\n"))
+    return shell.together(pieces)
+
+
+def _directives(inputs: Inputs) -> List[str]:
+    """Return all words for sbatch."""
+    launch, layout = inputs.launch, inputs.layout
+    found = [
+        "--job-name=" + launch.bundle,
+        "--output=%s/output.log" % inputs.folder.replace("%", "%%"),
+        "--nodes=%d" % layout.nodes,
+        "--ntasks-per-node=%d" % layout.ranks_per_node,
+        "--cpus-per-task=%d" % layout.asked_cpus,
+        "--time=" + launch.time,
+        "--no-requeue",  # a training that begins anew over what it wrote is worse than one that failed
+    ]
+    if layout.memory_mb is not None:
+        image_mb = inputs.staging.size_mb if inputs.staging and inputs.staging.kind != plans.DISK else 0
+        found.append("--mem=%dM" % (layout.ranks_per_node * layout.memory_mb + image_mb))
+    return found + list(inputs.directives)
+
+
+def _ground(inputs: Inputs) -> Code:
+    batch = inputs.plan.scheduler == SLURM
+    pieces = [
+        code(
+            """\
+job={folder}
+tool=({python} {tool})
+started=$(date +%s)
+stopped=
+
+# {who} asks for an end with SIGTERM (time limit, cancel), to the ranks and to this script alike. The script lives on
+# for as long as it may, to write what happened into result.json.
+trap 'stopped=TERM' TERM
+
+# result STEP EXIT: judge what the steps so far have proven and write result.json; true if the job may go on.
+result() {{
+    "${{tool[@]}}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${{@:3}}"
+}}
+
+{batch}export USER=${{USER:-$(id -un)}}  # ch-run does not start without it
+unique=$(</proc/sys/kernel/random/uuid)  # in names on the nodes: no other user can know it beforehand
+
+rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
+mkdir "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
+""",
+            folder=inputs.folder,
+            python=inputs.python,
+            tool=inputs.tool,
+            who="Slurm" if batch else "deployer",
+            batch=_slurm_ground() if batch else code(""),
+        )
+    ]
+    for module in inputs.plan.modules:
+        load = "\nmodule load {name} || {{ result hosts 1 --module {name}; exit 1; }}\n"
+        pieces.append(code(load, name=module))
+    if needs_home(inputs.container):
+        pieces.append(_home(inputs))
+    return shell.together(pieces)
+
+
+def _has_home(inputs: Inputs) -> bool:
+    """Return whether the job has a home of its own on each node: without a container, the user's own is used."""
+    return OWN in shell.variables(list(inputs.container.environment.values()))
+
+
+def _home(inputs: Inputs) -> Code:
+    """Return what gives the home its name, and removes it at the end."""
+    if inputs.plan.scheduler != SLURM:
+        remove = code("""rm -rf -- "$home\"""")
+    else:
+        # Slurm starts nothing more for a job that is asked to end: what is left then, the next job removes.
+        remove = code(
+            """\
+[ -z "$stopped" ] && timeout 30 {one_a_node} \\
+        rm -rf -- "$home" </dev/null >/dev/null 2>&1 || rm -rf -- "$home\"""",
+            one_a_node=_one_a_node(inputs),
+        )
+    return code(
+        """
+# Home: a folder of this job's own on each node, made in step 1. Only its owner can look into it.
+home={begin}$UID-$unique
+leave() {{
+    {remove}
+}}
+trap leave EXIT
+""",
+        begin=home.BEGIN,
+        remove=remove,
+    )
+
+
+def _slurm_ground() -> Code:
+    """Return what only a job of Slurm's needs."""
+    return code(
+        """\
+# With --export=NONE Slurm would start the steps with an empty environment.
+unset SLURM_EXPORT_ENV
+grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
+"""
+    )
+
+
+def _container(inputs: Inputs) -> Code:
+    container, arrays = inputs.container, [(_WAYS[inputs.runtime.contained], inputs.runtime.options(inputs.container))]
+    if inputs.staging:
+        container = staged.moved(inputs.staging, container)
+        arrays = staged.arrays(inputs.staging, inputs.runtime, container)
+    pieces = [staged.name(inputs.staging)] if inputs.staging else []
+    if inputs.runtime.contained:
+        says = "# The container: read-only, nothing of the host's environment but what the plan passes. Binds:\n"
+        pieces.append(code(says))
+        pieces += [code("#   {target}: {why}\n", target=bind.target, why=bind.why) for bind in container.binds]
+    else:
+        says = "# No container: the host's programs, in its environment. What a container would see stands here:\n"
+        pieces.append(code(says))
+        pieces += [
+            code("#   {source} for {target}: {why}\n", source=bind.source, target=bind.target, why=bind.why)
+            for bind in container.binds
+        ]
+    pieces += [shell.array(name, words) for name, words in arrays]
+    if inputs.runtime.contained:
+        pieces.append(code("image={rootfs}\n", rootfs=container.rootfs))
+    return shell.together(pieces)
+
+
+def start(plan: Plan, variant: Variant, layout: Layout, launcher: Launcher, tool: Sequence[str] = ()) -> Start:
+    """Return what ``launcher`` is told of a job."""
+    family, version = (plan.mpi.family, plan.mpi.version) if plan.mpi else ("", "")
+    program = variant.program or launcher.program
+    return Start(layout, variant.pmi, program, family, version, plan.scheduler == SLURM, tool)
+
+
+def _ranks(inputs: Inputs) -> Code:
+    """Return how the ranks of a step are started and pinned."""
+    layout = inputs.layout
+    how = start(inputs.plan, inputs.variant, layout, inputs.launcher, (inputs.python, inputs.tool))
+    pinning = pin(layout)
+    pieces = [
+        code(
+            "# The ranks: {launcher} starts them, {ranks} on each node, with {units} each.\n",
+            launcher=inputs.variant.launcher,
+            ranks=layout.ranks_per_node,
+            units=_counted(pinning.units, "core" if pinning.by_core else "hardware thread"),
+        )
+    ]
+    if pinning.straddling:
+        pieces.append(code("# Note: {note}.\n", note=pinning.straddling))
+    if how.program != SRUN:
+        look = "type -P {program} >/dev/null || {{ result hosts 127 --launcher {program}; exit 1; }}\n"
+        pieces.append(code(look, program=how.program))
+    exports = inputs.launcher.exports(how, _of_the_site(inputs, how))
+    pieces += [shell.export(name, value) for name, value in sorted(exports.items())]
+    pieces.append(code("launch=({words}\n)\n", words=shell.folded(inputs.launcher.words(how), 105)))
+    return shell.together(pieces)
+
+
+def _of_the_site(inputs: Inputs, how: Start) -> Dict[str, Value]:
+    """Return the ranks' environment as far as it may be the launcher's too: it runs on the host, and what the image
+    says could make it run another program there."""
+    ours = {*inputs.plan.environment, *inputs.launcher.environment(how)}
+    return {name: value for name, value in inputs.container.environment.items() if name in ours}
+
+
+def _hosts(inputs: Inputs) -> Code:
+    options: List[Text] = ["--library", inputs.plan.mpi.library] if inputs.plan.mpi else []
+    options += ["--home", Word(OWN)] if needs_home(inputs.container) else []
+    command = code('"${{tool[@]}}" probe --host --out "$job/hosts"{options} </dev/null', options=_more(options))
+    if inputs.plan.scheduler != SLURM:
+        return code(
+            """\
+# 1. Hosts: this machine writes what it has, outside the container, into hosts/.
+{command}
+result hosts $? || exit
+""",
+            command=command,
+        )
+    return code(
+        """\
+# 1. Hosts: each node writes what it has, outside the container, into hosts/.
+{one_a_node} \\
+    {command}
+result hosts $? || exit
+""",
+        one_a_node=_one_a_node(inputs),
+        command=command,
+    )
+
+
+def _root(inputs: Inputs) -> Code:
+    read = code('"${{container[@]}}" "$image" -- {words}', words=inputs.reader)
+    if inputs.plan.scheduler != SLURM:
+        return code(
+            """\
+# Root: a container reads the image's canary. One that shows the host's root ends the job here.
+{read} >"$job/hosts/$(uname -n).root" 2>&1 </dev/null
+result root $? || exit
+""",
+            read=read,
+        )
+    return code(
+        """\
+# Root: on each node a container reads the image's canary. One that shows the host's root ends the job here.
+{one_a_node} \\
+    --output={output} \\
+    {read} </dev/null
+result root $? || exit
+""",
+        one_a_node=_one_a_node(inputs),
+        output="%s/hosts/%%N.root" % inputs.folder.replace("%", "%%"),
+        read=read,
+    )
+
+
+def _one_a_node(inputs: Inputs) -> Code:
+    """Return the words that start a process on each node."""
+    return code(
+        "srun --mpi=none --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-task=1",
+        nodes=inputs.layout.nodes,
+    )
+
+
+def _probe(inputs: Inputs) -> Code:
+    command = [*_inner_tool(inputs), "probe", "--rank", "--out", *_evidence(inputs)]
+    if inputs.plan.mpi:
+        command += ["--library", inputs.plan.mpi.library.rsplit("/", 1)[-1]]
+    for expected in inputs.launch.expects:
+        command += ["--expect", expected] if expected != ITEX else []
+    return code(
+        """\
+# {number}. Probe: each rank proves which MPI library, network and CPUs it gets{where}, into ranks/. A mismatch ends
+#    the job here, before the payload.
+{step}
+{end}
+""",
+        number=3 if inputs.staging else 2,
+        where=" in the container" if inputs.runtime.contained else "",
+        step=_step(inputs, "probe", command),
+        end=code("code=$?\ncollect\nresult probe $code || exit" if inputs.staging else "result probe $? || exit"),
+    )
+
+
+def _payload(inputs: Inputs) -> Code:
+    command = _given(inputs, *inputs.launch.command)
+    watch = code("")
+    if inputs.image_python:
+        options: List[Text] = ["--shared", *_given(inputs, _RANKS)] if inputs.staging else []
+        options += _abort(inputs)
+        options += ["--itex"] if ITEX in inputs.launch.expects else []
+        command = [*_inner_tool(inputs), "rank", "--out", *_evidence(inputs), *options, "--", *command]
+        what = "each rank, while `rank` notes which MPI library its processes use and how it ends."
+    else:
+        watch = code("watch=({words}\n)\n", words=shell.folded(_outside(inputs), 105))
+        what = "each rank. The image has no Python, so `rank` watches it from outside the container."
+    binds = staged.late(inputs.staging, inputs.container) if inputs.staging else []
+    more = inputs.runtime.binds(binds) if binds else []
+    more = [*more, *inputs.runtime.starting_in(inputs.workdir)] if inputs.workdir else more
+    return code(
+        """\
+# {number}. Payload: {what}
+{watch}{step}
+{end}
+exit
+""",
+        number=2 + bool(inputs.staging) + bool(inputs.image_python),
+        what=what,
+        watch=watch,
+        step=_step(inputs, "payload", command, more, not inputs.image_python),
+        end=code("code=$?\nunstage\nresult payload $code" if inputs.staging else "result payload $?"),
+    )
+
+
+def _abort(inputs: Inputs) -> List[Text]:
+    """Return the word that makes a rank that failed end the others, where the launcher ends them for a signal alone."""
+    return [] if inputs.launcher.ends_on_exit else ["--abort"]
+
+
+def _outside(inputs: Inputs) -> List[Text]:
+    """Return the words of what starts the container of a rank and watches it, on the host."""
+    ranks = inputs.folder + "/" + RANKS
+    tool: Value = inputs.tool
+    out: List[Text] = ["--out", ranks]
+    if inputs.staging:
+        tool, evidence = staged.tool(inputs.staging), staged.evidence()
+        out = ["--out", evidence, "--shared", ranks]
+    library = inputs.plan.mpi.library if inputs.plan.mpi else ""
+    return [inputs.python, "-I", "-S", tool, "rank", *out, "--outside", library, *_abort(inputs), "--"]
+
+
+def _evidence(inputs: Inputs) -> List[Text]:
+    """Return the folder, as the ranks see it, that they write their evidence to."""
+    return _given(inputs, plans.NODE if inputs.staging else _RANKS)
+
+
+def _step(inputs: Inputs, name: str, command: Sequence[Text], more: Sequence[Text] = (), watched: bool = False) -> Code:
+    """Return one step in the container, with ``more`` words of the runtime's, below what watches it from outside if it
+    is ``watched``; without stdin, which the launcher would eat from this script."""
+    options = list(more)
+    shared = inputs.staging is not None and inputs.staging.mounted  # one container a node as it is
+    if inputs.variant.join and not shared and inputs.layout.ranks_per_node > 1:
+        options += inputs.runtime.join_options(inputs.layout.ranks_per_node, Word(Variable("unique"), "-", name))
+    return code(
+        """\
+"${{launch[@]}}"{watch} {way}{options}{image} \\
+    {command} </dev/null""",
+        watch=code(' "${{watch[@]}}"' if watched else ""),
+        way=code('"${{container[@]}}"' if inputs.runtime.contained else '"${{native[@]}}"'),
+        options=_more(options),
+        image=code(' "$image" --' if inputs.runtime.contained else ""),
+        command=command,
+    )
+
+
+def _inner_tool(inputs: Inputs) -> List[Text]:
+    # -I: nothing of the environment or the user's own packages; -S: no site packages, whose hooks cost a start.
+    return [inputs.image_python or "", "-I", "-S", *_given(inputs, plans.TOOL)]
+
+
+def _given(inputs: Inputs, *words: str) -> List[Text]:
+    """Return words with the paths of a container as the ranks are to be given them."""
+    return inputs.runtime.given(inputs.container, words)
+
+
+def _more(words: Sequence[Text]) -> Code:
+    """Return words as they follow others."""
+    return code(" {words}", words=words) if words else code("")
+
+
+def _counted(count: int, thing: str) -> str:
+    return "%d %s%s" % (count, thing, "" if count == 1 else "s")

@@ -1,0 +1,384 @@
+"""stage: on each node, before the ranks start, the image is unpacked into a folder of the node's own, and held there.
+
+One process a node, in a step of its own beside those of the ranks, unpacks from the kept bundle: one file that is read
+once, in place of ten thousands. It answers with one line, ``staged EXIT HOST REASON``, and stays until the job's end:
+
+    SIGUSR1     the ranks' evidence, which they write to the node, goes to the job's folder in one file; one more line
+    SIGUSR2     the same, and the end
+    SIGTERM     Slurm asks for the end (time limit, scancel): the same, when no process uses the image any more
+
+However it ends, the folder goes with it; where it was killed, the next one on the node removes what it left. srun hands
+SIGUSR1 and SIGUSR2 on to its tasks; SIGTERM makes it kill them (seen with Slurm 22.05).
+"""
+
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import stat
+import sys
+import time
+from contextlib import contextmanager, suppress
+from typing import Iterator, List, NamedTuple, Optional, Sequence
+
+from deployer.contract import evidence, records
+from deployer.contract import plan as plans
+from deployer.contract.choose import Need
+from deployer.contract.errors import DeployerError, IntegrityError, JobFailed, MissingTool, Refused, SpaceError
+from deployer.contract.manifest import KIT_PREFIX, Manifest
+from deployer.site.container import container, private
+from deployer.site.container.runtimes import charliecloud
+from deployer.site.install import bytecode, install, kit, squash, wheels
+from deployer.site.jobs import result
+from deployer.site.rank.watch import GOODBYE
+from deployer.site.run.staged import BEGIN, EVIDENCE, ROOTFS, STUBS, TEMPORARY, TOOL
+from deployer.site.storage import space
+from deployer.site.storage.store import VARIANTS, WHEELS, Installed, Store
+from deployer.system import files, process, verify, workers
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_LOCK = "lock"
+_MIB = 1024 * 1024
+#: In memory a file fills whole pages, half of one is lost on average, and an inode takes 1 KiB of the kernel's.
+_A_FILE = 3072
+#: Seconds for which a folder may wait for its holder: what the scheduler sends is on its way.
+_SENT = 3600
+#: Run in a mounted image: says the number of the process to join, and ends when this one does.
+_READY = ("/bin/sh", "-c", "echo $$; read -r _")
+#: Seconds for a mount.
+_PATIENCE = 60.0
+
+
+class Request(NamedTuple):
+    """``image`` is the installed image's folder, ``source`` its bundle or SquashFS file, ``into`` the folder to make on
+    the node, ``out`` where the evidence goes, ``tool`` the .pyz that ranks start; ``abi`` names the variant of Horovod
+    that is used; ``stubs`` is the folder of those for the host's files, if any; ``sent`` is where the scheduler was to
+    put a copy of ``source``, beside ``into``, and ``sha256`` that of a SquashFS file; ``mount`` is what mounts the
+    staged SquashFS file and runs what follows in it, empty for a bundle; with ``kit`` the runtime comes from the bundle
+    as well; ``home`` is the job's home on this node, to be removed at the end."""
+
+    image: str
+    source: str
+    into: str
+    out: str
+    tool: str
+    abi: Optional[str]
+    stubs: Optional[str] = None
+    sent: Optional[str] = None
+    mount: Sequence[str] = ()
+    kit: bool = False
+    home: Optional[str] = None
+    sha256: Optional[str] = None
+
+    def nearest(self) -> str:
+        """Return the file to read: what was sent, if all of it came. Raises IntegrityError if somebody else put it
+        there."""
+        found = files.status(self.sent, follow=False) if self.sent else None
+        if self.sent is None or found is None:
+            return self.source
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_nlink != 1:
+            raise IntegrityError("%s is not the file that was sent: somebody else put it there" % self.sent)
+        return self.sent if found.st_size == os.path.getsize(self.source) else self.source
+
+
+class Root(NamedTuple):
+    """The root folder that ranks have, by its inode, and the process that holds it where it is mounted, else 0."""
+
+    stat: os.stat_result
+    holder: int
+
+
+def need(store: Store, installed: Installed, manifest: Manifest, ranks_mb: int) -> Need:
+    """Return what staging an image takes of a node, for ``choose``; an objection where a form has no file to take."""
+    receipt = installed.receipt
+    size = receipt.bytes - sum(member.size for member in manifest.members if install.is_data(member.name))
+    size += receipt.files * _A_FILE + bytecode.size(installed.folder)
+    size += kit.ROOM if files.is_folder(installed.engine) else 0
+    objections = {}
+    if not files.is_file(store.bundle(receipt)):
+        reason = "its bundle is not under %s: install it with --keep" % store.bundles
+        objections = {plans.MEMORY: reason, plans.DISK: reason}
+    sizes = {plans.MEMORY: _mib(size), plans.DISK: _mib(size)}
+    squashed = squash.path(installed.folder)
+    if files.is_file(squashed):
+        sizes[plans.SQUASHFS] = _mib(os.path.getsize(squashed))
+    else:
+        objections[plans.SQUASHFS] = squash.absent(installed)
+    return Need(sizes, ranks_mb, objections)
+
+
+def _mib(size: int) -> int:
+    return -(-size // _MIB)
+
+
+def stage(request: Request) -> int:
+    """Unpack, answer, hold, and clean up; returns 0. Raises DeployerError, answered too, where there is no image."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # workers inherit it: they end with this process alone
+    try:
+        with claimed(request.into):
+            with files.errors_named("write under " + request.into, "free some there: an earlier job may have left it"):
+                (_fill_mounted if request.mount else _fill)(request)
+                _discard(request)
+                os.mkdir(os.path.join(request.into, EVIDENCE))
+                if request.stubs:
+                    shutil.copytree(request.stubs, os.path.join(request.into, STUBS), symlinks=True)
+            with _mounted(request) as root:
+                _answer(0, "")
+                while signal.sigwait(_SIGNALS) == signal.SIGUSR1:
+                    _publish(request)
+                    _answer(0, "")
+                _await_goodbyes(request.into, root)
+                _publish(request)
+    except DeployerError as error:
+        _answer(error.exit_code, error.message)
+        raise
+    finally:
+        if request.home:
+            files.remove_tree(request.home)
+    return 0
+
+
+def _discard(request: Request) -> None:
+    """Remove what the scheduler sent: its room is the ranks'."""
+    if request.sent:
+        with suppress(FileNotFoundError):
+            os.unlink(request.sent)
+
+
+def _answer(code: int, reason: str) -> None:
+    """Tell job.sh, which reads one line from each node."""
+    sys.stdout.write("staged %d %s %s\n" % (code, socket.gethostname(), " ".join(reason.split())))
+    sys.stdout.flush()
+
+
+# --- the folder: whose it is, and its end ---
+
+
+@contextmanager
+def claimed(path: str) -> Iterator[None]:
+    """Make the folder ``path`` for the time of the block, in a private one; dead jobs' are reaped.
+
+    The private folder is there already if the scheduler sent a file into it. Whose process lives holds a lock on a file
+    in it; the kernel frees it when the process is gone. The file systems of nodes know locks, unlike shared ones.
+    Raises Refused, SpaceError, DeployerError.
+    """
+    parent = os.path.dirname(path)
+    _check_place(os.path.dirname(parent))
+    reap(os.path.dirname(parent))
+    private.check_place(os.path.dirname(parent))
+    if files.lexists(parent):
+        private.check(parent)
+    else:
+        private.make(parent, "the image is staged there: is it full, or closed to users?")
+    with files.errors_named("make " + path):
+        lock = _lock(os.path.join(parent, _LOCK))
+    try:
+        with files.errors_named("make " + path):
+            os.mkdir(path, 0o700)
+        yield
+    finally:
+        files.remove_tree(parent)
+        os.close(lock)
+
+
+def _check_place(place: str) -> None:
+    """Raise Refused for a place from which no program can run."""
+    with files.errors_named("stage in " + place):
+        noexec = os.statvfs(place).f_flag & os.ST_NOEXEC
+    if noexec:
+        raise Refused("%s is mounted noexec: no program of an image can run from there" % place, "--staging folder")
+
+
+def _lock(path: str) -> int:
+    """Lock a new file and then call it ``path``: without its lock a dead one's file would have that name."""
+    new = path + ".new"
+    try:
+        descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.link(new, path)
+    except FileExistsError:
+        raise Refused("%s is in use: this job stages on this node already" % path) from None
+    os.unlink(new)
+    return descriptor
+
+
+def reap(place: str) -> None:
+    """Remove what dead jobs of this user left in ``place``."""
+    for path in private.own(os.path.join(place, BEGIN)):
+        try:
+            descriptor = os.open(os.path.join(path, _LOCK), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            if private.age(path) > _SENT:
+                files.remove_tree(path)
+            continue
+        try:
+            if _try_lock(descriptor):
+                files.remove_tree(path)
+        finally:
+            os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def _mounted(request: Request) -> Iterator[Root]:
+    """Yield the root that ranks will have, of a SquashFS file after it was mounted; that lasts for the block.
+
+    The process that serves the mount has the signals blocked, as this one has: it outlives a payload's goodbye.
+    """
+    if not request.mount:
+        yield Root(os.stat(os.path.join(request.into, ROOTFS)), 0)
+        return
+    held = process.Held([*request.mount, *_READY], container.user_environment())
+    try:
+        said = held.line(_PATIENCE)
+        if not said.isdigit():
+            raise MissingTool(
+                "the SquashFS image could not be mounted", "see the job's log: may users open /dev/fuse there?"
+            )
+        ask = charliecloud.ask_joined(request.mount[0], said, os.path.join(request.into, ROOTFS))
+        joined = process.run(ask, _PATIENCE, env=container.user_environment(), check=False)
+        bare = joined.returncode == 0 and joined.stdout.strip() != charliecloud.OBEYED
+        files.write_text(os.path.join(request.into, "pid"), said + (" " + charliecloud.BARE if bare else "") + "\n")
+        yield Root(os.stat("/proc/%s/root" % said), int(said))
+    finally:
+        held.end()
+
+
+def _await_goodbyes(folder: str, root: Root) -> None:
+    """Wait until no process has its root or program in the staged folder, but not for ever."""
+    until = time.time() + GOODBYE
+    while users(folder, root) and time.time() < until:
+        time.sleep(0.1)
+
+
+def users(folder: str, root: Root) -> List[int]:
+    """Return the processes of this user that run in the staged image, from it, or in a folder beside it, but for the
+    one that holds it."""
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) in (os.getpid(), root.holder):
+            continue
+        try:
+            theirs = os.stat("/proc/%s/root" % name)
+            inside = (theirs.st_dev, theirs.st_ino) == (root.stat.st_dev, root.stat.st_ino)
+            used = [os.readlink("/proc/%s/%s" % (name, link)) for link in ("exe", "cwd")]
+            if inside or any(path.startswith(folder + "/") for path in used):
+                found.append(int(name))
+        except OSError:
+            continue  # gone, or another user's
+    return found
+
+
+# --- what is in it ---
+
+
+def _fill(request: Request) -> None:
+    jobs = min(workers.cores(), workers.MOST)
+    receipt = Store("").at(request.image)
+    nearest = request.nearest()
+    if receipt is None:
+        raise IntegrityError("the image was removed: %s" % request.image, "install it again")
+    with verify.opened(nearest) as stream:
+        # Whose it is was judged at install, which wrote the digest down; every byte that is used has to fit that.
+        verification = verify.begin(stream, nearest, [])
+        if verification.digest != receipt.receipt.digest:
+            raise IntegrityError(
+                "%s is not the bundle of %s" % (nearest, request.image), "install it again with --keep"
+            )
+        manifest = verification.manifest
+        room = wheels.room(verification, stream, jobs)
+        size = room.bytes + sum(segment.raw or 0 for segment in verification.layer_segments())
+        size += bytecode.size(request.image) + os.path.getsize(request.tool)
+        entries = manifest.image.entries + room.entries
+        if request.kit:
+            size += kit.ROOM + sum(member.size for member in manifest.members if member.name.startswith(KIT_PREFIX))
+            entries += kit.ENTRIES
+        _check_room(_place(request), size, entries)
+        targets = install.APP_AND_KIT if request.kit else install.APP
+        install.write(request.into, verification, jobs, _stop_if_asked, targets)
+    bytecode.restore(request.image, request.into)
+    _merge(request)
+    if request.kit:  # the files are read-only from here on
+        kit.prepare(receipt._replace(folder=request.into), sys.executable)
+        files.remove_tree(os.path.join(request.into, "kit"))
+        os.mkdir(os.path.join(request.into, TEMPORARY))
+
+
+def _fill_mounted(request: Request) -> None:
+    """Take the SquashFS file: it is then read from the node alone, and stays when it is removed where it came from."""
+    target = os.path.join(request.into, squash.IMAGE)
+    if request.sent and request.nearest() == request.sent:
+        if files.sha256_file(request.sent) != request.sha256:
+            raise IntegrityError("%s is not %s: it came with other bytes" % (request.sent, request.source))
+        os.rename(request.sent, target)
+    else:
+        _check_room(_place(request), os.path.getsize(request.source) + os.path.getsize(request.tool), 2)
+        with open(request.source, "rb") as source, open(target, "wb") as copy:
+            for chunk in iter(lambda: source.read(files.CHUNK), b""):
+                copy.write(chunk)
+                _stop_if_asked()
+    shutil.copyfile(request.tool, os.path.join(request.into, TOOL))
+    os.mkdir(os.path.join(request.into, ROOTFS))  # a folder for the runtime's word of an image: the root is joined
+
+
+def _place(request: Request) -> str:
+    return os.path.dirname(os.path.dirname(request.into))
+
+
+def _stop_if_asked(*_: int) -> None:
+    """Progress of the unpacking: the chance to notice that the job is over."""
+    if set(signal.sigpending()) & set(_SIGNALS):
+        raise JobFailed("asked to stop while the image was unpacked")
+
+
+def _check_room(folder: str, size: int, entries: int) -> None:
+    """Raise SpaceError unless ``folder`` has room, and the node's memory too where that is what it is made of."""
+    space.check(folder, size, entries)
+    if space.in_memory(folder):
+        free = space.available_memory()
+        if free is not None and free < size:
+            raise SpaceError(
+                "the node has %s of memory free; the image takes %s" % (space.human(free), space.human(size)),
+                "ask for more memory (--memory), or --staging folder",
+            )
+
+
+def _merge(request: Request) -> None:
+    """Put overlays, app and tool where the container would see them bound: fewer mounts a rank, and no more lookups."""
+    rootfs = os.path.join(request.into, ROOTFS)
+    inner = rootfs + os.path.dirname(plans.APP)
+    if os.path.realpath(inner) != os.path.join(os.path.realpath(rootfs), os.path.basename(inner)):
+        raise IntegrityError("the image's %s leads elsewhere" % os.path.dirname(plans.APP))
+    moved = [("app", plans.APP), (WHEELS, plans.WHEELS)]
+    if request.abi:
+        moved.append((os.path.join(VARIANTS, request.abi), plans.VARIANT))
+    for name, target in moved:
+        source = os.path.join(request.into, name)
+        if files.is_folder(source):
+            files.remove_tree(rootfs + target)
+            os.rename(source, rootfs + target)
+    files.remove_tree(os.path.join(request.into, VARIANTS))
+    shutil.copyfile(request.tool, rootfs + plans.TOOL)
+    os.mkdir(rootfs + plans.NODE)
+
+
+# --- evidence ---
+
+
+def _publish(request: Request) -> None:
+    """Write all that ranks of this node said so far into one file of the job's folder; a job goes on without."""
+    texts = result.texts(os.path.join(request.into, EVIDENCE))
+    host = socket.gethostname()
+    path = os.path.join(request.out, result.node_file(host))
+    try:
+        files.write_text(path, records.pretty(evidence.NodeRecord(host, texts).record()))
+    except DeployerError as error:
+        sys.stderr.write("\n".join(error.lines()) + "\n")

@@ -1,0 +1,219 @@
+"""What job.sh has where the image is staged: the container on the node's own folder, and the step that holds it. Pure.
+
+The folder's name has the job's number in it, so words of the container refer to a variable of the script, ``STAGE``.
+"""
+
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from deployer.contract import hostfiles, shell
+from deployer.contract import plan as plans
+from deployer.contract.errors import UsageError
+from deployer.contract.layout import Layout
+from deployer.contract.shell import Code, Text, Variable, Word, code
+from deployer.site.container.container import OWN, needs_home
+from deployer.site.container.runtimes.interface import Container, Mount, Runtime, Staged
+from deployer.site.install import squash
+from deployer.site.storage.store import ENGINE
+
+#: The staged folder, which ``name`` gives its name.
+STAGE = Word(Variable("stage"))
+#: Below the staged folder: the image, what ranks write about themselves, what is bound where it is not inside, and
+#: where udocker has its temporary files (``runtimes/udocker_start.py``).
+ROOTFS, EVIDENCE, STUBS, TOOL, TEMPORARY = "rootfs", "evidence", "host", "deployer.pyz", "tmp"
+
+#: A private folder's name in a place for staging is this, the user's number, a hyphen, and what nobody can guess.
+BEGIN = "deployer-stage-"
+#: What the staged image has inside, so that nothing is bound there.
+_INSIDE = (plans.APP, plans.WHEELS, plans.VARIANT, plans.TOOL)
+
+
+_DOES: Dict[str, str] = {
+    plans.MEMORY: "unpacks the bundle into its memory",
+    plans.DISK: "unpacks the bundle onto a disk of its own",
+    plans.SQUASHFS: "takes the SquashFS image into its memory and mounts it",
+}
+
+
+class Staging(NamedTuple):
+    """``kind`` is of ``plan.STAGINGS``, ``place`` the node's own folder below which it is done; ``image`` is the
+    installed image's folder, ``source`` the file that is staged, ``size_mb`` what it comes to; ``abi`` the variant of
+    Horovod that is used; with ``broadcast`` the file is sent to the nodes, which else read it from where it is; with
+    ``kit`` the runtime is the one that the bundle brought, and each node gets that as well."""
+
+    kind: str
+    place: str
+    image: str
+    source: str
+    size_mb: int
+    abi: Optional[str]
+    broadcast: bool = False
+    kit: bool = False
+
+    @property
+    def mounted(self) -> bool:
+        """Return whether the image is mounted, not unpacked."""
+        return self.kind == plans.SQUASHFS
+
+
+def moved(staging: Staging, container: Container) -> Container:
+    """Return the container as it is where the image is staged.
+
+    What is unpacked has no bind of the job's folder: that is for the payload alone, and each bind is looked up on the
+    shared file system.
+    """
+    own = Staged(_staged(STUBS), hostfiles.FOLDER, "stubs for single files of the host")
+    binds: List[Mount] = [
+        own if bind.target == own.target else bind for bind in container.binds if bind.target not in _INSIDE
+    ]
+    binds.append(Staged(_staged(EVIDENCE), plans.NODE, "the node's own: what ranks say of themselves"))
+    environment = container.environment
+    if staging.mounted:
+        binds.append(Staged(_staged(TOOL), plans.TOOL, "this tool"))
+        if staging.abi:  # the image has the variants of all families
+            here, there = plans.VARIANT + "/", squash.variant(staging.abi) + "/"
+            environment = {
+                name: shell.changed(value, lambda text: text.replace(here, there))
+                for name, value in environment.items()
+            }
+    else:
+        binds = [bind for bind in binds if bind.target != plans.JOB]
+    engine = _staged(ENGINE) if staging.kit else container.engine
+    return container._replace(rootfs=_staged(ROOTFS), binds=binds, environment=environment, engine=engine)
+
+
+def late(staging: Staging, container: Container) -> List[Mount]:
+    """Return the binds of ``container`` that only the payload gets."""
+    return [] if staging.mounted else [bind for bind in container.binds if bind.target == plans.JOB]
+
+
+def arrays(staging: Staging, runtime: Runtime, container: Container) -> List[Tuple[str, List[Text]]]:
+    """Return the arrays of the script, by name: how the container is made, and how a rank gets into it."""
+    if not staging.mounted:
+        return [("container", runtime.options(container))]
+    mount = runtime.mount(container, _staged(squash.IMAGE))
+    return [("mount", mount), ("container", runtime.into_mounted(container, STAGE))]
+
+
+def tool(staging: Staging) -> Word:
+    """Return the node's own copy of this tool, as the host sees it."""
+    return _staged(TOOL) if staging.mounted else _staged(ROOTFS) + plans.TOOL
+
+
+def evidence() -> Word:
+    """Return the node's own folder for what is seen of its ranks, as the host sees it."""
+    return _staged(EVIDENCE)
+
+
+def _staged(name: str) -> Word:
+    return STAGE + "/" + name
+
+
+def name(staging: Staging) -> Code:
+    """Return the lines that give the staged folder its name, in a private folder that nobody can know beforehand."""
+    return code(
+        """\
+# The image is staged: each node has a copy of its own here.
+stage={begin}$UID-$unique/image
+
+""",
+        begin="%s/%s" % (staging.place, BEGIN),
+    )
+
+
+def step(staging: Staging, layout: Layout, runtime: Runtime, container: Container, number: int) -> Code:
+    """Return the part of the script that stages the image, and what it needs to end it."""
+    if staging.kind not in _DOES:
+        raise UsageError("an image cannot be staged as %r" % staging.kind, "known: " + ", ".join(_DOES))
+    return code(
+        """\
+# {number}. Stage: each node {does}, {size} MiB, and holds it
+#    beside the other steps; at the end it is removed. It says a line when it is ready, and one when it has collected
+#    what its ranks said of themselves (SIGUSR1); SIGUSR2 ends it. A node that cannot ends the job here.
+{broadcast}overlap=$(srun --help | grep -o -m 1 -e --overlap)  # since Slurm 20.11; older ones share without being asked
+pipe=$(mktemp -d)/answers && mkfifo "$pipe" || exit 6
+cd /  # the ranks' working folder, which each would look up on the shared file system
+srun --mpi=none $overlap {options} \\
+    "${{tool[@]}}" stage{what} \\
+    --tool "${{tool[1]}}" --into "$stage"{sent} --out "$job/ranks"{mount} </dev/null >"$pipe" &
+holder=$!
+exec 3<"$pipe"
+rm -r "${{pipe%/*}}"
+
+# answers: await a line from each node; false, with the worst exit code in $worst and the node's words in $reason.
+answers() {{
+    local count=0 who status words
+    worst=0 reason=
+    while ((count < {nodes})); do
+        read -r who status words <&3 || {{ ((worst)) || {{ worst=1 reason="the step ended early"; }}; break; }}
+        [ "$who" = staged ] || continue
+        count=$((count + 1))
+        if ((status > worst)); then worst=$status reason=$words; fi
+    done
+    ((worst == 0))
+}}
+
+collect() {{ kill -USR1 "$holder" 2>/dev/null && answers; }}
+
+unstage() {{
+    [ -n "$holder" ] || return
+    kill -USR2 "$holder" 2>/dev/null
+    while kill -0 "$holder" 2>/dev/null; do wait "$holder"; done
+    holder=
+}}
+trap unstage EXIT
+
+answers || {{ result stage "$worst" --reason "$reason"; exit; }}
+container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")  # looked up once, not by each rank
+""",
+        number=number,
+        size=staging.size_mb,
+        does=_DOES[staging.kind],
+        broadcast=_broadcast(staging, layout),
+        sent=_sent(staging),
+        mount=code(' -- "${{mount[@]}}"' if staging.mounted else ""),
+        at=runtime.into_mounted(container, STAGE).index(runtime.program) if staging.mounted else 0,
+        options=[
+            "--nodes=%d" % layout.nodes,
+            "--ntasks=%d" % layout.nodes,
+            "--ntasks-per-node=1",
+            "--cpus-per-task=%d" % (layout.ranks_per_node * layout.asked_cpus),
+        ],
+        what=_what(staging, container),
+        nodes=layout.nodes,
+    )
+
+
+def _broadcast(staging: Staging, layout: Layout) -> Code:
+    """Return what sends the file to the nodes, into the private folder of each; the nodes remove it in any case. If it
+    does not arrive, they read it from where it is."""
+    if not staging.broadcast:
+        return code("")
+    return code(
+        """\
+sent=${{stage%/*}}/sent
+srun --mpi=none --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-task=1 \\
+    mkdir -m 700 -- "${{stage%/*}}" </dev/null || {{ result stage 3 --reason "cannot make ${{stage%/*}}"; exit; }}
+{digest}sbcast --force {source} "$sent"
+""",
+        nodes=layout.nodes,
+        digest=code("digest=$(sha256sum <{source})\n", source=staging.source) if staging.mounted else code(""),
+        source=staging.source,
+    )
+
+
+def _sent(staging: Staging) -> Code:
+    if not staging.broadcast:
+        return code("")
+    # The nodes check a bundle by its own digests.
+    return code(' --sent "$sent" --sha256 "${{digest%% *}}"') if staging.mounted else code(' --sent "$sent"')
+
+
+def _what(staging: Staging, container: Container) -> Code:
+    """Return the options that say what is staged, each on a line."""
+    found: List[Tuple[str, Text]] = [("--image", staging.image), ("--source", staging.source)]
+    found += [("--abi", staging.abi)] if staging.abi else []
+    lines = [code(" \\\n    {words}", words=pair) for pair in found]
+    lines += [code(" \\\n    --kit")] if staging.kit else []
+    lines += [code(" \\\n    --home {home}", home=Word(OWN))] if needs_home(container) else []
+    stubs = [bind.source for bind in container.binds if bind.target == hostfiles.FOLDER]
+    return shell.together([*lines, *(code(" \\\n    --stubs {path}", path=path) for path in stubs)])

@@ -1,0 +1,107 @@
+"""Data folders in the container: a bundle's own, and those of other bundles that it needs.
+
+All of them are seen below /deployer/data. An image is read-only, and a bind's target must exist in it: so the image's
+own data folder, in which ``install`` leaves an empty folder for each that another bundle carries, is bound as a whole,
+and the others are bound over the empty ones.
+"""
+
+import logging
+import os
+from typing import List, NamedTuple
+
+from deployer.contract import plan as plans
+from deployer.contract.errors import DeployerError, Refused, UsageError
+from deployer.contract.manifest import Manifest, Need
+from deployer.contract.plan import Bind
+from deployer.site.storage.store import MANIFEST, Installed, Store
+from deployer.system import files
+
+log = logging.getLogger("deployer.data")
+
+
+class Found(NamedTuple):
+    """A need and the installed bundle that carries it."""
+
+    need: Need
+    carrier: Installed
+
+    @property
+    def folder(self) -> str:
+        return os.path.join(self.carrier.data, self.need.data)
+
+
+def resolve(store: Store, manifest: Manifest) -> List[Found]:
+    """Return what carries the data that a bundle needs: the newest installed bundle of the name, or of the version.
+
+    Raises Refused, with the remedy, where one is not installed or has no such folder; UsageError for a bundle of data
+    alone, in which nothing can run.
+    """
+    if manifest.is_data:
+        hint = "name it in the data of a bundle with jobs: data: {NAME: {bundle: %s}}" % manifest.name
+        raise UsageError("%s holds data alone: nothing can run in it" % manifest.name, hint)
+    found = []
+    for need in manifest.needs:
+        carrier = store.newest(need.bundle)
+        if carrier is None:
+            raise Refused(
+                "%s needs the data %s of the bundle %s, which is not installed under %s"
+                % (manifest.name, need.data, need.bundle, store.root),
+                "push or install %s first" % need.bundle,
+            )
+        found.append(Found(need, carrier))
+        if not files.is_folder(found[-1].folder):
+            receipt = carrier.receipt
+            raise Refused(
+                "%s needs the data %s of %s:%s, which has no such folder"
+                % (manifest.name, need.data, receipt.name, receipt.version),
+                "push or install a version of %s that has it" % need.bundle,
+            )
+    return found
+
+
+def binds(installed: Installed, found: List[Found]) -> List[Bind]:
+    """Return the binds of a bundle's own data folder and of those of others, in the order in which they must stand."""
+    if not files.is_folder(installed.data):
+        return []
+    bound = [Bind(installed.data, plans.DATA, "the bundle's data folders")]
+    for item in found:
+        receipt = item.carrier.receipt
+        target = "%s/%s" % (plans.DATA, item.need.data)
+        bound.append(Bind(item.folder, target, "data of %s:%s" % (receipt.name, receipt.version)))
+    return bound
+
+
+def missing(store: Store, manifest: Manifest) -> List[str]:
+    """Return, for the user, which bundles with data are to be installed before a bundle can run."""
+    return [
+        "it needs the data %s of the bundle %s, which is not installed here: push or install that too"
+        % (need.data, need.bundle)
+        for need in manifest.needs
+        if store.newest(need.bundle) is None
+    ]
+
+
+def users(store: Store, image: Installed) -> List[str]:
+    """Return the installed bundles, NAME:VERSION, whose data are in ``image`` as things stand.
+
+    A bundle whose manifest cannot be read may be one of them if ``image`` has data at all.
+    """
+    found = []
+    for user in store.installed():
+        if user.folder == image.folder:
+            continue
+        name = "%s:%s" % (user.receipt.name, user.receipt.version)
+        try:
+            if any(store.newest(need.bundle) == image for need in user.manifest().needs):
+                found.append(name)
+        except DeployerError as error:
+            log.debug("%s: %s", name, error.message)
+            if _carries(image):
+                found.append("%s, whose %s cannot be read," % (name, MANIFEST))
+    return found
+
+
+def _carries(image: Installed) -> bool:
+    """Return whether an image has data of its own: those of other bundles are empty folders there."""
+    folders = (os.path.join(image.data, name) for name in files.names(image.data))
+    return any(files.names(folder) for folder in folders if files.is_folder(folder))

@@ -1,0 +1,59 @@
+"""Which Python packages an installed image has, by the folders they stand in; nothing is started or imported."""
+
+import glob
+import os
+import re
+from typing import List, Optional, Tuple
+
+from deployer.contract.measures import GPU, ITEX
+from deployer.contract.plan import Plan
+from deployer.site.storage.store import Installed
+from deployer.system import files
+
+#: Where the Pythons of images keep packages: Debian's, an own build, conda, a virtual environment.
+_PLACES = (
+    "usr/lib/python3*/dist-packages",
+    "usr/lib/python3*/site-packages",
+    "usr/lib64/python3*/site-packages",
+    "usr/local/lib/python3*/dist-packages",
+    "usr/local/lib/python3*/site-packages",
+    "opt/*/lib/python3*/site-packages",
+)
+#: What a plan brings of the host where its partition has GPUs.
+_DRIVER = re.compile(r"/libcuda\.so(\.\d+)*$")
+#: What an image for GPUs has: CUDA's own folder, or its variable; else the packages of NVIDIA's wheels.
+_CUDA_FOLDERS, _CUDA_VARIABLE, _CUDA_PACKAGE = "usr/local/cuda*", "CUDA_VERSION=", "nvidia"
+
+
+def folder(installed: Installed, package: str, abi: Optional[str]) -> Optional[str]:
+    """Return the folder of an import package that the container sees first: variant, wheelhouse, image; or None."""
+    found = [os.path.join(place, package) for place in _places(installed, abi)]
+    return next((path for path in found if files.is_folder(path)), None)
+
+
+def expects(installed: Installed, plan: Plan) -> Tuple[str, ...]:
+    """Return what a job of this image at this site has to prove beside MPI (``measures.EXPECTABLE``)."""
+    found = []
+    targets = [bind.target for bind in plan.binds] + [item.target for item in plan.host]
+    if any(map(_DRIVER.search, targets)) and _has_cuda(installed, plan):
+        found.append(GPU)
+    if folder(installed, "intel_extension_for_tensorflow", plan.abi):
+        found.append(ITEX)
+    return tuple(found)
+
+
+def _has_cuda(installed: Installed, plan: Plan) -> bool:
+    """Return whether the image is meant for GPUs: one without CUDA runs on a node with GPUs as on any other."""
+    if folder(installed, _CUDA_PACKAGE, plan.abi):
+        return True
+    if glob.glob(os.path.join(glob.escape(installed.rootfs), _CUDA_FOLDERS)):
+        return True
+    return any(entry.startswith(_CUDA_VARIABLE) for entry in installed.manifest().image.env)
+
+
+def _places(installed: Installed, abi: Optional[str]) -> List[str]:
+    own = [os.path.join(installed.variant(abi), "lib")] if abi else []
+    own.append(os.path.join(installed.wheels, "lib"))
+    for pattern in _PLACES:
+        own += sorted(glob.glob(os.path.join(glob.escape(installed.rootfs), pattern)))
+    return own

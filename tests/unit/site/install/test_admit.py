@@ -1,0 +1,204 @@
+"""install and verify under a site's policies."""
+
+import json
+import os
+import shutil
+import threading
+
+import pytest
+
+from deployer.cli import site
+from deployer.contract.errors import IntegrityError, Refused, SpaceError, UsageError
+from deployer.site.install import install as installing
+from deployer.site.storage.store import Store
+from deployer.system import files, policy
+from tests import bundles
+from tests.signing import TestKey, signed
+
+KEY, OTHER = TestKey(seed=1), TestKey("ecdsa-sha2-nistp256", seed=2)
+
+
+@pytest.fixture(autouse=True)
+def _no_policy_of_this_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(policy, "SYSTEM_FILE", str(tmp_path / "etc" / "policy.json"))
+    monkeypatch.delenv("DEPLOYER_ROOT", raising=False)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(str(tmp_path / "root"))
+
+
+def write(folder, data, name="b.tar"):
+    path = folder / name
+    path.write_bytes(data)
+    return str(path)
+
+
+@pytest.fixture
+def signers(tmp_path):
+    path = tmp_path / "signers"
+    path.write_text(KEY.allowed("stager@lab"))
+    return str(path)
+
+
+def nothing_installed(store):
+    return not os.path.isdir(store.images) or os.listdir(store.images) == []
+
+
+def test_an_unsigned_bundle_says_its_digest(tmp_path, store):
+    outcome = installing.install(write(tmp_path, bundles.build()), store)
+    assert outcome.warnings == (
+        "not signed: compare %s with the stager's by voice or paper" % outcome.image.receipt.digest,
+    )
+
+
+def test_a_key_that_nobody_knows_is_said(tmp_path, store):
+    (warning,) = installing.install(write(tmp_path, signed(bundles.build(), KEY)), store).warnings
+    assert KEY.key.fingerprint in warning
+    assert "no policy here knows" in warning
+
+
+def test_trust_on_first_use(tmp_path, store, signers):
+    outcome = installing.install(write(tmp_path, signed(bundles.build(), KEY)), store, signers_file=signers)
+    assert outcome.warnings == (
+        "from now on %s demands these signers of every bundle" % os.path.join(store.root, "policy.json"),
+    )
+    for data in (bundles.build(version="2"), signed(bundles.build(version="2"), OTHER)):
+        with pytest.raises(Refused, match=r"b\.tar: .*policy\.json"):
+            installing.install(write(tmp_path, data), store)
+    assert [image.receipt.version for image in store.installed()] == ["1.0"]
+    installing.install(write(tmp_path, signed(bundles.build(version="2"), OTHER, KEY)), store)
+    with open(signers, "w") as stream:  # a later --signers tightens, and changes nothing of what was pinned
+        stream.write(OTHER.allowed())
+    with pytest.raises(Refused, match="--signers"):
+        installing.install(write(tmp_path, signed(bundles.build(version="3"), KEY)), store, signers_file=signers)
+    assert policy.load(store.root)[0].allowed[0].who == "stager@lab"
+
+
+def test_signers_may_come_from_a_pipe_which_can_be_read_once(tmp_path, store, signers):
+    """As bash makes one of ``--signers <(...)``. Files that a policy names are none of the user's own."""
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=fill, args=(pipe, KEY.allowed("stager@lab")), daemon=True)
+    writer.start()
+    installing.install(write(tmp_path, signed(bundles.build(), KEY)), store, signers_file=pipe)
+    writer.join()
+    assert policy.load(store.root)[0].allowed[0].who == "stager@lab"
+    os.remove(os.path.join(store.root, policy.SIGNERS_FILE))
+    os.mkfifo(os.path.join(store.root, policy.SIGNERS_FILE))
+    with pytest.raises(UsageError, match="not a regular file"):
+        policy.load(store.root)
+
+
+def fill(path, text):
+    with open(path, "w") as stream:
+        stream.write(text)
+
+
+def test_what_is_refused_pins_nothing(tmp_path, store, signers):
+    for data, error in ((bundles.build(), Refused), (signed(bundles.build(), OTHER), Refused)):
+        with pytest.raises(error):
+            installing.install(write(tmp_path, data), store, signers_file=signers)
+    assert not os.path.exists(store.root)
+
+
+def test_signers_are_asked_of_an_installed_image_too(tmp_path, store, signers):
+    path = write(tmp_path, signed(bundles.build(), OTHER))
+    installing.install(path, store)
+    with pytest.raises(Refused):
+        installing.install(path, store, signers_file=signers)
+    assert installing.install(write(tmp_path, signed(bundles.build(), KEY)), store, signers_file=signers).known
+
+
+def test_an_older_version_is_a_warning_and_a_policy_refuses(tmp_path, store):
+    installing.install(write(tmp_path, bundles.build(version="1.10")), store)
+    outcome = installing.install(write(tmp_path, bundles.build(version="1.9")), store)
+    assert outcome.warnings[1:] == ("tiny:1.9 is older than the installed tiny:1.10",)
+    installing.install(write(tmp_path, bundles.build(name="other", version="1.0")), store)
+    shutil.rmtree(store.find("tiny:1.9").folder)
+    record = {"schema": "deployer.policy", "format": 1, "min_reader": 1, "refuse_rollback": True}
+    with open(os.path.join(store.root, "policy.json"), "w") as stream:
+        json.dump(record, stream)
+    with pytest.raises(Refused, match="refuses to go back"):
+        installing.install(write(tmp_path, bundles.build(version="1.9")), store)
+    installing.install(write(tmp_path, bundles.build(version="1.11")), store)
+
+
+def test_another_bundle_of_the_same_name_is_said(tmp_path, store):
+    installing.install(write(tmp_path, bundles.build()), store)
+    outcome = installing.install(write(tmp_path, bundles.build(extra=[("deployer/app/x", b"x")])), store)
+    assert "another bundle is installed as tiny:1.0" in outcome.warnings[1]
+
+
+def test_a_policy_judges_before_anything_is_parsed(tmp_path, store, signers, monkeypatch):
+    def parsed(data, what):
+        raise AssertionError("parsed")
+
+    monkeypatch.setattr("deployer.contract.manifest.read", parsed)
+    for data in (bundles.build(), signed(bundles.build(), OTHER)):
+        with pytest.raises(Refused):
+            installing.install(write(tmp_path, data), store, signers_file=signers)
+
+
+def run(capsys, *words):
+    code = site.main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_the_command_line(tmp_path, store, signers, capsys):
+    plain, good = write(tmp_path, bundles.build(), "plain.tar"), write(tmp_path, signed(bundles.build(), KEY))
+    code, out, err = run(capsys, "verify", plain)
+    assert code == 0
+    assert "digest sha256:" in out
+    assert "by voice or paper" in err
+    code, out, err = run(capsys, "verify", good, "--signers", signers)
+    assert (code, err) == (0, "")
+    assert "signed by stager@lab (%s)" % KEY.key.fingerprint in out
+    code, out, err = run(capsys, "verify", good, "--signers", signers, "--json")
+    assert json.loads(out)["signers"] == ["stager@lab (%s)" % KEY.key.fingerprint]
+    assert run(capsys, "verify", plain, "--signers", signers)[0] == Refused.exit_code
+    broken = signed(bundles.build(), KEY).replace(b'"name":"tiny"', b'"name":"tina"')
+    assert run(capsys, "verify", write(tmp_path, broken, "broken.tar"))[0] == IntegrityError.exit_code
+    code, out, err = run(capsys, "install", good, "--root", store.root, "--signers", signers, "--json")
+    assert code == 0
+    assert "from now on" in json.loads(out)["warnings"][0]
+    code, out, err = run(capsys, "install", plain, "--root", store.root)  # the same digest: it is here already
+    assert (code, "installed already" in out) == (0, True)
+    other = write(tmp_path, bundles.build(version="2"))
+    code, out, err = run(capsys, "install", other, "--root", store.root)
+    assert code == Refused.exit_code
+    assert err.startswith("deployer: error: ")
+    assert "hint: ask the stager" in err
+    assert len(store.installed()) == 1
+
+
+def test_verify_obeys_the_root_folders_policy(tmp_path, store, signers, capsys, monkeypatch):
+    os.makedirs(store.root)
+    policy.pin(store.root, files.read_text(signers))
+    path = write(tmp_path, bundles.build())
+    assert run(capsys, "verify", path)[0] == 0
+    monkeypatch.setenv("DEPLOYER_ROOT", store.root)
+    assert run(capsys, "verify", path)[0] == Refused.exit_code
+
+
+def test_verify_obeys_the_admins_policy(tmp_path, capsys, signers):
+    path = write(tmp_path, bundles.build())
+    os.mkdir(str(tmp_path / "etc"))
+    policy.pin(str(tmp_path / "etc"), files.read_text(signers))
+    assert run(capsys, "verify", path)[0] == Refused.exit_code
+    assert run(capsys, "verify", write(tmp_path, signed(bundles.build(), KEY), "signed.tar"))[0] == 0
+    with pytest.raises(Refused):
+        installing.install(path, Store(str(tmp_path / "root")))
+    assert nothing_installed(Store(str(tmp_path / "root")))
+
+
+def test_an_install_that_fails_pins_nothing(tmp_path, store, signers, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.mkdir", full)
+    with pytest.raises(SpaceError):
+        installing.install(write(tmp_path, signed(bundles.build(), KEY)), store, signers_file=signers)
+    assert not os.path.exists(os.path.join(store.root, "policy.json"))

@@ -1,0 +1,58 @@
+import os
+
+import pytest
+
+from deployer.site.container import usable
+from deployer.site.install import bytecode
+from tests import running
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return the folder of an image with a wheelhouse and a variant."""
+    for name in ("rootfs", "wheels/lib", "variants/openmpi/lib", "variants/empty"):
+        (tmp_path / "image" / name).mkdir(parents=True)
+    return str(tmp_path / "image")
+
+
+@pytest.fixture
+def calls(tmp_path, monkeypatch):
+    """Put a ch-run into PATH that notes its words, one a line, and fails as the real one would; return its notes."""
+    notes = tmp_path / "calls"
+    running.program(tmp_path, "ch-run", 'printf "%%s\\n" "$@" end >>%s\nexit 57\n' % notes)
+    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
+    monkeypatch.setattr(usable.machine, "namespaces_denied", lambda: None)
+    return lambda: notes.read_text().split("\nend\n")[:-1] if notes.exists() else []
+
+
+def test_each_overlay_is_compiled_by_the_images_own_python(folder, calls):
+    bytecode.compile_overlays(folder, running.IMAGE, 3)
+    wheels, variant = (call.splitlines() for call in calls())
+    command = ["/usr/bin/python3", "-I", "-S", "-m", "compileall", "-q", "-j", "3"]
+    command += ["--invalidation-mode", "unchecked-hash", "/deployer/wheels/lib"]
+    assert wheels[wheels.index("--") - 1 :] == [os.path.join(folder, "rootfs"), "--", *command]
+    assert "--bind=%s/wheels:/deployer/wheels" % folder in wheels
+    assert "--bind=%s/variants/openmpi:/deployer/variant" % folder in variant
+    assert variant[-1] == "/deployer/variant/lib"
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_what_the_bundle_brought_compiles_where_the_site_has_nothing(folder, calls, tmp_path, monkeypatch, installed):
+    """Charliecloud is not there, or is of no use without user namespaces."""
+    monkeypatch.setattr(usable.machine, "namespaces_denied", lambda: "no user namespaces here")
+    os.makedirs(folder + "/engine")
+    os.rename(str(tmp_path / "ch-run"), folder + "/engine/run")
+    if installed:
+        running.program(tmp_path, "ch-run", "exit 1\n")
+    bytecode.compile_overlays(folder, running.IMAGE, 3)
+    wheels, _ = (call.splitlines() for call in calls())
+    assert "--bind=%s/wheels:/deployer/wheels" % folder in wheels
+    assert wheels[-1] == "/deployer/wheels/lib"
+
+
+def test_nothing_is_started_where_nothing_can_come_of_it(folder, calls, tmp_path, monkeypatch):
+    bytecode.compile_overlays(folder, running.IMAGE._replace(python=None), 1)
+    bytecode.compile_overlays(str(tmp_path), running.IMAGE, 1)
+    monkeypatch.setenv("PATH", "/nowhere")
+    bytecode.compile_overlays(folder, running.IMAGE, 1)
+    assert calls() == []

@@ -1,0 +1,336 @@
+import io
+import os
+import random
+import signal
+import sys
+import time
+
+import pytest
+
+from deployer.cli import site
+from deployer.cli.images import Meter
+from deployer.contract import delta, sealed
+from deployer.contract.delta import Ending
+from deployer.contract.errors import DeployerError, IntegrityError, SpaceError, TransferError, UsageError
+from deployer.site.install import gc, incoming, remove
+from deployer.site.install.receive import receive
+from deployer.site.storage.store import Store
+from tests import bundles
+
+APP = [("deployer/app/%d.py" % number, b"%d" % number * 3000) for number in range(5)]
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(str(tmp_path / "root"))
+
+
+def shipment(data, held=frozenset()):
+    """Return (digest, [(name, bytes)]) of what a push of the bundle ``data`` would send."""
+    seal = sealed.read_tail(data[-sealed.TAIL :], len(data))
+    place = Ending(seal.offset, len(data) - seal.offset)
+    packed = delta.compress(data[seal.offset :])
+    manifest = delta.decompress(packed, place)[2]
+    parts = delta.cut(delta.missing(manifest.segments, held))
+    return seal.digest, [(place.name, packed)] + [(part.name, data[part.offset : part.end]) for part in parts]
+
+
+def as_stream(items):
+    return io.BytesIO(b"".join(b"%s %d\n" % (name.encode(), len(content)) + content for name, content in items))
+
+
+def here(store, data):
+    """Return what the store says that it holds of the bundle ``data``."""
+    return delta.read_held(delta.held_text(incoming.held(store, shipment(data)[0])))
+
+
+def push(store, data):
+    digest, items = shipment(data, here(store, data))
+    incoming.take(as_stream(items), store, digest)
+    return receive(incoming.folder_of(store, digest), store), sum(len(content) for _, content in items)
+
+
+def content(path):
+    with open(path, "rb") as stream:
+        return stream.read()
+
+
+def files_of(folder):
+    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+
+def test_a_first_bundle_and_the_next_one(store):
+    first, second = bundles.build(extra=APP), bundles.build(extra=[*APP[:3], ("deployer/app/n.py", b"new"), *APP[3:]])
+    done, _ = push(store, first)
+    assert content(done.bundle) == first
+    done, cost = push(store, second)
+    assert content(done.bundle) == second
+    assert os.path.isfile(os.path.join(done.outcome.image.app, "n.py"))
+    assert cost < len(first) / 5
+    assert files_of(store.incoming) == []
+
+
+def test_a_pipe_among_bundles_parts_or_endings_blocks_nobody(store):
+    data = bundles.build(extra=APP)
+    os.makedirs(store.bundles)
+    os.mkfifo(os.path.join(store.bundles, "pipe.tar"))
+    done, _ = push(store, data)
+    assert content(done.bundle) == data
+    assert [item.path for item in gc.find(store, 1)] == []
+    other = bundles.build(extra=APP, version="2")
+    digest, items = shipment(other)
+    for number in (0, 1):
+        incoming.take(as_stream(items), store, digest)
+        path = os.path.join(incoming.folder_of(store, digest), items[number][0])
+        os.unlink(path)
+        os.mkfifo(path)
+        with pytest.raises(DeployerError, match="not a regular file" if number == 0 else "neither in"):
+            receive(incoming.folder_of(store, digest), store)
+        os.unlink(path)
+
+
+def test_what_is_installed_is_not_rebuilt(store):
+    data = bundles.build()
+    push(store, data)
+    done, _ = push(store, data)
+    assert (done.outcome.known, done.bundle) == (True, None)
+    assert files_of(store.incoming) == []
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.6, 0.9, 0.999])
+def test_a_stream_that_is_cut_anywhere_goes_on(store, share, monkeypatch):
+    monkeypatch.setattr(delta, "PART_SIZE", 4000)
+    data = bundles.build(extra=APP)
+    digest, items = shipment(data)
+    whole = as_stream(items).getvalue()
+    with pytest.raises(TransferError):
+        incoming.take(io.BytesIO(whole[: int(len(whole) * share)]), store, digest)
+    folder = incoming.folder_of(store, digest)
+    assert all(delta.read_name(name) for name in files_of(folder))  # nothing half under any name
+    came = sum(os.path.getsize(os.path.join(folder, name)) for name in files_of(folder) if name.endswith(".part"))
+    done, cost = push(store, data)
+    assert content(done.bundle) == data
+    assert cost <= sum(len(content) for _, content in items) - came
+    assert share < 0.5 or came > 0
+
+
+def test_noise_is_no_part(store):
+    with pytest.raises(TransferError, match="Welcome"):
+        incoming.take(io.BytesIO(b"Welcome to login1\n"), store, "sha256:" + "0" * 64)
+    with pytest.raises(TransferError, match="not a part"):
+        incoming.take(io.BytesIO(b"../../../etc/cron.d/x 5\nhello"), store, "sha256:" + "0" * 64)
+    with pytest.raises(UsageError, match="no digest"):
+        incoming.take(io.BytesIO(b""), store, "sha256:../..")
+
+
+def test_a_full_disk_is_named_and_leaves_no_half_part(store, monkeypatch):
+    def full(source, target, size):
+        target.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    digest, items = shipment(bundles.build())
+    monkeypatch.setattr(incoming, "_copy", full)
+    with pytest.raises(SpaceError, match="No space left"):
+        incoming.take(as_stream(items), store, digest)
+    assert files_of(incoming.folder_of(store, digest)) == []
+
+
+def test_parts_that_are_missing(store):
+    digest, items = shipment(bundles.build())
+    incoming.take(as_stream(items[:-1]), store, digest)
+    folder = incoming.folder_of(store, digest)
+    with pytest.raises(UsageError, match="bytes of the bundle are neither in"):
+        receive(folder, store)
+    assert files_of(store.bundles) == files_of(store.images) == []
+
+
+def test_a_folder_with_no_parts_or_two_bundles(store, tmp_path):
+    (tmp_path / "a").mkdir()
+    with pytest.raises(UsageError, match="no bundle's parts"):
+        receive(str(tmp_path / "a"), store)
+    with pytest.raises(UsageError, match="cannot read"):
+        receive(str(tmp_path / "b"), store)
+    for extra in ([], APP):
+        for name, data in shipment(bundles.build(extra=extra))[1]:
+            (tmp_path / "a" / name).write_bytes(data)
+    with pytest.raises(UsageError, match="several"):
+        receive(str(tmp_path / "a"), store)
+
+
+def test_a_damaged_kept_bundle_is_named(store):
+    data = bundles.build(extra=APP)
+    done, _ = push(store, data)
+    remove.remove(store, done.outcome.image)
+    broken = bytearray(data)
+    broken[600] ^= 1
+    with open(done.bundle, "wb") as stream:
+        stream.write(broken)
+    with pytest.raises(IntegrityError, match=r"tiny-1\.0\.tar is damaged") as caught:
+        push(store, data)
+    assert "remove that file" in caught.value.hint
+    assert files_of(store.images) == []
+    os.unlink(done.bundle)
+    assert content(push(store, data)[0].bundle) == data
+
+
+def test_a_damaged_part_on_media_stays_and_is_named(store, tmp_path):
+    _, items = shipment(bundles.build())
+    for name, data in items:
+        (tmp_path / name).write_bytes(data[:-1] + b"?" if name.endswith(".part") else data)
+    with pytest.raises(IntegrityError, match=r"\.part is damaged"):
+        receive(str(tmp_path), store)
+    assert all((tmp_path / name).exists() for name, _ in items)
+    assert files_of(store.bundles) == files_of(store.images) == []
+
+
+def test_a_kept_file_that_is_no_bundle_holds_nothing(store):
+    os.makedirs(store.bundles)
+    with open(os.path.join(store.bundles, "odd.tar"), "wb") as stream:
+        stream.write(b"x" * 20000)
+    data = bundles.build()
+    assert content(push(store, data)[0].bundle) == data
+
+
+def test_a_receive_that_was_killed_before_install_goes_on(store, monkeypatch):
+    data = bundles.build()
+    digest, items = shipment(data)
+    incoming.take(as_stream(items), store, digest)
+    with monkeypatch.context() as patched:
+        patched.setattr("deployer.site.install.receive.install", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            receive(incoming.folder_of(store, digest), store)
+    assert (
+        delta.missing(delta.decompress(items[0][1], delta.read_name(items[0][0]))[2].segments, here(store, data)) == []
+    )
+    assert content(receive(incoming.folder_of(store, digest), store).bundle) == data
+
+
+def test_a_receive_that_was_killed_after_install_keeps_the_bundle_the_next_time(store, monkeypatch):
+    data = bundles.build()
+    digest, items = shipment(data)
+    incoming.take(as_stream(items), store, digest)
+    with monkeypatch.context() as patched:
+        patched.setattr("deployer.site.install.receive.keep", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            receive(incoming.folder_of(store, digest), store)
+    assert files_of(store.bundles) == []
+    assert site.main(["known", digest, "--root", store.root, "--json"]) == 0
+    assert content(os.path.join(store.bundles, "tiny-1.0.tar")) == data
+    assert files_of(store.incoming) == []
+
+
+def test_what_nobody_took_up_again_is_removed(store):
+    old, new = shipment(bundles.build(version="1")), shipment(bundles.build(version="2"))
+    incoming.take(as_stream(old[1]), store, old[0])
+    folder = incoming.folder_of(store, old[0])
+    os.utime(folder, (1, 1))
+    incoming.take(as_stream(new[1]), store, new[0])
+    assert not os.path.exists(folder)
+    left = os.path.join(incoming.folder_of(store, new[0]), "5-6.part.99.tmp")
+    open(left, "w").close()
+    os.utime(left, (1, 1))
+    incoming.take(io.BytesIO(b""), store, new[0])
+    assert not os.path.exists(left)
+    assert len(files_of(incoming.folder_of(store, new[0]))) == len(new[1])
+
+
+@pytest.mark.thorough
+def test_a_receive_that_is_killed_anywhere_ends_whole_the_next_time(store):
+    chance = random.Random(30)
+    for number in range(30):
+        data = bundles.build(extra=APP, version=str(number))
+        digest, items = shipment(data)
+        incoming.take(as_stream(items), store, digest)
+        folder = incoming.folder_of(store, digest)
+        child = os.fork()
+        if child == 0:
+            try:
+                receive(folder, store)
+            finally:
+                os._exit(0)
+        time.sleep(chance.uniform(0, 0.04))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        done, _ = push(store, data)
+        assert content(os.path.join(store.bundles, "tiny-%d.tar" % number)) == data, done
+        assert content(os.path.join(done.outcome.image.rootfs, "bin", "tool")) == b"#!/bin/sh"
+        assert files_of(store.incoming) == []
+
+
+def test_two_at_once_both_end_well(store, monkeypatch):
+    data = bundles.build(extra=APP)
+    digest, items = shipment(data)
+    incoming.take(as_stream(items), store, digest)
+    folder = incoming.folder_of(store, digest)
+    opened = incoming.open_parcel
+
+    def overtaken(where):
+        """Let another receive begin and end between this one's first look and the next."""
+        parcel = opened(where)
+        monkeypatch.setattr(incoming, "open_parcel", opened)
+        receive(folder, store)
+        return parcel
+
+    monkeypatch.setattr(incoming, "open_parcel", overtaken)
+    done = receive(folder, store)
+    assert (done.outcome.known, done.digest) == (True, digest)
+    assert files_of(store.incoming) == []
+
+
+def test_parts_that_go_away_are_said_to_be_another_s(store):
+    data = bundles.build(extra=APP)
+    digest, items = shipment(data)
+    incoming.take(as_stream(items), store, digest)
+    folder = incoming.folder_of(store, digest)
+
+    def taken_away(*_):
+        for name in os.listdir(folder):
+            if name.endswith(".part"):
+                os.unlink(os.path.join(folder, name))
+
+    with pytest.raises(TransferError) as caught:
+        receive(folder, store, taken_away)
+    assert "push again" in caught.value.hint
+
+
+def test_gc_takes_pushes_that_nobody_took_up_again(store):
+    digest, items = shipment(bundles.build(extra=APP))
+    incoming.take(as_stream(items[:-1]), store, digest)
+    folder = incoming.folder_of(store, digest)
+    assert gc.find(store, 2) == []
+    long_ago = time.time() - 15 * 24 * 3600
+    os.utime(folder, (long_ago, long_ago))
+    found = gc.find(store, 2)
+    assert [item.path for item in found] == [folder]
+    gc.collect(found)
+    assert files_of(store.incoming) == []
+
+
+def test_progress_for_a_laptop_comes_in_lines(monkeypatch, capsys):
+    monkeypatch.setenv("DEPLOYER_PROGRESS", "1")
+    meter = Meter()
+    meter(10, 100)
+    meter(10, 100)  # too soon
+    meter.last = 0.0
+    meter(30, 100)
+    meter.last = 0.0
+    meter(5, 70)  # the next stage
+    meter.end()
+    lines = ["deployer-progress:10 100", "deployer-progress:50 100", "deployer-progress:5 70"]
+    assert capsys.readouterr().err.splitlines() == lines
+
+
+def test_a_laptop_that_is_gone_does_not_end_an_install(monkeypatch):
+    class Gone(object):
+        def write(self, text):
+            raise BrokenPipeError
+
+        def isatty(self):
+            return False
+
+    monkeypatch.setenv("DEPLOYER_PROGRESS", "1")
+    monkeypatch.setattr(sys, "stderr", Gone())
+    meter = Meter()
+    meter(10, 100)
+    meter.end()
+    assert not meter.told

@@ -1,0 +1,249 @@
+"""SquashFS files of installed images: whose mksquashfs makes them, what it says when it fails, and the same bytes.
+
+mksquashfs is a stand-in, in the failures and where the real one is not on this machine; on the lab, with the kit's and
+mounted: tests/integration/test_staging.py.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deployer.cli import site as site_cli
+from deployer.contract.errors import JobFailed, MissingTool, SpaceError
+from deployer.contract.tarformat import FILE, FOLDER, Entry
+from deployer.site.install import squash
+from deployer.site.install.install import install
+from deployer.site.storage import temporary
+from deployer.site.storage.store import Store
+from tests import bundles
+
+ROOT = Path(__file__).resolve().parents[4]
+ENTRIES = [
+    *((Entry(FOLDER, name, 0o755), b"") for name in (b"bin", b"deployer", b"lib")),
+    (Entry(FILE, b"bin/tool", 0o755, 9), b"#!/bin/sh"),
+    (Entry(FILE, b"deployer/canary", 0o644, 4), b"here"),
+    *((Entry(FILE, b"lib/%03d" % number, 0o644, 9000), b"%09d" % number * 1000) for number in range(100)),
+]
+#: Writes a file with the magic number of SquashFS, unless {body} ends it; {unknown} is an option that it refuses.
+STAND_IN = """#!/bin/sh
+[ "$1" = -version ] && {{ echo 'mksquashfs version {version} (2022/03/17)'; exit; }}
+for word; do case $word in -*) break;; esac; out=$word; done
+case " $* " in *" {unknown} "*) echo "mksquashfs: invalid option" >&2; exit 1;; esac
+case $out in *sample.sqfs) ;; *) echo "$*" >>{log}
+{body}
+esac
+printf 'hsqs{nothing}' >$out
+"""
+
+
+def stand_in(folder, body="", unknown="-nothing", version="4.5.1"):
+    return STAND_IN.format(body=body, unknown=unknown, version=version, log=folder / "log", nothing="\\0" * 200)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Return a folder in whose ``bin`` is all that PATH has: no mksquashfs."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    return tmp_path
+
+
+def put(folder, *words, **more):
+    """Put a stand-in into PATH."""
+    path = folder / "bin" / "mksquashfs"
+    path.write_text(stand_in(folder, *words, **more))
+    path.chmod(0o755)
+    return path
+
+
+def installed(folder, kit=None, name="root"):
+    bundle = folder / (name + ".tar")
+    extra = [("deployer/app/train.py", b"pass")]
+    extra += [("deployer/kit/mksquashfs", kit.encode(), 0o755)] if kit else []
+    bundle.write_bytes(bundles.build(bundles.whole(ENTRIES), extra))
+    return install(str(bundle), Store(str(folder / name))).image
+
+
+def left(image):
+    """Return what is there of a SquashFS file, under its name or any other."""
+    parent = os.path.dirname(image.folder)
+    return [name for name in os.listdir(image.folder) if name.startswith("image")] + [
+        name for name in os.listdir(parent) if name.startswith(".")
+    ]
+
+
+def test_the_site_s_own_comes_first_and_the_kit_s_where_there_is_none(folder):
+    image = installed(folder, stand_in(folder, version="4.6"))
+    by_kit = squash.make(image, 2)
+    assert (by_kit.tool.whose, by_kit.tool.version) == ("kit", "4.6")
+    assert by_kit.tool.path == os.path.join(image.folder, "kit", "mksquashfs")
+    own = put(folder)
+    by_site = squash.make(image, 2)
+    assert (by_site.tool.whose, by_site.tool.version, by_site.tool.path) == ("site", "4.5.1", str(own))
+    assert by_site.size == os.path.getsize(squash.path(image.folder)) == 204
+    assert by_site.line().startswith("SquashFS file of 204 B in ")
+    assert "by the site's mksquashfs 4.5.1: " in by_site.line()
+    assert by_site.record()["mksquashfs"] == {"whose": "site", "path": str(own), "version": "4.5.1"}
+    assert left(image) == ["image.sqfs"]
+
+
+def test_without_any_a_line_says_what_would_help(folder):
+    image = installed(folder)
+    with pytest.raises(MissingTool, match="no mksquashfs in PATH, nor in the bundle") as caught:
+        squash.make(image, 1)
+    assert "--kit squashfs-tools" in caught.value.hint
+    assert "no mksquashfs here, nor in the bundle" in squash.absent(image)
+    put(folder)
+    assert squash.absent(image) == "it has no SquashFS file: `squash tiny:1.0` makes it"
+
+
+def test_one_that_does_not_work_is_passed_over(folder):
+    image = installed(folder, stand_in(folder))
+    put(folder, unknown="-all-root")
+    assert squash.make(image, 1).tool.whose == "kit"
+    os.chmod(os.path.join(image.folder, "kit", "mksquashfs"), 0o644)
+    with pytest.raises(MissingTool) as caught:
+        squash.make(image, 1)
+    assert "the site's" in caught.value.message
+    assert "invalid option" in caught.value.message
+    assert "the kit's" in caught.value.message
+    assert "Permission denied" in caught.value.message
+
+
+def test_options_are_those_that_it_knows(folder):
+    put(folder)
+    image = installed(folder)
+    options = squash.make(image, 3).tool.options
+    for word in ("zstd", "-exit-on-error", "-all-time", "-no-xattrs", "-mem"):
+        assert word in options
+    assert (folder / "log").read_text().endswith("-processors 3\n")
+    put(folder, unknown="-comp")
+    old = squash.make(image, 3).tool.options
+    assert "zstd" not in old
+    assert "-all-time" in old
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "said"),
+    [
+        ("kill -9 $$", JobFailed, "killed by signal 9 while it wrote"),
+        ("kill -25 $$", SpaceError, "File too large"),
+        (
+            "printf half >$out; echo 'Write failed because No space left on device' >&2; exit 1",
+            SpaceError,
+            "No space left",
+        ),
+        ("echo 'FATAL ERROR: Out of memory' >&2; exit 1", JobFailed, "Out of memory"),
+        ("echo 'Failed to read file /x, creating empty file' >&2", JobFailed, "creating empty file"),
+        ("printf half >$out; exit 0", JobFailed, "did not write all"),
+    ],
+)
+def test_a_failure_is_one_line_and_leaves_nothing(folder, body, error, said):
+    put(folder, body)
+    image = installed(folder)
+    with pytest.raises(error) as caught:
+        squash.make(image, 1)
+    assert said in caught.value.message
+    assert len(caught.value.lines()[0]) < 400
+    assert left(image) == []
+
+
+def test_what_a_killed_one_left_goes_with_the_next(folder):
+    image = installed(folder)
+    with temporary.folder(os.path.dirname(image.folder)) as work:
+        stale = work[: -len(work.rpartition("-")[2])] + "00000000"
+        os.mkdir(stale.replace("-%d-" % os.getpid(), "-%d-" % 2**30))
+    put(folder)
+    squash.make(image, 1)
+    assert left(image) == ["image.sqfs"]
+
+
+def test_the_commands_say_which_mksquashfs_it_was(folder, capsys):
+    image = installed(folder, stand_in(folder, version="4.6"))
+    where = ["--root", str(folder / "root")]
+    assert site_cli.main(["install", str(folder / "root.tar"), "--squashfs", "--json", *where]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["known"], said["squashfs"]["mksquashfs"]["whose"]) == (True, "kit")
+    assert site_cli.main(["squash", "tiny", *where]) == 0
+    assert capsys.readouterr().out == "its SquashFS file is there: %s\n" % squash.path(image.folder)
+    os.unlink(squash.path(image.folder))
+    assert site_cli.main(["squash", "tiny:1.0", *where]) == 0
+    assert "by the kit's mksquashfs 4.6: " in capsys.readouterr().out
+
+
+# --- with the real one ---
+
+_REAL = shutil.which("mksquashfs")
+real = pytest.mark.skipif(_REAL is None, reason="no mksquashfs: apt-get install squashfs-tools")
+
+
+@real
+def test_the_same_image_gives_the_same_bytes(folder):
+    (folder / "bin" / "mksquashfs").symlink_to(_REAL)
+    made = []
+    for jobs in (1, 4):
+        image = installed(folder, name="root%d" % jobs)
+        os.utime(os.path.join(image.folder, "app", "train.py"), (jobs, jobs))  # it has the time of its install
+        squashed = squash.make(image, jobs)
+        assert "-all-time" in squashed.tool.options
+        made.append(Path(squashed.path).read_bytes())
+    assert made[0] == made[1]
+
+
+@pytest.fixture
+def squash_on(folder):
+    """Return what runs ``squash`` with the store's ``images`` on a tmpfs of its own, mounted with options."""
+    unshare = ["/usr/bin/unshare", "--user", "--map-root-user", "--mount", "/bin/sh", "-c"]
+    env = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}
+    images, copy, store = (str(folder / name) for name in ("root/images", "copy", "root"))
+
+    def run(script):
+        return subprocess.run(
+            [*unshare, script],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            universal_newlines=True,
+            env=env,
+            check=False,
+        )
+
+    if not os.path.exists(unshare[0]) or run("mount -t tmpfs tmpfs /mnt").returncode:
+        pytest.skip("this user cannot mount a tmpfs in a namespace of their own")
+
+    def squash_on(options):
+        shutil.copytree(images, copy, symlinks=True)
+        code = "import sys; from deployer.cli.site import main; sys.exit(main())"
+        return run(
+            "mount -t tmpfs -o %s tmpfs %s && cp -a %s/. %s || exit 99; " % (options, images, copy, images)
+            + "PATH=%s PYTHONPATH=%s %s -c '%s' " % (folder / "bin", ROOT, sys.executable, code)
+            + "squash tiny --root %s; code=$?; find %s; exit $code" % (store, images)
+        )
+
+    return squash_on
+
+
+def test_a_kit_s_tool_on_a_file_system_that_is_mounted_noexec(folder, squash_on):
+    installed(folder, stand_in(folder))
+    done = squash_on("noexec")
+    assert done.returncode == 7, done.stderr
+    assert "/kit/mksquashfs: its file system is mounted noexec" in done.stderr
+    assert "image.sqfs" not in done.stdout
+
+
+@real
+def test_a_disk_that_gets_full_meanwhile(folder, squash_on):
+    """The room is enough for what is foreseen, the layer compressed: the real mksquashfs compresses nothing here."""
+    path = folder / "bin" / "mksquashfs"
+    path.write_text('#!/bin/sh\nexec %s "$@" -noI -noD -noF\n' % _REAL)
+    path.chmod(0o755)
+    installed(folder)
+    done = squash_on("size=1600k")
+    assert done.returncode == 6, done.stderr
+    assert "No space left on device" in done.stderr
+    assert "image.sqfs" not in done.stdout
+    assert ".installing" not in done.stdout

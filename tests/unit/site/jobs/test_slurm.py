@@ -1,0 +1,73 @@
+"""Slurm's words, as its commands were seen to say them (22.05)."""
+
+import pytest
+
+from deployer.contract.errors import Refused, TransferError
+from deployer.site.jobs.schedulers import SCHEDULERS
+
+slurm = SCHEDULERS["slurm"]
+INVALID = "slurm_load_jobs error: Invalid job id specified\n"
+SILENT = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"
+
+
+def test_argv():
+    assert slurm.submit("/j/job.sh", 60) == ["sbatch", "--parsable", "/j/job.sh"]
+    assert slurm.state("7") == ["squeue", "--noheader", "--states=all", "--jobs=7", "--format=%T|%M|%N|%r"]
+    assert slurm.cancel("7") == ["scancel", "7"]
+
+
+@pytest.mark.parametrize("out", ["7\n", "7;cluster\n", "sbatch: info: your quota is low\n7\n"])
+def test_a_job_that_was_taken(out):
+    assert slurm.parse_submit(0, out, "") == "7"
+
+
+def test_a_job_that_was_not_taken():
+    err = "sbatch: error: Batch job submission failed: Requested node configuration is not available\n"
+    with pytest.raises(Refused, match="Requested node configuration is not available"):
+        slurm.parse_submit(1, "", err)
+    with pytest.raises(TransferError, match="Unable to contact slurm controller"):
+        slurm.parse_submit(1, "", SILENT)
+    with pytest.raises(Refused, match="no job id"):
+        slurm.parse_submit(0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("out", "expected"),
+    [
+        ("RUNNING|0:04|cn[1-2]|None\n", ("RUNNING", "", "0:04", "cn[1-2]", True)),
+        (
+            "PENDING|0:00||(Nodes required for job are DOWN|x)\n",
+            ("PENDING", "(Nodes required for job are DOWN|x)", "0:00", "", True),
+        ),
+        ("TIMEOUT|1:27|cn[1-2]|TimeLimit\n", ("TIMEOUT", "TimeLimit", "1:27", "cn[1-2]", False)),
+        ("COMPLETING|0:04|cn1|None\n", ("COMPLETING", "", "0:04", "cn1", True)),
+        ("NEWSTATE\n", ("NEWSTATE", "", "", "", False)),
+    ],
+)
+def test_states(out, expected):
+    assert slurm.parse_state(0, out, "") == expected
+
+
+def test_a_job_that_slurm_has_forgotten_has_no_state():
+    assert slurm.parse_state(1, "", INVALID) is None
+    assert slurm.parse_state(0, "", "") is None
+
+
+def test_munge_is_named():
+    err = 'sbatch: error: Munge encode failed: Failed to connect to "/run/munge/munge.socket.2": Connection refused\n'
+    with pytest.raises(TransferError, match="munge, by which Slurm knows you, does not answer here") as error:
+        slurm.parse_submit(1, "", err)
+    assert "another login node" in error.value.hint
+
+
+def test_a_silent_controller_is_not_a_job_that_is_gone():
+    with pytest.raises(TransferError) as error:
+        slurm.parse_state(1, "", SILENT)
+    assert error.value.exit_code == 5
+
+
+def test_cancel():
+    slurm.parse_cancel(0, "", "")
+    slurm.parse_cancel(1, "", "scancel: error: Kill job error on job id 9: Invalid job id specified\n")
+    with pytest.raises(Refused, match="Access/permission denied"):
+        slurm.parse_cancel(1, "", "scancel: error: Kill job error on job id 9: Access/permission denied\n")

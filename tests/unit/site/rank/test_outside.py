@@ -1,0 +1,97 @@
+"""A rank of an image without Python is seen from outside: its MPI library, its place in the world, its CPUs."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from deployer.contract import evidence
+from deployer.contract.payload import read_payload
+from deployer.site.rank import outside, rank
+from deployer.system import elf
+
+CODE = "import ctypes, sys, time; ctypes.CDLL(sys.argv[1]); time.sleep(0.6)"
+
+
+def watched(folder, command, library="", **environment):
+    """Run a rank that is watched from outside, and return its record."""
+    words = ["--out", str(folder), "--outside", library, "--", *command]
+    code = "import sys; from deployer.site.rank import rank, watch; watch._LAST_WORDS = 0; sys.exit(rank.main(sys.argv[1:]))"
+    env = dict(PATH=os.environ["PATH"], PYTHONPATH=os.getcwd(), **environment)
+    subprocess.run([sys.executable, "-c", code, *words], env=env, stderr=subprocess.PIPE, timeout=30, check=False)
+    path = folder / ("payload-%d.json" % rank.task_number(environment))
+    return read_payload(path.read_bytes(), "it")
+
+
+@pytest.mark.parametrize("host", [True, False])
+def test_a_rank_shows_its_library_its_place_and_its_cpus(tmp_path, stand_in, host):
+    copy = tmp_path / "libmpi.so.12"
+    shutil.copyfile(stand_in, str(copy))  # as the container has it: what is there is not loaded out here
+    library = stand_in if host else ""
+    command = ["sh", "-c", '"$@"; :', "sh", sys.executable, "-c", CODE, str(copy)]
+    given = {"PMI_RANK": "1", "PMI_SIZE": "2", "PMI_FD": "0", "OMP_NUM_THREADS": "3"}
+    found = watched(tmp_path, command, library, **given)
+    (mapped,) = found.libraries
+    assert (mapped.path, mapped.identity) == (str(copy), elf.identity(stand_in))
+    assert mapped.says == ("Stand-in MPI 1.0" if host else None)
+    cpus = evidence.render_numbers(os.sched_getaffinity(0))
+    assert found.outside._asdict() == {
+        "rank": 1, "size": 2, "alone": None, "static": None, "threads": 3, "cpus": cpus, "has_mpi": True
+    }  # fmt: skip
+
+
+def test_a_rank_without_mpi_has_cpus_alone(tmp_path):
+    found = watched(tmp_path, ["sleep", "0.3"])
+    assert (found.libraries, found.outside.has_mpi, found.outside.alone) == ([], False, None)
+    assert evidence.parse_cpus(found.outside.cpus) == os.sched_getaffinity(0)
+
+
+@pytest.mark.parametrize(
+    ("library", "environment", "more", "reason"),
+    [
+        ("libmpi.so.12", {"PMI_FD": "7", "PMI_RANK": "0"}, "", None),
+        ("libmpi.so.12", {"PMI_FD": "8", "PMI_RANK": "0"}, "", "PMI_FD names descriptor 8, which is not open"),
+        ("libmpi.so.12", {"PMIX_RANK": "0", "SLURM_PROCID": "0"}, "", "libmpi.so.12 finds its launcher by PMI, and"),
+        ("libmpi.so.12", {"PMIX_RANK": "0"}, "/usr/lib/libpmix.so.2", None),
+        ("libmpi.so.12", {"SLURM_PROCID": "0"}, "/opt/cray/lib/libpmi2.so.0", None),
+        ("libmpi.so.12", {}, "/opt/cray/lib/libpmi2.so.0", "finds its launcher by PMI"),
+        ("libmpich.so.12", {}, "", "libmpich.so.12 finds"),
+        ("libmpi_cray.so.12", {"PMI_PORT": "cn1:9"}, "", None),
+        ("libmpi.so.40", {"PMIX_RANK": "1"}, "/usr/lib/libpmix.so.2", None),
+        ("libmpi.so.40", {"PMI_RANK": "1", "PMI_FD": "7"}, "/usr/lib/libpmix.so.2", "PMIX_RANK is not"),
+        ("libmpi.so.40", {"PMI_RANK": "1", "PMI_FD": "7"}, "/usr/lib/libpmi2.so.0", None),
+        ("libmpi-1a2b3c4d.so.40.1", {}, "", "PMIX_RANK is not"),
+        ("libmpi_other.so.3", {}, "", None),
+    ],
+)
+def test_who_cannot_find_the_others(library, environment, more, reason):
+    maps = "7f00-7f01 r-xp 00000000 08:01 5 %s\n" % more if more else ""
+    said = outside.alone(outside.Seen(environment, maps, ["0", "1", "2", "7"]), library)
+    assert said is None if reason is None else reason in said
+
+
+def test_a_program_with_mpi_inside_is_told_from_one_that_loads_it(tmp_path):
+    if not shutil.which("gcc"):
+        pytest.skip("no gcc")
+    call = "int MPI_Init(void *, void *); int main(void) { return MPI_Init(0, 0); }\n"
+    (tmp_path / "call.c").write_text(call)
+    (tmp_path / "mpi.c").write_text("int MPI_Init(void *a, void *b) { return a != b; }\n")
+    for words in (
+        ["-shared", "-fPIC", "mpi.c", "-o", "libmpi.so.12"],
+        ["call.c", "-o", "loads", "-L.", "-l:libmpi.so.12"],
+        ["call.c", "mpi.c", "-o", "inside"],
+    ):
+        subprocess.run(["gcc", *words], cwd=str(tmp_path), check=True, timeout=60)
+    assert outside.has_mpi(str(tmp_path / "inside"))
+    assert not outside.has_mpi(str(tmp_path / "loads"))
+    assert not outside.has_mpi(sys.executable)
+
+
+def test_a_record_without_it_is_as_before(tmp_path):
+    code = "import sys; from deployer.site.rank import rank; sys.exit(rank.main(sys.argv[1:]))"
+    words = [sys.executable, "-c", code, "--out", str(tmp_path), "--", "true"]
+    subprocess.run(words, env=dict(os.environ, PYTHONPATH=os.getcwd(), SLURM_PROCID="0"), check=True, timeout=30)
+    assert "outside" not in json.loads((tmp_path / "payload-0.json").read_text())

@@ -1,0 +1,155 @@
+"""The payload is run as if nothing were between it and the launcher, and what it mapped is written down."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from deployer.site.rank import rank
+from deployer.system import elf
+
+#: Called with the folder of the rank, that of all ranks, and the seconds for goodbyes; last words are shorter here.
+CODE = """
+import sys
+from deployer.site.rank import rank, watch
+watch._LAST_WORDS = 0.1
+watch.GOODBYE = float(sys.argv[3])
+sys.exit(rank.run(sys.argv[1], sys.argv[4:], sys.argv[2]))
+"""
+
+
+def start(out, *command, shared=None, goodbye=20.0, task=5, **more):
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd(), "SLURM_PROCID": str(task)}
+    return subprocess.Popen(
+        [sys.executable, "-c", CODE, str(out), str(shared or out), str(goodbye), *command],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **more,
+    )
+
+
+def finish(process):
+    out, err = process.communicate(timeout=30)
+    return process.returncode, out.decode(), err.decode()
+
+
+def record(out):
+    return json.loads((out / "payload-5.json").read_text())
+
+
+@pytest.mark.parametrize("code", [0, 1, 7, 255])
+def test_exit_codes_are_the_payload_s(tmp_path, code):
+    assert finish(start(tmp_path, "sh", "-c", "exit %d" % code))[0] == code
+    assert (record(tmp_path)["exit_code"], record(tmp_path)["signal"]) == (code, None)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
+def test_a_signal_that_ends_the_payload_ends_the_rank(tmp_path, number):
+    assert finish(start(tmp_path, "sh", "-c", "kill -%d $$" % number))[0] == -number
+    assert (record(tmp_path)["exit_code"], record(tmp_path)["signal"]) == (None, number)
+
+
+def test_sigterm_to_the_group_lets_the_payload_decide(tmp_path):
+    script = 'trap "echo saved; exit 5" TERM; echo ready; while :; do sleep 0.1; done'
+    process = start(tmp_path, "sh", "-c", script, preexec_fn=os.setsid)
+    assert process.stdout.readline() == b"ready\n"
+    os.killpg(process.pid, signal.SIGTERM)
+    code, out, _ = finish(process)
+    assert (code, out) == (5, "saved\n")
+
+
+@pytest.mark.parametrize(("seconds", "saved"), [(60, True), (0.2, False)])
+def test_a_rank_that_is_asked_to_end_waits_for_the_goodbyes_of_the_others(tmp_path, seconds, saved):
+    """A launcher ends all of them when it sees that one has failed."""
+    first = ["sh", "-c", 'trap "sleep 1; echo saved; exit 5" TERM; echo ready; while :; do sleep 0.1; done']
+    second = ["sh", "-c", "echo ready; exec sleep 60"]
+    nodes = [tmp_path / "cn1", tmp_path / "cn2"]
+    ranks = []
+    for task, (node, command) in enumerate(zip(nodes, [first, second])):
+        node.mkdir()
+        ranks.append(start(node, *command, shared=tmp_path, goodbye=seconds, task=task, preexec_fn=os.setsid))
+        assert ranks[task].stdout.readline() == b"ready\n"
+    for process in ranks:
+        os.killpg(process.pid, signal.SIGTERM)
+    assert finish(ranks[1])[0] == -signal.SIGTERM
+    assert (nodes[0] / "payload-0.json").exists() is saved
+    assert finish(ranks[0])[:2] == (5, "saved\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cn1", "cn2"]
+
+
+def test_descriptors_and_environment_are_handed_on_as_they_came(tmp_path):
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)  # as srun's PMI descriptor
+    process = start(tmp_path, "bash", "-c", "echo pmi >&%d; env" % writer, close_fds=False)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        assert stream.read() == "pmi\n"
+    names = {line.partition("=")[0] for line in finish(process)[1].splitlines()}
+    assert names - {"PWD", "SHLVL", "_", "OLDPWD"} == {"PATH", "PYTHONPATH", "SLURM_PROCID"}
+
+
+def test_signals_are_as_a_shell_would_leave_them(tmp_path):
+    def as_from_a_shell():  # who started the tests may ignore some: a background job, nohup
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_DFL)
+
+    script = "grep -E 'Sig(Blk|Ign)' /proc/self/status"
+    _, out, _ = finish(start(tmp_path, "sh", "-c", script, preexec_fn=as_from_a_shell))
+    assert [int(line.split()[1], 16) for line in out.splitlines()] == [0, 0]
+
+
+def test_a_program_that_is_not_there(tmp_path):
+    code, _, err = finish(start(tmp_path, "/no/such/program"))
+    assert code == 7
+    assert err.startswith("deployer: error: cannot start /no/such/program")
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_library_that_the_payload_maps_is_written_down(tmp_path, stand_in, nested):
+    code = "import ctypes, sys, time; ctypes.CDLL(sys.argv[1]); time.sleep(1)"
+    command = [sys.executable, "-c", code, stand_in]
+    if nested:  # a wrapper, as many payloads have
+        command = ["sh", "-c", '"$@"; echo done', "sh", *command]
+    assert finish(start(tmp_path, *command))[0] == 0
+    assert record(tmp_path)["libraries"] == [
+        {"path": stand_in, "identity": elf.identity(stand_in), "says": "Stand-in MPI 1.0"}
+    ]
+
+
+def test_evidence_that_cannot_be_written_does_not_end_the_payload(tmp_path):
+    (tmp_path / "file").write_text("")
+    code, out, err = finish(start(tmp_path / "file", "echo", "trained"))
+    assert (code, out) == (0, "trained\n")
+    assert "deployer: error: cannot write" in err
+
+
+def test_the_end_is_noticed_at_once(tmp_path):
+    begun = time.time()
+    finish(start(tmp_path, "sleep", "0.5"))
+    assert time.time() - begun < 3
+
+
+def test_next_to_nothing_is_imported_before_the_payload_is_on_its_way():
+    """Every rank of a job waits for it; ``typing``, ``json`` and ``re`` alone take longer than the rest."""
+    code = "import sys; sys.path.insert(0, %r); import deployer.site.rank.rank; print(*sys.modules)" % os.getcwd()
+    modules = set(subprocess.check_output([sys.executable, "-I", "-S", "-c", code]).decode().split())
+    slow = {"typing", "json", "re", "argparse", "logging", "subprocess", "socket", "tempfile", "hashlib", "contextlib"}
+    assert "deployer.system.payload" in modules
+    assert not modules & slow
+    assert {name for name in modules if name.startswith("deployer.")} <= {
+        "deployer.site", "deployer.site.rank.rank", "deployer.system", "deployer.system.payload"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--out", "x"], ["--out", "x", "--"], ["--out"], ["--out", "x", "--no", "--", "y"], ["true"]]
+)
+def test_it_is_called_by_the_script_alone(words, capsys):
+    assert rank.main(words) == 2
+    assert "job.sh" in capsys.readouterr().err

@@ -1,0 +1,123 @@
+"""Each launcher's words for the layouts of the papers, and what it and the ranks find in their environment."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from deployer.contract.layout import lay_out
+from deployer.contract.plan import NodeShape
+from deployer.site.run.launchers import LAUNCHERS
+from deployer.site.run.launchers.interface import Start
+
+SKYLAKE = NodeShape(sockets=2, cores=48, threads_per_core=2, memory_mb=90000, numa_domains=2)
+
+
+def start(ranks, threads, launcher, family="", version="", pmi=""):
+    return Start(lay_out(768, ranks, threads, SKYLAKE), pmi, LAUNCHERS[launcher].program, family, version)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "threads", "words"),
+    [
+        (1, 48, "--ntasks=768 --ntasks-per-node=1 --cpus-per-task=96 --distribution=block:cyclic --cpu-bind=cores"),
+        (2, 48, "--ntasks=1536 --ntasks-per-node=2 --cpus-per-task=48 --distribution=block:cyclic --cpu-bind=cores"),
+        (4, 12, "--ntasks=3072 --ntasks-per-node=4 --cpus-per-task=24 --distribution=block:cyclic --cpu-bind=cores"),
+        (4, 11, "--ntasks=3072 --ntasks-per-node=4 --cpus-per-task=22 --distribution=block:cyclic --cpu-bind=cores"),
+        (96, 1, "--ntasks=73728 --ntasks-per-node=96 --cpus-per-task=1 --distribution=block:cyclic --cpu-bind=threads"),
+    ],
+)
+def test_srun(ranks, threads, words):
+    found = LAUNCHERS["srun"].words(start(ranks, threads, "srun", pmi="pmi2"))
+    assert " ".join(found) == "srun --mpi=pmi2 --nodes=768 " + words + " --kill-on-bad-exit=1"
+
+
+@pytest.mark.parametrize(("ranks", "threads", "domain"), [(1, 48, 96), (2, 48, 48), (4, 12, 24), (4, 11, 22)])
+def test_intel_mpi_under_srun_keeps_what_srun_bound(ranks, threads, domain):
+    found = LAUNCHERS["srun"].environment(start(ranks, threads, "srun", "intel"))
+    assert found == {"I_MPI_PIN_DOMAIN": "%d:compact" % domain}
+    assert LAUNCHERS["srun"].environment(start(ranks, threads, "srun", "mpich")) == {}
+
+
+@pytest.mark.parametrize(("ranks", "threads", "domain"), [(1, 48, 96), (2, 48, 48), (4, 12, 24), (4, 11, 24)])
+def test_hydra_of_intel_mpi(ranks, threads, domain):
+    launcher, how = LAUNCHERS["mpiexec.hydra"], start(ranks, threads, "mpiexec.hydra", "intel")
+    assert " ".join(launcher.words(how)) == "mpiexec.hydra -bootstrap slurm -n %d -ppn %d" % (768 * ranks, ranks)
+    given = dict(launcher.environment(how), I_MPI_PIN_RESPECT_CPUSET="0", OMP_NUM_THREADS=str(threads))
+    assert launcher.exports(how, given) == {
+        "I_MPI_PIN_DOMAIN": "%d:compact" % domain,
+        "I_MPI_PIN_RESPECT_CPUSET": "0",
+        "I_MPI_JOB_RESPECT_PROCESS_PLACEMENT": "0",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": "--mpi=none --cpus-per-task=%d --cpu-bind=cores"
+        % (ranks * how.layout.cpus_per_rank),
+    }
+
+
+def test_the_sites_own_word_on_placement_holds():
+    how = start(4, 12, "mpiexec.hydra", "intel")
+    given = {"I_MPI_JOB_RESPECT_PROCESS_PLACEMENT": "1"}
+    assert LAUNCHERS["mpiexec.hydra"].exports(how, given)["I_MPI_JOB_RESPECT_PROCESS_PLACEMENT"] == "1"
+
+
+def test_hydra_of_mpich_is_told_the_cores():
+    how = start(4, 11, "mpiexec.hydra", "mpich")
+    launcher = LAUNCHERS["mpiexec.hydra"]
+    assert " ".join(launcher.words(how)[-2:]) == "-bind-to core:11"
+    assert launcher.words(start(96, 1, "mpiexec.hydra"))[-1] == "hwthread:1"
+    assert launcher.exports(how, {}) == {"HYDRA_LAUNCHER_EXTRA_ARGS": "--mpi=none --cpus-per-task=88 --cpu-bind=cores"}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "threads", "version", "words"),
+    [
+        (1, 48, "5.0.11", "-np 768 --stdin none --map-by ppr:1:node:PE=48 --bind-to core"),
+        (2, 48, "5.0.11", "-np 1536 --stdin none --map-by ppr:1:numa:PE=24 --bind-to core"),
+        (4, 12, "4.1.4", "-np 3072 --stdin none --map-by ppr:2:numa:PE=12 --bind-to core"),
+        (4, 11, "5.0.11", "-np 3072 --stdin none --map-by ppr:2:numa:PE=11 --bind-to core"),
+        (96, 1, "5.0.11", "-np 73728 --stdin none --map-by ppr:48:numa:HWTCPUS:PE=1 --bind-to hwthread"),
+        (96, 1, "4.1.4", "-np 73728 --stdin none --use-hwthread-cpus --map-by ppr:48:numa:PE=1 --bind-to hwthread"),
+    ],
+)
+def test_mpirun(ranks, threads, version, words):
+    found = LAUNCHERS["mpirun"].words(start(ranks, threads, "mpirun", "openmpi", version))
+    assert " ".join(found) == "mpirun " + words
+
+
+def test_mpiruns_daemons_get_the_settings_of_the_ranks():
+    given = {"OMPI_MCA_pml": "ob1", "PMIX_MCA_gds": "hash", "OMP_NUM_THREADS": "2", "OPAL_PREFIX": "/opt/openmpi"}
+    found = LAUNCHERS["mpirun"].exports(start(4, 12, "mpirun", "openmpi"), given)
+    assert found == {"OMPI_MCA_pml": "ob1", "PMIX_MCA_gds": "hash"}
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "daemon"),
+    [("5.0.11", "PRTE_MCA_prte_launch_agent", "prted"), ("4.1.4", "OMPI_MCA_orte_launch_agent", "orted")],
+)
+def test_mpirun_and_its_daemons_do_not_see_sigterm(version, name, daemon):
+    how = start(4, 12, "mpirun", "openmpi", version)._replace(tool=("/usr/bin/python3", "/w/deployer.pyz"))
+    launcher = LAUNCHERS["mpirun"]
+    assert launcher.words(how)[:5] == ["/usr/bin/python3", "/w/deployer.pyz", "shield", "--", "mpirun"]
+    assert launcher.exports(how, {}) == {name: "/usr/bin/python3 /w/deployer.pyz shield -- " + daemon}
+    for other in (how._replace(batch=False), how._replace(tool=("/usr/bin/python3", "/my work/deployer.pyz"))):
+        assert (launcher.words(other)[0], launcher.exports(other, {})) == ("mpirun", {})
+
+
+def test_what_is_shielded_has_sigterm_blocked_and_nothing_else_changed():
+    code = "import sys; from deployer.cli.site import main; sys.exit(main(sys.argv[1:]))"
+    command = ["grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"]
+    said = subprocess.check_output([sys.executable, "-c", code, "shield", "--", *command]).decode()
+    blocked, ignored = (int(line.split()[1], 16) for line in said.splitlines())
+    assert blocked == 1 << (signal.SIGTERM - 1)
+    assert not ignored & (1 << (signal.SIGPIPE - 1))
+
+
+def test_on_one_machine_nothing_is_asked_of_slurm():
+    how = start(4, 12, "mpiexec.hydra", "intel")._replace(batch=False)
+    launcher = LAUNCHERS["mpiexec.hydra"]
+    assert launcher.words(how)[1:3] == ["-bootstrap", "fork"]
+    assert launcher.exports(how, launcher.environment(how)) == {"I_MPI_PIN_DOMAIN": "24:compact"}
+
+
+def test_only_hydra_needs_a_signal_to_end_a_step():
+    assert [name for name, launcher in LAUNCHERS.items() if not launcher.ends_on_exit] == ["mpiexec.hydra"]

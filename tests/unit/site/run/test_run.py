@@ -1,0 +1,636 @@
+"""run, status, logs and cancel with a fake Slurm on PATH, so that the real code path runs."""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from deployer.cli import site
+from deployer.contract import hostfiles, verdict
+from deployer.contract.errors import JobFailed, Refused, SpaceError, UsageError
+from deployer.contract.evidence import HostRecord
+from deployer.contract.findings import ERROR, WARNING, Finding
+from deployer.contract.job import Job
+from deployer.contract.plan import Bind, NodeShape
+from deployer.contract.result import Outcome, assemble
+from deployer.site.container import container, usable
+from deployer.site.install import gc
+from deployer.site.jobs import jobs, result, spare
+from deployer.site.run import exec as execs
+from deployer.site.run import run
+from deployer.site.storage import inventory
+from deployer.system import files
+from tests import running as made
+
+REQUEST = run.Request("hello", None, None, None, None, None, None, [], None, [])
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """Return a folder that stands first in PATH, with a ch-run and a python3 in it."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % folder)
+    made.program(folder, "ch-run", "exit 0")
+    made.program(folder, "python3", "exit 0")
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path, programs):
+    return made.store(tmp_path / "root")
+
+
+def fake_slurm(programs, state, exit_code=0, log=""):
+    """Put an sbatch that writes the result which a job of that end would leave, and a squeue that says ``state``."""
+    made.program(
+        programs,
+        "sbatch",
+        (
+            'd=$(dirname "$2")\nprintf "%%s" "%s" >"$d/output.log"\n'
+            'printf \'{"schema":"deployer.result","format":1,"min_reader":1,"exit_code":%s,"findings":[]}\''
+            ' >"$d/result.json"\n'
+            "echo 77\n" % (log, "null" if exit_code is None else exit_code)
+        ),
+    )
+    made.program(programs, "squeue", 'echo "%s|0:01|cn1|None"' % state)
+
+
+def test_a_job_folder_holds_script_and_record(store):
+    folder = run.prepare(store, REQUEST._replace(nodes=4, threads=4, extra=["--epochs", "2"], time="01:00:00"))
+    assert os.path.dirname(folder) == store.jobs
+    assert os.path.basename(folder).startswith("hello-20")
+    launch = result.launch(folder)
+    assert (launch.nodes, launch.ranks_per_node, launch.threads, launch.time) == (4, 1, 4, "01:00:00")
+    assert launch.command == ["python3", "/deployer/app/train.py", "--epochs", "2"]
+    assert (launch.provider, launch.mpi, launch.site) == ("tcp", made.PLAN.mpi, "lab")
+    text = run.show_script(folder)
+    assert "#SBATCH --nodes=4\n" in text
+    assert "    --bind=%s:/deployer/job\n" % folder in text
+    assert "    --set-env=DEPLOYER_RESULT=/deployer/job/payload.json\n" in text
+    assert jobs.status(folder).state == "NEW"
+
+
+@pytest.mark.parametrize("error", [SpaceError("full"), KeyboardInterrupt()])
+@pytest.mark.parametrize("what", ["spare", "launch", "script"])
+def test_an_error_leaves_no_part_of_a_job_folder(store, monkeypatch, error, what):
+    def fail(*_, **__):
+        assert jobs.folders(store) == []  # what is being made is no job yet
+        raise error
+
+    if what == "spare":
+        monkeypatch.setattr(spare, "keep", fail)
+    else:
+        real, name = files.write_text, result.LAUNCH if what == "launch" else result.SCRIPT
+        monkeypatch.setattr(
+            files, "write_text", lambda path, *rest: fail() if path.endswith(name) else real(path, *rest)
+        )
+    with pytest.raises(type(error)):
+        run.prepare(store, REQUEST)
+    assert os.listdir(store.jobs) == []
+
+
+def test_what_a_killed_run_left_goes_with_the_next(store):
+    half = os.path.join(store.jobs, ".installing-%s-%d-0-abc" % (socket.gethostname(), os.getpid()))
+    os.makedirs(half)
+    assert half in [item.path for item in gc.find(store, 1)]
+    folder = run.prepare(store, REQUEST)
+    assert os.listdir(store.jobs) == [os.path.basename(folder)]
+
+
+def test_ranks_that_must_lie_across_numa_domains_are_told_before_and_after(tmp_path, programs):
+    plan = made.PLAN._replace(node=NodeShape(2, 4, 1, 4000, numa_domains=2))
+    folder = run.prepare(made.store(tmp_path / "root", plan=plan), REQUEST._replace(threads=4))
+    told = "1 rank a node of 4 CPUs each: a NUMA domain has 2 CPUs, so each runs across several"
+    assert run.warnings(folder) == [told]
+    assert "# Note: %s.\n" % told in run.show_script(folder)
+    done = assemble(result.launch(folder), result.gather(folder), Outcome("payload", 0, None, "7", 0, 1))
+    assert [item["message"] for item in done.record["findings"] if item["code"] == "layout.numa"] == [told]
+    assert run.warnings(run.prepare(made.store(tmp_path / "other", plan=plan), REQUEST._replace(threads=2))) == []
+
+
+def test_the_plan_s_environment_stands_over_the_layout_s_over_the_image_s(tmp_path, programs):
+    plan = made.PLAN._replace(environment={"OMP_NUM_THREADS": "7", "LD_LIBRARY_PATH": "/x"})
+    image = made.IMAGE._replace(env=["KMP_BLOCKTIME=9", "HOME=/root", "TMPDIR=/tmp", "LD_LIBRARY_PATH=/y", "OWN=1"])
+    text = run.show_script(run.prepare(made.store(tmp_path / "root", plan=plan, image=image), REQUEST))
+    homes = ('HOME="$home"', 'TMPDIR="$home"', "PYTHONNOUSERSITE=1")
+    for word in ("OMP_NUM_THREADS=7", "KMP_BLOCKTIME=0", "LD_LIBRARY_PATH=/x:/y", "OWN=1", *homes):
+        assert "    --set-env=%s\n" % word in text
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (REQUEST._replace(image="other"), "no image other is installed"),
+        (REQUEST._replace(job="nope"), "hello has no job nope"),
+        (REQUEST._replace(plan="moon"), "no plan for site moon"),
+        (REQUEST._replace(time="1h"), "is not"),
+        (REQUEST._replace(nodes=0), "at least 1"),
+        (REQUEST._replace(binds=["/no/such:/data"]), "there is no /no/such"),
+        (REQUEST._replace(binds=["/usr:/nope"]), "read-only and has no /nope"),
+        (REQUEST._replace(binds=["/usr:/tmp/.keras"]), "/tmp in the container is the node's own, which all of its"),
+        (REQUEST._replace(binds=["/usr:/dev/shm/x"]), "/dev in the container is the node's own"),
+        (REQUEST._replace(binds=["/usr:/bin"]), "/bin is a link"),
+        (REQUEST._replace(binds=["/usr:data"]), "absolute"),
+        (REQUEST._replace(binds=["/usr:/data/../usr"]), "absolute"),
+        (REQUEST._replace(binds=["/etc/passwd:/data"]), "a folder can only be bound to a folder"),
+    ],
+)
+def test_wrong_usage_leaves_no_folder(store, request_, message):
+    with pytest.raises(UsageError, match=message) as error:
+        run.prepare(store, request_)
+    assert error.value.exit_code == 2
+    assert not os.path.exists(store.jobs)
+
+
+def test_a_bundle_without_a_job_runs_the_words(tmp_path, programs):
+    store = made.store(tmp_path / "root", jobs=[])
+    assert result.launch(run.prepare(store, REQUEST._replace(extra=["true"]))).command == ["true"]
+    with pytest.raises(UsageError, match="hello has no job"):
+        run.prepare(store, REQUEST)
+
+
+def test_what_does_not_fit_is_refused(tmp_path, store, programs):
+    with pytest.raises(Refused, match="8 ranks a node x 2 threads = 16"):
+        run.prepare(store, REQUEST._replace(ranks_per_node=8))
+    bare = made.PLAN._replace(modules=[])
+    os.unlink(str(programs / "ch-run"))
+    programs_only = made.store(tmp_path / "other", plan=bare)
+    old = os.environ["PATH"]
+    os.environ["PATH"] = str(programs)
+    try:
+        with pytest.raises(Refused, match="no ch-run in PATH"):
+            run.prepare(programs_only, REQUEST)
+    finally:
+        os.environ["PATH"] = old
+    udocker = made.PLAN._replace(variants=[made.VARIANT._replace(runtime="udocker")])
+    with pytest.raises(Refused, match="the bundle was packed without udocker"):
+        run.prepare(made.store(tmp_path / "third", plan=udocker), REQUEST)
+
+
+def test_submit_follow_and_status(store, programs):
+    fake_slurm(programs, "COMPLETED", log="trained")
+    folder = run.prepare(store, REQUEST)
+    assert run.submit(folder) == "77"
+    told = []
+    jobs.follow(folder, told.append)
+    assert told == ["COMPLETED, exit 0"]
+    status = jobs.status(folder)
+    assert (status.job_id, status.state, status.exit_code, status.active) == ("77", "COMPLETED", 0, False)
+    assert json.loads(json.dumps(status.record()))["job"] == os.path.basename(folder)
+    assert jobs.tail(folder) == ["trained"]
+
+
+@pytest.mark.parametrize(("terminal", "told"), [("1", "deployer: COMPLETED, exit 0\n"), ("", "")])
+def test_a_person_on_a_laptop_sees_how_it_goes(store, programs, monkeypatch, capsys, terminal, told):
+    fake_slurm(programs, "COMPLETED")
+    monkeypatch.setenv("DEPLOYER_TERMINAL", terminal)
+    assert site.main(["run", "hello", "--wait", "--root", store.root]) == 0
+    assert capsys.readouterr().err == told
+
+
+RECORD = {"schema": "deployer.result", "format": 1, "min_reader": 1, "exit_code": 0, "seconds": 14, "findings": []}
+
+
+@pytest.mark.parametrize(
+    ("payload", "lines"),
+    [
+        ({"val_accuracy": 0.97, "epochs": [{"loss": 1}] * 40}, ["val_accuracy: 0.97", "epochs: 40 items, the last: "]),
+        ({"\x1b[2J": "\x9b31m\n" + "x" * 100}, ['\\u001b[2J: "\\u009b31m\\nxxx']),
+        ({str(number): number for number in range(20)}, ["11: 11", ": 8 more fields"]),
+        (None, [": no result of its own"]),
+        (3.5, [": 3.5"]),
+    ],
+)
+def test_a_wait_ends_with_state_seconds_log_and_the_payload_s_result(store, programs, capsys, payload, lines):
+    """Nobody looks on here: it is not a terminal."""
+    fake_slurm(programs, "COMPLETED")
+    sbatch = 'cat >"$(dirname "$2")/result.json" <<"END"\n%s\nEND\necho 77\n'
+    made.program(programs, "sbatch", sbatch % json.dumps(dict(RECORD, payload=payload)))
+    assert site.main(["run", "hello", "--wait", "--root", store.root]) == 0
+    said = capsys.readouterr()
+    out, (folder,) = said.out.splitlines(), jobs.folders(store)
+    assert out[1:4] == [
+        "job %s (77): COMPLETED, exit 0, 14 s" % os.path.basename(folder),
+        "log: %s/output.log" % folder,
+        "result: %s/result.json" % folder,
+    ]
+    assert all("payload" + (line if line[0] == ":" else " " + line) in said.out for line in lines)
+    assert len(out) < 18
+    assert max(len(line) for line in out[4:]) < 160
+    assert said.err == ""
+    assert site.main(["run", "hello", "--wait", "--json", "--root", store.root]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["seconds"], os.path.basename(status["log"])) == (14, "output.log")
+
+
+def test_a_wait_for_a_job_that_failed_ends_with_the_same(store, programs, capsys, monkeypatch):
+    monkeypatch.setattr(jobs, "_LAG", 0.0)
+    fake_slurm(programs, "FAILED", 2)
+    assert site.main(["run", "hello", "--wait", "--root", store.root]) == 1
+    assert "(77): FAILED, exit 2, 0:01\nlog: " in capsys.readouterr().out
+    made.program(programs, "sbatch", "echo 77")
+    assert site.main(["run", "hello", "--wait", "--root", store.root]) == 1
+    assert "(77): FAILED, 0:01\n" in capsys.readouterr().out
+
+
+def test_ctrl_c_tells_that_the_job_continues_and_how_to_end_it(store, programs):
+    fake_slurm(programs, "RUNNING")
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += "from deployer.cli import site; sys.exit(site.main(sys.argv[1:]))"
+    argv = [sys.executable, "-c", code, "run", "hello", "--wait", "--root", store.root]
+    environment = dict(os.environ, PYTHONPATH=os.getcwd(), DEPLOYER_TERMINAL="1")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdout=pipe, stderr=pipe, env=environment, start_new_session=True) as process:
+        name = process.stdout.readline().decode().split()[1]
+        assert b"RUNNING" in process.stderr.readline()
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    words = "%s %s cancel %s" % (sys.executable, store.tool, name)
+    assert err.decode() == "deployer: interrupted: job %s (77) continues\nhint: to end it: %s\n" % (name, words)
+
+
+@pytest.mark.parametrize(("state", "code"), [("FAILED", 1), ("TIMEOUT", 143), ("COMPLETED", 3)])
+def test_a_job_that_failed(store, programs, state, code):
+    fake_slurm(programs, state, code)
+    folder = run.prepare(store, REQUEST)
+    run.submit(folder)
+    with pytest.raises(JobFailed, match="ended as " + state) as error:
+        jobs.follow(folder, lambda line: None)
+    assert error.value.exit_code == 1
+
+
+def test_a_job_that_left_nothing(store, programs, monkeypatch):
+    monkeypatch.setattr(jobs, "_LAG", 0.0)
+    fake_slurm(programs, "NODE_FAIL", None)
+    folder = run.prepare(store, REQUEST)
+    run.submit(folder)
+    with pytest.raises(JobFailed, match="ended as NODE_FAIL: a node of it died or no longer answers") as error:
+        jobs.follow(folder, lambda line: None)
+    assert "sinfo -R" in error.value.hint
+    assert jobs.status(folder).problem == "a node of it died or no longer answers"
+
+
+def test_following_ends_when_nobody_reads(store, programs):
+    """ssh ended: the far end of `logs -f` must not ask Slurm until the job's end."""
+    fake_slurm(programs, "RUNNING", log="one")
+    folder = run.prepare(store, REQUEST)
+    run.submit(folder)
+    code = "import sys; from deployer.cli import site; sys.exit(site.main(['logs', '-f', '--root', sys.argv[1]]))"
+    environment = dict(os.environ, PYTHONPATH=os.getcwd())
+    argv = [sys.executable, "-c", code, store.root]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout.read(3) == b"one"
+        process.stdout.close()
+        assert process.wait(30) == 0
+
+
+def test_a_failed_job_is_told_what_became_of_its_image(store, programs):
+    folder = run.prepare(store, REQUEST)
+    installed = store.find("hello")
+    launched = result.launch(folder)
+    with open(os.path.join(folder, result.LAUNCH), "w") as stream:
+        json.dump(dict(launched.record(), digest="sha256:aaaa"), stream)
+    ended = Outcome("payload", 1, None, "7", 0, 9)
+    inventory.write(installed.folder)
+    assert not {"image.gone", "image.incomplete"} & codes(result.write(folder, ended))
+    os.rmdir(os.path.join(installed.rootfs, "data"))
+    assert "image.incomplete" in codes(result.write(folder, ended))
+    assert result.first_error(folder).endswith("files and folders are gone: rootfs/data (image.incomplete)")
+    shutil.rmtree(installed.folder)
+    assert "image.gone" in codes(result.write(folder, ended))
+    assert "image.gone" not in codes(result.write(folder, ended._replace(exit_code=0)))
+
+
+@pytest.mark.parametrize(
+    ("image", "job", "folder"),
+    [("/", None, "/deployer/job"), ("", None, "/deployer/job"), ("/work", None, None), ("/work", "/data", "/data")],
+)
+def test_a_job_starts_where_it_may_write_or_where_it_is_told(tmp_path, programs, image, job, folder):
+    jobs_ = [Job("train", ["true"], 1, 1, 1, "1:00:00", job)]
+    store = made.store(tmp_path / "root", plan=made.PLAN, jobs=jobs_, image=made.IMAGE._replace(workdir=image))
+    text = run.show_script(run.prepare(store, REQUEST._replace(job="train", nodes=1, ranks_per_node=1, threads=1)))
+    payload = text[text.index(". Payload: ") :]
+    assert ("--cd=%s " % folder in payload) is (folder is not None)
+    assert ("--cd=" in payload) is (folder is not None)
+
+
+def test_exec_starts_in_the_users_folder_if_it_is_bound_else_at_home(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    linked = [Bind(str(tmp_path / "link"), "/data", "x")]
+    assert execs.working_folder(linked, "/home", str(tmp_path / "real" / "a")) == "/data/a"
+    assert execs.working_folder(linked, "/home", "") == "/home"  # it is gone
+    binds = [Bind("/lustre/home/u", "/data", "x"), Bind("/", "/all", "x"), Bind("/scratch/u/", "/mnt", "x")]
+    for here, there in (("/scratch/u/run 1", "/mnt/run 1"), ("/scratch/us", "/all/scratch/us"), ("/scratch/u", "/mnt")):
+        assert execs.working_folder(binds, "/home", here) == there
+    assert execs.working_folder(binds[:1], "/home", "/lustre/home/us") == "/home"
+    assert execs.working_folder(binds[:1], "/home", "/lustre/home/u/a") == "/data/a"
+
+
+def test_the_end_of_the_log_tells_why_a_payload_failed_and_nothing_from_before_it(store, programs):
+    folder = run.prepare(store, REQUEST)
+    os.mkdir(os.path.join(folder, "hosts"))
+    log = os.path.join(folder, result.LOG)
+    for host in ("cn1", "cn2"):
+        made.write(os.path.join(folder, "hosts", host + ".json"), HostRecord(host, "build-id:aa").record())
+
+    def failed():
+        result.write(folder, Outcome("payload", 1, None, "7", 0, 9))
+        found = {each.code: each.message for each in result.findings(folder)}
+        return found["payload.failed"].partition("; last line: ")[2], {"payload.read-only", "payload.no-network"} & set(
+            found
+        )
+
+    with open(log, "w") as stream:
+        stream.write("module: Read-only file system\n")
+    assert result.write(folder, Outcome("hosts", 0, None, "7", 0, 9)).exit_code == 0
+    assert failed() == ("", set())
+    with open(log, "a") as stream:
+        stream.write("x" * 100000 + "\n\x1b]0;curl: (6) Could not resolve host: a.example\nsrun: error: cn1: task 0\n")
+    assert failed() == ("\\x1b]0;curl: (6) Could not resolve host: a.example", {"payload.no-network"})
+    os.unlink(log)
+    assert failed() == ("", set())
+
+
+def test_a_result_comes_out_of_a_full_disk(store, programs, monkeypatch):
+    folder = run.prepare(store, REQUEST)
+    taken = os.path.join(folder, spare.NAME)
+    ended = Outcome("payload", 0, None, "7", 0, 9)
+    assert os.path.getsize(taken) > 64 * 1024
+    write = result.files.write_text
+
+    def full(path, text):
+        if os.path.exists(taken):
+            raise SpaceError("cannot write %s: No space left on device" % path)
+        write(path, text)
+
+    monkeypatch.setattr(result.files, "write_text", full)
+    verdict = result.write(folder, ended)
+    assert (verdict.exit_code, verdict.record["exit_code"]) == (6, 6)
+    assert result.first_error(folder).startswith("job: the disk of the job's folder is full, so evidence and log may ")
+    assert not os.path.exists(taken)
+
+
+def test_the_room_for_the_result_is_there_from_step_to_step(store, programs):
+    folder = run.prepare(store, REQUEST)
+    taken = os.path.join(folder, spare.NAME)
+    result.write(folder, Outcome("payload", 0, None, "7", 0, 9))
+    assert not os.path.exists(taken)
+    os.mkdir(os.path.join(folder, "hosts"))
+    for number in range(result.launch(folder).nodes):
+        record = HostRecord("cn%d" % number, "build-id:aa").record()
+        made.write(os.path.join(folder, "hosts", "cn%d.json" % number), record)
+    assert result.write(folder, Outcome("hosts", 0, None, "8", 0, 9)).exit_code == 0  # submitted again by hand
+    assert os.path.exists(taken)
+    assert result.write(folder, Outcome("root", 1, None, "8", 0, 9)).exit_code == 3
+    assert not os.path.exists(taken)
+
+
+def codes(verdict):
+    return {item["code"] for item in verdict.record["findings"]}
+
+
+def test_a_forgotten_job_is_known_from_its_result(store, programs):
+    fake_slurm(programs, "COMPLETED", 0)
+    folder = run.prepare(store, REQUEST)
+    run.submit(folder)
+    made.program(programs, "squeue", "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1")
+    assert jobs.status(folder).state == "COMPLETED"
+    os.unlink(os.path.join(folder, "result.json"))
+    assert jobs.status(folder).state == "UNKNOWN"
+
+
+def test_a_silent_scheduler_is_asked_again(store, programs, monkeypatch):
+    monkeypatch.setattr(jobs, "_FIRST", 0.01)
+    fake_slurm(programs, "COMPLETED")
+    folder = run.prepare(store, REQUEST)
+    run.submit(folder)
+    made.program(
+        programs,
+        "squeue",
+        (
+            "if [ -e %s/asked ]; then echo 'COMPLETED|0:01|cn1|None'; exit; fi\n"
+            "touch %s/asked; echo 'squeue: error: Unable to contact slurm controller' >&2; exit 1" % (folder, folder)
+        ),
+    )
+    told = []
+    jobs.follow(folder, told.append)
+    assert told[0].endswith("asking again")
+
+
+def test_sbatch_says_no(store, programs):
+    made.program(programs, "sbatch", "echo 'sbatch: error: invalid partition specified: batch' >&2; exit 1")
+    folder = run.prepare(store, REQUEST)
+    with pytest.raises(Refused, match="invalid partition"):
+        run.submit(folder)
+    assert jobs.status(folder).state == "NEW"
+
+
+def test_sbatch_gets_a_small_environment(store, programs, monkeypatch):
+    monkeypatch.setenv("SECRET", "1")
+    monkeypatch.setenv("SBATCH_ACCOUNT", "abc")
+    made.program(programs, "sbatch", 'env >"$(dirname "$2")/env"; echo 77')
+    folder = run.prepare(store, REQUEST)
+    run.submit(folder)
+    with open(os.path.join(folder, "env")) as stream:
+        text = stream.read()
+    assert "SBATCH_ACCOUNT=abc\n" in text
+    assert "SECRET" not in text
+
+
+def test_finding_jobs(store, programs):
+    with pytest.raises(UsageError, match="there are no jobs"):
+        jobs.find(store, None)
+    fake_slurm(programs, "COMPLETED")
+    first, second = run.prepare(store, REQUEST), run.prepare(store, REQUEST)
+    os.utime(os.path.join(first, "job.json"), (1, 1))
+    assert jobs.find(store, None) == second
+    run.submit(first)
+    assert jobs.find(store, None) == first  # the other one is a --dry-run
+    assert jobs.find(store, "77") == jobs.find(store, os.path.basename(first)) == first
+    with pytest.raises(UsageError, match="no job 78"):
+        jobs.find(store, "78")
+
+
+def test_cancel_for_programs(store, programs, capsys):
+    fake_slurm(programs, "RUNNING")
+    made.program(programs, "scancel", "exit 0")
+    folder = run.prepare(store, REQUEST)
+    run.submit(folder)
+    assert site.main(["cancel", "--json", "--root", store.root]) == 0
+    expected = {"job": os.path.basename(folder), "job_id": "77", "folder": folder, "cancelled": True}
+    assert json.loads(capsys.readouterr().out) == expected
+    fake_slurm(programs, "COMPLETED")
+    assert site.main(["cancel", "--root", store.root]) == 0
+    assert capsys.readouterr().out == "job %s (77) was over already\n" % os.path.basename(folder)
+
+
+def test_cancel_and_logs(store, programs, tmp_path):
+    fake_slurm(programs, "RUNNING", log="one\ntwo\n")
+    made.program(programs, "scancel", 'echo "$1" >%s/cancelled' % tmp_path)
+    folder = run.prepare(store, REQUEST)
+    with pytest.raises(UsageError, match="never submitted"):
+        jobs.cancel(folder)
+    with pytest.raises(UsageError, match="no log yet"):
+        jobs.show_log(folder, False)
+    run.submit(folder)
+    assert jobs.cancel(folder)
+    assert (tmp_path / "cancelled").read_text() == "77\n"
+    fake_slurm(programs, "CANCELLED", log="one\ntwo\n")
+    for follow in (False, True):
+        with open(str(tmp_path / "copy"), "wb") as stream:
+            jobs.show_log(folder, follow, stream)
+        assert (tmp_path / "copy").read_bytes() == b"one\ntwo\n"
+
+
+def test_what_a_job_left_is_gathered_and_broken_records_count_as_none(store):
+    folder = run.prepare(store, REQUEST)
+    os.makedirs(os.path.join(folder, "hosts"))
+    os.makedirs(os.path.join(folder, "ranks"))
+    for name, text in (
+        ("hosts/cn1.json", '{"schema":"deployer.host","format":1,"min_reader":1,"host":"cn1"}'),
+        ("hosts/cn2.json", '{"schema":"deployer.ho'),
+        ("ranks/probe-0.json", "\xff"),
+        ("ranks/probe-0.log", "a\nlast words\n"),
+        ("payload.json", '{"val_accuracy": 0.97}'),
+    ):
+        with open(os.path.join(folder, name), "w") as stream:
+            stream.write(text)
+    found = result.gather(folder)
+    assert [item.host for item in found.hosts] == ["cn1"]
+    assert (found.probes, found.logs) == ([], {0: "last words"})
+    assert (found.payload, found.payload_error) == ({"val_accuracy": 0.97}, None)
+    with open(os.path.join(folder, "payload.json"), "w") as stream:
+        stream.write("{")
+    assert result.gather(folder).payload_error is not None
+
+
+def test_the_runtime_always_has_a_user(monkeypatch):
+    monkeypatch.delenv("USER", raising=False)
+    assert container.user_environment()["USER"]
+
+
+def test_the_variant_of_the_plans_family_is_bound_and_found_first(store):
+    home = store.find("hello").folder
+    for abi in ("mpich-abi", "openmpi"):
+        os.makedirs(os.path.join(home, "variants", abi, "lib"))
+    made.write(os.path.join(home, "plans", "lab.json"), made.PLAN._replace(abi="openmpi").record())
+    text = run.show_script(run.prepare(store, REQUEST))
+    assert "    --bind=%s/variants/openmpi:/deployer/variant\n" % home in text
+    assert "    --set-env=PYTHONPATH=/deployer/variant/lib\n" in text
+    assert "variants/mpich-abi" not in text
+
+
+def test_an_mpi_that_was_replaced_since_the_capture_is_refused(tmp_path, programs):
+    library = tmp_path / "libmpi.so.12"
+    library.write_bytes(b"the library that was captured")
+    identity = "sha256:" + hashlib.sha256(library.read_bytes()).hexdigest()
+    mpi = made.PLAN.mpi._replace(library=str(library), identity=identity)
+    store = made.store(tmp_path / "root", plan=made.PLAN._replace(mpi=mpi))
+    assert result.launch(run.prepare(store, REQUEST)).mpi == mpi
+    library.write_bytes(b"another")
+    with pytest.raises(Refused, match=r"mpi\.host-drift: .*when the site was captured it was sha256:") as error:
+        run.prepare(store, REQUEST)
+    assert "make a new plan" in error.value.hint
+    library.unlink()  # a login node that does not have it proves nothing
+    run.prepare(store, REQUEST)
+
+
+ESCAPE = Finding("mpi.escape", ERROR, "/usr/lib/x.so", "it would use the image's", "patchelf --remove-rpath it")
+
+
+def test_what_check_refused_is_refused_unless_it_is_forced(tmp_path, programs):
+    refused = made.store(tmp_path / "root", plan=made.PLAN._replace(checked=verdict.judged([ESCAPE])))
+    with pytest.raises(Refused) as error:
+        run.prepare(refused, REQUEST)
+    assert "mpi.escape" in error.value.message
+    assert "it would use the image's" in error.value.message
+    assert error.value.hint == "patchelf --remove-rpath it; `run --force` runs it all the same"
+    folder = run.prepare(refused, REQUEST._replace(force=True))
+    assert result.launch(folder).forced
+    assert run.warnings(folder)[0] == "check said REFUSE on the laptop"
+
+
+@pytest.mark.parametrize("severity", [WARNING, verdict.MISSING_FACTS])
+def test_what_check_warned_of_is_told(tmp_path, programs, severity):
+    checked = verdict.judged([ESCAPE._replace(severity=severity)])
+    folder = run.prepare(made.store(tmp_path / "root", plan=made.PLAN._replace(checked=checked)), REQUEST)
+    first, second = run.warnings(folder)
+    assert checked.verdict in first
+    assert second == severity + " mpi.escape: /usr/lib/x.so: it would use the image's"
+    assert not result.launch(folder).forced
+
+
+def test_what_was_accepted_is_no_refusal(tmp_path, programs):
+    checked = verdict.judged([ESCAPE], ["mpi.escape"])
+    folder = run.prepare(made.store(tmp_path / "root", plan=made.PLAN._replace(checked=checked)), REQUEST)
+    assert result.launch(folder).checked == checked
+
+
+def test_a_plan_without_a_verdict_is_silent(store):
+    assert run.warnings(run.prepare(store, REQUEST)) == []
+
+
+def test_the_canary_is_read_by_what_the_image_has(tmp_path):
+    rootfs = str(tmp_path)
+    assert run.canary_reader(rootfs, "/usr/bin/python3") == []  # packed by an older deployer
+    os.makedirs(rootfs + "/deployer")
+    (tmp_path / "deployer" / "canary").write_text("x")
+    assert run.canary_reader(rootfs, None) == []
+    assert run.canary_reader(rootfs, "/usr/bin/python3")[0] == "/usr/bin/python3"
+    os.makedirs(rootfs + "/usr/bin")
+    os.symlink("/bin/busybox", rootfs + "/usr/bin/cat")
+    assert run.canary_reader(rootfs, None) == ["/usr/bin/cat", "/deployer/canary"]
+
+
+def test_without_user_namespaces_charliecloud_is_vetoed(tmp_path, programs, monkeypatch):
+    monkeypatch.setattr(usable.machine, "namespaces_denied", lambda: "no user namespaces here: Operation not permitted")
+    with pytest.raises(Refused, match=r"charliecloud-folder .no user namespaces here: Operation not permitted"):
+        run.prepare(made.store(tmp_path / "root"), REQUEST)
+
+
+def test_what_the_plan_knows_of_the_nodes_counts_more_than_this_host(tmp_path, programs, monkeypatch):
+    monkeypatch.setattr(usable.machine, "namespaces_denied", lambda: "no user namespaces here")
+    plan = made.PLAN._replace(namespaces=True)
+    store = made.store(tmp_path / "root", plan)
+    assert os.path.isdir(run.prepare(store, REQUEST))
+    (image,) = store.installed()
+    assert run.vetoes(plan, image) == {}
+    assert run.vetoes(plan, image, here=True) == {"charliecloud": "no user namespaces here"}
+
+
+def test_a_command_that_the_image_lacks_is_refused_before_anything_is_made(tmp_path, programs):
+    store = made.store(tmp_path / "root", jobs=[])
+
+    def prepared(*words, **changes):
+        return run.prepare(store, REQUEST._replace(extra=list(words), **changes))
+
+    with pytest.raises(Refused, match=r"job command: command\.missing: .*no bash in its PATH"):
+        prepared("bash", "-c", "x")
+    with pytest.raises(Refused, match=r"train\.py has no execute permission"):
+        prepared("/deployer/app/train.py")
+    with pytest.raises(Refused, match=r"there is no /deployer/app/gone\.py"):
+        prepared("python3", "/deployer/app/gone.py")
+    assert not os.path.exists(store.jobs)
+    assert prepared("bash", force=True)
+    assert prepared("/bin/true")  # by a link of the image
+    assert prepared("/data/tool")  # of a bind
+    assert prepared("true")
+
+
+def test_the_programs_of_wheels_and_of_the_host_are_there(tmp_path, programs):
+    host = (hostfiles.HostFile("bin/nvidia-smi", hostfiles.FILE, "/bin/sh", "a test"),)
+    store = made.store(tmp_path / "root", jobs=[], plan=made.PLAN._replace(host=host))
+    home = os.path.join(store.images, "aaaa")
+    os.makedirs(os.path.join(home, "wheels", "bin"))
+    made.program(os.path.join(home, "wheels", "bin"), "trainer", "")
+    for word in ("trainer", "nvidia-smi"):
+        assert run.prepare(store, REQUEST._replace(extra=[word]))

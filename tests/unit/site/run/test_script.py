@@ -1,0 +1,275 @@
+"""The batch script is compared whole with the golden ones. To renew them: DEPLOYER_GOLDEN=write, and read the diff."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deployer.contract import layout, plan
+from deployer.contract.errors import UsageError
+from deployer.contract.evidence import Launch
+from deployer.contract.plan import Bind
+from deployer.contract.shell import Word, argv
+from deployer.site.container.container import OWN
+from deployer.site.container.runtimes import RUNTIMES
+from deployer.site.container.runtimes.interface import Container
+from deployer.site.container.runtimes.native import inherited
+from deployer.site.run import script
+from deployer.site.run.launchers import LAUNCHERS
+from deployer.site.run.staged import Staging
+from tests import running as made
+
+GOLDEN = Path(__file__).resolve().parents[3] / "golden"
+FOLDER = "/home/alice/deployer/jobs/hello-1"
+
+
+def inputs(nodes=2, ranks=1, threads=2, shown=made.PLAN, **values):
+    laid_out = layout.lay_out(nodes, ranks, threads, shown.node, values.pop("memory_mb", None))
+    command = ["python3", "train.py", "--name", "a b"]
+    launch = Launch(
+        "hello-1",
+        "hello",
+        "1",
+        "sha256:0",
+        "lab",
+        "charliecloud-folder",
+        "first in the plan",
+        "charliecloud",
+        nodes,
+        ranks,
+        threads,
+        "00:30:00",
+        command,
+        shown.mpi,
+        "tcp",
+        0,
+    )
+    launcher = LAUNCHERS[shown.variants[0].launcher]
+    environment = layout.environment(laid_out)
+    environment.update(launcher.environment(script.start(shown, shown.variants[0], laid_out, launcher)))
+    environment.update(shown.environment)
+    environment.update(GREETING="it's $5: cheap", HOME=Word(OWN), TMPDIR=Word(OWN))
+    binds = [*shown.binds, Bind(FOLDER, plan.JOB, "the job's folder")]
+    rootfs = "/home/alice/deployer/images/aaaa/rootfs"
+    container = Container(rootfs, binds, environment, shown.pass_environment, "/work")
+    return script.Inputs(
+        launch,
+        laid_out,
+        shown,
+        shown.variants[0],
+        RUNTIMES["charliecloud"],
+        launcher,
+        container,
+        FOLDER,
+        "/home/alice/deployer/deployer.pyz",
+        "/opt/python/3.6/bin/python3",
+        "/usr/bin/python3",
+        ["--partition=batch"] if shown.partition else ["--account=a b"],
+        None,
+        ["/bin/cat", plan.CANARY],
+    )._replace(**values)
+
+
+BARE = made.PLAN._replace(
+    mpi=None,
+    binds=[],
+    modules=[],
+    environment={},
+    partition="",
+    variants=[made.VARIANT._replace(join=True, pmi="pmix")],
+)
+STAGING = Staging(
+    plan.MEMORY, "/dev/shm", "/home/alice/images/aaaa", "/home/alice/bundles/it's-1.tar", 2000, "mpich-abi"
+)
+
+
+def native(made):
+    """Return the inputs as they are without a container."""
+    app = Bind("/home/alice/deployer/images/aaaa/app", plan.APP, "the bundle's app folder")
+    tool = Bind(made.tool, plan.TOOL, "this tool")
+    environment = dict(made.container.environment, DEPLOYER_RESULT="/deployer/job/payload.json")
+    for name in ("HOME", "TMPDIR"):
+        del environment[name]
+    environment["LD_LIBRARY_PATH"] = inherited(environment["LD_LIBRARY_PATH"], "LD_LIBRARY_PATH")
+    return made._replace(
+        launch=made.launch._replace(variant="native-folder", command=["python3", "/deployer/app/train.py", "a b"]),
+        runtime=RUNTIMES["native"],
+        container=made.container._replace(binds=[*made.container.binds, app, tool], environment=environment),
+        image_python=made.python,
+        reader=(),
+    )
+
+
+CASES = {
+    "staged": inputs(ranks=2, staging=STAGING, memory_mb=1000),
+    "staged-squashfs": inputs(
+        staging=STAGING._replace(kind=plan.SQUASHFS, source="/home/alice/images/aaaa/image.sqfs", broadcast=True),
+        variant=made.VARIANT._replace(join=True),
+        ranks=2,
+    ),
+    "staged-no-python": inputs(
+        nodes=1, image_python=None, staging=STAGING._replace(kind=plan.DISK, place="/local disk", abi=None)
+    ),
+    "staged-udocker": inputs(
+        runtime=RUNTIMES["udocker"],
+        variant=made.VARIANT._replace(runtime="udocker"),
+        staging=STAGING._replace(kit=True),
+    ),
+    "host-mpi": inputs(),
+    "joined": inputs(nodes=1, ranks=4, threads=1, shown=BARE, memory_mb=1000),
+    "no-python": inputs(nodes=1, image_python=None, reader=[]),
+    "local": inputs(
+        nodes=1,
+        ranks=2,
+        shown=made.PLAN._replace(
+            scheduler="local",
+            partition="",
+            variants=[made.VARIANT._replace(launcher="mpiexec.hydra", pmi="", join=True)],
+        ),
+    ),
+    "native": native(inputs(ranks=2)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_the_script_is_the_golden_one(name, monkeypatch):
+    monkeypatch.setattr(script, "__version__", "VERSION")
+    text = script.render(CASES[name])
+    path = GOLDEN / ("job-%s.sh" % name)
+    if os.environ.get("DEPLOYER_GOLDEN") == "write":
+        path.write_text(text)
+    assert path.exists(), "no golden script: run with DEPLOYER_GOLDEN=write and read it"
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_bash_can_read_the_script(name):
+    text = script.render(CASES[name]).encode()
+    done = subprocess.run(["bash", "-n"], input=text, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_every_word_reaches_the_container_as_it_was_given(tmp_path):
+    """The array of the script, as bash reads it, is the argv that exec would use."""
+    case = CASES["host-mpi"]
+    array = script._container(case).text
+    shown = subprocess.check_output(
+        ["bash", "-c", array + '\nprintf "%s\\0" "${container[@]}" "$image"'], env={"home": "/tmp/a b"}
+    )
+    words = shown.decode().split("\0")[:-1]
+    assert [*words, "--", "true"] == argv(case.runtime.argv(case.container, ["true"]), {"home": "/tmp/a b"})
+
+
+def test_a_staged_container_is_the_nodes_own_and_binds_nothing_that_is_inside():
+    container = CASES["staged"].container
+    inside = [Bind("/x", target, "why") for target in (plan.APP, plan.WHEELS, plan.VARIANT, plan.TOOL)]
+    inside.append(Bind("/home/alice/images/aaaa/host/1", "/deployer/host", "stubs"))
+    case = CASES["staged"]._replace(container=container._replace(binds=[*container.binds, *inside]))
+    assert "    --stubs /home/alice/images/aaaa/host/1 \\\n" in script.render(case)
+    shown = subprocess.check_output(
+        ["bash", "-c", script._container(case).text + '\nprintf "%s\\0" "${container[@]}" "$image"'],
+        env={"unique": "77", "PATH": "/usr/bin:/bin"},
+    )
+    words = shown.decode().split("\0")[:-1]
+    place = "/dev/shm/deployer-stage-%d-77/image" % os.getuid()
+    assert words[-1] == place + "/rootfs"
+    assert [word for word in words if word.startswith("--bind=")] == [
+        "--bind=%s:%s" % (made.PREFIX, made.PREFIX),
+        "--bind=%s/host:/deployer/host" % place,
+        "--bind=%s/evidence:/deployer/node" % place,
+    ]
+
+
+def test_the_jobs_folder_is_bound_for_the_payload_alone():
+    """Each bind of a rank is looked up on the shared file system."""
+    text = script.render(CASES["staged"])
+    bound = [line for line in text.splitlines() if "--bind=%s:/deployer/job" % FOLDER in line]
+    assert len(bound) == 1
+    assert text.index("# 4. Payload") < text.index(bound[0])
+
+
+def test_the_payload_alone_starts_in_its_working_folder():
+    """The other steps stay off the shared file system. Without a container it starts where the user is."""
+    for name in ("host-mpi", "no-python", "staged", "staged-udocker", "staged-squashfs"):
+        text = script.render(CASES[name]._replace(workdir="/deployer/job/a b"))
+        (at,) = [
+            place for place in range(len(text)) if text.startswith("'--cd=/deployer/job/a b' \"$image\" -- ", place)
+        ]
+        assert text.index(". Payload: ") < at
+        assert text.index("    --cd=/work\n") < at
+    assert "--cd" not in script.render(CASES["native"]._replace(workdir="/deployer/job"))
+
+
+def test_memory_for_the_image_is_asked_for_besides_the_ranks():
+    assert "#SBATCH --mem=4000M\n" in script.render(CASES["staged"])
+    on_disk = CASES["staged"]._replace(staging=STAGING._replace(kind=plan.DISK))
+    assert "#SBATCH --mem=2000M\n" in script.render(on_disk)
+
+
+def test_a_percent_sign_in_the_folder_is_not_slurm_s():
+    text = script.render(CASES["host-mpi"]._replace(folder="/scratch/50%j/hello"))
+    assert "#SBATCH --output=/scratch/50%%j/hello/output.log\n" in text
+
+
+def test_what_is_to_be_proven_is_asked_of_the_probe():
+    given = inputs()
+    text = script.render(given._replace(launch=given.launch._replace(expects=("gpu", "itex"))))
+    asked = " --library libmpi.so.12 --expect gpu </dev/null"
+    assert [line.endswith(asked) for line in text.splitlines() if " probe --rank " in line] == [True]
+    assert " rank --out /deployer/job/ranks --itex -- " in text
+
+
+def test_without_python_ranks_are_watched_on_the_host():
+    """The container starts below the watcher, in every staging; a launcher that wants a signal gets one."""
+    variant = made.VARIANT._replace(launcher="mpiexec.hydra", pmi="")
+    library = made.PLAN.mpi.library
+    python = ["/opt/python/3.6/bin/python3", "-I", "-S"]
+
+    def watch(**values):
+        text = script.render(inputs(image_python=None, **values))
+        assert '"${launch[@]}" "${watch[@]}" "${container[@]}"' in text
+        array = text[text.index("watch=(") : text.index('\n"${launch[@]}" "${watch[@]}"')]
+        shown = subprocess.check_output(["bash", "-c", 'stage=/s\n%s\nprintf "%%s\\0" "${watch[@]}"' % array])
+        return shown.decode().split("\0")[:-1]
+
+    tool = "/home/alice/deployer/deployer.pyz"
+    whole = [*python, tool, "rank", "--out", FOLDER + "/ranks", "--outside", library]
+    assert watch() == [*whole, "--"]
+    assert watch(shown=made.PLAN._replace(variants=[variant])) == [*whole, "--abort", "--"]
+    for kind, tool in ((plan.SQUASHFS, "/s/deployer.pyz"), (plan.MEMORY, "/s/rootfs/deployer/deployer.pyz")):
+        folders = ["--out", "/s/evidence", "--shared", FOLDER + "/ranks"]
+        expected = [*python, tool, "rank", *folders, "--outside", library, "--"]
+        assert watch(staging=STAGING._replace(kind=kind)) == expected
+
+
+def test_the_image_tells_the_launcher_nothing():
+    """It runs on the host: a variable of the image could make it run another program there."""
+    case = CASES["local"]
+    bad = {"I_MPI_HYDRA_BOOTSTRAP_EXEC": "/tmp/x", "I_MPI_X[$(touch x)]": "1"}
+    ours = {"I_MPI_FABRICS": "ofi"}
+    case = case._replace(
+        container=case.container._replace(environment={**case.container.environment, **bad, **ours}),
+        plan=case.plan._replace(environment={**case.plan.environment, **ours}),
+    )
+    exported = [line for line in script.render(case).splitlines() if line.startswith("export I_MPI")]
+    assert exported == ["export I_MPI_FABRICS=ofi", "export I_MPI_PIN_DOMAIN=2:compact"]
+
+
+@pytest.mark.parametrize(("launcher", "name"), [("mpiexec.hydra", "I_MPI_X[$(x)]"), ("mpirun", "OMPI_MCA_x; cmd; y")])
+def test_a_strange_name_is_no_variable_of_the_launcher(launcher, name):
+    shown = made.PLAN._replace(environment={name: "1"}, variants=[made.VARIANT._replace(launcher=launcher)], modules=[])
+    with pytest.raises(UsageError, match="is not a name for an environment variable"):
+        script.render(inputs(shown=shown))
+
+
+def test_names_on_nodes_cannot_be_known_beforehand():
+    """Two starts of a script have different names, which only the kernel's randomness tells."""
+    text = script.render(CASES["staged"])
+    (line,) = [line for line in text.splitlines() if line.startswith("unique=")]
+    shown = [subprocess.check_output(["bash", "-c", line + '\necho "$unique"']).decode() for _ in range(2)]
+    assert len(set(shown)) == 2
+    assert all(len(each.strip()) == 36 for each in shown)
+    for name in ("home", "stage"):
+        (line,) = [line for line in text.splitlines() if line.startswith(name + "=")]
+        assert "-$UID-$unique" in line

@@ -1,0 +1,310 @@
+"""No text of any record gets out of its place in job.sh: each is filled with hostile ones, and the script is run.
+
+The fields are found by themselves: one that is added tomorrow is filled as well, and has to have a value in ``full``.
+"""
+
+import re
+import shlex
+import subprocess
+import typing
+
+import pytest
+
+from deployer.contract import evidence, hostfiles, layout
+from deployer.contract import plan as plans
+from deployer.contract.errors import DeployerError
+from deployer.contract.findings import ERROR, Finding
+from deployer.contract.plan import Bind
+from deployer.contract.verdict import judged
+from deployer.site.container.runtimes import RUNTIMES
+from deployer.site.container.runtimes.interface import Container
+from deployer.site.run import run, script
+from deployer.site.run.launchers import LAUNCHERS
+from deployer.site.run.staged import Staging
+from deployer.site.run.submission import Options, admit
+from tests import running
+
+#: Each would make the file that stands for %s if it were shell.
+HOSTILE = [
+    "[$(>%s)]`>%s`<(>%s)",
+    "x\n>%s\n#SBATCH --wrap=x\n)\n>%s\r\n\t\x1b[2J\u2028\x85(",
+    "';>%s;'&>%s",
+    '";>%s;"$(>%s)',
+    "\\';>%s;'\n\\",
+    "\0(>%s)\0stage\0",
+    "x}; >%s; # {x} {0} %%s {{",
+    "\ud800$(>%s)",
+    "\udce9$(>%s)",
+]
+
+#: All that the script calls; a missing program and an exit do not end it, so that each of its lines is reached.
+PRELUDE = """\
+exit() { return 0; }
+command_not_found_handle() { return 0; }
+for each in srun ch-run sbcast module mpiexec.hydra mpirun env bash python3 rm mkdir grep date id uname mktemp sleep; do
+    eval "$each() { return 0; }"
+done
+mkfifo() { echo >"$2"; }
+mktemp() { echo "$PIPE"; }
+"""
+
+
+def full():
+    """Return inputs with a value in every field that can hold text."""
+    variant = running.VARIANT._replace(join=True, program="/opt/run", place="/dev/shm", max_nodes=9, broadcast=1)
+    checked = judged([Finding("a", ERROR, "b", "c", "d")], ["e"])
+    plan = running.PLAN._replace(
+        abi="mpich-abi",
+        checked=checked,
+        host=(hostfiles.HostFile("lib/libx.so", hostfiles.FILE, "/lib/libx.so", "why"),),
+        account="abc",
+        directives=["--exclusive"],
+        against={"udocker": "why"},
+        limits=plans.Limits(4, "01:00:00", True),
+        mpi=running.PLAN.mpi._replace(identity="sha256:0"),
+        variants=[variant],
+    )
+    shape = layout.lay_out(2, 2, 1, plan.node, 1000)
+    launch = evidence.Launch(
+        "hello-1", "hello", "1", "sha256:0", "lab", "v", "first", "charliecloud", 2, 2, 1, "00:30:00",
+        ["python3", "x y"], plan.mpi, "tcp", 0, ["sha256:1"], ["gpu"], checked, True, ["/a"], "straddles", "slurm",
+    )  # fmt: skip
+    binds = [
+        Bind("/opt/mpi", "/opt/mpi", "why"),
+        Bind("/jobs/hello-1", plans.JOB, "the job's folder"),
+        Bind("/images/a/host/1", hostfiles.FOLDER, "stubs"),
+    ]
+    environment = {"I_MPI_FABRICS": "ofi", "OMPI_MCA_btl": "tcp", "LD_LIBRARY_PATH": "/opt/mpi/lib"}
+    plan = plan._replace(environment=environment)
+    container = Container("/images/a/rootfs", binds, environment, ["SLURM_*"], "/work", "/images/a/engine")
+    staging = Staging(plans.MEMORY, "/dev/shm", "/images/a", "/bundles/a.tar", 100, "mpich-abi", True, True)
+    return script.Inputs(
+        launch, shape, plan, variant, RUNTIMES["charliecloud"], LAUNCHERS["srun"], container, "/jobs/hello-1",
+        "/deployer.pyz", "/usr/bin/python3", "/usr/bin/python3", ["--partition=batch"], staging,
+        reader=["/bin/cat", "/x"], workdir="/work",
+    )  # fmt: skip
+
+
+def is_record(value):
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def inner(value):
+    """Yield the key and the value of each part."""
+    if is_record(value):
+        yield from value._asdict().items()
+    elif isinstance(value, dict):
+        yield from value.items()
+    elif isinstance(value, (list, tuple)):
+        yield from enumerate(value)
+
+
+def leaves(value, path=()):
+    """Yield the path of each text, and of each key of a mapping."""
+    if isinstance(value, str):
+        yield path
+    for key, part in inner(value):
+        if isinstance(value, dict):
+            yield (*path, key, "key")
+        yield from leaves(part, (*path, key))
+
+
+def filled(value, paths, text):
+    """Return ``value`` with ``text`` behind each text of ``paths``."""
+    if () in paths:
+        return value + text
+    below = {}
+    for path in paths:
+        below.setdefault(path[0], set()).add(path[1:])
+    if not below:
+        return value
+    parts = {
+        key: filled(part, {path for path in below.get(key, ()) if path != ("key",)}, text) for key, part in inner(value)
+    }
+    if is_record(value):
+        return value._replace(**parts)
+    if isinstance(value, dict):
+        return {key + text if ("key",) in below.get(key, ()) else key: part for key, part in parts.items()}
+    return type(value)(parts.values())
+
+
+def configured():
+    """Yield a name and the inputs of each way to run a job."""
+    whole = full()
+    charliecloud, udocker, native = (RUNTIMES[name] for name in ("charliecloud", "udocker", "native"))
+    ways = {
+        "folder": (charliecloud, None),
+        "memory": (charliecloud, whole.staging._replace(kit=False)),
+        "squashfs": (charliecloud, whole.staging._replace(kind=plans.SQUASHFS, kit=False)),
+        "udocker": (udocker, whole.staging._replace(kind=plans.DISK, broadcast=False)),
+        "native": (native, None),
+    }
+    for launcher in sorted(LAUNCHERS):
+        plan = whole.plan._replace(scheduler="slurm")
+        for name in sorted(ways) if launcher == "srun" else ("folder", "memory"):
+            runtime, staging = ways[name]
+            yield (
+                launcher + "-" + name,
+                whole._replace(plan=plan, launcher=LAUNCHERS[launcher], runtime=runtime, staging=staging),
+            )
+    bare = whole._replace(launcher=LAUNCHERS["mpiexec.hydra"], image_python=None, staging=None)
+    yield "no-python", bare
+    yield "local", whole._replace(plan=whole.plan._replace(scheduler="local"), staging=None)
+
+
+CASES = dict(configured())
+
+#: Nearly every line of the script is in one of these; the other ways are run with the thorough tests.
+OFTEN = ("mpirun-memory", "no-python", "srun-native", "srun-squashfs")
+
+
+def rendered(case, paths, text):
+    """Return the script, None where it is refused."""
+    try:
+        return script.render(filled(case, paths, text))
+    except DeployerError:
+        return None
+
+
+#: Where a text of HOSTILE was refused before: likely it is again.
+REFUSED = {}
+
+
+def accepted(case, paths, text, known=""):
+    """Return the script with ``text`` wherever it is accepted, and those places."""
+    taken = paths - REFUSED.get(known, set())
+    whole = rendered(case, taken, text)
+    if whole is not None:
+        return whole, taken
+    taken = {path for path in paths if rendered(case, {path}, text) is not None}
+    REFUSED[known] = paths - taken
+    whole = rendered(case, taken, text)
+    if whole is None:  # a name of a variable is only read where the plan has it too
+        taken = {path for path in taken if path[-1] != "key"}
+        whole = rendered(case, taken, text)
+    assert whole is not None
+    return whole, taken
+
+
+def check(text, folder, given):
+    """Run a script; nothing of it may be but ours."""
+    canary, reached = folder / "canary", folder / "reached"
+    lines = text.split("\n")
+    words = [shlex.split(line[len("#SBATCH ") :]) for line in lines if line.startswith("#SBATCH")]
+    assert words == [[word] for word in (script._directives(given) if given.plan.scheduler == script.SLURM else [])]
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f]", text)
+    (folder / "prelude").write_text(PRELUDE)
+    whole = text.encode("utf-8", "surrogateescape") + b"\n>%s\n" % str(reached).encode()
+    environment = {
+        "PATH": "/nowhere",
+        "BASH_ENV": str(folder / "prelude"),
+        "PIPE": str(folder / "pipe"),
+        "SLURM_JOB_ID": "7",
+        "LC_ALL": "C.UTF-8",
+    }
+    (folder / "job.sh").write_bytes(whole)
+    done = subprocess.run(
+        ["/bin/bash", str(folder / "job.sh")],
+        env=environment,
+        cwd=str(folder),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        timeout=30,
+        check=False,
+    )
+    assert not canary.exists()
+    assert b"syntax error" not in done.stderr
+    assert reached.exists(), done.stderr
+    reached.unlink()
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.thorough) for name in sorted(CASES)]
+)
+def test_no_text_gets_out_of_its_place(name, tmp_path):
+    case = CASES[name]
+    # These words choose what the script has: another would hide the rest of it.
+    choices = {path for path in leaves(case) if path[-1] in ("scheduler", "kind") and path[0] in ("plan", "staging")}
+    paths = set(leaves(case)) - choices
+    for hostile in HOSTILE:
+        text = hostile.replace("%s", str(tmp_path / "canary"))
+        whole, taken = accepted(case, paths, text, hostile)
+        check(whole, tmp_path, filled(case, taken, text))
+    for path in choices:
+        for hostile in HOSTILE[:3]:
+            rendered(case, {path}, hostile)
+
+
+def test_what_a_word_holds_is_in_the_script():
+    """The fields do reach it: the test is not empty."""
+    case = CASES["srun-folder"]
+    _, taken = accepted(case, set(leaves(case)), "$(>x)")
+    unused = [path for path in taken if script.render(filled(case, {path}, "$(>x)")) == script.render(case)]
+    assert len(taken) - len(unused) > 30
+    assert ("container", "workdir") in taken
+    assert ("launch", "command", 1) not in unused
+
+
+def test_every_field_that_can_hold_text_has_one():
+    seen = set()
+
+    def look(value):
+        if is_record(value):
+            hints = typing.get_type_hints(type(value))
+            for name, part in value._asdict().items():
+                if re.search(r"\bstr\b", str(hints[name])):
+                    assert part, "%s.%s: give it a value in full()" % (type(value).__name__, name)
+            seen.add(type(value).__name__)
+        for _, part in inner(value):
+            look(part)
+
+    look(full())
+    assert seen >= {
+        "Inputs",
+        "Launch",
+        "Plan",
+        "Variant",
+        "Bind",
+        "HostMpi",
+        "HostFile",
+        "Container",
+        "Staging",
+        "Layout",
+    }
+    assert seen >= {"Limits", "NodeShape", "Checked", "Finding"}
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        name if name in ("account", "directives") else pytest.param(name, marks=pytest.mark.thorough)
+        for name in Options._fields
+    ],
+)
+def test_what_the_user_adds_is_one_word(field, tmp_path):
+    case = CASES["srun-folder"]
+    for hostile in HOSTILE:
+        text = hostile.replace("%s", str(tmp_path / "canary"))
+        options = Options()._replace(**{field: ["--comment=" + text] if field == "directives" else "x" + text})
+        try:
+            given = case._replace(directives=admit(case.plan, options, 2, "00:30:00", {}))
+            whole = script.render(given)
+        except DeployerError:
+            continue
+        check(whole, tmp_path, given)
+
+
+def test_an_image_s_own_words_arrive_in_the_job_as_they_are(tmp_path, monkeypatch):
+    """From the installed image to job.sh: values may have several lines, and are never shell."""
+    value = "a\n$(>%s)\n'b'" % (tmp_path / "canary")
+    image = running.IMAGE._replace(env=["PATH=/usr/bin", "LINES=" + value])
+    running.program(tmp_path, "ch-run", "exit 0\n")
+    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
+    store = running.store(tmp_path / "root", image=image)
+    request = run.Request("hello", None, None, None, None, None, None, [], None, ["-c", value])
+    text = run.show_script(run.prepare(store, request))
+    array = text[text.index("container=(") : text.index("\nimage=")]
+    shown = subprocess.check_output(["/bin/bash", "-c", array + "\nprintf '%s\\0' \"${container[@]}\""])
+    assert "--set-env=LINES=" + value in shown.decode().split("\0")
+    assert not (tmp_path / "canary").exists()

@@ -1,0 +1,515 @@
+"""stage as job.sh calls it: a process that answers by lines, is spoken to by signals, and leaves nothing behind."""
+
+import fcntl
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from deployer.contract import evidence
+from deployer.contract import plan as plans
+from deployer.contract.errors import Refused
+from deployer.contract.tarformat import FILE, FOLDER, Entry
+from deployer.site.install import bytecode, kit, squash
+from deployer.site.install.install import install, keep
+from deployer.site.jobs import result
+from deployer.site.run import stage
+from deployer.site.storage import space
+from deployer.site.storage.store import Store
+from tests import bundles, running, wheels
+from tests.others import NOBODY, somebody_else
+from tests.unit.site.container.test_udocker import KIT
+
+ROOT = Path(__file__).resolve().parents[4]
+#: A root with the mount points that flatten makes, and a program that can be told from any other.
+ENTRIES = [
+    *((Entry(FOLDER, name, 0o755), b"") for name in (b"bin", b"deployer", b"deployer/app", b"deployer/wheels")),
+    (Entry(FILE, b"bin/tool", 0o755, 9), b"#!/bin/sh"),
+    (Entry(FILE, b"deployer/deployer.pyz", 0o644, 0), b""),
+]
+EXTRA = [
+    ("deployer/app/train.py", b"pass"),
+    ("deployer/data/faces/1", b"x" * 5000),
+    ("deployer/wheels/" + wheels.file_name(), wheels.wheel({"demo/__init__.py": b"answer = 42"})),
+    ("deployer/variants/openmpi/" + wheels.file_name("hvd"), wheels.wheel({"hvd.py": b"openmpi"}, "hvd")),
+    ("deployer/variants/mpich-abi/" + wheels.file_name("hvd"), wheels.wheel({"hvd.py": b"mpich"}, "hvd")),
+]
+
+
+class Job:
+    """A kept and installed bundle, a node's folder, and what job.sh knows of them."""
+
+    def __init__(self, folder, extra=EXTRA):
+        self.store = Store(str(folder / "root"))
+        path = folder / "b.tar"
+        path.write_bytes(bundles.build(bundles.whole(ENTRIES), extra))
+        self.image = install(str(path), self.store).image
+        keep(str(path), self.store, self.image)
+        Path(self.store.tool).write_bytes(b"the tool")
+        self.place = folder / "node"
+        self.place.mkdir()
+        self.into = self.folder("77")
+        self.out = folder / "ranks"
+        self.out.mkdir()
+        self.processes = []
+
+    def folder(self, name):
+        """Return a folder to stage into, as job.sh names it."""
+        return self.place / ("deployer-stage-%d-%s" % (os.getuid(), name)) / "image"
+
+    def sent(self):
+        """Make the private folder, as job.sh does, and return where the scheduler puts its copy."""
+        self.into.parent.mkdir(0o700)
+        return self.into.parent / "sent"
+
+    @property
+    def bundle(self):
+        return self.store.bundle(self.image.receipt)
+
+    def start(self, into=None, source=None, mount=(), more=()):
+        code = "import sys; from deployer.cli.site import main; sys.exit(main())"
+        words = ["stage", "--image", self.image.folder, "--source", str(source or self.bundle), "--abi", "mpich-abi"]
+        words += ["--into", str(into or self.into), "--out", str(self.out), "--tool", self.store.tool, *more]
+        words += ["--", *mount] if mount else []
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(os.environ, PYTHONPATH=str(ROOT)),
+            universal_newlines=True,
+        )
+        self.processes.append(process)
+        return process
+
+    def left(self):
+        return sorted(str(path.relative_to(self.place)) for path in self.place.rglob("*"))
+
+
+@pytest.fixture
+def job(tmp_path):
+    job = Job(tmp_path)
+    yield job
+    cleared(job)
+
+
+@pytest.fixture
+def with_kit(tmp_path):
+    job = Job(tmp_path, [*EXTRA, *KIT])
+    yield job
+    cleared(job)
+
+
+def cleared(job):
+    for process in job.processes:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def answer(process):
+    who, status, _, *reason = process.stdout.readline().strip().split(" ", 3)
+    assert who == "staged"
+    return int(status), " ".join(reason)
+
+
+def end(process, number=signal.SIGUSR2):
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    return process.returncode, err
+
+
+def test_the_image_stands_on_the_node_with_all_that_a_rank_reads(job):
+    stubs = job.place.parent / "stubs" / "lib"
+    stubs.mkdir(parents=True)
+    (stubs / "libx.so").symlink_to("/usr/lib/libx.so.1")
+    process = job.start(more=["--stubs", str(stubs.parent)])
+    assert answer(process) == (0, "")
+    assert os.readlink(str(job.into / "host" / "lib" / "libx.so")) == "/usr/lib/libx.so.1"
+    rootfs = job.into / "rootfs"
+    assert (rootfs / "bin/tool").read_bytes() == b"#!/bin/sh"
+    assert (rootfs / "deployer/app/train.py").read_bytes() == b"pass"
+    assert (rootfs / "deployer/wheels/lib/demo/__init__.py").read_bytes() == b"answer = 42"
+    assert (rootfs / "deployer/variant/lib/hvd.py").read_bytes() == b"mpich"
+    assert (rootfs / "deployer/deployer.pyz").read_bytes() == b"the tool"
+    assert os.listdir(str(rootfs) + plans.NODE) == []
+    assert sorted(os.listdir(str(job.into))) == ["evidence", "host", "rootfs"]  # no data, no other variant
+    assert os.stat(str(job.into.parent)).st_mode & 0o777 == 0o700
+    assert end(process) == (0, "")
+    assert job.left() == []
+
+
+def test_the_runtime_of_the_kit_is_ready_on_the_node_and_the_files_are_read_only(with_kit):
+    process = with_kit.start(more=["--kit"])
+    assert answer(process) == (0, "")
+    assert sorted(os.listdir(str(with_kit.into))) == ["engine", "evidence", "rootfs", "tmp"]
+    run = [str(with_kit.into / "engine" / "run"), "--set-env=PATH=/usr/bin:/bin", str(with_kit.into / "rootfs"), "--"]
+    script = "cat deployer/app/train.py; echo; echo $PROOT_TMP_DIR"
+    # As on a site whose users have it on the shared file system.
+    environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(with_kit.out)}
+    said = subprocess.check_output([*run, "sh", "-c", script], env=environment).decode().split()
+    assert (said[0], os.path.dirname(said[1])) == ("pass", str(with_kit.into / "tmp"))
+    found = [with_kit.into / "rootfs", *(with_kit.into / "rootfs").rglob("*")]
+    assert not [path for path in found if not path.is_symlink() and path.stat().st_mode & 0o222]
+    taken = [path for path in (with_kit.into / "engine").rglob("*") if path.is_file()]
+    assert len(taken) < kit.ENTRIES
+    assert end(process) == (0, "")
+    assert with_kit.left() == []
+
+
+def test_a_runtime_of_the_site_needs_no_kit_on_the_node(with_kit):
+    process = with_kit.start()
+    assert answer(process) == (0, "")
+    assert sorted(os.listdir(str(with_kit.into))) == ["evidence", "rootfs"]
+    assert (with_kit.into / "rootfs").stat().st_mode & 0o200
+    assert end(process) == (0, "")
+
+
+def test_evidence_is_collected_into_one_file_when_asked_and_at_the_end(job):
+    process = job.start()
+    answer(process)
+    (job.into / "evidence" / "probe-0.json").write_text("{}")
+    (job.into / "evidence" / ".half.part").write_text("{")
+    process.send_signal(signal.SIGUSR1)
+    assert answer(process) == (0, "")
+    (path,) = job.out.iterdir()
+    assert evidence.read_node(path.read_bytes(), "n").files == {"probe-0.json": "{}"}
+    (job.into / "evidence" / "probe-0.log").write_text("a\n" * 10000)
+    (job.into / "evidence" / "payload-0.json").write_text("{}")
+    assert end(process)[0] == 0
+    collected = result.texts(str(job.out))
+    assert list(collected) == [path.name]
+    found = evidence.read_node(path.read_bytes(), "n").files
+    assert sorted(found) == ["payload-0.json", "probe-0.json", "probe-0.log"]
+    assert len(found["probe-0.log"]) <= 4096
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_slurms_end_takes_the_image_away_as_well(job, number):
+    process = job.start()
+    answer(process)
+    assert end(process, number)[0] == 0
+    assert job.left() == []
+    assert len(list(job.out.iterdir())) == 1
+
+
+def test_who_says_goodbye_is_waited_for(job):
+    process = job.start()
+    answer(process)
+    tool = job.into / "rootfs" / "bin" / "sleep"
+    tool.write_bytes(Path("/bin/sleep").read_bytes())
+    tool.chmod(0o755)
+    payload = subprocess.Popen([str(tool), "600"])
+    try:
+        root = stage.Root(os.stat(str(job.into / "rootfs")), 0)
+        assert stage.users(str(job.into), root) == [payload.pid]
+        assert stage.users(str(job.into), root._replace(holder=payload.pid)) == []
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        assert process.poll() is None
+        assert tool.exists()
+    finally:
+        payload.kill()
+        payload.wait()
+    assert process.wait(60) == 0
+    assert job.left() == []
+
+
+def test_a_signal_while_it_unpacks_is_enough(job, monkeypatch):
+    monkeypatch.setattr(stage.signal, "sigpending", lambda: {signal.SIGTERM})
+    with pytest.raises(stage.JobFailed, match="asked to stop"):
+        stage._stop_if_asked(1, 2)
+
+
+def test_what_a_killed_job_left_is_reaped_and_what_lives_is_not(job):
+    living = job.start(job.folder("1"))
+    answer(living)
+    killed = job.start(job.folder("2"))
+    answer(killed)
+    killed.kill()
+    killed.wait()
+    waiting, forgotten = job.folder("3").parent, job.folder("4").parent  # for what the scheduler sends
+    for folder in (waiting, forgotten):
+        folder.mkdir(0o700)
+        (folder / "sent").write_bytes(b"half")
+    os.utime(str(forgotten), (time.time() - 4000, time.time() - 4000))
+    assert (job.folder("2") / "rootfs" / "bin" / "tool").exists()
+    process = job.start()
+    assert answer(process) == (0, "")
+    alive = [job.folder("1").parent, waiting, job.into.parent]
+    assert sorted(job.place.iterdir()) == sorted(alive)
+    assert (job.folder("1") / "rootfs" / "bin" / "tool").exists()
+    assert end(process)[0] == 0
+    assert end(living)[0] == 0
+    assert list(job.place.iterdir()) == [waiting]
+
+
+def test_one_job_has_one_image_a_node(job):
+    first = job.start()
+    answer(first)
+    second = job.start()
+    code, reason = answer(second)
+    assert (code, "in use" in reason) == (3, True)
+    assert second.wait(60) == 3
+    assert (job.into / "rootfs").exists()
+    assert end(first)[0] == 0
+
+
+def test_another_bundle_under_the_name_is_refused(job):
+    Path(job.bundle).write_bytes(bundles.build(bundles.whole(ENTRIES), version="2.0"))
+    process = job.start()
+    code, reason = answer(process)
+    assert (code, "is not the bundle of" in reason) == (4, True)
+    assert process.wait(60) == 4
+    assert job.left() == []
+
+
+def test_a_damaged_bundle_leaves_nothing(job):
+    data = bytearray(Path(job.bundle).read_bytes())
+    at = data.index(b"answer = 42") if b"answer = 42" in data else data.index(b"\x1f\x8b") + 20
+    data[at] ^= 1
+    Path(job.bundle).write_bytes(bytes(data))
+    process = job.start()
+    assert answer(process)[0] == 4
+    assert process.wait(60) == 4
+    assert job.left() == []
+
+
+def test_no_room_is_one_line_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(space, "in_memory", lambda folder: True)
+    monkeypatch.setattr(space, "available_memory", lambda: 999)
+    with pytest.raises(stage.SpaceError, match=r"999 B of memory free; the image takes 1\.0 kB") as caught:
+        stage._check_room(str(tmp_path), 1000, 1)
+    assert caught.value.exit_code == 6
+    with pytest.raises(stage.SpaceError, match="free;"):
+        stage._check_room(str(tmp_path), 10**18, 1)
+    monkeypatch.setattr(space, "available_memory", lambda: None)
+    stage._check_room(str(tmp_path), 1000, 1)
+
+
+@pytest.mark.parametrize("kind", ["link", "open", "theirs", "file"])
+def test_a_folder_that_somebody_else_prepared_is_not_taken(job, tmp_path, kind):
+    parent, other = job.into.parent, tmp_path / "other"
+    other.mkdir(0o700)
+    if kind == "link":
+        parent.symlink_to(other)
+    elif kind == "file":
+        parent.write_bytes(b"")
+    else:
+        parent.mkdir()
+        parent.chmod(0o711 if kind == "open" else 0o700)
+    if kind == "theirs":
+        with somebody_else(0):
+            os.chown(str(parent), NOBODY, NOBODY)
+    with pytest.raises(Refused, match="not this user's own"), stage.claimed(str(job.into)):
+        pass
+    assert os.path.lexists(str(parent))
+    assert list(other.iterdir()) == []
+
+
+def test_a_folder_of_another_user_is_neither_reaped_nor_in_the_way(job):
+    theirs = job.folder("theirs").parent
+    theirs.mkdir(0o700)
+    (theirs / "lock").write_bytes(b"")
+    with somebody_else(0):
+        os.chown(str(theirs), NOBODY, NOBODY)
+        (job.place / ("deployer-%d" % os.getuid())).write_bytes(b"")  # the name that earlier versions had
+        with stage.claimed(str(job.into)):
+            assert job.into.is_dir()
+    assert theirs.is_dir()
+
+
+def test_a_place_where_every_user_can_rename_is_refused(job):
+    job.place.chmod(0o777)
+    with pytest.raises(Refused, match="its sticky bit is not set"), stage.claimed(str(job.into)):
+        pass
+    job.place.chmod(0o1777)
+    with stage.claimed(str(job.into)):
+        pass
+
+
+def test_an_image_whose_folder_leads_elsewhere_is_refused(tmp_path):
+    rootfs = tmp_path / "rootfs"
+    rootfs.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (rootfs / "deployer").symlink_to(tmp_path / "elsewhere")
+    request = stage.Request("i", "b", str(tmp_path), "o", "t", None)
+    with pytest.raises(stage.IntegrityError, match="leads elsewhere"):
+        stage._merge(request)
+
+
+def test_what_is_needed_is_counted_without_data(job):
+    manifest = job.image.manifest()
+    need = stage.need(job.store, job.image, manifest, 500)
+    assert (need.sizes, need.ranks_mb) == ({"memory": 1, "disk": 1}, 500)
+    assert list(need.objections) == ["squashfs"]
+    assert "no SquashFS file" in need.objections["squashfs"]
+    receipt = job.image.receipt._replace(bytes=100 * 2**20 + 5000, files=1024)
+    counted = stage.need(job.store, job.image._replace(receipt=receipt), manifest, 0)
+    assert counted.size("memory") == 103
+    os.unlink(job.bundle)
+    Path(squash.path(job.image.folder)).write_bytes(b"x" * (2**20 + 1))
+    need = stage.need(job.store, job.image, manifest, 0)
+    assert need.size("squashfs") == 2
+    assert sorted(need.objections) == ["disk", "memory"]
+    assert "--keep" in need.objections["memory"]
+
+
+def test_bytecode_is_kept_in_one_file_and_comes_back(tmp_path):
+    cache = tmp_path / "image" / "wheels" / "lib" / "demo" / "__pycache__"
+    cache.mkdir(parents=True)
+    (cache / "demo.cpython-36.pyc").write_bytes(b"compiled")
+    (cache.parent / "demo.py").write_bytes(b"source")
+    folder = str(tmp_path / "image")
+    assert bytecode.size(folder) == 0
+    bytecode._keep(folder, [folder + "/wheels"])
+    assert bytecode.size(folder) > 0
+    copy = tmp_path / "copy"
+    (copy / "wheels/lib/demo").mkdir(parents=True)
+    bytecode.restore(folder, str(copy))
+    assert [path.name for path in copy.rglob("*") if path.is_file()] == ["demo.cpython-36.pyc"]
+    assert (copy / "wheels/lib/demo/__pycache__/demo.cpython-36.pyc").read_bytes() == b"compiled"
+
+
+def test_a_lock_is_the_living_ones(tmp_path):
+    """Reaping looks at locks alone: a number of a process would be another's on the next day."""
+    into = tmp_path / ("deployer-stage-%d-x" % os.getuid()) / "image"
+    with stage.claimed(str(into)):
+        with open(str(into.parent / "lock")) as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        stage.reap(str(tmp_path))
+        assert into.is_dir()
+    assert not into.parent.exists()
+
+
+@pytest.mark.thorough  # the stand-in shares this machine's root, so that goodbyes are awaited in full
+def test_a_squashfs_file_is_taken_to_the_node_and_held_mounted(job, tmp_path):
+    """With a stand-in for what mounts: it becomes its words but for the file, as ch-run does in the container."""
+    squashed = tmp_path / "image.sqfs"
+    squashed.write_bytes(b"compressed")
+    held = job.into / "image.sqfs"
+    process = job.start(source=squashed, mount=["sh", "-c", 'shift; exec "$@"', "sh", str(held)])
+    assert answer(process) == (0, "")
+    assert held.read_bytes() == b"compressed"
+    assert (job.into / "deployer.pyz").read_bytes() == b"the tool"
+    number = int((job.into / "pid").read_text())
+    assert os.path.exists("/proc/%d" % number)
+    os.kill(number, signal.SIGTERM)  # as Slurm asks all processes of a step
+    process.send_signal(signal.SIGUSR1)
+    assert answer(process) == (0, "")
+    assert end(process) == (0, "")
+    assert not os.path.exists("/proc/%d" % number)
+    assert job.left() == []
+
+
+@pytest.mark.parametrize(("said", "noted"), [("obeyed", ""), ("", " bare")])
+def test_the_holder_asks_whether_those_who_join_get_the_environment(job, tmp_path, said, noted):
+    """The stand-in for what mounts is asked by --join-pid, and says what the payload would see."""
+    squashed = tmp_path / "image.sqfs"
+    squashed.write_bytes(b"compressed")
+    script = 'case $1 in --join-pid=*) echo "%s" ;; *) shift; exec "$@" ;; esac\n' % said
+    process = job.start(source=squashed, mount=[running.program(tmp_path, "ch-run", script), "file"])
+    assert answer(process) == (0, "")
+    number, _, rest = (job.into / "pid").read_text().rstrip("\n").partition(" ")
+    assert (number.isdigit(), rest) == (True, noted.strip())
+    process.kill()
+
+
+def test_what_is_mounted_goes_with_its_holder(job, tmp_path):
+    squashed = tmp_path / "image.sqfs"
+    squashed.write_bytes(b"compressed")
+    process = job.start(source=squashed, mount=["sh", "-c", 'shift; exec "$@"', "sh", "file"])
+    answer(process)
+    number = int((job.into / "pid").read_text())
+    process.kill()
+    process.wait()
+    until = time.time() + 30
+    while os.path.exists("/proc/%d" % number) and time.time() < until:
+        time.sleep(0.05)
+    assert not os.path.exists("/proc/%d" % number)
+
+
+def test_a_mount_that_fails_is_said_in_a_line(job, tmp_path):
+    squashed = tmp_path / "image.sqfs"
+    squashed.write_bytes(b"compressed")
+    process = job.start(source=squashed, mount=["sh", "-c", "exit 1"])
+    assert answer(process) == (7, "the SquashFS image could not be mounted")
+    assert process.wait(60) == 7
+    assert job.left() == []
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_the_scheduler_sent_is_used_where_it_is_whole_and_removed(job, whole):
+    sent = job.sent()
+    data = Path(job.bundle).read_bytes()
+    sent.write_bytes(data if whole else data[:-1])
+    if whole:  # the shared file has its size, and no more to say
+        Path(job.bundle).write_bytes(b"x" * len(data))
+    process = job.start(more=["--sent", str(sent)])
+    assert answer(process) == (0, "")
+    assert (job.into / "rootfs/bin/tool").exists()
+    assert not sent.exists()
+    assert end(process)[0] == 0
+    assert job.left() == []
+
+
+@pytest.mark.thorough  # the stand-in shares this machine's root, so that goodbyes are awaited in full
+def test_a_squashfs_file_that_was_sent_is_taken_as_it_is(job, tmp_path):
+    sent, squashed = job.sent(), tmp_path / "image.sqfs"
+    for path in (sent, squashed):
+        path.write_bytes(b"compressed")
+    inode = os.stat(str(sent)).st_ino
+    more = ["--sent", str(sent), "--sha256", hashlib.sha256(b"compressed").hexdigest()]
+    process = job.start(source=squashed, mount=["sh", "-c", 'shift; exec "$@"', "sh", "file"], more=more)
+    assert answer(process) == (0, "")
+    assert os.stat(str(job.into / "image.sqfs")).st_ino == inode
+    assert end(process)[0] == 0
+    assert job.left() == []
+
+
+def test_what_was_sent_to_a_job_that_failed_is_removed_as_well(job):
+    sent = job.sent()
+    sent.write_bytes(b"half")
+    Path(job.bundle).write_bytes(b"no bundle")
+    process = job.start(more=["--sent", str(sent)])
+    assert answer(process)[0] == 4
+    assert process.wait(60) == 4
+    assert job.left() == []
+
+
+@pytest.mark.parametrize("kind", ["link", "theirs", "second name"])
+def test_what_somebody_else_put_in_the_place_of_what_was_sent_is_not_used(job, tmp_path, kind):
+    sent, other = job.sent(), tmp_path / "other"
+    data = Path(job.bundle).read_bytes()
+    other.write_bytes(data)
+    if kind == "link":
+        sent.symlink_to(other)
+    elif kind == "second name":
+        os.link(str(other), str(sent))
+    else:
+        sent.write_bytes(data)
+        with somebody_else(0):
+            os.chown(str(sent), NOBODY, NOBODY)
+    process = job.start(more=["--sent", str(sent)])
+    code, reason = answer(process)
+    assert (code, "somebody else put it there" in reason) == (4, True)
+    assert process.wait(60) == 4
+    assert job.left() == []
+
+
+def test_a_squashfs_file_that_came_with_other_bytes_is_not_mounted(job, tmp_path):
+    sent, squashed = job.sent(), tmp_path / "image.sqfs"
+    squashed.write_bytes(b"compressed")
+    sent.write_bytes(b"c0mpressed")
+    more = ["--sent", str(sent), "--sha256", hashlib.sha256(b"compressed").hexdigest()]
+    process = job.start(source=squashed, mount=["sh", "-c", "touch %s; exit 1" % (tmp_path / "mounted")], more=more)
+    code, reason = answer(process)
+    assert (code, "came with other bytes" in reason) == (4, True)
+    assert process.wait(60) == 4
+    assert job.left() == []
+    assert not (tmp_path / "mounted").exists()

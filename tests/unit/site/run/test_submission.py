@@ -1,0 +1,82 @@
+"""What the batch system is asked for, and what is refused before it is asked."""
+
+import pytest
+
+from deployer.contract.errors import Refused, UsageError
+from deployer.contract.plan import Limits
+from deployer.site.run.submission import Options, admit
+from tests import running as made
+
+#: An island of SuperMUC-NG.
+LIMITED = made.PLAN._replace(limits=Limits(max_nodes=792, max_time="2-00:00:00", account=True))
+
+
+def words(plan=LIMITED, nodes=768, time="12:00:00", environment=None, **options):
+    return admit(plan, Options(**options), nodes, time, environment or {})
+
+
+def test_what_the_user_gives_stands_in_the_script():
+    found = words(
+        account="pn12ab",
+        constraint="work&scratch",
+        reservation="r1",
+        directives=["--exclusive", "--mail-type=END", "-x=cn7"],
+        plan=LIMITED._replace(directives=["--ear=off"]),
+    )
+    assert found == [
+        "--partition=batch",
+        "--account=pn12ab",
+        "--constraint=work&scratch",
+        "--reservation=r1",
+        "--ear=off",
+        "--exclusive",
+        "--mail-type=END",
+        "-x=cn7",
+    ]
+
+
+def test_the_account_comes_from_the_option_the_plan_or_the_environment_in_this_order():
+    plan = LIMITED._replace(account="plans")
+    environment = {"SBATCH_ACCOUNT": "shells", "SLURM_ACCOUNT": "other"}
+    assert "--account=mine" in words(plan, account="mine", environment=environment)
+    assert "--account=plans" in words(plan, environment=environment)
+    assert "--account=shells" in words(environment=environment)
+    assert "--account=other" in words(environment={"SLURM_ACCOUNT": "other"})
+    assert words(LIMITED._replace(directives=["--account=site"])) == ["--partition=batch", "--account=site"]
+
+
+def test_no_account_where_the_site_asks_for_one_is_refused():
+    with pytest.raises(Refused, match="jobs on lab must name the account") as error:
+        words()
+    assert "--account NAME" in error.value.hint
+    assert words(made.PLAN) == ["--partition=batch"]  # a site that does not ask
+
+
+@pytest.mark.parametrize(
+    ("nodes", "time", "message"),
+    [
+        (793, "12:00:00", "793 nodes are asked for, but a job in batch of lab may have 792"),
+        (1, "2-00:00:01", "2-00:00:01 is asked for, but a job in batch of lab may have 2-00:00:00"),
+    ],
+)
+def test_more_than_the_partition_gives_is_refused_with_the_arithmetic(nodes, time, message):
+    with pytest.raises(Refused, match=message):
+        words(nodes=nodes, time=time, account="a")
+    assert words(nodes=792, time="48:00:00", account="a")
+    # Of another partition the plan knows nothing.
+    assert words(nodes=nodes, time=time, account="a", partition="large")[0] == "--partition=large"
+
+
+def test_without_a_batch_system_a_job_has_one_node():
+    local = made.PLAN._replace(scheduler="local")
+    with pytest.raises(Refused, match="lab has no batch system: a job has one node, not 2"):
+        words(local, nodes=2)
+    assert words(local, nodes=1)
+
+
+@pytest.mark.parametrize(
+    "word", ["exclusive", "--", "", "--nodes=9", "-N9", "--time=1", "-t=1", "--wrap=x", "--x\n#SBATCH y", "--qos high"]
+)
+def test_words_that_would_contradict_the_script_or_are_none(word):
+    with pytest.raises(UsageError):
+        words(account="a", directives=[word])
