@@ -36,7 +36,8 @@ FRAME = "frame"  # one independently compressed piece of the layer
 PADDING = "padding"  # zeros up to the next 512
 KINDS = (HEADER, DATA, FRAME, PADDING)
 
-#: A frame is decompressed in memory, to at most this many bytes; no writer makes a larger one (connected/bundle/layer.py).
+#: A frame is decompressed in memory, to at most this many bytes; no writer makes a larger one
+#: (connected/bundle/layer.py).
 MAX_RAW = 16 * 1024 * 1024
 
 #: Bytes of memory that parsing bundle.json may take (records.memory): enough for 92,000 data files, or for 370,000

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from deployer.cli import site
+from deployer.cli.site import main
 from deployer.contract import sealed
 from deployer.contract.errors import DeployerError, IntegrityError
 from deployer.site.install.install import install
@@ -84,7 +84,7 @@ def test_300_flips_end_in_exit_code_4(tmp_path, capsys):
         broken[position] ^= 1 << bit
         with open(path, "wb") as stream:
             stream.write(broken)
-        assert site.main(["install", path, "--root", root, "--jobs", "2"]) == IntegrityError.exit_code, (position, bit)
+        assert main.main(["install", path, "--root", root, "--jobs", "2"]) == IntegrityError.exit_code, (position, bit)
         assert "deployer: error: " in capsys.readouterr().err
         assert not os.path.exists(os.path.join(root, "images")) or os.listdir(os.path.join(root, "images")) == []
 

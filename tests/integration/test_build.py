@@ -15,7 +15,7 @@ import docker
 import pytest
 from docker.errors import APIError, ImageNotFound
 
-from deployer.cli.main import main
+from deployer.cli.laptop.main import main
 from deployer.connected.build.build import Options, build, records_folder
 from deployer.connected.build.definition import Definition, load
 from deployer.connected.build.init import init

@@ -77,7 +77,7 @@ def test_an_image_of_any_size_needs_little_memory(tmp_path: Path) -> None:
     (top / "usr" / "random").write_bytes(os.urandom(200_000_000))
     # Not getrusage's ru_maxrss, which begins with what the process had that started this one.
     script = (
-        "import sys; from deployer.cli.main import main; code = main(sys.argv[1:]);"
+        "import sys; from deployer.cli.laptop.main import main; code = main(sys.argv[1:]);"
         "print(open('/proc/self/status').read().partition('VmHWM:')[2].split()[0]); sys.exit(code)"
     )
     words = ["pack", "--rootfs", top, "--name", "x", "--version", "1", "--no-cache", "-o", tmp_path / "b.tar"]

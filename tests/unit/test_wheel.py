@@ -48,7 +48,7 @@ def test_an_installed_wheel_is_a_complete_deployer(wheel: Path, tmp_path: Path) 
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     libraries = next(path for path in map(Path, sys.path) if path.name == "site-packages")
-    code = "import sys; from deployer.cli.main import main; sys.exit(main())"
+    code = "import sys; from deployer.cli.laptop.main import main; sys.exit(main())"
     env = {
         "HOME": str(tmp_path),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

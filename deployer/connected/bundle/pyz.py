@@ -13,10 +13,7 @@ import deployer
 from deployer.contract.errors import DeployerError
 
 #: The parts of the package that a site needs; the rest imports what a site does not have.
-_PARTS = (
-    *("__init__.py", "contract", "system", "site"),
-    *(f"cli/{name}.py" for name in ("__init__", "capture", "common", "doctor", "images", "jobs", "site", "transfers")),
-)
+_PARTS = ("__init__.py", "contract", "system", "site", "cli/__init__.py", "cli/site")
 #: What travels besides: pure Python, from the environment that requirements/connected.txt pins.
 _VENDORED = ("ecdsa", "six")
 #: A rank starts as fast as can be: it comes before all that people call.
@@ -28,7 +25,7 @@ if sys.argv[1:2] == ["rank"]:
 
     sys.exit(main(sys.argv[2:]))
 
-from deployer.cli.site import main
+from deployer.cli.site.main import main
 
 sys.exit(main())
 """

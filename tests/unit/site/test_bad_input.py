@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from deployer.cli import site
+from deployer.cli.site import main
 from tests import running as made
 
 LONG = "n" * 3000
@@ -34,7 +34,7 @@ def store(tmp_path, monkeypatch):
 
 def says(capsys, words, code):
     """Return what a command says on stderr; it must be one line and at most a hint, with this exit code."""
-    assert site.main(list(words)) == code, words
+    assert main.main(list(words)) == code, words
     text = capsys.readouterr().err
     lines = text.splitlines()
     assert lines[0].startswith("deployer: error: ")
@@ -54,7 +54,7 @@ def test_an_image_that_is_not_there(store, capsys, verb, name):
 @pytest.mark.parametrize("verb", ["status", "logs", "cancel"])
 def test_a_job_that_is_not_there(store, capsys, verb):
     assert "there are no jobs" in says(capsys, [verb], 2)
-    assert site.main(["run", "hello"]) == 0
+    assert main.main(["run", "hello"]) == 0
     capsys.readouterr()
     for name in ("nope", "", "78", "h\u00e9llo", LONG):
         assert "no job" in says(capsys, [verb, name], 2)
@@ -99,13 +99,13 @@ def test_wrong_words(store, capsys, words, code, text):
 
 
 def test_what_is_not_there_is_not_said_to_be_removed(store, capsys):
-    assert site.main(["remove", "--all", "--root", "nope"]) == 0
+    assert main.main(["remove", "--all", "--root", "nope"]) == 0
     assert capsys.readouterr().out.startswith("there is no folder ")
 
 
 def test_no_image_at_all_is_said(store, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
-    assert site.main(["list", "--root", "empty"]) == 0
+    assert main.main(["list", "--root", "empty"]) == 0
     found = capsys.readouterr()
     assert (found.out, "no image is installed under " in found.err) == ("", True)
 
@@ -117,7 +117,7 @@ DAMAGED = [b"", b"{", b"[]", b"\xff\xfe", b'{"schema":"deployer.x"}', b"[" * 100
 
 @pytest.mark.parametrize("data", DAMAGED, ids=range(len(DAMAGED)))
 def test_damaged_records(store, capsys, data):
-    assert site.main(["run", "hello"]) == 0
+    assert main.main(["run", "hello"]) == 0
     folder = capsys.readouterr().out.split()[-1]
     image = os.path.join(store.images, "aaaa")
 
@@ -126,7 +126,7 @@ def test_damaged_records(store, capsys, data):
             stream.write(data)
 
     damage(folder, "result.json")  # how the job is, Slurm knows
-    assert site.main(["status", "--json"]) == 0
+    assert main.main(["status", "--json"]) == 0
     status = json.loads(capsys.readouterr().out)
     assert (status["state"], status["exit_code"]) == ("COMPLETED", None)
     assert "result.json" in status["problem"]
@@ -142,14 +142,14 @@ def test_damaged_records(store, capsys, data):
     damage(image, "receipt.json")  # one damaged image stops no other
     made.store(os.path.join(store.root, "other"), name="other")
     os.rename(os.path.join(store.root, "other", "images", "aaaa"), os.path.join(store.images, "bbbb"))
-    assert site.main(["list"]) == 0
+    assert main.main(["list"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[-1] == "other:1"
     assert "installed: other:1" in says(capsys, ["run", "hello"], 2)
 
 
 # --- words that the locale has no signs for ---
 
-COMMAND = "import sys; from deployer.cli import site; sys.exit(site.main())"
+COMMAND = "import sys; from deployer.cli.site import main as site; sys.exit(site.main())"
 
 
 def called(store, *words):
@@ -176,7 +176,7 @@ def test_words_of_any_bytes_go_to_the_job_as_they_came(store, monkeypatch):
 
 
 def test_what_a_job_said_is_shown_in_any_locale(store, capsys, monkeypatch):
-    assert site.main(["run", "hello"]) == 0
+    assert main.main(["run", "hello"]) == 0
     folder = capsys.readouterr().out.split()[-1]
     finding = {"code": "job.module", "severity": "error", "subject": "job", "message": "\u00e9", "remedy": "x"}
     stamp = {"schema": "deployer.result", "format": 1, "min_reader": 1}

@@ -1,7 +1,8 @@
 """udocker in mode P1 (proot), as the bundle's kit brings it: for sites without user namespaces.
 
 ``start.py`` of the engine does what udocker itself cannot be told to: see its text. Nothing is read-only to proot, so
-the files of an installed image with a kit are (``deployer.site.install.kit``). All processes of a node share its namespaces.
+the files of an installed image with a kit are (``deployer.site.install.kit``). All processes of a node share its
+namespaces.
 """
 
 import os

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deployer.cli.main import main
+from deployer.cli.laptop.main import main
 from deployer.connected.build import init as initialising
 from deployer.connected.build.definition import FRAMEWORKS, load
 from deployer.connected.build.init import init

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deployer.cli.main import main
+from deployer.cli.laptop.main import main
 from deployer.connected.build.definition import load
 from deployer.connected.build.lint import RULES, hadolint
 from deployer.connected.build.lint import lint as linting

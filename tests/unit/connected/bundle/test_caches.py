@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deployer.cli.main import main
+from deployer.cli.laptop.main import main
 from deployer.connected.bundle import caches
 from deployer.contract.errors import Refused, UsageError
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from deployer.cli import main as cli
+from deployer.cli.laptop import main as cli
 from deployer.connected.bundle.diff import Package, diff
 from deployer.contract.tarformat import FILE, FOLDER, Entry
 from tests import bundles

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deployer.cli import pack as pack_cli
+from deployer.cli.laptop import pack as pack_cli
 from deployer.connected.build.settings import Settings
 from deployer.connected.bundle import kit, sbom
 from deployer.connected.bundle.kit import fetch, recipe, squashfs, udocker

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from deployer.cli import main
+from deployer.cli.laptop import main
 from deployer.connected.bundle.pyz import MAX_SIZE, make_pyz, vendored
 from deployer.connected.ground import sign as signing
 from deployer.contract import sealed
@@ -175,7 +175,7 @@ def test_killed_while_it_signs(bundle: Path, key: Path, tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
     running.program(tools, "ssh-keygen", f'touch "{tmp_path}/asked"; exec sleep 60')
-    code = "import sys; from deployer.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from deployer.cli.laptop.main import main; sys.exit(main(sys.argv[1:]))"
     env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "XDG_STATE_HOME": str(tmp_path)}
     words = [sys.executable, "-c", code, "sign", str(bundle), "--key", str(key)]
     child = subprocess.Popen(words, env=env, start_new_session=True)

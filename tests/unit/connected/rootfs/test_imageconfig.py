@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deployer.cli import main as cli
+from deployer.cli.laptop import main as cli
 from deployer.connected.bundle import pack as packing
 from deployer.connected.rootfs import imageconfig
 from deployer.connected.rootfs.archive import Image

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deployer.cli.main import main
+from deployer.cli.laptop.main import main
 from deployer.connected.site_profile import gaps
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.plan import make_plan

@@ -10,7 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from deployer.cli import main
+from deployer.cli.laptop import main
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.model import Machine
 from deployer.connected.site_profile.plan import make_plan

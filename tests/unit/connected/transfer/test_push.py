@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from deployer.cli import main as cli
-from deployer.cli import site as site_cli
+from deployer.cli.laptop import main as cli
+from deployer.cli.site import main as site_cli
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile.profile import load
 from deployer.connected.transfer.push import Options, Pushed, push, push_to
@@ -295,7 +295,8 @@ def test_options_that_do_not_go_together(words: list[str], capsys: pytest.Captur
 
 
 def test_the_line_ends_with_the_laptops_process(far: Path, tmp_path: Path) -> None:
-    code = "import sys,time;from deployer.connected.transfer import remote as r;from deployer.connected.site_profile.profile import load\n"
+    code = "import sys,time;from deployer.connected.transfer import remote as r\n"
+    code += "from deployer.connected.site_profile.profile import load\n"
     code += "r._ENVIRONMENT=('FAKE',)\nwith r.Remote(load('lab')): print('up',flush=True);time.sleep(60)"
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert child.stdout

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deployer.cli import main
+from deployer.cli.laptop import main
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile.profile import load
 from deployer.connected.transfer.remote import Attended, Remote
@@ -170,7 +170,7 @@ WAITING = """
 import signal, sys
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from deployer.cli import main
+from deployer.cli.laptop import main
 from deployer.connected.transfer import remote
 remote._ENVIRONMENT = ("FAKE",)
 prepare = remote.Remote.prepare

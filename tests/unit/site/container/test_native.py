@@ -199,7 +199,7 @@ def test_what_check_said_of_the_image_is_not_said_of_the_host(store):
 
 
 def test_exec_becomes_the_host_s_program(store):
-    code = "import sys; from deployer.cli import site; sys.exit(site.main(sys.argv[1:]))"
+    code = "import sys; from deployer.cli.site import main as site; sys.exit(site.main(sys.argv[1:]))"
     words = [sys.executable, "-c", code, "exec", "hello", "--root", store.root, "--runtime", "native", "--"]
     ask = "import json, os, sys; print(json.dumps([sys.argv[1], os.getcwd(), dict(os.environ)]))"
     environment = dict(os.environ, MINE="mine", LD_LIBRARY_PATH="/mine")

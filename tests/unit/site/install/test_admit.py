@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from deployer.cli import site
+from deployer.cli.site import main
 from deployer.contract.errors import IntegrityError, Refused, SpaceError, UsageError
 from deployer.site.install import install as installing
 from deployer.site.storage.store import Store
@@ -142,7 +142,7 @@ def test_a_policy_judges_before_anything_is_parsed(tmp_path, store, signers, mon
 
 
 def run(capsys, *words):
-    code = site.main([str(word) for word in words])
+    code = main.main([str(word) for word in words])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 

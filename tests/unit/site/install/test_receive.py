@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from deployer.cli import site
-from deployer.cli.images import Meter
+from deployer.cli.site import main
+from deployer.cli.site.images import Meter
 from deployer.contract import delta, sealed
 from deployer.contract.delta import Ending
 from deployer.contract.errors import DeployerError, IntegrityError, SpaceError, TransferError, UsageError
@@ -214,7 +214,7 @@ def test_a_receive_that_was_killed_after_install_keeps_the_bundle_the_next_time(
         with pytest.raises(KeyboardInterrupt):
             receive(incoming.folder_of(store, digest), store)
     assert files_of(store.bundles) == []
-    assert site.main(["known", digest, "--root", store.root, "--json"]) == 0
+    assert main.main(["known", digest, "--root", store.root, "--json"]) == 0
     assert content(os.path.join(store.bundles, "tiny-1.0.tar")) == data
     assert files_of(store.incoming) == []
 

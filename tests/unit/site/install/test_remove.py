@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from deployer.cli import site
+from deployer.cli.site import main
 from deployer.contract.errors import EXIT_DONE, Refused, Unknown, UsageError
 from deployer.contract.evidence import Launch
 from deployer.site.install import gc
@@ -59,7 +59,7 @@ def squeue(folder, word):
 
 
 def call(store, *words):
-    return site.main([words[0], "--root", store.root, *words[1:]])
+    return main.main([words[0], "--root", store.root, *words[1:]])
 
 
 def test_remove_takes_read_only_folders_and_leaves_nothing(tmp_path, store, capsys):

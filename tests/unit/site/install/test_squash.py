@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from deployer.cli import site as site_cli
+from deployer.cli.site import main as site_cli
 from deployer.contract.errors import JobFailed, MissingTool, SpaceError
 from deployer.contract.tarformat import FILE, FOLDER, Entry
 from deployer.site.install import squash
@@ -217,7 +217,7 @@ def squash_on(folder):
 
     def squash_on(options):
         shutil.copytree(images, copy, symlinks=True)
-        code = "import sys; from deployer.cli.site import main; sys.exit(main())"
+        code = "import sys; from deployer.cli.site.main import main; sys.exit(main())"
         return run(
             "mount -t tmpfs -o %s tmpfs %s && cp -a %s/. %s || exit 99; " % (options, images, copy, images)
             + "PATH=%s PYTHONPATH=%s %s -c '%s' " % (folder / "bin", ROOT, sys.executable, code)

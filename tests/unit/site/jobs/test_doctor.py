@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from deployer.cli import site
+from deployer.cli.site import main
 from deployer.contract import records
 from deployer.site.doctor import climb, here, ladder
 from deployer.site.jobs.schedulers import SCHEDULERS
@@ -69,7 +69,7 @@ class Site:
 
     def doctor(self, *words):
         """Return exit code, the states by rung, and what was printed on both streams."""
-        code = site.main(["doctor", "--root", self.store.root, *words])
+        code = main.main(["doctor", "--root", self.store.root, *words])
         printed = self.capsys.readouterr()
         steps = {}
         for line in printed.out.splitlines():

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from deployer.cli import common, site
+from deployer.cli.site import common, main
 from deployer.contract.errors import EXIT_DONE, TransferError, UsageError
 from deployer.contract.evidence import Launch
 from deployer.site.jobs import result
@@ -36,7 +36,7 @@ def store(tmp_path, monkeypatch):
 
 
 def call(store, *words):
-    return site.main([words[0], "--root", store.root, *words[1:]])
+    return main.main([words[0], "--root", store.root, *words[1:]])
 
 
 def job(store, name, number=None, days=0, exit_code=None, made=()):

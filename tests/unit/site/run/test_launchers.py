@@ -104,7 +104,7 @@ def test_mpirun_and_its_daemons_do_not_see_sigterm(version, name, daemon):
 
 
 def test_what_is_shielded_has_sigterm_blocked_and_nothing_else_changed():
-    code = "import sys; from deployer.cli.site import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from deployer.cli.site.main import main; sys.exit(main(sys.argv[1:]))"
     command = ["grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"]
     said = subprocess.check_output([sys.executable, "-c", code, "shield", "--", *command]).decode()
     blocked, ignored = (int(line.split()[1], 16) for line in said.splitlines())

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from deployer.cli import site
+from deployer.cli.site import main
 from deployer.contract import hostfiles, verdict
 from deployer.contract.errors import JobFailed, Refused, SpaceError, UsageError
 from deployer.contract.evidence import HostRecord
@@ -191,7 +191,7 @@ def test_submit_follow_and_status(store, programs):
 def test_a_person_on_a_laptop_sees_how_it_goes(store, programs, monkeypatch, capsys, terminal, told):
     fake_slurm(programs, "COMPLETED")
     monkeypatch.setenv("DEPLOYER_TERMINAL", terminal)
-    assert site.main(["run", "hello", "--wait", "--root", store.root]) == 0
+    assert main.main(["run", "hello", "--wait", "--root", store.root]) == 0
     assert capsys.readouterr().err == told
 
 
@@ -213,7 +213,7 @@ def test_a_wait_ends_with_state_seconds_log_and_the_payload_s_result(store, prog
     fake_slurm(programs, "COMPLETED")
     sbatch = 'cat >"$(dirname "$2")/result.json" <<"END"\n%s\nEND\necho 77\n'
     made.program(programs, "sbatch", sbatch % json.dumps(dict(RECORD, payload=payload)))
-    assert site.main(["run", "hello", "--wait", "--root", store.root]) == 0
+    assert main.main(["run", "hello", "--wait", "--root", store.root]) == 0
     said = capsys.readouterr()
     out, (folder,) = said.out.splitlines(), jobs.folders(store)
     assert out[1:4] == [
@@ -225,7 +225,7 @@ def test_a_wait_ends_with_state_seconds_log_and_the_payload_s_result(store, prog
     assert len(out) < 18
     assert max(len(line) for line in out[4:]) < 160
     assert said.err == ""
-    assert site.main(["run", "hello", "--wait", "--json", "--root", store.root]) == 0
+    assert main.main(["run", "hello", "--wait", "--json", "--root", store.root]) == 0
     status = json.loads(capsys.readouterr().out)
     assert (status["seconds"], os.path.basename(status["log"])) == (14, "output.log")
 
@@ -233,17 +233,17 @@ def test_a_wait_ends_with_state_seconds_log_and_the_payload_s_result(store, prog
 def test_a_wait_for_a_job_that_failed_ends_with_the_same(store, programs, capsys, monkeypatch):
     monkeypatch.setattr(jobs, "_LAG", 0.0)
     fake_slurm(programs, "FAILED", 2)
-    assert site.main(["run", "hello", "--wait", "--root", store.root]) == 1
+    assert main.main(["run", "hello", "--wait", "--root", store.root]) == 1
     assert "(77): FAILED, exit 2, 0:01\nlog: " in capsys.readouterr().out
     made.program(programs, "sbatch", "echo 77")
-    assert site.main(["run", "hello", "--wait", "--root", store.root]) == 1
+    assert main.main(["run", "hello", "--wait", "--root", store.root]) == 1
     assert "(77): FAILED, 0:01\n" in capsys.readouterr().out
 
 
 def test_ctrl_c_tells_that_the_job_continues_and_how_to_end_it(store, programs):
     fake_slurm(programs, "RUNNING")
     code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    code += "from deployer.cli import site; sys.exit(site.main(sys.argv[1:]))"
+    code += "from deployer.cli.site import main as site; sys.exit(site.main(sys.argv[1:]))"
     argv = [sys.executable, "-c", code, "run", "hello", "--wait", "--root", store.root]
     environment = dict(os.environ, PYTHONPATH=os.getcwd(), DEPLOYER_TERMINAL="1")
     pipe = subprocess.PIPE
@@ -283,7 +283,8 @@ def test_following_ends_when_nobody_reads(store, programs):
     fake_slurm(programs, "RUNNING", log="one")
     folder = run.prepare(store, REQUEST)
     run.submit(folder)
-    code = "import sys; from deployer.cli import site; sys.exit(site.main(['logs', '-f', '--root', sys.argv[1]]))"
+    code = "import sys; from deployer.cli.site import main as site; "
+    code += "sys.exit(site.main(['logs', '-f', '--root', sys.argv[1]]))"
     environment = dict(os.environ, PYTHONPATH=os.getcwd())
     argv = [sys.executable, "-c", code, store.root]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment) as process:
@@ -465,11 +466,11 @@ def test_cancel_for_programs(store, programs, capsys):
     made.program(programs, "scancel", "exit 0")
     folder = run.prepare(store, REQUEST)
     run.submit(folder)
-    assert site.main(["cancel", "--json", "--root", store.root]) == 0
+    assert main.main(["cancel", "--json", "--root", store.root]) == 0
     expected = {"job": os.path.basename(folder), "job_id": "77", "folder": folder, "cancelled": True}
     assert json.loads(capsys.readouterr().out) == expected
     fake_slurm(programs, "COMPLETED")
-    assert site.main(["cancel", "--root", store.root]) == 0
+    assert main.main(["cancel", "--root", store.root]) == 0
     assert capsys.readouterr().out == "job %s (77) was over already\n" % os.path.basename(folder)
 
 

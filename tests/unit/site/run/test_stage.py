@@ -72,7 +72,7 @@ class Job:
         return self.store.bundle(self.image.receipt)
 
     def start(self, into=None, source=None, mount=(), more=()):
-        code = "import sys; from deployer.cli.site import main; sys.exit(main())"
+        code = "import sys; from deployer.cli.site.main import main; sys.exit(main())"
         words = ["stage", "--image", self.image.folder, "--source", str(source or self.bundle), "--abi", "mpich-abi"]
         words += ["--into", str(into or self.into), "--out", str(self.out), "--tool", self.store.tool, *more]
         words += ["--", *mount] if mount else []

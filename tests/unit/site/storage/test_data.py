@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from deployer.cli import site
+from deployer.cli.site import main
 from deployer.contract.errors import EXIT_DONE, IntegrityError, Refused, UsageError
 from deployer.site.install.install import install
 from deployer.site.run import run
@@ -109,13 +109,13 @@ def test_nothing_runs_in_data(tmp_path, store, capsys):
     put_carrier(tmp_path, store)
     with pytest.raises(UsageError, match="digits-data holds data alone"):
         run.prepare(store, REQUEST._replace(image="digits-data"))
-    assert site.main(["exec", "--root", store.root, "digits-data", "--", "true"]) == UsageError.exit_code
+    assert main.main(["exec", "--root", store.root, "digits-data", "--", "true"]) == UsageError.exit_code
     assert "data: {NAME: {bundle: digits-data}}" in capsys.readouterr().err
 
 
 def test_data_that_are_needed_stay(tmp_path, store, programs, capsys):
     def call(*words):
-        return site.main([words[0], "--root", store.root, *words[1:]])
+        return main.main([words[0], "--root", store.root, *words[1:]])
 
     carrier = put_carrier(tmp_path, store)
     user = put_user(tmp_path, store).image
@@ -140,7 +140,7 @@ def test_gc_spares_an_old_version_that_is_asked_for(tmp_path, store, capsys):
         image = put_carrier(tmp_path, store, version)
         receipt = image.receipt._replace(installed=image.receipt.installed - age * 86400)
         running.write(os.path.join(image.folder, "receipt.json"), receipt.record())
-    assert site.main(["gc", "--root", store.root, "--keep", "1"]) == EXIT_DONE
+    assert main.main(["gc", "--root", store.root, "--keep", "1"]) == EXIT_DONE
     assert "user:1.0 needs its data" in capsys.readouterr().out
     assert sorted(image.receipt.version for image in store.installed() if image.receipt.name != "user") == [
         "1.0",

@@ -5,7 +5,7 @@ import json
 from datetime import date
 from typing import Any
 
-from deployer.cli import common
+from deployer.cli.site import common
 from deployer.connected.check import check as checking
 from deployer.connected.linker import index
 from deployer.connected.site_profile import profile as profiles

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deployer.cli import common, doctor, images, jobs
+from deployer.cli.site import common, doctor, images, jobs
 from deployer.contract.errors import EXIT_INTERRUPTED
 from deployer.system.process import quoted
 

@@ -4,8 +4,8 @@ import os
 import sys
 from typing import List, Optional
 
-from deployer.cli import common, jobs
-from deployer.cli.common import Command
+from deployer.cli.site import common, jobs
+from deployer.cli.site.common import Command
 from deployer.contract.errors import UsageError
 from deployer.site.storage import store
 from deployer.system import files
@@ -15,49 +15,49 @@ GROUPS = (
     (
         "receive and install bundles",
         (
-            Command("verify", "images", "check every byte of a bundle, its signatures and the site's policies"),
-            Command("install", "images", "verify a bundle and unpack it under the root folder"),
-            Command("receive", "transfers", "rebuild a bundle from carried parts, and install it"),
-            Command("receipt", "transfers", "list what this site holds, so that push --to can leave it out"),
+            Command("verify", "site.images", "check every byte of a bundle, its signatures and the site's policies"),
+            Command("install", "site.images", "verify a bundle and unpack it under the root folder"),
+            Command("receive", "site.transfers", "rebuild a bundle from carried parts, and install it"),
+            Command("receipt", "site.transfers", "list what this site holds, so that push --to can leave it out"),
         ),
     ),
     (
         "run jobs",
         (
-            Command("run", "jobs", "submit a job of an installed image"),
-            Command("jobs", "jobs", "list the jobs, the newest first"),
-            Command("status", "jobs", "show the state of a job"),
-            Command("logs", "jobs", "show what a job printed"),
-            Command("cancel", "jobs", "end a job"),
+            Command("run", "site.jobs", "submit a job of an installed image"),
+            Command("jobs", "site.jobs", "list the jobs, the newest first"),
+            Command("status", "site.jobs", "show the state of a job"),
+            Command("logs", "site.jobs", "show what a job printed"),
+            Command("cancel", "site.jobs", "end a job"),
         ),
     ),
     (
         "work in the container",
         (
-            Command("exec", "jobs", "run one command in the container, here and now"),
-            Command("shell", "jobs", "open a shell in the container"),
+            Command("exec", "site.jobs", "run one command in the container, here and now"),
+            Command("shell", "site.jobs", "open a shell in the container"),
         ),
     ),
     (
         "manage images",
         (
-            Command("list", "images", "show the installed images"),
-            Command("squash", "images", "make the SquashFS file of an installed image"),
-            Command("remove", "images", "remove an installed image, or with --all everything"),
-            Command("gc", "images", "remove old bundles and images, or with --jobs old job folders"),
+            Command("list", "site.images", "show the installed images"),
+            Command("squash", "site.images", "make the SquashFS file of an installed image"),
+            Command("remove", "site.images", "remove an installed image, or with --all everything"),
+            Command("gc", "site.images", "remove old bundles and images, or with --jobs old job folders"),
         ),
     ),
     (
         "examine the site",
         (
-            Command("doctor", "doctor", "test each layer from the kernel to Horovod on two nodes"),
-            Command("capture", "capture", "write a profile of this site; changes nothing, submits nothing"),
+            Command("doctor", "site.doctor", "test each layer from the kernel to Horovod on two nodes"),
+            Command("capture", "site.capture", "write a profile of this site; changes nothing, submits nothing"),
         ),
     ),
 )
 
 #: What push and job.sh call; people do not.
-INTERNAL = dict(dict.fromkeys(jobs.INTERNAL, "jobs"), known="transfers", take="transfers")
+INTERNAL = dict(dict.fromkeys(jobs.INTERNAL, "site.jobs"), known="site.transfers", take="site.transfers")
 
 
 def main(argv: Optional[List[str]] = None) -> int:

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any, Callable, List, Optional
 
-from deployer.cli import common
+from deployer.cli.site import common
 from deployer.contract import records
 from deployer.contract.dialogue import ANNOUNCE, ANSWER, TERMINAL
 from deployer.contract.errors import EXIT_INTERRUPTED, JobFailed, UsageError

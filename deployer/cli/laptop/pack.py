@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deployer.cli import common
-from deployer.cli.common import show
+from deployer.cli.site import common
+from deployer.cli.site.common import show
 from deployer.connected.bundle import caches, framecache, sources
 from deployer.connected.bundle import pack as packing
 from deployer.connected.linker import commands

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any, Dict, Iterable, Optional
 
-from deployer.cli import common
+from deployer.cli.site import common
 from deployer.contract import dialogue
 from deployer.contract.errors import UsageError
 from deployer.site.install import admit, squash

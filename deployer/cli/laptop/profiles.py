@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from deployer.cli import common
+from deployer.cli.site import common
 from deployer.connected.ground.yaml_model import Place
 from deployer.connected.site_profile import gaps
 from deployer.connected.site_profile import profile as profiles

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from deployer.cli import common
+from deployer.cli.site import common
 from deployer.connected.bundle import sbom as sboms
 from deployer.connected.bundle import support
 from deployer.connected.bundle.listing import files_of

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deployer.cli import common
+from deployer.cli.site import common
 from deployer.connected.bundle import diff as diffing
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.check import check as checking

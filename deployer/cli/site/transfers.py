@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from deployer.cli.images import Meter, add_command, add_squashfs, show_squashed, squashed_now, warn
+from deployer.cli.site.images import Meter, add_command, add_squashfs, show_squashed, squashed_now, warn
 from deployer.contract import delta, records
 from deployer.contract.errors import UsageError
 from deployer.site.install import incoming

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any
 
-from deployer.cli.common import add_command
+from deployer.cli.site.common import add_command
 from deployer.contract import drift
 from deployer.contract.errors import EXIT_DONE, Refused, UsageError
 from deployer.contract.findings import ERROR

@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import Any
 
-from deployer.cli.common import wrapped
+from deployer.cli.site.common import wrapped
 from deployer.contract import records
 from deployer.site.storage import store
 

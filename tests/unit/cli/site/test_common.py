@@ -6,7 +6,9 @@ from types import ModuleType
 
 import pytest
 
-from deployer.cli import common, main, site
+from deployer.cli.laptop import main
+from deployer.cli.site import common
+from deployer.cli.site import main as site
 from deployer.connected.ground import xdg
 from deployer.contract import errors
 from deployer.contract.errors import DeployerError
@@ -51,7 +53,7 @@ def test_an_error_is_one_line_a_hint_and_its_code(
 
 
 def test_every_exit_code_is_documented() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "exit-codes.md").read_text()
+    text = (Path(__file__).parents[4] / "docs" / "exit-codes.md").read_text()
     for code in {kind.exit_code for kind in KINDS} | {0, errors.EXIT_INTERRUPTED}:
         assert f"| {code} |" in text
 
@@ -265,7 +267,7 @@ def test_unknown_explains_itself_and_details_are_printed_once(capsys: pytest.Cap
 
 def test_the_lines_of_the_readme_have_the_words_that_their_commands_need() -> None:
     """Those of the laptop, in its first picture: parsed as they stand, up to the explanation beside them."""
-    text = (Path(__file__).parents[3] / "README.md").read_text()
+    text = (Path(__file__).parents[4] / "README.md").read_text()
     lines = [line for line in text.splitlines() if line.startswith("deployer ")]
     assert {line.split()[1] for line in lines} >= {"init", "build", "pack", "check", "push", "run"}
     for line in lines:

@@ -1,0 +1,1 @@
+"""The laptop's command line."""

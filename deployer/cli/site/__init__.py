@@ -1,0 +1,1 @@
+"""The site's command line: it travels in deployer.pyz."""
