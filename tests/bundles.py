@@ -13,7 +13,7 @@ import zlib
 from deployer.contract import manifest as manifests
 from deployer.contract import oci, records, sealed, tarformat
 from deployer.contract.job import Job
-from deployer.contract.manifest import DATA, FRAME, HEADER, PADDING, Image, Manifest, Member, Segment
+from deployer.contract.manifest import DATA, FRAME, HEADER, PADDING, BundleMember, Image, Manifest, Segment
 from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, Entry
 
 END = b"\0" * 1024
@@ -49,7 +49,7 @@ class Builder:
         self.out.write(data)
 
     def layer(self, name, frames, raws, holds):
-        member = Member(name, sum(len(frame) for frame in frames), 0o644)
+        member = BundleMember(name, sum(len(frame) for frame in frames), 0o644)
         self.members.append(member)
         self.write(HEADER, sealed.member_header(member))
         for frame, raw, held in zip(frames, raws, holds):  # noqa: B905 (strict= came with 3.10)
@@ -59,7 +59,7 @@ class Builder:
 
     def member(self, name, pieces, mode=0o644):
         size = sum(len(piece) for piece in pieces)
-        member = Member(name, size, mode)
+        member = BundleMember(name, size, mode)
         self.members.append(member)
         self.write(HEADER, sealed.member_header(member))
         for piece in pieces:

@@ -5,11 +5,11 @@ import os
 from deployer.contract import records
 from deployer.contract.job import Job
 from deployer.contract.manifest import Image, Manifest
-from deployer.contract.plan import Bind, HostMpi, NodeShape, Plan, Variant
+from deployer.contract.plan import Bind, HostMpi, NodeShape, Plan, StartOption
 from deployer.site.storage.store import Receipt, Store
 
 PREFIX = "/opt/intel/mpi/2021.15"
-VARIANT = Variant("charliecloud-folder", "charliecloud", "folder", "srun", "pmi2", None)
+VARIANT = StartOption("charliecloud-folder", "charliecloud", "folder", "srun", "pmi2", None)
 PLAN = Plan(
     site="lab",
     partition="batch",

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from deployer.connected.rootfs import tarreader
-from deployer.connected.rootfs.members import Member
+from deployer.connected.rootfs.members import FileEntry
 from deployer.connected.rootfs.merge import Root
 from deployer.connected.rootfs.tarreader import Spooled
 
@@ -24,7 +24,7 @@ class Kept(io.FileIO):
         self.close()
 
 
-def members(tar: bytes) -> list[Member]:
+def members(tar: bytes) -> list[FileEntry]:
     """Return the members of a tar, read as from a pipe."""
     return list(tarreader.members(Spooled(io.BytesIO(tar).read, Kept())))
 

@@ -6,13 +6,13 @@ The site's facts may veto a variant, never invent one.
 from typing import List, Mapping, NamedTuple, Optional
 
 from deployer.contract.errors import Refused
-from deployer.contract.plan import DISK, FOLDER, STAGINGS, Plan, Variant
+from deployer.contract.plan import DISK, FOLDER, STAGINGS, Plan, StartOption
 
 
 class Choice(NamedTuple):
     """A variant and why it was taken, in words."""
 
-    variant: Variant
+    variant: StartOption
     reason: str
 
 
@@ -75,7 +75,7 @@ def _reason(plan: Plan, nodes: int, against: List[str]) -> str:
 
 
 def _objection(
-    variant: Variant, plan: Plan, nodes: int, vetoes: Mapping[str, str], need: Need, staging: Optional[str]
+    variant: StartOption, plan: Plan, nodes: int, vetoes: Mapping[str, str], need: Need, staging: Optional[str]
 ) -> Optional[str]:
     if staging is None and variant.max_nodes is not None and nodes > variant.max_nodes:
         return "meant for at most %d nodes" % variant.max_nodes
@@ -88,7 +88,7 @@ def _objection(
     return vetoes.get(variant.runtime) or vetoes.get(variant.launcher)
 
 
-def _too_large(variant: Variant, plan: Plan, need: Need) -> Optional[str]:
+def _too_large(variant: StartOption, plan: Plan, need: Need) -> Optional[str]:
     """Return the arithmetic where the image does not fit into the node."""
     size, memory = need.size(variant.staging), plan.node.memory_mb
     if variant.room_mb is not None and size > variant.room_mb:

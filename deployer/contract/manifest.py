@@ -76,7 +76,7 @@ class Segment(NamedTuple):
         )
 
 
-class Member(NamedTuple):
+class BundleMember(NamedTuple):
     """A member of the bundle's tar, in the order of the file."""
 
     name: str
@@ -87,8 +87,8 @@ class Member(NamedTuple):
         return dict(self._asdict())
 
     @staticmethod
-    def read(fields: Fields) -> "Member":
-        return Member(fields.path("name"), fields.number("size"), fields.number("mode"))
+    def read(fields: Fields) -> "BundleMember":
+        return BundleMember(fields.path("name"), fields.number("size"), fields.number("mode"))
 
 
 class Image(NamedTuple):
@@ -168,7 +168,7 @@ class Manifest(NamedTuple):
     image: Image
     changes: Dict[str, int]
     jobs: List[Job]
-    members: List[Member]
+    members: List[BundleMember]
     segments: List[Segment]
     needs: Sequence[Need] = ()
     mpi: Sequence[str] = ()
@@ -233,7 +233,7 @@ def read(data: bytes, what: str) -> Manifest:
         image=Image.read(fields.child("image")),
         changes={name: fields.child("changes").number(name) for name in fields.child("changes").record},
         jobs=[Job.read(item) for item in fields.items("jobs")],
-        members=[Member.read(item) for item in fields.each("members")],
+        members=[BundleMember.read(item) for item in fields.each("members")],
         segments=[Segment.read(item) for item in fields.each("segments")],
         needs=tuple(Need.read(item) for item in fields.items("needs")) if "needs" in fields.record else (),
         mpi=tuple(fields.texts("mpi")) if "mpi" in fields.record else (),

@@ -118,7 +118,7 @@ SQUASHFS = "squashfs"
 STAGINGS = (FOLDER, MEMORY, DISK, SQUASHFS)
 
 
-class Variant(NamedTuple):
+class StartOption(NamedTuple):
     """One way to start the job: runtime, staging (of ``STAGINGS``), launcher and PMI, and the most nodes it is meant
     for.
 
@@ -141,9 +141,9 @@ class Variant(NamedTuple):
     broadcast: Optional[int] = None
 
     @staticmethod
-    def read(fields: Fields) -> "Variant":
-        texts = [fields.text(name) for name in Variant._fields[:5]]
-        return Variant(
+    def read(fields: Fields) -> "StartOption":
+        texts = [fields.text(name) for name in StartOption._fields[:5]]
+        return StartOption(
             texts[0],
             texts[1],
             texts[2],
@@ -201,7 +201,7 @@ class Plan(NamedTuple):
     binds: List[Bind]
     environment: Dict[str, str]
     pass_environment: List[str]
-    variants: List[Variant]
+    variants: List[StartOption]
     abi: Optional[str] = None
     checked: Optional[Checked] = None
     host: Tuple[HostFile, ...] = ()
@@ -211,7 +211,7 @@ class Plan(NamedTuple):
     namespaces: Optional[bool] = None
 
     @property
-    def containers(self) -> List[Variant]:
+    def containers(self) -> List[StartOption]:
         """Return the variants that start a container: those among which the site chooses, and that ``check`` judges."""
         return [variant for variant in self.variants if variant.runtime != NATIVE]
 
@@ -260,7 +260,7 @@ def read(data: bytes, what: str) -> Plan:
         binds=[Bind.read(item) for item in fields.items("binds")],
         environment=fields.environment("environment"),
         pass_environment=fields.texts("pass_environment"),
-        variants=[Variant.read(item) for item in fields.items("variants")],
+        variants=[StartOption.read(item) for item in fields.items("variants")],
         abi=fields.maybe_text("abi"),
         checked=Checked.read(checked) if checked else None,
         host=tuple(map(HostFile.read, fields.items("host"))) if "host" in fields.record else (),

@@ -71,14 +71,14 @@ class Evidence(NamedTuple):
     told: Told = Told()
 
 
-class Verdict(NamedTuple):
+class Judgement(NamedTuple):
     """The result record, and the exit code that the script shall go on (0) or end with."""
 
     record: Record
     exit_code: int
 
 
-def assemble(launch: Launch, found: Evidence, outcome: Outcome) -> Verdict:
+def assemble(launch: Launch, found: Evidence, outcome: Outcome) -> Judgement:
     """Judge a job after ``outcome.step``.
 
     After the payload, ``exit_code`` is that of the rank that failed first; where the payload itself ended well but the
@@ -133,7 +133,7 @@ def assemble(launch: Launch, found: Evidence, outcome: Outcome) -> Verdict:
             ]
         ),
     )
-    return Verdict(record, exit_code or 0)
+    return Judgement(record, exit_code or 0)
 
 
 def _from_outside(found: Evidence) -> Evidence:

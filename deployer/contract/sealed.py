@@ -14,7 +14,7 @@ from typing import Dict, Iterable, List, NamedTuple, Tuple
 from deployer.contract import manifest as manifests
 from deployer.contract import oci, records, sshsig, tarformat
 from deployer.contract.errors import IntegrityError, UsageError
-from deployer.contract.manifest import DATA, FRAME, HEADER, MAX_RAW, PADDING, Manifest, Member, Segment
+from deployer.contract.manifest import DATA, FRAME, HEADER, MAX_RAW, PADDING, BundleMember, Manifest, Segment
 from deployer.contract.tarformat import BLOCK, Entry
 
 MANIFEST_FILE = "deployer/bundle.json"
@@ -51,7 +51,7 @@ class Seal(NamedTuple):
         return self.offset + BLOCK + self.size + tarformat.padding(self.size)
 
 
-def member_header(member: Member) -> bytes:
+def member_header(member: BundleMember) -> bytes:
     """Return the tar header of a member of the bundle."""
     try:
         name = member.name.encode("utf-8")
@@ -65,7 +65,7 @@ def member_header(member: Member) -> bytes:
 
 def manifest_block(data: bytes) -> bytes:
     """Return bundle.json as it stands in the file: header, content and padding."""
-    header = member_header(Member(MANIFEST_FILE, len(data), _MODE))
+    header = member_header(BundleMember(MANIFEST_FILE, len(data), _MODE))
     return header + data + b"\0" * tarformat.padding(len(data))
 
 
@@ -76,7 +76,7 @@ def tail(seal: Seal) -> bytes:
     content = records.dumps(records.stamped("seal", dict(fields, **signed)))
     if len(content) > _SEAL_SIZE:
         raise UsageError("the seal has no room for another signature", "an ed25519 key's takes the least")
-    header = member_header(Member(SEAL_FILE, _SEAL_SIZE, _MODE))
+    header = member_header(BundleMember(SEAL_FILE, _SEAL_SIZE, _MODE))
     return header + content.ljust(_SEAL_SIZE, b"\n") + b"\0" * (2 * BLOCK)
 
 
@@ -98,7 +98,7 @@ def read_tail(data: bytes, file_size: int) -> Seal:
 def manifest_bytes(block: bytes, seal: Seal) -> bytes:
     """Return bundle.json, which a signature covers, from ``block``, the bytes from ``seal.offset`` to the tail."""
     data = block[BLOCK : BLOCK + seal.size]
-    header = member_header(Member(MANIFEST_FILE, len(data), _MODE))
+    header = member_header(BundleMember(MANIFEST_FILE, len(data), _MODE))
     padding = b"\0" * tarformat.padding(len(data))
     whole = block.startswith(header) and len(block) == BLOCK + len(data) + len(padding) and block.endswith(padding)
     if not whole or hashlib.sha256(data).hexdigest() != seal.sha256:
@@ -175,7 +175,7 @@ def member_segments(manifest: Manifest, name: str) -> List[Segment]:
     raise IntegrityError("the bundle has no member %s" % name)
 
 
-def contents(members: Iterable[Member], segments: Iterable[Segment]) -> Dict[str, List[Segment]]:
+def contents(members: Iterable[BundleMember], segments: Iterable[Segment]) -> Dict[str, List[Segment]]:
     """Return the content segments of every member, in order; of a manifest, after it was checked."""
     found: Dict[str, List[Segment]] = {}
     content = iter([segment for segment in segments if segment.kind in (DATA, FRAME)])

@@ -118,7 +118,7 @@ def check_rollback(policies: Iterable[Policy], name: str, new: str, installed: I
     return [message]
 
 
-def pin(root: str, given: str) -> Optional[str]:
+def pin_policy(root: str, given: str) -> Optional[str]:
     """Make the text of --signers the policy of a root folder that has none; return its path, None where there is one.
 
     The signers come first: a policy without them would be an error, they without it are nothing.

@@ -27,7 +27,7 @@ BUNDLE = bundles.build(extra=[("deployer/app/train.py", b"print('hello')")])
 def _trusted(tmp_path, monkeypatch):
     """Make KEY the one signer whom this machine trusts."""
     (tmp_path / "signers").write_text(KEY.allowed())
-    policy.pin(str(tmp_path), (tmp_path / "signers").read_text())
+    policy.pin_policy(str(tmp_path), (tmp_path / "signers").read_text())
     (tmp_path / "signers").unlink()
     monkeypatch.setattr(policy, "SYSTEM_FILE", str(tmp_path / "policy.json"))
 

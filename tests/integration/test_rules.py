@@ -7,7 +7,7 @@ import pytest
 
 from deployer.connected.linker import plugins
 from deployer.connected.linker.loader import Loader
-from deployer.connected.linker.view import Captured, View
+from deployer.connected.linker.view import Captured, JobFilesystem
 from deployer.connected.site_profile import profile as profiles
 from tests.integration.conftest import Alice
 
@@ -55,7 +55,7 @@ def test_the_table_has_all_that_a_real_run_opened(
 
     files = {f"{mpi.prefix}/{path}": facts for path, facts in mpi.files.items()}
     links = {f"{mpi.prefix}/{path}": target for path, target in mpi.links.items()}
-    loader = Loader(View(Captured(files, links)), search.split(":"))
+    loader = Loader(JobFilesystem(Captured(files, links)), search.split(":"))
     loader.dlopen(mpi.library_path)
     plugins.open_fabric(loader)
     declared = {plugin.name for plugin in plugins.declared(loader)}

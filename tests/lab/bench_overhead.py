@@ -154,7 +154,9 @@ def _inside(rootfs: str, path: str) -> str:
 def _ways(store: Store, image: Installed) -> Iterator[tuple[Mapping[str, Way], Mapping[str, int]]]:
     """Yield the ways, native first, and the process that serves all of a way's ranks where there is one."""
     whole = _container(store, image)
-    staging = staged.Staging(plans.SQUASHFS, str(MEMORY), image.folder, squash.path(image.folder), 0, plans.MPICH_ABI)
+    staging = staged.StagedImage(
+        plans.SQUASHFS, str(MEMORY), image.folder, squash.path(image.folder), 0, plans.MPICH_ABI
+    )
     into = MEMORY / f"deployer-{os.getuid()}" / "1-0"
     mounted = _at(staged.moved(staging, whole), str(into))
     mount = shell.argv(RUNTIMES["charliecloud"].mount(mounted, f"{into}/{squash.IMAGE}"))

@@ -190,7 +190,9 @@ def bundle(image: Image) -> Path:
     return kept("bundles", image.name, inputs, make) / "bundle.tar"
 
 
-def _with_places(read: Callable[[Scratch], archive.Image], places: Path, scratch: Scratch) -> archive.Image:
+def _with_places(
+    read: Callable[[Scratch], archive.ArchiveImage], places: Path, scratch: Scratch
+) -> archive.ArchiveImage:
     """Read an image, and add the places where the sites' MPIs are bound."""
     for mpi in mpis.HOSTS:
         (places / mpi.prefix.lstrip("/")).mkdir(parents=True)

@@ -51,7 +51,7 @@ def _capture(args: argparse.Namespace) -> int:
         print(report.pretty(captured.profile))
         print("the facts of its libraries are left out: give -o FILE.json", file=sys.stderr)
         return EXIT_DONE
-    report.write(args.output, captured)
+    report.write_report(args.output, captured)
     notes = captured.profile.get("notes", [])
     if args.json:
         print(json.dumps({"profile": args.output, "facts": report.facts_path(args.output), "notes": notes}))

@@ -393,7 +393,7 @@ def _result(args: argparse.Namespace) -> int:
         args.reason,
         args.launcher,
     )
-    verdict = result.write(args.folder, outcome)
+    verdict = result.write_result(args.folder, outcome)
     for found in result.findings(args.folder):
         if found.severity == ERROR and found.code != "job.unfinished":
             sys.stderr.write("deployer: %s\nhint: %s\n" % (found, found.remedy))

@@ -20,7 +20,7 @@ from deployer.connected.build import context, inputs, interpreter, offline, sett
 from deployer.connected.build.bases import base
 from deployer.connected.build.definition import Base, Definition
 from deployer.connected.build.lint import lint
-from deployer.connected.build.variants import Variant
+from deployer.connected.build.variants import HorovodVariant
 from deployer.connected.build.wheelhouse import wheelhouse
 from deployer.connected.build.wheelhouse.indexes import indexes
 from deployer.connected.build.wheelhouse.target import Target
@@ -77,7 +77,7 @@ class Built(NamedTuple):
     log: str
     wheels: int = 0
     relocked: bool = False
-    variants: Sequence[Variant] = ()
+    variants: Sequence[HorovodVariant] = ()
 
     def record(self) -> records.Record:
         """Return the build record, a JSON object."""
@@ -326,7 +326,7 @@ def _definition_image(
 ) -> str:
     """Build a definition's own Dockerfile, up to the stage ``target`` where one is given; return the image's id."""
     with tempfile.TemporaryFile() as stream:
-        context.write(definition, stream)
+        context.write_context(definition, stream)
         return _run(client, stream, definition.dockerfile, arguments, options, transcript, target, labels)
 
 
@@ -337,7 +337,7 @@ def _variants(
     proxies: Mapping[str, str],
     options: Options,
     transcript: Transcript,
-) -> list[Variant]:
+) -> list[HorovodVariant]:
     """Return the definition's variants of Horovod; made in its stage with the framework, where they are not kept."""
     if definition.horovod is None:
         return []

@@ -18,7 +18,7 @@ from deployer.system import files
 BASE_ALONE = b"ARG BASE\nFROM ${BASE}\n"
 
 
-def write(definition: Definition, stream: IO[bytes]) -> None:
+def write_context(definition: Definition, stream: IO[bytes]) -> None:
     """Write the context as a tar: the definition's folder without app and data, which are carried apart, and without
     the lock of the wheelhouse, which is made after the image.
 

@@ -53,7 +53,7 @@ _STALE = 6 * 3600  # seconds after which an unfinished variant is that of a buil
 Build = Callable[[io.BytesIO, str, Mapping[str, str]], str]
 
 
-class Variant(NamedTuple):
+class HorovodVariant(NamedTuple):
     """A wheel in the cache. ``proofs`` say, for each MPI it was proven on, what two ranks saw there; ``seconds`` is
     how long compiling and proving took; ``cached`` tells that it was there already."""
 
@@ -71,7 +71,7 @@ class Variant(NamedTuple):
 
 def ensure(
     client: docker.DockerClient, definition: Definition, stage: str, build: Build, say: Callable[[str], None]
-) -> list[Variant]:
+) -> list[HorovodVariant]:
     """Return the variant for each MPI family of a definition, one after the other made where the cache lacks it.
 
     ``stage`` is the image, by id, of the definition's stage with the framework. Raises UsageError for a Horovod that
@@ -120,7 +120,7 @@ def variant_key(contents: Mapping[str, bytes], stage: str, framework: str, abi: 
     return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def find(cache: Path, key: str) -> Variant | None:
+def find(cache: Path, key: str) -> HorovodVariant | None:
     """Return the variant of that key as it was published, or None; one that is damaged is as good as none."""
     folder = cache / key
     try:
@@ -129,7 +129,7 @@ def find(cache: Path, key: str) -> Variant | None:
         if files.sha256_file(str(wheel)) != record["sha256"]:
             return None
         os.utime(folder)
-        return Variant(record["abi"], wheel, record["sha256"], record["proofs"], record["seconds"], cached=True)
+        return HorovodVariant(record["abi"], wheel, record["sha256"], record["proofs"], record["seconds"], cached=True)
     except (OSError, ValueError, KeyError, TypeError, DeployerError) as error:
         _log.debug("no variant %s: %s", key, error)
         return None
@@ -203,11 +203,11 @@ def _proofs(made: Mapping[str, bytes], abi: str) -> dict[str, Any]:
 
 def _publish(
     cache: Path, key: str, abi: str, wheel: tuple[str, bytes], proofs: Mapping[str, Any], seconds: float
-) -> Variant:
+) -> HorovodVariant:
     name, data = wheel
     check_wheel(name, data, abi)
     sha256 = hashlib.sha256(data).hexdigest()
-    made = Variant(abi, cache / key / name, sha256, proofs, round(seconds, 1), cached=False)
+    made = HorovodVariant(abi, cache / key / name, sha256, proofs, round(seconds, 1), cached=False)
     record = {**made.record(), "wheel": name}
     del record["cached"]
     with files.errors_named(f"keep {name} in {cache}"):

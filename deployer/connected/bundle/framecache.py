@@ -37,7 +37,7 @@ _INDEX, _BUNDLE = ".json", ".tar"
 _STALE = 3600  # seconds after which what has neither name is the rest of a pack that was killed
 
 
-class Frame(NamedTuple):
+class CachedFrame(NamedTuple):
     """A compressed frame and its SHA-256 (hexadecimal)."""
 
     data: bytes
@@ -75,7 +75,7 @@ class FrameCache:
         """Return what a content is known by."""
         return blake3(raw).hexdigest()
 
-    def get(self, key: str) -> Frame | None:
+    def get(self, key: str) -> CachedFrame | None:
         """Return the frame of a content, checked, or None."""
         with self._lock:
             if self._places is None:
@@ -88,7 +88,7 @@ class FrameCache:
             data = os.pread(descriptor, place.frame.size, place.frame.offset)
         except OSError:
             return None
-        return Frame(data, place.frame.sha256) if digest.sha256(data) == place.frame.sha256 else None
+        return CachedFrame(data, place.frame.sha256) if digest.sha256(data) == place.frame.sha256 else None
 
     def keep(self, bundle: Path, name: str, frames: Iterable[Kept]) -> None:
         """Keep a finished bundle's frames; ``name`` is its digest in hexadecimal."""

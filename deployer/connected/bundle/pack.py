@@ -65,7 +65,7 @@ class Contents(NamedTuple):
 
     name: str
     version: str
-    read: Callable[[Scratch], archive.Image] | None
+    read: Callable[[Scratch], archive.ArchiveImage] | None
     jobs: Sequence[Job] = ()
     app: Path | None = None
     data: Mapping[str, Path] = {}
@@ -154,7 +154,7 @@ def pack(
         press, keys = Press(compression, frames), list[str]()
         with files.published(str(output)) as stream, Scratch(output.parent) as scratch:
             with files.errors_named(f"write {output}"):
-                image = contents.read(scratch) if contents.read else archive.Image("unknown", {}, Root())
+                image = contents.read(scratch) if contents.read else archive.ArchiveImage("unknown", {}, Root())
                 settings = imageconfig.read(image.config)
                 if settings.dropped:
                     say("variables of the image left out, whose names no shell knows: " + ", ".join(settings.dropped))
@@ -225,7 +225,7 @@ def _change_lines(tree: Tree) -> Iterator[str]:
 def _write(
     writer: BundleWriter,
     contents: Contents,
-    image: archive.Image,
+    image: archive.ArchiveImage,
     settings: imageconfig.Settings,
     tree: Tree,
     folders: Mapping[str, Sequence[DataFile]],

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from deployer.connected.bundle.codecs import Codec
-from deployer.connected.bundle.framecache import Frame, FrameCache
+from deployer.connected.bundle.framecache import CachedFrame, FrameCache
 from deployer.connected.bundle.layer import Piece
 from deployer.contract import oci, tarformat
 
@@ -34,13 +34,13 @@ class Pressed(NamedTuple):
 
     holds: str
     raw: int
-    frame: Frame
+    frame: CachedFrame
     key: str
 
 
 class _Done(NamedTuple):
     raw: int
-    frame: Frame
+    frame: CachedFrame
     key: str
     reused: bool
     hole: bool
@@ -121,7 +121,7 @@ class Press:
         if found is not None:
             return _Done(len(data), found, key, True, hole)
         compressed = self._codec.compress(data)
-        return _Done(len(data), Frame(compressed, hashlib.sha256(compressed).hexdigest()), key, False, hole)
+        return _Done(len(data), CachedFrame(compressed, hashlib.sha256(compressed).hexdigest()), key, False, hole)
 
 
 def _keep_memory() -> None:

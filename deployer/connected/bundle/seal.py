@@ -11,7 +11,7 @@ from deployer.connected.rootfs.members import Extent, Stored
 from deployer.contract import manifest as manifests
 from deployer.contract import oci, records, sealed, tarformat
 from deployer.contract.errors import IntegrityError, UsageError
-from deployer.contract.manifest import DATA, FRAME, HEADER, MAX_MEMORY, PADDING, Manifest, Member, Segment
+from deployer.contract.manifest import DATA, FRAME, HEADER, MAX_MEMORY, PADDING, BundleMember, Manifest, Segment
 from deployer.contract.tarformat import BLOCK
 from deployer.system import files
 
@@ -25,7 +25,7 @@ class BundleWriter:
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
         self._offset = 0
-        self.members: list[Member] = []
+        self.members: list[BundleMember] = []
         self.segments: list[Segment] = []
 
     def member(self, name: str, data: bytes, mode: int = 0o644) -> None:
@@ -35,7 +35,7 @@ class BundleWriter:
 
     def pieces(self, name: str, size: int, pieces: Iterable[bytes], mode: int = 0o644) -> None:
         """Append a member of ``size`` bytes that come in pieces, none of them empty; each becomes a segment."""
-        member = Member(name, size, mode)
+        member = BundleMember(name, size, mode)
         self.members.append(member)
         self._segment(HEADER, sealed.member_header(member))
         end = self._offset + size
@@ -86,7 +86,7 @@ class BundleWriter:
                 flusher.wrote(len(data))
             flusher.settle()
         blob = oci.Blob("sha256:" + digest.hexdigest(), self._offset - start)
-        member = Member(blob.member, blob.size, 0o644)
+        member = BundleMember(blob.member, blob.size, 0o644)
         self.members.append(member)
         header = sealed.member_header(member)
         if len(header) != BLOCK:

@@ -11,7 +11,7 @@ from deployer.connected.bundle.pack import Contents
 from deployer.connected.ground import progress
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.rootfs import archive, folder, tarreader
-from deployer.connected.rootfs.archive import Image
+from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.connected.rootfs.members import Members
 from deployer.connected.rootfs.merge import Root
 from deployer.connected.rootfs.tarreader import Spooled
@@ -67,10 +67,10 @@ def from_folder(path: Path, name: str, version: str) -> Contents:
     if not path.is_dir():
         raise UsageError(f"{path} is no folder", "a root filesystem in a file is given with --archive")
 
-    def read(_: Scratch) -> Image:
+    def read(_: Scratch) -> ArchiveImage:
         root = Root()
         root.apply(folder.members(str(path)), whiteouts=False)
-        return Image("", {}, root)
+        return ArchiveImage("", {}, root)
 
     return Contents(name, version, read)
 
@@ -78,13 +78,13 @@ def from_folder(path: Path, name: str, version: str) -> Contents:
 # ------------------------------------------------------------------------------------------------ the engine
 
 
-def _read_image(reference: str, scratch: Scratch) -> Image:
+def _read_image(reference: str, scratch: Scratch) -> ArchiveImage:
     from deployer.connected.ground import engine
 
     with contextlib.closing(engine.connect()) as client:
         config = engine.image_config(client, reference)
         root = _from_layer_folders(client, reference) or _from_export(client, reference, config, scratch)
-    return Image(str(config["Architecture"]), config, root)
+    return ArchiveImage(str(config["Architecture"]), config, root)
 
 
 def _from_layer_folders(client: "docker.DockerClient", reference: str) -> Root | None:

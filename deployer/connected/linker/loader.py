@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from deployer.connected.linker.view import View
+from deployer.connected.linker.view import JobFilesystem
 from deployer.contract.dynamic import BadElf, Dynamic, Facts
 
 _CACHE = "/etc/ld.so.cache"
@@ -81,7 +81,7 @@ class Broken(NamedTuple):
 class Loader:
     """One process, dry. ``library_path`` is LD_LIBRARY_PATH; ``machine`` the ABI's number (62: x86-64)."""
 
-    def __init__(self, view: View, library_path: Sequence[str] = (), machine: int = 62) -> None:
+    def __init__(self, view: JobFilesystem, library_path: Sequence[str] = (), machine: int = 62) -> None:
         self.view = view
         self.machine = machine
         self.objects: list[Object] = []
@@ -236,7 +236,7 @@ class Loader:
         return _TOKEN.sub(lambda match: values[match[1] or match[2]], path)
 
 
-def _read_cache(view: View, machine: int) -> dict[str, str]:
+def _read_cache(view: JobFilesystem, machine: int) -> dict[str, str]:
     """Return what the image's /etc/ld.so.cache says: soname to path. Empty where there is none, or an older format."""
     real = view.resolve(_CACHE)
     if real is None or not view.is_file(real):

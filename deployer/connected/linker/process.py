@@ -9,7 +9,7 @@ from typing import NamedTuple
 from deployer.connected.linker import plugins
 from deployer.connected.linker.index import Index
 from deployer.connected.linker.loader import Loader, Object
-from deployer.connected.linker.view import LINK, Bind, Captured, Files, View
+from deployer.connected.linker.view import LINK, BoundFiles, Captured, Files, JobFilesystem
 from deployer.contract import hostfiles
 from deployer.contract.dynamic import Facts
 from deployer.contract.manifest import Image
@@ -47,7 +47,7 @@ class Process(NamedTuple):
     """
 
     plan: Plan
-    view: View
+    view: JobFilesystem
     loader: Loader
     program: Object | None
     users: list[Object]
@@ -81,9 +81,9 @@ def start(
 ) -> Process:
     """Start ``command`` (argv[0] of a job) dry. ``host`` are the site's files by where the plan binds them."""
     single = _single(plan, files, host)
-    binds = [Bind(target, found, "/") for target, found in {**host, hostfiles.FOLDER: single}.items()]
-    binds += [Bind(overlay.target, overlay.files, "/") for overlay in overlays]
-    view = View(files, binds)
+    binds = [BoundFiles(target, found, "/") for target, found in {**host, hostfiles.FOLDER: single}.items()]
+    binds += [BoundFiles(overlay.target, overlay.files, "/") for overlay in overlays]
+    view = JobFilesystem(files, binds)
     environment = dict(item.partition("=")[::2] for item in image.env)
     search = hostfiles.library_path(plan.environment, environment).split(":")
     path = _interpreter(view, image, _program(view, image, command))
@@ -123,7 +123,7 @@ def start(
 
 def _single(plan: Plan, image: Index, host: Mapping[str, Files]) -> Captured:
     """Return the folder of single host files as this image gets it; a file that nobody captured is left out."""
-    site, own = View(host.get(hostfiles.FOLDER, Captured({}))), View(image)
+    site, own = JobFilesystem(host.get(hostfiles.FOLDER, Captured({}))), JobFilesystem(image)
     paths: dict[str, str | None] = {}
     links: dict[str, str] = {}
     for item in hostfiles.for_image(plan.host, lambda path: own.resolve(path) is not None):
@@ -138,7 +138,7 @@ def _single(plan: Plan, image: Index, host: Mapping[str, Files]) -> Captured:
     return Captured({name: found for name, found in facts.items() if found}, links)
 
 
-def _program(view: View, image: Image, command: str) -> str | None:
+def _program(view: JobFilesystem, image: Image, command: str) -> str | None:
     """Return the path of a command, as execvp finds it in the image's PATH."""
     if "/" in command:
         return view.resolve(command)
@@ -150,7 +150,7 @@ def _program(view: View, image: Image, command: str) -> str | None:
     return None
 
 
-def _interpreter(view: View, image: Image, path: str | None) -> str | None:
+def _interpreter(view: JobFilesystem, image: Image, path: str | None) -> str | None:
     """Return the program that the kernel starts for a path: what a script's first line names, else the path itself."""
     for _ in range(_MAX_INTERPRETERS):
         if path is None or not view.is_file(path):
@@ -178,7 +178,7 @@ def _is_below(path: str, top: str) -> bool:
     return path == top or path.startswith(top + "/")
 
 
-def _machine(view: View, path: str | None) -> int:
+def _machine(view: JobFilesystem, path: str | None) -> int:
     facts = view.facts(path) if path and view.is_file(path) else None
     return facts.dynamic.machine if facts else _X86_64
 

@@ -69,7 +69,7 @@ class HostFiles:
             return []
 
 
-class Bind(NamedTuple):
+class BoundFiles(NamedTuple):
     """``source`` of ``files`` is seen at ``target``, with all that is below it."""
 
     target: str
@@ -77,11 +77,11 @@ class Bind(NamedTuple):
     source: str
 
 
-class View:
+class JobFilesystem:
     """An image's files with binds over them; later binds stand over earlier ones."""
 
-    def __init__(self, image: Files, binds: Sequence[Bind] = ()) -> None:
-        self._layers = [*reversed(binds), Bind("/", image, "/")]
+    def __init__(self, image: Files, binds: Sequence[BoundFiles] = ()) -> None:
+        self._layers = [*reversed(binds), BoundFiles("/", image, "/")]
 
     def resolve(self, path: str) -> str | None:
         """Return the path without links that ``path`` leads to, or None where it leads nowhere."""

@@ -19,7 +19,7 @@ import zstandard
 
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.rootfs import tarreader
-from deployer.connected.rootfs.members import Member, Members, Stored
+from deployer.connected.rootfs.members import FileEntry, Members, Stored
 from deployer.connected.rootfs.merge import Root
 from deployer.connected.rootfs.tarreader import Slice, Spooled
 from deployer.contract import records
@@ -34,7 +34,7 @@ _CHUNK = 1024 * 1024
 _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 
 
-class Image(NamedTuple):
+class ArchiveImage(NamedTuple):
     """A root filesystem and what its image says of it: ``config`` has Env and so on; ``architecture`` may be ""."""
 
     architecture: str
@@ -42,7 +42,7 @@ class Image(NamedTuple):
     root: Root
 
 
-class Part(NamedTuple):
+class ArchivePart(NamedTuple):
     """A stretch of an open file."""
 
     stream: IO[bytes]
@@ -59,10 +59,10 @@ class Layered(NamedTuple):
     """An image's configuration; its layers, the lowest first, each with the digest of its bytes where that is known."""
 
     config: dict[str, Any]
-    layers: list[tuple[Part, str]]
+    layers: list[tuple[ArchivePart, str]]
 
 
-def read(path: Path, scratch: Scratch) -> Image:
+def read(path: Path, scratch: Scratch) -> ArchiveImage:
     """Return the image in a file or folder; its files stay open as long as ``scratch``. Raises UsageError."""
     if path.is_dir():
         return _image(_documents(_oci, lambda name: _file_part(path, name, scratch)), scratch)
@@ -72,7 +72,7 @@ def read(path: Path, scratch: Scratch) -> Image:
             return _image(found, scratch)
         root = Root()
         root.apply(found, whiteouts=False)
-        return Image("", {}, root)
+        return ArchiveImage("", {}, root)
 
 
 def layered(path: Path, scratch: Scratch) -> Layered | None:
@@ -93,7 +93,7 @@ def flat_chunks(path: Path, scratch: Scratch) -> Iterator[bytes]:
         yield from uncompressed(part)
 
 
-def uncompressed(part: Part) -> Iterator[bytes]:
+def uncompressed(part: ArchivePart) -> Iterator[bytes]:
     """Yield the bytes of a layer, uncompressed. Raises UsageError when they are broken."""
     magic = _magic(part)
     raw = io.BufferedReader(files.Window(part.stream.fileno(), part.offset, part.size), _CHUNK)
@@ -103,7 +103,7 @@ def uncompressed(part: Part) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, scratch: Scratch) -> Iterator[Part]:
+def _opened(path: Path, scratch: Scratch) -> Iterator[ArchivePart]:
     """Yield an archive as one part; errors of the block name it."""
     with files.errors_named(f"read {path}"):
         try:
@@ -111,12 +111,12 @@ def _opened(path: Path, scratch: Scratch) -> Iterator[Part]:
         except FileNotFoundError:
             raise UsageError(f"there is no file {path}") from None
         try:
-            yield Part(stream, 0, os.fstat(stream.fileno()).st_size)
+            yield ArchivePart(stream, 0, os.fstat(stream.fileno()).st_size)
         except DeployerError as error:
             raise type(error)(f"{path}: {error.message}", error.hint) from error
 
 
-def _kind(part: Part, scratch: Scratch) -> Layered | list[Member]:
+def _kind(part: ArchivePart, scratch: Scratch) -> Layered | list[FileEntry]:
     """Index the file's tar, then see by its names what it is: contents that were passed over are at hand."""
     found = list(members(part, scratch))
     stored = {}
@@ -135,24 +135,24 @@ def _kind(part: Part, scratch: Scratch) -> Layered | list[Member]:
     return found
 
 
-_Opener = Callable[[str], Part]
+_Opener = Callable[[str], ArchivePart]
 
 
-def _member_part(stored: dict[str, Stored], name: str) -> Part:
+def _member_part(stored: dict[str, Stored], name: str) -> ArchivePart:
     data = stored.get(posixpath.normpath(name))
     if data is None:
         raise UsageError(f"the archive is not whole: it has no {name}")
     stream, offset = data.place()
-    return Part(stream, offset, data.size)
+    return ArchivePart(stream, offset, data.size)
 
 
-def _file_part(folder: Path, name: str, scratch: Scratch) -> Part:
+def _file_part(folder: Path, name: str, scratch: Scratch) -> ArchivePart:
     try:
         stream = scratch.open(folder / name)
     except OSError as error:
         hint = "a folder is an OCI layout here; a root filesystem's is given with --rootfs"
         raise UsageError(f"{folder} is no OCI layout: no {name} in it ({error.strerror})", hint) from None
-    return Part(stream, 0, os.fstat(stream.fileno()).st_size)
+    return ArchivePart(stream, 0, os.fstat(stream.fileno()).st_size)
 
 
 # ------------------------------------------------------------------------------------------------ kinds of image
@@ -199,7 +199,7 @@ def _one(index: dict[str, Any]) -> dict[str, Any]:
     return dict(found[0])
 
 
-def _blob(opened: _Opener, descriptor: dict[str, Any], check: bool = True) -> Part:
+def _blob(opened: _Opener, descriptor: dict[str, Any], check: bool = True) -> ArchivePart:
     digest = str(descriptor["digest"])
     part = opened("blobs/" + digest.replace(":", "/"))
     if check:
@@ -225,17 +225,17 @@ def _documents(kind: Callable[[_Opener], Layered], opened: _Opener) -> Layered:
     return found
 
 
-def _image(layered: Layered, scratch: Scratch) -> Image:
+def _image(layered: Layered, scratch: Scratch) -> ArchiveImage:
     """Apply an image's layers; their digests are checked beside the work."""
     root = Root()
     for part, digest in layered.layers:
         if digest:
             scratch.check_beside(functools.partial(_check, part, digest))
         root.apply(members(part, scratch))
-    return Image(str(layered.config.get("architecture") or ""), dict(layered.config.get("config") or {}), root)
+    return ArchiveImage(str(layered.config.get("architecture") or ""), dict(layered.config.get("config") or {}), root)
 
 
-def _check(part: Part, digest: str) -> None:
+def _check(part: ArchivePart, digest: str) -> None:
     state = hashlib.sha256()
     for start in range(0, part.size, _CHUNK):
         state.update(os.pread(part.stream.fileno(), min(_CHUNK, part.size - start), part.offset + start))
@@ -253,7 +253,7 @@ def _json(data: bytes, kind: type) -> Any:
 # ------------------------------------------------------------------------------------------------ layers
 
 
-def _magic(part: Part) -> bytes | None:
+def _magic(part: ArchivePart) -> bytes | None:
     start = os.pread(part.stream.fileno(), min(6, part.size), part.offset)
     for magic, name in _OTHERS.items():
         if start.startswith(magic):
@@ -261,7 +261,7 @@ def _magic(part: Part) -> bytes | None:
     return next((magic for magic in (_GZIP, _ZSTD) if start.startswith(magic)), None)
 
 
-def members(part: Part, scratch: Scratch) -> Members:
+def members(part: ArchivePart, scratch: Scratch) -> Members:
     """Yield a layer's members; contents of one that is compressed go to the spool."""
     magic = _magic(part)
     if magic is None:

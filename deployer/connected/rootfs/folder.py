@@ -3,7 +3,7 @@
 import os
 import stat
 
-from deployer.connected.rootfs.members import DEVICE, SOCKET, Member, Members, OnDisk, check_path
+from deployer.connected.rootfs.members import DEVICE, SOCKET, FileEntry, Members, OnDisk, check_path
 from deployer.contract.errors import DeployerError
 from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK
 from deployer.system import files
@@ -37,7 +37,7 @@ def overlay_members(folder: str) -> Members:
             parent, _, name = path.rpartition(b"/")
             where = os.path.join(os.fsencode(folder), path)
             if entry.kind == DEVICE and stat.S_ISCHR(os.lstat(where).st_mode) and os.lstat(where).st_rdev == 0:
-                yield Member(FILE, os.path.join(parent, b".wh." + name), 0)
+                yield FileEntry(FILE, os.path.join(parent, b".wh." + name), 0)
                 continue
             if entry.kind == SOCKET:
                 continue  # an image has none: no tar of a layer holds one
@@ -48,7 +48,7 @@ def overlay_members(folder: str) -> Members:
             if not set(names) <= {_OPAQUE, *_HARMLESS}:
                 raise ForeignOverlay(f"{folder} uses {', '.join(names)}")
             if _OPAQUE in names:
-                yield Member(FILE, os.path.join(path, b".wh..wh..opq"), 0)
+                yield FileEntry(FILE, os.path.join(path, b".wh..wh..opq"), 0)
 
 
 def _walk(top: bytes) -> Members:
@@ -70,7 +70,7 @@ def _walk(top: bytes) -> Members:
         todo += reversed(below)
 
 
-def _member(where: bytes, status: os.stat_result, first_names: dict[int, bytes], path: bytes) -> Member:
+def _member(where: bytes, status: os.stat_result, first_names: dict[int, bytes], path: bytes) -> FileEntry:
     kind, data, target = DEVICE, None, b""
     if stat.S_ISDIR(status.st_mode):
         kind = FOLDER
@@ -84,6 +84,6 @@ def _member(where: bytes, status: os.stat_result, first_names: dict[int, bytes],
         kind, target = SYMLINK, os.readlink(where)
     owned = (status.st_uid, status.st_gid) != (0, 0)
     attributes = kind in (FILE, FOLDER) and any(name != _IGNORED for name in os.listxattr(where, follow_symlinks=False))
-    return Member(
+    return FileEntry(
         kind, path, stat.S_IMODE(status.st_mode), int(status.st_mtime_ns // 10**9), target, data, owned, attributes
     )

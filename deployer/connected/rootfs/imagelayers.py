@@ -12,7 +12,7 @@ import docker
 from deployer.connected.ground import engine, progress
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.rootfs import archive, folder
-from deployer.connected.rootfs.members import Member, Members
+from deployer.connected.rootfs.members import FileEntry, Members
 from deployer.system import files
 
 
@@ -30,7 +30,7 @@ def opened(client: docker.DockerClient, reference: str) -> Iterator[Iterator[Mem
         yield (archive.members(part, scratch) for part, _ in (layered.layers if layered else ()))
 
 
-def _from_folders(folders: list[str]) -> list[list[Member]]:
+def _from_folders(folders: list[str]) -> list[list[FileEntry]]:
     """Return the layers in the engine's folders; none where overlayfs keeps them in a way that is not read here."""
     try:
         return [list(folder.overlay_members(layer)) for layer in folders]

@@ -133,7 +133,7 @@ class Reader(io.RawIOBase):
         return len(found)
 
 
-class Member(NamedTuple):
+class FileEntry(NamedTuple):
     """One entry of a layer as its source has it.
 
     ``kind`` is one of tarformat's, DEVICE or SOCKET; ``path`` as it was written, not yet checked; ``mode`` the
@@ -151,7 +151,7 @@ class Member(NamedTuple):
     attributes: bool = False
 
 
-Members = Iterator[Member]
+Members = Iterator[FileEntry]
 
 
 def check_path(path: bytes, place: str = "") -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from deployer.connected.rootfs.members import Data, Member, shown
+from deployer.connected.rootfs.members import Data, FileEntry, shown
 from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import FOLDER, HARDLINK, SYMLINK
 
@@ -31,7 +31,7 @@ class Node:
 
     __slots__ = ("attributes", "children", "data", "kind", "mode", "mtime", "owned", "target")
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: FileEntry) -> None:
         self.kind = member.kind
         self.mode = member.mode
         self.mtime = member.mtime
@@ -53,7 +53,7 @@ class Root:
         self._whiteouts = True
         self._last: tuple[bytes, Node] | None = None  # the folder of the member before, where no link led to it
 
-    def apply(self, layer: Iterable[Member], whiteouts: bool = True) -> None:
+    def apply(self, layer: Iterable[FileEntry], whiteouts: bool = True) -> None:
         """Apply one layer; without ``whiteouts`` it is a root filesystem, in which names with .wh. mean nothing.
 
         Raises UsageError with the reason where a runtime could not.
@@ -81,7 +81,7 @@ class Root:
 
     # --- one member ---
 
-    def _place(self, member: Member) -> None:
+    def _place(self, member: FileEntry) -> None:
         above, _, name = member.path.rpartition(b"/")
         if self._last is not None and above == self._last[0] and _is_plain(name) and len(member.path) <= _MAX_PATH:
             followed: tuple[bytes, Node] | None = self._last  # most stand beside the one before
@@ -111,7 +111,7 @@ class Root:
             parent.children[name] = self._linked(member, path) if member.kind == HARDLINK else Node(member)
         self._fresh.add(path)
 
-    def _linked(self, member: Member, path: bytes) -> Node:
+    def _linked(self, member: FileEntry, path: bytes) -> Node:
         parts = _parts(member.target)
         followed = self._follow(parts[:-1], make=False)
         node = followed[1].children.get(parts[-1]) if parts and followed else None
@@ -217,4 +217,4 @@ def _joined(where: bytes, name: bytes) -> bytes:
 
 
 def _folder() -> Node:
-    return Node(Member(FOLDER, b"", 0o755))
+    return Node(FileEntry(FOLDER, b"", 0o755))

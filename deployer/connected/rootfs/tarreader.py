@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import IO, Any, NamedTuple, Protocol
 
-from deployer.connected.rootfs.members import DEVICE, Extent, Member, Members, Stored
+from deployer.connected.rootfs.members import DEVICE, Extent, FileEntry, Members, Stored
 from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import BLOCK, FILE, FOLDER, HARDLINK, SYMLINK, padding
 
@@ -145,7 +145,7 @@ class _Reader:
 
     def _member(
         self, block: bytes, header: _Header, pax: dict[bytes, bytes], sparse: list[tuple[bytes, bytes]]
-    ) -> Member:
+    ) -> FileEntry:
         kind = _KINDS.get(header.kind)
         path = pax.get(b"GNU.sparse.name") or pax.get(b"path") or header.name
         if kind is None:
@@ -165,7 +165,7 @@ class _Reader:
             self._skip(size)
         owner = (_pax_int(pax, b"uid", header.uid), _pax_int(pax, b"gid", header.gid))
         mtime = pax.get(b"mtime")
-        return Member(
+        return FileEntry(
             kind,
             path,
             header.mode & 0o7777,

@@ -9,7 +9,18 @@ from deployer.connected.site_profile.profile import Mpi, Partition, Profile, kno
 from deployer.connected.site_profile.staging import stagings
 from deployer.contract import records
 from deployer.contract.errors import Refused
-from deployer.contract.plan import CARRIED, FOLDER, NATIVE, RUNTIMES, SONAMES, HostMpi, Limits, NodeShape, Plan, Variant
+from deployer.contract.plan import (
+    CARRIED,
+    FOLDER,
+    NATIVE,
+    RUNTIMES,
+    SONAMES,
+    HostMpi,
+    Limits,
+    NodeShape,
+    Plan,
+    StartOption,
+)
 
 #: Runtimes that make user namespaces.
 _NAMESPACES = ("charliecloud", "apptainer")
@@ -94,7 +105,7 @@ def _allowed(profile: Profile, runtime: str) -> bool:
     return runtime in known(profile.policy, profile, "policy", "runtimes").runtimes
 
 
-def _variants(profile: Profile, partition: Partition, mpi: HostMpi | None, way: Way) -> list[Variant]:
+def _variants(profile: Profile, partition: Partition, mpi: HostMpi | None, way: Way) -> list[StartOption]:
     """Return the ways to run, best first, of what the site has and its policy allows; without a container last."""
     policy = known(profile.policy, profile, "policy", "runtimes")
     # Shared memory copies from process to process, which the kernel allows within one user namespace only. MPICH 5 does
@@ -102,7 +113,7 @@ def _variants(profile: Profile, partition: Partition, mpi: HostMpi | None, way: 
     join = mpi is None or mpi.family != _STARTS_ALONE
     batch = profile.scheduler is not None and profile.scheduler.kind != "local"
     return [
-        Variant(
+        StartOption(
             f"{runtime}-{staging.kind}",
             runtime,
             staging.kind,

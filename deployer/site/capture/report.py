@@ -23,7 +23,7 @@ class Captured(NamedTuple):
     facts: Optional[Record]
 
 
-def write(path: str, captured: Captured) -> None:
+def write_report(path: str, captured: Captured) -> None:
     """Write the profile as ``path`` and the facts beside it; both are whole, or not there."""
     profile = dict(captured.profile)
     profile.pop("facts", None)

@@ -9,7 +9,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract import records
 from deployer.contract.errors import DeployerError
-from deployer.contract.plan import Plan, Variant
+from deployer.contract.plan import Plan, StartOption
 from deployer.contract.records import Fields, Record
 from deployer.site.storage.store import Installed, Store
 
@@ -35,7 +35,7 @@ class Ground(object):
         self.submits = submits
         self.installed: Optional[Installed] = None
         self.plan: Optional[Plan] = None
-        self.variant: Optional[Variant] = None
+        self.variant: Optional[StartOption] = None
         self.nodes: Optional[int] = None  # of the plan's partition
         self.results: Dict[int, Fields] = {}  # of jobs, by their number of nodes
 

@@ -44,7 +44,7 @@ def origin(trust: Trust, digest: str) -> List[str]:
     return ["not signed: compare %s with the stager's by voice or paper" % digest]
 
 
-def pin(store: Store, policies: Iterable[Policy]) -> List[str]:
+def pin_signers(store: Store, policies: Iterable[Policy]) -> List[str]:
     """Make what --signers gave the policy of a store that has none, and say so: the first use decides whom it trusts.
 
     To be called when a bundle that satisfies it was installed.
@@ -53,5 +53,5 @@ def pin(store: Store, policies: Iterable[Policy]) -> List[str]:
     if given is None:
         return []
     with files.errors_named("write under " + store.root):
-        pinned = policy.pin(store.root, given)
+        pinned = policy.pin_policy(store.root, given)
     return ["from now on %s demands these signers of every bundle" % pinned] if pinned else []

@@ -15,7 +15,7 @@ from deployer.contract import records, sealed
 from deployer.contract.errors import IntegrityError
 from deployer.contract.manifest import DATA_PREFIX, KIT_PREFIX
 from deployer.site.install import bytecode, kit, remove, unpack, wheels
-from deployer.site.install.admit import admit, pin
+from deployer.site.install.admit import admit, pin_signers
 from deployer.site.storage import data, inventory, space, temporary
 from deployer.site.storage.store import MANIFEST, RECEIPT, Installed, Receipt, Store, room_of_tool
 from deployer.system import codec, files, policy, verify, workers
@@ -84,7 +84,7 @@ def install(
                     kit.prepare(Installed(made, _receipt(bundle, written)))
                     bytecode.compile_overlays(made, bundle.manifest.image, processes)
                     _write_receipt(made, bundle, written)
-                    inventory.write(made)
+                    inventory.write_inventory(made)
                     if claimed:  # and not whole
                         temporary.discard(folder)
                     _publish(made, folder, store)
@@ -92,7 +92,7 @@ def install(
     if image is None:
         raise IntegrityError("the image was removed while it was installed: %s" % folder, "install it again")
     warnings += data.missing(store, verification.manifest)
-    return Outcome(image, bool(present), tuple(warnings + pin(store, policies)))
+    return Outcome(image, bool(present), tuple(warnings + pin_signers(store, policies)))
 
 
 def _check_space(
@@ -123,7 +123,7 @@ def _target(name: str, targets: Mapping[str, str]) -> Optional[str]:
 
 def _fill(folder: str, verification: Verification, jobs: int, progress: Optional[Progress]) -> unpack.Unpacked:
     """Write all that an image's folder holds into ``folder``, and check every segment on the way."""
-    written = write(folder, verification, jobs, progress, _MEMBERS)
+    written = write_receipt(folder, verification, jobs, progress, _MEMBERS)
     for need in verification.manifest.needs:
         os.makedirs(os.path.join(folder, "data", need.data), exist_ok=True)  # for the bind of another bundle's
     for _ in verification.check(verification.left()):  # headers, padding, and what only the stager's side uses
@@ -131,7 +131,7 @@ def _fill(folder: str, verification: Verification, jobs: int, progress: Optional
     return written
 
 
-def write(
+def write_receipt(
     folder: str,
     verification: Verification,
     jobs: int,

@@ -19,7 +19,7 @@ from typing import IO, Callable, Dict, Iterable, Iterator, List, NamedTuple, Opt
 
 from deployer.contract import sealed, tarformat, wheel
 from deployer.contract.errors import IntegrityError
-from deployer.contract.manifest import Manifest, Member, Segment
+from deployer.contract.manifest import BundleMember, Manifest, Segment
 from deployer.contract.wheel import File
 from deployer.system import files, workers
 from deployer.system import wheel as wheels
@@ -128,7 +128,7 @@ class _Unpacking(object):
         self.contents = contents
         self.python = python
 
-    def write(self, member: Member) -> Dict[str, _Written]:
+    def write(self, member: BundleMember) -> Dict[str, _Written]:
         """Unpack one wheel and return its files by their paths in the overlay; called in a worker."""
         root = os.path.join(self.folder, str(overlay(member.name)))
         with tempfile.TemporaryFile(dir=self.folder) as copy:
@@ -204,9 +204,9 @@ class Overlay(object):
                 ) from None
 
 
-def _wheels(manifest: Manifest) -> List[Member]:
+def _wheels(manifest: Manifest) -> List[BundleMember]:
     return [member for member in manifest.members if overlay(member.name)]
 
 
-def _name(member: Member) -> str:
+def _name(member: BundleMember) -> str:
     return member.name.rpartition("/")[2]

@@ -15,7 +15,7 @@ from deployer.contract.evidence import Launch
 from deployer.contract.job import Job, check_time, seconds
 from deployer.contract.manifest import Manifest
 from deployer.contract.pinning import pin
-from deployer.contract.plan import Bind, Plan, Variant
+from deployer.contract.plan import Bind, Plan, StartOption
 from deployer.contract.shell import plain
 from deployer.contract.verdict import REFUSE
 from deployer.site.container import container, usable
@@ -25,8 +25,8 @@ from deployer.site.jobs import jobs, result, spare
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.run import command, script, stage
 from deployer.site.run.launchers import LAUNCHERS
-from deployer.site.run.staged import Staging
-from deployer.site.run.submission import Options, admit
+from deployer.site.run.staged import StagedImage
+from deployer.site.run.submission import Options, sbatch_options
 from deployer.site.storage import data, inventory, packages, pythons, temporary
 from deployer.site.storage.store import Installed, Store
 from deployer.system import elf, files
@@ -73,7 +73,7 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
         plan = plan._replace(checked=None)  # it is of the image
     check_verdict(plan, request.force)
     layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, request.memory_mb)
-    directives = admit(plan, request.options, job.nodes, job.time, os.environ)
+    directives = sbatch_options(plan, request.options, job.nodes, job.time, os.environ)
     need = stage.need(store, installed, manifest, layout.ranks_per_node * (layout.memory_mb or 0))
     choice = choose(plan, layout.nodes, vetoes(plan, installed), need, request.staging, request.runtime)
     runtime = RUNTIMES[choice.variant.runtime]
@@ -159,15 +159,15 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
 
 
 def _staging(
-    store: Store, installed: Installed, plan: Plan, variant: Variant, size_mb: int, nodes: int
-) -> Optional[Staging]:
+    store: Store, installed: Installed, plan: Plan, variant: StartOption, size_mb: int, nodes: int
+) -> Optional[StagedImage]:
     if variant.staging == plans.FOLDER or variant.place is None:
         return None
     mounted = variant.staging == plans.SQUASHFS
     source = squash.path(installed.folder) if mounted else store.bundle(installed.receipt)
     broadcast = variant.broadcast is not None and nodes >= variant.broadcast
     kit = variant.runtime in plans.CARRIED
-    return Staging(variant.staging, variant.place, installed.folder, source, size_mb, plan.abi, broadcast, kit)
+    return StagedImage(variant.staging, variant.place, installed.folder, source, size_mb, plan.abi, broadcast, kit)
 
 
 def submit(folder: str) -> str:
@@ -285,7 +285,7 @@ def _job(manifest: Manifest, request: Request) -> Job:
     )
 
 
-def _environment(layout: layouts.Layout, plan: Plan, variant: Variant) -> Dict[str, str]:
+def _environment(layout: layouts.Layout, plan: Plan, variant: StartOption) -> Dict[str, str]:
     found = layouts.environment(layout)
     launcher = LAUNCHERS[variant.launcher]
     found.update(launcher.environment(script.start(plan, variant, layout, launcher)))

@@ -12,14 +12,14 @@ from deployer.contract.evidence import Launch
 from deployer.contract.layout import Layout
 from deployer.contract.measures import ITEX
 from deployer.contract.pinning import pin
-from deployer.contract.plan import Plan, Variant
+from deployer.contract.plan import Plan, StartOption
 from deployer.contract.shell import Code, Text, Value, Variable, Word, code
 from deployer.site.container import home
 from deployer.site.container.container import OWN, needs_home
 from deployer.site.container.runtimes.interface import Container, Runtime
 from deployer.site.run import staged
 from deployer.site.run.launchers.interface import Launcher, Start
-from deployer.site.run.staged import Staging
+from deployer.site.run.staged import StagedImage
 
 
 class Inputs(NamedTuple):
@@ -32,7 +32,7 @@ class Inputs(NamedTuple):
     launch: Launch
     layout: Layout
     plan: Plan
-    variant: Variant
+    variant: StartOption
     runtime: Runtime
     launcher: Launcher
     container: Container
@@ -41,7 +41,7 @@ class Inputs(NamedTuple):
     python: str
     image_python: Optional[str]
     directives: List[str]
-    staging: Optional[Staging] = None
+    staging: Optional[StagedImage] = None
     reader: Sequence[str] = ()
     workdir: Optional[str] = None
 
@@ -219,7 +219,7 @@ def _container(inputs: Inputs) -> Code:
     return shell.together(pieces)
 
 
-def start(plan: Plan, variant: Variant, layout: Layout, launcher: Launcher, tool: Sequence[str] = ()) -> Start:
+def start(plan: Plan, variant: StartOption, layout: Layout, launcher: Launcher, tool: Sequence[str] = ()) -> Start:
     """Return what ``launcher`` is told of a job."""
     family, version = (plan.mpi.family, plan.mpi.version) if plan.mpi else ("", "")
     program = variant.program or launcher.program

@@ -303,7 +303,7 @@ def _fill(request: Request) -> None:
             entries += kit.ENTRIES
         _check_room(_place(request), size, entries)
         targets = install.APP_AND_KIT if request.kit else install.APP
-        install.write(request.into, verification, jobs, _stop_if_asked, targets)
+        install.write_receipt(request.into, verification, jobs, _stop_if_asked, targets)
     bytecode.restore(request.image, request.into)
     _merge(request)
     if request.kit:  # the files are read-only from here on

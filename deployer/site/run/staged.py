@@ -34,7 +34,7 @@ _DOES: Dict[str, str] = {
 }
 
 
-class Staging(NamedTuple):
+class StagedImage(NamedTuple):
     """``kind`` is of ``plan.STAGINGS``, ``place`` the node's own folder below which it is done; ``image`` is the
     installed image's folder, ``source`` the file that is staged, ``size_mb`` what it comes to; ``abi`` the variant of
     Horovod that is used; with ``broadcast`` the file is sent to the nodes, which else read it from where it is; with
@@ -55,7 +55,7 @@ class Staging(NamedTuple):
         return self.kind == plans.SQUASHFS
 
 
-def moved(staging: Staging, container: Container) -> Container:
+def moved(staging: StagedImage, container: Container) -> Container:
     """Return the container as it is where the image is staged.
 
     What is unpacked has no bind of the job's folder: that is for the payload alone, and each bind is looked up on the
@@ -81,12 +81,12 @@ def moved(staging: Staging, container: Container) -> Container:
     return container._replace(rootfs=_staged(ROOTFS), binds=binds, environment=environment, engine=engine)
 
 
-def late(staging: Staging, container: Container) -> List[Mount]:
+def late(staging: StagedImage, container: Container) -> List[Mount]:
     """Return the binds of ``container`` that only the payload gets."""
     return [] if staging.mounted else [bind for bind in container.binds if bind.target == plans.JOB]
 
 
-def arrays(staging: Staging, runtime: Runtime, container: Container) -> List[Tuple[str, List[Text]]]:
+def arrays(staging: StagedImage, runtime: Runtime, container: Container) -> List[Tuple[str, List[Text]]]:
     """Return the arrays of the script, by name: how the container is made, and how a rank gets into it."""
     if not staging.mounted:
         return [("container", runtime.options(container))]
@@ -94,7 +94,7 @@ def arrays(staging: Staging, runtime: Runtime, container: Container) -> List[Tup
     return [("mount", mount), ("container", runtime.into_mounted(container, STAGE))]
 
 
-def tool(staging: Staging) -> Word:
+def tool(staging: StagedImage) -> Word:
     """Return the node's own copy of this tool, as the host sees it."""
     return _staged(TOOL) if staging.mounted else _staged(ROOTFS) + plans.TOOL
 
@@ -108,7 +108,7 @@ def _staged(name: str) -> Word:
     return STAGE + "/" + name
 
 
-def name(staging: Staging) -> Code:
+def name(staging: StagedImage) -> Code:
     """Return the lines that give the staged folder its name, in a private folder that nobody can know beforehand."""
     return code(
         """\
@@ -120,7 +120,7 @@ stage={begin}$UID-$unique/image
     )
 
 
-def step(staging: Staging, layout: Layout, runtime: Runtime, container: Container, number: int) -> Code:
+def step(staging: StagedImage, layout: Layout, runtime: Runtime, container: Container, number: int) -> Code:
     """Return the part of the script that stages the image, and what it needs to end it."""
     if staging.kind not in _DOES:
         raise UsageError("an image cannot be staged as %r" % staging.kind, "known: " + ", ".join(_DOES))
@@ -183,7 +183,7 @@ container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")
     )
 
 
-def _broadcast(staging: Staging, layout: Layout) -> Code:
+def _broadcast(staging: StagedImage, layout: Layout) -> Code:
     """Return what sends the file to the nodes, into the private folder of each; the nodes remove it in any case. If it
     does not arrive, they read it from where it is."""
     if not staging.broadcast:
@@ -201,14 +201,14 @@ srun --mpi=none --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-
     )
 
 
-def _sent(staging: Staging) -> Code:
+def _sent(staging: StagedImage) -> Code:
     if not staging.broadcast:
         return code("")
     # The nodes check a bundle by its own digests.
     return code(' --sent "$sent" --sha256 "${{digest%% *}}"') if staging.mounted else code(' --sent "$sent"')
 
 
-def _what(staging: Staging, container: Container) -> Code:
+def _what(staging: StagedImage, container: Container) -> Code:
     """Return the options that say what is staged, each on a line."""
     found: List[Tuple[str, Text]] = [("--image", staging.image), ("--source", staging.source)]
     found += [("--abi", staging.abi)] if staging.abi else []

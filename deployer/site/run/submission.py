@@ -25,7 +25,7 @@ class Options(NamedTuple):
     directives: Sequence[str] = ()
 
 
-def admit(plan: Plan, options: Options, nodes: int, time: str, environment: Mapping[str, str]) -> List[str]:
+def sbatch_options(plan: Plan, options: Options, nodes: int, time: str, environment: Mapping[str, str]) -> List[str]:
     """Return the words for sbatch; raises Refused for a job that the site would not take, UsageError for wrong words.
 
     The plan's limits are its partition's: another partition's are Slurm's to tell.

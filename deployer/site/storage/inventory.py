@@ -40,7 +40,7 @@ class Gone(NamedTuple):
         return "%d of its %d files and folders are gone%s" % (self.missing, self.entries, names)
 
 
-def write(folder: str) -> None:
+def write_inventory(folder: str) -> None:
     """Write the list of all that is in the folder of an image now; none if it is longer than what is read again."""
     found = list(itertools.islice(_walk(os.fsencode(folder)), _MAX_COUNT))
     names = _END.join(sorted(found)) if len(found) < _MAX_COUNT else b""

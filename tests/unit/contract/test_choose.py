@@ -4,12 +4,14 @@ import pytest
 
 from deployer.contract.choose import Need, choose
 from deployer.contract.errors import Refused
-from deployer.contract.plan import NodeShape, Plan, Variant
+from deployer.contract.plan import NodeShape, Plan, StartOption
 
-SMALL = Variant("charliecloud-folder", "charliecloud", "folder", "srun", "pmi2", 4)
-LARGE = Variant("charliecloud-memory", "charliecloud", "memory", "srun", "pmi2", None, place="/dev/shm", room_mb=3000)
+SMALL = StartOption("charliecloud-folder", "charliecloud", "folder", "srun", "pmi2", 4)
+LARGE = StartOption(
+    "charliecloud-memory", "charliecloud", "memory", "srun", "pmi2", None, place="/dev/shm", room_mb=3000
+)
 DISK = LARGE._replace(name="charliecloud-disk", staging="disk", place="/local")
-OTHER = Variant("udocker-folder", "udocker", "folder", "srun", "pmi2", None)
+OTHER = StartOption("udocker-folder", "udocker", "folder", "srun", "pmi2", None)
 
 
 def need(size, ranks=0, objection=None):
@@ -52,7 +54,7 @@ def test_node_count_and_site_veto():
 
 
 def test_without_a_container_only_for_who_asks():
-    native = Variant("native-folder", "native", "folder", "srun", "pmi2", None)
+    native = StartOption("native-folder", "native", "folder", "srun", "pmi2", None)
     both = plan(SMALL, native)
     assert choose(both, 1, {}).variant == SMALL
     with pytest.raises(Refused, match=r": charliecloud-folder \(gone\)$"):

@@ -11,7 +11,7 @@ from deployer.contract import text
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.findings import ERROR, Finding
 from deployer.contract.hostfiles import LINK, HostFile
-from deployer.contract.manifest import Manifest, Member, Need
+from deployer.contract.manifest import BundleMember, Manifest, Need
 from deployer.contract.verdict import judged
 from deployer.site.storage.store import Receipt
 from tests import running
@@ -34,7 +34,7 @@ MANIFEST = Manifest(
     running.IMAGE._replace(entrypoint=["sh"], cmd=["-c", "true"]),
     {"devices": 1},
     running.JOBS,
-    [Member("deployer/app/x", 1, 0o644)],
+    [BundleMember("deployer/app/x", 1, 0o644)],
     [],
     (Need("digits", "other:1"),),
     ("mpich-abi",),

@@ -1,6 +1,6 @@
 from deployer.contract import plan, records, verdict
 from deployer.contract.findings import ERROR, Finding
-from deployer.contract.plan import Bind, HostMpi, NodeShape, Plan, Variant
+from deployer.contract.plan import Bind, HostMpi, NodeShape, Plan, StartOption
 
 MPI = HostMpi("intel", "2021.15", "/opt/mpi", "/opt/mpi/lib/libmpi.so.12", "Intel(R) MPI Library 2021.15")
 PLAN = Plan(
@@ -18,7 +18,7 @@ PLAN = Plan(
     binds=[Bind("/opt/mpi", "/opt/mpi", "MPI")],
     environment={"A": "b"},
     pass_environment=["SLURM_*"],
-    variants=[Variant("charliecloud-folder", "charliecloud", "folder", "srun", "pmi2", None)],
+    variants=[StartOption("charliecloud-folder", "charliecloud", "folder", "srun", "pmi2", None)],
 )
 
 
@@ -58,8 +58,8 @@ def test_what_ranks_run_with_is_named():
     assert PLAN.way == "with Intel(R) MPI Library 2021.15, srun (pmi2), charliecloud"
     more = [
         *PLAN.variants,
-        Variant("u", "udocker", "folder", "mpirun", "", None),
-        Variant("n", "native", *["x"] * 3, None),
+        StartOption("u", "udocker", "folder", "mpirun", "", None),
+        StartOption("n", "native", *["x"] * 3, None),
     ]
     silent = MPI._replace(says="")
     assert PLAN._replace(variants=more, mpi=silent).way == (

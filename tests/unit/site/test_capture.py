@@ -471,7 +471,7 @@ def captured(**more):
 
 def test_what_is_written_is_read_again(tmp_path):
     path = str(tmp_path / "site.json")
-    report.write(path, captured())
+    report.write_report(path, captured())
     found = report.read(path)
     assert found.profile["login"] == captured().profile["login"]
     assert found.facts == captured().facts

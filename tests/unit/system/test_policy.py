@@ -142,8 +142,8 @@ def test_the_first_signers_are_pinned(root, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_text(KEY.allowed("first"))
     second.write_text(OTHER.allowed("second"))
-    assert policy.pin(str(root), first.read_text()) == str(root / "policy.json")
-    assert policy.pin(str(root), second.read_text()) is None
+    assert policy.pin_policy(str(root), first.read_text()) == str(root / "policy.json")
+    assert policy.pin_policy(str(root), second.read_text()) is None
     first.unlink()
     policies = policy.load(str(root))
     assert policy.judge(policies, [KEY.key]) == ["first (%s)" % KEY.key.fingerprint]
@@ -177,4 +177,4 @@ def test_a_policy_that_is_a_link_to_nothing_is_an_error(system, link):
 def test_a_policy_of_a_root_that_cannot_be_searched_is_not_pinned_again(root):
     root.chmod(0)
     with somebody_else(), pytest.raises(UsageError, match="cannot look at"):
-        policy.pin(str(root), KEY.allowed())
+        policy.pin_policy(str(root), KEY.allowed())

@@ -14,7 +14,7 @@ from deployer.connected.build.wheelhouse import wheelhouse
 from deployer.connected.ground import engine
 from deployer.connected.rootfs import imagelayers
 from deployer.connected.rootfs.flatten import Tree
-from deployer.connected.rootfs.members import Member
+from deployer.connected.rootfs.members import FileEntry
 from deployer.connected.rootfs.merge import Root
 from deployer.contract.errors import DeployerError, MissingTool, Refused
 from deployer.contract.findings import Finding, errors
@@ -74,7 +74,7 @@ def refused(found: list[Finding]) -> None:
         raise Refused(f"{len(found)} errors in the definition", "docs/lint.md has a section for each code", lines)
 
 
-def _root(of_image: list[list[Member]]) -> Root:
+def _root(of_image: list[list[FileEntry]]) -> Root:
     root = Root()
     for layer in of_image:
         root.apply(layer)

@@ -30,7 +30,7 @@ _PART = ".part-"
 Say = Callable[[str], None]
 
 
-class Part(NamedTuple):
+class KitPart(NamedTuple):
     """A part of the kit: ``make`` makes it, ``program`` is what it compiles, of the source pinned as ``source``.
 
     ``serves`` tells whether a site has a use for it; an ``optional`` one is then left out where it cannot be made.
@@ -52,9 +52,9 @@ def _may_lack_mksquashfs(profile: Profile, plan: Plan) -> bool:
     return not profile.login.mksquashfs and any(variant.staging == SQUASHFS for variant in plan.variants)
 
 
-PARTS: Mapping[str, Part] = {
-    "udocker": Part(udocker.RECIPE, udocker.make, udocker.PROGRAM, udocker.PROGRAM, _needs_udocker),
-    "squashfs-tools": Part(
+PARTS: Mapping[str, KitPart] = {
+    "udocker": KitPart(udocker.RECIPE, udocker.make, udocker.PROGRAM, udocker.PROGRAM, _needs_udocker),
+    "squashfs-tools": KitPart(
         squashfs.RECIPE, squashfs.make, squashfs.PROGRAM, "squashfs-tools", _may_lack_mksquashfs, optional=True
     ),
 }

@@ -4,7 +4,7 @@ can be made on the site."""
 from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import Case
-from deployer.connected.linker.view import View
+from deployer.connected.linker.view import JobFilesystem
 from deployer.contract.findings import ERROR, NOTE, Finding
 from deployer.contract.hostfiles import FOLDER
 from deployer.contract.plan import MOUNT_FOLDERS
@@ -12,7 +12,7 @@ from deployer.contract.plan import MOUNT_FOLDERS
 
 def bound(case: Case) -> Iterator[Finding]:
     """bind.place: the image has no folder, or a link, where the plan binds one of the site's."""
-    image = View(case.image)
+    image = JobFilesystem(case.image)
     needed = {bind.target: f"pack it with --site {case.profile.name}" for bind in case.plan.binds}
     if case.plan.host:
         needed[FOLDER] = "pack it again with this deployer: images have had that folder since single files are bound"
@@ -25,7 +25,7 @@ def bound(case: Case) -> Iterator[Finding]:
 
 def working(case: Case) -> Iterator[Finding]:
     """workdir.missing, workdir.read-only: a job starts in a folder that the image lacks, or cannot write to."""
-    image = View(case.image)
+    image = JobFilesystem(case.image)
     own = case.manifest.image.workdir
     bound = {*MOUNT_FOLDERS, *(bind.target for bind in case.plan.binds)}
     folders = {job.workdir or own for job in case.manifest.jobs} or {own}

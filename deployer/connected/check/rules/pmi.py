@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.connected.linker.process import Process
 from deployer.contract.findings import ERROR, Finding
-from deployer.contract.plan import OPENMPI, Plan, Variant
+from deployer.contract.plan import OPENMPI, Plan, StartOption
 
 PMI1, PMI2, PMIX = "PMI-1", "PMI-2", "PMIx"
 
@@ -53,7 +53,7 @@ def spoken(case: Case) -> Iterator[Finding]:
             yield from _met(case.plan, process, variant)
 
 
-def _met(plan: Plan, process: Process, variant: Variant) -> Iterator[Finding]:
+def _met(plan: Plan, process: Process, variant: StartOption) -> Iterator[Finding]:
     offers = _LAUNCHERS.get(variant.launcher) or _of_srun(variant.pmi)
     speaks = languages(process)
     library = process.library.path if process.library else "the MPI library"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.contract.findings import ERROR, NOTE, Finding
-from deployer.contract.plan import NATIVE, RUNTIMES, Variant
+from deployer.contract.plan import NATIVE, RUNTIMES, StartOption
 
 #: Runtimes that make a user namespace to become root in it.
 _NAMESPACES = ("charliecloud", "apptainer")
@@ -49,7 +49,7 @@ def startable(case: Case) -> Iterator[Finding]:
             yield finding._replace(severity=NOTE) if fine else finding
 
 
-def _against(case: Case, variant: Variant) -> Iterator[Finding]:
+def _against(case: Case, variant: StartOption) -> Iterator[Finding]:
     has = case.partition
     needs = []
     if variant.runtime in _NAMESPACES:

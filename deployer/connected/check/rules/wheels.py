@@ -8,7 +8,7 @@ from deployer.connected.build.wheelhouse.target import Target
 from deployer.connected.check.rules.case import Case
 from deployer.connected.check.rules.cpu import MACHINES
 from deployer.connected.linker.index import Index
-from deployer.connected.linker.view import View
+from deployer.connected.linker.view import JobFilesystem
 from deployer.contract.errors import DeployerError
 from deployer.contract.findings import ERROR, Finding
 from deployer.contract.manifest import VARIANTS_PREFIX, WHEELS_PREFIX
@@ -38,7 +38,7 @@ def tags(case: Case) -> Iterator[Finding]:
 def target_of(case: Case) -> Target | None:
     """Return what the image's wheels must fit, None where its files do not tell."""
     image = case.manifest.image
-    python = View(case.image).resolve(image.python) if image.python else None
+    python = JobFilesystem(case.image).resolve(image.python) if image.python else None
     minor = _PYTHON.search(python or "")
     libraries = [path for path in case.image.entries if posixpath.basename(path) == "libc.so.6"]
     glibc = _glibc(case.image, libraries)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from deployer.connected.linker.view import Captured, View
+from deployer.connected.linker.view import Captured, JobFilesystem
 from deployer.connected.site_profile.profile import SiteFiles
 from deployer.contract.dynamic import Facts
 from deployer.contract.hostfiles import FILE, HostFile
@@ -35,7 +35,7 @@ class Host(NamedTuple):
     prefix, and those of the system."""
 
     files: SiteFiles
-    view: View
+    view: JobFilesystem
     inside: dict[str, str]
     outside: dict[str, str]
     prefix: str
@@ -62,7 +62,7 @@ def captured(files: SiteFiles, prefix: str) -> Host:
     for path in [*files.links, *files.files]:  # a link has the soname that is asked for
         known = inside if prefix and path.startswith(prefix + "/") else outside
         known.setdefault(posixpath.basename(path), path)
-    return Host(files, View(Captured(files.files, files.links)), inside, outside, prefix or "/nowhere")
+    return Host(files, JobFilesystem(Captured(files.files, files.links)), inside, outside, prefix or "/nowhere")
 
 
 def needs(host: Host, roots: Iterable[str]) -> dict[str, str]:

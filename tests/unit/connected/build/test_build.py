@@ -102,7 +102,7 @@ def test_the_context_has_no_app_no_data_and_obeys_dockerignore(tmp_path: Path) -
     (place / "kept.txt").write_text("x")
     (place / ".dockerignore").write_text("# comment\n*.bin\n")
     stream = io.BytesIO()
-    context.write(load(place), stream)
+    context.write_context(load(place), stream)
     with tarfile.open(fileobj=stream) as archive:
         names = archive.getnames()
     assert {"Dockerfile", "kept.txt", "bundle.yaml", "in"} <= set(names)

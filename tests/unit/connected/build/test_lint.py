@@ -13,7 +13,7 @@ from deployer.connected.build.definition import load
 from deployer.connected.build.lint import RULES, hadolint
 from deployer.connected.build.lint import lint as linting
 from deployer.connected.build.lint.layers import wasted
-from deployer.connected.rootfs.members import InMemory, Member
+from deployer.connected.rootfs.members import FileEntry, InMemory
 from deployer.connected.rootfs.merge import Root
 from deployer.contract.errors import MissingTool, Refused
 from deployer.contract.findings import ERROR, Finding
@@ -235,10 +235,10 @@ def test_no_dockerfile_and_no_script_is_too_odd(tmp_path: Path, words: list[str]
 # ------------------------------------------------------------------------------------------------ layers
 
 
-def layer(**files: int) -> list[Member]:
+def layer(**files: int) -> list[FileEntry]:
     """Return a layer with files of the sizes given; ``__`` stands for a slash."""
     return [
-        Member(FILE, name.replace("__", "/").encode(), 0o644, data=InMemory(bytes(size)))
+        FileEntry(FILE, name.replace("__", "/").encode(), 0o644, data=InMemory(bytes(size)))
         for name, size in files.items()
     ]
 
@@ -249,15 +249,15 @@ MB = 1000 * 1000
 @pytest.mark.parametrize(
     ("layers", "said"),
     [
-        ([layer(opt__a=2 * MB), [Member(FILE, b"opt/.wh.a", 0)]], "2.0 MB of the image's layers is deleted"),
-        ([layer(opt__x__a=2 * MB, opt__b=1), [Member(FILE, b"./.wh.opt", 0)]], "/opt/x/a 2.0 MB"),
+        ([layer(opt__a=2 * MB), [FileEntry(FILE, b"opt/.wh.a", 0)]], "2.0 MB of the image's layers is deleted"),
+        ([layer(opt__x__a=2 * MB, opt__b=1), [FileEntry(FILE, b"./.wh.opt", 0)]], "/opt/x/a 2.0 MB"),
         ([layer(opt__a=2 * MB), layer(opt__a=3)], "deleted or overwritten by later ones: /opt/a 2.0 MB"),
-        ([layer(d__a=2 * MB), [Member(FOLDER, b"d", 0o755), Member(FILE, b"d/.wh..wh..opq", 0)]], "/d/a 2.0 MB"),
+        ([layer(d__a=2 * MB), [FileEntry(FOLDER, b"d", 0o755), FileEntry(FILE, b"d/.wh..wh..opq", 0)]], "/d/a 2.0 MB"),
         ([layer(tmp__a=2 * MB, root__=1)], "carries 2.0 MB of caches and temporary files: /tmp/a 2.0 MB"),
         ([layer(var__cache__apt__x=MB, var__lib__apt__lists__y=MB)], "/var/cache/apt 1.0 MB, /var/lib/apt 1.0 MB"),
     ],
 )  # fmt: skip
-def test_what_layers_waste_is_counted(layers: list[list[Member]], said: str) -> None:
+def test_what_layers_waste_is_counted(layers: list[list[FileEntry]], said: str) -> None:
     items = list(wasted(map(iter, layers), "deployer/x:1"))
     assert len(items) == 1
     assert said in items[0].message
@@ -266,7 +266,7 @@ def test_what_layers_waste_is_counted(layers: list[list[Member]], said: str) -> 
 def test_what_layers_keep_and_what_is_small_is_no_waste() -> None:
     layers = [
         layer(opt__a=5 * MB, opt__ab=5 * MB, tmp__a=9),
-        [Member(FILE, b"opt/.wh.b", 0), Member(FOLDER, b"opt", 0o755)],
+        [FileEntry(FILE, b"opt/.wh.b", 0), FileEntry(FOLDER, b"opt", 0o755)],
     ]
     assert list(wasted(map(iter, [*layers, layer(etc__x=1), layer(etc__x=2)]), "deployer/x:1")) == []
 
@@ -279,7 +279,7 @@ def an_image(*programs: str, modules: tuple[str, ...] = ()) -> Root:
     root = Root()
     library = "usr/lib/python3.11"
     there = [*(f"usr/bin/{name}" for name in programs), *(f"{library}/{name}" for name in STDLIB), *modules]
-    root.apply([Member(FILE, path.encode(), 0o755, data=InMemory(b"\x7fELF\0")) for path in there])
+    root.apply([FileEntry(FILE, path.encode(), 0o755, data=InMemory(b"\x7fELF\0")) for path in there])
     return root
 
 

@@ -57,7 +57,7 @@ def test_a_broken_wheel_is_no_variant(data: bytes) -> None:
         variants.check_wheel(NAME, data, OPENMPI)
 
 
-def publish(cache: Path, key: str = "0" * 16) -> variants.Variant:
+def publish(cache: Path, key: str = "0" * 16) -> variants.HorovodVariant:
     return variants._publish(cache, key, OPENMPI, (NAME, wheel(library(["libmpi.so.40"]))), {"openmpi-5": {}}, 98.25)
 
 

@@ -12,14 +12,14 @@ import pytest
 
 from deployer.connected.bundle import codecs
 from deployer.connected.bundle import pack as packing
-from deployer.connected.bundle.framecache import Frame, FrameCache, Kept
+from deployer.connected.bundle.framecache import CachedFrame, FrameCache, Kept
 from deployer.connected.bundle.sources import from_folder
 from tests.tars import digest
 
 
-def framed(raw: bytes) -> Frame:
+def framed(raw: bytes) -> CachedFrame:
     data = codecs.codec("zstd").compress(raw)
-    return Frame(data, digest(data).partition(":")[2])
+    return CachedFrame(data, digest(data).partition(":")[2])
 
 
 def cache_in(folder: Path, cap: int = 10**9) -> FrameCache:
@@ -41,7 +41,7 @@ def kept(folder: Path, *contents: bytes, cap: int = 10**9, name: str = "b") -> P
     return path
 
 
-def got(cache: FrameCache, raw: bytes) -> Frame | None:
+def got(cache: FrameCache, raw: bytes) -> CachedFrame | None:
     with closing(cache):
         return cache.get(cache.key(raw))
 

@@ -10,7 +10,7 @@ import pytest
 import deployer
 from deployer.connected.ground.yaml_model import Document
 from deployer.connected.rootfs import merge, tarreader
-from deployer.connected.rootfs.members import Member
+from deployer.connected.rootfs.members import FileEntry
 from deployer.connected.rootfs.merge import Root
 from deployer.contract import dynamic
 from deployer.contract.errors import UsageError
@@ -18,13 +18,13 @@ from deployer.contract.tarformat import FILE, SYMLINK
 from tests.attack.test_memory import LIMIT, peak
 
 _TREE = """
-from deployer.connected.rootfs.members import Member
+from deployer.connected.rootfs.members import FileEntry
 from deployer.connected.rootfs.merge import Root
 from deployer.contract.tarformat import FILE
 root = Root()
 before = peak()
 paths = (b"usr/lib/python3/dist-packages/%d/some_module_%d.py" % (n // 30, n) for n in range(40000))
-root.apply(Member(FILE, path, 0o644) for path in paths)
+root.apply(FileEntry(FILE, path, 0o644) for path in paths)
 print(peak() - before, root._size)
 """
 
@@ -39,13 +39,13 @@ def test_a_tree_of_too_many_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge, "_MAX_TREE", 50_000)
     root = Root()
     with pytest.raises(UsageError, match="the image has too many files") as caught:
-        root.apply([Member(FILE, b"a/b/c/d/e/f/g/h/%d" % n, 0o644) for n in range(100)])
+        root.apply([FileEntry(FILE, b"a/b/c/d/e/f/g/h/%d" % n, 0o644) for n in range(100)])
     assert "data folders" in caught.value.hint
 
 
 def test_a_link_to_a_path_that_no_kernel_takes() -> None:
     with pytest.raises(UsageError, match="a link to a path of 5000 bytes: /a"):
-        Root().apply([Member(SYMLINK, b"a", 0o777, 0, b"x" * 5000)])
+        Root().apply([FileEntry(SYMLINK, b"a", 0o777, 0, b"x" * 5000)])
 
 
 def _read(data: bytes) -> None:

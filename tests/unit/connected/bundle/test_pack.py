@@ -19,7 +19,7 @@ from deployer.connected.bundle.diff import diff
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.rootfs import tarreader
-from deployer.connected.rootfs.archive import Image
+from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.connected.rootfs.members import OnDisk
 from deployer.connected.rootfs.merge import Root
 from deployer.connected.rootfs.tarreader import Spooled
@@ -45,11 +45,11 @@ def rootfs() -> bytes:
 
 
 def contents(app: Path | None = None, data: bytes = b"") -> packing.Contents:
-    def read(scratch: Scratch) -> Image:
+    def read(scratch: Scratch) -> ArchiveImage:
         root = Root()
         root.apply(tarreader.members(Spooled(io.BytesIO(data or rootfs()).read, scratch.spool)))
         config = {"Env": ["PATH=/usr/bin:/bin"], "WorkingDir": "/work", "Hostname": "laptop", "Labels": {"a": "b"}}
-        return Image("amd64", config, root)
+        return ArchiveImage("amd64", config, root)
 
     jobs = [Job("hello", ["python3", "/deployer/app/hello.py"] if app else ["tool"], 2, 1, 1, "00:05:00")]
     return packing.Contents("tiny", "1.0", read, jobs, app)
@@ -106,7 +106,7 @@ def test_any_tar_reads_it_and_the_image_is_oci(tmp_path: Path) -> None:
 
 
 def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
-    def broken(_: Scratch) -> Image:
+    def broken(_: Scratch) -> ArchiveImage:
         raise DeployerError("the engine died")
 
     with pytest.raises(DeployerError, match="died"):

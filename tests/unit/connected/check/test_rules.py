@@ -31,7 +31,7 @@ from deployer.connected.check.rules.case import Case
 from deployer.connected.linker.index import Index, Indexed
 from deployer.connected.linker.loader import Loader
 from deployer.connected.linker.process import Overlay, Process
-from deployer.connected.linker.view import HostFiles, View
+from deployer.connected.linker.view import HostFiles, JobFilesystem
 from deployer.connected.site_profile.model import RuntimeName
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract import plan as plans
@@ -41,7 +41,7 @@ from deployer.contract.errors import Refused, UsageError
 from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
 from deployer.contract.hostfiles import FOLDER, LINK, HostFile
 from deployer.contract.job import Job
-from deployer.contract.manifest import Manifest, Member, Segment
+from deployer.contract.manifest import BundleMember, Manifest, Segment
 from deployer.contract.plan import Bind, HostMpi, Plan
 from deployer.system.verify import begin, opened
 from tests.running import IMAGE, PREFIX, VARIANT
@@ -85,7 +85,7 @@ def case(
     return Case(profile, chosen, plan, made, image, overlays or [], processes or [], today)
 
 
-def manifest_of(members: list[Member], size: int = 0, **image: Any) -> Manifest:
+def manifest_of(members: list[BundleMember], size: int = 0, **image: Any) -> Manifest:
     segments = [Segment("data", 0, size, "")]
     return Manifest("hello", "1", {}, {}, IMAGE._replace(**image), {}, [], members, segments)
 
@@ -383,7 +383,7 @@ def test_no_runtime_that_is_allowed() -> None:
     ],
 )
 def test_room_for_an_image(limits: Mapping[str, int], expected: list[tuple[str, str]]) -> None:
-    manifest = manifest_of([Member("deployer/app/x", 1, 0o644)], 10**9, raw_size=3 * 10**9, entries=36000)
+    manifest = manifest_of([BundleMember("deployer/app/x", 1, 0o644)], 10**9, raw_size=3 * 10**9, entries=36000)
     plan = PLAN._replace(workspace="/scratch/me/deployer")
     found = space.room(case({"filesystems": {"/scratch": limits, "/": {"size_mb": 1}}}, plan=plan, manifest=manifest))
     assert codes(found) == expected
@@ -409,14 +409,16 @@ def python_image(target: str = "python3.11") -> Index:
     ],
 )
 def test_a_wheel_that_is_not_for_the_image(name: str, fits: bool) -> None:
-    looked = case(manifest=manifest_of([Member(f"deployer/wheels/{name}", 1, 0o644)]))._replace(image=python_image())
+    looked = case(manifest=manifest_of([BundleMember(f"deployer/wheels/{name}", 1, 0o644)]))._replace(
+        image=python_image()
+    )
     found = list(wheels.tags(looked))
     assert codes(found) == ([] if fits else [("wheel.tags", ERROR)])
     assert all(finding.subject == name for finding in found)
 
 
 def test_an_image_that_does_not_tell_its_python_is_not_judged() -> None:
-    member = Member("deployer/wheels/numpy-1.26.4-cp310-cp310-linux_x86_64.whl", 1, 0o644)
+    member = BundleMember("deployer/wheels/numpy-1.26.4-cp310-cp310-linux_x86_64.whl", 1, 0o644)
     assert list(wheels.tags(case(manifest=manifest_of([member])))) == []
 
 
@@ -438,7 +440,7 @@ def test_facts_without_a_date_are_noted() -> None:
 
 def true_root(top: Path) -> Path:
     """Return a root with this machine's ``true``, and a Python that is none, so that nothing is missing."""
-    loader = Loader(View(HostFiles()))
+    loader = Loader(JobFilesystem(HostFiles()))
     program = os.path.realpath(shutil.which("true") or "/bin/true")
     assert loader.start(program)
     for each in loader.objects:

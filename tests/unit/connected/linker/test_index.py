@@ -8,7 +8,7 @@ import pytest
 from deployer.connected.bundle import layer, pack, sources
 from deployer.connected.linker import index as indexes
 from deployer.connected.linker.loader import Loader
-from deployer.connected.linker.view import FILE, FOLDER, HostFiles, View
+from deployer.connected.linker.view import FILE, FOLDER, HostFiles, JobFilesystem
 from deployer.contract.manifest import WHEELS_PREFIX
 from deployer.system.verify import begin, opened
 from tests import wheels
@@ -18,7 +18,7 @@ from tests import wheels
 def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a root with this Python's program and all that it needs, at its own paths."""
     top = tmp_path_factory.mktemp("rootfs")
-    loader = Loader(View(HostFiles()))
+    loader = Loader(JobFilesystem(HostFiles()))
     program = os.path.realpath(sys.executable)
     assert loader.start(program)
     for each in loader.objects:
@@ -49,7 +49,7 @@ def test_the_index_of_a_bundle_links_as_the_files_themselves(rootfs: Path, bundl
     program = os.path.realpath(sys.executable)
     found = []
     for files in (HostFiles(str(rootfs)), indexed(bundle)):
-        loader = Loader(View(files))
+        loader = Loader(JobFilesystem(files))
         assert loader.start(program)
         found.append([(each.path, each.facts) for each in loader.objects])
     assert found[0] == found[1]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deployer.connected.linker.loader import Loader
-from deployer.connected.linker.view import FILE, FOLDER, LINK, Bind, Folders, HostFiles, View, folders_of
+from deployer.connected.linker.view import FILE, FOLDER, LINK, BoundFiles, Folders, HostFiles, JobFilesystem, folders_of
 from deployer.contract.dynamic import BadElf, Dynamic, Facts
 
 
@@ -54,9 +54,9 @@ class Made:
 
 
 def loaded(
-    files: dict[str, Facts | str | bytes], library_path: tuple[str, ...] = (), binds: tuple[Bind, ...] = ()
+    files: dict[str, Facts | str | bytes], library_path: tuple[str, ...] = (), binds: tuple[BoundFiles, ...] = ()
 ) -> Loader:
-    loader = Loader(View(Made(files), binds), library_path)
+    loader = Loader(JobFilesystem(Made(files), binds), library_path)
     assert loader.start("/bin/p") is not None
     return loader
 
@@ -163,7 +163,7 @@ def test_a_bound_mpi_stands_before_the_image_s() -> None:
         "/usr/lib64/libfabric.so.1": lib("libfabric.so.1"),
     }
     host = Made({"/opt/mpi/lib/libmpi.so.12": "libmpi.so.12.0", "/opt/mpi/lib/libmpi.so.12.0": lib("libmpi.so.12")})
-    bind = Bind("/opt/mpi", host, "/opt/mpi")
+    bind = BoundFiles("/opt/mpi", host, "/opt/mpi")
     assert paths(loaded(image, ("/opt/mpi/lib",), (bind,))) == ["/bin/p", "/opt/mpi/lib/libmpi.so.12.0"]
     assert paths(loaded(image, ("/opt/mpi/lib",)))[1] == "/usr/lib64/libmpi.so.12"
 
@@ -173,9 +173,9 @@ def test_debian_s_mpich_is_only_reached_by_an_alias() -> None:
         "/bin/p": lib(None, "libmpich.so.12"),
         "/usr/lib64/libmpich.so.12": lib("libmpich.so.12"),
     }
-    host = Bind("/opt/mpi", Made({"/opt/mpi/lib/libmpi.so.12": lib("libmpi.so.12")}), "/opt/mpi")
+    host = BoundFiles("/opt/mpi", Made({"/opt/mpi/lib/libmpi.so.12": lib("libmpi.so.12")}), "/opt/mpi")
     assert paths(loaded(image, ("/opt/mpi/lib",), (host,)))[1] == "/usr/lib64/libmpich.so.12"
-    alias = Bind("/alias", Folders({"/libmpich.so.12": "/opt/mpi/lib/libmpi.so.12"}), "/")
+    alias = BoundFiles("/alias", Folders({"/libmpich.so.12": "/opt/mpi/lib/libmpi.so.12"}), "/")
     assert paths(loaded(image, ("/alias", "/opt/mpi/lib"), (host, alias)))[1] == "/opt/mpi/lib/libmpi.so.12"
 
 
@@ -184,7 +184,7 @@ def test_debian_s_mpich_is_only_reached_by_an_alias() -> None:
 
 @pytest.mark.skipif(not Path("/lib64/ld-linux-x86-64.so.2").exists(), reason="needs glibc's loader for x86-64")
 def test_the_real_loader_maps_the_same_files() -> None:
-    view = View(HostFiles())
+    view = JobFilesystem(HostFiles())
     found = [Path(folder, name) for folder in ("/usr/bin", "/usr/sbin") for name in sorted(os.listdir(folder))]
     programs = [path for path in found if path.is_file() and not path.is_symlink() and os.access(path, os.R_OK)]
     random.Random(1).shuffle(programs)

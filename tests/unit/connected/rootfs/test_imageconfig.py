@@ -9,7 +9,7 @@ import pytest
 from deployer.cli.laptop import main as cli
 from deployer.connected.bundle import pack as packing
 from deployer.connected.rootfs import imageconfig
-from deployer.connected.rootfs.archive import Image
+from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.contract.errors import UsageError
 from deployer.site.install.install import install
 from deployer.site.storage.store import Store
@@ -36,7 +36,7 @@ from tests.unit.connected.bundle.test_pack import contents
 def test_what_no_site_could_run_is_refused(config: dict[str, Any], said: str, tmp_path: Path) -> None:
     source = contents()
 
-    def read(scratch: Any) -> Image:
+    def read(scratch: Any) -> ArchiveImage:
         assert source.read
         return source.read(scratch)._replace(config=config)
 
@@ -57,7 +57,7 @@ def test_variables_that_no_shell_knows_are_left_out_and_named(tmp_path: Path) ->
     source, said = contents(), list[str]()
     env = ["PATH=/usr/bin", "my.name=1", "X[$(touch PWNED)]=1", "I_MPI_x; touch PWNED; y=1", "ALONE", "LINES=a\nb"]
 
-    def read(scratch: Any) -> Image:
+    def read(scratch: Any) -> ArchiveImage:
         assert source.read
         return source.read(scratch)._replace(config={"Env": env})
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deployer.connected.rootfs.members import InMemory, Member
+from deployer.connected.rootfs.members import FileEntry, InMemory
 from deployer.connected.rootfs.merge import Root
 from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK
@@ -19,15 +19,17 @@ from tests.tars import layer, root_of
 path = st.lists(st.sampled_from([b"a", b"b", b"c"]), min_size=1, max_size=3).map(b"/".join)
 target = st.lists(st.sampled_from([b"a", b"b", b"c"]), min_size=1, max_size=2).map(b"/".join)
 entries = st.one_of(
-    path.map(lambda path: Member(FOLDER, path, 0o755)),
+    path.map(lambda path: FileEntry(FOLDER, path, 0o755)),
     st.builds(
-        lambda path, content: Member(FILE, path, 0o644, data=InMemory(content)), path, st.binary(min_size=1, max_size=3)
+        lambda path, content: FileEntry(FILE, path, 0o644, data=InMemory(content)),
+        path,
+        st.binary(min_size=1, max_size=3),
     ),
-    st.builds(lambda path, target: Member(SYMLINK, path, 0o777, target=target), path, target),
-    st.builds(lambda path, target: Member(HARDLINK, path, 0o777, target=target), path, path),
+    st.builds(lambda path, target: FileEntry(SYMLINK, path, 0o777, target=target), path, target),
+    st.builds(lambda path, target: FileEntry(HARDLINK, path, 0o777, target=target), path, path),
 )
 whiteouts = st.builds(
-    lambda path, opaque: Member(FILE, _whiteout(path, opaque), 0, data=InMemory()), path, st.booleans()
+    lambda path, opaque: FileEntry(FILE, _whiteout(path, opaque), 0, data=InMemory()), path, st.booleans()
 )
 layers = st.builds(
     lambda hidden, brought: hidden + brought, st.lists(whiteouts, max_size=2), st.lists(entries, max_size=7)
@@ -48,7 +50,7 @@ class Naive:
     def __init__(self, top: bytes) -> None:
         self.top = top
 
-    def apply(self, member: Member) -> bool:
+    def apply(self, member: FileEntry) -> bool:
         folder, name = os.path.split(os.path.join(self.top, member.path))
         try:
             if name.startswith(b".wh."):
@@ -71,7 +73,7 @@ class Naive:
         for below in hidden:
             self._remove(os.path.join(folder, below))
 
-    def _make(self, member: Member, where: bytes) -> None:
+    def _make(self, member: FileEntry, where: bytes) -> None:
         if member.kind == HARDLINK:
             source = os.path.join(self.top, member.target)
             if not os.path.lexists(source) or (os.path.isdir(source) and not os.path.islink(source)):
@@ -144,7 +146,7 @@ def groups(found: dict[bytes, Any]) -> dict[bytes, Any]:
 @pytest.mark.thorough
 @given(st.lists(layers, max_size=4))
 @settings(max_examples=200, deadline=None)
-def test_layers_come_out_as_on_a_real_folder(drawn: list[list[Member]]) -> None:
+def test_layers_come_out_as_on_a_real_folder(drawn: list[list[FileEntry]]) -> None:
     root = Root()
     with TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
         naive = Naive(os.path.join(os.fsencode(folder), b"root"))

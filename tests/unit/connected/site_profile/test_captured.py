@@ -60,7 +60,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_capture_is_a_profile_and_a_few_lines_over_it_make_a_plan(site: Path, tmp_path: Path) -> None:
     path = tmp_path / "phoenix-captured.json"
-    report.write(str(path), capture(Request(mpi=[str(site)])))
+    report.write_report(str(path), capture(Request(mpi=[str(site)])))
     profile = profiles.load(str(path))
     assert (profile.name, profile.source.kind) == ("phoenix", "captured")
     assert list(profile.mpi) == ["intel-2021.99"]

@@ -176,7 +176,7 @@ def test_the_command_line(tmp_path, store, signers, capsys):
 
 def test_verify_obeys_the_root_folders_policy(tmp_path, store, signers, capsys, monkeypatch):
     os.makedirs(store.root)
-    policy.pin(store.root, files.read_text(signers))
+    policy.pin_policy(store.root, files.read_text(signers))
     path = write(tmp_path, bundles.build())
     assert run(capsys, "verify", path)[0] == 0
     monkeypatch.setenv("DEPLOYER_ROOT", store.root)
@@ -186,7 +186,7 @@ def test_verify_obeys_the_root_folders_policy(tmp_path, store, signers, capsys, 
 def test_verify_obeys_the_admins_policy(tmp_path, capsys, signers):
     path = write(tmp_path, bundles.build())
     os.mkdir(str(tmp_path / "etc"))
-    policy.pin(str(tmp_path / "etc"), files.read_text(signers))
+    policy.pin_policy(str(tmp_path / "etc"), files.read_text(signers))
     assert run(capsys, "verify", path)[0] == Refused.exit_code
     assert run(capsys, "verify", write(tmp_path, signed(bundles.build(), KEY), "signed.tar"))[0] == 0
     with pytest.raises(Refused):

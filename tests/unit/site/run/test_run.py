@@ -300,14 +300,14 @@ def test_a_failed_job_is_told_what_became_of_its_image(store, programs):
     with open(os.path.join(folder, result.LAUNCH), "w") as stream:
         json.dump(dict(launched.record(), digest="sha256:aaaa"), stream)
     ended = Outcome("payload", 1, None, "7", 0, 9)
-    inventory.write(installed.folder)
-    assert not {"image.gone", "image.incomplete"} & codes(result.write(folder, ended))
+    inventory.write_inventory(installed.folder)
+    assert not {"image.gone", "image.incomplete"} & codes(result.write_result(folder, ended))
     os.rmdir(os.path.join(installed.rootfs, "data"))
-    assert "image.incomplete" in codes(result.write(folder, ended))
+    assert "image.incomplete" in codes(result.write_result(folder, ended))
     assert result.first_error(folder).endswith("files and folders are gone: rootfs/data (image.incomplete)")
     shutil.rmtree(installed.folder)
-    assert "image.gone" in codes(result.write(folder, ended))
-    assert "image.gone" not in codes(result.write(folder, ended._replace(exit_code=0)))
+    assert "image.gone" in codes(result.write_result(folder, ended))
+    assert "image.gone" not in codes(result.write_result(folder, ended._replace(exit_code=0)))
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_the_end_of_the_log_tells_why_a_payload_failed_and_nothing_from_before_i
         made.write(os.path.join(folder, "hosts", host + ".json"), HostRecord(host, "build-id:aa").record())
 
     def failed():
-        result.write(folder, Outcome("payload", 1, None, "7", 0, 9))
+        result.write_result(folder, Outcome("payload", 1, None, "7", 0, 9))
         found = {each.code: each.message for each in result.findings(folder)}
         return found["payload.failed"].partition("; last line: ")[2], {"payload.read-only", "payload.no-network"} & set(
             found
@@ -352,7 +352,7 @@ def test_the_end_of_the_log_tells_why_a_payload_failed_and_nothing_from_before_i
 
     with open(log, "w") as stream:
         stream.write("module: Read-only file system\n")
-    assert result.write(folder, Outcome("hosts", 0, None, "7", 0, 9)).exit_code == 0
+    assert result.write_result(folder, Outcome("hosts", 0, None, "7", 0, 9)).exit_code == 0
     assert failed() == ("", set())
     with open(log, "a") as stream:
         stream.write("x" * 100000 + "\n\x1b]0;curl: (6) Could not resolve host: a.example\nsrun: error: cn1: task 0\n")
@@ -374,7 +374,7 @@ def test_a_result_comes_out_of_a_full_disk(store, programs, monkeypatch):
         write(path, text)
 
     monkeypatch.setattr(result.files, "write_text", full)
-    verdict = result.write(folder, ended)
+    verdict = result.write_result(folder, ended)
     assert (verdict.exit_code, verdict.record["exit_code"]) == (6, 6)
     assert result.first_error(folder).startswith("job: the disk of the job's folder is full, so evidence and log may ")
     assert not os.path.exists(taken)
@@ -383,15 +383,15 @@ def test_a_result_comes_out_of_a_full_disk(store, programs, monkeypatch):
 def test_the_room_for_the_result_is_there_from_step_to_step(store, programs):
     folder = run.prepare(store, REQUEST)
     taken = os.path.join(folder, spare.NAME)
-    result.write(folder, Outcome("payload", 0, None, "7", 0, 9))
+    result.write_result(folder, Outcome("payload", 0, None, "7", 0, 9))
     assert not os.path.exists(taken)
     os.mkdir(os.path.join(folder, "hosts"))
     for number in range(result.launch(folder).nodes):
         record = HostRecord("cn%d" % number, "build-id:aa").record()
         made.write(os.path.join(folder, "hosts", "cn%d.json" % number), record)
-    assert result.write(folder, Outcome("hosts", 0, None, "8", 0, 9)).exit_code == 0  # submitted again by hand
+    assert result.write_result(folder, Outcome("hosts", 0, None, "8", 0, 9)).exit_code == 0  # submitted again by hand
     assert os.path.exists(taken)
-    assert result.write(folder, Outcome("root", 1, None, "8", 0, 9)).exit_code == 3
+    assert result.write_result(folder, Outcome("root", 1, None, "8", 0, 9)).exit_code == 3
     assert not os.path.exists(taken)
 
 

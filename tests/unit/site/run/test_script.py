@@ -17,7 +17,7 @@ from deployer.site.container.runtimes.interface import Container
 from deployer.site.container.runtimes.native import inherited
 from deployer.site.run import script
 from deployer.site.run.launchers import LAUNCHERS
-from deployer.site.run.staged import Staging
+from deployer.site.run.staged import StagedImage
 from tests import running as made
 
 GOLDEN = Path(__file__).resolve().parents[3] / "golden"
@@ -79,7 +79,7 @@ BARE = made.PLAN._replace(
     partition="",
     variants=[made.VARIANT._replace(join=True, pmi="pmix")],
 )
-STAGING = Staging(
+STAGING = StagedImage(
     plan.MEMORY, "/dev/shm", "/home/alice/images/aaaa", "/home/alice/bundles/it's-1.tar", 2000, "mpich-abi"
 )
 

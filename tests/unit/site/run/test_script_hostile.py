@@ -20,8 +20,8 @@ from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container
 from deployer.site.run import run, script
 from deployer.site.run.launchers import LAUNCHERS
-from deployer.site.run.staged import Staging
-from deployer.site.run.submission import Options, admit
+from deployer.site.run.staged import StagedImage
+from deployer.site.run.submission import Options, sbatch_options
 from tests import running
 
 #: Each would make the file that stands for %s if it were shell.
@@ -77,7 +77,7 @@ def full():
     environment = {"I_MPI_FABRICS": "ofi", "OMPI_MCA_btl": "tcp", "LD_LIBRARY_PATH": "/opt/mpi/lib"}
     plan = plan._replace(environment=environment)
     container = Container("/images/a/rootfs", binds, environment, ["SLURM_*"], "/work", "/images/a/engine")
-    staging = Staging(plans.MEMORY, "/dev/shm", "/images/a", "/bundles/a.tar", 100, "mpich-abi", True, True)
+    staging = StagedImage(plans.MEMORY, "/dev/shm", "/images/a", "/bundles/a.tar", 100, "mpich-abi", True, True)
     return script.Inputs(
         launch, shape, plan, variant, RUNTIMES["charliecloud"], LAUNCHERS["srun"], container, "/jobs/hello-1",
         "/deployer.pyz", "/usr/bin/python3", "/usr/bin/python3", ["--partition=batch"], staging,
@@ -264,12 +264,12 @@ def test_every_field_that_can_hold_text_has_one():
         "Inputs",
         "Launch",
         "Plan",
-        "Variant",
+        "StartOption",
         "Bind",
         "HostMpi",
         "HostFile",
         "Container",
-        "Staging",
+        "StagedImage",
         "Layout",
     }
     assert seen >= {"Limits", "NodeShape", "Checked", "Finding"}
@@ -288,7 +288,7 @@ def test_what_the_user_adds_is_one_word(field, tmp_path):
         text = hostile.replace("%s", str(tmp_path / "canary"))
         options = Options()._replace(**{field: ["--comment=" + text] if field == "directives" else "x" + text})
         try:
-            given = case._replace(directives=admit(case.plan, options, 2, "00:30:00", {}))
+            given = case._replace(directives=sbatch_options(case.plan, options, 2, "00:30:00", {}))
             whole = script.render(given)
         except DeployerError:
             continue
