@@ -10,8 +10,8 @@ import itertools
 import json
 import zlib
 
+from deployer.contract import json_records, oci, sealed_file, tarformat
 from deployer.contract import manifest as manifests
-from deployer.contract import oci, records, sealed, tarformat
 from deployer.contract.job import Job
 from deployer.contract.manifest import DATA, FRAME, HEADER, PADDING, BundleMember, Image, Manifest, Segment
 from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, Entry
@@ -51,7 +51,7 @@ class Builder:
     def layer(self, name, frames, raws, holds):
         member = BundleMember(name, sum(len(frame) for frame in frames), 0o644)
         self.members.append(member)
-        self.write(HEADER, sealed.member_header(member))
+        self.write(HEADER, sealed_file.member_header(member))
         for frame, raw, held in zip(frames, raws, holds):  # noqa: B905 (strict= came with 3.10)
             self.write(FRAME, frame, raw, held)
         if tarformat.padding(member.size):
@@ -61,19 +61,19 @@ class Builder:
         size = sum(len(piece) for piece in pieces)
         member = BundleMember(name, size, mode)
         self.members.append(member)
-        self.write(HEADER, sealed.member_header(member))
+        self.write(HEADER, sealed_file.member_header(member))
         for piece in pieces:
             self.write(DATA, piece)
         if tarformat.padding(size):
             self.write(PADDING, b"\0" * tarformat.padding(size))
 
     def seal(self, manifest):
-        data = records.dumps(manifest._replace(members=self.members, segments=self.segments).record())
+        data = json_records.dumps(manifest._replace(members=self.members, segments=self.segments).record())
         return self.seal_bytes(data)
 
     def seal_bytes(self, data):
-        seal = sealed.Seal(self.out.tell(), len(data), hashlib.sha256(data).hexdigest())
-        return self.out.getvalue() + sealed.manifest_block(data) + sealed.tail(seal)
+        seal = sealed_file.Seal(self.out.tell(), len(data), hashlib.sha256(data).hexdigest())
+        return self.out.getvalue() + sealed_file.manifest_block(data) + sealed_file.tail(seal)
 
 
 def compress(piece):
@@ -120,28 +120,28 @@ def build(pieces=None, extra=(), name="tiny", version="1.0", jobs=(), raws=None,
 
 def reseal(data, change):
     """Return the bundle ``data`` with its manifest record changed by ``change(record)`` and sealed again."""
-    seal = sealed.read_tail(data[-sealed.TAIL :], len(data))
+    seal = sealed_file.read_tail(data[-sealed_file.TAIL :], len(data))
     start = seal.offset + tarformat.BLOCK
-    record = records.loads(data[start : start + seal.size], manifests.SCHEMA, "test").record
+    record = json_records.loads(data[start : start + seal.size], manifests.SCHEMA, "test").record
     change(record)
     builder = Builder()
     builder.out.write(data[: seal.offset])
-    return builder.seal_bytes(records.dumps(record))
+    return builder.seal_bytes(json_records.dumps(record))
 
 
 def with_seal(data, change):
     """Return the bundle ``data`` with its seal's record changed by ``change(record)``, in a right tar record."""
-    content = data[-sealed.TAIL :][tarformat.BLOCK : -len(END)]
+    content = data[-sealed_file.TAIL :][tarformat.BLOCK : -len(END)]
     record = json.loads(content.decode())
     change(record)
-    return with_seal_bytes(data, records.dumps(record))
+    return with_seal_bytes(data, json_records.dumps(record))
 
 
 def with_seal_bytes(data, content):
     """Return the bundle ``data`` with ``content`` as its seal, padded as a seal is."""
-    size = sealed.TAIL - tarformat.BLOCK - len(END)
-    header = data[-sealed.TAIL :][: tarformat.BLOCK]
-    return data[: -sealed.TAIL] + header + content.ljust(size, b"\n") + END
+    size = sealed_file.TAIL - tarformat.BLOCK - len(END)
+    header = data[-sealed_file.TAIL :][: tarformat.BLOCK]
+    return data[: -sealed_file.TAIL] + header + content.ljust(size, b"\n") + END
 
 
 JOB = Job("hello", ["python3", "hello.py"], 2, 1, 1, "00:10:00")

@@ -2,7 +2,7 @@
 
 import os
 
-from deployer.contract import records
+from deployer.contract import json_records
 from deployer.contract.job import Job
 from deployer.contract.manifest import Image, Manifest
 from deployer.contract.plan import Bind, HostMpi, NodeShape, Plan, StartOption
@@ -71,7 +71,7 @@ def store(folder, plan=PLAN, jobs=JOBS, image=IMAGE, name="hello"):
 
 def write(path, record):
     with open(path, "w") as stream:
-        stream.write(records.pretty(record))
+        stream.write(json_records.pretty(record))
 
 
 def program(folder, name, text):

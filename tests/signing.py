@@ -8,7 +8,7 @@ import struct
 
 import ecdsa
 
-from deployer.contract import sealed, sshsig, tarformat
+from deployer.contract import sealed_file, sshsig, tarformat
 from deployer.contract.sshsig import Key, mpint, packed
 
 _CURVES = {
@@ -68,14 +68,14 @@ class TestKey:
 
 def manifest_of(data):
     """Return the bytes of bundle.json in the bundle ``data``: what a signature is over."""
-    seal = sealed.read_tail(data[-sealed.TAIL :], len(data))
+    seal = sealed_file.read_tail(data[-sealed_file.TAIL :], len(data))
     return data[seal.offset + tarformat.BLOCK :][: seal.size]
 
 
 def with_signatures(data, blobs):
     """Return the bundle ``data`` with these signatures in its tail, in place of any."""
-    seal = sealed.read_tail(data[-sealed.TAIL :], len(data))
-    return data[: -sealed.TAIL] + sealed.tail(seal._replace(signatures=tuple(sorted(blobs))))
+    seal = sealed_file.read_tail(data[-sealed_file.TAIL :], len(data))
+    return data[: -sealed_file.TAIL] + sealed_file.tail(seal._replace(signatures=tuple(sorted(blobs))))
 
 
 def signed(data, *keys):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from deployer.connected.rootfs import tarreader
-from deployer.connected.rootfs.members import FileEntry
+from deployer.connected.rootfs.entries import FileEntry
 from deployer.connected.rootfs.merge import Root
 from deployer.connected.rootfs.tarreader import Spooled
 

@@ -11,11 +11,11 @@ import re
 import zlib
 from typing import FrozenSet, Iterable, List, NamedTuple, Optional, Tuple
 
-from deployer.contract import records, sealed
+from deployer.contract import json_records, sealed_file
 from deployer.contract.errors import IntegrityError
+from deployer.contract.json_records import Record
 from deployer.contract.manifest import Manifest, Segment
-from deployer.contract.records import Record
-from deployer.contract.sealed import Seal
+from deployer.contract.sealed_file import Seal
 
 SCHEMA = "held"
 
@@ -97,12 +97,12 @@ def read_held(text: str) -> Held:
 
 def receipt(digests: Iterable[str]) -> Record:
     """Return the record that a site writes for who brings the next bundle on media."""
-    return records.stamped(SCHEMA, {"segments": held_text(digests)})
+    return json_records.stamped(SCHEMA, {"segments": held_text(digests)})
 
 
 def read_receipt(data: bytes, what: str) -> Held:
     """Parse a receipt. Raises UsageError, IntegrityError."""
-    return read_held(records.loads(data, SCHEMA, what).text("segments"))
+    return read_held(json_records.loads(data, SCHEMA, what).text("segments"))
 
 
 # ---------------------------------------------------------------- what it lacks
@@ -147,7 +147,7 @@ def compress(ending: bytes) -> bytes:
 
 def decompress(data: bytes, place: Ending) -> Tuple[bytes, Seal, Manifest]:
     """Return the ending, and the seal and manifest in it, checked. Raises IntegrityError."""
-    limit = sealed.MAX_MANIFEST + 2 * sealed.TAIL
+    limit = sealed_file.MAX_MANIFEST + 2 * sealed_file.TAIL
     stream = zlib.decompressobj()
     try:
         ending = stream.decompress(data, min(place.size, limit) + 1)
@@ -155,7 +155,7 @@ def decompress(data: bytes, place: Ending) -> Tuple[bytes, Seal, Manifest]:
         raise IntegrityError("%s is damaged: %s" % (place.name, error)) from None
     if len(ending) != place.size or not stream.eof or stream.unused_data:
         raise IntegrityError("%s does not have the size that its name says" % place.name)
-    seal = sealed.read_tail(ending[-sealed.TAIL :], place.end)
+    seal = sealed_file.read_tail(ending[-sealed_file.TAIL :], place.end)
     if seal.offset != place.offset:
         raise IntegrityError("%s does not start where its seal says" % place.name)
-    return ending, seal, sealed.read_manifest(ending[: -sealed.TAIL], seal)
+    return ending, seal, sealed_file.read_manifest(ending[: -sealed_file.TAIL], seal)

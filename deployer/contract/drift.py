@@ -8,7 +8,7 @@ import re
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from deployer.contract.findings import ERROR, NOTE, WARNING
-from deployer.contract.records import Record
+from deployer.contract.json_records import Record
 
 CHANGED, GONE, NEW = "changed", "gone", "new"
 

@@ -11,7 +11,7 @@ import struct
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract.elf import EHDR, PHDR, ReadAt, notes
-from deployer.contract.records import Fields, Record
+from deployer.contract.json_records import Fields, Record
 
 _DYN = struct.Struct("<qQ")
 _SYM = struct.Struct("<IBBHQQ")

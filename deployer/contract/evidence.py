@@ -16,11 +16,11 @@ where MPI is not.
 
 from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from deployer.contract import records
-from deployer.contract.measures import Measures
+from deployer.contract import json_records
+from deployer.contract.json_records import Record
+from deployer.contract.measurements import Measures
 from deployer.contract.payload import MappedLibrary
 from deployer.contract.plan import HostMpi
-from deployer.contract.records import Record
 from deployer.contract.verdict import Checked
 
 LAUNCH = "job"
@@ -77,12 +77,12 @@ class Launch(NamedTuple):
         fields = dict(self._asdict())
         fields["mpi"] = dict(self.mpi._asdict()) if self.mpi else None
         fields["checked"] = self.checked.record() if self.checked else None
-        return records.stamped(LAUNCH, fields)
+        return json_records.stamped(LAUNCH, fields)
 
 
 def read_launch(data: bytes, what: str) -> Launch:
     """Parse job.json; raises UsageError."""
-    fields = records.loads(data, LAUNCH, what, own=True)
+    fields = json_records.loads(data, LAUNCH, what, own=True)
     mpi, checked = fields.maybe_child("mpi"), fields.maybe_child("checked")
     return Launch(
         job=fields.text("job"),
@@ -124,12 +124,12 @@ class HostRecord(NamedTuple):
     numa: Tuple[str, ...] = ()
 
     def record(self) -> Record:
-        return records.stamped(HOST, dict(self._asdict()))
+        return json_records.stamped(HOST, dict(self._asdict()))
 
 
 def read_host(data: bytes, what: str) -> HostRecord:
     """Parse a host record; raises UsageError."""
-    fields = records.loads(data, HOST, what, own=True)
+    fields = json_records.loads(data, HOST, what, own=True)
     missing, numa = (tuple(fields.texts(name)) if name in fields.record else () for name in ("missing", "numa"))
     return HostRecord(fields.text("host"), fields.maybe_text("identity"), missing, numa)
 
@@ -155,12 +155,12 @@ class ProbeRecord(NamedTuple):
         fields = dict(self._asdict())
         fields["library"] = dict(self.library._asdict()) if self.library else None
         fields["measures"] = self.measures.record() if self.measures else None
-        return records.stamped(PROBE, fields)
+        return json_records.stamped(PROBE, fields)
 
 
 def read_probe(data: bytes, what: str) -> ProbeRecord:
     """Parse a probe record; raises UsageError."""
-    fields = records.loads(data, PROBE, what, own=True)
+    fields = json_records.loads(data, PROBE, what, own=True)
     library, measures = fields.maybe_child("library"), fields.maybe_child("measures")
     return ProbeRecord(
         task=fields.number("task"),
@@ -185,12 +185,12 @@ class NodeRecord(NamedTuple):
     files: Dict[str, str]
 
     def record(self) -> Record:
-        return records.stamped(NODE, dict(self._asdict()))
+        return json_records.stamped(NODE, dict(self._asdict()))
 
 
 def read_node(data: bytes, what: str) -> NodeRecord:
     """Parse a node's collected evidence; raises UsageError."""
-    fields = records.loads(data, NODE, what, own=True)
+    fields = json_records.loads(data, NODE, what, own=True)
     return NodeRecord(fields.text("host"), fields.mapping("files"))
 
 

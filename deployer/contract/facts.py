@@ -7,8 +7,8 @@ to target.
 
 from typing import Any, Dict, Mapping, NamedTuple, Optional
 
-from deployer.contract import records
-from deployer.contract.records import Fields, Record
+from deployer.contract import json_records
+from deployer.contract.json_records import Fields, Record
 
 SCHEMA = "site-facts"
 KEYS = ("files", "links")
@@ -26,10 +26,10 @@ class SiteFacts(NamedTuple):
 
 def record(login: Optional[Record], partitions: Mapping[str, Any], mpi: Mapping[str, Any]) -> Record:
     """Return the record of a file of facts."""
-    return records.stamped(SCHEMA, {"login": login, "partitions": dict(partitions), "mpi": dict(mpi)})
+    return json_records.stamped(SCHEMA, {"login": login, "partitions": dict(partitions), "mpi": dict(mpi)})
 
 
 def read(data: bytes, what: str) -> SiteFacts:
     """Parse a file of facts; ``what`` names it in errors. Raises UsageError."""
-    fields = records.loads(data, SCHEMA, what, limit=MAX_MEMORY)
+    fields = json_records.loads(data, SCHEMA, what, limit=MAX_MEMORY)
     return SiteFacts(fields.maybe_child("login"), fields.children("partitions"), fields.children("mpi"))

@@ -6,7 +6,7 @@ shape with codes of its own.
 
 from typing import Any, Dict, List, NamedTuple
 
-from deployer.contract.records import Fields, Record
+from deployer.contract.json_records import Fields, Record
 from deployer.contract.text import printable
 
 ERROR = "error"  # the job stops, or counts as failed

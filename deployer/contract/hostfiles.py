@@ -8,7 +8,7 @@ system folder gets in without the folder, which would bring the host's C library
 import re
 from typing import Callable, List, Mapping, NamedTuple, Sequence
 
-from deployer.contract.records import Fields
+from deployer.contract.json_records import Fields
 
 #: Where the container sees them; flatten makes this folder in every image.
 FOLDER = "/deployer/host"

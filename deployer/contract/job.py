@@ -4,7 +4,7 @@ import re
 from typing import List, NamedTuple, Optional
 
 from deployer.contract.errors import UsageError
-from deployer.contract.records import Fields, Record
+from deployer.contract.json_records import Fields, Record
 
 _TIME = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,3}):([0-5][0-9]):([0-5][0-9])")
 

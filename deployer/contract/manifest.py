@@ -3,10 +3,10 @@
 import re
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Type
 
-from deployer.contract import records
+from deployer.contract import json_records
 from deployer.contract.errors import DeployerError, IntegrityError, UsageError
 from deployer.contract.job import Job
-from deployer.contract.records import Fields, Record
+from deployer.contract.json_records import Fields, Record
 
 SCHEMA = "bundle"
 
@@ -42,7 +42,7 @@ MAX_RAW = 16 * 1024 * 1024
 
 #: Bytes of memory that parsing bundle.json may take (records.memory): enough for 92,000 data files, or for 370,000
 #: segments, which are 190 GB of image. What is parsed, and the rest of the program, stay below 512 MiB.
-MAX_MEMORY = records.MAX_LARGE
+MAX_MEMORY = json_records.MAX_LARGE
 
 
 class Segment(NamedTuple):
@@ -195,7 +195,7 @@ class Manifest(NamedTuple):
         for name in ("needs", "mpi"):
             if not fields[name]:
                 del fields[name]
-        return records.stamped(SCHEMA, fields)
+        return json_records.stamped(SCHEMA, fields)
 
     def job(self, name: Optional[str]) -> Optional[Job]:
         """Return the job of that name, the first where no name is given, or None."""
@@ -218,7 +218,7 @@ def check_label(name: str, version: str, error: Type[DeployerError] = UsageError
 
 def read(data: bytes, what: str) -> Manifest:
     """Parse bundle.json. Raises IntegrityError for anything malformed, UsageError for a newer format."""
-    fields = records.loads(data, SCHEMA, what, IntegrityError, limit=MAX_MEMORY)
+    fields = json_records.loads(data, SCHEMA, what, IntegrityError, limit=MAX_MEMORY)
     codec = fields.child("codec")
     codec.text("name")
     for key in (key for key, value in codec.record.items() if isinstance(value, str)):

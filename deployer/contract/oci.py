@@ -6,12 +6,12 @@ Source: OCI image-spec 1.0 (image-layout, manifest, config).
 import hashlib
 from typing import Any, Dict, List, NamedTuple
 
-from deployer.contract import records
-from deployer.contract.records import Record
+from deployer.contract import json_records
+from deployer.contract.json_records import Record
 
 LAYOUT_FILE = "oci-layout"
 INDEX_FILE = "index.json"
-LAYOUT = records.dumps({"imageLayoutVersion": "1.0.0"})
+LAYOUT = json_records.dumps({"imageLayoutVersion": "1.0.0"})
 
 _LAYER_TYPES = {
     "zstd": "application/vnd.oci.image.layer.v1.tar+zstd",
@@ -41,7 +41,7 @@ def config(architecture: str, settings: Dict[str, Any], raw_digest: str) -> byte
 
     ``settings`` are the parts of the image's own config that are kept: Env, WorkingDir, Entrypoint, Cmd, Labels.
     """
-    return records.dumps(
+    return json_records.dumps(
         {
             "architecture": architecture,
             "os": "linux",
@@ -54,7 +54,7 @@ def config(architecture: str, settings: Dict[str, Any], raw_digest: str) -> byte
 
 def manifest(configuration: Blob, layer: Blob, codec: str) -> bytes:
     """Return the image manifest."""
-    return records.dumps(
+    return json_records.dumps(
         {
             "schemaVersion": 2,
             "mediaType": "application/vnd.oci.image.manifest.v1+json",
@@ -70,7 +70,7 @@ def index(image_manifest: Blob, name: str, version: str, architecture: str) -> b
     entry["platform"] = {"architecture": architecture, "os": "linux"}
     entry["annotations"] = {"org.opencontainers.image.ref.name": "%s:%s" % (name, version)}
     manifests: List[Record] = [entry]
-    return records.dumps({"schemaVersion": 2, "manifests": manifests})
+    return json_records.dumps({"schemaVersion": 2, "manifests": manifests})
 
 
 def codecs() -> List[str]:

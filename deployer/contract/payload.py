@@ -2,8 +2,8 @@
 
 from typing import List, NamedTuple, Optional
 
-from deployer.contract import records
-from deployer.contract.records import Fields, Record
+from deployer.contract import json_records
+from deployer.contract.json_records import Fields, Record
 
 PAYLOAD = "payload"
 
@@ -94,12 +94,12 @@ class PayloadRecord(NamedTuple):
             fields["outside"] = dict(self.outside._asdict())
         else:
             del fields["outside"]
-        return records.stamped(PAYLOAD, fields)
+        return json_records.stamped(PAYLOAD, fields)
 
 
 def read_payload(data: bytes, what: str) -> PayloadRecord:
     """Parse a payload record; raises UsageError."""
-    fields = records.loads(data, PAYLOAD, what, own=True)
+    fields = json_records.loads(data, PAYLOAD, what, own=True)
     itex, outside = fields.maybe_child("itex"), fields.maybe_child("outside")
     return PayloadRecord(
         task=fields.number("task"),

@@ -6,9 +6,9 @@ It names the exact binds and environment, and a closed table of variants (runtim
 
 from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from deployer.contract import hostfiles, records
+from deployer.contract import hostfiles, json_records
 from deployer.contract.hostfiles import HostFile
-from deployer.contract.records import Fields, Record
+from deployer.contract.json_records import Fields, Record
 from deployer.contract.verdict import Checked
 
 SCHEMA = "plan"
@@ -238,12 +238,12 @@ class Plan(NamedTuple):
             fields["checked"] = self.checked.record()
         fields["host"] = [dict(item._asdict()) for item in self.host]
         fields["limits"] = dict(self.limits._asdict())
-        return records.stamped(SCHEMA, fields, _FORMAT, _FORMAT if self.host else _WITHOUT_HOST)
+        return json_records.stamped(SCHEMA, fields, _FORMAT, _FORMAT if self.host else _WITHOUT_HOST)
 
 
 def read(data: bytes, what: str) -> Plan:
     """Parse a plan; ``what`` names it in errors. Raises UsageError."""
-    fields = records.loads(data, SCHEMA, what, known=_FORMAT)
+    fields = json_records.loads(data, SCHEMA, what, known=_FORMAT)
     mpi, limits, checked = (fields.maybe_child(name) for name in ("mpi", "limits", "checked"))
     return Plan(
         site=fields.text("site"),

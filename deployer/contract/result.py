@@ -9,15 +9,15 @@ import time
 from collections import OrderedDict
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from deployer.contract import evidence, measures, memory, records
+from deployer.contract import evidence, json_records, measurements, memory
 from deployer.contract.errors import Refused, SpaceError
 from deployer.contract.evidence import HostRecord, Launch, ProbeRecord
 from deployer.contract.findings import ERROR, WARNING, Finding, errors, finding
 from deployer.contract.job import seconds
+from deployer.contract.json_records import Record
 from deployer.contract.lastlines import Told
 from deployer.contract.payload import MappedLibrary, PayloadRecord
 from deployer.contract.plan import CANARY, CANARY_TEXT, NATIVE
-from deployer.contract.records import Record
 
 SCHEMA = "result"
 
@@ -110,7 +110,7 @@ def assemble(launch: Launch, found: Evidence, outcome: Outcome) -> Judgement:
     else:
         findings.append(finding("job.unfinished", JOB))
     sizes = sorted({probe.size for probe in found.probes if probe.size is not None})
-    record = records.stamped(
+    record = json_records.stamped(
         SCHEMA,
         OrderedDict(
             [
@@ -330,7 +330,7 @@ def _judge_probe(launch: Launch, seen: _Seen, probe: ProbeRecord, by_rank: "_ByR
     if probe.stage != evidence.DONE:
         if probe.measures:
             note = functools.partial(by_rank.add, probe.task)
-            measures.explain(probe.measures.shm, launch.ranks_per_node, note)
+            measurements.explain(probe.measures.shm, launch.ranks_per_node, note)
         by_rank.add(probe.task, "probe.unfinished", stage=probe.stage, last=seen.logs.get(probe.task, "no output"))
     if probe.library is None:
         if launch.mpi and probe.reason is not None:
@@ -344,7 +344,7 @@ def _judge_probe(launch: Launch, seen: _Seen, probe: ProbeRecord, by_rank: "_ByR
         by_rank.add(probe.task, "mpi.provider", provider=probe.provider, expected=launch.provider)
     if probe.measures:
         note = functools.partial(by_rank.add, probe.task)
-        measures.judge(probe.measures, launch.expects, seen.provider or launch.provider, note)
+        measurements.judge(probe.measures, launch.expects, seen.provider or launch.provider, note)
     cpus = len(evidence.parse_cpus(probe.cpus))
     if cpus < launch.threads:
         by_rank.add(probe.task, "layout.pinning", threads=launch.threads, cpus=cpus)
@@ -408,7 +408,7 @@ def _payload(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]
             by_rank.add(item.task, "itex.inactive", reason=item.refusal)
         if item.exit_code or item.signal:
             sure = item.signal == signals.SIGBUS
-            measures.explain(item.shm, launch.ranks_per_node, functools.partial(by_rank.add, item.task), sure)
+            measurements.explain(item.shm, launch.ranks_per_node, functools.partial(by_rank.add, item.task), sure)
     findings = by_rank.findings()
     first = first_failed(found.payloads)
     stopped = first is not None and first.refusal is not None
@@ -494,7 +494,7 @@ def _ranks(launch: Launch, found: Evidence) -> List[Record]:
                     ("thread_level", probe.thread_level if probe else None),
                     ("threads", probe.threads if probe else launch.threads),
                     ("cpus", probe.cpus if probe else None),
-                    *measures.shown(probe.measures if probe else None).items(),
+                    *measurements.shown(probe.measures if probe else None).items(),
                     ("itex", dict(payload.itex._asdict()) if payload and payload.itex else None),
                     ("exit_code", payload.exit_code if payload else None),
                     ("signal", payload.signal if payload else None),

@@ -3,7 +3,7 @@
 from typing import Iterable, List, NamedTuple, Sequence
 
 from deployer.contract.findings import ERROR, WARNING, Finding
-from deployer.contract.records import Fields, Record
+from deployer.contract.json_records import Fields, Record
 
 RUN, WARN, UNKNOWN, REFUSE = "RUN", "WARN", "UNKNOWN", "REFUSE"
 #: The severity of a finding that says which facts are missing.

@@ -8,7 +8,7 @@ import os
 import time
 from typing import Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract import records, version
+from deployer.contract import json_records, version
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.sshsig import Key
 from deployer.system import files, signers
@@ -55,7 +55,7 @@ def load(root: Optional[str] = None, signers_file: Optional[str] = None) -> List
 
 def read(path: str) -> Policy:
     """Parse a policy file and the files that it names, relative to its own folder. Raises UsageError."""
-    fields = records.loads(files.read_text(path).encode(), SCHEMA, path)
+    fields = json_records.loads(files.read_text(path).encode(), SCHEMA, path)
     unknown = set(fields.record) - {"schema", "format", "min_reader"} - set(_FIELDS) - set(_PATHS)
     if unknown:  # a misspelt demand must not be an open door
         known = ", ".join(_FIELDS + _PATHS)
@@ -128,7 +128,7 @@ def pin_policy(root: str, given: str) -> Optional[str]:
         return None
     files.write_text(os.path.join(root, SIGNERS_FILE), given)
     policy = {"require_signature": True, "allowed_signers": SIGNERS_FILE}
-    files.write_text(path, records.pretty(records.stamped(SCHEMA, policy)))
+    files.write_text(path, json_records.pretty(json_records.stamped(SCHEMA, policy)))
     return path
 
 

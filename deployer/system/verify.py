@@ -13,10 +13,10 @@ import os
 from contextlib import contextmanager
 from typing import IO, Callable, Iterable, Iterator, List, Optional, Sequence
 
-from deployer.contract import sealed
+from deployer.contract import sealed_file
 from deployer.contract.errors import IntegrityError, Refused, UsageError
 from deployer.contract.manifest import Manifest, Segment
-from deployer.contract.sealed import Seal
+from deployer.contract.sealed_file import Seal
 from deployer.system import digest, files, trust
 from deployer.system.policy import Policy
 from deployer.system.trust import Trust
@@ -73,11 +73,11 @@ class Verification(object):
 
     def member_segments(self, name: str) -> List[Segment]:
         """Return the content segments of a member, in order."""
-        return sealed.member_segments(self.manifest, name)
+        return sealed_file.member_segments(self.manifest, name)
 
     def layer_segments(self) -> List[Segment]:
         """Return the segments of the layer."""
-        return self.member_segments(sealed.layer_member(self.manifest))
+        return self.member_segments(sealed_file.layer_member(self.manifest))
 
     def read(self, segment: Segment) -> bytes:
         """Return a segment's bytes, checked. Safe in forked processes, which then tell the first to call ``passed``.
@@ -141,11 +141,11 @@ def opened(path: str) -> Iterator[IO[bytes]]:
 def read_seal(stream: IO[bytes], path: str) -> Seal:
     """Return the seal at the end of an open bundle: who the file claims to be, not yet whether it is."""
     size = os.fstat(stream.fileno()).st_size
-    if size < sealed.TAIL:
+    if size < sealed_file.TAIL:
         raise IntegrityError("%s is no bundle: it has %d bytes" % (path, size), _HINT)
-    stream.seek(size - sealed.TAIL)
+    stream.seek(size - sealed_file.TAIL)
     with _named(path):
-        return sealed.read_tail(stream.read(sealed.TAIL), size)
+        return sealed_file.read_tail(stream.read(sealed_file.TAIL), size)
 
 
 def read_manifest_block(stream: IO[bytes], seal: Seal) -> bytes:
@@ -162,9 +162,9 @@ def begin(stream: IO[bytes], path: str, policies: Optional[Sequence[Policy]] = N
     """
     seal = read_seal(stream, path)
     with _named(path), files.errors_named("read " + path):
-        data = sealed.manifest_bytes(read_manifest_block(stream, seal), seal)
+        data = sealed_file.manifest_bytes(read_manifest_block(stream, seal), seal)
         whose = trust.establish(data, seal.signatures, policies)
-        return Verification(stream, path, seal, data, sealed.parse_manifest(data, seal), whose)
+        return Verification(stream, path, seal, data, sealed_file.parse_manifest(data, seal), whose)
 
 
 def verify(

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from deployer.cli.site import main
-from deployer.contract import sealed
+from deployer.contract import sealed_file
 from deployer.contract.errors import DeployerError, IntegrityError
 from deployer.site.install.install import install
 from deployer.site.storage.store import Store
@@ -30,8 +30,8 @@ def test_the_untouched_bundle_is_accepted(tmp_path):
 
 def places(stride):
     """Return the start and end of every segment and of the tail's parts, and every stride-th byte between."""
-    seal = sealed.read_tail(BUNDLE[-sealed.TAIL :], len(BUNDLE))
-    manifest = sealed.read_manifest(BUNDLE[seal.offset : seal.end], seal)
+    seal = sealed_file.read_tail(BUNDLE[-sealed_file.TAIL :], len(BUNDLE))
+    manifest = sealed_file.read_manifest(BUNDLE[seal.offset : seal.end], seal)
     edges = [segment.offset for segment in manifest.segments] + [seal.offset, seal.end, len(BUNDLE)]
     around = {edge + step for edge in edges for step in (-1, 0)}
     return sorted(place for place in around.union(range(0, len(BUNDLE), stride)) if 0 <= place < len(BUNDLE))
@@ -72,7 +72,7 @@ def test_300_flips_end_in_exit_code_4(tmp_path, capsys):
     """Through the command line, anywhere in the file: headers, padding, frames, manifest and tail."""
     chance = random.Random(300)
     path, root = str(tmp_path / "b.tar"), str(tmp_path / "root")
-    seal = BUNDLE.index(b'"min_reader"', len(BUNDLE) - sealed.TAIL)
+    seal = BUNDLE.index(b'"min_reader"', len(BUNDLE) - sealed_file.TAIL)
     version = range(seal, seal + 20)  # the tail's own: a higher one is a newer format, until its bytes are compared
     flips = set()
     while len(flips) < 300:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from deployer.contract import records
+from deployer.contract import json_records
 
 LIMIT = 512 * 1024 * 1024
 
@@ -35,7 +35,7 @@ def peak(code, *argv):
 
 
 _PARSE = """
-from deployer.contract import records
+from deployer.contract import json_records as records
 unit, count = sys.argv[1].encode().decode("unicode_escape").encode("latin-1"), int(sys.argv[2])
 data = b"[" + b",".join([unit] * count) + b"]"
 if b"%x" in unit:
@@ -73,14 +73,14 @@ def test_the_memory_that_json_takes_is_known_before_it_is_parsed(unit, count):
 def test_json_that_takes_too_much_is_refused_with_the_sizes():
     data = b"[" + b",".join([b"{}"] * 400000) + b"]"
     with pytest.raises(ValueError, match="it is too large: parsing its 1200001 bytes takes up to 146 MB of memory"):
-        records.parse(data, "it", ValueError)
+        json_records.parse(data, "it", ValueError)
 
 
 _ENDING = """
 import hashlib, zlib
-from deployer.contract import delta, sealed
+from deployer.contract import delta, sealed_file as sealed
 from deployer.contract.errors import IntegrityError
-from deployer.contract.sealed import Seal
+from deployer.contract.sealed_file import Seal
 data = b'{"a":[' + b"{}," * ((int(sys.argv[1]) - 20) // 3) + b"{}]}"
 seal = Seal(0, len(data), hashlib.sha256(data).hexdigest())
 packer = zlib.compressobj(1)
@@ -105,7 +105,7 @@ def test_a_small_ending_with_a_huge_manifest():
 
 _MANIFEST = """
 import json
-from deployer.contract import manifest, records
+from deployer.contract import manifest, json_records as records
 count = int(sys.argv[1])
 segment = '{"kind":"%s","offset":%d,"sha256":"%064x","size":%d}'
 pieces, offset = [], 0

@@ -10,7 +10,7 @@ import os
 import pytest
 
 from deployer.contract import manifest as manifests
-from deployer.contract import oci, sealed, sshsig
+from deployer.contract import oci, sealed_file, sshsig
 from deployer.contract.errors import IntegrityError, Refused, UsageError
 from deployer.site.install.install import install
 from deployer.site.storage.store import Store
@@ -118,8 +118,8 @@ RECORDS = {
     "a member with a NUL": member(-1, name="deployer/app/\0"),
     "a member with no name": member(-1, name=""),
     "a member of many bytes": member(-1, size=2**63),
-    "a member that is the manifest": member(-1, name=sealed.MANIFEST_FILE),
-    "a member that is the seal": member(-1, name=sealed.SEAL_FILE),
+    "a member that is the manifest": member(-1, name=sealed_file.MANIFEST_FILE),
+    "a member that is the seal": member(-1, name=sealed_file.SEAL_FILE),
     "a member twice": lambda record: record["members"].append(record["members"][-1]),
     "a setuid member": member(0, mode=0o4755),
     "a name that climbs": lambda record: record.update(name="../../evil"),
@@ -156,7 +156,7 @@ def test_a_manifest_that_lies(tmp_path, name):
 def text(change):
     """Return a bundle whose manifest is ``change`` of the honest one's bytes."""
     builder = bundles.Builder()
-    seal = sealed.read_tail(BUNDLE[-sealed.TAIL :], len(BUNDLE))
+    seal = sealed_file.read_tail(BUNDLE[-sealed_file.TAIL :], len(BUNDLE))
     builder.out.write(BUNDLE[: seal.offset])
     return builder.seal_bytes(change(signing.manifest_of(BUNDLE)))
 
@@ -257,7 +257,7 @@ def seal_with(*texts):
 
 
 def seal_bytes(change):
-    content = signing.with_signatures(BUNDLE, [GOOD])[-sealed.TAIL + 512 : -1024].rstrip(b"\n") + b"\n"
+    content = signing.with_signatures(BUNDLE, [GOOD])[-sealed_file.TAIL + 512 : -1024].rstrip(b"\n") + b"\n"
     return bundles.with_seal_bytes(BUNDLE, change(content))
 
 
@@ -307,7 +307,7 @@ def test_a_seal_that_is_not_canonical_or_not_right(tmp_path, name):
 def test_every_bit_of_a_signature_counts(tmp_path):
     """The tail of a signed bundle, bit by bit where the signature stands, without a policy as with one."""
     data = signing.signed(BUNDLE, KEY)
-    start = data.index(b'"signatures":', len(data) - sealed.TAIL) + len(b'"signatures":["')
+    start = data.index(b'"signatures":', len(data) - sealed_file.TAIL) + len(b'"signatures":["')
     for place in range(start, start + len(sshsig.encode(GOOD)), 5):
         flipped = bytearray(data)
         flipped[place] ^= 1 << (place % 7)
@@ -315,8 +315,11 @@ def test_every_bit_of_a_signature_counts(tmp_path):
 
 
 def test_no_room_for_one_more_signature():
-    seal = sealed.read_tail(BUNDLE[-sealed.TAIL :], len(BUNDLE))
+    seal = sealed_file.read_tail(BUNDLE[-sealed_file.TAIL :], len(BUNDLE))
     many = tuple(sorted(TestKey(seed=number).sign(b"x") for number in range(60)))
-    assert sealed.read_tail(sealed.tail(seal._replace(signatures=many[:30])), len(BUNDLE)).signatures == many[:30]
+    assert (
+        sealed_file.read_tail(sealed_file.tail(seal._replace(signatures=many[:30])), len(BUNDLE)).signatures
+        == many[:30]
+    )
     with pytest.raises(UsageError, match="no room"):
-        sealed.tail(seal._replace(signatures=many))
+        sealed_file.tail(seal._replace(signatures=many))

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from deployer.connected.linker import plugins
+from deployer.connected.linker.job_filesystem import Captured, JobFilesystem
 from deployer.connected.linker.loader import Loader
-from deployer.connected.linker.view import Captured, JobFilesystem
 from deployer.connected.site_profile import profile as profiles
 from tests.integration.conftest import Alice
 

@@ -18,13 +18,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from deployer.connected.bundle import pack, parts, sources
+from deployer.connected.bundle import pack, sources
+from deployer.connected.bundle import shipment as parts
 from deployer.connected.bundle.diff import diff
 from deployer.connected.ground import engine
 from deployer.connected.site_profile.profile import load
 from deployer.connected.transfer.remote import Remote
 from deployer.contract.manifest import Manifest
-from deployer.contract.sealed import read_manifest
+from deployer.contract.sealed_file import read_manifest
 from deployer.system.verify import opened, read_manifest_block, read_seal
 from tests import bundles
 from tests.lab import Lab

@@ -33,8 +33,8 @@ from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container
 from deployer.site.install import squash
 from deployer.site.install.install import install, keep
-from deployer.site.rank import mapped
-from deployer.site.run import staged
+from deployer.site.rank import mapped_mpi
+from deployer.site.run import staging_script
 from deployer.site.storage.store import Installed, Store
 from tests.lab import bench_start
 from tests.lab.engine import take_engine
@@ -154,11 +154,11 @@ def _inside(rootfs: str, path: str) -> str:
 def _ways(store: Store, image: Installed) -> Iterator[tuple[Mapping[str, Way], Mapping[str, int]]]:
     """Yield the ways, native first, and the process that serves all of a way's ranks where there is one."""
     whole = _container(store, image)
-    staging = staged.StagedImage(
+    staging = staging_script.StagedImage(
         plans.SQUASHFS, str(MEMORY), image.folder, squash.path(image.folder), 0, plans.MPICH_ABI
     )
     into = MEMORY / f"deployer-{os.getuid()}" / "1-0"
-    mounted = _at(staged.moved(staging, whole), str(into))
+    mounted = _at(staging_script.moved(staging, whole), str(into))
     mount = shell.argv(RUNTIMES["charliecloud"].mount(mounted, f"{into}/{squash.IMAGE}"))
     joined = shell.argv([*RUNTIMES["charliecloud"].into_mounted(mounted, str(into)), mounted.rootfs, "--"])
     with bench_start.staged(store, image, into, staging.source, mount) as holder:
@@ -337,7 +337,7 @@ def _memory(way: Way, count: int, server: int | None) -> Memory:
 def _pss(pid: int) -> float:
     """Return MiB of a process and all below it."""
     found = 0.0
-    for each in mapped.family(pid):
+    for each in mapped_mpi.family(pid):
         try:
             text = Path(f"/proc/{each}/smaps_rollup").read_text()
         except OSError:  # it has ended

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from deployer.connected.check import check
 from deployer.connected.linker import index
-from deployer.contract import records
+from deployer.contract import json_records
 from deployer.contract.errors import Refused, Unknown
 from tests.matrix import classify, images
 from tests.matrix import run as running
@@ -70,7 +70,7 @@ def _checked(
                 checked = check.check(str(bundle), profile).checked
             else:
                 (folders[site.lab] / "plans").mkdir(exist_ok=True)
-                (folders[site.lab] / "plans" / f"{site.name}.json").write_text(records.pretty(plan.record()))
+                (folders[site.lab] / "plans" / f"{site.name}.json").write_text(json_records.pretty(plan.record()))
             found[Pair(image, site)] = (checked.verdict, sorted({finding.code for finding in checked.against}))
     return found
 

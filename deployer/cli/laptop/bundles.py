@@ -15,7 +15,7 @@ from deployer.connected.ground.sign import sign
 from deployer.connected.linker import index
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.transfer import push as pushing
-from deployer.contract import records
+from deployer.contract import json_records
 from deployer.contract.errors import UsageError
 from deployer.site.storage.space import human
 from deployer.system import files
@@ -70,7 +70,7 @@ def _plan(args: argparse.Namespace) -> int:
     plan, checked = checking.plan(
         args.bundle, profiles.load(args.site), args.partition, args.accept, index.default_folder()
     )
-    files.write_text(args.output, records.pretty(plan.record()))
+    files.write_text(args.output, json_records.pretty(plan.record()))
     if args.json:
         print(json.dumps({"plan": args.output, "site": plan.site, "verdict": checked.verdict}))
     else:

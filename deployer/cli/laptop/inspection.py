@@ -7,14 +7,14 @@ import sys
 from typing import Any
 
 from deployer.cli.site import common
+from deployer.connected.bundle import end_of_support
 from deployer.connected.bundle import sbom as sboms
-from deployer.connected.bundle import support
 from deployer.connected.bundle.listing import files_of
-from deployer.connected.rootfs.members import shown
-from deployer.contract import records
+from deployer.connected.rootfs.entries import shown
+from deployer.contract import json_records
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.manifest import DATA_PREFIX, Manifest
-from deployer.contract.sealed import read_manifest
+from deployer.contract.sealed_file import read_manifest
 from deployer.site.storage.space import human
 from deployer.system.process import quoted
 from deployer.system.verify import begin, opened, read_manifest_block, read_seal, verify
@@ -44,8 +44,8 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"{args.bundle} has no SBOM", "an older deployer packed it: pack it again")
         sys.stdout.write(sbom.decode())
         return 0
-    document = records.parse(sbom, "the SBOM", IntegrityError, sboms.MAX_MEMORY) if sbom else {}
-    flags = support.flags(document, dt.datetime.now(dt.timezone.utc).date())
+    document = json_records.parse(sbom, "the SBOM", IntegrityError, sboms.MAX_MEMORY) if sbom else {}
+    flags = end_of_support.flags(document, dt.datetime.now(dt.timezone.utc).date())
     packages = sboms.counts(document)
     if args.json:
         record = manifest.record()

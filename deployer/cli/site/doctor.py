@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 from deployer.cli.site.common import wrapped
-from deployer.contract import records
+from deployer.contract import json_records
 from deployer.site.storage import store
 
 #: Seconds for each of its jobs, in the queue and out of it.
@@ -48,7 +48,7 @@ def _doctor(args: argparse.Namespace) -> int:
     ground = Ground(store.locate(args.root), args.image, args.plan, args.patience, not args.dry_run)
     found = ladder.examine(ground, tell)
     if args.json:
-        sys.stdout.write(records.pretty(found.record()))
+        sys.stdout.write(json_records.pretty(found.record()))
     if found.error:
         found.error.message = "%s: %s" % (found.steps[-1].name, found.error.message)
         raise found.error

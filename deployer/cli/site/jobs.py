@@ -12,7 +12,7 @@ import time
 from typing import Any, Callable, List, Optional
 
 from deployer.cli.site import common
-from deployer.contract import records
+from deployer.contract import json_records
 from deployer.contract.dialogue import ANNOUNCE, ANSWER, TERMINAL
 from deployer.contract.errors import EXIT_INTERRUPTED, JobFailed, UsageError
 from deployer.contract.plan import RUNTIMES, STAGINGS
@@ -423,4 +423,4 @@ def _print_lines(lines: List[str]) -> None:
 
 
 def _print_json(record: Any) -> None:
-    sys.stdout.write(records.pretty(record))
+    sys.stdout.write(json_records.pretty(record))

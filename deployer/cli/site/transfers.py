@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from deployer.cli.site.images import Meter, add_command, add_squashfs, show_squashed, squashed_now, warn
-from deployer.contract import delta, records
+from deployer.contract import delta, json_records
 from deployer.contract.errors import UsageError
 from deployer.site.install import incoming
 from deployer.site.install.receive import finish, receive
@@ -63,7 +63,7 @@ def _receive(args: argparse.Namespace) -> int:
 
 def _receipt(args: argparse.Namespace) -> int:
     digests = list(incoming.kept(store.locate(args.root)))
-    files.write_text(args.output, records.pretty(delta.receipt(digests)))
+    files.write_text(args.output, json_records.pretty(delta.receipt(digests)))
     answer = {"receipt": args.output, "segments": len(digests)}
     print(json.dumps(answer) if args.json else "receipt of %d segments: %s" % (len(digests), args.output))
     return 0

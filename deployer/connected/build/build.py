@@ -25,7 +25,7 @@ from deployer.connected.build.wheelhouse import wheelhouse
 from deployer.connected.build.wheelhouse.indexes import indexes
 from deployer.connected.build.wheelhouse.target import Target
 from deployer.connected.ground import engine, progress, xdg
-from deployer.contract import records
+from deployer.contract import json_records
 from deployer.contract.errors import JobFailed, Refused, SpaceError, UsageError
 from deployer.system import files
 
@@ -79,7 +79,7 @@ class Built(NamedTuple):
     relocked: bool = False
     variants: Sequence[HorovodVariant] = ()
 
-    def record(self) -> records.Record:
+    def record(self) -> json_records.Record:
         """Return the build record, a JSON object."""
         return {**self._asdict(), "variants": [variant.record() for variant in self.variants]}
 
@@ -138,7 +138,7 @@ def _build(
         house.relocked, made,
     )  # fmt: skip
     known = {"build_base": with_settings, "target": target.record() if target else None}
-    files.write_text(str(receipt), records.pretty({**built.record(), **known}))
+    files.write_text(str(receipt), json_records.pretty({**built.record(), **known}))
     return built
 
 
@@ -146,7 +146,7 @@ def _wheelhouse(
     client: docker.DockerClient,
     definition: Definition,
     image: str,
-    last: records.Fields | None,
+    last: json_records.Fields | None,
     host: settings.Settings,
     options: Options,
     say: Callable[[str], None],
@@ -370,14 +370,14 @@ def _both(stream: IO[str], say: Callable[[str], None], line: str) -> None:
 # ------------------------------------------------------------------------------------------------ no trace
 
 
-def _last(receipt: Path, image: str, with_settings: str) -> records.Fields | None:
+def _last(receipt: Path, image: str, with_settings: str) -> json_records.Fields | None:
     """Return the record of the last build where it made this very image with these very settings: it was checked."""
     try:
         last = json.loads(receipt.read_bytes())
     except (OSError, ValueError):
         return None
     if isinstance(last, dict) and (last.get("image"), last.get("build_base")) == (image, with_settings):
-        return records.Fields(last, str(receipt))
+        return json_records.Fields(last, str(receipt))
     return None
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from deployer.connected.build.definition import Name
-from deployer.contract import records
+from deployer.contract import json_records
 from deployer.contract.errors import UsageError
 from deployer.system import files
 
@@ -27,7 +27,7 @@ class Made(NamedTuple):
     folder: Path
     files: list[Path]
 
-    def record(self) -> records.Record:
+    def record(self) -> json_records.Record:
         """Return what a program would want to know of it."""
         return {"folder": str(self.folder), "files": [str(path) for path in self.files]}
 

@@ -8,7 +8,7 @@ from packaging.version import InvalidVersion, Version
 
 from deployer.connected.build.wheelhouse.target import MACHINES, Target
 from deployer.connected.ground import engine
-from deployer.contract import records
+from deployer.contract import json_records
 from deployer.contract.errors import UsageError
 
 _PATIENCE = 60
@@ -44,7 +44,7 @@ def ask(client: docker.DockerClient, image: str, name: str) -> Target:
     output = _run(client, image, name, ["python3", "-s", "-c", _QUESTION])
     try:
         last = (output.splitlines() or [""])[-1]
-        fields = records.Fields(records.parse(last.encode(), "the answer"), "what the image's Python says")
+        fields = json_records.Fields(json_records.parse(last.encode(), "the answer"), "what the image's Python says")
     except UsageError:
         raise _none(name, f"its python3 says: {output.strip()[-300:] or 'nothing'}") from None
     if fields.text("implementation") != "cpython" or not fields.text("glibc"):

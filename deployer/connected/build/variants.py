@@ -28,7 +28,7 @@ from elftools.elf.elffile import ELFFile
 from deployer.connected.build import settings
 from deployer.connected.build.definition import Definition
 from deployer.connected.ground import engine, xdg
-from deployer.contract import records
+from deployer.contract import json_records
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
 from deployer.contract.plan import MPICH_ABI, OPENMPI, SONAMES
 from deployer.system import files
@@ -64,7 +64,7 @@ class HorovodVariant(NamedTuple):
     seconds: float
     cached: bool
 
-    def record(self) -> records.Record:
+    def record(self) -> json_records.Record:
         """Return the variant as a JSON object."""
         return {**self._asdict(), "wheel": str(self.wheel)}
 
@@ -215,7 +215,7 @@ def _publish(
         _trim(cache)
         temporary = Path(tempfile.mkdtemp(prefix=_PART, dir=cache))
         try:
-            files.write_text(str(temporary / _RECORD), records.pretty(record))
+            files.write_text(str(temporary / _RECORD), json_records.pretty(record))
             with files.published(str(temporary / name)) as stream:
                 stream.write(data)
             temporary.chmod(0o755)

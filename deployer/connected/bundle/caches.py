@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from deployer.connected.bundle import framecache
 from deployer.connected.ground import xdg
-from deployer.contract import records
+from deployer.contract import json_records
 from deployer.contract.errors import Refused, UsageError
 from deployer.system import files
 
@@ -73,7 +73,7 @@ class Pruned(NamedTuple):
     entries: int
     bytes: int
 
-    def record(self) -> records.Record:
+    def record(self) -> json_records.Record:
         return dict(self._asdict())
 
 
@@ -85,7 +85,7 @@ class Listed(NamedTuple):
     bytes: int
     used: float
 
-    def record(self) -> records.Record:
+    def record(self) -> json_records.Record:
         """Return what a program would want to know of it."""
         cache = self.cache
         return {

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import IO, NamedTuple
 
-from deployer.connected.bundle import packages, parts
-from deployer.connected.rootfs.members import shown
-from deployer.contract import delta, records, sealed, tarformat, wheel
+from deployer.connected.bundle import packages, shipment
+from deployer.connected.rootfs.entries import shown
+from deployer.contract import delta, json_records, sealed_file, tarformat, wheel
 from deployer.contract.errors import IntegrityError
 from deployer.contract.manifest import HEADER, PADDING, WHEELS_PREFIX, Manifest, Segment
-from deployer.contract.sealed import Seal
+from deployer.contract.sealed_file import Seal
 from deployer.contract.tarformat import Entry
 from deployer.system import codec
 from deployer.system.verify import opened, read_manifest_block, read_seal
@@ -50,7 +50,7 @@ class Difference(NamedTuple):
     changed: list[str]
     packages: list[Package]
 
-    def record(self) -> records.Record:
+    def record(self) -> json_records.Record:
         fields = dict(self._asdict())
         fields["packages"] = [package._asdict() for package in self.packages]
         return fields
@@ -62,7 +62,7 @@ def diff(old: str, new: str) -> Difference:
         a = _Bundle(stack.enter_context(opened(old)), old)
         b = _Bundle(stack.enter_context(opened(new)), new)
         held = delta.read_held(delta.held_text(segment.sha256 for segment in a.manifest.segments))
-        size = parts.shipment(b.stream, b.seal, b.manifest, held).size
+        size = shipment.shipment(b.stream, b.seal, b.manifest, held).size
         if a.seal.sha256 == b.seal.sha256:
             size = 0  # the site would say that it is installed
         before, after = {**a.members(), **a.files(b)}, {**b.members(), **b.files(a)}
@@ -91,9 +91,9 @@ class _Bundle:
     def __init__(self, stream: IO[bytes], path: str) -> None:
         self.stream = stream
         self.seal: Seal = read_seal(stream, path)
-        self.manifest: Manifest = sealed.read_manifest(read_manifest_block(stream, self.seal), self.seal)
+        self.manifest: Manifest = sealed_file.read_manifest(read_manifest_block(stream, self.seal), self.seal)
         self._decompress = codec.decompressor(str(self.manifest.codec["name"]))
-        layer = sealed.member_segments(self.manifest, sealed.layer_member(self.manifest))
+        layer = sealed_file.member_segments(self.manifest, sealed_file.layer_member(self.manifest))
         self._units: list[_Unit] = []
         for segment in layer:
             if segment.holds == tarformat.REST and self._units:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from deployer.connected.rootfs.entries import Data, shown
 from deployer.connected.rootfs.flatten import Tree
-from deployer.connected.rootfs.members import Data, shown
 from deployer.contract import tarformat
 from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import Entry

@@ -5,8 +5,8 @@ import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from deployer.connected.rootfs.members import shown
-from deployer.contract import records, tarformat
+from deployer.connected.rootfs.entries import shown
+from deployer.contract import json_records, tarformat
 from deployer.contract.errors import IntegrityError
 from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, Entry
 from deployer.system.codec import decompressor
@@ -29,7 +29,7 @@ class Listed(NamedTuple):
         mode = stat.filemode(_TYPES[entry.kind] | entry.mode)
         return f"{mode} {entry.size:>12} {self.sha256 or '-':<64} /{shown(entry.path)}{arrow}{shown(entry.target)}"
 
-    def record(self) -> records.Record:
+    def record(self) -> json_records.Record:
         """Return the same for programs; paths with the escapes of the line."""
         entry = self.entry
         return {

@@ -13,8 +13,8 @@ import zstandard
 import deployer
 from deployer.connected.bundle import codecs
 from deployer.connected.bundle import layer as layers
+from deployer.connected.bundle.compress import Press, Pressed
 from deployer.connected.bundle.framecache import FrameCache, Kept
-from deployer.connected.bundle.press import Press, Pressed
 from deployer.connected.bundle.pyz import make_pyz, vendored
 from deployer.connected.bundle.seal import BundleWriter
 from deployer.connected.ground import progress
@@ -22,10 +22,10 @@ from deployer.connected.ground.scratch import Scratch
 from deployer.connected.linker import commands
 from deployer.connected.rootfs import archive, datafolder, imageconfig
 from deployer.connected.rootfs.datafolder import DataFile
+from deployer.connected.rootfs.entries import shown
 from deployer.connected.rootfs.flatten import Tree
-from deployer.connected.rootfs.members import shown
 from deployer.connected.rootfs.merge import Root
-from deployer.contract import oci, records
+from deployer.contract import json_records, oci
 from deployer.contract.errors import UsageError
 from deployer.contract.job import Job
 from deployer.contract.manifest import (
@@ -103,7 +103,7 @@ class Packed(NamedTuple):
     reused: int = 0
     plans: Sequence[Plan] = ()
 
-    def record(self) -> records.Record:
+    def record(self) -> json_records.Record:
         """Return what a program would want to know of it."""
         image = self.manifest.image
         return {
@@ -204,7 +204,7 @@ def _checked(
         for profile, plan in zip(profiles, plans, strict=True)
     ]
     for plan in checked:
-        writer.member(f"{PLANS_PREFIX}{plan.site}.json", records.pretty(plan.record()).encode())
+        writer.member(f"{PLANS_PREFIX}{plan.site}.json", json_records.pretty(plan.record()).encode())
     return checked
 
 

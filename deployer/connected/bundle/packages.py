@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from packaging.metadata import parse_email
 
+from deployer.connected.rootfs.entries import shown
 from deployer.connected.rootfs.flatten import Tree
-from deployer.connected.rootfs.members import shown
 from deployer.contract.tarformat import FILE, HARDLINK, Entry
 
 DEB, PYPI, GENERIC = "deb", "pypi", "generic"

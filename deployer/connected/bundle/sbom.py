@@ -27,8 +27,8 @@ from packageurl import PackageURL
 
 import deployer
 from deployer.connected.bundle.packages import DEB, PYPI, Installed, Package, System, of_metadata
-from deployer.connected.rootfs.members import Data, Reader
-from deployer.contract import sealed
+from deployer.connected.rootfs.entries import Data, Reader
+from deployer.contract import sealed_file
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.manifest import Manifest
 from deployer.system import wheel
@@ -167,8 +167,8 @@ def _data(name: str) -> Component:
 def read(stream: IO[bytes], manifest: Manifest) -> bytes | None:
     """Return the SBOM of an open bundle, None where it has none. Raises IntegrityError."""
     pieces = b""
-    segments = sealed.contents(manifest.members, manifest.segments).get(MEMBER, ())
-    if sum(segment.size for segment in segments) > sealed.MAX_MANIFEST:
+    segments = sealed_file.contents(manifest.members, manifest.segments).get(MEMBER, ())
+    if sum(segment.size for segment in segments) > sealed_file.MAX_MANIFEST:
         raise IntegrityError(f"{MEMBER} is too large to be read")
     for segment in segments:
         stream.seek(segment.offset)

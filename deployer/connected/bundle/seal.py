@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO
 
-from deployer.connected.bundle.press import Pressed
-from deployer.connected.rootfs.members import Extent, Stored
+from deployer.connected.bundle.compress import Pressed
+from deployer.connected.rootfs.entries import Extent, Stored
+from deployer.contract import json_records, oci, sealed_file, tarformat
 from deployer.contract import manifest as manifests
-from deployer.contract import oci, records, sealed, tarformat
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.manifest import DATA, FRAME, HEADER, MAX_MEMORY, PADDING, BundleMember, Manifest, Segment
 from deployer.contract.tarformat import BLOCK
@@ -37,7 +37,7 @@ class BundleWriter:
         """Append a member of ``size`` bytes that come in pieces, none of them empty; each becomes a segment."""
         member = BundleMember(name, size, mode)
         self.members.append(member)
-        self._segment(HEADER, sealed.member_header(member))
+        self._segment(HEADER, sealed_file.member_header(member))
         end = self._offset + size
         for piece in pieces:
             self._segment(DATA, piece)
@@ -49,7 +49,7 @@ class BundleWriter:
         """Return the members that were written so far, none of them empty, to be read again."""
         self._stream.flush()  # they are read past the buffer
         found = {}
-        for name, segments in sealed.contents(self.members, self.segments).items():
+        for name, segments in sealed_file.contents(self.members, self.segments).items():
             size = sum(segment.size for segment in segments)
             if size:
                 found[name] = Stored(self._stream, size, (Extent(0, segments[0].offset, size),))
@@ -88,7 +88,7 @@ class BundleWriter:
         blob = oci.Blob("sha256:" + digest.hexdigest(), self._offset - start)
         member = BundleMember(blob.member, blob.size, 0o644)
         self.members.append(member)
-        header = sealed.member_header(member)
+        header = sealed_file.member_header(member)
         if len(header) != BLOCK:
             raise AssertionError("a blob's name fits one header")
         end = self._offset
@@ -104,15 +104,15 @@ class BundleWriter:
     def seal(self, manifest: Manifest) -> str:
         """Write bundle.json and the tail; return the bundle's digest. ``manifest`` needs no members or segments."""
         whole = manifest._replace(members=self.members, segments=self.segments)
-        sealed.check(whole, self._offset)  # what we could not verify is not written
-        data = records.dumps(whole.record())
-        if len(data) > sealed.MAX_MANIFEST or records.memory(data) > MAX_MEMORY:
+        sealed_file.check(whole, self._offset)  # what we could not verify is not written
+        data = json_records.dumps(whole.record())
+        if len(data) > sealed_file.MAX_MANIFEST or json_records.memory(data) > MAX_MEMORY:
             hint = "put many small data files into a few archives; about 90,000 files are possible"
             raise UsageError(f"the bundle has too many files: {len(self.members)} besides the image's", hint)
         _check_readable(whole)
-        seal = sealed.Seal(self._offset, len(data), hashlib.sha256(data).hexdigest())
-        self._stream.write(sealed.manifest_block(data))
-        self._stream.write(sealed.tail(seal))
+        seal = sealed_file.Seal(self._offset, len(data), hashlib.sha256(data).hexdigest())
+        self._stream.write(sealed_file.manifest_block(data))
+        self._stream.write(sealed_file.tail(seal))
         return seal.digest
 
     def _segment(self, kind: str, data: bytes) -> None:
@@ -132,7 +132,7 @@ class BundleWriter:
 def _check_readable(manifest: Manifest) -> None:
     """Raise UsageError for what a site would refuse to read. The segment table is our own, and long."""
     try:
-        manifests.read(records.dumps(manifest._replace(segments=[]).record()), "this")
+        manifests.read(json_records.dumps(manifest._replace(segments=[]).record()), "this")
     except IntegrityError as error:
         raise UsageError(f"no site could read the bundle: {error.message}", error.hint) from error
 
@@ -146,11 +146,11 @@ class Written:
 
     def member_segments(self, name: str) -> list[Segment]:
         """Return the content segments of a member, in order."""
-        return sealed.member_segments(self.manifest, name)
+        return sealed_file.member_segments(self.manifest, name)
 
     def layer_segments(self) -> list[Segment]:
         """Return the segments of the layer."""
-        return self.member_segments(sealed.layer_member(self.manifest))
+        return self.member_segments(sealed_file.layer_member(self.manifest))
 
     def read(self, segment: Segment) -> bytes:
         """Return a segment's bytes."""

@@ -12,7 +12,7 @@ from deployer.connected.ground import progress
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.rootfs import archive, folder, tarreader
 from deployer.connected.rootfs.archive import ArchiveImage
-from deployer.connected.rootfs.members import Members
+from deployer.connected.rootfs.entries import Members
 from deployer.connected.rootfs.merge import Root
 from deployer.connected.rootfs.tarreader import Spooled
 from deployer.contract.errors import DeployerError, UsageError

@@ -27,11 +27,11 @@ from deployer.connected.check.rules import (
 from deployer.connected.check.rules.case import Case
 from deployer.connected.linker import index, process
 from deployer.connected.linker.index import Bundle, Index
+from deployer.connected.linker.job_filesystem import Captured, Files
 from deployer.connected.linker.process import Overlay, Process
-from deployer.connected.linker.view import Captured, Files
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import Profile
-from deployer.contract import hostfiles, records
+from deployer.contract import hostfiles, json_records
 from deployer.contract import plan as plans
 from deployer.contract.errors import Refused, Unknown, UsageError
 from deployer.contract.findings import Finding
@@ -82,7 +82,7 @@ class Verdict(NamedTuple):
     checked: Checked
     way: str = ""
 
-    def record(self) -> records.Record:
+    def record(self) -> json_records.Record:
         where = {"bundle": self.bundle, "site": self.site, "partition": self.partition, "way": self.way}
         return {**where, **self.checked.record()}
 

@@ -9,9 +9,9 @@ import tempfile
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from deployer.contract import records, sealed, sshsig
+from deployer.contract import json_records, sealed_file, sshsig
 from deployer.contract.errors import IntegrityError, MissingTool, UsageError
-from deployer.contract.sealed import Seal
+from deployer.contract.sealed_file import Seal
 from deployer.contract.sshsig import Key
 from deployer.system import files, process, signature
 from deployer.system.signature import SSH_KEYGEN
@@ -29,7 +29,7 @@ class Signed(NamedTuple):
     key: Key
     keys: list[str]
 
-    def record(self) -> records.Record:
+    def record(self) -> json_records.Record:
         """Return what a program would want to know of it."""
         return {"digest": self.digest, "key": self.key.fingerprint, "keys": self.keys}
 
@@ -84,7 +84,7 @@ def _journal(bundle: Path) -> Path:
 
 def _replace_tail(stream: IO[bytes], bundle: Path, seal: Seal) -> None:
     journal = _journal(bundle)
-    tail = sealed.tail(seal)
+    tail = sealed_file.tail(seal)
     with files.published(str(journal)) as copy:
         copy.write(tail)
     _write_tail(stream, tail)
@@ -92,7 +92,7 @@ def _replace_tail(stream: IO[bytes], bundle: Path, seal: Seal) -> None:
 
 
 def _write_tail(stream: IO[bytes], tail: bytes) -> None:
-    stream.seek(-sealed.TAIL, os.SEEK_END)
+    stream.seek(-sealed_file.TAIL, os.SEEK_END)
     stream.write(tail)
     stream.flush()
     os.fsync(stream.fileno())
@@ -106,9 +106,9 @@ def _finish(stream: IO[bytes], bundle: Path) -> None:
     tail = journal.read_bytes()
     size = os.fstat(stream.fileno()).st_size
     try:
-        seal = sealed.read_tail(tail, size)
+        seal = sealed_file.read_tail(tail, size)
         stream.seek(seal.offset)
-        sealed.manifest_bytes(stream.read(seal.end - seal.offset), seal)
+        sealed_file.manifest_bytes(stream.read(seal.end - seal.offset), seal)
     except IntegrityError:
         pass  # another bundle has this name now
     else:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from deployer.connected.linker import view
+from deployer.connected.linker import job_filesystem
 from deployer.connected.linker.index import Index
 from deployer.connected.rootfs.flatten import Tree
 from deployer.contract import command, tarformat
@@ -20,7 +20,11 @@ from deployer.system.wheel import Wheel
 CODE = "command.missing"
 
 _KINDS = {tarformat.FOLDER: command.FOLDER, tarformat.FILE: command.FILE, tarformat.SYMLINK: command.LINK}
-_FROM_VIEW = {view.FOLDER: command.FOLDER, view.FILE: command.FILE, view.LINK: command.LINK}
+_FROM_VIEW = {
+    job_filesystem.FOLDER: command.FOLDER,
+    job_filesystem.FILE: command.FILE,
+    job_filesystem.LINK: command.LINK,
+}
 _LINE = 256  # what the kernel reads of a script's first line
 _HOST_PROGRAMS = PROGRAMS.rpartition("/")[2] + "/"
 
@@ -108,7 +112,7 @@ def _indexed(files: Index, path: str) -> Seen | None:
     if kind is None:
         return None
     entry = files.entries.get(path)
-    if entry is None or kind != view.FILE:
+    if entry is None or kind != job_filesystem.FILE:
         return Seen(_FROM_VIEW[kind], entry.target if entry else "")
     return Seen(command.FILE, "", entry.executable, entry.target or None)
 

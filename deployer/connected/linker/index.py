@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Protocol
 
 from deployer.connected.ground import xdg
 from deployer.connected.linker import fatbin
-from deployer.connected.linker.view import FILE, FOLDER, LINK, SMALL, folders_of, names_in
-from deployer.contract import dynamic, records, tarformat, wheel
+from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, SMALL, folders_of, names_in
+from deployer.contract import dynamic, json_records, tarformat, wheel
 from deployer.contract.dynamic import BadElf, Facts
 from deployer.contract.elf import ReadAt
 from deployer.contract.errors import DeployerError
@@ -102,7 +102,7 @@ class Index:
         """Return the names in a folder."""
         return names_in(path, self.entries)
 
-    def record(self) -> records.Record:
+    def record(self) -> json_records.Record:
         """Return the index as a JSON record."""
         entries = {
             path: [
@@ -117,7 +117,7 @@ class Index:
         }
         contents = {path: base64.b64encode(data).decode() for path, data in self._contents.items()}
         fields = {"version": VERSION, "entries": entries, "contents": contents, "programs": sorted(self.programs)}
-        return records.stamped(SCHEMA, fields)
+        return json_records.stamped(SCHEMA, fields)
 
 
 def of_image(bundle: Bundle, cache: Path | None = None) -> Index:
@@ -176,13 +176,13 @@ def _kept(key: str, cache: Path | None, make: Callable[[], Index]) -> Index:
 def _read_entry(
     name: str, kind: str, target: str, facts: Any, bad: str, executable: bool, kernels: Sequence[str]
 ) -> Indexed:
-    found = Facts.read(records.Fields(facts, name, own=True)) if facts else None
+    found = Facts.read(json_records.Fields(facts, name, own=True)) if facts else None
     return Indexed(kind, target, found, bad, executable, tuple(kernels))
 
 
 def _load(path: Path) -> Index | None:
     try:
-        fields = records.loads(path.read_bytes(), SCHEMA, str(path), own=True, limit=records.MAX_LARGE)
+        fields = json_records.loads(path.read_bytes(), SCHEMA, str(path), own=True, limit=json_records.MAX_LARGE)
         if fields.number("version") != VERSION:
             return None
         entries = {name: _read_entry(name, *found) for name, found in fields.child("entries").record.items()}

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from deployer.connected.linker.view import JobFilesystem
+from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.contract.dynamic import BadElf, Dynamic, Facts
 
 _CACHE = "/etc/ld.so.cache"

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from deployer.connected.linker import plugins
 from deployer.connected.linker.index import Index
+from deployer.connected.linker.job_filesystem import LINK, BoundFiles, Captured, Files, JobFilesystem
 from deployer.connected.linker.loader import Loader, Object
-from deployer.connected.linker.view import LINK, BoundFiles, Captured, Files, JobFilesystem
 from deployer.contract import hostfiles
 from deployer.contract.dynamic import Facts
 from deployer.contract.manifest import Image

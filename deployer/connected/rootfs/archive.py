@@ -19,10 +19,10 @@ import zstandard
 
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.rootfs import tarreader
-from deployer.connected.rootfs.members import FileEntry, Members, Stored
+from deployer.connected.rootfs.entries import FileEntry, Members, Stored
 from deployer.connected.rootfs.merge import Root
 from deployer.connected.rootfs.tarreader import Slice, Spooled
-from deployer.contract import records
+from deployer.contract import json_records
 from deployer.contract.errors import DeployerError, IntegrityError, UsageError
 from deployer.contract.tarformat import FILE, FOLDER, SYMLINK
 from deployer.system import files
@@ -244,7 +244,7 @@ def _check(part: ArchivePart, digest: str) -> None:
 
 
 def _json(data: bytes, kind: type) -> Any:
-    found = records.parse(data, "a document of the image")
+    found = json_records.parse(data, "a document of the image")
     if not isinstance(found, kind):
         raise UsageError("the image has a document of another form")
     return found

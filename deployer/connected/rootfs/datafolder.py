@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from deployer.connected.rootfs.members import OnDisk, check_path, shown
+from deployer.connected.rootfs.entries import OnDisk, check_path, shown
 from deployer.contract.errors import UsageError
 from deployer.system import files
 

@@ -10,7 +10,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from deployer.connected.rootfs.members import DEVICE, SOCKET, Data, InMemory, check_path, shown
+from deployer.connected.rootfs.entries import DEVICE, SOCKET, Data, InMemory, check_path, shown
 from deployer.connected.rootfs.merge import WHITEOUT, Node, Root
 from deployer.contract import plan
 from deployer.contract.errors import UsageError

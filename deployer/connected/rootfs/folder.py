@@ -3,7 +3,7 @@
 import os
 import stat
 
-from deployer.connected.rootfs.members import DEVICE, SOCKET, FileEntry, Members, OnDisk, check_path
+from deployer.connected.rootfs.entries import DEVICE, SOCKET, FileEntry, Members, OnDisk, check_path
 from deployer.contract.errors import DeployerError
 from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK
 from deployer.system import files

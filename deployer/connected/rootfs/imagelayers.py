@@ -12,7 +12,7 @@ import docker
 from deployer.connected.ground import engine, progress
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.rootfs import archive, folder
-from deployer.connected.rootfs.members import FileEntry, Members
+from deployer.connected.rootfs.entries import FileEntry, Members
 from deployer.system import files
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from deployer.connected.rootfs.members import Data, FileEntry, shown
+from deployer.connected.rootfs.entries import Data, FileEntry, shown
 from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import FOLDER, HARDLINK, SYMLINK
 

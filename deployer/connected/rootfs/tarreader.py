@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import IO, Any, NamedTuple, Protocol
 
-from deployer.connected.rootfs.members import DEVICE, Extent, FileEntry, Members, Stored
+from deployer.connected.rootfs.entries import DEVICE, Extent, FileEntry, Members, Stored
 from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import BLOCK, FILE, FOLDER, HARDLINK, SYMLINK, padding
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter
 from deployer.connected.ground.yaml_model import Place
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import Lacking, Profile, known
-from deployer.contract import records
+from deployer.contract import json_records
 from deployer.contract.errors import DeployerError, Unknown
 from deployer.contract.plan import MPICH_ABI
 
@@ -55,7 +55,7 @@ class Gap(NamedTuple):
     hint: str
     example: Any = None
 
-    def record(self) -> records.Record:
+    def record(self) -> json_records.Record:
         return {**self._asdict(), "place": ".".join(self.place)}
 
 

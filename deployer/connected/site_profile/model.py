@@ -21,8 +21,8 @@ from pydantic import (
 from deployer.connected.ground.yaml_model import Model, Place, Problems, Sha256, form
 from deployer.contract.dynamic import Facts
 from deployer.contract.errors import Unknown, UsageError
+from deployer.contract.json_records import Fields
 from deployer.contract.plan import ABIS, CARRIED, MPICH_ABI, OPENMPI
-from deployer.contract.records import Fields
 
 #: The file below an MPI's prefix that programs are linked to, where the profile names none.
 _LIBRARY = {MPICH_ABI: "lib/libmpi.so.12", OPENMPI: "lib/libmpi.so.40"}

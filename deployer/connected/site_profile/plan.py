@@ -7,7 +7,7 @@ from deployer.connected.site_profile.binds import bindmap
 from deployer.connected.site_profile.launch import Way, choose, passed
 from deployer.connected.site_profile.profile import Mpi, Partition, Profile, known
 from deployer.connected.site_profile.staging import stagings
-from deployer.contract import records
+from deployer.contract import json_records
 from deployer.contract.errors import Refused
 from deployer.contract.plan import (
     CARRIED,
@@ -79,7 +79,7 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
 
 def digest(profile: Profile) -> str:
     """Return the digest of a profile's facts, however its YAML is laid out."""
-    facts = records.dumps(profile.model_dump(mode="json"))
+    facts = json_records.dumps(profile.model_dump(mode="json"))
     return "sha256:" + hashlib.sha256(facts).hexdigest()
 
 

@@ -16,7 +16,7 @@ from deployer.contract import drift
 from deployer.contract import facts as captured
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.guess import guess
-from deployer.contract.records import Fields
+from deployer.contract.json_records import Fields
 from deployer.system import files
 
 __all__ = [

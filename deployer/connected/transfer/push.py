@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from deployer.connected.bundle import parts
-from deployer.connected.bundle.parts import Shipment
+from deployer.connected.bundle import shipment as parts
+from deployer.connected.bundle.shipment import Shipment
 from deployer.connected.check.check import check_carried
 from deployer.connected.ground import private, progress
 from deployer.connected.site_profile.profile import Profile
 from deployer.connected.transfer.remote import Remote
-from deployer.contract import delta, records
+from deployer.contract import delta, json_records
 from deployer.contract.delta import Held
 from deployer.contract.errors import Refused, SpaceError
 from deployer.contract.manifest import PLANS_PREFIX, Manifest
@@ -62,9 +62,9 @@ class Pushed(NamedTuple):
     python: str
     warnings: tuple[str, ...] = ()  # of the far side
     checked: Checked | None = None
-    squashfs: records.Record | None = None
+    squashfs: json_records.Record | None = None
 
-    def record(self) -> records.Record:
+    def record(self) -> json_records.Record:
         return {**self._asdict(), "checked": self.checked.record() if self.checked else None}
 
 
@@ -79,7 +79,7 @@ class Written(NamedTuple):
     plans: Sequence[str] = ()
     data: bool = False
 
-    def record(self) -> records.Record:
+    def record(self) -> json_records.Record:
         return dict(self._asdict())
 
 
@@ -105,9 +105,9 @@ def push(bundle: Path, profile: Profile, ssh_config: Path | None = None, options
             return pushed
 
 
-def _squash(bundle: VerifiedBundle, remote: Remote) -> records.Record | None:
+def _squash(bundle: VerifiedBundle, remote: Remote) -> json_records.Record | None:
     answer = remote.site(["squash", f"{bundle.manifest.name}:{bundle.manifest.version}"], timeout=_INSTALL_SECONDS)
-    made: records.Record | None = answer["squashfs"]
+    made: json_records.Record | None = answer["squashfs"]
     return made
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, NoReturn
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground import private
 from deployer.connected.site_profile.profile import Profile, known
-from deployer.contract import dialogue, oci, records
+from deployer.contract import dialogue, json_records, oci
 from deployer.contract.errors import DeployerError, MissingTool, SpaceError, TransferError, UsageError
 from deployer.contract.shell import for_any_login_shell
 from deployer.system import process
@@ -172,12 +172,12 @@ class Remote:
         if answers.get("tool", "").split(" ")[0] != oci.blob(tool).digest.split(":")[1]:
             self._put(tool, "deployer.pyz")
 
-    def site(self, words: Sequence[str], timeout: float = _CALL_SECONDS) -> records.Record:
+    def site(self, words: Sequence[str], timeout: float = _CALL_SECONDS) -> json_records.Record:
         """Run a command of the site half with ``--json`` and return what it answers; its errors become ours."""
         done = self.shell(shlex.join([*self._site_argv(words), "--json"]), timeout=timeout)
         return self._answer(done, words)
 
-    def watch(self, words: Sequence[str], timeout: float, tell: Callable[[int, int], None]) -> records.Record:
+    def watch(self, words: Sequence[str], timeout: float, tell: Callable[[int, int], None]) -> json_records.Record:
         """Do as ``site``; ``tell`` gets the bytes done and the bytes in all whenever the site half reports them."""
 
         def hear(said: str) -> bool:
@@ -195,7 +195,7 @@ class Remote:
             self._raise_far(done)
         return self._answer(done, words)
 
-    def feed(self, words: Sequence[str], pieces: Iterable[bytes]) -> records.Record:
+    def feed(self, words: Sequence[str], pieces: Iterable[bytes]) -> json_records.Record:
         """Run a command of the site half as ``site`` does, with ``pieces`` on its standard input."""
         script = "exec " + shlex.join([*self._site_argv(words), "--json"])
         done = process.feed(self._ssh(["sh", "-c", script]), pieces, _CALL_SECONDS, env=self._env)
@@ -287,10 +287,12 @@ class Remote:
             where = f"{self.host}:{self.workspace}"
             raise SpaceError(f"{where}: no space or quota left", "free some, or name another workspace in the profile")
 
-    def _answer(self, done: Completed, words: Sequence[str]) -> records.Record:
+    def _answer(self, done: Completed, words: Sequence[str]) -> json_records.Record:
         for line in reversed(done.stdout.splitlines()):
             if line.startswith("{"):
-                answer: records.Record = records.parse(line.encode(), f"the answer of {self.host}", TransferError)
+                answer: json_records.Record = json_records.parse(
+                    line.encode(), f"the answer of {self.host}", TransferError
+                )
                 return answer
         raise TransferError(f"{self.host} gave no answer to {' '.join(words)}", "see the log")
 

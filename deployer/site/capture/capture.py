@@ -10,7 +10,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 from deployer import __version__
 from deployer.contract import facts
 from deployer.contract.errors import UsageError
-from deployer.contract.records import Record
+from deployer.contract.json_records import Record
 from deployer.site.capture import fabric, filesystems, machine, modules, mpi, node, scheduler
 from deployer.site.capture.libraries import Libraries, Tree
 from deployer.site.capture.report import Captured

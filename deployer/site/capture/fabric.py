@@ -6,7 +6,7 @@ import re
 import shutil
 from typing import List, NamedTuple, Optional
 
-from deployer.contract.records import Record
+from deployer.contract.json_records import Record
 from deployer.site.capture.libraries import Libraries, Tree
 from deployer.site.capture.tools import Tools
 

@@ -4,7 +4,7 @@ import os
 import re
 from typing import Dict, List, NamedTuple, Optional
 
-from deployer.contract.records import Record
+from deployer.contract.json_records import Record
 from deployer.site.capture.tools import Tools
 
 #: All nodes see the same; of other types nobody knows: one node may export what looks local.

@@ -6,7 +6,7 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 from deployer.contract import dynamic
 from deployer.contract.dynamic import BadElf, Facts
-from deployer.contract.records import Record
+from deployer.contract.json_records import Record
 from deployer.site.capture.tools import Tools
 from deployer.system import files
 

@@ -7,7 +7,7 @@ import shutil
 import sys
 from typing import Any, Dict, List, Optional
 
-from deployer.contract.records import Record
+from deployer.contract.json_records import Record
 from deployer.site.capture.tools import Tools
 
 #: Named in PATH, or where RHEL keeps the one of its own tools.

@@ -9,7 +9,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract.dynamic import Facts
 from deployer.contract.errors import DeployerError
-from deployer.contract.records import Record
+from deployer.contract.json_records import Record
 from deployer.site.capture.libraries import Libraries, Tree
 from deployer.site.capture.modules import Module
 from deployer.site.capture.tools import Tools

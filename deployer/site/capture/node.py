@@ -6,7 +6,7 @@ import re
 from typing import Dict, List, Optional, Set, Tuple
 
 from deployer.contract import cpu
-from deployer.contract.records import Record
+from deployer.contract.json_records import Record
 from deployer.site.capture.tools import Tools
 
 _GPU_FIELDS = ("name,memory.total,compute_cap", "name,memory.total")

@@ -5,7 +5,7 @@ import re
 import socket
 from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
-from deployer.contract.records import Record
+from deployer.contract.json_records import Record
 
 _ADDRESS = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])")
 

@@ -5,9 +5,9 @@ import json
 import os
 from typing import Any, Dict, NamedTuple, Optional, Sequence
 
-from deployer.contract import facts, records
+from deployer.contract import facts, json_records
 from deployer.contract.errors import IntegrityError, UsageError
-from deployer.contract.records import Record
+from deployer.contract.json_records import Record
 from deployer.system import files
 
 _MAX_BYTES = 32 * 1024 * 1024
@@ -28,7 +28,7 @@ def write_report(path: str, captured: Captured) -> None:
     profile = dict(captured.profile)
     profile.pop("facts", None)
     if captured.facts is not None:
-        data = records.dumps(captured.facts)
+        data = json_records.dumps(captured.facts)
         place = facts_path(path)
         with files.published(place) as stream:
             stream.write(data)
@@ -155,7 +155,7 @@ def _bytes(path: str) -> bytes:
 
 def _json(data: bytes, path: str) -> Record:
     try:
-        record = records.parse(data, path, limit=facts.MAX_MEMORY)
+        record = json_records.parse(data, path, limit=facts.MAX_MEMORY)
     except UsageError as error:
         hint = "a YAML profile: `deployer profile show SITE --json --files > FILE` writes it as JSON"
         raise UsageError(error.message, hint) from error

@@ -4,7 +4,7 @@ import os
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Set
 
-from deployer.contract.records import Record
+from deployer.contract.json_records import Record
 from deployer.site.capture.tools import Tools
 
 #: One line for each kind of node of a partition: name (* for the default), nodes, sockets, cores a socket, threads a

@@ -5,7 +5,7 @@ import hashlib
 import os
 from typing import List
 
-from deployer.contract import hostfiles, records
+from deployer.contract import hostfiles, json_records
 from deployer.contract.errors import Refused
 from deployer.contract.hostfiles import HostFile
 from deployer.contract.plan import Bind, Plan
@@ -37,7 +37,7 @@ def _stubs(home: str, wanted: List[HostFile]) -> str:
 
     Made anew is what a site's purge took away.
     """
-    text = records.dumps([[item.name, item.kind, item.source * (item.kind == hostfiles.LINK)] for item in wanted])
+    text = json_records.dumps([[item.name, item.kind, item.source * (item.kind == hostfiles.LINK)] for item in wanted])
     folder = os.path.join(home, "host", hashlib.sha256(text).hexdigest()[:16])
     with files.errors_named("make " + folder):
         for item in wanted:

@@ -7,10 +7,10 @@ look at here, or the DeployerError that a person is to read: its exit code is th
 import time
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract import records
+from deployer.contract import json_records
 from deployer.contract.errors import DeployerError
+from deployer.contract.json_records import Fields, Record
 from deployer.contract.plan import Plan, StartOption
-from deployer.contract.records import Fields, Record
 from deployer.site.storage.store import Installed, Store
 
 OK, SKIPPED, BROKEN = "ok", "skipped", "broken"
@@ -68,7 +68,7 @@ class Climb(NamedTuple):
 
     def record(self) -> Record:
         """Return the climb as a JSON object."""
-        return records.stamped(
+        return json_records.stamped(
             "doctor",
             {
                 "healthy": self.error is None,

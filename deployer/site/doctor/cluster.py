@@ -14,8 +14,8 @@ from typing import List, Optional, Sequence, Tuple
 from deployer.contract.errors import DeployerError, JobFailed, Refused, TransferError, Unknown
 from deployer.contract.findings import Finding, errors
 from deployer.contract.job import Job
+from deployer.contract.json_records import Fields, Record
 from deployer.contract.plan import Plan
-from deployer.contract.records import Fields, Record
 from deployer.site.doctor import payload
 from deployer.site.doctor.climb import Ground, Skipped
 from deployer.site.jobs import jobs, result

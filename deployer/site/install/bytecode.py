@@ -19,7 +19,7 @@ from deployer.contract.errors import DeployerError
 from deployer.contract.manifest import Image
 from deployer.contract.plan import Bind
 from deployer.contract.shell import argv
-from deployer.site.container import container, usable
+from deployer.site.container import container, runtime_check
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container, Runtime
 from deployer.site.storage.store import ENGINE, VARIANTS, WHEELS
@@ -67,7 +67,7 @@ def compile_overlays(folder: str, image: Image, jobs: int) -> None:
 def _runtime(engine: str) -> Optional[Runtime]:
     """Return what can start a container here, None where nothing can."""
     for name in _RUNTIMES:
-        if usable.objection(RUNTIMES[name], (), engine) is None:
+        if runtime_check.objection(RUNTIMES[name], (), engine) is None:
             return RUNTIMES[name]
     return None
 

@@ -15,11 +15,11 @@ import time
 from contextlib import contextmanager, suppress
 from typing import IO, Dict, Iterable, Iterator, List, NamedTuple
 
-from deployer.contract import delta, sealed
+from deployer.contract import delta, sealed_file
 from deployer.contract.delta import Ending, Part
 from deployer.contract.errors import DeployerError, IntegrityError, TransferError, UsageError
 from deployer.contract.manifest import Manifest
-from deployer.contract.sealed import Seal
+from deployer.contract.sealed_file import Seal
 from deployer.site.storage.store import Store
 from deployer.system import files
 from deployer.system.verify import opened, read_manifest_block, read_seal
@@ -96,7 +96,7 @@ def open_parcel(folder: str) -> Parcel:
     place = endings[0]
     path = os.path.join(folder, place.name)
     with files.errors_named("read " + path), files.open_regular(path) as stream:
-        data = stream.read(sealed.MAX_MANIFEST)
+        data = stream.read(sealed_file.MAX_MANIFEST)
     ending, seal, manifest = delta.decompress(data, place)
     parts = sorted(place for place in found if isinstance(place, Part) and _is_whole(folder, place))
     return Parcel(folder, ending, seal, manifest, parts)
@@ -116,7 +116,7 @@ def kept(store: Store) -> Dict[str, Source]:
         try:
             with opened(path) as stream:
                 seal = read_seal(stream, path)
-                manifest = sealed.read_manifest(read_manifest_block(stream, seal), seal)
+                manifest = sealed_file.read_manifest(read_manifest_block(stream, seal), seal)
         except DeployerError as error:
             _log.debug("%s holds nothing: %s", path, error.message)
             continue

@@ -11,7 +11,7 @@ import shutil
 import time
 from typing import Callable, Iterable, Mapping, NamedTuple, Optional, Tuple
 
-from deployer.contract import records, sealed
+from deployer.contract import json_records, sealed_file
 from deployer.contract.errors import IntegrityError
 from deployer.contract.manifest import DATA_PREFIX, KIT_PREFIX
 from deployer.site.install import bytecode, kit, remove, unpack, wheels
@@ -165,7 +165,7 @@ def write_receipt(
     os.mkdir(rootfs)
     written = unpack.unpack(frames, source, rootfs, jobs, done)
     overlays = wheels.unpack(folder, verification, manifest.image.python, jobs, advance)
-    contents = sealed.contents(manifest.members, manifest.segments)
+    contents = sealed_file.contents(manifest.members, manifest.segments)
     for member in members:
         pieces = verification.check(contents[member.name], advance)
         # A bind is writable although the image is not, and data are shared: at least no file is changed by mistake.
@@ -178,7 +178,7 @@ def write_receipt(
 def _write_receipt(folder: str, bundle: VerifiedBundle, written: unpack.Unpacked) -> None:
     _write(os.path.join(folder, MANIFEST), [bundle.manifest_bytes])
     receipt = _receipt(bundle, written)
-    _write(os.path.join(folder, RECEIPT), [records.pretty(receipt.record()).encode("utf-8")])
+    _write(os.path.join(folder, RECEIPT), [json_records.pretty(receipt.record()).encode("utf-8")])
 
 
 def _receipt(bundle: VerifiedBundle, written: unpack.Unpacked) -> Receipt:

@@ -14,8 +14,8 @@ import struct
 import time
 from typing import Iterator, List, NamedTuple, Sequence, Tuple
 
+from deployer.contract import json_records
 from deployer.contract import plan as plans
-from deployer.contract import records
 from deployer.contract.errors import DeployerError, JobFailed, MissingTool, SpaceError
 from deployer.contract.manifest import FRAME
 from deployer.contract.tarformat import MTIME
@@ -67,7 +67,7 @@ class Squashed(NamedTuple):
     seconds: float
     tool: Tool
 
-    def record(self) -> records.Record:
+    def record(self) -> json_records.Record:
         """Return what a program would want to know of it."""
         by = {"whose": self.tool.whose, "path": self.tool.path, "version": self.tool.version}
         return {"path": self.path, "size": self.size, "seconds": round(self.seconds, 3), "mksquashfs": by}

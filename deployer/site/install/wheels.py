@@ -17,7 +17,7 @@ import re
 import tempfile
 from typing import IO, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
-from deployer.contract import sealed, tarformat, wheel
+from deployer.contract import sealed_file, tarformat, wheel
 from deployer.contract.errors import IntegrityError
 from deployer.contract.manifest import BundleMember, Manifest, Segment
 from deployer.contract.wheel import File
@@ -81,7 +81,7 @@ def unpack(folder: str, verification: Verification, python: Optional[str], jobs:
     members = _wheels(verification.manifest)
     if not members:
         return Unpacked(0, 0)
-    contents = sealed.contents(verification.manifest.members, verification.manifest.segments)
+    contents = sealed_file.contents(verification.manifest.members, verification.manifest.segments)
     unpacking = _Unpacking(folder, verification, contents, python or _ANY_PYTHON)
     owners: Dict[Tuple[str, str], List[Tuple[str, str]]] = {}  # overlay and path to the wheels that bring it
     met: List[Tuple[str, str]] = []

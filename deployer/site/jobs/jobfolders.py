@@ -9,7 +9,7 @@ import socket
 import time
 from typing import List, NamedTuple, Optional, Set
 
-from deployer.site.jobs import jobs, overview, result, spare
+from deployer.site.jobs import jobs, overview, result, result_reserve
 from deployer.site.jobs.jobs import Status
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.storage import temporary
@@ -17,7 +17,9 @@ from deployer.site.storage.store import Store
 from deployer.system import files
 
 #: What a job's folder holds before any result: a log, and the evidence of its steps.
-_OURS = frozenset((result.LAUNCH, result.SCRIPT, result.JOB_ID, result.LOG, result.HOSTS, result.RANKS, spare.NAME))
+_OURS = frozenset(
+    (result.LAUNCH, result.SCRIPT, result.JOB_ID, result.LOG, result.HOSTS, result.RANKS, result_reserve.NAME)
+)
 _SHOWN = 3
 
 

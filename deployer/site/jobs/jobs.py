@@ -8,7 +8,7 @@ from typing import IO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tup
 
 from deployer.contract.errors import DeployerError, JobFailed, TransferError, UsageError
 from deployer.contract.evidence import Launch
-from deployer.contract.records import Record
+from deployer.contract.json_records import Record
 from deployer.site.jobs import result
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.jobs.schedulers.interface import JobState, Scheduler

@@ -5,15 +5,15 @@ import re
 from contextlib import suppress
 from typing import Any, Callable, Dict, List, Mapping, Tuple, TypeVar
 
-from deployer.contract import evidence, lastlines, records
+from deployer.contract import evidence, json_records, lastlines
 from deployer.contract.errors import DeployerError, SpaceError, UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.findings import Finding, errors, finding
+from deployer.contract.json_records import Fields
 from deployer.contract.payload import read_payload
-from deployer.contract.records import Fields
 from deployer.contract.result import JOB, Evidence, Judgement, Outcome, assemble
 from deployer.contract.result import PAYLOAD as ENDING
-from deployer.site.jobs import spare
+from deployer.site.jobs import result_reserve
 from deployer.system import files
 
 LAUNCH = "job.json"
@@ -51,16 +51,16 @@ def write_result(folder: str, outcome: Outcome) -> Judgement:
     path = os.path.join(folder, RESULT)
     verdict = assemble(started, found, outcome)
     try:
-        files.write_text(path, records.pretty(verdict.record))
+        files.write_text(path, json_records.pretty(verdict.record))
     except SpaceError as error:
         # What else was to be written here is lost as well: evidence, the log, perhaps what the payload made.
-        spare.release(folder)
+        result_reserve.release(folder)
         verdict = assemble(started, found, outcome._replace(full=error.message))
-        files.write_text(path, records.pretty(verdict.record))
+        files.write_text(path, json_records.pretty(verdict.record))
     if outcome.step == ENDING or verdict.exit_code:
-        spare.release(folder)
+        result_reserve.release(folder)
     else:
-        spare.keep_on(folder, started.ranks)  # for a script that is submitted again by hand
+        result_reserve.keep_on(folder, started.ranks)  # for a script that is submitted again by hand
         with suppress(DeployerError):  # without it, more of the log is taken for the payload's
             files.write_text(os.path.join(folder, HOSTS, _LOG_FROM), "%d" % _log_size(folder))
     return verdict
@@ -143,7 +143,7 @@ def findings(folder: str) -> List[Finding]:
 def _result(path: str) -> Fields:
     """Parse a result.json: it has a record for each of perhaps thousands of ranks."""
     data = files.read_bytes(path, limit=_MAX_RESULT)
-    return records.loads(data, "result", path, own=True, limit=records.MAX_LARGE)
+    return json_records.loads(data, "result", path, own=True, limit=json_records.MAX_LARGE)
 
 
 def first_error(folder: str) -> str:
@@ -204,6 +204,6 @@ def _payload(path: str) -> Tuple[Any, Any]:
     if os.path.getsize(path) > _MAX_PAYLOAD:
         return None, "larger than %d bytes" % _MAX_PAYLOAD
     try:
-        return records.parse(files.read_bytes(path), path), None
+        return json_records.parse(files.read_bytes(path), path), None
     except DeployerError as error:
         return None, error.message

@@ -4,7 +4,7 @@ import ctypes
 import time
 from typing import List
 
-from deployer.contract.measures import Allreduce
+from deployer.contract.measurements import Allreduce
 from deployer.site.rank.mpi import Library, World
 
 #: How often one double is summed, and how often ``_MANY`` of them (1 MiB); the first round of each is not counted.

@@ -10,7 +10,7 @@ import sys
 from typing import Optional
 
 from deployer.contract.errors import DeployerError
-from deployer.contract.measures import Gpu
+from deployer.contract.measurements import Gpu
 from deployer.system import process
 
 #: Where the kernel module tells its version.

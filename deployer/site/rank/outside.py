@@ -12,7 +12,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 from deployer.contract import dynamic, evidence
 from deployer.contract.errors import DeployerError
 from deployer.contract.payload import Outside
-from deployer.site.rank import mapped
+from deployer.site.rank import mapped_mpi
 from deployer.site.rank.rank import TASK
 from deployer.system import elf, files
 
@@ -58,7 +58,7 @@ class Watcher(object):
 
     def look(self, member: int, maps: str) -> None:
         """Note what the process ``member`` shows; one that has MPI is preferred."""
-        libraries = mapped.mpi_libraries(maps)
+        libraries = mapped_mpi.mpi_libraries(maps)
         if not libraries and self.seen is not None and self.seen.has_mpi:
             return
         try:

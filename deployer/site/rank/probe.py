@@ -8,13 +8,13 @@ import socket
 import sys
 from typing import List, Mapping, Optional, Sequence
 
-from deployer.contract import evidence, records
+from deployer.contract import evidence, json_records
 from deployer.contract.errors import DeployerError
 from deployer.contract.evidence import HostRecord, ProbeRecord
-from deployer.contract.measures import GPU, Measures
+from deployer.contract.measurements import GPU, Measures
 from deployer.contract.payload import MappedLibrary
 from deployer.site.jobs import result
-from deployer.site.rank import mapped, watch
+from deployer.site.rank import mapped_mpi, payload_monitor
 from deployer.site.rank.rank import task_number
 from deployer.system import elf, files
 
@@ -102,9 +102,9 @@ def rank(out: str, soname: Optional[str], expects: Sequence[str] = ()) -> ProbeR
         record = record._replace(stage=evidence.DONE, reason=str(error))
         _write(path, record.record())
         return record
-    found = mapped.mpi_libraries(mapped.maps(os.getpid()))
+    found = mapped_mpi.mpi_libraries(mapped_mpi.maps(os.getpid()))
     if found:
-        seen = MappedLibrary(found[0].path, mapped.identity(os.getpid(), found[0]), library.version())
+        seen = MappedLibrary(found[0].path, mapped_mpi.identity(os.getpid(), found[0]), library.version())
         record = record._replace(library=seen)
     record = record._replace(stage=evidence.STARTING)
     _write(path, record.record())
@@ -128,7 +128,7 @@ def rank(out: str, soname: Optional[str], expects: Sequence[str] = ()) -> ProbeR
 def _measures(expects: Sequence[str]) -> Measures:
     """Return what can be seen before MPI starts: no process is started once it holds the fabric."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    found = Measures(None if limit == resource.RLIM_INFINITY else limit, shm=watch.shared_memory())
+    found = Measures(None if limit == resource.RLIM_INFINITY else limit, shm=payload_monitor.shared_memory())
     if GPU in expects and first_of_node(os.environ):
         from deployer.site.rank import gpu
 
@@ -147,5 +147,5 @@ def _redirect(log: str) -> None:
     os.close(descriptor)
 
 
-def _write(path: str, record: records.Record) -> None:
-    files.write_text(path, records.pretty(record))
+def _write(path: str, record: json_records.Record) -> None:
+    files.write_text(path, json_records.pretty(record))

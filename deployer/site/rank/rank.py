@@ -65,9 +65,9 @@ def run(
     environment = inherited_environment()
     awaited = set(_SIGNALS) | {signal.SIGCHLD}
     pid = payload.start(command, environment, awaited)
-    from deployer.site.rank import watch
+    from deployer.site.rank import payload_monitor
 
-    return watch.watch(pid, out, shared or out, task_number(environment), awaited, abort, itex, outside)
+    return payload_monitor.watch(pid, out, shared or out, task_number(environment), awaited, abort, itex, outside)
 
 
 def task_number(environment: "Mapping[str, str]") -> int:

@@ -6,7 +6,7 @@ import shlex
 import time
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
-from deployer.contract import findings, hostfiles, records
+from deployer.contract import findings, hostfiles, json_records
 from deployer.contract import layout as layouts
 from deployer.contract import plan as plans
 from deployer.contract.choose import choose
@@ -18,14 +18,14 @@ from deployer.contract.pinning import pin
 from deployer.contract.plan import Bind, Plan, StartOption
 from deployer.contract.shell import plain
 from deployer.contract.verdict import REFUSE
-from deployer.site.container import container, usable
+from deployer.site.container import container, runtime_check
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.install import squash
-from deployer.site.jobs import jobs, result, spare
+from deployer.site.jobs import jobs, result, result_reserve
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.run import command, script, stage
 from deployer.site.run.launchers import LAUNCHERS
-from deployer.site.run.staged import StagedImage
+from deployer.site.run.staging_script import StagedImage
 from deployer.site.run.submission import Options, sbatch_options
 from deployer.site.storage import data, inventory, packages, pythons, temporary
 from deployer.site.storage.store import Installed, Store
@@ -151,8 +151,8 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
         os.makedirs(store.jobs, exist_ok=True)
         temporary.reap(store.jobs)
         with temporary.folder(store.jobs) as half:
-            spare.keep(half, launch.ranks)
-            files.write_text(os.path.join(half, result.LAUNCH), records.pretty(launch.record()))
+            result_reserve.keep(half, launch.ranks)
+            files.write_text(os.path.join(half, result.LAUNCH), json_records.pretty(launch.record()))
             files.write_text(os.path.join(half, result.SCRIPT), text, 0o777)
             os.rename(half, folder)
     return folder
@@ -209,7 +209,7 @@ def vetoes(plan: Plan, installed: Installed, here: bool = False) -> Dict[str, st
         if name not in RUNTIMES:
             found[name] = "this deployer has no runtime %s" % name
             continue
-        objection = usable.objection(RUNTIMES[name], plan.modules, installed.engine, here or not plan.namespaces)
+        objection = runtime_check.objection(RUNTIMES[name], plan.modules, installed.engine, here or not plan.namespaces)
         if objection:
             found[name] = objection
     return found

@@ -10,16 +10,16 @@ from deployer.contract import plan as plans
 from deployer.contract import shell
 from deployer.contract.evidence import Launch
 from deployer.contract.layout import Layout
-from deployer.contract.measures import ITEX
+from deployer.contract.measurements import ITEX
 from deployer.contract.pinning import pin
 from deployer.contract.plan import Plan, StartOption
 from deployer.contract.shell import Code, Text, Value, Variable, Word, code
 from deployer.site.container import home
 from deployer.site.container.container import OWN, needs_home
 from deployer.site.container.runtimes.interface import Container, Runtime
-from deployer.site.run import staged
+from deployer.site.run import staging_script
 from deployer.site.run.launchers.interface import Launcher, Start
-from deployer.site.run.staged import StagedImage
+from deployer.site.run.staging_script import StagedImage
 
 
 class Inputs(NamedTuple):
@@ -58,7 +58,7 @@ def render(inputs: Inputs) -> str:
     """Return the whole text of job.sh. Raises UsageError for what no script can have."""
     parts = [_head(inputs), _ground(inputs), _container(inputs), _ranks(inputs), _hosts(inputs)]
     if inputs.staging:
-        parts.append(staged.step(inputs.staging, inputs.layout, inputs.runtime, inputs.container, 2))
+        parts.append(staging_script.step(inputs.staging, inputs.layout, inputs.runtime, inputs.container, 2))
     if inputs.reader:
         parts.append(_root(inputs))
     if inputs.image_python:
@@ -199,9 +199,9 @@ grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
 def _container(inputs: Inputs) -> Code:
     container, arrays = inputs.container, [(_WAYS[inputs.runtime.contained], inputs.runtime.options(inputs.container))]
     if inputs.staging:
-        container = staged.moved(inputs.staging, container)
-        arrays = staged.arrays(inputs.staging, inputs.runtime, container)
-    pieces = [staged.name(inputs.staging)] if inputs.staging else []
+        container = staging_script.moved(inputs.staging, container)
+        arrays = staging_script.arrays(inputs.staging, inputs.runtime, container)
+    pieces = [staging_script.name(inputs.staging)] if inputs.staging else []
     if inputs.runtime.contained:
         says = "# The container: read-only, nothing of the host's environment but what the plan passes. Binds:\n"
         pieces.append(code(says))
@@ -347,7 +347,7 @@ def _payload(inputs: Inputs) -> Code:
     else:
         watch = code("watch=({words}\n)\n", words=shell.folded(_outside(inputs), 105))
         what = "each rank. The image has no Python, so `rank` watches it from outside the container."
-    binds = staged.late(inputs.staging, inputs.container) if inputs.staging else []
+    binds = staging_script.late(inputs.staging, inputs.container) if inputs.staging else []
     more = inputs.runtime.binds(binds) if binds else []
     more = [*more, *inputs.runtime.starting_in(inputs.workdir)] if inputs.workdir else more
     return code(
@@ -376,7 +376,7 @@ def _outside(inputs: Inputs) -> List[Text]:
     tool: Value = inputs.tool
     out: List[Text] = ["--out", ranks]
     if inputs.staging:
-        tool, evidence = staged.tool(inputs.staging), staged.evidence()
+        tool, evidence = staging_script.tool(inputs.staging), staging_script.evidence()
         out = ["--out", evidence, "--shared", ranks]
     library = inputs.plan.mpi.library if inputs.plan.mpi else ""
     return [inputs.python, "-I", "-S", tool, "rank", *out, "--outside", library, *_abort(inputs), "--"]

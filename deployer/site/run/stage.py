@@ -22,7 +22,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import Iterator, List, NamedTuple, Optional, Sequence
 
-from deployer.contract import evidence, records
+from deployer.contract import evidence, json_records
 from deployer.contract import plan as plans
 from deployer.contract.choose import Need
 from deployer.contract.errors import DeployerError, IntegrityError, JobFailed, MissingTool, Refused, SpaceError
@@ -31,8 +31,8 @@ from deployer.site.container import container, private
 from deployer.site.container.runtimes import charliecloud
 from deployer.site.install import bytecode, install, kit, squash, wheels
 from deployer.site.jobs import result
-from deployer.site.rank.watch import GOODBYE
-from deployer.site.run.staged import BEGIN, EVIDENCE, ROOTFS, STUBS, TEMPORARY, TOOL
+from deployer.site.rank.payload_monitor import GOODBYE
+from deployer.site.run.staging_script import BEGIN, EVIDENCE, ROOTFS, STUBS, TEMPORARY, TOOL
 from deployer.site.storage import space
 from deployer.site.storage.store import VARIANTS, WHEELS, Installed, Store
 from deployer.system import files, process, verify, workers
@@ -379,6 +379,6 @@ def _publish(request: Request) -> None:
     host = socket.gethostname()
     path = os.path.join(request.out, result.node_file(host))
     try:
-        files.write_text(path, records.pretty(evidence.NodeRecord(host, texts).record()))
+        files.write_text(path, json_records.pretty(evidence.NodeRecord(host, texts).record()))
     except DeployerError as error:
         sys.stderr.write("\n".join(error.lines()) + "\n")

@@ -5,7 +5,7 @@ import os
 import re
 from typing import List, Optional, Tuple
 
-from deployer.contract.measures import GPU, ITEX
+from deployer.contract.measurements import GPU, ITEX
 from deployer.contract.plan import Plan
 from deployer.site.storage.store import Installed
 from deployer.system import files

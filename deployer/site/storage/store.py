@@ -17,7 +17,7 @@ import re
 import shutil
 from typing import List, NamedTuple, Optional
 
-from deployer.contract import manifest, plan, records
+from deployer.contract import json_records, manifest, plan
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import Plan
@@ -57,8 +57,8 @@ class Receipt(NamedTuple):
     files: int
     bytes: int
 
-    def record(self) -> records.Record:
-        return records.stamped("receipt", dict(self._asdict()))
+    def record(self) -> json_records.Record:
+        return json_records.stamped("receipt", dict(self._asdict()))
 
 
 class Installed(NamedTuple):
@@ -95,10 +95,10 @@ class Installed(NamedTuple):
 
     def manifest(self) -> Manifest:
         """Read the bundle's manifest; the folder was verified when it was installed."""
-        from deployer.contract import sealed  # with all that it imports, which no rank needs
+        from deployer.contract import sealed_file
 
         path = os.path.join(self.folder, MANIFEST)
-        return manifest.read(files.read_bytes(path, limit=sealed.MAX_MANIFEST), path)
+        return manifest.read(files.read_bytes(path, limit=sealed_file.MAX_MANIFEST), path)
 
     def sites(self) -> List[str]:
         """Return the names of the sites that the bundle carries a plan for."""
@@ -184,7 +184,7 @@ class Store(NamedTuple):
             return None
         try:
             with files.open_regular(path) as stream:
-                fields = records.loads(stream.read(), "receipt", path, IntegrityError)
+                fields = json_records.loads(stream.read(), "receipt", path, IntegrityError)
             receipt = Receipt(
                 fields.text("name"),
                 fields.text("version"),

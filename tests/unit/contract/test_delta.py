@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from deployer.contract import delta, records, sealed, tarformat
+from deployer.contract import delta, json_records, sealed_file, tarformat
 from deployer.contract.delta import GAP, PART_SIZE, Ending, Part
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.manifest import DATA, Segment
@@ -70,7 +70,7 @@ def test_other_names_are_nobodys(name):
 
 def test_a_receipt():
     table = segments(1, 2, 3)
-    data = records.dumps(delta.receipt(segment.sha256 for segment in table))
+    data = json_records.dumps(delta.receipt(segment.sha256 for segment in table))
     assert delta.missing(table, delta.read_receipt(data, "r")) == []
     with pytest.raises(UsageError):
         delta.read_receipt(b"{}", "r")
@@ -81,7 +81,7 @@ def test_a_receipt():
 
 def ending():
     data = bundles.build()
-    offset = sealed.read_tail(data[-sealed.TAIL :], len(data)).offset
+    offset = sealed_file.read_tail(data[-sealed_file.TAIL :], len(data)).offset
     return data[offset:], Ending(offset, len(data) - offset)
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from deployer.contract import findings
-from deployer.contract.records import Fields
+from deployer.contract.json_records import Fields
 
 
 @pytest.mark.parametrize("code", sorted(findings.RULES))

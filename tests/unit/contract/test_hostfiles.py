@@ -1,6 +1,6 @@
 import pytest
 
-from deployer.contract import hostfiles, plan, records
+from deployer.contract import hostfiles, json_records, plan
 from deployer.contract.errors import UsageError
 from deployer.contract.hostfiles import DIRECTORY, FILE, LINK, HostFile
 from tests.running import PLAN
@@ -15,17 +15,17 @@ HOST = (
 
 def test_a_plan_with_host_files_is_read_as_it_was_written():
     whole = PLAN._replace(host=HOST)
-    assert plan.read(records.dumps(whole.record()), "it") == whole
+    assert plan.read(json_records.dumps(whole.record()), "it") == whole
 
 
 def test_a_plan_from_before_and_a_reader_from_before():
     old = PLAN.record()
     del old["host"]
-    assert plan.read(records.dumps(dict(old, format=1)), "it") == PLAN
+    assert plan.read(json_records.dumps(dict(old, format=1)), "it") == PLAN
     assert PLAN.record()["min_reader"] == 1
     record = PLAN._replace(host=HOST).record()  # a job would run on the image's libraries without
     with pytest.raises(UsageError, match="needs a reader of format 2"):
-        records.loads(records.dumps(record), plan.SCHEMA, "it", known=1)
+        json_records.loads(json_records.dumps(record), plan.SCHEMA, "it", known=1)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_plan_cannot_make_files_elsewhere(field, value):
     record = PLAN._replace(host=HOST[:1]).record()
     record["host"][0][field] = value
     with pytest.raises(UsageError, match="host"):
-        plan.read(records.dumps(record), "it")
+        plan.read(json_records.dumps(record), "it")
 
 
 def test_spare_libraries_are_for_images_without():

@@ -3,7 +3,7 @@ import pytest
 from deployer.contract import job
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.job import seconds
-from deployer.contract.records import Fields
+from deployer.contract.json_records import Fields
 
 
 @pytest.mark.parametrize(

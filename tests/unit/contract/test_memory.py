@@ -3,8 +3,8 @@
 import pytest
 
 from deployer.contract import lastlines, memory, result
+from deployer.contract.json_records import dumps
 from deployer.contract.payload import PayloadRecord, read_payload
-from deployer.contract.records import dumps
 from tests.unit.contract.test_result import LAUNCH, after, good
 
 HANDLER = "Some of your processes may have been killed by the cgroup out-of-memory handler."

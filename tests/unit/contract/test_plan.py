@@ -1,4 +1,4 @@
-from deployer.contract import plan, records, verdict
+from deployer.contract import json_records, plan, verdict
 from deployer.contract.findings import ERROR, Finding
 from deployer.contract.plan import Bind, HostMpi, NodeShape, Plan, StartOption
 
@@ -23,20 +23,20 @@ PLAN = Plan(
 
 
 def test_a_plan_is_read_as_it_was_written():
-    assert plan.read(records.pretty(PLAN.record()).encode(), "it") == PLAN
+    assert plan.read(json_records.pretty(PLAN.record()).encode(), "it") == PLAN
 
 
 def test_a_plan_without_host_mpi():
     bare = PLAN._replace(mpi=None)
-    assert plan.read(records.dumps(bare.record()), "it") == bare
+    assert plan.read(json_records.dumps(bare.record()), "it") == bare
 
 
 def test_the_abi_and_plans_from_before_it_had_a_field():
     named = PLAN._replace(abi="openmpi")
-    assert plan.read(records.dumps(named.record()), "it") == named
+    assert plan.read(json_records.dumps(named.record()), "it") == named
     record = PLAN.record()
     del record["abi"]
-    assert plan.read(records.dumps(record), "it").abi is None
+    assert plan.read(json_records.dumps(record), "it").abi is None
 
 
 def test_the_verdict_travels_and_older_plans_have_none():
@@ -44,7 +44,7 @@ def test_the_verdict_travels_and_older_plans_have_none():
     judged = verdict.judged([found, Finding("a.b", verdict.MISSING_FACTS, "x", "y", "z")])
     assert (judged.verdict, judged.against) == (verdict.REFUSE, [found])
     checked = PLAN._replace(checked=judged)
-    assert plan.read(records.dumps(checked.record()), "it") == checked
+    assert plan.read(json_records.dumps(checked.record()), "it") == checked
     assert "checked" not in PLAN.record()
 
 

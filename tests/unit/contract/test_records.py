@@ -1,19 +1,19 @@
 import pytest
 
-from deployer.contract import records
+from deployer.contract import json_records
 from deployer.contract.errors import IntegrityError, UsageError
 
 
 def stamped(**fields):
-    return records.dumps(records.stamped("test", fields))
+    return json_records.dumps(json_records.stamped("test", fields))
 
 
 def test_dumps_is_canonical():
-    assert records.dumps({"b": 1, "a": "é"}) == b'{"a":"\\u00e9","b":1}\n'
+    assert json_records.dumps({"b": 1, "a": "é"}) == b'{"a":"\\u00e9","b":1}\n'
 
 
 def test_loads_gives_typed_fields():
-    fields = records.loads(stamped(name="x", count=3, words=["a"], env={"A": "b"}, sub=[{"n": 1}]), "test", "it")
+    fields = json_records.loads(stamped(name="x", count=3, words=["a"], env={"A": "b"}, sub=[{"n": 1}]), "test", "it")
     assert fields.text("name") == "x"
     assert fields.number("count") == 3
     assert fields.texts("words") == ["a"]
@@ -37,21 +37,21 @@ def test_loads_gives_typed_fields():
 )
 def test_what_is_no_record_is_refused_by_name(data):
     with pytest.raises(IntegrityError, match="the thing"):
-        records.loads(data, "test", "the thing", IntegrityError)
+        json_records.loads(data, "test", "the thing", IntegrityError)
 
 
 def test_a_newer_format_is_refused_with_a_hint():
-    record = records.stamped("test", {})
+    record = json_records.stamped("test", {})
     record.update(format=9, min_reader=9)
     with pytest.raises(UsageError, match="format 9") as caught:
-        records.loads(records.dumps(record), "test", "it")
+        json_records.loads(json_records.dumps(record), "test", "it")
     assert "newer deployer" in caught.value.hint
 
 
 def test_a_newer_format_that_we_can_read_is_read():
-    record = records.stamped("test", {"unheard": 1})
+    record = json_records.stamped("test", {"unheard": 1})
     record.update(format=9)
-    assert records.loads(records.dumps(record), "test", "it").number("unheard") == 1
+    assert json_records.loads(json_records.dumps(record), "test", "it").number("unheard") == 1
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,6 @@ def test_a_newer_format_that_we_can_read_is_read():
     ],
 )
 def test_a_mistyped_field_is_named(method, value):
-    fields = records.loads(stamped(field=value), "test", "it")
+    fields = json_records.loads(stamped(field=value), "test", "it")
     with pytest.raises(UsageError, match="field"):
         getattr(fields, method)("field")

@@ -5,11 +5,11 @@ import pytest
 from deployer.contract import evidence, result, verdict
 from deployer.contract.evidence import HostRecord, Launch, ProbeRecord
 from deployer.contract.findings import ERROR, WARNING, Finding
+from deployer.contract.json_records import dumps
 from deployer.contract.lastlines import told
-from deployer.contract.measures import Allreduce, Gpu, Measures
+from deployer.contract.measurements import Allreduce, Gpu, Measures
 from deployer.contract.payload import Itex, MappedLibrary, Outside, PayloadRecord, read_payload
 from deployer.contract.plan import CANARY_TEXT, HostMpi
-from deployer.contract.records import dumps
 from deployer.contract.result import Evidence, Outcome
 
 MPI = HostMpi("intel", "2021.15", "/opt/mpi", "/opt/mpi/lib/libmpi.so.12", "Intel(R) MPI Library 2021.15")

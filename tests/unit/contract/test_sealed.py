@@ -1,28 +1,28 @@
 import pytest
 
-from deployer.contract import sealed
+from deployer.contract import sealed_file
 from deployer.contract.errors import IntegrityError
 from tests import bundles
 
 
 def parse(data):
-    seal = sealed.read_tail(data[-sealed.TAIL :], len(data))
-    return sealed.read_manifest(data[seal.offset : seal.end], seal)
+    seal = sealed_file.read_tail(data[-sealed_file.TAIL :], len(data))
+    return sealed_file.read_manifest(data[seal.offset : seal.end], seal)
 
 
 def test_the_segments_are_the_file():
     data = bundles.build()
     manifest = parse(data)
-    assert sum(segment.size for segment in manifest.segments) == sealed.read_tail(data[-10240:], len(data)).offset
+    assert sum(segment.size for segment in manifest.segments) == sealed_file.read_tail(data[-10240:], len(data)).offset
     assert [member.name for member in manifest.members][:2] == ["deployer.pyz", "oci-layout"]
 
 
 def test_content_of_a_member():
     data = bundles.build()
-    segments = sealed.member_segments(parse(data), "deployer.pyz")
+    segments = sealed_file.member_segments(parse(data), "deployer.pyz")
     assert b"".join(data[s.offset : s.offset + s.size] for s in segments) == b"not really one"
     with pytest.raises(IntegrityError):
-        sealed.member_segments(parse(data), "nothing")
+        sealed_file.member_segments(parse(data), "nothing")
 
 
 def change_segment(index, **fields):
@@ -59,4 +59,4 @@ def test_a_manifest_that_is_not_the_file_is_refused(change):
 @pytest.mark.parametrize("size", [0, 100, 10239])
 def test_no_tail(size):
     with pytest.raises(IntegrityError):
-        sealed.read_tail(b"\0" * size, size)
+        sealed_file.read_tail(b"\0" * size, size)

@@ -5,7 +5,7 @@ import posixpath
 from collections.abc import Iterable, Iterator
 
 from deployer.connected.build.lint import finding
-from deployer.connected.rootfs.members import Members, shown
+from deployer.connected.rootfs.entries import Members, shown
 from deployer.contract.findings import Finding
 from deployer.contract.tarformat import FILE, FOLDER
 

@@ -13,8 +13,8 @@ from deployer.connected.build.lint.source import Source
 from deployer.connected.build.wheelhouse import wheelhouse
 from deployer.connected.ground import engine
 from deployer.connected.rootfs import imagelayers
+from deployer.connected.rootfs.entries import FileEntry
 from deployer.connected.rootfs.flatten import Tree
-from deployer.connected.rootfs.members import FileEntry
 from deployer.connected.rootfs.merge import Root
 from deployer.contract.errors import DeployerError, MissingTool, Refused
 from deployer.contract.findings import Finding, errors

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from packaging import tags
 from packaging.utils import parse_wheel_filename
 
-from deployer.contract import records
+from deployer.contract import json_records
 from deployer.contract.errors import Refused, UsageError
 
 #: What distributions of wheels called manylinux before PEP 600, by the glibc that they stand for.
@@ -35,7 +35,7 @@ class Target(NamedTuple):
     def __str__(self) -> str:
         return f"Python {_dotted(self.python)} on Linux {self.machine} with glibc {_dotted(self.glibc)}"
 
-    def record(self) -> records.Record:
+    def record(self) -> json_records.Record:
         """Return it as JSON."""
         return {
             "python": _dotted(self.python), "glibc": _dotted(self.glibc), "machine": self.machine,
@@ -43,7 +43,7 @@ class Target(NamedTuple):
         }  # fmt: skip
 
     @staticmethod
-    def read(fields: records.Fields) -> "Target":
+    def read(fields: json_records.Fields) -> "Target":
         """Parse what ``record`` made, or what an image said of itself. Raises the fields' error."""
         return Target(
             version_pair(fields.text("python")), version_pair(fields.text("glibc")), fields.text("machine"),

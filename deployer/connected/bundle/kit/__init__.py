@@ -18,7 +18,7 @@ from deployer.connected.bundle.kit import squashfs, udocker
 from deployer.connected.bundle.kit.recipe import Recipe
 from deployer.connected.bundle.packages import GENERIC, Package
 from deployer.connected.ground import xdg
-from deployer.connected.rootfs.members import Data
+from deployer.connected.rootfs.entries import Data
 from deployer.connected.site_profile.model import Profile
 from deployer.contract.errors import JobFailed, MissingTool, TransferError
 from deployer.contract.manifest import KIT_PREFIX

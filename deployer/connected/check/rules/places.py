@@ -4,7 +4,7 @@ can be made on the site."""
 from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import Case
-from deployer.connected.linker.view import JobFilesystem
+from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.contract.findings import ERROR, NOTE, Finding
 from deployer.contract.hostfiles import FOLDER
 from deployer.contract.plan import MOUNT_FOLDERS

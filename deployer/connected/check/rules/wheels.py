@@ -8,7 +8,7 @@ from deployer.connected.build.wheelhouse.target import Target
 from deployer.connected.check.rules.case import Case
 from deployer.connected.check.rules.cpu import MACHINES
 from deployer.connected.linker.index import Index
-from deployer.connected.linker.view import JobFilesystem
+from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.contract.errors import DeployerError
 from deployer.contract.findings import ERROR, Finding
 from deployer.contract.manifest import VARIANTS_PREFIX, WHEELS_PREFIX

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from deployer.connected.linker.view import Captured, JobFilesystem
+from deployer.connected.linker.job_filesystem import Captured, JobFilesystem
 from deployer.connected.site_profile.profile import SiteFiles
 from deployer.contract.dynamic import Facts
 from deployer.contract.hostfiles import FILE, HostFile

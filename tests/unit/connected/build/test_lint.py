@@ -13,7 +13,7 @@ from deployer.connected.build.definition import load
 from deployer.connected.build.lint import RULES, hadolint
 from deployer.connected.build.lint import lint as linting
 from deployer.connected.build.lint.layers import wasted
-from deployer.connected.rootfs.members import FileEntry, InMemory
+from deployer.connected.rootfs.entries import FileEntry, InMemory
 from deployer.connected.rootfs.merge import Root
 from deployer.contract.errors import MissingTool, Refused
 from deployer.contract.findings import ERROR, Finding

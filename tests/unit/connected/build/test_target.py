@@ -1,14 +1,14 @@
 import pytest
 
 from deployer.connected.build.wheelhouse.target import Target, version_pair
-from deployer.contract import records
+from deployer.contract import json_records
 from deployer.contract.errors import Refused, UsageError
 
 BOOKWORM = Target((3, 11), (2, 36), "x86_64", {"numpy": "1.26.4"})
 
 
 def test_it_survives_being_written() -> None:
-    assert Target.read(records.Fields(BOOKWORM.record(), "test")) == BOOKWORM
+    assert Target.read(json_records.Fields(BOOKWORM.record(), "test")) == BOOKWORM
     assert str(BOOKWORM) == "Python 3.11 on Linux x86_64 with glibc 2.36"
 
 

@@ -12,7 +12,7 @@ from deployer.connected.build.settings import Settings
 from deployer.connected.bundle import kit, sbom
 from deployer.connected.bundle.kit import fetch, recipe, squashfs, udocker
 from deployer.connected.bundle.packages import Installed, System
-from deployer.connected.rootfs.members import InMemory
+from deployer.connected.rootfs.entries import InMemory
 from deployer.connected.site_profile.profile import Profile, load
 from deployer.contract.errors import IntegrityError, JobFailed, MissingTool, TransferError
 from tests import running

@@ -10,7 +10,7 @@ import pytest
 import deployer
 from deployer.connected.ground.yaml_model import Document
 from deployer.connected.rootfs import merge, tarreader
-from deployer.connected.rootfs.members import FileEntry
+from deployer.connected.rootfs.entries import FileEntry
 from deployer.connected.rootfs.merge import Root
 from deployer.contract import dynamic
 from deployer.contract.errors import UsageError
@@ -18,7 +18,7 @@ from deployer.contract.tarformat import FILE, SYMLINK
 from tests.attack.test_memory import LIMIT, peak
 
 _TREE = """
-from deployer.connected.rootfs.members import FileEntry
+from deployer.connected.rootfs.entries import FileEntry
 from deployer.connected.rootfs.merge import Root
 from deployer.contract.tarformat import FILE
 root = Root()
@@ -154,7 +154,7 @@ def test_json_and_archives_are_parsed_in_one_place_each() -> None:
             continue
         for call in re.findall(r"\b(json\.loads?|zipfile\.ZipFile|zlib\.decompress)\(", path.read_text()):
             places.setdefault(call, set()).add(str(path.relative_to(package)))
-    assert places["json.loads"] - _OWN == {"contract/records.py"}
+    assert places["json.loads"] - _OWN == {"contract/json_records.py"}
     assert places["zipfile.ZipFile"] == {
         "system/wheel.py",
         "connected/bundle/pyz.py",

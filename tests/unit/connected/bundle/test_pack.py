@@ -20,7 +20,7 @@ from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.rootfs import tarreader
 from deployer.connected.rootfs.archive import ArchiveImage
-from deployer.connected.rootfs.members import OnDisk
+from deployer.connected.rootfs.entries import OnDisk
 from deployer.connected.rootfs.merge import Root
 from deployer.connected.rootfs.tarreader import Spooled
 from deployer.connected.site_profile.profile import load

@@ -12,7 +12,7 @@ from deployer.connected.bundle import sbom
 from deployer.connected.bundle.packages import DEB, PYPI, Installed, Package, System
 from deployer.connected.bundle.seal import BundleWriter
 from deployer.connected.rootfs.archive import ArchiveImage
-from deployer.connected.rootfs.members import InMemory
+from deployer.connected.rootfs.entries import InMemory
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.system.verify import begin, opened
 from tests.tars import layer, root_of

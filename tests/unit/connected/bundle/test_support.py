@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from deployer.connected.bundle import support
+from deployer.connected.bundle import end_of_support
 
 TODAY = dt.date(2026, 11, 21)
 
@@ -17,7 +17,7 @@ def pypi(name: str, version: str) -> dict[str, Any]:
 
 
 def lines(*components: dict[str, Any], today: dt.date = TODAY) -> list[str]:
-    return [flag.line() for flag in support.flags({"components": list(components)}, today)]
+    return [flag.line() for flag in end_of_support.flags({"components": list(components)}, today)]
 
 
 def test_a_line_is_out_of_support_from_the_day_after_its_last() -> None:
@@ -58,8 +58,8 @@ def test_a_line_is_told_once_and_unverified_facts_say_so() -> None:
 
 
 def test_every_fact_has_its_source_and_its_date() -> None:
-    for product in support.table().products:
+    for product in end_of_support.table().products:
         for line in product.lines.values():
             assert line.source
             assert (line.end is None) != (line.last_release is None)
-            assert line.last_release is None or line.last_release <= support.table().checked
+            assert line.last_release is None or line.last_release <= end_of_support.table().checked

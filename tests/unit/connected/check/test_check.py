@@ -9,10 +9,10 @@ from deployer.connected.check import check
 from deployer.connected.check.libc import newer_base
 from deployer.connected.check.rules import pmi as pmi_rules
 from deployer.connected.check.rules.case import Case
-from deployer.connected.linker import process, view
+from deployer.connected.linker import job_filesystem, process
 from deployer.connected.linker.index import Index, Indexed
+from deployer.connected.linker.job_filesystem import FILE, Captured, folders_of
 from deployer.connected.linker.process import Overlay, Process
-from deployer.connected.linker.view import FILE, Captured, folders_of
 from deployer.connected.site_profile.profile import Partition, Profile
 from deployer.contract import verdict
 from deployer.contract.dynamic import Dynamic, Facts
@@ -41,7 +41,7 @@ def lib(soname: str | None = None, *needed: str, imports: list[str] | None = Non
 
 def index(files: Mapping[str, Facts | None]) -> Index:
     entries = {path: Indexed(FILE, facts=facts, bad="" if facts else "it is cut off") for path, facts in files.items()}
-    return Index({**dict.fromkeys(folders_of(files), Indexed(view.FOLDER)), **entries}, {})
+    return Index({**dict.fromkeys(folders_of(files), Indexed(job_filesystem.FOLDER)), **entries}, {})
 
 
 LIBC = lib("libc.so.6", defines=("GLIBC_2.17", "GLIBC_2.34"))

@@ -15,7 +15,7 @@ import pytest
 from deployer.cli.laptop import main
 from deployer.connected.bundle.pyz import MAX_SIZE, make_pyz, vendored
 from deployer.connected.ground import sign as signing
-from deployer.contract import sealed
+from deployer.contract import sealed_file
 from deployer.contract.errors import IntegrityError, MissingTool, UsageError
 from deployer.system import policy
 from deployer.system.verify import VerifiedBundle, opened, verify
@@ -54,7 +54,7 @@ def test_only_the_tail_changes_and_the_digest_does_not(bundle: Path, key: Path, 
     done = signing.sign(bundle, key)
     after = bundle.read_bytes()
     assert len(after) == len(before)
-    assert after[: -sealed.TAIL] == before[: -sealed.TAIL]
+    assert after[: -sealed_file.TAIL] == before[: -sealed_file.TAIL]
     assert (done.digest, bundle.stat().st_ino) == (digest, inode)
     signers = tmp_path / "signers"
     signers.write_text(f"stager@lab {done.key.line}\n")
@@ -138,12 +138,12 @@ class PowerCut(BaseException):
     pass
 
 
-@pytest.mark.parametrize("written", [0, 512, 700, 5000, sealed.TAIL])
+@pytest.mark.parametrize("written", [0, 512, 700, 5000, sealed_file.TAIL])
 def test_a_sign_that_was_cut_off_is_finished_by_the_next(
     bundle: Path, key: Path, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
     def cut_off(stream: io.BufferedRandom, tail: bytes) -> None:
-        stream.seek(-sealed.TAIL, os.SEEK_END)
+        stream.seek(-sealed_file.TAIL, os.SEEK_END)
         stream.write(tail[:written])
         stream.flush()
         raise PowerCut
@@ -156,14 +156,14 @@ def test_a_sign_that_was_cut_off_is_finished_by_the_next(
     other = make_key(bundle.parent, "other")
     assert len(signing.sign(bundle, other).keys) == 2  # what was begun, and the new one
     assert len(check(bundle).trust.keys) == 2
-    assert bundle.read_bytes()[: -sealed.TAIL] == before[: -sealed.TAIL]
+    assert bundle.read_bytes()[: -sealed_file.TAIL] == before[: -sealed_file.TAIL]
     assert not list(bundle.parent.glob(".*"))
 
 
 def test_what_was_begun_for_another_bundle_is_left_alone(bundle: Path, key: Path) -> None:
     other = signed(bundles.build(version="9"), TestKey())
     journal = bundle.with_name(".b.tar.tail")
-    for stray in (other[-sealed.TAIL :], b"half a ta"):
+    for stray in (other[-sealed_file.TAIL :], b"half a ta"):
         journal.write_bytes(stray)
         assert len(signing.sign(bundle, key).keys) == 1
         assert not journal.exists()

@@ -7,8 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from deployer.connected.linker.job_filesystem import (
+    FILE,
+    FOLDER,
+    LINK,
+    BoundFiles,
+    Folders,
+    HostFiles,
+    JobFilesystem,
+    folders_of,
+)
 from deployer.connected.linker.loader import Loader
-from deployer.connected.linker.view import FILE, FOLDER, LINK, BoundFiles, Folders, HostFiles, JobFilesystem, folders_of
 from deployer.contract.dynamic import BadElf, Dynamic, Facts
 
 

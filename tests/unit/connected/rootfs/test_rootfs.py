@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deployer.connected.rootfs.members import FileEntry, InMemory
+from deployer.connected.rootfs.entries import FileEntry, InMemory
 from deployer.connected.rootfs.merge import Root
 from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deployer.connected.rootfs import tarreader
-from deployer.connected.rootfs.members import DEVICE
+from deployer.connected.rootfs.entries import DEVICE
 from deployer.connected.rootfs.tarreader import Slice
 from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK

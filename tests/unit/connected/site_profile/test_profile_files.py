@@ -12,7 +12,7 @@ import yaml
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import age, load, merged, resolve
-from deployer.contract import facts, records
+from deployer.contract import facts, json_records
 from deployer.contract.dynamic import Dynamic, Facts
 from deployer.contract.errors import IntegrityError, Unknown, UsageError
 
@@ -103,7 +103,9 @@ def test_facts_come_from_the_file_beside(tmp_path: Path) -> None:
     record = base()
     tree = {"files": {"lib/libmpi.so.12.0": LIBRARY.record()}, "links": {"lib/libmpi.so.12": "libmpi.so.12.0"}}
     system = {"files": {"/usr/lib/libpsm2.so.2": LIBRARY.record()}, "links": {}}
-    data = records.dumps(facts.record(None, {"batch": system}, {"intel-2021.15": tree, "not-in-the-profile": tree}))
+    data = json_records.dumps(
+        facts.record(None, {"batch": system}, {"intel-2021.15": tree, "not-in-the-profile": tree})
+    )
     (tmp_path / "x.facts.json").write_bytes(data)
     record["facts"] = {"file": "x.facts.json", "sha256": hashlib.sha256(data).hexdigest()}
     profile = load(str(write(tmp_path, "x.yaml", record)))

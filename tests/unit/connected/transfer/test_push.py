@@ -18,7 +18,7 @@ from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile.profile import load
 from deployer.connected.transfer.push import Options, Pushed, push, push_to
 from deployer.connected.transfer.remote import Remote
-from deployer.contract import delta, records
+from deployer.contract import delta, json_records
 from deployer.contract.errors import DeployerError, Refused, SpaceError, TransferError, UsageError
 from deployer.contract.findings import ERROR, Finding
 from deployer.contract.verdict import judged
@@ -114,7 +114,7 @@ def test_only_what_changed_is_sent(far: Path, tmp_path: Path) -> None:
 
 def test_what_check_refuses_is_not_sent_unless_it_is_forced(far: Path, tmp_path: Path) -> None:
     plan = running.PLAN._replace(variants=[running.VARIANT._replace(pmi="cray_shasta")])
-    carried = ("deployer/plans/lab.json", records.dumps(plan.record()))
+    carried = ("deployer/plans/lab.json", json_records.dumps(plan.record()))
     bundle = write(tmp_path / "b.tar", extra=[carried])
     with pytest.raises(Refused) as error:
         install(bundle)
@@ -127,7 +127,7 @@ def test_what_check_refuses_is_not_sent_unless_it_is_forced(far: Path, tmp_path:
 
 
 def test_a_bundle_without_a_plan_for_the_site_is_refused_before_anything_is_sent(far: Path, tmp_path: Path) -> None:
-    moon = ("deployer/plans/moon.json", records.dumps(running.PLAN.record()))
+    moon = ("deployer/plans/moon.json", json_records.dumps(running.PLAN.record()))
     for extra, has in (((), "its plans: none"), ((moon,), "its plans: moon")):
         bundle = write(tmp_path / "b.tar", extra=list(extra))
         for options in ({}, {"force": True}, {"dry_run": True}):
@@ -136,7 +136,7 @@ def test_a_bundle_without_a_plan_for_the_site_is_refused_before_anything_is_sent
             assert has in error.value.message
             assert "--site lab" in error.value.hint
     assert not (far / "deployer").exists()
-    planned = ("deployer/plans/lab.json", records.dumps(running.PLAN.record()))
+    planned = ("deployer/plans/lab.json", json_records.dumps(running.PLAN.record()))
     assert install(write(tmp_path / "c.tar", extra=[planned]), without_plan=False, force=True).folder
     lost = install(write(tmp_path / "d.tar", version="2")).warnings  # asked for: said at least
     assert any("it has no plan for lab, which tiny:1.0 has" in line for line in lost)
@@ -147,10 +147,14 @@ def test_push_takes_what_was_accepted_and_asks_of_no_other_site(far: Path, tmp_p
     plan = running.PLAN._replace(variants=[running.VARIANT._replace(pmi="cray_shasta")])
     # Nor has the bundle's image a place for the site's MPI.
     accepted = plan._replace(checked=judged([wrong], ["bind.place", "pmi.not-offered"]))
-    done = install(write(tmp_path / "b.tar", extra=[("deployer/plans/lab.json", records.dumps(accepted.record()))]))
+    done = install(
+        write(tmp_path / "b.tar", extra=[("deployer/plans/lab.json", json_records.dumps(accepted.record()))])
+    )
     assert done.checked is not None
     assert done.checked.verdict == "UNKNOWN"  # nobody captured the lab's MPI
-    other = write(tmp_path / "c.tar", extra=[("deployer/plans/moon.json", records.dumps(plan.record()))], version="2")
+    other = write(
+        tmp_path / "c.tar", extra=[("deployer/plans/moon.json", json_records.dumps(plan.record()))], version="2"
+    )
     assert install(other).checked is None
 
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from deployer.contract import records
+from deployer.contract import json_records
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.plan import Bind
 from deployer.site.container import container
@@ -85,7 +85,7 @@ KIT = [("deployer/kit/" + file_name("udocker", "1.3.17"), WHEEL), ("deployer/kit
 def installed(folder, extra=KIT):
     path = folder / "b.tar"
     plan = running.PLAN._replace(python=["python3"])
-    path.write_bytes(bundles.build(extra=[*extra, ("deployer/plans/lab.json", records.dumps(plan.record()))]))
+    path.write_bytes(bundles.build(extra=[*extra, ("deployer/plans/lab.json", json_records.dumps(plan.record()))]))
     return install(str(path), Store(str(folder / "root"))).image
 
 

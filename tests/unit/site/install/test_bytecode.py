@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from deployer.site.container import usable
+from deployer.site.container import runtime_check
 from deployer.site.install import bytecode
 from tests import running
 
@@ -21,7 +21,7 @@ def calls(tmp_path, monkeypatch):
     notes = tmp_path / "calls"
     running.program(tmp_path, "ch-run", 'printf "%%s\\n" "$@" end >>%s\nexit 57\n' % notes)
     monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
-    monkeypatch.setattr(usable.machine, "namespaces_denied", lambda: None)
+    monkeypatch.setattr(runtime_check.machine, "namespaces_denied", lambda: None)
     return lambda: notes.read_text().split("\nend\n")[:-1] if notes.exists() else []
 
 
@@ -39,7 +39,7 @@ def test_each_overlay_is_compiled_by_the_images_own_python(folder, calls):
 @pytest.mark.parametrize("installed", [True, False])
 def test_what_the_bundle_brought_compiles_where_the_site_has_nothing(folder, calls, tmp_path, monkeypatch, installed):
     """Charliecloud is not there, or is of no use without user namespaces."""
-    monkeypatch.setattr(usable.machine, "namespaces_denied", lambda: "no user namespaces here")
+    monkeypatch.setattr(runtime_check.machine, "namespaces_denied", lambda: "no user namespaces here")
     os.makedirs(folder + "/engine")
     os.rename(str(tmp_path / "ch-run"), folder + "/engine/run")
     if installed:

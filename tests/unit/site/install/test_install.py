@@ -6,7 +6,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from deployer.contract import plan, records
+from deployer.contract import json_records, plan
 from deployer.contract.errors import DeployerError, IntegrityError, SpaceError, UsageError
 from deployer.contract.tarformat import FILE, FILES, FOLDER, FOLDERS, LINKS, MTIME, REST, Entry, encode
 from deployer.site.install import install as installing
@@ -46,7 +46,7 @@ def test_the_tree_is_what_the_layer_says(tmp_path, store):
 
 
 def test_app_plans_and_receipt(tmp_path, store):
-    extra = [("deployer/app/sub/train.py", b"pass"), ("deployer/plans/lab.json", records.dumps(PLAN.record()))]
+    extra = [("deployer/app/sub/train.py", b"pass"), ("deployer/plans/lab.json", json_records.dumps(PLAN.record()))]
     path = write(tmp_path, bundles.build(extra=extra, jobs=[bundles.JOB]))
     image = installing.install(path, store).image
     assert read(os.path.join(image.app, "sub", "train.py")) == b"pass"

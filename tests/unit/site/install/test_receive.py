@@ -9,7 +9,7 @@ import pytest
 
 from deployer.cli.site import main
 from deployer.cli.site.images import Meter
-from deployer.contract import delta, sealed
+from deployer.contract import delta, sealed_file
 from deployer.contract.delta import Ending
 from deployer.contract.errors import DeployerError, IntegrityError, SpaceError, TransferError, UsageError
 from deployer.site.install import gc, incoming, remove
@@ -27,7 +27,7 @@ def store(tmp_path):
 
 def shipment(data, held=frozenset()):
     """Return (digest, [(name, bytes)]) of what a push of the bundle ``data`` would send."""
-    seal = sealed.read_tail(data[-sealed.TAIL :], len(data))
+    seal = sealed_file.read_tail(data[-sealed_file.TAIL :], len(data))
     place = Ending(seal.offset, len(data) - seal.offset)
     packed = delta.compress(data[seal.offset :])
     manifest = delta.decompress(packed, place)[2]

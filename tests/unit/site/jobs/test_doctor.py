@@ -7,7 +7,7 @@ import re
 import pytest
 
 from deployer.cli.site import main
-from deployer.contract import records
+from deployer.contract import json_records
 from deployer.site.doctor import climb, here, ladder
 from deployer.site.jobs.schedulers import SCHEDULERS
 from tests import running as made
@@ -228,13 +228,13 @@ def test_a_dry_run_submits_nothing(healthy):
 
 def test_the_record(healthy):
     code, _, out, _ = healthy.doctor("--json")
-    fields = records.loads(out.encode(), "doctor", "it")
+    fields = json_records.loads(out.encode(), "doctor", "it")
     assert (code, fields.flag("healthy"), fields.number("exit_code")) == (0, True, 0)
     assert [rung.text("name") for rung in fields.items("rungs")] == [name for name, _ in ladder.RUNGS]
     os.unlink(str(healthy.programs / "sinfo"))
     made.program(healthy.programs, "sinfo", "exit 1")
     code, _, out, err = healthy.doctor("--json")
-    fields = records.loads(out.encode(), "doctor", "it")
+    fields = json_records.loads(out.encode(), "doctor", "it")
     assert (fields.text("broken"), fields.number("exit_code")) == ("scheduler", code)
     assert fields.items("rungs")[-1].text("hint")
     assert err.startswith("deployer: error: scheduler: ")

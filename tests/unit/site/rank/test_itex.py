@@ -12,7 +12,7 @@ from deployer.site.rank import itex
 #: With less time for last words than in a job.
 RANK = """
 import sys
-from deployer.site.rank import rank, watch
+from deployer.site.rank import rank, payload_monitor as watch
 watch._LAST_WORDS = 0.1
 sys.exit(rank.main(sys.argv[1:]))
 """

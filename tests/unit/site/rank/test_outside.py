@@ -19,7 +19,7 @@ CODE = "import ctypes, sys, time; ctypes.CDLL(sys.argv[1]); time.sleep(0.6)"
 def watched(folder, command, library="", **environment):
     """Run a rank that is watched from outside, and return its record."""
     words = ["--out", str(folder), "--outside", library, "--", *command]
-    code = "import sys; from deployer.site.rank import rank, watch; "
+    code = "import sys; from deployer.site.rank import rank, payload_monitor as watch; "
     code += "watch._LAST_WORDS = 0; sys.exit(rank.main(sys.argv[1:]))"
     env = dict(PATH=os.environ["PATH"], PYTHONPATH=os.getcwd(), **environment)
     subprocess.run([sys.executable, "-c", code, *words], env=env, stderr=subprocess.PIPE, timeout=30, check=False)

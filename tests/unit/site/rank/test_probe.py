@@ -10,7 +10,7 @@ import pytest
 
 from deployer.contract import evidence
 from deployer.contract.errors import DeployerError
-from deployer.site.rank import mapped, mpi, probe
+from deployer.site.rank import mapped_mpi, mpi, probe
 from deployer.system import elf
 from tests import running
 from tests.unit.contract.test_result import LAUNCH
@@ -28,7 +28,10 @@ MAPS = """\
 
 
 def test_mpi_libraries_in_maps():
-    assert mapped.mpi_libraries(MAPS) == [("/opt/intel mpi/lib/libmpi.so.12", 42), ("/usr/lib/libmpich.so.12.2.2", 44)]
+    assert mapped_mpi.mpi_libraries(MAPS) == [
+        ("/opt/intel mpi/lib/libmpi.so.12", 42),
+        ("/usr/lib/libmpich.so.12.2.2", 44),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +47,7 @@ def test_mpi_libraries_in_maps():
     ],
 )
 def test_names_of_mpi_libraries(name):
-    assert mapped.mpi_libraries("0-1 r-xp 0 08:01 7 /x/%s\n" % name)
+    assert mapped_mpi.mpi_libraries("0-1 r-xp 0 08:01 7 /x/%s\n" % name)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +63,7 @@ def test_names_of_mpi_libraries(name):
     ],
 )
 def test_names_of_other_libraries(name):
-    assert not mapped.mpi_libraries("0-1 r-xp 0 08:01 7 /x/%s\n" % name)
+    assert not mapped_mpi.mpi_libraries("0-1 r-xp 0 08:01 7 /x/%s\n" % name)
 
 
 def test_identity_of_a_file(tmp_path):
@@ -78,13 +81,15 @@ def test_a_path_that_leads_elsewhere_proves_nothing(tmp_path):
     (tmp_path / "libmpi.so").write_text("abc")
     path = str(tmp_path / "libmpi.so")
     inode = os.stat(path).st_ino
-    assert mapped.identity(os.getpid(), mapped.Mapping(path, inode)).startswith("sha256:")
-    assert mapped.identity(os.getpid(), mapped.Mapping(path, inode + 1)) == "unknown:inode:%d" % (inode + 1)
-    assert mapped.identity(os.getpid(), mapped.Mapping(path + " (deleted)", inode)) == "unknown:inode:%d" % inode
+    assert mapped_mpi.identity(os.getpid(), mapped_mpi.Mapping(path, inode)).startswith("sha256:")
+    assert mapped_mpi.identity(os.getpid(), mapped_mpi.Mapping(path, inode + 1)) == "unknown:inode:%d" % (inode + 1)
+    assert (
+        mapped_mpi.identity(os.getpid(), mapped_mpi.Mapping(path + " (deleted)", inode)) == "unknown:inode:%d" % inode
+    )
 
 
 def test_a_process_that_is_gone_has_nothing_mapped():
-    assert mapped.maps(2**22 + 1) == ""
+    assert mapped_mpi.maps(2**22 + 1) == ""
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from deployer.system import elf
 #: Called with the folder of the rank, that of all ranks, and the seconds for goodbyes; last words are shorter here.
 CODE = """
 import sys
-from deployer.site.rank import rank, watch
+from deployer.site.rank import rank, payload_monitor as watch
 watch._LAST_WORDS = 0.1
 watch.GOODBYE = float(sys.argv[3])
 sys.exit(rank.run(sys.argv[1], sys.argv[4:], sys.argv[2]))

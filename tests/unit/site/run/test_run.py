@@ -19,9 +19,9 @@ from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.job import Job
 from deployer.contract.plan import Bind, NodeShape
 from deployer.contract.result import Outcome, assemble
-from deployer.site.container import container, usable
+from deployer.site.container import container, runtime_check
 from deployer.site.install import gc
-from deployer.site.jobs import jobs, result, spare
+from deployer.site.jobs import jobs, result, result_reserve
 from deployer.site.run import exec as execs
 from deployer.site.run import run
 from deployer.site.storage import inventory
@@ -85,7 +85,7 @@ def test_an_error_leaves_no_part_of_a_job_folder(store, monkeypatch, error, what
         raise error
 
     if what == "spare":
-        monkeypatch.setattr(spare, "keep", fail)
+        monkeypatch.setattr(result_reserve, "keep", fail)
     else:
         real, name = files.write_text, result.LAUNCH if what == "launch" else result.SCRIPT
         monkeypatch.setattr(
@@ -363,7 +363,7 @@ def test_the_end_of_the_log_tells_why_a_payload_failed_and_nothing_from_before_i
 
 def test_a_result_comes_out_of_a_full_disk(store, programs, monkeypatch):
     folder = run.prepare(store, REQUEST)
-    taken = os.path.join(folder, spare.NAME)
+    taken = os.path.join(folder, result_reserve.NAME)
     ended = Outcome("payload", 0, None, "7", 0, 9)
     assert os.path.getsize(taken) > 64 * 1024
     write = result.files.write_text
@@ -382,7 +382,7 @@ def test_a_result_comes_out_of_a_full_disk(store, programs, monkeypatch):
 
 def test_the_room_for_the_result_is_there_from_step_to_step(store, programs):
     folder = run.prepare(store, REQUEST)
-    taken = os.path.join(folder, spare.NAME)
+    taken = os.path.join(folder, result_reserve.NAME)
     result.write_result(folder, Outcome("payload", 0, None, "7", 0, 9))
     assert not os.path.exists(taken)
     os.mkdir(os.path.join(folder, "hosts"))
@@ -593,13 +593,15 @@ def test_the_canary_is_read_by_what_the_image_has(tmp_path):
 
 
 def test_without_user_namespaces_charliecloud_is_vetoed(tmp_path, programs, monkeypatch):
-    monkeypatch.setattr(usable.machine, "namespaces_denied", lambda: "no user namespaces here: Operation not permitted")
+    monkeypatch.setattr(
+        runtime_check.machine, "namespaces_denied", lambda: "no user namespaces here: Operation not permitted"
+    )
     with pytest.raises(Refused, match=r"charliecloud-folder .no user namespaces here: Operation not permitted"):
         run.prepare(made.store(tmp_path / "root"), REQUEST)
 
 
 def test_what_the_plan_knows_of_the_nodes_counts_more_than_this_host(tmp_path, programs, monkeypatch):
-    monkeypatch.setattr(usable.machine, "namespaces_denied", lambda: "no user namespaces here")
+    monkeypatch.setattr(runtime_check.machine, "namespaces_denied", lambda: "no user namespaces here")
     plan = made.PLAN._replace(namespaces=True)
     store = made.store(tmp_path / "root", plan)
     assert os.path.isdir(run.prepare(store, REQUEST))

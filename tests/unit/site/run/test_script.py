@@ -17,7 +17,7 @@ from deployer.site.container.runtimes.interface import Container
 from deployer.site.container.runtimes.native import inherited
 from deployer.site.run import script
 from deployer.site.run.launchers import LAUNCHERS
-from deployer.site.run.staged import StagedImage
+from deployer.site.run.staging_script import StagedImage
 from tests import running as made
 
 GOLDEN = Path(__file__).resolve().parents[3] / "golden"

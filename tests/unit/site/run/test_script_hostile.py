@@ -20,7 +20,7 @@ from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container
 from deployer.site.run import run, script
 from deployer.site.run.launchers import LAUNCHERS
-from deployer.site.run.staged import StagedImage
+from deployer.site.run.staging_script import StagedImage
 from deployer.site.run.submission import Options, sbatch_options
 from tests import running
 

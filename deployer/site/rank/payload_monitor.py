@@ -12,10 +12,10 @@ import time
 from contextlib import suppress
 from typing import Dict, NoReturn, Optional, Set
 
-from deployer.contract import records
+from deployer.contract import json_records
 from deployer.contract.errors import Refused
 from deployer.contract.payload import MappedLibrary, PayloadRecord
-from deployer.site.rank import mapped, oom
+from deployer.site.rank import mapped_mpi, oom
 
 MYPY = False
 if MYPY:
@@ -47,7 +47,7 @@ def watch(
     """Stay beside the payload ``pid`` of rank ``task`` until it ends, and end as ``rank.run`` says."""
     path = os.path.join(out, "payload-%d.json" % task)
     record = PayloadRecord(task, os.uname().nodename, [], None, None, None)
-    libraries: Dict[mapped.Mapping, MappedLibrary] = {}
+    libraries: Dict[mapped_mpi.Mapping, MappedLibrary] = {}
     sight = _sight() if itex else None
     watcher = None
     if outside is not None:
@@ -154,16 +154,16 @@ def _watcher(library: str) -> "Watcher":
 
 def _look(
     pid: int,
-    libraries: Dict[mapped.Mapping, MappedLibrary],
+    libraries: Dict[mapped_mpi.Mapping, MappedLibrary],
     sight: "Optional[Sight]",
     watcher: "Optional[Watcher]" = None,
 ) -> None:
     """Add the MPI libraries that the payload has mapped since, and what is seen of Intel's extension."""
-    for member in mapped.family(pid):
-        maps = mapped.maps(member)
-        for mapping in mapped.mpi_libraries(maps):
+    for member in mapped_mpi.family(pid):
+        maps = mapped_mpi.maps(member)
+        for mapping in mapped_mpi.mpi_libraries(maps):
             if mapping not in libraries:
-                found = mapped.identity(member, mapping)
+                found = mapped_mpi.identity(member, mapping)
                 path = watcher.host_copy(found) if watcher else mapping.path
                 libraries[mapping] = MappedLibrary(mapping.path, found, _says(path) if path else None)
         if sight:
@@ -174,7 +174,7 @@ def _look(
 
 def _end_all(pid: int, number: int) -> None:
     """Send a signal to the payload's processes, parents first: a shell would go on to its next command."""
-    for member in mapped.family(pid):
+    for member in mapped_mpi.family(pid):
         with suppress(OSError):
             os.kill(member, number)
 
@@ -234,7 +234,7 @@ def _write(path: str, record: PayloadRecord) -> None:
     temporary = os.path.join(folder, ".%s.%d.part" % (name, os.getpid()))
     try:
         with open(temporary, "w") as stream:
-            stream.write(records.pretty(record.record()))
+            stream.write(json_records.pretty(record.record()))
         os.replace(temporary, path)
     except OSError as error:
         with suppress(OSError):

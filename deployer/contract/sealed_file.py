@@ -11,8 +11,8 @@ import hashlib
 import re
 from typing import Dict, Iterable, List, NamedTuple, Tuple
 
+from deployer.contract import json_records, oci, sshsig, tarformat
 from deployer.contract import manifest as manifests
-from deployer.contract import oci, records, sshsig, tarformat
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.manifest import DATA, FRAME, HEADER, MAX_RAW, PADDING, BundleMember, Manifest, Segment
 from deployer.contract.tarformat import BLOCK, Entry
@@ -73,7 +73,7 @@ def tail(seal: Seal) -> bytes:
     """Return the last 10,240 bytes of the file. Raises UsageError where the signatures do not fit."""
     fields = {"offset": seal.offset, "size": seal.size, "sha256": seal.sha256}
     signed = {"signatures": [sshsig.encode(blob) for blob in seal.signatures]} if seal.signatures else {}
-    content = records.dumps(records.stamped("seal", dict(fields, **signed)))
+    content = json_records.dumps(json_records.stamped("seal", dict(fields, **signed)))
     if len(content) > _SEAL_SIZE:
         raise UsageError("the seal has no room for another signature", "an ed25519 key's takes the least")
     header = member_header(BundleMember(SEAL_FILE, _SEAL_SIZE, _MODE))
@@ -84,7 +84,7 @@ def read_tail(data: bytes, file_size: int) -> Seal:
     """Parse the last 10,240 bytes of a file of ``file_size`` bytes. Raises IntegrityError."""
     if len(data) != TAIL or SEAL_FILE.encode() not in data[:100]:
         raise IntegrityError("the file is no bundle, or its end is missing")
-    fields = records.loads(data[BLOCK : BLOCK + _SEAL_SIZE], "seal", "the bundle's seal", IntegrityError)
+    fields = json_records.loads(data[BLOCK : BLOCK + _SEAL_SIZE], "seal", "the bundle's seal", IntegrityError)
     texts = fields.texts("signatures") if "signatures" in fields.record else []
     signatures = tuple(sshsig.decode(text) for text in texts)
     seal = Seal(fields.number("offset"), fields.number("size"), fields.text("sha256"), signatures)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from packageurl import PackageURL
 
 from deployer.connected.ground.yaml_model import Model, load_model
-from deployer.contract import records
+from deployer.contract import json_records
 
 _TABLE = Path(__file__).with_name("end_of_support.yaml")
 #: A project that published no end counts as out of support when its last release is this old.
@@ -58,7 +58,7 @@ class Flag(NamedTuple):
         since = f"since {self.since}" if self.published else f"no end published, and no release since {self.since}"
         return f"{what}, {since} ({self.source}{'' if self.verified else '; unverified'})"
 
-    def record(self) -> records.Record:
+    def record(self) -> json_records.Record:
         """Return it for programs."""
         return {**self._asdict(), "since": self.since.isoformat()}
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from deployer.connected.bundle.pyz import make_pyz
-from deployer.contract import delta, sealed
+from deployer.contract import delta, sealed_file
 from deployer.contract.delta import Ending, Held, Part, Range
 from deployer.contract.errors import UsageError
 from deployer.contract.manifest import Manifest
-from deployer.contract.sealed import Seal
+from deployer.contract.sealed_file import Seal
 from deployer.system import files
 
 _CHUNK = 1024 * 1024
@@ -34,7 +34,7 @@ class Shipment(NamedTuple):
 
 def shipment(stream: IO[bytes], seal: Seal, manifest: Manifest, held: Held) -> Shipment:
     """Return what to send of the open bundle to a site that has ``held``."""
-    ending = Ending(seal.offset, seal.end + sealed.TAIL - seal.offset)
+    ending = Ending(seal.offset, seal.end + sealed_file.TAIL - seal.offset)
     data = delta.compress(b"".join(_read(stream, ending)))
     return Shipment(ending, data, delta.cut(delta.missing(manifest.segments, held)))
 

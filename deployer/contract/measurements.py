@@ -2,7 +2,7 @@
 
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
-from deployer.contract.records import Fields, Record
+from deployer.contract.json_records import Fields, Record
 
 #: What a job can be asked to prove: GPUs that CUDA can use, Intel's extension active in TensorFlow.
 GPU, ITEX = "gpu", "itex"
