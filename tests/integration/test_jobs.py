@@ -273,6 +273,7 @@ def test_exec_and_shell_in_a_users_own_allocation(site: Site) -> None:
 
 
 def test_what_another_user_leaves_in_tmp_does_not_run(site: Site, anything: str) -> None:
+    earlier = set(homes(site.lab))  # of a cancelled job: it goes with the next start on its node
     with stranger(site.lab):
         said = site.alice(f"{TOOL} exec hello-mpi --plan lab -- sh -c '{SENSITIVE}' 2>&1")
         site.run("--nodes", "2", "--", "sh", "-c", SENSITIVE, bundle=anything)
@@ -287,7 +288,7 @@ def test_what_another_user_leaves_in_tmp_does_not_run(site: Site, anything: str)
         assert "STOLEN" not in text
         assert len(re.findall(r"HOME=(/tmp/deployer-home-2001-[-.0-9a-f]+), TMPDIR=\1, 700,2001", text)) == ranks
     assert named.endswith("MINE\n/deployer/home\n")
-    assert homes(site.lab) == []
+    assert set(homes(site.lab)) <= earlier
 
 
 # --- what goes wrong ---
