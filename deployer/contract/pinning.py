@@ -40,13 +40,13 @@ def pin(layout: Layout) -> Pinning:
     even = ranks % domains == 0 and ranks // domains * own <= size
     straddling = None
     if ranks > domains * (size // own):
-        straddling = "%d rank%s a node of %d CPUs each: a NUMA domain has %d CPUs, so %s" % (
+        straddling = "%d rank%s per node with %d CPUs each: a NUMA domain has %d CPUs, so %s" % (
             ranks,
             "" if ranks == 1 else "s",
             own,
             size,
-            "each runs across several"
+            "each rank runs across several"
             if own > size
-            else "%d fit%s into one, and others run across two" % (size // own, "s" if size // own == 1 else ""),
+            else "%d fit%s into a domain, and others run across two" % (size // own, "s" if size // own == 1 else ""),
         )
     return Pinning(units, by_core, whole[0] if whole else own, ranks // domains if even else None, straddling)

@@ -1,7 +1,7 @@
 #!/bin/bash -l
 # Job hello-1: bundle hello:1 on lab, written by deployer VERSION.
 # 1 node x 4 ranks x 1 thread; variant charliecloud-folder: first in the plan.
-# To submit it by hand: sbatch job.sh (it may be edited, and submitted again).
+# To submit this script by hand: sbatch job.sh. You may edit it and submit it again.
 #SBATCH --job-name=hello
 #SBATCH --output=/home/alice/deployer/jobs/hello-1/output.log
 #SBATCH --nodes=1
@@ -17,25 +17,25 @@ tool=(/opt/python/3.6/bin/python3 /home/alice/deployer/deployer.pyz)
 started=$(date +%s)
 stopped=
 
-# Slurm asks for an end with SIGTERM (time limit, cancel), to the ranks and to this script alike. The script lives on
-# for as long as it may, to write what happened into result.json.
+# At a time limit or cancel, Slurm sends SIGTERM to the ranks and to this script. The script continues as long as it
+# can, to write result.json.
 trap 'stopped=TERM' TERM
 
-# result STEP EXIT: judge what the steps so far have proven and write result.json; true if the job may go on.
+# result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
 result() {
     "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
 }
 
-# With --export=NONE Slurm would start the steps with an empty environment.
+# After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment.
 unset SLURM_EXPORT_ENV
 grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
-export USER=${USER:-$(id -un)}  # ch-run does not start without it
-unique=$(</proc/sys/kernel/random/uuid)  # in names on the nodes: no other user can know it beforehand
+export USER=${USER:-$(id -un)}  # ch-run needs USER
+unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
 
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
 mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 
-# Home: a folder of this job's own on each node, made in step 1. Only its owner can look into it.
+# Home: a private folder of this job on each node, created in step 1.
 home=/tmp/deployer-home-$UID-$unique
 leave() {
     [ -z "$stopped" ] && timeout 30 srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
@@ -43,7 +43,7 @@ leave() {
 }
 trap leave EXIT
 
-# The container: read-only, nothing of the host's environment but what the plan passes. Binds:
+# The container: read-only; from the host's environment only what the plan passes. Binds:
 #   /deployer/job: the job's folder
 container=(ch-run
     '--unset-env=!(SLURM_*|PMI_*)'
@@ -62,29 +62,29 @@ container=(ch-run
 )
 image=/home/alice/deployer/images/aaaa/rootfs
 
-# The ranks: srun starts them, 4 on each node, with 1 core each.
+# The ranks: srun starts 4 per node, with 1 core per rank.
 launch=(srun --mpi=pmix --nodes=1 --ntasks=4 --ntasks-per-node=4 --cpus-per-task=1 --distribution=block:cyclic
     --cpu-bind=cores --kill-on-bad-exit=1
 )
 
-# 1. Hosts: each node writes what it has, outside the container, into hosts/.
+# 1. Hosts: each node writes its facts into hosts/, from outside the container.
 srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
     "${tool[@]}" probe --host --out "$job/hosts" --home "$home" </dev/null
 result hosts $? || exit
 
-# Root: on each node a container reads the image's canary. One that shows the host's root ends the job here.
+# Root: on each node, a container reads the image's marker file. If it shows the host's root instead, the job ends here.
 srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
     --output=/home/alice/deployer/jobs/hello-1/hosts/%N.root \
     "${container[@]}" "$image" -- /bin/cat /deployer/canary </dev/null
 result root $? || exit
 
-# 2. Probe: each rank proves which MPI library, network and CPUs it gets in the container, into ranks/. A mismatch ends
-#    the job here, before the payload.
+# 2. Probe: each rank records its MPI library, network and CPUs in the container in ranks/. If they do not match the
+#    plan, the job ends here, before the payload.
 "${launch[@]}" "${container[@]}" --join-ct=4 --join-tag="$unique"-probe "$image" -- \
     /usr/bin/python3 -I -S /deployer/deployer.pyz probe --rank --out /deployer/job/ranks </dev/null
 result probe $? || exit
 
-# 3. Payload: each rank, while `rank` notes which MPI library its processes use and how it ends.
+# 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
 "${launch[@]}" "${container[@]}" --join-ct=4 --join-tag="$unique"-payload "$image" -- \
     /usr/bin/python3 -I -S /deployer/deployer.pyz rank --out /deployer/job/ranks -- python3 train.py --name 'a b' </dev/null
 result payload $?

@@ -1,7 +1,7 @@
 #!/bin/bash -l
 # Job hello-1: bundle hello:1 on lab, written by deployer VERSION.
 # 1 node x 1 rank x 2 threads; variant charliecloud-folder: first in the plan.
-# To submit it by hand: sbatch job.sh (it may be edited, and submitted again).
+# To submit this script by hand: sbatch job.sh. You may edit it and submit it again.
 #SBATCH --job-name=hello
 #SBATCH --output=/home/alice/deployer/jobs/hello-1/output.log
 #SBATCH --nodes=1
@@ -16,27 +16,27 @@ tool=(/opt/python/3.6/bin/python3 /home/alice/deployer/deployer.pyz)
 started=$(date +%s)
 stopped=
 
-# Slurm asks for an end with SIGTERM (time limit, cancel), to the ranks and to this script alike. The script lives on
-# for as long as it may, to write what happened into result.json.
+# At a time limit or cancel, Slurm sends SIGTERM to the ranks and to this script. The script continues as long as it
+# can, to write result.json.
 trap 'stopped=TERM' TERM
 
-# result STEP EXIT: judge what the steps so far have proven and write result.json; true if the job may go on.
+# result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
 result() {
     "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
 }
 
-# With --export=NONE Slurm would start the steps with an empty environment.
+# After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment.
 unset SLURM_EXPORT_ENV
 grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
-export USER=${USER:-$(id -un)}  # ch-run does not start without it
-unique=$(</proc/sys/kernel/random/uuid)  # in names on the nodes: no other user can know it beforehand
+export USER=${USER:-$(id -un)}  # ch-run needs USER
+unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
 
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
 mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 
 module load intel-mpi/2021.15 || { result hosts 1 --module intel-mpi/2021.15; exit 1; }
 
-# Home: a folder of this job's own on each node, made in step 1. Only its owner can look into it.
+# Home: a private folder of this job on each node, created in step 1.
 home=/tmp/deployer-home-$UID-$unique
 leave() {
     [ -z "$stopped" ] && timeout 30 srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
@@ -44,7 +44,7 @@ leave() {
 }
 trap leave EXIT
 
-# The container: read-only, nothing of the host's environment but what the plan passes. Binds:
+# The container: read-only; from the host's environment only what the plan passes. Binds:
 #   /opt/intel/mpi/2021.15: the site's MPI, on the same path
 #   /deployer/job: the job's folder
 container=(ch-run
@@ -68,17 +68,17 @@ container=(ch-run
 )
 image=/home/alice/deployer/images/aaaa/rootfs
 
-# The ranks: srun starts them, 1 on each node, with 2 cores each.
+# The ranks: srun starts 1 per node, with 2 cores per rank.
 launch=(srun --mpi=pmi2 --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=2 --distribution=block:cyclic
     --cpu-bind=cores --kill-on-bad-exit=1
 )
 
-# 1. Hosts: each node writes what it has, outside the container, into hosts/.
+# 1. Hosts: each node writes its facts into hosts/, from outside the container.
 srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
     "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 --home "$home" </dev/null
 result hosts $? || exit
 
-# 2. Payload: each rank. The image has no Python, so `rank` watches it from outside the container.
+# 2. Payload: each rank runs it. The image has no Python, so `rank` observes it from outside the container.
 watch=(/opt/python/3.6/bin/python3 -I -S /home/alice/deployer/deployer.pyz rank --out
     /home/alice/deployer/jobs/hello-1/ranks --outside /opt/intel/mpi/2021.15/lib/libmpi.so.12 --
 )

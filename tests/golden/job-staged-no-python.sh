@@ -1,7 +1,7 @@
 #!/bin/bash -l
 # Job hello-1: bundle hello:1 on lab, written by deployer VERSION.
 # 1 node x 1 rank x 2 threads; variant charliecloud-folder: first in the plan.
-# To submit it by hand: sbatch job.sh (it may be edited, and submitted again).
+# To submit this script by hand: sbatch job.sh. You may edit it and submit it again.
 #SBATCH --job-name=hello
 #SBATCH --output=/home/alice/deployer/jobs/hello-1/output.log
 #SBATCH --nodes=1
@@ -16,27 +16,27 @@ tool=(/opt/python/3.6/bin/python3 /home/alice/deployer/deployer.pyz)
 started=$(date +%s)
 stopped=
 
-# Slurm asks for an end with SIGTERM (time limit, cancel), to the ranks and to this script alike. The script lives on
-# for as long as it may, to write what happened into result.json.
+# At a time limit or cancel, Slurm sends SIGTERM to the ranks and to this script. The script continues as long as it
+# can, to write result.json.
 trap 'stopped=TERM' TERM
 
-# result STEP EXIT: judge what the steps so far have proven and write result.json; true if the job may go on.
+# result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
 result() {
     "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
 }
 
-# With --export=NONE Slurm would start the steps with an empty environment.
+# After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment.
 unset SLURM_EXPORT_ENV
 grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
-export USER=${USER:-$(id -un)}  # ch-run does not start without it
-unique=$(</proc/sys/kernel/random/uuid)  # in names on the nodes: no other user can know it beforehand
+export USER=${USER:-$(id -un)}  # ch-run needs USER
+unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
 
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
 mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 
 module load intel-mpi/2021.15 || { result hosts 1 --module intel-mpi/2021.15; exit 1; }
 
-# Home: a folder of this job's own on each node, made in step 1. Only its owner can look into it.
+# Home: a private folder of this job on each node, created in step 1.
 home=/tmp/deployer-home-$UID-$unique
 leave() {
     [ -z "$stopped" ] && timeout 30 srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
@@ -44,12 +44,12 @@ leave() {
 }
 trap leave EXIT
 
-# The image is staged: each node has a copy of its own here.
+# The image is staged: each node has its own copy here.
 stage='/local disk/deployer-stage-'$UID-$unique/image
 
-# The container: read-only, nothing of the host's environment but what the plan passes. Binds:
+# The container: read-only; from the host's environment only what the plan passes. Binds:
 #   /opt/intel/mpi/2021.15: the site's MPI, on the same path
-#   /deployer/node: the node's own: what ranks say of themselves
+#   /deployer/node: local to the node: the evidence of its ranks
 container=(ch-run
     '--unset-env=!(SLURM_*|PMI_*)'
     --env-no-expand
@@ -71,22 +71,22 @@ container=(ch-run
 )
 image="$stage"/rootfs
 
-# The ranks: srun starts them, 1 on each node, with 2 cores each.
+# The ranks: srun starts 1 per node, with 2 cores per rank.
 launch=(srun --mpi=pmi2 --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=2 --distribution=block:cyclic
     --cpu-bind=cores --kill-on-bad-exit=1
 )
 
-# 1. Hosts: each node writes what it has, outside the container, into hosts/.
+# 1. Hosts: each node writes its facts into hosts/, from outside the container.
 srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
     "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 --home "$home" </dev/null
 result hosts $? || exit
 
-# 2. Stage: each node unpacks the bundle onto a disk of its own, 2000 MiB, and holds it
-#    beside the other steps; at the end it is removed. It says a line when it is ready, and one when it has collected
-#    what its ranks said of themselves (SIGUSR1); SIGUSR2 ends it. A node that cannot ends the job here.
-overlap=$(srun --help | grep -o -m 1 -e --overlap)  # since Slurm 20.11; older ones share without being asked
+# 2. Stage: each node unpacks the bundle onto its local disk (2000 MiB). The step
+#    runs beside the other steps and removes the image at the end. It prints a line when the image is ready, and one
+#    when it has collected the evidence of its ranks (SIGUSR1); SIGUSR2 ends it. If a node fails, the job ends here.
+overlap=$(srun --help | grep -o -m 1 -e --overlap)  # needed to share since Slurm 20.11
 pipe=$(mktemp -d)/answers && mkfifo "$pipe" || exit 6
-cd /  # the ranks' working folder, which each would look up on the shared file system
+cd /  # becomes the ranks' working folder; on a shared file system, each rank would look it up
 srun --mpi=none $overlap --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=2 \
     "${tool[@]}" stage \
     --image /home/alice/images/aaaa \
@@ -97,7 +97,7 @@ holder=$!
 exec 3<"$pipe"
 rm -r "${pipe%/*}"
 
-# answers: await a line from each node; false, with the worst exit code in $worst and the node's words in $reason.
+# answers: wait for a line from each node; false if one failed, with its exit code in $worst and its reason in $reason.
 answers() {
     local count=0 who status words
     worst=0 reason=
@@ -121,15 +121,15 @@ unstage() {
 trap unstage EXIT
 
 answers || { result stage "$worst" --reason "$reason"; exit; }
-container[0]=$(type -P "${container[0]}" || echo "${container[0]}")  # looked up once, not by each rank
+container[0]=$(type -P "${container[0]}" || echo "${container[0]}")  # looked up once, not per rank
 
-# Root: on each node a container reads the image's canary. One that shows the host's root ends the job here.
+# Root: on each node, a container reads the image's marker file. If it shows the host's root instead, the job ends here.
 srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
     --output=/home/alice/deployer/jobs/hello-1/hosts/%N.root \
     "${container[@]}" "$image" -- /bin/cat /deployer/canary </dev/null
 result root $? || exit
 
-# 3. Payload: each rank. The image has no Python, so `rank` watches it from outside the container.
+# 3. Payload: each rank runs it. The image has no Python, so `rank` observes it from outside the container.
 watch=(/opt/python/3.6/bin/python3 -I -S "$stage"/rootfs/deployer/deployer.pyz rank --out "$stage"/evidence
     --shared /home/alice/deployer/jobs/hello-1/ranks --outside /opt/intel/mpi/2021.15/lib/libmpi.so.12 --
 )

@@ -1,7 +1,7 @@
 #!/bin/bash -l
 # Job 3dgan-1: bundle 3dgan:1 on my-supermuc, written by deployer VERSION.
 # 768 nodes x 4 ranks x 12 threads; variant charliecloud-folder: first in the plan for 768 nodes that my-supermuc can use.
-# To submit it by hand: sbatch job.sh (it may be edited, and submitted again).
+# To submit this script by hand: sbatch job.sh. You may edit it and submit it again.
 #SBATCH --job-name=3dgan
 #SBATCH --output=/dss/pn12ab/di34cde/deployer/jobs/3dgan-1/output.log
 #SBATCH --nodes=768
@@ -17,20 +17,20 @@ tool=(/usr/bin/python3 /dss/pn12ab/di34cde/deployer/deployer.pyz)
 started=$(date +%s)
 stopped=
 
-# Slurm asks for an end with SIGTERM (time limit, cancel), to the ranks and to this script alike. The script lives on
-# for as long as it may, to write what happened into result.json.
+# At a time limit or cancel, Slurm sends SIGTERM to the ranks and to this script. The script continues as long as it
+# can, to write result.json.
 trap 'stopped=TERM' TERM
 
-# result STEP EXIT: judge what the steps so far have proven and write result.json; true if the job may go on.
+# result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
 result() {
     "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
 }
 
-# With --export=NONE Slurm would start the steps with an empty environment.
+# After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment.
 unset SLURM_EXPORT_ENV
 grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
-export USER=${USER:-$(id -un)}  # ch-run does not start without it
-unique=$(</proc/sys/kernel/random/uuid)  # in names on the nodes: no other user can know it beforehand
+export USER=${USER:-$(id -un)}  # ch-run needs USER
+unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
 
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
 mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
@@ -41,7 +41,7 @@ module load mpi.intel/2019 || { result hosts 1 --module mpi.intel/2019; exit 1; 
 
 module load charliecloud || { result hosts 1 --module charliecloud; exit 1; }
 
-# Home: a folder of this job's own on each node, made in step 1. Only its owner can look into it.
+# Home: a private folder of this job on each node, created in step 1.
 home=/tmp/deployer-home-$UID-$unique
 leave() {
     [ -z "$stopped" ] && timeout 30 srun --mpi=none --nodes=768 --ntasks=768 --ntasks-per-node=1 --cpus-per-task=1 \
@@ -49,9 +49,9 @@ leave() {
 }
 trap leave EXIT
 
-# The container: read-only, nothing of the host's environment but what the plan passes. Binds:
+# The container: read-only; from the host's environment only what the plan passes. Binds:
 #   /lrz/sys: what the site's MPI needs, on the same path
-#   /deployer/host: stubs for single files of the host
+#   /deployer/host: placeholders for single files of the host
 #   /deployer/app: the bundle's app folder
 #   /deployer/deployer.pyz: this tool
 #   /deployer/job: the job's folder
@@ -85,7 +85,7 @@ container=(ch-run
 )
 image=/dss/pn12ab/di34cde/deployer/images/aaaa/rootfs
 
-# The ranks: mpiexec.hydra starts them, 4 on each node, with 12 cores each.
+# The ranks: mpiexec.hydra starts 4 per node, with 12 cores per rank.
 type -P mpiexec.hydra >/dev/null || { result hosts 127 --launcher mpiexec.hydra; exit 1; }
 export I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS='--mpi=none --cpus-per-task=48 --cpu-bind=cores'
 export I_MPI_JOB_RESPECT_PROCESS_PLACEMENT=0
@@ -94,18 +94,18 @@ export I_MPI_PIN_RESPECT_CPUSET=0
 launch=(mpiexec.hydra -bootstrap slurm -n 3072 -ppn 4
 )
 
-# 1. Hosts: each node writes what it has, outside the container, into hosts/.
+# 1. Hosts: each node writes its facts into hosts/, from outside the container.
 srun --mpi=none --nodes=768 --ntasks=768 --ntasks-per-node=1 --cpus-per-task=1 \
     "${tool[@]}" probe --host --out "$job/hosts" --library /lrz/sys/intel/impi2019u6/impi/2019.6.154/intel64/lib/release/libmpi.so.12 --home "$home" </dev/null
 result hosts $? || exit
 
-# 2. Probe: each rank proves which MPI library, network and CPUs it gets in the container, into ranks/. A mismatch ends
-#    the job here, before the payload.
+# 2. Probe: each rank records its MPI library, network and CPUs in the container in ranks/. If they do not match the
+#    plan, the job ends here, before the payload.
 "${launch[@]}" "${container[@]}" "$image" -- \
     /usr/bin/python3 -I -S /deployer/deployer.pyz probe --rank --out /deployer/job/ranks --library libmpi.so.12 </dev/null
 result probe $? || exit
 
-# 3. Payload: each rank, while `rank` notes which MPI library its processes use and how it ends.
+# 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
 "${launch[@]}" "${container[@]}" --cd=/deployer/job "$image" -- \
     /usr/bin/python3 -I -S /deployer/deployer.pyz rank --out /deployer/job/ranks --abort -- python /deployer/app/train.py --intraop 12 --interop 2 </dev/null
 result payload $?

@@ -354,7 +354,7 @@ def test_a_launcher_that_is_not_there(site: Site, plan: Callable[..., str]) -> N
     variant = {"name": "x", "runtime": "charliecloud", "staging": "folder", "launcher": "mpiexec.hydra", "pmi": ""}
     name = plan(variants=[{**variant, "program": "/opt/none/bin/mpiexec.hydra"}])
     said = site.tool("run", "hello-mpi", "--plan", name, "--nodes", "1", "--wait", code=1)
-    assert "there is no /opt/none/bin/mpiexec.hydra on the node, which is to start the ranks (job.launcher)" in said
+    assert "the node has no /opt/none/bin/mpiexec.hydra, which starts the ranks (job.launcher)" in said
 
 
 def test_a_library_that_one_node_lacks(site: Site) -> None:
@@ -438,7 +438,9 @@ def test_a_shared_disk_that_fills_up_in_training(
     words = ("--root", shared_disk, "--nodes", "2", "--wait", "--bind", f"{shared_disk}:/mnt")
     words += ("--", "python3", "/mnt/fill.py", "/deployer/job/made", ending)
     said = site.tool("run", anything, *words, code=1)
-    assert "ended as FAILED: job: the disk of the job's folder is full, so evidence and log may have gaps: " in said
+    assert (
+        "ended as FAILED: job: the disk with the job's folder is full, so evidence and log may be incomplete: " in said
+    )
     assert "No space left on device (job.space)" in said
     folder = site.alice(f"ls -d {shared_disk}/jobs/*").strip()
     result = json.loads(site.alice(f"cat {folder}/result.json"))
@@ -517,7 +519,7 @@ def test_an_image_that_goes_away_under_a_job(site: Site, anything: str) -> None:
             "the end",
         )
         assert ended["state"] == "FAILED"
-        assert ended["problem"].startswith("job: the image went away while the job used it: ")
+        assert ended["problem"].startswith("job: the image was removed while the job used it: ")
     finally:
         site.tool("install", bundle)
 
@@ -565,5 +567,5 @@ def test_shared_memory_fills_up_in_training(small: Site, tmp_path: Path) -> None
     script = "'cat /dev/zero >/dev/shm/fill-$SLURM_PROCID; exec python3 -c \"from mpi4py import MPI\"'"
     words = ("--nodes", "1", "--ranks-per-node", "2", "--wait", "--", "sh", "-c", script)
     said = small.tool("run", "anything", *words, code=1)
-    assert "/dev/shm of its node had 0 bytes free; ranks of a node (2 here) send to each other through it" in said
+    assert "/dev/shm of its node had 0 bytes free; the node's 2 ranks send messages to each other through it" in said
     assert "(limits.shm)" in said

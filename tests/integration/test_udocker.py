@@ -207,7 +207,7 @@ def test_a_node_without_user_namespaces_ends_the_job_with_a_word_of_it(udocker: 
     assert result["exit_code"] == 3
     [finding] = result["findings"]
     assert (finding["code"], finding["subject"]) == ("runtime.namespaces", "cn2")
-    assert "charliecloud needs user namespaces, which the node does not give: ch-run" in finding["message"]
+    assert "charliecloud needs user namespaces, which the node does not allow: ch-run" in finding["message"]
     assert "No space left on device" in finding["message"]
 
 

@@ -27,7 +27,7 @@ def binds(installed: Installed, plan: Plan) -> List[Bind]:
             % (installed.receipt.name, installed.receipt.version, hostfiles.FOLDER, plan.site),
             "pack it again with this deployer",
         )
-    found = [Bind(_stubs(installed.folder, wanted), hostfiles.FOLDER, "stubs for single files of the host")]
+    found = [Bind(_stubs(installed.folder, wanted), hostfiles.FOLDER, "placeholders for single files of the host")]
     found += [Bind(item.source, item.target, item.why) for item in wanted if item.kind != hostfiles.LINK]
     return found
 

@@ -89,10 +89,10 @@ def _head(inputs: Inputs) -> Code:
         )
     ]
     if inputs.plan.scheduler == SLURM:
-        pieces.append(code("# To submit it by hand: sbatch job.sh (it may be edited, and submitted again).\n"))
+        pieces.append(code("# To submit this script by hand: sbatch job.sh. You may edit it and submit it again.\n"))
         pieces += [shell.directive(word) for word in _directives(inputs)]
     else:
-        pieces.append(code("# To start it by hand: ./job.sh (it may be edited, and started again).\n"))
+        pieces.append(code("# To start this script by hand: ./job.sh. You may edit it and start it again.\n"))
     return shell.together(pieces)
 
 
@@ -124,17 +124,17 @@ tool=({python} {tool})
 started=$(date +%s)
 stopped=
 
-# {who} asks for an end with SIGTERM (time limit, cancel), to the ranks and to this script alike. The script lives on
-# for as long as it may, to write what happened into result.json.
+# At a time limit or cancel, {who} sends SIGTERM to the ranks and to this script. The script continues as long as it
+# can, to write result.json.
 trap 'stopped=TERM' TERM
 
-# result STEP EXIT: judge what the steps so far have proven and write result.json; true if the job may go on.
+# result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
 result() {{
     "${{tool[@]}}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${{@:3}}"
 }}
 
-{batch}export USER=${{USER:-$(id -un)}}  # ch-run does not start without it
-unique=$(</proc/sys/kernel/random/uuid)  # in names on the nodes: no other user can know it beforehand
+{batch}export USER=${{USER:-$(id -un)}}  # ch-run needs USER
+unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
 
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
 mkdir "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
@@ -173,7 +173,7 @@ def _home(inputs: Inputs) -> Code:
         )
     return code(
         """
-# Home: a folder of this job's own on each node, made in step 1. Only its owner can look into it.
+# Home: a private folder of this job on each node, created in step 1.
 home={begin}$UID-$unique
 leave() {{
     {remove}
@@ -189,7 +189,7 @@ def _slurm_ground() -> Code:
     """Return what only a job of Slurm's needs."""
     return code(
         """\
-# With --export=NONE Slurm would start the steps with an empty environment.
+# After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment.
 unset SLURM_EXPORT_ENV
 grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
 """
@@ -203,11 +203,11 @@ def _container(inputs: Inputs) -> Code:
         arrays = staging_script.arrays(inputs.staging, inputs.runtime, container)
     pieces = [staging_script.name(inputs.staging)] if inputs.staging else []
     if inputs.runtime.contained:
-        says = "# The container: read-only, nothing of the host's environment but what the plan passes. Binds:\n"
+        says = "# The container: read-only; from the host's environment only what the plan passes. Binds:\n"
         pieces.append(code(says))
         pieces += [code("#   {target}: {why}\n", target=bind.target, why=bind.why) for bind in container.binds]
     else:
-        says = "# No container: the host's programs, in its environment. What a container would see stands here:\n"
+        says = "# No container: the host's programs and environment. These paths replace the binds of a container:\n"
         pieces.append(code(says))
         pieces += [
             code("#   {source} for {target}: {why}\n", source=bind.source, target=bind.target, why=bind.why)
@@ -233,7 +233,7 @@ def _ranks(inputs: Inputs) -> Code:
     pinning = pin(layout)
     pieces = [
         code(
-            "# The ranks: {launcher} starts them, {ranks} on each node, with {units} each.\n",
+            "# The ranks: {launcher} starts {ranks} per node, with {units} per rank.\n",
             launcher=inputs.variant.launcher,
             ranks=layout.ranks_per_node,
             units=_counted(pinning.units, "core" if pinning.by_core else "hardware thread"),
@@ -264,7 +264,7 @@ def _hosts(inputs: Inputs) -> Code:
     if inputs.plan.scheduler != SLURM:
         return code(
             """\
-# 1. Hosts: this machine writes what it has, outside the container, into hosts/.
+# 1. Hosts: this machine writes its facts into hosts/, from outside the container.
 {command}
 result hosts $? || exit
 """,
@@ -272,7 +272,7 @@ result hosts $? || exit
         )
     return code(
         """\
-# 1. Hosts: each node writes what it has, outside the container, into hosts/.
+# 1. Hosts: each node writes its facts into hosts/, from outside the container.
 {one_a_node} \\
     {command}
 result hosts $? || exit
@@ -287,7 +287,7 @@ def _root(inputs: Inputs) -> Code:
     if inputs.plan.scheduler != SLURM:
         return code(
             """\
-# Root: a container reads the image's canary. One that shows the host's root ends the job here.
+# Root: a container reads the image's marker file. If it shows the host's root instead, the job ends here.
 {read} >"$job/hosts/$(uname -n).root" 2>&1 </dev/null
 result root $? || exit
 """,
@@ -295,7 +295,7 @@ result root $? || exit
         )
     return code(
         """\
-# Root: on each node a container reads the image's canary. One that shows the host's root ends the job here.
+# Root: on each node, a container reads the image's marker file. If it shows the host's root instead, the job ends here.
 {one_a_node} \\
     --output={output} \\
     {read} </dev/null
@@ -323,8 +323,8 @@ def _probe(inputs: Inputs) -> Code:
         command += ["--expect", expected] if expected != ITEX else []
     return code(
         """\
-# {number}. Probe: each rank proves which MPI library, network and CPUs it gets{where}, into ranks/. A mismatch ends
-#    the job here, before the payload.
+# {number}. Probe: each rank records its MPI library, network and CPUs{where} in ranks/. If they do not match the
+#    plan, the job ends here, before the payload.
 {step}
 {end}
 """,
@@ -343,10 +343,10 @@ def _payload(inputs: Inputs) -> Code:
         options += _abort(inputs)
         options += ["--itex"] if ITEX in inputs.launch.expects else []
         command = [*_inner_tool(inputs), "rank", "--out", *_evidence(inputs), *options, "--", *command]
-        what = "each rank, while `rank` notes which MPI library its processes use and how it ends."
+        what = "each rank runs it; `rank` records which MPI library its processes use and how they end."
     else:
         watch = code("watch=({words}\n)\n", words=shell.folded(_outside(inputs), 105))
-        what = "each rank. The image has no Python, so `rank` watches it from outside the container."
+        what = "each rank runs it. The image has no Python, so `rank` observes it from outside the container."
     binds = staging_script.late(inputs.staging, inputs.container) if inputs.staging else []
     more = inputs.runtime.binds(binds) if binds else []
     more = [*more, *inputs.runtime.starting_in(inputs.workdir)] if inputs.workdir else more

@@ -29,8 +29,8 @@ _INSIDE = (plans.APP, plans.WHEELS, plans.VARIANT, plans.TOOL)
 
 _DOES: Dict[str, str] = {
     plans.MEMORY: "unpacks the bundle into its memory",
-    plans.DISK: "unpacks the bundle onto a disk of its own",
-    plans.SQUASHFS: "takes the SquashFS image into its memory and mounts it",
+    plans.DISK: "unpacks the bundle onto its local disk",
+    plans.SQUASHFS: "copies the SquashFS image into its memory and mounts it",
 }
 
 
@@ -61,11 +61,11 @@ def moved(staging: StagedImage, container: Container) -> Container:
     What is unpacked has no bind of the job's folder: that is for the payload alone, and each bind is looked up on the
     shared file system.
     """
-    own = Staged(_staged(STUBS), hostfiles.FOLDER, "stubs for single files of the host")
+    own = Staged(_staged(STUBS), hostfiles.FOLDER, "placeholders for single files of the host")
     binds: List[Mount] = [
         own if bind.target == own.target else bind for bind in container.binds if bind.target not in _INSIDE
     ]
-    binds.append(Staged(_staged(EVIDENCE), plans.NODE, "the node's own: what ranks say of themselves"))
+    binds.append(Staged(_staged(EVIDENCE), plans.NODE, "local to the node: the evidence of its ranks"))
     environment = container.environment
     if staging.mounted:
         binds.append(Staged(_staged(TOOL), plans.TOOL, "this tool"))
@@ -112,7 +112,7 @@ def name(staging: StagedImage) -> Code:
     """Return the lines that give the staged folder its name, in a private folder that nobody can know beforehand."""
     return code(
         """\
-# The image is staged: each node has a copy of its own here.
+# The image is staged: each node has its own copy here.
 stage={begin}$UID-$unique/image
 
 """,
@@ -126,12 +126,12 @@ def step(staging: StagedImage, layout: Layout, runtime: Runtime, container: Cont
         raise UsageError("an image cannot be staged as %r" % staging.kind, "known: " + ", ".join(_DOES))
     return code(
         """\
-# {number}. Stage: each node {does}, {size} MiB, and holds it
-#    beside the other steps; at the end it is removed. It says a line when it is ready, and one when it has collected
-#    what its ranks said of themselves (SIGUSR1); SIGUSR2 ends it. A node that cannot ends the job here.
-{broadcast}overlap=$(srun --help | grep -o -m 1 -e --overlap)  # since Slurm 20.11; older ones share without being asked
+# {number}. Stage: each node {does} ({size} MiB). The step
+#    runs beside the other steps and removes the image at the end. It prints a line when the image is ready, and one
+#    when it has collected the evidence of its ranks (SIGUSR1); SIGUSR2 ends it. If a node fails, the job ends here.
+{broadcast}overlap=$(srun --help | grep -o -m 1 -e --overlap)  # needed to share since Slurm 20.11
 pipe=$(mktemp -d)/answers && mkfifo "$pipe" || exit 6
-cd /  # the ranks' working folder, which each would look up on the shared file system
+cd /  # becomes the ranks' working folder; on a shared file system, each rank would look it up
 srun --mpi=none $overlap {options} \\
     "${{tool[@]}}" stage{what} \\
     --tool "${{tool[1]}}" --into "$stage"{sent} --out "$job/ranks"{mount} </dev/null >"$pipe" &
@@ -139,7 +139,7 @@ holder=$!
 exec 3<"$pipe"
 rm -r "${{pipe%/*}}"
 
-# answers: await a line from each node; false, with the worst exit code in $worst and the node's words in $reason.
+# answers: wait for a line from each node; false if one failed, with its exit code in $worst and its reason in $reason.
 answers() {{
     local count=0 who status words
     worst=0 reason=
@@ -163,7 +163,7 @@ unstage() {{
 trap unstage EXIT
 
 answers || {{ result stage "$worst" --reason "$reason"; exit; }}
-container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")  # looked up once, not by each rank
+container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")  # looked up once, not per rank
 """,
         number=number,
         size=staging.size_mb,

@@ -24,4 +24,4 @@ def test_errors_are_told_from_warnings():
     bad = findings.finding("mpi.world-size", "job", size=1, asked=2)
     mild = findings.finding("probe.skipped", "job")
     assert findings.errors([mild, bad]) == [bad]
-    assert str(bad) == "error mpi.world-size: job: the world has 1 ranks, 2 were asked for"
+    assert str(bad) == "error mpi.world-size: job: MPI_COMM_WORLD has 1 ranks, but the job requested 2"

@@ -35,12 +35,13 @@ def test_ranks_that_share_a_core_are_bound_to_hardware_threads():
 def test_ranks_that_do_not_fit_into_domains_are_told_with_the_arithmetic():
     assert pin(lay_out(1, 4, 12, CLUSTERED)).straddling is None
     assert pin(lay_out(1, 1, 48, SKYLAKE)).straddling == (
-        "1 rank a node of 96 CPUs each: a NUMA domain has 48 CPUs, so each runs across several"
+        "1 rank per node with 96 CPUs each: a NUMA domain has 48 CPUs, so each rank runs across several"
     )
     assert pin(lay_out(1, 3, 16, SKYLAKE)).straddling == (
-        "3 ranks a node of 32 CPUs each: a NUMA domain has 48 CPUs, so 1 fits into one, and others run across two"
+        "3 ranks per node with 32 CPUs each: a NUMA domain has 48 CPUs, so 1 fits into a domain, "
+        "and others run across two"
     )
-    assert "2 fit into one, and others" in pin(lay_out(1, 5, 9, SKYLAKE)).straddling
+    assert "2 fit into a domain, and others" in pin(lay_out(1, 5, 9, SKYLAKE)).straddling
 
 
 def test_pieces_that_cannot_be_cut_evenly_are_a_ranks_own():

@@ -107,7 +107,7 @@ def test_what_a_killed_run_left_goes_with_the_next(store):
 def test_ranks_that_must_lie_across_numa_domains_are_told_before_and_after(tmp_path, programs):
     plan = made.PLAN._replace(node=NodeShape(2, 4, 1, 4000, numa_domains=2))
     folder = run.prepare(made.store(tmp_path / "root", plan=plan), REQUEST._replace(threads=4))
-    told = "1 rank a node of 4 CPUs each: a NUMA domain has 2 CPUs, so each runs across several"
+    told = "1 rank per node with 4 CPUs each: a NUMA domain has 2 CPUs, so each rank runs across several"
     assert run.warnings(folder) == [told]
     assert "# Note: %s.\n" % told in run.show_script(folder)
     done = assemble(result.launch(folder), result.gather(folder), Outcome("payload", 0, None, "7", 0, 1))
@@ -376,7 +376,9 @@ def test_a_result_comes_out_of_a_full_disk(store, programs, monkeypatch):
     monkeypatch.setattr(result.files, "write_text", full)
     verdict = result.write_result(folder, ended)
     assert (verdict.exit_code, verdict.record["exit_code"]) == (6, 6)
-    assert result.first_error(folder).startswith("job: the disk of the job's folder is full, so evidence and log may ")
+    assert result.first_error(folder).startswith(
+        "job: the disk with the job's folder is full, so evidence and log may be "
+    )
     assert not os.path.exists(taken)
 
 
@@ -538,7 +540,7 @@ def test_an_mpi_that_was_replaced_since_the_capture_is_refused(tmp_path, program
     store = made.store(tmp_path / "root", plan=made.PLAN._replace(mpi=mpi))
     assert result.launch(run.prepare(store, REQUEST)).mpi == mpi
     library.write_bytes(b"another")
-    with pytest.raises(Refused, match=r"mpi\.host-drift: .*when the site was captured it was sha256:") as error:
+    with pytest.raises(Refused, match=r"mpi\.host-drift: .*but the site was captured with sha256:") as error:
         run.prepare(store, REQUEST)
     assert "make a new plan" in error.value.hint
     library.unlink()  # a login node that does not have it proves nothing
@@ -554,7 +556,7 @@ def test_what_check_refused_is_refused_unless_it_is_forced(tmp_path, programs):
         run.prepare(refused, REQUEST)
     assert "mpi.escape" in error.value.message
     assert "it would use the image's" in error.value.message
-    assert error.value.hint == "patchelf --remove-rpath it; `run --force` runs it all the same"
+    assert error.value.hint == "patchelf --remove-rpath it; to run it anyway, use `run --force`"
     folder = run.prepare(refused, REQUEST._replace(force=True))
     assert result.launch(folder).forced
     assert run.warnings(folder)[0] == "check said REFUSE on the laptop"
