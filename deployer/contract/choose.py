@@ -60,18 +60,18 @@ def choose(
     raise Refused(
         "no way to start %s on %d nodes of %s: %s"
         % (plan.bundle, nodes, plan.site, ", ".join(against) or _no_variant(runtime, staging)),
-        "the plan's variants come from the site's profile: `deployer plan` makes a new one when it is mended",
+        "the plan's variants come from the site's profile: correct the profile and make a new plan (`deployer plan`)",
     )
 
 
 def _no_variant(runtime: Optional[str], staging: Optional[str]) -> str:
-    said = "the plan has no variant" + (" with %s, which the site's policy has to name" % runtime if runtime else "")
+    said = "the plan has no variant" + (" with %s, which the site's policy must allow" % runtime if runtime else "")
     return said + (" that stages to " + staging if staging else "")
 
 
 def _reason(plan: Plan, nodes: int, against: List[str]) -> str:
     first = "first in the plan for %d node%s that %s can use" % (nodes, "" if nodes == 1 else "s", plan.site)
-    return first + ("; passed over " + ", ".join(against) if against else "")
+    return first + ("; skipped: " + ", ".join(against) if against else "")
 
 
 def _objection(
@@ -81,7 +81,7 @@ def _objection(
         return "meant for at most %d nodes" % variant.max_nodes
     if variant.staging != FOLDER:
         if variant.staging not in STAGINGS or variant.place is None:
-            return "this deployer cannot stage it so"
+            return "this deployer does not know its staging"
         objection = need.objections.get(variant.staging) or _too_large(variant, plan, need)
         if objection:
             return objection
@@ -89,13 +89,13 @@ def _objection(
 
 
 def _too_large(variant: StartOption, plan: Plan, need: Need) -> Optional[str]:
-    """Return the arithmetic where the image does not fit into the node."""
+    """Return the arithmetic if the image does not fit into the node."""
     size, memory = need.size(variant.staging), plan.node.memory_mb
     if variant.room_mb is not None and size > variant.room_mb:
         return "the image takes %d MiB, but %s has %d MiB" % (size, variant.place, variant.room_mb)
     whole = size + need.ranks_mb
     if variant.staging != DISK and whole > memory:
-        return "%d MiB for the image + %d MiB for the ranks = %d MiB, but a job may use %d MiB of a node" % (
+        return "%d MiB for the image + %d MiB for the ranks = %d MiB, but a job may use %d MiB per node" % (
             size,
             need.ranks_mb,
             whole,

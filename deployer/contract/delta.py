@@ -157,5 +157,5 @@ def decompress(data: bytes, place: Ending) -> Tuple[bytes, Seal, Manifest]:
         raise IntegrityError("%s does not have the size that its name says" % place.name)
     seal = sealed_file.read_tail(ending[-sealed_file.TAIL :], place.end)
     if seal.offset != place.offset:
-        raise IntegrityError("%s does not start where its seal says" % place.name)
+        raise IntegrityError("%s starts at a different offset than its seal records" % place.name)
     return ending, seal, sealed_file.read_manifest(ending[: -sealed_file.TAIL], seal)

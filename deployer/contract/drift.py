@@ -34,15 +34,15 @@ _TOLERANCE = 0.1
 #: that fits counts; a test changes each field of the schema, and wants a row for it that tells of plans what is so.
 _MEANINGS = (
     (r"(^|\.)(format|description|notes|source)(\.|$)", NOTE, "documentation only: plans and bundles stay valid"),
-    (r"^(extends|facts)(\.|$)", NOTE, "where the profile keeps its facts: what differs in them is listed by itself"),
+    (r"^(extends|facts)(\.|$)", NOTE, "where the profile keeps its facts: their differences are listed too"),
     (r"^name$", WARNING, "plans are found by this name: make new plans"),
     (r"^workspace$", WARNING, "images and jobs go to another folder: make new plans and install there"),
     (r"^modules$", WARNING, "jobs load other modules: make new plans"),
     (r"^policy\.account$", WARNING, "whether jobs must name an account: make new plans"),
     (r"^policy(\.|$)", ERROR, "the site allows other runtimes: check bundles again and make new plans"),
     (r"^scheduler\.(version|default_pmi)$", NOTE, "plans stay valid if the scheduler still has their PMI"),
-    (r"^scheduler\.pmi$", ERROR, "with a PMI that is gone ranks are worlds of one: choose another and make new plans"),
-    (r"^scheduler\.account$", WARNING, "jobs without --account are charged to another one: make new plans"),
+    (r"^scheduler\.pmi$", ERROR, "with a missing PMI each rank runs alone: choose another PMI and make new plans"),
+    (r"^scheduler\.account$", WARNING, "jobs without --account are charged to another account: make new plans"),
     (r"^scheduler(\.|$)", ERROR, "jobs are submitted in another way: make new plans"),
     (r"^mpi\.\*\.(files|links)(\.|$)", ERROR, "a file of this MPI was replaced: capture, check and make new plans"),
     (r"^mpi\.\*\.identity$", ERROR, "this MPI was replaced: run refuses older plans (mpi.host-drift): make new plans"),
@@ -54,28 +54,28 @@ _MEANINGS = (
     (r"^login\.(user_namespaces|fuse|runtimes)(\.|$)", NOTE, "exec and shell on the login node can use other means"),
     (r"^login(\.|$)", NOTE, "what install and push find on the login node has changed; plans stay valid"),
     (r"^partitions$", WARNING, "another partition is the default one: make new plans"),
-    (r"^partitions\.\*$", WARNING, "the partition cannot be named in jobs any more: make new plans"),
-    (r"\.node\.cpu\.flags$", ERROR, "programs that use an instruction set that is gone crash: check bundles again"),
-    (r"\.node\.cpu(\.|$)", NOTE, "the processors' name: plans stay valid; what they can do is under flags"),
+    (r"^partitions\.\*$", WARNING, "jobs can no longer use this partition: make new plans"),
+    (r"\.node\.cpu\.flags$", ERROR, "programs that use a missing instruction set crash: check bundles again"),
+    (r"\.node\.cpu(\.|$)", NOTE, "only the processors' name: plans stay valid; instruction sets are under flags"),
     (r"\.node\.gpus(\.|$)", WARNING, "the nodes have other GPUs: check bundles again and make new plans"),
-    (r"\.node(\.|$)", WARNING, "layouts are made for another node: make new plans"),
-    (r"\.nodes$", NOTE, "the site has more nodes, or less: plans stay valid"),
-    (r"\.max_(nodes|time)$", WARNING, "run admits jobs by the limits of the plan: make new plans"),
+    (r"\.node(\.|$)", WARNING, "the node has another shape, so layouts differ: make new plans"),
+    (r"\.nodes$", NOTE, "the number of nodes has changed: plans stay valid"),
+    (r"\.max_(nodes|time)$", WARNING, "`run` uses the limits in the plan: make new plans"),
     (r"\.mpi$", ERROR, "jobs of this partition get another MPI: check bundles again and make new plans"),
     (r"\.(launcher|pmi)$", ERROR, "ranks are started in another way: check bundles again and make new plans"),
     (r"\.(modules|environment|directives)(\.|$)", WARNING, "the site sets up its jobs in another way: make new plans"),
-    (r"(^|\.)user_namespaces$", ERROR, "containers without rights need user namespaces: make new plans"),
+    (r"(^|\.)user_namespaces$", ERROR, "unprivileged containers need user namespaces: make new plans"),
     (r"(^|\.)fuse$", WARNING, "images in one file cannot be mounted without FUSE: make new plans"),
     (r"(^|\.)runtimes(\.|$)", ERROR, "plans may name a container runtime that is not there: make new plans"),
-    (r"(^|\.)launchers$", WARNING, "programs that start ranks came or went: make new plans"),
+    (r"(^|\.)launchers$", WARNING, "the programs that start ranks have changed: make new plans"),
     (r"(^|\.)driver(\.|$)", WARNING, "the GPU's driver was replaced: check bundles again and make new plans"),
     (r"(^|\.)fabric(\.|$)", WARNING, "the fast network looks different, or jobs may fall back to TCP: make new plans"),
     (r"(^|\.)(files|links)(\.|$)", WARNING, "a system library that jobs may get has changed: make new plans"),
     (r"(^|\.)glibc$", WARNING, "libraries that are bound into images may need this C library: check bundles again"),
     (r"(^|\.)filesystems(\.|$)", WARNING, "room for images or data has changed: make new plans"),
-    (r"(^|\.)(libzstd|pythons)(\.|$)", WARNING, "what install and run need on this machine has changed"),
-    (r"(^|\.)architecture$", ERROR, "programs are built for another machine: check bundles again"),
-    (r"(^|\.)(os|kernel)$", NOTE, "the nodes' system was renewed: check bundles again if other facts changed with it"),
+    (r"(^|\.)(libzstd|pythons)(\.|$)", WARNING, "tools that `install` and `run` need have changed on this machine"),
+    (r"(^|\.)architecture$", ERROR, "the architecture has changed: check bundles again"),
+    (r"(^|\.)(os|kernel)$", NOTE, "the nodes' system was updated: check bundles again if other facts also changed"),
 )  # fmt: skip
 #: For a field that the table does not know: what is right for any.
 UNKNOWN = (WARNING, "the profile has changed: check bundles again and make new plans")
@@ -127,7 +127,7 @@ def compare(before: Record, after: Record) -> List[Drift]:
     found = []
     for path, kind, was, now in _differences(before, after, _Path()):
         if kind == NEW:
-            found.append(Drift(path.place, kind, was, now, NOTE, "the profile does not know of it"))
+            found.append(Drift(path.place, kind, was, now, NOTE, "the profile does not list it"))
         elif whole or not (kind == GONE and path.field == "partitions.*"):
             found.append(Drift(path.place, kind, was, now, *_meaning(path.field)))
     return _sorted(found)
@@ -139,7 +139,7 @@ def between(before: Record, after: Record) -> List[Drift]:
     for path, kind, was, now in _all_differences(before, after, _Path()):
         severity, meaning = _meaning(path.field)
         if kind == NEW and path.field in ("partitions.*", "mpi.*"):
-            severity, meaning = NOTE, "plans that were made before do not use it and stay valid"
+            severity, meaning = NOTE, "existing plans do not use it and stay valid"
         elif kind == NEW and severity == ERROR:
             severity = WARNING  # more is there than before
         found.append(Drift(path.place, kind, was, now, severity, meaning))

@@ -62,7 +62,7 @@ def seconds(limit: str) -> int:
     days, dash, clock = limit.rpartition("-")
     parts = clock.split(":")
     if not all(part.isdigit() for part in parts) or len(parts) > 3 or (dash and not days.isdigit()):
-        raise UsageError("%r is no time limit" % limit, "for instance 2-00:00:00")
+        raise UsageError("invalid time limit: %r" % limit, "for instance 2-00:00:00")
     numbers = [int(part) for part in parts]
     if not dash and len(numbers) < 3:
         numbers.insert(0, 0)  # minutes come first
@@ -75,5 +75,5 @@ def check_time(text: str) -> str:
     if not _TIME.fullmatch(text):
         raise UsageError("time limit %r is not [D-]HH:MM:SS" % text, 'for instance "00:30:00"')
     if not seconds(text):
-        raise UsageError("time limit %r: to Slurm zero is no limit at all" % text, 'for instance "00:30:00"')
+        raise UsageError("invalid time limit %r: for Slurm, zero means no limit" % text, 'for instance "00:30:00"')
     return text

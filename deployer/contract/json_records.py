@@ -100,9 +100,9 @@ def loads(
         raise error("%s is a %r record, not deployer.%s" % (what, fields.text("schema"), schema))
     if fields.number("min_reader") > known:
         raise UsageError(
-            "%s has format %d and needs a reader of format %d; this is %d"
+            "%s has format %d and needs a reader of format %d; this deployer reads format %d"
             % (what, fields.number("format"), fields.number("min_reader"), known),
-            "use a newer deployer, the one that wrote it for instance",
+            "use a newer deployer, for instance the one that wrote the file",
         )
     return fields
 
@@ -182,7 +182,7 @@ class Fields(object):
         """Return an object whose values are strings."""
         values = self._get(name, dict)
         if not all(isinstance(value, str) for value in values.values()):
-            raise self.error("%s: field %r has a value that is no string" % (self.what, name))
+            raise self.error("%s: field %r has a value that is not a string" % (self.what, name))
         for key, value in values.items():
             self._check("field %r" % name, key)
             self._check("field %r" % name, value)
@@ -208,7 +208,7 @@ class Fields(object):
     def _check_variable(self, name: str, variable: str, hint: str = "") -> None:
         if not texts.is_name(variable):
             shown = (self.what, name, texts.printable(variable))
-            hint = hint or "a name has letters, digits and underscores, and no digit first"
+            hint = hint or "use letters, digits and underscores; the first character is not a digit"
             raise self.error("%s: field %r: not an environment variable: %s" % shown, hint)
 
     def items(self, name: str) -> List["Fields"]:
@@ -247,5 +247,5 @@ def _bounded(digits: str) -> int:
 def _no_duplicates(pairs: List[Tuple[str, Any]]) -> Record:
     record = dict(pairs)
     if len(record) != len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise ValueError("a key appears twice in one object")
     return record

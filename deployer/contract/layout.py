@@ -41,29 +41,29 @@ def lay_out(nodes: int, ranks_per_node: int, threads: int, shape: NodeShape, mem
     ``memory_mb`` is what one rank needs, in MiB. Raises UsageError for a number below one, and Refused, with the
     arithmetic, for more threads than a node has CPUs or more memory than a job may use there.
     """
-    counts = [("nodes", nodes), ("ranks a node", ranks_per_node), ("threads a rank", threads)]
+    counts = [("nodes", nodes), ("ranks per node", ranks_per_node), ("threads per rank", threads)]
     if memory_mb is not None:
-        counts.append(("MiB of memory a rank", memory_mb))  # to Slurm 0 is all memory of the node
+        counts.append(("MiB of memory per rank", memory_mb))  # to Slurm 0 is all memory of the node
     for what, count in counts:
         if count < 1:
             raise UsageError("%s must be at least 1, not %d" % (what, count))
     if nodes > _MOST_NODES:
-        raise UsageError("%d nodes are more than any machine has" % nodes)
+        raise UsageError("%d nodes are too many; the limit is %d" % (nodes, _MOST_NODES))
     cpus = shape.cores * shape.threads_per_core
     wanted = ranks_per_node * threads
     if wanted > cpus:
         raise Refused(
-            "%d ranks a node x %d threads = %d, but a node has %d cores x %d hardware threads = %d CPUs"
+            "%d ranks per node x %d threads = %d, but a node has %d cores x %d hardware threads = %d CPUs"
             % (ranks_per_node, threads, wanted, shape.cores, shape.threads_per_core, cpus),
-            "with %d ranks a node: --threads %d at most" % (ranks_per_node, cpus // ranks_per_node)
+            "with %d ranks per node: --threads %d at most" % (ranks_per_node, cpus // ranks_per_node)
             if ranks_per_node <= cpus
             else "--ranks-per-node %d at most" % cpus,
         )
     if memory_mb is not None and ranks_per_node * memory_mb > shape.memory_mb:
         raise Refused(
-            "%d ranks a node x %d MiB = %d MiB, but a job may use %d MiB of a node"
+            "%d ranks per node x %d MiB = %d MiB, but a job may use %d MiB per node"
             % (ranks_per_node, memory_mb, ranks_per_node * memory_mb, shape.memory_mb),
-            "use fewer ranks a node and more nodes",
+            "use fewer ranks per node and more nodes",
         )
     hyperthreads = wanted > shape.cores
     made = Layout(
@@ -77,20 +77,20 @@ def lay_out(nodes: int, ranks_per_node: int, threads: int, shape: NodeShape, mem
     )
     if shape.cpus is not None and ranks_per_node * made.asked_cpus > shape.cpus:
         raise Refused(
-            "%d ranks a node x %d CPUs = %d, but the scheduler counts %d CPUs on a node of %d cores"
+            "%d ranks per node x %d CPUs = %d, but the scheduler counts %d CPUs on a node with %d cores"
             % (ranks_per_node, made.asked_cpus, ranks_per_node * made.asked_cpus, shape.cpus, shape.cores),
-            "ranks cannot share a core there: --ranks-per-node %d at most" % shape.cpus,
+            "ranks cannot share a core: --ranks-per-node %d at most" % shape.cpus,
         )
     return made
 
 
 def environment(layout: Layout) -> Dict[str, str]:
-    """Return what OpenMP and TensorFlow read of the layout."""
+    """Return the environment variables that tell OpenMP and TensorFlow the layout."""
     return {**of_threads(layout.threads), **_of_places(layout.hyperthreads)}
 
 
 def of_threads(threads: int) -> Dict[str, str]:
-    """Return what says how many threads a rank has."""
+    """Return the environment variables for the number of threads per rank."""
     return {
         "OMP_NUM_THREADS": str(threads),
         "TF_NUM_INTRAOP_THREADS": str(threads),

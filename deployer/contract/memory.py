@@ -27,7 +27,7 @@ def slurms_words(lines: Sequence[str]) -> Optional[str]:
 def explain(
     payloads: Sequence[PayloadRecord], first: Optional[PayloadRecord], said: Optional[str], subject: str
 ) -> List[Finding]:
-    """Return the findings about a payload that failed and was not cancelled: one for each node that the kernel ended
+    """Return the findings about a payload that failed and was not cancelled: one per node on which the kernel ended
     a process on; else one by Slurm's word; else, if the first rank to fail was killed and nobody knows why, a guess.
 
     ``first`` is the rank that failed first, ``said`` what ``slurms_words`` found, and ``subject`` is the job.
@@ -40,7 +40,7 @@ def explain(
     if not found and said is not None:
         found.append(finding(CODE, subject, how="Slurm ended it for lack of memory: " + said))
     if not found and first is not None and _was_killed(first) and first.oom_node is None and first.oom_group is None:
-        how = "rank %d was killed (SIGKILL), and nobody cancelled the job: probably by the kernel, for lack of memory"
+        how = "rank %d was killed (SIGKILL) without a cancel: probably by the kernel, for lack of memory"
         found.append(finding(CODE, first.host, how=how % first.task))
     return found
 

@@ -275,7 +275,7 @@ def _roots(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
     findings = []
     for host, text in sorted(found.roots.items()):
         if text != CANARY_TEXT:
-            said = " / ".join(text.strip().splitlines()[-2:]) or "it ended without a word"
+            said = " / ".join(text.strip().splitlines()[-2:]) or "it ended without a message"
             if CANARY in text:  # it started, and the file was not there, or not it
                 code = "runtime.root"
             else:
@@ -283,7 +283,7 @@ def _roots(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
             findings.append(finding(code, host, runtime=launch.runtime, said=said))
     missing = launch.nodes - len(found.roots) if found.roots or outcome.step == ROOT else 0
     if not findings and (missing or (outcome.step == ROOT and outcome.exit_code != 0)):
-        said = "the step ended with exit %d, and %d nodes left no word" % (outcome.exit_code, missing)
+        said = "the step failed with exit code %d, and %d nodes left no record" % (outcome.exit_code, missing)
         findings.append(finding("runtime.start", JOB, runtime=launch.runtime, said=said))
     return findings
 
@@ -429,10 +429,10 @@ def _payload(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]
 
 def _how(first: Optional[PayloadRecord], outcome: Outcome) -> str:
     if first is None:
-        return "the launcher ended with exit %d and no rank says why" % outcome.exit_code
+        return "the launcher failed with exit code %d, and no rank recorded a reason" % outcome.exit_code
     who = "rank %d on %s " % (first.task, first.host)
     if first.signal is None:
-        return who + "ended first, with exit %d" % (first.exit_code or 0)
+        return who + "failed first, with exit code %d" % (first.exit_code or 0)
     return who + "was ended by " + signal_name(first.signal)
 
 

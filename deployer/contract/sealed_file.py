@@ -75,7 +75,7 @@ def tail(seal: Seal) -> bytes:
     signed = {"signatures": [sshsig.encode(blob) for blob in seal.signatures]} if seal.signatures else {}
     content = json_records.dumps(json_records.stamped("seal", dict(fields, **signed)))
     if len(content) > _SEAL_SIZE:
-        raise UsageError("the seal has no room for another signature", "an ed25519 key's takes the least")
+        raise UsageError("the seal has no room for another signature", "a signature of an ed25519 key is the smallest")
     header = member_header(BundleMember(SEAL_FILE, _SEAL_SIZE, _MODE))
     return header + content.ljust(_SEAL_SIZE, b"\n") + b"\0" * (2 * BLOCK)
 
@@ -83,13 +83,13 @@ def tail(seal: Seal) -> bytes:
 def read_tail(data: bytes, file_size: int) -> Seal:
     """Parse the last 10,240 bytes of a file of ``file_size`` bytes. Raises IntegrityError."""
     if len(data) != TAIL or SEAL_FILE.encode() not in data[:100]:
-        raise IntegrityError("the file is no bundle, or its end is missing")
+        raise IntegrityError("the file is not a bundle, or its end is missing")
     fields = json_records.loads(data[BLOCK : BLOCK + _SEAL_SIZE], "seal", "the bundle's seal", IntegrityError)
     texts = fields.texts("signatures") if "signatures" in fields.record else []
     signatures = tuple(sshsig.decode(text) for text in texts)
     seal = Seal(fields.number("offset"), fields.number("size"), fields.text("sha256"), signatures)
     if not _HEX.match(seal.sha256) or seal.size > MAX_MANIFEST or seal.end + TAIL != file_size:
-        raise IntegrityError("the bundle's seal does not fit the file: it was cut or appended to")
+        raise IntegrityError("the bundle's seal does not match the file: the file was truncated or extended")
     if tail(seal) != data or sorted(set(signatures)) != list(signatures):
         raise IntegrityError("the bundle's tail is not in its canonical form")
     return seal
@@ -102,7 +102,7 @@ def manifest_bytes(block: bytes, seal: Seal) -> bytes:
     padding = b"\0" * tarformat.padding(len(data))
     whole = block.startswith(header) and len(block) == BLOCK + len(data) + len(padding) and block.endswith(padding)
     if not whole or hashlib.sha256(data).hexdigest() != seal.sha256:
-        raise IntegrityError("the bundle's manifest is not what its seal says")
+        raise IntegrityError("the bundle's manifest does not match its seal")
     return data
 
 
@@ -135,7 +135,7 @@ def check(manifest: Manifest, end: int) -> None:
     def take_known(kind: str, data: bytes) -> None:
         segment = take(kind)
         if segment.size != len(data) or segment.sha256 != hashlib.sha256(data).hexdigest():
-            raise IntegrityError("the %s at byte %d is not what the member list says" % (kind, segment.offset))
+            raise IntegrityError("the %s at byte %d does not match the member list" % (kind, segment.offset))
 
     layer = layer_member(manifest)
     for member in manifest.members:
@@ -200,10 +200,10 @@ def _check_content(segment: Segment) -> None:
 def _check_names(names: List[str]) -> None:
     """Raise IntegrityError unless all members can stand beside each other in one folder."""
     if len(set(names)) != len(names):
-        raise IntegrityError("a member stands twice in the bundle")
+        raise IntegrityError("a member appears twice in the bundle")
     folders = {name[:end] for name in names for end in range(len(name)) if name[end] == "/"}
     if folders.intersection(names):
-        raise IntegrityError("a member of the bundle is a file and a folder")
+        raise IntegrityError("a member of the bundle is both a file and a folder")
 
 
 def _check_oci(manifest: Manifest) -> None:
@@ -211,7 +211,7 @@ def _check_oci(manifest: Manifest) -> None:
     sizes = {member.name: member.size for member in manifest.members}
     codec = str(manifest.codec["name"])
     if codec not in oci.codecs():
-        raise IntegrityError("the layer's codec %r is not known here" % codec)
+        raise IntegrityError("unknown codec of the layer: %r" % codec)
 
     def blob(digest: str) -> oci.Blob:
         name = oci.Blob(digest, 0).member
@@ -232,4 +232,4 @@ def _check_oci(manifest: Manifest) -> None:
     for name, sha256 in expected.items():
         segments = member_segments(manifest, name)
         if [segment.sha256 for segment in segments] != [sha256]:
-            raise IntegrityError("%s is not what config and layer say" % name)
+            raise IntegrityError("%s does not match config and layer" % name)

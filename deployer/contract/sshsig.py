@@ -114,7 +114,7 @@ def read_key_text(kind: str, text: str) -> Key:
     """Parse a public key as a .pub file has it: its kind and its base64. Raises IntegrityError."""
     key = read_key(_from_base64(text))
     if key.kind != kind:
-        raise IntegrityError("a key says that it is %r and is %r" % (kind, key.kind))
+        raise IntegrityError("a key claims to be %r, but is %r" % (kind, key.kind))
     return key
 
 
@@ -122,7 +122,7 @@ def read(blob: bytes, wanted: str = NAMESPACE) -> Signature:
     """Parse a signature. Raises IntegrityError for anything else than one of the ``wanted`` use, in its one form."""
     start = len(_MAGIC) + 4
     if blob[:start] != _MAGIC + struct.pack(">I", _VERSION):
-        raise IntegrityError("a signature is not one of OpenSSH's, version %d" % _VERSION)
+        raise IntegrityError("a signature does not have OpenSSH's format, version %d" % _VERSION)
     parts = strings(blob[start:])
     if len(parts) != 5:
         raise IntegrityError("a signature has %d parts, not 5" % len(parts))
@@ -131,7 +131,7 @@ def read(blob: bytes, wanted: str = NAMESPACE) -> Signature:
     if namespace != wanted.encode():
         raise IntegrityError("a signature was made for %r, not for %r" % (namespace, wanted.encode()))
     if reserved or hash_name not in _HASHES:
-        raise IntegrityError("a signature's hash %r is not known here" % hash_name)
+        raise IntegrityError("unknown hash algorithm of a signature: %r" % hash_name)
     # An sk- key's device adds a byte of flags and a counter of four bytes (PROTOCOL.u2f).
     rest = inner[-5:] if key.kind.startswith("sk-") else b""
     words = strings(inner[: len(inner) - len(rest)])
@@ -139,7 +139,7 @@ def read(blob: bytes, wanted: str = NAMESPACE) -> Signature:
     if len(words) != 2 or algorithm not in ALGORITHMS[key.kind]:
         raise IntegrityError("a signature of a %s key is made with %r" % (key.kind, algorithm))
     if rest and not rest[0] & 1:
-        raise IntegrityError("a signature was made while nobody touched the device of its key")
+        raise IntegrityError("a signature lacks the required security-key touch")
     _check_form(key.kind, words[1])
     return Signature(key, hash_name, algorithm, words[1], rest, wanted)
 

@@ -112,7 +112,7 @@ def decode(data: Buffer, position: int) -> Tuple[Entry, int]:
     if (kind == FOLDER) != name.endswith(b"/") or b"\0" in target:
         raise IntegrityError("a tar header is not in the normal form: %r" % path)
     if (size and kind != FILE) or bool(target) != (kind in (SYMLINK, HARDLINK)):
-        raise IntegrityError("a tar header says two things at once: %r" % path)
+        raise IntegrityError("a tar header contradicts itself: %r" % path)
     return Entry(kind, path, int(mode, 8), size, target), position
 
 

@@ -59,8 +59,8 @@ def _zstd() -> Callable[[bytes, int], Buffer]:
     if module is not None:
         return _ZstdModule(module)
     raise MissingTool(
-        "libzstd.so.1 is not on this machine, and the bundle's layer is compressed with zstd",
-        "ask for the libzstd package, or pack the bundle with --codec gzip",
+        "this machine has no libzstd.so.1, but the bundle's layer is compressed with zstd",
+        "ask the site for the libzstd package, or pack the bundle with --codec gzip",
     )
 
 

@@ -164,8 +164,8 @@ def names(folder: str) -> List[str]:
 
 def refuse_unseen(path: str, error: OSError) -> NoReturn:
     """Raise UsageError for a path that cannot be looked at, for another reason than that it does not exist."""
-    hint = "what cannot be looked at is not taken for absent: check the access rights of its folders"
-    raise UsageError("cannot look at %s: %s" % (path, error.strerror or error), hint) from error
+    hint = "check the access rights of its folders"
+    raise UsageError("cannot access %s: %s" % (path, error.strerror or error), hint) from error
 
 
 def write_text(path: str, text: str, mode: int = 0o666) -> None:

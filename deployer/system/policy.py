@@ -114,7 +114,7 @@ def check_rollback(policies: Iterable[Policy], name: str, new: str, installed: I
     for policy in policies:
         if policy.refuse_rollback:
             hint = "install a newer bundle, or remove %s:%s first if you may" % (name, latest)
-            raise Refused("%s, and %s refuses to go back" % (message, policy.source), hint)
+            raise Refused("%s, and %s forbids downgrades" % (message, policy.source), hint)
     return [message]
 
 

@@ -175,7 +175,7 @@ def glance(
         with suppress(subprocess.TimeoutExpired):
             process.wait(1)
     if said is None:
-        raise JobFailed("%s did not end within %g s, or said more than %d bytes" % (quoted(argv), timeout, limit))
+        raise JobFailed("%s did not end within %g s, or printed more than %d bytes" % (quoted(argv), timeout, limit))
     status = -signal.SIGKILL if process.returncode is None else process.returncode
     return Completed(argv, status, _text(said[0]), _text(said[1]))
 

@@ -61,7 +61,7 @@ def by_ssh_keygen(blob: bytes, signature: Signature, message: bytes) -> Optional
         return ""
     if is_too_old(done):
         return None
-    return "ssh-keygen says: %s" % (done.last_words() or "exit %d" % done.returncode)
+    return "ssh-keygen: %s" % (done.last_words() or "exit %d" % done.returncode)
 
 
 def is_too_old(done: Completed) -> bool:
@@ -84,7 +84,7 @@ def by_library(signature: Signature, message: bytes) -> str:
     except ImportError as error:
         raise MissingTool(
             "this machine has no ssh-keygen of OpenSSH 8.1 or newer, and no Python package ecdsa",
-            "use the deployer.pyz, which brings it, or install openssh-client",
+            "use deployer.pyz, which includes ecdsa, or install openssh-client",
         ) from error
 
 

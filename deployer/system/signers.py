@@ -112,7 +112,7 @@ def _is_in_krl(path: str, key: Key) -> bool:
         except MissingTool as error:
             hint = "install openssh-client, or list the revoked keys' fingerprints as text"
             raise MissingTool(
-                "%s is a key revocation list, and ssh-keygen is not here to read it" % path, hint
+                "%s is a key revocation list, but ssh-keygen, which reads it, is missing" % path, hint
             ) from error
     if done.returncode and "REVOKED" not in done.stdout:
         raise UsageError("%s: ssh-keygen cannot read it: %s" % (path, done.last_words()))

@@ -89,7 +89,7 @@ class Verification(object):
                 raise IntegrityError("the %s at byte %d has %d bytes" % (segment.kind, segment.offset, segment.size))
             data = self._pread(segment.offset, segment.size)
             if digest.sha256(data) != segment.sha256:
-                raise IntegrityError("the %s at byte %d does not have its digest" % (segment.kind, segment.offset))
+                raise IntegrityError("the %s at byte %d does not match its digest" % (segment.kind, segment.offset))
             return data
 
     def passed(self, segment: Segment) -> None:
@@ -142,7 +142,7 @@ def read_seal(stream: IO[bytes], path: str) -> Seal:
     """Return the seal at the end of an open bundle: who the file claims to be, not yet whether it is."""
     size = os.fstat(stream.fileno()).st_size
     if size < sealed_file.TAIL:
-        raise IntegrityError("%s is no bundle: it has %d bytes" % (path, size), _HINT)
+        raise IntegrityError("%s is not a bundle: it has %d bytes" % (path, size), _HINT)
     stream.seek(size - sealed_file.TAIL)
     with _named(path):
         return sealed_file.read_tail(stream.read(sealed_file.TAIL), size)
@@ -183,7 +183,7 @@ def verify(
     for data in verification.check(verification.layer_segments(), progress):
         layer.update(data)
     if "sha256:" + layer.hexdigest() != verification.manifest.image.layer_digest:
-        raise IntegrityError("%s: the layer does not have its digest" % path, _HINT)
+        raise IntegrityError("%s: the layer does not match its digest" % path, _HINT)
     for _ in verification.check(verification.left(), progress):
         pass
     return verification.finish()

@@ -46,7 +46,7 @@ class Wheel(object):
             entries = [Entry(info.filename, info.file_size, info.external_attr >> 16) for info in infos]
             record = self.text(wheel.RECORD)
             if record.count("\n") > 2 * len(infos) + 100 or record.count(",") > 20 * len(infos) + 100:
-                raise IntegrityError("its RECORD has more lines than it has files")
+                raise IntegrityError("its RECORD lists more files than the wheel has")
             self.files: List[File] = wheel.files(self.info, entries, wheel.read_record(record))
 
     def text(self, name: str) -> str:
@@ -137,12 +137,12 @@ def claim(stream: IO[bytes], name: str) -> Claim:
 
 
 def _broken(name: str, error: Exception) -> IntegrityError:
-    return IntegrityError("%s is no whole wheel: %s" % (name, str(error) or type(error).__name__))
+    return IntegrityError("%s is not a complete wheel: %s" % (name, str(error) or type(error).__name__))
 
 
 def _check_info(info: zipfile.ZipInfo) -> None:
     # zipfile cuts a name at a NUL, and takes os.sep for a slash.
     if info.orig_filename != info.filename:
-        raise IntegrityError("it has a name that is not plain: %r" % info.orig_filename)
+        raise IntegrityError("it has an unsafe name: %r" % info.orig_filename)
     if info.compress_type not in _METHODS or info.flag_bits & _ENCRYPTED:
-        raise IntegrityError("%s is encrypted, or compressed in a way that wheels are not" % info.filename)
+        raise IntegrityError("%s is encrypted, or uses a compression that wheels do not allow" % info.filename)

@@ -121,7 +121,9 @@ class _Worker(object):
         self.process.join()
         code = self.process.exitcode or 0
         how = "was killed by signal %d" % -code if code < 0 else "ended with exit code %d" % code
-        hint = "was it out of memory? it needs up to 256 MiB: --jobs 1 needs least" if code == -signal.SIGKILL else ""
+        hint = (
+            "it may be out of memory: it needs up to 256 MiB; --jobs 1 needs least" if code == -signal.SIGKILL else ""
+        )
         return DeployerError("a worker process %s" % how, hint)
 
 

@@ -93,5 +93,5 @@ def test_a_layer_with_another_name_in_the_oci_index_is_refused_by_verify(tmp_pat
     """Whoever seals may name the layer as they like: podman would refuse it, and so does verify."""
     other = "sha256:" + "0" * 64
     data = bundles.build(layer_digest=other)
-    with pytest.raises(IntegrityError, match="the layer does not have its digest"):
+    with pytest.raises(IntegrityError, match="the layer does not match its digest"):
         attempt(tmp_path, data)

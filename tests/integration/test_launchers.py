@@ -128,7 +128,7 @@ def test_one_rank_that_fails_before_mpi_starts_ends_the_job(site: Site, image: s
     result = site.run("--plan", plan, "--nodes", "2", "--", "sh", "-c", script, bundle=image, code=1)
     assert result["exit_code"] == 7
     assert [finding["code"] for finding in result["findings"]] == ["payload.failed"]
-    assert "rank 1 on cn2 ended first, with exit 7" in result["findings"][0]["message"]
+    assert "rank 1 on cn2 failed first, with exit code 7" in result["findings"][0]["message"]
 
 
 #: Payloads whose first rank takes seconds for its goodbye, a checkpoint for example; the other one is done at once.

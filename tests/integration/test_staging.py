@@ -231,4 +231,4 @@ def test_a_full_disk_of_a_node_ends_the_job_before_the_payload(disks: Site) -> N
 def test_an_image_that_cannot_fit_is_refused_with_the_arithmetic(clean: Site) -> None:
     said = clean.tool("run", NAME, *STAGED, "--memory", "7990", "--", "true", code=3)
     assert "MiB for the image + 7990 MiB for the ranks" in said
-    assert "a job may use 8000 MiB of a node" in said
+    assert "a job may use 8000 MiB per node" in said

@@ -50,7 +50,7 @@ def test_node_count_and_site_veto():
     assert choose(plan(SMALL, LARGE), 5, {}).variant == LARGE
     choice = choose(plan(SMALL, OTHER), 1, {"charliecloud": "no ch-run in PATH"})
     assert choice.variant == OTHER
-    assert choice.reason.endswith("passed over charliecloud-folder (no ch-run in PATH)")
+    assert choice.reason.endswith("skipped: charliecloud-folder (no ch-run in PATH)")
 
 
 def test_without_a_container_only_for_who_asks():
@@ -69,7 +69,7 @@ def test_the_user_s_runtime():
     choice = choose(plan(SMALL, OTHER), 1, {}, runtime="udocker", staging="folder")
     assert choice.variant == OTHER
     assert choice.reason.startswith("--runtime udocker: --staging folder: first in the plan")
-    with pytest.raises(Refused, match=r"no variant with udocker, which the site's policy has to name$"):
+    with pytest.raises(Refused, match=r"no variant with udocker, which the site's policy must allow$"):
         choose(plan(SMALL), 1, {}, runtime="udocker")
     with pytest.raises(Refused, match=r"udocker-folder \(not here\)"):
         choose(plan(SMALL, OTHER), 1, {"udocker": "not here"}, runtime="udocker")
@@ -91,8 +91,8 @@ def test_nothing_left_is_refused_with_every_reason():
         (LARGE, need(2500, 1501), "2500 MiB for the image + 1501 MiB for the ranks = 4001 MiB, but a job may use 4000"),
         (LARGE._replace(staging="squashfs"), need(2500, 1501), "2500 MiB for the image + 1501 MiB for the ranks"),
         (DISK, need(1, 0, "its bundle is gone"), "its bundle is gone"),
-        (LARGE._replace(place=None), need(1), "this deployer cannot stage it so"),
-        (LARGE._replace(staging="moon"), need(1), "this deployer cannot stage it so"),
+        (LARGE._replace(place=None), need(1), "this deployer does not know its staging"),
+        (LARGE._replace(staging="moon"), need(1), "this deployer does not know its staging"),
     ],
 )
 def test_what_does_not_fit_into_a_node_is_passed_over_with_the_arithmetic(variant, needed, objection):
@@ -121,6 +121,6 @@ def test_what_the_profile_rules_out_is_told():
     without = plan(SMALL, OTHER)._replace(against={"charliecloud": "the nodes have no user namespaces"})
     choice = choose(without, 1, {})
     assert choice.variant == OTHER
-    assert choice.reason.endswith("passed over charliecloud-folder (the nodes have no user namespaces)")
+    assert choice.reason.endswith("skipped: charliecloud-folder (the nodes have no user namespaces)")
     with pytest.raises(Refused, match=r"no user namespaces.*udocker-folder .no ptrace"):
         choose(without, 1, {"udocker": "no ptrace"})

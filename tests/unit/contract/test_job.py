@@ -24,7 +24,7 @@ def test_time_limits_as_slurm_writes_them(limit, expected):
 
 @pytest.mark.parametrize("limit", ["", "infinite", "1:2:3:4", "-1:00", "x-1", "1-"])
 def test_what_is_no_time_limit(limit):
-    with pytest.raises(UsageError, match="no time limit"):
+    with pytest.raises(UsageError, match="invalid time limit"):
         seconds(limit)
 
 

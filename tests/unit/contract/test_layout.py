@@ -31,10 +31,10 @@ def test_the_layouts_of_the_papers(ranks, threads, cpus, hyperthreads):
         (
             4,
             25,
-            "4 ranks a node x 25 threads = 100, but a node has 48 cores x 2 hardware threads = 96 CPUs",
-            "with 4 ranks a node: --threads 24 at most",
+            "4 ranks per node x 25 threads = 100, but a node has 48 cores x 2 hardware threads = 96 CPUs",
+            "with 4 ranks per node: --threads 24 at most",
         ),
-        (97, 1, "97 ranks a node x 1 threads = 97", "--ranks-per-node 96 at most"),
+        (97, 1, "97 ranks per node x 1 threads = 97", "--ranks-per-node 96 at most"),
     ],
 )
 def test_more_threads_than_cpus_are_refused(ranks, threads, arithmetic, hint):
@@ -51,13 +51,13 @@ def test_a_scheduler_that_counts_cores_is_asked_for_cores():
     assert [layout.lay_out(1, 4, 12, shape).asked_cpus for shape in (SKYLAKE, by_core)] == [24, 12]
     assert layout.lay_out(1, 2, 48, by_core).asked_cpus == 24
     assert layout.lay_out(1, 1, 48, by_core).asked_cpus == 48
-    with pytest.raises(Refused, match="96 ranks a node x 1 CPUs = 96, but the scheduler counts 48 CPUs"):
+    with pytest.raises(Refused, match="96 ranks per node x 1 CPUs = 96, but the scheduler counts 48 CPUs"):
         layout.lay_out(1, 96, 1, by_core)
 
 
 def test_more_memory_than_a_job_may_use_is_refused():
     assert layout.lay_out(1, 4, 12, SKYLAKE, 22500).memory_mb == 22500
-    with pytest.raises(Refused, match="4 ranks a node x 22501 MiB = 90004 MiB, but a job may use 90000 MiB"):
+    with pytest.raises(Refused, match="4 ranks per node x 22501 MiB = 90004 MiB, but a job may use 90000 MiB"):
         layout.lay_out(1, 4, 12, SKYLAKE, 22501)
 
 

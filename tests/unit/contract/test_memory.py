@@ -72,7 +72,7 @@ def test_the_kernels_counters_name_the_node():
 
 
 def test_without_a_counter_and_a_word_it_is_a_guess():
-    guess = "rank 0 was killed (SIGKILL), and nobody cancelled the job: probably by the kernel, for lack of memory"
+    guess = "rank 0 was killed (SIGKILL) without a cancel: probably by the kernel, for lack of memory"
     assert found([rank(0, **KILLED)]) == [("cn1", guess)]
     assert found([rank(0, exit_code=137)]) == [("cn1", guess)]
     assert found([rank(0, oom_node=0, **KILLED)]) == []  # the kernel says no: somebody else killed it

@@ -175,17 +175,22 @@ def test_without_a_host_mpi_the_image_s_own_is_shown_and_right():
             [payload(0, exit_code=None, signal=15, ended=9000), payload(1, exit_code=1, ended=9500)],
             143,
             1,
-            "rank 1 on cn2 ended first, with exit 1",
+            "rank 1 on cn2 failed first, with exit code 1",
         ),
-        ([payload(0, exit_code=7, ended=9000), payload(1, exit_code=1, ended=9500)], 7, 7, "rank 0 on cn1 ended first"),
+        (
+            [payload(0, exit_code=7, ended=9000), payload(1, exit_code=1, ended=9500)],
+            7,
+            7,
+            "rank 0 on cn1 failed first",
+        ),
         (
             [payload(0, exit_code=None, signal=9), payload(1, exit_code=None, signal=15, ended=6000)],
             137,
             137,
             "rank 0 on cn1 was ended by SIGKILL",
         ),
-        ([], 1, 1, "no rank says why"),
-        ([payload(0), payload(1, exit_code=None, ended=None)], 137, 137, "no rank says why"),
+        ([], 1, 1, "no rank recorded a reason"),
+        ([payload(0), payload(1, exit_code=None, ended=None)], 137, 137, "no rank recorded a reason"),
     ],
 )
 def test_the_exit_code_is_that_of_the_rank_that_failed_first(payloads, srun, expected, how):
@@ -416,7 +421,7 @@ def test_a_container_with_another_root_stops_the_job(text, code):
     verdict = result.assemble(LAUNCH, found, after("root", 1))
     assert codes(verdict) == [(code, "cn2")]
     assert verdict.exit_code == 3
-    assert (text.strip().splitlines() or ["without a word"])[-1] in verdict.record["findings"][0]["message"]
+    assert (text.strip().splitlines() or ["without a message"])[-1] in verdict.record["findings"][0]["message"]
 
 
 def test_a_root_step_that_ends_without_a_word_is_no_success():
@@ -436,7 +441,7 @@ def test_what_the_payload_could_not_write_is_a_cause_with_a_remedy():
     cause, end = failed.record["findings"]
     assert (cause["code"], cause["severity"], end["code"]) == ("payload.read-only", ERROR, "payload.failed")
     assert "/deployer/job" in cause["remedy"]
-    assert end["message"] == "rank 0 on cn1 ended first, with exit 1; last line: " + line
+    assert end["message"] == "rank 0 on cn1 failed first, with exit code 1; last line: " + line
     assert failed.exit_code == 1
     caught = result.assemble(LAUNCH, good(told=told(line)), after())
     assert (codes(caught), caught.exit_code) == ([("payload.read-only", "job")], 0)

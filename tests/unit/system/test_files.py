@@ -151,7 +151,7 @@ def test_what_cannot_be_looked_at_is_not_absent(look, number, tmp_path, monkeypa
 
     for name in ("stat", "lstat", "listdir"):
         monkeypatch.setattr(files.os, name, denied)
-    with pytest.raises(UsageError, match="cannot look at /x: "):
+    with pytest.raises(UsageError, match="cannot access /x: "):
         look("/x")
 
 

@@ -166,7 +166,7 @@ def test_a_glance_at_a_good_program():
 )
 def test_a_glance_ends_whatever_the_program_does(script, tmp_path):
     mark = str(tmp_path / "mark")
-    with pytest.raises(JobFailed, match=r"did not end within 0\.2 s, or said more than 100000 bytes"):
+    with pytest.raises(JobFailed, match=r"did not end within 0\.2 s, or printed more than 100000 bytes"):
         process.glance(["sh", "-c", "exec 9>'%s'; %s" % (mark, script)], 0.2, limit=100000)
     # Nothing of it is left: nobody has its file open any more. What was killed may take a moment to go.
     end = time.time() + 30

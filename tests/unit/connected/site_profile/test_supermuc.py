@@ -113,5 +113,5 @@ def test_more_than_an_island_and_more_memory_than_a_node_survives_are_refused(pl
     store = store_of(plan, tmp_path)
     with pytest.raises(Refused, match="793 nodes are asked for, but a job in general of my-supermuc may have 792"):
         run.prepare(store, REQUEST._replace(nodes=793))
-    with pytest.raises(Refused, match=r"4 ranks a node x 20000 MiB = 80000 MiB, but a job may use 73432 MiB"):
+    with pytest.raises(Refused, match=r"4 ranks per node x 20000 MiB = 80000 MiB, but a job may use 73432 MiB"):
         run.prepare(store, REQUEST._replace(memory_mb=20000))

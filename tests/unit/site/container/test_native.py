@@ -166,7 +166,7 @@ def test_only_who_asks_gets_it(store, monkeypatch):
     assert (launch.runtime, launch.variant) == ("native", "native-folder")
     assert launch.reason == "--runtime native: first in the plan for 2 nodes that lab can use"
     replan(store, made.PLAN)
-    with pytest.raises(Refused, match="no variant with native, which the site's policy has to name"):
+    with pytest.raises(Refused, match="no variant with native, which the site's policy must allow"):
         run.prepare(store, ASKED)
     with pytest.raises(Refused, match=r"with native, .* that stages to memory"):
         run.prepare(store, ASKED._replace(staging="memory"))

@@ -117,7 +117,7 @@ def test_an_image_that_cannot_be_looked_at_is_not_garbage(tmp_path, store, capsy
     name = "a" * len(os.listdir(store.images)[0])
     os.symlink(name, os.path.join(store.images, name))
     assert call(store, "gc") == UsageError.exit_code
-    assert "cannot look at" in capsys.readouterr().err
+    assert "cannot access" in capsys.readouterr().err
     assert os.path.lexists(os.path.join(store.images, name))
 
 

@@ -119,7 +119,7 @@ def test_a_file_of_one_wheel_is_no_folder_of_another(tmp_path, store, first):
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (wheel(FILES)[:-40], "no whole wheel"),
+        (wheel(FILES)[:-40], "not a complete wheel"),
         (wheel(FILES, extra=[("../../../escaped", b"x")]), "not plain"),
         (wheel(FILES, extra=[("/tmp/escaped", b"x")]), "not plain"),
         (wheel(FILES, modes={"demo/native.so": 0o120777}), "no plain file"),

@@ -157,7 +157,7 @@ def test_a_bundle_without_a_job_runs_the_words(tmp_path, programs):
 
 
 def test_what_does_not_fit_is_refused(tmp_path, store, programs):
-    with pytest.raises(Refused, match="8 ranks a node x 2 threads = 16"):
+    with pytest.raises(Refused, match="8 ranks per node x 2 threads = 16"):
         run.prepare(store, REQUEST._replace(ranks_per_node=8))
     bare = made.PLAN._replace(modules=[])
     os.unlink(str(programs / "ch-run"))
