@@ -1,7 +1,7 @@
 """Where on a node its ranks run: whole cores for each, and none across two NUMA domains if they can be told so.
 
-The layout says how many CPUs a rank gets. Which ones is said by the launcher, in words of its own (``site.launchers``);
-this is what those words are made of.
+The layout says how many CPUs a rank gets. The launcher's own options choose which CPUs (``site.run.launchers``);
+they are built from the records here.
 """
 
 from typing import NamedTuple, Optional

@@ -1,6 +1,6 @@
 """result.json: what was asked, what each rank proved, what is wrong with it, and the payload's own words.
 
-Pure: records in, record out. ``site.result`` reads them from the job's folder.
+Pure: records in, record out. ``site.jobs.result`` reads them from the job's folder.
 """
 
 import functools

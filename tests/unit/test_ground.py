@@ -15,6 +15,8 @@ else:  # with import-linter and mypy, which need it too
 
 ROOT = Path(__file__).resolve().parents[2]
 PINNED = sorted((ROOT / "requirements").glob("*.txt"))
+#: The folders of the package, in a pattern.
+_HALVES = "cli|connected|contract|site|system"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -62,6 +64,38 @@ def test_pytest_on_36_is_configured_as_the_newest_is() -> None:
     assert old["pytest"]["markers"].strip().splitlines() == new["markers"]
     assert old["pytest"]["filterwarnings"] == "\n".join(new["filterwarnings"])
     assert int(old["pytest"]["timeout"]) == new["timeout"]
+
+
+def _exists(path: str) -> bool:
+    roots = ROOT, ROOT / "deployer", ROOT / "tests", ROOT / "tests/unit"
+    return any((root / path).exists() for root in roots)
+
+
+def _defines(dotted: str) -> bool:
+    """Return whether a dotted name is a module or package, or is defined in one."""
+    path = dotted.replace(".", "/")
+    module, _, name = path.rpartition("/")
+    files = [ROOT / f"{module}.py", ROOT / module / "__init__.py"]
+    defined = rf"^(?:def |class )?{name}\b"
+    return (
+        (ROOT / f"{path}.py").exists()
+        or (ROOT / path).is_dir()
+        or any(file.exists() and re.search(defined, file.read_text(), re.MULTILINE) for file in files)
+    )
+
+
+def test_documents_and_docstrings_name_modules_that_exist() -> None:
+    named = 0
+    sources = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "pyproject.toml", ROOT / "scripts/test"]
+    for file in [*sources, *(ROOT / "deployer").rglob("*.py")]:
+        text = file.read_text()
+        paths = re.findall(rf"(?<![\w/.])(?:deployer/)?(?:{_HALVES})/[a-z0-9_/]+(?:\.(?:py|yaml|json)\b|(?=`))", text)
+        modules = re.findall(rf"(?<![\w.])deployer\.(?:{_HALVES})(?:\.[A-Za-z_]\w*)+", text)
+        modules += [f"deployer.{name}" for name in re.findall(rf"`((?:{_HALVES})\.(?!py`)\w+(?:\.\w+)*)`", text)]
+        wrong = [path for path in paths if not _exists(path)] + [name for name in modules if not _defines(name)]
+        assert not wrong, f"{file.relative_to(ROOT)} names {', '.join(wrong)}"
+        named += len(paths) + len(modules)
+    assert named > 1000
 
 
 def test_every_debian_package_says_why() -> None:
