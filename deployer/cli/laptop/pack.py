@@ -10,6 +10,7 @@ from deployer.cli.site import common
 from deployer.cli.site.common import show
 from deployer.connected.bundle import caches, framecache, sources
 from deployer.connected.bundle import pack as packing
+from deployer.connected.bundle.contents import Contents
 from deployer.connected.linker import commands
 from deployer.contract.errors import UsageError
 from deployer.contract.manifest import FRAME
@@ -97,7 +98,7 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def _contents(args: argparse.Namespace) -> packing.Contents:
+def _contents(args: argparse.Namespace) -> Contents:
     """Return what is to be packed: exactly one source is given."""
     given = [args.definition, args.image, args.archive, args.rootfs]
     if sum(source is not None for source in given) != 1:

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -14,6 +14,7 @@ import deployer
 from deployer.connected.bundle import codecs
 from deployer.connected.bundle import layer as layers
 from deployer.connected.bundle.compress import Press, Pressed
+from deployer.connected.bundle.contents import Contents
 from deployer.connected.bundle.framecache import FrameCache, Kept
 from deployer.connected.bundle.pyz import make_pyz, vendored
 from deployer.connected.bundle.seal import BundleWriter
@@ -27,7 +28,6 @@ from deployer.connected.rootfs.flatten import Tree
 from deployer.connected.rootfs.merge import Root
 from deployer.contract import json_records, oci
 from deployer.contract.errors import UsageError
-from deployer.contract.job import Job
 from deployer.contract.manifest import (
     APP_PREFIX,
     DATA_PREFIX,
@@ -38,7 +38,6 @@ from deployer.contract.manifest import (
     WHEELS_PREFIX,
     Image,
     Manifest,
-    Need,
     check_label,
 )
 from deployer.contract.plan import Plan
@@ -51,28 +50,6 @@ if TYPE_CHECKING:  # a pack without a site need not wait for the profile's model
 _logger = logging.getLogger("deployer.pack")
 
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-class Contents(NamedTuple):
-    """What goes into a bundle.
-
-    ``read`` returns the image; what it leaves open and spooled is the scratch's; None for a bundle of data alone.
-    ``app`` is the folder of the training code; ``data`` are folders by the names that jobs find them under, and
-    ``needs`` those that other bundles carry; ``carried`` are further files, by their names in the bundle. ``mpi`` are
-    the MPI families that its programs run on, the image's own first; empty where nobody said. ``kit`` are parts of the
-    kit that go in whether or not a site needs them.
-    """
-
-    name: str
-    version: str
-    read: Callable[[Scratch], archive.ArchiveImage] | None
-    jobs: Sequence[Job] = ()
-    app: Path | None = None
-    data: Mapping[str, Path] = {}
-    needs: Sequence[Need] = ()
-    carried: Mapping[str, Path] = {}
-    mpi: Sequence[str] = ()
-    kit: Collection[str] = ()
 
 
 class _NoTree(Tree):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deployer.connected.bundle.pack import Contents
+from deployer.connected.bundle.contents import Contents
 from deployer.connected.ground import progress
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.rootfs import archive, folder, tarreader

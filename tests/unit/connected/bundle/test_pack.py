@@ -15,6 +15,7 @@ import pytest
 from deployer.connected.bundle import pack as packing
 from deployer.connected.bundle import seal as sealing
 from deployer.connected.bundle import sources
+from deployer.connected.bundle.contents import Contents
 from deployer.connected.bundle.diff import diff
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground.scratch import Scratch
@@ -44,7 +45,7 @@ def rootfs() -> bytes:
     return stream.getvalue()
 
 
-def contents(app: Path | None = None, data: bytes = b"") -> packing.Contents:
+def contents(app: Path | None = None, data: bytes = b"") -> Contents:
     def read(scratch: Scratch) -> ArchiveImage:
         root = Root()
         root.apply(tarreader.members(Spooled(io.BytesIO(data or rootfs()).read, scratch.spool)))
@@ -52,7 +53,7 @@ def contents(app: Path | None = None, data: bytes = b"") -> packing.Contents:
         return ArchiveImage("amd64", config, root)
 
     jobs = [Job("hello", ["python3", "/deployer/app/hello.py"] if app else ["tool"], 2, 1, 1, "00:05:00")]
-    return packing.Contents("tiny", "1.0", read, jobs, app)
+    return Contents("tiny", "1.0", read, jobs, app)
 
 
 @pytest.fixture
@@ -297,7 +298,7 @@ def test_a_changed_file_costs_its_pieces_alone(tmp_path: Path, data: Path, app: 
 
 
 def test_a_bundle_of_data_alone_is_a_bundle(tmp_path: Path, data: Path) -> None:
-    alone = packing.Contents("digits-data", "1.0", None, data={"digits": data})
+    alone = Contents("digits-data", "1.0", None, data={"digits": data})
     packed = packing.pack(alone, [], tmp_path / "b.tar", changes=tmp_path / "changes")
     assert packed.manifest.is_data
     assert (tmp_path / "changes").read_text() == ""
@@ -314,7 +315,7 @@ def test_a_bundle_that_no_site_could_read_is_not_written(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sealing, "MAX_MEMORY", 10_000)
-    alone = packing.Contents("digits-data", "1.0", None, data={"digits": data})
+    alone = Contents("digits-data", "1.0", None, data={"digits": data})
     with pytest.raises(UsageError, match=r"the bundle has too many files: [0-9]+ besides the image's"):
         packing.pack(alone, [], tmp_path / "b.tar")
     assert not [path for path in tmp_path.iterdir() if "b.tar" in path.name]

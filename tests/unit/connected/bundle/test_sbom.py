@@ -9,6 +9,7 @@ import pytest
 
 from deployer.connected.bundle import pack as packing
 from deployer.connected.bundle import sbom
+from deployer.connected.bundle.contents import Contents
 from deployer.connected.bundle.packages import DEB, PYPI, Installed, Package, System
 from deployer.connected.bundle.seal import BundleWriter
 from deployer.connected.rootfs.archive import ArchiveImage
@@ -116,7 +117,7 @@ def test_wheels_in_a_bundle_are_read_back_with_their_hashes(tmp_path: Path) -> N
 
 def test_every_bundle_has_one_and_a_damaged_one_is_told(tmp_path: Path) -> None:
     root = root_of(layer([("bin", None), ("var/lib/dpkg/status", b"Package: x\nVersion: 1\nArchitecture: all\n")]))
-    contents = packing.Contents("tiny", "1", lambda _: ArchiveImage("amd64", {}, root))
+    contents = Contents("tiny", "1", lambda _: ArchiveImage("amd64", {}, root))
     path = packing.pack(contents, [], tmp_path / "b.tar").path
     with opened(str(path)) as stream:
         manifest = begin(stream, str(path)).manifest

@@ -11,6 +11,7 @@ from typing import Any, get_args
 import pytest
 
 from deployer.connected.bundle import pack, sources
+from deployer.connected.bundle.contents import Contents
 from deployer.connected.check import check
 from deployer.connected.check.rules import (
     command,
@@ -469,7 +470,7 @@ def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return true_root(tmp_path_factory.mktemp("rootfs"))
 
 
-def contents(rootfs: Path) -> pack.Contents:
+def contents(rootfs: Path) -> Contents:
     return sources.from_folder(rootfs, "x", "1")._replace(jobs=[Job("t", ["true"], 1, 1, 1, "00:01:00")])
 
 
