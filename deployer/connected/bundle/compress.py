@@ -29,13 +29,11 @@ _FROM_HEAP, _STAYS = 32 * 1024 * 1024, 64 * 1024 * 1024
 
 
 class Pressed(NamedTuple):
-    """A frame of the layer: what it holds, its size when decompressed, the frame, and its content's key in the cache
-    (empty without one)."""
+    """A frame of the layer: what it holds, its size when decompressed, and the frame."""
 
     holds: str
     raw: int
     frame: CachedFrame
-    key: str
 
 
 class _Done(NamedTuple):
@@ -56,7 +54,7 @@ class _InWork(NamedTuple):
 
 
 class Press:
-    """Compresses pieces; ``raw``, ``holes`` and ``reused`` are complete when ``frames`` was read to its end."""
+    """Compresses pieces. ``raw``, ``holes``, ``reused`` and ``keys`` are complete at the end of ``frames``."""
 
     def __init__(self, codec: Codec, cache: FrameCache | None = None, workers: int | None = None) -> None:
         self._codec = codec
@@ -66,6 +64,7 @@ class Press:
         self._size = 0
         self.reused = 0  # frames that came from the cache
         self.holes = 0  # bytes of frames with zeros alone, which need no room where they are unpacked
+        self.keys: list[str] = []  # each frame's key in the cache, in order; empty texts without a cache
 
     @property
     def raw(self) -> oci.Blob:
@@ -101,7 +100,8 @@ class Press:
         ended.adding.result()
         self.reused += done.reused
         self.holes += done.raw if done.hole else 0
-        return Pressed(ended.piece.holds, done.raw, done.frame, done.key)
+        self.keys.append(done.key)
+        return Pressed(ended.piece.holds, done.raw, done.frame)
 
     def _add(self, raw: "Future[bytes]") -> None:
         data = raw.result()

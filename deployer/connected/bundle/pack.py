@@ -128,7 +128,7 @@ def pack(
     folders = {name: datafolder.files_of(path) for name, path in sorted(contents.data.items())}
     with closing(FrameCache(cache, compression)) if cache else nullcontext() as frames:
         files.reap_parts(str(output))
-        press, keys = Press(compression, frames), list[str]()
+        press = Press(compression, frames)
         with files.published(str(output)) as stream, Scratch(output.parent) as scratch:
             with files.errors_named(f"write {output}"):
                 image = contents.read(scratch) if contents.read else archive.ArchiveImage("unknown", {}, Root())
@@ -140,7 +140,7 @@ def pack(
                 if commands.CODE not in (checking or Checking()).accept:
                     _refuse_missing(contents, settings, tree, plans)
                 writer = BundleWriter(stream)
-                manifest = _write(writer, contents, image, settings, tree, folders, press, compression, keys)
+                manifest = _write(writer, contents, image, settings, tree, folders, press, compression)
                 plans = _checked(writer, manifest, profiles, plans, checking or Checking())
                 digest = writer.seal(manifest)
                 manifest = manifest._replace(members=writer.members, segments=writer.segments)
@@ -149,7 +149,7 @@ def pack(
                 files.write_text(str(changes), "".join(_change_lines(tree)))
         if frames:
             made = (segment for segment in manifest.segments if segment.kind == FRAME)
-            kept = (Kept(key, s.offset, s.size, s.sha256) for key, s in zip(keys, made, strict=True))
+            kept = (Kept(key, s.offset, s.size, s.sha256) for key, s in zip(press.keys, made, strict=True))
             frames.keep(output, digest.rpartition(":")[2], kept)
     return Packed(output, digest, output.stat().st_size, manifest, press.reused, plans)
 
@@ -208,7 +208,6 @@ def _write(
     folders: Mapping[str, Sequence[DataFile]],
     press: Press,
     codec: codecs.Codec,
-    keys: list[str],
 ) -> Manifest:
     """Write all but plans, manifest and seal; return the manifest, without members and segments."""
     writer.member("deployer.pyz", make_pyz(), 0o755)
@@ -216,7 +215,7 @@ def _write(
     with ThreadPoolExecutor(1, "packages") as beside:
         finding = beside.submit(_packages, tree)
         with progress.bar("pack", tree.size) as advance:
-            layer = writer.layer(_noted(press.frames(layers.pieces(tree)), keys, advance))
+            layer = writer.layer(_counted(press.frames(layers.pieces(tree)), advance))
     architecture = image.architecture or tree.architecture()
     config = writer.blob(oci.config(architecture, settings.kept(), press.raw.digest))
     image_manifest = writer.blob(oci.manifest(config, layer, codec.name))
@@ -305,9 +304,8 @@ def _search_path(env: Sequence[str]) -> list[str]:
     return values.get("PATH", _DEFAULT_PATH).split(":")
 
 
-def _noted(frames: Iterable[Pressed], keys: list[str], advance: Callable[[int], None]) -> Iterator[Pressed]:
-    """Pass frames on, with their keys added to ``keys``."""
+def _counted(frames: Iterable[Pressed], advance: Callable[[int], None]) -> Iterator[Pressed]:
+    """Pass frames on, and tell ``advance`` the bytes of each."""
     for frame in frames:
         yield frame
-        keys.append(frame.key)
         advance(frame.raw)
