@@ -34,7 +34,6 @@ HEADER = "header"  # the 512-byte tar header of a member (a long name never need
 DATA = "data"  # a member's content, or a part of it
 FRAME = "frame"  # one independently compressed piece of the layer
 PADDING = "padding"  # zeros up to the next 512
-KINDS = (HEADER, DATA, FRAME, PADDING)
 
 #: A frame is decompressed in memory, to at most this many bytes; no writer makes a larger one
 #: (connected/bundle/layer.py).

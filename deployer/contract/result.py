@@ -30,7 +30,6 @@ STAGED = "stage"
 ROOT = "root"
 PROBED = "probe"
 PAYLOAD = "payload"
-STEPS = (HOSTS, STAGED, ROOT, PROBED, PAYLOAD)
 
 REFUSED = Refused.exit_code
 

@@ -15,8 +15,7 @@ _FLAG = re.compile(r"^(--[a-z]+(?:=\S*)?)\s+")
 _HEREDOC = re.compile(r"(?<!<)<<-?\s*([\"']?)([A-Za-z_]\w*)\1")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?[-+][^}]*)?\}|(\w+))")
 
-#: Words of the shell's grammar, and programs that run what follows them.
-_BETWEEN = ("{", "}", "then", "do", "else", "if", "while", "!")
+#: Programs that run what follows them.
 _BEFORE = ("env", "sudo", "exec", "command", "nohup", "time")
 
 

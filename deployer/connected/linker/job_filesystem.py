@@ -185,29 +185,6 @@ class Captured:
         return names_in(path, self._facts, self._links, self._folders)
 
 
-class Folders:
-    """Files made of nothing but folders and links, as a runtime makes them: a folder of aliases, a mount point."""
-
-    def __init__(self, links: Mapping[str, str]) -> None:
-        self._links = dict(links)
-        self._folders = folders_of(links)
-
-    def kind(self, path: str) -> str | None:
-        return LINK if path in self._links else FOLDER if path in self._folders else None
-
-    def target(self, path: str) -> str:
-        return self._links[path]
-
-    def facts(self, path: str) -> Facts | None:
-        raise AssertionError(f"{path} is no file")
-
-    def content(self, path: str) -> bytes:
-        raise AssertionError(f"{path} is no file")
-
-    def names(self, path: str) -> list[str]:
-        return names_in(path, self._links, self._folders)
-
-
 def folders_of(paths: Iterable[str]) -> set[str]:
     """Return the folders that paths stand in, with the root."""
     found = {"/"}

@@ -154,11 +154,6 @@ mkdir "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
     return shell.together(pieces)
 
 
-def _has_home(inputs: Inputs) -> bool:
-    """Return whether the job has a home of its own on each node: without a container, the user's own is used."""
-    return OWN in shell.variables(list(inputs.container.environment.values()))
-
-
 def _home(inputs: Inputs) -> Code:
     """Return what gives the home its name, and removes it at the end."""
     if inputs.plan.scheduler != SLURM:

@@ -12,7 +12,6 @@ from deployer.connected.linker.job_filesystem import (
     FOLDER,
     LINK,
     BoundFiles,
-    Folders,
     HostFiles,
     JobFilesystem,
     folders_of,
@@ -184,7 +183,7 @@ def test_debian_s_mpich_is_only_reached_by_an_alias() -> None:
     }
     host = BoundFiles("/opt/mpi", Made({"/opt/mpi/lib/libmpi.so.12": lib("libmpi.so.12")}), "/opt/mpi")
     assert paths(loaded(image, ("/opt/mpi/lib",), (host,)))[1] == "/usr/lib64/libmpich.so.12"
-    alias = BoundFiles("/alias", Folders({"/libmpich.so.12": "/opt/mpi/lib/libmpi.so.12"}), "/")
+    alias = BoundFiles("/alias", Made({"/libmpich.so.12": "/opt/mpi/lib/libmpi.so.12"}), "/")
     assert paths(loaded(image, ("/alias", "/opt/mpi/lib"), (host, alias)))[1] == "/opt/mpi/lib/libmpi.so.12"
 
 
