@@ -20,11 +20,13 @@ from deployer.contract.shell import plain
 from deployer.contract.verdict import REFUSE
 from deployer.site.container import container, runtime_check
 from deployer.site.container.runtimes import RUNTIMES
+from deployer.site.container.runtimes.interface import Container, Runtime
 from deployer.site.install import squash
 from deployer.site.jobs import jobs, result, result_reserve
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.run import command, script, stage
 from deployer.site.run.launchers import LAUNCHERS
+from deployer.site.run.launchers.interface import Launcher
 from deployer.site.run.staging_script import StagedImage
 from deployer.site.run.submission import Options, sbatch_options
 from deployer.site.storage import data, inventory, packages, pythons, temporary
@@ -56,6 +58,45 @@ class Request(NamedTuple):
     home: container.Home = container.Home()
 
 
+class _Resolved(NamedTuple):
+    """What the user asked for, with what the store and the plan say of it."""
+
+    store: Store
+    request: Request
+    installed: Installed
+    manifest: Manifest
+    #: The installed bundles that carry the data that this one needs.
+    data: List[data.Found]
+    job: Job
+    #: The job is the caller's, not one of the bundle's: its command is not checked.
+    own: bool
+    plan: Plan
+    layout: layouts.Layout
+    #: Words for sbatch that do not follow from the layout.
+    directives: List[str]
+
+
+class _Chosen(NamedTuple):
+    """The way in which the ranks start, of those that the plan offers."""
+
+    variant: StartOption
+    #: Why this one, in words.
+    reason: str
+    runtime: Runtime
+    launcher: Launcher
+    #: How a node gets the image; None: ranks read it as it was installed.
+    staging: Optional[StagedImage]
+
+
+class _Rendered(NamedTuple):
+    """What the job's folder will hold."""
+
+    folder: str
+    launch: Launch
+    #: The text of job.sh.
+    script: str
+
+
 def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
     """Make the job's folder with job.sh and job.json and return its path; submits nothing. ``own`` is a job in place
     of those of the bundle.
@@ -63,6 +104,14 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
     Raises UsageError for what is not there, and Refused for what ``check`` refused, for a layout that a node cannot
     hold, or where no variant fits.
     """
+    resolved = _resolve(store, request, own)
+    rendered = _render(resolved, _choose(resolved))
+    _write(store, rendered)
+    return rendered.folder
+
+
+def _resolve(store: Store, request: Request, own: Optional[Job]) -> _Resolved:
+    """Find what ``request`` names, and lay its ranks out."""
     installed = store.find(request.image)
     inventory.check(store, installed)
     manifest = installed.manifest()
@@ -73,101 +122,155 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
         plan = plan._replace(checked=None)  # it is of the image
     check_verdict(plan, request.force)
     layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, request.memory_mb)
-    directives = sbatch_options(plan, request.options, job.nodes, job.time, os.environ)
-    need = stage.need(store, installed, manifest, layout.ranks_per_node * (layout.memory_mb or 0))
+    return _Resolved(
+        store=store,
+        request=request,
+        installed=installed,
+        manifest=manifest,
+        data=found,
+        job=job,
+        own=own is not None,
+        plan=plan,
+        layout=layout,
+        directives=sbatch_options(plan, request.options, job.nodes, job.time, os.environ),
+    )
+
+
+def _choose(resolved: _Resolved) -> _Chosen:
+    """Choose among the variants of the plan, and refuse what cannot start on this site as it is now."""
+    store, request, installed = resolved.store, resolved.request, resolved.installed
+    plan, layout = resolved.plan, resolved.layout
+    need = stage.need(store, installed, resolved.manifest, layout.ranks_per_node * (layout.memory_mb or 0))
     choice = choose(plan, layout.nodes, vetoes(plan, installed), need, request.staging, request.runtime)
-    runtime = RUNTIMES[choice.variant.runtime]
     check_drift(plan)
     if not files.is_file(store.tool):
         raise UsageError("there is no %s" % store.tool, "the job needs it on the nodes: copy deployer.pyz there")
+    return _Chosen(
+        variant=choice.variant,
+        reason=choice.reason,
+        runtime=RUNTIMES[choice.variant.runtime],
+        launcher=LAUNCHERS[choice.variant.launcher],
+        staging=_staging(resolved, choice.variant, need.size(choice.variant.staging)),
+    )
+
+
+def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
+    """Return job.sh and job.json of a new job; writes nothing."""
+    store, installed, plan = resolved.store, resolved.installed, resolved.plan
+    contained, image = chosen.runtime.contained, resolved.manifest.image
     name = _new_name(installed)
     folder = os.path.join(store.jobs, name)
-    launch = Launch(
-        job=name,
-        bundle=installed.receipt.name,
-        version=installed.receipt.version,
-        digest=installed.receipt.digest,
-        site=plan.site,
-        variant=choice.variant.name,
-        reason=choice.reason,
-        runtime=choice.variant.runtime,
-        nodes=layout.nodes,
-        ranks_per_node=layout.ranks_per_node,
-        threads=layout.threads,
-        time=job.time,
-        command=job.command,
-        mpi=plan.mpi,
-        provider=_provider(plan),
-        created=int(time.time()),
-        data=tuple(item.carrier.receipt.digest for item in found),
-        expects=packages.expects(installed, plan) if runtime.contained else (),
-        checked=plan.checked,
-        forced=request.force and plan.checked is not None and plan.checked.verdict == REFUSE,
-        straddling=pin(layout).straddling,
-        scheduler=plan.scheduler,
-    )
-    users = container.parse_binds(request.binds, installed.rootfs)
-    made = container.make(
-        installed,
-        manifest.image,
-        plan,
-        [
-            Bind(store.tool, plans.TOOL, "this tool"),
-            Bind(folder, plans.JOB, "the job's folder"),
-            *data.binds(installed, found),
-            *users,
-        ],
-        _environment(layout, plan, choice.variant),
-        installed.variant(plan.abi) if plan.abi else None,
-        runtime.contained,
-        request.home,
-    )
-    if own is None and runtime.contained and not request.force:
-        command.refuse(installed, manifest.image, plan, job, [bind.target for bind in made.binds])
-    single = [bind for bind in made.binds if bind.target.startswith(hostfiles.FOLDER + "/")]
-    chosen = [bind for bind in made.binds if bind.target == plans.HOME]
-    launch = launch._replace(bound=sorted({plain(bind.source) for bind in [*plan.binds, *single, *users, *chosen]}))
+    launch = _launch(resolved, chosen, name)
+    users = container.parse_binds(resolved.request.binds, installed.rootfs)
+    made = _container(resolved, chosen, folder, users)
+    if contained and not resolved.own and not resolved.request.force:
+        command.refuse(installed, image, plan, resolved.job, [bind.target for bind in made.binds])
+    launch = launch._replace(bound=_bound(plan, users, made))
     python = pythons.choose(plan.python)
-    text = script.render(
-        script.Inputs(
-            launch,
-            layout,
-            plan,
-            choice.variant,
-            runtime,
-            LAUNCHERS[choice.variant.launcher],
-            made,
-            folder,
-            store.tool,
-            python,
-            manifest.image.python if runtime.contained else python,
-            directives,
-            _staging(store, installed, plan, choice.variant, need.size(choice.variant.staging), layout.nodes),
-            canary_reader(installed.rootfs, manifest.image.python) if runtime.contained else (),
-            job.workdir or (None if container.has_workdir(manifest.image) else plans.JOB),
-        )
+    inputs = script.Inputs(
+        launch=launch,
+        layout=resolved.layout,
+        plan=plan,
+        variant=chosen.variant,
+        runtime=chosen.runtime,
+        launcher=chosen.launcher,
+        container=made,
+        folder=folder,
+        tool=store.tool,
+        python=python,
+        image_python=image.python if contained else python,
+        directives=resolved.directives,
+        staging=chosen.staging,
+        reader=canary_reader(installed.rootfs, image.python) if contained else (),
+        workdir=resolved.job.workdir or (None if container.has_workdir(image) else plans.JOB),
     )
-    with files.errors_named("make " + folder):
+    return _Rendered(folder, launch, script.render(inputs))
+
+
+def _write(store: Store, rendered: _Rendered) -> None:
+    """Make the job's folder, whole or not at all."""
+    with files.errors_named("make " + rendered.folder):
         os.makedirs(store.jobs, exist_ok=True)
         temporary.reap(store.jobs)
         with temporary.folder(store.jobs) as half:
-            result_reserve.keep(half, launch.ranks)
-            files.write_text(os.path.join(half, result.LAUNCH), json_records.pretty(launch.record()))
-            files.write_text(os.path.join(half, result.SCRIPT), text, 0o777)
-            os.rename(half, folder)
-    return folder
+            result_reserve.keep(half, rendered.launch.ranks)
+            files.write_text(os.path.join(half, result.LAUNCH), json_records.pretty(rendered.launch.record()))
+            files.write_text(os.path.join(half, result.SCRIPT), rendered.script, 0o777)
+            os.rename(half, rendered.folder)
 
 
-def _staging(
-    store: Store, installed: Installed, plan: Plan, variant: StartOption, size_mb: int, nodes: int
-) -> Optional[StagedImage]:
+def _launch(resolved: _Resolved, chosen: _Chosen, name: str) -> Launch:
+    """Return the record of the job ``name``, without what it binds."""
+    receipt, plan, layout = resolved.installed.receipt, resolved.plan, resolved.layout
+    return Launch(
+        job=name,
+        bundle=receipt.name,
+        version=receipt.version,
+        digest=receipt.digest,
+        site=plan.site,
+        variant=chosen.variant.name,
+        reason=chosen.reason,
+        runtime=chosen.variant.runtime,
+        nodes=layout.nodes,
+        ranks_per_node=layout.ranks_per_node,
+        threads=layout.threads,
+        time=resolved.job.time,
+        command=resolved.job.command,
+        mpi=plan.mpi,
+        provider=_provider(plan),
+        created=int(time.time()),
+        data=tuple(item.carrier.receipt.digest for item in resolved.data),
+        expects=packages.expects(resolved.installed, plan) if chosen.runtime.contained else (),
+        checked=plan.checked,
+        forced=resolved.request.force and plan.checked is not None and plan.checked.verdict == REFUSE,
+        straddling=pin(layout).straddling,
+        scheduler=plan.scheduler,
+    )
+
+
+def _container(resolved: _Resolved, chosen: _Chosen, folder: str, users: Sequence[Bind]) -> Container:
+    """Return what the ranks run in; ``users`` are the binds that the user gave."""
+    installed, plan = resolved.installed, resolved.plan
+    return container.make(
+        installed,
+        resolved.manifest.image,
+        plan,
+        binds=[
+            Bind(resolved.store.tool, plans.TOOL, "this tool"),
+            Bind(folder, plans.JOB, "the job's folder"),
+            *data.binds(installed, resolved.data),
+            *users,
+        ],
+        environment=_environment(resolved.layout, plan, chosen.variant),
+        variant=installed.variant(plan.abi) if plan.abi else None,
+        contained=chosen.runtime.contained,
+        own=resolved.request.home,
+    )
+
+
+def _bound(plan: Plan, users: Sequence[Bind], made: Container) -> List[str]:
+    """Return what of the host the job binds: each node must have it."""
+    single = [bind for bind in made.binds if bind.target.startswith(hostfiles.FOLDER + "/")]
+    chosen = [bind for bind in made.binds if bind.target == plans.HOME]
+    return sorted({plain(bind.source) for bind in [*plan.binds, *single, *users, *chosen]})
+
+
+def _staging(resolved: _Resolved, variant: StartOption, size_mb: int) -> Optional[StagedImage]:
+    """Return how nodes get the image, of ``size_mb`` MiB there; None where ranks read it as it was installed."""
     if variant.staging == plans.FOLDER or variant.place is None:
         return None
+    installed = resolved.installed
     mounted = variant.staging == plans.SQUASHFS
-    source = squash.path(installed.folder) if mounted else store.bundle(installed.receipt)
-    broadcast = variant.broadcast is not None and nodes >= variant.broadcast
-    kit = variant.runtime in plans.CARRIED
-    return StagedImage(variant.staging, variant.place, installed.folder, source, size_mb, plan.abi, broadcast, kit)
+    return StagedImage(
+        kind=variant.staging,
+        place=variant.place,
+        image=installed.folder,
+        source=squash.path(installed.folder) if mounted else resolved.store.bundle(installed.receipt),
+        size_mb=size_mb,
+        abi=resolved.plan.abi,
+        broadcast=variant.broadcast is not None and resolved.layout.nodes >= variant.broadcast,
+        kit=variant.runtime in plans.CARRIED,
+    )
 
 
 def submit(folder: str) -> str:
