@@ -255,7 +255,7 @@ def test_a_registrys_image_is_pulled_by_its_digest_and_then_the_engines(
 
 def test_an_image_that_no_registry_gives_is_named(tmp_path: Path, registry: Registry) -> None:
     unknown = define(tmp_path, f"image: '{registry.name}@sha256:{'0' * 64}'")
-    with pytest.raises(UsageError, match="the registry gives no image"):
+    with pytest.raises(UsageError, match="the registry does not provide the image"):
         build(unknown, Options(), lambda _: None)
     name = f"127.0.0.1:9/pytest/base@{registry.digest}"  # nobody listens there
     with pytest.raises(TransferError, match=r"cannot pull 127\.0\.0\.1:9/pytest/base@sha256:") as caught:

@@ -137,7 +137,7 @@ def test_bad_wheels_and_requirements(wheels: Wheels, tmp_path: Path) -> None:
     for asked, reason in (
         ("tqdm==0.0.0.1", "there is no version of tqdm==0.0.0.1"),
         ("jinja2==3.1.2\nmarkupsafe<2", "jinja2==3.1.2 depends on markupsafe>=2.0"),
-        ("horovod==0.28.1", "horovod is there as source only: build it in the Dockerfile"),
+        ("horovod==0.28.1", "horovod is available only as source: build it in the Dockerfile"),
     ):
         wheels.write("requirements.txt", asked + "\n")
         assert reason in wheels.build(code=2).stderr

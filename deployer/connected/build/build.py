@@ -93,7 +93,7 @@ def build(definition: Definition, options: Options, say: Callable[[str], None]) 
     """
     if definition.base is None:
         hint = f"pack it as it is: deployer pack {definition.folder} -o FILE"
-        raise UsageError(f"{definition.name} holds data alone: there is no image to build", hint)
+        raise UsageError(f"{definition.name} contains only data: there is no image to build", hint)
     lint.refuse(definition, options.accept)
     with contextlib.closing(engine.connect()) as client:
         return _build(client, definition, definition.base, options, say)
@@ -311,7 +311,7 @@ def _run(
                 raise UsageError(f"{transcript.tag}: {dockerfile}: {error.explanation}") from error
             raise
         if not transcript.image:  # the stream may also just end
-            raise ConnectionError("the engine closed the line")
+            raise ConnectionError("the engine closed the connection")
     return transcript.image
 
 
@@ -400,7 +400,7 @@ def _check(
     with progress.bar("check for traces", int(config["Size"])) as advance:
         found = first_trace(engine.rootfs_chunks(client, image), traces, advance)
     if found:
-        _refuse(f"one of its files holds {found}")
+        _refuse(f"one of its files contains {found}")
 
 
 def first_trace(

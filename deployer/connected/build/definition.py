@@ -73,7 +73,7 @@ def _image(reference: str) -> str:
     """Hold an image to its digest: a tag may mean another image tomorrow, and then no build could be repeated."""
     if not _IMAGE.match(reference):
         raise ValueError(
-            f"{reference!r} does not name an image by its digest, and a tag may mean another image tomorrow: "
+            f"{reference!r} does not name an image by its digest, and the meaning of a tag can change: "
             "write NAME@sha256:HEX (docker image ls --digests, or skopeo inspect docker://NAME:TAG, show it)"
         )
     return reference
@@ -111,7 +111,7 @@ class Base(Model):
     archive: File | None = Field(
         default=None, description="a docker save or OCI archive or a flat tar, relative to this file; plain, gzip, zstd"
     )
-    sha256: Sha256 | None = Field(default=None, description="the archive's SHA-256: another one is refused")
+    sha256: Sha256 | None = Field(default=None, description="the SHA-256 that the archive must have")
 
     @model_validator(mode="after")
     def _one(self) -> "Base":
@@ -159,10 +159,10 @@ class Job(Model):
 
     many_lines = frozenset({"command"})
 
-    command: list[str] = Field(min_length=1, description="runs in the container, once a rank")
+    command: list[str] = Field(min_length=1, description="runs in the container, once per rank")
     nodes: int = Field(default=1, ge=1)
     ranks_per_node: int = Field(default=1, ge=1)
-    threads: int = Field(default=1, ge=1, description="threads a rank")
+    threads: int = Field(default=1, ge=1, description="threads per rank")
     time: Annotated[str, _checked(check_time)] = Field(default="01:00:00", description="limit, [D-]HH:MM:SS")
     workdir: Annotated[str, _checked(check_workdir)] | None = Field(
         default=None,
@@ -210,7 +210,7 @@ class Definition(Model):
             if not path.is_file():
                 raise ValueError(f"there is no file {path}")
             if not path.resolve().is_relative_to(info.context.resolve()):
-                raise ValueError(f"{path} is not in the folder of the definition, which is all that a build sees")
+                raise ValueError(f"{path} is outside the definition's folder, which is all that a build can read")
         return name
 
     @field_validator("horovod")
@@ -245,7 +245,7 @@ class Definition(Model):
         """Hold a definition to one of its two kinds: an image with jobs, or data alone."""
         for name, data in self.data.items():
             if data.bundle and data.bundle.partition(":")[0] == self.name:
-                raise Problems([(("data", name, "bundle"), "is this very bundle: give its folder")])
+                raise Problems([(("data", name, "bundle"), "is this bundle itself: give its folder")])
         if self.base is not None:
             if not self.jobs:
                 raise Problems([(("jobs",), "must not be empty: with a base there is at least one job")])
@@ -314,7 +314,7 @@ def _refuse_another_name(file: Path) -> None:
     for name in sorted(os.listdir(file.parent)):
         if name.lower() in ("dockerfile", "containerfile") or name.lower().endswith(".dockerfile"):
             raise UsageError(
-                f"{file}: there is no {DOCKERFILE}, and there is a {name}", f"say which is meant: dockerfile: {name}"
+                f"{file}: there is no {DOCKERFILE}, but there is a {name}", f"add `dockerfile: {name}` to it"
             )
 
 

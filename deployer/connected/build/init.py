@@ -41,7 +41,7 @@ def init(name: str, framework: str, where: Path, dry_run: bool = False) -> Made:
     home = where / _HOME if (where / _HOME).is_dir() else where
     folder = home / name
     if files.lexists(str(folder)):
-        raise UsageError(f"{folder} is there already", "choose another name, or remove it: nothing is overwritten")
+        raise UsageError(f"{folder} already exists", "choose another name, or remove it: nothing is overwritten")
     template = TEMPLATES / framework
     names = sorted(path.relative_to(template) for path in template.rglob("*") if _is_ours(path))
     if not dry_run:
@@ -61,7 +61,7 @@ def _check_name(name: str) -> None:
         TypeAdapter(Name).validate_python(name)
     except ValidationError:
         raise UsageError(
-            f"no definition can be called {name!r}", "lower-case letters and digits, with . _ - between them"
+            f"invalid name for a definition: {name!r}", "lower-case letters and digits, with . _ - between them"
         ) from None
 
 

@@ -46,9 +46,9 @@ def ask(client: docker.DockerClient, image: str, name: str) -> Target:
         last = (output.splitlines() or [""])[-1]
         fields = json_records.Fields(json_records.parse(last.encode(), "the answer"), "what the image's Python says")
     except UsageError:
-        raise _none(name, f"its python3 says: {output.strip()[-300:] or 'nothing'}") from None
+        raise _none(name, f"its python3 printed: {output.strip()[-300:] or 'nothing'}") from None
     if fields.text("implementation") != "cpython" or not fields.text("glibc"):
-        raise _none(name, "it is no CPython on glibc, and wheels for it are not supported")
+        raise _none(name, "it is not CPython on glibc, and wheels are supported only for that")
     found = Target.read(fields)
     if found.machine not in MACHINES:
         raise _none(name, f"its machine is {found.machine}")
@@ -66,7 +66,7 @@ def _is_version(text: str) -> bool:
 
 def _none(name: str, reason: str) -> UsageError:
     return UsageError(
-        f"no wheelhouse can be made for {name}: {reason}",
+        f"cannot make a wheelhouse for {name}: {reason}",
         "install python3 in the Dockerfile's last stage, or leave `python` out of bundle.yaml",
     )
 

@@ -100,9 +100,9 @@ def from_host(
     ca = b""
     source = str(ca_bundle) if ca_bundle else next((environ[name] for name in _CA_VARIABLES if environ.get(name)), "")
     if source:
-        ca = files.read_text(source, "--ca-bundle takes a file with certificates in PEM", piped=True).encode()
+        ca = files.read_text(source, "--ca-bundle requires a file with certificates in PEM", piped=True).encode()
         if b"-----BEGIN CERTIFICATE" not in ca:
-            raise UsageError(f"{source} holds no certificate", "it must be in PEM: -----BEGIN CERTIFICATE-----")
+            raise UsageError(f"{source} contains no certificate", "it must be in PEM: -----BEGIN CERTIFICATE-----")
     listing = "" if pip_conf else _pip_config(environ)
     pip = files.read_text(str(pip_conf), piped=True) if pip_conf else pip_settings(listing)
     names = [name for name in _PROXY_VARIABLES for name in (name, name.upper())]
@@ -114,7 +114,7 @@ def _sources(apt_sources: Path | None, environ: Mapping[str, str]) -> str:
     source = str(apt_sources or environ.get("DEPLOYER_APT_SOURCES", ""))
     if not source:
         return ""
-    text = files.read_text(source, "--apt-sources takes a file with deb lines", piped=True)
+    text = files.read_text(source, "--apt-sources requires a file with deb lines", piped=True)
     if not re.search(r"^deb\s", text, re.MULTILINE):
         raise UsageError(f"{source} has no deb line", "it is a sources.list: deb URL SUITE COMPONENT...")
     return text

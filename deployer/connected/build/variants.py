@@ -85,7 +85,7 @@ def ensure(
         known = sorted(path.stem.removeprefix("horovod-") for path in _RECIPE.glob("horovod-*.txt"))
         raise UsageError(
             f"{definition.name}: there is no recipe for Horovod {definition.horovod.version}",
-            f"in horovod.version, take one of: {', '.join(known)}",
+            f"set horovod.version to one of: {', '.join(known)}",
         )
     cache = xdg.cache_folder("variants")
     found = []
@@ -173,7 +173,7 @@ def _contents(pins: Sequence[str]) -> dict[str, bytes]:
 def _outputs(client: docker.DockerClient, image: str) -> dict[str, bytes]:
     """Return the files that the recipe left for us in its image, by name."""
     found = {}
-    with engine.errors_named(client, "take the variant of Horovod"):
+    with engine.errors_named(client, "copy the variant of Horovod"):
         container = client.api.create_container(image, command=["/never-run"], network_disabled=True)["Id"]
         try:
             chunks, _ = client.api.get_archive(container, _OUT)
@@ -190,7 +190,7 @@ def _outputs(client: docker.DockerClient, image: str) -> dict[str, bytes]:
 def _wheel_of(made: Mapping[str, bytes]) -> tuple[str, bytes]:
     wheels = [(name, data) for name, data in made.items() if name.endswith(".whl")]
     if len(wheels) != 1:
-        raise IntegrityError(f"the recipe made {len(wheels)} wheels of Horovod in place of one")
+        raise IntegrityError(f"the recipe made {len(wheels)} wheels of Horovod instead of one")
     return wheels[0]
 
 
@@ -258,5 +258,5 @@ def _dynamic(content: bytes, what: str) -> tuple[list[str], list[str]]:
                 elif kind in ("DT_RPATH", "DT_RUNPATH"):
                     folders += str(getattr(tag, kind[3:].lower())).split(":")
     except (ELFError, ValueError, KeyError, AttributeError) as error:  # what elftools raises for broken files
-        raise IntegrityError(f"{what} is no whole ELF file: {error}") from error
+        raise IntegrityError(f"{what} is not a complete ELF file: {error}") from error
     return needed, [folder for folder in folders if folder and not folder.startswith("$ORIGIN")]

@@ -2,14 +2,14 @@
 
 #: packages.debian.org/src:glibc; the others by gist.github.com/richardlau/6a01d7829cc33ddab35269dacc127680 (2025).
 GLIBC = (
-    ("RHEL 8 and its kin", (2, 28)),
+    ("RHEL 8 and compatible", (2, 28)),
     ("Debian 11 (bullseye)", (2, 31)),
     ("Ubuntu 20.04", (2, 31)),
-    ("RHEL 9 and its kin", (2, 34)),
+    ("RHEL 9 and compatible", (2, 34)),
     ("Ubuntu 22.04", (2, 35)),
     ("Debian 12 (bookworm)", (2, 36)),
     ("Ubuntu 24.04", (2, 39)),
-    ("RHEL 10 and its kin", (2, 39)),
+    ("RHEL 10 and compatible", (2, 39)),
     ("Debian 13 (trixie)", (2, 41)),
 )
 
@@ -23,5 +23,5 @@ def newer_base(version: str) -> str:
     wanted = (int(parts[0]), int(parts[1]))
     names = [name for name, has in GLIBC if has >= wanted]
     if not names:
-        return f"build the image on a base with glibc {number} or newer, which none of the common ones has yet"
+        return f"build the image on a base with glibc {number} or newer, which no common base has yet"
     return f"build the image on a base with glibc {number} or newer: {', '.join(names)}"

@@ -119,7 +119,7 @@ class JobFilesystem:
         return files.facts(inner)
 
     def facts_or_none(self, path: str) -> Facts | None:
-        """Return the facts of the file at a path without links; None where it is no whole ELF file."""
+        """Return the facts of the file at a path without links; None where it is not a complete ELF file."""
         try:
             return self.facts(path)
         except BadElf:

@@ -34,7 +34,7 @@ _POLICY = ("policy", "runtimes")
 #: Where each comes from.
 _SOURCES = {
     "cores": "physical cores per node: lscpu",
-    "host": "what you give ssh",
+    "host": "the host name for ssh",
     "kind": "slurm, or local: no batch system",
     "version": "ch-run --version",
     "memory_mb": "MiB that a job may use: sinfo -o %m",
@@ -73,7 +73,7 @@ def find(profile: Profile) -> list[Gap]:
         abis = () if profile.partition(name)[1].mpi else (MPICH_ABI,)
         profile = _fill(profile, found, lambda current, name=name, abis=abis: make_plan(current, "x:1", abis, name))
     if not _runtimes(profile) and any(gap.place == _POLICY[:1] for gap in found):
-        message = f"the profile of {profile.name} does not say runtimes"
+        message = f"the profile of {profile.name} lacks runtimes"
         found.append(Gap(("runtimes",), message, "list those of the site", EXAMPLES["runtimes"]))
     return found
 

@@ -47,7 +47,7 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
     unsaid = f"the profile of {profile.name} does not say {'.'.join(place)}"
     local = profile.scheduler is not None and profile.scheduler.kind == "local"
     if local and (launcher == SRUN or pmi is not None):
-        hint = f"take pmi and launcher out of partitions.{name}"
+        hint = f"remove pmi and launcher from partitions.{name}"
         raise Refused(f"{profile.name} has no batch system, so no srun", hint)
     if launcher is None and pmi is not None:
         launcher = SRUN
@@ -80,5 +80,5 @@ def passed(way: Way, abi: str | None) -> list[str]:
 
 
 def _hint(offered: list[str], abi: str | None) -> str:
-    said = f"srun offers {', '.join(offered)}" if offered else "`srun --mpi=list` on the site says what srun offers"
+    said = f"srun offers {', '.join(offered)}" if offered else "`srun --mpi=list` on the site shows what srun offers"
     return f"{said}; {abi or 'the image'} is what the ranks use; capture finds out what the site has"

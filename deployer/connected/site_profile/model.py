@@ -366,7 +366,7 @@ class Profile(Machine):
         """Return a partition, the first where none is named, with what holds for all in it; and its name."""
         if not self.partitions:
             hint = "list them: `python3 deployer.pyz capture` does"
-            raise Lacking(f"the profile of {self.name} does not say which partitions there are", hint, ("partitions",))
+            raise Lacking(f"the profile of {self.name} lists no partitions", hint, ("partitions",))
         chosen = name or next(iter(self.partitions))
         if chosen not in self.partitions:
             raise UsageError(f"site {self.name} has no partition {chosen!r}", f"it has: {', '.join(self.partitions)}")

@@ -111,7 +111,7 @@ def resolve(site: str) -> Resolved:
             raise UsageError(f"{file}:{line}: extends: {error.message}", error.hint) from error
         if base.resolve() in {path.resolve() for path in paths} or len(paths) > _MAX_BASES:
             raise UsageError(
-                f"{file}:{line}: extends: {base} leads back to itself, or through more than {_MAX_BASES} files"
+                f"{file}:{line}: extends: {base} is circular, or leads through more than {_MAX_BASES} files"
             )
         paths.append(base)
         documents.append(Document(base, _WHAT))

@@ -68,5 +68,5 @@ def _verified(path: Path, known: list[signers.Signer], allowed: Path) -> SignedF
             if not reason:
                 return SignedFile(path, key, signer.who)
             reasons.append(reason)
-    why = "; ".join(reasons) or "nobody in it has that key"
-    raise Refused(f"{path} is signed by {key.fingerprint}, whom {allowed} does not accept: {why}")
+    why = "; ".join(reasons) or "it does not list that key"
+    raise Refused(f"{path} is signed by {key.fingerprint}, which {allowed} does not accept: {why}")

@@ -124,7 +124,7 @@ def _make(base: Base, host: Settings, tarball: Path) -> None:
             said = [line.strip() for line in done.stderr.splitlines() if line.startswith("E: ")]
             raise JobFailed(
                 f"mmdebstrap cannot make {base.debian}: {' / '.join(said[:3]) or done.last_words()}",
-                f"are the packages right, and does the mirror answer? {process.quoted(argv)}",
+                f"check the package names, and that the mirror is reachable: {process.quoted(argv)}",
             )
 
 

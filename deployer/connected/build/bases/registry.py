@@ -11,7 +11,7 @@ from deployer.contract.errors import DeployerError, SpaceError, TransferError, U
 #: What registries and engines say when there is no such image, or none for us; each says it in its own words.
 _NO_SUCH = ("manifest unknown", "not found", "does not exist", "unauthorized", "denied")
 
-_INSTEAD = "without a registry: docker save it where there is one, and write base: {archive: FILE}"
+_INSTEAD = "without a registry: run docker save on a machine that has one, and set base: {archive: FILE}"
 
 
 def ensure(client: docker.DockerClient, reference: str, say: Callable[[str], None], offline: bool = False) -> str:
@@ -53,5 +53,8 @@ def _explained(reference: str, said: str) -> DeployerError:
     if engine.is_full(said):
         return SpaceError(f"cannot pull {reference}: {said}", engine.FREE_SPACE)
     if any(words in said.lower() for words in _NO_SUCH):
-        return UsageError(f"the registry gives no image {reference}: {said}", "is the digest right? docker login?")
+        return UsageError(
+            f"the registry does not provide the image {reference}: {said}",
+            "check the digest, or log in with docker login",
+        )
     return TransferError(f"cannot pull {reference}: {said}", _INSTEAD)

@@ -9,7 +9,7 @@ from deployer.contract.findings import ERROR, WARNING, Finding, Rule
 RULES: dict[str, Rule] = {
     "pins.pip": Rule(
         WARNING,
-        "{package} has no exact version: another day's build is another image",
+        "{package} has no exact version: a later build makes a different image",
         "write {name}==VERSION (pip index versions {name} shows them), best with hashes and --require-hashes",
     ),
     "pins.hash": Rule(
@@ -19,13 +19,13 @@ RULES: dict[str, Rule] = {
     ),
     "pins.image": Rule(
         WARNING,
-        "{image} is named by a tag or by nothing: it may be another image tomorrow",
+        "{image} has no digest: the name can mean a different image later",
         "start from ${{BASE}} or ${{BUILD_BASE}} and name the image in bundle.yaml, or write NAME@sha256:HEX",
     ),
     "network.run-time": Rule(
         ERROR,
         "{what} uses the network when the job runs: {command}",
-        "the site has none. Do it in a stage of the Dockerfile, or name the packages in python.requirements",
+        "the site has no network. Do it in a stage of the Dockerfile, or name the packages in python.requirements",
     ),
     "layers.late-removal": Rule(
         WARNING,
@@ -56,22 +56,22 @@ RULES: dict[str, Rule] = {
     "secrets.file": Rule(
         ERROR,
         "it holds {what}",
-        "whoever gets the image or the bundle gets it too. Take it out, list it in .dockerignore, and revoke it",
+        "everyone who receives the image or the bundle can read it. Remove it, list it in .dockerignore, and revoke it",
     ),
     "secrets.variable": Rule(
         ERROR,
         "{instruction} {name} looks like a secret, and stays in the image's configuration and history",
-        "take it out and revoke it; what a build needs goes into --pip-conf or --ca-bundle, which leave no trace",
+        "remove and revoke it; what a build needs goes into --pip-conf or --ca-bundle, which leave no trace",
     ),
     "itex.tensorflow": Rule(
         ERROR,
-        "ITEX {itex} needs TensorFlow {needed}, and TensorFlow {tensorflow} is asked for",
+        "ITEX {itex} needs TensorFlow {needed}, but TensorFlow {tensorflow} is installed",
         "ITEX X.Y goes with TensorFlow X.Y; the last is 2.15",
     ),
     "itex.python": Rule(
         ERROR,
-        "ITEX needs Python 3.9 to 3.11, and Debian {suite} has Python {python}",
-        "take base: {{debian: bookworm}}, which has Python 3.11",
+        "ITEX needs Python 3.9 to 3.11, but Debian {suite} has Python {python}",
+        "use base: {{debian: bookworm}}, which has Python 3.11",
     ),
     "itex.none": Rule(
         WARNING,
@@ -90,18 +90,18 @@ RULES: dict[str, Rule] = {
     ),
     "dockerfile.user": Rule(
         WARNING,
-        "the image ends as user {user}, which no HPC runtime obeys: a job runs as the person who submits it",
-        "leave USER out. A bundle's files are root's, and readable to who installs it; a job writes to what is bound",
+        "the image ends as user {user}, which HPC runtimes ignore: a job runs as the user who submits it",
+        "remove USER. Files of a bundle are readable by the user who installs it; a job writes only to bound folders",
     ),
     "dockerfile.syntax": Rule(
         ERROR,
-        "# syntax={frontend} lets a registry's image read this file: no build could be repeated offline",
-        "take the line out; the engine's own reader is used",
+        "# syntax={frontend} parses this file with an image from a registry: no build could be repeated offline",
+        "remove the line; the engine's own parser is used",
     ),
     "dockerfile.buildkit": Rule(
         ERROR,
-        "{what} needs BuildKit, and builds here work with every engine's own builder",
-        "take it out: build settings come with BUILD_BASE, files by COPY, scripts as files of the context",
+        "{what} needs BuildKit, but deployer builds with the engine's classic builder",
+        "remove it: BUILD_BASE has the build settings, COPY adds files, and scripts are files of the context",
     ),
 }
 

@@ -24,7 +24,7 @@ def findings(dockerfile: Path) -> Iterator[Finding]:
     try:
         said = json.loads(done.stdout)
     except ValueError:
-        raise DeployerError(f"hadolint did not answer in JSON: {done.stdout[:200]}") from None
+        raise DeployerError(f"hadolint did not print JSON: {done.stdout[:200]}") from None
     for item in said:
         code = str(item["code"])
         page = (

@@ -27,7 +27,7 @@ def indexes(host: Settings, folders: Sequence[Path] = ()) -> Iterator[Indexes]:
     """Yield the host's settings for pip and uv while the block runs; ``folders`` hold wheels to use as well."""
     for folder in folders:
         if not folder.is_dir():
-            raise UsageError(f"--find-links: there is no folder {folder}")
+            raise UsageError(f"--find-links: folder {folder} does not exist")
     values = pip_values(host.pip)
     links = [*(str(folder.resolve()) for folder in folders), *host.find_links, *values.get("find-links", [])]
     with tempfile.TemporaryDirectory(prefix="deployer-indexes-") as name:
@@ -50,7 +50,7 @@ def pip_values(text: str) -> dict[str, list[str]]:
     try:
         parser.read_string(text)
     except configparser.Error as error:
-        raise UsageError(f"the pip.conf cannot be read: {error}") from error
+        raise UsageError(f"cannot read pip.conf: {error}") from error
     sections = [section for section in ("global", "install", "download") if parser.has_section(section)]
     return {key: value.split() for section in sections for key, value in parser.items(section)}
 

@@ -89,10 +89,10 @@ def read(path: Path) -> Lock | None:
             pins.append(Pin(found[1], found[2], found[3], found[4]))
         elif line and not line.startswith("#"):
             raise UsageError(
-                f"{path}:{number} is no line that deployer writes: {line[:100]}", f"remove it, or {_RELOCK}"
+                f"{path}:{number}: not a line that deployer writes: {line[:100]}", f"remove it, or {_RELOCK}"
             )
     if target is None or not requirements:
-        raise UsageError(f"{path} does not say what it was made for", f"remove it, or {_RELOCK}")
+        raise UsageError(f"{path} lacks the header that states its target", f"remove it, or {_RELOCK}")
     return Lock(target, requirements, tuple(pins), of_image)
 
 
@@ -137,17 +137,17 @@ def _lines(text: str) -> Iterable[tuple[int, str]]:
 def _check_line(where: str, line: str) -> None:
     if line.startswith("-"):
         hint = "indexes come from pip's own settings, folders with wheels from --find-links"
-        raise UsageError(f"{where}: the option {line.split(maxsplit=1)[0]} cannot stand in here", hint)
+        raise UsageError(f"{where}: the option {line.split(maxsplit=1)[0]} is not allowed in this file", hint)
     try:
         asked = Requirement(line.partition(" --hash=")[0])
     except InvalidRequirement as error:
         reason = str(error).splitlines()[0]
         raise UsageError(
-            f"{where}: {line[:100]!r} is no requirement: {reason}", "write it like numpy>=1.26,<2"
+            f"{where}: {line[:100]!r} is not a requirement: {reason}", "write it like numpy>=1.26,<2"
         ) from error
     if asked.url:
-        hint = f"write {asked.name}, and give the folder with its wheel by --find-links"
-        raise UsageError(f"{where}: {asked.name} is asked for by an address, which the site could not check", hint)
+        hint = f"write {asked.name}, and name the folder of its wheel with --find-links"
+        raise UsageError(f"{where}: {asked.name} is requested by URL, which the site cannot check", hint)
 
 
 def _is_of(wheel: str, name: str) -> bool:

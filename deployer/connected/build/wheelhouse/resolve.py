@@ -83,7 +83,7 @@ def platform(target: Target) -> str:
     """Return uv's name for a platform. Raises UsageError where the glibc is older than all that it knows."""
     known = [minor for minor in _GLIBC if minor <= target.glibc[1]]
     if target.glibc[0] != 2 or not known:
-        raise UsageError(f"wheels for glibc {'.'.join(map(str, target.glibc))} cannot be resolved", "take a newer base")
+        raise UsageError(f"wheels for glibc {'.'.join(map(str, target.glibc))} cannot be resolved", "use a newer base")
     return f"{target.machine}-manylinux_2_{max(known)}"
 
 
@@ -134,7 +134,7 @@ def _unsolved(requirements: Path, target: Target, said: str) -> UsageError | Tra
     """Return the error for what uv said on stderr."""
     reason = explanation(said)
     if _NO_NETWORK.search(said) and "No solution" not in said:
-        hint = "pip's own settings say which index and certificates are used: pip config list, --ca-bundle"
+        hint = "index and certificates come from pip's own settings: see `pip config list`, or give --ca-bundle"
         return TransferError(f"cannot resolve {requirements}: {reason}", hint)
     hints = [
         f"the image has its own {name} {version}"
@@ -143,7 +143,7 @@ def _unsolved(requirements: Path, target: Target, said: str) -> UsageError | Tra
     ]
     blocked = re.search(r"([\w.-]+)==\S+ has no (?:usable )?wheels|Wheels are required for `([\w.-]+)`", said)
     if "platform tag" in said or "ABI tag" in said or "Python version tag" in said:
-        hints.append(f"the image has {target}: ask for a release with wheels for that, or take another base")
+        hints.append(f"the image has {target}: require a release with wheels for that, or use another base")
     elif blocked:
         hints.append(_build_it(blocked[1] or blocked[2]))
     return UsageError(f"{requirements} has no solution: {reason}", "; ".join(hints) or "change the requirements")
@@ -156,6 +156,5 @@ def explanation(said: str) -> str:
 
 
 def _build_it(name: str) -> str:
-    return (
-        f"{name} is there as source only: build it in the Dockerfile, or give a folder with its wheel by --find-links"
-    )
+    instead = "build it in the Dockerfile, or name the folder of its wheel with --find-links"
+    return f"{name} is available only as source: {instead}"

@@ -86,7 +86,7 @@ class Target(NamedTuple):
         if needed and min(needed) > self.glibc:
             raise Refused(
                 f"{name} needs glibc {_dotted(min(needed))}, and the image has {_dotted(self.glibc)}",
-                "pin a release whose wheels are for an older glibc, or take a newer base",
+                "pin a release whose wheels are for an older glibc, or use a newer base",
             )
         raise Refused(f"{name} is not for {self}", "the wheelhouse is for the image's own Python: build again")
 
@@ -96,7 +96,7 @@ def version_pair(text: str) -> tuple[int, int]:
     major, _, rest = text.partition(".")
     minor = rest.partition(".")[0]
     if not (major.isdigit() and minor.isdigit()):
-        raise UsageError(f"{text!r} is no version")
+        raise UsageError(f"{text!r} is not a version")
     return int(major), int(minor)
 
 

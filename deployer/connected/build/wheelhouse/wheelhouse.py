@@ -112,7 +112,7 @@ def ready(definition: Definition) -> tuple[Path, ...]:
         return ()
     lock = locks.read(definition.folder / locks.FILE)
     if lock is None or lock.requirements != locks.requirements_digest(asked):
-        raise UsageError(f"{definition.name}: {locks.FILE} does not belong to the requirements", _BUILD)
+        raise UsageError(f"{definition.name}: {locks.FILE} does not match the requirements", _BUILD)
     for pin in lock.pins:
         if not _is_cached(pin, strict=True):
             raise UsageError(f"{pin.wheel} is not in the cache of wheels", _BUILD)
@@ -141,7 +141,7 @@ def _lock(
     lock = locks.read(file)
     drift = lock.drift(target, digest) if lock else "there is none"
     if mode.upgrade:
-        drift = drift or "the newest releases are asked for"
+        drift = drift or "newer releases are requested"
     if lock and not drift:
         return lock, False
     _refuse_drift(file, drift, mode)
@@ -230,7 +230,7 @@ def _check_together(lock: Lock) -> None:
                 known, other = owners.setdefault(name, (content, pin.wheel))
                 if known != content:
                     raise UsageError(f"{other} and {pin.wheel} both bring {name}",
-                        "ask for one of them only")  # fmt: skip
+                        "require only one of them")  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------ pip
@@ -252,7 +252,7 @@ def _fetch(pins: Sequence[Pin], target: Target, sources: Indexes) -> None:
             for pin in pins:
                 file = place / "got" / pin.wheel
                 if not file.is_file():
-                    raise TransferError(f"pip did not bring {pin.wheel}, but {', '.join(_names(place / 'got'))}")
+                    raise TransferError(f"pip did not download {pin.wheel}, only {', '.join(_names(place / 'got'))}")
                 _keep(file, pin)
 
 
@@ -301,11 +301,14 @@ def _failed(done: process.Completed) -> DeployerError:
     if "No space left on device" in done.stderr:
         return SpaceError(f"cannot write {folder()}: no space left on device", "deployer cache prune")
     if "DO NOT MATCH THE HASHES" in done.stderr:
-        return IntegrityError("a wheel is not what the lock says: " + " ".join(done.stderr.split())[-400:])
+        return IntegrityError("a wheel does not match the lock: " + " ".join(done.stderr.split())[-400:])
     if re.search(r"No matching distribution|Could not find a version", done.stderr):
-        hint = "is it gone from the index? give a folder with it by --find-links, or remove python.lock and build again"
+        hint = "if the index no longer has it, name its folder with --find-links, or remove python.lock and build again"
         if "connection broken" in done.stderr or "SSLError" in done.stderr:
-            hint = "does the index answer, and is it the right CA bundle? pip config list, --ca-bundle"
+            hint = "check that the index is reachable and the CA bundle is right: pip config list, --ca-bundle"
             return TransferError(f"cannot fetch wheels: {said}", hint)
         return UsageError(f"cannot fetch wheels: {said}", hint)
-    return TransferError(f"cannot fetch wheels: {said}", "does the index answer? build again: what came whole is kept")
+    return TransferError(
+        f"cannot fetch wheels: {said}",
+        "check that the index is reachable, then build again: complete downloads are kept",
+    )

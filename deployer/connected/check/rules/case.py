@@ -13,7 +13,9 @@ from deployer.contract.verdict import MISSING_FACTS
 __all__ = ["MISSING_FACTS", "Case"]
 
 #: What to do about facts that nobody knows.
-CAPTURE = "run `python3 deployer.pyz capture` on the site, --node in a job, and merge what it writes into the profile"
+CAPTURE = (
+    "run `python3 deployer.pyz capture` on the site (with --node inside a job), and merge its output into the profile"
+)
 
 
 class Case(NamedTuple):

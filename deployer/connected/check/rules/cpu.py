@@ -58,7 +58,7 @@ def instructions(case: Case) -> Iterator[Finding]:
     flags = node.cpu.flags if node and node.cpu else None
     for demand, (path, what) in _demands(case).items():
         if flags is None:
-            text = f"{path} ({what}) needs {_shown(demand)}, and nobody knows the processors of the nodes"
+            text = f"{path} ({what}) needs {_shown(demand)}, but the processors of the nodes are unknown"
             yield Finding("facts.cpu", MISSING_FACTS, case.plan.partition, text, CAPTURE)
         elif demand - set(flags):
             yield Finding(

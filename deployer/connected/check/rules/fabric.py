@@ -25,8 +25,8 @@ def library(process: Process) -> Iterator[Finding]:
             "fabric.missing",
             ERROR,
             used.path,
-            f"it opens {plugins.FABRIC} at its start, which is in no folder that is searched",
-            "add the folder that has it to libraries of the MPI in the profile",
+            f"it opens {plugins.FABRIC} at startup, but no searched folder contains it",
+            "in the profile, add the folder that contains it to the MPI's libraries",
         )
 
 
@@ -51,7 +51,7 @@ def slow(case: Case) -> Iterator[Finding]:
         return
     ranked = {name.partition(";")[0] for name in asked.split(",") if name}
     if (not asked or ranked <= _SLOW) and case.plan.mpi and case.plan.mpi.family == "intel":
-        how = f"the plan asks for {asked}" if asked else "the plan names no provider: MPI may end on TCP"
+        how = f"the plan asks for {asked}" if asked else "the plan names no provider: MPI may fall back to TCP"
         yield Finding(
             "fabric.tcp",
             WARNING,
@@ -71,7 +71,7 @@ def _of_one(process: Process, asked: str, there: dict[str, list[str]]) -> Iterat
         if name in _BUILT_IN and not by_files:
             return
         if not there and not by_files:
-            text = f"it is not known whether {where} has the provider {name} in itself"
+            text = f"cannot determine whether {where} has the provider {name} built in"
             yield Finding("facts.fabric", MISSING_FACTS, process.plan.site, text, CAPTURE)
             return
         known = ", ".join(sorted(there)) or "none"
@@ -119,4 +119,4 @@ def _severity(process: Process) -> str:
 
 
 def _consequence(process: Process) -> str:
-    return "it takes another network, TCP in the end" if _falls_back(process) else "MPI_Init ends with an error"
+    return "MPI uses a different network, at worst TCP" if _falls_back(process) else "MPI_Init ends with an error"

@@ -38,14 +38,14 @@ def usable(case: Case) -> Iterator[Finding]:
             "gpu.none",
             WARNING,
             partition,
-            f"the image has CUDA {release} ({path}), and the profile knows of no GPU there: it runs on processors",
+            f"the image has CUDA {release} ({path}), but the profile lists no GPU there: it runs on CPUs",
             "choose a partition with GPUs, or an image without CUDA, which is smaller",
         )
         return
     floor, lowest = _FLOORS.get(release, ((0, 0), (0, 0)))
     has = _pair(driver.version) if driver and driver.version else None
     if has is None:
-        text = f"nobody knows the GPU driver, and the image's CUDA {release} needs {floor[0]} or newer"
+        text = f"the GPU driver is unknown, and the image's CUDA {release} needs {floor[0]} or newer"
         yield Finding("facts.gpu", MISSING_FACTS, partition, text, CAPTURE)
     elif has < floor:
         yield Finding(
@@ -54,7 +54,7 @@ def usable(case: Case) -> Iterator[Finding]:
             partition,
             f"its driver is {driver.version if driver else ''}, and CUDA {release} ({path}) needs {_dotted(floor)} "
             "or newer",
-            "build the image with an older CUDA: the driver is the site's",
+            "build the image with an older CUDA: only the site can update the driver",
         )
     capability = _pair(gpus.capability) if gpus and gpus.capability else None
     if capability and capability < lowest:
@@ -63,7 +63,7 @@ def usable(case: Case) -> Iterator[Finding]:
             ERROR,
             partition,
             f"its GPUs have compute capability {_dotted(capability)}, and CUDA {release} starts at {_dotted(lowest)}: "
-            "frameworks pass over such a GPU and use processors",
+            "frameworks ignore such a GPU and use CPUs",
             "build the image with an older CUDA",
         )
 
@@ -86,7 +86,7 @@ def kernels(case: Case) -> Iterator[Finding]:
     capability = _pair(gpus.capability) if gpus.capability else None
     if capability is None:
         path, has = next(iter(found.items()))
-        text = f"nobody knows the compute capability of its GPUs, and {path} has kernels for {_shown(has)}"
+        text = f"the compute capability of its GPUs is unknown, and {path} has kernels for {_shown(has)}"
         yield Finding("facts.gpu", MISSING_FACTS, partition, text, CAPTURE)
         return
     unserved = {path: has for path, has in found.items() if not fatbin.serve(has, capability)}

@@ -16,7 +16,7 @@ def program(process: Process) -> Iterator[Finding]:
             "link.program",
             ERROR,
             process.plan.bundle,
-            "the job's program is not in the image, or is no program for this machine",
+            "the job's program is not in the image, or is not a program for this machine",
             "name a program of the image in the job's command; build it for the site's architecture",
         )
 
@@ -54,8 +54,8 @@ def plugins(process: Process) -> Iterator[Finding]:
                 "link.plugin",
                 ERROR,
                 path,
-                f"TensorFlow opens it when it is imported, and it needs {', '.join(lacking)}, which is not there",
-                "install the plug-in's own libraries beside it (intel-extension-for-tensorflow-lib), or take it out",
+                f"TensorFlow loads it on import, but it needs {', '.join(lacking)}, which is not there",
+                "install the plug-in's own libraries beside it (intel-extension-for-tensorflow-lib), or remove it",
             )
 
 
@@ -68,7 +68,7 @@ def versions(process: Process) -> Iterator[Finding]:
             _severity(process, each.opened),
             each.needed_by,
             f"it needs {each.version}, which {each.path} does not have",
-            f"{newer_base(each.version)}: the site's library cannot run on this one's C library"
+            f"{newer_base(each.version)}: the site's library needs a newer C library than the image has"
             if host
             else f"install the package for this image's base, or {newer_base(each.version)}",
         )
@@ -98,5 +98,5 @@ def broken(process: Process) -> Iterator[Finding]:
     """link.broken: a library that is needed is cut off or damaged."""
     for each in process.loader.broken:
         yield Finding(
-            "link.broken", ERROR, each.path, f"it is no whole ELF file: {each.reason}", "build the image again"
+            "link.broken", ERROR, each.path, f"it is not a complete ELF file: {each.reason}", "build the image again"
         )

@@ -71,7 +71,7 @@ def cxx(process: Process) -> Iterator[Finding]:
                     ERROR,
                     each.path,
                     f"it needs {name}, the C++ library of Open MPI up to release 4, which {there}",
-                    "build it with -DOMPI_SKIP_MPICXX and -Wl,--as-needed: C++ programs need it for nothing",
+                    "build it with -DOMPI_SKIP_MPICXX and -Wl,--as-needed: C++ programs do not need it",
                 )
 
 
@@ -93,14 +93,14 @@ def symbols(process: Process) -> Iterator[Finding]:
         absent = [name for name in user.facts.imports if name not in exported]
         if absent:
             at_once = user.dynamic.now or user.first is not process.program
-            when = "" if at_once else ": it starts, and dies when it comes to call one"
+            when = "" if at_once else ": it starts, and aborts when it calls one"
             shown = ", ".join(absent[:3]) + (f" and {len(absent) - 3} more" if len(absent) > 3 else "")
             yield Finding(
                 "mpi.symbols",
                 ERROR if at_once or user is process.program else WARNING,
                 user.path,
                 f"it calls {shown}, which {used.path} does not have{when}",
-                "build it against an older MPI of the family: what this one lacks came later",
+                "build it against an older MPI of this family: these functions were added later",
             )
 
 
@@ -120,7 +120,7 @@ def tree(process: Process) -> Iterator[Finding]:
                 ERROR if mpi.family == "openmpi" else WARNING,
                 each.path,
                 f"{each.parent.path} of the site's MPI would load it from the image",
-                "bind the installation whole: add the folder that has it to the MPI's libraries in the profile",
+                "bind the whole installation: in the profile, add the folder that contains it to the MPI's libraries",
             )
 
 

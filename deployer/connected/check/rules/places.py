@@ -15,12 +15,14 @@ def bound(case: Case) -> Iterator[Finding]:
     image = JobFilesystem(case.image)
     needed = {bind.target: f"pack it with --site {case.profile.name}" for bind in case.plan.binds}
     if case.plan.host:
-        needed[FOLDER] = "pack it again with this deployer: images have had that folder since single files are bound"
+        needed[FOLDER] = (
+            "pack it again with this version of deployer: older images lack this folder for single host files"
+        )
     for target, remedy in needed.items():
         found = image.resolve(target)
         if found != target:
             text = f"it is a link to {found}" if found else "the image has no such folder"
-            yield Finding("bind.place", ERROR, target, f"{text}, and the site's is to be bound there", remedy)
+            yield Finding("bind.place", ERROR, target, f"{text}, but the plan binds the site's folder there", remedy)
 
 
 def working(case: Case) -> Iterator[Finding]:
@@ -33,7 +35,10 @@ def working(case: Case) -> Iterator[Finding]:
         if any(folder == target or folder.startswith(target + "/") for target in bound):
             continue
         if image.resolve(folder) is None:
-            text, remedy = "the image has no such folder, and jobs start in it", "make it in the Dockerfile, or set "
+            text, remedy = (
+                "the image does not have this folder, but jobs start in it",
+                "make it in the Dockerfile, or set ",
+            )
             yield Finding("workdir.missing", ERROR, folder, text, remedy + "`workdir` in the job")
         else:
             text = "jobs start in this folder of the image, which is read-only: relative paths cannot be written"

@@ -58,7 +58,7 @@ def _met(plan: Plan, process: Process, variant: StartOption) -> Iterator[Finding
     speaks = languages(process)
     library = process.library.path if process.library else "the MPI library"
     if speaks is None:
-        text = f"it is not known which PMI {library} speaks"
+        text = f"cannot determine which PMI {library} speaks"
         yield Finding("facts.pmi", MISSING_FACTS, variant.name, text, CAPTURE)
     elif not offers & speaks:
         launcher = variant.launcher if variant.launcher in _LAUNCHERS else f"srun --mpi={variant.pmi}"
@@ -119,5 +119,5 @@ def _remedy(plan: Plan, speaks: set[str]) -> str:
     if PMIX in speaks:
         return "set pmi of the partition to pmix, or its launcher to Open MPI's own mpirun, in the profile"
     if plan.abi == OPENMPI:
-        return "start it by Open MPI's own mpirun: this build has nothing for srun"
+        return "start it with Open MPI's own mpirun: this build has no support for srun"
     return "set pmi of the partition to pmi2, or its launcher to mpiexec.hydra, in the profile"

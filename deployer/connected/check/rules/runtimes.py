@@ -20,9 +20,9 @@ def allowed(case: Case) -> Iterator[Finding]:
             "runtime.unknown",
             NOTE if usable else ERROR,
             case.plan.partition,
-            f"its nodes have {', '.join(unknown)}, which this deployer cannot run",
-            f"ask the site for one of: {', '.join(name for name in RUNTIMES if name != NATIVE)}; udocker needs nothing "
-            "of it but the permission",
+            f"its nodes have {', '.join(unknown)}, which this version of deployer cannot use",
+            f"ask the site for one of: {', '.join(name for name in RUNTIMES if name != NATIVE)}; udocker needs only "
+            "the site's permission",
         )
     elif not usable:
         there = ", ".join(case.partition.runtimes) or "none"
@@ -31,8 +31,8 @@ def allowed(case: Case) -> Iterator[Finding]:
             "runtime.none",
             ERROR,
             case.plan.partition,
-            f"its nodes have the runtimes: {there}; the site allows: {allows}",
-            "ask the site for one of those that it allows; udocker needs nothing of it but the permission",
+            f"runtimes on its nodes: {there}; runtimes that the site allows: {allows}",
+            "ask the site to install one that it allows; udocker needs only the site's permission",
         )
 
 
@@ -58,7 +58,7 @@ def _against(case: Case, variant: StartOption) -> Iterator[Finding]:
         needs.append(("fuse", has.fuse, "FUSE, which mounts a SquashFS"))
     for code, there, what in needs:
         if there is None:
-            text = f"{variant.runtime} needs {what}, and nobody has tried that on the nodes of {case.plan.partition}"
+            text = f"{variant.runtime} needs {what}, which has not been tested on the nodes of {case.plan.partition}"
             yield Finding("facts.runtime", MISSING_FACTS, variant.name, text, CAPTURE)
         elif not there:
             yield Finding(

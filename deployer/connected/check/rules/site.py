@@ -17,7 +17,7 @@ def captured(case: Case) -> Iterator[Finding]:
     """facts.mpi: nobody has captured the libraries of the site's MPI."""
     mpi = case.plan.mpi
     if mpi and mpi.library not in _captured(case):
-        text = f"nobody has captured the libraries of {mpi.says or mpi.family}"
+        text = f"the libraries of {mpi.says or mpi.family} have not been captured"
         yield Finding("facts.mpi", MISSING_FACTS, case.plan.site, text, CAPTURE)
 
 
@@ -36,14 +36,14 @@ def age(case: Case) -> Iterator[Finding]:
     if old or undated:
         texts = [f"{each.group} is {each.days} days old" for each in old[:1]]
         texts += [f"{len(old) - 1} more groups of facts are older than {OLD_DAYS} days"] if len(old) > 1 else []
-        texts += [f"nobody knows how old {undated[0]} is"] if undated else []
-        remedy = "capture the site again: `python3 deployer.pyz capture --compare PROFILE` tells what has changed"
+        texts += [f"the age of {undated[0]} is unknown"] if undated else []
+        remedy = "capture the site again: `python3 deployer.pyz capture --compare PROFILE` shows what has changed"
         yield Finding("profile.age", NOTE, case.plan.site, "; ".join(texts), remedy)
 
 
 def no_plan(profile: Profile, error: DeployerError) -> Finding:
     """plan.refused, facts.plan: there can be no plan; one by a rule, the other for want of facts."""
     if isinstance(error, Unknown):
-        hint = error.hint or "say it in the profile"
+        hint = error.hint or "add it to the profile"
         return Finding(NO_PLAN, MISSING_FACTS, profile.name, error.message, hint)
     return Finding("plan.refused", ERROR, profile.name, error.message, error.hint or "see the profile")

@@ -30,7 +30,7 @@ def room(case: Case) -> Iterator[Finding]:
                     code,
                     ERROR,
                     path,
-                    f"bundle and image need {need} {unit}, and its {what} is {limit} {unit}",
+                    f"the bundle and its image need {need} {unit}, but its {what} is {limit} {unit}",
                     "name another workspace in the profile, or ask the site for more",
                 )
     if filesystem.purge_days:
@@ -38,8 +38,8 @@ def room(case: Case) -> Iterator[Finding]:
             "space.purge",
             NOTE,
             path,
-            f"files that nobody touches for {filesystem.purge_days} days are removed: an image would lose some of its",
-            "install again before a job after a pause, or name another workspace",
+            f"files unused for {filesystem.purge_days} days are removed, which would damage an installed image",
+            "after a pause, install again before you start a job; or name another workspace",
         )
 
 

@@ -31,7 +31,7 @@ def tags(case: Case) -> Iterator[Finding]:
             if target:
                 target.check(name)
         except (DeployerError, ValueError) as error:
-            hint = error.hint if isinstance(error, DeployerError) else "the wheel's name is not one: build again"
+            hint = error.hint if isinstance(error, DeployerError) else "this is not a valid wheel name: build again"
             yield Finding("wheel.tags", ERROR, name, str(error), hint)
 
 

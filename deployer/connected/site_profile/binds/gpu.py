@@ -37,7 +37,7 @@ def libraries(host: Host, driver: Driver) -> list[HostFile]:
         if driver.version and version and version.group(1) != driver.version:
             if name == "libcuda.so.1":
                 raise Unknown(
-                    f"{path} is of driver {version.group(1)}, and the profile's driver is {driver.version}",
+                    f"{path} belongs to driver {version.group(1)}, but the profile's driver is {driver.version}",
                     "capture the node again: `python3 deployer.pyz capture --node`",
                 )
             continue  # left over from another driver: libcuda refuses it

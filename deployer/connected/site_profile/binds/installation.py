@@ -26,12 +26,12 @@ def check(name: str, mpi: Mpi) -> None:
     """Raise Unknown for an MPI that nobody knows how to bring into a container."""
     if mpi.family not in ABIS:
         raise Unknown(
-            f"mpi.{name}: what {mpi.family} needs in a container is not known: no real site's has been captured yet",
+            f"mpi.{name}: what {mpi.family} needs in a container is unknown: no real one has been captured yet",
             "capture the site and send the capture to deployer's makers; or plan with the image's own MPI (mpi: null)",
         )
     if mpi.prefix in _SYSTEM:
         raise Unknown(
-            f"mpi.{name}: it stands among the system's own libraries in {mpi.prefix}, which cannot be bound whole",
+            f"mpi.{name}: it is among the system's own libraries in {mpi.prefix}, which cannot be bound as a whole",
             "name an MPI in a prefix of its own, or plan with the image's own (mpi: null in the partition)",
         )
 

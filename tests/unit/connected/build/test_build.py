@@ -181,7 +181,7 @@ def test_the_ca_bundle_comes_from_the_option_then_the_environment(tmp_path: Path
     found = settings.from_host(None, pip, {**environ, "https_proxy": "http://p:1"})
     assert (found.ca, found.pip) == (CERTIFICATE.encode() * 2, pip.read_text())
     assert found.proxies == {"https_proxy": "http://p:1"}
-    with pytest.raises(UsageError, match="holds no certificate"):
+    with pytest.raises(UsageError, match="contains no certificate"):
         settings.from_host(pip, pip, {})
     with pytest.raises(UsageError, match="cannot read"):
         settings.from_host(tmp_path / "none", pip, {})

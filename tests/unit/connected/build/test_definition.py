@@ -305,7 +305,7 @@ def test_a_definition_without_a_base_is_one_of_data(tmp_path: Path) -> None:
         (DATA_BUNDLE.replace("folder: digits", "bundle: other"), "no base"),
         (DATA_BUNDLE + "jobs: {run: {command: [x]}}\n", "no base, and has jobs"),
         (DATA_BUNDLE + "base: {debian: bookworm}\n", "jobs: must not be empty"),
-        (MINIMAL + "data: {digits: {bundle: small}}\n", "data.digits.bundle: is this very bundle"),
+        (MINIMAL + "data: {digits: {bundle: small}}\n", "data.digits.bundle: is this bundle itself"),
         (MINIMAL + "data: {digits: {bundle: 'other:'}}\n", "data.digits.bundle"),
         (MINIMAL + "data: {digits: {folder: gone}}\n", "no folder"),
         (MINIMAL + "data: {digits: {}}\n", "either a folder or a bundle"),

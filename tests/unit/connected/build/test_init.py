@@ -68,13 +68,13 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "deployer build mine" in said
     Path("mine/bundle.yaml").write_text("my own")
     assert main(["init", "mine", "--framework", "tensorflow"]) == 2
-    assert "deployer: error: mine is there already" in capsys.readouterr().err
+    assert "deployer: error: mine already exists" in capsys.readouterr().err
     assert Path("mine/bundle.yaml").read_text() == "my own"
 
 
 @pytest.mark.parametrize("name", ["Mine", "../mine", "a b", "", "-x", "a/b", "x" * 101])
 def test_a_name_that_no_bundle_may_have_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no definition can be called"):
+    with pytest.raises(UsageError, match="invalid name for a definition"):
         init(name, "none", tmp_path)
 
 

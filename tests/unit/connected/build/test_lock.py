@@ -91,11 +91,11 @@ def test_requirements_with_hashes_and_markers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("tqdm\n\n-e .\n", "requirements.txt:3: the option -e cannot stand in here"),
+        ("tqdm\n\n-e .\n", "requirements.txt:3: the option -e is not allowed in this file"),
         ("--index-url https://x.invalid/simple\n", "the option --index-url"),
-        ("x @ https://x.invalid/x-1-py3-none-any.whl\n", "x is asked for by an address"),
-        ("a==1 \\\n --hash=sha256:aa\ntqdm==\n", r"requirements.txt:3: 'tqdm==' is no requirement"),
-        ("./x-1-py3-none-any.whl", "is no requirement"),
+        ("x @ https://x.invalid/x-1-py3-none-any.whl\n", "x is requested by URL"),
+        ("a==1 \\\n --hash=sha256:aa\ntqdm==\n", r"requirements.txt:3: 'tqdm==' is not a requirement"),
+        ("./x-1-py3-none-any.whl", "is not a requirement"),
         ("-r gone.txt", "cannot read .*gone.txt"),
     ],
 )

@@ -159,7 +159,7 @@ def test_families_that_nobody_has_captured_are_unknown(family: str) -> None:
 
 
 def test_an_mpi_among_the_system_s_libraries_cannot_be_bound() -> None:
-    with pytest.raises(Unknown, match="stands among the system's own libraries in /usr,"):
+    with pytest.raises(Unknown, match="is among the system's own libraries in /usr,"):
         made(profile(mpi={"prefix": "/usr", "files": {}, "links": {}}))
 
 
@@ -204,7 +204,7 @@ def test_a_driver_of_two_versions() -> None:
     left_over = made(profile(**driver(**{"libnvidia-cfg": "535.1.2"})))
     assert "lib/libnvidia-cfg.so.1" not in names(left_over)
     assert "lib/libcuda.so.1" in names(left_over)
-    with pytest.raises(Unknown, match=r"libcuda\.so\.1 is of driver 535\.1\.2, and the profile's driver is 550"):
+    with pytest.raises(Unknown, match=r"libcuda\.so\.1 belongs to driver 535\.1\.2, but the profile's driver is 550"):
         made(profile(**driver(libcuda="535.1.2")))
 
 
