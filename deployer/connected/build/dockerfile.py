@@ -73,12 +73,12 @@ class Dockerfile(NamedTuple):
             yield from stage.instructions
 
     def image(self) -> list[Instruction]:
-        """Return the instructions that make the final image: of the last stage, and before it of those it stands on."""
+        """Return the instructions that make the final image: those of the last stage after those of its base stages."""
         stages = self.lineage(self.stages[-1]) if self.stages else []
         return [instruction for stage in stages for instruction in stage.instructions]
 
     def lineage(self, stage: Stage) -> list[Stage]:
-        """Return a stage, and before it those that it stands on, the lowest first."""
+        """Return a stage after the stages that it is built on, the lowest first."""
         found = [stage]
         while True:
             # A name counts from its stage on, and the last one before counts; a number names a stage as well.
@@ -91,7 +91,7 @@ class Dockerfile(NamedTuple):
 
 
 def parse(text: str) -> Dockerfile:
-    """Return a Dockerfile as its instructions. What is no instruction is left to the engine to refuse."""
+    """Return a Dockerfile as its instructions. Lines that are not instructions are left for the engine to refuse."""
     lines = text.removeprefix("\ufeff").splitlines()
     directives = _directives(lines)
     escape = directives.get("escape", (0, "\\"))[1]
@@ -127,7 +127,7 @@ def shell_words(text: str) -> list[str]:
 
 
 def commands(words: list[str]) -> Iterator[list[str]]:
-    """Yield the simple commands of a shell line, without what stands before a program: assignments, env, sudo, exec."""
+    """Yield the simple commands of a shell line, without the words before a program: assignments, env, sudo, exec."""
     command: list[str] = []
     for word in [*words, ";"]:
         if (word and not set(word) - set(";&|()")) or word in (

@@ -35,7 +35,7 @@ class Made(NamedTuple):
 def init(name: str, framework: str, where: Path, dry_run: bool = False) -> Made:
     """Write the definition ``name`` into ``where``/bundles, or into ``where`` when that has no such folder.
 
-    It is there as a whole or not at all. Raises UsageError for a name that no bundle may have, or that is taken.
+    It is written completely or not at all. Raises UsageError if the name is invalid or taken.
     """
     _check_name(name)
     home = where / _HOME if (where / _HOME).is_dir() else where

@@ -40,7 +40,7 @@ json.dump({"python": "%d.%d" % sys.version_info[:2], "implementation": sys.imple
 
 
 def ask(client: docker.DockerClient, image: str, name: str) -> Target:
-    """Return the Python of an image, which errors call ``name``. Raises UsageError where wheels cannot be chosen."""
+    """Return the Python of an image, which errors call ``name``. Raises UsageError if no wheels fit it."""
     output = _run(client, image, name, ["python3", "-s", "-c", _QUESTION])
     try:
         last = (output.splitlines() or [""])[-1]

@@ -19,7 +19,7 @@ _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 
 
 def check_dockerfile(client: docker.DockerClient, path: Path, arguments: Mapping[str, str]) -> None:
-    """Raise UsageError where the engine would pull an image or fetch an address for a build of this Dockerfile."""
+    """Raise UsageError if a build of this Dockerfile would make the engine pull an image or fetch a URL."""
     for line, image, address in fetched(files.read_text(str(path)), arguments):
         if address:
             raise UsageError(

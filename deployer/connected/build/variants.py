@@ -121,7 +121,7 @@ def variant_key(contents: Mapping[str, bytes], stage: str, framework: str, abi: 
 
 
 def find(cache: Path, key: str) -> HorovodVariant | None:
-    """Return the variant of that key as it was published, or None; one that is damaged is as good as none."""
+    """Return the variant of that key as it was published, or None if it is missing or damaged."""
     folder = cache / key
     try:
         record = json.loads((folder / _RECORD).read_bytes())

@@ -132,8 +132,8 @@ def plan(
 def check_carried(bundle: Bundle, profile: Profile, cache: Path | None = None) -> Checked | None:
     """Return the verdict on the plan that a bundle carries for a site, with what was accepted when it was packed.
 
-    None where it carries none for this site. Raises IntegrityError, and UsageError where the profile has no partition
-    of the plan's name.
+    None if it carries no plan for this site. Raises IntegrityError, and UsageError if the profile does not have the
+    plan's partition.
     """
     name = f"{PLANS_PREFIX}{profile.name}.json"
     if not any(member.name == name for member in bundle.manifest.members):
@@ -208,9 +208,9 @@ def _overlays(bundle: Bundle, plan: Plan, cache: Path | None) -> list[Overlay]:
 
 
 def host_files(profile: Profile, plan: Plan) -> Mapping[str, Files]:
-    """Return the site's files that the plan binds, by where they are seen; nothing where the MPI was not captured.
+    """Return the site's files that the plan binds, by their folder in the container; empty if the MPI was not captured.
 
-    Where single host files are seen stand all files of the site, by their paths there.
+    The folder of single host files maps to all files of the site, by their paths there.
     """
     captured = profile.site_files(plan.partition)
     if plan.mpi and plan.mpi.library not in captured.files.keys() | captured.links.keys():

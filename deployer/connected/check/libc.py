@@ -15,7 +15,7 @@ GLIBC = (
 
 
 def newer_base(version: str) -> str:
-    """Return what to do about a version of a symbol (``GLIBC_2.38``) that an image's library does not have."""
+    """Return the remedy for a symbol version (``GLIBC_2.38``) that an image's library lacks."""
     kind, _, number = version.partition("_")
     parts = number.split(".")
     if kind != "GLIBC" or len(parts) < 2 or not all(part.isdigit() for part in parts):

@@ -39,7 +39,7 @@ def findings(jobs: Iterable[Job], place: Place) -> Iterator[Finding]:
 
 
 def refuse(jobs: Iterable[Job], place: Place) -> None:
-    """Raise Refused where the command of a job cannot start."""
+    """Raise Refused if the command of a job cannot start."""
     for item in findings(jobs, place):
         raise Refused(f"{item.subject}: {item.code}: {item.message}", item.remedy)
 

@@ -35,8 +35,8 @@ class _Other(Exception):
 
 
 def kernels(read_at: ReadAt) -> tuple[str, ...]:
-    """Return what a file has kernels for, sorted: ``sm_80``, ``sm_90a``, ``compute_80``; ``other`` for what cannot be
-    told. Nothing where it has none, or is of another form."""
+    """Return what a file has kernels for, sorted: ``sm_80``, ``sm_90a``, ``compute_80``; ``other`` for unknown
+    kinds. Empty if it has none, or has an unknown format."""
     found: set[str] = set()
     try:
         for start, size in _sections(read_at):

@@ -1,6 +1,6 @@
 """What the dry link needs of a bundle's image and wheels, read in one pass and kept for the next time.
 
-Nothing is unpacked. Of a large file, which stands in several frames, only those frames are read that hold its headers.
+Nothing is unpacked. Of a large file, which spans several frames, only the frames with its headers are read.
 """
 
 import base64

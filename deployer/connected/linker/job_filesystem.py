@@ -22,19 +22,19 @@ class Files(Protocol):
     """Some files, by absolute paths; no link is followed."""
 
     def kind(self, path: str) -> str | None:
-        """Return FILE, FOLDER, LINK, or None where nothing (or something else) stands."""
+        """Return FILE, FOLDER, LINK, or None if there is nothing (or something else)."""
 
     def target(self, path: str) -> str:
         """Return where the link at ``path`` leads."""
 
     def facts(self, path: str) -> Facts | None:
-        """Return the facts of the file at ``path``; None where it is no ELF file. Raises BadElf."""
+        """Return the facts of the file at ``path``; None if it is not an ELF file. Raises BadElf."""
 
     def content(self, path: str) -> bytes:
-        """Return the content of a small file, nothing where it is not known."""
+        """Return the content of a small file, empty if it is unknown."""
 
     def names(self, path: str) -> list[str]:
-        """Return the names in the folder at ``path``, in no order; none where there is no folder."""
+        """Return the names in the folder at ``path``, unsorted; empty if there is no such folder."""
 
 
 class HostFiles:
@@ -78,13 +78,13 @@ class BoundFiles(NamedTuple):
 
 
 class JobFilesystem:
-    """An image's files with binds over them; later binds stand over earlier ones."""
+    """An image's files with binds over them; later binds hide earlier ones."""
 
     def __init__(self, image: Files, binds: Sequence[BoundFiles] = ()) -> None:
         self._layers = [*reversed(binds), BoundFiles("/", image, "/")]
 
     def resolve(self, path: str) -> str | None:
-        """Return the path without links that ``path`` leads to, or None where it leads nowhere."""
+        """Return the path without links that ``path`` leads to, or None if it leads nowhere."""
         done: list[str] = []
         todo = _names(path)[::-1]
         links = 0
@@ -119,7 +119,7 @@ class JobFilesystem:
         return files.facts(inner)
 
     def facts_or_none(self, path: str) -> Facts | None:
-        """Return the facts of the file at a path without links; None where it is not a complete ELF file."""
+        """Return the facts of the file at a path without links; None if it is not a complete ELF file."""
         try:
             return self.facts(path)
         except BadElf:
@@ -186,7 +186,7 @@ class Captured:
 
 
 def folders_of(paths: Iterable[str]) -> set[str]:
-    """Return the folders that paths stand in, with the root."""
+    """Return the folders that contain the paths, with the root."""
     found = {"/"}
     for path in paths:
         parts = path.strip("/").split("/")
@@ -195,7 +195,7 @@ def folders_of(paths: Iterable[str]) -> set[str]:
 
 
 def names_in(folder: str, *paths: Iterable[str]) -> list[str]:
-    """Return the names of those of ``paths`` that stand in a folder, not below."""
+    """Return the names of those of ``paths`` that are directly in a folder."""
     top = folder.rstrip("/") + "/"
     inside = (path[len(top) :] for some in paths for path in some if path.startswith(top))
     return list(dict.fromkeys(name for name in inside if name and "/" not in name))

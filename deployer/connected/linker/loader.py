@@ -52,7 +52,7 @@ class Object(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """A library that nobody has: its name, the file that needs it, and what was opened that came to need it."""
+    """A library that was not found: its name, the file that needs it, and what was opened that came to need it."""
 
     name: str
     needed_by: str
@@ -94,7 +94,7 @@ class Loader:
         self._cached = _read_cache(view, machine)
 
     def start(self, program: str) -> Object | None:
-        """Map a program and all that it needs; return it, or None where it is no program of this machine's."""
+        """Map a program and all that it needs; return it, or None if it is not a program for this machine."""
         return self._open(program)
 
     def dlopen(self, path: str, by: Object | None = None) -> Object | None:
@@ -128,7 +128,7 @@ class Loader:
         return self._names.get(name)
 
     def would_find(self, name: str, by: Object) -> str | None:
-        """Return the path at which ``by`` would find a library that it opens by name, None where it would not."""
+        """Return the path at which ``by`` would find a library that it opens by name, None if it would not find it."""
         place = self._search(name, by)
         return self.view.resolve(place) if place and self._usable(place) else None
 

@@ -51,7 +51,7 @@ class Plugin(NamedTuple):
 
 
 def open_fabric(loader: Loader) -> None:
-    """Map the libfabric that Intel MPI opens at its start, where it is found: without it there is no MPI_Init."""
+    """Map the libfabric that Intel MPI opens at startup, if it is found: MPI_Init fails without it."""
     library = loader.find("libmpi.so.12") or loader.find("libmpi_abi.so.1")
     place = loader.would_find(FABRIC, library) if library and not loader.find(FABRIC) else None
     if place:
@@ -71,7 +71,7 @@ def declared(loader: Loader) -> Iterator[Plugin]:
 
 
 def providers(loader: Loader, environment: Mapping[str, str], intel: bool) -> dict[str, list[str]] | None:
-    """Return the files of libfabric's providers, by the provider's name; None where no libfabric is mapped.
+    """Return the files of libfabric's providers, by the provider's name; None if no libfabric is mapped.
 
     It opens all that is in the folders of FI_PROVIDER_PATH; where that is not set, it asks the loader for one name a
     provider, which for psm2 is another in ``intel``'s own build.

@@ -67,7 +67,7 @@ class Process(NamedTuple):
 
 
 def family_of(facts: Facts) -> str | None:
-    """Return which family of MPI a file is linked to, None where it is to none by name."""
+    """Return which family of MPI a file is linked to, None if it names no MPI library."""
     return next((FAMILIES[name] for name in facts.dynamic.needed if name in FAMILIES), None)
 
 

@@ -27,7 +27,7 @@ _PASSED_OPENMPI = ("OMPI_*", "PRTE_*")
 
 @dataclass(frozen=True)
 class Way:
-    """``program`` is where the launcher stands, None: in PATH; ``pmi`` is srun's word, empty for other launchers."""
+    """``program`` is the launcher's path, None if it is in PATH; ``pmi`` is srun's type, else empty."""
 
     launcher: str
     pmi: str
@@ -37,14 +37,14 @@ class Way:
 def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, abi: str | None) -> Way:
     """Return how the ranks of a job start in the partition ``name``.
 
-    What the profile says holds. Else srun, where it offers a PMI that the MPI speaks, else the MPI's own launcher.
-    ``abi`` is the family of MPI that the ranks use, None where nobody knows. Raises Unknown where the profile does not
-    say enough, Refused where there is no way.
+    A launcher in the profile is used. Else srun, if it offers a PMI that the MPI speaks, else the MPI's own launcher.
+    ``abi`` is the family of MPI that the ranks use, None if unknown. Raises Unknown if the profile lacks facts for the
+    choice, Refused if no launcher can start the ranks.
     """
     launcher: str | None = partition.launcher
     pmi = partition.pmi
     place = ("partitions", name, "pmi")
-    unsaid = f"the profile of {profile.name} does not say {'.'.join(place)}"
+    unsaid = f"the profile of {profile.name} lacks {'.'.join(place)}"
     local = profile.scheduler is not None and profile.scheduler.kind == "local"
     if local and (launcher == SRUN or pmi is not None):
         hint = f"remove pmi and launcher from partitions.{name}"
@@ -81,4 +81,4 @@ def passed(way: Way, abi: str | None) -> list[str]:
 
 def _hint(offered: list[str], abi: str | None) -> str:
     said = f"srun offers {', '.join(offered)}" if offered else "`srun --mpi=list` on the site shows what srun offers"
-    return f"{said}; {abi or 'the image'} is what the ranks use; capture finds out what the site has"
+    return f"{said}; the ranks use {abi or 'the MPI of the image'}; capture records what the site has"

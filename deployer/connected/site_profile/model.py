@@ -36,7 +36,7 @@ def _read_facts(value: Any) -> Facts:
 
 
 class Lacking(Unknown):
-    """A profile does not say what a plan needs at ``place``."""
+    """A profile lacks what a plan needs at ``place``."""
 
     def __init__(self, message: str, hint: str, place: Place) -> None:
         super().__init__(message, hint)
@@ -380,7 +380,7 @@ def _says(value: object) -> bool:
 
 
 class SiteFiles(NamedTuple):
-    """Facts of files of a site by absolute path, and where symbolic links lead, as they are written."""
+    """Facts of files of a site by absolute path, and the targets of symbolic links, as written."""
 
     files: dict[str, Facts]
     links: dict[str, str]

@@ -29,11 +29,11 @@ _STARTS_ALONE = "intel"
 
 
 def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition: str | None = None) -> Plan:
-    """Return the plan for ``bundle`` (NAME:VERSION) on a partition, the profile's first where none is named.
+    """Return the plan for ``bundle`` (NAME:VERSION) on a partition, by default the profile's first.
 
-    ``abis`` are the MPI families that the bundle's programs run on, the image's own first; empty where nobody knows.
-    Raises Refused where the site's MPI is of none of them, UsageError where the site has no such partition, Unknown
-    where the profile does not say what a plan cannot do without.
+    ``abis`` are the MPI families that the bundle's programs run on, the image's own first; empty if unknown.
+    Raises Refused if the site's MPI is of none of them, UsageError if the site has no such partition, and Unknown if
+    the profile lacks a fact that a plan needs.
     """
     name, chosen = profile.partition(partition)
     mpi = profile.mpi[chosen.mpi] if chosen.mpi else None

@@ -72,7 +72,7 @@ class Layers:
         self.problems = [problem for document in documents for problem in document.problems]
 
     def at(self, place: Place) -> tuple[Path, int]:
-        """Return file and line of what stands at ``place``, else of the innermost that is there around it."""
+        """Return file and line of the value at ``place``, else of the innermost mapping around it."""
         return self._of(place).at(place)
 
     def written(self, place: Place) -> str:
@@ -95,7 +95,7 @@ def load(site: str) -> Profile:
 def resolve(site: str) -> Resolved:
     """Return the profile that ``site`` names, and where its values come from.
 
-    Raises UsageError for a file that is no profile, with all errors, each with its file and line; IntegrityError where
+    Raises UsageError if the file is not a profile, with all errors, each with its file and line, and IntegrityError if
     the file of facts is not the one that the profile names.
     """
     paths = [_path(site)]
@@ -146,10 +146,10 @@ def curated() -> list[str]:
 
 
 def known(value: T | None, profile: Profile, *place: str) -> T:
-    """Return the fact at ``place`` that cannot be done without; raises Lacking if nobody has found it out."""
+    """Return ``value``, the required fact at ``place``. Raises Lacking if it is None."""
     if value is None:
         raise Lacking(
-            f"the profile of {profile.name} does not say {'.'.join(place)}",
+            f"the profile of {profile.name} lacks {'.'.join(place)}",
             f"`deployer profile validate {profile.name}` lists all that is missing, with lines to paste",
             place,
         )

@@ -25,12 +25,12 @@ class SignedFile(NamedTuple):
 
 
 def signature_path(path: Path) -> Path:
-    """Return where the signature of a profile stands."""
+    """Return the path of a profile's signature."""
     return path.with_name(path.name + ".sig")
 
 
 def sign_profile(path: Path, key: Path) -> SignedFile:
-    """Sign a profile and write FILE.sig; nobody signs what is no whole profile. Raises UsageError, MissingTool."""
+    """Sign a profile and write FILE.sig; raises UsageError if it is not a valid profile, and MissingTool."""
     resolve(str(path))
     message = path.read_bytes()
     blob = made(message, key, sshsig.PROFILE_NAMESPACE)

@@ -61,7 +61,7 @@ def ensure(
 ) -> str:
     """Return the name of the base image in the engine, made, loaded or pulled if need be.
 
-    ``folder`` is where the definition stands; ``host`` has apt's proxies and mirror for a Debian base. Raises what
+    ``folder`` is the definition's; ``host`` has apt's proxies and mirror for a Debian base. Raises what
     ``registry``, ``imported`` and ``debian`` raise, and UsageError for what would have to be fetched ``offline``.
     """
     if base.image is not None:

@@ -32,7 +32,7 @@ def ensure(client: docker.DockerClient, path: Path, sha256: str | None, say: Cal
     """Return the tag of the base image that an archive holds, loaded if need be.
 
     The tag is of the file's digest. Raises IntegrityError when that is not ``sha256`` or the image is damaged,
-    UsageError when it is no image, SpaceError, MissingTool.
+    UsageError when it is not an image, SpaceError, MissingTool.
     """
     digest = digest_of(path)
     if sha256 is not None and digest != sha256:

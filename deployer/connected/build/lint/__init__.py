@@ -1,4 +1,4 @@
-"""What a definition must be before it is worth a build: a table of the rules' codes, a module for each kind."""
+"""Rules that a definition must meet before it is built: a table of their codes, and a module for each kind."""
 
 from typing import Any
 

@@ -15,7 +15,7 @@ _HOROVOD = ("horovodrun",)
 
 
 class Built(NamedTuple):
-    """The image that was built from a definition; ``wheels`` are those of its lock, None where not all are at hand."""
+    """The image that was built from a definition; ``wheels`` are those of its lock, None unless all are cached."""
 
     tree: Tree
     env: list[str]

@@ -105,7 +105,7 @@ def in_dockerfile(source: Source) -> Iterator[Asked]:
 
 
 def pip_words(command: list[str]) -> list[str] | None:
-    """Return what stands behind ``pip install`` (download, wheel), None when a command is none of them."""
+    """Return the words after ``pip install`` (download, wheel), None for any other command."""
     words = list(command)
     if re.fullmatch(r"(.*/)?python[0-9.]*", words[0]) and "-m" in words[:-1]:
         words = words[words.index("-m") + 1 :]
@@ -140,7 +140,7 @@ def _in_command(source: Source, words: list[str], where: str) -> Iterator[Asked]
 
 
 class Line(NamedTuple):
-    """A line of a requirements file that asks for something, what stands before its options, and where it is."""
+    """A line of a requirements file that requires a package, its text before the options, and its place."""
 
     text: str
     requirement: str

@@ -1,4 +1,4 @@
-"""secrets.*: what nobody else may have, in the files that go into an image or a bundle and in ENV and ARG."""
+"""secrets.*: private data in the files that go into an image or a bundle and in ENV and ARG."""
 
 import os
 import re

@@ -32,7 +32,7 @@ class Source:
         return str(self.definition.folder / FILE)
 
     def at(self, instruction: Instruction) -> str:
-        """Return where an instruction stands, for subjects."""
+        """Return the position of an instruction, for subjects of findings."""
         return f"{self.name}:{instruction.line}"
 
     @functools.cached_property

@@ -45,7 +45,7 @@ def indexes(host: Settings, folders: Sequence[Path] = ()) -> Iterator[Indexes]:
 
 
 def pip_values(text: str) -> dict[str, list[str]]:
-    """Return the settings in a pip.conf, each a list of words. Raises UsageError where it cannot be read."""
+    """Return the settings in a pip.conf, each a list of words. Raises UsageError if it cannot be read."""
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
         parser.read_string(text)

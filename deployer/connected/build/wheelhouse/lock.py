@@ -1,7 +1,7 @@
 """python.lock: which wheels make the wheelhouse of a definition, for one Python and one set of requirements.
 
-It is a pip requirements file with one SHA-256 for each pin, that of the one wheel chosen, and stands beside
-``bundle.yaml``, to be checked in. Its head says what it was made from, so that drift is seen without the network.
+It is a pip requirements file with one SHA-256 for each pin, that of the one wheel chosen, and is beside
+``bundle.yaml``, to be checked in. Its head names what it was made from, so that drift is seen without the network.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ class Pin(NamedTuple):
 
 
 class Lock(NamedTuple):
-    """What the file says: the target without its packages, the digest of the requirements, the pins, and those
+    """Contents of the lock file: the target without its packages, the digest of the requirements, the pins, and those
     packages of the image that the pins rely on, name to version."""
 
     target: Target
@@ -57,7 +57,7 @@ class Lock(NamedTuple):
         return _HEAD + "\n".join(lines) + "\n"
 
     def drift(self, target: Target, requirements: str) -> str:
-        """Return why this lock is not for a target and requirements of this digest; empty where it is."""
+        """Return why this lock does not fit a target and requirements of this digest; empty if it fits."""
         if self.requirements != requirements:
             return "the requirements changed"
         if str(self.target) != str(target):
@@ -72,7 +72,7 @@ class Lock(NamedTuple):
 
 
 def read(path: Path) -> Lock | None:
-    """Return the lock at ``path``, None where there is none. Raises UsageError for what was written by nobody of us."""
+    """Return the lock at ``path``, None if there is no such file. Raises UsageError if deployer did not write it."""
     if not files.lexists(str(path)):
         return None
     target: Target | None = None

@@ -42,9 +42,9 @@ class Source(NamedTuple):
 
 
 def resolve(requirements: Path, digest: str, target: Target, source: Source, kept: Sequence[Pin] = ()) -> Lock:
-    """Return the lock of a requirements file, whose digest is given; ``kept`` are pins that stay where they can.
+    """Return the lock of a requirements file, whose digest is given; ``kept`` are pins to keep if possible.
 
-    Raises UsageError with the resolver's own reason where there is no solution, TransferError where no index answers.
+    Raises UsageError with the resolver's own reason if there is no solution, TransferError if no index answers.
     """
     with tempfile.TemporaryDirectory(prefix="deployer-resolve-") as folder:
         output = Path(folder) / "pylock.toml"
@@ -80,7 +80,7 @@ def _argv(requirements: Path, target: Target) -> list[str]:
 
 
 def platform(target: Target) -> str:
-    """Return uv's name for a platform. Raises UsageError where the glibc is older than all that it knows."""
+    """Return uv's name for a platform. Raises UsageError if uv has no name for so old a glibc."""
     known = [minor for minor in _GLIBC if minor <= target.glibc[1]]
     if target.glibc[0] != 2 or not known:
         raise UsageError(f"wheels for glibc {'.'.join(map(str, target.glibc))} cannot be resolved", "use a newer base")

@@ -64,7 +64,7 @@ class Target(NamedTuple):
         return [self.interpreter, "abi3", "none"]
 
     def best(self, names: list[str]) -> str | None:
-        """Return which of several wheels of one release fits best, None where none does."""
+        """Return which of several wheels of one release fits best, None if none fits."""
         platforms = self.platforms()
         order = [
             *tags.cpython_tags(self.python, [self.interpreter], platforms),

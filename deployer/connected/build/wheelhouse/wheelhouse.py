@@ -69,10 +69,10 @@ def folder() -> Path:
 def prepare(
     definition: Definition, target: Target, sources: Indexes, mode: Mode, say: Callable[[str], None]
 ) -> Wheelhouse:
-    """Return the wheelhouse for the image's Python, with the lock obeyed where it still fits, else made anew.
+    """Return the wheelhouse for the image's Python, by the lock if it still fits, else by a new lock.
 
-    Raises Refused where it drifted and may not change; UsageError without a solution; TransferError without an index;
-    IntegrityError for a wheel that is not what the lock says.
+    Raises Refused if the lock drifted and may not change, UsageError if there is no solution, TransferError if no index
+    answers, and IntegrityError if a wheel does not match the lock.
     """
     asked = requirements(definition)
     if asked is None:
@@ -103,9 +103,9 @@ def check_early(definition: Definition, mode: Mode) -> None:
 
 
 def ready(definition: Definition) -> tuple[Path, ...]:
-    """Return the wheels that ``build`` made ready, sorted by name; none where the definition asks for none.
+    """Return the wheels that ``build`` made ready, sorted by name; empty if the definition has no requirements.
 
-    Raises UsageError where a build has to come first, IntegrityError for a wheel of the cache that is not right.
+    Raises UsageError if a build must come first, IntegrityError if a cached wheel does not match the lock.
     """
     asked = requirements(definition)
     if asked is None:
@@ -120,7 +120,7 @@ def ready(definition: Definition) -> tuple[Path, ...]:
 
 
 def requirements(definition: Definition) -> Path | None:
-    """Return the definition's requirements file, None where it asks for no wheelhouse."""
+    """Return the definition's requirements file, None if it has none."""
     return definition.folder / definition.python.requirements if definition.python else None
 
 

@@ -21,7 +21,7 @@ CAPTURE = (
 class Case(NamedTuple):
     """``partition`` is the plan's, with what holds for all of the site in it; ``overlays`` are the bundle's Python
     packages. ``processes`` are the jobs' programs, each with what calls MPI beside it; none where the libraries of the
-    site's MPI were never captured. ``today`` is None where the age of facts is not looked at.
+    site's MPI were never captured. ``today`` is None if the age of facts is not checked.
     """
 
     profile: Profile

@@ -31,7 +31,7 @@ def library(process: Process) -> Iterator[Finding]:
 
 
 def provider(process: Process) -> Iterator[Finding]:
-    """fabric.provider, fabric.library, facts.fabric: the provider that the plan asks for is not there or not whole."""
+    """fabric.provider, fabric.library, facts.fabric: the provider that the plan asks for is missing or incomplete."""
     asked = process.plan.environment.get("FI_PROVIDER", "")
     there = None
     if process.users:

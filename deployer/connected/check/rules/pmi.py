@@ -2,7 +2,7 @@
 exit code 0.
 
 What a library speaks is read from its files: which PMIx it needs or opens, and the components of Open MPI's ``pmix``
-framework. What was seen (Slurm 22.05, two nodes) stands in docs/rules.md and docs/adr/0017.
+framework. Observations (Slurm 22.05, two nodes) are in docs/rules.md and docs/adr/0017.
 """
 
 import posixpath
@@ -42,7 +42,7 @@ def offered(case: Case) -> Iterator[Finding]:
 
 
 def spoken(case: Case) -> Iterator[Finding]:
-    """pmi.unmet, facts.pmi: launcher and MPI library have no PMI in common; or nobody knows."""
+    """pmi.unmet, facts.pmi: launcher and MPI library have no PMI in common, or that is unknown."""
     for process in case.processes:
         library = process.library
         if not process.users or library is None:
@@ -79,7 +79,7 @@ def _of_srun(pmi: str) -> set[str]:
 
 
 def languages(process: Process) -> set[str] | None:
-    """Return which PMIs the MPI library that is mapped speaks, None where its files do not tell."""
+    """Return which PMIs the MPI library that is mapped speaks, None if its files do not show it."""
     mapped = [each.dynamic.soname or "" for each in process.loader.objects]
     pmix = {PMIX} if any(name.startswith("libpmix.so") for name in mapped) else set()
     library = process.library

@@ -37,9 +37,9 @@ def allowed(case: Case) -> Iterator[Finding]:
 
 
 def startable(case: Case) -> Iterator[Finding]:
-    """runtime.namespaces, runtime.fuse, facts.runtime: what a variant needs of the kernel is not there.
+    """runtime.namespaces, runtime.fuse, facts.runtime: the kernel lacks what a variant needs.
 
-    Where another variant can start, the site takes that one: then it is a note.
+    A note if another variant can start, because the site then uses that one.
     """
     known = [variant for variant in case.plan.containers if variant.runtime in RUNTIMES]
     judged = [(variant, list(_against(case, variant))) for variant in known]

@@ -14,7 +14,7 @@ OLD_DAYS = 180
 
 
 def captured(case: Case) -> Iterator[Finding]:
-    """facts.mpi: nobody has captured the libraries of the site's MPI."""
+    """facts.mpi: the libraries of the site's MPI have not been captured."""
     mpi = case.plan.mpi
     if mpi and mpi.library not in _captured(case):
         text = f"the libraries of {mpi.says or mpi.family} have not been captured"
@@ -27,7 +27,7 @@ def _captured(case: Case) -> set[str]:
 
 
 def age(case: Case) -> Iterator[Finding]:
-    """profile.age: what is known of the site is old, or nobody knows how old. A note: the verdict holds as of then."""
+    """profile.age: the site's facts are old or undated. A note: the verdict is as old as the facts."""
     if case.today is None:
         return
     ages = profiles.age(case.profile, case.today)

@@ -1,4 +1,4 @@
-"""Rules of room: that the image fits where it is installed. What is free just now ``push`` asks the site itself."""
+"""Rules of space: the image fits where it is installed. ``push`` asks the site for the space that is free now."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ _HOMES = ("/home", "/u", "/users", "/home1")
 
 def room(case: Case) -> Iterator[Finding]:
     """space.size, space.files, space.purge: the workspace's file system or the user's quota is too small, or it
-    removes what nobody touches."""
+    removes unused files."""
     found = _of_workspace(case)
     if found is None:
         return

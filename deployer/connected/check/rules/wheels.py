@@ -36,7 +36,7 @@ def tags(case: Case) -> Iterator[Finding]:
 
 
 def target_of(case: Case) -> Target | None:
-    """Return what the image's wheels must fit, None where its files do not tell."""
+    """Return what the image's wheels must fit, None if its files do not show it."""
     image = case.manifest.image
     python = JobFilesystem(case.image).resolve(image.python) if image.python else None
     minor = _PYTHON.search(python or "")

@@ -21,7 +21,7 @@ class BindMap(NamedTuple):
 def make(profile: Profile, name: str, partition: Partition) -> BindMap:
     """Return the bind map of the partition ``name``.
 
-    Raises Unknown where nobody knows how to bind its MPI, or what was captured of its GPU driver is of two versions.
+    Raises Unknown if it is not known how to bind its MPI, or if the captured GPU driver has two versions.
     """
     mpi = profile.mpi[partition.mpi] if partition.mpi else None
     if mpi and partition.mpi:

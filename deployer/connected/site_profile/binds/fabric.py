@@ -44,7 +44,7 @@ def kind(fabric: Fabric | None) -> str | None:
 
 
 def foreign(name: str, fabric: str | None) -> bool:
-    """Return whether a library is that of another kind of fabric; never, where nobody knows which the site has."""
+    """Return whether a library is that of another kind of fabric; always False if the site's fabric is unknown."""
     return fabric is not None and any(pattern.match(name) for other, pattern in _OF_KIND.items() if other != fabric)
 
 
@@ -59,7 +59,7 @@ class Parts(NamedTuple):
 def parts(host: Host, fabric: Fabric | None) -> Parts:
     """Return the fabric's own libraries, and the plug-ins of verbs and UCX, which no file names as needed.
 
-    Also the system's libfabric with its providers, where the MPI has none: it opens the image's by name otherwise.
+    Also the system's libfabric with its providers, if the MPI has none: otherwise it opens the image's by name.
     """
     wanted = kind(fabric)
     pattern = _OF_KIND.get(wanted or "")
@@ -103,8 +103,8 @@ def wanted_plugins(host: Host, core: Collection[str], fabric: str | None) -> lis
 def environment(host: Host, mpi: Mpi, fabric: Fabric | None, own: Parts) -> dict[str, str]:
     """Return what makes MPI take the site's libfabric, its providers, and the fabric's own among them.
 
-    ``own`` are the fabric's parts. The provider that the profile names stands; else it is the best for the fabric of
-    those that the MPI was seen with.
+    ``own`` are the fabric's parts. The provider in the profile is used; else the best for the fabric of those that were
+    captured with the MPI.
     """
     found: dict[str, str] = {}
     plugins = {name: path for name, path in sorted(host.inside.items()) if _PLUGIN.match(name)}

@@ -26,7 +26,7 @@ PASSED = ("CUDA_VISIBLE_DEVICES",)
 def libraries(host: Host, driver: Driver) -> list[HostFile]:
     """Return the driver's libraries for computing, under their sonames, with the links that belong to them.
 
-    Raises Unknown where libcuda is of another version than the driver: the facts are of two drivers.
+    Raises Unknown if libcuda has another version than the driver: the facts mix two drivers.
     """
     found: list[HostFile] = []
     for name, path in sorted(driver.libraries.items()):

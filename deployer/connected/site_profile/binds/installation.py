@@ -23,7 +23,7 @@ _PMI = "I_MPI_PMI_LIBRARY"
 
 
 def check(name: str, mpi: Mpi) -> None:
-    """Raise Unknown for an MPI that nobody knows how to bring into a container."""
+    """Raise Unknown if it is not known how to bring this MPI into a container."""
     if mpi.family not in ABIS:
         raise Unknown(
             f"mpi.{name}: what {mpi.family} needs in a container is unknown: no real one has been captured yet",
@@ -45,14 +45,14 @@ def binds(mpi: Mpi) -> list[Bind]:
 
 
 def alias(mpi: Mpi) -> list[HostFile]:
-    """Return Debian's name of the library as a link to the site's: harmless where nobody asks for it."""
+    """Return Debian's name of the library as a link to the site's: harmless if nothing asks for it."""
     if ABIS.get(mpi.family) != MPICH_ABI or mpi.library_path.endswith("/" + _DEBIAN):
         return []
     return [HostFile(f"lib/{_DEBIAN}", LINK, mpi.library_path, "Debian's name of the site's MPI library")]
 
 
 def pmi(host: Host, mpi: Mpi, environment: dict[str, str]) -> list[HostFile]:
-    """Return the library through which Intel MPI speaks to the scheduler, where the site's settings name a system one.
+    """Return the library through which Intel MPI speaks to the scheduler, if the site's settings name a system library.
 
     ``environment`` gets the path that it has in the container.
     """

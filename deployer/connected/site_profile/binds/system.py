@@ -68,7 +68,7 @@ def captured(files: SiteFiles, prefix: str) -> Host:
 def needs(host: Host, roots: Iterable[str]) -> dict[str, str]:
     """Return the libraries outside of the prefix that ``roots`` need, theirs in turn, and so on: name to path.
 
-    The path is empty where nobody captured one.
+    The path is empty if the library was not captured.
     """
     return {name: path for name, path in _closure(host, roots).items() if name not in host.inside}
 
@@ -92,7 +92,7 @@ def _closure(host: Host, roots: Iterable[str]) -> dict[str, str]:
 
 
 def libraries(found: dict[str, str], why: str) -> list[HostFile]:
-    """Return the host files for needed libraries, by the rule above; those that nobody captured are left out."""
+    """Return the host files for needed libraries, by the rule above, without those that were not captured."""
     return [
         library(path, why, name, spare=not _HOSTS.match(name))
         for name, path in sorted(found.items())

@@ -153,7 +153,7 @@ def test_the_scheduler_s_pmi_is_named_by_where_the_container_has_it() -> None:
 
 @pytest.mark.parametrize("family", ["cray", "mvapich"])
 def test_families_that_nobody_has_captured_are_unknown(family: str) -> None:
-    with pytest.raises(Unknown, match=f"{family} needs in a container is not known") as caught:
+    with pytest.raises(Unknown, match=f"{family} needs in a container is unknown") as caught:
         make_plan(profile(mpi={"family": family}), "x:1", ["mpich-abi"])
     assert "capture" in caught.value.hint
 

@@ -64,7 +64,7 @@ def test_a_capture_is_a_profile_and_a_few_lines_over_it_make_a_plan(site: Path, 
     profile = profiles.load(str(path))
     assert (profile.name, profile.source.kind) == ("phoenix", "captured")
     assert list(profile.mpi) == ["intel-2021.99"]
-    with pytest.raises(Unknown, match="does not say"):
+    with pytest.raises(Unknown, match="lacks"):
         make_plan(profile, "tiny:1")
     decided = {
         "format": 1,

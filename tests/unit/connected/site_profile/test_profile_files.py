@@ -158,7 +158,7 @@ def test_no_plan_is_made_of_guesses(tmp_path: Path, taken: tuple[str, ...], key:
         inner = inner[word]
     del inner[taken[-1]]
     profile = load(str(write(tmp_path, "x.yaml", record)))
-    with pytest.raises(Unknown, match=f"does not say {key}$"):
+    with pytest.raises(Unknown, match=f"lacks {key}$"):
         make_plan(profile, "tiny:1.0")
 
 
@@ -184,7 +184,7 @@ def test_the_plan_for_supermuc_ng_binds_what_the_published_job_binds(tmp_path: P
     assert plan.environment["I_MPI_PIN_RESPECT_CPUSET"] == "0"
     assert plan.environment["FI_PROVIDER"] == "psm2"
     assert (plan.node.cores, plan.node.memory_mb) == (48, 73432)
-    with pytest.raises(Unknown, match="does not say workspace"):
+    with pytest.raises(Unknown, match="lacks workspace"):
         make_plan(load("supermuc-ng"), "tiny:1")
 
 

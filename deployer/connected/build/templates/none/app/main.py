@@ -1,4 +1,4 @@
-"""Each rank adds its number to a sum over all ranks; rank 0 writes what it saw."""
+"""Sum the rank numbers over all ranks; rank 0 writes the result."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 
 def main() -> None:
-    """Print one line a rank, and write the sum to the file that DEPLOYER_RESULT names."""
+    """Print one line per rank, and write the sum to the file that DEPLOYER_RESULT names."""
     world = MPI.COMM_WORLD
     total = world.allreduce(world.rank, op=MPI.SUM)
     print(f"rank {world.rank} of {world.size}: sum {total}", flush=True)

@@ -8,7 +8,7 @@ import torch
 
 def main() -> None:
     """Train, print the loss, and write it to the file that DEPLOYER_RESULT names."""
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))  # what the job gave this rank
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))  # the threads of this rank
     torch.manual_seed(0)
     points = torch.rand(512, 1) * 2 - 1
     values = 3 * points + 1 + 0.01 * torch.randn(512, 1)

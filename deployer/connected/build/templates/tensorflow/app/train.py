@@ -9,7 +9,7 @@ import tensorflow as tf
 
 def main() -> None:
     """Train, print the loss, and write it to the file that DEPLOYER_RESULT names."""
-    threads = int(os.environ.get("OMP_NUM_THREADS", "1"))  # what the job gave this rank
+    threads = int(os.environ.get("OMP_NUM_THREADS", "1"))  # the threads of this rank
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     random = np.random.default_rng(0)
