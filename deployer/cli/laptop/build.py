@@ -26,34 +26,34 @@ def add_parsers(subparsers: Any) -> None:
         "--ca-bundle",
         metavar="FILE",
         type=Path,
-        help="CA certificates for the build's downloads (default: $DEPLOYER_CA_BUNDLE, else what "
-        "PIP_CERT, SSL_CERT_FILE or REQUESTS_CA_BUNDLE names); never in the image",
+        help="CA certificates for the build's downloads (default: $DEPLOYER_CA_BUNDLE, else the file "
+        "in PIP_CERT, SSL_CERT_FILE or REQUESTS_CA_BUNDLE); not copied into the image",
     )
     command.add_argument(
         "--pip-conf",
         metavar="FILE",
         type=Path,
-        help="pip's settings for the build (default: this host's indexes); never in the image",
+        help="pip's settings for the build (default: this host's indexes); not copied into the image",
     )
     command.add_argument(
         "--apt-sources",
         metavar="FILE",
         type=Path,
         help="deb lines of a Debian mirror for the base and the build (default: $DEPLOYER_APT_SOURCES, else Debian's); "
-        "never in the image",
+        "not copied into the image",
     )
     command.add_argument("--no-cache", action="store_true", help="run every step again")
-    text = "build in spite of this finding of lint; may be given again"
+    text = "build despite this finding of lint; may be repeated"
     command.add_argument("--accept", metavar="CODE", action="append", default=[], help=text)
-    text = "fail (exit 3) where python.lock is not up to date with the requirements and the image"
+    text = "fail (exit 3) if python.lock does not match the requirements and the image"
     command.add_argument("--locked", action="store_true", help=text)
-    text = "take the newest releases that the requirements allow into the wheelhouse, not those of the old lock"
+    text = "use the newest releases that the requirements allow, not those in the old python.lock"
     command.add_argument("--upgrade", action="store_true", help=text)
-    text = "fetch nothing: bases, layers and wheels come from the caches, steps run without network"
+    text = "download nothing: use cached bases, layers and wheels, and run the steps without network"
     command.add_argument("--offline", action="store_true", help=text)
-    text = "a folder with wheels of your own for the wheelhouse; may be given again"
+    text = "a folder with your own wheels for the wheelhouse; may be repeated"
     command.add_argument("--find-links", metavar="DIR", type=Path, action="append", default=[], help=text)
-    command.add_argument("--quiet", action="store_true", help="show the steps, not what they say; the log has all")
+    command.add_argument("--quiet", action="store_true", help="print the steps without their output; the log has both")
     command.add_argument("--json", action="store_true", help="print the build record")
     command.set_defaults(run=run)
 
@@ -69,9 +69,9 @@ def run(args: argparse.Namespace) -> int:
             tqdm.write(line, file=sys.stderr)  # not through a bar that may be on the screen
 
     if args.no_cache and args.offline:
-        raise UsageError("--no-cache runs every step again, which most cannot --offline")
+        raise UsageError("--no-cache and --offline exclude each other: most steps cannot run again without network")
     if args.upgrade and (args.locked or args.offline):
-        raise UsageError("--upgrade makes a new lock, which --locked and --offline forbid")
+        raise UsageError("--upgrade writes a new python.lock, which --locked and --offline do not allow")
     mode = Mode(args.locked, args.offline, args.upgrade)
     options = Options(
         args.ca_bundle, args.pip_conf, args.no_cache, tuple(args.accept), args.apt_sources, mode, args.find_links
@@ -87,10 +87,10 @@ def run(args: argparse.Namespace) -> int:
         )
         print(f"image {built.image}")
         if built.wheels:
-            lock = "python.lock was written: check it in" if built.relocked else "as python.lock says"
+            lock = "python.lock was written: commit it" if built.relocked else "as listed in python.lock"
             print(f"wheels {built.wheels}, {lock}")
         for variant in built.variants:
             how = "from the cache" if variant.cached else f"{variant.seconds:.0f} s"
-            print(f"Horovod for {variant.abi}: {variant.wheel.name}, proven on {', '.join(variant.proofs)} ({how})")
+            print(f"Horovod for {variant.abi}: {variant.wheel.name}, tested on {', '.join(variant.proofs)} ({how})")
         print(f"log {built.log}")
     return 0

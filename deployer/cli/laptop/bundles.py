@@ -30,7 +30,7 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("bundle", metavar="B.tar")
     command.add_argument("--site", required=True)
     command.add_argument("--partition", help="a partition of the profile (default: its first)")
-    text = "count this rule of check as a warning; the plan says so"
+    text = "treat this rule of check as a warning; the plan records it"
     command.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
     command.add_argument("-o", "--output", metavar="FILE", required=True)
 
@@ -43,24 +43,32 @@ def add_parsers(subparsers: Any) -> None:
     text = "a curated profile's name, or a profile's path; --site SITE is the same"
     command.add_argument("site", metavar="SITE", nargs="?", help=text)
     command.add_argument("--site", dest="named", metavar="SITE", help=argparse.SUPPRESS)
-    command.add_argument("--ssh-config", metavar="F", type=Path, help="an ssh configuration in place of ~/.ssh/config")
-    command.add_argument("--full", action="store_true", help="send all of it, whatever the site has")
-    command.add_argument("--force", action="store_true", help="send it although check says that it will not run there")
-    text = "send it although it has no plan for the site: `exec` and `shell` can use it there, `run` cannot"
+    command.add_argument(
+        "--ssh-config", metavar="F", type=Path, help="use this ssh configuration instead of ~/.ssh/config"
+    )
+    command.add_argument(
+        "--full", action="store_true", help="send the whole bundle, including parts that the site already has"
+    )
+    command.add_argument(
+        "--force", action="store_true", help="send it even if check predicts that it will not run there"
+    )
+    text = "send it even if it has no plan for the site: `exec` and `shell` work there, `run` does not"
     command.add_argument("--without-plan", action="store_true", help=text)
-    command.add_argument("--dry-run", action="store_true", help="say what would be sent, and send no bundle")
-    text = "have the image's SquashFS file made there too, for --staging squashfs"
+    command.add_argument("--dry-run", action="store_true", help="print what would be sent, and send nothing")
+    text = "also make the image's SquashFS file at the site, for --staging squashfs"
     command.add_argument("--squashfs", action="store_true", help=text)
-    text = "bring the data by sftp through this host, which may allow nothing else; it sees the same workspace"
+    text = "send the data through this host by sftp; it must mount the same workspace, and needs no shell"
     command.add_argument("--transfer-host", metavar="HOST", help=text)
-    command.add_argument("--to", metavar="DIR", type=Path, help="write the parts there, to be carried to the site")
-    text = "with --to: what the site has, as its receipt command wrote it"
+    command.add_argument(
+        "--to", metavar="DIR", type=Path, help="write the parts to this folder, to be carried to the site"
+    )
+    text = "with --to: leave out what the site has, listed in this file by its `receipt` command"
     command.add_argument("--have", metavar="RECEIPT", type=Path, help=text)
 
     command = common.add_command(subparsers, "diff", _diff)
     command.add_argument("old", metavar="A.tar")
     command.add_argument("new", metavar="B.tar")
-    command.add_argument("--files", action="store_true", help=f"name every file, not only {_NAMED} of each kind")
+    command.add_argument("--files", action="store_true", help=f"list every file, not only {_NAMED} of each kind")
 
     command = common.add_command(subparsers, "pyz", _pyz)
     command.add_argument("-o", "--output", metavar="deployer.pyz", required=True)
@@ -92,14 +100,14 @@ def _sign(args: argparse.Namespace) -> int:
 
 def _push(args: argparse.Namespace) -> int:
     if args.site and args.named and args.site != args.named:
-        raise UsageError(f"push has two sites: {args.site} and --site {args.named}", "give one")
+        raise UsageError(f"push accepts one site, not two: {args.site} and --site {args.named}", "give one of them")
     args.site = args.site or args.named
     if bool(args.site) == bool(args.to):
-        raise UsageError("push takes a SITE, or --to DIR", "see: deployer push --help")
+        raise UsageError("push requires either a SITE or --to DIR", "see: deployer push --help")
     if args.to:
         return _push_to(args)
     if args.have:
-        raise UsageError("--have goes with --to: a site that answers says itself what it has")
+        raise UsageError("--have requires --to: over ssh, push asks the site what it has")
     facts = index.default_folder()
     options = pushing.Options(
         args.full, args.dry_run, args.transfer_host, args.force, facts, args.squashfs, args.without_plan
@@ -108,7 +116,7 @@ def _push(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(pushed.record()))
     elif pushed.sent == 0:
-        print(f"the site has it already: {pushed.folder}")
+        print(f"already installed at the site: {pushed.folder}")
     elif pushed.folder is None:
         print(f"would send {human(pushed.sent)} in {pushed.parts} parts")
     else:
@@ -121,7 +129,7 @@ def _push(args: argparse.Namespace) -> int:
         by = f"the {tool['whose']}'s mksquashfs {tool['version']}"
         print(f"SquashFS file of {human(made['size'])} in {made['seconds']:.1f} s by {by}: {made['path']}")
     elif args.squashfs and pushed.folder:
-        print("its SquashFS file is there")
+        print("its SquashFS file is already at the site")
     for warning in pushed.warnings:
         print(f"deployer: warning: {warning}", file=sys.stderr)
     if pushed.checked and pushed.checked.findings:
@@ -132,11 +140,11 @@ def _push(args: argparse.Namespace) -> int:
 
 def _push_to(args: argparse.Namespace) -> int:
     if args.full and args.have:
-        raise UsageError("--full sends all, so it takes no --have")
+        raise UsageError("--full and --have exclude each other: --full sends everything")
     if args.dry_run or args.transfer_host or args.force or args.squashfs or args.without_plan:
         raise UsageError(
-            "--dry-run, --transfer-host, --force, --without-plan and --squashfs go with a SITE, not with --to",
-            "what was carried is received by `deployer.pyz receive DIR`, which knows --squashfs",
+            "--dry-run, --transfer-host, --force, --without-plan and --squashfs cannot be used with --to",
+            "at the site, `deployer.pyz receive DIR` installs the parts; it accepts --squashfs",
         )
     written = pushing.push_to(Path(args.bundle), args.to, args.have)
     if args.json:
@@ -145,8 +153,8 @@ def _push_to(args: argparse.Namespace) -> int:
         print(f"wrote {human(written.sent)} in {written.parts} parts: {written.folder}")
         print(f"digest {written.digest}")
         if not written.data:
-            print(f"plans in it: {', '.join(written.plans) or 'none, so `run` cannot use it; `exec` and `shell` can'}")
-        print("carry the whole folder over, then: python3 DIR/deployer.pyz receive DIR --root ROOT")
+            print(f"plans: {', '.join(written.plans) or 'none, so `run` cannot use it; `exec` and `shell` can'}")
+        print("copy the whole folder to the site, then run: python3 DIR/deployer.pyz receive DIR --root ROOT")
     return 0
 
 
@@ -163,7 +171,7 @@ def _diff(args: argparse.Namespace) -> int:
             print(f"{mark} {path if args.files else common.shortened(path, common.columns() - 2)}")
         more = len(paths) - _NAMED
         if more > 0 and not args.files:
-            print(f"  ... and {more} more (--files names all)")
+            print(f"  ... and {more} more (--files lists all)")
     counts = f"{len(found.added)} files added, {len(found.removed)} removed, {len(found.changed)} changed"
     print(common.wrapped(f"{counts}; {human(found.bytes_to_ship)} to send to a site that has {args.old}"))
     return 0

@@ -14,16 +14,24 @@ def add_parsers(subparsers: Any) -> None:
     """Register ``cache``."""
     command = subparsers.add_parser("cache")
     verbs = command.add_subparsers(dest="verb", metavar="VERB", required=True)
-    text = "show the caches, what they hold and how much"
+    text = "show the caches, their contents and sizes"
     verb = verbs.add_parser("list", help=text, description=text)
     verb.add_argument("--json", action="store_true", help="print a record for programs")
     verb.set_defaults(run=_list)
-    text = "remove what was not used for long, what is beyond a cache's cap, and what killed processes left"
+    text = "remove entries unused for long or beyond a cache's size limit, and leftovers of killed processes"
     verb = verbs.add_parser("prune", help=text, description=text)
-    verb.add_argument("caches", metavar="CACHE", nargs="*", help="only these (default: all that are deployer's)")
-    verb.add_argument("--days", type=float, default=caches.AGE, metavar="N", help="without use (default: %(default)s)")
+    verb.add_argument(
+        "caches", metavar="CACHE", nargs="*", help="prune only these caches (default: all that deployer manages)"
+    )
+    verb.add_argument(
+        "--days",
+        type=float,
+        default=caches.AGE,
+        metavar="N",
+        help="remove entries unused for N days (default: %(default)s)",
+    )
     verb.add_argument("--all", action="store_true", help="remove everything")
-    verb.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    verb.add_argument("--dry-run", action="store_true", help="only print what would be removed")
     verb.add_argument("--json", action="store_true", help="print a record for programs")
     verb.set_defaults(run=_prune)
 
@@ -43,7 +51,7 @@ def _list(args: argparse.Namespace) -> int:
 
 def _prune(args: argparse.Namespace) -> int:
     if args.days < 0:
-        raise UsageError("--days is a number of days, 0 or more")
+        raise UsageError(f"--days must be 0 or more, not {args.days:g}")
     done = caches.prune(args.caches, args.days, args.all, args.dry_run)
     if args.json:
         print(json.dumps({"dry_run": args.dry_run, "removed": [item.record() for item in done]}))

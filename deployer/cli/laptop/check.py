@@ -21,9 +21,9 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("bundle", metavar="B.tar")
     command.add_argument("--site", required=True, help="a curated profile's name, or a profile's path")
     command.add_argument("--partition", help="a partition of the profile (default: its first)")
-    command.add_argument("--accept", action="append", default=[], metavar="CODE", help="count this rule as a warning")
-    command.add_argument("--no-cache", action="store_true", help="neither use nor keep facts of files")
-    command.epilog = "Exit: 0 RUN or WARN, 3 REFUSE, 8 UNKNOWN (facts missing). The rules: docs/rules.md"
+    command.add_argument("--accept", action="append", default=[], metavar="CODE", help="treat this rule as a warning")
+    command.add_argument("--no-cache", action="store_true", help="do not read or write the cache of file facts")
+    command.epilog = "Exit: 0 RUN or WARN, 3 REFUSE, 8 UNKNOWN (facts missing). The rules are in docs/rules.md."
 
 
 def run(args: argparse.Namespace) -> int:

@@ -17,20 +17,24 @@ from deployer.contract.findings import errors
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = subparsers.add_parser("init")
-    command.add_argument("name", metavar="NAME", help="its name; the folder is bundles/NAME, or NAME without bundles/")
+    command.add_argument(
+        "name",
+        metavar="NAME",
+        help="name of the definition; its folder is bundles/NAME, or NAME if there is no folder bundles",
+    )
     command.add_argument("--framework", choices=("none", *FRAMEWORKS), default="none")
-    command.add_argument("--dry-run", action="store_true", help="say which files would be written")
+    command.add_argument("--dry-run", action="store_true", help="print which files would be written")
     command.add_argument("--json", action="store_true", help="print a record for programs")
     command.set_defaults(run=_init)
 
     command = subparsers.add_parser("lint")
     command.add_argument("definition", metavar="DEF", help="a folder with a bundle.yaml, or that file")
-    command.add_argument("--accept", metavar="CODE", action="append", default=[], help="pass over this rule")
+    command.add_argument("--accept", metavar="CODE", action="append", default=[], help="ignore this rule")
     command.add_argument("--json", action="store_true", help="print the findings for programs")
     command.set_defaults(run=_lint)
 
     command = subparsers.add_parser("schema")
-    command.add_argument("--table", action="store_true", help="print a table for people instead, in Markdown")
+    command.add_argument("--table", action="store_true", help="print a Markdown table for people instead")
     command.set_defaults(run=_schema)
 
 
@@ -55,7 +59,7 @@ def _lint(args: argparse.Namespace) -> int:
         for item in linted.findings:
             print(f"{item.subject}: {item.severity} {item.code}: {item.message}\n    {item.remedy}")
         if not linted.image:
-            print("its layers were not looked at: it is not built, or no engine answers", file=sys.stderr)
+            print("its layers were not checked: the image is not built, or no Docker engine answers", file=sys.stderr)
         if not linted.findings:
             print("nothing found")
     if failed:

@@ -31,7 +31,7 @@ def add_parsers(subparsers: Any) -> None:
     which = command.add_mutually_exclusive_group()
     text = "verify it and list each file of its root filesystem: mode, size, sha256, path"
     which.add_argument("--files", action="store_true", help=text)
-    which.add_argument("--sbom", action="store_true", help="print its SBOM, CycloneDX JSON, as it is")
+    which.add_argument("--sbom", action="store_true", help="print its SBOM (CycloneDX JSON) unchanged")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     manifest, sbom = _read(args.bundle)
     if args.sbom:
         if sbom is None:
-            raise UsageError(f"{args.bundle} has no SBOM", "an older deployer packed it: pack it again")
+            raise UsageError(f"{args.bundle} has no SBOM", "an older version of deployer packed it: pack it again")
         sys.stdout.write(sbom.decode())
         return 0
     document = json_records.parse(sbom, "the SBOM", IntegrityError, sboms.MAX_MEMORY) if sbom else {}
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     _show(manifest)
     found = ", ".join(f"{count} {_KINDS.get(kind, kind)}" for kind, count in packages.items())
-    print(f"packages: {found or 'none known'}" if sbom else "packages: unknown, it has no SBOM")
+    print(f"packages: {found or 'none known'}" if sbom else "packages: unknown, the bundle has no SBOM")
     for flag in flags:
         print(common.wrapped(flag.line(), "", "    "))
     return 0
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(manifest: Manifest) -> None:
     image = manifest.image
-    what = "data alone" if manifest.is_data else f"{image.entries} entries, {human(image.raw_size)}"
+    what = "only data" if manifest.is_data else f"{image.entries} entries, {human(image.raw_size)}"
     print(common.wrapped(f"{manifest.name}:{manifest.version}  {what}, {manifest.codec['name']}"))
     if manifest.mpi:
         print(f"runs on MPI of {', '.join(manifest.mpi)}")
@@ -80,7 +80,7 @@ def _show(manifest: Manifest) -> None:
     for name, sizes in folders.items():
         print(f"data {_name(name, common.columns() // 2)}: {len(sizes)} files, {human(sum(sizes))}")
     for need in manifest.needs:
-        print(f"data {need.data}: of the bundle {need.bundle}")
+        print(f"data {need.data}: from the bundle {need.bundle}")
 
 
 def _name(name: str, room: int) -> str:

@@ -28,20 +28,22 @@ def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "pack", run)
     command.add_argument("definition", metavar="DEF", nargs="?", help="a definition: a folder with a bundle.yaml")
-    command.add_argument("--image", metavar="REF", help="pack this image of the engine, without a definition")
-    archive = "pack a docker save or OCI archive, an OCI layout's folder, or a flat tar; plain, gzip or zstd"
+    command.add_argument("--image", metavar="REF", help="pack this image from the Docker engine, without a definition")
+    archive = "pack a docker save or OCI archive, an OCI layout folder, or a root filesystem's tar; plain, gzip or zstd"
     command.add_argument("--archive", metavar="FILE", type=Path, help=archive)
     command.add_argument("--rootfs", metavar="DIR", type=Path, help="pack this folder, a root filesystem")
-    command.add_argument("--name", help="the bundle's name, where there is no definition")
-    command.add_argument("--version", help="the bundle's version, where there is no definition")
-    command.add_argument("--site", action="append", default=[], help="add the plan for this site; may be given again")
-    text = "with --site: count this rule of check as a warning; the plan says so"
+    command.add_argument("--name", help="the bundle's name, if there is no definition")
+    command.add_argument("--version", help="the bundle's version, if there is no definition")
+    command.add_argument("--site", action="append", default=[], help="add the plan for this site; may be repeated")
+    text = "with --site: treat this rule of check as a warning; the plan records it"
     command.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
-    text = "carry this part of the kit, whether or not a --site needs it; may be given again"
+    text = "include this part of the kit even if no --site needs it; may be repeated"
     command.add_argument("--kit", action="append", default=[], choices=_PARTS, help=text)
     command.add_argument("--codec", choices=("zstd", "gzip"), default="zstd", help="gzip: for sites without libzstd")
     command.add_argument("--changes", metavar="FILE", type=Path, help="list each path that flatten changed, and how")
-    command.add_argument("--no-cache", action="store_true", help="neither use nor keep compressed frames and facts")
+    command.add_argument(
+        "--no-cache", action="store_true", help="do not read or write the caches of compressed frames and facts"
+    )
     command.add_argument("-o", "--output", metavar="B.tar", required=True)
 
 
@@ -68,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     what = (
         f"{image.entries} entries, {human(image.raw_size)} unpacked; {packed.reused} of {frames} frames from the cache"
         if image.entries
-        else "data alone"
+        else "only data"
     )
     print(f"packed {packed.manifest.name}:{packed.manifest.version}: {human(packed.size)} ({what}): {packed.path}")
     print(f"digest {packed.digest}")
@@ -85,7 +87,7 @@ def _checking(args: argparse.Namespace) -> packing.Checking:
     """Return how the plans are checked."""
     if not args.site:
         if set(args.accept) - {commands.CODE}:
-            raise UsageError("--accept goes with --site", f"without a site, pack knows one rule: {commands.CODE}")
+            raise UsageError("--accept requires --site", f"without --site, only {commands.CODE} can be accepted")
         return packing.Checking(args.accept)
     from deployer.connected.check.check import known_codes
     from deployer.connected.linker import index
@@ -102,10 +104,15 @@ def _contents(args: argparse.Namespace) -> Contents:
     """Return what is to be packed: exactly one source is given."""
     given = [args.definition, args.image, args.archive, args.rootfs]
     if sum(source is not None for source in given) != 1:
-        raise UsageError("pack takes one of DEF, --image, --archive, --rootfs", "see: deployer pack --help")
+        raise UsageError(
+            "pack requires exactly one of DEF, --image, --archive and --rootfs", "see: deployer pack --help"
+        )
     if args.definition:
         if args.name or args.version:
-            raise UsageError("a definition has its own name and version", "leave out --name and --version")
+            raise UsageError(
+                "--name and --version cannot be used with DEF: the definition has them",
+                "leave out --name and --version",
+            )
         from deployer.connected.build.definition import load
 
         return sources.from_definition(load(args.definition))

@@ -22,21 +22,21 @@ def add_parsers(subparsers: Any) -> None:
     """Register ``profile`` and its verbs."""
     command = subparsers.add_parser("profile")
     verbs = command.add_subparsers(dest="verb", metavar="VERB", required=True)
-    common.add_command(verbs, "list", _list, "name the curated profiles")
+    common.add_command(verbs, "list", _list, "list the curated profiles")
     verb = common.add_command(
-        verbs, "show", _show, "show a profile with all that it extends, and where each value is from"
+        verbs, "show", _show, "show a profile with the profiles that it extends, and the source of each value"
     )
     verb.add_argument("site", metavar="SITE")
-    verb.add_argument("--files", action="store_true", help="the facts of libraries as well")
-    verb = common.add_command(verbs, "validate", _validate, "check profiles; all errors at once")
+    verb.add_argument("--files", action="store_true", help="show the facts of libraries as well")
+    verb = common.add_command(verbs, "validate", _validate, "check profiles and print all errors at once")
     verb.add_argument("sites", metavar="SITE", nargs="+")
     verb = common.add_command(verbs, "diff", _diff, "show what differs between two profiles, and what it means")
     verb.add_argument("old", metavar="A")
     verb.add_argument("new", metavar="B")
-    verb = common.add_command(verbs, "sign", _sign, "sign a profile with an OpenSSH key, into FILE.sig")
+    verb = common.add_command(verbs, "sign", _sign, "sign a profile with an OpenSSH key and write FILE.sig")
     verb.add_argument("file", metavar="FILE", type=Path)
     verb.add_argument("--key", metavar="KEY", type=Path, required=True, help="a private key, or an agent's .pub")
-    verb = common.add_command(verbs, "verify", _verify, "check who signed a profile and what it extends")
+    verb = common.add_command(verbs, "verify", _verify, "check who signed a profile and the profiles that it extends")
     verb.add_argument("file", metavar="FILE", type=Path)
     verb.add_argument("--signers", metavar="FILE", type=Path, required=True, help="an allowed_signers file")
     common.add_command(verbs, "schema", _schema, "print the JSON schema of profiles, for editors")
@@ -49,7 +49,7 @@ def _list(args: argparse.Namespace) -> int:
         return 0
     if not rows:
         raise MissingTool(
-            f"no curated profiles in {profiles.CURATED}", "this installation is not whole: install it again"
+            f"no curated profiles in {profiles.CURATED}", "the installation of deployer is incomplete: install it again"
         )
     width = max(len(name) for name, _ in rows)
     for name, profile in rows:
@@ -144,11 +144,11 @@ def _show_gaps(site: str, profile: Profile, found: list[gaps.Gap]) -> None:
     """Print what plans still lack, and a profile to paste that has it."""
     if not found:
         return
-    print(f"\nnot enough for a plan: {profile.name} lacks {len(found)} fact{'s' * (len(found) > 1)}:")
+    print(f"\n{profile.name} cannot be planned for yet: it lacks {len(found)} fact{'s' * (len(found) > 1)}:")
     for gap in found:
         print(common.wrapped(".".join(gap.place) or f"{gap.message}: {gap.hint}", "  ", "    "))
     if any(gap.place for gap in found):
-        print("correct the examples in these lines, and save them as a profile of their own:\n")
+        print("correct the examples in these lines, and save them as a new profile:\n")
         extends = site if site in profiles.curated() else str(Path(site).resolve())
         print("\n".join(gaps.lines(profile, found, extends)))
 

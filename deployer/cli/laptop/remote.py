@@ -41,7 +41,9 @@ def add_parsers(subparsers: Any) -> None:
 
 def _add_site(parser: Any) -> None:
     parser.add_argument("--site", metavar="SITE", required=True, help="a curated profile's name, or a profile's path")
-    parser.add_argument("--ssh-config", metavar="F", type=Path, help="an ssh configuration in place of ~/.ssh/config")
+    parser.add_argument(
+        "--ssh-config", metavar="F", type=Path, help="use this ssh configuration instead of ~/.ssh/config"
+    )
 
 
 def _forward(args: argparse.Namespace) -> int:
@@ -69,7 +71,7 @@ def _tell_of_the_job(args: argparse.Namespace, job: str, number: str) -> None:
         print(f"deployer: interrupted: job {job} ({number}) continues on the site", file=sys.stderr)
         print(f"hint: to end it: {quoted(['deployer', 'cancel', *options, job])}", file=sys.stderr)
     else:
-        print("deployer: interrupted before the site named a job; it may have been submitted", file=sys.stderr)
+        print("deployer: interrupted before the site reported a job; it may have been submitted", file=sys.stderr)
         print(f"hint: see: {quoted(['deployer', 'jobs', *options])}", file=sys.stderr)
 
 

@@ -16,17 +16,32 @@ from deployer.contract.findings import ERROR
 def add_parsers(subparsers: Any) -> None:
     """Register ``capture``."""
     command = add_command(subparsers, "capture", _capture)
-    command.add_argument("-o", "--output", metavar="FILE.json", help="write it there, and its facts beside it")
-    command.add_argument("--node", action="store_true", help="in a job: this compute node, for its partition")
-    command.add_argument("--partition", metavar="NAME", help="the partition, where the scheduler does not tell")
-    command.add_argument("--mpi", action="append", default=[], metavar="PREFIX", help="an MPI that would not be found")
+    command.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE.json",
+        help="write the profile to this file, and the facts of its libraries beside it",
+    )
+    command.add_argument(
+        "--node", action="store_true", help="run it in a job: capture this compute node for its partition"
+    )
+    command.add_argument(
+        "--partition", metavar="NAME", help="the node's partition, if the scheduler does not report it"
+    )
+    command.add_argument(
+        "--mpi",
+        action="append",
+        default=[],
+        metavar="PREFIX",
+        help="also capture the MPI installed here; may be repeated",
+    )
     command.add_argument("--name", help="the site's name (default: the cluster's)")
-    text = "put login1 and node captures together, later ones over earlier ones, in place of capturing"
+    text = "merge captures of login and compute nodes instead of capturing; later files override earlier ones"
     command.add_argument("--merge", nargs="+", metavar="FILE.json", help=text)
-    text = "say what has changed since that profile was captured, and what it means"
+    text = "print what has changed since this profile was captured, and what each change means"
     command.add_argument("--compare", metavar="PROFILE.json", help=text)
-    command.add_argument("--redact", action="store_true", help="placeholders for hosts, users and addresses")
-    text = "a placeholder for this as well: a path or a name; may be repeated"
+    command.add_argument("--redact", action="store_true", help="replace hosts, users and addresses by placeholders")
+    text = "also replace this path or name by a placeholder; may be repeated"
     command.add_argument("--hide", action="append", default=[], metavar="TEXT", help=text)
 
 
@@ -35,7 +50,7 @@ def _capture(args: argparse.Namespace) -> int:
     from deployer.site.capture.capture import Request, capture
 
     if args.output and not args.output.endswith(".json"):
-        raise UsageError("the capture is written as JSON, which is YAML: name it FILE.json")
+        raise UsageError("a capture is a JSON file: %r does not end in .json" % args.output, "name it FILE.json")
     started = time.time()
     before = report.whole(report.read(args.compare)) if args.compare else None  # what is wrong with it is said at once
     if args.merge:
@@ -49,7 +64,7 @@ def _capture(args: argparse.Namespace) -> int:
         captured = report.Captured(hide(captured.profile), hide(captured.facts))
     if not args.output:
         print(report.pretty(captured.profile))
-        print("the facts of its libraries are left out: give -o FILE.json", file=sys.stderr)
+        print("the facts of libraries are left out: to get them, give -o FILE.json", file=sys.stderr)
         return EXIT_DONE
     report.write_report(args.output, captured)
     notes = captured.profile.get("notes", [])
@@ -57,7 +72,10 @@ def _capture(args: argparse.Namespace) -> int:
         print(json.dumps({"profile": args.output, "facts": report.facts_path(args.output), "notes": notes}))
         return EXIT_DONE
     seconds = time.time() - started
-    print("%s: read it, then bring it and %s" % (args.output, os.path.basename(report.facts_path(args.output))))
+    print(
+        "%s: read it, then copy it and %s to your own machine"
+        % (args.output, os.path.basename(report.facts_path(args.output)))
+    )
     print("%d MPI, %.1f s" % (len(captured.profile.get("mpi", {})), seconds))
     for note in notes:
         print("note: %s" % note, file=sys.stderr)
@@ -76,7 +94,7 @@ def _compare(args: argparse.Namespace, before: Any, now: Any) -> int:
     grave = [each for each in found if each.severity == ERROR]
     if grave:
         raise Refused(
-            "%d facts of %s are no longer so" % (len(grave), args.compare),
+            "%d facts in %s have changed" % (len(grave), args.compare),
             "capture the site again, check bundles against it and make new plans",
         )
     if not args.json and not found:

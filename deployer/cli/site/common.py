@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
         self.error("%s: %r is not one of: %s%s" % (name, value, ", ".join(known), guess(str(value), known)))
 
     def _unknown_command(self, word: str) -> NoReturn:
-        self.error("there is no command %r%s" % (word, guess(word, self._commands())))
+        self.error("unknown command: %r%s" % (word, guess(word, self._commands())))
 
     def _commands(self) -> List[str]:
         """Return the names that may be guessed: never those that only our own programs call."""

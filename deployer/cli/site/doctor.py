@@ -17,14 +17,16 @@ _INDENT = 20
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = subparsers.add_parser("doctor")
-    command.add_argument("image", metavar=store.REFERENCE, nargs="?", help="(default: the last that was installed)")
-    command.add_argument("--plan", metavar="SITE", help="which plan, where the bundle has several")
     command.add_argument(
-        "--patience", type=seconds, default=_PATIENCE, metavar="SECONDS", help="for each of its two jobs"
+        "image", metavar=store.REFERENCE, nargs="?", help="an installed image (default: the one installed last)"
+    )
+    command.add_argument("--plan", metavar="SITE", help="use this plan, if the bundle has several")
+    command.add_argument(
+        "--patience", type=seconds, default=_PATIENCE, metavar="SECONDS", help="wait this long for each of its two jobs"
     )
     command.add_argument("--dry-run", action="store_true", help="submit nothing")
     command.add_argument("--json", action="store_true", help="print one JSON object")
-    command.add_argument("--root", help="the root folder (default: $DEPLOYER_ROOT, or where this .pyz stands)")
+    command.add_argument("--root", help="the root folder (default: $DEPLOYER_ROOT, or the folder of this .pyz)")
     command.set_defaults(run=_doctor)
 
 

@@ -22,10 +22,10 @@ from deployer.site.storage.store import Installed
 from deployer.system import files, policy, workers
 from deployer.system import verify as verifying
 
-_SIGNERS = "demand a signature by one of these allowed signers (the format of ssh-keygen)"
+_SIGNERS = "require a signature by one of these allowed signers (ssh-keygen format)"
 #: What gc keeps and removes unless it is told otherwise: images of each name, and the age of a job's folder.
 _KEPT_IMAGES, _OLD_SECONDS = 2, 30 * 86400
-_JOBS = "processes (default: one a core, at most 16)"
+_JOBS = "number of processes (default: one per core, at most 16)"
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -35,40 +35,44 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--signers", metavar="FILE", help=_SIGNERS)
     command = add_command(subparsers, "install", _install)
     command.add_argument("bundle", metavar="BUNDLE.tar")
-    command.add_argument("--keep", action="store_true", help="then move the bundle to ROOT/bundles, as push does")
+    command.add_argument("--keep", action="store_true", help="afterwards move the bundle to ROOT/bundles, as push does")
     add_squashfs(command)
     command.add_argument("--jobs", type=count, metavar="N", help=_JOBS)
-    command.add_argument("--signers", metavar="FILE", help=_SIGNERS + "; the first is kept as the root folder's policy")
+    command.add_argument(
+        "--signers", metavar="FILE", help=_SIGNERS + "; the first such file becomes the root folder's policy"
+    )
     command = add_command(subparsers, "squash", _squash)
     command.add_argument("image", metavar=store.REFERENCE)
     command.add_argument("--jobs", type=count, metavar="N", help=_JOBS)
     add_command(subparsers, "list", _list)
     command = add_command(subparsers, "remove", _remove)
     command.add_argument("image", metavar=store.REFERENCE, nargs="?")
-    command.add_argument("--all", action="store_true", help="all images and bundles, logs and this tool")
-    command.add_argument("--job-folders", action="store_true", help="with --all: the folders of jobs too, with results")
-    command.add_argument("--force", action="store_true", help="though a job uses it")
+    command.add_argument("--all", action="store_true", help="remove all images, bundles, logs and this tool")
+    command.add_argument(
+        "--job-folders", action="store_true", help="with --all: remove job folders and their results as well"
+    )
+    command.add_argument("--force", action="store_true", help="remove it even if a job uses it")
     command = add_command(subparsers, "gc", _gc)
     command.add_argument("--keep", type=count, metavar="K", help="images to keep of each name (default: 2)")
-    command.add_argument("--dry-run", action="store_true", help="only say what would be removed")
-    command.add_argument("--jobs", action="store_true", help="instead of these: the folders of old jobs that are over")
-    text = "with --jobs: unchanged for so long, such as 30d or 12h (default: 30d)"
+    command.add_argument("--dry-run", action="store_true", help="only print what would be removed")
+    command.add_argument("--jobs", action="store_true", help="remove the folders of old finished jobs instead")
+    text = "with --jobs: folders unchanged for this time, such as 30d or 12h (default: 30d)"
     command.add_argument("--older-than", type=duration, metavar="TIME", help=text)
-    command.add_argument("--yes", action="store_true", help="with --jobs: folders with results too, without asking")
+    command.add_argument(
+        "--yes", action="store_true", help="with --jobs: remove folders with results too, without asking"
+    )
 
 
 def add_command(subparsers: Any, name: str, function: Any, text: Optional[str] = None) -> Any:
     """Register a command on the store under --root, and return its parser."""
     command = common.add_command(subparsers, name, function, text)
-    command.add_argument("--root", help="the root folder (default: $DEPLOYER_ROOT, or where this .pyz stands)")
+    command.add_argument("--root", help="the root folder (default: $DEPLOYER_ROOT, or the folder of this .pyz)")
     return command
 
 
 def add_squashfs(command: Any) -> None:
     """Register the wish for a SquashFS file, which all commands that install share."""
-    text = (
-        "make its SquashFS file too, for --staging squashfs: by the site's mksquashfs, else by that of the bundle's kit"
-    )
+    text = "also make its SquashFS file, for --staging squashfs, with the site's mksquashfs or else the kit's"
     command.add_argument("--squashfs", action="store_true", help=text)
 
 
@@ -76,7 +80,7 @@ def count(text: str) -> int:
     """Return a number of at least 1."""
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError("at least 1")
+        raise argparse.ArgumentTypeError("must be at least 1")
     return number
 
 
@@ -178,7 +182,7 @@ def squashed_now(image: Installed, jobs: Optional[int] = None) -> Optional[Squas
 
 def show_squashed(image: Installed, squashed: Optional[Squashed]) -> None:
     """Print which SquashFS file an image has."""
-    print(squashed.line() if squashed else "its SquashFS file is there: %s" % squash.path(image.folder))
+    print(squashed.line() if squashed else "its SquashFS file exists already: %s" % squash.path(image.folder))
 
 
 def _squash(args: argparse.Namespace) -> int:
@@ -214,7 +218,7 @@ def _list(args: argparse.Namespace) -> int:
     if rows:
         print("\n".join(common.table(("", "DIGEST", "SIZE", "INSTALLED", "IMAGE"), rows, ("SIZE",))))
     if len(rows) > len(newest):
-        print("* the current image, which NAME means; the others: NAME:VERSION or NAME@DIGEST")
+        print("* the current image: NAME selects it; for others use NAME:VERSION or NAME@DIGEST")
     if not images:
         print("no image is installed under %s" % where.root, file=sys.stderr)
     return 0
@@ -224,14 +228,18 @@ def _existing(args: argparse.Namespace) -> store.Store:
     """Return the store; raises UsageError for a root folder that is not there: more likely it is another."""
     where = store.locate(args.root)
     if not files.is_folder(where.root):
-        raise UsageError("there is no folder %s" % where.root, "give the one that was installed to: --root DIR")
+        raise UsageError(
+            "there is no folder %s" % where.root, "give the root folder of the installation with --root DIR"
+        )
     return where
 
 
 def _remove(args: argparse.Namespace) -> int:
     where = store.locate(args.root)
     if bool(args.image) == args.all or (args.job_folders and not args.all):
-        raise UsageError("give an image or --all", "remove %s, or remove --all [--job-folders]" % store.REFERENCE)
+        raise UsageError(
+            "remove requires an image or --all", "remove %s, or remove --all [--job-folders]" % store.REFERENCE
+        )
     if args.all:
         there = files.is_folder(where.root)
         left = removing.uninstall(where, args.job_folders, args.force)
@@ -249,7 +257,7 @@ def _gc(args: argparse.Namespace) -> int:
     if args.jobs:
         return _gc_jobs(args)
     if args.older_than is not None or args.yes:
-        raise UsageError("--older-than and --yes go with --jobs", "see: gc --help")
+        raise UsageError("--older-than and --yes require --jobs", "see: gc --help")
     found = collecting.find(_existing(args), args.keep or _KEPT_IMAGES)
     if not args.dry_run:
         collecting.collect(found)
@@ -264,7 +272,7 @@ def _gc(args: argparse.Namespace) -> int:
 
 def _gc_jobs(args: argparse.Namespace) -> int:
     if args.keep is not None:
-        raise UsageError("--keep is about images, so it does not go with --jobs", "see: gc --help")
+        raise UsageError("--keep cannot be used with --jobs: it is a number of images", "see: gc --help")
     where = _existing(args)
     found = jobfolders.find(where, _OLD_SECONDS if args.older_than is None else args.older_than)
     free = [item for item in found if not item.spared]

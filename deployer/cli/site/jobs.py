@@ -46,22 +46,24 @@ def _add_run(add: _Add) -> None:
     parser.add_argument("--threads", type=int, metavar="T", help="threads per rank (default: the job's)")
     parser.add_argument("--time", metavar="[D-]HH:MM:SS", help="time limit")
     parser.add_argument("--memory", type=int, metavar="MIB", help="memory that one rank needs, in MiB")
-    parser.add_argument("--account", metavar="NAME", help="what the job is charged to (default: $SBATCH_ACCOUNT)")
+    parser.add_argument("--account", metavar="NAME", help="account to charge the job to (default: $SBATCH_ACCOUNT)")
     parser.add_argument("--partition", metavar="NAME", help="use a different partition with equivalent nodes")
-    parser.add_argument("--constraint", metavar="FEATURES", help="what its nodes must have")
+    parser.add_argument("--constraint", metavar="FEATURES", help="features that its nodes must have")
     parser.add_argument("--reservation", metavar="NAME")
     parser.add_argument(
-        "--directive", action="append", default=[], metavar="WORD", help="one more word for sbatch; may be repeated"
+        "--directive", action="append", default=[], metavar="WORD", help="one more option for sbatch; may be repeated"
     )
     _add_container(parser)
-    parser.add_argument("--force", action="store_true", help="run it although check said that it will not")
+    parser.add_argument("--force", action="store_true", help="submit it even if check predicts that it will not run")
     parser.add_argument(
-        "--staging", choices=STAGINGS, help="where the image is while ranks run (default: as the plan chooses)"
+        "--staging", choices=STAGINGS, help="where the image is while ranks run (default: the plan's choice)"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the batch script and submit nothing")
-    parser.add_argument("--wait", action="store_true", help="follow the job to its end; exit 1 if it failed")
+    parser.add_argument("--wait", action="store_true", help="wait until the job ends; exit 1 if it failed")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.epilog = "Words after -- go to the end of the job's command; to a bundle without a job they are the command."
+    parser.epilog = (
+        "Words after -- are added to the end of the job's command. If the bundle has no job, they are the command."
+    )
     parser.set_defaults(run=_run, after_dashes="arguments of the job's command")
 
 
@@ -87,7 +89,7 @@ def _add_watching(add: _Add) -> None:
     parser.set_defaults(run=_status)
     parser = _rooted(add("logs"))
     parser.add_argument("job", metavar="JOB", nargs="?")
-    parser.add_argument("-f", "--follow", action="store_true", help="until the job has ended")
+    parser.add_argument("-f", "--follow", action="store_true", help="keep printing until the job has ended")
     parser.set_defaults(run=_logs)
     parser = _rooted(add("cancel"))
     parser.add_argument("job", metavar="JOB", nargs="?", help="(default: the active one, if there is only one)")
@@ -131,7 +133,7 @@ def _add_internal(add: _Add) -> None:
 
 
 def _rooted(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument("--root", metavar="DIR", help="the folder that the images stand in (default: $DEPLOYER_ROOT)")
+    parser.add_argument("--root", metavar="DIR", help="the root folder with the images (default: $DEPLOYER_ROOT)")
     return parser
 
 
@@ -141,19 +143,19 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SRC[:DST]",
-        help="bind a folder or file of the host; may be repeated",
+        help="bind this folder or file of the host; may be repeated",
     )
     parser.add_argument(
         "--home",
         metavar="DIR",
-        help="your own folder as HOME (default: a private one on the node, removed at the end)",
+        help="use this folder as HOME (default: a private one on the node, removed at the end)",
     )
     parser.add_argument("--user-site", action="store_true", help="let Python use the packages in ~/.local of that home")
-    parser.add_argument("--plan", metavar="SITE", help="which plan, where the bundle has several")
+    parser.add_argument("--plan", metavar="SITE", help="use this plan, if the bundle has several")
     parser.add_argument(
         "--runtime",
         choices=RUNTIMES,
-        help="of those that the site's policy allows (default: as the plan chooses); native: no container, the host's "
+        help="a runtime that the site's policy allows (default: the plan's choice); native: no container, the host's "
         "own programs, for comparison",
     )
 
@@ -323,13 +325,13 @@ def _the_active_one(store: Store, silent: bool) -> str:
     refusal = UsageError(
         "%d jobs are active: %s"
         % (len(active), ", ".join("%s (%s)" % (each.launch.job, each.job_id) for each in active)),
-        "name one: cancel JOB",
+        "select one: cancel JOB",
     )
     if silent or not common.can_ask():
         raise refusal
     for line in _table(active):
         sys.stderr.write(line + "\n")
-    answer = common.ask("which one? (number or name; empty: none)")
+    answer = common.ask("which job? (number or name; empty: none)")
     chosen = next((each.folder for each in active if answer and answer in (each.job_id, each.launch.job)), None)
     if chosen is None:
         raise UsageError("nothing was cancelled: %r is not one of them" % answer, refusal.hint)

@@ -22,7 +22,7 @@ from deployer.system.process import enlarge_pipe
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = add_command(subparsers, "receive", _receive)
-    command.add_argument("folder", metavar="DIR", help="the folder that push --to wrote, with all that is in it")
+    command.add_argument("folder", metavar="DIR", help="the folder that push --to wrote, complete")
     add_squashfs(command)
     command = add_command(subparsers, "receipt", _receipt)
     command.add_argument("-o", "--output", metavar="FILE", required=True)
@@ -72,7 +72,7 @@ def _receipt(args: argparse.Namespace) -> int:
 def _known(args: argparse.Namespace) -> int:
     where = store.locate(args.root)
     if not files.is_folder(where.root):
-        raise UsageError("there is no folder %s" % where.root, "push makes it; or give --root DIR")
+        raise UsageError("there is no folder %s" % where.root, "push creates it; or give another with --root DIR")
     present = inventory.whole(where, args.digest)
     if present:
         finish(where, args.digest, present)

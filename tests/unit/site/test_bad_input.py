@@ -87,7 +87,7 @@ def test_a_job_that_is_not_there(store, capsys, verb):
         (["install", "bin/sbatch"], 4, "is not a bundle"),
         (["list", "--root", "nope"], 2, "there is no folder"),
         (["gc", "--root", "nope"], 2, "there is no folder"),
-        (["remove", ""], 2, "give an image or --all"),
+        (["remove", ""], 2, "remove requires an image or --all"),
         (["capture", "--compare", "root/receipt.json"], 2, "holds no profile"),
         (["capture", "--merge", "root/receipt.json"], 2, "holds no profile"),
     ],

@@ -165,11 +165,11 @@ def test_every_command_of_a_module_is_listed_or_internal(front: ModuleType) -> N
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["runn"], "there is no command 'runn', perhaps you meant 'run'"),
-        (["lst", "--json"], "there is no command 'lst', perhaps you meant 'list'"),
-        (["--bla", "lst"], "there is no command 'lst', perhaps you meant 'list'"),
-        (["prbe"], "there is no command 'prbe'"),
-        (["knwn"], "there is no command 'knwn'"),
+        (["runn"], "unknown command: 'runn', perhaps you meant 'run'"),
+        (["lst", "--json"], "unknown command: 'lst', perhaps you meant 'list'"),
+        (["--bla", "lst"], "unknown command: 'lst', perhaps you meant 'list'"),
+        (["prbe"], "unknown command: 'prbe'"),
+        (["knwn"], "unknown command: 'knwn'"),
     ],
 )
 def test_an_unknown_command_is_guessed_and_internal_ones_are_never_named(
@@ -213,7 +213,7 @@ def test_a_command_of_the_site_is_explained_on_the_laptop(capsys: pytest.Capture
         ),
         (
             ["install", "b.tar", "--jobs", "0"],
-            "argument --jobs: at least 1",
+            "argument --jobs: must be at least 1",
             "see: deployer.pyz install --help",
         ),
         (
@@ -283,8 +283,8 @@ def test_the_lines_of_the_readme_have_the_words_that_their_commands_need() -> No
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--site", "lab", "--to", "folder"], "push takes a SITE, or --to DIR"),
-        (["lab", "--site", "dgx"], "push has two sites: lab and --site dgx"),
+        (["--site", "lab", "--to", "folder"], "push requires either a SITE or --to DIR"),
+        (["lab", "--site", "dgx"], "push accepts one site, not two: lab and --site dgx"),
         (["--site", "lb"], "no site profile is called 'lb', perhaps you meant 'lab'"),
     ],
 )

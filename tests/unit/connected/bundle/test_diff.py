@@ -124,7 +124,7 @@ def test_the_command_names_what_changed_in_80_columns(tmp_path: Path, capsys: py
     assert "+ deployer/wheels/a-1.0-py3-none-any.whl\n" in text
     assert "~ /etc/bad\\x1b[2J\n" in text
     assert text.count("\n+ /etc/") == 19
-    assert "  ... and 12 more (--files names all)\n" in text
+    assert "  ... and 12 more (--files lists all)\n" in text
     assert cli.main(["diff", old, new, "--json"]) == 0
     assert f"/{long.decode()}" in json.loads(capsys.readouterr().out)["added"]
     assert cli.main(["diff", new, old]) == 0

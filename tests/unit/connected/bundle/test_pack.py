@@ -305,7 +305,7 @@ def test_a_bundle_of_data_alone_is_a_bundle(tmp_path: Path, data: Path) -> None:
     outcome = install(str(packed.path), Store(str(tmp_path / "root")))
     assert (Path(outcome.image.data) / "digits" / "empty").is_file()
     said = deployer("inspect", "b.tar", cwd=tmp_path).stdout.splitlines()
-    assert said[0] == "digits-data:1.0  data alone, zstd"
+    assert said[0] == "digits-data:1.0  only data, zstd"
     assert said[-2:] == ["data digits: 3 files, 9.0 MB", "packages: none known"]
     with pytest.raises(UsageError, match="no site needs a plan"):
         packing.pack(alone, [load("lab")], tmp_path / "c.tar")
@@ -439,8 +439,8 @@ def test_inspect_lists_no_file_of_a_bundle_that_is_not_whole(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ([], "pack takes one of"),
-        (["bundles/x", "--rootfs", "."], "pack takes one of"),
+        ([], "pack requires exactly one of"),
+        (["bundles/x", "--rootfs", "."], "pack requires exactly one of"),
         (["--rootfs", "."], "need --name and --version"),
         (["--rootfs", "gone", "--name", "x", "--version", "1"], "gone is no folder"),
         (["--archive", "gone", "--name", "x", "--version", "1"], "there is no file gone"),

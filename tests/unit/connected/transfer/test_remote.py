@@ -198,7 +198,10 @@ time.sleep(60)
             "deployer-answer:hello-1 77\n",
             "job hello-1 (77) continues on the site\nhint: to end it: deployer cancel --site lab hello-1\n",
         ),
-        ("", "before the site named a job; it may have been submitted\nhint: see: deployer jobs --site lab\n"),
+        (
+            "",
+            "before the site reported a job; it may have been submitted\nhint: see: deployer jobs --site lab\n",
+        ),
     ],
 )
 def test_ctrl_c_tells_what_becomes_of_the_job(far: Path, announced: str, said: str) -> None:

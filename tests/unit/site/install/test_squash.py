@@ -170,7 +170,7 @@ def test_the_commands_say_which_mksquashfs_it_was(folder, capsys):
     said = json.loads(capsys.readouterr().out)
     assert (said["known"], said["squashfs"]["mksquashfs"]["whose"]) == (True, "kit")
     assert site_cli.main(["squash", "tiny", *where]) == 0
-    assert capsys.readouterr().out == "its SquashFS file is there: %s\n" % squash.path(image.folder)
+    assert capsys.readouterr().out == "its SquashFS file exists already: %s\n" % squash.path(image.folder)
     os.unlink(squash.path(image.folder))
     assert site_cli.main(["squash", "tiny:1.0", *where]) == 0
     assert "by the kit's mksquashfs 4.6: " in capsys.readouterr().out

@@ -191,7 +191,7 @@ def test_cancel_without_a_name(store, tmp_path, capsys, monkeypatch):
     squeue(store, ("11", "RUNNING"), ("12", "PENDING"), ("13", "COMPLETED"))
     assert call(store, "cancel") == UsageError.exit_code
     said = capsys.readouterr().err
-    assert "error: 2 jobs are active: j12 (12), j11 (11)\nhint: name one: cancel JOB" in said
+    assert "error: 2 jobs are active: j12 (12), j11 (11)\nhint: select one: cancel JOB" in said
     monkeypatch.setenv("DEPLOYER_ANSWERS", "1")
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
     assert call(store, "cancel") == UsageError.exit_code
@@ -200,7 +200,7 @@ def test_cancel_without_a_name(store, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("j12\n"))
     squeue(store, ("12", "PENDING"), ("11", "RUNNING"))
     assert call(store, "cancel") == EXIT_DONE
-    assert "which one?" in capsys.readouterr().err
+    assert "which job?" in capsys.readouterr().err
     squeue(store, ("11", "RUNNING"))
     monkeypatch.delenv("DEPLOYER_ANSWERS")
     assert call(store, "cancel") == EXIT_DONE  # the only active one, though it is not the last
