@@ -235,7 +235,9 @@ class Definition(Model):
     @classmethod
     def _each_once(cls, families: list[str]) -> list[str]:
         """Refuse a family that stands twice."""
-        twice = [((str(number),), "stands twice") for number, name in enumerate(families) if name in families[:number]]
+        twice = [
+            ((str(number),), "is given twice") for number, name in enumerate(families) if name in families[:number]
+        ]
         if twice:
             raise Problems(twice)
         return families

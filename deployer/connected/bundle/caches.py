@@ -51,7 +51,7 @@ CACHES = (
     Cache("variants", "Horovod, compiled for each MPI family", cap=_GIB // 2),
     Cache("kit", "parts of the kit (udocker, squashfs-tools), as bundles carry them", cap=_GIB // 16),
     Cache("resolver", "what uv knows of indexes", "", cap=_GIB),
-    Cache("engine", "layers of the tests' own Docker engine", "", keeper="it cuts itself down when it starts"),
+    Cache("engine", "layers of the tests' own Docker engine", "", keeper="limits itself when it starts"),
     Cache("lab", "software of the lab", "", keeper="it is the lab's: see docs/lab.md"),
     Cache("matrix", "roots, MPIs and images of verdict-matrix", "", keeper="it keeps the last two of each by itself"),
 )
@@ -184,7 +184,7 @@ def _ours(name: str) -> Cache:
         if cache.name == name and not cache.keeper:
             return cache
         if cache.name == name:
-            raise UsageError(f"the cache {name} is not pruned by deployer", cache.keeper)
+            raise UsageError(f"deployer does not prune the cache {name}", cache.keeper)
     known = ", ".join(cache.name for cache in CACHES if not cache.keeper)
     raise UsageError(f"there is no cache {name}", f"the caches: {known}")
 
@@ -205,7 +205,7 @@ def _alone() -> Iterator[None]:
         with _locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
             yield
     except BlockingIOError:
-        raise Refused("a build or pack uses the caches", "prune when it has ended") from None
+        raise Refused("a build or pack uses the caches", "prune when that command has ended") from None
 
 
 @contextlib.contextmanager

@@ -42,7 +42,7 @@ def codec(name: str) -> Codec:
         return Codec(name, version, _ZSTD_LEVEL, _ZSTD_PARAMETERS, _zstd_compress, _zstd_decompress)
     if name == "gzip":
         return Codec(name, zlib.ZLIB_RUNTIME_VERSION, _GZIP_LEVEL, {}, _gzip_compress, _gzip_decompress)
-    raise UsageError(f"no codec is called {name!r}", "use zstd or gzip")
+    raise UsageError(f"unknown codec: {name!r}", "use zstd or gzip")
 
 
 _ZSTD_LEVEL, _GZIP_LEVEL = 3, 6

@@ -55,7 +55,7 @@ class Flag(NamedTuple):
     def line(self) -> str:
         """Return it for people."""
         what = f"out of support: {self.product} {self.version}"
-        since = f"since {self.since}" if self.published else f"no end published, and no release since {self.since}"
+        since = f"since {self.since}" if self.published else f"no end date published, no release since {self.since}"
         return f"{what}, {since} ({self.source}{'' if self.verified else '; unverified'})"
 
     def record(self) -> json_records.Record:

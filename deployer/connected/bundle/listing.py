@@ -64,4 +64,4 @@ def files_of(bundle: Verification) -> Iterator[Listed]:
                 yield Listed(entry, digest.hexdigest() if entry.kind == FILE else "")
                 position += tarformat.padding(entry.size)
                 entry = None
-    raise IntegrityError("the layer has no end")
+    raise IntegrityError("the layer is cut off")

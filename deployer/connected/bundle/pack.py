@@ -119,7 +119,7 @@ def pack(
     profiles = list(profiles)
     plans = _plans(profiles, contents)
     if plans and contents.read is None:
-        raise UsageError(f"{contents.name} holds data alone, and no site needs a plan for it", "leave out --site")
+        raise UsageError(f"{contents.name} holds only data, which needs no plan", "leave out --site")
     if plans or contents.kit:
         from deployer.connected.bundle import kit
 
@@ -134,7 +134,10 @@ def pack(
                 image = contents.read(scratch) if contents.read else archive.ArchiveImage("unknown", {}, Root())
                 settings = imageconfig.read(image.config)
                 if settings.dropped:
-                    say("variables of the image left out, whose names no shell knows: " + ", ".join(settings.dropped))
+                    say(
+                        "variables of the image left out, because their names are not valid in a shell: "
+                        + ", ".join(settings.dropped)
+                    )
                 targets = [bind.target for plan in plans for bind in plan.binds]
                 tree = Tree(image.root, targets) if contents.read else _NoTree(image.root)
                 if commands.CODE not in (checking or Checking()).accept:

@@ -71,5 +71,5 @@ def _distribution(name: str) -> dict[str, bytes]:
         if is_module or path.name == "LICENSE":
             found[path.as_posix()] = path.read_binary()
     if not any(path.endswith(".py") for path in found) or not any(path.endswith("LICENSE") for path in found):
-        raise DeployerError(f"the library {name} is not whole in this environment", "run scripts/setup")
+        raise DeployerError(f"the library {name} is incomplete in this environment", "run scripts/setup")
     return found

@@ -59,9 +59,9 @@ def of_wheel(content: Data, member: str) -> Package:
             if len(names) == 1 and archive.getinfo(names[0]).file_size <= _MAX_METADATA:
                 package = of_metadata(archive.read(names[0]), member, digest.hexdigest())
     except (zipfile.BadZipFile, zlib.error) as error:
-        raise UsageError(f"{member} is no wheel: {error}") from error
+        raise UsageError(f"{member} is not a wheel: {error}") from error
     if package is None:
-        raise UsageError(f"{member} is no wheel: it does not say which package it is")
+        raise UsageError(f"{member} is not a wheel: it does not name its package")
     return package
 
 
@@ -174,7 +174,7 @@ def read(stream: IO[bytes], manifest: Manifest) -> bytes | None:
         stream.seek(segment.offset)
         piece = stream.read(segment.size)
         if hashlib.sha256(piece).hexdigest() != segment.sha256:
-            raise IntegrityError(f"{MEMBER} is not what the bundle's manifest says")
+            raise IntegrityError(f"{MEMBER} does not match the bundle's manifest")
         pieces += piece
     return pieces or None
 

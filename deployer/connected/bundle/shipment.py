@@ -59,7 +59,9 @@ def as_files(stream: IO[bytes], what: Shipment, folder: Path, advance: Callable[
     with files.errors_named(f"write {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise UsageError(f"{folder} is not empty", "give a folder that is new or empty: parts must not mix")
+            raise UsageError(
+                f"{folder} is not empty", "give a new or empty folder: parts of different bundles must not mix"
+            )
     made: list[Path] = []
     sums = ""
 
@@ -92,6 +94,6 @@ def _read(stream: IO[bytes], place: Range) -> Iterator[bytes]:
     while left:
         piece = stream.read(min(left, _CHUNK))
         if not piece:
-            raise UsageError("the bundle was cut while it was sent", "start again with the whole file")
+            raise UsageError("the bundle was cut while it was sent", "start again with the complete file")
         left -= len(piece)
         yield piece

@@ -65,7 +65,7 @@ def from_archive(path: Path, name: str, version: str) -> Contents:
 def from_folder(path: Path, name: str, version: str) -> Contents:
     """Return a root filesystem that is a folder."""
     if not path.is_dir():
-        raise UsageError(f"{path} is no folder", "a root filesystem in a file is given with --archive")
+        raise UsageError(f"{path} is not a folder", "if it is a root filesystem in a file, give it with --archive")
 
     def read(_: Scratch) -> ArchiveImage:
         root = Root()

@@ -25,7 +25,7 @@ _FIRST_ANSWER = 15
 FREE_SPACE = "free space in the engine: docker system prune"
 AGAIN = "start the engine again and repeat the command: finished steps are cached; its log says why it ended"
 
-_INSTALL = "install and start Docker (Debian: apt-get install docker.io), or set DOCKER_HOST to an engine that runs"
+_INSTALL = "install and start Docker (Debian: apt-get install docker.io), or set DOCKER_HOST to a running engine"
 
 #: What the SDK raises when the engine goes away in the middle of a call.
 _LOST = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError)
@@ -75,7 +75,7 @@ def _knock(host: str) -> bool:
         knocking.connect(path)
         knocking.sendall(b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n")
         if b" 200 " not in knocking.recv(64):
-            raise ConnectionError("what listens there is no Docker engine")
+            raise ConnectionError("the program that listens there is not a Docker engine")
     return True
 
 

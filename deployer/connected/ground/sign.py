@@ -41,11 +41,13 @@ def sign(bundle: Path, key: Path) -> Signed:
     what is not whole. Raises IntegrityError, UsageError, MissingTool without an ssh-keygen that can sign.
     """
     if not key.is_file():
-        raise UsageError(f"there is no key {key}", "give a private key, or the .pub of one that an agent holds")
+        raise UsageError(f"there is no key {key}", "give a private key, or the .pub file of a key in an ssh agent")
     try:
         stream = bundle.open("r+b")
     except OSError as error:
-        raise UsageError(f"cannot write to {bundle}: {error.strerror}", "signing changes the bundle's end") from error
+        raise UsageError(
+            f"cannot write to {bundle}: {error.strerror}", "sign writes into the bundle: check the file's permissions"
+        ) from error
     with stream, files.errors_named(f"sign {bundle}"):
         _finish(stream, bundle)
         # The site's policies are not asked: a bundle that lacks a signature is here to get it.
@@ -62,7 +64,7 @@ def sign(bundle: Path, key: Path) -> Signed:
 def made(message: bytes, key: Path, namespace: str = sshsig.NAMESPACE) -> bytes:
     """Return the signature of ``message`` by ``key`` for one use. Raises UsageError, MissingTool."""
     if not key.is_file():
-        raise UsageError(f"there is no key {key}", "give a private key, or the .pub of one that an agent holds")
+        raise UsageError(f"there is no key {key}", "give a private key, or the .pub file of a key in an ssh agent")
     with tempfile.TemporaryDirectory(prefix="deployer-sign-") as folder:
         path = Path(folder, "bundle.json")
         path.write_bytes(message)
@@ -73,7 +75,7 @@ def made(message: bytes, key: Path, namespace: str = sshsig.NAMESPACE) -> bytes:
             raise MissingTool("this ssh-keygen cannot sign files", "install openssh-client, 8.1 or newer")
         if done.returncode:
             raise UsageError(
-                f"ssh-keygen cannot sign with {key}: {done.last_words()}", "does ssh-keygen -y -f KEY work?"
+                f"ssh-keygen cannot sign with {key}: {done.last_words()}", "check that ssh-keygen -y -f KEY works"
             )
         return sshsig.unarmored(path.with_name("bundle.json.sig").read_text())
 

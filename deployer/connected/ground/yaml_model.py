@@ -52,7 +52,7 @@ class Model(BaseModel):
         name = info.field_name or ""
         found = [(place, said) for place, text in _texts(value) if (said := fault(text, name in cls.many_lines))]
         if name in cls.variables and isinstance(value, dict):
-            words = "is not a name for a variable: it has letters, digits and underscores, and no digit first"
+            words = "is not a name for a variable: use letters, digits and underscores, without a digit first"
             found += [((printable(key),), words) for key in value if not is_name(key)]
         if found:
             raise Problems(found)
@@ -151,7 +151,7 @@ def _read(path: Path, hint: str) -> str:
     with files.errors_named(f"read {path}"):
         size = path.stat().st_size if path.is_file() else 0
     if size > _MAX_BYTES:
-        raise UsageError(f"{path} has {size} bytes: more than the {_MAX_BYTES} that such a file may have")
+        raise UsageError(f"{path} has {size} bytes; at most {_MAX_BYTES} are allowed")
     return files.read_text(str(path), hint)
 
 
@@ -161,7 +161,7 @@ class Document:
     def __init__(self, path: Path, what: str) -> None:
         text = _read(path, f"give the path of {what}")
         if sum(map(text.count, _STRUCTURE)) > _MAX_STRUCTURE:
-            raise UsageError(f"{path} is too large: a file of this kind has up to {_MAX_VALUES} values")
+            raise UsageError(f"{path} has too many values; at most {_MAX_VALUES} are allowed")
         self._path = path
         self._what = what
         self._places: dict[Place, tuple[int, yaml.Node]] = {}
@@ -186,13 +186,13 @@ class Document:
         except yaml.YAMLError as error:
             raise self._broken(error) from error
         except ValueError as error:  # of a date such as 2026-13-45
-            raise UsageError(f"{self._path} holds a value that is none: {error}") from error
+            raise UsageError(f"{self._path} holds an invalid value: {error}") from error
 
     def mapping(self) -> dict[str, Any]:
         """Return the document, which must be one of keys."""
         raw = self.value()
         if not isinstance(raw, dict):
-            raise UsageError(f"{self._path} is no {self._what.split(' ', 1)[-1]}: it holds no keys")
+            raise UsageError(f"{self._path} is not {self._what}: it has no keys")
         return raw
 
     def has(self, place: Place) -> bool:
@@ -224,7 +224,7 @@ class Document:
                 name, at = str(key.value), key.start_mark.line + 1
                 if name in first:
                     self.problems.append(
-                        Problem(self._path, at, (*place, name), f"stands twice: first on line {first[name]}")
+                        Problem(self._path, at, (*place, name), f"is given twice: first on line {first[name]}")
                     )
                 first.setdefault(name, at)
                 self._index((*place, name), item, at)
@@ -243,8 +243,8 @@ class Document:
 
         if count(self._root) > _MAX_VALUES:
             raise UsageError(
-                f"{self._path} holds more than {_MAX_VALUES} values, its aliases written out",
-                "an alias (*name) inside what it stands for never ends",
+                f"{self._path} has more than {_MAX_VALUES} values when its aliases are expanded",
+                "an alias (*name) refers to itself",
             )
 
     def _broken(self, error: yaml.YAMLError) -> UsageError:

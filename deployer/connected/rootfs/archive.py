@@ -83,7 +83,7 @@ def layered(path: Path, scratch: Scratch) -> Layered | None:
             return found
         tops = {member.path.strip(b"./").partition(b"/")[0] for member in found}
         if not tops & {b"bin", b"lib", b"sbin", b"usr"}:
-            raise UsageError("it is neither an image nor a root filesystem: none of /bin, /lib, /sbin, /usr in it")
+            raise UsageError("it is neither an image nor a root filesystem: it has none of /bin, /lib, /sbin, /usr")
         return None
 
 
@@ -141,7 +141,7 @@ _Opener = Callable[[str], ArchivePart]
 def _member_part(stored: dict[str, Stored], name: str) -> ArchivePart:
     data = stored.get(posixpath.normpath(name))
     if data is None:
-        raise UsageError(f"the archive is not whole: it has no {name}")
+        raise UsageError(f"the archive is incomplete: it has no {name}")
     stream, offset = data.place()
     return ArchivePart(stream, offset, data.size)
 
@@ -150,8 +150,8 @@ def _file_part(folder: Path, name: str, scratch: Scratch) -> ArchivePart:
     try:
         stream = scratch.open(folder / name)
     except OSError as error:
-        hint = "a folder is an OCI layout here; a root filesystem's is given with --rootfs"
-        raise UsageError(f"{folder} is no OCI layout: no {name} in it ({error.strerror})", hint) from None
+        hint = "--archive accepts OCI layout folders; if it is a root filesystem, give it with --rootfs"
+        raise UsageError(f"{folder} is not an OCI layout: it has no {name} ({error.strerror})", hint) from None
     return ArchivePart(stream, 0, os.fstat(stream.fileno()).st_size)
 
 
@@ -162,7 +162,7 @@ def _docker(opened: _Opener) -> Layered:
     images = _json(opened("manifest.json").read(), list)
     if len(images) != 1:
         names = ", ".join(str((image.get("RepoTags") or ["?"])[0]) for image in images)
-        raise UsageError(f"the archive holds {len(images)} images: {names}", "save the one that is meant")
+        raise UsageError(f"the archive holds {len(images)} images: {names}", "save only one of them")
     config = _json(opened(str(images[0]["Config"])).read(), dict)
     parts = [opened(str(name)) for name in images[0].get("Layers") or []]
     digests = _diff_ids(config, len(parts))
@@ -194,7 +194,7 @@ def _one(index: dict[str, Any]) -> dict[str, Any]:
             for entry in found
         )  # fmt: skip
         raise UsageError(
-            f"the layout holds {len(found)} Linux images: {names}", "copy the one that is meant: skopeo copy"
+            f"the layout holds {len(found)} Linux images: {names}", "copy only one of them, with skopeo copy"
         )
     return dict(found[0])
 
@@ -219,7 +219,7 @@ def _documents(kind: Callable[[_Opener], Layered], opened: _Opener) -> Layered:
     try:
         found = kind(opened)
     except (KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"the image has a document of another form: {error}") from error
+        raise UsageError(f"the image has an invalid document: {error}") from error
     if found.config.get("os", "linux") != "linux":
         raise UsageError(f"the image is for {found.config['os']}, not for Linux")
     return found
@@ -246,7 +246,7 @@ def _check(part: ArchivePart, digest: str) -> None:
 def _json(data: bytes, kind: type) -> Any:
     found = json_records.parse(data, "a document of the image")
     if not isinstance(found, kind):
-        raise UsageError("the image has a document of another form")
+        raise UsageError("the image has an invalid document")
     return found
 
 
@@ -257,7 +257,9 @@ def _magic(part: ArchivePart) -> bytes | None:
     start = os.pread(part.stream.fileno(), min(6, part.size), part.offset)
     for magic, name in _OTHERS.items():
         if start.startswith(magic):
-            raise UsageError(f"it is compressed with {name}, which is not read here", "give a plain, gzip or zstd tar")
+            raise UsageError(
+                f"it is compressed with {name}, which deployer cannot read", "give a plain, gzip or zstd tar"
+            )
     return next((magic for magic in (_GZIP, _ZSTD) if start.startswith(magic)), None)
 
 

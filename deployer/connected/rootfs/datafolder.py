@@ -46,7 +46,7 @@ def plain_files(folder: Path, what: str, skipped: Collection[bytes] = ()) -> lis
         for path, name in walk(folder, skipped):
             status = os.lstat(path)
             if not stat.S_ISREG(status.st_mode):
-                hint = f"the {what} folder of a bundle holds plain files only; put a copy in the place of a link"
+                hint = f"the {what} folder of a bundle may hold only regular files; replace a link by a copy"
                 raise UsageError(f"{shown(path)} is neither a file nor a folder", hint)
             try:
                 text = name.decode()

@@ -53,7 +53,7 @@ class Stored:
     def place(self) -> tuple[IO[bytes], int]:
         """Return the file and offset of content in one piece. Raises UsageError for a sparse file."""
         if len(self._extents) != 1 or self._extents[0].length != self.size:
-            raise UsageError("the archive has a part that is a sparse file")
+            raise UsageError("the archive has a part stored as a sparse file")
         return self._stream, self._extents[0].offset
 
     def _read(self, offset: int, length: int) -> bytes:
@@ -79,7 +79,7 @@ class OnDisk:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 if os.fstat(descriptor).st_size != self.size:
-                    raise UsageError(f"{shown} changed while it was packed", "pack again when nothing writes to it")
+                    raise UsageError(f"{shown} changed while it was packed", "pack again when no program writes to it")
                 length = max(min(length, self.size - start), 0)
                 return bytes(length) if _is_hole(descriptor, start, length) else os.pread(descriptor, length, start)
             finally:

@@ -176,10 +176,12 @@ class Tree:
         if any(path in names for path in (b"bin", b"usr", b"lib", b"sbin")):
             return
         if b"manifest.json" in names or b"oci-layout" in names:
-            hint = "give it as it is with --archive"
+            hint = "give the image itself with --archive"
             raise UsageError("it holds an image's layers, not a root filesystem", hint)
         found = ", ".join(shown(name) for name in sorted(names)[:5])
-        raise UsageError(f"it is no root filesystem: none of /bin, /usr, /lib, /sbin, but {found or 'nothing'}")
+        raise UsageError(
+            f"it is not a root filesystem: it has none of /bin, /usr, /lib, /sbin, but {found or 'nothing'}"
+        )
 
     # --- making it whole ---
 
@@ -208,7 +210,7 @@ class Tree:
                 self._make(Entry(FOLDER, part, 0o755))
             elif entry.kind != FOLDER:
                 raise UsageError(
-                    f"/{shown(path)} is to be a mount point, but /{shown(part)} is no folder in the image",
+                    f"/{shown(path)} must be a mount point, but /{shown(part)} is not a folder in the image",
                     "bind to another path, or make it a folder in the Dockerfile",
                 )
 

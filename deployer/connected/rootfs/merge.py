@@ -97,9 +97,7 @@ class Root:
                 self._white_out(*followed, name)
             return
         if followed is None or followed[1].kind != FOLDER:
-            raise UsageError(
-                f"the layer has /{shown(member.path.strip(b'/'))} below what is no folder: no runtime could make it"
-            )
+            raise UsageError(f"the layer has /{shown(member.path.strip(b'/'))} below a path that is not a folder")
         where, parent = followed
         path = _joined(where, name)
         self._grow(path, member.target)
@@ -204,7 +202,7 @@ def _parts(path: bytes) -> list[bytes]:
     """Return the names in a member's path. Raises UsageError where it would leave the root."""
     parts = _names(path)
     if b".." in parts or b"\0" in path or len(path) > _MAX_PATH:
-        raise UsageError(f"the layer has a path that is not safe: {shown(path[:200])}")
+        raise UsageError(f"the layer has an unsafe path: {shown(path[:200])}")
     return parts
 
 

@@ -106,7 +106,7 @@ def members(source: Source) -> Members:
     try:
         yield from _Reader(source).members()
     except EOFError:
-        raise UsageError("the tar is cut off", "it was not written or copied to its end") from None
+        raise UsageError("the tar is cut off", "write or copy the complete file again") from None
 
 
 class _Reader:
@@ -185,7 +185,7 @@ class _Reader:
         extents, end = [], 0
         for start, length in pieces:
             if start < end or length < 0 or start + length > size:
-                raise UsageError("the tar has a sparse file whose pieces overlap or leave it")
+                raise UsageError("the tar has a sparse file whose pieces overlap or are outside it")
             extents.append(Extent(start, offset, length))
             offset += length
             end = start + length
@@ -217,7 +217,7 @@ class _Reader:
                     _check_pieces(count)
                     wanted = 1 + 2 * count
                 if len(text) > _MAX_META or packed < 0:
-                    raise UsageError("the tar has a sparse file without an end to its map")
+                    raise UsageError("the tar has a sparse file whose map has no end")
             numbers = [_decimal(word) for word in text.split(b"\n")[1:wanted]]
             size = _decimal(pax.get(b"GNU.sparse.realsize", b""))
         else:
@@ -294,7 +294,7 @@ def _number(field: bytes) -> int:
     try:
         return int(field.replace(b"\0", b" ").strip() or b"0", 8)
     except ValueError:
-        raise UsageError(f"the tar has a number that is none: {field!r}") from None
+        raise UsageError(f"the tar has an invalid number: {field!r}") from None
 
 
 def _size(field: bytes) -> int:
@@ -328,7 +328,7 @@ def _records(data: bytes) -> list[tuple[bytes, bytes]]:
         record = data[space + 1 : position + length]
         name, equals, value = record[:-1].partition(b"=")
         if length <= space - position or position + length > len(data) or record[-1:] != b"\n" or not equals:
-            raise UsageError("the tar has a PAX header that is none")
+            raise UsageError("the tar has an invalid PAX header")
         records.append((name, value))
         position += length
     return records
@@ -340,7 +340,7 @@ def _pax_int(pax: dict[bytes, bytes], key: bytes, default: int) -> int:
 
 def _decimal(word: bytes) -> int:
     if not word.isdigit():
-        raise UsageError(f"the tar has a PAX number that is none: {word!r}")
+        raise UsageError(f"invalid number in PAX header: {word!r}")
     return int(word)
 
 

@@ -122,8 +122,8 @@ def _no_plan(profile: Profile, bundle: VerifiedBundle) -> Refused:
     label = f"{bundle.manifest.name}:{bundle.manifest.version}"
     has = ", ".join(plans_in(bundle.manifest)) or "none"
     return Refused(
-        f"{label} has no plan for {profile.name}, so `run` could not use it there; its plans: {has}",
-        f"pack it again with --site {profile.name}; --without-plan sends it for `exec` and `shell` alone",
+        f"{label} has no plan for {profile.name}, so `run` cannot use it there; its plans: {has}",
+        f"pack it again with --site {profile.name}; or send it with --without-plan for `exec` and `shell` only",
     )
 
 
@@ -131,8 +131,8 @@ def _refused(profile: Profile, checked: Checked) -> Refused:
     first, *others = checked.against
     more = f", and {len(others)} more findings" if others else ""
     return Refused(
-        f"check says that it will not run on {profile.name}: {first.code}: {first.subject}: {first.message}{more}",
-        f"{first.remedy}; `push --force` sends it all the same",
+        f"check predicts that it will not run on {profile.name}: {first.code}: {first.subject}: {first.message}{more}",
+        f"{first.remedy}; `push --force` sends it anyway",
     )
 
 
@@ -204,5 +204,5 @@ def _check_space(remote: Remote, free: int, shipment: Shipment, bundle: Verified
     if free < need:
         raise SpaceError(
             f"{remote.host}:{remote.workspace} has {free} bytes free; bundle and image need {need}",
-            "free some, or name another workspace in the site profile",
+            "free some space, or set another workspace in the site profile",
         )

@@ -41,19 +41,19 @@ _ENVIRONMENT = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "DISPLAY", "KRB5CCNAME", "TERM")
 _SSH_ERRORS = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key verification failed",
-        "the site's host key is not the known one",
-        "ask the site whether it changed; then remove the old key with ssh-keygen -R HOST",
+        "the site's host key is not the one in known_hosts",
+        "ask the site whether its key changed; if so, remove the old key with ssh-keygen -R HOST",
     ),
-    (r"Permission denied", "the site refuses the login", "check user name and key: try the same with ssh HOST"),
+    (r"Permission denied", "the site refused the login", "check the user name and the key: try ssh HOST"),
     (
         r"Could not resolve hostname",
-        "the login host's name is not known",
-        "is it in ~/.ssh/config? give another configuration with --ssh-config FILE",
+        "the login host's name cannot be resolved",
+        "check that it is in ~/.ssh/config, or give another configuration with --ssh-config FILE",
     ),
     (
         r"timed out|refused|No route to host|unreachable|closed|reset by|Broken pipe|not responding|broke",
         "the login node does not answer",
-        "is the line up, and the node? then try again: what came whole is not sent again",
+        "check the network and the node, then try again; parts that arrived complete are not sent again",
     ),
     (
         r"[Cc]an't open user config file|Bad configuration option|terminating, \d+ bad configuration",
@@ -116,7 +116,7 @@ class Remote:
                 return self
             time.sleep(0.05)
         self._close()
-        raise TransferError(f"no connection to {self.host} within {_CONNECT_SECONDS} s", "does ssh HOST work by hand?")
+        raise TransferError(f"no connection to {self.host} within {_CONNECT_SECONDS} s", "check that ssh HOST works")
 
     def _is_open(self) -> bool:
         argv = ["ssh", *self.options, "-O", "check", self.host]
@@ -161,11 +161,11 @@ class Remote:
         if done.returncode or "home" not in answers:
             raise TransferError(
                 f"{self.host}: cannot use {self.workspace}: {done.last_words()}",
-                "is the profile's workspace a folder that you may write to?",
+                "check that you may write to the workspace given in the profile",
             )
         if "python" not in answers:
             raise MissingTool(
-                f"{self.host} has none of the Pythons of its profile: {', '.join(self._pythons)}",
+                f"{self.host} has none of the Python interpreters listed in its profile: {', '.join(self._pythons)}",
                 "correct login.python in the site profile",
             )
         self._python, self.workspace = answers["python"], answers["home"]
@@ -285,7 +285,9 @@ class Remote:
     def _check_space(self, said: str) -> None:
         if re.search(r"quota|No space", said, re.IGNORECASE):
             where = f"{self.host}:{self.workspace}"
-            raise SpaceError(f"{where}: no space or quota left", "free some, or name another workspace in the profile")
+            raise SpaceError(
+                f"{where}: no space or quota left", "free some space, or set another workspace in the profile"
+            )
 
     def _answer(self, done: Completed, words: Sequence[str]) -> json_records.Record:
         for line in reversed(done.stdout.splitlines()):
@@ -294,11 +296,11 @@ class Remote:
                     line.encode(), f"the answer of {self.host}", TransferError
                 )
                 return answer
-        raise TransferError(f"{self.host} gave no answer to {' '.join(words)}", "see the log")
+        raise TransferError(f"{self.host} gave no answer to {' '.join(words)}", "see the command's log")
 
     def _check_line(self, done: Completed) -> None:
         if done.returncode == 255 or done.returncode < 0:
-            self._explain(done.stderr or "the line broke: closed by nobody knows whom")
+            self._explain(done.stderr or "the connection closed for an unknown reason")
 
     def _raise_far(self, done: Completed) -> NoReturn:
         """Raise the site half's own error here, with its exit code and hint."""
@@ -315,7 +317,7 @@ class Remote:
             if re.search(pattern, said):
                 raise TransferError(f"{self.host}: {message}", hint)
         words = " / ".join(said.strip().splitlines()[-3:])
-        raise TransferError(f"{self.host}: {words or 'the connection failed'}", "does ssh HOST work by hand?")
+        raise TransferError(f"{self.host}: {words or 'the connection failed'}", "check that ssh HOST works")
 
     def _close(self) -> None:
         if self._master is not None:

@@ -75,7 +75,7 @@ def carried(asked: Collection[str], sites: Iterable[tuple[Profile, Plan]], say: 
         except (MissingTool, TransferError, JobFailed) as error:
             if name in asked or not part.optional:
                 raise
-            say(f"deployer: warning: {error.message}: the bundle goes without {name} ({error.hint})")
+            say(f"deployer: warning: {error.message}: the bundle is packed without {name} ({error.hint})")
     return found
 
 

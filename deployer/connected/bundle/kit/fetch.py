@@ -30,7 +30,7 @@ def wheel(recipe: Recipe, name: str, work: Path, host: Settings) -> Path:
         ]  # fmt: skip
         done = process.run(argv, _TIMEOUT, {**sources.pip_environment, "TMPDIR": str(work)}, check=False)
     if done.returncode != 0:
-        raise TransferError(f"the kit needs {name}, and pip cannot fetch it: {done.last_words(1)}", recipe.leave_out)
+        raise TransferError(f"pip cannot download {name} for the kit: {done.last_words(1)}", recipe.leave_out)
     return checked(recipe, work / pin["file"], pin["sha256"])
 
 
@@ -50,9 +50,8 @@ def debian(
         said = [line.strip() for line in done.stderr.splitlines() if line.startswith("E: ")]
         packages = ", ".join(f"{pins[name]['package']} ({pins[name]['suite']})" for name in sources)
         raise TransferError(
-            f"the kit needs the source of {sources[0]}, and apt cannot fetch it: "
-            f"{' / '.join(said[:2]) or done.last_words()}",
-            f"does Debian's mirror answer, and has it {packages}? {recipe.leave_out}",
+            f"apt cannot download the source of {sources[0]} for the kit: {' / '.join(said[:2]) or done.last_words()}",
+            f"check that Debian's mirror answers and has {packages}, {recipe.leave_out}",
         )
     return [checked(recipe, work / each["file"], each["sha256"]) for each in wanted]
 
@@ -87,8 +86,8 @@ def _packages(pins: Sequence[Pin]) -> str:
 def checked(recipe: Recipe, path: Path, sha256: str) -> Path:
     """Return ``path`` if it is what is pinned. Raises TransferError where it did not come, IntegrityError."""
     if not path.is_file():
-        raise TransferError(f"the kit needs {path.name}, and what came is another version", recipe.leave_out)
+        raise TransferError(f"the download for the kit has another version than {path.name}", recipe.leave_out)
     found = files.sha256_file(str(path))
     if found != sha256:
-        raise IntegrityError(f"{path.name} has the SHA-256 {found}, and {sha256} is pinned", recipe.leave_out)
+        raise IntegrityError(f"{path.name} has the SHA-256 {found}, not the pinned {sha256}", recipe.leave_out)
     return path

@@ -16,7 +16,7 @@ from deployer.contract.errors import DeployerError, JobFailed
 from deployer.system import process
 
 RECIPE = Recipe(
-    "squashfs-tools", 1, "or pack without it: SquashFS images can then be made where the site has mksquashfs"
+    "squashfs-tools", 1, "or pack without it: SquashFS images can then be made only at sites with mksquashfs"
 )
 PROGRAM = "mksquashfs"
 
@@ -82,6 +82,9 @@ def check(program: Path, reader: Path, work: Path) -> None:
         except DeployerError as error:
             raise JobFailed(f"the kit's mksquashfs fails its test: {error.message}", RECIPE.leave_out) from error
         if not filecmp.cmp(one, two, shallow=False):
-            raise JobFailed("the kit's mksquashfs fails its test: the same folder gave other bytes", RECIPE.leave_out)
+            raise JobFailed(
+                "the kit's mksquashfs fails its test: two runs on the same folder gave different bytes",
+                RECIPE.leave_out,
+            )
         if not filecmp.cmp(folder / "file", read / "file", shallow=False):
-            raise JobFailed("the kit's mksquashfs fails its test: a file came out changed", RECIPE.leave_out)
+            raise JobFailed("the kit's mksquashfs fails its test: a file was changed", RECIPE.leave_out)

@@ -78,5 +78,6 @@ def check_root(proot: Path, work: Path) -> None:
     if done.returncode != 0:
         said = done.last_words(1) or "it sees the host's root"
         raise JobFailed(
-            f"the kit's proot fails the test of its root: {said}", f"may this user ptrace? {RECIPE.leave_out}"
+            f"the kit's proot fails the test of its root: {said}",
+            f"check that this user may use ptrace, {RECIPE.leave_out}",
         )

@@ -103,7 +103,7 @@ def test_a_file_system_without_locks_is_no_obstacle(monkeypatch: pytest.MonkeyPa
 
 
 def test_caches_of_others_are_theirs_to_prune() -> None:
-    with pytest.raises(UsageError, match="engine is not pruned by deployer"):
+    with pytest.raises(UsageError, match="deployer does not prune the cache engine"):
         caches.prune(["engine"])
     with pytest.raises(UsageError, match="no cache wheel") as caught:
         caches.prune(["wheel"])

@@ -46,7 +46,7 @@ def test_a_file_that_is_not_the_pinned_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TransferError, match="another version"):
         fetch.checked(udocker.RECIPE, tmp_path / "x", "0" * 64)
     (tmp_path / "x").write_text("other")
-    with pytest.raises(IntegrityError, match="is pinned"):
+    with pytest.raises(IntegrityError, match="not the pinned"):
         fetch.checked(udocker.RECIPE, tmp_path / "x", "0" * 64)
 
 
@@ -148,7 +148,9 @@ def test_what_a_site_can_do_without_is_left_out_where_it_cannot_be_made(monkeypa
     said: list[str] = []
     assert kit.carried([], [(lab(None), SQUASHFS)], said.append) == {}
     [line] = said
-    assert "cannot start gcc for squashfs-tools: the bundle goes without squashfs-tools (apt-get install gcc)" in line
+    assert (
+        "cannot start gcc for squashfs-tools: the bundle is packed without squashfs-tools (apt-get install gcc)" in line
+    )
     for asked, plan in ((["squashfs-tools"], SQUASHFS), ([], UDOCKER)):
         with pytest.raises(MissingTool):
             kit.carried(asked, [(lab(None), plan)], print)
@@ -185,8 +187,8 @@ READER = '#!/bin/sh\nmkdir "$2" && cp "$3.kept" "$2/file"\n'
     ("body", "said"),
     [
         ("exit 1", "fails its test: "),
-        ('cp "$1/file" "$2.kept"; echo $$ >"$2"', "the same folder gave other bytes"),
-        ('echo other >"$2.kept"; echo same >"$2"', "a file came out changed"),
+        ('cp "$1/file" "$2.kept"; echo $$ >"$2"', "two runs on the same folder gave different bytes"),
+        ('echo other >"$2.kept"; echo same >"$2"', "a file was changed"),
         ('cp "$1/file" "$2.kept"; echo same >"$2"', ""),
     ],
 )

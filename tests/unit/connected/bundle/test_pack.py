@@ -307,7 +307,7 @@ def test_a_bundle_of_data_alone_is_a_bundle(tmp_path: Path, data: Path) -> None:
     said = deployer("inspect", "b.tar", cwd=tmp_path).stdout.splitlines()
     assert said[0] == "digits-data:1.0  only data, zstd"
     assert said[-2:] == ["data digits: 3 files, 9.0 MB", "packages: none known"]
-    with pytest.raises(UsageError, match="no site needs a plan"):
+    with pytest.raises(UsageError, match="only data, which needs no plan"):
         packing.pack(alone, [load("lab")], tmp_path / "c.tar")
 
 
@@ -442,9 +442,9 @@ def test_inspect_lists_no_file_of_a_bundle_that_is_not_whole(tmp_path: Path) -> 
         ([], "pack requires exactly one of"),
         (["bundles/x", "--rootfs", "."], "pack requires exactly one of"),
         (["--rootfs", "."], "need --name and --version"),
-        (["--rootfs", "gone", "--name", "x", "--version", "1"], "gone is no folder"),
+        (["--rootfs", "gone", "--name", "x", "--version", "1"], "gone is not a folder"),
         (["--archive", "gone", "--name", "x", "--version", "1"], "there is no file gone"),
-        (["--rootfs", ".", "--name", "x", "--version", "1"], "no root filesystem"),
+        (["--rootfs", ".", "--name", "x", "--version", "1"], "not a root filesystem"),
         (["--archive", "text", "--name", "x", "--version", "1"], "text: the file is no tar"),
     ],
 )

@@ -96,7 +96,7 @@ def test_a_changed_package_leaves_most_pieces_as_they_are() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", wheel()[:-30], wheel(name="a", version="")])
 def test_a_file_that_is_no_wheel_is_refused(content: bytes) -> None:
-    with pytest.raises(UsageError, match=r"deployer/wheels/x\.whl is no wheel"):
+    with pytest.raises(UsageError, match=r"deployer/wheels/x\.whl is not a wheel"):
         sbom.of_wheel(InMemory(content), "deployer/wheels/x.whl")
 
 

@@ -38,11 +38,11 @@ def test_a_line_is_out_of_support_from_the_day_after_its_last() -> None:
         (pypi("tensorflow-cpu", "2.15.1"), "TensorFlow 2.15, since 2024-03-13"),
         (pypi("tensorflow", "2.1"), None),  # not 2.11
         (pypi("tensorflow-datasets", "2.15"), None),
-        (pypi("horovod", "0.28.1"), "Horovod 0.28.1, no end published, and no release since 2023-06-07"),
+        (pypi("horovod", "0.28.1"), "Horovod 0.28.1, no end date published, no release since 2023-06-07"),
         (pypi("mpich", "4.2.3"), None),
         (pypi("nvidia-cuda-runtime-cu12", "12.2.140"), "CUDA 12.2, since 2026-06-30"),
         (deb("libopenmpi3", "4.1.4-3"), None),
-        (deb("libopenmpi3", "4.0.3-1"), "Open MPI 4.0.3, no end published, and no release since 2021-11-14"),
+        (deb("libopenmpi3", "4.0.3-1"), "Open MPI 4.0.3, no end date published, no release since 2021-11-14"),
         ({"type": "data", "name": "python"}, None),
     ],
 )

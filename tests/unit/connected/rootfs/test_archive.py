@@ -69,7 +69,7 @@ def test_a_layout_that_is_a_folder(tmp_path: Path, scratch: Scratch) -> None:
         path.write_bytes(data)
     assert raw(archive.read(tmp_path / "layout", scratch).root) == EXPECTED
     scratch.settle()
-    with pytest.raises(UsageError, match="no OCI layout"):
+    with pytest.raises(UsageError, match="not an OCI layout"):
         archive.read(tmp_path, scratch)
 
 
@@ -131,9 +131,9 @@ def test_a_compressed_tar_that_is_cut_or_broken_is_refused(tmp_path: Path, name:
         (b"just text\n" * 100, "no tar"),
         (tars.archive(tars.docker_archive(LAYERS, ["a:1", "b:2"])), "2 images: a:1, b:2"),
         (tars.archive({"manifest.json": b"{"}), "not valid JSON"),
-        (tars.archive({"manifest.json": b"{}"}), "another form"),
-        (tars.archive({"manifest.json": b"[{}]"}), "another form: 'Config'"),
-        (tars.archive({"oci-layout": b"{}", "index.json": b'{"manifests": [{}]}'}), "another form: 'digest'"),
+        (tars.archive({"manifest.json": b"{}"}), "an invalid document"),
+        (tars.archive({"manifest.json": b"[{}]"}), "an invalid document: 'Config'"),
+        (tars.archive({"oci-layout": b"{}", "index.json": b'{"manifests": [{}]}'}), "an invalid document: 'digest'"),
         (tars.archive({"manifest.json": b'[{"Config": "c.json", "Layers": []}]'}), "no c.json"),
     ],
 )

@@ -146,10 +146,10 @@ def test_find_program_follows_links() -> None:
 @pytest.mark.parametrize(
     ("name", "fields", "reason"),
     [
-        ("../x", {}, "not safe"),
+        ("../x", {}, "unsafe path"),
         ("bin/l", {"type": tarfile.LNKTYPE, "linkname": "gone"}, "hard link"),
         ("deployer", {}, "mount point"),
-        ("bin/x/y", {}, "below what is no folder"),
+        ("bin/x/y", {}, "below a path that is not a folder"),
     ],
 )
 def test_what_cannot_be_flattened(name: str, fields: dict[str, object], reason: str) -> None:
@@ -170,7 +170,7 @@ def test_no_root_filesystem() -> None:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as tar:
         tar.addfile(tarfile.TarInfo("notes.txt"))
-    with pytest.raises(UsageError, match=r"no root filesystem: none of .*, but notes\.txt"):
+    with pytest.raises(UsageError, match=r"not a root filesystem: it has none of .*, but notes\.txt"):
         tree_of(stream.getvalue())
 
 

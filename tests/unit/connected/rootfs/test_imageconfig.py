@@ -65,7 +65,7 @@ def test_variables_that_no_shell_knows_are_left_out_and_named(tmp_path: Path) ->
     assert packed.manifest.image.env == ["PATH=/usr/bin", "LINES=a\nb"]
     assert packed.manifest.changes["variables dropped"] == 4
     names = "my.name, X[$(touch PWNED)], I_MPI_x; touch PWNED; y, ALONE"
-    assert said == ["variables of the image left out, whose names no shell knows: " + names]
+    assert said == ["variables of the image left out, because their names are not valid in a shell: " + names]
     assert install(str(packed.path), Store(str(tmp_path / "root"))).image.manifest() == packed.manifest
 
 

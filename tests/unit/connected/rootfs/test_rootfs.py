@@ -210,11 +210,11 @@ def test_a_hard_link_across_layers_keeps_the_file_that_it_named() -> None:
 @pytest.mark.parametrize(
     ("entries", "reason"),
     [
-        ([("f", b""), ("f/x", b"")], "below what is no folder"),
-        ([("l", "-> l"), ("l/x", b"")], "below what is no folder"),
+        ([("f", b""), ("f/x", b"")], "below a path that is not a folder"),
+        ([("l", "-> l"), ("l/x", b"")], "below a path that is not a folder"),
         ([("x", "= gone")], "not there"),
         ([("d", None), ("x", "= d")], "a folder"),
-        ([("d/../../x", b"")], "not safe"),
+        ([("d/../../x", b"")], "unsafe path"),
     ],
 )
 def test_what_no_runtime_could_make(entries: list[tuple[str, Any]], reason: str) -> None:
