@@ -55,10 +55,10 @@ def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("said", "message", "hint"),
     [
         ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", "host key", "ssh-keygen -R"),
-        ("alice@login1: Permission denied (publickey).", "refuses the login", "key"),
-        ("ssh: Could not resolve hostname login1: Name or service not known", "not known", "--ssh-config"),
+        ("alice@login1: Permission denied (publickey).", "refused the login", "key"),
+        ("ssh: Could not resolve hostname login1: Name or service not known", "cannot be resolved", "--ssh-config"),
         ("ssh: connect to host login1 port 22: Connection timed out", "does not answer", "try again"),
-        ("something else", "something else", "by hand"),
+        ("something else", "something else", "check that ssh HOST works"),
     ],
 )
 def test_no_connection(far: Path, monkeypatch: pytest.MonkeyPatch, said: str, message: str, hint: str) -> None:
