@@ -38,7 +38,7 @@ def test_wrong_key_and_changed_host_key(site: Site, bundle: Path, tmp_path: Path
     text = site.lab.ssh_config.read_text()
     identity = next(line for line in text.splitlines() if "IdentityFile" in line)
     (tmp_path / "wrong").write_text(text.replace(identity, "  IdentityFile /nowhere"))
-    says(site.cli("push", bundle, "lab", "--ssh-config", tmp_path / "wrong", code=5), "refuses the login")
+    says(site.cli("push", bundle, "lab", "--ssh-config", tmp_path / "wrong", code=5), "refused the login")
     says(site.cli("push", bundle, "lab", "--ssh-config", tmp_path / "none", code=2), "no ssh configuration")
 
 
