@@ -555,15 +555,15 @@ def test_what_an_image_without_python_does_not_prove_is_stated_before() -> None:
         ("/", "/deployer/job/run", []),
         ("/", "/data/x", []),
         ("/", PREFIX + "/lib", []),  # the site's, bound
-        ("/work", None, [("workdir.read-only", NOTE)]),
-        ("/work", "/deployer/job", []),
+        ("/opt/model", None, [("workdir.read-only", NOTE)]),
+        ("/opt/model", "/deployer/job", []),
         ("/", "/gone", [("workdir.missing", ERROR)]),
         ("/", "/data-x", [("workdir.missing", ERROR)]),
     ],
 )
 def test_where_a_job_starts(image: str, job: str | None, found: list[tuple[str, str]]) -> None:
     manifest = manifest_of([], workdir=image)._replace(jobs=[Job("train", ["true"], 1, 1, 1, "1:00:00", job)])
-    files = {**IMAGE_FILES, "/work/x": None}
+    files = {**IMAGE_FILES, "/opt/model/x": None}
     plan = PLAN._replace(binds=[Bind(PREFIX, PREFIX, "MPI")])
     assert codes(places.working(case(files=files, manifest=manifest, plan=plan))) == found
 
