@@ -172,10 +172,10 @@ def test_build_settings_are_there_in_the_build_and_leave_no_trace(
     [
         ("FROM ${BUILD_BASE}\n", "made from BUILD_BASE"),
         (f"FROM ${{BUILD_BASE}}\nRUN rm -rf /{MARK}\n", "made from BUILD_BASE"),
-        (f"FROM ${{BASE}}\nCOPY --from=build /{MARK}/ca.crt /etc/innocent\n", "its files holds the build settings"),
+        (f"FROM ${{BASE}}\nCOPY --from=build /{MARK}/ca.crt /etc/innocent\n", "its files contains the build settings"),
         (f"FROM ${{BASE}}\nENV SSL_CERT_FILE=/{MARK}/ca.crt\n", "configuration or history shows the build settings"),
         ("FROM ${BASE}\nRUN echo someone:a-secret >/etc/login\n", "shows the login for index.invalid"),
-        ("FROM ${BASE}\nCOPY --from=build /login /login\n", "files holds the login for index.invalid"),
+        ("FROM ${BASE}\nCOPY --from=build /login /login\n", "files contains the login for index.invalid"),
     ],
 )
 def test_a_trace_of_the_build_settings_is_refused(
