@@ -14,18 +14,18 @@ from deployer.contract import json_records, oci, sealed_file, tarformat
 from deployer.contract import manifest as manifests
 from deployer.contract.job import Job
 from deployer.contract.manifest import DATA, FRAME, HEADER, PADDING, BundleMember, Image, Manifest, Segment
-from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, Entry
+from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, TarEntry
 
 END = b"\0" * 1024
 
 #: Content and entries of a small root filesystem in the order of a layer.
 ENTRIES = [
-    (Entry(FOLDER, b"bin", 0o755), b""),
-    (Entry(FOLDER, b"etc", 0o755), b""),
-    (Entry(FILE, b"bin/tool", 0o755, 9), b"#!/bin/sh"),
-    (Entry(FILE, b"etc/odd\xff\nname", 0o600, 600), b"x" * 600),
-    (Entry(HARDLINK, b"bin/same", 0o777, 0, b"bin/tool"), b""),
-    (Entry(SYMLINK, b"etc/out", 0o777, 0, b"/nowhere"), b""),
+    (TarEntry(FOLDER, b"bin", 0o755), b""),
+    (TarEntry(FOLDER, b"etc", 0o755), b""),
+    (TarEntry(FILE, b"bin/tool", 0o755, 9), b"#!/bin/sh"),
+    (TarEntry(FILE, b"etc/odd\xff\nname", 0o600, 600), b"x" * 600),
+    (TarEntry(HARDLINK, b"bin/same", 0o777, 0, b"bin/tool"), b""),
+    (TarEntry(SYMLINK, b"etc/out", 0o777, 0, b"/nowhere"), b""),
 ]
 
 

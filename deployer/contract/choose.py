@@ -16,7 +16,7 @@ class Choice(NamedTuple):
     reason: str
 
 
-class Need(NamedTuple):
+class StagingNeed(NamedTuple):
     """What a node has to hold, in MiB: the image by the form that it is staged in, and what all ranks of a node were
     said to need (0: nobody said). ``objections`` are why it cannot be staged in a form at all."""
 
@@ -29,14 +29,14 @@ class Need(NamedTuple):
         return self.sizes.get(staging, 0)
 
 
-_NOTHING = Need({})
+_NOTHING = StagingNeed({})
 
 
 def choose(
     plan: Plan,
     nodes: int,
     vetoes: Mapping[str, str],
-    need: Need = _NOTHING,
+    need: StagingNeed = _NOTHING,
     staging: Optional[str] = None,
     runtime: Optional[str] = None,
 ) -> Choice:
@@ -75,7 +75,7 @@ def _reason(plan: Plan, nodes: int, against: List[str]) -> str:
 
 
 def _objection(
-    variant: StartOption, plan: Plan, nodes: int, vetoes: Mapping[str, str], need: Need, staging: Optional[str]
+    variant: StartOption, plan: Plan, nodes: int, vetoes: Mapping[str, str], need: StagingNeed, staging: Optional[str]
 ) -> Optional[str]:
     if staging is None and variant.max_nodes is not None and nodes > variant.max_nodes:
         return "meant for at most %d nodes" % variant.max_nodes
@@ -88,7 +88,7 @@ def _objection(
     return vetoes.get(variant.runtime) or vetoes.get(variant.launcher)
 
 
-def _too_large(variant: StartOption, plan: Plan, need: Need) -> Optional[str]:
+def _too_large(variant: StartOption, plan: Plan, need: StagingNeed) -> Optional[str]:
     """Return the arithmetic if the image does not fit into the node."""
     size, memory = need.size(variant.staging), plan.node.memory_mb
     if variant.room_mb is not None and size > variant.room_mb:

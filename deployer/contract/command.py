@@ -35,7 +35,7 @@ _ASSIGNMENT = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*=")
 _LIKE = {"bash": ("sh",), "python": ("python3",), "pip": ("pip3",)}
 
 
-class Seen(NamedTuple):
+class PathInfo(NamedTuple):
     """What is at a path, no link followed: ``target`` is a link's. ``line`` is what the first line of a script says
     after ``#!``, empty for a text that has no such line, None for any other file."""
 
@@ -46,10 +46,10 @@ class Seen(NamedTuple):
 
 
 #: Returns what is at an absolute path whose folders are no links; None where there is nothing.
-Look = Callable[[str], Optional[Seen]]
+Look = Callable[[str], Optional[PathInfo]]
 
 
-class Missing(NamedTuple):
+class CommandProblem(NamedTuple):
     """Why a command cannot start, and what to do."""
 
     reason: str
@@ -68,7 +68,7 @@ class Place(NamedTuple):
     outside: Sequence[str] = ()
 
 
-def missing(words: Sequence[str], place: Place) -> Optional[Missing]:
+def missing(words: Sequence[str], place: Place) -> Optional[CommandProblem]:
     """Return why the command ``words`` cannot start; None where it can, or where that is not certain."""
     try:
         _started(list(words), place)
@@ -91,7 +91,7 @@ class _Unsure(Exception):
 class _NotThere(Exception):
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(reason)
-        self.missing = Missing(reason, remedy)
+        self.missing = CommandProblem(reason, remedy)
 
 
 def _started(words: List[str], place: Place) -> None:
@@ -199,7 +199,7 @@ def _candidates(name: str, place: Place) -> Iterator[str]:
         yield path
 
 
-def _script(path: str, seen: Seen, place: Place, depth: int) -> None:
+def _script(path: str, seen: PathInfo, place: Place, depth: int) -> None:
     """Raise _NotThere where a script's interpreter is not there: what the kernel would look for."""
     if seen.line is None:
         return
@@ -223,17 +223,17 @@ def _script(path: str, seen: Seen, place: Place, depth: int) -> None:
         raise _NotThere(reason, error.missing.remedy) from error
 
 
-def _real(path: str, place: Place) -> Optional[Tuple[str, Seen]]:
+def _real(path: str, place: Place) -> Optional[Tuple[str, PathInfo]]:
     """Return where ``path`` leads, and what is there; None where it leads nowhere. Raises _Unsure."""
     done: List[str] = []
     todo = _names(path)[::-1]
-    here, seen = "/", Seen(FOLDER)
+    here, seen = "/", PathInfo(FOLDER)
     links = 0
     while todo:
         name = todo.pop()
         if name == "..":
             done = done[:-1]
-            here, seen = "/" + "/".join(done), Seen(FOLDER)
+            here, seen = "/" + "/".join(done), PathInfo(FOLDER)
             continue
         here = "/" + "/".join([*done, name])
         outside = (*_OUTSIDE, *place.outside)
@@ -241,7 +241,7 @@ def _real(path: str, place: Place) -> Optional[Tuple[str, Seen]]:
             raise _Unsure
         found = place.look(here)
         if found is None and any(folder.startswith(here + "/") for folder in outside):
-            found = Seen(FOLDER)  # a bind makes its own
+            found = PathInfo(FOLDER)  # a bind makes its own
         if found is None:
             return None
         if found.kind == UNKNOWN:
@@ -252,7 +252,7 @@ def _real(path: str, place: Place) -> Optional[Tuple[str, Seen]]:
                 return None
             done = [] if found.target.startswith("/") else done
             todo += _names(found.target)[::-1]
-            here, seen = "/" + "/".join(done), Seen(FOLDER)
+            here, seen = "/" + "/".join(done), PathInfo(FOLDER)
         elif found.kind == FILE and todo:
             return None
         else:

@@ -133,7 +133,7 @@ class Image(NamedTuple):
         )
 
 
-class Need(NamedTuple):
+class DataNeed(NamedTuple):
     """A data folder of another bundle: what jobs read at /deployer/data/DATA is that one's folder of the same name.
 
     ``bundle`` is NAME or NAME:VERSION.
@@ -146,8 +146,8 @@ class Need(NamedTuple):
         return dict(self._asdict())
 
     @staticmethod
-    def read(fields: Fields) -> "Need":
-        need = Need(fields.text("data"), fields.text("bundle"))
+    def read(fields: Fields) -> "DataNeed":
+        need = DataNeed(fields.text("data"), fields.text("bundle"))
         name, _, version = need.bundle.partition(":")
         check_label(need.data, "0", IntegrityError)
         check_label(name, version or "0", IntegrityError)
@@ -169,7 +169,7 @@ class Manifest(NamedTuple):
     jobs: List[Job]
     members: List[BundleMember]
     segments: List[Segment]
-    needs: Sequence[Need] = ()
+    needs: Sequence[DataNeed] = ()
     mpi: Sequence[str] = ()
 
     @property
@@ -234,6 +234,6 @@ def read(data: bytes, what: str) -> Manifest:
         jobs=[Job.read(item) for item in fields.items("jobs")],
         members=[BundleMember.read(item) for item in fields.each("members")],
         segments=[Segment.read(item) for item in fields.each("segments")],
-        needs=tuple(Need.read(item) for item in fields.items("needs")) if "needs" in fields.record else (),
+        needs=tuple(DataNeed.read(item) for item in fields.items("needs")) if "needs" in fields.record else (),
         mpi=tuple(fields.texts("mpi")) if "mpi" in fields.record else (),
     )

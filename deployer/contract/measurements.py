@@ -44,7 +44,7 @@ class Allreduce(NamedTuple):
         }
 
 
-class Gpu(NamedTuple):
+class GpuMeasurement(NamedTuple):
     """A node's GPUs as CUDA sees them in the container: the kernel module's version, the CUDA version that the driver's
     library offers, how many devices; ``reason`` is why they cannot be used, None where they can."""
 
@@ -54,8 +54,8 @@ class Gpu(NamedTuple):
     reason: Optional[str]
 
     @staticmethod
-    def read(fields: Fields) -> "Gpu":
-        return Gpu(
+    def read(fields: Fields) -> "GpuMeasurement":
+        return GpuMeasurement(
             fields.maybe_text("driver"),
             fields.maybe_text("cuda"),
             fields.maybe_number("devices"),
@@ -69,7 +69,7 @@ class Measures(NamedTuple):
 
     memlock: Optional[int]
     allreduce: Optional[Allreduce] = None
-    gpu: Optional[Gpu] = None
+    gpu: Optional[GpuMeasurement] = None
     shm: Optional[int] = None
 
     def record(self) -> Record:
@@ -84,7 +84,7 @@ class Measures(NamedTuple):
         return Measures(
             fields.maybe_number("memlock"),
             Allreduce.read(allreduce) if allreduce else None,
-            Gpu.read(gpu) if gpu else None,
+            GpuMeasurement.read(gpu) if gpu else None,
             fields.maybe_number("shm"),
         )
 

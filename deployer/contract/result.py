@@ -37,7 +37,7 @@ REFUSED = Refused.exit_code
 _ByHost = Dict[str, List[Tuple[int, Set[int]]]]
 
 
-class Outcome(NamedTuple):
+class StepOutcome(NamedTuple):
     """How a step ended: srun's exit code, the signal that the script got meanwhile (a name such as TERM, or None),
     and when; ``started`` and ``ended`` are seconds since the epoch of the job, not of the step."""
 
@@ -77,7 +77,7 @@ class Judgement(NamedTuple):
     exit_code: int
 
 
-def assemble(launch: Launch, found: Evidence, outcome: Outcome) -> Judgement:
+def assemble(launch: Launch, found: Evidence, outcome: StepOutcome) -> Judgement:
     """Judge a job after ``outcome.step``.
 
     After the payload, ``exit_code`` is that of the rank that failed first; where the payload itself ended well but the
@@ -175,7 +175,7 @@ def _check(launch: Launch) -> Optional[Record]:
     )
 
 
-def payload_exit(payloads: Sequence[PayloadRecord], outcome: Outcome) -> int:
+def payload_exit(payloads: Sequence[PayloadRecord], outcome: StepOutcome) -> int:
     """Return the exit code of the rank that failed first, as a shell would say it.
 
     srun's own code is the highest of all tasks, so a rank that it ended by a signal hides the one that raised.
@@ -194,7 +194,7 @@ def first_failed(payloads: Sequence[PayloadRecord]) -> Optional[PayloadRecord]:
     return min(failed, key=lambda item: (item.signal is not None, item.ended or 0, item.task)) if failed else None
 
 
-def judge(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
+def judge(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
     """Return what is wrong, the first cause first; later steps are only judged when the job got there."""
     findings: List[Finding] = []
     if outcome.module is not None:
@@ -216,7 +216,7 @@ def judge(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
     return findings
 
 
-def _stopped(launch: Launch, outcome: Outcome) -> List[Finding]:
+def _stopped(launch: Launch, outcome: StepOutcome) -> List[Finding]:
     if outcome.signal is None:
         return []
     passed = outcome.ended - outcome.started
@@ -227,7 +227,7 @@ def _stopped(launch: Launch, outcome: Outcome) -> List[Finding]:
     return [finding("job.stopped", JOB, signal=outcome.signal, seconds=passed)]
 
 
-def _hosts(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
+def _hosts(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
     names = [item.host for item in found.hosts]
     if outcome.step == HOSTS and outcome.exit_code != 0:
         return [finding("hosts.failed", JOB, exit=outcome.exit_code, seen=len(names), asked=launch.nodes)]
@@ -270,7 +270,7 @@ def _hosts(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
     return findings
 
 
-def _roots(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
+def _roots(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
     findings = []
     for host, text in sorted(found.roots.items()):
         if text != CANARY_TEXT:
@@ -287,7 +287,7 @@ def _roots(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
     return findings
 
 
-def _probe(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
+def _probe(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
     if not found.probes and outcome.step == PAYLOAD:
         return [finding("probe.skipped", JOB)]
     by_rank, seen = _ByRank(), _Seen.of(found)
@@ -391,7 +391,7 @@ def _crossings(hosts: Sequence[HostRecord], by_host: _ByHost) -> List[Finding]:
     return findings
 
 
-def _payload(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]:
+def _payload(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
     by_rank, seen = _ByRank(), _Seen.of(found)
     expected = launch.mpi is not None or any(probe.library for probe in found.probes)
     for item in found.payloads:
@@ -426,7 +426,7 @@ def _payload(launch: Launch, found: Evidence, outcome: Outcome) -> List[Finding]
     return findings
 
 
-def _how(first: Optional[PayloadRecord], outcome: Outcome) -> str:
+def _how(first: Optional[PayloadRecord], outcome: StepOutcome) -> str:
     if first is None:
         return "the launcher failed with exit code %d, and no rank recorded a reason" % outcome.exit_code
     who = "rank %d on %s " % (first.task, first.host)

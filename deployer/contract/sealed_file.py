@@ -15,7 +15,7 @@ from deployer.contract import json_records, oci, sshsig, tarformat
 from deployer.contract import manifest as manifests
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.manifest import DATA, FRAME, HEADER, MAX_RAW, PADDING, BundleMember, Manifest, Segment
-from deployer.contract.tarformat import BLOCK, Entry
+from deployer.contract.tarformat import BLOCK, TarEntry
 
 MANIFEST_FILE = "deployer/bundle.json"
 SEAL_FILE = "deployer/seal.json"
@@ -60,7 +60,7 @@ def member_header(member: BundleMember) -> bytes:
     tarformat.check_path(name)
     if member.mode > 0o777:  # a header cannot say more, and a list must not
         raise IntegrityError("a member has the mode %o: %r" % (member.mode, member.name))
-    return tarformat.encode(Entry(tarformat.FILE, name, member.mode, member.size))
+    return tarformat.encode(TarEntry(tarformat.FILE, name, member.mode, member.size))
 
 
 def manifest_block(data: bytes) -> bytes:

@@ -49,7 +49,7 @@ _LONG_FIELDS = (b"././@LongLink".ljust(100, b"\0"), b"0000000", bytes(100))
 Buffer = Union[bytes, bytearray, memoryview]
 
 
-class Entry(NamedTuple):
+class TarEntry(NamedTuple):
     """One member: ``path`` is relative, bytes as the file system has them; ``target`` is a link's, else empty.
 
     ``mode`` are the low nine permission bits; ``size`` is a file's length in bytes and 0 for all others.
@@ -67,7 +67,7 @@ def padding(size: int) -> int:
     return -size % BLOCK
 
 
-def encode(entry: Entry) -> bytes:
+def encode(entry: TarEntry) -> bytes:
     """Return the header of an entry: 512 bytes, or more where a name or target is longer than 100 bytes."""
     name = entry.path + b"/" if entry.kind == FOLDER else entry.path
     blocks = b""
@@ -78,7 +78,7 @@ def encode(entry: Entry) -> bytes:
     return blocks + _block(name[:100], entry.mode, entry.size, entry.kind, entry.target[:100])
 
 
-def decode(data: Buffer, position: int) -> Tuple[Entry, int]:
+def decode(data: Buffer, position: int) -> Tuple[TarEntry, int]:
     """Read the header at ``position``; return its entry and where its content starts.
 
     Raises IntegrityError for anything that ``encode`` would not have written, and for paths that are not plain
@@ -113,7 +113,7 @@ def decode(data: Buffer, position: int) -> Tuple[Entry, int]:
         raise IntegrityError("a tar header is not in the normal form: %r" % path)
     if (size and kind != FILE) or bool(target) != (kind in (SYMLINK, HARDLINK)):
         raise IntegrityError("a tar header contradicts itself: %r" % path)
-    return Entry(kind, path, int(mode, 8), size, target), position
+    return TarEntry(kind, path, int(mode, 8), size, target), position
 
 
 def _block_fields(data: Buffer, position: int) -> Sequence[bytes]:

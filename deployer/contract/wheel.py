@@ -48,7 +48,7 @@ if __name__ == "__main__":
 """
 
 
-class Entry(NamedTuple):
+class WheelEntry(NamedTuple):
     """A file of the archive: its name, size in bytes, and its Unix mode with the file's type (0: not said)."""
 
     name: str
@@ -136,7 +136,7 @@ def relative_to_lib(path: str) -> str:
     return path[len(LIB) + 1 :] if path.startswith(LIB + "/") else "../" + path
 
 
-def files(info: str, entries: Sequence[Entry], record: Dict[str, Tuple[str, str]]) -> List[File]:
+def files(info: str, entries: Sequence[WheelEntry], record: Dict[str, Tuple[str, str]]) -> List[File]:
     """Return what to install of a wheel whose metadata is in the folder ``info``, in the order of the archive.
 
     Raises IntegrityError unless every file is plain, stands once, is in RECORD with its size and a good digest, and has
@@ -212,7 +212,7 @@ def with_interpreter(content: bytes, python: str) -> bytes:
     return b"#!" + python.encode() + rest + b"\n" + content.partition(b"\n")[2]
 
 
-def _check_plain(entry: Entry) -> None:
+def _check_plain(entry: WheelEntry) -> None:
     """Raise IntegrityError unless an entry is a regular file with a plain relative name."""
     if "\\" in entry.name or not entry.name.isprintable():
         raise IntegrityError("it has a name that is not plain: %r" % entry.name)
@@ -239,7 +239,7 @@ def _place(name: str, data: str, distribution_name: str) -> Tuple[str, str]:
     return area, prefix + rest
 
 
-def _digest(entry: Entry, claim: Tuple[str, str]) -> Digest:
+def _digest(entry: WheelEntry, claim: Tuple[str, str]) -> Digest:
     """Return the digest that RECORD claims for an entry, whose size must be the one it claims."""
     algorithm, _, text = claim[0].partition("=")
     if algorithm not in ALGORITHMS:

@@ -14,7 +14,7 @@ from typing import IO, Any, Dict, Iterator, List, NamedTuple, Set
 
 from deployer.contract import wheel
 from deployer.contract.errors import IntegrityError
-from deployer.contract.wheel import Entry, File
+from deployer.contract.wheel import File, WheelEntry
 from deployer.system import files
 
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -43,7 +43,7 @@ class Wheel(object):
             self._infos = {info.filename: info for info in infos}
             self.info = wheel.dist_info(name, self._infos)
             wheel.check_version(self.text(wheel.WHEEL))
-            entries = [Entry(info.filename, info.file_size, info.external_attr >> 16) for info in infos]
+            entries = [WheelEntry(info.filename, info.file_size, info.external_attr >> 16) for info in infos]
             record = self.text(wheel.RECORD)
             if record.count("\n") > 2 * len(infos) + 100 or record.count(",") > 20 * len(infos) + 100:
                 raise IntegrityError("its RECORD lists more files than the wheel has")

@@ -5,13 +5,13 @@ import os
 import pytest
 
 from deployer.contract.errors import IntegrityError
-from deployer.contract.tarformat import FILE, FILES, FOLDER, FOLDERS, HARDLINK, LINKS, REST, SYMLINK, Entry
+from deployer.contract.tarformat import FILE, FILES, FOLDER, FOLDERS, HARDLINK, LINKS, REST, SYMLINK, TarEntry
 from deployer.site.install.install import install
 from deployer.site.storage.store import Store
 from tests import bundles
 
-FOLDER_A = (Entry(FOLDER, b"a", 0o755), b"")
-FILE_A = (Entry(FILE, b"a/f", 0o644, 1), b"x")
+FOLDER_A = (TarEntry(FOLDER, b"a", 0o755), b"")
+FILE_A = (TarEntry(FILE, b"a/f", 0o644, 1), b"x")
 
 
 def layer(*entries):
@@ -22,21 +22,21 @@ def mixed(holds, *entries):
     return [(holds, bundles.stream(entries)), (LINKS, bundles.END)]
 
 
-LINK_A = (Entry(SYMLINK, b"a/l", 0o777, 0, b"/tmp"), b"")
-LARGE = bundles.stream([(Entry(FILE, b"a/big", 0o644, 1024), b"x" * 1024)])
+LINK_A = (TarEntry(SYMLINK, b"a/l", 0o777, 0, b"/tmp"), b"")
+LARGE = bundles.stream([(TarEntry(FILE, b"a/big", 0o644, 1024), b"x" * 1024)])
 HOSTILE = {
-    "a path that climbs": layer((Entry(FILE, b"../out", 0o644, 1), b"x")),
-    "an absolute path": layer((Entry(FILE, b"/out", 0o644, 1), b"x")),
-    "a file below a link": layer(FOLDER_A, LINK_A, (Entry(FILE, b"a/l/out", 0o644, 1), b"x")),
+    "a path that climbs": layer((TarEntry(FILE, b"../out", 0o644, 1), b"x")),
+    "an absolute path": layer((TarEntry(FILE, b"/out", 0o644, 1), b"x")),
+    "a file below a link": layer(FOLDER_A, LINK_A, (TarEntry(FILE, b"a/l/out", 0o644, 1), b"x")),
     "a link before files": layer(FOLDER_A, LINK_A, FILE_A),
     "a link among files": [*layer(FOLDER_A)[:1], *mixed(FILES, LINK_A, FILE_A)],
     "a link among folders": mixed(FOLDERS, FOLDER_A, LINK_A),
     "a file among links": [*layer(FOLDER_A)[:1], (LINKS, bundles.stream([LINK_A, FILE_A]) + bundles.END)],
-    "a file in place of a folder": layer(FOLDER_A, (Entry(FILE, b"a", 0o644, 1), b"x")),
+    "a file in place of a folder": layer(FOLDER_A, (TarEntry(FILE, b"a", 0o644, 1), b"x")),
     "a file twice": layer(FOLDER_A, FILE_A, FILE_A),
-    "a link over a file": layer(FOLDER_A, FILE_A, (Entry(SYMLINK, b"a/f", 0o777, 0, b"/etc/passwd"), b"")),
-    "a hard link out": layer(FOLDER_A, FILE_A, (Entry(HARDLINK, b"a/h", 0o777, 0, b"/etc/passwd"), b"")),
-    "a hard link to a folder": layer(FOLDER_A, (Entry(HARDLINK, b"a/h", 0o777, 0, b"a"), b"")),
+    "a link over a file": layer(FOLDER_A, FILE_A, (TarEntry(SYMLINK, b"a/f", 0o777, 0, b"/etc/passwd"), b"")),
+    "a hard link out": layer(FOLDER_A, FILE_A, (TarEntry(HARDLINK, b"a/h", 0o777, 0, b"/etc/passwd"), b"")),
+    "a hard link to a folder": layer(FOLDER_A, (TarEntry(HARDLINK, b"a/h", 0o777, 0, b"a"), b"")),
     "no folder": layer(FILE_A),
     "no end": layer(FOLDER_A)[:1],
     "two ends": [*layer(FOLDER_A), (LINKS, bundles.END)],

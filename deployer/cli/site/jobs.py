@@ -381,10 +381,10 @@ def _stage(args: argparse.Namespace) -> int:
 
 def _result(args: argparse.Namespace) -> int:
     from deployer.contract.findings import ERROR
-    from deployer.contract.result import Outcome
+    from deployer.contract.result import StepOutcome
     from deployer.site.jobs import jobs, result
 
-    outcome = Outcome(
+    outcome = StepOutcome(
         args.step,
         args.exit,
         args.signal or None,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.contract.job import Job
-from deployer.contract.manifest import Need
+from deployer.contract.manifest import DataNeed
 
 
 class Contents(NamedTuple):
@@ -23,7 +23,7 @@ class Contents(NamedTuple):
     #: Folders of data, by the names that jobs find them under.
     data: Mapping[str, Path] = {}
     #: Data that other bundles carry.
-    needs: Sequence[Need] = ()
+    needs: Sequence[DataNeed] = ()
     #: Further files, by their names in the bundle.
     carried: Mapping[str, Path] = {}
     #: The MPI families that the programs run on, the image's own first. Empty: nobody said.

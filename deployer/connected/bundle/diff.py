@@ -15,7 +15,7 @@ from deployer.contract import delta, json_records, sealed_file, tarformat, wheel
 from deployer.contract.errors import IntegrityError
 from deployer.contract.manifest import HEADER, PADDING, WHEELS_PREFIX, Manifest, Segment
 from deployer.contract.sealed_file import Seal
-from deployer.contract.tarformat import Entry
+from deployer.contract.tarformat import TarEntry
 from deployer.system import codec
 from deployer.system.verify import opened, read_manifest_block, read_seal
 
@@ -146,13 +146,13 @@ class _Bundle:
                     found["dpkg", fields["Package"]] = fields["Version"]
         return found
 
-    def _entries(self, other: "_Bundle") -> Iterator[tuple[Entry, Iterator[bytes]]]:
+    def _entries(self, other: "_Bundle") -> Iterator[tuple[TarEntry, Iterator[bytes]]]:
         known = {tuple(segment.sha256 for segment in unit) for unit in other._units}
         for unit in self._units:
             if tuple(segment.sha256 for segment in unit) not in known:
                 yield from self._unit_entries(unit)
 
-    def _unit_entries(self, unit: _Unit) -> Iterator[tuple[Entry, Iterator[bytes]]]:
+    def _unit_entries(self, unit: _Unit) -> Iterator[tuple[TarEntry, Iterator[bytes]]]:
         first = self._frame(unit[0])
         position = 0
         while first[position : position + 1].strip(b"\0"):  # the end of the tar is zeros

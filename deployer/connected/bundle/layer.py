@@ -16,7 +16,7 @@ from deployer.connected.rootfs.entries import Data, shown
 from deployer.connected.rootfs.flatten import Tree
 from deployer.contract import tarformat
 from deployer.contract.errors import UsageError
-from deployer.contract.tarformat import Entry
+from deployer.contract.tarformat import TarEntry
 
 #: A group is at least GROUP_MIN bytes, then ends at one file in GROUP_ODDS (by its path's hash), and at GROUP_MAX at
 #: the latest: 512 KiB or so on average. A file over GROUP_MAX is cut every LARGE bytes.
@@ -52,13 +52,13 @@ def pieces(tree: Tree) -> Iterator[Piece]:
     yield _links([])
 
 
-def _links(entries: Sequence[Entry]) -> Piece:
+def _links(entries: Sequence[TarEntry]) -> Piece:
     weight = (len(entries) + 2) * tarformat.BLOCK
     return Piece(tarformat.LINKS, weight, lambda: b"".join(map(tarformat.encode, entries)) + _END)
 
 
-def _section(tree: Tree, section: str, entries: Iterable[Entry]) -> Iterator[Piece]:
-    group: list[Entry] = []
+def _section(tree: Tree, section: str, entries: Iterable[TarEntry]) -> Iterator[Piece]:
+    group: list[TarEntry] = []
     size = 0
     for entry in entries:
         if entry.size > GROUP_MAX:
@@ -76,7 +76,7 @@ def _section(tree: Tree, section: str, entries: Iterable[Entry]) -> Iterator[Pie
         yield Piece(section, size, partial(_whole, tree, group))
 
 
-def _whole(tree: Tree, entries: Sequence[Entry]) -> bytes:
+def _whole(tree: Tree, entries: Sequence[TarEntry]) -> bytes:
     """Return whole entries: headers, contents, padding."""
     parts = []
     for entry in entries:
@@ -86,21 +86,21 @@ def _whole(tree: Tree, entries: Sequence[Entry]) -> bytes:
     return b"".join(parts)
 
 
-def _large(entry: Entry, content: Data) -> Iterator[Piece]:
+def _large(entry: TarEntry, content: Data) -> Iterator[Piece]:
     """Yield a large file: its header and the first LARGE bytes, then LARGE bytes each, the padding with the last."""
     for start in range(0, entry.size, LARGE):
         length = min(LARGE, entry.size - start)
         yield Piece(tarformat.REST if start else tarformat.FILES, length, partial(_part, entry, content, start, length))
 
 
-def _part(entry: Entry, content: Data, start: int, length: int) -> bytes:
+def _part(entry: TarEntry, content: Data, start: int, length: int) -> bytes:
     part = _exactly(content, start, length, entry)
     front = b"" if start else tarformat.encode(entry)
     end = bytes(tarformat.padding(entry.size) if start + length == entry.size else 0)
     return b"".join((front, part, end)) if front or end else part
 
 
-def _exactly(content: Data, start: int, length: int, entry: Entry) -> bytes:
+def _exactly(content: Data, start: int, length: int, entry: TarEntry) -> bytes:
     part = content.read(start, length)
     if len(part) != length:
         raise UsageError(f"/{shown(entry.path)} became shorter while it was packed")

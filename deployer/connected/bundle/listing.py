@@ -8,7 +8,7 @@ from typing import NamedTuple
 from deployer.connected.rootfs.entries import shown
 from deployer.contract import json_records, tarformat
 from deployer.contract.errors import IntegrityError
-from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, Entry
+from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, TarEntry
 from deployer.system.codec import decompressor
 from deployer.system.verify import Verification
 
@@ -19,7 +19,7 @@ _NAMES = {FOLDER: "folder", FILE: "file", SYMLINK: "symlink", HARDLINK: "hardlin
 class Listed(NamedTuple):
     """An entry and, for a file, the SHA-256 of its content (hexadecimal), else nothing."""
 
-    entry: Entry
+    entry: TarEntry
     sha256: str
 
     def line(self) -> str:
@@ -46,7 +46,7 @@ def files_of(bundle: Verification) -> Iterator[Listed]:
     """Yield what the layer of a bundle holds, in its order, each frame checked as it is read. Raises IntegrityError."""
     decompress = decompressor(str(bundle.manifest.codec["name"]))
     left, digest = 0, hashlib.sha256()
-    entry: Entry | None = None
+    entry: TarEntry | None = None
     for segment in bundle.layer_segments():
         data = bytes(decompress(bundle.read(segment), segment.raw or 0))
         position = 0

@@ -12,7 +12,7 @@ from packaging.metadata import parse_email
 
 from deployer.connected.rootfs.entries import shown
 from deployer.connected.rootfs.flatten import Tree
-from deployer.contract.tarformat import FILE, HARDLINK, Entry
+from deployer.contract.tarformat import FILE, HARDLINK, TarEntry
 
 DEB, PYPI, GENERIC = "deb", "pypi", "generic"
 
@@ -138,5 +138,5 @@ def _os_release(content: bytes) -> System | None:
 
 def _read(tree: Tree, path: bytes) -> bytes:
     """Return the content of a file; nothing where there is none."""
-    content = tree.content(Entry(FILE, path, 0))
+    content = tree.content(TarEntry(FILE, path, 0))
     return content.read(0, content.size)

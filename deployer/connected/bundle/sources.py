@@ -17,7 +17,7 @@ from deployer.connected.rootfs.merge import Root
 from deployer.connected.rootfs.tarreader import Spooled
 from deployer.contract.errors import DeployerError, UsageError
 from deployer.contract.job import Job
-from deployer.contract.manifest import VARIANTS_PREFIX, WHEELS_PREFIX, Need
+from deployer.contract.manifest import VARIANTS_PREFIX, WHEELS_PREFIX, DataNeed
 
 if TYPE_CHECKING:  # what the other sources need not wait for
     import docker
@@ -42,7 +42,7 @@ def from_definition(definition: "Definition") -> Contents:
     image = inputs.current(definition, [last] if definition.horovod else [last, definition.tag])
     contents = from_image(image, definition.name, definition.version)
     jobs = [Job(name, **job.model_dump()) for name, job in definition.jobs.items()]
-    needs = [Need(name, data.bundle) for name, data in sorted(definition.data.items()) if data.bundle]
+    needs = [DataNeed(name, data.bundle) for name, data in sorted(definition.data.items()) if data.bundle]
     carried = {f"{WHEELS_PREFIX}{path.name}": path for path in wheelhouse.ready(definition)}
     carried.update({f"{VARIANTS_PREFIX}{abi}/{path.name}": path for abi, path in variants.items()})
     contents = contents._replace(jobs=jobs, app=definition.app_folder, carried=carried, mpi=definition.mpi)

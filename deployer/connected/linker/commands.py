@@ -8,7 +8,7 @@ from deployer.connected.linker import job_filesystem
 from deployer.connected.linker.index import Index
 from deployer.connected.rootfs.flatten import Tree
 from deployer.contract import command, tarformat
-from deployer.contract.command import DEFAULT_PATH, Look, Place, Seen
+from deployer.contract.command import DEFAULT_PATH, Look, PathInfo, Place
 from deployer.contract.errors import Refused
 from deployer.contract.findings import Finding, finding
 from deployer.contract.hostfiles import PROGRAMS, HostFile
@@ -67,30 +67,30 @@ def _host_programs(host: Iterable[HostFile]) -> Iterator[str]:
 def in_tree(tree: Tree, app: Path | None) -> Look:
     """Return the look into an image that is not packed yet, with the folder of the training code."""
 
-    def look(path: str) -> Seen | None:
+    def look(path: str) -> PathInfo | None:
         if path == APP or path.startswith(APP + "/"):
             return _in_folder(app, path[len(APP) + 1 :]) if app else None
         entry = tree.find(os.fsencode(path.strip("/")))
         if entry is None:
             return None
         if entry.kind != tarformat.FILE:
-            return Seen(_KINDS[entry.kind], os.fsdecode(entry.target))
+            return PathInfo(_KINDS[entry.kind], os.fsdecode(entry.target))
         executable = bool(entry.mode & 0o111)
         data = tree.content(entry) if executable else None
         line = command.first_line(data.read(0, min(_LINE, data.size))) if data else None
-        return Seen(command.FILE, "", executable, line)
+        return PathInfo(command.FILE, "", executable, line)
 
     return look
 
 
-def _in_folder(folder: Path, inner: str) -> Seen | None:
+def _in_folder(folder: Path, inner: str) -> PathInfo | None:
     path = folder / inner
     if path.is_dir():
-        return Seen(command.FOLDER)
+        return PathInfo(command.FOLDER)
     if not path.is_file():
         return None
     with open(path, "rb") as stream:
-        return Seen(
+        return PathInfo(
             command.FILE, "", bool(path.stat().st_mode & 0o111), command.first_line(stream.read(_LINE), own=True)
         )
 
@@ -98,7 +98,7 @@ def _in_folder(folder: Path, inner: str) -> Seen | None:
 def in_bundle(image: Index, overlays: Mapping[str, Index]) -> Look:
     """Return the look into a bundle; ``overlays`` are seen over the image, by their folders."""
 
-    def look(path: str) -> Seen | None:
+    def look(path: str) -> PathInfo | None:
         for target, files in overlays.items():
             if path == target or path.startswith(target + "/"):
                 return _indexed(files, path[len(target) :] or "/")
@@ -107,14 +107,14 @@ def in_bundle(image: Index, overlays: Mapping[str, Index]) -> Look:
     return look
 
 
-def _indexed(files: Index, path: str) -> Seen | None:
+def _indexed(files: Index, path: str) -> PathInfo | None:
     kind = files.kind(path)
     if kind is None:
         return None
     entry = files.entries.get(path)
     if entry is None or kind != job_filesystem.FILE:
-        return Seen(_FROM_VIEW[kind], entry.target if entry else "")
-    return Seen(command.FILE, "", entry.executable, entry.target or None)
+        return PathInfo(_FROM_VIEW[kind], entry.target if entry else "")
+    return PathInfo(command.FILE, "", entry.executable, entry.target or None)
 
 
 def of_wheels(paths: Iterable[Path]) -> Collection[str]:

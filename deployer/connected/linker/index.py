@@ -22,7 +22,7 @@ from deployer.contract.dynamic import BadElf, Facts
 from deployer.contract.elf import ReadAt
 from deployer.contract.errors import DeployerError
 from deployer.contract.manifest import APP_PREFIX, Manifest, Segment
-from deployer.contract.tarformat import HARDLINK, SYMLINK, Entry
+from deployer.contract.tarformat import HARDLINK, SYMLINK, TarEntry
 from deployer.system import codec, files
 from deployer.system.wheel import Wheel
 
@@ -262,7 +262,7 @@ def _indexed(read_at: ReadAt) -> Indexed:
         return Indexed(FILE, bad=str(error))
 
 
-def _files(bundle: Bundle) -> Iterator[tuple[Entry, ReadAt]]:
+def _files(bundle: Bundle) -> Iterator[tuple[TarEntry, ReadAt]]:
     """Yield each entry of the layer, and a function that reads of its content as long as the next is not asked for."""
     segments = bundle.layer_segments()
     decompress = codec.decompressor(str(bundle.manifest.codec["name"]))

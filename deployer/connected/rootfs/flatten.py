@@ -14,7 +14,7 @@ from deployer.connected.rootfs.entries import DEVICE, SOCKET, Data, InMemory, ch
 from deployer.connected.rootfs.merge import WHITEOUT, Node, Root
 from deployer.contract import plan
 from deployer.contract.errors import UsageError
-from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, MTIME, SYMLINK, Entry
+from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, MTIME, SYMLINK, TarEntry
 
 #: Kinds that no unprivileged user could make, or that mean nothing on another machine. Files whose names begin with
 #: .wh. go as well: to other programs they would say that the layer takes something away.
@@ -24,7 +24,7 @@ _KERNEL_FOLDERS = (b"dev", b"proc", b"sys")
 _ENGINE_FILES = (b".dockerenv",)
 #: What an engine empties or makes in each container, so that an export differs from the image's layers in nothing else.
 _ENGINE_FILLS = (b"etc/hostname", b"etc/hosts", b"etc/resolv.conf")
-_MTAB = Entry(SYMLINK, b"etc/mtab", 0o777, 0, b"/proc/mounts")
+_MTAB = TarEntry(SYMLINK, b"etc/mtab", 0o777, 0, b"/proc/mounts")
 _CANARY, _CANARY_TEXT = os.fsencode(plan.CANARY).strip(b"/"), plan.CANARY_TEXT.encode()
 #: Charliecloud binds these over the image's, and cannot where the image lacks them.
 _NEEDED_FOLDERS = (*_KERNEL_FOLDERS, b"tmp", b"etc", b"home", b"root")
@@ -51,7 +51,7 @@ class Tree:
         """
         self.changed: dict[str, list[bytes]] = defaultdict(list)
         self._root = root
-        self._entries: dict[bytes, Entry] = {}
+        self._entries: dict[bytes, TarEntry] = {}
         self._nodes: dict[bytes, Node] = {}  # of files with content
         self.changed["folders_made"] += root.made
         self._check_is_root()
@@ -63,7 +63,7 @@ class Tree:
         """Return how many paths were changed in each way."""
         return {kind: len(paths) for kind, paths in sorted(self.changed.items()) if paths}
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[TarEntry]:
         """Yield all entries: folders, files, then links; each section sorted by path."""
         for kinds in ((FOLDER,), (FILE,), (HARDLINK, SYMLINK)):
             yield from sorted((e for e in self._entries.values() if e.kind in kinds), key=lambda e: e.path)
@@ -76,7 +76,7 @@ class Tree:
         """Return the bytes of all files."""
         return sum(entry.size for entry in self._entries.values())
 
-    def content(self, entry: Entry) -> Data:
+    def content(self, entry: TarEntry) -> Data:
         """Return a file's content, a .pyc's header repaired."""
         if entry.path == _CANARY:
             return InMemory(_CANARY_TEXT)
@@ -96,7 +96,7 @@ class Tree:
                 return path
         return None
 
-    def find(self, path: bytes) -> Entry | None:
+    def find(self, path: bytes) -> TarEntry | None:
         """Return what is at a path relative to the root, no link followed; of a hard link, the file."""
         entry = self._entries.get(path)
         return self._entries.get(entry.target) if entry and entry.kind == HARDLINK else entry
@@ -125,7 +125,7 @@ class Tree:
             elif b"/" + WHITEOUT in b"/" + path:
                 self.changed["whiteouts_dropped"].append(path)
             elif path in _ENGINE_FILLS and node.kind != FOLDER:
-                self._note_reset(path, Entry(FILE, path, 0o644), node)
+                self._note_reset(path, TarEntry(FILE, path, 0o644), node)
             elif path == _MTAB.path and node.kind != FOLDER:
                 self._note_reset(path, _MTAB, node)
             elif node.kind == FILE and node.data is not None:
@@ -144,18 +144,18 @@ class Tree:
             if path == first:
                 self._entries[path] = self._entry(path, self._nodes[path])
             else:
-                self._entries[path] = Entry(HARDLINK, path, 0o777, 0, first)
+                self._entries[path] = TarEntry(HARDLINK, path, 0o777, 0, first)
 
-    def _entry(self, path: bytes, node: Node) -> Entry:
+    def _entry(self, path: bytes, node: Node) -> TarEntry:
         if node.kind == FOLDER:
             mode = 0o755 if path in _KERNEL_FOLDERS else (node.mode & 0o777) | 0o700
-            entry = Entry(FOLDER, path, mode)
+            entry = TarEntry(FOLDER, path, mode)
         elif node.kind == SYMLINK:
-            entry = Entry(SYMLINK, path, 0o777, 0, node.target)
+            entry = TarEntry(SYMLINK, path, 0o777, 0, node.target)
         else:
             execute = 0o100 if node.mode & 0o111 else 0
             size = node.data.size if node.data else 0
-            entry = Entry(FILE, path, (node.mode & 0o777) | 0o600 | execute, size)
+            entry = TarEntry(FILE, path, (node.mode & 0o777) | 0o600 | execute, size)
         for change, happened in (
             ("owners", node.owned),
             ("setuid", node.mode & 0o6000 and node.kind != SYMLINK),
@@ -166,9 +166,9 @@ class Tree:
                 self.changed[change].append(path)
         return entry
 
-    def _note_reset(self, path: bytes, entry: Entry, node: Node) -> None:
+    def _note_reset(self, path: bytes, entry: TarEntry, node: Node) -> None:
         mode = node.mode & 0o777 if node.kind == FILE else 0o777
-        if Entry(node.kind, path, mode, node.data.size if node.data else 0, node.target) != entry:
+        if TarEntry(node.kind, path, mode, node.data.size if node.data else 0, node.target) != entry:
             self.changed["engine_files_reset"].append(path)
 
     def _check_is_root(self) -> None:
@@ -190,13 +190,13 @@ class Tree:
             self._make_folder(path)
         for path in (*_NEEDED_FILES, *_ENGINE_FILLS, *(os.fsencode(name).strip(b"/") for name in plan.MOUNT_FILES)):
             self._make_folder(path.rpartition(b"/")[0])
-            self._make(Entry(FILE, path, 0o644))
+            self._make(TarEntry(FILE, path, 0o644))
         self._make(_MTAB)
-        self._make(Entry(FILE, _CANARY, 0o644, len(_CANARY_TEXT)))
+        self._make(TarEntry(FILE, _CANARY, 0o644, len(_CANARY_TEXT)))
         for name in (*plan.MOUNT_FOLDERS, *folders):
             self._make_folder(os.fsencode(name).strip(b"/"))
 
-    def _make(self, entry: Entry) -> None:
+    def _make(self, entry: TarEntry) -> None:
         if entry.path not in self._entries:
             self._entries[entry.path] = entry
             self.changed["mount_points"].append(entry.path)
@@ -207,7 +207,7 @@ class Tree:
             part = b"/".join(parts[:count])
             entry = self._entries.get(part)
             if entry is None:
-                self._make(Entry(FOLDER, part, 0o755))
+                self._make(TarEntry(FOLDER, part, 0o755))
             elif entry.kind != FOLDER:
                 raise UsageError(
                     f"/{shown(path)} must be a mount point, but /{shown(part)} is not a folder in the image",

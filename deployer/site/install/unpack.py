@@ -15,7 +15,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tu
 
 from deployer.contract import tarformat
 from deployer.contract.errors import IntegrityError, UsageError
-from deployer.contract.tarformat import FILES, FOLDERS, LINKS, REST, SYMLINK, Buffer, Entry
+from deployer.contract.tarformat import FILES, FOLDERS, LINKS, REST, SYMLINK, Buffer, TarEntry
 from deployer.system import files, workers
 
 #: What flatten set, to the second: the headers of .pyc files name it, and a stale one is recompiled at each import.
@@ -148,7 +148,7 @@ class _Unpacking(object):
             self.links.add(entry.path)
         return ended
 
-    def _check_target(self, entry: Entry) -> None:
+    def _check_target(self, entry: TarEntry) -> None:
         """Raise IntegrityError unless a hard link's target is one of the files that this layer made."""
         target = entry.target
         if target.rpartition(b"/")[0] in self.folders and target not in self.links:
@@ -159,7 +159,7 @@ class _Unpacking(object):
                 pass
         raise IntegrityError("the hard link %r leads to no file of the layer" % entry.path)
 
-    def _entry(self, data: Buffer, position: int, section: str) -> Tuple[Entry, int]:
+    def _entry(self, data: Buffer, position: int, section: str) -> Tuple[TarEntry, int]:
         entry, position = tarformat.decode(data, position)
         if tarformat.SECTIONS[entry.kind] != section:
             raise IntegrityError("a frame that holds %s has another entry: %r" % (section, entry.path))

@@ -11,7 +11,7 @@ from deployer.contract.evidence import Launch
 from deployer.contract.findings import Finding, errors, finding
 from deployer.contract.json_records import Fields
 from deployer.contract.payload import read_payload
-from deployer.contract.result import JOB, Evidence, Judgement, Outcome, assemble
+from deployer.contract.result import JOB, Evidence, Judgement, StepOutcome, assemble
 from deployer.contract.result import PAYLOAD as ENDING
 from deployer.site.jobs import result_reserve
 from deployer.system import files
@@ -41,7 +41,7 @@ _LOG_FROM = "log-from"
 _T = TypeVar("_T")
 
 
-def write_result(folder: str, outcome: Outcome) -> Judgement:
+def write_result(folder: str, outcome: StepOutcome) -> Judgement:
     """Judge the job in ``folder`` after ``outcome`` and write its result.json; raises DeployerError."""
     started, found = launch(folder), gather(folder)
     if outcome.step == ENDING:

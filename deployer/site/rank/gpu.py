@@ -10,7 +10,7 @@ import sys
 from typing import Optional
 
 from deployer.contract.errors import DeployerError
-from deployer.contract.measurements import Gpu
+from deployer.contract.measurements import GpuMeasurement
 from deployer.system import process
 
 #: Where the kernel module tells its version.
@@ -36,7 +36,7 @@ print("devices", count.value)
 """
 
 
-def look(module: str = MODULE) -> Gpu:
+def look(module: str = MODULE) -> GpuMeasurement:
     """Return what CUDA's driver says of the GPUs of this node."""
     driver = _driver(module)
     reason: Optional[str] = None
@@ -54,7 +54,9 @@ def look(module: str = MODULE) -> Gpu:
         reason = "CUDA sees no device"
     if reason and driver is None:
         reason += "; the node has no NVIDIA kernel module (%s)" % module
-    return Gpu(driver, "%d.%d" % (version // 1000, version % 1000 // 10) if version else None, devices, reason)
+    return GpuMeasurement(
+        driver, "%d.%d" % (version // 1000, version % 1000 // 10) if version else None, devices, reason
+    )
 
 
 def _driver(module: str) -> Optional[str]:

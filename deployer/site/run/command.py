@@ -6,7 +6,7 @@ import stat
 from typing import Optional, Sequence, Set
 
 from deployer.contract import command, hostfiles, wheel
-from deployer.contract.command import Place, Seen
+from deployer.contract.command import PathInfo, Place
 from deployer.contract.errors import Refused
 from deployer.contract.findings import finding
 from deployer.contract.job import Job
@@ -23,7 +23,7 @@ def refuse(installed: Installed, image: Image, plan: Plan, job: Job, bound: Sequ
     """Raise Refused where the command of ``job`` cannot start in the image, as far as that is certain; ``bound`` are
     folders that are not the image's own."""
 
-    def look(path: str) -> Optional[Seen]:
+    def look(path: str) -> Optional[PathInfo]:
         if path == APP or path.startswith(APP + "/"):
             return _seen(installed.app + path[len(APP) :], own=True)
         return _seen(installed.rootfs + path)
@@ -47,20 +47,20 @@ def _programs(installed: Installed, plan: Plan) -> Set[str]:
     return found
 
 
-def _seen(path: str, own: bool = False) -> Optional[Seen]:
+def _seen(path: str, own: bool = False) -> Optional[PathInfo]:
     """Return what is at a path of the host; what cannot be looked at is not known."""
     try:
         mode = os.lstat(path).st_mode
         if stat.S_ISLNK(mode):
-            return Seen(command.LINK, os.readlink(path))
+            return PathInfo(command.LINK, os.readlink(path))
         if stat.S_ISDIR(mode):
-            return Seen(command.FOLDER)
+            return PathInfo(command.FOLDER)
         if not stat.S_ISREG(mode):
-            return Seen(command.UNKNOWN)
+            return PathInfo(command.UNKNOWN)
         line = None
         if mode & 0o111:
             with open(path, "rb") as stream:
                 line = command.first_line(stream.read(_LINE), own)
-        return Seen(command.FILE, "", bool(mode & 0o111), line)
+        return PathInfo(command.FILE, "", bool(mode & 0o111), line)
     except OSError as error:
-        return None if error.errno in (errno.ENOENT, errno.ENOTDIR) else Seen(command.UNKNOWN)
+        return None if error.errno in (errno.ENOENT, errno.ENOTDIR) else PathInfo(command.UNKNOWN)

@@ -24,7 +24,7 @@ from typing import Iterator, List, NamedTuple, Optional, Sequence
 
 from deployer.contract import evidence, json_records
 from deployer.contract import plan as plans
-from deployer.contract.choose import Need
+from deployer.contract.choose import StagingNeed
 from deployer.contract.errors import DeployerError, IntegrityError, JobFailed, MissingTool, Refused, SpaceError
 from deployer.contract.manifest import KIT_PREFIX, Manifest
 from deployer.site.container import container, private
@@ -89,7 +89,7 @@ class Root(NamedTuple):
     holder: int
 
 
-def need(store: Store, installed: Installed, manifest: Manifest, ranks_mb: int) -> Need:
+def need(store: Store, installed: Installed, manifest: Manifest, ranks_mb: int) -> StagingNeed:
     """Return what staging an image takes of a node, for ``choose``; an objection where a form has no file to take."""
     receipt = installed.receipt
     size = receipt.bytes - sum(member.size for member in manifest.members if install.is_data(member.name))
@@ -105,7 +105,7 @@ def need(store: Store, installed: Installed, manifest: Manifest, ranks_mb: int) 
         sizes[plans.SQUASHFS] = _mib(os.path.getsize(squashed))
     else:
         objections[plans.SQUASHFS] = squash.absent(installed)
-    return Need(sizes, ranks_mb, objections)
+    return StagingNeed(sizes, ranks_mb, objections)
 
 
 def _mib(size: int) -> int:

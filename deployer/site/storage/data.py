@@ -11,7 +11,7 @@ from typing import List, NamedTuple
 
 from deployer.contract import plan as plans
 from deployer.contract.errors import DeployerError, Refused, UsageError
-from deployer.contract.manifest import Manifest, Need
+from deployer.contract.manifest import DataNeed, Manifest
 from deployer.contract.plan import Bind
 from deployer.site.storage.store import MANIFEST, Installed, Store
 from deployer.system import files
@@ -22,7 +22,7 @@ log = logging.getLogger("deployer.data")
 class Found(NamedTuple):
     """A need and the installed bundle that carries it."""
 
-    need: Need
+    need: DataNeed
     carrier: Installed
 
     @property

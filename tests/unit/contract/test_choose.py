@@ -2,7 +2,7 @@
 
 import pytest
 
-from deployer.contract.choose import Need, choose
+from deployer.contract.choose import StagingNeed, choose
 from deployer.contract.errors import Refused
 from deployer.contract.plan import NodeShape, Plan, StartOption
 
@@ -17,7 +17,7 @@ OTHER = StartOption("udocker-folder", "udocker", "folder", "srun", "pmi2", None)
 def need(size, ranks=0, objection=None):
     """Return a need that is the same for each form."""
     forms = ("memory", "disk", "squashfs")
-    return Need(dict.fromkeys(forms, size), ranks, dict.fromkeys(forms, objection) if objection else {})
+    return StagingNeed(dict.fromkeys(forms, size), ranks, dict.fromkeys(forms, objection) if objection else {})
 
 
 def plan(*variants):

@@ -3,40 +3,40 @@
 import pytest
 
 from deployer.contract import command
-from deployer.contract.command import FILE, FOLDER, LINK, Place, Seen
+from deployer.contract.command import FILE, FOLDER, LINK, PathInfo, Place
 
-ELF, TEXT = Seen(FILE), Seen(FILE, line="")
-PLAIN = Seen(FILE, executable=False)
+ELF, TEXT = PathInfo(FILE), PathInfo(FILE, line="")
+PLAIN = PathInfo(FILE, executable=False)
 
 
 def script(line):
-    return Seen(FILE, line=line)
+    return PathInfo(FILE, line=line)
 
 
 IMAGE = {
-    "/usr": Seen(FOLDER),
-    "/usr/bin": Seen(FOLDER),
-    "/usr/sbin": Seen(FOLDER),
-    "/bin": Seen(LINK, "usr/bin"),  # usr-merge
-    "/usr/bin/python3": Seen(LINK, "python3.11"),
+    "/usr": PathInfo(FOLDER),
+    "/usr/bin": PathInfo(FOLDER),
+    "/usr/sbin": PathInfo(FOLDER),
+    "/bin": PathInfo(LINK, "usr/bin"),  # usr-merge
+    "/usr/bin/python3": PathInfo(LINK, "python3.11"),
     "/usr/bin/python3.11": ELF,
-    "/usr/bin/sh": Seen(LINK, "dash"),
+    "/usr/bin/sh": PathInfo(LINK, "dash"),
     "/usr/bin/dash": ELF,
     "/usr/bin/env": ELF,
-    "/usr/bin/java": Seen(LINK, "/etc/alternatives/java"),
-    "/etc": Seen(FOLDER),
-    "/etc/alternatives": Seen(FOLDER),
-    "/etc/alternatives/java": Seen(LINK, "/usr/lib/gone"),
-    "/usr/bin/loop": Seen(LINK, "loop"),
+    "/usr/bin/java": PathInfo(LINK, "/etc/alternatives/java"),
+    "/etc": PathInfo(FOLDER),
+    "/etc/alternatives": PathInfo(FOLDER),
+    "/etc/alternatives/java": PathInfo(LINK, "/usr/lib/gone"),
+    "/usr/bin/loop": PathInfo(LINK, "loop"),
     "/usr/bin/plain": PLAIN,
     "/usr/sbin/plain": ELF,
     "/usr/bin/wrapped": script("/bin/sh"),
     "/usr/bin/circular": script("/usr/bin/circular"),
-    "/opt": Seen(FOLDER),
+    "/opt": PathInfo(FOLDER),
     "/opt/tool": ELF,
-    "/data": Seen(FOLDER),
-    "/deployer": Seen(FOLDER),
-    "/deployer/app": Seen(FOLDER),
+    "/data": PathInfo(FOLDER),
+    "/deployer": PathInfo(FOLDER),
+    "/deployer/app": PathInfo(FOLDER),
     "/deployer/app/train.py": PLAIN,
     "/deployer/app/run.sh": script("/bin/sh -e"),
     "/deployer/app/bash.sh": script("/bin/bash"),
@@ -129,7 +129,7 @@ def test_a_path_of_which_a_part_is_bound_is_not_known():
     assert command.missing(["gone"], place(path="/usr/bin:", workdir=None)) is None
     assert command.missing(["./gone"], place(workdir=None)) is None
     assert command.missing(["./gone"], place(workdir="/scratch")) is None
-    assert command.missing(["gone"], place(look=lambda path: Seen(command.UNKNOWN))) is None
+    assert command.missing(["gone"], place(look=lambda path: PathInfo(command.UNKNOWN))) is None
 
 
 def test_a_path_from_the_job_s_own_folder_leads_nowhere():

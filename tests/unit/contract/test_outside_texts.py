@@ -11,7 +11,7 @@ from deployer.contract import text
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.findings import ERROR, Finding
 from deployer.contract.hostfiles import LINK, HostFile
-from deployer.contract.manifest import BundleMember, Manifest, Need
+from deployer.contract.manifest import BundleMember, DataNeed, Manifest
 from deployer.contract.verdict import judged
 from deployer.site.storage.store import Receipt
 from tests import running
@@ -36,7 +36,7 @@ MANIFEST = Manifest(
     running.JOBS,
     [BundleMember("deployer/app/x", 1, 0o644)],
     [],
-    (Need("digits", "other:1"),),
+    (DataNeed("digits", "other:1"),),
     ("mpich-abi",),
 )
 RECEIPT = Receipt("tiny", "1", "sha256:0", 1, 1, 1)

@@ -7,10 +7,10 @@ from deployer.contract.evidence import HostRecord, Launch, ProbeRecord
 from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.json_records import dumps
 from deployer.contract.lastlines import told
-from deployer.contract.measurements import Allreduce, Gpu, Measures
+from deployer.contract.measurements import Allreduce, GpuMeasurement, Measures
 from deployer.contract.payload import Itex, MappedLibrary, Outside, PayloadRecord, read_payload
 from deployer.contract.plan import CANARY_TEXT, HostMpi
-from deployer.contract.result import Evidence, Outcome
+from deployer.contract.result import Evidence, StepOutcome
 
 MPI = HostMpi("intel", "2021.15", "/opt/mpi", "/opt/mpi/lib/libmpi.so.12", "Intel(R) MPI Library 2021.15")
 LAUNCH = Launch(
@@ -53,7 +53,7 @@ def good(**values):
 
 
 def after(step="payload", exit_code=0, **values):
-    return Outcome(step, exit_code, None, "7", 1000, 1010)._replace(**values)
+    return StepOutcome(step, exit_code, None, "7", 1000, 1010)._replace(**values)
 
 
 def codes(verdict):
@@ -284,7 +284,7 @@ def test_an_mpi_that_was_replaced_since_the_capture_stops_the_job():
     assert evidence.read_launch(dumps(launch.record()), "launch") == launch
 
 
-WHOLE = Measures(65536, Allreduce(25500, 1 << 20, 117_000_000), Gpu("550.54", "12.4", 4, None))
+WHOLE = Measures(65536, Allreduce(25500, 1 << 20, 117_000_000), GpuMeasurement("550.54", "12.4", 4, None))
 
 
 @pytest.mark.parametrize(
@@ -296,8 +296,8 @@ WHOLE = Measures(65536, Allreduce(25500, 1 << 20, 117_000_000), Gpu("550.54", "1
         (Measures(None), "psm2", (), None),
         (Measures(64 << 20), "psm2", (), None),
         (Measures(None, Allreduce(1, 1, 1, "the sum over 2 ranks is 0, not 1")), "tcp", (), "mpi.allreduce"),
-        (Measures(None, gpu=Gpu(None, None, None, "CUDA sees no device")), "tcp", ("gpu",), "gpu.unusable"),
-        (Measures(None, gpu=Gpu(None, None, None, "CUDA sees no device")), "tcp", (), None),
+        (Measures(None, gpu=GpuMeasurement(None, None, None, "CUDA sees no device")), "tcp", ("gpu",), "gpu.unusable"),
+        (Measures(None, gpu=GpuMeasurement(None, None, None, "CUDA sees no device")), "tcp", (), None),
         (WHOLE, "tcp", ("gpu", "itex"), None),
     ],
 )

@@ -5,17 +5,17 @@ import pytest
 
 from deployer.contract import tarformat
 from deployer.contract.errors import IntegrityError
-from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, Entry
+from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, TarEntry
 
 ENTRIES = [
-    Entry(FOLDER, b"usr", 0o755),
-    Entry(FOLDER, b"x/" + b"y" * 98, 0o755),  # with its slash just over 100 bytes
-    Entry(FILE, b"a" * 100, 0o644, 3),
-    Entry(FILE, b"a" * 101, 0o755, 0),
-    Entry(FILE, b"new\nline\xff", 0o600, 511),
-    Entry(FILE, b"big", 0o644, 9 << 30),
-    Entry(SYMLINK, b"l", 0o777, 0, b"t" * 300),
-    Entry(HARDLINK, b"h" * 250, 0o777, 0, b"a" * 250),
+    TarEntry(FOLDER, b"usr", 0o755),
+    TarEntry(FOLDER, b"x/" + b"y" * 98, 0o755),  # with its slash just over 100 bytes
+    TarEntry(FILE, b"a" * 100, 0o644, 3),
+    TarEntry(FILE, b"a" * 101, 0o755, 0),
+    TarEntry(FILE, b"new\nline\xff", 0o600, 511),
+    TarEntry(FILE, b"big", 0o644, 9 << 30),
+    TarEntry(SYMLINK, b"l", 0o777, 0, b"t" * 300),
+    TarEntry(HARDLINK, b"h" * 250, 0o777, 0, b"a" * 250),
 ]
 
 
@@ -43,19 +43,19 @@ def test_python_reads_the_same():
 @pytest.mark.parametrize("path", [b"/etc/x", b"../x", b"a/../b", b"a//b", b"./a", b"", b"a/.", b"a\0b"])
 def test_a_path_that_could_leave_is_refused(path):
     with pytest.raises(IntegrityError):
-        tarformat.decode(tarformat.encode(Entry(FILE, path, 0o644, 0)), 0)
+        tarformat.decode(tarformat.encode(TarEntry(FILE, path, 0o644, 0)), 0)
 
 
 @pytest.mark.parametrize("path", [b"n" * 256, b"/".join([b"n"] * 257), b"/".join([b"n" * 250] * 13)])
 def test_a_path_that_no_site_can_hold_is_refused(path):
     with pytest.raises(IntegrityError, match="at most"):
-        tarformat.decode(tarformat.encode(Entry(FILE, path, 0o644, 0)), 0)
+        tarformat.decode(tarformat.encode(TarEntry(FILE, path, 0o644, 0)), 0)
     shorter = path[: 255 if b"/" not in path else 3000 if len(path) > 600 else 511]
-    assert tarformat.decode(tarformat.encode(Entry(FILE, shorter, 0o644, 0)), 0)[0].path == shorter
+    assert tarformat.decode(tarformat.encode(TarEntry(FILE, shorter, 0o644, 0)), 0)[0].path == shorter
 
 
 def test_each_byte_of_a_header_counts():
-    header = tarformat.encode(Entry(FILE, b"name", 0o644, 5))
+    header = tarformat.encode(TarEntry(FILE, b"name", 0o644, 5))
     for position in range(512):
         broken = bytearray(header)
         broken[position] ^= 1
@@ -74,7 +74,7 @@ def test_other_kinds_are_refused(kind):
         tarformat.decode(info.tobuf(tarfile.GNU_FORMAT), 0)
 
 
-@pytest.mark.parametrize("data", [b"", b"\0" * 100, tarformat.encode(Entry(FILE, b"a" * 101, 0o644))[:700]])
+@pytest.mark.parametrize("data", [b"", b"\0" * 100, tarformat.encode(TarEntry(FILE, b"a" * 101, 0o644))[:700]])
 def test_a_header_that_is_cut_off_is_refused(data):
     with pytest.raises(IntegrityError):
         tarformat.decode(data, 0)

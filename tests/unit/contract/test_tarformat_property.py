@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from deployer.contract import tarformat
 from deployer.contract.errors import IntegrityError
-from deployer.contract.tarformat import BLOCK, FILE, FOLDER, HARDLINK, MTIME, SYMLINK, Entry
+from deployer.contract.tarformat import BLOCK, FILE, FOLDER, HARDLINK, MTIME, SYMLINK, TarEntry
 
 NAMES = st.binary(min_size=1, max_size=255).map(lambda name: name.replace(b"\0", b"0").replace(b"/", b"_"))
 PLAIN = NAMES.filter(lambda name: name not in (b".", b".."))
@@ -16,9 +16,9 @@ TARGETS = st.binary(min_size=1, max_size=400).map(lambda target: target.replace(
 MODES = st.integers(0, 0o777)
 SIZES = st.one_of(st.integers(0, 8**11 - 1), st.integers(8**11, 2**80))
 ENTRIES = st.one_of(
-    st.builds(Entry, st.just(FOLDER), PATHS, MODES, st.just(0), st.just(b"")),
-    st.builds(Entry, st.just(FILE), PATHS, MODES, SIZES, st.just(b"")),
-    st.builds(Entry, st.sampled_from([SYMLINK, HARDLINK]), PATHS, MODES, st.just(0), TARGETS),
+    st.builds(TarEntry, st.just(FOLDER), PATHS, MODES, st.just(0), st.just(b"")),
+    st.builds(TarEntry, st.just(FILE), PATHS, MODES, SIZES, st.just(b"")),
+    st.builds(TarEntry, st.sampled_from([SYMLINK, HARDLINK]), PATHS, MODES, st.just(0), TARGETS),
 )
 SETTINGS = settings(max_examples=150, deadline=None, derandomize=True, database=None)
 
@@ -92,7 +92,7 @@ FIELDS = {  # offset: other ways to say it that other writers of tar use, or tha
 
 
 def test_other_ways_to_say_the_same_are_refused():
-    header = tarformat.encode(Entry(FILE, b"name", 0o644, 5))
+    header = tarformat.encode(TarEntry(FILE, b"name", 0o644, 5))
     tried = 0
     for offset, texts in FIELDS.items():
         for text in texts:
@@ -110,7 +110,7 @@ def long(kind, text):
 
 def test_long_names_have_one_form():
     name, target = b"n" * 150, b"t" * 150
-    link = Entry(SYMLINK, name, 0o777, 0, target)
+    link = TarEntry(SYMLINK, name, 0o777, 0, target)
     good = tarformat.encode(link)
     last = good[-BLOCK:]
     assert good == long(b"K", target) + long(b"L", name) + last
@@ -129,4 +129,4 @@ def test_long_names_have_one_form():
 
 
 def test_a_target_that_no_system_call_takes_is_refused():
-    assert not held_to_encode(tarformat.encode(Entry(SYMLINK, b"l", 0o777, 0, b"a\0b")))
+    assert not held_to_encode(tarformat.encode(TarEntry(SYMLINK, b"l", 0o777, 0, b"a\0b")))

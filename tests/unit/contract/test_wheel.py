@@ -2,7 +2,7 @@ import pytest
 
 from deployer.contract import wheel
 from deployer.contract.errors import IntegrityError
-from deployer.contract.wheel import Entry
+from deployer.contract.wheel import WheelEntry
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def placed(*names):
     record = dict.fromkeys(names, ("sha256=%s" % ("A" * 43), ""))
     return {
         file.name: (file.path, file.executable)
-        for file in wheel.files("demo-1.0.dist-info", [Entry(name, 3, 0) for name in names], record)
+        for file in wheel.files("demo-1.0.dist-info", [WheelEntry(name, 3, 0) for name in names], record)
     }
 
 
@@ -92,7 +92,7 @@ def test_names_that_differ_only_in_case_are_two():
 def test_links_and_devices_are_no_plain_files():
     for mode in (0o120777, 0o020644, 0o010644, 0o040755):
         with pytest.raises(IntegrityError, match="no plain file"):
-            wheel.files("demo-1.0.dist-info", [Entry("x", 1, mode)], {"x": ("sha256=" + "A" * 43, "1")})
+            wheel.files("demo-1.0.dist-info", [WheelEntry("x", 1, mode)], {"x": ("sha256=" + "A" * 43, "1")})
 
 
 @pytest.mark.parametrize(
@@ -109,12 +109,12 @@ def test_links_and_devices_are_no_plain_files():
 )
 def test_record_vouches_for_all_and_for_nothing_else(record, reason):
     with pytest.raises(IntegrityError, match=reason):
-        wheel.files("demo-1.0.dist-info", [Entry("x", 3, 0)], record)
+        wheel.files("demo-1.0.dist-info", [WheelEntry("x", 3, 0)], record)
 
 
 def test_a_file_that_stands_twice_is_not_vouched_for_twice():
     with pytest.raises(IntegrityError, match="stands twice"):
-        wheel.files("demo-1.0.dist-info", [Entry("x", 3, 0)] * 2, {"x": ("sha256=" + "A" * 43, "3")})
+        wheel.files("demo-1.0.dist-info", [WheelEntry("x", 3, 0)] * 2, {"x": ("sha256=" + "A" * 43, "3")})
 
 
 def test_record_is_csv():

@@ -9,7 +9,7 @@ from deployer.connected.build.definition import load, schema
 from deployer.connected.build.reference import table
 from deployer.connected.bundle.sources import from_definition
 from deployer.contract.errors import UsageError
-from deployer.contract.manifest import Need
+from deployer.contract.manifest import DataNeed
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -321,4 +321,4 @@ def test_data_of_both_kinds_go_into_the_bundle(tmp_path: Path, monkeypatch: pyte
     text = MINIMAL + "data: {mine: {folder: digits}, digits: {bundle: 'digits-data:1.0'}, b: {bundle: other}}\n"
     contents = from_definition(load(data_folder(write(tmp_path, text))))
     assert list(contents.data) == ["mine"]
-    assert contents.needs == [Need("b", "other"), Need("digits", "digits-data:1.0")]
+    assert contents.needs == [DataNeed("b", "other"), DataNeed("digits", "digits-data:1.0")]

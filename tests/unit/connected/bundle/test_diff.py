@@ -5,7 +5,7 @@ import pytest
 
 from deployer.cli.laptop import main as cli
 from deployer.connected.bundle.diff import Package, diff
-from deployer.contract.tarformat import FILE, FOLDER, Entry
+from deployer.contract.tarformat import FILE, FOLDER, TarEntry
 from tests import bundles
 from tests.bundles import END, ENTRIES, stream
 
@@ -13,7 +13,7 @@ SITE = b"usr/lib/python3/site-packages"
 FOLDERS = [
     *ENTRIES[:2],
     *(
-        (Entry(FOLDER, name, 0o755), b"")
+        (TarEntry(FOLDER, name, 0o755), b"")
         for name in (
             b"usr",
             b"usr/lib",
@@ -29,15 +29,15 @@ FOLDERS = [
 ]
 
 
-def file(path: bytes, content: bytes) -> tuple[Entry, bytes]:
-    return Entry(FILE, path, 0o644, len(content)), content
+def file(path: bytes, content: bytes) -> tuple[TarEntry, bytes]:
+    return TarEntry(FILE, path, 0o644, len(content)), content
 
 
 def status(version: str) -> bytes:
     return f"Package: zlib1g\nVersion: {version}\n\nPackage: tar\nVersion: 1.34\n".encode()
 
 
-def write(path: Path, files: list[list[tuple[Entry, bytes]]], extra: list[tuple[str, bytes]], version: str) -> str:
+def write(path: Path, files: list[list[tuple[TarEntry, bytes]]], extra: list[tuple[str, bytes]], version: str) -> str:
     """Write a bundle with one frame for each list of files, and one for folders, links and the end."""
     pieces = [
         ("folders", stream(FOLDERS)),

@@ -27,7 +27,7 @@ from deployer.connected.rootfs.tarreader import Spooled
 from deployer.connected.site_profile.profile import load
 from deployer.contract.errors import DeployerError, Refused, UsageError
 from deployer.contract.job import Job
-from deployer.contract.manifest import DATA, Need
+from deployer.contract.manifest import DATA, DataNeed
 from deployer.site.install import install as installing
 from deployer.site.install.install import install
 from deployer.site.storage.store import Store
@@ -266,13 +266,13 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_data_folders_are_carried_and_installed(tmp_path: Path, data: Path) -> None:
-    whole = contents()._replace(data={"digits": data}, needs=[Need("other", "others:1.0")])
+    whole = contents()._replace(data={"digits": data}, needs=[DataNeed("other", "others:1.0")])
     packed = packing.pack(whole, [], tmp_path / "b.tar")
     sizes = [segment.size for segment in packed.manifest.segments if segment.kind == DATA]
     assert max(sizes) == 4 * 1024**2
     image = install(str(packed.path), Store(str(tmp_path / "root"))).image
     assert image.manifest() == packed.manifest
-    assert image.manifest().needs == (Need("other", "others:1.0"),)
+    assert image.manifest().needs == (DataNeed("other", "others:1.0"),)
     for name in ("sub/odd\n name", "empty", "large"):
         assert (Path(image.data) / "digits" / name).read_bytes() == (data / name).read_bytes()
     assert list((Path(image.data) / "other").iterdir()) == []

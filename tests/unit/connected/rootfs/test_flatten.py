@@ -45,7 +45,7 @@ def tree_of(tar: bytes, mount_points: Sequence[str] = ()) -> Tree:
     return Tree(root_of(tar), mount_points)
 
 
-def by_path(tree: Tree) -> dict[bytes, tarformat.Entry]:
+def by_path(tree: Tree) -> dict[bytes, tarformat.TarEntry]:
     return {entry.path: entry for entry in tree.entries()}
 
 
@@ -97,7 +97,7 @@ def test_a_hard_links_file_does_not_depend_on_the_tars_order() -> None:
         tar.add(first, b"same", mode=0o755)
         tar.add(second, type=tarfile.LNKTYPE, linkname=first)
         tree = tar.tree()
-        assert by_path(tree)[b"bin/z"] == tarformat.Entry(HARDLINK, b"bin/z", 0o777, 0, b"bin/a")
+        assert by_path(tree)[b"bin/z"] == tarformat.TarEntry(HARDLINK, b"bin/z", 0o777, 0, b"bin/a")
         assert content(tree, b"bin/a") == b"same"
         layers.append(b"".join(piece.read() for piece in layer.pieces(tree)))
     assert layers[0] == layers[1]
@@ -192,7 +192,7 @@ def test_parents_are_made() -> None:
 def test_symlink_targets_are_kept() -> None:
     tar = Tar()
     tar.add("bin/sh", type=tarfile.SYMTYPE, linkname="/usr/bin/dash")
-    assert by_path(tar.tree())[b"bin/sh"] == tarformat.Entry(SYMLINK, b"bin/sh", 0o777, 0, b"/usr/bin/dash")
+    assert by_path(tar.tree())[b"bin/sh"] == tarformat.TarEntry(SYMLINK, b"bin/sh", 0o777, 0, b"/usr/bin/dash")
 
 
 def test_every_image_has_the_canary_and_no_other() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from deployer.contract import json_records, plan
 from deployer.contract.errors import DeployerError, IntegrityError, SpaceError, UsageError
-from deployer.contract.tarformat import FILE, FILES, FOLDER, FOLDERS, LINKS, MTIME, REST, Entry, encode
+from deployer.contract.tarformat import FILE, FILES, FOLDER, FOLDERS, LINKS, MTIME, REST, TarEntry, encode
 from deployer.site.install import install as installing
 from deployer.site.install.remove import remove
 from deployer.site.storage import store as stores
@@ -80,7 +80,7 @@ def test_the_second_install_is_known(tmp_path, store):
 
 def test_large_files_go_on_in_the_next_frame(tmp_path, store):
     content = bytes(bytearray(range(256))) * 40
-    folder, header = encode(Entry(FOLDER, b"d", 0o755)), encode(Entry(FILE, b"d/big", 0o644, len(content)))
+    folder, header = encode(TarEntry(FOLDER, b"d", 0o755)), encode(TarEntry(FILE, b"d/big", 0o644, len(content)))
     pieces = [
         (FOLDERS, folder), (FILES, header + content[:3000]), (REST, content[3000:7000]), (REST, content[7000:]),
         (LINKS, bundles.END),

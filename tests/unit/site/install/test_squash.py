@@ -15,7 +15,7 @@ import pytest
 
 from deployer.cli.site import main as site_cli
 from deployer.contract.errors import JobFailed, MissingTool, SpaceError
-from deployer.contract.tarformat import FILE, FOLDER, Entry
+from deployer.contract.tarformat import FILE, FOLDER, TarEntry
 from deployer.site.install import squash
 from deployer.site.install.install import install
 from deployer.site.storage import temporary
@@ -24,10 +24,10 @@ from tests import bundles
 
 ROOT = Path(__file__).resolve().parents[4]
 ENTRIES = [
-    *((Entry(FOLDER, name, 0o755), b"") for name in (b"bin", b"deployer", b"lib")),
-    (Entry(FILE, b"bin/tool", 0o755, 9), b"#!/bin/sh"),
-    (Entry(FILE, b"deployer/canary", 0o644, 4), b"here"),
-    *((Entry(FILE, b"lib/%03d" % number, 0o644, 9000), b"%09d" % number * 1000) for number in range(100)),
+    *((TarEntry(FOLDER, name, 0o755), b"") for name in (b"bin", b"deployer", b"lib")),
+    (TarEntry(FILE, b"bin/tool", 0o755, 9), b"#!/bin/sh"),
+    (TarEntry(FILE, b"deployer/canary", 0o644, 4), b"here"),
+    *((TarEntry(FILE, b"lib/%03d" % number, 0o644, 9000), b"%09d" % number * 1000) for number in range(100)),
 ]
 #: Writes a file with the magic number of SquashFS, unless {body} ends it; {unknown} is an option that it refuses.
 STAND_IN = """#!/bin/sh

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, Entry
+from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, TarEntry
 from deployer.site.install.install import install
 from deployer.site.storage.store import Store
 from tests import bundles
@@ -56,16 +56,16 @@ def trees(draw):
                 taken.add(path)
                 yield path
 
-    made = [(Entry(FOLDER, path, draw(st.integers(0, 0o777)) & 0o755), b"") for path in folders[1:]]
+    made = [(TarEntry(FOLDER, path, draw(st.integers(0, 0o777)) & 0o755), b"") for path in folders[1:]]
     chance = random.Random(draw(st.integers(0, 2**32)))
     files = []
     for path in paths(12):
         content = bytes(bytearray(chance.getrandbits(8) for _ in range(draw(SIZES))))
-        files.append((Entry(FILE, path, draw(st.sampled_from([0o644, 0o755, 0o600, 0o444])), len(content)), content))
-    links = [(Entry(SYMLINK, path, 0o777, 0, draw(TARGETS)), b"") for path in paths(5)]
+        files.append((TarEntry(FILE, path, draw(st.sampled_from([0o644, 0o755, 0o600, 0o444])), len(content)), content))
+    links = [(TarEntry(SYMLINK, path, 0o777, 0, draw(TARGETS)), b"") for path in paths(5)]
     if files:
         originals = st.sampled_from([entry.path for entry, _ in files])
-        links += [(Entry(HARDLINK, path, 0o777, 0, draw(originals)), b"") for path in paths(5)]
+        links += [(TarEntry(HARDLINK, path, 0o777, 0, draw(originals)), b"") for path in paths(5)]
     return made + files + links, chance
 
 

@@ -18,7 +18,7 @@ from deployer.contract.evidence import HostRecord
 from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.job import Job
 from deployer.contract.plan import Bind, NodeShape
-from deployer.contract.result import Outcome, assemble
+from deployer.contract.result import StepOutcome, assemble
 from deployer.site.container import container, runtime_check
 from deployer.site.install import gc
 from deployer.site.jobs import jobs, result, result_reserve
@@ -110,7 +110,7 @@ def test_ranks_that_must_lie_across_numa_domains_are_told_before_and_after(tmp_p
     told = "1 rank per node with 4 CPUs each: a NUMA domain has 2 CPUs, so each rank runs across several"
     assert run.warnings(folder) == [told]
     assert "# Note: %s.\n" % told in run.show_script(folder)
-    done = assemble(result.launch(folder), result.gather(folder), Outcome("payload", 0, None, "7", 0, 1))
+    done = assemble(result.launch(folder), result.gather(folder), StepOutcome("payload", 0, None, "7", 0, 1))
     assert [item["message"] for item in done.record["findings"] if item["code"] == "layout.numa"] == [told]
     assert run.warnings(run.prepare(made.store(tmp_path / "other", plan=plan), REQUEST._replace(threads=2))) == []
 
@@ -299,7 +299,7 @@ def test_a_failed_job_is_told_what_became_of_its_image(store, programs):
     launched = result.launch(folder)
     with open(os.path.join(folder, result.LAUNCH), "w") as stream:
         json.dump(dict(launched.record(), digest="sha256:aaaa"), stream)
-    ended = Outcome("payload", 1, None, "7", 0, 9)
+    ended = StepOutcome("payload", 1, None, "7", 0, 9)
     inventory.write_inventory(installed.folder)
     assert not {"image.gone", "image.incomplete"} & codes(result.write_result(folder, ended))
     os.rmdir(os.path.join(installed.rootfs, "data"))
@@ -344,7 +344,7 @@ def test_the_end_of_the_log_tells_why_a_payload_failed_and_nothing_from_before_i
         made.write(os.path.join(folder, "hosts", host + ".json"), HostRecord(host, "build-id:aa").record())
 
     def failed():
-        result.write_result(folder, Outcome("payload", 1, None, "7", 0, 9))
+        result.write_result(folder, StepOutcome("payload", 1, None, "7", 0, 9))
         found = {each.code: each.message for each in result.findings(folder)}
         return found["payload.failed"].partition("; last line: ")[2], {"payload.read-only", "payload.no-network"} & set(
             found
@@ -352,7 +352,7 @@ def test_the_end_of_the_log_tells_why_a_payload_failed_and_nothing_from_before_i
 
     with open(log, "w") as stream:
         stream.write("module: Read-only file system\n")
-    assert result.write_result(folder, Outcome("hosts", 0, None, "7", 0, 9)).exit_code == 0
+    assert result.write_result(folder, StepOutcome("hosts", 0, None, "7", 0, 9)).exit_code == 0
     assert failed() == ("", set())
     with open(log, "a") as stream:
         stream.write("x" * 100000 + "\n\x1b]0;curl: (6) Could not resolve host: a.example\nsrun: error: cn1: task 0\n")
@@ -364,7 +364,7 @@ def test_the_end_of_the_log_tells_why_a_payload_failed_and_nothing_from_before_i
 def test_a_result_comes_out_of_a_full_disk(store, programs, monkeypatch):
     folder = run.prepare(store, REQUEST)
     taken = os.path.join(folder, result_reserve.NAME)
-    ended = Outcome("payload", 0, None, "7", 0, 9)
+    ended = StepOutcome("payload", 0, None, "7", 0, 9)
     assert os.path.getsize(taken) > 64 * 1024
     write = result.files.write_text
 
@@ -385,15 +385,17 @@ def test_a_result_comes_out_of_a_full_disk(store, programs, monkeypatch):
 def test_the_room_for_the_result_is_there_from_step_to_step(store, programs):
     folder = run.prepare(store, REQUEST)
     taken = os.path.join(folder, result_reserve.NAME)
-    result.write_result(folder, Outcome("payload", 0, None, "7", 0, 9))
+    result.write_result(folder, StepOutcome("payload", 0, None, "7", 0, 9))
     assert not os.path.exists(taken)
     os.mkdir(os.path.join(folder, "hosts"))
     for number in range(result.launch(folder).nodes):
         record = HostRecord("cn%d" % number, "build-id:aa").record()
         made.write(os.path.join(folder, "hosts", "cn%d.json" % number), record)
-    assert result.write_result(folder, Outcome("hosts", 0, None, "8", 0, 9)).exit_code == 0  # submitted again by hand
+    assert (
+        result.write_result(folder, StepOutcome("hosts", 0, None, "8", 0, 9)).exit_code == 0
+    )  # submitted again by hand
     assert os.path.exists(taken)
-    assert result.write_result(folder, Outcome("root", 1, None, "8", 0, 9)).exit_code == 3
+    assert result.write_result(folder, StepOutcome("root", 1, None, "8", 0, 9)).exit_code == 3
     assert not os.path.exists(taken)
 
 

@@ -14,7 +14,7 @@ import pytest
 from deployer.contract import evidence
 from deployer.contract import plan as plans
 from deployer.contract.errors import Refused
-from deployer.contract.tarformat import FILE, FOLDER, Entry
+from deployer.contract.tarformat import FILE, FOLDER, TarEntry
 from deployer.site.install import bytecode, kit, squash
 from deployer.site.install.install import install, keep
 from deployer.site.jobs import result
@@ -28,9 +28,9 @@ from tests.unit.site.container.test_udocker import KIT
 ROOT = Path(__file__).resolve().parents[4]
 #: A root with the mount points that flatten makes, and a program that can be told from any other.
 ENTRIES = [
-    *((Entry(FOLDER, name, 0o755), b"") for name in (b"bin", b"deployer", b"deployer/app", b"deployer/wheels")),
-    (Entry(FILE, b"bin/tool", 0o755, 9), b"#!/bin/sh"),
-    (Entry(FILE, b"deployer/deployer.pyz", 0o644, 0), b""),
+    *((TarEntry(FOLDER, name, 0o755), b"") for name in (b"bin", b"deployer", b"deployer/app", b"deployer/wheels")),
+    (TarEntry(FILE, b"bin/tool", 0o755, 9), b"#!/bin/sh"),
+    (TarEntry(FILE, b"deployer/deployer.pyz", 0o644, 0), b""),
 ]
 EXTRA = [
     ("deployer/app/train.py", b"pass"),

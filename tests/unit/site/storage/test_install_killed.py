@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, Entry
+from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, TarEntry
 from deployer.site.install.install import install
 from deployer.site.storage import temporary
 from deployer.site.storage.store import Store
@@ -22,13 +22,13 @@ SEED = 20261121
 def layer():
     """Return the entries and the pieces of a layer of many frames, so that there is time to be killed in."""
     chance = random.Random(SEED)
-    entries = [(Entry(FOLDER, b"d%d" % n, 0o755), b"") for n in range(20)]
+    entries = [(TarEntry(FOLDER, b"d%d" % n, 0o755), b"") for n in range(20)]
     for n in range(300):
         content = bytes(bytearray(chance.getrandbits(8) for _ in range(chance.randrange(3000))))
-        entries.append((Entry(FILE, b"d%d/f%d" % (n % 20, n), 0o644, len(content)), content))
-    entries.append((Entry(FILE, b"d0/large", 0o755, 90001), b"large" * 18000 + b"!"))
-    entries += [(Entry(HARDLINK, b"d1/l%d" % n, 0o777, 0, b"d0/f0"), b"") for n in range(20)]
-    entries += [(Entry(SYMLINK, b"d2/l%d" % n, 0o777, 0, b"/nowhere"), b"") for n in range(20)]
+        entries.append((TarEntry(FILE, b"d%d/f%d" % (n % 20, n), 0o644, len(content)), content))
+    entries.append((TarEntry(FILE, b"d0/large", 0o755, 90001), b"large" * 18000 + b"!"))
+    entries += [(TarEntry(HARDLINK, b"d1/l%d" % n, 0o777, 0, b"d0/f0"), b"") for n in range(20)]
+    entries += [(TarEntry(SYMLINK, b"d2/l%d" % n, 0o777, 0, b"/nowhere"), b"") for n in range(20)]
     return entries, cut(entries, chance, 20000)
 
 
