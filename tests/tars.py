@@ -10,7 +10,7 @@ from typing import Any
 
 from deployer.connected.rootfs import tarreader
 from deployer.connected.rootfs.entries import FileEntry
-from deployer.connected.rootfs.merge import Root
+from deployer.connected.rootfs.merge import Rootfs
 from deployer.connected.rootfs.tarreader import Spooled
 
 
@@ -29,9 +29,9 @@ def members(tar: bytes) -> list[FileEntry]:
     return list(tarreader.members(Spooled(io.BytesIO(tar).read, Kept())))
 
 
-def root_of(*layers: bytes) -> Root:
+def root_of(*layers: bytes) -> Rootfs:
     """Return the root filesystem that these layers make."""
-    root = Root()
+    root = Rootfs()
     for layer in layers:
         root.apply(members(layer))
     return root

@@ -109,7 +109,7 @@ def _push(args: argparse.Namespace) -> int:
     if args.have:
         raise UsageError("--have requires --to: over ssh, push asks the site what it has")
     facts = index.default_folder()
-    options = pushing.Options(
+    options = pushing.PushOptions(
         args.full, args.dry_run, args.transfer_host, args.force, facts, args.squashfs, args.without_plan
     )
     pushed = pushing.push(Path(args.bundle), profiles.load(args.site), args.ssh_config, options)

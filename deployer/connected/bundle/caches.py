@@ -57,7 +57,7 @@ CACHES = (
 )
 
 
-class Entry(NamedTuple):
+class CacheEntry(NamedTuple):
     """The files or the folder of an entry, their size in bytes and when they were last used, in seconds since the
     epoch."""
 
@@ -77,7 +77,7 @@ class Pruned(NamedTuple):
         return dict(self._asdict())
 
 
-class Listed(NamedTuple):
+class CacheUsage(NamedTuple):
     """What one cache holds; ``used`` is when its newest entry was used, 0 where there is none."""
 
     cache: Cache
@@ -95,26 +95,26 @@ class Listed(NamedTuple):
         }  # fmt: skip
 
 
-def listed() -> list[Listed]:
+def listed() -> list[CacheUsage]:
     """Return what each cache holds."""
     return [_listed(cache, entries(cache)) for cache in CACHES]
 
 
-def _listed(cache: Cache, found: Sequence[Entry]) -> Listed:
+def _listed(cache: Cache, found: Sequence[CacheEntry]) -> CacheUsage:
     used = max((entry.used for entry in found), default=0.0)
-    return Listed(cache, len(found), sum(entry.size for entry in found), used)
+    return CacheUsage(cache, len(found), sum(entry.size for entry in found), used)
 
 
-def entries(cache: Cache) -> list[Entry]:
+def entries(cache: Cache) -> list[CacheEntry]:
     """Return the entries of a cache, those that were not used for longest first; what is unfinished is among them."""
     paths = cache.folder.glob(cache.entries) if cache.entries else [cache.folder]
-    together: dict[Path, Entry] = {}
+    together: dict[Path, CacheEntry] = {}
     for path in sorted(paths):
         with contextlib.suppress(FileNotFoundError):  # another prune, or a rename, was faster
             key = path if path.is_dir() or path.suffix == _PART else path.with_suffix("")
-            known = together.get(key, Entry((), 0, 0.0))
+            known = together.get(key, CacheEntry((), 0, 0.0))
             used = max(known.used, path.stat().st_mtime)
-            together[key] = Entry((*known.paths, path), known.size + _size(path), used)
+            together[key] = CacheEntry((*known.paths, path), known.size + _size(path), used)
     return sorted(together.values(), key=lambda entry: (entry.used, entry.paths))
 
 
@@ -155,7 +155,7 @@ def _prune(cache: Cache, days: float, everything: bool, dry_run: bool) -> Pruned
     found = entries(cache)
     excess = sum(entry.size for entry in found) - cache.cap
     limit = time.time() - days * 24 * 3600
-    removed: list[Entry] = []
+    removed: list[CacheEntry] = []
     for entry in found:
         first = entry.paths[0]
         unfinished = first.name.startswith(f"{_PART}-") or first.suffix == _PART

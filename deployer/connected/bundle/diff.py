@@ -25,7 +25,7 @@ _PIP = re.compile(rb"/(?:site|dist)-packages/([^/]+?)-([^/-]+)\.(?:dist|egg)-inf
 _Unit = tuple[Segment, ...]
 
 
-class Package(NamedTuple):
+class PackageChange(NamedTuple):
     """A package whose version differs: None on the side that lacks it. ``kind`` is ``dpkg`` or ``pip``."""
 
     kind: str
@@ -48,7 +48,7 @@ class Difference(NamedTuple):
     added: list[str]
     removed: list[str]
     changed: list[str]
-    packages: list[Package]
+    packages: list[PackageChange]
 
     def record(self) -> json_records.Record:
         fields = dict(self._asdict())
@@ -75,13 +75,13 @@ def diff(old: str, new: str) -> Difference:
         )
 
 
-def _packages(a: "_Bundle", b: "_Bundle") -> list[Package]:
+def _packages(a: "_Bundle", b: "_Bundle") -> list[PackageChange]:
     found = []
     before, after = a.packages(b), b.packages(a)
     for kind, name in sorted(before.keys() | after.keys()):
         old, new = before.get((kind, name)), after.get((kind, name))
         if old != new:
-            found.append(Package(kind, name, old, new))
+            found.append(PackageChange(kind, name, old, new))
     return found
 
 

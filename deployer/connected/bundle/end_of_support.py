@@ -17,7 +17,7 @@ _TABLE = Path(__file__).with_name("end_of_support.yaml")
 _SILENT = dt.timedelta(days=730)
 
 
-class Line(Model):
+class ReleaseLine(Model):
     """What is known of a line of releases; see the YAML file."""
 
     end: dt.date | None = None
@@ -31,7 +31,7 @@ class Product(Model):
 
     name: str
     packages: list[str]
-    lines: dict[str, Line]
+    lines: dict[str, ReleaseLine]
 
 
 class Table(Model):
@@ -82,7 +82,7 @@ def flags(sbom: Mapping[str, Any], today: dt.date) -> list[Flag]:
     return [found[key] for key in sorted(found)]
 
 
-def _lines(component: Mapping[str, Any]) -> Iterator[tuple[str, str, Line]]:
+def _lines(component: Mapping[str, Any]) -> Iterator[tuple[str, str, ReleaseLine]]:
     """Yield product, line and what is known of it, for a component of an SBOM."""
     kind, version = "os", str(component.get("version", ""))
     if component.get("type") != "operating-system":

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from deployer.connected.rootfs.entries import Data, shown
-from deployer.connected.rootfs.flatten import Tree
+from deployer.connected.rootfs.entries import FileContent, shown
+from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.contract import tarformat
 from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import TarEntry
@@ -39,7 +39,7 @@ class Piece(NamedTuple):
     read: Callable[[], bytes]
 
 
-def pieces(tree: Tree) -> Iterator[Piece]:
+def pieces(tree: FlattenedRootfs) -> Iterator[Piece]:
     """Yield the layer's tar stream, uncompressed: folders, files, links.
 
     A header never spans two pieces. The last piece holds links and the end of the tar, always.
@@ -57,7 +57,7 @@ def _links(entries: Sequence[TarEntry]) -> Piece:
     return Piece(tarformat.LINKS, weight, lambda: b"".join(map(tarformat.encode, entries)) + _END)
 
 
-def _section(tree: Tree, section: str, entries: Iterable[TarEntry]) -> Iterator[Piece]:
+def _section(tree: FlattenedRootfs, section: str, entries: Iterable[TarEntry]) -> Iterator[Piece]:
     group: list[TarEntry] = []
     size = 0
     for entry in entries:
@@ -76,7 +76,7 @@ def _section(tree: Tree, section: str, entries: Iterable[TarEntry]) -> Iterator[
         yield Piece(section, size, partial(_whole, tree, group))
 
 
-def _whole(tree: Tree, entries: Sequence[TarEntry]) -> bytes:
+def _whole(tree: FlattenedRootfs, entries: Sequence[TarEntry]) -> bytes:
     """Return whole entries: headers, contents, padding."""
     parts = []
     for entry in entries:
@@ -86,21 +86,21 @@ def _whole(tree: Tree, entries: Sequence[TarEntry]) -> bytes:
     return b"".join(parts)
 
 
-def _large(entry: TarEntry, content: Data) -> Iterator[Piece]:
+def _large(entry: TarEntry, content: FileContent) -> Iterator[Piece]:
     """Yield a large file: its header and the first LARGE bytes, then LARGE bytes each, the padding with the last."""
     for start in range(0, entry.size, LARGE):
         length = min(LARGE, entry.size - start)
         yield Piece(tarformat.REST if start else tarformat.FILES, length, partial(_part, entry, content, start, length))
 
 
-def _part(entry: TarEntry, content: Data, start: int, length: int) -> bytes:
+def _part(entry: TarEntry, content: FileContent, start: int, length: int) -> bytes:
     part = _exactly(content, start, length, entry)
     front = b"" if start else tarformat.encode(entry)
     end = bytes(tarformat.padding(entry.size) if start + length == entry.size else 0)
     return b"".join((front, part, end)) if front or end else part
 
 
-def _exactly(content: Data, start: int, length: int, entry: TarEntry) -> bytes:
+def _exactly(content: FileContent, start: int, length: int, entry: TarEntry) -> bytes:
     part = content.read(start, length)
     if len(part) != length:
         raise UsageError(f"/{shown(entry.path)} became shorter while it was packed")

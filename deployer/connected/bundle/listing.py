@@ -16,7 +16,7 @@ _TYPES = {FOLDER: stat.S_IFDIR, FILE: stat.S_IFREG, SYMLINK: stat.S_IFLNK, HARDL
 _NAMES = {FOLDER: "folder", FILE: "file", SYMLINK: "symlink", HARDLINK: "hardlink"}
 
 
-class Listed(NamedTuple):
+class ListedEntry(NamedTuple):
     """An entry and, for a file, the SHA-256 of its content (hexadecimal), else nothing."""
 
     entry: TarEntry
@@ -42,7 +42,7 @@ class Listed(NamedTuple):
         }
 
 
-def files_of(bundle: Verification) -> Iterator[Listed]:
+def files_of(bundle: Verification) -> Iterator[ListedEntry]:
     """Yield what the layer of a bundle holds, in its order, each frame checked as it is read. Raises IntegrityError."""
     decompress = decompressor(str(bundle.manifest.codec["name"]))
     left, digest = 0, hashlib.sha256()
@@ -61,7 +61,7 @@ def files_of(bundle: Verification) -> Iterator[Listed]:
             position += len(part)
             left -= len(part)
             if left == 0:
-                yield Listed(entry, digest.hexdigest() if entry.kind == FILE else "")
+                yield ListedEntry(entry, digest.hexdigest() if entry.kind == FILE else "")
                 position += tarformat.padding(entry.size)
                 entry = None
     raise IntegrityError("the layer is cut off")

@@ -24,8 +24,8 @@ from deployer.connected.linker import commands
 from deployer.connected.rootfs import archive, datafolder, imageconfig
 from deployer.connected.rootfs.datafolder import DataFile
 from deployer.connected.rootfs.entries import shown
-from deployer.connected.rootfs.flatten import Tree
-from deployer.connected.rootfs.merge import Root
+from deployer.connected.rootfs.flatten import FlattenedRootfs
+from deployer.connected.rootfs.merge import Rootfs
 from deployer.contract import json_records, oci
 from deployer.contract.errors import UsageError
 from deployer.contract.manifest import (
@@ -44,7 +44,7 @@ from deployer.contract.plan import Plan
 from deployer.system import files
 
 if TYPE_CHECKING:  # a pack without a site need not wait for the profile's model
-    from deployer.connected.bundle.packages import Installed
+    from deployer.connected.bundle.packages import PackageInventory
     from deployer.connected.site_profile.profile import Profile
 
 _logger = logging.getLogger("deployer.pack")
@@ -52,7 +52,7 @@ _logger = logging.getLogger("deployer.pack")
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class _NoTree(Tree):
+class _NoTree(FlattenedRootfs):
     """The root filesystem of a bundle of data alone: nothing at all, not even mount points."""
 
     def _check_is_root(self) -> None:
@@ -131,7 +131,7 @@ def pack(
         press = Press(compression, frames)
         with files.published(str(output)) as stream, Scratch(output.parent) as scratch:
             with files.errors_named(f"write {output}"):
-                image = contents.read(scratch) if contents.read else archive.ArchiveImage("unknown", {}, Root())
+                image = contents.read(scratch) if contents.read else archive.ArchiveImage("unknown", {}, Rootfs())
                 settings = imageconfig.read(image.config)
                 if settings.dropped:
                     say(
@@ -139,7 +139,7 @@ def pack(
                         + ", ".join(settings.dropped)
                     )
                 targets = [bind.target for plan in plans for bind in plan.binds]
-                tree = Tree(image.root, targets) if contents.read else _NoTree(image.root)
+                tree = FlattenedRootfs(image.root, targets) if contents.read else _NoTree(image.root)
                 if commands.CODE not in (checking or Checking()).accept:
                     _refuse_missing(contents, settings, tree, plans)
                 writer = BundleWriter(stream)
@@ -188,7 +188,9 @@ def _checked(
     return checked
 
 
-def _refuse_missing(contents: Contents, settings: imageconfig.Settings, tree: Tree, plans: Sequence[Plan]) -> None:
+def _refuse_missing(
+    contents: Contents, settings: imageconfig.ImageConfig, tree: FlattenedRootfs, plans: Sequence[Plan]
+) -> None:
     """Raise Refused where a job's command cannot start in the image, whatever the site."""
     wheels = [path for name, path in contents.carried.items() if name.startswith((WHEELS_PREFIX, VARIANTS_PREFIX))]
     look = commands.in_tree(tree, contents.app)
@@ -196,7 +198,7 @@ def _refuse_missing(contents: Contents, settings: imageconfig.Settings, tree: Tr
     commands.refuse(contents.jobs, place)
 
 
-def _change_lines(tree: Tree) -> Iterator[str]:
+def _change_lines(tree: FlattenedRootfs) -> Iterator[str]:
     for kind in tree.changes:
         for path in sorted(tree.changed[kind]):
             yield f"{kind}\t/{shown(path)}\n"
@@ -206,8 +208,8 @@ def _write(
     writer: BundleWriter,
     contents: Contents,
     image: archive.ArchiveImage,
-    settings: imageconfig.Settings,
-    tree: Tree,
+    settings: imageconfig.ImageConfig,
+    tree: FlattenedRootfs,
     folders: Mapping[str, Sequence[DataFile]],
     press: Press,
     codec: codecs.Codec,
@@ -256,7 +258,7 @@ def _write(
     )
 
 
-def _packages(tree: Tree) -> "Installed":
+def _packages(tree: FlattenedRootfs) -> "PackageInventory":
     """Return the packages of an image. What this and the SBOM import takes a while: it is for beside the work."""
     from deployer.connected.bundle import packages, sbom  # noqa: F401
 
@@ -288,7 +290,7 @@ def _write_data(writer: BundleWriter, folders: Mapping[str, Sequence[DataFile]])
                 writer.pieces(member, file.size, datafolder.pieces(file, advance), file.mode)
 
 
-def _write_sbom(writer: BundleWriter, contents: Contents, installed: "Installed") -> None:
+def _write_sbom(writer: BundleWriter, contents: Contents, installed: "PackageInventory") -> None:
     """Write the SBOM of what was written so far: the image, the wheels and the data."""
     from deployer.connected.bundle import sbom
 

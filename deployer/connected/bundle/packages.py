@@ -11,7 +11,7 @@ from typing import NamedTuple
 from packaging.metadata import parse_email
 
 from deployer.connected.rootfs.entries import shown
-from deployer.connected.rootfs.flatten import Tree
+from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.contract.tarformat import FILE, HARDLINK, TarEntry
 
 DEB, PYPI, GENERIC = "deb", "pypi", "generic"
@@ -55,14 +55,14 @@ class System(NamedTuple):
     version: str = ""
 
 
-class Installed(NamedTuple):
+class PackageInventory(NamedTuple):
     """What was found in a root filesystem."""
 
     system: System = System()
     packages: tuple[Package, ...] = ()
 
 
-def of_tree(tree: Tree) -> Installed:
+def of_tree(tree: FlattenedRootfs) -> PackageInventory:
     """Return the packages of a root filesystem, in the order of its paths; what cannot be read counts as none."""
     system = System()
     found: list[Package] = []
@@ -80,7 +80,7 @@ def of_tree(tree: Tree) -> Installed:
         elif path.endswith((b"METADATA", b"PKG-INFO", b".egg-info")) and _METADATA.search(path):
             package = of_metadata(_read(tree, path), "/" + shown(path))
             found += [package] if package else []
-    return Installed(system, (*found, *_unpackaged(tree, pythons, found)))
+    return PackageInventory(system, (*found, *_unpackaged(tree, pythons, found)))
 
 
 def dpkg_paragraphs(content: bytes) -> Iterator[dict[str, str]]:
@@ -120,7 +120,7 @@ def _of_dpkg(content: bytes, where: str) -> list[Package]:
     ]
 
 
-def _unpackaged(tree: Tree, pythons: list[tuple[bytes, str]], packages: list[Package]) -> Iterator[Package]:
+def _unpackaged(tree: FlattenedRootfs, pythons: list[tuple[bytes, str]], packages: list[Package]) -> Iterator[Package]:
     """Yield the Pythons that no Debian package brought: compiled by hand, or unpacked."""
     debian = {package.name for package in packages if package.kind == DEB}
     for prefix, line in pythons:
@@ -136,7 +136,7 @@ def _os_release(content: bytes) -> System | None:
     return System(fields["ID"], fields.get("VERSION_ID", "")) if fields.get("ID") else None
 
 
-def _read(tree: Tree, path: bytes) -> bytes:
+def _read(tree: FlattenedRootfs, path: bytes) -> bytes:
     """Return the content of a file; nothing where there is none."""
     content = tree.content(TarEntry(FILE, path, 0))
     return content.read(0, content.size)

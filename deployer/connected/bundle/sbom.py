@@ -26,8 +26,8 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
 import deployer
-from deployer.connected.bundle.packages import DEB, PYPI, Installed, Package, System, of_metadata
-from deployer.connected.rootfs.entries import Data, Reader
+from deployer.connected.bundle.packages import DEB, PYPI, Package, PackageInventory, System, of_metadata
+from deployer.connected.rootfs.entries import FileContent, Reader
 from deployer.contract import sealed_file
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.manifest import Manifest
@@ -47,7 +47,7 @@ _CHUNK = 1024 * 1024
 _PIECE_ODDS = 16
 
 
-def of_wheel(content: Data, member: str) -> Package:
+def of_wheel(content: FileContent, member: str) -> Package:
     """Return which package a wheel is. Raises UsageError for a file that is no wheel."""
     digest = hashlib.sha256()
     for start in range(0, content.size, _CHUNK):
@@ -65,7 +65,9 @@ def of_wheel(content: Data, member: str) -> Package:
     return package
 
 
-def make(name: str, version: str, installed: Installed, wheels: Iterable[Package], data: Iterable[str]) -> list[bytes]:
+def make(
+    name: str, version: str, installed: PackageInventory, wheels: Iterable[Package], data: Iterable[str]
+) -> list[bytes]:
     """Return the SBOM of the bundle NAME:VERSION in pieces, which are to be its segments.
 
     ``data`` are the names of its data folders.
@@ -119,7 +121,7 @@ def _system(system: System) -> list[Component]:
     return [Component(name=system.name, version=system.version or None, type=kind, bom_ref="os")]
 
 
-def _packages(installed: Installed, wheels: Iterable[Package]) -> list[Component]:
+def _packages(installed: PackageInventory, wheels: Iterable[Package]) -> list[Component]:
     """Return a component for each package; one that stands in several places of the image is one, with all places."""
     places: dict[Package, list[str]] = {}
     for package in installed.packages:

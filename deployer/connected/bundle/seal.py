@@ -55,10 +55,10 @@ class BundleWriter:
                 found[name] = Stored(self._stream, size, (Extent(0, segments[0].offset, size),))
         return found
 
-    def written(self, manifest: Manifest) -> "Written":
+    def written(self, manifest: Manifest) -> "UnsealedBundle":
         """Return what was written so far, to be read as the bundle that ``manifest`` describes."""
         self._stream.flush()  # it is read past the buffer
-        return Written(self._stream, manifest._replace(members=list(self.members), segments=list(self.segments)))
+        return UnsealedBundle(self._stream, manifest._replace(members=list(self.members), segments=list(self.segments)))
 
     def blob(self, data: bytes) -> oci.Blob:
         """Append an OCI blob under its digest."""
@@ -137,7 +137,7 @@ def _check_readable(manifest: Manifest) -> None:
         raise UsageError(f"no site could read the bundle: {error.message}", error.hint) from error
 
 
-class Written:
+class UnsealedBundle:
     """A bundle that is not sealed yet: its own writer made the bytes, so nothing is checked."""
 
     def __init__(self, stream: IO[bytes], manifest: Manifest) -> None:

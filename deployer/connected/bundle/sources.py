@@ -13,7 +13,7 @@ from deployer.connected.ground.scratch import Scratch
 from deployer.connected.rootfs import archive, folder, tarreader
 from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.connected.rootfs.entries import Members
-from deployer.connected.rootfs.merge import Root
+from deployer.connected.rootfs.merge import Rootfs
 from deployer.connected.rootfs.tarreader import Spooled
 from deployer.contract.errors import DeployerError, UsageError
 from deployer.contract.job import Job
@@ -68,7 +68,7 @@ def from_folder(path: Path, name: str, version: str) -> Contents:
         raise UsageError(f"{path} is not a folder", "if it is a root filesystem in a file, give it with --archive")
 
     def read(_: Scratch) -> ArchiveImage:
-        root = Root()
+        root = Rootfs()
         root.apply(folder.members(str(path)), whiteouts=False)
         return ArchiveImage("", {}, root)
 
@@ -87,7 +87,7 @@ def _read_image(reference: str, scratch: Scratch) -> ArchiveImage:
     return ArchiveImage(str(config["Architecture"]), config, root)
 
 
-def _from_layer_folders(client: "docker.DockerClient", reference: str) -> Root | None:
+def _from_layer_folders(client: "docker.DockerClient", reference: str) -> Rootfs | None:
     """Return the image's root from the folders in which an engine on this machine keeps its layers, else None.
 
     They never change, and reading them takes a tenth of an export's time. Only root may, and only where the engine
@@ -98,7 +98,7 @@ def _from_layer_folders(client: "docker.DockerClient", reference: str) -> Root |
     folders = imagelayers.layer_folders(client, reference)
     if not folders:
         return None
-    root = Root()
+    root = Rootfs()
     try:
         for layer in folders:
             root.apply(folder.overlay_members(layer))
@@ -108,10 +108,10 @@ def _from_layer_folders(client: "docker.DockerClient", reference: str) -> Root |
     return root
 
 
-def _from_export(client: "docker.DockerClient", reference: str, config: dict[str, Any], scratch: Scratch) -> Root:
+def _from_export(client: "docker.DockerClient", reference: str, config: dict[str, Any], scratch: Scratch) -> Rootfs:
     from deployer.connected.ground import engine
 
-    root = Root()
+    root = Rootfs()
     with progress.bar("export", int(config.get("Size") or 0) or None) as advance:
         root.apply(_members(engine.rootfs_chunks(client, reference), advance, scratch), whiteouts=False)
     return root

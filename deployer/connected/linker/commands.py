@@ -6,7 +6,7 @@ from pathlib import Path
 
 from deployer.connected.linker import job_filesystem
 from deployer.connected.linker.index import Index
-from deployer.connected.rootfs.flatten import Tree
+from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.contract import command, tarformat
 from deployer.contract.command import DEFAULT_PATH, Look, PathInfo, Place
 from deployer.contract.errors import Refused
@@ -64,7 +64,7 @@ def _host_programs(host: Iterable[HostFile]) -> Iterator[str]:
             yield item.name[len(_HOST_PROGRAMS) :]
 
 
-def in_tree(tree: Tree, app: Path | None) -> Look:
+def in_tree(tree: FlattenedRootfs, app: Path | None) -> Look:
     """Return the look into an image that is not packed yet, with the folder of the training code."""
 
     def look(path: str) -> PathInfo | None:

@@ -20,7 +20,7 @@ import zstandard
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.rootfs import tarreader
 from deployer.connected.rootfs.entries import FileEntry, Members, Stored
-from deployer.connected.rootfs.merge import Root
+from deployer.connected.rootfs.merge import Rootfs
 from deployer.connected.rootfs.tarreader import Slice, Spooled
 from deployer.contract import json_records
 from deployer.contract.errors import DeployerError, IntegrityError, UsageError
@@ -39,7 +39,7 @@ class ArchiveImage(NamedTuple):
 
     architecture: str
     config: dict[str, Any]
-    root: Root
+    root: Rootfs
 
 
 class ArchivePart(NamedTuple):
@@ -70,7 +70,7 @@ def read(path: Path, scratch: Scratch) -> ArchiveImage:
         found = _kind(part, scratch)
         if isinstance(found, Layered):
             return _image(found, scratch)
-        root = Root()
+        root = Rootfs()
         root.apply(found, whiteouts=False)
         return ArchiveImage("", {}, root)
 
@@ -227,7 +227,7 @@ def _documents(kind: Callable[[_Opener], Layered], opened: _Opener) -> Layered:
 
 def _image(layered: Layered, scratch: Scratch) -> ArchiveImage:
     """Apply an image's layers; their digests are checked beside the work."""
-    root = Root()
+    root = Rootfs()
     for part, digest in layered.layers:
         if digest:
             scratch.check_beside(functools.partial(_check, part, digest))

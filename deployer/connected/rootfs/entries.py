@@ -14,7 +14,7 @@ from deployer.system import files
 DEVICE, SOCKET = b"device", b"socket"
 
 
-class Data(Protocol):
+class FileContent(Protocol):
     """The content of a file: ``size`` bytes, of which any part can be read at any time, by any thread."""
 
     size: int
@@ -108,7 +108,7 @@ class InMemory:
 class Reader(io.RawIOBase):
     """Content as a file that can be read and sought in."""
 
-    def __init__(self, data: Data) -> None:
+    def __init__(self, data: FileContent) -> None:
         self._data = data
         self._position = 0
 
@@ -146,7 +146,7 @@ class FileEntry(NamedTuple):
     mode: int
     mtime: int = 0
     target: bytes = b""
-    data: Data | None = None
+    data: FileContent | None = None
     owned: bool = False
     attributes: bool = False
 

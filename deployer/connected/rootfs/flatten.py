@@ -10,8 +10,8 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from deployer.connected.rootfs.entries import DEVICE, SOCKET, Data, InMemory, check_path, shown
-from deployer.connected.rootfs.merge import WHITEOUT, Node, Root
+from deployer.connected.rootfs.entries import DEVICE, SOCKET, FileContent, InMemory, check_path, shown
+from deployer.connected.rootfs.merge import WHITEOUT, Rootfs, TreeNode
 from deployer.contract import plan
 from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, MTIME, SYMLINK, TarEntry
@@ -38,13 +38,13 @@ _ELF_HEADER = struct.Struct("<4sxB12xH")
 _ARCHITECTURES = {3: "386", 21: "ppc64le", 40: "arm", 62: "amd64", 183: "arm64", 243: "riscv64"}
 
 
-class Tree:
+class FlattenedRootfs:
     """A root filesystem in the normal form: ``entries()`` in the layer's order; ``changed``: paths by kind of change.
 
     ``changed`` is complete when every content was read: .pyc headers are repaired on the way.
     """
 
-    def __init__(self, root: Root, mount_points: Sequence[str] = ()) -> None:
+    def __init__(self, root: Rootfs, mount_points: Sequence[str] = ()) -> None:
         """Bring ``root`` into the normal form; ``mount_points`` are absolute folders to make.
 
         Raises UsageError for what is no root filesystem, with the reason.
@@ -52,7 +52,7 @@ class Tree:
         self.changed: dict[str, list[bytes]] = defaultdict(list)
         self._root = root
         self._entries: dict[bytes, TarEntry] = {}
-        self._nodes: dict[bytes, Node] = {}  # of files with content
+        self._nodes: dict[bytes, TreeNode] = {}  # of files with content
         self.changed["folders_made"] += root.made
         self._check_is_root()
         self._take(root.walk())
@@ -76,7 +76,7 @@ class Tree:
         """Return the bytes of all files."""
         return sum(entry.size for entry in self._entries.values())
 
-    def content(self, entry: TarEntry) -> Data:
+    def content(self, entry: TarEntry) -> FileContent:
         """Return a file's content, a .pyc's header repaired."""
         if entry.path == _CANARY:
             return InMemory(_CANARY_TEXT)
@@ -113,7 +113,7 @@ class Tree:
 
     # --- taking over ---
 
-    def _take(self, nodes: Iterable[tuple[bytes, Node]]) -> None:
+    def _take(self, nodes: Iterable[tuple[bytes, TreeNode]]) -> None:
         groups: dict[int, list[bytes]] = {}
         for path, node in nodes:
             check_path(path)
@@ -146,7 +146,7 @@ class Tree:
             else:
                 self._entries[path] = TarEntry(HARDLINK, path, 0o777, 0, first)
 
-    def _entry(self, path: bytes, node: Node) -> TarEntry:
+    def _entry(self, path: bytes, node: TreeNode) -> TarEntry:
         if node.kind == FOLDER:
             mode = 0o755 if path in _KERNEL_FOLDERS else (node.mode & 0o777) | 0o700
             entry = TarEntry(FOLDER, path, mode)
@@ -166,7 +166,7 @@ class Tree:
                 self.changed[change].append(path)
         return entry
 
-    def _note_reset(self, path: bytes, entry: TarEntry, node: Node) -> None:
+    def _note_reset(self, path: bytes, entry: TarEntry, node: TreeNode) -> None:
         mode = node.mode & 0o777 if node.kind == FILE else 0o777
         if TarEntry(node.kind, path, mode, node.data.size if node.data else 0, node.target) != entry:
             self.changed["engine_files_reset"].append(path)

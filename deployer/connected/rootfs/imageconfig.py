@@ -9,7 +9,7 @@ from deployer.contract.text import fault, is_name, printable
 _HINT = "make the image again with docker build; docker image inspect shows its configuration"
 
 
-class Settings(NamedTuple):
+class ImageConfig(NamedTuple):
     """The environment as ``NAME=VALUE``, the working folder, what is run, and the labels.
 
     ``dropped`` are the names in the environment that are not variables to a shell (``my.name``), or have no value.
@@ -34,7 +34,7 @@ class Settings(NamedTuple):
         return {key: value for key, value in whole.items() if value}
 
 
-def read(config: Mapping[str, Any]) -> Settings:
+def read(config: Mapping[str, Any]) -> ImageConfig:
     """Return what a configuration says; ``workdir`` is empty if it says none.
 
     Raises UsageError for what could be packed but never run: a value of another type, or a text with a NUL or control
@@ -42,7 +42,7 @@ def read(config: Mapping[str, Any]) -> Settings:
     """
     entries = _words(config, "Env")
     env = [entry for entry in entries if "=" in entry and is_name(entry.partition("=")[0])]
-    return Settings(
+    return ImageConfig(
         env,
         _text("WorkingDir", config.get("WorkingDir") or ""),
         _words(config, "Entrypoint"),

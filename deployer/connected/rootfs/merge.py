@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from deployer.connected.rootfs.entries import Data, FileEntry, shown
+from deployer.connected.rootfs.entries import FileContent, FileEntry, shown
 from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import FOLDER, HARDLINK, SYMLINK
 
@@ -26,7 +26,7 @@ _MAX_TREE = 340_000_000
 _ENTRY = 700
 
 
-class Node:
+class TreeNode:
     """A file, link, device or folder; fields as in Member. A folder alone has ``children``."""
 
     __slots__ = ("attributes", "children", "data", "kind", "mode", "mtime", "owned", "target")
@@ -36,13 +36,13 @@ class Node:
         self.mode = member.mode
         self.mtime = member.mtime
         self.target = member.target
-        self.data: Data | None = member.data
+        self.data: FileContent | None = member.data
         self.owned = member.owned
         self.attributes = member.attributes
-        self.children: dict[bytes, Node] = {}
+        self.children: dict[bytes, TreeNode] = {}
 
 
-class Root:
+class Rootfs:
     """A root filesystem to which layers are applied, the lowest first. ``made`` are parents that no layer held."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Root:
         self._fresh: set[bytes] = set()  # paths that the layer in work has brought
         self._size = 0  # of all that was ever in the tree, in bytes of memory
         self._whiteouts = True
-        self._last: tuple[bytes, Node] | None = None  # the folder of the member before, where no link led to it
+        self._last: tuple[bytes, TreeNode] | None = None  # the folder of the member before, where no link led to it
 
     def apply(self, layer: Iterable[FileEntry], whiteouts: bool = True) -> None:
         """Apply one layer; without ``whiteouts`` it is a root filesystem, in which names with .wh. mean nothing.
@@ -64,7 +64,7 @@ class Root:
             self._place(member)
         self._fresh, self._last = set(), None
 
-    def walk(self) -> Iterator[tuple[bytes, Node]]:
+    def walk(self) -> Iterator[tuple[bytes, TreeNode]]:
         """Yield each path and its node, a folder before what is in it; names sorted."""
         todo = [(b"", self.top)]
         while todo:
@@ -74,7 +74,7 @@ class Root:
             prefix = path + b"/" if path else b""
             todo += [(prefix + name, node.children[name]) for name in sorted(node.children, reverse=True)]
 
-    def find(self, path: bytes) -> Node | None:
+    def find(self, path: bytes) -> TreeNode | None:
         """Return what ``path`` leads to, links followed inside the root; None where it leads nowhere."""
         found = self._follow(_names(path), make=False)
         return found[1] if found else None
@@ -84,7 +84,7 @@ class Root:
     def _place(self, member: FileEntry) -> None:
         above, _, name = member.path.rpartition(b"/")
         if self._last is not None and above == self._last[0] and _is_plain(name) and len(member.path) <= _MAX_PATH:
-            followed: tuple[bytes, Node] | None = self._last  # most stand beside the one before
+            followed: tuple[bytes, TreeNode] | None = self._last  # most stand beside the one before
         else:
             parts = _parts(member.path)
             if not parts:
@@ -106,10 +106,10 @@ class Root:
             there.mode, there.mtime, there.owned = member.mode, member.mtime, member.owned
             there.attributes = member.attributes
         else:
-            parent.children[name] = self._linked(member, path) if member.kind == HARDLINK else Node(member)
+            parent.children[name] = self._linked(member, path) if member.kind == HARDLINK else TreeNode(member)
         self._fresh.add(path)
 
-    def _linked(self, member: FileEntry, path: bytes) -> Node:
+    def _linked(self, member: FileEntry, path: bytes) -> TreeNode:
         parts = _parts(member.target)
         followed = self._follow(parts[:-1], make=False)
         node = followed[1].children.get(parts[-1]) if parts and followed else None
@@ -125,7 +125,7 @@ class Root:
     def _is_whiteout(self, name: bytes) -> bool:
         return self._whiteouts and name.startswith(WHITEOUT)
 
-    def _white_out(self, where: bytes, folder: Node, name: bytes) -> None:
+    def _white_out(self, where: bytes, folder: TreeNode, name: bytes) -> None:
         if name == _OPAQUE:
             self._hide_below(where, folder)
         elif not name.startswith(_META):
@@ -134,13 +134,13 @@ class Root:
             if node is not None and not self._keeps(_joined(where, hidden), node):
                 del folder.children[hidden]
 
-    def _hide_below(self, where: bytes, folder: Node) -> None:
+    def _hide_below(self, where: bytes, folder: TreeNode) -> None:
         """Take out of a folder all that lower layers brought."""
         for name, node in list(folder.children.items()):
             if not self._keeps(_joined(where, name), node):
                 del folder.children[name]
 
-    def _keeps(self, path: bytes, node: Node) -> bool:
+    def _keeps(self, path: bytes, node: TreeNode) -> bool:
         """Return whether the layer in work brought this, or something below it; the rest below it is taken out."""
         if node.kind == FOLDER:
             self._hide_below(path, node)
@@ -157,12 +157,12 @@ class Root:
             hint = "400,000 files are about the limit; pack data as data folders, or as a few large files"
             raise UsageError("the image has too many files: their names do not fit into the memory allowed", hint)
 
-    def _follow(self, parts: list[bytes], make: bool) -> tuple[bytes, Node] | None:
+    def _follow(self, parts: list[bytes], make: bool) -> tuple[bytes, TreeNode] | None:
         """Return the path without links, and the node, that ``parts`` lead to; None where they lead nowhere.
 
         With ``make`` folders that are missing are made. ``..`` stops at the root, as in a chroot.
         """
-        done: list[tuple[bytes, Node]] = [(b"", self.top)]
+        done: list[tuple[bytes, TreeNode]] = [(b"", self.top)]
         todo = parts[::-1]
         links = 0
         while todo:
@@ -214,5 +214,5 @@ def _joined(where: bytes, name: bytes) -> bytes:
     return where + b"/" + name if where else name
 
 
-def _folder() -> Node:
-    return Node(FileEntry(FOLDER, b"", 0o755))
+def _folder() -> TreeNode:
+    return TreeNode(FileEntry(FOLDER, b"", 0o755))

@@ -28,7 +28,7 @@ _MAX_PIECES = 65536  # of a sparse file
 _ZEROS = b"\0" * BLOCK
 
 
-class Source(Protocol):
+class TarSource(Protocol):
     """Where a tar is read from, forward only."""
 
     def read(self, size: int) -> bytes:
@@ -101,7 +101,7 @@ class _Header(NamedTuple):
     target: bytes
 
 
-def members(source: Source) -> Members:
+def members(source: TarSource) -> Members:
     """Yield the members of a tar in its order. Raises UsageError with the reason when it is none, or is cut off."""
     try:
         yield from _Reader(source).members()
@@ -110,7 +110,7 @@ def members(source: Source) -> Members:
 
 
 class _Reader:
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: TarSource) -> None:
         self._source = source
         self._count = 0
         self._defaults: dict[bytes, bytes] = {}  # of global PAX headers

@@ -29,7 +29,7 @@ from deployer.system.verify import VerifiedBundle, begin, opened, verify
 _INSTALL_SECONDS = 4 * 3600
 
 
-class Options(NamedTuple):
+class PushOptions(NamedTuple):
     """``full``: send all, whatever the site has. ``dry_run``: ask and tell, send nothing. ``transfer_host``: bring the
     parts by sftp through this host, for sites whose login nodes are not for data. ``force``: send what ``check``
     refuses. ``facts``: where ``check`` keeps facts of files, if anywhere. ``squashfs``: have the image's SquashFS file
@@ -44,7 +44,7 @@ class Options(NamedTuple):
     without_plan: bool = False
 
 
-DEFAULTS = Options()
+DEFAULTS = PushOptions()
 
 
 class Pushed(NamedTuple):
@@ -68,7 +68,7 @@ class Pushed(NamedTuple):
         return {**self._asdict(), "checked": self.checked.record() if self.checked else None}
 
 
-class Written(NamedTuple):
+class FolderPush(NamedTuple):
     """What a push into a folder wrote; ``plans`` are the sites that the bundle has a plan for, ``data`` if it needs
     none."""
 
@@ -83,7 +83,7 @@ class Written(NamedTuple):
         return dict(self._asdict())
 
 
-def push(bundle: Path, profile: Profile, ssh_config: Path | None = None, options: Options = DEFAULTS) -> Pushed:
+def push(bundle: Path, profile: Profile, ssh_config: Path | None = None, options: PushOptions = DEFAULTS) -> Pushed:
     """Send ``bundle`` to the site and install it there; of a bundle that is installed there already nothing is sent.
 
     Raises IntegrityError and Refused (no plan for the site, or what ``check`` refuses) before anything is sent,
@@ -136,7 +136,7 @@ def _refused(profile: Profile, checked: Checked) -> Refused:
     )
 
 
-def _push(stream: IO[bytes], bundle: VerifiedBundle, remote: Remote, options: Options) -> Pushed:
+def _push(stream: IO[bytes], bundle: VerifiedBundle, remote: Remote, options: PushOptions) -> Pushed:
     known = remote.site(["known", bundle.digest])
     done = Pushed(bundle.digest, 0, len(json.dumps(known)), 0, known["folder"], 0.0, 0.0, str(known["python"]))
     if known["folder"]:
@@ -175,7 +175,7 @@ def _send(
             remote.upload(places, folder, host)
 
 
-def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> Written:
+def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> FolderPush:
     """Write what a site lacks of ``bundle`` into ``folder``, to be carried there.
 
     ``receipt`` is what the site's ``receipt`` command wrote; without one, all of the bundle goes.
@@ -190,7 +190,7 @@ def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> Written:
         with progress.bar("write", shipment.size) as advance:
             parts.as_files(stream, shipment, folder, advance)
     size, count = shipment.size, len(shipment.parts)
-    return Written(verified.digest, str(folder), size, count, plans_in(manifest), manifest.is_data)
+    return FolderPush(verified.digest, str(folder), size, count, plans_in(manifest), manifest.is_data)
 
 
 def _verified(stream: IO[bytes], bundle: Path) -> VerifiedBundle:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from deployer.connected.build.lint.source import Source
 from deployer.connected.linker import commands
-from deployer.connected.rootfs.flatten import Tree
+from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.contract.findings import Finding
 from deployer.contract.job import Job
 
@@ -17,7 +17,7 @@ _HOROVOD = ("horovodrun",)
 class Built(NamedTuple):
     """The image that was built from a definition; ``wheels`` are those of its lock, None unless all are cached."""
 
-    tree: Tree
+    tree: FlattenedRootfs
     env: list[str]
     workdir: str
     wheels: Collection[Path] | None

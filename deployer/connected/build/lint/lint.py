@@ -14,8 +14,8 @@ from deployer.connected.build.wheelhouse import wheelhouse
 from deployer.connected.ground import engine
 from deployer.connected.rootfs import imagelayers
 from deployer.connected.rootfs.entries import FileEntry
-from deployer.connected.rootfs.flatten import Tree
-from deployer.connected.rootfs.merge import Root
+from deployer.connected.rootfs.flatten import FlattenedRootfs
+from deployer.connected.rootfs.merge import Rootfs
 from deployer.contract.errors import DeployerError, MissingTool, Refused
 from deployer.contract.findings import Finding, errors
 
@@ -74,20 +74,20 @@ def refused(found: list[Finding]) -> None:
         raise Refused(f"{len(found)} errors in the definition", "docs/lint.md has a section for each code", lines)
 
 
-def _root(of_image: list[list[FileEntry]]) -> Root:
-    root = Root()
+def _root(of_image: list[list[FileEntry]]) -> Rootfs:
+    root = Rootfs()
     for layer in of_image:
         root.apply(layer)
     return root
 
 
-def _of_image(definition: Definition, root: Root, config: dict[str, Any]) -> Iterator[Finding]:
+def _of_image(definition: Definition, root: Rootfs, config: dict[str, Any]) -> Iterator[Finding]:
     """Yield what is wrong with a definition's jobs and training code in the image that was built from it."""
     try:
         wheels: Collection[Path] | None = wheelhouse.ready(definition)
     except DeployerError:  # of another lock, or not in the cache: `build` says so
         wheels = None
-    built = Built(Tree(root), list(config.get("Env") or []), str(config.get("WorkingDir") or "/"), wheels)
+    built = Built(FlattenedRootfs(root), list(config.get("Env") or []), str(config.get("WorkingDir") or "/"), wheels)
     source = Source(definition)
     for look in _LOOKS_AT_IMAGE:
         yield from look(source, built)

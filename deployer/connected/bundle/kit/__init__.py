@@ -18,7 +18,7 @@ from deployer.connected.bundle.kit import squashfs, udocker
 from deployer.connected.bundle.kit.recipe import Recipe
 from deployer.connected.bundle.packages import GENERIC, Package
 from deployer.connected.ground import xdg
-from deployer.connected.rootfs.entries import Data
+from deployer.connected.rootfs.entries import FileContent
 from deployer.connected.site_profile.model import Profile
 from deployer.contract.errors import JobFailed, MissingTool, TransferError
 from deployer.contract.manifest import KIT_PREFIX
@@ -99,12 +99,12 @@ def members(name: str, say: Say) -> dict[str, Path]:
     return {KIT_PREFIX + path.name: path for path in sorted(folder.iterdir())}
 
 
-def packages(contents: Mapping[str, Data]) -> list[Package]:
+def packages(contents: Mapping[str, FileContent]) -> list[Package]:
     """Return the packages among a bundle's members that no metadata of their own tell of: what was compiled."""
     return list(_compiled(contents))
 
 
-def _compiled(contents: Mapping[str, Data]) -> Iterator[Package]:
+def _compiled(contents: Mapping[str, FileContent]) -> Iterator[Package]:
     for part in PARTS.values():
         member = KIT_PREFIX + part.program
         content = contents.get(member)

@@ -14,7 +14,7 @@ from deployer.connected.build.lint import RULES, hadolint
 from deployer.connected.build.lint import lint as linting
 from deployer.connected.build.lint.layers import wasted
 from deployer.connected.rootfs.entries import FileEntry, InMemory
-from deployer.connected.rootfs.merge import Root
+from deployer.connected.rootfs.merge import Rootfs
 from deployer.contract.errors import MissingTool, Refused
 from deployer.contract.findings import ERROR, Finding
 from deployer.contract.tarformat import FILE, FOLDER
@@ -274,9 +274,9 @@ def test_what_layers_keep_and_what_is_small_is_no_waste() -> None:
 # ------------------------------------------------------------------------------------------------ the built image
 
 
-def an_image(*programs: str, modules: tuple[str, ...] = ()) -> Root:
+def an_image(*programs: str, modules: tuple[str, ...] = ()) -> Rootfs:
     """Return a root with programs and files of Python, and what each Python has."""
-    root = Root()
+    root = Rootfs()
     library = "usr/lib/python3.11"
     there = [*(f"usr/bin/{name}" for name in programs), *(f"{library}/{name}" for name in STDLIB), *modules]
     root.apply([FileEntry(FILE, path.encode(), 0o755, data=InMemory(b"\x7fELF\0")) for path in there])

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from deployer.cli.laptop import main as cli
-from deployer.connected.bundle.diff import Package, diff
+from deployer.connected.bundle.diff import PackageChange, diff
 from deployer.contract.tarformat import FILE, FOLDER, TarEntry
 from tests import bundles
 from tests.bundles import END, ENTRIES, stream
@@ -75,7 +75,7 @@ def test_files_and_packages(pair: tuple[str, str]) -> None:
     assert found.added == [f"{site}/a-2.0.dist-info/METADATA", "deployer/app/u.py"]
     assert found.removed == [f"{site}/a-1.0.dist-info/METADATA"]
     assert found.changed == ["/etc/mode", f"{site}/a.py", "/var/lib/dpkg/status", "deployer/app/t.py"]
-    assert found.packages == [Package("dpkg", "zlib1g", "1", "2"), Package("pip", "a", "1.0", "2.0")]
+    assert found.packages == [PackageChange("dpkg", "zlib1g", "1", "2"), PackageChange("pip", "a", "1.0", "2.0")]
     assert 0 < found.bytes_to_ship < Path(pair[1]).stat().st_size
 
 

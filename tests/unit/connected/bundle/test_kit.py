@@ -11,7 +11,7 @@ from deployer.cli.laptop import pack as pack_cli
 from deployer.connected.build.settings import Settings
 from deployer.connected.bundle import kit, sbom
 from deployer.connected.bundle.kit import fetch, recipe, squashfs, udocker
-from deployer.connected.bundle.packages import Installed, System
+from deployer.connected.bundle.packages import PackageInventory, System
 from deployer.connected.rootfs.entries import InMemory
 from deployer.connected.site_profile.profile import Profile, load
 from deployer.contract.errors import IntegrityError, JobFailed, MissingTool, TransferError
@@ -73,7 +73,9 @@ def test_the_sbom_names_what_was_compiled() -> None:
         ("proot", "5.4.0", ("GPL-2.0-or-later",)),
         ("squashfs-tools", "4.5.1", ("GPL-2.0-or-later",)),
     ]
-    assert b'"purl":"pkg:generic/proot@5.4.0"' in b"".join(sbom.make("n", "1", Installed(System(), ()), found, []))
+    assert b'"purl":"pkg:generic/proot@5.4.0"' in b"".join(
+        sbom.make("n", "1", PackageInventory(System(), ()), found, [])
+    )
     assert kit.packages({}) == []
 
 

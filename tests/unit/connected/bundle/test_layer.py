@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 
 from deployer.connected.bundle import codecs, layer
-from deployer.connected.rootfs.flatten import Tree
+from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.contract.errors import UsageError
 from deployer.site.install.unpack import Frame, unpack
 from deployer.system import codec
 from tests.tars import root_of
 
 
-def tree(sizes: dict[str, int], seed: int = 1) -> Tree:
+def tree(sizes: dict[str, int], seed: int = 1) -> FlattenedRootfs:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as tar:
         for name, size in sizes.items():
             info = tarfile.TarInfo(name)
             info.size = size
             tar.addfile(info, io.BytesIO(random.Random(f"{seed}{name}").randbytes(size)))
-    return Tree(root_of(stream.getvalue()))
+    return FlattenedRootfs(root_of(stream.getvalue()))
 
 
 MIXED = {f"bin/f{i:04}": (i * 7919) % 90_000 for i in range(300)} | {

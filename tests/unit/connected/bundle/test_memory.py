@@ -11,7 +11,7 @@ import deployer
 from deployer.connected.ground.yaml_model import Document
 from deployer.connected.rootfs import merge, tarreader
 from deployer.connected.rootfs.entries import FileEntry
-from deployer.connected.rootfs.merge import Root
+from deployer.connected.rootfs.merge import Rootfs
 from deployer.contract import dynamic
 from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import FILE, SYMLINK
@@ -37,7 +37,7 @@ def test_a_tree_takes_the_memory_that_it_counts() -> None:
 
 def test_a_tree_of_too_many_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge, "_MAX_TREE", 50_000)
-    root = Root()
+    root = Rootfs()
     with pytest.raises(UsageError, match="the image has too many files") as caught:
         root.apply([FileEntry(FILE, b"a/b/c/d/e/f/g/h/%d" % n, 0o644) for n in range(100)])
     assert "data folders" in caught.value.hint
@@ -45,7 +45,7 @@ def test_a_tree_of_too_many_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_link_to_a_path_that_no_kernel_takes() -> None:
     with pytest.raises(UsageError, match="a link to a path of 5000 bytes: /a"):
-        Root().apply([FileEntry(SYMLINK, b"a", 0o777, 0, b"x" * 5000)])
+        Rootfs().apply([FileEntry(SYMLINK, b"a", 0o777, 0, b"x" * 5000)])
 
 
 def _read(data: bytes) -> None:

@@ -22,7 +22,7 @@ from deployer.connected.ground.scratch import Scratch
 from deployer.connected.rootfs import tarreader
 from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.connected.rootfs.entries import OnDisk
-from deployer.connected.rootfs.merge import Root
+from deployer.connected.rootfs.merge import Rootfs
 from deployer.connected.rootfs.tarreader import Spooled
 from deployer.connected.site_profile.profile import load
 from deployer.contract.errors import DeployerError, Refused, UsageError
@@ -47,7 +47,7 @@ def rootfs() -> bytes:
 
 def contents(app: Path | None = None, data: bytes = b"") -> Contents:
     def read(scratch: Scratch) -> ArchiveImage:
-        root = Root()
+        root = Rootfs()
         root.apply(tarreader.members(Spooled(io.BytesIO(data or rootfs()).read, scratch.spool)))
         config = {"Env": ["PATH=/usr/bin:/bin"], "WorkingDir": "/work", "Hostname": "laptop", "Labels": {"a": "b"}}
         return ArchiveImage("amd64", config, root)

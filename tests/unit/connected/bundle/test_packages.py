@@ -1,8 +1,8 @@
 from typing import Any
 
 from deployer.connected.bundle import packages
-from deployer.connected.bundle.packages import DEB, GENERIC, PYPI, Installed, Package, System
-from deployer.connected.rootfs.flatten import Tree
+from deployer.connected.bundle.packages import DEB, GENERIC, PYPI, Package, PackageInventory, System
+from deployer.connected.rootfs.flatten import FlattenedRootfs
 from tests.tars import layer, root_of
 
 SITE = "usr/local/lib/python3.11/dist-packages/"
@@ -30,8 +30,8 @@ def metadata(name: str, version: str, *more: str) -> bytes:
     return "\n".join(["Metadata-Version: 2.4", f"Name: {name}", f"Version: {version}", *more, "", "Text"]).encode()
 
 
-def installed(*files: tuple[str, Any]) -> Installed:
-    return packages.of_tree(Tree(root_of(layer([("bin", None), *files]))))
+def installed(*files: tuple[str, Any]) -> PackageInventory:
+    return packages.of_tree(FlattenedRootfs(root_of(layer([("bin", None), *files]))))
 
 
 def test_dpkgs_status_is_read_without_what_was_removed() -> None:

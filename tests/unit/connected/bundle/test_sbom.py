@@ -10,7 +10,7 @@ import pytest
 from deployer.connected.bundle import pack as packing
 from deployer.connected.bundle import sbom
 from deployer.connected.bundle.contents import Contents
-from deployer.connected.bundle.packages import DEB, PYPI, Installed, Package, System
+from deployer.connected.bundle.packages import DEB, PYPI, Package, PackageInventory, System
 from deployer.connected.bundle.seal import BundleWriter
 from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.connected.rootfs.entries import InMemory
@@ -47,7 +47,7 @@ def made(packages: tuple[Package, ...] = PACKAGES, version: str = "1.0") -> list
         sbom.of_wheel(InMemory(wheel()), f"deployer/variants/{abi}/horovod-0.28.1-py3-none-any.whl")
         for abi in ("openmpi", "mpich-abi")
     ]
-    return sbom.make("tiny", version, Installed(DEBIAN, packages), wheels, ["digits"])
+    return sbom.make("tiny", version, PackageInventory(DEBIAN, packages), wheels, ["digits"])
 
 
 def test_it_is_valid_cyclonedx() -> None:
@@ -55,7 +55,7 @@ def test_it_is_valid_cyclonedx() -> None:
     from cyclonedx.schema import SchemaVersion
     from cyclonedx.validation.json import JsonStrictValidator
 
-    for pieces in (made(), made(packages=()), sbom.make("none", "1", Installed(), [], [])):
+    for pieces in (made(), made(packages=()), sbom.make("none", "1", PackageInventory(), [], [])):
         assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(b"".join(pieces).decode()) is None
         references = [item["bom-ref"] for item in document(pieces)["components"]]
         assert len(references) == len(set(references))
@@ -111,7 +111,7 @@ def test_wheels_in_a_bundle_are_read_back_with_their_hashes(tmp_path: Path) -> N
         assert sbom.WHEELS.match(name)
         found = sbom.of_wheel(writer.contents()[name], name)
     assert (found.name, found.version, found.licences) == ("horovod", "0.28.1", ("Apache-2.0",))
-    component = document(sbom.make("x", "1", Installed(), [found], []))["components"][0]
+    component = document(sbom.make("x", "1", PackageInventory(), [found], []))["components"][0]
     assert component["hashes"] == [{"alg": "SHA-256", "content": hashlib.sha256(data).hexdigest()}]
 
 

@@ -11,8 +11,8 @@ import zstandard
 from deployer.connected.bundle.layer import pieces
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.rootfs import archive, folder
-from deployer.connected.rootfs.flatten import Tree
-from deployer.connected.rootfs.merge import Root
+from deployer.connected.rootfs.flatten import FlattenedRootfs
+from deployer.connected.rootfs.merge import Rootfs
 from deployer.contract.errors import IntegrityError, UsageError
 from tests import tars
 
@@ -33,9 +33,9 @@ def scratch(tmp_path: Path) -> Iterator[Scratch]:
         yield opened
 
 
-def raw(root: Root) -> bytes:
+def raw(root: Rootfs) -> bytes:
     """Return the uncompressed layer."""
-    return b"".join(piece.read() for piece in pieces(Tree(root)))
+    return b"".join(piece.read() for piece in pieces(FlattenedRootfs(root)))
 
 
 EXPECTED = raw(tars.root_of(*LAYERS))
@@ -83,7 +83,7 @@ def test_a_flat_tar_and_a_folder_give_the_same_layer(tmp_path: Path, scratch: Sc
     path = tmp_path / "flat"
     path.write_bytes(packed(LAYERS[0], outer))
     assert raw(archive.read(path, scratch).root) == expected
-    from_folder = Root()
+    from_folder = Rootfs()
     from_folder.apply(folder.members(str(whole)))
     assert raw(from_folder) == expected
 
@@ -153,10 +153,10 @@ def test_a_folder_with_hard_links_devices_and_sockets(tmp_path: Path) -> None:
     os.link(tmp_path / "bin" / "b", tmp_path / "bin" / "a")
     os.symlink("/nowhere", tmp_path / "bin" / "l")
     os.mkfifo(tmp_path / "bin" / "pipe")
-    root = Root()
+    root = Rootfs()
     root.apply(folder.members(str(tmp_path)))
     assert root.find(b"bin/a") is root.find(b"bin/b")
-    tree = Tree(root)
+    tree = FlattenedRootfs(root)
     assert tree.changed["devices_dropped"] == [b"bin/pipe"]
     assert [e.path for e in tree.entries() if e.path.startswith(b"bin")] == [b"bin", b"bin/a", b"bin/b", b"bin/l"]
 
@@ -174,7 +174,7 @@ def test_the_folders_of_an_overlay_are_layers(tmp_path: Path) -> None:
         os.setxattr(upper / "usr" / "d", "trusted.overlay.opaque", b"y")
     except OSError:
         pytest.skip("needs a file system with trusted attributes")
-    root = Root()
+    root = Rootfs()
     for layer in (lower, upper):
         root.apply(folder.overlay_members(str(layer)))
     assert [path for path, _ in root.walk()] == [b"usr", b"usr/d", b"usr/d/new"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from deployer.connected.bundle import layer
-from deployer.connected.rootfs.flatten import Tree
+from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.contract import plan, tarformat
 from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, MTIME, SYMLINK
@@ -36,20 +36,20 @@ class Tar:
     def folder(self, name: str, mode: int = 0o755) -> None:
         self.add(name, type=tarfile.DIRTYPE, mode=mode)
 
-    def tree(self, *mount_points: str) -> Tree:
+    def tree(self, *mount_points: str) -> FlattenedRootfs:
         self.tar.close()
         return tree_of(self.stream.getvalue(), mount_points)
 
 
-def tree_of(tar: bytes, mount_points: Sequence[str] = ()) -> Tree:
-    return Tree(root_of(tar), mount_points)
+def tree_of(tar: bytes, mount_points: Sequence[str] = ()) -> FlattenedRootfs:
+    return FlattenedRootfs(root_of(tar), mount_points)
 
 
-def by_path(tree: Tree) -> dict[bytes, tarformat.TarEntry]:
+def by_path(tree: FlattenedRootfs) -> dict[bytes, tarformat.TarEntry]:
     return {entry.path: entry for entry in tree.entries()}
 
 
-def content(tree: Tree, path: bytes) -> bytes:
+def content(tree: FlattenedRootfs, path: bytes) -> bytes:
     entry = by_path(tree)[path]
     return tree.content(entry).read(0, entry.size)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deployer.connected.rootfs.entries import FileEntry, InMemory
-from deployer.connected.rootfs.merge import Root
+from deployer.connected.rootfs.merge import Rootfs
 from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK
 from tests.tars import layer, root_of
@@ -117,7 +117,7 @@ class Naive:
         return found
 
 
-def tree(root: Root) -> dict[bytes, Any]:
+def tree(root: Rootfs) -> dict[bytes, Any]:
     found: dict[bytes, Any] = {}
     names: dict[int, bytes] = {}
     # The same order as os.walk's, so that the first name of a file is the same: top down, not depth first.
@@ -147,7 +147,7 @@ def groups(found: dict[bytes, Any]) -> dict[bytes, Any]:
 @given(st.lists(layers, max_size=4))
 @settings(max_examples=200, deadline=None)
 def test_layers_come_out_as_on_a_real_folder(drawn: list[list[FileEntry]]) -> None:
-    root = Root()
+    root = Rootfs()
     with TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
         naive = Naive(os.path.join(os.fsencode(folder), b"root"))
         os.mkdir(naive.top)
@@ -166,7 +166,7 @@ def test_layers_come_out_as_on_a_real_folder(drawn: list[list[FileEntry]]) -> No
 # ------------------------------------------------------------------------------------------------ by name
 
 
-def paths(root: Root) -> list[str]:
+def paths(root: Rootfs) -> list[str]:
     return [os.fsdecode(path) for path, _ in root.walk()]
 
 

@@ -16,7 +16,7 @@ from deployer.cli.laptop import main as cli
 from deployer.cli.site import main as site_cli
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile.profile import load
-from deployer.connected.transfer.push import Options, Pushed, push, push_to
+from deployer.connected.transfer.push import Pushed, PushOptions, push, push_to
 from deployer.connected.transfer.remote import Remote
 from deployer.contract import delta, json_records
 from deployer.contract.errors import DeployerError, Refused, SpaceError, TransferError, UsageError
@@ -45,7 +45,7 @@ def write(path: Path, **changes: Any) -> Path:
 
 
 def install(path: Path, **options: Any) -> Pushed:
-    return push(path, load("lab"), None, Options(**{"without_plan": True, **options}))
+    return push(path, load("lab"), None, PushOptions(**{"without_plan": True, **options}))
 
 
 def kept(far: Path, name: str = "tiny-1.0") -> bytes:
