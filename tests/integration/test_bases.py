@@ -17,7 +17,7 @@ import pytest
 import zstandard
 from docker.errors import APIError
 
-from deployer.connected.build.build import Options, build
+from deployer.connected.build.build import BuildOptions, build
 from deployer.connected.build.definition import Definition, load
 from deployer.connected.build.settings import MARK
 from deployer.connected.bundle import pack as packing
@@ -73,9 +73,11 @@ def define(tmp_path: Path, base: str, dockerfile: str | None = DOCKERFILE) -> De
     return load(place)
 
 
-def built_files(client: docker.DockerClient, definition: Definition, options: Options | None = None) -> dict[str, Any]:
+def built_files(
+    client: docker.DockerClient, definition: Definition, options: BuildOptions | None = None
+) -> dict[str, Any]:
     """Build, take the image and its base out of the engine again, and return the image's files by name."""
-    built = build(definition, options or Options(), lambda _: None)
+    built = build(definition, options or BuildOptions(), lambda _: None)
     data = b"".join(engines.rootfs_chunks(client, built.tag))
     assert MARK.encode() not in data
     config = engines.image_config(client, built.tag)
@@ -91,10 +93,10 @@ def built_files(client: docker.DockerClient, definition: Definition, options: Op
 
 
 @pytest.fixture
-def options(tmp_path: Path) -> Options:
+def options(tmp_path: Path) -> BuildOptions:
     (tmp_path / "ca.crt").write_text(CA)
     (tmp_path / "pip.conf").write_text("[global]\nretries = 9\n")
-    return Options(tmp_path / "ca.crt", tmp_path / "pip.conf")
+    return BuildOptions(tmp_path / "ca.crt", tmp_path / "pip.conf")
 
 
 # ------------------------------------------------------------------------------------------------ archives
@@ -102,7 +104,7 @@ def options(tmp_path: Path) -> Options:
 
 @pytest.mark.parametrize("codec", ["plain", "gzip", "zstd"])
 def test_a_flat_tar_is_a_base_with_build_settings_and_without_their_trace(
-    tmp_path: Path, client: docker.DockerClient, options: Options, codec: str
+    tmp_path: Path, client: docker.DockerClient, options: BuildOptions, codec: str
 ) -> None:
     data = flat_tar(tmp_path)
     pressed = {"plain": data, "gzip": gzip.compress(data), "zstd": zstandard.compress(data)}[codec]
@@ -115,7 +117,7 @@ def test_a_flat_tar_is_a_base_with_build_settings_and_without_their_trace(
 
 
 def test_an_oci_archive_keeps_its_configuration_and_a_docker_save_archive_its_layers(
-    tmp_path: Path, client: docker.DockerClient, options: Options
+    tmp_path: Path, client: docker.DockerClient, options: BuildOptions
 ) -> None:
     (tmp_path / "root.tar").write_bytes(flat_tar(tmp_path))
     contents = sources.from_archive(tmp_path / "root.tar", "pytest-oci", "0")
@@ -124,7 +126,7 @@ def test_an_oci_archive_keeps_its_configuration_and_a_docker_save_archive_its_la
     assert found["etc/marker"][0] == str(tmp_path).encode()
 
     dockerfile = 'ARG BASE\nFROM ${BASE}\nENV A="b c"\nCOPY Dockerfile /first\nCOPY Dockerfile /second\n'
-    built = build(define(tmp_path, "archive: ../root.tar", dockerfile), Options(), lambda _: None)
+    built = build(define(tmp_path, "archive: ../root.tar", dockerfile), BuildOptions(), lambda _: None)
     with engines.errors_named(client, "save"), gzip.open(tmp_path / "saved.tar.gz", "wb", compresslevel=1) as stream:
         for chunk in client.api.get_image(built.tag):
             stream.write(chunk)
@@ -142,16 +144,16 @@ def test_an_oci_archive_keeps_its_configuration_and_a_docker_save_archive_its_la
 def test_an_archive_that_is_none_or_another_is_refused(tmp_path: Path, client: docker.DockerClient) -> None:
     (tmp_path / "root.tar").write_bytes(b"not a tar" * 1000)
     with pytest.raises(UsageError, match=r"root\.tar: the file is no tar"):
-        build(define(tmp_path, "archive: ../root.tar"), Options(), lambda _: None)
+        build(define(tmp_path, "archive: ../root.tar"), BuildOptions(), lambda _: None)
     with tarfile.open(tmp_path / "root.tar", "w") as archive:
         archive.add(tmp_path / "pytest-base" / "Dockerfile", "Dockerfile")
     with pytest.raises(UsageError, match="neither an image nor a root filesystem"):
-        build(define(tmp_path, "archive: ../root.tar"), Options(), lambda _: None)
+        build(define(tmp_path, "archive: ../root.tar"), BuildOptions(), lambda _: None)
     (tmp_path / "root.tar").write_bytes(gzip.compress(flat_tar(tmp_path))[:-20])
     with pytest.raises(UsageError, match="broken or cut off"):
-        build(define(tmp_path, "archive: ../root.tar"), Options(), lambda _: None)
+        build(define(tmp_path, "archive: ../root.tar"), BuildOptions(), lambda _: None)
     with pytest.raises(IntegrityError, match="not the base that the definition names"):
-        build(define(tmp_path, f"archive: ../root.tar, sha256: {'f' * 64}"), Options(), lambda _: None)
+        build(define(tmp_path, f"archive: ../root.tar, sha256: {'f' * 64}"), BuildOptions(), lambda _: None)
 
 
 def test_without_a_dockerfile_the_image_is_its_base(tmp_path: Path, client: docker.DockerClient) -> None:
@@ -234,18 +236,18 @@ def registry(tmp_path: Path) -> Iterator[Registry]:
 def test_a_base_of_another_architecture_is_said(tmp_path: Path, client: docker.DockerClient) -> None:
     said: list[str] = []
     with serving(flat_tar(tmp_path), "s390x") as registry:
-        built = build(define(tmp_path, f"image: '{registry.name}@{registry.digest}'"), Options(), said.append)
+        built = build(define(tmp_path, f"image: '{registry.name}@{registry.digest}'"), BuildOptions(), said.append)
     assert any("is for s390x, and the engine's machine is " in line for line in said)
     for name in (built.tag, built.base):
         client.api.remove_image(name, force=True)
 
 
 def test_a_registrys_image_is_pulled_by_its_digest_and_then_the_engines(
-    tmp_path: Path, registry: Registry, options: Options, client: docker.DockerClient
+    tmp_path: Path, registry: Registry, options: BuildOptions, client: docker.DockerClient
 ) -> None:
     definition = define(tmp_path, f"image: '{registry.name}:tag@{registry.digest}'")
     said: list[str] = []
-    build(definition, Options(), said.append)
+    build(definition, BuildOptions(), said.append)
     assert f"base: pull {registry.name}@{registry.digest}" in said
     registry.known.clear()  # from now on it is the engine's
     found = built_files(client, definition, options)
@@ -256,8 +258,8 @@ def test_a_registrys_image_is_pulled_by_its_digest_and_then_the_engines(
 def test_an_image_that_no_registry_gives_is_named(tmp_path: Path, registry: Registry) -> None:
     unknown = define(tmp_path, f"image: '{registry.name}@sha256:{'0' * 64}'")
     with pytest.raises(UsageError, match="the registry does not provide the image"):
-        build(unknown, Options(), lambda _: None)
+        build(unknown, BuildOptions(), lambda _: None)
     name = f"127.0.0.1:9/pytest/base@{registry.digest}"  # nobody listens there
     with pytest.raises(TransferError, match=r"cannot pull 127\.0\.0\.1:9/pytest/base@sha256:") as caught:
-        build(define(tmp_path, f"image: '{name}'"), Options(), lambda _: None)
+        build(define(tmp_path, f"image: '{name}'"), BuildOptions(), lambda _: None)
     assert "base: {archive: FILE}" in caught.value.hint

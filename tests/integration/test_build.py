@@ -16,7 +16,7 @@ import pytest
 from docker.errors import APIError, ImageNotFound
 
 from deployer.cli.laptop.main import main
-from deployer.connected.build.build import Options, build, records_folder
+from deployer.connected.build.build import BuildOptions, build, records_folder
 from deployer.connected.build.definition import Definition, load
 from deployer.connected.build.init import init
 from deployer.connected.build.lint.lint import lint
@@ -100,7 +100,7 @@ def test_hello_mpi_is_built_small_and_again_from_the_cache(capsys: pytest.Captur
 @pytest.mark.usefixtures("docker_host")
 def test_hello_mpi_runs_on_its_own_mpich(tmp_path: Path) -> None:
     definition = load("bundles/hello-mpi")
-    build(definition, Options(), quiet)
+    build(definition, BuildOptions(), quiet)
     app = str(Path("bundles/hello-mpi/app").resolve())
     with closing(engines.connect()) as client, engines.errors_named(client, "run"):  # closes the SDK's sockets
         said = client.containers.run(
@@ -119,7 +119,7 @@ def test_the_root_filesystem_comes_out_as_a_tar_and_no_container_stays(
     tmp_path: Path, client: docker.DockerClient
 ) -> None:
     definition = define(tmp_path, "FROM ${BASE}\nRUN echo here >/marker\n")
-    build(definition, Options(), quiet)
+    build(definition, BuildOptions(), quiet)
     before = {container.id for container in client.containers.list(all=True)}
     moved: list[int] = []
     with open(tmp_path / "rootfs.tar", "wb") as stream:
@@ -139,17 +139,17 @@ def test_the_root_filesystem_comes_out_as_a_tar_and_no_container_stays(
 
 
 @pytest.fixture
-def options(tmp_path: Path, client: docker.DockerClient) -> Options:
-    build(define(tmp_path, "FROM ${BASE}\n"), Options(), quiet)  # the base is made from a mirror that answers
+def options(tmp_path: Path, client: docker.DockerClient) -> BuildOptions:
+    build(define(tmp_path, "FROM ${BASE}\n"), BuildOptions(), quiet)  # the base is made from a mirror that answers
     (tmp_path / "ca.crt").write_text(CA)
     (tmp_path / "pip.conf").write_text(PIP)
     (tmp_path / "sources.list").write_text(APT)
-    return Options(tmp_path / "ca.crt", tmp_path / "pip.conf", apt_sources=tmp_path / "sources.list")
+    return BuildOptions(tmp_path / "ca.crt", tmp_path / "pip.conf", apt_sources=tmp_path / "sources.list")
 
 
 @pytest.mark.usefixtures("docker_host")
 def test_build_settings_are_there_in_the_build_and_leave_no_trace(
-    tmp_path: Path, options: Options, client: docker.DockerClient
+    tmp_path: Path, options: BuildOptions, client: docker.DockerClient
 ) -> None:
     definition = define(
         tmp_path,
@@ -179,7 +179,7 @@ def test_build_settings_are_there_in_the_build_and_leave_no_trace(
     ],
 )
 def test_a_trace_of_the_build_settings_is_refused(
-    tmp_path: Path, options: Options, last_stage: str, reason: str, client: docker.DockerClient
+    tmp_path: Path, options: BuildOptions, last_stage: str, reason: str, client: docker.DockerClient
 ) -> None:
     login = "RUN sed -n 's|.*//\\(.*\\)@.*|\\1|p' \"$PIP_CONFIG_FILE\" >/login\n"
     definition = define(tmp_path, f"FROM ${{BUILD_BASE}} AS build\n{login}{last_stage}", "pytest-trace")
@@ -210,9 +210,9 @@ def test_a_failing_run_line_shows_the_end_of_its_log(tmp_path: Path, capsys: pyt
 @pytest.mark.usefixtures("docker_host")
 def test_mistakes_in_the_dockerfile_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown instruction: FORM"):
-        build(define(tmp_path, "FORM ${BASE}\n"), Options(), quiet)
+        build(define(tmp_path, "FORM ${BASE}\n"), BuildOptions(), quiet)
     with pytest.raises(JobFailed, match="COPY no-such-file"):
-        build(define(tmp_path, "FROM ${BASE}\nCOPY no-such-file /\n"), Options(), quiet)
+        build(define(tmp_path, "FROM ${BASE}\nCOPY no-such-file /\n"), BuildOptions(), quiet)
 
 
 @pytest.mark.slow  # mmdebstrap fetches the essential packages before it asks for more
@@ -223,11 +223,11 @@ def test_a_debian_package_that_does_not_exist_is_named(tmp_path: Path) -> None:
     file = definition.folder / "bundle.yaml"
     file.write_text(file.read_text().replace("python3", "no-such-package"))
     with pytest.raises(JobFailed, match="no-such-package"):
-        build(load(file), Options(), quiet)
+        build(load(file), BuildOptions(), quiet)
 
 
 @pytest.mark.usefixtures("docker_host")
-def test_a_debian_mirror_that_does_not_answer_is_named(tmp_path: Path, options: Options) -> None:
+def test_a_debian_mirror_that_does_not_answer_is_named(tmp_path: Path, options: BuildOptions) -> None:
     definition = define(tmp_path, "FROM ${BASE}\n")
     file = definition.folder / "bundle.yaml"
     file.write_text(file.read_text().replace("python3", "python3, hello"))  # a base that nobody has
@@ -272,9 +272,9 @@ def test_pack_takes_only_an_image_of_the_definition_as_it_is_now(
 
     remove(definition)
     assert "it is not built" in refused()
-    first = build(definition, Options(), quiet)
+    first = build(definition, BuildOptions(), quiet)
     assert main(pack) == 0
-    again = build(definition, Options(mode=Mode(offline=True)), quiet)
+    again = build(definition, BuildOptions(mode=Mode(offline=True)), quiet)
     assert again.image == first.image
     (folder / "app").mkdir()
     (folder / "app" / "train.py").write_text("pass")  # travels beside the image
@@ -283,10 +283,10 @@ def test_pack_takes_only_an_image_of_the_definition_as_it_is_now(
     assert "built from other inputs" in refused()
     define(tmp_path, lines + "RUN false\n", "pytest-stale")
     with pytest.raises(JobFailed):
-        build(load(folder), Options(), quiet)
+        build(load(folder), BuildOptions(), quiet)
     refused()
     define(tmp_path, lines, "pytest-stale")
-    assert build(load(folder), Options(), quiet).image != first.image
+    assert build(load(folder), BuildOptions(), quiet).image != first.image
     assert main(pack) == 0
     # An image of an older deployer has no label.
     records_folder().joinpath("pytest-stale-0.json").unlink()
@@ -307,7 +307,7 @@ def test_lint_counts_what_the_layers_of_a_built_image_waste(
         "RUN rm /opt/made && head -c 2000000 /dev/zero >/tmp/left\nUSER 1000\n",
         "pytest-lint",
     )
-    built = build(definition, Options(), quiet)  # a user other than root is a warning, no error
+    built = build(definition, BuildOptions(), quiet)  # a user other than root is a warning, no error
     first = lint(definition)
     said = {item.code: item.message for item in first.findings}
     assert first.image == built.tag
@@ -326,7 +326,7 @@ def test_lint_counts_what_the_layers_of_a_built_image_waste(
 @pytest.mark.usefixtures("docker_host")
 def test_what_init_writes_is_built_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     definition = load(init("pytest-init", "none", tmp_path).folder)
-    build(definition, Options(), quiet)
+    build(definition, BuildOptions(), quiet)
     assert lint(definition).findings == []
     with closing(engines.connect()) as client, engines.errors_named(client, "run"):  # closes the SDK's sockets
         said = client.containers.run(
@@ -362,7 +362,7 @@ def test_a_build_that_is_interrupted_leaves_nothing_half_made_and_the_next_goes_
     assert not engines.has_image(client, definition.tag)
     assert not list(records_folder().glob("*.json"))
     (definition.folder / "Dockerfile").write_text(f"ARG BASE\nARG BUILD_BASE\nFROM ${{BASE}}\n{step}RUN true\n")
-    assert build(definition, Options(), quiet).cached >= 1
+    assert build(definition, BuildOptions(), quiet).cached >= 1
     remove(definition)
 
 
@@ -435,17 +435,17 @@ def test_an_engine_that_is_killed_in_the_build_is_named_and_the_next_build_goes_
             kill(private_engine)
 
     with pytest.raises(MissingTool, match="in step 5/6, RUN echo second; sleep 30: the Docker engine went away"):
-        build(definition, Options(), kill_in_second)
+        build(definition, BuildOptions(), kill_in_second)
     with pytest.raises(MissingTool, match="no Docker engine answers"):
-        build(definition, Options(), quiet)
+        build(definition, BuildOptions(), quiet)
     assert private_engine.start()
     (definition.folder / "Dockerfile").write_text("ARG BASE\nARG BUILD_BASE\nFROM ${BASE}\nRUN echo first\nRUN true\n")
-    assert build(definition, Options(), quiet).cached == 1
+    assert build(definition, BuildOptions(), quiet).cached == 1
 
 
 def test_an_engine_that_is_killed_in_the_export_is_an_error(tmp_path: Path, private_engine: OwnEngine) -> None:
     definition = define(tmp_path, "FROM ${BASE}\n")
-    build(definition, Options(), quiet)
+    build(definition, BuildOptions(), quiet)
 
     killed: list[bool] = []
 

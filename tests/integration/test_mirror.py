@@ -11,7 +11,7 @@ import pytest
 
 from deployer.connected.build.bases import base
 from deployer.connected.build.definition import Base
-from deployer.connected.build.settings import Settings
+from deployer.connected.build.settings import BuildSettings
 
 
 class Mirror(ThreadingHTTPServer):
@@ -59,7 +59,7 @@ def apt_files(tarball: Path) -> dict[str, bytes]:
 @pytest.mark.slow
 @pytest.mark.needs("root", "mmdebstrap")
 def test_another_mirror_serves_a_base_and_leaves_no_trace(tmp_path: Path) -> None:
-    base._make(Base(debian="bookworm"), Settings(), tmp_path / "plain.tar")
+    base._make(Base(debian="bookworm"), BuildSettings(), tmp_path / "plain.tar")
     plain = apt_files(tmp_path / "plain.tar")
     own = next(line for line in plain["etc/apt/sources.list"].decode().splitlines() if line.startswith("deb "))
     server = Mirror(own.split()[1])
@@ -67,7 +67,7 @@ def test_another_mirror_serves_a_base_and_leaves_no_trace(tmp_path: Path) -> Non
     thread.start()
     try:
         sources = f"deb http://{server.host} bookworm main\n"
-        base._make(Base(debian="bookworm"), Settings(sources=sources), tmp_path / "other.tar")
+        base._make(Base(debian="bookworm"), BuildSettings(sources=sources), tmp_path / "other.tar")
     finally:
         server.shutdown()
         thread.join()

@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from deployer.connected.build.build import Options, build
+from deployer.connected.build.build import BuildOptions, build
 from deployer.connected.build.definition import load
 from deployer.connected.build.wheelhouse.wheelhouse import Mode
 from deployer.connected.bundle import caches
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if args.upgrade and (args.locked or args.offline):
         raise UsageError("--upgrade writes a new python.lock, which --locked and --offline do not allow")
     mode = Mode(args.locked, args.offline, args.upgrade)
-    options = Options(
+    options = BuildOptions(
         args.ca_bundle, args.pip_conf, args.no_cache, tuple(args.accept), args.apt_sources, mode, args.find_links
     )
     with caches.in_use():

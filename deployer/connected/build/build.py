@@ -41,7 +41,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _REMARK = re.compile(r"^( ---> |Removing intermediate container )")
 
 
-class Options(NamedTuple):
+class BuildOptions(NamedTuple):
     """How to build: files that stand in for the host's own settings, whether to leave the layer cache alone, which
     codes of ``lint`` to pass over, what may be fetched and locked anew, and folders with wheels of the stager's own.
     """
@@ -60,7 +60,7 @@ class Options(NamedTuple):
         return self.mode.offline
 
 
-class Built(NamedTuple):
+class BuildResult(NamedTuple):
     """What a build made. ``size`` in bytes, unpacked; ``cached`` of ``steps`` came from the layer cache; ``wheels`` is
     the number of those in the wheelhouse, ``relocked`` whether its lock is a new one; ``variants`` are Horovod's, one
     for each MPI family, where the definition has Horovod."""
@@ -84,7 +84,7 @@ class Built(NamedTuple):
         return {**self._asdict(), "variants": [variant.record() for variant in self.variants]}
 
 
-def build(definition: Definition, options: Options, say: Callable[[str], None]) -> Built:
+def build(definition: Definition, options: BuildOptions, say: Callable[[str], None]) -> BuildResult:
     """Build a definition's image and return its record, which is also written beside the log.
 
     ``say`` gets each line of the log as it comes. Raises JobFailed when a step fails (with the end of its log),
@@ -100,8 +100,8 @@ def build(definition: Definition, options: Options, say: Callable[[str], None]) 
 
 
 def _build(
-    client: docker.DockerClient, definition: Definition, wanted: Base, options: Options, say: Callable[[str], None]
-) -> Built:
+    client: docker.DockerClient, definition: Definition, wanted: Base, options: BuildOptions, say: Callable[[str], None]
+) -> BuildResult:
     began = time.monotonic()
     wheelhouse.check_early(definition, options.mode)
     host = settings.from_host(options.ca_bundle, options.pip_conf, os.environ, options.apt_sources)
@@ -132,7 +132,7 @@ def _build(
     repository, _, version = definition.tag.rpartition(":")
     with engine.errors_named(client, f"name {definition.tag}"):
         client.api.tag(image, repository, version, force=True)
-    built = Built(
+    built = BuildResult(
         definition.name, definition.version, definition.tag, image, clean, int(config["Size"]),
         transcript.steps, transcript.cached, round(time.monotonic() - began, 3), str(log), len(house.wheels),
         house.relocked, made,
@@ -147,8 +147,8 @@ def _wheelhouse(
     definition: Definition,
     image: str,
     last: json_records.Fields | None,
-    host: settings.Settings,
-    options: Options,
+    host: settings.BuildSettings,
+    options: BuildOptions,
     say: Callable[[str], None],
 ) -> tuple[Target | None, wheelhouse.Wheelhouse]:
     """Return the Python of the image and its wheelhouse; ``last`` is the record of a build of this very image."""
@@ -292,7 +292,7 @@ def _run(
     stream: IO[bytes],
     dockerfile: str,
     arguments: Mapping[str, str],
-    options: Options,
+    options: BuildOptions,
     transcript: Transcript,
     target: str | None = None,
     labels: Mapping[str, str] | None = None,
@@ -319,7 +319,7 @@ def _definition_image(
     client: docker.DockerClient,
     definition: Definition,
     arguments: Mapping[str, str],
-    options: Options,
+    options: BuildOptions,
     transcript: Transcript,
     target: str | None = None,
     labels: Mapping[str, str] | None = None,
@@ -335,7 +335,7 @@ def _variants(
     definition: Definition,
     arguments: Mapping[str, str],
     proxies: Mapping[str, str],
-    options: Options,
+    options: BuildOptions,
     transcript: Transcript,
 ) -> list[HorovodVariant]:
     """Return the definition's variants of Horovod; made in its stage with the framework, where they are not kept."""
@@ -382,7 +382,7 @@ def _last(receipt: Path, image: str, with_settings: str) -> json_records.Fields 
 
 
 def _check(
-    client: docker.DockerClient, config: Mapping[str, Any], clean: str, with_settings: str, host: settings.Settings
+    client: docker.DockerClient, config: Mapping[str, Any], clean: str, with_settings: str, host: settings.BuildSettings
 ) -> None:
     """Refuse an image that shows a trace of the build settings: in its layers, its configuration, history or files."""
     if with_settings == clean and not host.proxies:

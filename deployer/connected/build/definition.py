@@ -139,7 +139,7 @@ class Horovod(Model):
     stage: str = Field(description="the stage of the Dockerfile that has the framework, whole")
 
 
-class Data(Model):
+class DataFolder(Model):
     """Files that jobs read at ``/deployer/data/NAME``: a folder of this bundle, or another bundle with such a one."""
 
     folder: Folder | None = Field(default=None, description="relative to this file")
@@ -148,13 +148,13 @@ class Data(Model):
     )
 
     @model_validator(mode="after")
-    def _one(self) -> "Data":
+    def _one(self) -> "DataFolder":
         if (self.folder is None) == (self.bundle is None):
             raise ValueError("data is either a folder or a bundle")
         return self
 
 
-class Job(Model):
+class JobDefinition(Model):
     """One way to run the bundle; the numbers hold unless the user of ``run`` gives others."""
 
     many_lines = frozenset({"command"})
@@ -194,8 +194,8 @@ class Definition(Model):
     mpi: list[Literal["mpich-abi", "openmpi"]] = Field(
         default=["mpich-abi"], min_length=1, description="MPI families to run on; the image's own is of the first"
     )
-    data: dict[Name, Data] = Field(default={}, description="what jobs read at /deployer/data/NAME")
-    jobs: dict[Name, Job] = Field(
+    data: dict[Name, DataFolder] = Field(default={}, description="what jobs read at /deployer/data/NAME")
+    jobs: dict[Name, JobDefinition] = Field(
         default={}, description="ways to run it; the first is the default, and with a base there is at least one"
     )
 

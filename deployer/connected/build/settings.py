@@ -38,7 +38,7 @@ _APT_PROXY = re.compile(r'^(Acquire::https?::Proxy(?:::[A-Za-z0-9.:-]+)?) "([^"]
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
 
 
-class Settings(NamedTuple):
+class BuildSettings(NamedTuple):
     """``ca``: certificates in PEM; ``pip``: the text of a pip.conf; ``apt``: option to proxy; ``proxies``: variable
     to proxy; ``sources``: the text of a sources.list that stands in for Debian's own mirror; ``find_links``: folders
     and pages with packages, for what runs on this host. Each may be empty.
@@ -92,7 +92,7 @@ class Settings(NamedTuple):
 
 def from_host(
     ca_bundle: Path | None, pip_conf: Path | None, environ: Mapping[str, str], apt_sources: Path | None = None
-) -> Settings:
+) -> BuildSettings:
     """Return the settings of this host; the options stand in for what would be found.
 
     Raises UsageError when a file that was named cannot be read, or does not hold what it should.
@@ -107,7 +107,9 @@ def from_host(
     pip = files.read_text(str(pip_conf), piped=True) if pip_conf else pip_settings(listing)
     names = [name for name in _PROXY_VARIABLES for name in (name, name.upper())]
     proxies = {name: environ[name] for name in names if environ.get(name)}
-    return Settings(ca, pip, apt_proxies(_apt_config()), proxies, _sources(apt_sources, environ), find_links(listing))
+    return BuildSettings(
+        ca, pip, apt_proxies(_apt_config()), proxies, _sources(apt_sources, environ), find_links(listing)
+    )
 
 
 def _sources(apt_sources: Path | None, environ: Mapping[str, str]) -> str:
@@ -158,7 +160,7 @@ def apt_proxies(dump: str) -> dict[str, str]:
     return {found[1]: found[2] for found in map(_APT_PROXY.match, dump.splitlines()) if found}
 
 
-def build_base(client: docker.DockerClient, base: str, settings: Settings) -> str:
+def build_base(client: docker.DockerClient, base: str, settings: BuildSettings) -> str:
     """Return the tag of the image that is ``base`` and the settings; ``base`` itself when there are none."""
     contents = settings.contents()
     if not contents:

@@ -73,7 +73,7 @@ RuntimeName = Literal["charliecloud", "udocker", "apptainer"]
 Allowed = Literal[RuntimeName, "native"]
 
 
-class Source(Model):
+class FactSource(Model):
     """Where facts come from: captured on the site, a document, or nobody's word yet.
 
     ``date`` is when they held, None where the document does not say.
@@ -84,7 +84,7 @@ class Source(Model):
     date: dt.date | None = None
 
 
-class Runtime(Model):
+class SiteRuntime(Model):
     """A container runtime on the site's nodes; ``module`` makes it available, where it is not in PATH."""
 
     version: str | None = None
@@ -103,7 +103,7 @@ class Fabric(Model):
     providers: list[str] = []
     devices: list[str] = []
     libraries: dict[str, Absolute] = {}
-    source: Source | None = None
+    source: FactSource | None = None
 
 
 class Driver(Model):
@@ -113,7 +113,7 @@ class Driver(Model):
     version: str | None = None
     libraries: dict[str, Absolute] = {}
     smi: Absolute | None = None
-    source: Source | None = None
+    source: FactSource | None = None
 
 
 class Filesystem(Model):
@@ -130,7 +130,7 @@ class Filesystem(Model):
     quota_mb: int | None = None
     quota_inodes: int | None = None
     purge_days: int | None = None
-    source: Source | None = None
+    source: FactSource | None = None
 
 
 class Machine(Model):
@@ -150,7 +150,7 @@ class Machine(Model):
     pythons: dict[str, str] = {}
     user_namespaces: bool | None = None
     fuse: bool | None = None
-    runtimes: dict[RuntimeName, Runtime] = {}
+    runtimes: dict[RuntimeName, SiteRuntime] = {}
     launchers: list[str] = []
     fabric: Fabric | None = None
     driver: Driver | None = None
@@ -170,10 +170,10 @@ class Login(Machine):
     transfer: Host | None = None
     python: list[str] = Field(default=["python3"], min_length=1)
     mksquashfs: bool | None = None
-    source: Source | None = None
+    source: FactSource | None = None
 
 
-class Scheduler(Model):
+class SiteScheduler(Model):
     """The batch system, and the PMI types that its launcher offers (``srun --mpi=list``).
 
     ``local``: there is none, and jobs run on the login host at once. ``account`` is charged for jobs whose users name
@@ -185,10 +185,10 @@ class Scheduler(Model):
     pmi: list[str] = []
     default_pmi: str | None = None
     account: str | None = None
-    source: Source | None = None
+    source: FactSource | None = None
 
 
-class Policy(Model):
+class RuntimePolicy(Model):
     """What the site allows: a closed list of runtimes; ``account``: jobs must name one (``--account``).
 
     ``native`` is no container, for comparison: only a user who asks for it gets it.
@@ -196,7 +196,7 @@ class Policy(Model):
 
     runtimes: list[Allowed] = Field(min_length=1)
     account: bool | None = None
-    source: Source | None = None
+    source: FactSource | None = None
 
 
 class Mpi(Model):
@@ -231,7 +231,7 @@ class Mpi(Model):
     ) = None
     files: dict[str, FileFacts] = {}
     links: dict[str, str] = {}
-    source: Source | None = None
+    source: FactSource | None = None
 
     @property
     def library_path(self) -> str:
@@ -239,7 +239,7 @@ class Mpi(Model):
         return f"{self.prefix}/{self.library or _LIBRARY[ABIS.get(self.family, MPICH_ABI)]}"
 
 
-class Gpu(Model):
+class NodeGpus(Model):
     """The GPUs of a node. ``capability`` is NVIDIA's compute capability (``7.0``)."""
 
     kind: Literal["nvidia"] | None = None
@@ -256,7 +256,7 @@ class Cpu(Model):
     flags: list[str] | None = None
 
 
-class Node(Model):
+class NodeHardware(Model):
     """The shape of a node: physical cores; ``memory_mb`` is what a job may use, in MiB, of ``memory_total_mb``.
 
     ``cpus`` are what the scheduler counts, where that is not each hardware thread.
@@ -270,7 +270,7 @@ class Node(Model):
     memory_mb: Count | None = None
     memory_total_mb: Count | None = None
     cpu: Cpu | None = None
-    gpus: Gpu | None = None
+    gpus: NodeGpus | None = None
 
 
 class Partition(Machine):
@@ -288,14 +288,14 @@ class Partition(Machine):
     max_time: (
         Annotated[str, form(r"^((\d+-)?\d+(:[0-5]\d){0,2}|infinite)$", "[D-]HH:MM:SS, or infinite: 2-00:00:00")] | None
     ) = None
-    node: Node | None = None
+    node: NodeHardware | None = None
     mpi: str | None = None
     launcher: Literal["srun", "mpiexec.hydra", "mpirun"] | None = None
     pmi: str | None = None
     modules: list[str] = []
     environment: dict[str, str] = {}
     directives: list[str] = []
-    source: Source | None = None
+    source: FactSource | None = None
 
 
 class FactsFile(Model):
@@ -320,13 +320,13 @@ class Profile(Machine):
     name: Name
     extends: str | None = None
     description: str = ""
-    source: Source
+    source: FactSource
     facts: FactsFile | None = None
     notes: list[str] = []
     login: Login = Login()
     workspace: str | None = None
-    scheduler: Scheduler | None = None
-    policy: Policy | None = None
+    scheduler: SiteScheduler | None = None
+    policy: RuntimePolicy | None = None
     modules: list[str] = []
     mpi: dict[str, Mpi] = {}
     partitions: dict[str, Partition] = {}
@@ -393,7 +393,7 @@ class Age(NamedTuple):
     """
 
     group: str
-    source: Source
+    source: FactSource
     days: int | None
 
 
@@ -406,13 +406,13 @@ def age(profile: Profile, today: dt.date) -> list[Age]:
     return sorted(found, key=lambda each: (each.days is not None, -(each.days or 0)))
 
 
-def _sources(model: BaseModel, group: str) -> Iterator[tuple[str, Source]]:
+def _sources(model: BaseModel, group: str) -> Iterator[tuple[str, FactSource]]:
     source = getattr(model, "source", None)
-    if isinstance(source, Source):
+    if isinstance(source, FactSource):
         yield group or "profile", source
     for name in type(model).model_fields:
         value = getattr(model, name)
         inner = value if isinstance(value, Mapping) else {None: value}
         for key, each in inner.items():
-            if isinstance(each, BaseModel) and not isinstance(each, Source):
+            if isinstance(each, BaseModel) and not isinstance(each, FactSource):
                 yield from _sources(each, ".".join(word for word in (group, name, key) if word))

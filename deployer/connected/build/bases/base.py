@@ -11,7 +11,7 @@ import docker
 
 from deployer.connected.build.bases import imported, registry
 from deployer.connected.build.definition import Base
-from deployer.connected.build.settings import Settings
+from deployer.connected.build.settings import BuildSettings
 from deployer.connected.ground import engine, xdg
 from deployer.contract.errors import JobFailed, UsageError
 from deployer.system import files, process
@@ -54,7 +54,7 @@ _INSTALL = "apt-get install mmdebstrap"
 def ensure(
     client: docker.DockerClient,
     base: Base,
-    host: Settings,
+    host: BuildSettings,
     say: Callable[[str], None],
     folder: Path,
     offline: bool = False,
@@ -77,7 +77,7 @@ def ensure(
 
 
 def debian(
-    client: docker.DockerClient, base: Base, host: Settings, say: Callable[[str], None], offline: bool = False
+    client: docker.DockerClient, base: Base, host: BuildSettings, say: Callable[[str], None], offline: bool = False
 ) -> str:
     """Return the tag of a Debian base, made and imported if need be.
 
@@ -114,7 +114,7 @@ def cache_folder() -> Path:
     return xdg.cache_folder("bases")
 
 
-def _make(base: Base, host: Settings, tarball: Path) -> None:
+def _make(base: Base, host: BuildSettings, tarball: Path) -> None:
     with files.published(str(tarball)) as stream:
         argv = command(base, host.apt, host.sources)
         done = process.run(argv, timeout=_TIMEOUT, env=_environment(), stdout=stream, check=False, hint=_INSTALL)

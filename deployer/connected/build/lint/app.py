@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from deployer.connected.build.lint import finding
-from deployer.connected.build.lint.image import Built
-from deployer.connected.build.lint.source import Source, text_of
+from deployer.connected.build.lint.image import BuiltImage
+from deployer.connected.build.lint.source import DefinitionSource, text_of
 from deployer.contract import command, wheel
 from deployer.contract.findings import WARNING, Finding
 from deployer.contract.plan import APP
@@ -28,7 +28,7 @@ _PTH = re.compile(r"(?:^|/)(?:site|dist)-packages/([^/]+\.pth)$")
 _KNOWN_PTH = re.compile(r"^(distutils-precedence|.*-nspkg)\.pth$")
 
 
-def relative(source: Source) -> Iterator[Finding]:
+def relative(source: DefinitionSource) -> Iterator[Finding]:
     """command.relative: a job starts a file by a path that starts from its working folder."""
     app, base = source.definition.app_folder, source.definition.base
     if any(instruction.name == "WORKDIR" for instruction in source.dockerfile.image()):
@@ -56,7 +56,7 @@ def _in_app(app: Path | None, word: str) -> PurePosixPath | None:
     return None
 
 
-def imports(source: Source, built: Built) -> Iterator[Finding]:
+def imports(source: DefinitionSource, built: BuiltImage) -> Iterator[Finding]:
     """app.import: an error of what a job starts, a warning of other files."""
     provided = _provided(source, built)
     if provided is None:
@@ -90,7 +90,7 @@ def _imports(path: Path) -> list[tuple[str, int]]:
     return found
 
 
-def _reached(source: Source, scripts: dict[Path, list[tuple[str, int]]]) -> set[Path]:
+def _reached(source: DefinitionSource, scripts: dict[Path, list[tuple[str, int]]]) -> set[Path]:
     """Return the files that jobs start, and those that these import."""
     app = source.definition.app_folder
     words = [word for job in source.definition.jobs.values() for word in job.command]
@@ -115,7 +115,7 @@ def _is_built_in(name: str) -> bool:
     return spec is None or not (spec.origin or "").endswith(".py")
 
 
-def _provided(source: Source, built: Built) -> set[str] | None:
+def _provided(source: DefinitionSource, built: BuiltImage) -> set[str] | None:
     """Return the names of modules that image and wheels provide; None where not all of them can be known."""
     if built.wheels is None:
         return None

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from deployer.connected.build.lint.source import Source
+from deployer.connected.build.lint.source import DefinitionSource
 from deployer.connected.linker import commands
 from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.contract.findings import Finding
@@ -14,7 +14,7 @@ from deployer.contract.job import Job
 _HOROVOD = ("horovodrun",)
 
 
-class Built(NamedTuple):
+class BuiltImage(NamedTuple):
     """The image that was built from a definition; ``wheels`` are those of its lock, None unless all are cached."""
 
     tree: FlattenedRootfs
@@ -23,7 +23,7 @@ class Built(NamedTuple):
     wheels: Collection[Path] | None
 
 
-def commands_missing(source: Source, built: Built) -> Iterator[Finding]:
+def commands_missing(source: DefinitionSource, built: BuiltImage) -> Iterator[Finding]:
     """command.missing; nothing where a program may come from a wheel that is not at hand."""
     if built.wheels is None:
         return

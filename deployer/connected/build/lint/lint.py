@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from deployer.connected.build.definition import Definition
 from deployer.connected.build.lint import app, hadolint, layers, network, packages, secrets, stages
 from deployer.connected.build.lint import image as image_rules
-from deployer.connected.build.lint.image import Built
-from deployer.connected.build.lint.source import Source
+from deployer.connected.build.lint.image import BuiltImage
+from deployer.connected.build.lint.source import DefinitionSource
 from deployer.connected.build.wheelhouse import wheelhouse
 from deployer.connected.ground import engine
 from deployer.connected.rootfs import imagelayers
@@ -20,7 +20,7 @@ from deployer.contract.errors import DeployerError, MissingTool, Refused
 from deployer.contract.findings import Finding, errors
 
 #: All that can be seen without an engine.
-_LOOKS: tuple[Callable[[Source], Iterator[Finding]], ...] = (
+_LOOKS: tuple[Callable[[DefinitionSource], Iterator[Finding]], ...] = (
     stages.frontend, stages.images, stages.user, stages.late_removals, stages.build_settings,
     packages.unpinned, packages.unhashed, packages.itex, app.relative,
     network.at_run_time, secrets.in_files, secrets.in_variables,
@@ -28,7 +28,10 @@ _LOOKS: tuple[Callable[[Source], Iterator[Finding]], ...] = (
 
 
 #: What can be seen in the image, once it is built.
-_LOOKS_AT_IMAGE: tuple[Callable[[Source, Built], Iterator[Finding]], ...] = (image_rules.commands_missing, app.imports)
+_LOOKS_AT_IMAGE: tuple[Callable[[DefinitionSource, BuiltImage], Iterator[Finding]], ...] = (
+    image_rules.commands_missing,
+    app.imports,
+)
 
 
 class Linted(NamedTuple):
@@ -87,13 +90,15 @@ def _of_image(definition: Definition, root: Rootfs, config: dict[str, Any]) -> I
         wheels: Collection[Path] | None = wheelhouse.ready(definition)
     except DeployerError:  # of another lock, or not in the cache: `build` says so
         wheels = None
-    built = Built(FlattenedRootfs(root), list(config.get("Env") or []), str(config.get("WorkingDir") or "/"), wheels)
-    source = Source(definition)
+    built = BuiltImage(
+        FlattenedRootfs(root), list(config.get("Env") or []), str(config.get("WorkingDir") or "/"), wheels
+    )
+    source = DefinitionSource(definition)
     for look in _LOOKS_AT_IMAGE:
         yield from look(source, built)
 
 
 def _own(definition: Definition) -> Iterator[Finding]:
-    source = Source(definition)
+    source = DefinitionSource(definition)
     for look in _LOOKS:
         yield from look(source)

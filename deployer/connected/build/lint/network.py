@@ -8,7 +8,7 @@ from pathlib import Path
 from deployer.connected.build.dockerfile import commands, shell_words
 from deployer.connected.build.lint import finding
 from deployer.connected.build.lint.packages import pip_words
-from deployer.connected.build.lint.source import Source, text_of
+from deployer.connected.build.lint.source import DefinitionSource, text_of
 from deployer.contract.findings import Finding
 
 _SHELLS = re.compile(r"(ba|da|z|k)?sh")
@@ -29,7 +29,7 @@ _PROGRAMS: dict[str, frozenset[str]] = {
 _OFFLINE = ("--offline", "--no-index", "--no-download")
 
 
-def at_run_time(source: Source) -> Iterator[Finding]:
+def at_run_time(source: DefinitionSource) -> Iterator[Finding]:
     """network.run-time, in ENTRYPOINT and CMD, in the jobs' commands, and in the shell scripts that they start."""
     for name in ("ENTRYPOINT", "CMD"):
         for instruction in source.last(name):
@@ -38,7 +38,7 @@ def at_run_time(source: Source) -> Iterator[Finding]:
         yield from _in_words(source, settings.command, f"job {job}", source.bundle)
 
 
-def _in_words(source: Source, words: list[str], what: str, where: str) -> Iterator[Finding]:
+def _in_words(source: DefinitionSource, words: list[str], what: str, where: str) -> Iterator[Finding]:
     for command in commands(words):
         shown = downloads(command)
         if shown:

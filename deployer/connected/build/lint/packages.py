@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 
 from deployer.connected.build.dockerfile import commands
 from deployer.connected.build.lint import finding
-from deployer.connected.build.lint.source import Source, text_of
+from deployer.connected.build.lint.source import DefinitionSource, text_of
 from deployer.contract.findings import Finding
 
 _VERBS = ("install", "download", "wheel")
@@ -40,14 +40,14 @@ class Asked(NamedTuple):
     where: str
 
 
-def unpinned(source: Source) -> Iterator[Finding]:
+def unpinned(source: DefinitionSource) -> Iterator[Finding]:
     """pins.pip. What ``python.requirements`` names is left out: its lock has exact versions."""
     for asked in in_dockerfile(source):
         if not asked.version:
             yield finding("pins.pip", asked.where, package=asked.text, name=asked.name)
 
 
-def unhashed(source: Source) -> Iterator[Finding]:
+def unhashed(source: DefinitionSource) -> Iterator[Finding]:
     """pins.hash: pip asks all lines for a hash if one has it, or if ``--require-hashes`` is given."""
     for instruction in source.dockerfile.instructions():
         for command in commands(instruction.words()) if instruction.name == "RUN" else ():
@@ -59,7 +59,7 @@ def unhashed(source: Source) -> Iterator[Finding]:
                         yield finding("pins.hash", asked.where, package=asked.text)
 
 
-def _named(source: Source, words: list[str]) -> Iterator[Path]:
+def _named(source: DefinitionSource, words: list[str]) -> Iterator[Path]:
     """Yield the requirements files that a pip command names."""
     for word, after in zip(words, [*words[1:], ""], strict=False):
         option, _, value = word.partition("=")
@@ -72,7 +72,7 @@ def _has_hash(line: str) -> bool:
     return "--hash" in line or re.search(r"#(sha256|sha384|sha512)=", line) is not None
 
 
-def itex(source: Source) -> Iterator[Finding]:
+def itex(source: DefinitionSource) -> Iterator[Finding]:
     """itex.*: what ITEX supports."""
     wheelhouse = source.definition.python
     asked = list(in_dockerfile(source))
@@ -94,7 +94,7 @@ def itex(source: Source) -> Iterator[Finding]:
         yield finding("itex.python", extension.where, suite=suite, python=_PYTHON[suite])
 
 
-def in_dockerfile(source: Source) -> Iterator[Asked]:
+def in_dockerfile(source: DefinitionSource) -> Iterator[Asked]:
     """Yield what the pip lines of a Dockerfile ask for, with the files that they name."""
     for instruction in source.dockerfile.instructions():
         if instruction.name == "RUN":
@@ -117,7 +117,7 @@ def pip_words(command: list[str]) -> list[str] | None:
     return words[verbs[0] + 1 :] if verbs else None
 
 
-def _in_command(source: Source, words: list[str], where: str) -> Iterator[Asked]:
+def _in_command(source: DefinitionSource, words: list[str], where: str) -> Iterator[Asked]:
     found: list[Asked] = []
     constrained: set[str] = set()
     todo = words[::-1]
@@ -139,7 +139,7 @@ def _in_command(source: Source, words: list[str], where: str) -> Iterator[Asked]
     yield from (asked for asked in found if asked.version or asked.name not in constrained)
 
 
-class Line(NamedTuple):
+class RequirementLine(NamedTuple):
     """A line of a requirements file that requires a package, its text before the options, and its place."""
 
     text: str
@@ -153,7 +153,7 @@ def _in_file(path: Path) -> Iterator[Asked]:
         yield from _asked(line.requirement, line.where)
 
 
-def _lines(path: Path, seen: frozenset[Path] = frozenset()) -> Iterator[Line]:
+def _lines(path: Path, seen: frozenset[Path] = frozenset()) -> Iterator[RequirementLine]:
     """Yield the lines of a requirements file that ask for something, and of those that it names."""
     number = 1
     for text in re.split(r"(?<!\\)\n", text_of(path)):
@@ -162,7 +162,7 @@ def _lines(path: Path, seen: frozenset[Path] = frozenset()) -> Iterator[Line]:
         if nested and path not in seen:
             yield from _lines(path.parent / nested[1], seen | {path})
         elif line and not line.startswith("-"):
-            yield Line(line, re.split(r"\s--[a-z]", line)[0].strip(), f"{path}:{number}")
+            yield RequirementLine(line, re.split(r"\s--[a-z]", line)[0].strip(), f"{path}:{number}")
         number += text.count("\n") + 1
 
 

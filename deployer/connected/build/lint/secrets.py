@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from deployer.connected.build.lint import finding
-from deployer.connected.build.lint.source import Source, text_of
+from deployer.connected.build.lint.source import DefinitionSource, text_of
 from deployer.contract.findings import Finding
 
 _NAMES = {
@@ -34,7 +34,7 @@ _LAST_WORDS = ("PASSWORD", "PASSWD", "SECRET", "TOKEN", "CREDENTIALS", "APIKEY")
 _KEYS = ("API_KEY", "ACCESS_KEY", "SECRET_KEY", "PRIVATE_KEY", "ACCOUNT_KEY")
 
 
-def in_files(source: Source) -> Iterator[Finding]:
+def in_files(source: DefinitionSource) -> Iterator[Finding]:
     """secrets.file, in the context and in the app folder; of data folders the names alone are looked at."""
     for path in dict.fromkeys((*source.context, *source.app)):
         what = _by_name(path) or _by_content(text_of(path))
@@ -46,7 +46,7 @@ def in_files(source: Source) -> Iterator[Finding]:
                 yield finding("secrets.file", os.path.join(folder, name), what=_NAMES[name])
 
 
-def in_variables(source: Source) -> Iterator[Finding]:
+def in_variables(source: DefinitionSource) -> Iterator[Finding]:
     """secrets.variable, in ENV and ARG of all stages: an ARG's default is in the Dockerfile for all to read."""
     for instruction in source.dockerfile.instructions():
         if instruction.name in ("ENV", "ARG"):

@@ -15,7 +15,7 @@ from deployer.system import files
 MAX_TEXT = 1024 * 1024
 
 
-class Source:
+class DefinitionSource:
     """A definition and what belongs to it. Files are read when they are asked for."""
 
     def __init__(self, definition: Definition) -> None:

@@ -8,14 +8,14 @@ from typing import NamedTuple
 from deployer.connected.build.dockerfile import Instruction, commands, variables
 from deployer.connected.build.lint import finding
 from deployer.connected.build.lint.network import fetches
-from deployer.connected.build.lint.source import Source
+from deployer.connected.build.lint.source import DefinitionSource
 from deployer.contract.findings import Finding
 
 _OURS = {"BASE", "BUILD_BASE"}
 _APT_LISTS = "/var/lib/apt/lists"
 
 
-def images(source: Source) -> Iterator[Finding]:
+def images(source: DefinitionSource) -> Iterator[Finding]:
     """pins.image, in FROM and COPY --from."""
     defaults = dict(pair for argument in source.dockerfile.arguments for pair in argument.pairs())
     known = {"scratch"}
@@ -31,7 +31,7 @@ def images(source: Source) -> Iterator[Finding]:
         known |= {stage.name, str(number)}
 
 
-def user(source: Source) -> Iterator[Finding]:
+def user(source: DefinitionSource) -> Iterator[Finding]:
     """dockerfile.user."""
     for instruction in source.last("USER"):
         name = instruction.value.partition(":")[0]
@@ -39,7 +39,7 @@ def user(source: Source) -> Iterator[Finding]:
             yield finding("dockerfile.user", source.at(instruction), user=name)
 
 
-def frontend(source: Source) -> Iterator[Finding]:
+def frontend(source: DefinitionSource) -> Iterator[Finding]:
     """dockerfile.syntax and dockerfile.buildkit."""
     if "syntax" in source.dockerfile.directives:
         line, image = source.dockerfile.directives["syntax"]
@@ -67,7 +67,7 @@ class _Made(NamedTuple):
         return re.search(rf"(^|[\s='\">]){re.escape(path)}(/|\s|$|['\"])", self.text) is not None
 
 
-def late_removals(source: Source) -> Iterator[Finding]:
+def late_removals(source: DefinitionSource) -> Iterator[Finding]:
     """layers.late-removal: a RUN of the image removes what an earlier step of it made, and left there."""
     made: list[_Made] = []
     for instruction in source.dockerfile.image():
@@ -97,7 +97,7 @@ def _updates_lists(command: list[str]) -> bool:
     return posixpath.basename(command[0]) in ("apt", "apt-get", "aptitude") and "update" in command[1:]
 
 
-def build_settings(source: Source) -> Iterator[Finding]:
+def build_settings(source: DefinitionSource) -> Iterator[Finding]:
     """dockerfile.build-base, and network.base: the two bases, each where the other belongs."""
     dockerfile = source.dockerfile
     used = dockerfile.image()

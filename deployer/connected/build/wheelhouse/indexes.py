@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from deployer.connected.build.settings import Settings
+from deployer.connected.build.settings import BuildSettings
 from deployer.connected.ground import xdg
 from deployer.contract.errors import UsageError
 from deployer.system import process
@@ -23,7 +23,7 @@ class Indexes(NamedTuple):
 
 
 @contextlib.contextmanager
-def indexes(host: Settings, folders: Sequence[Path] = ()) -> Iterator[Indexes]:
+def indexes(host: BuildSettings, folders: Sequence[Path] = ()) -> Iterator[Indexes]:
     """Yield the host's settings for pip and uv while the block runs; ``folders`` hold wheels to use as well."""
     for folder in folders:
         if not folder.is_dir():

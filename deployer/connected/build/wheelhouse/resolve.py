@@ -34,14 +34,14 @@ _NO_NETWORK = re.compile(
 )
 
 
-class Source(NamedTuple):
+class PackageSource(NamedTuple):
     """Where packages come from: uv's options and environment, which pip's own settings were translated to."""
 
     options: Sequence[str] = ()
     environment: Mapping[str, str] = {}
 
 
-def resolve(requirements: Path, digest: str, target: Target, source: Source, kept: Sequence[Pin] = ()) -> Lock:
+def resolve(requirements: Path, digest: str, target: Target, source: PackageSource, kept: Sequence[Pin] = ()) -> Lock:
     """Return the lock of a requirements file, whose digest is given; ``kept`` are pins to keep if possible.
 
     Raises UsageError with the resolver's own reason if there is no solution, TransferError if no index answers.

@@ -146,7 +146,7 @@ def _lock(
         return lock, False
     _refuse_drift(file, drift, mode)
     say(f"wheels: resolve {asked.name} for {target}: {drift if lock else 'there is no lock yet'}")
-    source = resolve.Source(sources.uv_options, sources.uv_environment)
+    source = resolve.PackageSource(sources.uv_options, sources.uv_environment)
     kept = lock.pins if lock and not mode.upgrade else ()
     fresh = resolve.resolve(asked, digest, target, source, kept)
     files.write_text(str(file), fresh.text())

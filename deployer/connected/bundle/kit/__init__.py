@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deployer.connected.build import settings
-from deployer.connected.build.settings import Settings
+from deployer.connected.build.settings import BuildSettings
 from deployer.connected.bundle.kit import squashfs, udocker
 from deployer.connected.bundle.kit.recipe import Recipe
 from deployer.connected.bundle.packages import GENERIC, Package
@@ -37,7 +37,7 @@ class KitPart(NamedTuple):
     """
 
     recipe: Recipe
-    make: Callable[[Path, Path, Settings, Say], None]
+    make: Callable[[Path, Path, BuildSettings, Say], None]
     program: str
     source: str
     serves: Callable[[Profile, Plan], bool]

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from deployer.connected.build.settings import Settings
+from deployer.connected.build.settings import BuildSettings
 from deployer.connected.build.wheelhouse.indexes import indexes
 from deployer.connected.bundle.kit.recipe import Pin, Recipe
 from deployer.contract.errors import IntegrityError, TransferError
@@ -17,7 +17,7 @@ _log = logging.getLogger("deployer.kit")
 _TIMEOUT = 1800
 
 
-def wheel(recipe: Recipe, name: str, work: Path, host: Settings) -> Path:
+def wheel(recipe: Recipe, name: str, work: Path, host: BuildSettings) -> Path:
     """Let pip fetch the pinned wheel ``name`` into ``work``."""
     pin = recipe.pins()[name]
     asked = work / "asked.txt"
@@ -35,7 +35,7 @@ def wheel(recipe: Recipe, name: str, work: Path, host: Settings) -> Path:
 
 
 def debian(
-    recipe: Recipe, sources: Sequence[str], work: Path, host: Settings, libraries: Sequence[str] = ()
+    recipe: Recipe, sources: Sequence[str], work: Path, host: BuildSettings, libraries: Sequence[str] = ()
 ) -> list[Path]:
     """Let apt, in a root of its own that mmdebstrap makes, fetch what is pinned under these names into ``work``:
     upstream sources, and packages with static libraries; return the files in this order."""
@@ -56,7 +56,7 @@ def debian(
     return [checked(recipe, work / each["file"], each["sha256"]) for each in wanted]
 
 
-def command(sources: Sequence[Pin], work: Path, host: Settings, libraries: Sequence[Pin] = ()) -> list[str]:
+def command(sources: Sequence[Pin], work: Path, host: BuildSettings, libraries: Sequence[Pin] = ()) -> list[str]:
     """Return the mmdebstrap that makes no root, but has apt fetch sources and packages into ``work``."""
     suite = [*libraries, *sources][0]["suite"]
     argv = ["mmdebstrap", "--variant=custom", "--format=null", '--aptopt=Acquire::Check-Valid-Until "false"']

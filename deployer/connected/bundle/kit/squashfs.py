@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from deployer.connected.build.settings import Settings
+from deployer.connected.build.settings import BuildSettings
 from deployer.connected.bundle.kit import fetch
 from deployer.connected.bundle.kit.recipe import Recipe
 from deployer.contract.errors import DeployerError, JobFailed
@@ -29,7 +29,7 @@ _ZSTD = ["make", "--jobs=4", "-C", "lib", "libzstd.a", "CFLAGS=-O2"]
 _ZSTD += [f"ZSTD_{name}=0" for name in ("LEGACY_SUPPORT", "LIB_DICTBUILDER", "LIB_DEPRECATED")]
 
 
-def make(made: Path, work: Path, host: Settings, say: Callable[[str], None]) -> None:
+def make(made: Path, work: Path, host: BuildSettings, say: Callable[[str], None]) -> None:
     """Make the part in the folder ``made``, with ``work`` for what is in between.
 
     Raises MissingTool without compiler or mmdebstrap, TransferError where the sources cannot be had, IntegrityError for

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from deployer.connected.build.settings import Settings
+from deployer.connected.build.settings import BuildSettings
 from deployer.connected.bundle.kit import fetch
 from deployer.connected.bundle.kit.recipe import Recipe
 from deployer.contract.errors import DeployerError, JobFailed
@@ -22,7 +22,7 @@ PROGRAM = "proot"
 _PATCH = "proot.patch"
 
 
-def make(made: Path, work: Path, host: Settings, say: Callable[[str], None]) -> None:
+def make(made: Path, work: Path, host: BuildSettings, say: Callable[[str], None]) -> None:
     """Make the part in the folder ``made``, with ``work`` for what is in between.
 
     Raises MissingTool without compiler, mmdebstrap or pip, TransferError where the sources cannot be had,

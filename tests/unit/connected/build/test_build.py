@@ -122,7 +122,7 @@ def test_a_trace_is_found_across_the_pieces_of_a_stream(size: int) -> None:
 
 
 def test_every_settings_file_holds_the_mark_and_one_before_each_certificate() -> None:
-    host = settings.Settings(CERTIFICATE.encode() * 3, "[global]\n", {"Acquire::http::Proxy": "http://p:3128"})
+    host = settings.BuildSettings(CERTIFICATE.encode() * 3, "[global]\n", {"Acquire::http::Proxy": "http://p:3128"})
     contents = host.contents()
     assert set(contents) == {"ca.crt", "pip.conf", "apt.conf"}
     assert all(settings.MARK.encode() in data for data in contents.values())
@@ -131,12 +131,12 @@ def test_every_settings_file_holds_the_mark_and_one_before_each_certificate() ->
 
 
 def test_no_settings_need_no_build_base() -> None:
-    assert settings.Settings().contents() == {}
-    assert settings.build_base(None, "deployer/base:1", settings.Settings()) == "deployer/base:1"  # type: ignore[arg-type]
+    assert settings.BuildSettings().contents() == {}
+    assert settings.build_base(None, "deployer/base:1", settings.BuildSettings()) == "deployer/base:1"  # type: ignore[arg-type]
 
 
 def test_logins_of_indexes_and_proxies_are_traces() -> None:
-    host = settings.Settings(
+    host = settings.BuildSettings(
         b"", "index-url = https://me:secret@index.example/simple", {}, {"http_proxy": "http://u:pw@proxy:1"}
     )
     assert set(host.traces().values()) == {settings.MARK.encode(), b"me:secret", b"u:pw"}
@@ -211,7 +211,7 @@ def test_another_mirror_serves_only_while_mmdebstrap_works() -> None:
     assert any(word.startswith("--setup-hook=") and 'SourceList "deployer.list"' in word for word in argv)
     for path in ("deployer.list", "apt.conf.d/99deployer"):
         assert f'--customize-hook=rm "$1"/etc/apt/{path}' in argv
-    host = settings.Settings(sources=line)
+    host = settings.BuildSettings(sources=line)
     assert set(host.contents()) == {"sources.list", "apt.conf"}
     assert all(settings.MARK.encode() in data for data in host.contents().values())
     assert f'SourceList "{settings.FOLDER}/sources.list"' in host.contents()["apt.conf"].decode()

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from deployer.connected.build import inputs
-from deployer.connected.build.build import Options, build
+from deployer.connected.build.build import BuildOptions, build
 from deployer.connected.build.definition import load, schema
 from deployer.connected.build.reference import table
 from deployer.connected.bundle.sources import from_definition
@@ -295,7 +295,7 @@ def test_a_definition_without_a_base_is_one_of_data(tmp_path: Path) -> None:
     assert definition.is_data
     assert definition.data_folders == {"digits": place / "digits"}
     with pytest.raises(UsageError, match="no image to build"):
-        build(definition, Options(), print)
+        build(definition, BuildOptions(), print)
 
 
 @pytest.mark.parametrize(

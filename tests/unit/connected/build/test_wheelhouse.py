@@ -10,7 +10,7 @@ import pytest
 from deployer.connected.build import definition as definitions
 from deployer.connected.build import settings
 from deployer.connected.build.definition import Definition
-from deployer.connected.build.settings import Settings
+from deployer.connected.build.settings import BuildSettings
 from deployer.connected.build.wheelhouse import lock as locks
 from deployer.connected.build.wheelhouse import wheelhouse
 from deployer.connected.build.wheelhouse.indexes import Indexes, indexes, pip_values, uv_options
@@ -61,7 +61,7 @@ def links(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def sources(links: Path) -> Indexes:
-    with indexes(Settings(pip="[global]\nno-index = true\n"), [links]) as found:
+    with indexes(BuildSettings(pip="[global]\nno-index = true\n"), [links]) as found:
         return found._replace(pip_environment={**found.pip_environment, "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": ""})
 
 
@@ -262,7 +262,7 @@ def test_pips_settings_in_uvs_words(tmp_path: Path) -> None:
         "--default-index=https://a.invalid/simple", "--index=https://b.invalid/x", "--index=https://c.invalid/x",
         "--allow-insecure-host=a.invalid",
     ]  # fmt: skip
-    host = Settings(b"-----BEGIN CERTIFICATE-----", text, {}, {"no_proxy": "x"}, find_links=(str(tmp_path),))
+    host = BuildSettings(b"-----BEGIN CERTIFICATE-----", text, {}, {"no_proxy": "x"}, find_links=(str(tmp_path),))
     with indexes(host) as found:
         certificates = Path(found.pip_environment["PIP_CERT"])
         assert certificates.read_bytes() == host.ca

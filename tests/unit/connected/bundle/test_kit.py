@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deployer.cli.laptop import pack as pack_cli
-from deployer.connected.build.settings import Settings
+from deployer.connected.build.settings import BuildSettings
 from deployer.connected.bundle import kit, sbom
 from deployer.connected.bundle.kit import fetch, recipe, squashfs, udocker
 from deployer.connected.bundle.packages import PackageInventory, System
@@ -22,7 +22,7 @@ PINS = udocker.RECIPE.pins()
 
 def test_apt_is_asked_for_the_pinned_versions_at_the_machine_s_own_mirror(tmp_path: Path) -> None:
     proot, talloc = PINS["proot"], PINS["talloc"]
-    argv = fetch.command([proot], tmp_path / "a b", Settings(apt={"Acquire::http::Proxy": "p"}), [talloc])
+    argv = fetch.command([proot], tmp_path / "a b", BuildSettings(apt={"Acquire::http::Proxy": "p"}), [talloc])
     text = "\n".join(argv)
     assert "://" not in text
     assert f"source --download-only --tar-only {proot['package']}" in text
@@ -30,13 +30,13 @@ def test_apt_is_asked_for_the_pinned_versions_at_the_machine_s_own_mirror(tmp_pa
     assert 'echo "deb $mirror bookworm main"; echo "deb-src $mirror sid main"' in text
     assert '--aptopt=Acquire::http::Proxy "p"' in argv
     assert argv[-1] == talloc["suite"]
-    with_mirror = fetch.command([proot], tmp_path, Settings(sources="deb file:/mirror x main\n"))
+    with_mirror = fetch.command([proot], tmp_path, BuildSettings(sources="deb file:/mirror x main\n"))
     assert any("deb file:/mirror x main" in word for word in with_mirror)
 
 
 def test_sources_of_one_suite_need_no_packages(tmp_path: Path) -> None:
     pins = squashfs.RECIPE.pins()
-    argv = fetch.command(list(pins.values()), tmp_path, Settings())
+    argv = fetch.command(list(pins.values()), tmp_path, BuildSettings())
     assert " ".join(pin["package"] for pin in pins.values()) in "\n".join(argv)
     assert "*.deb" not in "\n".join(argv)
     assert {pin["suite"] for pin in pins.values()} == {argv[-1]}
@@ -54,7 +54,7 @@ def test_a_machine_without_pins_gets_one_line(tmp_path: Path, monkeypatch: pytes
     strange = os.uname_result(("Linux", "x", "6", "#1", "riscv64"))
     monkeypatch.setattr(os, "uname", lambda: strange)
     with pytest.raises(MissingTool, match="udocker has no pins for riscv64"):
-        fetch.debian(udocker.RECIPE, ["proot"], tmp_path, Settings(), ["talloc"])
+        fetch.debian(udocker.RECIPE, ["proot"], tmp_path, BuildSettings(), ["talloc"])
 
 
 def test_the_readmes_name_licences_and_sources() -> None:

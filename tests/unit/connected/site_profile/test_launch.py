@@ -3,7 +3,7 @@
 import pytest
 
 from deployer.connected.site_profile.launch import Way, choose, passed
-from deployer.connected.site_profile.model import Mpi, Partition, Profile, Scheduler, Source
+from deployer.connected.site_profile.model import FactSource, Mpi, Partition, Profile, SiteScheduler
 from deployer.contract.errors import Refused, Unknown
 from deployer.contract.plan import MPICH_ABI, OPENMPI
 
@@ -23,8 +23,10 @@ def ways(
     profile = Profile(
         format=1,
         name="site",
-        source=Source(kind="unverified", where="here"),
-        scheduler=Scheduler(kind="local" if offered is None else "slurm", pmi=offered or ["pmi2"] * (offered is None)),
+        source=FactSource(kind="unverified", where="here"),
+        scheduler=SiteScheduler(
+            kind="local" if offered is None else "slurm", pmi=offered or ["pmi2"] * (offered is None)
+        ),
         partitions={"batch": partition},
     )
     return choose(profile, "batch", partition, mpi, abi)
