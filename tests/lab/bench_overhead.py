@@ -35,7 +35,7 @@ from deployer.site.install import squash
 from deployer.site.install.install import install, keep
 from deployer.site.rank import mapped_mpi
 from deployer.site.run import staging_script
-from deployer.site.storage.store import Installed, Store
+from deployer.site.storage.store import InstalledImage, Store
 from tests.lab import bench_start
 from tests.lab.engine import take_engine
 
@@ -103,7 +103,7 @@ def _named(name: str, words: str) -> bool:
     return not words or any(word in name for word in words.split(","))
 
 
-def _installed(args: argparse.Namespace, store: Store) -> Installed:
+def _installed(args: argparse.Namespace, store: Store) -> InstalledImage:
     bundle = WORK / "bundle.tar"  # keep takes it away
     if args.bundle:
         shutil.copyfile(args.bundle, bundle)
@@ -129,7 +129,7 @@ def _pack(bundle: Path) -> None:
             subprocess.run([deployer, *words], check=True, cwd=ROOT, stdout=subprocess.DEVNULL, env=environment)
 
 
-def _say_what_differs(image: Installed) -> None:
+def _say_what_differs(image: InstalledImage) -> None:
     """Print whether what native takes of the host is the image's: all else is the image's own file."""
     for path in _OF_THE_HOST:
         mine, theirs = Path(path).resolve(), Path(_inside(image.rootfs, path))
@@ -151,7 +151,7 @@ def _inside(rootfs: str, path: str) -> str:
 
 
 @contextmanager
-def _ways(store: Store, image: Installed) -> Iterator[tuple[Mapping[str, Way], Mapping[str, int]]]:
+def _ways(store: Store, image: InstalledImage) -> Iterator[tuple[Mapping[str, Way], Mapping[str, int]]]:
     """Yield the ways, native first, and the process that serves all of a way's ranks where there is one."""
     whole = _container(store, image)
     staging = staging_script.StagedImage(
@@ -171,7 +171,7 @@ def _ways(store: Store, image: Installed) -> Iterator[tuple[Mapping[str, Way], M
         yield ways, {"Charliecloud, SquashFS": holder}
 
 
-def _container(store: Store, image: Installed) -> Container:
+def _container(store: Store, image: InstalledImage) -> Container:
     """Return the container of a rank that has all cores of this machine."""
     (WORK / "job").mkdir(exist_ok=True)
     cores = str(len(os.sched_getaffinity(0)))

@@ -31,7 +31,7 @@ from deployer.site.container.runtimes.charliecloud import Charliecloud
 from deployer.site.container.runtimes.interface import Container
 from deployer.site.install import squash
 from deployer.site.install.install import install, keep
-from deployer.site.storage.store import Installed, Store
+from deployer.site.storage.store import InstalledImage, Store
 from tests.lab.engine import take_engine
 
 WORK = Path(__file__).resolve().parents[2] / ".deployer" / "bench-start"
@@ -83,7 +83,7 @@ def measure(args: argparse.Namespace) -> None:
         shutil.rmtree(MEMORY)
 
 
-def _installed(args: argparse.Namespace, store: Store) -> Installed:
+def _installed(args: argparse.Namespace, store: Store) -> InstalledImage:
     bundle = WORK / "bundle.tar"
     if args.rootfs:
         pack.pack(sources.from_folder(Path(args.rootfs), "bench", "1"), [], bundle)
@@ -105,7 +105,7 @@ def _binds() -> list[Bind]:
 
 
 @contextmanager
-def staged(store: Store, image: Installed, into: Path, source: str, mount: Sequence[str] = ()) -> Iterator[int]:
+def staged(store: Store, image: InstalledImage, into: Path, source: str, mount: Sequence[str] = ()) -> Iterator[int]:
     """Stage the image in memory as job.sh does, for the time of the block; yield the process that holds it."""
     words = ["stage", "--image", image.folder, "--source", source, "--tool", store.tool]
     words += ["--into", str(into), "--out", str(WORK), *(["--", *mount] if mount else [])]

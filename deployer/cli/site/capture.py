@@ -47,7 +47,7 @@ def add_parsers(subparsers: Any) -> None:
 
 def _capture(args: argparse.Namespace) -> int:
     from deployer.site.capture import redact, report
-    from deployer.site.capture.capture import Request, capture
+    from deployer.site.capture.capture import CaptureRequest, capture
 
     if args.output and not args.output.endswith(".json"):
         raise UsageError("a capture is a JSON file: %r does not end in .json" % args.output, "name it FILE.json")
@@ -56,12 +56,12 @@ def _capture(args: argparse.Namespace) -> int:
     if args.merge:
         captured = report.merge([report.read(path) for path in args.merge])
     else:
-        captured = capture(Request(args.node or bool(args.partition), args.partition, args.mpi, args.name))
+        captured = capture(CaptureRequest(args.node or bool(args.partition), args.partition, args.mpi, args.name))
     if before is not None:
         return _compare(args, before, report.whole(captured))
     if args.redact or args.hide:
         hide = redact.of(captured.profile, args.hide)
-        captured = report.Captured(hide(captured.profile), hide(captured.facts))
+        captured = report.CaptureReport(hide(captured.profile), hide(captured.facts))
     if not args.output:
         print(report.pretty(captured.profile))
         print("the facts of libraries are left out: to get them, give -o FILE.json", file=sys.stderr)

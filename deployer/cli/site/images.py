@@ -18,7 +18,7 @@ from deployer.site.install import remove as removing
 from deployer.site.install.squash import Squashed
 from deployer.site.jobs import jobfolders
 from deployer.site.storage import space, store
-from deployer.site.storage.store import Installed
+from deployer.site.storage.store import InstalledImage
 from deployer.system import files, policy, workers
 from deployer.system import verify as verifying
 
@@ -173,14 +173,14 @@ def _install(args: argparse.Namespace) -> int:
     return 0
 
 
-def squashed_now(image: Installed, jobs: Optional[int] = None) -> Optional[Squashed]:
+def squashed_now(image: InstalledImage, jobs: Optional[int] = None) -> Optional[Squashed]:
     """Make the SquashFS file of an image, and return it; None where it was there."""
     if files.is_file(squash.path(image.folder)):
         return None
     return squash.make(image, jobs or min(workers.cores(), workers.MOST))
 
 
-def show_squashed(image: Installed, squashed: Optional[Squashed]) -> None:
+def show_squashed(image: InstalledImage, squashed: Optional[Squashed]) -> None:
     """Print which SquashFS file an image has."""
     print(squashed.line() if squashed else "its SquashFS file exists already: %s" % squash.path(image.folder))
 

@@ -163,10 +163,10 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace) -> int:
     from deployer.site.jobs import jobs
     from deployer.site.run import run
-    from deployer.site.run.submission import Options
+    from deployer.site.run.submission import SubmissionOptions
 
     store = _store(args)
-    request = run.Request(
+    request = run.RunRequest(
         args.image,
         args.job,
         args.nodes,
@@ -178,7 +178,7 @@ def _run(args: argparse.Namespace) -> int:
         args.plan,
         args.rest,
         args.force,
-        Options(args.account, args.partition, args.constraint, args.reservation, args.directive),
+        SubmissionOptions(args.account, args.partition, args.constraint, args.reservation, args.directive),
         args.staging,
         args.runtime,
         _home(args),
@@ -362,7 +362,7 @@ def _stage(args: argparse.Namespace) -> int:
     from deployer.site.run import stage
 
     return stage.stage(
-        stage.Request(
+        stage.StageRequest(
             args.image,
             args.source,
             args.into,

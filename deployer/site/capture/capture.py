@@ -12,15 +12,15 @@ from deployer.contract import facts
 from deployer.contract.errors import UsageError
 from deployer.contract.json_records import Record
 from deployer.site.capture import fabric, filesystems, machine, modules, mpi, node, scheduler
-from deployer.site.capture.libraries import Libraries, Tree
-from deployer.site.capture.report import Captured
+from deployer.site.capture.libraries import Libraries, LibraryTree
+from deployer.site.capture.report import CaptureReport
 from deployer.site.capture.tools import TOGETHER, Tools
 
 #: The format of profiles.
 _FORMAT = 1
 
 
-class Request(NamedTuple):
+class CaptureRequest(NamedTuple):
     """What to capture. ``partition`` names the one that this node is of, where the scheduler does not tell.
 
     ``mpi`` are prefixes of installations that would not be found; ``name`` is the site's, where the scheduler has none.
@@ -33,7 +33,7 @@ class Request(NamedTuple):
     seconds: float = TOGETHER
 
 
-def capture(request: Request) -> Captured:
+def capture(request: CaptureRequest) -> CaptureReport:
     """Return what this machine shows of the site. Raises UsageError for a node whose partition nobody names."""
     partition = request.partition or os.environ.get("SLURM_JOB_PARTITION")
     if request.node and not partition:
@@ -56,7 +56,7 @@ def capture(request: Request) -> Captured:
     if network.driver:
         this["driver"] = network.driver
     this["filesystems"] = filesystems.find(tools)
-    system = Tree({**mpis.system.files, **network.system.files}, {**mpis.system.links, **network.system.links})
+    system = LibraryTree({**mpis.system.files, **network.system.files}, {**mpis.system.links, **network.system.links})
     profile: Dict[str, Any] = {
         "format": _FORMAT,
         "name": _name(request.name or (slurm.cluster if slurm else None)),
@@ -77,10 +77,10 @@ def capture(request: Request) -> Captured:
     notes: List[str] = tools.notes
     if notes:
         profile["notes"] = notes
-    return Captured(profile, trees)
+    return CaptureReport(profile, trees)
 
 
-def _of_login(slurm: Optional[scheduler.Slurm], this: Record, source: Record) -> Record:
+def _of_login(slurm: Optional[scheduler.SlurmFacts], this: Record, source: Record) -> Record:
     login = {"host": socket.gethostname(), "mksquashfs": shutil.which("mksquashfs") is not None}
     parts: Record = {"login": dict(login, **dict(this, source=source))}
     if slurm:
@@ -90,7 +90,9 @@ def _of_login(slurm: Optional[scheduler.Slurm], this: Record, source: Record) ->
     return parts
 
 
-def _of_node(tools: Tools, slurm: Optional[scheduler.Slurm], partition: str, this: Record, source: Record) -> Record:
+def _of_node(
+    tools: Tools, slurm: Optional[scheduler.SlurmFacts], partition: str, this: Record, source: Record
+) -> Record:
     """Return the parts that a compute node knows of: its own shape, as its kernel shows it and Slurm deals it out."""
     kernel = node.node(tools)
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
@@ -111,7 +113,7 @@ def _of_node(tools: Tools, slurm: Optional[scheduler.Slurm], partition: str, thi
     return parts
 
 
-def _records(trees: Dict[str, Tree]) -> Record:
+def _records(trees: Dict[str, LibraryTree]) -> Record:
     return {name: tree.record() for name, tree in trees.items()}
 
 

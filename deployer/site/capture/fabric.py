@@ -7,7 +7,7 @@ import shutil
 from typing import List, NamedTuple, Optional
 
 from deployer.contract.json_records import Record
-from deployer.site.capture.libraries import Libraries, Tree
+from deployer.site.capture.libraries import Libraries, LibraryTree
 from deployer.site.capture.tools import Tools
 
 #: What MPI libraries and libfabric's providers load for a fabric: Omni-Path, verbs, UCX, EFA.
@@ -22,17 +22,17 @@ _LOCAL = re.compile(r"^(lo|docker|virbr|veth|br-|cni|tun|tap|bonding_masters|dum
 _PROVIDER = re.compile(r"^([a-z0-9_;]+):$")
 
 
-class Found(NamedTuple):
+class FabricFacts(NamedTuple):
     """The parts ``fabric`` and ``driver`` of a profile, and the facts of their libraries."""
 
     fabric: Record
     driver: Optional[Record]
-    system: Tree
+    system: LibraryTree
 
 
-def find(tools: Tools, libraries: Libraries, sys: str = "/sys", dev: str = "/dev") -> Found:
+def find(tools: Tools, libraries: Libraries, sys: str = "/sys", dev: str = "/dev") -> FabricFacts:
     """Return what this machine shows of a fabric and of a GPU's driver."""
-    tree = Tree({}, {})
+    tree = LibraryTree({}, {})
     verbs = _names(os.path.join(sys, "class/infiniband"))
     omni_path = [name for name in verbs if name.startswith("hfi1")] or _names(dev, "hfi1_[0-9]*")
     wires = [name for name in _names(os.path.join(sys, "class/net")) if not _LOCAL.match(name)]
@@ -54,7 +54,7 @@ def find(tools: Tools, libraries: Libraries, sys: str = "/sys", dev: str = "/dev
     closure = libraries.closure(reals)
     tree.files.update(closure.files)
     tree.links.update(closure.links)
-    return Found(fabric, driver, tree)
+    return FabricFacts(fabric, driver, tree)
 
 
 def _names(folder: str, pattern: str = "*") -> List[str]:

@@ -15,7 +15,7 @@ _CACHED = re.compile(r"^\t(\S+) \(libc6,(?:x86-64|AArch64)[^)]*\) => (/.+)$", re
 _MAX_FILES = 2000
 
 
-class Tree(NamedTuple):
+class LibraryTree(NamedTuple):
     """Facts by path, and where symbolic links lead: the ``files`` and ``links`` of a profile."""
 
     files: Dict[str, Facts]
@@ -65,13 +65,13 @@ class Libraries(object):
         """Return those of the sonames that the loader's cache has, with their paths."""
         return {name: self.cached[name] for name in names if name in self.cached}
 
-    def closure(self, files: Iterable[str], search: Sequence[str] = (), inside: str = "") -> Tree:
+    def closure(self, files: Iterable[str], search: Sequence[str] = (), inside: str = "") -> LibraryTree:
         """Return the libraries that ``files`` need, theirs in turn, and so on, but those below the prefix ``inside``.
 
         ``search`` are folders that LD_LIBRARY_PATH names. What is found nowhere is left out: that its name is needed
         stands in the facts.
         """
-        tree = Tree({}, {})
+        tree = LibraryTree({}, {})
         todo: List[str] = list(files)
         seen = set()
         while todo and len(tree.files) < _MAX_FILES:
@@ -94,7 +94,7 @@ class Libraries(object):
                 return path
         return self.cached.get(name)
 
-    def add(self, tree: Tree, path: str) -> str:
+    def add(self, tree: LibraryTree, path: str) -> str:
         """Put a system library and the link that leads to it into ``tree``; return its path without links."""
         real = os.path.realpath(path)
         facts = self.facts(real)

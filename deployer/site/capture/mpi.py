@@ -10,7 +10,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 from deployer.contract.dynamic import Facts
 from deployer.contract.errors import DeployerError
 from deployer.contract.json_records import Record
-from deployer.site.capture.libraries import Libraries, Tree
+from deployer.site.capture.libraries import Libraries, LibraryTree
 from deployer.site.capture.modules import Module
 from deployer.site.capture.tools import Tools
 from deployer.system import elf
@@ -58,13 +58,13 @@ sys.stdout.buffer.write(text.value)
 """
 
 
-class Found(NamedTuple):
+class MpiFacts(NamedTuple):
     """The parts of a profile: ``mpi``; the facts of each installation's files; and the libraries of the system that
     they need."""
 
     mpi: Record
-    trees: Dict[str, Tree]
-    system: Tree
+    trees: Dict[str, LibraryTree]
+    system: LibraryTree
 
 
 class _Place(NamedTuple):
@@ -74,9 +74,11 @@ class _Place(NamedTuple):
     module: Optional[Module]
 
 
-def find(tools: Tools, libraries: Libraries, modules: Sequence[Module], named: Sequence[str], source: Record) -> Found:
+def find(
+    tools: Tools, libraries: Libraries, modules: Sequence[Module], named: Sequence[str], source: Record
+) -> MpiFacts:
     """Return the MPI installations here; ``named`` are prefixes that the caller knows of."""
-    found = Found({}, {}, Tree({}, {}))
+    found = MpiFacts({}, {}, LibraryTree({}, {}))
     known = set()
     for place in _places(tools, modules, named):
         path = os.path.join(place.prefix, place.folder, place.library)
@@ -291,12 +293,12 @@ def _free_name(described: Record, taken: Record) -> str:
     return free
 
 
-def _tree(tools: Tools, libraries: Libraries, place: _Place, described: Record) -> Tree:
+def _tree(tools: Tools, libraries: Libraries, place: _Place, described: Record) -> LibraryTree:
     """Return the facts of all libraries below the prefix that a job could load, its plug-ins too.
 
     Of an installation that shares the system's folders only its own library is told: the rest is the system's.
     """
-    tree = Tree({}, {})
+    tree = LibraryTree({}, {})
     if place.prefix in _SYSTEM:
         path = os.path.join(place.prefix, described["library"])
         _add(tree, libraries, place.prefix, path)
@@ -318,7 +320,7 @@ def _tree(tools: Tools, libraries: Libraries, place: _Place, described: Record) 
     return tree
 
 
-def _add(tree: Tree, libraries: Libraries, prefix: str, path: str) -> None:
+def _add(tree: LibraryTree, libraries: Libraries, prefix: str, path: str) -> None:
     inner = os.path.relpath(path, prefix)
     if os.path.islink(path):
         tree.links[inner] = os.readlink(path)

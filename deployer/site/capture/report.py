@@ -16,14 +16,14 @@ _WIDTH = 110
 _FIRST = ("name", "description", "source")
 
 
-class Captured(NamedTuple):
+class CaptureReport(NamedTuple):
     """A profile, and the record of its file of facts (None: it has none)."""
 
     profile: Record
     facts: Optional[Record]
 
 
-def write_report(path: str, captured: Captured) -> None:
+def write_report(path: str, captured: CaptureReport) -> None:
     """Write the profile as ``path`` and the facts beside it; both are whole, or not there."""
     profile = dict(captured.profile)
     profile.pop("facts", None)
@@ -37,23 +37,23 @@ def write_report(path: str, captured: Captured) -> None:
     files.write_text(path, pretty(profile) + "\n")
 
 
-def read(path: str) -> Captured:
+def read(path: str) -> CaptureReport:
     """Read what ``write`` wrote. Raises UsageError, and IntegrityError where the facts are not the profile's."""
     profile = _json(_bytes(path), path)
     if "schema" in profile:
         raise UsageError("%s holds no profile, but a record of %s" % (path, profile["schema"]))
     named = profile.get("facts")
     if not isinstance(named, dict):
-        return Captured(profile, None)
+        return CaptureReport(profile, None)
     place = os.path.join(os.path.dirname(path), str(named.get("file")))
     data = _bytes(place)
     if hashlib.sha256(data).hexdigest() != named.get("sha256"):
         raise IntegrityError("%s is not the file of facts that %s names" % (place, path), "take both from one capture")
     facts.read(data, place)
-    return Captured(profile, _json(data, place))
+    return CaptureReport(profile, _json(data, place))
 
 
-def whole(captured: Captured) -> Record:
+def whole(captured: CaptureReport) -> Record:
     """Return the profile with the facts in their places."""
     profile = dict(captured.profile)
     trees: Dict[str, Any] = captured.facts or {}
@@ -67,7 +67,7 @@ def whole(captured: Captured) -> Record:
     return profile
 
 
-def merge(captures: Sequence[Captured]) -> Captured:
+def merge(captures: Sequence[CaptureReport]) -> CaptureReport:
     """Return one capture of several of the same site: a login node's first, then those of nodes.
 
     A later one stands over an earlier one; where they contradict each other, that is noted.
@@ -87,8 +87,10 @@ def merge(captures: Sequence[Captured]) -> Captured:
     if notes:
         profile["notes"] = notes
     if not trees:
-        return Captured(profile, None)
-    return Captured(profile, facts.record(trees.get("login"), trees.get("partitions") or {}, trees.get("mpi") or {}))
+        return CaptureReport(profile, None)
+    return CaptureReport(
+        profile, facts.record(trees.get("login"), trees.get("partitions") or {}, trees.get("mpi") or {})
+    )
 
 
 def _contradictions(before: Record, after: Record) -> "list[str]":

@@ -14,7 +14,7 @@ _GPU = re.compile(r"^gpu:(?:([\w.-]+):)?(\d+)")
 _PMI = re.compile(r"^[a-z][a-z0-9_]{0,30}$")
 
 
-class Slurm(NamedTuple):
+class SlurmFacts(NamedTuple):
     """The parts of a profile: ``scheduler``, and ``partitions``, the default one first."""
 
     scheduler: Record
@@ -22,7 +22,7 @@ class Slurm(NamedTuple):
     cluster: Optional[str]
 
 
-def slurm(tools: Tools) -> Optional[Slurm]:
+def slurm(tools: Tools) -> Optional[SlurmFacts]:
     """Return what Slurm says of itself, None where there is none or it does not answer."""
     said = tools.ask(["sinfo", "--version"])
     version = re.search(r"\d+\.\d+[\w.-]*", said.out) if said else None
@@ -39,7 +39,7 @@ def slurm(tools: Tools) -> Optional[Slurm]:
     # A controller that did not answer will not answer now.
     listed = tools.ask(["sinfo", "--noheader", "--exact", "--format=" + _FORMAT]) if settings else None
     partitions = parse_partitions(listed.out, tools) if listed else {}
-    return Slurm(scheduler, partitions, settings.get("ClusterName"))
+    return SlurmFacts(scheduler, partitions, settings.get("ClusterName"))
 
 
 def own_node(tools: Tools, name: Optional[str]) -> Record:

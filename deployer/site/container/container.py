@@ -14,7 +14,7 @@ from deployer.site.container import home as homes
 from deployer.site.container import hostfiles as site_hostfiles
 from deployer.site.container.runtimes import native
 from deployer.site.container.runtimes.interface import Container
-from deployer.site.storage.store import Installed
+from deployer.site.storage.store import InstalledImage
 from deployer.system import files
 
 #: The folder of the job's, or the process's, own on each node: see ``home``. Known when the job or process starts.
@@ -38,7 +38,7 @@ class Home(NamedTuple):
 
 
 def make(
-    installed: Installed,
+    installed: InstalledImage,
     image: Image,
     plan: Optional[Plan],
     binds: Sequence[Bind],
@@ -109,7 +109,7 @@ def environment_of(image: Image) -> Dict[str, str]:
     return found
 
 
-def _of_plan(installed: Installed, plan: Plan, environment: Dict[str, str]) -> List[Bind]:
+def _of_plan(installed: InstalledImage, plan: Plan, environment: Dict[str, str]) -> List[Bind]:
     """Return the plan's binds. Raises Refused where the image has no place for one: it was not packed for this site."""
     for bind in plan.binds:
         problem = _no_target(installed.rootfs, bind.target)
@@ -133,7 +133,7 @@ def _of_host(plan: Plan) -> List[Bind]:
     ]
 
 
-def _overlays(installed: Installed, variant: Optional[str], environment: Dict[str, str]) -> List[Bind]:
+def _overlays(installed: InstalledImage, variant: Optional[str], environment: Dict[str, str]) -> List[Bind]:
     """Return the binds of the bundle's Python packages, and put them before the image's own in ``environment``.
 
     The variant comes first: it was compiled for this very site's MPI.

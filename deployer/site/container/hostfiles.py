@@ -9,11 +9,11 @@ from deployer.contract import hostfiles, json_records
 from deployer.contract.errors import Refused
 from deployer.contract.hostfiles import HostFile
 from deployer.contract.plan import Bind, Plan
-from deployer.site.storage.store import Installed
+from deployer.site.storage.store import InstalledImage
 from deployer.system import files
 
 
-def binds(installed: Installed, plan: Plan) -> List[Bind]:
+def binds(installed: InstalledImage, plan: Plan) -> List[Bind]:
     """Return the binds of the plan's host files for this image, in the order in which they must stand.
 
     Makes their stubs. Raises Refused for an image that was flattened before there was a place for them.

@@ -11,7 +11,7 @@ from deployer.contract import json_records
 from deployer.contract.errors import DeployerError
 from deployer.contract.json_records import Fields, Record
 from deployer.contract.plan import Plan, StartOption
-from deployer.site.storage.store import Installed, Store
+from deployer.site.storage.store import InstalledImage, Store
 
 OK, SKIPPED, BROKEN = "ok", "skipped", "broken"
 
@@ -33,7 +33,7 @@ class Ground(object):
         self.site = site
         self.patience = patience
         self.submits = submits
-        self.installed: Optional[Installed] = None
+        self.installed: Optional[InstalledImage] = None
         self.plan: Optional[Plan] = None
         self.variant: Optional[StartOption] = None
         self.nodes: Optional[int] = None  # of the plan's partition

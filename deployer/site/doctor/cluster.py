@@ -22,7 +22,7 @@ from deployer.site.jobs import jobs, result
 from deployer.site.jobs.schedulers.interface import JobState
 from deployer.site.run import run
 from deployer.site.storage import packages
-from deployer.site.storage.store import Installed
+from deployer.site.storage.store import InstalledImage
 
 #: A job's own time limit; TensorFlow's import from a cold file system is the longest of it.
 _TIME = "00:10:00"
@@ -82,13 +82,13 @@ def horovod(ground: Ground) -> str:
     )
 
 
-def _known(ground: Ground) -> Tuple[Installed, Plan]:
+def _known(ground: Ground) -> Tuple[InstalledImage, Plan]:
     if ground.installed is None or ground.plan is None:
         raise Skipped("the bundle was packed for no site, so there is no plan to run a job by")
     return ground.installed, ground.plan
 
 
-def _horovod(installed: Installed, plan: Plan) -> Optional[str]:
+def _horovod(installed: InstalledImage, plan: Plan) -> Optional[str]:
     return packages.folder(installed, "horovod", plan.abi)
 
 
@@ -117,7 +117,7 @@ def _job(ground: Ground, nodes: int, ranks_per_node: int) -> Fields:
     if nodes == _most(ground) and _horovod(installed, plan):
         command = ["python3", "-c", payload.SOURCE]  # the one that PATH finds, with its packages
     name = "%s:%s" % (installed.receipt.name, installed.receipt.version)
-    request = run.Request(name, None, None, None, None, None, None, (), plan.site, ())
+    request = run.RunRequest(name, None, None, None, None, None, None, (), plan.site, ())
     folder = run.prepare(ground.store, request, Job("doctor", command, nodes, ranks_per_node, 1, _TIME))
     if not ground.submits:
         raise Skipped("not submitted; by hand: %s" % run.by_hand(folder))

@@ -18,7 +18,7 @@ from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.run import exec as execs
 from deployer.site.run import run
 from deployer.site.storage import data, inventory
-from deployer.site.storage.store import Installed
+from deployer.site.storage.store import InstalledImage
 from deployer.system import process
 
 #: Runtimes that are nothing without a user namespace.
@@ -136,7 +136,7 @@ def image(ground: Ground) -> str:
     return saw + "; its container sees its own root"
 
 
-def find(ground: Ground) -> Installed:
+def find(ground: Ground) -> InstalledImage:
     """Return the image that was named, else the one that was installed last. Raises UsageError."""
     if ground.image is not None:
         return ground.store.find(ground.image)

@@ -7,7 +7,7 @@ from deployer.contract.errors import DeployerError, Refused, Unknown
 from deployer.site.install import incoming
 from deployer.site.install.remove import check_rest, check_unused
 from deployer.site.storage import data, temporary
-from deployer.site.storage.store import Installed, Store
+from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, verify
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ def _objection(check: Callable[[Store, T], None], store: Store, what: T) -> Opti
     return None
 
 
-def _use(store: Store, image: Installed) -> Optional[str]:
+def _use(store: Store, image: InstalledImage) -> Optional[str]:
     objection = _objection(check_unused, store, image)
     if objection:
         return objection

@@ -35,7 +35,7 @@ _STALE = 14 * 24 * 3600
 _STALE_TEMPORARY = 3600
 
 
-class Source(NamedTuple):
+class SegmentSource(NamedTuple):
     """Where a segment's bytes are: at ``offset`` of the file ``path``."""
 
     path: str
@@ -51,9 +51,9 @@ class Parcel(NamedTuple):
     manifest: Manifest
     parts: List[Part]
 
-    def sources(self) -> Dict[str, Source]:
+    def sources(self) -> Dict[str, SegmentSource]:
         """Return where each segment (by its SHA-256) is that the parts hold, as far as their sizes tell."""
-        found: Dict[str, Source] = {}
+        found: Dict[str, SegmentSource] = {}
         segments = iter(self.manifest.segments)
         segment = next(segments, None)
         for part in self.parts:
@@ -61,7 +61,7 @@ class Parcel(NamedTuple):
                 segment = next(segments, None)
             while segment and segment.offset + segment.size <= part.end:
                 path = os.path.join(self.folder, part.name)
-                found[segment.sha256] = Source(path, segment.offset - part.offset)
+                found[segment.sha256] = SegmentSource(path, segment.offset - part.offset)
                 segment = next(segments, None)
         return found
 
@@ -106,12 +106,12 @@ def _is_whole(folder: str, part: Part) -> bool:
     return os.path.getsize(os.path.join(folder, part.name)) == part.size
 
 
-def kept(store: Store) -> Dict[str, Source]:
+def kept(store: Store) -> Dict[str, SegmentSource]:
     """Return where each segment (by its SHA-256) is that a kept bundle claims to hold.
 
     A claim: the bytes are hashed when they are used. A file that is no bundle, or too new for us, holds nothing.
     """
-    found: Dict[str, Source] = {}
+    found: Dict[str, SegmentSource] = {}
     for path in _bundles(store):
         try:
             with opened(path) as stream:
@@ -121,7 +121,7 @@ def kept(store: Store) -> Dict[str, Source]:
             _log.debug("%s holds nothing: %s", path, error.message)
             continue
         for segment in manifest.segments:
-            found.setdefault(segment.sha256, Source(path, segment.offset))
+            found.setdefault(segment.sha256, SegmentSource(path, segment.offset))
     return found
 
 

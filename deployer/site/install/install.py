@@ -17,7 +17,7 @@ from deployer.contract.manifest import DATA_PREFIX, KIT_PREFIX
 from deployer.site.install import bytecode, kit, remove, unpack, wheels
 from deployer.site.install.admit import admit, pin_signers
 from deployer.site.storage import data, inventory, space, temporary
-from deployer.site.storage.store import MANIFEST, RECEIPT, Installed, Receipt, Store, room_of_tool
+from deployer.site.storage.store import MANIFEST, RECEIPT, InstalledImage, Receipt, Store, room_of_tool
 from deployer.system import codec, files, policy, verify, workers
 from deployer.system.verify import Verification, VerifiedBundle
 
@@ -34,10 +34,10 @@ _MEMBERS = {
 Progress = Callable[[int, int], None]
 
 
-class Outcome(NamedTuple):
+class InstallOutcome(NamedTuple):
     """The installed image, whether it was there already, and what the user should know of the bundle."""
 
-    image: Installed
+    image: InstalledImage
     known: bool
     warnings: Tuple[str, ...] = ()
 
@@ -49,7 +49,7 @@ def install(
     jobs: Optional[int] = None,
     kept: bool = False,
     signers_file: Optional[str] = None,
-) -> Outcome:
+) -> InstallOutcome:
     """Verify the bundle ``path`` and install it under ``store``; an image of the same digest is left as it is, unless a
     part of it is gone: then it is made anew, or Refused raised where a job uses it.
 
@@ -67,7 +67,7 @@ def install(
         if claimed and not present:
             remove.check_unused(store, claimed)
         if present and not signers_file:
-            return Outcome(present, True, tuple(data.missing(store, present.manifest())))
+            return InstallOutcome(present, True, tuple(data.missing(store, present.manifest())))
         policies = policy.load(store.root, signers_file)
         verification = verify.begin(stream, path, policies)
         warnings = admit(verification.manifest, verification.digest, verification.trust, store, policies)
@@ -81,7 +81,7 @@ def install(
                 with temporary.folder(store.images) as made:
                     written = _fill(made, verification, processes, progress)
                     bundle = verification.finish()
-                    kit.prepare(Installed(made, _receipt(bundle, written)))
+                    kit.prepare(InstalledImage(made, _receipt(bundle, written)))
                     bytecode.compile_overlays(made, bundle.manifest.image, processes)
                     _write_receipt(made, bundle, written)
                     inventory.write_inventory(made)
@@ -92,7 +92,7 @@ def install(
     if image is None:
         raise IntegrityError("the image was removed while it was installed: %s" % folder, "install it again")
     warnings += data.missing(store, verification.manifest)
-    return Outcome(image, bool(present), tuple(warnings + pin_signers(store, policies)))
+    return InstallOutcome(image, bool(present), tuple(warnings + pin_signers(store, policies)))
 
 
 def _check_space(
@@ -217,7 +217,7 @@ def _publish(made: str, folder: str, store: Store) -> None:
             return
 
 
-def keep(path: str, store: Store, image: Installed) -> str:
+def keep(path: str, store: Store, image: InstalledImage) -> str:
     """Give an installed bundle's file its place under ROOT/bundles, in place of the last one of its name."""
     target = store.bundle(image.receipt)
     if os.path.abspath(path) == target:

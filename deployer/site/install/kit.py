@@ -20,9 +20,9 @@ from typing import List, Optional
 from deployer.contract import wheel
 from deployer.contract.errors import DeployerError, IntegrityError
 from deployer.site.container.runtimes.udocker import START
-from deployer.site.install.wheels import Overlay
+from deployer.site.install.wheels import OverlayWriter
 from deployer.site.storage import pythons
-from deployer.site.storage.store import Installed
+from deployer.site.storage.store import InstalledImage
 from deployer.system import files, process
 from deployer.system import wheel as wheels
 
@@ -48,13 +48,13 @@ _PATIENCE = 120
 ROOM, ENTRIES = 4 * 1024 * 1024, 300
 
 
-def program(installed: Installed, name: str) -> Optional[str]:
+def program(installed: InstalledImage, name: str) -> Optional[str]:
     """Return the path of a program of the image's kit, None where the bundle did not bring it."""
     path = os.path.join(installed.folder, "kit", name)
     return path if files.is_file(path) else None
 
 
-def prepare(installed: Installed, python: Optional[str] = None) -> None:
+def prepare(installed: InstalledImage, python: Optional[str] = None) -> None:
     """Make the engine of an image that is being installed ready, and its files read-only; nothing without a kit.
 
     ``python`` is the site's that will run it, by default of those that the plans name. Raises IntegrityError where the
@@ -72,7 +72,7 @@ def prepare(installed: Installed, python: Optional[str] = None) -> None:
         os.makedirs(os.path.join(engine, folder))
     python = python or pythons.choose(_pythons(installed))
     with open(os.path.join(kit, name), "rb") as stream:
-        Overlay(engine, python).add(wheels.Wheel(stream, name))
+        OverlayWriter(engine, python).add(wheels.Wheel(stream, name))
     with open(proot, "rb") as stream:
         _write(os.path.join(engine, "bin", "proot"), stream.read(), 0o755)
     _write(os.path.join(engine, "lib", "VERSION"), _ENGINE_VERSION.encode())
@@ -99,7 +99,7 @@ def _wheel(kit: str) -> Optional[str]:
     return next((name for name in sorted(names) if name.startswith("udocker-") and name.endswith(".whl")), None)
 
 
-def _pythons(installed: Installed) -> List[str]:
+def _pythons(installed: InstalledImage) -> List[str]:
     """Return the Pythons of the first plan that has any; all plans of one site name the same."""
     for site in installed.sites():
         return installed.plan(site).python

@@ -11,10 +11,10 @@ from typing import IO, NamedTuple, Optional
 from deployer.contract.errors import DeployerError, IntegrityError, TransferError, UsageError
 from deployer.contract.manifest import Segment
 from deployer.site.install import incoming
-from deployer.site.install.incoming import Parcel, Source
-from deployer.site.install.install import Outcome, Progress, install, keep
+from deployer.site.install.incoming import Parcel, SegmentSource
+from deployer.site.install.install import InstallOutcome, Progress, install, keep
 from deployer.site.storage import inventory
-from deployer.site.storage.store import Installed, Store
+from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files
 from deployer.system.verify import opened, read_seal
 
@@ -22,7 +22,7 @@ from deployer.system.verify import opened, read_seal
 class Received(NamedTuple):
     """What install did, and where the bundle is kept (None: the image was there already, and nothing rebuilt)."""
 
-    outcome: Outcome
+    outcome: InstallOutcome
     digest: str
     bundle: Optional[str]
 
@@ -42,7 +42,7 @@ def receive(folder: str, store: Store, progress: Optional[Progress] = None) -> R
             raise
         image = inventory.whole(store, name)
         if image:
-            return Received(Outcome(image, True), image.receipt.digest, None)
+            return Received(InstallOutcome(image, True), image.receipt.digest, None)
         gone = error.__cause__ if isinstance(error, DeployerError) else error
         if not isinstance(gone, FileNotFoundError):
             raise
@@ -55,7 +55,7 @@ def _receive(folder: str, store: Store, progress: Optional[Progress]) -> Receive
     digest = parcel.seal.digest
     present = inventory.whole(store, digest)
     if present:
-        return Received(Outcome(present, True), digest, finish(store, digest, present))
+        return Received(InstallOutcome(present, True), digest, finish(store, digest, present))
     gathered = incoming.folder_of(store, digest)
     target = os.path.join(gathered, incoming.BUNDLE)
     if not _is_rebuilt(target, digest):
@@ -66,7 +66,7 @@ def _receive(folder: str, store: Store, progress: Optional[Progress]) -> Receive
     return Received(outcome, digest, finish(store, digest, outcome.image))
 
 
-def finish(store: Store, digest: str, image: Installed) -> Optional[str]:
+def finish(store: Store, digest: str, image: InstalledImage) -> Optional[str]:
     """Keep the rebuilt bundle of an installed image and clear its way, as a receive that was killed could not."""
     target = os.path.join(incoming.folder_of(store, digest), incoming.BUNDLE)
     bundle = keep(target, store, image) if _is_rebuilt(target, digest) else None
@@ -140,7 +140,7 @@ class _Sources(object):
             "push again, or bring that part again" if came else "remove that file, and push again",
         )
 
-    def _read(self, source: Source, size: int) -> bytes:
+    def _read(self, source: SegmentSource, size: int) -> bytes:
         if self._stream is None or self._path != source.path:
             if self._stream:
                 self._stream.close()

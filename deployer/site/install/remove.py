@@ -8,11 +8,11 @@ from deployer.contract.errors import MissingTool, Refused, TransferError, Unknow
 from deployer.contract.evidence import Launch
 from deployer.site.jobs import jobs, result
 from deployer.site.storage import data, temporary
-from deployer.site.storage.store import Installed, Store
+from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files
 
 
-def remove(store: Store, image: Installed, force: bool = False) -> None:
+def remove(store: Store, image: InstalledImage, force: bool = False) -> None:
     """Remove an installed image: first its name, so that nothing finds it half removed.
 
     Raises Refused where a job that waits or runs uses it, or another bundle its data; Unknown where the scheduler does
@@ -28,7 +28,7 @@ def remove(store: Store, image: Installed, force: bool = False) -> None:
         temporary.discard(image.folder)
 
 
-def check_unused(store: Store, image: Installed) -> None:
+def check_unused(store: Store, image: InstalledImage) -> None:
     """Raise Refused where a job that waits or runs uses the image, Unknown where that cannot be known.
 
     Only jobs of ``run`` are seen: what a user's own batch script starts by ``exec`` leaves nothing to see here.

@@ -21,7 +21,7 @@ from deployer.contract.manifest import FRAME
 from deployer.contract.tarformat import MTIME
 from deployer.site.install import kit
 from deployer.site.storage import space, temporary
-from deployer.site.storage.store import VARIANTS, Installed
+from deployer.site.storage.store import VARIANTS, InstalledImage
 from deployer.system import files, process
 
 IMAGE = "image.sqfs"
@@ -93,14 +93,14 @@ def variant(abi: str) -> str:
     return "%s/%s/%s" % (_INNER, VARIANTS, abi)
 
 
-def absent(image: Installed) -> str:
+def absent(image: InstalledImage) -> str:
     """Return in words that an image has no SquashFS file, and what would make it."""
     if not list(_programs(image)):
         return "it has no SquashFS file, and there is no mksquashfs here, nor in the bundle (pack --kit squashfs-tools)"
     return "it has no SquashFS file: `squash %s:%s` makes it" % (image.receipt.name, image.receipt.version)
 
 
-def make(image: Installed, jobs: int) -> Squashed:
+def make(image: InstalledImage, jobs: int) -> Squashed:
     """Make the SquashFS file of an installed image by ``jobs`` processes, whole or not at all.
 
     Raises MissingTool where neither the site nor the kit has a mksquashfs that works, SpaceError, JobFailed.
@@ -128,7 +128,7 @@ def make(image: Installed, jobs: int) -> Squashed:
 # --- the tool ---
 
 
-def _programs(image: Installed) -> Iterator[Tuple[str, str]]:
+def _programs(image: InstalledImage) -> Iterator[Tuple[str, str]]:
     """Yield each mksquashfs, the site's first, and whose it is."""
     own = shutil.which(PROGRAM)
     if own:
@@ -138,7 +138,7 @@ def _programs(image: Installed) -> Iterator[Tuple[str, str]]:
         yield KIT, carried
 
 
-def _tool(image: Installed, work: str) -> Tool:
+def _tool(image: InstalledImage, work: str) -> Tool:
     """Return the mksquashfs to use: the first that works. It is tried on a small file."""
     against = []
     for whose, program in _programs(image):
@@ -200,7 +200,7 @@ def _check_made(done: process.Completed, made: str, target: str) -> None:
 # --- what is in it ---
 
 
-def _inner(image: Installed, inner: str) -> None:
+def _inner(image: InstalledImage, inner: str) -> None:
     """Put together what ranks find below /deployer."""
     os.makedirs(inner)
     inside = [(image.app, plans.APP), (image.wheels, plans.WHEELS)]

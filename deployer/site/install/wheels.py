@@ -134,10 +134,10 @@ class _Unpacking(object):
         with tempfile.TemporaryFile(dir=self.folder) as copy:
             for segment in self.contents[member.name]:
                 copy.write(self.verification.read(segment))
-            return Overlay(root, self.python).add(wheels.Wheel(copy, _name(member)))
+            return OverlayWriter(root, self.python).add(wheels.Wheel(copy, _name(member)))
 
 
-class Overlay(object):
+class OverlayWriter(object):
     """One wheel on its way into its overlay ``root``."""
 
     def __init__(self, root: str, python: str) -> None:

@@ -31,7 +31,7 @@ _SEARCHED = 256 * 1024 * 1024
 _MAX_ENVIRONMENT = 4 * 1024 * 1024
 
 
-class Seen(NamedTuple):
+class ProcessSnapshot(NamedTuple):
     """What a process is, as the kernel shows it: ``maps`` is the text of that file, ``descriptors`` are its numbers."""
 
     environment: Mapping[str, str]
@@ -62,7 +62,7 @@ class Watcher(object):
         if not libraries and self.seen is not None and self.seen.has_mpi:
             return
         try:
-            seen = Seen(_environment(member), maps, os.listdir("/proc/%d/fd" % member))
+            seen = ProcessSnapshot(_environment(member), maps, os.listdir("/proc/%d/fd" % member))
             cpus = evidence.render_numbers(os.sched_getaffinity(member))
         except OSError:  # it has ended
             return
@@ -90,7 +90,7 @@ class Watcher(object):
             return None
 
 
-def alone(seen: Seen, library: str) -> Optional[str]:
+def alone(seen: ProcessSnapshot, library: str) -> Optional[str]:
     """Return why the MPI ``library``, by its name, cannot find the other ranks; None if nothing shows that.
 
     Without what its launcher speaks by, it makes a world of one rank, and the program ends well.

@@ -12,14 +12,14 @@ from deployer.contract.findings import finding
 from deployer.contract.job import Job
 from deployer.contract.manifest import Image
 from deployer.contract.plan import APP, Plan
-from deployer.site.storage.store import Installed
+from deployer.site.storage.store import InstalledImage
 from deployer.system import files
 
 _LINE = 256  # what the kernel reads of a script's first line
 _HOST_PROGRAMS = os.path.basename(hostfiles.PROGRAMS) + "/"
 
 
-def refuse(installed: Installed, image: Image, plan: Plan, job: Job, bound: Sequence[str]) -> None:
+def refuse(installed: InstalledImage, image: Image, plan: Plan, job: Job, bound: Sequence[str]) -> None:
     """Raise Refused where the command of ``job`` cannot start in the image, as far as that is certain; ``bound`` are
     folders that are not the image's own."""
 
@@ -38,7 +38,7 @@ def refuse(installed: Installed, image: Image, plan: Plan, job: Job, bound: Sequ
         raise Refused("%s: %s: %s" % (item.subject, item.code, item.message), item.remedy)
 
 
-def _programs(installed: Installed, plan: Plan) -> Set[str]:
+def _programs(installed: InstalledImage, plan: Plan) -> Set[str]:
     """Return the programs that the bundle's wheels and the host bring."""
     found = {item.name[len(_HOST_PROGRAMS) :] for item in plan.host if item.name.startswith(_HOST_PROGRAMS)}
     for folder in (installed.wheels, installed.variant(plan.abi) if plan.abi else None):

@@ -19,7 +19,7 @@ from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container, Mount, Runtime
 from deployer.site.run import run
 from deployer.site.storage import data
-from deployer.site.storage.store import Installed, Store
+from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, payload, process
 
 #: Used where the bundle carries no plan: it was packed for no site.
@@ -151,5 +151,5 @@ def tasks_here(environment: Mapping[str, str]) -> int:
     return 1
 
 
-def _plan(installed: Installed, site: Optional[str]) -> Optional[Plan]:
+def _plan(installed: InstalledImage, site: Optional[str]) -> Optional[Plan]:
     return installed.plan(site) if site is not None or installed.sites() else None

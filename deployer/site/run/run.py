@@ -28,15 +28,15 @@ from deployer.site.run import command, script, stage
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.launchers.interface import Launcher
 from deployer.site.run.staging_script import StagedImage
-from deployer.site.run.submission import Options, sbatch_options
+from deployer.site.run.submission import SubmissionOptions, sbatch_options
 from deployer.site.storage import data, inventory, packages, pythons, temporary
-from deployer.site.storage.store import Installed, Store
+from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import elf, files
 
 _SHOWN = 10  # findings of check
 
 
-class Request(NamedTuple):
+class RunRequest(NamedTuple):
     """What the user asked for; None: as the job or the bundle says. ``extra`` goes to the end of the job's command,
     and is the whole command where the bundle has no job. ``memory_mb`` is for one rank, in MiB. ``force``: run what
     ``check`` refused on the laptop."""
@@ -52,7 +52,7 @@ class Request(NamedTuple):
     plan: Optional[str]
     extra: Sequence[str]
     force: bool = False
-    options: Options = Options()
+    options: SubmissionOptions = SubmissionOptions()
     staging: Optional[str] = None
     runtime: Optional[str] = None
     home: container.Home = container.Home()
@@ -62,11 +62,11 @@ class _Resolved(NamedTuple):
     """What the user asked for, with what the store and the plan say of it."""
 
     store: Store
-    request: Request
-    installed: Installed
+    request: RunRequest
+    installed: InstalledImage
     manifest: Manifest
     #: The installed bundles that carry the data that this one needs.
-    data: List[data.Found]
+    data: List[data.InstalledData]
     job: Job
     #: The job is the caller's, not one of the bundle's: its command is not checked.
     own: bool
@@ -97,7 +97,7 @@ class _Rendered(NamedTuple):
     script: str
 
 
-def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
+def prepare(store: Store, request: RunRequest, own: Optional[Job] = None) -> str:
     """Make the job's folder with job.sh and job.json and return its path; submits nothing. ``own`` is a job in place
     of those of the bundle.
 
@@ -110,7 +110,7 @@ def prepare(store: Store, request: Request, own: Optional[Job] = None) -> str:
     return rendered.folder
 
 
-def _resolve(store: Store, request: Request, own: Optional[Job]) -> _Resolved:
+def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved:
     """Find what ``request`` names, and lay its ranks out."""
     installed = store.find(request.image)
     inventory.check(store, installed)
@@ -297,7 +297,7 @@ def warnings(folder: str) -> List[str]:
     return [*lines, "and %d more: see the plan" % more] if more > 0 else lines
 
 
-def vetoes(plan: Plan, installed: Installed, here: bool = False) -> Dict[str, str]:
+def vetoes(plan: Plan, installed: InstalledImage, here: bool = False) -> Dict[str, str]:
     """Return why runtimes and launchers that the plan names cannot be used; one that is not named can be.
 
     Whether user namespaces can be made is tried for a process ``here``; for a job only where the plan does not know
@@ -362,7 +362,7 @@ def canary_reader(rootfs: str, python: Optional[str]) -> List[str]:
     return [python, "-I", "-S", "-c", code, plans.CANARY] if python else []
 
 
-def _job(manifest: Manifest, request: Request) -> Job:
+def _job(manifest: Manifest, request: RunRequest) -> Job:
     """Return the job of the bundle with the user's numbers and words in it."""
     job = manifest.job(request.job)
     if job is None and not manifest.jobs and request.job is None and request.extra:
@@ -402,7 +402,7 @@ def _provider(plan: Plan) -> Optional[str]:
     return found if re.match(r"^[a-z0-9_;-]+$", found) else None
 
 
-def _new_name(installed: Installed) -> str:
+def _new_name(installed: InstalledImage) -> str:
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     return "%s-%s-%s" % (installed.receipt.name, stamp, os.urandom(2).hex())
 

@@ -18,7 +18,7 @@ from deployer.site.container import home
 from deployer.site.container.container import OWN, needs_home
 from deployer.site.container.runtimes.interface import Container, Runtime
 from deployer.site.run import staging_script
-from deployer.site.run.launchers.interface import Launcher, Start
+from deployer.site.run.launchers.interface import Launcher, LaunchRequest
 from deployer.site.run.staging_script import StagedImage
 
 
@@ -214,11 +214,13 @@ def _container(inputs: Inputs) -> Code:
     return shell.together(pieces)
 
 
-def start(plan: Plan, variant: StartOption, layout: Layout, launcher: Launcher, tool: Sequence[str] = ()) -> Start:
+def start(
+    plan: Plan, variant: StartOption, layout: Layout, launcher: Launcher, tool: Sequence[str] = ()
+) -> LaunchRequest:
     """Return what ``launcher`` is told of a job."""
     family, version = (plan.mpi.family, plan.mpi.version) if plan.mpi else ("", "")
     program = variant.program or launcher.program
-    return Start(layout, variant.pmi, program, family, version, plan.scheduler == SLURM, tool)
+    return LaunchRequest(layout, variant.pmi, program, family, version, plan.scheduler == SLURM, tool)
 
 
 def _ranks(inputs: Inputs) -> Code:
@@ -245,7 +247,7 @@ def _ranks(inputs: Inputs) -> Code:
     return shell.together(pieces)
 
 
-def _of_the_site(inputs: Inputs, how: Start) -> Dict[str, Value]:
+def _of_the_site(inputs: Inputs, how: LaunchRequest) -> Dict[str, Value]:
     """Return the ranks' environment as far as it may be the launcher's too: it runs on the host, and what the image
     says could make it run another program there."""
     ours = {*inputs.plan.environment, *inputs.launcher.environment(how)}

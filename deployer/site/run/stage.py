@@ -34,7 +34,7 @@ from deployer.site.jobs import result
 from deployer.site.rank.payload_monitor import GOODBYE
 from deployer.site.run.staging_script import BEGIN, EVIDENCE, ROOTFS, STUBS, TEMPORARY, TOOL
 from deployer.site.storage import space
-from deployer.site.storage.store import VARIANTS, WHEELS, Installed, Store
+from deployer.site.storage.store import VARIANTS, WHEELS, InstalledImage, Store
 from deployer.system import files, process, verify, workers
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -50,7 +50,7 @@ _READY = ("/bin/sh", "-c", "echo $$; read -r _")
 _PATIENCE = 60.0
 
 
-class Request(NamedTuple):
+class StageRequest(NamedTuple):
     """``image`` is the installed image's folder, ``source`` its bundle or SquashFS file, ``into`` the folder to make on
     the node, ``out`` where the evidence goes, ``tool`` the .pyz that ranks start; ``abi`` names the variant of Horovod
     that is used; ``stubs`` is the folder of those for the host's files, if any; ``sent`` is where the scheduler was to
@@ -82,14 +82,14 @@ class Request(NamedTuple):
         return self.sent if found.st_size == os.path.getsize(self.source) else self.source
 
 
-class Root(NamedTuple):
+class RankRoot(NamedTuple):
     """The root folder that ranks have, by its inode, and the process that holds it where it is mounted, else 0."""
 
     stat: os.stat_result
     holder: int
 
 
-def need(store: Store, installed: Installed, manifest: Manifest, ranks_mb: int) -> StagingNeed:
+def need(store: Store, installed: InstalledImage, manifest: Manifest, ranks_mb: int) -> StagingNeed:
     """Return what staging an image takes of a node, for ``choose``; an objection where a form has no file to take."""
     receipt = installed.receipt
     size = receipt.bytes - sum(member.size for member in manifest.members if install.is_data(member.name))
@@ -112,7 +112,7 @@ def _mib(size: int) -> int:
     return -(-size // _MIB)
 
 
-def stage(request: Request) -> int:
+def stage(request: StageRequest) -> int:
     """Unpack, answer, hold, and clean up; returns 0. Raises DeployerError, answered too, where there is no image."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # workers inherit it: they end with this process alone
     try:
@@ -139,7 +139,7 @@ def stage(request: Request) -> int:
     return 0
 
 
-def _discard(request: Request) -> None:
+def _discard(request: StageRequest) -> None:
     """Remove what the scheduler sent: its room is the ranks'."""
     if request.sent:
         with suppress(FileNotFoundError):
@@ -228,13 +228,13 @@ def _try_lock(descriptor: int) -> bool:
 
 
 @contextmanager
-def _mounted(request: Request) -> Iterator[Root]:
+def _mounted(request: StageRequest) -> Iterator[RankRoot]:
     """Yield the root that ranks will have, of a SquashFS file after it was mounted; that lasts for the block.
 
     The process that serves the mount has the signals blocked, as this one has: it outlives a payload's goodbye.
     """
     if not request.mount:
-        yield Root(os.stat(os.path.join(request.into, ROOTFS)), 0)
+        yield RankRoot(os.stat(os.path.join(request.into, ROOTFS)), 0)
         return
     held = process.Held([*request.mount, *_READY], container.user_environment())
     try:
@@ -247,19 +247,19 @@ def _mounted(request: Request) -> Iterator[Root]:
         joined = process.run(ask, _PATIENCE, env=container.user_environment(), check=False)
         bare = joined.returncode == 0 and joined.stdout.strip() != charliecloud.OBEYED
         files.write_text(os.path.join(request.into, "pid"), said + (" " + charliecloud.BARE if bare else "") + "\n")
-        yield Root(os.stat("/proc/%s/root" % said), int(said))
+        yield RankRoot(os.stat("/proc/%s/root" % said), int(said))
     finally:
         held.end()
 
 
-def _await_goodbyes(folder: str, root: Root) -> None:
+def _await_goodbyes(folder: str, root: RankRoot) -> None:
     """Wait until no process has its root or program in the staged folder, but not for ever."""
     until = time.time() + GOODBYE
     while users(folder, root) and time.time() < until:
         time.sleep(0.1)
 
 
-def users(folder: str, root: Root) -> List[int]:
+def users(folder: str, root: RankRoot) -> List[int]:
     """Return the processes of this user that run in the staged image, from it, or in a folder beside it, but for the
     one that holds it."""
     found = []
@@ -280,7 +280,7 @@ def users(folder: str, root: Root) -> List[int]:
 # --- what is in it ---
 
 
-def _fill(request: Request) -> None:
+def _fill(request: StageRequest) -> None:
     jobs = min(workers.cores(), workers.MOST)
     receipt = Store("").at(request.image)
     nearest = request.nearest()
@@ -312,7 +312,7 @@ def _fill(request: Request) -> None:
         os.mkdir(os.path.join(request.into, TEMPORARY))
 
 
-def _fill_mounted(request: Request) -> None:
+def _fill_mounted(request: StageRequest) -> None:
     """Take the SquashFS file: it is then read from the node alone, and stays when it is removed where it came from."""
     target = os.path.join(request.into, squash.IMAGE)
     if request.sent and request.nearest() == request.sent:
@@ -329,7 +329,7 @@ def _fill_mounted(request: Request) -> None:
     os.mkdir(os.path.join(request.into, ROOTFS))  # a folder for the runtime's word of an image: the root is joined
 
 
-def _place(request: Request) -> str:
+def _place(request: StageRequest) -> str:
     return os.path.dirname(os.path.dirname(request.into))
 
 
@@ -351,7 +351,7 @@ def _check_room(folder: str, size: int, entries: int) -> None:
             )
 
 
-def _merge(request: Request) -> None:
+def _merge(request: StageRequest) -> None:
     """Put overlays, app and tool where the container would see them bound: fewer mounts a rank, and no more lookups."""
     rootfs = os.path.join(request.into, ROOTFS)
     inner = rootfs + os.path.dirname(plans.APP)
@@ -373,7 +373,7 @@ def _merge(request: Request) -> None:
 # --- evidence ---
 
 
-def _publish(request: Request) -> None:
+def _publish(request: StageRequest) -> None:
     """Write all that ranks of this node said so far into one file of the job's folder; a job goes on without."""
     texts = result.texts(os.path.join(request.into, EVIDENCE))
     host = socket.gethostname()

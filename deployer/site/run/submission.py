@@ -15,7 +15,7 @@ _OURS = ("job-name", "J", "output", "o", "nodes", "N", "ntasks", "n", "ntasks-pe
 _VARIABLES = ("SBATCH_ACCOUNT", "SLURM_ACCOUNT")
 
 
-class Options(NamedTuple):
+class SubmissionOptions(NamedTuple):
     """What the user gave; None: as the plan says. ``directives`` are whole words for sbatch."""
 
     account: Optional[str] = None
@@ -25,7 +25,9 @@ class Options(NamedTuple):
     directives: Sequence[str] = ()
 
 
-def sbatch_options(plan: Plan, options: Options, nodes: int, time: str, environment: Mapping[str, str]) -> List[str]:
+def sbatch_options(
+    plan: Plan, options: SubmissionOptions, nodes: int, time: str, environment: Mapping[str, str]
+) -> List[str]:
     """Return the words for sbatch; raises Refused for a job that the site would not take, UsageError for wrong words.
 
     The plan's limits are its partition's: another partition's are Slurm's to tell.

@@ -13,24 +13,24 @@ from deployer.contract import plan as plans
 from deployer.contract.errors import DeployerError, Refused, UsageError
 from deployer.contract.manifest import DataNeed, Manifest
 from deployer.contract.plan import Bind
-from deployer.site.storage.store import MANIFEST, Installed, Store
+from deployer.site.storage.store import MANIFEST, InstalledImage, Store
 from deployer.system import files
 
 log = logging.getLogger("deployer.data")
 
 
-class Found(NamedTuple):
+class InstalledData(NamedTuple):
     """A need and the installed bundle that carries it."""
 
     need: DataNeed
-    carrier: Installed
+    carrier: InstalledImage
 
     @property
     def folder(self) -> str:
         return os.path.join(self.carrier.data, self.need.data)
 
 
-def resolve(store: Store, manifest: Manifest) -> List[Found]:
+def resolve(store: Store, manifest: Manifest) -> List[InstalledData]:
     """Return what carries the data that a bundle needs: the newest installed bundle of the name, or of the version.
 
     Raises Refused, with the remedy, where one is not installed or has no such folder; UsageError for a bundle of data
@@ -48,7 +48,7 @@ def resolve(store: Store, manifest: Manifest) -> List[Found]:
                 % (manifest.name, need.data, need.bundle, store.root),
                 "push or install %s first" % need.bundle,
             )
-        found.append(Found(need, carrier))
+        found.append(InstalledData(need, carrier))
         if not files.is_folder(found[-1].folder):
             receipt = carrier.receipt
             raise Refused(
@@ -59,7 +59,7 @@ def resolve(store: Store, manifest: Manifest) -> List[Found]:
     return found
 
 
-def binds(installed: Installed, found: List[Found]) -> List[Bind]:
+def binds(installed: InstalledImage, found: List[InstalledData]) -> List[Bind]:
     """Return the binds of a bundle's own data folder and of those of others, in the order in which they must stand."""
     if not files.is_folder(installed.data):
         return []
@@ -81,7 +81,7 @@ def missing(store: Store, manifest: Manifest) -> List[str]:
     ]
 
 
-def users(store: Store, image: Installed) -> List[str]:
+def users(store: Store, image: InstalledImage) -> List[str]:
     """Return the installed bundles, NAME:VERSION, whose data are in ``image`` as things stand.
 
     A bundle whose manifest cannot be read may be one of them if ``image`` has data at all.
@@ -101,7 +101,7 @@ def users(store: Store, image: Installed) -> List[str]:
     return found
 
 
-def _carries(image: Installed) -> bool:
+def _carries(image: InstalledImage) -> bool:
     """Return whether an image has data of its own: those of other bundles are empty folders there."""
     folders = (os.path.join(image.data, name) for name in files.names(image.data))
     return any(files.names(folder) for folder in folders if files.is_folder(folder))

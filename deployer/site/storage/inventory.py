@@ -13,7 +13,7 @@ import zlib
 from typing import Iterator, List, NamedTuple, Optional, Sequence
 
 from deployer.contract.errors import IntegrityError
-from deployer.site.storage.store import Installed, Store
+from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files
 
 LIST = "inventory"
@@ -50,7 +50,7 @@ def write_inventory(folder: str) -> None:
         stream.write(zlib.compress(names, 6))
 
 
-def gone(image: Installed, most: int = 3) -> Gone:
+def gone(image: InstalledImage, most: int = 3) -> Gone:
     """Return what is missing of an installed image, and the names of at most ``most`` of it."""
     listed = _read(image.folder)
     if not listed:  # an image with too many files, or from before there were lists, or whose list went as well
@@ -62,13 +62,13 @@ def gone(image: Installed, most: int = 3) -> Gone:
     return Gone(len(listed), len(missing), [name.decode("utf-8", "backslashreplace") for name in missing[:most]])
 
 
-def whole(store: Store, digest: str) -> Optional[Installed]:
+def whole(store: Store, digest: str) -> Optional[InstalledImage]:
     """Return the installed image of the bundle with this digest, None where there is none or a part of it is gone."""
     image = store.at(store.image_folder(digest))
     return image if image and not gone(image).missing else None
 
 
-def check(store: Store, image: Installed) -> Gone:
+def check(store: Store, image: InstalledImage) -> Gone:
     """Return what ``gone`` does where nothing is missing; raises IntegrityError, with what repairs it, elsewhere."""
     found = gone(image)
     if found.missing:
@@ -76,7 +76,7 @@ def check(store: Store, image: Installed) -> Gone:
     return found
 
 
-def remedy(store: Store, image: Installed) -> str:
+def remedy(store: Store, image: InstalledImage) -> str:
     """Return what makes an image whole again."""
     bundle = store.bundle(image.receipt)
     again = "`install %s`" % bundle if files.is_file(bundle) else "push the bundle again, or `install BUNDLE.tar`"

@@ -7,7 +7,7 @@ from typing import List, Optional, Tuple
 
 from deployer.contract.measurements import GPU, ITEX
 from deployer.contract.plan import Plan
-from deployer.site.storage.store import Installed
+from deployer.site.storage.store import InstalledImage
 from deployer.system import files
 
 #: Where the Pythons of images keep packages: Debian's, an own build, conda, a virtual environment.
@@ -25,13 +25,13 @@ _DRIVER = re.compile(r"/libcuda\.so(\.\d+)*$")
 _CUDA_FOLDERS, _CUDA_VARIABLE, _CUDA_PACKAGE = "usr/local/cuda*", "CUDA_VERSION=", "nvidia"
 
 
-def folder(installed: Installed, package: str, abi: Optional[str]) -> Optional[str]:
+def folder(installed: InstalledImage, package: str, abi: Optional[str]) -> Optional[str]:
     """Return the folder of an import package that the container sees first: variant, wheelhouse, image; or None."""
     found = [os.path.join(place, package) for place in _places(installed, abi)]
     return next((path for path in found if files.is_folder(path)), None)
 
 
-def expects(installed: Installed, plan: Plan) -> Tuple[str, ...]:
+def expects(installed: InstalledImage, plan: Plan) -> Tuple[str, ...]:
     """Return what a job of this image at this site has to prove beside MPI (``measures.EXPECTABLE``)."""
     found = []
     targets = [bind.target for bind in plan.binds] + [item.target for item in plan.host]
@@ -42,7 +42,7 @@ def expects(installed: Installed, plan: Plan) -> Tuple[str, ...]:
     return tuple(found)
 
 
-def _has_cuda(installed: Installed, plan: Plan) -> bool:
+def _has_cuda(installed: InstalledImage, plan: Plan) -> bool:
     """Return whether the image is meant for GPUs: one without CUDA runs on a node with GPUs as on any other."""
     if folder(installed, _CUDA_PACKAGE, plan.abi):
         return True
@@ -51,7 +51,7 @@ def _has_cuda(installed: Installed, plan: Plan) -> bool:
     return any(entry.startswith(_CUDA_VARIABLE) for entry in installed.manifest().image.env)
 
 
-def _places(installed: Installed, abi: Optional[str]) -> List[str]:
+def _places(installed: InstalledImage, abi: Optional[str]) -> List[str]:
     own = [os.path.join(installed.variant(abi), "lib")] if abi else []
     own.append(os.path.join(installed.wheels, "lib"))
     for pattern in _PLACES:

@@ -61,7 +61,7 @@ class Receipt(NamedTuple):
         return json_records.stamped("receipt", dict(self._asdict()))
 
 
-class Installed(NamedTuple):
+class InstalledImage(NamedTuple):
     """An installed image and the folder it stands in."""
 
     folder: str
@@ -160,7 +160,7 @@ class Store(NamedTuple):
         """Return where the image of the bundle with this digest stands, or will stand."""
         return os.path.join(self.images, digest.rpartition(":")[2][:_DIGITS])
 
-    def installed(self) -> List[Installed]:
+    def installed(self) -> List[InstalledImage]:
         """Return the installed images, the newest first."""
         found = []
         for name in files.names(self.images):
@@ -176,7 +176,7 @@ class Store(NamedTuple):
         paths = [os.path.join(self.images, name) for name in names if _FOLDER.match(name)]
         return [path for path in paths if self.at(path) is None]
 
-    def at(self, folder: str) -> Optional[Installed]:
+    def at(self, folder: str) -> Optional[InstalledImage]:
         """Return the installed image in ``folder``, or None where none was finished, or its receipt is damaged: then
         installing the bundle again makes it anew. Raises UsageError for the receipt of a newer deployer."""
         path = os.path.join(folder, RECEIPT)
@@ -196,9 +196,9 @@ class Store(NamedTuple):
         except IntegrityError as error:
             log.debug("no image: %s", error.message)
             return None
-        return Installed(folder, receipt)
+        return InstalledImage(folder, receipt)
 
-    def newest(self, reference: str) -> Optional[Installed]:
+    def newest(self, reference: str) -> Optional[InstalledImage]:
         """Return the image that ``NAME[:VERSION][@DIGEST]`` means, None if there is none: the newest of its name or
         version, or the one whose bundle's digest begins with DIGEST.
 
@@ -227,7 +227,7 @@ class Store(NamedTuple):
             )
         return found[0] if found else None
 
-    def find(self, reference: str) -> Installed:
+    def find(self, reference: str) -> InstalledImage:
         """Return what ``newest`` does; raises UsageError if there is none."""
         image = self.newest(reference)
         if image:

@@ -12,7 +12,7 @@ import pytest
 from deployer.contract import facts
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.site.capture import fabric, filesystems, machine, modules, mpi, node, redact, report, scheduler
-from deployer.site.capture.capture import Request, capture
+from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.libraries import Libraries
 from deployer.site.capture.tools import Tools
 from tests import running as made
@@ -108,7 +108,7 @@ def test_when_the_time_is_over_nothing_is_asked(programs):
 def test_a_capture_is_a_capture_whatever_tools_do(programs, script):
     for name in TOOLS:
         made.program(programs, name, script)
-    found = capture(Request(seconds=0.5))
+    found = capture(CaptureRequest(seconds=0.5))
     assert found.profile["format"] == 1
     assert found.profile["login"]["host"] == socket.gethostname()
     assert found.profile["login"]["kernel"] == os.uname().release
@@ -118,14 +118,14 @@ def test_a_capture_is_a_capture_whatever_tools_do(programs, script):
 
 def test_a_capture_without_any_tool(programs, monkeypatch):
     monkeypatch.setenv("PATH", str(programs))
-    found = capture(Request(name="Big Iron!"))
+    found = capture(CaptureRequest(name="Big Iron!"))
     assert found.profile["name"] == "big-iron-"
     assert "scheduler" not in found.profile
     assert found.profile["login"]["launchers"] == []
     assert found.profile["login"]["runtimes"] == {}
     assert found.profile["login"]["mksquashfs"] is False
     made.program(programs, "mksquashfs", "exit 1")
-    assert capture(Request()).profile["login"]["mksquashfs"] is True
+    assert capture(CaptureRequest()).profile["login"]["mksquashfs"] is True
 
 
 # ------------------------------------------------------------------------------------------------ the topics
@@ -466,7 +466,7 @@ def captured(**more):
         "mpi": {"i": {"prefix": os.path.expanduser("~/mpi"), "identity": "build-id:aa", "source": SOURCE}},
     }  # fmt: skip
     profile.update(more)
-    return report.Captured(profile, facts.record(EMPTY, {}, {"i": {"files": {}, "links": {"a": "b"}}}))
+    return report.CaptureReport(profile, facts.record(EMPTY, {}, {"i": {"files": {}, "links": {"a": "b"}}}))
 
 
 def test_what_is_written_is_read_again(tmp_path):
@@ -488,7 +488,7 @@ def test_what_is_written_is_read_again(tmp_path):
 def test_captures_of_login_and_node_are_put_together():
     login = captured(notes=["one"])
     there = {"i": {"prefix": "/p", "identity": "build-id:bb", "source": dict(SOURCE, where="cn1")}}
-    of_node = report.Captured(
+    of_node = report.CaptureReport(
         {"format": 1, "name": "lab", "source": dict(SOURCE, where="cn1"), "login": {"host": "login1"}, "mpi": there,
          "partitions": {"batch": {"glibc": "2.36"}}, "notes": ["one", "two"]},
         facts.record(None, {"batch": EMPTY}, {"i": {"files": {}, "links": {"c": "d"}}}),
@@ -520,8 +520,8 @@ def test_redaction_is_the_same_everywhere(monkeypatch):
 
 def test_a_node_needs_a_partition(programs):
     with pytest.raises(UsageError, match="which partition"):
-        capture(Request(node=True))
-    found = capture(Request(node=True, partition="fat"))
+        capture(CaptureRequest(node=True))
+    found = capture(CaptureRequest(node=True, partition="fat"))
     assert list(found.profile["partitions"]) == ["fat"]
     assert found.profile["partitions"]["fat"]["node"]["cores"] >= 1
     assert "login" not in found.profile

@@ -42,7 +42,7 @@ _SI_USER = 0
 _CANNOT = 126
 
 
-class Start(object):
+class StartArguments(object):
     """What the command line asks for; see ``udocker.options``."""
 
     def __init__(self, words: "Sequence[str]") -> None:
@@ -79,7 +79,7 @@ class Start(object):
         return found
 
 
-def udocker_argv(start: Start, user: str) -> "List[str]":
+def udocker_argv(start: StartArguments, user: str) -> "List[str]":
     """Return the words of ``udocker run`` without the command's own, which udocker's parser need not see."""
     words = ["udocker", "--allow-root", "--quiet", "run", "--nobanner", "--nosysdirs", "--location=" + start.rootfs]
     words += ["--user=" + user, "--workdir=" + start.folder]
@@ -106,7 +106,7 @@ def udocker_environment(temporary: str) -> "Dict[str, str]":
     }
 
 
-def become(start: Start, temporary: str) -> int:
+def become(start: StartArguments, temporary: str) -> int:
     """In the child: let udocker prepare the container, and become proot with the payload."""
     environment = start.whole_environment(dict(os.environ), temporary)
     os.environ.clear()
@@ -226,7 +226,7 @@ def fail(message: str) -> "NoReturn":
 
 def main(words: "Sequence[str]") -> int:
     """Run the command and return its exit code."""
-    start = Start(words)
+    start = StartArguments(words)
     temporary = temporary_folder()
     forward = not any(name in os.environ for name in _LAUNCHERS)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, set(_PASSED_ON) | {signal.SIGCHLD, signal.SIGQUIT})

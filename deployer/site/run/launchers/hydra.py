@@ -4,7 +4,7 @@ from typing import Dict, List, Mapping
 
 from deployer.contract.pinning import pin
 from deployer.contract.shell import Value
-from deployer.site.run.launchers.interface import Launcher, Start
+from deployer.site.run.launchers.interface import Launcher, LaunchRequest
 from deployer.site.run.launchers.srun import intel_domain
 
 
@@ -18,7 +18,7 @@ class Hydra(Launcher):
     ends_on_exit = False
     reads = ("I_MPI_",)
 
-    def words(self, start: Start) -> List[str]:
+    def words(self, start: LaunchRequest) -> List[str]:
         layout = start.layout
         bootstrap = "slurm" if start.batch else "fork"
         words = [start.program, "-bootstrap", bootstrap, "-n", str(layout.ranks), "-ppn", str(layout.ranks_per_node)]
@@ -27,10 +27,10 @@ class Hydra(Launcher):
             words += ["-bind-to", "%s:%d" % ("core" if pinning.by_core else "hwthread", pinning.units)]
         return words
 
-    def environment(self, start: Start) -> Dict[str, str]:
+    def environment(self, start: LaunchRequest) -> Dict[str, str]:
         return {"I_MPI_PIN_DOMAIN": intel_domain(pin(start.layout).domain)} if start.family == "intel" else {}
 
-    def exports(self, start: Start, environment: Mapping[str, Value]) -> Dict[str, Value]:
+    def exports(self, start: LaunchRequest, environment: Mapping[str, Value]) -> Dict[str, Value]:
         found = super().exports(start, environment)
         found.pop("I_MPI_ROOT", None)  # the launcher's own is its module's word
         if not start.batch:

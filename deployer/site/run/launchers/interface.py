@@ -10,7 +10,7 @@ from deployer.contract.layout import Layout
 from deployer.contract.shell import Value
 
 
-class Start(NamedTuple):
+class LaunchRequest(NamedTuple):
     """``pmi`` is srun's word for it; ``program`` is the launcher as it is called: a name in PATH, or a path.
 
     ``family`` and ``version`` are those of the MPI that the ranks use, empty where it is the image's own. Without a
@@ -36,16 +36,16 @@ class Launcher(object):
     #: How the names of variables begin that are set for the ranks, and that the launcher reads as well.
     reads = ()  # type: tuple[str, ...]
 
-    def words(self, start: Start) -> List[str]:
+    def words(self, start: LaunchRequest) -> List[str]:
         """Return argv up to, and without, what each rank runs."""
         raise NotImplementedError
 
-    def environment(self, start: Start) -> Dict[str, str]:
+    def environment(self, start: LaunchRequest) -> Dict[str, str]:
         """Return what the ranks' MPI library must be told of the layout, in their environment."""
         del start
         return {}
 
-    def exports(self, start: Start, environment: Mapping[str, Value]) -> Dict[str, Value]:
+    def exports(self, start: LaunchRequest, environment: Mapping[str, Value]) -> Dict[str, Value]:
         """Return what the launcher itself finds in its environment; ``environment`` is that of the ranks, without the
         image's."""
         del start

@@ -4,7 +4,7 @@ from typing import Dict, List, Mapping
 
 from deployer.contract.pinning import pin
 from deployer.contract.shell import Value
-from deployer.site.run.launchers.interface import Launcher, Start
+from deployer.site.run.launchers.interface import Launcher, LaunchRequest
 
 #: The setting that says how daemons are started, and their name, in Open MPI 4 and 5.
 _AGENTS = {"4": ("OMPI_MCA_orte_launch_agent", "orted"), "5": ("PRTE_MCA_prte_launch_agent", "prted")}
@@ -23,7 +23,7 @@ class Mpirun(Launcher):
     program = "mpirun"
     reads = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_")
 
-    def words(self, start: Start) -> List[str]:
+    def words(self, start: LaunchRequest) -> List[str]:
         layout, pinning = start.layout, pin(start.layout)
         spread = "ppr:%d:numa" % pinning.per_numa if pinning.per_numa else "ppr:%d:node" % layout.ranks_per_node
         # Open MPI 5.0.11 gives rank 0 a pipe that is never closed, though its own standard input is /dev/null.
@@ -36,7 +36,7 @@ class Mpirun(Launcher):
             spread += ":HWTCPUS"
         return [*words, "--map-by", "%s:PE=%d" % (spread, pinning.units), "--bind-to", "hwthread"]
 
-    def exports(self, start: Start, environment: Mapping[str, Value]) -> Dict[str, Value]:
+    def exports(self, start: LaunchRequest, environment: Mapping[str, Value]) -> Dict[str, Value]:
         found = super().exports(start, environment)
         shield = _shield(start)
         if shield:
@@ -45,7 +45,7 @@ class Mpirun(Launcher):
         return found
 
 
-def _shield(start: Start) -> List[str]:
+def _shield(start: LaunchRequest) -> List[str]:
     """Return the words before a program that is not to see SIGTERM; none where nobody sends it to the ranks as well, or
     where Open MPI could not tell the words apart."""
     words = [*start.tool, "shield", "--"]

@@ -3,7 +3,7 @@
 from typing import Dict, List
 
 from deployer.contract.pinning import pin
-from deployer.site.run.launchers.interface import Launcher, Start
+from deployer.site.run.launchers.interface import Launcher, LaunchRequest
 
 
 class Srun(Launcher):
@@ -11,7 +11,7 @@ class Srun(Launcher):
 
     program = "srun"
 
-    def words(self, start: Start) -> List[str]:
+    def words(self, start: LaunchRequest) -> List[str]:
         layout = start.layout
         return [
             start.program,
@@ -27,7 +27,7 @@ class Srun(Launcher):
             "--kill-on-bad-exit=1",
         ]
 
-    def environment(self, start: Start) -> Dict[str, str]:
+    def environment(self, start: LaunchRequest) -> Dict[str, str]:
         return {"I_MPI_PIN_DOMAIN": intel_domain(start.layout.cpus_per_rank)} if start.family == "intel" else {}
 
 

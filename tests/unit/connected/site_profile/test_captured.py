@@ -17,7 +17,7 @@ from deployer.connected.site_profile.signatures import sign_profile, verify_prof
 from deployer.contract import drift
 from deployer.contract.errors import IntegrityError, Refused, Unknown, UsageError
 from deployer.site.capture import mpi, report
-from deployer.site.capture.capture import Request, capture
+from deployer.site.capture.capture import CaptureRequest, capture
 from tests.running import program
 
 LIBRARY = """
@@ -60,7 +60,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_capture_is_a_profile_and_a_few_lines_over_it_make_a_plan(site: Path, tmp_path: Path) -> None:
     path = tmp_path / "phoenix-captured.json"
-    report.write_report(str(path), capture(Request(mpi=[str(site)])))
+    report.write_report(str(path), capture(CaptureRequest(mpi=[str(site)])))
     profile = profiles.load(str(path))
     assert (profile.name, profile.source.kind) == ("phoenix", "captured")
     assert list(profile.mpi) == ["intel-2021.99"]
@@ -87,9 +87,9 @@ def test_a_capture_is_a_profile_and_a_few_lines_over_it_make_a_plan(site: Path, 
 
 
 def test_what_changed_since_is_told(site: Path, tmp_path: Path) -> None:
-    before = capture(Request(mpi=[str(site)]))
+    before = capture(CaptureRequest(mpi=[str(site)]))
     compile_library(site, 1)
-    after = capture(Request(mpi=[str(site)]))
+    after = capture(CaptureRequest(mpi=[str(site)]))
     found = drift.compare(drift.resolved(report.whole(before)), drift.resolved(report.whole(after)))
     assert [each.place for each in found if each.severity == drift.ERROR] == [
         "mpi.intel-2021.99.files.lib/libmpi.so.12",

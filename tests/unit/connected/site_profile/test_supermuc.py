@@ -45,7 +45,7 @@ PUBLISHED = [
 ]
 
 
-REQUEST = run.Request("3dgan", *[None] * 6, [], None, [])
+REQUEST = run.RunRequest("3dgan", *[None] * 6, [], None, [])
 
 
 def store_of(plan: Plan, folder: Path) -> Store:

@@ -17,7 +17,7 @@ from deployer.system import afterwards, process
 from tests import running as made
 from tests.others import NOBODY, somebody_else
 
-REQUEST = run.Request("hello", None, None, None, None, None, None, [], None, [])
+REQUEST = run.RunRequest("hello", None, None, None, None, None, None, [], None, [])
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ BINDS = [
 ]
 VARIANT = made.VARIANT._replace(name="native-folder", runtime="native")
 PLAN = made.PLAN._replace(variants=[made.VARIANT, VARIANT])
-REQUEST = run.Request("hello", None, None, None, None, None, None, [], None, [])
+REQUEST = run.RunRequest("hello", None, None, None, None, None, None, [], None, [])
 ASKED = REQUEST._replace(runtime="native")
 
 

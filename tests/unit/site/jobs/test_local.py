@@ -101,7 +101,7 @@ def test_run_and_status_of_a_whole_job(tmp_path, monkeypatch):
     variant = made.VARIANT._replace(launcher="mpiexec.hydra", pmi="", program=str(programs / "mpiexec.hydra"))
     plan = made.PLAN._replace(scheduler="local", modules=[], variants=[variant])
     store = made.store(tmp_path / "root", plan=plan)
-    request = run.Request("hello", "short", None, None, None, None, None, [], None, [])
+    request = run.RunRequest("hello", "short", None, None, None, None, None, [], None, [])
     folder = run.prepare(store, request)
     assert result.launch(folder).scheduler == "local"
     assert run.by_hand(folder) == os.path.join(folder, "job.sh")

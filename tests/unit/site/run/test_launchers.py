@@ -9,13 +9,13 @@ import pytest
 from deployer.contract.layout import lay_out
 from deployer.contract.plan import NodeShape
 from deployer.site.run.launchers import LAUNCHERS
-from deployer.site.run.launchers.interface import Start
+from deployer.site.run.launchers.interface import LaunchRequest
 
 SKYLAKE = NodeShape(sockets=2, cores=48, threads_per_core=2, memory_mb=90000, numa_domains=2)
 
 
 def start(ranks, threads, launcher, family="", version="", pmi=""):
-    return Start(lay_out(768, ranks, threads, SKYLAKE), pmi, LAUNCHERS[launcher].program, family, version)
+    return LaunchRequest(lay_out(768, ranks, threads, SKYLAKE), pmi, LAUNCHERS[launcher].program, family, version)
 
 
 @pytest.mark.parametrize(

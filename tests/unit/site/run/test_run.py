@@ -28,7 +28,7 @@ from deployer.site.storage import inventory
 from deployer.system import files
 from tests import running as made
 
-REQUEST = run.Request("hello", None, None, None, None, None, None, [], None, [])
+REQUEST = run.RunRequest("hello", None, None, None, None, None, None, [], None, [])
 
 
 @pytest.fixture

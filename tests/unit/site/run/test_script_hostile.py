@@ -21,7 +21,7 @@ from deployer.site.container.runtimes.interface import Container
 from deployer.site.run import run, script
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.staging_script import StagedImage
-from deployer.site.run.submission import Options, sbatch_options
+from deployer.site.run.submission import SubmissionOptions, sbatch_options
 from tests import running
 
 #: Each would make the file that stands for %s if it were shell.
@@ -279,14 +279,16 @@ def test_every_field_that_can_hold_text_has_one():
     "field",
     [
         name if name in ("account", "directives") else pytest.param(name, marks=pytest.mark.thorough)
-        for name in Options._fields
+        for name in SubmissionOptions._fields
     ],
 )
 def test_what_the_user_adds_is_one_word(field, tmp_path):
     case = CASES["srun-folder"]
     for hostile in HOSTILE:
         text = hostile.replace("%s", str(tmp_path / "canary"))
-        options = Options()._replace(**{field: ["--comment=" + text] if field == "directives" else "x" + text})
+        options = SubmissionOptions()._replace(
+            **{field: ["--comment=" + text] if field == "directives" else "x" + text}
+        )
         try:
             given = case._replace(directives=sbatch_options(case.plan, options, 2, "00:30:00", {}))
             whole = script.render(given)
@@ -302,7 +304,7 @@ def test_an_image_s_own_words_arrive_in_the_job_as_they_are(tmp_path, monkeypatc
     running.program(tmp_path, "ch-run", "exit 0\n")
     monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
     store = running.store(tmp_path / "root", image=image)
-    request = run.Request("hello", None, None, None, None, None, None, [], None, ["-c", value])
+    request = run.RunRequest("hello", None, None, None, None, None, None, [], None, ["-c", value])
     text = run.show_script(run.prepare(store, request))
     array = text[text.index("container=(") : text.index("\nimage=")]
     shown = subprocess.check_output(["/bin/bash", "-c", array + "\nprintf '%s\\0' \"${container[@]}\""])

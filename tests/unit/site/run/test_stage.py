@@ -206,7 +206,7 @@ def test_who_says_goodbye_is_waited_for(job):
     tool.chmod(0o755)
     payload = subprocess.Popen([str(tool), "600"])
     try:
-        root = stage.Root(os.stat(str(job.into / "rootfs")), 0)
+        root = stage.RankRoot(os.stat(str(job.into / "rootfs")), 0)
         assert stage.users(str(job.into), root) == [payload.pid]
         assert stage.users(str(job.into), root._replace(holder=payload.pid)) == []
         process.send_signal(signal.SIGTERM)
@@ -338,7 +338,7 @@ def test_an_image_whose_folder_leads_elsewhere_is_refused(tmp_path):
     rootfs.mkdir()
     (tmp_path / "elsewhere").mkdir()
     (rootfs / "deployer").symlink_to(tmp_path / "elsewhere")
-    request = stage.Request("i", "b", str(tmp_path), "o", "t", None)
+    request = stage.StageRequest("i", "b", str(tmp_path), "o", "t", None)
     with pytest.raises(stage.IntegrityError, match="leads elsewhere"):
         stage._merge(request)
 

@@ -4,7 +4,7 @@ import pytest
 
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.plan import Limits
-from deployer.site.run.submission import Options, sbatch_options
+from deployer.site.run.submission import SubmissionOptions, sbatch_options
 from tests import running as made
 
 #: An island of SuperMUC-NG.
@@ -12,7 +12,7 @@ LIMITED = made.PLAN._replace(limits=Limits(max_nodes=792, max_time="2-00:00:00",
 
 
 def words(plan=LIMITED, nodes=768, time="12:00:00", environment=None, **options):
-    return sbatch_options(plan, Options(**options), nodes, time, environment or {})
+    return sbatch_options(plan, SubmissionOptions(**options), nodes, time, environment or {})
 
 
 def test_what_the_user_gives_stands_in_the_script():
