@@ -266,7 +266,7 @@ def _names(path: str) -> List[str]:
 
 
 def first_line(start: bytes, own: bool = False) -> Optional[str]:
-    """Return ``Seen.line`` of a file that begins with the bytes ``start``.
+    """Return ``PathInfo.line`` of a file that begins with the bytes ``start``.
 
     Only of a user's ``own`` file it is said that it is a text without the line: a kernel may know more kinds of files.
     """

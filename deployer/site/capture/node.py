@@ -13,7 +13,7 @@ _GPU_FIELDS = ("name,memory.total,compute_cap", "name,memory.total")
 
 
 def node(tools: Tools, sys: str = "/sys", proc: str = "/proc") -> Record:
-    """Return this node's shape, with the keys of a profile's ``Node``."""
+    """Return this node's shape, with the keys of a profile's ``NodeHardware``."""
     cores = _cores(sys)
     found: Record = {}
     if cores:

@@ -96,7 +96,7 @@ def install(
 
 
 def _check_space(
-    verification: Verification, store: Store, overlays: wheels.Unpacked, bundle: Optional[os.stat_result]
+    verification: Verification, store: Store, overlays: unpack.Unpacked, bundle: Optional[os.stat_result]
 ) -> None:
     manifest = verification.manifest
     size = overlays.bytes + sum(segment.raw or 0 for segment in verification.layer_segments())

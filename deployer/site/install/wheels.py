@@ -21,6 +21,7 @@ from deployer.contract import sealed_file, tarformat, wheel
 from deployer.contract.errors import IntegrityError
 from deployer.contract.manifest import BundleMember, Manifest, Segment
 from deployer.contract.wheel import File
+from deployer.site.install.unpack import Unpacked
 from deployer.system import files, workers
 from deployer.system import wheel as wheels
 from deployer.system.verify import Verification
@@ -33,13 +34,6 @@ _ANY_PYTHON = "/usr/bin/env python3"
 
 #: Called with the bytes of each wheel that was unpacked.
 Progress = Callable[[int], None]
-
-
-class Unpacked(NamedTuple):
-    """How many files and bytes were written."""
-
-    entries: int
-    bytes: int
 
 
 class _Written(NamedTuple):

@@ -19,9 +19,9 @@ from tests.attack.test_memory import LIMIT, peak
 
 _TREE = """
 from deployer.connected.rootfs.entries import FileEntry
-from deployer.connected.rootfs.merge import Root
+from deployer.connected.rootfs.merge import Rootfs
 from deployer.contract.tarformat import FILE
-root = Root()
+root = Rootfs()
 before = peak()
 paths = (b"usr/lib/python3/dist-packages/%d/some_module_%d.py" % (n // 30, n) for n in range(40000))
 root.apply(FileEntry(FILE, path, 0o644) for path in paths)
