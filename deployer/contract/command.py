@@ -72,11 +72,37 @@ def missing(words: Sequence[str], place: Place) -> Optional[CommandProblem]:
     """Return why the command ``words`` cannot start; None where it can, or where that is not certain."""
     try:
         _started(list(words), place)
-    except _Unsure:
+    except Unsure:
         return None
     except _NotThere as found:
         return found.missing
     return None
+
+
+class Located(NamedTuple):
+    """A program that was found. ``path`` is where PATH leads, ``real`` the same file without links."""
+
+    path: str
+    real: str
+    seen: PathInfo
+
+
+def locate(name: str, place: Place) -> Optional[Located]:
+    """Return the file that execvp(3) starts for ``name``, or None if there is none.
+
+    Raises:
+        Unsure: a folder that decides is bound over the image.
+    """
+    for found in _search(name, place):
+        if found.seen.kind == FILE and found.seen.executable:
+            return found
+    return None
+
+
+def there(path: str, place: Place) -> Optional[Located]:
+    """Return the file at a path, which may start from the working folder; None if there is no file. Raises Unsure."""
+    found = next(_search(path if "/" in path else "./" + path, place), None)
+    return found if found and found.seen.kind == FILE else None
 
 
 def workdir(job: Optional[str], image: str) -> str:
@@ -84,7 +110,7 @@ def workdir(job: Optional[str], image: str) -> str:
     return job or (image if image.strip("/") else JOB)
 
 
-class _Unsure(Exception):
+class Unsure(Exception):
     """What decides is not in the image."""
 
 
@@ -96,7 +122,7 @@ class _NotThere(Exception):
 
 def _started(words: List[str], place: Place) -> None:
     if not words:
-        raise _Unsure
+        raise Unsure
     _program(words[0], place, 0)
     if posixpath.basename(words[0]) == "env":
         _started(_of_env(words[1:]), place)
@@ -113,7 +139,7 @@ def _of_env(words: List[str]) -> List[str]:
             break
         if not _ASSIGNMENT.match(word):
             return words[at:]
-    raise _Unsure
+    raise Unsure
 
 
 def operand(words: Sequence[str]) -> Optional[str]:
@@ -141,17 +167,13 @@ def operand(words: Sequence[str]) -> Optional[str]:
 def _program(name: str, place: Place, depth: int) -> None:
     """Raise _NotThere unless ``name`` can be started."""
     if depth > _MAX_SCRIPTS or name == "":
-        raise _Unsure
+        raise Unsure
     if name in place.programs:
         return
     if place.workdir == JOB and "/" in name and not name.startswith("/"):
         raise _NotThere(*_absent(name, place))  # a job's own folder is new
     against = None
-    for path in _candidates(name, place):
-        found = _real(path, place)
-        if found is None:
-            continue
-        real, seen = found
+    for path, real, seen in _search(name, place):
         if seen.kind == FOLDER:
             against = against or ("%s is a folder" % path, "name a program in the job's command")
         elif not seen.executable:
@@ -161,6 +183,13 @@ def _program(name: str, place: Place, depth: int) -> None:
             _script(path if path != real else real, seen, place, depth)
             return
     raise _NotThere(*against or _absent(name, place))
+
+
+def _search(name: str, place: Place) -> Iterator[Located]:
+    for path in _candidates(name, place):
+        found = _real(path, place)
+        if found is not None:
+            yield Located(path, *found)
 
 
 def _absent(name: str, place: Place) -> Tuple[str, str]:
@@ -185,7 +214,7 @@ def _found_as(name: str, place: Place) -> Optional[str]:
     try:
         there = (_real(path, place) for path in _candidates(name, place))
         return name if any(found and found[1].kind == FILE and found[1].executable for found in there) else None
-    except _Unsure:
+    except Unsure:
         return None
 
 
@@ -194,7 +223,7 @@ def _candidates(name: str, place: Place) -> Iterator[str]:
         path = name if "/" in name else "%s/%s" % (folder or ".", name)
         if not path.startswith("/"):
             if place.workdir is None:
-                raise _Unsure
+                raise Unsure
             path = "%s/%s" % (place.workdir, path)
         yield path
 
@@ -224,7 +253,7 @@ def _script(path: str, seen: PathInfo, place: Place, depth: int) -> None:
 
 
 def _real(path: str, place: Place) -> Optional[Tuple[str, PathInfo]]:
-    """Return where ``path`` leads, and what is there; None where it leads nowhere. Raises _Unsure."""
+    """Return where ``path`` leads, and what is there; None where it leads nowhere. Raises Unsure."""
     done: List[str] = []
     todo = _names(path)[::-1]
     here, seen = "/", PathInfo(FOLDER)
@@ -238,14 +267,14 @@ def _real(path: str, place: Place) -> Optional[Tuple[str, PathInfo]]:
         here = "/" + "/".join([*done, name])
         outside = (*_OUTSIDE, *place.outside)
         if any(here == folder or here.startswith(folder + "/") for folder in outside):
-            raise _Unsure
+            raise Unsure
         found = place.look(here)
         if found is None and any(folder.startswith(here + "/") for folder in outside):
             found = PathInfo(FOLDER)  # a bind makes its own
         if found is None:
             return None
         if found.kind == UNKNOWN:
-            raise _Unsure
+            raise Unsure
         if found.kind == LINK:
             links += 1
             if links > _MAX_LINKS:

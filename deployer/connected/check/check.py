@@ -25,16 +25,19 @@ from deployer.connected.check.rules import (
     wheels,
 )
 from deployer.connected.check.rules.case import Case
-from deployer.connected.linker import index, process
+from deployer.connected.linker import commands, index, process, started
 from deployer.connected.linker.index import Bundle, Index
-from deployer.connected.linker.job_filesystem import Captured, Files
+from deployer.connected.linker.job_filesystem import Captured, Files, JobFilesystem
 from deployer.connected.linker.process import Overlay, Process
+from deployer.connected.linker.started import Surroundings
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import Profile
+from deployer.contract import command as contract_command
 from deployer.contract import hostfiles, json_records
 from deployer.contract import plan as plans
 from deployer.contract.errors import Refused, Unknown, UsageError
 from deployer.contract.findings import Finding
+from deployer.contract.job import Job
 from deployer.contract.manifest import PLANS_PREFIX, VARIANTS_PREFIX, WHEELS_PREFIX, Manifest
 from deployer.contract.plan import APP, VARIANT, WHEELS, Plan
 from deployer.contract.verdict import Checked, judged
@@ -167,8 +170,8 @@ def check_plan(
     place = profile.partition(plan.partition)[1]
     image_for, node_is = cpu.machines(place, manifest)
     known = (bool(host) or not plan.mpi) and image_for == node_is  # else there is nothing to link
-    commands = _commands(manifest, files, overlays) if known else []
-    processes = [process.start(plan, manifest.image, files, overlays, host, command) for command in commands]
+    programs = _programs(manifest, plan, files, overlays, host) if known else []
+    processes = [process.start(plan, manifest.image, files, overlays, host, program) for program in programs]
     case = Case(profile, place, plan, manifest, files, overlays, processes, today)
     findings = [finding for rule in RULES for finding in rule(case)]
     findings += [finding for each in processes for rule in PROCESS_RULES for finding in rule(each)]
@@ -184,16 +187,35 @@ def known_codes(codes: Sequence[str]) -> None:
         raise UsageError(f"no rule has the code {', '.join(sorted(unknown))}", f"codes: {', '.join(CODES)}")
 
 
-def _commands(manifest: Manifest, files: Index, overlays: Sequence[Overlay]) -> list[str]:
-    """Return what jobs start, each once: their programs. Where there is no job, the image's Python, and all that call
-    MPI. What wheels bring are scripts, which the image's Python runs."""
+def _programs(
+    manifest: Manifest, plan: Plan, files: Index, overlays: Sequence[Overlay], host: Mapping[str, Files]
+) -> list[str]:
+    """Return the programs that jobs start, each once. If there is no job: the image's Python, and all programs that
+    call MPI."""
     python = manifest.image.python or "/bin/sh"
-    scripts = {name for overlay in overlays for name in overlay.files.programs}
-    found = dict.fromkeys(python if job.command[0] in scripts else job.command[0] for job in manifest.jobs)
-    if found:
-        return list(found)
-    programs = (path for path, entry in files.entries.items() if entry.facts and process.is_program(entry.facts))
-    return [python, *sorted(programs)]
+    if not manifest.jobs:
+        programs = (path for path, entry in files.entries.items() if entry.facts and process.is_program(entry.facts))
+        return [python, *sorted(programs)]
+    view = process.filesystem(files, overlays, host)
+    found: dict[str, None] = {}
+    for job in manifest.jobs:
+        seen = started.follow(job.command, _surroundings(job, manifest, plan, view, files, overlays))
+        found |= dict.fromkeys(program.path or job.command[0] for program in seen.programs)
+        if seen.unclear:
+            found.setdefault(job.command[0])
+    return list(found)
+
+
+def _surroundings(
+    job: Job, manifest: Manifest, plan: Plan, view: JobFilesystem, files: Index, overlays: Sequence[Overlay]
+) -> Surroundings:
+    """Return where a job's command is followed."""
+    image = manifest.image
+    brought = frozenset(name for overlay in overlays for name in overlay.files.programs)
+    app = {overlay.target: overlay.files for overlay in overlays if overlay.target == APP}
+    folder = contract_command.workdir(job.workdir, image.workdir)
+    look = commands.in_bundle(files, app)
+    return Surroundings(view, commands.place(look, image.env, folder, [plan], brought), image.python, brought)
 
 
 def _overlays(bundle: Bundle, plan: Plan, cache: Path | None) -> list[Overlay]:

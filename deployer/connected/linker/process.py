@@ -81,9 +81,7 @@ def start(
 ) -> Process:
     """Start ``command`` (argv[0] of a job) dry. ``host`` are the site's files by where the plan binds them."""
     single = _single(plan, files, host)
-    binds = [BoundFiles(target, found, "/") for target, found in {**host, hostfiles.FOLDER: single}.items()]
-    binds += [BoundFiles(overlay.target, overlay.files, "/") for overlay in overlays]
-    view = JobFilesystem(files, binds)
+    view = filesystem(files, overlays, {**host, hostfiles.FOLDER: single})
     environment = dict(item.partition("=")[::2] for item in image.env)
     search = hostfiles.library_path(plan.environment, environment).split(":")
     path = _interpreter(view, image, _program(view, image, command))
@@ -119,6 +117,13 @@ def start(
         if entry.facts
     )
     return Process(plan, view, loader, program, users, passed_over, sonames, _tensorflow_plugins(files, overlays))
+
+
+def filesystem(files: Index, overlays: Sequence[Overlay], host: Mapping[str, Files]) -> JobFilesystem:
+    """Return the files that a job sees. ``host`` are the site's files by where the plan binds them."""
+    binds = [BoundFiles(target, found, "/") for target, found in host.items()]
+    binds += [BoundFiles(overlay.target, overlay.files, "/") for overlay in overlays]
+    return JobFilesystem(files, binds)
 
 
 def _single(plan: Plan, image: Index, host: Mapping[str, Files]) -> Captured:

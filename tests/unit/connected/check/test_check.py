@@ -40,7 +40,10 @@ def lib(soname: str | None = None, *needed: str, imports: list[str] | None = Non
 
 
 def index(files: Mapping[str, Facts | None]) -> Index:
-    entries = {path: Indexed(FILE, facts=facts, bad="" if facts else "it is cut off") for path, facts in files.items()}
+    entries = {
+        path: Indexed(FILE, facts=facts, bad="" if facts else "it is cut off", executable=True)
+        for path, facts in files.items()
+    }
     return Index({**dict.fromkeys(folders_of(files), Indexed(job_filesystem.FOLDER)), **entries}, {})
 
 

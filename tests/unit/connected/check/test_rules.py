@@ -621,7 +621,7 @@ def test_pack_and_check_refuse_a_missing_program(rootfs: Path, tmp_path: Path) -
 def test_what_a_wheel_brings_is_run_by_the_images_python() -> None:
     manifest = manifest_of([])._replace(jobs=[Job("t", ["horovodrun"], 1, 1, 1, "00:01:00")])
     overlays = [Overlay(plans.VARIANT + "/lib", Index({}, {}, ["horovodrun"]))]
-    assert check._commands(manifest, index(IMAGE_FILES), overlays) == ["/usr/bin/python3"]
+    assert check._programs(manifest, PLAN, index(IMAGE_FILES), overlays, {}) == ["/usr/bin/python3"]
 
 
 TORCH = "/usr/lib/python3/dist-packages/torch/lib/libtorch_cuda.so"
