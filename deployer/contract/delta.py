@@ -31,7 +31,7 @@ PREFIX = 8
 
 _NAME = re.compile(r"^(\d{1,15})-(\d{1,15})\.(part|end)$")
 
-Held = FrozenSet[bytes]
+HeldSegments = FrozenSet[bytes]
 
 
 class Range(NamedTuple):
@@ -84,7 +84,7 @@ def held_text(digests: Iterable[str]) -> str:
     return base64.b64encode(b"".join(sorted({prefix(digest) for digest in digests}))).decode("ascii")
 
 
-def read_held(text: str) -> Held:
+def read_held(text: str) -> HeldSegments:
     """Return what ``held_text`` says. Raises IntegrityError."""
     try:
         data = base64.b64decode(text.encode("ascii"), validate=True)
@@ -100,7 +100,7 @@ def receipt(digests: Iterable[str]) -> Record:
     return json_records.stamped(SCHEMA, {"segments": held_text(digests)})
 
 
-def read_receipt(data: bytes, what: str) -> Held:
+def read_receipt(data: bytes, what: str) -> HeldSegments:
     """Parse a receipt. Raises UsageError, IntegrityError."""
     return read_held(json_records.loads(data, SCHEMA, what).text("segments"))
 
@@ -108,7 +108,7 @@ def read_receipt(data: bytes, what: str) -> Held:
 # ---------------------------------------------------------------- what it lacks
 
 
-def missing(segments: Iterable[Segment], held: Held) -> List[Segment]:
+def missing(segments: Iterable[Segment], held: HeldSegments) -> List[Segment]:
     """Return the segments to send, in order; content that stands twice is sent once."""
     found = []
     known = set(held)

@@ -63,7 +63,7 @@ class Digest(NamedTuple):
     value: bytes
 
 
-class File(NamedTuple):
+class WheelFile(NamedTuple):
     """One file to install: its name in the archive, its path in the overlay, and what must be true of its content.
 
     A ``script`` names its interpreter in the first line, to be put right.
@@ -136,7 +136,7 @@ def relative_to_lib(path: str) -> str:
     return path[len(LIB) + 1 :] if path.startswith(LIB + "/") else "../" + path
 
 
-def files(info: str, entries: Sequence[WheelEntry], record: Dict[str, Tuple[str, str]]) -> List[File]:
+def files(info: str, entries: Sequence[WheelEntry], record: Dict[str, Tuple[str, str]]) -> List[WheelFile]:
     """Return what to install of a wheel whose metadata is in the folder ``info``, in the order of the archive.
 
     Raises IntegrityError unless every file is plain, stands once, is in RECORD with its size and a good digest, and has
@@ -145,7 +145,7 @@ def files(info: str, entries: Sequence[WheelEntry], record: Dict[str, Tuple[str,
     distribution_name = info.partition("-")[0]
     data = info[: -len(".dist-info")] + ".data/"
     unseen = dict(record)
-    found: List[File] = []
+    found: List[WheelFile] = []
     for entry in entries:
         _check_plain(entry)
         claim = unseen.pop(entry.name, None)
@@ -156,7 +156,7 @@ def files(info: str, entries: Sequence[WheelEntry], record: Dict[str, Tuple[str,
         area, path = _place(entry.name, data, distribution_name)
         executable = area == BIN or bool(entry.mode & 0o111)
         digest = _digest(entry, claim)
-        found.append(File(entry.name, path, entry.size, digest, executable, area == BIN))
+        found.append(WheelFile(entry.name, path, entry.size, digest, executable, area == BIN))
     missing = sorted(name for name in unseen if name not in [info + "/" + name for name in _NOT_RECORDED])
     if missing:
         raise IntegrityError("its RECORD has %s, which is not there" % missing[0])

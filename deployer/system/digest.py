@@ -11,14 +11,14 @@ from typing import Callable, Optional
 #: Of OpenSSL 3, 1.1, and 1.0 as Red Hat and others name it.
 _LIBRARIES = ("libcrypto.so.3", "libcrypto.so.1.1", "libcrypto.so.10", "libcrypto.so.1.0.0")
 
-Sha256 = Callable[[bytes], str]
+DigestFunction = Callable[[bytes], str]
 
 
 def _hashlib(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def openssl() -> Optional[Sha256]:
+def openssl() -> Optional[DigestFunction]:
     """Return libcrypto's SHA-256 of bytes, in hexadecimal, or None where it is not here or not right."""
     for name in _LIBRARIES:
         try:
@@ -43,7 +43,7 @@ def openssl() -> Optional[Sha256]:
     return None
 
 
-def _fastest() -> Sha256:
+def _fastest() -> DigestFunction:
     if hashlib.sha256.__name__.startswith("openssl"):
         return _hashlib
     return openssl() or _hashlib

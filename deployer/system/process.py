@@ -411,7 +411,7 @@ class Background(object):
                 self._process.stdin.close()
 
 
-class Held(object):
+class HeldProcess(object):
     """A process that says a line when it is ready and then lives for as long as its standard input is open: not longer
     than this one, even if this one is killed. What else it says goes where this one's errors go."""
 

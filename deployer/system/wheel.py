@@ -14,7 +14,7 @@ from typing import IO, Any, Dict, Iterator, List, NamedTuple, Set
 
 from deployer.contract import wheel
 from deployer.contract.errors import IntegrityError
-from deployer.contract.wheel import File, WheelEntry
+from deployer.contract.wheel import WheelEntry, WheelFile
 from deployer.system import files
 
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -47,7 +47,7 @@ class Wheel(object):
             record = self.text(wheel.RECORD)
             if record.count("\n") > 2 * len(infos) + 100 or record.count(",") > 20 * len(infos) + 100:
                 raise IntegrityError("its RECORD lists more files than the wheel has")
-            self.files: List[File] = wheel.files(self.info, entries, wheel.read_record(record))
+            self.files: List[WheelFile] = wheel.files(self.info, entries, wheel.read_record(record))
 
     def text(self, name: str) -> str:
         """Return a file of the metadata. Raises IntegrityError where it is not there."""
@@ -69,7 +69,7 @@ class Wheel(object):
         plain = (file.path.partition("/") for file in self.files)
         return {*self.scripts(""), *(name for folder, _, name in plain if folder == wheel.BIN and "/" not in name)}
 
-    def chunks(self, file: File) -> Iterator[bytes]:
+    def chunks(self, file: WheelFile) -> Iterator[bytes]:
         """Yield a file's content; what is not as RECORD says raises IntegrityError after its last piece."""
         digest = hashlib.new(file.digest.algorithm)
         with self._named(), self._archive.open(self._infos[file.name]) as stream:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deployer.cli.site import common
-from deployer.connected.ground.yaml_model import Place
+from deployer.connected.ground.yaml_model import KeyPath
 from deployer.connected.site_profile import gaps
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.profile import Profile, Resolved
@@ -87,7 +87,7 @@ def _with_origin(text: str, origin: str) -> str:
     return f"{common.wrapped(text, '', '    ')}\n{origin:>{common.columns()}}"
 
 
-def _origin(found: Resolved, place: Place) -> str:
+def _origin(found: Resolved, place: KeyPath) -> str:
     if found.profile.facts and ("files" in place or "links" in place):
         return found.profile.facts.file
     path, line = found.layers.at(place)
@@ -98,7 +98,7 @@ def _written(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _leaves(above: Place, record: dict[str, Any]) -> Iterator[tuple[Place, object]]:
+def _leaves(above: KeyPath, record: dict[str, Any]) -> Iterator[tuple[KeyPath, object]]:
     for key, value in record.items():
         if isinstance(value, dict):
             yield from _leaves((*above, key), value)

@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from deployer.connected.build import dockerfile as dockerfiles
-from deployer.connected.ground.yaml_model import Model, Place, Problems, Sha256, form, load_model
+from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha256, form, load_model
 from deployer.contract.errors import UsageError
 from deployer.contract.job import check_time, check_workdir
 from deployer.system import files
@@ -29,7 +29,7 @@ Framework = Literal["tensorflow", "pytorch"]
 FRAMEWORKS = get_args(Framework)
 
 #: A name or version is part of an image's tag and of file names.
-Name = Annotated[
+BundleName = Annotated[
     str,
     form(
         r"^[a-z0-9]+([._-][a-z0-9]+)*$",
@@ -37,7 +37,7 @@ Name = Annotated[
         100,
     ),
 ]
-Version = Annotated[
+BundleVersion = Annotated[
     str,
     form(
         r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
@@ -52,7 +52,9 @@ Reference = Annotated[
         "the name of a bundle, or NAME:VERSION: imagenet:2",
     ),
 ]
-Package = Annotated[str, form(r"^[a-z0-9][a-z0-9.+-]+(:[a-z0-9-]+)?$", "the name of a Debian package: python3-numpy")]
+DebianPackage = Annotated[
+    str, form(r"^[a-z0-9][a-z0-9.+-]+(:[a-z0-9-]+)?$", "the name of a Debian package: python3-numpy")
+]
 
 _IMAGE = re.compile(r"^[a-z0-9][a-zA-Z0-9._/:-]*@sha256:[0-9a-f]{64}$")
 
@@ -90,8 +92,8 @@ def _there(is_it: Callable[[Path], bool], what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-File = Annotated[str, _there(Path.is_file, "file")]
-Folder = Annotated[str, _there(Path.is_dir, "folder")]
+ExistingFile = Annotated[str, _there(Path.is_file, "file")]
+ExistingFolder = Annotated[str, _there(Path.is_dir, "folder")]
 
 
 class Base(Model):
@@ -104,11 +106,11 @@ class Base(Model):
     debian: Literal["bullseye", "bookworm", "trixie"] | None = Field(
         default=None, description="a Debian suite: its smallest system, made by mmdebstrap from this machine's mirror"
     )
-    include: list[Package] = Field(default=[], description="Debian packages to add to it")
+    include: list[DebianPackage] = Field(default=[], description="Debian packages to add to it")
     image: Annotated[str, AfterValidator(_image)] | None = Field(
         default=None, description="an image of a registry by its digest, NAME@sha256:HEX: the engine's, else pulled"
     )
-    archive: File | None = Field(
+    archive: ExistingFile | None = Field(
         default=None, description="a docker save or OCI archive or a flat tar, relative to this file; plain, gzip, zstd"
     )
     sha256: Sha256 | None = Field(default=None, description="the SHA-256 that the archive must have")
@@ -127,7 +129,7 @@ class Base(Model):
 class Python(Model):
     """The wheelhouse: Python packages beside the image, so that changing one ships only its wheel."""
 
-    requirements: File = Field(
+    requirements: ExistingFile = Field(
         description="a pip requirements file, relative to this one, with what is asked for by name"
     )
 
@@ -142,7 +144,7 @@ class Horovod(Model):
 class DataFolder(Model):
     """Files that jobs read at ``/deployer/data/NAME``: a folder of this bundle, or another bundle with such a one."""
 
-    folder: Folder | None = Field(default=None, description="relative to this file")
+    folder: ExistingFolder | None = Field(default=None, description="relative to this file")
     bundle: Reference | None = Field(
         default=None, description="NAME or NAME:VERSION of a bundle with a data folder of this name, installed beside"
     )
@@ -180,22 +182,24 @@ class Definition(Model):
     many_lines = frozenset({"description"})
 
     # The order of the fields matters: a validator sees those before its own.
-    name: Name = Field(description="part of the image's tag and of the bundle's name")
-    version: Version = Field(description='with quotes where YAML would read a number: "1.10"')
+    name: BundleName = Field(description="part of the image's tag and of the bundle's name")
+    version: BundleVersion = Field(description='with quotes where YAML would read a number: "1.10"')
     description: str = Field(default="", description="one line for people")
     base: Base | None = Field(default=None, description="without one, the bundle holds data folders alone")
     dockerfile: str = Field(
         default=DOCKERFILE, description="relative to this file; without one the image is the base alone"
     )
-    app: Folder | None = Field(default=None, description="folder of the training code; default: app, where it exists")
+    app: ExistingFolder | None = Field(
+        default=None, description="folder of the training code; default: app, where it exists"
+    )
     python: Python | None = None
     framework: Framework | None = Field(default=None, description="what Horovod is built for")
     horovod: Horovod | None = None
     mpi: list[Literal["mpich-abi", "openmpi"]] = Field(
         default=["mpich-abi"], min_length=1, description="MPI families to run on; the image's own is of the first"
     )
-    data: dict[Name, DataFolder] = Field(default={}, description="what jobs read at /deployer/data/NAME")
-    jobs: dict[Name, JobDefinition] = Field(
+    data: dict[BundleName, DataFolder] = Field(default={}, description="what jobs read at /deployer/data/NAME")
+    jobs: dict[BundleName, JobDefinition] = Field(
         default={}, description="ways to run it; the first is the default, and with a base there is at least one"
     )
 
@@ -219,7 +223,7 @@ class Definition(Model):
         """Refuse Horovod without a framework, or from a stage that the Dockerfile has not."""
         if horovod is None:
             return None
-        found: list[tuple[Place, str]] = []
+        found: list[tuple[KeyPath, str]] = []
         if "framework" in info.data and info.data["framework"] is None:
             found.append(((), "needs a framework: write framework: tensorflow, or pytorch"))
         if isinstance(info.context, Path) and "dockerfile" in info.data:

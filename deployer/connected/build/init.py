@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from deployer.connected.build.definition import Name
+from deployer.connected.build.definition import BundleName
 from deployer.contract import json_records
 from deployer.contract.errors import UsageError
 from deployer.system import files
@@ -58,7 +58,7 @@ def init(name: str, framework: str, where: Path, dry_run: bool = False) -> Made:
 
 def _check_name(name: str) -> None:
     try:
-        TypeAdapter(Name).validate_python(name)
+        TypeAdapter(BundleName).validate_python(name)
     except ValidationError:
         raise UsageError(
             f"invalid name for a definition: {name!r}", "lower-case letters and digits, with . _ - between them"

@@ -7,7 +7,7 @@ from typing import IO, NamedTuple
 
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.contract import delta, sealed_file
-from deployer.contract.delta import Ending, Held, Part, Range
+from deployer.contract.delta import Ending, HeldSegments, Part, Range
 from deployer.contract.errors import UsageError
 from deployer.contract.manifest import Manifest
 from deployer.contract.sealed_file import Seal
@@ -32,7 +32,7 @@ class Shipment(NamedTuple):
         return len(self.data) + sum(part.size for part in self.parts)
 
 
-def shipment(stream: IO[bytes], seal: Seal, manifest: Manifest, held: Held) -> Shipment:
+def shipment(stream: IO[bytes], seal: Seal, manifest: Manifest, held: HeldSegments) -> Shipment:
     """Return what to send of the open bundle to a site that has ``held``."""
     ending = Ending(seal.offset, seal.end + sealed_file.TAIL - seal.offset)
     data = delta.compress(b"".join(_read(stream, ending)))

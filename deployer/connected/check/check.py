@@ -43,7 +43,7 @@ from deployer.contract.plan import APP, VARIANT, WHEELS, Plan
 from deployer.contract.verdict import Checked, judged
 from deployer.system.verify import begin, opened
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 #: Of one program and what it loads.
 PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
@@ -246,6 +246,6 @@ def host_files(profile: Profile, plan: Plan) -> Mapping[str, Files]:
     return found
 
 
-def _below(found: Mapping[str, T], folder: str) -> dict[str, T]:
+def _below(found: Mapping[str, _T], folder: str) -> dict[str, _T]:
     """Return what stands below a folder, by its path there."""
     return {path[len(folder) :]: value for path, value in found.items() if path.startswith(folder + "/")}

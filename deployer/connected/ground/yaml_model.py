@@ -31,7 +31,7 @@ _STRUCTURE = "\n,:[{"
 _MAX_STRUCTURE = 100_000
 
 #: Where a value stands in a file: keys, and positions in lists, from the outside in.
-Place = tuple[str, ...]
+KeyPath = tuple[str, ...]
 
 
 class Model(BaseModel):
@@ -59,7 +59,7 @@ class Model(BaseModel):
         return value
 
 
-def _texts(value: Any, place: "Place" = ()) -> Iterator[tuple["Place", str]]:
+def _texts(value: Any, place: "KeyPath" = ()) -> Iterator[tuple["KeyPath", str]]:
     """Yield the texts of a field, each with its place below it; a model in it looks at its own."""
     if isinstance(value, str):
         yield place, value
@@ -88,7 +88,7 @@ Sha256 = Annotated[str, form(r"^[0-9a-f]{64}$", "64 hexadecimal digits in lower 
 class Problems(ValueError):
     """Several errors that one validator found: each with its place below the validator's own field."""
 
-    def __init__(self, found: Sequence[tuple[Place, str]]) -> None:
+    def __init__(self, found: Sequence[tuple[KeyPath, str]]) -> None:
         super().__init__("; ".join(message for _, message in found))
         self.found = found
 
@@ -98,7 +98,7 @@ class Problem(NamedTuple):
 
     path: Path
     line: int
-    place: Place
+    place: KeyPath
     message: str
 
     def text(self) -> str:
@@ -111,10 +111,10 @@ class Origin(Protocol):
 
     problems: list[Problem]
 
-    def at(self, place: Place) -> tuple[Path, int]:
+    def at(self, place: KeyPath) -> tuple[Path, int]:
         """Return file and line of what stands at ``place``, else of the innermost that is there around it."""
 
-    def written(self, place: Place) -> str:
+    def written(self, place: KeyPath) -> str:
         """Return a scalar as it is written in the file."""
 
 
@@ -164,7 +164,7 @@ class Document:
             raise UsageError(f"{path} has too many values; at most {_MAX_VALUES} are allowed")
         self._path = path
         self._what = what
-        self._places: dict[Place, tuple[int, yaml.Node]] = {}
+        self._places: dict[KeyPath, tuple[int, yaml.Node]] = {}
         self.problems: list[Problem] = []
         try:
             self._loader = yaml.SafeLoader(text)
@@ -195,25 +195,25 @@ class Document:
             raise UsageError(f"{self._path} is not {self._what}: it has no keys")
         return raw
 
-    def has(self, place: Place) -> bool:
+    def has(self, place: KeyPath) -> bool:
         """Return whether the document has something at ``place``."""
         return place in self._places
 
-    def at(self, place: Place) -> tuple[Path, int]:
+    def at(self, place: KeyPath) -> tuple[Path, int]:
         """Return file and line of what stands at ``place``, else of the innermost that is there around it."""
         return self._path, self._places[self._known(place)][0]
 
-    def written(self, place: Place) -> str:
+    def written(self, place: KeyPath) -> str:
         """Return a scalar as it is written in the file."""
         node = self._places[self._known(place)][1]
         return str(node.value) if isinstance(node, yaml.ScalarNode) else ""
 
-    def _known(self, place: Place) -> Place:
+    def _known(self, place: KeyPath) -> KeyPath:
         while place not in self._places:
             place = place[:-1]
         return place
 
-    def _index(self, place: Place, node: yaml.Node, line: int) -> None:
+    def _index(self, place: KeyPath, node: yaml.Node, line: int) -> None:
         self._places[place] = (line, node)
         if isinstance(node, yaml.SequenceNode):
             for number, item in enumerate(node.value):
@@ -258,7 +258,7 @@ class Document:
 # ------------------------------------------------------------------------------------------------ in people's words
 
 
-def _explained(error: ValidationError, model: type[BaseModel], origin: Origin) -> Iterator[tuple[Place, str]]:
+def _explained(error: ValidationError, model: type[BaseModel], origin: Origin) -> Iterator[tuple[KeyPath, str]]:
     """Yield the place and the text of each error."""
     for problem in error.errors():
         place = tuple(str(part) for part in problem["loc"] if part != "[key]")
@@ -306,7 +306,7 @@ WORDS: dict[str, str] = {
 _MAX_SHOWN, _MAX_BITS = 60, 64
 
 
-def _in_words(problem: ErrorDetails, place: Place, model: type[BaseModel], origin: Origin) -> str:
+def _in_words(problem: ErrorDetails, place: KeyPath, model: type[BaseModel], origin: Origin) -> str:
     kind, given, context = problem["type"], problem["input"], problem.get("ctx") or {}
     if kind == "extra_forbidden":
         return _unknown_key(place, model)
@@ -348,7 +348,7 @@ def _value(given: object) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
-def _unknown_key(place: Place, model: type[BaseModel]) -> str:
+def _unknown_key(place: KeyPath, model: type[BaseModel]) -> str:
     """Say what an unknown key may have been meant as: a key of its place, or the same or a like one of another."""
     word, own, homes = place[-1], _keys_at(model, place[:-1]), _homes(model)
     if word in homes:
@@ -371,7 +371,7 @@ def _homes(model: type[BaseModel]) -> dict[str, str]:
     return {key: " or ".join(homes[:2]) for key, homes in found.items()}
 
 
-def _keys_at(model: type[BaseModel], place: Place) -> list[str]:
+def _keys_at(model: type[BaseModel], place: KeyPath) -> list[str]:
     """Return the keys that the model at ``place`` has; ``place`` is below ``model``."""
     there: Any = model
     for part in place:
@@ -380,7 +380,7 @@ def _keys_at(model: type[BaseModel], place: Place) -> list[str]:
     return sorted(_below(there))
 
 
-def _all_keys(model: Any, home: Place) -> Iterator[tuple[Place, str]]:
+def _all_keys(model: Any, home: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     """Yield each key of a model and of those in it, after the place of its model; NAME stands for any name."""
     for key, kind in _below(model).items():
         if key != "NAME":

@@ -211,7 +211,7 @@ def _read_wheel(bundle: Bundle, name: str) -> Index:
     return Index({**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}, {}, programs)
 
 
-def _of_member(opened: Wheel, file: wheel.File) -> Indexed:
+def _of_member(opened: Wheel, file: wheel.WheelFile) -> Indexed:
     chunks = opened.chunks(file)
     with tempfile.SpooledTemporaryFile(_IN_MEMORY) as plain:
         first = next(chunks, b"")

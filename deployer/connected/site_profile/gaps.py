@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, TypeAdapter
 
-from deployer.connected.ground.yaml_model import Place
+from deployer.connected.ground.yaml_model import KeyPath
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import Lacking, Profile, known
 from deployer.contract import json_records
@@ -50,7 +50,7 @@ _SOURCES = {
 class Gap(NamedTuple):
     """What a plan lacks: its place in the profile, empty if no line there would help; the reason; an example."""
 
-    place: Place
+    place: KeyPath
     message: str
     hint: str
     example: Any = None

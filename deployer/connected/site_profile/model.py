@@ -18,7 +18,7 @@ from pydantic import (
     field_validator,
 )
 
-from deployer.connected.ground.yaml_model import Model, Place, Problems, Sha256, form
+from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha256, form
 from deployer.contract.dynamic import Facts
 from deployer.contract.errors import Unknown, UsageError
 from deployer.contract.json_records import Fields
@@ -38,12 +38,12 @@ def _read_facts(value: Any) -> Facts:
 class Lacking(Unknown):
     """A profile lacks what a plan needs at ``place``."""
 
-    def __init__(self, message: str, hint: str, place: Place) -> None:
+    def __init__(self, message: str, hint: str, place: KeyPath) -> None:
         super().__init__(message, hint)
         self.place = place
 
 
-Name = Annotated[
+SiteName = Annotated[
     str,
     form(
         r"^[a-z0-9][a-z0-9._-]*$",
@@ -51,7 +51,7 @@ Name = Annotated[
     ),
 ]
 #: ssh takes a word with a dash first for an option, and gives the name to the shell of a ProxyCommand.
-Host = Annotated[
+HostName = Annotated[
     str,
     form(
         r"^[A-Za-z0-9_\[][A-Za-z0-9._:@%/\[\]-]*$",
@@ -166,8 +166,8 @@ class Login(Machine):
     preference. ``mksquashfs``: it is there, in PATH; where it may not be, bundles bring theirs.
     """
 
-    host: Host | None = None
-    transfer: Host | None = None
+    host: HostName | None = None
+    transfer: HostName | None = None
     python: list[str] = Field(default=["python3"], min_length=1)
     mksquashfs: bool | None = None
     source: FactSource | None = None
@@ -317,7 +317,7 @@ class Profile(Machine):
 
     # The order of the fields matters: a validator sees those before its own.
     format: Literal[1]
-    name: Name
+    name: SiteName
     extends: str | None = None
     description: str = ""
     source: FactSource
@@ -334,7 +334,7 @@ class Profile(Machine):
     @field_validator("partitions")
     @classmethod
     def _names_are_known(cls, partitions: dict[str, Partition], info: ValidationInfo) -> dict[str, Partition]:
-        found: list[tuple[Place, str]] = []
+        found: list[tuple[KeyPath, str]] = []
         mpi, scheduler = info.data.get("mpi"), info.data.get("scheduler")
         policy, runtimes = info.data.get("policy"), info.data.get("runtimes")
         for name, partition in partitions.items():

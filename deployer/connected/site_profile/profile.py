@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from deployer.connected.ground.yaml_model import Document, Place, Problem, checked
+from deployer.connected.ground.yaml_model import Document, KeyPath, Problem, checked
 from deployer.connected.site_profile.model import Driver, Fabric, Lacking, Mpi, Partition, Profile, SiteFiles, age
 from deployer.contract import drift
 from deployer.contract import facts as captured
@@ -38,7 +38,7 @@ __all__ = [
     "schema",
 ]
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 #: Where the profiles that come with deployer are: in the package if it was installed from a wheel, else beside it.
@@ -58,7 +58,7 @@ class Resolved(NamedTuple):
     paths: list[Path]
     layers: "Layers"
 
-    def origin(self, place: Place) -> str:
+    def origin(self, place: KeyPath) -> str:
         """Return ``FILE:LINE`` of where the value at ``place`` was written."""
         path, line = self.layers.at(place)
         return f"{path}:{line}"
@@ -71,15 +71,15 @@ class Layers:
         self._documents = documents
         self.problems = [problem for document in documents for problem in document.problems]
 
-    def at(self, place: Place) -> tuple[Path, int]:
+    def at(self, place: KeyPath) -> tuple[Path, int]:
         """Return file and line of the value at ``place``, else of the innermost mapping around it."""
         return self._of(place).at(place)
 
-    def written(self, place: Place) -> str:
+    def written(self, place: KeyPath) -> str:
         """Return a scalar as it is written in its file."""
         return self._of(place).written(place)
 
-    def _of(self, place: Place) -> Document:
+    def _of(self, place: KeyPath) -> Document:
         while True:
             for document in reversed(self._documents):
                 if document.has(place):
@@ -145,7 +145,7 @@ def curated() -> list[str]:
     return sorted(name for name in found if not name.endswith(".facts") and name != "schema")
 
 
-def known(value: T | None, profile: Profile, *place: str) -> T:
+def known(value: _T | None, profile: Profile, *place: str) -> _T:
     """Return ``value``, the required fact at ``place``. Raises Lacking if it is None."""
     if value is None:
         raise Lacking(

@@ -18,7 +18,7 @@ from deployer.connected.ground import private, progress
 from deployer.connected.site_profile.profile import Profile
 from deployer.connected.transfer.remote import Remote
 from deployer.contract import delta, json_records
-from deployer.contract.delta import Held
+from deployer.contract.delta import HeldSegments
 from deployer.contract.errors import Refused, SpaceError
 from deployer.contract.manifest import PLANS_PREFIX, Manifest
 from deployer.contract.verdict import REFUSE, Checked
@@ -180,7 +180,7 @@ def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> FolderPu
 
     ``receipt`` is what the site's ``receipt`` command wrote; without one, all of the bundle goes.
     """
-    held: Held = frozenset()
+    held: HeldSegments = frozenset()
     if receipt is not None:
         held = delta.read_receipt(files.read_text(str(receipt)).encode(), str(receipt))
     with opened(str(bundle)) as stream:

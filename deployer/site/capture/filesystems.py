@@ -22,7 +22,7 @@ _MIB = 1024 * 1024
 _PATIENCE = 2.0
 
 
-class Mount(NamedTuple):
+class MountedFilesystem(NamedTuple):
     """A mounted file system."""
 
     path: str
@@ -42,21 +42,21 @@ def find(tools: Tools, mounts: str = "/proc/self/mounts") -> Record:
     return {path: found[path] for path in sorted(found)}
 
 
-def _mounted(path: str) -> List[Mount]:
+def _mounted(path: str) -> List[MountedFilesystem]:
     try:
         with open(path, "rb") as stream:
             lines = stream.read(4 * _MIB).decode("utf-8", "replace").splitlines()
     except OSError:
         return []
     rows = [line.split(" ") for line in lines]
-    return [Mount(_unescaped(row[1]), row[2]) for row in rows if len(row) > 2 and ":" not in row[1]]
+    return [MountedFilesystem(_unescaped(row[1]), row[2]) for row in rows if len(row) > 2 and ":" not in row[1]]
 
 
 def _unescaped(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)
 
 
-def _of(folder: str, mounted: List[Mount]) -> Optional[Mount]:
+def _of(folder: str, mounted: List[MountedFilesystem]) -> Optional[MountedFilesystem]:
     """Return what is mounted at a folder or above it; links in its path are not followed: that could take for ever."""
     path = os.path.normpath(folder)
     best = None
@@ -67,7 +67,7 @@ def _of(folder: str, mounted: List[Mount]) -> Optional[Mount]:
     return best if best and best.type != "autofs" else None
 
 
-def _filesystem(tools: Tools, mount: Mount) -> Record:
+def _filesystem(tools: Tools, mount: MountedFilesystem) -> Record:
     found: Record = {"type": mount.type}
     if mount.type in _SHARED or mount.type in _MEMORY:
         found["shared"] = mount.type in _SHARED
@@ -83,7 +83,7 @@ def _filesystem(tools: Tools, mount: Mount) -> Record:
     return found
 
 
-def _quota(tools: Tools, mount: Mount) -> Dict[str, int]:
+def _quota(tools: Tools, mount: MountedFilesystem) -> Dict[str, int]:
     """Return the user's limits, where the file system's own tool tells them: hard ones, else soft ones."""
     user = str(os.getuid())
     if mount.type == "lustre":

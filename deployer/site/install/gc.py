@@ -10,7 +10,7 @@ from deployer.site.storage import data, temporary
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, verify
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class Garbage(NamedTuple):
@@ -57,7 +57,7 @@ def collect(garbage: List[Garbage]) -> None:
                 os.unlink(item.path)
 
 
-def _objection(check: Callable[[Store, T], None], store: Store, what: T) -> Optional[str]:
+def _objection(check: Callable[[Store, _T], None], store: Store, what: _T) -> Optional[str]:
     try:
         check(store, what)
     except (Refused, Unknown) as error:

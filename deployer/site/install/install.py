@@ -31,7 +31,7 @@ _MEMBERS = {
 }
 
 #: Called with the bytes just done and the bytes to do in all.
-Progress = Callable[[int, int], None]
+InstallProgress = Callable[[int, int], None]
 
 
 class InstallOutcome(NamedTuple):
@@ -45,7 +45,7 @@ class InstallOutcome(NamedTuple):
 def install(
     path: str,
     store: Store,
-    progress: Optional[Progress] = None,
+    progress: Optional[InstallProgress] = None,
     jobs: Optional[int] = None,
     kept: bool = False,
     signers_file: Optional[str] = None,
@@ -121,7 +121,7 @@ def _target(name: str, targets: Mapping[str, str]) -> Optional[str]:
     return None
 
 
-def _fill(folder: str, verification: Verification, jobs: int, progress: Optional[Progress]) -> unpack.Unpacked:
+def _fill(folder: str, verification: Verification, jobs: int, progress: Optional[InstallProgress]) -> unpack.Unpacked:
     """Write all that an image's folder holds into ``folder``, and check every segment on the way."""
     written = write_receipt(folder, verification, jobs, progress, _MEMBERS)
     for need in verification.manifest.needs:
@@ -135,7 +135,7 @@ def write_receipt(
     folder: str,
     verification: Verification,
     jobs: int,
-    progress: Optional[Progress] = None,
+    progress: Optional[InstallProgress] = None,
     targets: Mapping[str, str] = APP,
 ) -> unpack.Unpacked:
     """Write rootfs, overlays and the members below ``targets`` into ``folder``, each segment checked where it is used.

@@ -12,7 +12,7 @@ from deployer.contract.errors import DeployerError, IntegrityError, TransferErro
 from deployer.contract.manifest import Segment
 from deployer.site.install import incoming
 from deployer.site.install.incoming import Parcel, SegmentSource
-from deployer.site.install.install import InstallOutcome, Progress, install, keep
+from deployer.site.install.install import InstallOutcome, InstallProgress, install, keep
 from deployer.site.storage import inventory
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files
@@ -27,7 +27,7 @@ class Received(NamedTuple):
     bundle: Optional[str]
 
 
-def receive(folder: str, store: Store, progress: Optional[Progress] = None) -> Received:
+def receive(folder: str, store: Store, progress: Optional[InstallProgress] = None) -> Received:
     """Rebuild the bundle whose parts are in ``folder``, install it and keep it.
 
     The parts are removed when they gathered under ROOT/incoming, and left alone elsewhere (media). Raises UsageError
@@ -50,7 +50,7 @@ def receive(folder: str, store: Store, progress: Optional[Progress] = None) -> R
         raise TransferError("parts in %s went away" % folder, hint) from error
 
 
-def _receive(folder: str, store: Store, progress: Optional[Progress]) -> Received:
+def _receive(folder: str, store: Store, progress: Optional[InstallProgress]) -> Received:
     parcel = incoming.open_parcel(folder)
     digest = parcel.seal.digest
     present = inventory.whole(store, digest)
@@ -82,7 +82,7 @@ def _is_rebuilt(path: str, digest: str) -> bool:
         return read_seal(stream, path).digest == digest
 
 
-def rebuild(parcel: Parcel, store: Store, target: str, progress: Optional[Progress] = None) -> None:
+def rebuild(parcel: Parcel, store: Store, target: str, progress: Optional[InstallProgress] = None) -> None:
     """Write the parcel's bundle to ``target``, whole or not at all."""
     sources = _Sources(parcel, store)
     total = parcel.seal.offset

@@ -60,12 +60,14 @@ class _Written(NamedTuple):
 
 
 #: From a frame's number to its decompressed bytes, checked; called in the processes that unpack, or here.
-Source = Callable[[int], Buffer]
+ReadFrame = Callable[[int], Buffer]
 #: Called here with the number of each frame that was unpacked.
 Done = Callable[[int], None]
 
 
-def unpack(frames: Sequence[Frame], source: Source, root: str, jobs: int = 1, done: Optional[Done] = None) -> Unpacked:
+def unpack(
+    frames: Sequence[Frame], source: ReadFrame, root: str, jobs: int = 1, done: Optional[Done] = None
+) -> Unpacked:
     """Write the layer's tar stream, in ``frames``, into the empty folder ``root`` with ``jobs`` processes.
 
     Raises IntegrityError for anything out of the order and form that flatten writes. OSErrors pass: the caller knows
@@ -94,7 +96,7 @@ def _check_order(frames: Sequence[Frame]) -> None:
 class _Unpacking(object):
     """The state of one call of ``unpack``; workers have a copy of it, as it was when the folders were made."""
 
-    def __init__(self, frames: Sequence[Frame], source: Source, root: int, done: Done) -> None:
+    def __init__(self, frames: Sequence[Frame], source: ReadFrame, root: int, done: Done) -> None:
         self.frames = frames
         self.size = sum(frame.raw for frame in frames)
         self.source = source

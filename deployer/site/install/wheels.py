@@ -15,25 +15,22 @@ import io
 import os
 import re
 import tempfile
-from typing import IO, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import IO, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from deployer.contract import sealed_file, tarformat, wheel
 from deployer.contract.errors import IntegrityError
 from deployer.contract.manifest import BundleMember, Manifest, Segment
-from deployer.contract.wheel import File
+from deployer.contract.wheel import WheelFile
 from deployer.site.install.unpack import Unpacked
 from deployer.system import files, workers
 from deployer.system import wheel as wheels
-from deployer.system.verify import Verification
+from deployer.system.verify import Progress, Verification
 
 _MEMBER = re.compile(r"deployer/(?P<overlay>wheels|variants/[a-z0-9]+(-[a-z0-9]+)*)/(?P<name>[^/]+\.whl)\Z")
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _TIMES = (tarformat.MTIME * 10**9, tarformat.MTIME * 10**9)
 #: Where the image is not known to have a Python, PATH decides in the container.
 _ANY_PYTHON = "/usr/bin/env python3"
-
-#: Called with the bytes of each wheel that was unpacked.
-Progress = Callable[[int], None]
 
 
 class _Written(NamedTuple):
@@ -156,7 +153,7 @@ class OverlayWriter(object):
         self._write(info + wheel.RECORD, [record.encode("utf-8")], False)
         return self.written
 
-    def _content(self, source: wheels.Wheel, file: File) -> Iterator[bytes]:
+    def _content(self, source: wheels.Wheel, file: WheelFile) -> Iterator[bytes]:
         first = True
         for chunk in source.chunks(file):
             yield wheel.with_interpreter(chunk, self.python) if first and file.script else chunk

@@ -236,7 +236,7 @@ def _mounted(request: StageRequest) -> Iterator[RankRoot]:
     if not request.mount:
         yield RankRoot(os.stat(os.path.join(request.into, ROOTFS)), 0)
         return
-    held = process.Held([*request.mount, *_READY], container.user_environment())
+    held = process.HeldProcess([*request.mount, *_READY], container.user_environment())
     try:
         said = held.line(_PATIENCE)
         if not said.isdigit():

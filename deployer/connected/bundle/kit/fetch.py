@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deployer.connected.build.settings import BuildSettings
 from deployer.connected.build.wheelhouse.indexes import indexes
-from deployer.connected.bundle.kit.recipe import Pin, Recipe
+from deployer.connected.bundle.kit.recipe import PinRecord, Recipe
 from deployer.contract.errors import IntegrityError, TransferError
 from deployer.system import files, process
 
@@ -56,7 +56,9 @@ def debian(
     return [checked(recipe, work / each["file"], each["sha256"]) for each in wanted]
 
 
-def command(sources: Sequence[Pin], work: Path, host: BuildSettings, libraries: Sequence[Pin] = ()) -> list[str]:
+def command(
+    sources: Sequence[PinRecord], work: Path, host: BuildSettings, libraries: Sequence[PinRecord] = ()
+) -> list[str]:
     """Return the mmdebstrap that makes no root, but has apt fetch sources and packages into ``work``."""
     suite = [*libraries, *sources][0]["suite"]
     argv = ["mmdebstrap", "--variant=custom", "--format=null", '--aptopt=Acquire::Check-Valid-Until "false"']
@@ -79,7 +81,7 @@ def command(sources: Sequence[Pin], work: Path, host: BuildSettings, libraries: 
     return [*argv, suite]
 
 
-def _packages(pins: Sequence[Pin]) -> str:
+def _packages(pins: Sequence[PinRecord]) -> str:
     return process.quoted([pin["package"] for pin in pins])
 
 

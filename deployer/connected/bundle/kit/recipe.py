@@ -20,7 +20,7 @@ _log = logging.getLogger("deployer.kit")
 _RECIPES = Path(__file__).with_name("recipes")
 _TIMEOUT = 1800
 
-Pin = Mapping[str, Any]
+PinRecord = Mapping[str, Any]
 
 
 class Recipe(NamedTuple):
@@ -36,7 +36,7 @@ class Recipe(NamedTuple):
     def folder(self) -> Path:
         return _RECIPES / self.name
 
-    def pins(self) -> Mapping[str, Pin]:
+    def pins(self) -> Mapping[str, PinRecord]:
         """Return the pins of what the part is made of, by name."""
         return _pins(self.folder / "pins.yaml")
 
@@ -91,8 +91,8 @@ class Recipe(NamedTuple):
 
 
 @functools.cache
-def _pins(path: Path) -> Mapping[str, Pin]:
-    found: Mapping[str, Pin] = yaml.safe_load(path.read_text())
+def _pins(path: Path) -> Mapping[str, PinRecord]:
+    found: Mapping[str, PinRecord] = yaml.safe_load(path.read_text())
     return found
 
 

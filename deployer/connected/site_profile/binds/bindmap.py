@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from deployer.connected.site_profile.binds import fabric, gpu, installation, system
-from deployer.connected.site_profile.binds.system import Host
+from deployer.connected.site_profile.binds.system import CapturedHost
 from deployer.connected.site_profile.profile import Driver, Mpi, Partition, Profile
 from deployer.contract.hostfiles import FILE, LIBRARIES, HostFile
 from deployer.contract.plan import Bind
@@ -45,7 +45,7 @@ def make(profile: Profile, name: str, partition: Partition) -> BindMap:
     return BindMap(found.binds, tuple(first.values()), environment, passed)
 
 
-def _of_mpi(host: Host, mpi: Mpi, partition: Partition) -> BindMap:
+def _of_mpi(host: CapturedHost, mpi: Mpi, partition: Partition) -> BindMap:
     network = fabric.parts(host, partition.fabric)
     core = system.tree_needs(host, mpi.library_path)
     plugins = fabric.wanted_plugins(host, core, fabric.kind(partition.fabric))
@@ -55,7 +55,7 @@ def _of_mpi(host: Host, mpi: Mpi, partition: Partition) -> BindMap:
     return BindMap([*installation.binds(mpi), *network.binds], tuple(single), environment, ())
 
 
-def _of_driver(host: Host, driver: Driver) -> list[HostFile]:
+def _of_driver(host: CapturedHost, driver: Driver) -> list[HostFile]:
     found = gpu.libraries(host, driver)
     needed = system.needs(host, [item.source for item in found if item.kind == FILE])
     return [*found, *system.libraries(needed, "the GPU driver needs it")]

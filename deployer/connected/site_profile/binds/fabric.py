@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection
 from typing import NamedTuple
 
-from deployer.connected.site_profile.binds.system import Host, library, needs
+from deployer.connected.site_profile.binds.system import CapturedHost, library, needs
 from deployer.connected.site_profile.profile import Fabric, Mpi
 from deployer.contract.hostfiles import DIRECTORY, FOLDER, HostFile
 from deployer.contract.plan import ABIS, MPICH_ABI, Bind
@@ -56,7 +56,7 @@ class Parts(NamedTuple):
     binds: list[Bind]
 
 
-def parts(host: Host, fabric: Fabric | None) -> Parts:
+def parts(host: CapturedHost, fabric: Fabric | None) -> Parts:
     """Return the fabric's own libraries, and the plug-ins of verbs and UCX, which no file names as needed.
 
     Also the system's libfabric with its providers, if the MPI has none: otherwise it opens the image's by name.
@@ -91,16 +91,16 @@ def parts(host: Host, fabric: Fabric | None) -> Parts:
     return found
 
 
-def _foreign_needs(host: Host, path: str, fabric: str | None) -> bool:
+def _foreign_needs(host: CapturedHost, path: str, fabric: str | None) -> bool:
     return any(foreign(name, fabric) for name in needs(host, [path]))
 
 
-def wanted_plugins(host: Host, core: Collection[str], fabric: str | None) -> list[str]:
+def wanted_plugins(host: CapturedHost, core: Collection[str], fabric: str | None) -> list[str]:
     """Return the parts of the MPI's tree that it may open by itself, but those for another fabric than the site's."""
     return [path for path in host.tree if path not in core and not _foreign_needs(host, path, fabric)]
 
 
-def environment(host: Host, mpi: Mpi, fabric: Fabric | None, own: Parts) -> dict[str, str]:
+def environment(host: CapturedHost, mpi: Mpi, fabric: Fabric | None, own: Parts) -> dict[str, str]:
     """Return what makes MPI take the site's libfabric, its providers, and the fabric's own among them.
 
     ``own`` are the fabric's parts. The provider in the profile is used; else the best for the fabric of those that were

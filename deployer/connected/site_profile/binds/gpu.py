@@ -6,7 +6,7 @@ container the host's /dev. All GPUs that the job was dealt are visible to each r
 
 import re
 
-from deployer.connected.site_profile.binds.system import Host, library
+from deployer.connected.site_profile.binds.system import CapturedHost, library
 from deployer.connected.site_profile.profile import Driver, Fabric
 from deployer.contract.errors import Unknown
 from deployer.contract.hostfiles import FILE, LINK, HostFile
@@ -23,7 +23,7 @@ _INTERFACE = re.compile(r"^(e[nt]|ib|bond|team|br|hs)\w*$")
 PASSED = ("CUDA_VISIBLE_DEVICES",)
 
 
-def libraries(host: Host, driver: Driver) -> list[HostFile]:
+def libraries(host: CapturedHost, driver: Driver) -> list[HostFile]:
     """Return the driver's libraries for computing, under their sonames, with the links that belong to them.
 
     Raises Unknown if libcuda has another version than the driver: the facts mix two drivers.

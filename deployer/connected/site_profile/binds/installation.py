@@ -4,7 +4,7 @@ A half-bound tree is worse than none: without LD_LIBRARY_PATH, Intel MPI loads t
 lab), and Open MPI's parts differ between releases under the same soname.
 """
 
-from deployer.connected.site_profile.binds.system import Host, libraries, library, needs
+from deployer.connected.site_profile.binds.system import CapturedHost, libraries, library, needs
 from deployer.connected.site_profile.profile import Mpi
 from deployer.contract.errors import Unknown
 from deployer.contract.hostfiles import LIBRARIES, LINK, HostFile
@@ -51,7 +51,7 @@ def alias(mpi: Mpi) -> list[HostFile]:
     return [HostFile(f"lib/{_DEBIAN}", LINK, mpi.library_path, "Debian's name of the site's MPI library")]
 
 
-def pmi(host: Host, mpi: Mpi, environment: dict[str, str]) -> list[HostFile]:
+def pmi(host: CapturedHost, mpi: Mpi, environment: dict[str, str]) -> list[HostFile]:
     """Return the library through which Intel MPI speaks to the scheduler, if the site's settings name a system library.
 
     ``environment`` gets the path that it has in the container.

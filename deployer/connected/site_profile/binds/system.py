@@ -30,7 +30,7 @@ _HOSTS = re.compile(
 )
 
 
-class Host(NamedTuple):
+class CapturedHost(NamedTuple):
     """What was captured of a site: its files, the view that follows links, and paths by name: those below the MPI's
     prefix, and those of the system."""
 
@@ -55,17 +55,17 @@ class Host(NamedTuple):
         return self.files.files.get(real) if real else None
 
 
-def captured(files: SiteFiles, prefix: str) -> Host:
+def captured(files: SiteFiles, prefix: str) -> CapturedHost:
     """Return what is known of a site's files, for an MPI at ``prefix`` ("" for none)."""
     inside: dict[str, str] = {}
     outside: dict[str, str] = {}
     for path in [*files.links, *files.files]:  # a link has the soname that is asked for
         known = inside if prefix and path.startswith(prefix + "/") else outside
         known.setdefault(posixpath.basename(path), path)
-    return Host(files, JobFilesystem(Captured(files.files, files.links)), inside, outside, prefix or "/nowhere")
+    return CapturedHost(files, JobFilesystem(Captured(files.files, files.links)), inside, outside, prefix or "/nowhere")
 
 
-def needs(host: Host, roots: Iterable[str]) -> dict[str, str]:
+def needs(host: CapturedHost, roots: Iterable[str]) -> dict[str, str]:
     """Return the libraries outside of the prefix that ``roots`` need, theirs in turn, and so on: name to path.
 
     The path is empty if the library was not captured.
@@ -73,13 +73,13 @@ def needs(host: Host, roots: Iterable[str]) -> dict[str, str]:
     return {name: path for name, path in _closure(host, roots).items() if name not in host.inside}
 
 
-def tree_needs(host: Host, root: str) -> set[str]:
+def tree_needs(host: CapturedHost, root: str) -> set[str]:
     """Return the files below the prefix, without links, that are mapped with ``root``."""
     paths = [root, *(path for name, path in _closure(host, [root]).items() if name in host.inside)]
     return {real for real in map(host.view.resolve, paths) if real}
 
 
-def _closure(host: Host, roots: Iterable[str]) -> dict[str, str]:
+def _closure(host: CapturedHost, roots: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     todo = list(roots)
     while todo:
