@@ -12,6 +12,7 @@ from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequenc
 
 from deployer.contract.elf import EHDR, PHDR, ReadAt, notes
 from deployer.contract.json_records import Fields, Record
+from deployer.contract.linked_mpi import linked_mpi
 
 _DYN = struct.Struct("<qQ")
 _SYM = struct.Struct("<IBBHQQ")
@@ -32,7 +33,7 @@ _GNU_HASH, _VERDEF_TAG, _VERDEFNUM, _VERNEED_TAG, _VERNEEDNUM = (
     0x6FFFFFFF,
 )
 _FLAGS_1 = 0x6FFFFFFB
-_DF_BIND_NOW, _DF_1_NOW = 0x8, 0x1
+_DF_BIND_NOW, _DF_1_NOW, _DF_1_PIE = 0x8, 0x1, 0x08000000
 _STB_WEAK, _STB_LOCAL = 2, 0
 _SHN_UNDEF = 0
 
@@ -80,7 +81,8 @@ class Facts(NamedTuple):
 
     An import that is weak may stay without, and is left out. ``components`` are those of Open MPI's framework "pmix"
     that are in the file (``mca_pmix_s2_component``); ``level`` is what it needs of x86-64 (3 for x86-64-v3), 0 for any.
-    Both are left out of records that have nothing to say.
+    ``linked`` is how a program shows that an MPI library is linked into it (``linked_mpi``), None if it does not.
+    Records leave these three out if they have nothing to say.
     """
 
     dynamic: Dynamic
@@ -88,6 +90,7 @@ class Facts(NamedTuple):
     exports: List[str]
     components: Sequence[str] = ()
     level: int = 0
+    linked: Optional[str] = None
 
     def record(self) -> Record:
         """Return the facts as a JSON object."""
@@ -96,6 +99,8 @@ class Facts(NamedTuple):
             found["components"] = list(self.components)
         if self.level:
             found["level"] = self.level
+        if self.linked:
+            found["linked"] = self.linked
         return found
 
     @staticmethod
@@ -119,6 +124,7 @@ class Facts(NamedTuple):
             fields.texts("exports"),
             tuple(fields.texts("components")) if "components" in fields.record else (),
             fields.maybe_number("level") or 0,
+            fields.maybe_text("linked"),
         )
 
 
@@ -156,9 +162,9 @@ def facts(read_at: ReadAt) -> Optional[Facts]:
         elif not symbol.weak:
             imports.add(symbol.name)
     noted = notes(read_at)
-    return Facts(
-        _dynamic(elf, noted.build_id), sorted(imports), sorted(exports), tuple(sorted(components)), noted.level
-    )
+    linked = linked_mpi(read_at) if elf.is_program and not imports else None
+    symbols = sorted(imports), sorted(exports), tuple(sorted(components))
+    return Facts(_dynamic(elf, noted.build_id), *symbols, noted.level, linked)
 
 
 def _is_wanted(name: str) -> bool:
@@ -215,9 +221,10 @@ def _symbols(elf: "_Elf", wanted: Callable[[str], bool]) -> Iterator[Symbol]:
 class _Elf(object):
     """An ELF file's program headers and dynamic section."""
 
-    def __init__(self, read_at: ReadAt, machine: int, headers: List[Tuple[int, ...]]) -> None:
+    def __init__(self, read_at: ReadAt, kind: int, machine: int, headers: List[Tuple[int, ...]]) -> None:
         self.read_at = read_at
         self.machine = machine
+        self._kind = kind
         self._headers = headers
         #: Address, offset in the file and size of what is loaded.
         self._loads = [(h[3], h[2], h[5]) for h in headers if h[0] == _PT_LOAD]
@@ -289,6 +296,12 @@ class _Elf(object):
                 raise BadElf("a name has no end")
             size = min(size * 8, limit)
 
+    @property
+    def is_program(self) -> bool:
+        """Whether the kernel could start it: a library has no interpreter, and a static program may lack one."""
+        with_interpreter = any(header[0] == _PT_INTERP for header in self._headers)
+        return with_interpreter or self._kind == _ET_EXEC or bool((self.last(_FLAGS_1) or 0) & _DF_1_PIE)
+
     def interpreter(self) -> Optional[str]:
         for header in self._headers:
             if header[0] == _PT_INTERP:
@@ -327,7 +340,7 @@ def _open(read_at: ReadAt) -> Optional[_Elf]:
     table = read_at(offset, size * count)
     if len(table) != size * count:
         raise BadElf("it ends in its program headers")
-    return _Elf(read_at, machine, list(PHDR.iter_unpack(table)))
+    return _Elf(read_at, kind, machine, list(PHDR.iter_unpack(table)))
 
 
 def _paths(elf: _Elf, tag: int) -> List[str]:

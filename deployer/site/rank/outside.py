@@ -4,7 +4,6 @@ The kernel shows the user's own processes, also those in a user namespace that t
 mapped, their environment and descriptors, their CPUs. Nothing of the image runs out here.
 """
 
-import mmap
 import os
 import re
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
@@ -25,9 +24,6 @@ _PMI2_LIBRARY = re.compile(r"/libpmi2?(-[0-9a-f]{8})?\.so")
 _OPENMPI = re.compile(r"^libmpi(-[0-9a-f]{8})?\.so\.(20|40)")
 _MPICH = re.compile(r"^libmpi(ch\w*|_\w+)?(-[0-9a-f]{8})?\.so\.12|^libmpi_abi")
 
-#: A program that has MPI in it names these; bytes of a program that are searched for them.
-_NAMES = (b"\0MPI_Init\0", b"\0MPI_Init_thread\0")
-_SEARCHED = 256 * 1024 * 1024
 _MAX_ENVIRONMENT = 4 * 1024 * 1024
 
 
@@ -113,12 +109,8 @@ def alone(seen: ProcessSnapshot, library: str) -> Optional[str]:
 def has_mpi(path: str) -> bool:
     """Return whether the program at ``path`` has an MPI library linked into it, so that none is mapped."""
     with open(path, "rb") as stream:
-        size = min(os.fstat(stream.fileno()).st_size, _SEARCHED)
-        with mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_READ) as data:
-            if not any(data.find(name) >= 0 for name in _NAMES):
-                return False
         facts = dynamic.facts(files.reader(stream.fileno()))
-        return facts is not None and not facts.imports
+        return facts is not None and facts.linked is not None
 
 
 def _environment(pid: int) -> Dict[str, str]:

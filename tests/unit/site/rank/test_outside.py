@@ -79,15 +79,19 @@ def test_a_program_with_mpi_inside_is_told_from_one_that_loads_it(tmp_path):
         pytest.skip("no gcc")
     call = "int MPI_Init(void *, void *); int main(void) { return MPI_Init(0, 0); }\n"
     (tmp_path / "call.c").write_text(call)
-    (tmp_path / "mpi.c").write_text("int MPI_Init(void *a, void *b) { return a != b; }\n")
+    stub = "int MPI_Init(void *a, void *b) { return a != b; }\n"
+    (tmp_path / "mpi.c").write_text(stub + "int PMPI_Init(void *a, void *b) { return a != b; }\n")
+    (tmp_path / "stub.c").write_text(stub)
     for words in (
         ["-shared", "-fPIC", "mpi.c", "-o", "libmpi.so.12"],
         ["call.c", "-o", "loads", "-L.", "-l:libmpi.so.12"],
         ["call.c", "mpi.c", "-o", "inside"],
+        ["call.c", "stub.c", "-o", "serial"],
     ):
         subprocess.run(["gcc", *words], cwd=str(tmp_path), check=True, timeout=60)
     assert outside.has_mpi(str(tmp_path / "inside"))
     assert not outside.has_mpi(str(tmp_path / "loads"))
+    assert not outside.has_mpi(str(tmp_path / "serial"))  # stubs, for a build that is serial on purpose
     assert not outside.has_mpi(sys.executable)
 
 
