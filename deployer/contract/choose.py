@@ -1,6 +1,6 @@
-"""The choice of a variant: the first of the plan's table that nodes, memory and the site allow, with the reason.
+"""The choice of a start option: the first in the plan that the nodes, their memory and the site allow, and the reason.
 
-The site's facts may veto a variant, never invent one.
+Facts of the site can rule out a start option; they never add one.
 """
 
 from typing import List, Mapping, NamedTuple, Optional
@@ -10,22 +10,27 @@ from deployer.contract.plan import DISK, FOLDER, STAGINGS, Plan, StartOption
 
 
 class Choice(NamedTuple):
-    """A variant and why it was taken, in words."""
+    """A start option, and in words why it was chosen."""
 
     variant: StartOption
     reason: str
 
 
 class StagingNeed(NamedTuple):
-    """What a node has to hold, in MiB: the image by the form that it is staged in, and what all ranks of a node were
-    said to need (0: nobody said). ``objections`` are why it cannot be staged in a form at all."""
+    """What one node must hold.
+
+    Attributes:
+        sizes: MiB that the image takes, by staging.
+        ranks_mb: MiB that all ranks of a node need; 0 if not specified.
+        objections: why the image cannot be staged at all, by staging.
+    """
 
     sizes: Mapping[str, int]
     ranks_mb: int = 0
     objections: Mapping[str, str] = {}
 
     def size(self, staging: str) -> int:
-        """Return what the image takes of a node."""
+        """Return the MiB that the image takes on a node with this staging."""
         return self.sizes.get(staging, 0)
 
 
@@ -40,12 +45,17 @@ def choose(
     staging: Optional[str] = None,
     runtime: Optional[str] = None,
 ) -> Choice:
-    """Return the variant of ``plan`` to use on ``nodes`` nodes.
+    """Return the start option of ``plan`` to use on ``nodes`` nodes.
 
-    ``vetoes`` maps a runtime's or launcher's name to why it cannot be used here ("no ch-run in PATH"); what is not
-    named is taken to be usable, unless the plan knows better. ``staging`` is the user's own choice, which stands over
-    the number of nodes that a variant is meant for; so is ``runtime``, without which a container is taken. Raises
-    Refused when no variant is left, with what stood against each.
+    Args:
+        vetoes: why a runtime or launcher cannot be used here, by its name ("no ch-run in PATH"). Others are usable,
+            unless the plan knows better.
+        need: what one node must hold.
+        staging: the user's choice; it overrides the number of nodes that a start option is meant for.
+        runtime: the user's choice; None selects among the containers.
+
+    Raises:
+        Refused: no start option is left; the message lists the reason against each.
     """
     against: List[str] = []
     vetoes = dict(plan.against, **vetoes)
@@ -89,7 +99,7 @@ def _objection(
 
 
 def _too_large(variant: StartOption, plan: Plan, need: StagingNeed) -> Optional[str]:
-    """Return the arithmetic if the image does not fit into the node."""
+    """Return the calculation if the image does not fit into the node, else None."""
     size, memory = need.size(variant.staging), plan.node.memory_mb
     if variant.room_mb is not None and size > variant.room_mb:
         return "the image takes %d MiB, but %s has %d MiB" % (size, variant.place, variant.room_mb)

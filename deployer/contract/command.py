@@ -1,8 +1,8 @@
-"""Whether the container has the program that a job's command starts, as far as that is certain. Pure.
+"""Check that the container has the program that a job's command starts, as far as this is certain. Pure.
 
-The same search on both sides: the laptop looks at what it packs, the site at what is installed. It follows execvp(3) in
-the job's own PATH, links within the image, and the first lines of scripts. What may be bound over the image (data, the
-job's folder, folders of the site) is not known, and nothing is said of it.
+Both sides run the same search: the laptop on the image that it packs, the site on the installed image. The search
+follows execvp(3) in the job's own PATH, links inside the image, and the first lines of scripts. Folders that may be
+bound over the image (data, the job's folder, folders of the site) are unknown, so paths in them are never reported.
 """
 
 import posixpath
@@ -12,32 +12,38 @@ from typing import Callable, Collection, Iterator, List, NamedTuple, Optional, S
 from deployer.contract import hostfiles
 from deployer.contract.plan import APP, DATA, JOB, NODE, TOOL, VARIANT, WHEELS
 
-#: PATH in the container where the image sets none.
+#: PATH in the container if the image sets none.
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 FILE, FOLDER, LINK, UNKNOWN = "file", "folder", "link", "unknown"
 
-#: What may be in these folders when the job runs is the site's, the user's or the kernel's.
+#: The content of these folders in a job depends on the site, the user or the kernel.
 _OUTSIDE = (
     DATA, JOB, NODE, TOOL, VARIANT, WHEELS, hostfiles.FOLDER, "/data", "/scratch", "/mnt",
     "/tmp", "/var/tmp", "/home", "/root", "/dev", "/proc", "/sys", "/run",  # noqa: S108
 )  # fmt: skip
-#: As the kernel: links in a path, and scripts whose interpreter is a script.
+#: The kernel's limits: links in a path, and scripts whose interpreter is a script.
 _MAX_LINKS, _MAX_SCRIPTS = 40, 4
 
 _INTERPRETERS = re.compile(r"^(python|pypy|perl|bash|dash|sh)[0-9.]*$")
-#: Options of Python that take the next word, and those after which no file is run.
+#: Options of Python that use the next word, and options that run no file.
 _WITH_VALUE, _NO_FILE = ("-W", "-X", "--check-hash-based-pycs"), ("-c", "-")
-#: Modules that run the file that comes next.
+#: Modules that run the file named after them.
 _RUNNERS = ("mpi4py", "coverage", "cProfile", "trace", "pdb")
 _ASSIGNMENT = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*=")
-#: How scripts name other programs than those that images have.
+#: Names of programs in scripts, and the names that images have instead.
 _LIKE = {"bash": ("sh",), "python": ("python3",), "pip": ("pip3",)}
 
 
 class PathInfo(NamedTuple):
-    """What is at a path, no link followed: ``target`` is a link's. ``line`` is what the first line of a script says
-    after ``#!``, empty for a text that has no such line, None for any other file."""
+    """What is at a path; a link is not followed.
+
+    Attributes:
+        kind: FILE, FOLDER, LINK or UNKNOWN.
+        target: the target of a link.
+        executable: whether the file has an execute permission.
+        line: the first line of a script after ``#!``; empty if a text file has no such line; None for any other file.
+    """
 
     kind: str
     target: str = ""
@@ -45,21 +51,27 @@ class PathInfo(NamedTuple):
     line: Optional[str] = None
 
 
-#: Returns what is at an absolute path whose folders are no links; None where there is nothing.
+#: Returns what is at an absolute path whose folders are not links; None if nothing is there.
 Look = Callable[[str], Optional[PathInfo]]
 
 
 class CommandProblem(NamedTuple):
-    """Why a command cannot start, and what to do."""
+    """Why a command cannot start, and what to do about it."""
 
     reason: str
     remedy: str
 
 
 class Place(NamedTuple):
-    """Where commands are looked up. ``path`` is the job's PATH, and ``programs`` are names that it has from elsewhere:
-    of wheels, or of the host. ``workdir`` is what relative paths start from, None where nobody knows. ``outside`` are
-    folders that are bound."""
+    """Where commands are searched.
+
+    Attributes:
+        look: reads the image.
+        path: the job's PATH.
+        programs: names that PATH finds outside the image, in wheels or on the host.
+        workdir: the folder that relative paths start from; None if unknown.
+        outside: folders that are bound over the image.
+    """
 
     look: Look
     path: str
@@ -69,7 +81,7 @@ class Place(NamedTuple):
 
 
 def missing(words: Sequence[str], place: Place) -> Optional[CommandProblem]:
-    """Return why the command ``words`` cannot start; None where it can, or where that is not certain."""
+    """Return why the command ``words`` cannot start; None if it can, or if that is not certain."""
     try:
         _started(list(words), place)
     except Unsure:
@@ -106,12 +118,12 @@ def there(path: str, place: Place) -> Optional[Located]:
 
 
 def workdir(job: Optional[str], image: str) -> str:
-    """Return the working folder of a job: its own, the image's, or the job's folder."""
+    """Return the working folder of a job: its own, else the image's, else the job's folder."""
     return job or (image if image.strip("/") else JOB)
 
 
 class Unsure(Exception):
-    """What decides is not in the image."""
+    """The answer depends on something outside the image."""
 
 
 class _NotThere(Exception):
@@ -143,7 +155,7 @@ def _of_env(words: List[str]) -> List[str]:
 
 
 def operand(words: Sequence[str]) -> Optional[str]:
-    """Return the file that an interpreter runs; None where the command is none, runs none, or that is not certain."""
+    """Return the file that an interpreter runs; None if there is no such file or the command is not clear."""
     if not _INTERPRETERS.match(posixpath.basename(words[0])):
         return None
     rest = iter(words[1:])
@@ -205,7 +217,7 @@ def _absent(name: str, place: Place) -> Tuple[str, str]:
 
 
 def _others(name: str) -> Iterator[str]:
-    """Yield names that a program may have instead."""
+    """Yield other names under which images have the program."""
     plain = re.sub(r"[0-9.]+$", "", name)
     yield from (other for other in (*_LIKE.get(plain, ()), plain) if other != name)
 
@@ -229,7 +241,7 @@ def _candidates(name: str, place: Place) -> Iterator[str]:
 
 
 def _script(path: str, seen: PathInfo, place: Place, depth: int) -> None:
-    """Raise _NotThere where a script's interpreter is not there: what the kernel would look for."""
+    """Raise _NotThere if the kernel would not find the interpreter of a script."""
     if seen.line is None:
         return
     program, _, argument = seen.line.strip(" \t").partition(" ")
@@ -253,7 +265,7 @@ def _script(path: str, seen: PathInfo, place: Place, depth: int) -> None:
 
 
 def _real(path: str, place: Place) -> Optional[Tuple[str, PathInfo]]:
-    """Return where ``path`` leads, and what is there; None where it leads nowhere. Raises Unsure."""
+    """Return where ``path`` leads and what is there; None if it leads nowhere. Raises _Unsure."""
     done: List[str] = []
     todo = _names(path)[::-1]
     here, seen = "/", PathInfo(FOLDER)
@@ -295,9 +307,9 @@ def _names(path: str) -> List[str]:
 
 
 def first_line(start: bytes, own: bool = False) -> Optional[str]:
-    """Return ``PathInfo.line`` of a file that begins with the bytes ``start``.
+    """Return ``PathInfo.line`` for a file that begins with the bytes ``start``.
 
-    Only of a user's ``own`` file it is said that it is a text without the line: a kernel may know more kinds of files.
+    Only a user's ``own`` file can be reported as a text without ``#!``: a kernel may start more kinds of files.
     """
     if start.startswith(b"#!"):
         return start[2:].partition(b"\n")[0].decode("utf-8", "surrogateescape")

@@ -1,8 +1,8 @@
-"""What a bundle costs a site that has others: which segments it lacks, and the parts that bring them.
+"""Delta push: the segments of a bundle that a site lacks, and the parts in which they are sent.
 
-Pure. A *part* is a byte range of the bundle made of whole segments, so that the segment table, which has a SHA-256 for
-each, checks every part without a second set of digests; its name says where it belongs. The *ending* (manifest and
-tail) is sent compressed: it is the plan by which the far side puts the rest together.
+Pure. A *part* is a byte range of the bundle, made of whole segments. Its name gives its position. The segment table has
+a SHA-256 per segment and so verifies every part without a second set of digests. The *ending* (manifest and tail) is
+sent compressed: the site needs it to assemble the rest.
 """
 
 import base64
@@ -19,14 +19,14 @@ from deployer.contract.sealed_file import Seal
 
 SCHEMA = "held"
 
-#: What a part is filled up to. With what ssh holds in flight (about 2 MiB) a cut then loses less than 8 MiB.
+#: Parts are filled up to this size. With about 2 MiB in flight in ssh, a broken connection loses less than 8 MiB.
 PART_SIZE = 5 * 1024 * 1024
 
-#: Held bytes between two missing segments are sent along up to here: another part would cost more.
+#: Bytes between two missing segments that are sent although the site has them: another part would cost more.
 GAP = 4096
 
-#: Of each SHA-256 that a site holds it tells the first 8 bytes. A chance match among a million segments has odds of
-#: one in 10^7, and is found when the bundle is rebuilt: nothing is trusted because of it.
+#: The site reports the first 8 bytes of each SHA-256 that it has. The odds of a false match among a million segments
+#: are 1 in 10^7. The assembled bundle is verified in full, so a false match is found there.
 PREFIX = 8
 
 _NAME = re.compile(r"^(\d{1,15})-(\d{1,15})\.(part|end)$")
@@ -35,7 +35,7 @@ HeldSegments = FrozenSet[bytes]
 
 
 class Range(NamedTuple):
-    """``size`` bytes at ``offset`` of the bundle."""
+    """A byte range of the bundle: ``size`` bytes at ``offset``."""
 
     offset: int
     size: int
@@ -54,7 +54,7 @@ class Part(Range):
 
 
 class Ending(Range):
-    """The bundle from its manifest's header to its last byte."""
+    """The bundle from the header of its manifest to its last byte."""
 
     @property
     def name(self) -> str:
@@ -62,7 +62,7 @@ class Ending(Range):
 
 
 def read_name(name: str) -> Optional[Range]:
-    """Return the Part or Ending that a file's name tells of, or None for any other name."""
+    """Return the Part or Ending that a file is named after; None for any other name."""
     match = _NAME.match(name)
     if not match:
         return None
@@ -71,21 +71,21 @@ def read_name(name: str) -> Optional[Range]:
     return found if found.name == name else None
 
 
-# ---------------------------------------------------------------- what a site holds
+# ---------------------------------------------------------------- what a site has
 
 
 def prefix(sha256: str) -> bytes:
-    """Return the beginning of a digest given in hexadecimal."""
+    """Return the first bytes of a hexadecimal digest."""
     return binascii.unhexlify(sha256[: 2 * PREFIX])
 
 
 def held_text(digests: Iterable[str]) -> str:
-    """Return the digests (hexadecimal) that a site holds as a compact text: 11 characters each."""
+    """Return the hexadecimal digests that a site has as a compact text: 11 characters each."""
     return base64.b64encode(b"".join(sorted({prefix(digest) for digest in digests}))).decode("ascii")
 
 
 def read_held(text: str) -> HeldSegments:
-    """Return what ``held_text`` says. Raises IntegrityError."""
+    """Parse the text of ``held_text``. Raises IntegrityError."""
     try:
         data = base64.b64decode(text.encode("ascii"), validate=True)
     except ValueError as error:
@@ -96,7 +96,7 @@ def read_held(text: str) -> HeldSegments:
 
 
 def receipt(digests: Iterable[str]) -> Record:
-    """Return the record that a site writes for who brings the next bundle on media."""
+    """Return the record that a site writes for whoever carries the next bundle there on media."""
     return json_records.stamped(SCHEMA, {"segments": held_text(digests)})
 
 
@@ -109,7 +109,7 @@ def read_receipt(data: bytes, what: str) -> HeldSegments:
 
 
 def missing(segments: Iterable[Segment], held: HeldSegments) -> List[Segment]:
-    """Return the segments to send, in order; content that stands twice is sent once."""
+    """Return the segments to send, in order; content that occurs twice is sent once."""
     found = []
     known = set(held)
     for segment in segments:
@@ -121,7 +121,7 @@ def missing(segments: Iterable[Segment], held: HeldSegments) -> List[Segment]:
 
 
 def cut(segments: Iterable[Segment]) -> List[Part]:
-    """Return the parts that bring ``segments``: at most PART_SIZE each, or one segment that is larger.
+    """Return the parts that contain ``segments``: at most PART_SIZE bytes each, or one segment that is larger.
 
     No writer makes a segment of more than 8 MiB.
     """
@@ -141,12 +141,12 @@ def cut(segments: Iterable[Segment]) -> List[Part]:
 
 
 def compress(ending: bytes) -> bytes:
-    """Return a bundle's ending as it is sent."""
+    """Return the ending of a bundle, compressed for sending."""
     return zlib.compress(ending, 9)
 
 
 def decompress(data: bytes, place: Ending) -> Tuple[bytes, Seal, Manifest]:
-    """Return the ending, and the seal and manifest in it, checked. Raises IntegrityError."""
+    """Return the ending with its verified seal and manifest. Raises IntegrityError."""
     limit = sealed_file.MAX_MANIFEST + 2 * sealed_file.TAIL
     stream = zlib.decompressobj()
     try:

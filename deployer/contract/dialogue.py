@@ -1,12 +1,12 @@
-"""What the laptop and the site half say to each other over ssh, beside what a person reads."""
+"""What the laptop and the site half exchange over ssh for programs, not for people."""
 
-#: Begins a line that a program reads: all else that comes may be noise of a login shell.
+#: The beginning of a line for programs; other lines may be noise of a login shell.
 ANSWER = "deployer-answer:"
-#: The environment of a command of the site half that the laptop started; each is "1" or not there. Somebody looks on;
-#: that person can answer; the name and number of a job are announced in a line of their own.
+#: Environment variables of a site command that the laptop started; each is "1" or unset. They mean: a person watches;
+#: this person can answer; print the job's name and number in a line of their own.
 TERMINAL = "DEPLOYER_TERMINAL"
 ANSWERS = "DEPLOYER_ANSWERS"
 ANNOUNCE = "DEPLOYER_ANNOUNCE"
-#: Progress is told in lines on standard error: bytes done, bytes in all.
+#: If set, progress is printed as lines on standard error: bytes done, bytes in total.
 PROGRESS = "DEPLOYER_PROGRESS"
 PROGRESS_LINE = "deployer-progress:"

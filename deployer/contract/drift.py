@@ -1,7 +1,7 @@
-"""Drift: how two site profiles differ, or a profile and what was captured since; and what each difference means.
+"""Drift: how two site profiles differ, or a profile and a newer capture, and what each difference means.
 
-Both are JSON objects of a profile, each partition with all that holds in it. ``compare`` looks at facts alone, and what
-one of the two does not know is no drift. ``between`` compares every field of two profiles.
+Both are the JSON objects of a profile, with all values in each partition (see ``resolved``). ``compare`` looks only at
+facts, and a fact that one of them does not know is not drift. ``between`` compares every field of two profiles.
 """
 
 import re
@@ -12,26 +12,26 @@ from deployer.contract.json_records import Record
 
 CHANGED, GONE, NEW = "changed", "gone", "new"
 
-#: What a profile says at its top for the nodes of all partitions, where they do not say otherwise.
+#: Fields at the top of a profile that apply to the nodes of all partitions, unless a partition overrides them.
 SHARED = (
     "architecture", "os", "kernel", "glibc", "libzstd", "pythons", "user_namespaces", "fuse", "runtimes", "launchers",
     "fabric", "driver", "filesystems", "files", "links",
 )  # fmt: skip
-#: What is decided, or says where facts come from: no facts of the site.
+#: Fields that are decisions or name the source of facts. They are not facts of the site.
 _NO_FACTS = (
     "format", "name", "extends", "description", "source", "facts", "notes", "host", "python", "policy", "workspace",
 )  # fmt: skip
-#: Objects whose keys are the things themselves: one that is not there any more is gone.
+#: Objects whose keys are the things themselves: if a key is missing, the thing is gone.
 _THINGS = ("mpi", "partitions", "runtimes", "filesystems", "pythons", "libraries", "files", "links", "environment")
-#: A thing's name in the path of a field.
+#: Replaces the name of a thing in the path of a field.
 _ANY = "*"
-#: What a profile says nothing by.
+#: Values that mean "not specified" in a profile.
 _NOTHING: Tuple[Any, ...] = (None, "", [], {})
-#: Sizes of file systems are never quite the same.
+#: Sizes of file systems always vary a little.
 _TOLERANCE = 0.1
 
-#: Of each field of a profile, the names of things left out: how grave a change is, and what it means. The first row
-#: that fits counts; a test changes each field of the schema, and wants a row for it that tells of plans what is so.
+#: For each field of a profile, without the names of things: the severity of a change, and its meaning. The first row
+#: that matches counts. A test changes each field of the schema and requires a row that is correct for plans.
 _MEANINGS = (
     (r"(^|\.)(format|description|notes|source)(\.|$)", NOTE, "documentation only: plans and bundles stay valid"),
     (r"^(extends|facts)(\.|$)", NOTE, "where the profile keeps its facts: their differences are listed too"),
@@ -77,15 +77,21 @@ _MEANINGS = (
     (r"(^|\.)architecture$", ERROR, "the architecture has changed: check bundles again"),
     (r"(^|\.)(os|kernel)$", NOTE, "the nodes' system was updated: check bundles again if other facts also changed"),
 )  # fmt: skip
-#: For a field that the table does not know: what is right for any.
+#: For a field that is not in the table: correct for every field.
 UNKNOWN = (WARNING, "the profile has changed: check bundles again and make new plans")
 _ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
 
 
 class Drift(NamedTuple):
-    """One fact: its place in the profile, CHANGED, GONE or NEW, what was written and what is, and what it means.
+    """A difference in one fact.
 
-    ``severity`` is ERROR where jobs fail by it, WARNING where they may, NOTE else.
+    Attributes:
+        place: the path of the fact in the profile.
+        kind: CHANGED, GONE or NEW.
+        was: the value before.
+        now: the value after.
+        severity: ERROR if jobs fail because of it, WARNING if they may fail, else NOTE.
+        meaning: the consequence for plans, bundles and jobs.
     """
 
     place: str
@@ -107,7 +113,7 @@ class Drift(NamedTuple):
 
 
 class _Path(NamedTuple):
-    """Where a field is: ``place`` for people, and ``field``, in which the names of things are ``*``."""
+    """The path of a field: ``place`` for people; in ``field`` the names of things are replaced by ``*``."""
 
     place: str = ""
     field: str = ""
@@ -122,8 +128,8 @@ class _Path(NamedTuple):
 
 
 def compare(before: Record, after: Record) -> List[Drift]:
-    """Return how the captured facts ``after`` differ from those of ``before``, the gravest first."""
-    whole = "scheduler" in after  # one node's capture knows one partition
+    """Return how the captured facts ``after`` differ from those of ``before``, the most severe first."""
+    whole = "scheduler" in after  # the capture of one node knows only one partition
     found = []
     for path, kind, was, now in _differences(before, after, _Path()):
         if kind == NEW:
@@ -134,14 +140,14 @@ def compare(before: Record, after: Record) -> List[Drift]:
 
 
 def between(before: Record, after: Record) -> List[Drift]:
-    """Return every difference between two profiles, the gravest first: what each states, knows, or leaves out."""
+    """Return every difference between two profiles, the most severe first, unknown and missing fields included."""
     found = []
     for path, kind, was, now in _all_differences(before, after, _Path()):
         severity, meaning = _meaning(path.field)
         if kind == NEW and path.field in ("partitions.*", "mpi.*"):
             severity, meaning = NOTE, "existing plans do not use it and stay valid"
         elif kind == NEW and severity == ERROR:
-            severity = WARNING  # more is there than before
+            severity = WARNING  # something was added
         found.append(Drift(path.place, kind, was, now, severity, meaning))
     default = [next(iter(profile.get("partitions") or ()), None) for profile in (before, after)]
     if default[0] != default[1] and None not in default:
@@ -150,7 +156,7 @@ def between(before: Record, after: Record) -> List[Drift]:
 
 
 def worst(found: List[Drift]) -> Optional[str]:
-    """Return the gravest severity, None where nothing has changed."""
+    """Return the highest severity, or None if there is no difference."""
     return found[0].severity if found else None
 
 
@@ -203,7 +209,7 @@ def _all_differences(before: Record, after: Record, above: _Path) -> Iterator[_D
             yield path, GONE, was, None
         else:
             items = _of_lists(path, was, now) if isinstance(was, list) and isinstance(now, list) else ()
-            # What is left of a list is its order, which is one of preference or of search.
+            # The lists differ in their order, which is one of preference or of search.
             yield from list(items) or [(path, CHANGED, was, now)]
 
 
@@ -218,7 +224,7 @@ def _of_lists(path: _Path, was: List[Any], now: List[Any]) -> Iterator[_Differen
 def _same(field: str, was: Any, now: Any) -> bool:
     if was == now:
         return True
-    if isinstance(was, str) and isinstance(now, str):  # "2021.15" and "2021.15.0": one says more than the other
+    if isinstance(was, str) and isinstance(now, str):  # "2021.15" and "2021.15.0": one is more precise
         short, long = sorted((was, now), key=len)
         return bool(short) and re.match(r"^\d", short) is not None and long.startswith(short + ".")
     if isinstance(was, int) and isinstance(now, int) and re.search(r"(^|\.)filesystems\.\*\.", field):
@@ -227,7 +233,7 @@ def _same(field: str, was: Any, now: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    """Return a value in a few words: of a library its build id."""
+    """Return a value in a few words; a library is shown by its build id."""
     if isinstance(value, dict) and isinstance(value.get("dynamic"), dict):
         return "build id %s" % (value["dynamic"].get("build_id") or "none")
     if isinstance(value, dict):
@@ -239,7 +245,7 @@ def _short(value: Any) -> str:
 
 
 def resolved(profile: Record) -> Record:
-    """Return a profile with what it says at its top in each partition that does not say it."""
+    """Return a profile in which each partition has the shared values from the top that it does not override."""
     if not profile.get("partitions"):
         return profile
     top = {key: profile[key] for key in SHARED if key in profile}

@@ -1,7 +1,7 @@
-"""What the dynamic loader reads of an ELF file: names, search paths, versions, and its MPI symbols.
+"""What the dynamic loader reads from an ELF file: names, search paths, versions, and its MPI symbols.
 
-Only 64-bit little-endian files count: what else there is in an image, these machines' loader does not load. Every
-offset and count is bounded, so a hostile file costs little; one that the loader could not use raises BadElf.
+Only 64-bit little-endian files count: the loader of these machines loads no other files of an image. Every offset and
+count is bounded, so a hostile file costs little. A file that the loader could not use raises BadElf.
 
 Format: System V ABI, "Dynamic Linking"; LSB Core, "Symbol Versioning"; glibc, elf/dl-load.c and elf/dl-version.c.
 """
@@ -37,11 +37,11 @@ _DF_BIND_NOW, _DF_1_NOW, _DF_1_PIE = 0x8, 0x1, 0x08000000
 _STB_WEAK, _STB_LOCAL = 2, 0
 _SHN_UNDEF = 0
 
-#: Real files stay far below these: libtensorflow_cc has 15 program headers, 100 entries and 700,000 symbols.
+#: Real files are far below these limits: libtensorflow_cc has 15 program headers, 100 entries and 700,000 symbols.
 _MAXPHDRS = 512
 _MAX_DYNAMIC = 256 * 1024
 _MAX_STRING = 64 * 1024
-_MAX_TEXT = 512 * 1024  # of all names that are kept of a file: several may overlap in its string table
+_MAX_TEXT = 512 * 1024  # bytes of all names kept per file: several may overlap in its string table
 _MAX_VERSIONS = 8192
 _MAX_SYMBOLS = 16 * 1024 * 1024
 _CHUNK = 64 * 1024
@@ -54,14 +54,23 @@ _SEARCHED = 4 * 1024 * 1024
 
 
 class BadElf(ValueError):
-    """The file says that it is ELF, and is not whole or not consistent."""
+    """The file has the mark of an ELF file, but is incomplete or inconsistent."""
 
 
 class Dynamic(NamedTuple):
-    """``machine`` is the ABI's number (62: x86-64). ``rpath`` and ``runpath`` are as written, ``$ORIGIN`` and all.
+    """The dynamic section of a file.
 
-    ``versions`` are those that it needs, by the library that is to have them (``{"libc.so.6": ["GLIBC_2.34"]}``), but
-    weak ones; ``defines`` those that it has. ``now``: all symbols must be there when it is loaded.
+    Attributes:
+        machine: the ABI's number of the architecture (62: x86-64).
+        interpreter: the path of the loader, or None.
+        soname: the library's own name, or None.
+        needed: the libraries that it needs.
+        rpath: search folders as written, ``$ORIGIN`` included.
+        runpath: the same for RUNPATH.
+        versions: the versions that it needs, by library (``{"libc.so.6": ["GLIBC_2.34"]}``), without weak ones.
+        defines: the versions that it defines.
+        now: all symbols must be found when the file is loaded.
+        build_id: hexadecimal, or None.
     """
 
     machine: int
@@ -77,12 +86,17 @@ class Dynamic(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """All that the dry link wants to know of a file: ``imports`` and ``exports`` are its MPI symbols, sorted.
+    """All that the dry link needs to know about a file.
 
-    An import that is weak may stay without, and is left out. ``components`` are those of Open MPI's framework "pmix"
-    that are in the file (``mca_pmix_s2_component``); ``level`` is what it needs of x86-64 (3 for x86-64-v3), 0 for any.
-    ``linked`` is how a program shows that an MPI library is linked into it (``linked_mpi``), None if it does not.
-    Records leave these three out if they have nothing to say.
+    Attributes:
+        dynamic: its dynamic section.
+        imports: the MPI symbols that it needs, sorted; a weak symbol may be missing and is left out.
+        exports: the MPI symbols that it defines, sorted.
+        components: the components of Open MPI's framework "pmix" in the file (``mca_pmix_s2_component``).
+        level: the x86-64 level that it needs (3 for x86-64-v3); 0 for any.
+        linked: how a program shows that an MPI library is linked into it (``linked_mpi``), or None.
+
+    A record leaves out the last three if they are empty.
     """
 
     dynamic: Dynamic
@@ -129,7 +143,7 @@ class Facts(NamedTuple):
 
 
 class Symbol(NamedTuple):
-    """A dynamic symbol: ``defined`` here or wanted of another file; a ``weak`` one may stay without."""
+    """A dynamic symbol: ``defined`` in this file or needed from another one; a ``weak`` symbol may be missing."""
 
     name: str
     defined: bool
@@ -137,19 +151,19 @@ class Symbol(NamedTuple):
 
 
 def read(read_at: ReadAt) -> Optional[Dynamic]:
-    """Return what the loader would read of the file; None where it is no ELF file of ours. Raises BadElf."""
+    """Return what the loader reads from the file; None if it is not a 64-bit little-endian ELF file. Raises BadElf."""
     elf = _open(read_at)
     return _dynamic(elf, notes(read_at).build_id) if elf else None
 
 
 def symbols(read_at: ReadAt, wanted: Callable[[str], bool]) -> Iterator[Symbol]:
-    """Yield the dynamic symbols, but local ones, whose name is ``wanted``. Raises BadElf."""
+    """Yield the dynamic symbols whose name is ``wanted``, without local ones. Raises BadElf."""
     elf = _open(read_at)
     return _symbols(elf, wanted) if elf else iter(())
 
 
 def facts(read_at: ReadAt) -> Optional[Facts]:
-    """Return the facts of a file; None where it is no ELF file of ours. Raises BadElf."""
+    """Return the facts of a file; None if it is not a 64-bit little-endian ELF file. Raises BadElf."""
     elf = _open(read_at)
     if elf is None:
         return None
@@ -172,7 +186,7 @@ def _is_wanted(name: str) -> bool:
 
 
 def is_mpi(name: str) -> bool:
-    """Return whether a symbol is an MPI library's: of the standard, or what Open MPI's mpi.h makes of it."""
+    """Return whether a symbol belongs to an MPI library: to the standard, or to Open MPI's mpi.h."""
     return name.startswith(_MPI)
 
 
@@ -195,7 +209,7 @@ def _dynamic(elf: "_Elf", build_id: Optional[str]) -> Dynamic:
 
 
 def _may_name_mpi(elf: "_Elf") -> bool:
-    """Return whether the string table holds such a name: most files have none, and some have 700,000 symbols."""
+    """Return whether the string table has such a name: most files have none, and some have 700,000 symbols."""
     for start in range(0, elf.strings_size, _SEARCHED):
         data = elf.read_at(elf.strings + start, min(_SEARCHED + 16, elf.strings_size - start))
         if any(prefix in data for prefix in _MPI_BYTES):
@@ -226,7 +240,7 @@ class _Elf(object):
         self.machine = machine
         self._kind = kind
         self._headers = headers
-        #: Address, offset in the file and size of what is loaded.
+        #: Address, offset in the file, and size of each part that is loaded.
         self._loads = [(h[3], h[2], h[5]) for h in headers if h[0] == _PT_LOAD]
         self.tags = self._read_tags()
         strings, size = self.last(_STRTAB), self.last(_STRSZ)
@@ -235,11 +249,11 @@ class _Elf(object):
         self._kept = 0
 
     def text(self, index: int) -> str:
-        """Return the string at ``index``, to be kept."""
+        """Return the string at ``index``, counted as kept."""
         return self.keep(self.string(index))
 
     def keep(self, text: str) -> str:
-        """Return ``text``; raises BadElf if the texts kept of this file are too many."""
+        """Return ``text``; raise BadElf if the texts kept of this file are too many."""
         self._kept += len(text) + 50
         if self._kept > _MAX_TEXT:
             raise BadElf("its names have more than %d bytes" % _MAX_TEXT)
@@ -260,7 +274,7 @@ class _Elf(object):
         return found
 
     def last(self, tag: int) -> Optional[int]:
-        """Return the value of a tag, of the last where it stands more than once, as the loader does."""
+        """Return the value of a tag; of the last one if there are several, as the loader does."""
         value = None
         for each, number in self.tags:
             if each == tag:
@@ -268,14 +282,14 @@ class _Elf(object):
         return value
 
     def offset(self, address: int) -> int:
-        """Return where in the file an address is loaded from."""
+        """Return the offset in the file from which an address is loaded."""
         for start, offset, size in self._loads:
             if start <= address < start + size:
                 return offset + address - start
         raise BadElf("address %#x is not in the file" % address)
 
     def exactly(self, offset: int, size: int) -> bytes:
-        """Return ``size`` bytes at ``offset``; raises BadElf where the file ends before."""
+        """Return ``size`` bytes at ``offset``; raise BadElf if the file ends before."""
         data = self.read_at(offset, size)
         if len(data) != size:
             raise BadElf("it ends before byte %d" % (offset + size))
@@ -311,7 +325,7 @@ class _Elf(object):
 
 
 class _Strings(object):
-    """The string table in memory, for those who read most of it."""
+    """The string table in memory, for callers that read most of it."""
 
     def __init__(self, elf: _Elf) -> None:
         self._elf = elf
@@ -352,7 +366,7 @@ def _paths(elf: _Elf, tag: int) -> List[str]:
 
 
 def _versions(elf: _Elf) -> Dict[str, List[str]]:
-    """Return what its version requirements say: library to versions. A weak one may be missing, so it is left out."""
+    """Return the required versions by library. A weak one may be missing, so it is left out."""
     found: Dict[str, List[str]] = {}
     address = elf.last(_VERNEED_TAG)
     for offset, (_, count, name, aux, _) in _chain(elf, address, elf.last(_VERNEEDNUM), _VERNEED):
@@ -380,7 +394,7 @@ def _chain(
 
 
 def _linked(elf: _Elf, offset: int, count: int, form: struct.Struct) -> Iterator[Tuple[int, Sequence[int]]]:
-    """Yield (offset, fields) of ``count`` records, each of which says in its last field where the next one is."""
+    """Yield (offset, fields) of ``count`` records; the last field of each is the distance to the next."""
     if count > _MAX_VERSIONS:
         raise BadElf("it has %d versions" % count)
     for _ in range(count):
@@ -392,7 +406,7 @@ def _linked(elf: _Elf, offset: int, count: int, form: struct.Struct) -> Iterator
 
 
 def _symbol_count(elf: _Elf) -> int:
-    """Return how many dynamic symbols there are: only the hash tables tell."""
+    """Return the number of dynamic symbols, which only the hash tables show."""
     address = elf.last(_HASH)
     if address is not None:
         _, count = struct.unpack("<II", elf.exactly(elf.offset(address), 8))

@@ -1,16 +1,16 @@
 """The GNU notes of an ELF file: its build-id, and the level of x86-64 that it needs.
 
-Everything is bounded, and whatever is not a well-formed 64-bit little-endian ELF file has no notes.
+All sizes are bounded. A file that is not a well-formed 64-bit little-endian ELF file has no notes.
 Format: System V ABI, "Note Section"; x86-64 psABI, "Program Property" (GNU_PROPERTY_X86_ISA_1_NEEDED).
 """
 
 import struct
 from typing import Callable, Iterator, NamedTuple, Optional, Tuple
 
-#: Reads ``size`` bytes at ``offset``; fewer at the end of the file.
+#: Reads ``size`` bytes at ``offset``; returns fewer at the end of the file.
 ReadAt = Callable[[int, int], bytes]
 
-#: The file's header, and a program header, of 64-bit little-endian files.
+#: The file header and a program header of 64-bit little-endian files.
 EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
 PHDR = struct.Struct("<IIQQQQQQ")
 _NHDR = struct.Struct("<III")
@@ -23,19 +23,19 @@ _MAX_NOTES = 64 * 1024  # real ones are below 2 KiB
 
 
 class Notes(NamedTuple):
-    """``build_id`` in hexadecimal, None where there is none; ``level`` of x86-64 (2 for x86-64-v2), 0 for any."""
+    """``build_id``: hexadecimal, or None; ``level`` of x86-64 that is needed (2 for x86-64-v2), 0 for any."""
 
     build_id: Optional[str] = None
     level: int = 0
 
 
 def build_id(read_at: ReadAt) -> Optional[str]:
-    """Return the build-id in hexadecimal, or None where the file has none or is no ELF file."""
+    """Return the build-id in hexadecimal; None if the file has none or is not an ELF file."""
     return notes(read_at).build_id
 
 
 def notes(read_at: ReadAt) -> Notes:
-    """Return what the notes of a file say; nothing where it is no ELF file."""
+    """Return the notes of a file; empty if it is not an ELF file."""
     found = Notes()
     head = read_at(0, EHDR.size)
     if len(head) < EHDR.size or head[:6] != b"\x7fELF\x02\x01":
@@ -72,7 +72,7 @@ def _level(data: bytes) -> int:
 
 
 def _notes(data: bytes, align: int) -> Iterator[Tuple[bytes, int, bytes]]:
-    """Yield (name, type, content) of each whole note in ``data``."""
+    """Yield (name, type, content) of each complete note in ``data``."""
     at = 0
     while at + _NHDR.size <= len(data):
         name_size, body_size, kind = _NHDR.unpack_from(data, at)

@@ -1,6 +1,6 @@
-"""One error class a documented exit code; a message that says what happened and a hint that says what to do.
+"""One error class per documented exit code. A message states what failed, a hint what to do.
 
-The exit codes are a promise to scripts (docs/exit-codes.md); 0 is done and 130 is interrupted.
+Scripts rely on the exit codes (docs/exit-codes.md); 0 is success and 130 is interrupted.
 """
 
 from typing import List, Sequence
@@ -14,7 +14,10 @@ EXIT_INTERRUPTED = 130
 class DeployerError(Exception):
     """An expected failure: shown as one line on stderr, with an optional hint below, never as a traceback.
 
-    ``details`` are for a failure that has several causes: the message counts them, each detail is one of them.
+    Args:
+        message: what failed, with the value.
+        hint: what to do.
+        details: one per cause, if the failure has several; the message counts them.
     """
 
     exit_code = 1
@@ -26,9 +29,9 @@ class DeployerError(Exception):
         self.details = list(details)
 
     def lines(self) -> List[str]:
-        """Return the lines to print on stderr; the message and each detail are folded into one line each.
+        """Return the lines to print on stderr; the message and each detail become one line each.
 
-        Images, profiles and programs have their words in them: an escape sequence is shown, not obeyed.
+        They may quote images, profiles and programs: an escape sequence is shown, not sent to the terminal.
         """
         shown = ["deployer: error: " + " ".join(self.message.split())]
         shown += ["  " + " ".join(detail.split()) for detail in self.details]
@@ -38,48 +41,48 @@ class DeployerError(Exception):
 
 
 class JobFailed(DeployerError):
-    """The payload, the build step or the job itself failed: ours was done right."""
+    """The payload, the build step or the job itself failed, not deployer."""
 
     exit_code = 1
 
 
 class UsageError(DeployerError):
-    """Wrong usage or wrong input: the caller can mend it."""
+    """Wrong usage or wrong input, which the caller can correct."""
 
     exit_code = 2
 
 
 class Refused(DeployerError):
-    """A rule or the site's policy says no."""
+    """A rule or the site's policy forbids it."""
 
     exit_code = 3
 
 
 class IntegrityError(DeployerError):
-    """Bytes are not what their digest or signature says."""
+    """Bytes do not match their digest or signature."""
 
     exit_code = 4
 
 
 class TransferError(DeployerError):
-    """The line to the site failed, or the site does not answer."""
+    """The connection to the site failed, or the site does not answer."""
 
     exit_code = 5
 
 
 class SpaceError(DeployerError):
-    """No space, no inodes or no quota left."""
+    """No space, no inodes or no quota is left."""
 
     exit_code = 6
 
 
 class MissingTool(DeployerError):
-    """A needed tool or engine is not there."""
+    """A required tool or engine is missing."""
 
     exit_code = 7
 
 
 class Unknown(DeployerError):
-    """Facts are missing, so that neither yes nor no would be honest."""
+    """Not enough facts to decide."""
 
     exit_code = 8

@@ -1,17 +1,16 @@
-"""What a job leaves behind as evidence: records that one step writes in the job's folder and ``result`` reads.
+"""The evidence of a job: records that the steps write into the job's folder and that ``result`` reads.
 
 ::
 
-    job.json                what was asked (Launch), written when the job is submitted
-    hosts/HOST.json         what a node shows before any container starts (HostRecord)
-    ranks/probe-TASK.json   what a rank is in the container, before the payload (ProbeRecord); its log beside it
-    ranks/payload-TASK.json what the payload's own processes had mapped, and how they ended (payload.PayloadRecord)
-    ranks/node-HOST.json    these of a node's ranks, where they wrote to the node first (NodeRecord)
+    job.json                what was requested (Launch), written when the job is submitted
+    hosts/HOST.json         facts of a node before any container starts (HostRecord)
+    ranks/probe-TASK.json   a rank in the container before the payload (ProbeRecord); its log is beside it
+    ranks/payload-TASK.json what the payload's processes had mapped, and how they ended (payload.PayloadRecord)
+    ranks/node-HOST.json    these records of all ranks of a node that wrote to the node first (NodeRecord)
     result.json             all of it, judged (see ``result``)
 
-An *identity* tells a file whatever path it is seen under: ``build-id:HEX`` from its GNU build-id note, or
-``sha256:HEX`` of its content where it has none. A *task* is the launcher's number for a rank, which is there even
-where MPI is not.
+An *identity* names a file independent of its path: ``build-id:HEX`` from its GNU build-id note, or ``sha256:HEX`` of
+its content if it has no such note. A *task* is the launcher's number of a rank; it exists even without MPI.
 """
 
 from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
@@ -28,7 +27,7 @@ HOST = "host"
 PROBE = "probe"
 NODE = "node-evidence"
 
-#: What a probe was doing when it wrote its record; one that is not DONE did not get further.
+#: The stage of a probe when it wrote its record; if it is not DONE, the probe got no further.
 LOADING = "loading the MPI library"
 STARTING = "in MPI_Init or the first MPI_Barrier"
 SUMMING = "in the first MPI_Allreduce"
@@ -36,12 +35,32 @@ DONE = "done"
 
 
 class Launch(NamedTuple):
-    """A job as it was submitted. ``provider`` is libfabric's, where the plan names one; ``reason`` is why the variant
-    was chosen; ``created`` is in seconds since the epoch; ``data`` are the digests of the bundles whose data are read;
-    ``expects`` is what the probe has to prove beside MPI (``measures.EXPECTABLE``);
-    ``bound`` are the host's paths that every node must have, to be bound;
-    ``checked`` is the plan's verdict; ``forced``: it was REFUSE, and the user ran it all the same; ``straddling`` says
-    why ranks must run across NUMA domains, None: none must.
+    """A job as it was submitted.
+
+    Attributes:
+        job: its name.
+        bundle: the bundle's name.
+        version: the bundle's version.
+        digest: the bundle's digest.
+        site: the plan's site.
+        variant: the start option's name.
+        reason: why this start option was chosen.
+        runtime: the start option's runtime.
+        nodes: number of nodes.
+        ranks_per_node: ranks per node.
+        threads: threads per rank.
+        time: the time limit.
+        command: the payload's command.
+        mpi: the site's MPI; None if the image's own MPI is used.
+        provider: libfabric's provider, if the plan names one.
+        created: seconds since the epoch.
+        data: digests of the bundles whose data the job reads.
+        expects: what the probe must prove besides MPI (``measurements.EXPECTABLE``).
+        checked: the plan's verdict.
+        forced: the verdict was REFUSE, and the user started the job regardless.
+        bound: host paths that are bound and must exist on every node.
+        straddling: why ranks must run across NUMA domains; None if none must.
+        scheduler: the scheduler's name.
     """
 
     job: str
@@ -70,7 +89,7 @@ class Launch(NamedTuple):
 
     @property
     def ranks(self) -> int:
-        """The size of the world that was asked for."""
+        """The number of ranks that was requested."""
         return self.nodes * self.ranks_per_node
 
     def record(self) -> Record:
@@ -81,7 +100,7 @@ class Launch(NamedTuple):
 
 
 def read_launch(data: bytes, what: str) -> Launch:
-    """Parse job.json; raises UsageError."""
+    """Parse job.json. Raises UsageError."""
     fields = json_records.loads(data, LAUNCH, what, own=True)
     mpi, checked = fields.maybe_child("mpi"), fields.maybe_child("checked")
     return Launch(
@@ -112,10 +131,13 @@ def read_launch(data: bytes, what: str) -> Launch:
 
 
 class HostRecord(NamedTuple):
-    """A node that took part. ``identity`` is that of the plan's MPI library there; None: no such file.
+    """A node of the job.
 
-    ``missing`` are paths that are to be bound into the container and are not there. ``numa`` are the CPUs of each NUMA
-    domain, as the kernel lists them.
+    Attributes:
+        host: its name.
+        identity: the identity of the plan's MPI library on the node; None if there is no such file.
+        missing: paths that are to be bound into the container but do not exist.
+        numa: the CPUs of each NUMA domain, as the kernel lists them.
     """
 
     host: str
@@ -128,15 +150,29 @@ class HostRecord(NamedTuple):
 
 
 def read_host(data: bytes, what: str) -> HostRecord:
-    """Parse a host record; raises UsageError."""
+    """Parse the record of a node. Raises UsageError."""
     fields = json_records.loads(data, HOST, what, own=True)
     missing, numa = (tuple(fields.texts(name)) if name in fields.record else () for name in ("missing", "numa"))
     return HostRecord(fields.text("host"), fields.maybe_text("identity"), missing, numa)
 
 
 class ProbeRecord(NamedTuple):
-    """A rank in the container. ``threads`` is OMP_NUM_THREADS; ``cpus`` is the kernel's list, e.g. ``0-3,8``;
-    ``reason`` says why no library was found; rank, size, provider and thread_level are None before MPI_Init is done."""
+    """A rank in the container before the payload; rank, size, provider and thread_level are None before MPI_Init ends.
+
+    Attributes:
+        task: the launcher's number of the rank.
+        host: its node.
+        stage: what the probe was doing (LOADING ... DONE).
+        library: the MPI library that was mapped, or None.
+        reason: why no library was found.
+        rank: its number in MPI_COMM_WORLD.
+        size: the size of MPI_COMM_WORLD.
+        provider: libfabric's provider.
+        thread_level: the level of thread support that MPI provides.
+        threads: OMP_NUM_THREADS.
+        cpus: the CPUs that it may use, as the kernel lists them: ``0-3,8``.
+        measures: what the probe measured.
+    """
 
     task: int
     host: str
@@ -159,7 +195,7 @@ class ProbeRecord(NamedTuple):
 
 
 def read_probe(data: bytes, what: str) -> ProbeRecord:
-    """Parse a probe record; raises UsageError."""
+    """Parse the record of a probe. Raises UsageError."""
     fields = json_records.loads(data, PROBE, what, own=True)
     library, measures = fields.maybe_child("library"), fields.maybe_child("measures")
     return ProbeRecord(
@@ -179,7 +215,7 @@ def read_probe(data: bytes, what: str) -> ProbeRecord:
 
 
 class NodeRecord(NamedTuple):
-    """All that the ranks of a node, where the image is staged, said of themselves: their files by name."""
+    """The evidence of a node's ranks, if the image is staged on the node: text of each file, by file name."""
 
     host: str
     files: Dict[str, str]
@@ -189,13 +225,13 @@ class NodeRecord(NamedTuple):
 
 
 def read_node(data: bytes, what: str) -> NodeRecord:
-    """Parse a node's collected evidence; raises UsageError."""
+    """Parse the collected evidence of a node. Raises UsageError."""
     fields = json_records.loads(data, NODE, what, own=True)
     return NodeRecord(fields.text("host"), fields.mapping("files"))
 
 
 def parse_cpus(text: str) -> Set[int]:
-    """Return the CPUs of a kernel list such as ``0-3,8``; what cannot be read counts as none."""
+    """Return the CPUs of a kernel list such as ``0-3,8``; an unreadable part counts as no CPU."""
     cpus: Set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")

@@ -1,8 +1,8 @@
 """The file of facts that capture writes beside a profile: what the dynamic loader reads of the site's libraries.
 
-``login`` and each of ``partitions`` hold system libraries by absolute path, each of ``mpi`` the files of an
-installation by their path below its prefix; each with ``files``, path to facts (``dynamic.Facts``), and ``links``, path
-to target.
+``login`` and each of ``partitions`` hold system libraries by absolute path. Each of ``mpi`` holds the files of an
+installation by their path below its prefix. All of them have ``files`` (path to facts, ``dynamic.Facts``) and
+``links`` (path to target).
 """
 
 from typing import Any, Dict, Mapping, NamedTuple, Optional
@@ -12,12 +12,12 @@ from deployer.contract.json_records import Fields, Record
 
 SCHEMA = "site-facts"
 KEYS = ("files", "links")
-#: Bytes of memory that a profile, or its facts, may take to parse (records.memory); those of large sites take 20 MB.
+#: Bytes of memory for parsing a profile, or its facts (json_records.memory); those of large sites need 20 MB.
 MAX_MEMORY = 200_000_000
 
 
 class SiteFacts(NamedTuple):
-    """The trees of a file of facts; what is in them is not looked at yet."""
+    """The trees of a file of facts, whose content is not parsed yet."""
 
     login: Optional[Fields]
     partitions: Dict[str, Fields]

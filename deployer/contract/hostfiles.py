@@ -1,8 +1,8 @@
 """Single files of the host in the container: one folder of stubs, with each file bound over its stub. Pure.
 
-An image is read-only, and a bind needs its like to be there. So a folder of empty files is made on the site and bound
-where every image has an empty folder; the host's files are bound over the empty ones. In this way one library of a
-system folder gets in without the folder, which would bring the host's C library along.
+An image is read-only, and a bind needs an existing target of the same kind. So the site makes a folder of empty files
+and binds it over a folder that is empty in every image; the host's files are then bound over the empty files. In this
+way a job gets one library of a system folder without the rest of that folder, such as the host's C library.
 """
 
 import re
@@ -10,15 +10,15 @@ from typing import Callable, List, Mapping, NamedTuple, Sequence
 
 from deployer.contract.json_records import Fields
 
-#: Where the container sees them; flatten makes this folder in every image.
+#: The folder in the container; flatten makes it in every image.
 FOLDER = "/deployer/host"
 LIBRARIES = FOLDER + "/lib"
 PROGRAMS = FOLDER + "/bin"
 
 FILE, DIRECTORY, LINK = "file", "directory", "link"
 
-#: What is searched without being asked: by the loaders of Debian's family, of Red Hat's and SUSE's, and what their
-#: /etc/ld.so.conf says besides.
+#: Folders that loaders search by default: those of Debian's family, of Red Hat's and of SUSE's, and the usual ones in
+#: their /etc/ld.so.conf.
 _SYSTEM = (
     "/usr/local/lib", "/usr/local/lib64", "/usr/lib", "/usr/lib64", "/lib", "/lib64",
     "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib/aarch64-linux-gnu",
@@ -28,9 +28,14 @@ _NAME = re.compile(r"^(lib|bin)/[A-Za-z0-9_+][A-Za-z0-9._+-]*$")
 
 
 class HostFile(NamedTuple):
-    """``name`` is relative to FOLDER. A FILE or DIRECTORY of the host is bound there; a LINK leads to ``source``.
+    """A file of the host for the container.
 
-    A ``spare`` library is for images that have none of that name: the image's own is taken where there is one.
+    Attributes:
+        name: its path relative to FOLDER.
+        kind: FILE or DIRECTORY, which are bound; or LINK.
+        source: the host's path, or the target of a LINK.
+        why: the reason, for people.
+        spare: used only by images that have no library of this name.
     """
 
     name: str
@@ -41,7 +46,7 @@ class HostFile(NamedTuple):
 
     @property
     def target(self) -> str:
-        """Return where the container sees it."""
+        """Return the path in the container."""
         return FOLDER + "/" + self.name
 
     @staticmethod
@@ -54,9 +59,9 @@ class HostFile(NamedTuple):
 
 
 def for_image(found: Sequence[HostFile], exists: Callable[[str], bool]) -> List[HostFile]:
-    """Return what an image gets; ``exists`` says whether it has something at an absolute path.
+    """Return the files that an image gets; ``exists`` returns whether the image has an absolute path.
 
-    Both sides ask here, so that what is checked is what the job will see.
+    Both sides call this function, so that `check` and the job see the same files.
     """
     return [item for item in found if not (item.spare and _has(item.name.rpartition("/")[2], exists))]
 
@@ -66,10 +71,10 @@ def _has(library: str, exists: Callable[[str], bool]) -> bool:
 
 
 def library_path(environment: Mapping[str, str], image: Mapping[str, str]) -> str:
-    """Return LD_LIBRARY_PATH: the plan's folders before those that the image itself asks for, each once."""
+    """Return LD_LIBRARY_PATH: the plan's folders, then the image's own, each once."""
     folders: List[str] = []
     for values in (environment, image):
         for folder in values.get("LD_LIBRARY_PATH", "").split(":"):
-            if folder and folder not in folders:  # an empty part would be the current folder
+            if folder and folder not in folders:  # an empty entry would be the current folder
                 folders.append(folder)
     return ":".join(folders)

@@ -1,4 +1,4 @@
-"""A job as its definition names it: the command, and the numbers that hold unless the user gives others."""
+"""A job as its definition describes it: the command, and numbers that the user may override."""
 
 import re
 from typing import List, NamedTuple, Optional
@@ -10,8 +10,17 @@ _TIME = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,3}):([0-5][0-9]):([0-5][0-9])")
 
 
 class Job(NamedTuple):
-    """``command`` runs in the container, once a rank; ``time`` is Slurm's [D-]HH:MM:SS. ``workdir`` is the folder of
-    the container that it starts in, None: the image's own, else the job's folder."""
+    """A job of a definition.
+
+    Attributes:
+        name: the job's name.
+        command: runs in the container, once per rank.
+        nodes: number of nodes.
+        ranks_per_node: ranks per node.
+        threads: threads per rank.
+        time: the time limit, [D-]HH:MM:SS.
+        workdir: the folder of the container that the command starts in; None: the image's own, else the job's folder.
+    """
 
     name: str
     command: List[str]
@@ -55,9 +64,10 @@ def check_workdir(path: str) -> str:
 
 
 def seconds(limit: str) -> int:
-    """Return a time limit in seconds: [D-]HH:MM:SS, or as Slurm shows and takes it: [D-]HH[:MM[:SS]], MM[:SS].
+    """Return the seconds of a time limit: [D-]HH:MM:SS, or any form that Slurm accepts: [D-]HH[:MM[:SS]], MM[:SS].
 
-    Raises UsageError.
+    Raises:
+        UsageError: the text is not a time limit.
     """
     days, dash, clock = limit.rpartition("-")
     parts = clock.split(":")
@@ -71,7 +81,7 @@ def seconds(limit: str) -> int:
 
 
 def check_time(text: str) -> str:
-    """Return ``text`` when it is a time limit as Slurm takes it ([D-]HH:MM:SS); raises UsageError."""
+    """Return ``text`` if it is a time limit in the form [D-]HH:MM:SS. Raises UsageError, for 0 as well."""
     if not _TIME.fullmatch(text):
         raise UsageError("time limit %r is not [D-]HH:MM:SS" % text, 'for instance "00:30:00"')
     if not seconds(text):

@@ -1,12 +1,12 @@
-"""Records as JSON: one canonical form, and readers that say which field is wrong.
+"""Records as JSON: one canonical form, and readers whose errors name the wrong field.
 
-Every record carries ``schema`` (what it is), ``format`` (its version) and ``min_reader`` (the oldest format version
-whose reader understands it). Unknown fields are skipped, so that a newer writer can add; what an old reader must not
-skip raises ``min_reader``.
+Every record has ``schema`` (its kind), ``format`` (its version) and ``min_reader`` (the oldest format version whose
+reader understands it). Readers skip unknown fields, so that a newer writer can add some. A change that an old reader
+must not skip raises ``min_reader``.
 
-Texts are one line without control characters. Words of commands, values of variables (``words``) and names of files
-(``path``) may have several, as may all of a record that a job writes about what it saw (``own``): they are escaped
-where they are printed.
+Texts are one line without control characters. Three kinds of text may have several lines: words of commands and values
+of variables (``words``), names of files (``path``), and all texts of a record that a job writes about itself
+(``own``). They are escaped when they are printed.
 """
 
 import json
@@ -17,13 +17,13 @@ from deployer.contract.errors import DeployerError, UsageError
 
 FORMAT = 1
 
-#: Bytes of memory that one document may need, by ``memory``. Plans, receipts and results need less than 1 MB.
+#: Bytes of memory that one document may need, as ``memory`` counts. Plans, receipts and results need less than 1 MB.
 MAX_MEMORY = 100_000_000
-#: ... and what the largest may need: a bundle's manifest, the result of a job of thousands of ranks.
+#: The same for the largest documents: a bundle's manifest, and the result of a job of thousands of ranks.
 MAX_LARGE = 440_000_000
 
 _ASCII = bytes(range(128))
-_MAX_DIGITS = 20  # of any number in a record: all are counts, sizes, offsets and times
+_MAX_DIGITS = 20  # of any number in a record: all are counts, sizes, offsets or times
 
 Record = Dict[str, Any]
 _T = TypeVar("_T")
@@ -35,25 +35,25 @@ def dumps(record: Any) -> bytes:
 
 
 def pretty(record: Any) -> str:
-    """Return a record for people: indented, keys in their own order."""
+    """Return a record for people: indented, with keys in the record's order."""
     return json.dumps(record, indent=2) + "\n"
 
 
 def stamped(schema: str, record: Mapping[str, Any], fmt: int = FORMAT, min_reader: int = FORMAT) -> Record:
-    """Return ``record`` with the three fields that every record starts with; ``fmt`` is its schema's format."""
+    """Return ``record`` after the three fields that begin every record; ``fmt`` is the format of its schema."""
     whole: Record = {"schema": "deployer." + schema, "format": fmt, "min_reader": min_reader}
     whole.update(record)
     return whole
 
 
 def memory(data: bytes) -> int:
-    """Return how many bytes of memory a JSON document needs while it is parsed, at most and roughly.
+    """Return roughly how many bytes of memory the parsing of a JSON document needs at most.
 
-    Counted without parsing. The factors were measured on CPython 3.6, where an empty object takes 240 bytes and two
-    of the document (docs/limits.md); characters in texts that look like structure are counted too.
+    The document is not parsed for this. The factors were measured on CPython 3.6, where an empty object takes 240 bytes
+    for two bytes of the document (docs/limits.md). Characters in texts that look like structure are counted too.
     """
-    # The bytes (twice), their text, and the strings made of it. A wide character makes all of a text take four times
-    # as much, an escaped one a string.
+    # The bytes (twice), their text, and the strings made of it. With a wide character in it, all of a text takes four
+    # times as much; an escaped character makes a string wide.
     width = 10 if data.translate(None, _ASCII) else 7 if b"\\u" in data else 4
     return (
         width * len(data)
@@ -65,10 +65,16 @@ def memory(data: bytes) -> int:
 
 
 def parse(data: bytes, what: str, error: Type[DeployerError] = UsageError, limit: int = MAX_MEMORY) -> Any:
-    """Parse JSON from outside; ``what`` names it in errors. Raises ``error``.
+    """Parse JSON from outside.
 
-    Refused are also: a document that needs more memory than ``limit`` (before it is parsed), a key that an object has
-    twice, and numbers of more than 20 digits.
+    Args:
+        what: the document's name for errors.
+        error: the class of error to raise.
+        limit: bytes of memory; a document that needs more is not parsed.
+
+    Raises:
+        DeployerError: ``error``, if the document is not JSON, needs too much memory, has an object with the same key
+            twice, or has a number of more than 20 digits.
     """
     needed = memory(data)
     if needed > limit:
@@ -89,11 +95,18 @@ def loads(
     limit: int = MAX_MEMORY,
     own: bool = False,
 ) -> "Fields":
-    """Parse a stamped record; ``what`` names it in errors, e.g. "the plan for lab"; ``known`` is the newest format.
-    An ``own`` record may have any text in it.
+    """Parse a record.
 
-    Raises ``error`` for anything that is not a record of this schema or needs more memory than ``limit``, and
-    UsageError with a hint for one that needs a newer reader.
+    Args:
+        what: the record's name for errors, for instance "the plan for lab".
+        error: the class of error to raise.
+        known: the newest format that the caller understands.
+        limit: bytes of memory; a document that needs more is not parsed.
+        own: the record may contain any text.
+
+    Raises:
+        DeployerError: ``error``, if the data is not a record of this schema or needs too much memory.
+        UsageError: the record needs a newer reader.
     """
     fields = Fields(parse(data, what, error, limit), what, error, own)
     if fields.text("schema") != "deployer." + schema:
@@ -108,7 +121,7 @@ def loads(
 
 
 class Fields(object):
-    """Typed access to a JSON object; a missing or mistyped field raises an error that names it by its path."""
+    """Typed access to a JSON object. An error about a missing or mistyped field names the field by its path."""
 
     def __init__(self, record: Any, what: str, error: Type[DeployerError] = UsageError, own: bool = False) -> None:
         if not isinstance(record, dict):
@@ -123,7 +136,7 @@ class Fields(object):
             self._check("a key", name)
 
     def _check(self, name: str, value: str, lines: bool = False) -> str:
-        """Return ``value``; raises an error if no text from outside may be so."""
+        """Return ``value``; raise an error if text from outside must not contain it."""
         problem = None if self.own else texts.fault(value, lines)
         if problem:
             raise self.error("%s: %s: %s" % (texts.printable(self.what), name, problem), "write it without")
@@ -141,11 +154,11 @@ class Fields(object):
         return self._check("field %r" % name, self._get(name, str))
 
     def path(self, name: str) -> str:
-        """Return the name of a file, which may have any character that a file system knows; it is never shell."""
+        """Return the name of a file, which may have any character that a file system allows; it is never shell."""
         return self._check("field %r" % name, self._get(name, str), lines=True)
 
     def maybe_text(self, name: str) -> Optional[str]:
-        """Return a string field, or None where it is null or absent."""
+        """Return a string field, or None if it is null or missing."""
         return None if self.record.get(name) is None else self.text(name)
 
     def number(self, name: str) -> int:
@@ -156,7 +169,7 @@ class Fields(object):
         return value
 
     def maybe_number(self, name: str) -> Optional[int]:
-        """Return a non-negative integer field, or None where it is null or absent."""
+        """Return a non-negative integer field, or None if it is null or missing."""
         return None if self.record.get(name) is None else self.number(name)
 
     def flag(self, name: str) -> bool:
@@ -164,7 +177,7 @@ class Fields(object):
         return self._get(name, bool)
 
     def maybe_flag(self, name: str) -> Optional[bool]:
-        """Return a field that is true or false, or None where it is null or absent."""
+        """Return a field that is true or false, or None if it is null or missing."""
         return None if self.record.get(name) is None else self.flag(name)
 
     def texts(self, name: str, lines: bool = False) -> List[str]:
@@ -175,7 +188,7 @@ class Fields(object):
         return [self._check("field %r" % name, value, lines) for value in values]
 
     def words(self, name: str) -> List[str]:
-        """Return a list of strings that may have several lines each: a command."""
+        """Return a list of strings that may have several lines each, such as a command."""
         return self.texts(name, lines=True)
 
     def mapping(self, name: str) -> Dict[str, str]:
@@ -198,7 +211,7 @@ class Fields(object):
     def assignments(self, name: str, hint: str = "") -> List[str]:
         """Return a list of environment variables, ``NAME=VALUE``; a value may have several lines.
 
-        ``hint`` says what to do about one that has no such name.
+        ``hint`` is the remedy in the error about an invalid name.
         """
         found = self.words(name)
         for entry in found:
@@ -216,7 +229,7 @@ class Fields(object):
         return list(self.each(name))
 
     def each(self, name: str) -> Iterator["Fields"]:
-        """Yield the objects of a list, one at a time: a bundle may have hundreds of thousands of segments."""
+        """Yield the objects of a list one at a time: a bundle may have hundreds of thousands of segments."""
         for index, item in enumerate(self._get(name, list)):
             yield Fields(item, "%s, %s[%d]" % (self.what, name, index), self.error, self.own)
 
@@ -225,11 +238,11 @@ class Fields(object):
         return Fields(self._get(name, dict), "%s, %s" % (self.what, name), self.error, self.own)
 
     def maybe_child(self, name: str) -> Optional["Fields"]:
-        """Return a nested object, or None where it is null or absent."""
+        """Return a nested object, or None if it is null or missing."""
         return None if self.record.get(name) is None else self.child(name)
 
     def children(self, name: str) -> Dict[str, "Fields"]:
-        """Return an object of objects."""
+        """Return an object whose values are objects."""
         values = self._get(name, dict)
         return {
             key: Fields(value, "%s, %s.%s" % (self.what, name, texts.printable(key)), self.error, self.own)
@@ -238,7 +251,7 @@ class Fields(object):
 
 
 def _bounded(digits: str) -> int:
-    # Older Pythons take time that grows with the square of the digits: a short file could keep one busy for hours.
+    # Older Pythons need time that grows with the square of the digits: a short file could keep one busy for hours.
     if len(digits) > _MAX_DIGITS:
         raise ValueError("a number has %d digits" % len(digits))
     return int(digits)

@@ -1,7 +1,7 @@
-"""What the last lines of a payload's output tell about its end. Pure.
+"""What the last lines of a payload's output show about its end. Pure.
 
-The log has the output and the errors of all ranks, and what the launcher adds. Output that was buffered may come after
-the error: so an error among the last lines is preferred, then an exception anywhere in the end of the log.
+The log has the output and the errors of all ranks, and messages of the launcher. Buffered output may follow an error.
+So an error among the last lines is preferred, then an exception anywhere in the end of the log.
 """
 
 import re
@@ -11,18 +11,18 @@ from deployer.contract import memory
 from deployer.contract.findings import Finding, finding
 from deployer.contract.text import printable
 
-#: Characters of a line that are shown.
+#: The number of characters of a line that are shown.
 _WIDTH = 300
 
-#: What launchers and this tool add when a rank fails.
+#: Messages of launchers and of this tool when a rank fails.
 _OTHERS = re.compile(
     r"^(srun: |slurmstepd: |deployer: |hint: |=+$|=   |\[(mpiexec|proxy)[:@]|-{20,}$|mpirun |prterun |mpiexec"
     r"|Primary job  ?terminated|Process name: |Exit code: |a non-zero exit code|An MPI communication peer process)"
     r"|(^|: )Command exited with non-zero status"
 )
-#: How Python writes the exception that ended it.
+#: How Python prints an exception that ends it.
 _EXCEPTION = re.compile(r"^(\w+\.)*\w*(Error|Exception|Interrupt|Exit|Failure)(: |$)")
-#: Lines at the end of the log in which an error may be worded in any way.
+#: The number of last lines in which an error may have any wording.
 _NEAR = 5
 _ERROR = re.compile(
     r"\b(\w*error|fatal|failed|failure|cannot|can't|could not|couldn't|unable to|abort(ed|ing)?|exception|panic(ked)?"
@@ -31,7 +31,7 @@ _ERROR = re.compile(
 )
 
 _READ_ONLY = re.compile(r"Read-only file system|\bEROFS\b|\berrno = 30\b", re.IGNORECASE)
-#: As libc, curl, wget, Python, requests, Hugging Face's hub and Java word it.
+#: The wording of libc, curl, wget, Python, requests, Hugging Face's hub and Java.
 _NO_NETWORK = re.compile(
     r"Name or service not known|Temporary failure in name resolution|Could not resolve (host|proxy)"
     r"|unable to resolve host|getaddrinfo failed|NameResolutionError|No address associated with hostname"
@@ -43,9 +43,13 @@ _CAUSES = (("payload.read-only", _READ_ONLY), ("payload.no-network", _NO_NETWORK
 
 
 class Told(NamedTuple):
-    """``last`` is the line that tells best why the payload ended, None: there is none. ``causes`` are codes of
-    findings, each with the last line that shows it. ``memory`` is the line in which Slurm reports a lack of
-    memory."""
+    """What the end of a log shows.
+
+    Attributes:
+        last: the line that best explains why the payload ended, or None.
+        causes: codes of findings, each with the last line that shows it.
+        memory: the line in which Slurm reports a lack of memory, or None.
+    """
 
     last: Optional[str] = None
     causes: Tuple[Tuple[str, str], ...] = ()
@@ -57,7 +61,7 @@ class Told(NamedTuple):
 
 
 def told(text: str) -> Told:
-    """Return what the end of a log tells; ``text`` may begin within a line and hold anything."""
+    """Return what the end of a log shows; ``text`` may begin within a line and contain anything."""
     lines = [line.strip() for line in re.split(r"[\r\n]+", text)]
     said = memory.slurms_words(lines)
     said = None if said is None else _shown(said)
@@ -78,6 +82,6 @@ def _last(lines: Sequence[str], pattern: Pattern[str]) -> Optional[str]:
 
 
 def _shown(line: str) -> str:
-    """Return a line for a terminal: no control characters, and not longer than people read."""
+    """Return a line for a terminal: without control characters, and not too long to read."""
     whole = printable(line)
     return whole if len(whole) <= _WIDTH else whole[: _WIDTH - 3] + "..."

@@ -1,7 +1,7 @@
-"""The hybrid layout of a job: ranks a node times threads a rank, against what a node has.
+"""The hybrid layout of a job: ranks per node times threads per rank, compared with what a node has.
 
-A *core* is physical; a *CPU* is what the kernel counts, so a core with hyperthreads is two. Ranks times threads may be
-up to the CPUs of a node: up to the cores each thread has a core of its own, beyond that the hyperthreads are used.
+A *core* is physical. A *CPU* is what the kernel counts: a core with hyperthreads has two. Ranks times threads may be
+up to the CPUs of a node. Up to the number of cores, each thread has a core of its own; above it, hyperthreads are used.
 """
 
 from typing import Collection, Dict, Mapping, NamedTuple, Optional
@@ -13,7 +13,17 @@ _MOST_NODES = 1000000
 
 
 class Layout(NamedTuple):
-    """``cpus_per_rank`` are hardware threads; ``memory_mb`` is for one rank, None: not limited."""
+    """The layout of a job, which fits its nodes.
+
+    Attributes:
+        nodes: number of nodes.
+        ranks_per_node: ranks per node.
+        threads: threads per rank.
+        cpus_per_rank: hardware threads per rank.
+        hyperthreads: whether threads share cores.
+        memory_mb: MiB per rank; None: not limited.
+        shape: what one node has.
+    """
 
     nodes: int
     ranks_per_node: int
@@ -25,12 +35,12 @@ class Layout(NamedTuple):
 
     @property
     def ranks(self) -> int:
-        """The size of the world."""
+        """The number of ranks."""
         return self.nodes * self.ranks_per_node
 
     @property
     def asked_cpus(self) -> int:
-        """What the scheduler is asked for a rank: CPUs as it counts them."""
+        """The CPUs to request from the scheduler per rank, as the scheduler counts them."""
         there = self.shape.cores * self.shape.threads_per_core
         return -(-self.cpus_per_rank * (self.shape.cpus or there) // there)
 
@@ -38,12 +48,18 @@ class Layout(NamedTuple):
 def lay_out(nodes: int, ranks_per_node: int, threads: int, shape: NodeShape, memory_mb: Optional[int] = None) -> Layout:
     """Return the layout of ``nodes`` x ``ranks_per_node`` ranks with ``threads`` each.
 
-    ``memory_mb`` is what one rank needs, in MiB. Raises UsageError for a number below one, and Refused, with the
-    arithmetic, for more threads than a node has CPUs or more memory than a job may use there.
+    Args:
+        shape: what one node has.
+        memory_mb: MiB that one rank needs; None: not limited.
+
+    Raises:
+        UsageError: a number is less than 1, or there are too many nodes.
+        Refused: the threads exceed the CPUs of a node, or the memory exceeds what a job may use; the message has the
+            calculation.
     """
     counts = [("nodes", nodes), ("ranks per node", ranks_per_node), ("threads per rank", threads)]
     if memory_mb is not None:
-        counts.append(("MiB of memory per rank", memory_mb))  # to Slurm 0 is all memory of the node
+        counts.append(("MiB of memory per rank", memory_mb))  # for Slurm, 0 means all memory of the node
     for what, count in counts:
         if count < 1:
             raise UsageError("%s must be at least 1, not %d" % (what, count))
@@ -70,7 +86,7 @@ def lay_out(nodes: int, ranks_per_node: int, threads: int, shape: NodeShape, mem
         nodes,
         ranks_per_node,
         threads,
-        threads if hyperthreads else threads * shape.threads_per_core,  # a whole core for each thread where they fit
+        threads if hyperthreads else threads * shape.threads_per_core,  # if possible, a whole core per thread
         hyperthreads,
         memory_mb,
         shape,
@@ -94,29 +110,32 @@ def of_threads(threads: int) -> Dict[str, str]:
     return {
         "OMP_NUM_THREADS": str(threads),
         "TF_NUM_INTRAOP_THREADS": str(threads),
-        # Operations that can run side by side; more would compete with the OpenMP threads inside each.
+        # Operations that can run at the same time; more would compete with the OpenMP threads inside each.
         "TF_NUM_INTEROP_THREADS": "1" if threads == 1 else "2",
     }
 
 
 def _of_places(hyperthreads: bool) -> Dict[str, str]:
-    """Return what says where threads run."""
+    """Return the environment variables that control where threads run."""
     return {
         "OMP_PLACES": "threads" if hyperthreads else "cores",
         "OMP_PROC_BIND": "close",
-        # Read by Intel's OpenMP alone: do not spin between regions.
+        # Only Intel's OpenMP reads this: do not spin between regions.
         "KMP_BLOCKTIME": "0",
     }
 
 
-#: What GNU's and Intel's OpenMP both read, and what each reads besides; Intel's warns in every rank if it sees both.
+#: Variables that both GNU's and Intel's OpenMP read, then each one's own. Intel's warns in every rank if it sees both.
 _PLACES = ("OMP_PLACES", "OMP_PROC_BIND")
 _OWN_PLACES = ("KMP_AFFINITY", "GOMP_CPU_AFFINITY")
 
 
 def one_way_to_bind(environment: Dict[str, str], asked: Collection[str]) -> None:
-    """Leave in ``environment`` one way to say where threads run: the layout's, or a library's own if the user or the
-    site's plan uses that. ``asked`` are the names of all variables that are not the image's."""
+    """Leave one way in ``environment`` to control where threads run.
+
+    It is the layout's, or a library's own if the user or the site's plan uses that. ``asked`` are the names of all
+    variables that do not come from the image.
+    """
     own = [name for name in _OWN_PLACES if name in asked]
     if own or "OMP_PLACES" in asked:
         for name in (*_PLACES, *_OWN_PLACES):
@@ -125,9 +144,11 @@ def one_way_to_bind(environment: Dict[str, str], asked: Collection[str]) -> None
 
 
 def own(host: Mapping[str, str]) -> Dict[str, str]:
-    """Return what a user's own environment, ``host``, says of threads and their places, for tasks without a layout.
+    """Return the variables for threads and their places from ``host``, the user's own environment, for tasks without a
+    layout.
 
-    Without OMP_NUM_THREADS (of a list, its first level) it is what a task was given by Slurm (``srun -c``).
+    Without OMP_NUM_THREADS, the number of threads is the one that Slurm gave to the task (``srun -c``). If
+    OMP_NUM_THREADS is a list, its first level counts.
     """
     said = (host.get("OMP_NUM_THREADS") or host.get("SLURM_CPUS_PER_TASK", "")).partition(",")[0].strip()
     found = of_threads(int(said)) if said.isdigit() and int(said) else {}

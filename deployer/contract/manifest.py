@@ -1,4 +1,4 @@
-"""bundle.json: what a bundle is, what flatten changed, and one segment table over the whole file from byte 0."""
+"""bundle.json: content of a bundle, changes that flatten made, and one segment table for the file from byte 0."""
 
 import re
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Type
@@ -10,44 +10,50 @@ from deployer.contract.json_records import Fields, Record
 
 SCHEMA = "bundle"
 
-# Both become parts of file names and are shown on terminals: what a definition allows, and nothing else.
+# Both become parts of file names and are shown on terminals: only characters that a definition allows.
 _NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*\Z")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _MAX_TEXT = 100
 _ENV_HINT = "an earlier deployer packed names as the image has them: pack the bundle again"
 
-#: Members that begin with one of these are written where a bundle is installed, beside its image.
+#: Members with one of these prefixes are written beside the image when the bundle is installed.
 OURS = ("deployer/", "deployer.pyz")
-#: Members below it are the training code.
+#: Prefix of members of the training code.
 APP_PREFIX = "deployer/app/"
-#: Members below it are plans, ``deployer/plans/SITE.json``.
+#: Prefix of plans, ``deployer/plans/SITE.json``.
 PLANS_PREFIX = "deployer/plans/"
-#: Members below it are data folders, ``deployer/data/NAME/...``.
+#: Prefix of data folders, ``deployer/data/NAME/...``.
 DATA_PREFIX = "deployer/data/"
-#: Members below it are the kit: what a site may lack.
+#: Prefix of the kit: tools that a site may lack.
 KIT_PREFIX = "deployer/kit/"
-#: Members below these are wheels: of the wheelhouse, and of Horovod for ``deployer/variants/ABI/``.
+#: Prefixes of wheels: the wheelhouse, and Horovod's variants (``deployer/variants/ABI/``).
 WHEELS_PREFIX, VARIANTS_PREFIX = "deployer/wheels/", "deployer/variants/"
 
-# Kinds of segments. Everything in the file is one of these.
+# Kinds of segments. Every byte of the file belongs to one of these.
 HEADER = "header"  # the 512-byte tar header of a member (a long name never needs more: see tarformat)
 DATA = "data"  # a member's content, or a part of it
 FRAME = "frame"  # one independently compressed piece of the layer
-PADDING = "padding"  # zeros up to the next 512
+PADDING = "padding"  # zeros up to the next multiple of 512
 
-#: A frame is decompressed in memory, to at most this many bytes; no writer makes a larger one
+#: The most bytes of a decompressed frame, which is held in memory; no writer makes a larger frame
 #: (connected/bundle/layer.py).
 MAX_RAW = 16 * 1024 * 1024
 
-#: Bytes of memory that parsing bundle.json may take (records.memory): enough for 92,000 data files, or for 370,000
-#: segments, which are 190 GB of image. What is parsed, and the rest of the program, stay below 512 MiB.
+#: Bytes of memory for parsing bundle.json (json_records.memory): enough for 92,000 data files, or for 370,000
+#: segments, which are 190 GB of image. The parsed data and the rest of the program stay below 512 MiB.
 MAX_MEMORY = json_records.MAX_LARGE
 
 
 class Segment(NamedTuple):
-    """``size`` bytes at ``offset`` whose SHA-256 is ``sha256``.
+    """A byte range of the bundle with its digest.
 
-    A frame has ``raw``, its size when decompressed, and ``holds``, one of ``tarformat.HOLDINGS``; others have neither.
+    Attributes:
+        kind: HEADER, DATA, FRAME or PADDING.
+        offset: bytes from the start of the bundle.
+        size: bytes.
+        sha256: hexadecimal.
+        raw: only for a frame: its size in bytes when decompressed.
+        holds: only for a frame: one of ``tarformat.HOLDINGS``.
     """
 
     kind: str
@@ -76,7 +82,7 @@ class Segment(NamedTuple):
 
 
 class BundleMember(NamedTuple):
-    """A member of the bundle's tar, in the order of the file."""
+    """A member of the bundle's tar; manifests list them in the order of the file."""
 
     name: str
     size: int
@@ -91,9 +97,20 @@ class BundleMember(NamedTuple):
 
 
 class Image(NamedTuple):
-    """What the image's configuration says a process in it starts with, and where it was found to have a Python.
+    """The image of a bundle: its configuration and its layer.
 
-    ``raw_size`` is the layer's, in bytes; ``holes`` of them are zeros that need no room where the layer is unpacked.
+    Attributes:
+        config_digest: the digest of the image's configuration.
+        layer_digest: the digest of the compressed layer.
+        architecture: Docker's name of it, for instance amd64.
+        env: NAME=VALUE of each environment variable.
+        workdir: the working folder of a process in it.
+        entrypoint: the entrypoint's words.
+        cmd: the default command's words.
+        python: the path of a Python in the image, or None.
+        raw_size: bytes of the uncompressed layer.
+        entries: number of files, folders and links.
+        holes: bytes of ``raw_size`` that are zeros and need no space in an unpacked layer.
     """
 
     config_digest: str
@@ -110,7 +127,7 @@ class Image(NamedTuple):
 
     @property
     def written(self) -> int:
-        """How many bytes the layer needs at most where it is unpacked."""
+        """The most bytes that the unpacked layer needs."""
         return max(self.raw_size - self.holes, 0)
 
     def record(self) -> Record:
@@ -134,9 +151,11 @@ class Image(NamedTuple):
 
 
 class DataNeed(NamedTuple):
-    """A data folder of another bundle: what jobs read at /deployer/data/DATA is that one's folder of the same name.
+    """A data folder of another bundle. Jobs read that bundle's folder of the same name at /deployer/data/DATA.
 
-    ``bundle`` is NAME or NAME:VERSION.
+    Attributes:
+        data: the name of the folder.
+        bundle: NAME or NAME:VERSION.
     """
 
     data: str
@@ -155,10 +174,21 @@ class DataNeed(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """The whole of bundle.json. ``codec`` names codec, its library's version and level; ``changes`` counts what
-    flatten changed to reach the normal form; ``tools`` are the versions that the bytes depend on. ``needs`` are data
-    of other bundles; ``mpi`` are the MPI families (``plan.ABIS``) that its programs run on, the image's own first. Each
-    of these two fields is left out where there is nothing to say."""
+    """The content of bundle.json.
+
+    Attributes:
+        name: the bundle's name.
+        version: the bundle's version.
+        codec: the codec's name, its library's version and its level.
+        tools: the versions of the tools that the bytes depend on.
+        image: the image.
+        changes: how often flatten made each kind of change.
+        jobs: the jobs of the definition.
+        members: the members of the tar, in the order of the file.
+        segments: the segment table.
+        needs: data folders of other bundles; the JSON has no such field if there are none.
+        mpi: the MPI families (``plan.ABIS``) that its programs run on, the image's own first; likewise.
+    """
 
     name: str
     version: str
@@ -174,12 +204,12 @@ class Manifest(NamedTuple):
 
     @property
     def is_data(self) -> bool:
-        """Whether the bundle holds data alone: its image is empty, and nothing can run in it."""
+        """Whether the bundle has only data: its image is empty, and nothing can run in it."""
         return self.image.entries == 0
 
     @property
     def unpacked(self) -> int:
-        """How many bytes an install writes, at most: the image, what is beside it, and the site half."""
+        """The most bytes that an install writes: the image, the files beside it, and the site half."""
         return self.image.written + sum(member.size for member in self.members if member.name.startswith(OURS))
 
     def record(self) -> Record:
@@ -197,7 +227,7 @@ class Manifest(NamedTuple):
         return json_records.stamped(SCHEMA, fields)
 
     def job(self, name: Optional[str]) -> Optional[Job]:
-        """Return the job of that name, the first where no name is given, or None."""
+        """Return the job of that name, or the first if no name is given; None if there is no such job."""
         for job in self.jobs:
             if name is None or job.name == name:
                 return job
@@ -209,14 +239,14 @@ def _records(items: Iterable[Any]) -> List[Record]:
 
 
 def check_label(name: str, version: str, error: Type[DeployerError] = UsageError) -> None:
-    """Raise ``error`` unless a bundle can be called ``name`` and ``version``."""
+    """Raise ``error`` unless ``name`` and ``version`` are valid for a bundle."""
     if not (_NAME.match(name) and _VERSION.match(version) and max(len(name), len(version)) <= _MAX_TEXT):
         hint = "a name is like digits-horovod, a version like 1.0.0; 100 characters at most"
         raise error("a bundle cannot be called %r in version %r" % (name, version), hint)
 
 
 def read(data: bytes, what: str) -> Manifest:
-    """Parse bundle.json. Raises IntegrityError for anything malformed, UsageError for a newer format."""
+    """Parse bundle.json. Raises IntegrityError if it is malformed, UsageError for a newer format."""
     fields = json_records.loads(data, SCHEMA, what, IntegrityError, limit=MAX_MEMORY)
     codec = fields.child("codec")
     codec.text("name")

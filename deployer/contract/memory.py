@@ -1,4 +1,4 @@
-"""Whether a payload was ended for want of memory: by the kernel, which counts it, or by Slurm, which says so. Pure."""
+"""Whether a payload ended for lack of memory: the kernel counts such kills, and Slurm reports them. Pure."""
 
 import re
 from typing import Dict, List, Optional, Sequence, Tuple
@@ -7,11 +7,11 @@ from deployer.contract.findings import Finding, finding
 from deployer.contract.payload import PayloadRecord
 
 CODE = "payload.out-of-memory"
-#: Linux's number of the signal, and the exit code of a shell whose child it ended.
+#: Linux's number of the signal, and the exit code of a shell whose child it killed.
 _SIGKILL = 9
 _KILLED = 128 + _SIGKILL
 
-#: Slurm's words, since version 17: of slurmstepd for a control group's limit and for its own polling, and of srun.
+#: Slurm's messages, since version 17: of slurmstepd for a control group's limit and its own polling, and of srun.
 _SLURM = re.compile(
     r"^(slurmstepd|srun): error: .*"
     r"(oom[-_ ]kill|out.of.memory|exceeded (job |step )?(virtual )?memory limit|memory limit at some point)",
@@ -20,22 +20,27 @@ _SLURM = re.compile(
 
 
 def slurms_words(lines: Sequence[str]) -> Optional[str]:
-    """Return the first line of a job's log in which Slurm says that memory was the reason, None if there is none."""
+    """Return the first line of a job's log in which Slurm names memory as the reason, or None."""
     return next((line.strip() for line in lines if _SLURM.search(line.strip())), None)
 
 
 def explain(
     payloads: Sequence[PayloadRecord], first: Optional[PayloadRecord], said: Optional[str], subject: str
 ) -> List[Finding]:
-    """Return the findings about a payload that failed and was not cancelled: one per node on which the kernel ended
-    a process on; else one by Slurm's word; else, if the first rank to fail was killed and nobody knows why, a guess.
+    """Return the findings about a payload that failed and was not cancelled.
 
-    ``first`` is the rank that failed first, ``said`` what ``slurms_words`` found, and ``subject`` is the job.
+    There is one per node on which the kernel killed a process of the job. If there is none, Slurm's message is used. If
+    there is no message either, and the first rank to fail was killed for no known reason, the finding is a guess.
+
+    Args:
+        first: the rank that failed first.
+        said: the line that ``slurms_words`` found.
+        subject: the job.
     """
     failed = [item for item in payloads if item.exit_code or item.signal]
     found = _counted([(item.host, item.oom_group) for item in failed], "in the job's control group")
     if not found:
-        # The count of a node includes other jobs' processes: it speaks only for a rank that was killed.
+        # A node's count includes processes of other jobs: it is used only for a rank that was killed.
         found = _counted([(item.host, item.oom_node) for item in failed if _was_killed(item)], "on this node")
     if not found and said is not None:
         found.append(finding(CODE, subject, how="Slurm ended it for lack of memory: " + said))
@@ -46,7 +51,7 @@ def explain(
 
 
 def _counted(counts: Sequence[Tuple[str, Optional[int]]], where: str) -> List[Finding]:
-    """Return a finding for each host on which the kernel ended a process; each of its ranks may have seen it."""
+    """Return a finding per host on which the kernel killed a process; each of the host's ranks may have counted it."""
     most: Dict[str, int] = {}
     for host, count in counts:
         most[host] = max(most.get(host, 0), count or 0)
