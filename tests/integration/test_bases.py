@@ -143,7 +143,7 @@ def test_an_oci_archive_keeps_its_configuration_and_a_docker_save_archive_its_la
 
 def test_an_archive_that_is_none_or_another_is_refused(tmp_path: Path, client: docker.DockerClient) -> None:
     (tmp_path / "root.tar").write_bytes(b"not a tar" * 1000)
-    with pytest.raises(UsageError, match=r"root\.tar: the file is no tar"):
+    with pytest.raises(UsageError, match=r"root\.tar: the file is not a tar archive"):
         build(define(tmp_path, "archive: ../root.tar"), BuildOptions(), lambda _: None)
     with tarfile.open(tmp_path / "root.tar", "w") as archive:
         archive.add(tmp_path / "pytest-base" / "Dockerfile", "Dockerfile")

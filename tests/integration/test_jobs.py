@@ -136,7 +136,7 @@ def test_a_job_is_watched_and_ended_from_the_laptop(site: Site, anything: str) -
     assert (stays.returncode, out.splitlines()[0]) == (0, "begun"), err
     status = json.loads(site.cli("status", *site.options, job["job_id"], "--json").stdout)
     assert (status["state"], status["active"]) == ("CANCELLED", False)
-    assert "was over already" in site.cli("cancel", *site.options, job["job"]).stdout
+    assert "had already ended" in site.cli("cancel", *site.options, job["job"]).stdout
     until(lambda: not site.lab.sh("cn1", "root", "pgrep -u alice").stdout, "the end of all processes")
     assert {finding["code"] for finding in site.result()["findings"]} == {"job.stopped"}
 
@@ -159,7 +159,7 @@ def test_two_active_jobs_are_listed_and_cancelled_by_name_and_their_folders_coll
     assert f"spared {by_hand['folder']}: its script was submitted by hand, and waits or runs" in said
     site.alice(f"scancel {number}")
     site.cli("cancel", *site.options, second["job"])
-    until(lambda: "was over already" not in site.cli("cancel", *site.options).stdout, "the first one's end")
+    until(lambda: "had already ended" not in site.cli("cancel", *site.options).stdout, "the first one's end")
     until(lambda: not record(site.tool("status", first["job"], "--json"))["active"], "the first one's end")
     said = site.cli("gc", *site.options, "--jobs", "--older-than", "0d").stdout
     assert f"removed {by_hand['folder']}: " in said
@@ -484,8 +484,8 @@ def test_the_line_of_the_laptop_is_cut(site: Site, anything: str, fault: Fault) 
         fault("link-down", "laptop")
         _, err = run.communicate(timeout=200)
     assert run.returncode == 5
-    assert "deployer: error: the line to login1 broke" in err
-    assert "hint: the job goes on: ask again with status" in err
+    assert "deployer: error: the connection to login1 broke" in err
+    assert "hint: the job continues: check it with `status" in err
     fault("link-up", "laptop")
     assert json.loads(site.cli("status", *site.options, name, "--json").stdout)["active"]
     site.cli("cancel", *site.options, name)

@@ -110,7 +110,7 @@ def _verify(args: argparse.Namespace) -> int:
             )
         )
         return 0
-    print("%s:%s is whole" % (manifest.name, manifest.version))
+    print("%s:%s is intact" % (manifest.name, manifest.version))
     print("digest %s" % bundle.digest)
     for signer in bundle.trust.signers:
         print("signed by %s" % signer)

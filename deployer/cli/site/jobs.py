@@ -308,7 +308,7 @@ def _cancel(args: argparse.Namespace) -> int:
     if args.json:
         _print_json({"job": name, "job_id": job_id, "folder": folder, "cancelled": cancelled})
     else:
-        sys.stdout.write("job %s (%s) %s\n" % (name, job_id, "cancelled" if cancelled else "was over already"))
+        sys.stdout.write("job %s (%s) %s\n" % (name, job_id, "cancelled" if cancelled else "had already ended"))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The Docker engine: finding it, asking it about images, and getting a root filesystem out of it."""
+"""The Docker engine: connecting to it, inspecting images, and exporting their root filesystems."""
 
 import contextlib
 import os
@@ -16,10 +16,11 @@ from deployer.system import files
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 
-#: Seconds without a byte from the engine. A silent RUN line may take long, so it is generous; it only ends a hang.
+#: Seconds without a byte from the engine. A RUN line may print nothing for long, so the limit is high; it only ends a
+#: call that hangs.
 PATIENCE = 3600
 
-#: Seconds for the first answer: an engine on this machine gives it at once.
+#: Seconds for the first answer: an engine on this machine answers at once.
 _FIRST_ANSWER = 15
 
 FREE_SPACE = "free space in the engine: docker system prune"
@@ -27,14 +28,15 @@ AGAIN = "start the engine again and repeat the command: finished steps are cache
 
 _INSTALL = "install and start Docker (Debian: apt-get install docker.io), or set DOCKER_HOST to a running engine"
 
-#: What the SDK raises when the engine goes away in the middle of a call.
+#: What the SDK raises if the engine stops during a call.
 _LOST = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError)
 
 
 def connect() -> docker.DockerClient:
-    """Return a client of the engine that ``DOCKER_HOST`` names, else of the one at the default socket; to be closed.
+    """Return a client of the engine at ``DOCKER_HOST``, or at the default socket. The caller closes it.
 
-    Raises MissingTool when none answers.
+    Raises:
+        MissingTool: no engine answers.
     """
     host = _host()
     try:
@@ -63,9 +65,15 @@ def _host() -> str:
 
 
 def _knock(host: str) -> bool:
-    """Ask a Unix socket by hand whether an engine is there; False for another kind of address, which the SDK can ask.
+    """Test without the SDK whether an engine listens on a Unix socket.
 
-    Where nobody listens, the SDK would leave its own socket open. Raises OSError when there is no answer.
+    If nothing listens, the SDK would leave its own socket open.
+
+    Returns:
+        True, or False for another kind of address, which only the SDK can test.
+
+    Raises:
+        OSError: there is no answer.
     """
     scheme, _, path = host.partition("://")
     if scheme != "unix":
@@ -81,10 +89,17 @@ def _knock(host: str) -> bool:
 
 @contextlib.contextmanager
 def calls(client: docker.DockerClient, action: Callable[[], str]) -> Iterator[None]:
-    """Turn what the SDK raises in the block into one of ours; ``action()`` reads "export IMAGE".
+    """Turn what the SDK raises in the block into our errors, and close the block's connections at the end.
 
-    An engine that has gone is MissingTool, a full disk SpaceError, anything else a plain DeployerError. Connections
-    are closed at the end: the SDK leaves those of streamed answers to the garbage collector.
+    The SDK leaves the connections of streamed answers to the garbage collector.
+
+    Args:
+        action: returns what the block does now, for error messages: "export IMAGE".
+
+    Raises:
+        MissingTool: the engine stopped.
+        SpaceError: the engine's disk is full.
+        DeployerError: anything else.
     """
     answered: list[requests.Response] = []
 
@@ -108,12 +123,12 @@ def calls(client: docker.DockerClient, action: Callable[[], str]) -> Iterator[No
 
 
 def errors_named(client: docker.DockerClient, action: str) -> contextlib.AbstractContextManager[None]:
-    """Return ``calls`` for an action that is known beforehand."""
+    """Return ``calls`` for an action that does not change during the block."""
     return calls(client, lambda: action)
 
 
 def is_full(message: str) -> bool:
-    """Return whether an engine's message says that its disk is full."""
+    """Return whether an engine's message reports a full disk."""
     return "no space left on device" in message.lower() or "disk quota exceeded" in message.lower()
 
 
@@ -124,7 +139,7 @@ def inspect(client: docker.DockerClient, ref: str) -> dict[str, Any]:
 
 
 def history(client: docker.DockerClient, ref: str) -> list[dict[str, Any]]:
-    """Return how an image was made, a record for each step, the newest first. Raises the SDK's errors."""
+    """Return the build steps of an image, one record per step, the newest first. Raises the SDK's errors."""
     found: list[dict[str, Any]] = client.api.history(ref)  # type: ignore[no-untyped-call]
     return found
 
@@ -146,11 +161,15 @@ def has_image(client: docker.DockerClient, ref: str) -> bool:
 
 
 def image_config(client: docker.DockerClient, ref: str) -> dict[str, Any]:
-    """Return what the engine knows of an image.
+    """Return an image's properties and configuration.
 
-    Keys: ``Id`` (``sha256:hex`` of its configuration), ``Architecture``, ``Os``, ``Size`` (bytes, unpacked),
-    ``Layers`` (diff ids, the lowest first), and of its configuration ``Env`` (``NAME=value``), ``WorkingDir``,
-    ``Entrypoint``, ``Cmd``, ``User`` and ``Labels``. Raises UsageError when there is no such image.
+    Returns:
+        A mapping with the keys ``Id`` (``sha256:hex`` of the configuration), ``Architecture``, ``Os``, ``Size`` (bytes,
+        unpacked) and ``Layers`` (diff ids, the lowest first), and from the configuration ``Env`` (``NAME=value``),
+        ``WorkingDir``, ``Entrypoint``, ``Cmd``, ``User`` and ``Labels``.
+
+    Raises:
+        UsageError: there is no such image.
     """
     with errors_named(client, f"inspect {ref}"):
         try:
@@ -169,8 +188,14 @@ def export_rootfs(
 ) -> None:
     """Write an image's root filesystem to ``stream`` as one uncompressed tar.
 
-    ``progress`` gets the number of bytes of each piece. Raises UsageError without the image, MissingTool or
-    DeployerError when the engine ends in the middle, SpaceError when the disk of ``stream`` is full.
+    Args:
+        progress: called with the number of bytes of each piece.
+
+    Raises:
+        UsageError: there is no such image.
+        MissingTool: the engine stopped during the export.
+        SpaceError: the disk of ``stream`` is full.
+        DeployerError: the engine failed for another reason.
     """
     for chunk in rootfs_chunks(client, ref):
         with files.errors_named(f"write the exported {ref}"):
@@ -179,10 +204,10 @@ def export_rootfs(
 
 
 def rootfs_chunks(client: docker.DockerClient, ref: str) -> Iterator[bytes]:
-    """Yield an image's root filesystem as pieces of one tar. The container made for it is always removed."""
-    image_config(client, ref)  # says clearly when there is none
+    """Yield an image's root filesystem as pieces of one tar. The container made for the export is always removed."""
+    image_config(client, ref)  # raises a clear error if there is no such image
     with errors_named(client, f"export {ref}"):
-        # Never started, so the command is not run; an image without one needs it all the same.
+        # The container is never started, so the command is not run; but an image without a command needs one here.
         container = client.api.create_container(ref, command=["/deployer-export"], network_disabled=True)["Id"]
         try:
             yield from client.api.export(container, chunk_size=files.CHUNK)

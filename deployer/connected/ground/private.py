@@ -1,4 +1,4 @@
-"""Temporary folders that do not outlive their process for long: the next one removes what a killed process left."""
+"""Private temporary folders. If a process is killed, the next one removes the folder that it left."""
 
 import fcntl
 import os
@@ -10,15 +10,16 @@ import time
 from pathlib import Path
 
 SSH, PARTS = "ssh", "parts"
-#: The names that tempfile makes for these purposes: nothing else is ours to remove.
+#: The names that tempfile makes for these purposes. Nothing else is removed.
 _NAME = re.compile(rf"deployer-(?:{SSH}|{PARTS})-[a-z0-9_]{{8}}")
 _LOCK = "lock"
-#: Seconds after which a folder without a lock is left: its process was killed, or is of an older deployer.
+#: Age in seconds from which a folder without a lock counts as abandoned: its process was killed before it made the
+#: lock, or belongs to an older deployer.
 _STALE = 24 * 3600
 
 
 class PrivateFolder(tempfile.TemporaryDirectory[str]):
-    """A private folder, held by a lock for as long as its process lives; ``purpose`` is one of the names above."""
+    """A private folder, locked as long as its process lives. ``purpose`` is SSH or PARTS."""
 
     def __init__(self, purpose: str) -> None:
         reap(Path(tempfile.gettempdir()))
@@ -27,7 +28,7 @@ class PrivateFolder(tempfile.TemporaryDirectory[str]):
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def cleanup(self) -> None:
-        """Remove it; a second time does nothing."""
+        """Remove the folder. A second call does nothing."""
         super().cleanup()
         if self._lock >= 0:
             os.close(self._lock)
@@ -41,11 +42,11 @@ def reap(parent: Path) -> None:
             continue
         try:
             found = path.lstat()
-            # Only our own folders are looked into: anybody may have put anything into a shared one.
+            # Look only into our own folders: /tmp is shared, and other users may use the same names there.
             if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and _is_left(path, found.st_mtime):
                 shutil.rmtree(path)
         except OSError:
-            continue  # another process was first, or it may not be removed: it is no matter of ours
+            continue  # another process removed it first, or it cannot be removed: neither is an error of this command
 
 
 def _is_left(path: Path, made: float) -> bool:

@@ -1,4 +1,4 @@
-"""Progress bars of one look for all long work, silent where nobody looks."""
+"""Progress bars for all long work, shown only if stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from tqdm import tqdm
 
 @contextmanager
 def far_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Show a bar for work that is done elsewhere; yield what takes the bytes done and the bytes in all, None if nobody
-    looks. A new total begins the bar anew."""
+    """Show a bar for work on another machine while the block runs.
+
+    Yields:
+        A function to call with the bytes done and the total bytes, or None if stderr is not a terminal. A new total
+        restarts the bar.
+    """
     if not sys.stderr.isatty():
         yield None
         return
@@ -29,7 +33,11 @@ def far_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
 
 @contextmanager
 def bar(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a bar for ``total`` bytes (None: unknown) on stderr while the block runs; yield what moves it."""
+    """Show a bar for ``total`` bytes (None: unknown) on stderr while the block runs.
+
+    Yields:
+        A function to call with the number of bytes done since the last call.
+    """
     shown = _tqdm(what, total)
 
     def advance(count: int) -> None:

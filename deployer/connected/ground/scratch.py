@@ -1,4 +1,4 @@
-"""What is open while a bundle is packed: sources, the spool, and checks that go on beside the work."""
+"""Open files and parallel checks while a bundle is packed."""
 
 import contextlib
 import tempfile
@@ -9,7 +9,10 @@ from typing import IO
 
 
 class Scratch(contextlib.ExitStack):
-    """Keeps files open until the block ends. The spool, in ``folder``, has no name: a kill leaves nothing."""
+    """Keeps source files and temporary files open until the block ends, and runs checks in parallel.
+
+    Temporary files are in ``folder`` and have no name, so a killed process leaves none behind.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -20,9 +23,9 @@ class Scratch(contextlib.ExitStack):
 
     @property
     def spool(self) -> IO[bytes]:
-        """Return the file for contents that cannot stay where they are."""
+        """Return the one temporary file for contents that must be copied from their source."""
         if self._spool is None:
-            # Unbuffered: it is written by one and read by others through its descriptor.
+            # Unbuffered: one object writes it, and others read it through its descriptor.
             self._spool = self.enter_context(tempfile.TemporaryFile(dir=self._folder, buffering=0))
         return self._spool
 
@@ -31,18 +34,18 @@ class Scratch(contextlib.ExitStack):
         return self.enter_context(open(path, "rb", buffering=0))
 
     def temporary(self) -> IO[bytes]:
-        """Return another file without a name."""
+        """Return a new temporary file without a name."""
         return self.enter_context(tempfile.TemporaryFile(dir=self._folder, buffering=0))
 
     def check_beside(self, check: Callable[[], None]) -> None:
-        """Run ``check`` beside the work; what it raises comes from ``settle``."""
+        """Run ``check`` in another thread. ``settle`` raises its error."""
         if self._pool is None:
             self._pool = self.enter_context(ThreadPoolExecutor(1, "check"))
             self.callback(self._cancel)
         self._checks.append(self._pool.submit(check))
 
     def settle(self) -> None:
-        """Wait for the checks and raise what the first of them that failed raised."""
+        """Wait for all checks, and raise the error of the first that failed."""
         for check in self._checks:
             check.result()
 

@@ -1,7 +1,7 @@
-"""sign: an OpenSSH signature over a bundle's manifest, which covers every byte, put into the bundle's tail.
+"""sign: add an OpenSSH signature of a bundle's manifest to the bundle's tail. The manifest covers every byte.
 
-Only the last 10,240 bytes change, in place. They are first written to a file beside the bundle: should the machine stop
-half-way, the next ``sign`` finishes what was begun, and nothing of the bundle is lost.
+Only the last 10,240 bytes change, in place. They are first written to a file beside the bundle. If the machine stops
+during the write, the next ``sign`` finishes it, and nothing of the bundle is lost.
 """
 
 import os
@@ -17,28 +17,39 @@ from deployer.system import files, process, signature
 from deployer.system.signature import SSH_KEYGEN
 from deployer.system.verify import read_seal, verify
 
-#: What ssh-keygen needs of the caller's environment to reach an agent, a device, or a person with a passphrase.
+#: Variables of the caller that ssh-keygen needs to reach an agent or a security key, or to ask for a passphrase.
 _ENVIRONMENT = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "SSH_ASKPASS_REQUIRE", "SSH_SK_PROVIDER", "DISPLAY", "TERM")
-_SECONDS = 300  # a person may have to find a device and touch it
+_SECONDS = 300  # the user may have to find a security key and touch it
 
 
 class Signed(NamedTuple):
-    """A bundle's digest, the key that signed it now, and the fingerprints of all that have."""
+    """The result of ``sign``.
+
+    Attributes:
+        digest: the bundle's digest.
+        key: the key of the new signature.
+        keys: the fingerprints of all keys that signed the bundle.
+    """
 
     digest: str
     key: Key
     keys: list[str]
 
     def record(self) -> json_records.Record:
-        """Return what a program would want to know of it."""
+        """Return the result for ``--json``."""
         return {"digest": self.digest, "key": self.key.fingerprint, "keys": self.keys}
 
 
 def sign(bundle: Path, key: Path) -> Signed:
-    """Sign ``bundle`` with the private key ``key``, or a public one whose private half an agent holds.
+    """Sign a bundle in place. Signatures by other keys stay; an earlier one by the same key is replaced.
 
-    Signatures by other keys stay; an earlier one by this key is replaced. The bundle is verified first: nobody signs
-    what is not whole. Raises IntegrityError, UsageError, MissingTool without an ssh-keygen that can sign.
+    Args:
+        key: a private key, or a public key whose private half is in an ssh agent.
+
+    Raises:
+        IntegrityError: the bundle is damaged. It is verified before it is signed.
+        UsageError: the bundle or the key cannot be used.
+        MissingTool: there is no ssh-keygen that can sign.
     """
     if not key.is_file():
         raise UsageError(f"there is no key {key}", "give a private key, or the .pub file of a key in an ssh agent")
@@ -50,7 +61,7 @@ def sign(bundle: Path, key: Path) -> Signed:
         ) from error
     with stream, files.errors_named(f"sign {bundle}"):
         _finish(stream, bundle)
-        # The site's policies are not asked: a bundle that lacks a signature is here to get it.
+        # Policies do not apply here: a bundle that lacks a required signature must be accepted to be signed.
         message = verify(stream, str(bundle), policies=()).manifest_bytes
         blob = made(message, key)
         signer = signature.check(blob, message)
@@ -62,7 +73,15 @@ def sign(bundle: Path, key: Path) -> Signed:
 
 
 def made(message: bytes, key: Path, namespace: str = sshsig.NAMESPACE) -> bytes:
-    """Return the signature of ``message`` by ``key`` for one use. Raises UsageError, MissingTool."""
+    """Return the signature of ``message`` by ``key``.
+
+    Args:
+        namespace: the use that the signature is for, as ``ssh-keygen -Y sign -n`` requires it.
+
+    Raises:
+        UsageError: the key cannot be used.
+        MissingTool: there is no ssh-keygen that can sign.
+    """
     if not key.is_file():
         raise UsageError(f"there is no key {key}", "give a private key, or the .pub file of a key in an ssh agent")
     with tempfile.TemporaryDirectory(prefix="deployer-sign-") as folder:
@@ -101,7 +120,7 @@ def _write_tail(stream: IO[bytes], tail: bytes) -> None:
 
 
 def _finish(stream: IO[bytes], bundle: Path) -> None:
-    """Write the tail that an interrupted ``sign`` left beside the bundle, if it is this bundle's."""
+    """Write the tail that an interrupted ``sign`` left beside the bundle, if it belongs to this bundle."""
     journal = _journal(bundle)
     if not files.lexists(str(journal)):
         return

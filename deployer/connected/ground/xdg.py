@@ -1,11 +1,11 @@
-"""Where the connected side keeps what it makes for itself, by the XDG base directory specification."""
+"""Folders of the connected side for caches and records, by the XDG base directory specification."""
 
 import os
 from pathlib import Path
 
 
 def cache_folder(name: str) -> Path:
-    """Return the folder of one cache: safe to delete, at the price of making its content again."""
+    """Return the folder of one cache. It is safe to delete: its content is made again if needed."""
     top = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(top) / "deployer" / name
 

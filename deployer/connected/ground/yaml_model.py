@@ -1,7 +1,7 @@
-"""YAML files as strict typed models: all errors of a file at once, each with its line and its path in the file.
+"""YAML files as strict typed models. All errors of a file are reported at once, each with its line and place.
 
-An error reads ``FILE:LINE: jobs.train.time: what is wrong``, as compilers and editors write it. Unknown keys and words
-come with a guess.
+An error reads ``FILE:LINE: jobs.train.time: what is wrong``, the form that compilers and editors use. For an unknown
+key or word, the error suggests a known one.
 """
 
 import datetime as dt
@@ -22,20 +22,20 @@ from deployer.contract.guess import guess
 from deployer.contract.text import fault, is_name, printable
 from deployer.system import files
 
-#: What a person writes is a few kB. More is a mistake, and PyYAML would take minutes for it.
+#: Files written by hand have a few kB. More is a mistake, and PyYAML would need minutes to read it.
 _MAX_BYTES = 1024 * 1024
-#: Values in a file, each alias counted as what it stands for: a few lines of aliases can stand for billions.
+#: Values in a file after its aliases are expanded: a few lines of aliases can expand to billions of values.
 _MAX_VALUES = 20_000
-#: Characters that may begin a value: PyYAML takes 700 bytes of memory for one, and 20 us.
+#: Characters that may begin a value. PyYAML needs 700 bytes of memory and 20 us per value.
 _STRUCTURE = "\n,:[{"
 _MAX_STRUCTURE = 100_000
 
-#: Where a value stands in a file: keys, and positions in lists, from the outside in.
+#: The place of a value in a file: keys and list positions, the outermost first.
 KeyPath = tuple[str, ...]
 
 
 class Model(BaseModel):
-    """The base of what people write: unknown keys are errors, and values keep their types.
+    """The base of all models of files: unknown keys are errors, and values are not converted to other types.
 
     Texts, and the keys of mappings, are one line without control characters. A model names its fields that may have
     ``many_lines``, and those that hold environment ``variables``.
@@ -60,7 +60,7 @@ class Model(BaseModel):
 
 
 def _texts(value: Any, place: "KeyPath" = ()) -> Iterator[tuple["KeyPath", str]]:
-    """Yield the texts of a field, each with its place below it; a model in it looks at its own."""
+    """Yield the texts of a field, each with its place below the field. Texts of nested models are not included."""
     if isinstance(value, str):
         yield place, value
     elif isinstance(value, list):
@@ -72,12 +72,16 @@ def _texts(value: Any, place: "KeyPath" = ()) -> Iterator[tuple["KeyPath", str]]
             yield from _texts(item, (*place, printable(str(key))))
 
 
-#: What a text of each pattern is, for people.
+#: For each pattern: the description of a valid text, for error messages.
 FORMS: dict[str, str] = {}
 
 
 def form(pattern: str, words: str, max_length: int | None = None) -> StringConstraints:
-    """Return the constraint of a text that has a form; errors say that it must be ``words``, with an example."""
+    """Return the constraint that a text matches ``pattern``.
+
+    Args:
+        words: a description of a valid text, with an example. Errors print it.
+    """
     FORMS[pattern] = words
     return StringConstraints(pattern=pattern, max_length=max_length)
 
@@ -86,7 +90,7 @@ Sha256 = Annotated[str, form(r"^[0-9a-f]{64}$", "64 hexadecimal digits in lower 
 
 
 class Problems(ValueError):
-    """Several errors that one validator found: each with its place below the validator's own field."""
+    """Several errors that one validator found, each with its place below the validator's field."""
 
     def __init__(self, found: Sequence[tuple[KeyPath, str]]) -> None:
         super().__init__("; ".join(message for _, message in found))
@@ -94,7 +98,14 @@ class Problems(ValueError):
 
 
 class Problem(NamedTuple):
-    """One error: its file and line, the place in it, and the text."""
+    """One error in a file.
+
+    Attributes:
+        path: the file.
+        line: the line, from 1.
+        place: the keys that lead to the wrong value.
+        message: what is wrong.
+    """
 
     path: Path
     line: int
@@ -107,32 +118,44 @@ class Problem(NamedTuple):
 
 
 class Origin(Protocol):
-    """Knows where values were written: one document, or several of which each is over the one before."""
+    """Finds where values were written: in one document, or in several that are merged."""
 
     problems: list[Problem]
 
     def at(self, place: KeyPath) -> tuple[Path, int]:
-        """Return file and line of what stands at ``place``, else of the innermost that is there around it."""
+        """Return file and line of the value at ``place``, or of the innermost existing value around it."""
 
     def written(self, place: KeyPath) -> str:
-        """Return a scalar as it is written in the file."""
+        """Return a scalar exactly as the file has it, and an empty text for other values."""
 
 
 M = TypeVar("M", bound=Model)
 
 
 def load_model(model: type[M], path: Path, what: str) -> M:
-    """Return ``path`` as a ``model``; ``what`` names the kind of file in errors.
+    """Return the content of a YAML file as a model. Validators receive the file's folder as their context.
 
-    Validators of the model find the folder of the file as their context. Raises UsageError: the file cannot be read, is
-    no YAML, or has errors, all of which it names.
+    Args:
+        what: the kind of file, for errors: "a site profile".
+
+    Raises:
+        UsageError: the file cannot be read, is not valid YAML, or has errors. All errors are listed.
     """
     document = Document(path, what)
     return checked(model, document.mapping(), document, path)
 
 
 def checked(model: type[M], raw: dict[str, Any], origin: Origin, path: Path) -> M:
-    """Return ``raw`` as a ``model``; ``path`` is the file that the caller named. Raises UsageError with all errors."""
+    """Return the content of a document as a model.
+
+    Args:
+        raw: the content.
+        origin: finds the line of each error.
+        path: the file that the caller named.
+
+    Raises:
+        UsageError: the content has errors. All errors are listed.
+    """
     found = None
     problems = list(origin.problems)
     try:
@@ -156,7 +179,11 @@ def _read(path: Path, hint: str) -> str:
 
 
 class Document:
-    """A YAML document and where each of its values stands. Raises UsageError when it is none, or a bomb."""
+    """A YAML document with the line of each value.
+
+    Raises:
+        UsageError: the file is not valid YAML, is too large, or its aliases expand to too many values.
+    """
 
     def __init__(self, path: Path, what: str) -> None:
         text = _read(path, f"give the path of {what}")
@@ -185,26 +212,26 @@ class Document:
             return self._loader.construct_document(self._root)
         except yaml.YAMLError as error:
             raise self._broken(error) from error
-        except ValueError as error:  # of a date such as 2026-13-45
+        except ValueError as error:  # for a date such as 2026-13-45
             raise UsageError(f"{self._path} holds an invalid value: {error}") from error
 
     def mapping(self) -> dict[str, Any]:
-        """Return the document, which must be one of keys."""
+        """Return the document, which must be a mapping."""
         raw = self.value()
         if not isinstance(raw, dict):
             raise UsageError(f"{self._path} is not {self._what}: it has no keys")
         return raw
 
     def has(self, place: KeyPath) -> bool:
-        """Return whether the document has something at ``place``."""
+        """Return whether the document has a value at ``place``."""
         return place in self._places
 
     def at(self, place: KeyPath) -> tuple[Path, int]:
-        """Return file and line of what stands at ``place``, else of the innermost that is there around it."""
+        """Return file and line of the value at ``place``, or of the innermost existing value around it."""
         return self._path, self._places[self._known(place)][0]
 
     def written(self, place: KeyPath) -> str:
-        """Return a scalar as it is written in the file."""
+        """Return a scalar exactly as the file has it, and an empty text for other values."""
         node = self._places[self._known(place)][1]
         return str(node.value) if isinstance(node, yaml.ScalarNode) else ""
 
@@ -235,7 +262,7 @@ class Document:
         def count(node: Any) -> int:
             if id(node) in counts:
                 return counts[id(node)]
-            counts[id(node)] = _MAX_VALUES + 1  # for one that holds itself
+            counts[id(node)] = _MAX_VALUES + 1  # for a value that contains itself
             below = [node.value] if isinstance(node, yaml.SequenceNode) else []
             below += node.value if isinstance(node, yaml.MappingNode) else []
             counts[id(node)] = 1 + sum(count(child) for group in below for child in group)
@@ -255,7 +282,7 @@ class Document:
         return UsageError(f"{self._path}:{mark.line + 1}: not valid YAML: {said}")
 
 
-# ------------------------------------------------------------------------------------------------ in people's words
+# ------------------------------------------------------------------------------------------------ texts of errors
 
 
 def _explained(error: ValidationError, model: type[BaseModel], origin: Origin) -> Iterator[tuple[KeyPath, str]]:
@@ -274,8 +301,8 @@ def _explained(error: ValidationError, model: type[BaseModel], origin: Origin) -
 _NUMBER, _YES_NO, _DATE = "must be a whole number", "must be true or false", "must be a date, YYYY-MM-DD"
 _KEYS, _LIST, _TEXT = "must hold keys, KEY: VALUE", "must be a list: write [A, B]", "must be text"
 
-#: What is said of an error by pydantic's name of its kind; what was given is added. No text of pydantic's reaches a
-#: person: it speaks of inputs, instances and patterns.
+#: The texts of errors, by pydantic's name of the kind. The wrong value is appended. Pydantic's own texts are never
+#: printed: they describe inputs, instances and patterns.
 WORDS: dict[str, str] = {
     "bool_parsing": _YES_NO,
     "bool_type": _YES_NO,
@@ -302,7 +329,7 @@ WORDS: dict[str, str] = {
 }
 
 
-#: Characters of a wrong value that are shown, and bits of a number.
+#: How much of a wrong value is printed: characters of a text, bits of a number.
 _MAX_SHOWN, _MAX_BITS = 60, 64
 
 
@@ -332,24 +359,27 @@ def _in_words(problem: ErrorDetails, place: KeyPath, model: type[BaseModel], ori
 
 
 def _shown(given: object) -> str:
-    """Return what was given, as the end of a sentence."""
+    """Return the end of a sentence that states the wrong value."""
     if given is None:
         return "and has no value"
     if isinstance(given, dict | list):
         return "not keys" if isinstance(given, dict) else "not a list"
-    if isinstance(given, int) and given.bit_length() > _MAX_BITS:  # Python refuses to write some of them
+    if isinstance(given, int) and given.bit_length() > _MAX_BITS:  # Python refuses to print some of these
         return "not a number of this size"
     return f"not {_value(given)}"
 
 
 def _value(given: object) -> str:
-    """Return a wrong value as it is shown: in quotes if it is text, and no more than a line of it."""
+    """Return a wrong value for an error message: one line at most, in quotes if it is text."""
     text = str(given).lower() if isinstance(given, bool) else repr(given) if isinstance(given, str) else str(given)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 def _unknown_key(place: KeyPath, model: type[BaseModel]) -> str:
-    """Say what an unknown key may have been meant as: a key of its place, or the same or a like one of another."""
+    """Return the error text of an unknown key.
+
+    It suggests a similar key of the same place, or the same or a similar key of another place.
+    """
     word, own, homes = place[-1], _keys_at(model, place[:-1]), _homes(model)
     if word in homes:
         return f"unknown key here: {word!r} belongs under {homes[word]}"
@@ -364,7 +394,7 @@ def _unknown_key(place: KeyPath, model: type[BaseModel]) -> str:
 
 @cache
 def _homes(model: type[BaseModel]) -> dict[str, str]:
-    """Return where each key of a model and of those in it belongs, for people."""
+    """Return for each key of a model and of its nested models the place where it belongs, for error texts."""
     found: dict[str, list[str]] = {}
     for home, key in _all_keys(model, ()):
         found.setdefault(key, []).append(".".join(home) or "the top")
@@ -372,7 +402,7 @@ def _homes(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _keys_at(model: type[BaseModel], place: KeyPath) -> list[str]:
-    """Return the keys that the model at ``place`` has; ``place`` is below ``model``."""
+    """Return the keys of the model at ``place`` below ``model``."""
     there: Any = model
     for part in place:
         below = _below(there)
@@ -381,7 +411,7 @@ def _keys_at(model: type[BaseModel], place: KeyPath) -> list[str]:
 
 
 def _all_keys(model: Any, home: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    """Yield each key of a model and of those in it, after the place of its model; NAME stands for any name."""
+    """Yield each key of a model and of its nested models, after its model's place. NAME means any name."""
     for key, kind in _below(model).items():
         if key != "NAME":
             yield home, key
@@ -389,7 +419,7 @@ def _all_keys(model: Any, home: KeyPath) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _below(kind: Any) -> dict[str, Any]:
-    """Return what is below a model by its keys, or below a mapping or list as NAME; nothing below other types."""
+    """Return the types below a model by key, or below a mapping or list as NAME; empty for other types."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return {name: field.annotation for name, field in kind.model_fields.items()}
     origin, inner = get_origin(kind), get_args(kind)

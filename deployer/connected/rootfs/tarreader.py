@@ -232,7 +232,7 @@ class _Reader:
         block = self._source.read(BLOCK)
         if len(block) < BLOCK:
             if self._count == 0:
-                raise UsageError("the file is no tar")
+                raise UsageError("the file is not a tar archive")
             raise EOFError
         return block
 
@@ -256,11 +256,13 @@ class _Reader:
 
 def _parse(block: bytes, count: int) -> _Header:
     if count == 0 and block[148:156].strip(b" 01234567\0"):
-        raise UsageError("the file is no tar")
+        raise UsageError("the file is not a tar archive")
     stated = _number(block[148:156])
     # Some old writers summed signed bytes.
     if stated != sum(block[:148]) + sum(block[156:]) + 8 * 0x20 and stated != _signed_sum(block):
-        raise UsageError("the file is no tar" if count == 0 else f"the tar's header {count} has a wrong checksum")
+        raise UsageError(
+            "the file is not a tar archive" if count == 0 else f"the tar's header {count} has a wrong checksum"
+        )
     name = _text(block[:100])
     if block[257:263] == b"ustar\0" and block[345:346] != b"\0":
         # star keeps times in the last 24 bytes of the prefix.

@@ -1,1 +1,1 @@
-"""The way to the site: one ssh connection, parts, and the site half at its other end."""
+"""Transfer to a site: one ssh connection, the parts of a bundle, and commands of the site's deployer."""

@@ -1,8 +1,8 @@
-"""push: a bundle goes to a site, is verified there, and installed.
+"""push: send a bundle to a site, where it is verified and installed.
 
-The site says which segments it has; only the others travel, in parts that get their names when they are whole. What
-came before a cut is among what the site has at the next push. The far side rebuilds the file from parts and kept
-bundles, and gives it its final name when every byte of it was verified there.
+The site lists the segments that it has, and only the others are sent, in parts. A part receives its final name when it
+is complete. If the connection breaks, the next push does not send the complete parts again. The site rebuilds the
+bundle from parts and kept bundles, and gives it its final name after every byte of it was verified there.
 """
 
 import json
@@ -25,15 +25,22 @@ from deployer.contract.verdict import REFUSE, Checked
 from deployer.system import files
 from deployer.system.verify import VerifiedBundle, begin, opened, verify
 
-#: The far side unpacks and checks at disk speed; a slow shared file system may take its time.
+#: The site unpacks and verifies at disk speed, and a shared file system may be slow.
 _INSTALL_SECONDS = 4 * 3600
 
 
 class PushOptions(NamedTuple):
-    """``full``: send all, whatever the site has. ``dry_run``: ask and tell, send nothing. ``transfer_host``: bring the
-    parts by sftp through this host, for sites whose login nodes are not for data. ``force``: send what ``check``
-    refuses. ``facts``: where ``check`` keeps facts of files, if anywhere. ``squashfs``: have the image's SquashFS file
-    made there too. ``without_plan``: send a bundle that has no plan for the site, so ``run`` cannot use it there."""
+    """Options of ``push``.
+
+    Attributes:
+        full: send all segments, also those that the site has.
+        dry_run: compute what would be sent, and send nothing.
+        transfer_host: send the parts by sftp through this host, for sites whose login nodes are not for data.
+        force: send a bundle that ``check`` refuses.
+        facts: the cache folder of ``check`` for facts about files; None: no cache.
+        squashfs: also make the image's SquashFS file on the site.
+        without_plan: send a bundle that has no plan for the site. ``run`` cannot use it there.
+    """
 
     full: bool = False
     dry_run: bool = False
@@ -48,9 +55,21 @@ DEFAULTS = PushOptions()
 
 
 class Pushed(NamedTuple):
-    """What a push did: bytes that went there and came back (the site's list of what it has; ssh's own not counted),
-    and where the image is over there (None after a dry run). ``checked`` is the verdict on the plan for the site, None
-    where the bundle has none for it; ``squashfs`` what the site says of the SquashFS file that it made, if it did."""
+    """The result of ``push``. Bytes are those of the payload, without ssh's overhead.
+
+    Attributes:
+        digest: the bundle's digest.
+        sent: bytes sent to the site.
+        received: bytes received from the site: its list of segments.
+        parts: the number of parts sent.
+        folder: the folder of the installed image on the site, None after a dry run.
+        seconds_transfer: the duration of the transfer.
+        seconds_install: the duration of verification and installation on the site.
+        python: the version of the site's Python.
+        warnings: warnings of the site's deployer.
+        checked: the verdict on the plan for the site, None if the bundle has no plan for it.
+        squashfs: the site's record of the SquashFS file, if it was made.
+    """
 
     digest: str
     sent: int
@@ -60,7 +79,7 @@ class Pushed(NamedTuple):
     seconds_transfer: float
     seconds_install: float
     python: str
-    warnings: tuple[str, ...] = ()  # of the far side
+    warnings: tuple[str, ...] = ()
     checked: Checked | None = None
     squashfs: json_records.Record | None = None
 
@@ -69,8 +88,16 @@ class Pushed(NamedTuple):
 
 
 class FolderPush(NamedTuple):
-    """What a push into a folder wrote; ``plans`` are the sites that the bundle has a plan for, ``data`` if it needs
-    none."""
+    """The result of a push into a folder.
+
+    Attributes:
+        digest: the bundle's digest.
+        folder: the folder.
+        sent: bytes written.
+        parts: the number of parts.
+        plans: the names of the sites that the bundle has a plan for.
+        data: the bundle has only data, and needs no plan.
+    """
 
     digest: str
     folder: str
@@ -84,11 +111,16 @@ class FolderPush(NamedTuple):
 
 
 def push(bundle: Path, profile: Profile, ssh_config: Path | None = None, options: PushOptions = DEFAULTS) -> Pushed:
-    """Send ``bundle`` to the site and install it there; of a bundle that is installed there already nothing is sent.
+    """Send a bundle to a site and install it there. If it is already installed there, nothing is sent.
 
-    Raises IntegrityError and Refused (no plan for the site, or what ``check`` refuses) before anything is sent,
-    TransferError, SpaceError, and the far side's own errors. After any of them another push goes on where this one
-    ended.
+    After an error, the next push continues where this one ended.
+
+    Raises:
+        IntegrityError: the bundle is damaged. Nothing was sent.
+        Refused: the bundle has no plan for the site, or ``check`` refuses it. Nothing was sent.
+        TransferError: the connection failed.
+        SpaceError: the site has not enough space.
+        DeployerError: an error of the site's deployer, with its exit code.
     """
     with opened(str(bundle)) as stream:
         verified = _verified(stream, bundle)
@@ -118,7 +150,7 @@ def plans_in(manifest: Manifest) -> list[str]:
 
 
 def _no_plan(profile: Profile, bundle: VerifiedBundle) -> Refused:
-    """Return the refusal of a bundle that would take the place of one that runs, and could not run itself."""
+    """Return the error for a bundle without a plan for the site. It could replace a bundle that runs there."""
     label = f"{bundle.manifest.name}:{bundle.manifest.version}"
     has = ", ".join(plans_in(bundle.manifest)) or "none"
     return Refused(
@@ -176,9 +208,10 @@ def _send(
 
 
 def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> FolderPush:
-    """Write what a site lacks of ``bundle`` into ``folder``, to be carried there.
+    """Write the segments of a bundle that a site lacks into a folder, for transport by other means.
 
-    ``receipt`` is what the site's ``receipt`` command wrote; without one, all of the bundle goes.
+    Args:
+        receipt: the output of the site's ``receipt`` command. Without it, the complete bundle is written.
     """
     held: HeldSegments = frozenset()
     if receipt is not None:
@@ -199,7 +232,7 @@ def _verified(stream: IO[bytes], bundle: Path) -> VerifiedBundle:
 
 
 def _check_space(remote: Remote, free: int, shipment: Shipment, bundle: VerifiedBundle) -> None:
-    """Raise SpaceError unless the bundle fits beside its parts, and then, without them, beside its image."""
+    """Raise SpaceError unless the site has space for the bundle with its parts, and later for the bundle and image."""
     need = shipment.ending.end + max(shipment.size, bundle.manifest.unpacked)
     if free < need:
         raise SpaceError(

@@ -1,7 +1,7 @@
-"""One authenticated ssh connection to a site, with the user's own configuration, and the site half at its other end.
+"""One authenticated ssh connection to a site with the user's ssh configuration, and commands of the site's deployer.
 
-A master connection is opened once; commands and copies go through it. What the far end's login shell prints is noise:
-each answer that a program reads is a line behind a marker.
+A master connection is opened once; commands and copies use it. The site's login shell may print anything, so each line
+that this module reads begins with a marker.
 """
 
 import logging
@@ -25,19 +25,19 @@ from deployer.system.process import Completed
 
 log = logging.getLogger("deployer.remote")
 
-#: What ssh says where a control socket cannot be made; and the options without one.
+#: Errors of ssh if a control socket cannot be made; and the options to use without one.
 _NO_MULTIPLEXING = re.compile(r"ControlPath|ControlSocket|control socket|Unix domain socket|mux(server|client)_")
 _ALONE = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
 
 _MARK = dialogue.ANSWER
-_CONNECT_SECONDS = 60  # a person may have to type a passphrase
+_CONNECT_SECONDS = 60  # the user may have to type a passphrase
 _CALL_SECONDS = 120
 _UPLOAD_SECONDS = 24 * 3600
 
-#: What ssh needs of the caller's environment.
+#: Variables of the caller that ssh needs.
 _ENVIRONMENT = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "DISPLAY", "KRB5CCNAME", "TERM")
 
-#: What ssh says, and what to do about it.
+#: Errors of ssh: a pattern of its output, our message, and the hint.
 _SSH_ERRORS = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key verification failed",
@@ -64,7 +64,13 @@ _SSH_ERRORS = (
 
 
 class Attended(NamedTuple):
-    """How a command of the site half ended, and the job that it submitted: its name and number, empty if none."""
+    """How a command of the site's deployer on this terminal ended.
+
+    Attributes:
+        status: its exit code.
+        job: the name of the job that it submitted, empty if none.
+        number: the scheduler's number of that job, empty if none.
+    """
 
     status: int
     job: str
@@ -72,10 +78,12 @@ class Attended(NamedTuple):
 
 
 class Remote:
-    """A connection to a site's login node; use it in a ``with`` block.
+    """A connection to a site's login node, for use in a ``with`` block.
 
-    ``workspace`` is the site's root folder as the profile names it; ``~`` in it is the user's home over there.
-    ``options`` make ssh and scp use the connection.
+    Attributes:
+        host: the login host's name for ssh.
+        workspace: the site's root folder as the profile names it. ``~`` is the user's home on the site.
+        options: the options that make ssh use the connection.
     """
 
     def __init__(self, profile: Profile, ssh_config: Path | None = None) -> None:
@@ -92,9 +100,11 @@ class Remote:
         self._master: process.Background | None = None
 
     def __enter__(self) -> "Remote":
-        """Open the connection, or use the one that the user's ControlMaster holds already.
+        """Open the connection, or use an open connection of the user's own ControlMaster.
 
-        Raises TransferError with the reason, MissingTool without ssh.
+        Raises:
+            TransferError: the connection failed, with the reason.
+            MissingTool: there is no ssh.
         """
         if self._is_open():
             return self
@@ -123,7 +133,7 @@ class Remote:
         return process.run(argv, timeout=20, env=self._env, check=False).returncode == 0
 
     def _patience(self) -> list[str]:
-        """Return the option that ends a dead line, unless the user's configuration has its own."""
+        """Return the option that closes a dead connection, unless the user's configuration sets it."""
         argv = ["ssh", *self._user_options, "-G", self.host]
         shown = process.run(argv, timeout=20, env=self._env, check=False).stdout
         own = re.search(r"^serveraliveinterval [1-9]", shown, re.MULTILINE)
@@ -133,9 +143,17 @@ class Remote:
         self._close()
 
     def shell(self, script: str, timeout: float = _CALL_SECONDS, check: bool = True) -> Completed:
-        """Run a POSIX shell script over there, whatever the user's login shell is.
+        """Run a POSIX shell script on the site with any login shell.
 
-        It goes by standard input: a csh would stumble over the lines of a quoted argument.
+        The script goes to standard input of ``sh``: csh cannot read a quoted argument of several lines.
+
+        Args:
+            timeout: seconds.
+            check: raise an error if the script fails.
+
+        Raises:
+            TransferError: the connection failed.
+            DeployerError: the script failed, with its exit code.
         """
         done = process.run(self._ssh(["sh"]), timeout=timeout, env=self._env, stdin=script + "\n", check=False)
         self._check_line(done)
@@ -144,7 +162,12 @@ class Remote:
         return done
 
     def prepare(self) -> None:
-        """Find the site's Python and see that the workspace holds our site half, sending it where it does not."""
+        """Find the site's Python, and send our site tool (``deployer.pyz``) unless the workspace has the same one.
+
+        Raises:
+            TransferError: the workspace cannot be used.
+            MissingTool: the site has none of the profile's Python interpreters.
+        """
         tool = make_pyz()
         script = "\n".join(
             [
@@ -173,12 +196,17 @@ class Remote:
             self._put(tool, "deployer.pyz")
 
     def site(self, words: Sequence[str], timeout: float = _CALL_SECONDS) -> json_records.Record:
-        """Run a command of the site half with ``--json`` and return what it answers; its errors become ours."""
+        """Run a command of the site's deployer and return its JSON answer. Its errors are raised here.
+
+        Args:
+            words: the command and its arguments, without ``--json``.
+            timeout: seconds.
+        """
         done = self.shell(shlex.join([*self._site_argv(words), "--json"]), timeout=timeout)
         return self._answer(done, words)
 
     def watch(self, words: Sequence[str], timeout: float, tell: Callable[[int, int], None]) -> json_records.Record:
-        """Do as ``site``; ``tell`` gets the bytes done and the bytes in all whenever the site half reports them."""
+        """Run a command as ``site`` does, and call ``tell`` with the bytes done and the total bytes at each report."""
 
         def hear(said: str) -> bool:
             found = re.match(rf"{dialogue.PROGRESS_LINE}(\d{{1,18}}) (\d{{1,18}})$", said)
@@ -196,7 +224,7 @@ class Remote:
         return self._answer(done, words)
 
     def feed(self, words: Sequence[str], pieces: Iterable[bytes]) -> json_records.Record:
-        """Run a command of the site half as ``site`` does, with ``pieces`` on its standard input."""
+        """Run a command as ``site`` does, with ``pieces`` on its standard input."""
         script = "exec " + shlex.join([*self._site_argv(words), "--json"])
         done = process.feed(self._ssh(["sh", "-c", script]), pieces, _CALL_SECONDS, env=self._env)
         self._check_line(done)
@@ -205,9 +233,13 @@ class Remote:
         return self._answer(done, words)
 
     def attach(self, words: Sequence[str]) -> Attended:
-        """Run a command of the site half on this terminal and return how it ended."""
-        # ssh gives it no terminal, whose signals would end the job's watcher: it is told that somebody looks on, and
-        # whether that person can answer.
+        """Run a command of the site's deployer on this terminal and return how it ended.
+
+        Raises:
+            TransferError: the connection broke. A job that the command submitted continues.
+        """
+        # ssh allocates no terminal: its signals would end the process that watches the job. Variables tell the command
+        # that its output is shown on a terminal, and whether the user can answer.
         names = [dialogue.ANNOUNCE]
         names += [dialogue.TERMINAL] if sys.stderr.isatty() else []
         names += [dialogue.ANSWERS] if sys.stderr.isatty() and sys.stdin.isatty() else []
@@ -219,20 +251,25 @@ class Remote:
             heard.extend(found.groups() if found else ())
             return found is not None
 
-        # Only run announces a job; the output of others may be of any kind, and large.
+        # Only `run` announces a job. The output of other commands may be of any kind, and large.
         announces = words[0] == "run"
         status = process.attach(self._ssh(["sh", "-c", script]), env=self._env, hear=hear if announces else None)
         job, number = heard[:2] if heard else ("", "")
         if status == 255:
             raise TransferError(
-                f"the line to {self.host} broke", f"the job goes on: ask again with status {job}".strip()
+                f"the connection to {self.host} broke",
+                f"the job continues: check it with `{f'status {job}'.strip()}`",
             )
         return Attended(status, job, number)
 
     def upload(self, files: Sequence[Path], target: str, host: str) -> None:
-        """Bring files into the folder ``target`` over there by sftp through ``host``, which may allow nothing else.
+        """Copy files into the folder ``target`` of the site by sftp through ``host``, which may allow nothing else.
 
-        Each gets its name when it is whole.
+        Each file receives its name when it is complete.
+
+        Raises:
+            SpaceError: the site has no space or quota left.
+            TransferError: the copy failed for another reason.
         """
         lines = [f"-mkdir {_sftp_quoted(target)}"]
         for file in files:
@@ -241,23 +278,23 @@ class Remote:
             lines.append(f"rename {_sftp_quoted(path + '.tmp')} {_sftp_quoted(path)}")
         batch = Path(self._folder.name, "batch")
         batch.write_text("\n".join(lines) + "\n")
-        # BatchMode=no: -b alone would forbid to ask for a passphrase.
+        # BatchMode=no: otherwise -b forbids ssh to ask for a passphrase.
         argv = ["sftp", "-q", *self._user_options, *self._patience(), "-o", "BatchMode=no", "-b", str(batch), host]
         done = process.run(argv, timeout=_UPLOAD_SECONDS, env=self._env, check=False)
         if done.returncode:
             self._upload_failed(done, max(file.stat().st_size for file in files))
 
-    # --- inside ---
+    # --- internal ---
 
     def _path(self, below: str = "") -> str:
-        """Return a path below the workspace, quoted for sh; a leading ``~`` is left for the far shell."""
+        """Return a path below the workspace, quoted for sh. A leading ``~`` is expanded on the site."""
         whole = f"{self.workspace}/{below}" if below else self.workspace
         if whole.startswith("~/"):
             return '"$HOME"/' + shlex.quote(whole[2:])
         return shlex.quote(whole)
 
     def _put(self, data: bytes, target: str) -> None:
-        """Write a small file to ``target``, a path below the workspace, whole or not at all."""
+        """Write a small file to ``target``, a path below the workspace. After an error no part of it remains."""
         final, temporary = self._path(target), self._path(f"incoming/{target}.part")
         script = f"cat > {temporary} && mv {temporary} {final} || {{ rm -f {temporary}; exit 1; }}"
         done = process.feed(self._ssh(["sh", "-c", script]), [data], _CALL_SECONDS, env=self._env)
@@ -275,7 +312,7 @@ class Remote:
         return ["ssh", *self.options, self.host, for_any_login_shell(argv)]
 
     def _upload_failed(self, done: Completed, need: int) -> NoReturn:
-        """Raise the reason: sftp says only "Failure" for a full disk, so the far end is asked for its free space."""
+        """Raise the reason. sftp prints only "Failure" for a full disk, so the free space is read on the site."""
         script = f"rm -f {self._path('incoming')}/*/*.tmp; df -Pk {self._path()} | tail -n 1"
         columns = self.shell(script, check=False).stdout.split()
         free = int(columns[-3]) * 1024 if len(columns) >= 6 and columns[-3].isdigit() else need
@@ -303,7 +340,7 @@ class Remote:
             self._explain(done.stderr or "the connection closed for an unknown reason")
 
     def _raise_far(self, done: Completed) -> NoReturn:
-        """Raise the site half's own error here, with its exit code and hint."""
+        """Raise the error of the site's deployer here, with its exit code and hint."""
         lines = done.stderr.splitlines()
         message = next((line for line in reversed(lines) if line.startswith("deployer: error: ")), "")
         hint = next((line[len("hint: ") :] for line in reversed(lines) if line.startswith("hint: ")), "")
@@ -327,5 +364,5 @@ class Remote:
 
 
 def _sftp_quoted(path: str) -> str:
-    """Return a path as sftp's batch files take it."""
+    """Return a path quoted for sftp's batch files."""
     return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'

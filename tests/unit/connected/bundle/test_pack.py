@@ -445,7 +445,7 @@ def test_inspect_lists_no_file_of_a_bundle_that_is_not_whole(tmp_path: Path) -> 
         (["--rootfs", "gone", "--name", "x", "--version", "1"], "gone is not a folder"),
         (["--archive", "gone", "--name", "x", "--version", "1"], "there is no file gone"),
         (["--rootfs", ".", "--name", "x", "--version", "1"], "not a root filesystem"),
-        (["--archive", "text", "--name", "x", "--version", "1"], "text: the file is no tar"),
+        (["--archive", "text", "--name", "x", "--version", "1"], "text: the file is not a tar archive"),
     ],
 )
 def test_wrong_usage_has_its_exit_code_and_leaves_nothing(tmp_path: Path, words: list[str], reason: str) -> None:

@@ -128,7 +128,7 @@ def test_a_compressed_tar_that_is_cut_or_broken_is_refused(tmp_path: Path, name:
     [
         (b"\xfd7zXZ\0" + b"x" * 600, "compressed with xz"),
         (b"PK\x03\x04" + b"x" * 600, "compressed with zip"),
-        (b"just text\n" * 100, "no tar"),
+        (b"just text\n" * 100, "not a tar"),
         (tars.archive(tars.docker_archive(LAYERS, ["a:1", "b:2"])), "2 images: a:1, b:2"),
         (tars.archive({"manifest.json": b"{"}), "not valid JSON"),
         (tars.archive({"manifest.json": b"{}"}), "an invalid document"),

@@ -94,7 +94,7 @@ TAR = layer([("usr", None), ("usr/" + "long" * 60, b"x" * 700), ("usr/l", "-> x"
 def test_a_tar_that_is_cut_anywhere_is_refused() -> None:
     end = len(TAR.rstrip(b"\0")) // 512 * 512 + 512  # of the last header
     for length in (*range(0, end, 37), end):
-        with pytest.raises(UsageError, match="cut off" if length >= 512 else "no tar"):
+        with pytest.raises(UsageError, match="cut off" if length >= 512 else "not a tar"):
             members(TAR[:length])
 
 
@@ -102,13 +102,13 @@ def test_a_changed_header_is_refused() -> None:
     for position in (0, 105, 156, 300):
         changed = bytearray(TAR)
         changed[position] ^= 1
-        with pytest.raises(UsageError, match="no tar"):
+        with pytest.raises(UsageError, match="not a tar"):
             members(bytes(changed))
 
 
 @pytest.mark.parametrize("data", [b"", b"no tar" * 1000, bytes(range(256)) * 16])
 def test_what_is_no_tar(data: bytes) -> None:
-    with pytest.raises(UsageError, match="no tar"):
+    with pytest.raises(UsageError, match="not a tar"):
         members(data)
 
 

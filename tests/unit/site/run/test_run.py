@@ -475,7 +475,7 @@ def test_cancel_for_programs(store, programs, capsys):
     assert json.loads(capsys.readouterr().out) == expected
     fake_slurm(programs, "COMPLETED")
     assert main.main(["cancel", "--root", store.root]) == 0
-    assert capsys.readouterr().out == "job %s (77) was over already\n" % os.path.basename(folder)
+    assert capsys.readouterr().out == "job %s (77) had already ended\n" % os.path.basename(folder)
 
 
 def test_cancel_and_logs(store, programs, tmp_path):
