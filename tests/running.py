@@ -9,7 +9,7 @@ from deployer.contract.plan import Bind, HostMpi, NodeShape, Plan, StartOption
 from deployer.site.storage.store import Receipt, Store
 
 PREFIX = "/opt/intel/mpi/2021.15"
-VARIANT = StartOption("charliecloud-folder", "charliecloud", "folder", "srun", "pmi2", None)
+START_OPTION = StartOption("charliecloud-folder", "charliecloud", "folder", "srun", "pmi2", None)
 PLAN = Plan(
     site="lab",
     partition="batch",
@@ -25,7 +25,7 @@ PLAN = Plan(
     binds=[Bind(PREFIX, PREFIX, "the site's MPI, on the same path")],
     environment={"FI_PROVIDER": "tcp", "LD_LIBRARY_PATH": PREFIX + "/lib"},
     pass_environment=["SLURM_*", "PMI_*"],
-    variants=[VARIANT],
+    start_options=[START_OPTION],
 )
 IMAGE = Image(
     "sha256:0",

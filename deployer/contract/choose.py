@@ -12,7 +12,7 @@ from deployer.contract.plan import DISK, FOLDER, STAGINGS, Plan, StartOption
 class Choice(NamedTuple):
     """A start option, and in words why it was chosen."""
 
-    variant: StartOption
+    start_option: StartOption
     reason: str
 
 
@@ -59,23 +59,24 @@ def choose(
     """
     against: List[str] = []
     vetoes = dict(plan.against, **vetoes)
-    among = plan.containers if runtime is None else [each for each in plan.variants if each.runtime == runtime]
-    offered = [variant for variant in among if staging in (None, variant.staging)]
+    among = plan.containers if runtime is None else [each for each in plan.start_options if each.runtime == runtime]
+    offered = [option for option in among if staging in (None, option.staging)]
     asked = "".join("--%s %s: " % pair for pair in (("runtime", runtime), ("staging", staging)) if pair[1])
-    for variant in offered:
-        objection = _objection(variant, plan, nodes, vetoes, need, staging)
+    for option in offered:
+        objection = _objection(option, plan, nodes, vetoes, need, staging)
         if objection is None:
-            return Choice(variant, asked + _reason(plan, nodes, against))
-        against.append("%s (%s)" % (variant.name, objection))
+            return Choice(option, asked + _reason(plan, nodes, against))
+        against.append("%s (%s)" % (option.name, objection))
     raise Refused(
         "no way to start %s on %d nodes of %s: %s"
-        % (plan.bundle, nodes, plan.site, ", ".join(against) or _no_variant(runtime, staging)),
-        "the plan's variants come from the site's profile: correct the profile and make a new plan (`deployer plan`)",
+        % (plan.bundle, nodes, plan.site, ", ".join(against) or _no_option(runtime, staging)),
+        "the plan's start options come from the site's profile: correct it and make a new plan (`deployer plan`)",
     )
 
 
-def _no_variant(runtime: Optional[str], staging: Optional[str]) -> str:
-    said = "the plan has no variant" + (" with %s, which the site's policy must allow" % runtime if runtime else "")
+def _no_option(runtime: Optional[str], staging: Optional[str]) -> str:
+    said = "the plan has no start option"
+    said += " with %s, which the site's policy must allow" % runtime if runtime else ""
     return said + (" that stages to " + staging if staging else "")
 
 
@@ -85,26 +86,26 @@ def _reason(plan: Plan, nodes: int, against: List[str]) -> str:
 
 
 def _objection(
-    variant: StartOption, plan: Plan, nodes: int, vetoes: Mapping[str, str], need: StagingNeed, staging: Optional[str]
+    option: StartOption, plan: Plan, nodes: int, vetoes: Mapping[str, str], need: StagingNeed, staging: Optional[str]
 ) -> Optional[str]:
-    if staging is None and variant.max_nodes is not None and nodes > variant.max_nodes:
-        return "meant for at most %d nodes" % variant.max_nodes
-    if variant.staging != FOLDER:
-        if variant.staging not in STAGINGS or variant.place is None:
+    if staging is None and option.max_nodes is not None and nodes > option.max_nodes:
+        return "meant for at most %d nodes" % option.max_nodes
+    if option.staging != FOLDER:
+        if option.staging not in STAGINGS or option.place is None:
             return "this deployer does not know its staging"
-        objection = need.objections.get(variant.staging) or _too_large(variant, plan, need)
+        objection = need.objections.get(option.staging) or _too_large(option, plan, need)
         if objection:
             return objection
-    return vetoes.get(variant.runtime) or vetoes.get(variant.launcher)
+    return vetoes.get(option.runtime) or vetoes.get(option.launcher)
 
 
-def _too_large(variant: StartOption, plan: Plan, need: StagingNeed) -> Optional[str]:
+def _too_large(option: StartOption, plan: Plan, need: StagingNeed) -> Optional[str]:
     """Return the calculation if the image does not fit into the node, else None."""
-    size, memory = need.size(variant.staging), plan.node.memory_mb
-    if variant.room_mb is not None and size > variant.room_mb:
-        return "the image takes %d MiB, but %s has %d MiB" % (size, variant.place, variant.room_mb)
+    size, memory = need.size(option.staging), plan.node.memory_mb
+    if option.room_mb is not None and size > option.room_mb:
+        return "the image takes %d MiB, but %s has %d MiB" % (size, option.place, option.room_mb)
     whole = size + need.ranks_mb
-    if variant.staging != DISK and whole > memory:
+    if option.staging != DISK and whole > memory:
         return "%d MiB for the image + %d MiB for the ranks = %d MiB, but a job may use %d MiB per node" % (
             size,
             need.ranks_mb,

@@ -26,6 +26,8 @@ LAUNCH = "job"
 HOST = "host"
 PROBE = "probe"
 NODE = "node-evidence"
+#: The key of the start option in job.json and result.json. It is older than the term, and programs of users read it.
+START_OPTION_KEY = "variant"
 
 #: The stage of a probe when it wrote its record; if it is not DONE, the probe got no further.
 LOADING = "loading the MPI library"
@@ -43,7 +45,7 @@ class Launch(NamedTuple):
         version: the bundle's version.
         digest: the bundle's digest.
         site: the plan's site.
-        variant: the start option's name.
+        start_option: the start option's name.
         reason: why this start option was chosen.
         runtime: the start option's runtime.
         nodes: number of nodes.
@@ -68,7 +70,7 @@ class Launch(NamedTuple):
     version: str
     digest: str
     site: str
-    variant: str
+    start_option: str
     reason: str
     runtime: str
     nodes: int
@@ -93,7 +95,8 @@ class Launch(NamedTuple):
         return self.nodes * self.ranks_per_node
 
     def record(self) -> Record:
-        fields = dict(self._asdict())
+        keys = {"start_option": START_OPTION_KEY}
+        fields = {keys.get(name, name): value for name, value in self._asdict().items()}
         fields["mpi"] = dict(self.mpi._asdict()) if self.mpi else None
         fields["checked"] = self.checked.record() if self.checked else None
         return json_records.stamped(LAUNCH, fields)
@@ -109,7 +112,7 @@ def read_launch(data: bytes, what: str) -> Launch:
         version=fields.text("version"),
         digest=fields.text("digest"),
         site=fields.text("site"),
-        variant=fields.text("variant"),
+        start_option=fields.text(START_OPTION_KEY),
         reason=fields.text("reason"),
         runtime=fields.text("runtime"),
         nodes=fields.number("nodes"),

@@ -137,7 +137,7 @@ RULES: Dict[str, Rule] = {
     "probe.unfinished": Rule(
         ERROR,
         "it stopped while {stage}; last output: {last}",
-        "read ranks/ in the job's folder; a hang in MPI_Init points to the fabric or to the PMI of the plan's variant",
+        "read ranks/ in the job's folder; a hang in MPI_Init points to the fabric or to the start option's PMI",
     ),
     "mpi.singletons": Rule(
         ERROR,

@@ -1,7 +1,7 @@
 """The plan: a site profile and a bundle resolved on the connected side, so that the site has nothing to guess.
 
-It names the exact binds and environment, and a closed table of variants (runtime, staging, launcher) from which
-``choose.choose`` takes one by nodes and by what the site shows. Site facts may veto a variant, never invent one.
+It names the exact binds and environment, and a closed list of start options (runtime, staging, launcher) from which
+``choose.choose`` takes one by nodes and by what the site shows. Site facts may veto a start option, never invent one.
 """
 
 from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
@@ -14,6 +14,8 @@ from deployer.contract.verdict import Checked
 SCHEMA = "plan"
 #: Since 2 a plan has ``host``, without which a job would run on the image's own libraries.
 _FORMAT, _WITHOUT_HOST = 2, 1
+#: The key is older than the term "start option", and deployers of other versions read it.
+_START_OPTIONS_KEY = "variants"
 
 #: Where the container sees what the bundle carries beside the image.
 APP = "/deployer/app"
@@ -183,8 +185,8 @@ class Plan(NamedTuple):
     that of ``mpi``, else of the image's own; None where nobody said what the image's is. ``checked`` is what ``check``
     said when the plan was made; None in plans of an older deployer. ``host`` are single files of the host, which the
     container sees in a folder of their own. ``account`` is charged where the user names none. ``against`` says why
-    runtimes of variants cannot be used on the nodes, as the profile knows it; ``namespaces`` whether users can make
-    user namespaces there, None: nobody knows.
+    runtimes of start options cannot be used on the nodes, as the profile knows it; ``namespaces`` whether users can
+    make user namespaces there, None: nobody knows.
     """
 
     site: str
@@ -201,7 +203,7 @@ class Plan(NamedTuple):
     binds: List[Bind]
     environment: Dict[str, str]
     pass_environment: List[str]
-    variants: List[StartOption]
+    start_options: List[StartOption]
     abi: Optional[str] = None
     checked: Optional[Checked] = None
     host: Tuple[HostFile, ...] = ()
@@ -212,8 +214,8 @@ class Plan(NamedTuple):
 
     @property
     def containers(self) -> List[StartOption]:
-        """Return the variants that start a container: those among which the site chooses, and that ``check`` judges."""
-        return [variant for variant in self.variants if variant.runtime != NATIVE]
+        """Return the start options with a container: the site chooses among them, and ``check`` judges them."""
+        return [option for option in self.start_options if option.runtime != NATIVE]
 
     @property
     def way(self) -> str:
@@ -226,12 +228,13 @@ class Plan(NamedTuple):
 
     def record(self) -> Record:
         """Return the plan as a JSON record."""
-        fields = dict(self._asdict())
+        keys = {"start_options": _START_OPTIONS_KEY}
+        fields = {keys.get(name, name): value for name, value in self._asdict().items()}
         fields["node"] = dict(self.node._asdict())
         fields["mpi"] = dict(self.mpi._asdict()) if self.mpi else None
         fields["binds"] = [dict(bind._asdict()) for bind in self.binds]
         fields["against"] = dict(self.against)
-        fields["variants"] = [dict(variant._asdict()) for variant in self.variants]
+        fields[_START_OPTIONS_KEY] = [dict(option._asdict()) for option in self.start_options]
         if self.checked is None:
             del fields["checked"]
         else:
@@ -260,7 +263,7 @@ def read(data: bytes, what: str) -> Plan:
         binds=[Bind.read(item) for item in fields.items("binds")],
         environment=fields.environment("environment"),
         pass_environment=fields.texts("pass_environment"),
-        variants=[StartOption.read(item) for item in fields.items("variants")],
+        start_options=[StartOption.read(item) for item in fields.items(_START_OPTIONS_KEY)],
         abi=fields.maybe_text("abi"),
         checked=Checked.read(checked) if checked else None,
         host=tuple(map(HostFile.read, fields.items("host"))) if "host" in fields.record else (),

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from deployer.contract import evidence, json_records, measurements, memory
 from deployer.contract.errors import Refused, SpaceError
-from deployer.contract.evidence import HostRecord, Launch, ProbeRecord
+from deployer.contract.evidence import START_OPTION_KEY, HostRecord, Launch, ProbeRecord
 from deployer.contract.findings import ERROR, WARNING, Finding, errors, finding
 from deployer.contract.job import seconds
 from deployer.contract.json_records import Record
@@ -120,7 +120,7 @@ def assemble(launch: Launch, found: Evidence, outcome: StepOutcome) -> Judgement
                 ("job", launch.job),
                 ("job_id", outcome.job_id),
                 ("runtime", launch.runtime),
-                ("variant", launch.variant),
+                (START_OPTION_KEY, launch.start_option),
                 ("world_size", sizes[0] if sizes else None),
                 ("exit_code", exit_code),
                 ("started", _utc(outcome.started)),

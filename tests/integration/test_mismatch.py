@@ -20,17 +20,17 @@ pytestmark = pytest.mark.slow
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 PLANS: dict[str, Change] = {
     "job.module": lambda plan: {"modules": ["intel-mpi/1999"]},
-    "job.launcher": lambda plan: variant(plan, launcher="mpiexec.hydra", program="/opt/none/bin/mpiexec.hydra", pmi=""),
+    "job.launcher": lambda plan: option(plan, launcher="mpiexec.hydra", program="/opt/none/bin/mpiexec.hydra", pmi=""),
     "hosts.missing": lambda plan: {"binds": [*plan["binds"], {"source": "/var/tmp/own", "target": "/mnt", "why": ""}]},
     "mpi.host-missing": lambda plan: {"mpi": {**plan["mpi"], "library": "/opt/none/libmpi.so.12"}},
     "mpi.version": lambda plan: {"mpi": {**plan["mpi"], "says": "Intel(R) MPI Library 2019"}},
-    "mpi.singletons": lambda plan: variant(plan, pmi="none"),
+    "mpi.singletons": lambda plan: option(plan, pmi="none"),
     "mpi.not-host-library": lambda plan: environment(plan, LD_LIBRARY_PATH="/nowhere"),
     "probe.unfinished": lambda plan: environment(plan, FI_PROVIDER="psm2"),
 }
 
 
-def variant(plan: dict[str, Any], **fields: Any) -> dict[str, Any]:
+def option(plan: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {"variants": [{**plan["variants"][0], **fields}]}
 
 

@@ -114,7 +114,7 @@ def test_exec_has_the_host_s_programs_and_the_app_by_its_name(site: Site) -> Non
 def test_a_site_that_does_not_name_it_does_not_give_it(site: Site) -> None:
     for command in ("run", "exec"):
         said = site.tool(command, "hello-mpi", "--plan", "lab-openmpi", *NATIVE, "--", "true", code=3)
-        assert "no variant with native, which the site's policy must allow" in said
+        assert "no start option with native, which the site's policy must allow" in said
 
 
 @pytest.mark.slow

@@ -30,8 +30,8 @@ from tests.lab.engine import take_engine
 ROOT = Path(__file__).resolve().parents[2]
 SHARED, SOFTWARE = "/home", "/opt"
 _NAME = "bench"
-#: What is measured: runtime and staging, which name a variant of the plan.
-_VARIANTS = (
+#: What is measured: runtime and staging, which name a start option of the plan.
+_START_OPTIONS = (
     ("charliecloud", ("folder", "memory", "squashfs")),
     ("udocker", ("folder", "memory")),
 )
@@ -51,7 +51,7 @@ def measure(args: argparse.Namespace) -> None:
         lab.up(nodes=1)
         try:
             _prepare(lab, Path(folder), args)
-            for runtime, stagings in _VARIANTS:
+            for runtime, stagings in _START_OPTIONS:
                 for staging in stagings:
                     ranks = _ranks(lab, runtime, staging, shlex.split(args.command))
                     _show(f"{runtime}, {staging}", ranks, args.paths)
@@ -64,7 +64,7 @@ def _prepare(lab: Lab, folder: Path, args: argparse.Namespace) -> None:
     record = yaml.safe_load((ROOT / "site_profiles" / "lab.yaml").read_text())
     record["partitions"]["batch"]["node"]["cores"] = 2
     profiles, bundle = [], folder / "bundle.tar"
-    for runtime, _ in _VARIANTS:
+    for runtime, _ in _START_OPTIONS:
         record.update(name=runtime, policy={"runtimes": [runtime]})
         profiles.append(folder / f"{runtime}.yaml")
         profiles[-1].write_text(yaml.safe_dump(record))

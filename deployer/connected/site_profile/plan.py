@@ -1,4 +1,4 @@
-"""plan: a site profile and a bundle resolved to exact binds, environment and variants."""
+"""plan: a site profile and a bundle resolved to exact binds, environment and start options."""
 
 import hashlib
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
         binds=bound.binds,
         environment=bound.environment,
         pass_environment=[*passed(way, abi if host_mpi else None), *bound.passed],
-        variants=_variants(profile, chosen, host_mpi, way),
+        start_options=_start_options(profile, chosen, host_mpi, way),
         abi=abi,
         host=bound.host,
         account=scheduler.account,
@@ -105,7 +105,7 @@ def _allowed(profile: Profile, runtime: str) -> bool:
     return runtime in known(profile.policy, profile, "policy", "runtimes").runtimes
 
 
-def _variants(profile: Profile, partition: Partition, mpi: HostMpi | None, way: Way) -> list[StartOption]:
+def _start_options(profile: Profile, partition: Partition, mpi: HostMpi | None, way: Way) -> list[StartOption]:
     """Return the ways to run, best first, of what the site has and its policy allows; without a container last."""
     policy = known(profile.policy, profile, "policy", "runtimes")
     # Shared memory copies from process to process, which the kernel allows within one user namespace only. MPICH 5 does

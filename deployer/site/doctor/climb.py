@@ -10,7 +10,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from deployer.contract import json_records
 from deployer.contract.errors import DeployerError
 from deployer.contract.json_records import Fields, Record
-from deployer.contract.plan import Plan, StartOption
+from deployer.contract.plan import Plan
 from deployer.site.storage.store import InstalledImage, Store
 
 OK, SKIPPED, BROKEN = "ok", "skipped", "broken"
@@ -35,7 +35,6 @@ class Ground(object):
         self.submits = submits
         self.installed: Optional[InstalledImage] = None
         self.plan: Optional[Plan] = None
-        self.variant: Optional[StartOption] = None
         self.nodes: Optional[int] = None  # of the plan's partition
         self.results: Dict[int, Fields] = {}  # of jobs, by their number of nodes
 

@@ -40,7 +40,7 @@ def kernel(ground: Ground) -> str:
     if works:
         return name + ", user namespaces work"
     reason = tools.notes[0].partition(": ")[2] if tools.notes else "not tried"
-    if ground.plan and any(variant.runtime not in _NAMESPACES for variant in ground.plan.containers):
+    if ground.plan and any(option.runtime not in _NAMESPACES for option in ground.plan.containers):
         return "%s, no user namespaces (%s), which a runtime of the plan does without" % (name, reason)
     if ground.plan and ground.plan.namespaces:
         return "%s, no user namespaces here (%s); the nodes have them, as the plan knows" % (name, reason)
@@ -66,14 +66,14 @@ def python(ground: Ground) -> str:
 
 
 def runtime(ground: Ground) -> str:
-    """Look for the runtime that the plan's variants name, best first."""
+    """Look for the runtime that the plan's start options name, best first."""
     name = _RUNTIME
     vetoes: Dict[str, str] = {}
     if ground.plan:
         ground.installed = ground.installed or find(ground)
         vetoes = run.vetoes(ground.plan, ground.installed)
-        usable = [variant.runtime for variant in ground.plan.containers if variant.runtime not in vetoes]
-        name = (usable or [variant.runtime for variant in ground.plan.containers] or [_RUNTIME])[0]
+        usable = [option.runtime for option in ground.plan.containers if option.runtime not in vetoes]
+        name = (usable or [option.runtime for option in ground.plan.containers] or [_RUNTIME])[0]
     if ground.plan and name in CARRIED and name not in vetoes:
         return "%s, of the bundle's kit" % name
     program = RUNTIMES[name].program if name in RUNTIMES else name

@@ -91,8 +91,8 @@ def prepare(
     manifest = installed.manifest()
     found = data.resolve(store, manifest)
     plan = _plan(installed, site)
-    variant = choose(plan, 1, run.vetoes(plan, installed, here=True), runtime=asked).variant if plan else None
-    name = variant.runtime if variant else _DEFAULT_RUNTIME
+    option = choose(plan, 1, run.vetoes(plan, installed, here=True), runtime=asked).start_option if plan else None
+    name = option.runtime if option else _DEFAULT_RUNTIME
     if asked not in (None, name):
         raise UsageError("%s was packed for no site, so nobody allows %s" % (image, asked), "pack it with --site SITE")
     abi = plan.abi if plan else next(iter(manifest.mpi), None)
@@ -103,7 +103,7 @@ def prepare(
     made = container.make(installed, manifest.image, plan, bound, threads, horovod, runtime.contained, wished)
     if not container.has_workdir(manifest.image):
         made = made._replace(workdir=working_folder(made.binds, made.environment.get("HOME", "/"), _here()))
-    return runtime, made, bool(variant and variant.join)
+    return runtime, made, bool(option and option.join)
 
 
 def working_folder(binds: Sequence[Mount], own: Value, here: str) -> Value:

@@ -79,7 +79,7 @@ class _Resolved(NamedTuple):
 class _Chosen(NamedTuple):
     """The way in which the ranks start, of those that the plan offers."""
 
-    variant: StartOption
+    start_option: StartOption
     #: Why this one, in words.
     reason: str
     runtime: Runtime
@@ -102,7 +102,7 @@ def prepare(store: Store, request: RunRequest, own: Optional[Job] = None) -> str
     of those of the bundle.
 
     Raises UsageError for what is not there, and Refused for what ``check`` refused, for a layout that a node cannot
-    hold, or where no variant fits.
+    hold, or where no start option fits.
     """
     resolved = _resolve(store, request, own)
     rendered = _render(resolved, _choose(resolved))
@@ -137,7 +137,7 @@ def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved
 
 
 def _choose(resolved: _Resolved) -> _Chosen:
-    """Choose among the variants of the plan, and refuse what cannot start on this site as it is now."""
+    """Choose among the start options of the plan, and refuse what cannot start on this site as it is now."""
     store, request, installed = resolved.store, resolved.request, resolved.installed
     plan, layout = resolved.plan, resolved.layout
     need = stage.need(store, installed, resolved.manifest, layout.ranks_per_node * (layout.memory_mb or 0))
@@ -146,11 +146,11 @@ def _choose(resolved: _Resolved) -> _Chosen:
     if not files.is_file(store.tool):
         raise UsageError("there is no %s" % store.tool, "the job needs it on the nodes: copy deployer.pyz there")
     return _Chosen(
-        variant=choice.variant,
+        start_option=choice.start_option,
         reason=choice.reason,
-        runtime=RUNTIMES[choice.variant.runtime],
-        launcher=LAUNCHERS[choice.variant.launcher],
-        staging=_staging(resolved, choice.variant, need.size(choice.variant.staging)),
+        runtime=RUNTIMES[choice.start_option.runtime],
+        launcher=LAUNCHERS[choice.start_option.launcher],
+        staging=_staging(resolved, choice.start_option, need.size(choice.start_option.staging)),
     )
 
 
@@ -171,7 +171,7 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
         launch=launch,
         layout=resolved.layout,
         plan=plan,
-        variant=chosen.variant,
+        start_option=chosen.start_option,
         runtime=chosen.runtime,
         launcher=chosen.launcher,
         container=made,
@@ -208,9 +208,9 @@ def _launch(resolved: _Resolved, chosen: _Chosen, name: str) -> Launch:
         version=receipt.version,
         digest=receipt.digest,
         site=plan.site,
-        variant=chosen.variant.name,
+        start_option=chosen.start_option.name,
         reason=chosen.reason,
-        runtime=chosen.variant.runtime,
+        runtime=chosen.start_option.runtime,
         nodes=layout.nodes,
         ranks_per_node=layout.ranks_per_node,
         threads=layout.threads,
@@ -241,7 +241,7 @@ def _container(resolved: _Resolved, chosen: _Chosen, folder: str, users: Sequenc
             *data.binds(installed, resolved.data),
             *users,
         ],
-        environment=_environment(resolved.layout, plan, chosen.variant),
+        environment=_environment(resolved.layout, plan, chosen.start_option),
         variant=installed.variant(plan.abi) if plan.abi else None,
         contained=chosen.runtime.contained,
         own=resolved.request.home,
@@ -255,21 +255,21 @@ def _bound(plan: Plan, users: Sequence[Bind], made: Container) -> List[str]:
     return sorted({plain(bind.source) for bind in [*plan.binds, *single, *users, *chosen]})
 
 
-def _staging(resolved: _Resolved, variant: StartOption, size_mb: int) -> Optional[StagedImage]:
+def _staging(resolved: _Resolved, option: StartOption, size_mb: int) -> Optional[StagedImage]:
     """Return how nodes get the image, of ``size_mb`` MiB there; None where ranks read it as it was installed."""
-    if variant.staging == plans.FOLDER or variant.place is None:
+    if option.staging == plans.FOLDER or option.place is None:
         return None
     installed = resolved.installed
-    mounted = variant.staging == plans.SQUASHFS
+    mounted = option.staging == plans.SQUASHFS
     return StagedImage(
-        kind=variant.staging,
-        place=variant.place,
+        kind=option.staging,
+        place=option.place,
         image=installed.folder,
         source=squash.path(installed.folder) if mounted else resolved.store.bundle(installed.receipt),
         size_mb=size_mb,
         abi=resolved.plan.abi,
-        broadcast=variant.broadcast is not None and resolved.layout.nodes >= variant.broadcast,
-        kit=variant.runtime in plans.CARRIED,
+        broadcast=option.broadcast is not None and resolved.layout.nodes >= option.broadcast,
+        kit=option.runtime in plans.CARRIED,
     )
 
 
@@ -304,11 +304,11 @@ def vetoes(plan: Plan, installed: InstalledImage, here: bool = False) -> Dict[st
     that its nodes have them: then this host stands for them.
     """
     found = {
-        variant.launcher: "this deployer has no launcher %s" % variant.launcher
-        for variant in plan.variants
-        if variant.launcher not in LAUNCHERS
+        option.launcher: "this deployer has no launcher %s" % option.launcher
+        for option in plan.start_options
+        if option.launcher not in LAUNCHERS
     }
-    for name in {variant.runtime for variant in plan.variants}:
+    for name in {option.runtime for option in plan.start_options}:
         if name not in RUNTIMES:
             found[name] = "this deployer has no runtime %s" % name
             continue
@@ -388,10 +388,10 @@ def _job(manifest: Manifest, request: RunRequest) -> Job:
     )
 
 
-def _environment(layout: layouts.Layout, plan: Plan, variant: StartOption) -> Dict[str, str]:
+def _environment(layout: layouts.Layout, plan: Plan, option: StartOption) -> Dict[str, str]:
     found = layouts.environment(layout)
-    launcher = LAUNCHERS[variant.launcher]
-    found.update(launcher.environment(script.start(plan, variant, layout, launcher)))
+    launcher = LAUNCHERS[option.launcher]
+    found.update(launcher.environment(script.start(plan, option, layout, launcher)))
     found["DEPLOYER_RESULT"] = "%s/%s" % (plans.JOB, result.PAYLOAD)
     return found
 

@@ -32,7 +32,7 @@ class Inputs(NamedTuple):
     launch: Launch
     layout: Layout
     plan: Plan
-    variant: StartOption
+    start_option: StartOption
     runtime: Runtime
     launcher: Launcher
     container: Container
@@ -84,7 +84,7 @@ def _head(inputs: Inputs) -> Code:
             nodes=_counted(layout.nodes, "node"),
             ranks=_counted(layout.ranks_per_node, "rank"),
             threads=_counted(layout.threads, "thread"),
-            variant=launch.variant,
+            variant=launch.start_option,  # the older word for a start option: job.sh keeps it
             reason=launch.reason,
         )
     ]
@@ -215,23 +215,23 @@ def _container(inputs: Inputs) -> Code:
 
 
 def start(
-    plan: Plan, variant: StartOption, layout: Layout, launcher: Launcher, tool: Sequence[str] = ()
+    plan: Plan, option: StartOption, layout: Layout, launcher: Launcher, tool: Sequence[str] = ()
 ) -> LaunchRequest:
     """Return what ``launcher`` is told of a job."""
     family, version = (plan.mpi.family, plan.mpi.version) if plan.mpi else ("", "")
-    program = variant.program or launcher.program
-    return LaunchRequest(layout, variant.pmi, program, family, version, plan.scheduler == SLURM, tool)
+    program = option.program or launcher.program
+    return LaunchRequest(layout, option.pmi, program, family, version, plan.scheduler == SLURM, tool)
 
 
 def _ranks(inputs: Inputs) -> Code:
     """Return how the ranks of a step are started and pinned."""
     layout = inputs.layout
-    how = start(inputs.plan, inputs.variant, layout, inputs.launcher, (inputs.python, inputs.tool))
+    how = start(inputs.plan, inputs.start_option, layout, inputs.launcher, (inputs.python, inputs.tool))
     pinning = pin(layout)
     pieces = [
         code(
             "# The ranks: {launcher} starts {ranks} per node, with {units} per rank.\n",
-            launcher=inputs.variant.launcher,
+            launcher=inputs.start_option.launcher,
             ranks=layout.ranks_per_node,
             units=_counted(pinning.units, "core" if pinning.by_core else "hardware thread"),
         )
@@ -389,7 +389,7 @@ def _step(inputs: Inputs, name: str, command: Sequence[Text], more: Sequence[Tex
     is ``watched``; without stdin, which the launcher would eat from this script."""
     options = list(more)
     shared = inputs.staging is not None and inputs.staging.mounted  # one container a node as it is
-    if inputs.variant.join and not shared and inputs.layout.ranks_per_node > 1:
+    if inputs.start_option.join and not shared and inputs.layout.ranks_per_node > 1:
         options += inputs.runtime.join_options(inputs.layout.ranks_per_node, Word(Variable("unique"), "-", name))
     return code(
         """\

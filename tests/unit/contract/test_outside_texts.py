@@ -23,7 +23,7 @@ PLAN = running.PLAN._replace(
     account="abc",
     directives=["--exclusive"],
     against={"udocker": "why not"},
-    variants=[running.VARIANT._replace(program="/opt/x", place="/tmp")],
+    start_options=[running.START_OPTION._replace(program="/opt/x", place="/tmp")],
     limits=plans.Limits(4, "01:00:00", True),
 )
 MANIFEST = Manifest(

@@ -18,7 +18,7 @@ PLAN = Plan(
     binds=[Bind("/opt/mpi", "/opt/mpi", "MPI")],
     environment={"A": "b"},
     pass_environment=["SLURM_*"],
-    variants=[StartOption("charliecloud-folder", "charliecloud", "folder", "srun", "pmi2", None)],
+    start_options=[StartOption("charliecloud-folder", "charliecloud", "folder", "srun", "pmi2", None)],
 )
 
 
@@ -57,12 +57,12 @@ def test_what_was_accepted_is_a_warning():
 def test_what_ranks_run_with_is_named():
     assert PLAN.way == "with Intel(R) MPI Library 2021.15, srun (pmi2), charliecloud"
     more = [
-        *PLAN.variants,
+        *PLAN.start_options,
         StartOption("u", "udocker", "folder", "mpirun", "", None),
         StartOption("n", "native", *["x"] * 3, None),
     ]
     silent = MPI._replace(says="")
-    assert PLAN._replace(variants=more, mpi=silent).way == (
+    assert PLAN._replace(start_options=more, mpi=silent).way == (
         "with intel 2021.15, srun (pmi2) or mpirun, charliecloud or udocker"
     )
     assert PLAN._replace(mpi=None).way.startswith("with the image's own MPI, srun")

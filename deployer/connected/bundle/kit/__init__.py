@@ -45,11 +45,11 @@ class KitPart(NamedTuple):
 
 
 def _needs_udocker(_: Profile, plan: Plan) -> bool:
-    return any(variant.runtime == "udocker" for variant in plan.variants)
+    return any(option.runtime == "udocker" for option in plan.start_options)
 
 
 def _may_lack_mksquashfs(profile: Profile, plan: Plan) -> bool:
-    return not profile.login.mksquashfs and any(variant.staging == SQUASHFS for variant in plan.variants)
+    return not profile.login.mksquashfs and any(option.staging == SQUASHFS for option in plan.start_options)
 
 
 PARTS: Mapping[str, KitPart] = {

@@ -29,14 +29,14 @@ _INTEL_PMIX = "libpmix.so"
 def offered(case: Case) -> Iterator[Finding]:
     """pmi.not-offered: the site's srun has no such PMI."""
     scheduler = case.profile.scheduler
-    for variant in case.plan.containers:
+    for option in case.plan.containers:
         known = scheduler.pmi if scheduler else []
-        if variant.launcher == "srun" and known and variant.pmi not in known:
+        if option.launcher == "srun" and known and option.pmi not in known:
             yield Finding(
                 "pmi.not-offered",
                 ERROR,
-                variant.name,
-                f"srun offers {', '.join(known)}, and the plan asks for --mpi={variant.pmi}",
+                option.name,
+                f"srun offers {', '.join(known)}, and the plan asks for --mpi={option.pmi}",
                 "correct pmi of the partition in the profile",
             )
 
@@ -49,23 +49,23 @@ def spoken(case: Case) -> Iterator[Finding]:
             continue
         if case.plan.mpi and not process.host_path(library.path):
             continue  # the image's own is used: mpi.family or mpi.escape says so
-        for variant in case.plan.containers:
-            yield from _met(case.plan, process, variant)
+        for option in case.plan.containers:
+            yield from _met(case.plan, process, option)
 
 
-def _met(plan: Plan, process: Process, variant: StartOption) -> Iterator[Finding]:
-    offers = _LAUNCHERS.get(variant.launcher) or _of_srun(variant.pmi)
+def _met(plan: Plan, process: Process, option: StartOption) -> Iterator[Finding]:
+    offers = _LAUNCHERS.get(option.launcher) or _of_srun(option.pmi)
     speaks = languages(process)
     library = process.library.path if process.library else "the MPI library"
     if speaks is None:
         text = f"cannot determine which PMI {library} speaks"
-        yield Finding("facts.pmi", MISSING_FACTS, variant.name, text, CAPTURE)
+        yield Finding("facts.pmi", MISSING_FACTS, option.name, text, CAPTURE)
     elif not offers & speaks:
-        launcher = variant.launcher if variant.launcher in _LAUNCHERS else f"srun --mpi={variant.pmi}"
+        launcher = option.launcher if option.launcher in _LAUNCHERS else f"srun --mpi={option.pmi}"
         yield Finding(
             "pmi.unmet",
             ERROR,
-            variant.name,
+            option.name,
             f"{launcher} offers {_names(offers)}, and {library} speaks {_names(speaks)}: "
             "each rank would be rank 0 of 1",
             _remedy(plan, speaks),

@@ -9,7 +9,7 @@ from deployer.contract.plan import NATIVE
 
 def outside(case: Case) -> Iterator[Finding]:
     """proof.outside: the image has no Python. A note: jobs run, and less of them is proven."""
-    contained = any(variant.runtime != NATIVE for variant in case.plan.variants)
+    contained = any(option.runtime != NATIVE for option in case.plan.start_options)
     if case.manifest.image.python is None and contained:
         text = (
             "the image has no Python: there is no proof before the payload, whose ranks are watched from outside the "

@@ -1,4 +1,4 @@
-"""Rules of the runtime: that one of the plan's variants can start a container on the nodes."""
+"""Rules of the runtime: that one of the plan's start options can start a container on the nodes."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ def allowed(case: Case) -> Iterator[Finding]:
     """runtime.none, runtime.unknown: no runtime that the policy allows is on the nodes, or none that ``run`` knows."""
     policy = case.profile.policy
     unknown = [name for name in case.partition.runtimes if policy and name in policy.runtimes and name not in RUNTIMES]
-    usable = any(variant.runtime in RUNTIMES for variant in case.plan.containers)
+    usable = any(option.runtime in RUNTIMES for option in case.plan.containers)
     if unknown:
         yield Finding(
             "runtime.unknown",
@@ -37,34 +37,34 @@ def allowed(case: Case) -> Iterator[Finding]:
 
 
 def startable(case: Case) -> Iterator[Finding]:
-    """runtime.namespaces, runtime.fuse, facts.runtime: the kernel lacks what a variant needs.
+    """runtime.namespaces, runtime.fuse, facts.runtime: the kernel lacks what a start option needs.
 
-    A note if another variant can start, because the site then uses that one.
+    A note if another start option can start, because the site then uses that one.
     """
-    known = [variant for variant in case.plan.containers if variant.runtime in RUNTIMES]
-    judged = [(variant, list(_against(case, variant))) for variant in known]
+    known = [option for option in case.plan.containers if option.runtime in RUNTIMES]
+    judged = [(option, list(_against(case, option))) for option in known]
     fine = any(not findings for _, findings in judged)
     for _, findings in judged:
         for finding in findings:
             yield finding._replace(severity=NOTE) if fine else finding
 
 
-def _against(case: Case, variant: StartOption) -> Iterator[Finding]:
+def _against(case: Case, option: StartOption) -> Iterator[Finding]:
     has = case.partition
     needs = []
-    if variant.runtime in _NAMESPACES:
+    if option.runtime in _NAMESPACES:
         needs.append(("namespaces", has.user_namespaces, "user namespaces"))
-    if variant.runtime == "charliecloud" and variant.staging == "squashfs":
+    if option.runtime == "charliecloud" and option.staging == "squashfs":
         needs.append(("fuse", has.fuse, "FUSE, which mounts a SquashFS"))
     for code, there, what in needs:
         if there is None:
-            text = f"{variant.runtime} needs {what}, which has not been tested on the nodes of {case.plan.partition}"
-            yield Finding("facts.runtime", MISSING_FACTS, variant.name, text, CAPTURE)
+            text = f"{option.runtime} needs {what}, which has not been tested on the nodes of {case.plan.partition}"
+            yield Finding("facts.runtime", MISSING_FACTS, option.name, text, CAPTURE)
         elif not there:
             yield Finding(
                 f"runtime.{code}",
                 ERROR,
-                variant.name,
-                f"{variant.runtime} needs {what}, which an unprivileged user of {case.plan.partition} does not have",
+                option.name,
+                f"{option.runtime} needs {what}, which an unprivileged user of {case.plan.partition} does not have",
                 "ask the site for it (user.max_user_namespaces, /dev/fuse), or allow udocker in the profile's policy",
             )

@@ -98,8 +98,10 @@ def test_a_proot_that_shows_the_host_s_root_is_refused(tmp_path: Path) -> None:
 
 # --- which parts go in ---
 
-SQUASHFS = running.PLAN._replace(variants=[running.VARIANT._replace(runtime="charliecloud", staging="squashfs")])
-UDOCKER = running.PLAN._replace(variants=[running.VARIANT._replace(runtime="udocker")])
+SQUASHFS = running.PLAN._replace(
+    start_options=[running.START_OPTION._replace(runtime="charliecloud", staging="squashfs")]
+)
+UDOCKER = running.PLAN._replace(start_options=[running.START_OPTION._replace(runtime="udocker")])
 
 
 @pytest.fixture

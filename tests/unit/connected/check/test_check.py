@@ -22,7 +22,7 @@ from deployer.contract.hostfiles import FILE as SINGLE
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import HostMpi, Plan
 from tests import running
-from tests.running import IMAGE, PREFIX, VARIANT
+from tests.running import IMAGE, PREFIX, START_OPTION
 
 PLAN = running.PLAN._replace(abi="mpich-abi")
 MANIFEST = Manifest("hello", "1", {}, {}, IMAGE, {}, [], [], [])
@@ -385,8 +385,8 @@ def test_training_code_may_be_a_program() -> None:
 
 
 def met(linked: Process, pmi: str = "pmi2", launcher: str = "srun", offered: list[str] | None = None) -> list[str]:
-    """Return the codes of the rules of PMI, for the one variant of the plan."""
-    plan = linked.plan._replace(variants=[VARIANT._replace(pmi=pmi, launcher=launcher)])
+    """Return the codes of the rules of PMI, for the one start option of the plan."""
+    plan = linked.plan._replace(start_options=[START_OPTION._replace(pmi=pmi, launcher=launcher)])
     site = profile_of(scheduler={"kind": "slurm", "pmi": offered or []})
     case = Case(site, Partition(), plan, MANIFEST, index({}), [], [linked])
     return [finding.code for rule in (pmi_rules.offered, pmi_rules.spoken) for finding in rule(case)]

@@ -45,7 +45,7 @@ from deployer.contract.job import Job
 from deployer.contract.manifest import BundleMember, Manifest, Segment
 from deployer.contract.plan import Bind, HostMpi, Plan
 from deployer.system.verify import begin, opened
-from tests.running import IMAGE, PREFIX, VARIANT
+from tests.running import IMAGE, PREFIX, START_OPTION
 from tests.unit.connected.check.test_check import (
     CALLS,
     HAS,
@@ -347,27 +347,27 @@ def test_cuda_and_the_nodes(driver: str | None, gpus: Any, cudart: str, expected
 def test_what_the_kernel_allows(
     namespaces: bool | None, fuse: bool | None, stagings: list[str], expected: list[tuple[str, str]]
 ) -> None:
-    plan = PLAN._replace(variants=[VARIANT._replace(name=staging, staging=staging) for staging in stagings])
+    plan = PLAN._replace(start_options=[START_OPTION._replace(name=staging, staging=staging) for staging in stagings])
     found = runtimes.startable(case({"user_namespaces": namespaces, "fuse": fuse}, plan=plan))
     assert codes(found) == expected
 
 
 def test_udocker_needs_no_namespace() -> None:
-    plan = PLAN._replace(variants=[VARIANT, VARIANT._replace(name="u", runtime="udocker")])
+    plan = PLAN._replace(start_options=[START_OPTION, START_OPTION._replace(name="u", runtime="udocker")])
     assert codes(runtimes.startable(case({"user_namespaces": False}, plan=plan))) == [("runtime.namespaces", NOTE)]
 
 
 def test_without_a_container_there_is_nothing_to_judge() -> None:
-    native = VARIANT._replace(name="native", runtime="native", launcher="srun", pmi="pmix")
-    plan = PLAN._replace(variants=[VARIANT, native])
+    native = START_OPTION._replace(name="native", runtime="native", launcher="srun", pmi="pmix")
+    plan = PLAN._replace(start_options=[START_OPTION, native])
     assert codes(runtimes.startable(case({"user_namespaces": False}, plan=plan))) == [("runtime.namespaces", ERROR)]
-    assert codes(runtimes.allowed(case({}, plan=PLAN._replace(variants=[native])))) == [("runtime.none", ERROR)]
-    asked = PLAN._replace(variants=[VARIANT._replace(pmi="pmi2"), native])
+    assert codes(runtimes.allowed(case({}, plan=PLAN._replace(start_options=[native])))) == [("runtime.none", ERROR)]
+    asked = PLAN._replace(start_options=[START_OPTION._replace(pmi="pmi2"), native])
     assert codes(pmi.offered(case(plan=asked, scheduler={"kind": "slurm", "pmi": ["pmi2"]}))) == []
 
 
 def test_no_runtime_that_is_allowed() -> None:
-    found = list(runtimes.allowed(case({}, plan=PLAN._replace(variants=[]))))
+    found = list(runtimes.allowed(case({}, plan=PLAN._replace(start_options=[]))))
     assert codes(found) == [("runtime.none", ERROR)]
     assert codes(runtimes.allowed(case())) == []
 
@@ -662,13 +662,13 @@ def test_the_kernels_of_a_wheel_count() -> None:
 
 def test_a_runtime_that_run_does_not_know_is_refused() -> None:
     policy = {"policy": {"runtimes": ["apptainer"]}, "runtimes": {"apptainer": {"version": "1.3"}}}
-    assert codes(runtimes.allowed(case(plan=PLAN._replace(variants=[]), **policy))) == [("runtime.unknown", ERROR)]
+    assert codes(runtimes.allowed(case(plan=PLAN._replace(start_options=[]), **policy))) == [("runtime.unknown", ERROR)]
     # of an older deployer's plan
-    older = PLAN._replace(variants=[VARIANT._replace(name="apptainer-folder", runtime="apptainer")])
+    older = PLAN._replace(start_options=[START_OPTION._replace(name="apptainer-folder", runtime="apptainer")])
     assert codes(runtimes.allowed(case(plan=older, **policy))) == [("runtime.unknown", ERROR)]
     assert codes(runtimes.startable(case({"user_namespaces": False}, plan=older, **policy))) == []
     both = {"policy": {"runtimes": ["apptainer", "udocker"]}, "runtimes": {"apptainer": {}}}
-    fine = PLAN._replace(variants=[VARIANT._replace(name="udocker-folder", runtime="udocker")])
+    fine = PLAN._replace(start_options=[START_OPTION._replace(name="udocker-folder", runtime="udocker")])
     assert codes(runtimes.allowed(case(plan=fine, **both))) == [("runtime.unknown", NOTE)]
 
 
@@ -678,6 +678,6 @@ def test_each_runtime_of_a_profile_is_known_to_run_or_refused(runtime: str, root
     bundle = tmp_path / "b.tar"
     pack.pack(contents(rootfs), [], bundle)
     made, checked = check.plan(str(bundle), profile)
-    assert {variant.runtime for variant in made.variants} <= set(plans.RUNTIMES)
+    assert {option.runtime for option in made.start_options} <= set(plans.RUNTIMES)
     refused = [each.code for each in checked.against] == ["runtime.unknown"]
     assert refused is (runtime not in plans.RUNTIMES)

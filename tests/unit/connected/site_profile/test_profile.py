@@ -86,7 +86,7 @@ def test_the_plan_binds_the_hosts_mpi_on_the_same_path() -> None:
     first = plan.environment["LD_LIBRARY_PATH"].split(":")[0]
     assert plan.mpi.library.startswith(first + "/")
     assert plan.environment["FI_PROVIDER"] == "tcp"
-    assert {variant.runtime for variant in plan.containers} == {"charliecloud"}
+    assert {option.runtime for option in plan.containers} == {"charliecloud"}
 
 
 def test_the_plan_for_open_mpi() -> None:
@@ -96,14 +96,14 @@ def test_the_plan_for_open_mpi() -> None:
     assert plan.environment["OPAL_PREFIX"] == plan.mpi.prefix
     assert plan.environment["MPI4PY_MPIABI"] == "openmpi"
     assert {"OMPI_*", "PMIX_*"} <= set(plan.pass_environment)
-    assert {(variant.pmi, variant.join) for variant in plan.variants} == {("pmix", True)}
+    assert {(option.pmi, option.join) for option in plan.start_options} == {("pmix", True)}
     assert make_plan(load("lab"), "tiny:1.0", ["mpich-abi", "openmpi"]).abi == "mpich-abi"
 
 
 def test_the_images_own_mpich_needs_ranks_that_share_a_container(tmp_path: Path) -> None:
     def joins(path: str) -> set[bool]:
-        variants = make_plan(load(path), "tiny:1.0", ["mpich-abi"]).variants
-        return {variant.join for variant in variants if variant.runtime == "charliecloud"}
+        options = make_plan(load(path), "tiny:1.0", ["mpich-abi"]).start_options
+        return {option.join for option in options if option.runtime == "charliecloud"}
 
     assert joins("lab") == {False}  # Intel's does not
     batch = load("lab").model_dump(mode="json", exclude_unset=True)["partitions"]["batch"]
@@ -153,19 +153,19 @@ def test_the_choice_of_runtimes_follows_policy_and_facts(tmp_path: Path) -> None
         return make_plan(load(lab(tmp_path, policy={"runtimes": policy}, **facts)), "tiny:1.0")
 
     both = plan(["charliecloud", "udocker"])
-    assert list(dict.fromkeys(variant.runtime for variant in both.variants)) == ["charliecloud", "udocker"]
+    assert list(dict.fromkeys(option.runtime for option in both.start_options)) == ["charliecloud", "udocker"]
     assert both.against == {}
     forbidden = plan(["charliecloud", "udocker"], user_namespaces=False)
-    assert choose(forbidden, 1, {}).variant.runtime == "udocker"
+    assert choose(forbidden, 1, {}).start_option.runtime == "udocker"
     with pytest.raises(Refused, match="the nodes have no user namespaces"):
         choose(plan(["charliecloud"], user_namespaces=False), 1, {})
-    assert plan(["udocker"], runtimes={}).variants[0].name == "udocker-folder"
+    assert plan(["udocker"], runtimes={}).start_options[0].name == "udocker-folder"
 
 
 def test_without_a_container_only_where_the_policy_names_it(tmp_path: Path) -> None:
     def names(*policy: str) -> list[str]:
         plan = make_plan(load(lab(tmp_path, policy={"runtimes": list(policy)})), "tiny:1.0")
-        return list(dict.fromkeys(variant.name for variant in plan.variants))
+        return list(dict.fromkeys(option.name for option in plan.start_options))
 
     assert names("native", "charliecloud")[-1] == "native-folder"  # whatever the order
     assert names("native", "charliecloud")[0] == "charliecloud-folder"

@@ -36,7 +36,7 @@ def test_a_runtime_that_keeps_images_itself_stages_nothing() -> None:
 
 def test_the_plan_for_the_lab_has_all() -> None:
     plan = make_plan(load("lab"), "tiny:1.0")
-    assert [(each.name, each.place, each.max_nodes) for each in plan.variants] == [
+    assert [(each.name, each.place, each.max_nodes) for each in plan.start_options] == [
         ("charliecloud-folder", None, FEW_NODES),
         ("charliecloud-memory", "/dev/shm", None),
         ("charliecloud-squashfs", "/dev/shm", None),  # users can mount there

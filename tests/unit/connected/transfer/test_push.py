@@ -113,7 +113,7 @@ def test_only_what_changed_is_sent(far: Path, tmp_path: Path) -> None:
 
 
 def test_what_check_refuses_is_not_sent_unless_it_is_forced(far: Path, tmp_path: Path) -> None:
-    plan = running.PLAN._replace(variants=[running.VARIANT._replace(pmi="cray_shasta")])
+    plan = running.PLAN._replace(start_options=[running.START_OPTION._replace(pmi="cray_shasta")])
     carried = ("deployer/plans/lab.json", json_records.dumps(plan.record()))
     bundle = write(tmp_path / "b.tar", extra=[carried])
     with pytest.raises(Refused) as error:
@@ -144,7 +144,7 @@ def test_a_bundle_without_a_plan_for_the_site_is_refused_before_anything_is_sent
 
 def test_push_takes_what_was_accepted_and_asks_of_no_other_site(far: Path, tmp_path: Path) -> None:
     wrong = Finding("pmi.not-offered", ERROR, "v", "m", "r")
-    plan = running.PLAN._replace(variants=[running.VARIANT._replace(pmi="cray_shasta")])
+    plan = running.PLAN._replace(start_options=[running.START_OPTION._replace(pmi="cray_shasta")])
     # Nor has the bundle's image a place for the site's MPI.
     accepted = plan._replace(checked=judged([wrong], ["bind.place", "pmi.not-offered"]))
     done = install(

@@ -29,8 +29,8 @@ BINDS = [
     Bind("/my data", "/data", "--bind"),
     Bind("/set-7", "/data/set", "--bind"),
 ]
-VARIANT = made.VARIANT._replace(name="native-folder", runtime="native")
-PLAN = made.PLAN._replace(variants=[made.VARIANT, VARIANT])
+START_OPTION = made.START_OPTION._replace(name="native-folder", runtime="native")
+PLAN = made.PLAN._replace(start_options=[made.START_OPTION, START_OPTION])
 REQUEST = run.RunRequest("hello", None, None, None, None, None, None, [], None, [])
 ASKED = REQUEST._replace(runtime="native")
 
@@ -163,10 +163,10 @@ def test_only_who_asks_gets_it(store, monkeypatch):
     with pytest.raises(Refused, match=r"charliecloud-folder \(no ch-run in PATH\)$"):
         run.prepare(store, REQUEST)
     launch = result.launch(run.prepare(store, ASKED))
-    assert (launch.runtime, launch.variant) == ("native", "native-folder")
+    assert (launch.runtime, launch.start_option) == ("native", "native-folder")
     assert launch.reason == "--runtime native: first in the plan for 2 nodes that lab can use"
     replan(store, made.PLAN)
-    with pytest.raises(Refused, match="no variant with native, which the site's policy must allow"):
+    with pytest.raises(Refused, match="no start option with native, which the site's policy must allow"):
         run.prepare(store, ASKED)
     with pytest.raises(Refused, match=r"with native, .* that stages to memory"):
         run.prepare(store, ASKED._replace(staging="memory"))

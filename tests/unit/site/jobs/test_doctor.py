@@ -120,8 +120,8 @@ def test_no_user_namespaces(healthy, monkeypatch):
 
     monkeypatch.setattr(here.machine, "user_namespaces", none)
     broken(healthy.doctor(), "kernel", 3, "No space left on device", "max_user_namespaces")
-    native = made.VARIANT._replace(name="native-folder", runtime="native")  # no way for a container
-    plan = made.PLAN._replace(variants=[made.VARIANT, native])
+    native = made.START_OPTION._replace(name="native-folder", runtime="native")  # no way for a container
+    plan = made.PLAN._replace(start_options=[made.START_OPTION, native])
     made.write(os.path.join(healthy.store.images, "aaaa", "plans", "lab.json"), plan.record())
     broken(healthy.doctor(), "kernel", 3, "No space left on device")
 

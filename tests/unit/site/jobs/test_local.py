@@ -98,8 +98,8 @@ def test_run_and_status_of_a_whole_job(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % programs)
     for name in ("ch-run", "mpiexec.hydra", "python3"):
         made.program(programs, name, "exit 0")
-    variant = made.VARIANT._replace(launcher="mpiexec.hydra", pmi="", program=str(programs / "mpiexec.hydra"))
-    plan = made.PLAN._replace(scheduler="local", modules=[], variants=[variant])
+    option = made.START_OPTION._replace(launcher="mpiexec.hydra", pmi="", program=str(programs / "mpiexec.hydra"))
+    plan = made.PLAN._replace(scheduler="local", modules=[], start_options=[option])
     store = made.store(tmp_path / "root", plan=plan)
     request = run.RunRequest("hello", "short", None, None, None, None, None, [], None, [])
     folder = run.prepare(store, request)

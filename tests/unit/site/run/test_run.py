@@ -169,7 +169,7 @@ def test_what_does_not_fit_is_refused(tmp_path, store, programs):
             run.prepare(programs_only, REQUEST)
     finally:
         os.environ["PATH"] = old
-    udocker = made.PLAN._replace(variants=[made.VARIANT._replace(runtime="udocker")])
+    udocker = made.PLAN._replace(start_options=[made.START_OPTION._replace(runtime="udocker")])
     with pytest.raises(Refused, match="the bundle was packed without udocker"):
         run.prepare(made.store(tmp_path / "third", plan=udocker), REQUEST)
 

@@ -45,9 +45,9 @@ def inputs(nodes=2, ranks=1, threads=2, shown=made.PLAN, **values):
         "tcp",
         0,
     )
-    launcher = LAUNCHERS[shown.variants[0].launcher]
+    launcher = LAUNCHERS[shown.start_options[0].launcher]
     environment = layout.environment(laid_out)
-    environment.update(launcher.environment(script.start(shown, shown.variants[0], laid_out, launcher)))
+    environment.update(launcher.environment(script.start(shown, shown.start_options[0], laid_out, launcher)))
     environment.update(shown.environment)
     environment.update(GREETING="it's $5: cheap", HOME=Word(OWN), TMPDIR=Word(OWN))
     binds = [*shown.binds, Bind(FOLDER, plan.JOB, "the job's folder")]
@@ -57,7 +57,7 @@ def inputs(nodes=2, ranks=1, threads=2, shown=made.PLAN, **values):
         launch,
         laid_out,
         shown,
-        shown.variants[0],
+        shown.start_options[0],
         RUNTIMES["charliecloud"],
         launcher,
         container,
@@ -77,7 +77,7 @@ BARE = made.PLAN._replace(
     modules=[],
     environment={},
     partition="",
-    variants=[made.VARIANT._replace(join=True, pmi="pmix")],
+    start_options=[made.START_OPTION._replace(join=True, pmi="pmix")],
 )
 STAGING = StagedImage(
     plan.MEMORY, "/dev/shm", "/home/alice/images/aaaa", "/home/alice/bundles/it's-1.tar", 2000, "mpich-abi"
@@ -93,7 +93,7 @@ def native(made):
         del environment[name]
     environment["LD_LIBRARY_PATH"] = inherited(environment["LD_LIBRARY_PATH"], "LD_LIBRARY_PATH")
     return made._replace(
-        launch=made.launch._replace(variant="native-folder", command=["python3", "/deployer/app/train.py", "a b"]),
+        launch=made.launch._replace(start_option="native-folder", command=["python3", "/deployer/app/train.py", "a b"]),
         runtime=RUNTIMES["native"],
         container=made.container._replace(binds=[*made.container.binds, app, tool], environment=environment),
         image_python=made.python,
@@ -105,7 +105,7 @@ CASES = {
     "staged": inputs(ranks=2, staging=STAGING, memory_mb=1000),
     "staged-squashfs": inputs(
         staging=STAGING._replace(kind=plan.SQUASHFS, source="/home/alice/images/aaaa/image.sqfs", broadcast=True),
-        variant=made.VARIANT._replace(join=True),
+        start_option=made.START_OPTION._replace(join=True),
         ranks=2,
     ),
     "staged-no-python": inputs(
@@ -113,7 +113,7 @@ CASES = {
     ),
     "staged-udocker": inputs(
         runtime=RUNTIMES["udocker"],
-        variant=made.VARIANT._replace(runtime="udocker"),
+        start_option=made.START_OPTION._replace(runtime="udocker"),
         staging=STAGING._replace(kit=True),
     ),
     "host-mpi": inputs(),
@@ -125,7 +125,7 @@ CASES = {
         shown=made.PLAN._replace(
             scheduler="local",
             partition="",
-            variants=[made.VARIANT._replace(launcher="mpiexec.hydra", pmi="", join=True)],
+            start_options=[made.START_OPTION._replace(launcher="mpiexec.hydra", pmi="", join=True)],
         ),
     ),
     "native": native(inputs(ranks=2)),
@@ -222,7 +222,7 @@ def test_what_is_to_be_proven_is_asked_of_the_probe():
 
 def test_without_python_ranks_are_watched_on_the_host():
     """The container starts below the watcher, in every staging; a launcher that wants a signal gets one."""
-    variant = made.VARIANT._replace(launcher="mpiexec.hydra", pmi="")
+    option = made.START_OPTION._replace(launcher="mpiexec.hydra", pmi="")
     library = made.PLAN.mpi.library
     python = ["/opt/python/3.6/bin/python3", "-I", "-S"]
 
@@ -236,7 +236,7 @@ def test_without_python_ranks_are_watched_on_the_host():
     tool = "/home/alice/deployer/deployer.pyz"
     whole = [*python, tool, "rank", "--out", FOLDER + "/ranks", "--outside", library]
     assert watch() == [*whole, "--"]
-    assert watch(shown=made.PLAN._replace(variants=[variant])) == [*whole, "--abort", "--"]
+    assert watch(shown=made.PLAN._replace(start_options=[option])) == [*whole, "--abort", "--"]
     for kind, tool in ((plan.SQUASHFS, "/s/deployer.pyz"), (plan.MEMORY, "/s/rootfs/deployer/deployer.pyz")):
         folders = ["--out", "/s/evidence", "--shared", FOLDER + "/ranks"]
         expected = [*python, tool, "rank", *folders, "--outside", library, "--"]
@@ -258,7 +258,9 @@ def test_the_image_tells_the_launcher_nothing():
 
 @pytest.mark.parametrize(("launcher", "name"), [("mpiexec.hydra", "I_MPI_X[$(x)]"), ("mpirun", "OMPI_MCA_x; cmd; y")])
 def test_a_strange_name_is_no_variable_of_the_launcher(launcher, name):
-    shown = made.PLAN._replace(environment={name: "1"}, variants=[made.VARIANT._replace(launcher=launcher)], modules=[])
+    shown = made.PLAN._replace(
+        environment={name: "1"}, start_options=[made.START_OPTION._replace(launcher=launcher)], modules=[]
+    )
     with pytest.raises(UsageError, match="is not a name for an environment variable"):
         script.render(inputs(shown=shown))
 

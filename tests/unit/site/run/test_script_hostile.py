@@ -51,7 +51,7 @@ mktemp() { echo "$PIPE"; }
 
 def full():
     """Return inputs with a value in every field that can hold text."""
-    variant = running.VARIANT._replace(join=True, program="/opt/run", place="/dev/shm", max_nodes=9, broadcast=1)
+    option = running.START_OPTION._replace(join=True, program="/opt/run", place="/dev/shm", max_nodes=9, broadcast=1)
     checked = judged([Finding("a", ERROR, "b", "c", "d")], ["e"])
     plan = running.PLAN._replace(
         abi="mpich-abi",
@@ -62,7 +62,7 @@ def full():
         against={"udocker": "why"},
         limits=plans.Limits(4, "01:00:00", True),
         mpi=running.PLAN.mpi._replace(identity="sha256:0"),
-        variants=[variant],
+        start_options=[option],
     )
     shape = layout.lay_out(2, 2, 1, plan.node, 1000)
     launch = evidence.Launch(
@@ -79,7 +79,7 @@ def full():
     container = Container("/images/a/rootfs", binds, environment, ["SLURM_*"], "/work", "/images/a/engine")
     staging = StagedImage(plans.MEMORY, "/dev/shm", "/images/a", "/bundles/a.tar", 100, "mpich-abi", True, True)
     return script.Inputs(
-        launch, shape, plan, variant, RUNTIMES["charliecloud"], LAUNCHERS["srun"], container, "/jobs/hello-1",
+        launch, shape, plan, option, RUNTIMES["charliecloud"], LAUNCHERS["srun"], container, "/jobs/hello-1",
         "/deployer.pyz", "/usr/bin/python3", "/usr/bin/python3", ["--partition=batch"], staging,
         reader=["/bin/cat", "/x"], workdir="/work",
     )  # fmt: skip
