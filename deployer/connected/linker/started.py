@@ -13,7 +13,7 @@ from deployer.contract.command import Place, Unsure
 _MAX_DEPTH = 16
 
 
-class Program(NamedTuple):
+class StartedProgram(NamedTuple):
     """A program that is started.
 
     Attributes:
@@ -37,7 +37,7 @@ class Started(NamedTuple):
         unclear: reasons why the command may start other programs as well.
     """
 
-    programs: Sequence[Program]
+    programs: Sequence[StartedProgram]
     unclear: Sequence[str]
 
 
@@ -67,7 +67,7 @@ def follow(words: Sequence[str], surroundings: Surroundings) -> Started:
 class _Walk:
     def __init__(self, surroundings: Surroundings) -> None:
         self.at = surroundings
-        self.programs: list[Program] = []
+        self.programs: list[StartedProgram] = []
         self.unclear: list[str] = []
 
     def words(self, words: Sequence[str], via: Sequence[str]) -> None:
@@ -94,7 +94,7 @@ class _Walk:
             self.words(found.words, [*via, name])
 
     def _program(self, path: str | None, words: Sequence[str], via: Sequence[str]) -> None:
-        self.programs.append(Program(path, tuple(words), ", ".join(via)))
+        self.programs.append(StartedProgram(path, tuple(words), ", ".join(via)))
 
     def _find(self, name: str) -> str | None:
         """Return the file of a program, links resolved; None if there is none."""
