@@ -15,6 +15,9 @@ from deployer.contract.plan import APP, DATA, JOB, NODE, TOOL, VARIANT, WHEELS
 #: PATH in the container if the image sets none.
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+#: What opens a job's standard input where the image has no Python.
+SHELL = "/bin/sh"
+
 FILE, FOLDER, LINK, UNKNOWN = "file", "folder", "link", "unknown"
 
 #: The content of these folders in a job depends on the site, the user or the kernel.
@@ -115,6 +118,29 @@ def there(path: str, place: Place) -> Optional[Located]:
     """Return the file at a path, which may start from the working folder; None if there is no file. Raises Unsure."""
     found = next(_search(path if "/" in path else "./" + path, place), None)
     return found if found and found.seen.kind == FILE else None
+
+
+def missing_input(stdin: str, place: Place) -> Optional[CommandProblem]:
+    """Return why no rank can read the file ``stdin`` as its standard input; None if it can, or if that is not certain.
+
+    The image's Python opens the file, else its shell.
+    """
+    if stdin.startswith(JOB + "/"):
+        hint = "put it into app/, which jobs see at %s, or bind a folder of the site: --bind DIR:/data" % APP
+        return CommandProblem("stdin is %s, but the folder of a new job is empty" % stdin, hint)
+    try:
+        found = _real(stdin, place)
+        if found is None:
+            hint = "correct `stdin` of the job; files of app/ are in %s" % APP
+            return CommandProblem("there is no %s, which is the job's stdin" % stdin, hint)
+        if found[1].kind == FOLDER:
+            return CommandProblem("stdin of the job, %s, is a folder" % stdin, "name a file")
+    except Unsure:
+        pass
+    if _found_as("python3", place) or missing([SHELL], place) is None:
+        return None
+    hint = "install one of them in the Dockerfile, or give the file as an argument of the command"
+    return CommandProblem("the image has neither Python nor %s to open the job's stdin" % SHELL, hint)
 
 
 def workdir(job: Optional[str], image: str) -> str:

@@ -1,10 +1,11 @@
 """A job as its definition describes it: the command, and numbers that the user may override."""
 
 import re
-from typing import List, NamedTuple, Optional
+from typing import Callable, List, NamedTuple, Optional
 
 from deployer.contract.errors import UsageError
 from deployer.contract.json_records import Fields, Record
+from deployer.contract.plan import APP
 
 _TIME = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,3}):([0-5][0-9]):([0-5][0-9])")
 
@@ -20,6 +21,7 @@ class Job(NamedTuple):
         threads: threads per rank.
         time: the time limit, [D-]HH:MM:SS.
         workdir: the folder of the container that the command starts in; None: the image's own, else the job's folder.
+        stdin: the file of the container that every rank reads as its standard input; None: empty input.
     """
 
     name: str
@@ -29,22 +31,14 @@ class Job(NamedTuple):
     threads: int
     time: str
     workdir: Optional[str] = None
+    stdin: Optional[str] = None
 
     def record(self) -> Record:
         """Return the job as a JSON object."""
-        fields = dict(self._asdict())
-        if self.workdir is None:
-            del fields["workdir"]
-        return fields
+        return {name: value for name, value in self._asdict().items() if value is not None}
 
     @staticmethod
     def read(fields: Fields) -> "Job":
-        workdir = fields.maybe_text("workdir")
-        if workdir is not None:
-            try:
-                check_workdir(workdir)
-            except UsageError as error:
-                raise fields.error("%s: field 'workdir': %s" % (fields.what, error.message)) from error
         return Job(
             fields.text("name"),
             fields.words("command"),
@@ -52,15 +46,40 @@ class Job(NamedTuple):
             fields.number("ranks_per_node"),
             fields.number("threads"),
             check_time(fields.text("time")),
-            workdir,
+            _path(fields, "workdir", check_workdir),
+            _path(fields, "stdin", check_stdin),
         )
+
+
+def _path(fields: Fields, name: str, check: Callable[[str], str]) -> Optional[str]:
+    """Return an optional field that is a path of the container."""
+    path = fields.maybe_text(name)
+    try:
+        return path if path is None else check(path)
+    except UsageError as error:
+        raise fields.error("%s: field %r: %s" % (fields.what, name, error.message)) from error
 
 
 def check_workdir(path: str) -> str:
     """Return ``path`` if a job can start in it: an absolute path in the container. Raises UsageError."""
-    if not path.startswith("/") or ".." in path.split("/") or not path.isprintable():
+    if not _is_plain(path):
         raise UsageError("invalid working folder: %r" % path, "write an absolute path of the container without ..")
     return path
+
+
+def check_stdin(path: str) -> str:
+    """Return ``path`` if a job can read it as its standard input: an absolute path in the container.
+
+    Raises UsageError.
+    """
+    if not _is_plain(path) or path.endswith("/"):
+        hint = "write an absolute path of the container without ..: a file of app/ is %s/FILE" % APP
+        raise UsageError("invalid file for standard input: %r" % path, hint)
+    return path
+
+
+def _is_plain(path: str) -> bool:
+    return path.startswith("/") and ".." not in path.split("/") and path.isprintable()
 
 
 def seconds(limit: str) -> int:

@@ -9,6 +9,9 @@ from deployer.contract.job import Job
 from deployer.contract.json_records import Fields, Record
 
 SCHEMA = "bundle"
+#: The newest format that is read here, which bundles have only if a job has ``stdin``: an older reader would skip that
+#: field and run the job with empty input.
+FORMAT = _WITH_STDIN = 2
 
 # Both become parts of file names and are shown on terminals: only characters that a definition allows.
 _NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*\Z")
@@ -224,7 +227,8 @@ class Manifest(NamedTuple):
         for name in ("needs", "mpi"):
             if not fields[name]:
                 del fields[name]
-        return json_records.stamped(SCHEMA, fields)
+        needed = _WITH_STDIN if any(job.stdin for job in self.jobs) else json_records.FORMAT
+        return json_records.stamped(SCHEMA, fields, needed, needed)
 
     def job(self, name: Optional[str]) -> Optional[Job]:
         """Return the job of that name, or the first if no name is given; None if there is no such job."""
@@ -247,7 +251,7 @@ def check_label(name: str, version: str, error: Type[DeployerError] = UsageError
 
 def read(data: bytes, what: str) -> Manifest:
     """Parse bundle.json. Raises IntegrityError if it is malformed, UsageError for a newer format."""
-    fields = json_records.loads(data, SCHEMA, what, IntegrityError, limit=MAX_MEMORY)
+    fields = json_records.loads(data, SCHEMA, what, IntegrityError, FORMAT, MAX_MEMORY)
     codec = fields.child("codec")
     codec.text("name")
     for key in (key for key, value in codec.record.items() if isinstance(value, str)):

@@ -9,20 +9,25 @@ import sys
 
 MYPY = False
 if MYPY:
-    from typing import Dict, List, NoReturn, Set
+    from typing import Dict, List, NoReturn, Optional, Set
 
 
-def start(command: "List[str]", environment: "Dict[str, str]", awaited: "Set[signal.Signals]") -> int:
+def start(
+    command: "List[str]",
+    environment: "Dict[str, str]",
+    awaited: "Set[signal.Signals]",
+    stdin: "Optional[str]" = None,
+) -> int:
     """Start ``command`` with the signals of this process as they are now, and return its pid.
 
-    ``awaited`` are blocked here from before the fork on, to be waited for. A program that cannot be started says so in
-    the lines of a DeployerError and ends with its exit code.
+    ``awaited`` are blocked here from before the fork on, to be waited for. A program that cannot be started prints why
+    in the lines of a DeployerError and ends with its exit code, and so does a file ``stdin`` that cannot be opened.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     pid = os.fork()
     if pid == 0:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        _become(command, environment)
+        _become(command, environment, stdin)
     return pid
 
 
@@ -32,14 +37,25 @@ def restore_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _become(command: "List[str]", environment: "Dict[str, str]") -> "NoReturn":
+def _become(command: "List[str]", environment: "Dict[str, str]", stdin: "Optional[str]") -> "NoReturn":
     try:
         restore_signals()
+        if stdin is not None:
+            _read_from(stdin)
         os.execvpe(command[0], command, environment)
     except OSError:
         _explain(command, environment)
     finally:
         os._exit(1)
+
+
+def _read_from(path: "str") -> "None":
+    try:
+        os.dup2(os.open(path, os.O_RDONLY), 0)
+    except OSError as error:
+        sys.stderr.write("deployer: error: cannot read %s, the job's stdin: %s\n" % (path, error.strerror))
+        sys.stderr.flush()
+        os._exit(2)  # UsageError's
 
 
 def _explain(command: "List[str]", environment: "Dict[str, str]") -> None:

@@ -44,6 +44,9 @@ def _add_run(add: _Add) -> None:
     parser.add_argument("--nodes", type=int, metavar="N", help="number of nodes (default: the job's)")
     parser.add_argument("--ranks-per-node", type=int, metavar="R", help="ranks per node (default: the job's)")
     parser.add_argument("--threads", type=int, metavar="T", help="threads per rank (default: the job's)")
+    parser.add_argument(
+        "--stdin", metavar="FILE", help="what every rank reads: absolute path in the container (default: the job's)"
+    )
     parser.add_argument("--time", metavar="[D-]HH:MM:SS", help="time limit")
     parser.add_argument("--memory", type=int, metavar="MIB", help="memory that one rank needs, in MiB")
     parser.add_argument("--account", metavar="NAME", help="account to charge the job to (default: $SBATCH_ACCOUNT)")
@@ -182,6 +185,7 @@ def _run(args: argparse.Namespace) -> int:
         args.staging,
         args.runtime,
         _home(args),
+        args.stdin,
     )
     folder = run.prepare(store, request)
     for line in run.warnings(folder):

@@ -19,7 +19,7 @@ from pydantic import (
 from deployer.connected.build import dockerfile as dockerfiles
 from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha256, form, load_model
 from deployer.contract.errors import UsageError
-from deployer.contract.job import check_time, check_workdir
+from deployer.contract.job import check_stdin, check_time, check_workdir
 from deployer.system import files
 
 FILE = "bundle.yaml"
@@ -170,6 +170,11 @@ class JobDefinition(Model):
         default=None,
         description="absolute path in the container that the command starts in; default: the image's WORKDIR, and "
         "without one the job's folder, /deployer/job",
+    )
+    stdin: Annotated[str, _checked(check_stdin)] | None = Field(
+        default=None,
+        description="absolute path of a file in the container: every rank reads it from its beginning as standard "
+        "input; default: empty input",
     )
 
 

@@ -30,16 +30,17 @@ _HOST_PROGRAMS = PROGRAMS.rpartition("/")[2] + "/"
 
 
 def findings(jobs: Iterable[Job], place: Place) -> Iterator[Finding]:
-    """Yield command.missing for jobs whose command cannot start, as far as that is certain."""
+    """Yield command.missing for jobs whose command or standard input is not there, as far as that is certain."""
     for job in jobs:
         here = place._replace(workdir=command.workdir(job.workdir, place.workdir or ""))
         found = command.missing(job.command, here)
+        found = found or (command.missing_input(job.stdin, here) if job.stdin else None)
         if found:
             yield finding(CODE, f"job {job.name}", reason=found.reason, remedy=found.remedy)
 
 
 def refuse(jobs: Iterable[Job], place: Place) -> None:
-    """Raise Refused if the command of a job cannot start."""
+    """Raise Refused if the command or the standard input of a job is not there."""
     for item in findings(jobs, place):
         raise Refused(f"{item.subject}: {item.code}: {item.message}", item.remedy)
 

@@ -25,7 +25,7 @@ if MYPY:
 
 #: How the launchers tell a process its number. Slurm's own comes last: below mpiexec and mpirun it is the daemon's.
 TASK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
-_VALUED = ("--out", "--shared", "--outside")
+_VALUED = ("--out", "--shared", "--outside", "--stdin")
 #: What may ask this process to end; the payload got it as well and decides.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -39,11 +39,11 @@ def main(words: "List[str]") -> int:
         given[word] = next(options, "") if word in _VALUED else word
     command = list(options)
     if not given.get("--out") or set(given) - {*_VALUED, "--abort", "--itex"} or not command:
-        usage = "rank --out DIR [--shared DIR] [--outside LIBRARY] [--abort] [--itex] -- COMMAND"
+        usage = "rank --out DIR [--shared DIR] [--outside LIBRARY] [--stdin FILE] [--abort] [--itex] -- COMMAND"
         sys.stderr.write("deployer: error: %s is what job.sh calls\n" % usage)
         return 2
-    shared, outside = given.get("--shared"), given.get("--outside")
-    return run(given["--out"], command, shared, "--abort" in given, "--itex" in given, outside)
+    shared, outside, stdin = given.get("--shared"), given.get("--outside"), given.get("--stdin")
+    return run(given["--out"], command, shared, "--abort" in given, "--itex" in given, outside, stdin)
 
 
 def run(
@@ -53,6 +53,7 @@ def run(
     abort: bool = False,
     itex: bool = False,
     outside: "Optional[str]" = None,
+    stdin: "Optional[str]" = None,
 ) -> int:
     """Run ``command`` as the payload of this rank and return its exit code, with its record in the folder ``out``.
 
@@ -61,10 +62,11 @@ def run(
     all ranks, which see each other in the folder ``shared`` (None: ``out`` is one). With ``itex`` a payload whose
     TensorFlow is without Intel's extension is ended, with Refused's exit code. ``outside`` is given if this process is
     not in the container that ``command`` starts: the plan's MPI library on this host, empty if it has none.
+    ``stdin`` is a file that the payload reads as its standard input, None: it keeps that of this process.
     """
     environment = inherited_environment()
     awaited = set(_SIGNALS) | {signal.SIGCHLD}
-    pid = payload.start(command, environment, awaited)
+    pid = payload.start(command, environment, awaited, stdin)
     from deployer.site.rank import payload_monitor
 
     return payload_monitor.watch(pid, out, shared or out, task_number(environment), awaited, abort, itex, outside)

@@ -1,4 +1,4 @@
-"""A job's command, looked up in the installed image before anything is submitted."""
+"""A job's command and standard input, looked up in the installed image before anything is submitted."""
 
 import errno
 import os
@@ -6,12 +6,13 @@ import stat
 from typing import Optional, Sequence, Set
 
 from deployer.contract import command, hostfiles, wheel
-from deployer.contract.command import PathInfo, Place
+from deployer.contract.command import CommandProblem, PathInfo, Place
 from deployer.contract.errors import Refused
 from deployer.contract.findings import finding
 from deployer.contract.job import Job
 from deployer.contract.manifest import Image
-from deployer.contract.plan import APP, Plan
+from deployer.contract.plan import APP, JOB, Plan
+from deployer.site.container.runtimes.interface import Mount
 from deployer.site.storage.store import InstalledImage
 from deployer.system import files
 
@@ -19,9 +20,9 @@ _LINE = 256  # what the kernel reads of a script's first line
 _HOST_PROGRAMS = os.path.basename(hostfiles.PROGRAMS) + "/"
 
 
-def refuse(installed: InstalledImage, image: Image, plan: Plan, job: Job, bound: Sequence[str]) -> None:
-    """Raise Refused where the command of ``job`` cannot start in the image, as far as that is certain; ``bound`` are
-    folders that are not the image's own."""
+def refuse(installed: InstalledImage, image: Image, plan: Plan, job: Job, binds: Sequence[Mount]) -> None:
+    """Raise Refused if the command of ``job`` cannot start in the image, or its standard input is not there, as far as
+    that is certain; what is in the targets of ``binds`` is not the image's own."""
 
     def look(path: str) -> Optional[PathInfo]:
         if path == APP or path.startswith(APP + "/"):
@@ -30,12 +31,36 @@ def refuse(installed: InstalledImage, image: Image, plan: Plan, job: Job, bound:
 
     environment = dict(entry.partition("=")[::2] for entry in image.env)
     path = ":".join(filter(None, (environment.get("PATH", command.DEFAULT_PATH), plan.environment.get("PATH"))))
-    outside = [target for target in bound if target != APP]
+    outside = [bind.target for bind in binds if bind.target != APP]
     here = command.workdir(job.workdir, image.workdir)
-    found = command.missing(job.command, Place(look, path, _programs(installed, plan), here, outside))
+    place = Place(look, path, _programs(installed, plan), here, outside)
+    found = command.missing(job.command, place)
+    if job.stdin:
+        found = found or _missing_in_binds(job.stdin, binds) or command.missing_input(job.stdin, place)
     if found:
         item = finding("command.missing", "job %s" % job.name, reason=found.reason, remedy=found.remedy)
         raise Refused("%s: %s: %s" % (item.subject, item.code, item.message), item.remedy)
+
+
+def _missing_in_binds(stdin: str, binds: Sequence[Mount]) -> Optional[CommandProblem]:
+    """Return why ``stdin`` cannot be read if this host has the bound folder that it is in, and not the file."""
+    over = [bind for bind in binds if stdin.startswith(bind.target + "/") and bind.target not in (APP, JOB)]
+    if not over:
+        return None
+    bind = max(over, key=lambda each: len(each.target))
+    path = bind.source
+    if not isinstance(path, str):
+        return None  # a folder of the nodes
+    seen = _seen(path)
+    for name in stdin[len(bind.target) :].strip("/").split("/"):
+        if seen is None or seen.kind != command.FOLDER:
+            return None  # a link may lead elsewhere in the container
+        path = os.path.join(path, name)
+        seen = _seen(path)
+        if seen is None:
+            hint = "correct `stdin` of the job, or bind another folder; --force, if only the nodes have the file"
+            return CommandProblem("this host has no %s, which is the job's stdin, %s" % (path, stdin), hint)
+    return None
 
 
 def _programs(installed: InstalledImage, plan: Plan) -> Set[str]:

@@ -12,7 +12,7 @@ from deployer.contract import plan as plans
 from deployer.contract.choose import choose
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.evidence import Launch
-from deployer.contract.job import Job, check_time, seconds
+from deployer.contract.job import Job, check_stdin, check_time, seconds
 from deployer.contract.manifest import Manifest
 from deployer.contract.pinning import pin
 from deployer.contract.plan import Bind, Plan, StartOption
@@ -56,6 +56,7 @@ class RunRequest(NamedTuple):
     staging: Optional[str] = None
     runtime: Optional[str] = None
     home: container.Home = container.Home()
+    stdin: Optional[str] = None
 
 
 class _Resolved(NamedTuple):
@@ -164,7 +165,7 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
     users = container.parse_binds(resolved.request.binds, installed.rootfs)
     made = _container(resolved, chosen, folder, users)
     if contained and not resolved.own and not resolved.request.force:
-        command.refuse(installed, image, plan, resolved.job, [bind.target for bind in made.binds])
+        command.refuse(installed, image, plan, resolved.job, made.binds)
     launch = launch._replace(bound=_bound(plan, users, made))
     python = pythons.choose(plan.python)
     inputs = script.Inputs(
@@ -183,6 +184,7 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
         staging=chosen.staging,
         reader=canary_reader(installed.rootfs, image.python) if contained else (),
         workdir=resolved.job.workdir or (None if container.has_workdir(image) else plans.JOB),
+        stdin=resolved.job.stdin,
     )
     return _Rendered(folder, launch, script.render(inputs))
 
@@ -385,6 +387,7 @@ def _job(manifest: Manifest, request: RunRequest) -> Job:
         given(request.threads, job.threads),
         job.time if request.time is None else check_time(request.time),
         job.workdir,
+        job.stdin if request.stdin is None else check_stdin(request.stdin),
     )
 
 

@@ -8,12 +8,13 @@ from typing import Dict, List, NamedTuple, Optional, Sequence
 from deployer import __version__
 from deployer.contract import plan as plans
 from deployer.contract import shell
+from deployer.contract.command import SHELL
 from deployer.contract.evidence import Launch
 from deployer.contract.layout import Layout
 from deployer.contract.measurements import ITEX
 from deployer.contract.pinning import pin
 from deployer.contract.plan import Plan, StartOption
-from deployer.contract.shell import Code, Text, Value, Variable, Word, code
+from deployer.contract.shell import Code, Program, Text, Value, Variable, Word, code
 from deployer.site.container import home
 from deployer.site.container.container import OWN, needs_home
 from deployer.site.container.runtimes.interface import Container, Runtime
@@ -27,7 +28,8 @@ class Inputs(NamedTuple):
     on the host, ``image_python`` the one that ranks have, in the image (None: there is none, and ranks are watched from
     outside); ``directives`` are the words for sbatch that do not follow from the layout; ``staging`` is None if ranks
     read the image as it was installed; ``reader`` is a command of the image that prints its canary, empty if it has
-    none; ``workdir`` is where the payload starts, None: in the container's folder, as the other steps do."""
+    none; ``workdir`` is where the payload starts, None: in the container's folder, as the other steps do; ``stdin`` is
+    a file of the container that each rank of the payload reads, None: nothing."""
 
     launch: Launch
     layout: Layout
@@ -44,6 +46,7 @@ class Inputs(NamedTuple):
     staging: Optional[StagedImage] = None
     reader: Sequence[str] = ()
     workdir: Optional[str] = None
+    stdin: Optional[str] = None
 
 
 SLURM, SRUN = "slurm", "srun"
@@ -52,6 +55,10 @@ RANKS = "ranks"
 _RANKS = plans.JOB + "/" + RANKS
 #: How the script calls the words by which a rank starts, without a container and with one.
 _WAYS = ("native", "container")
+
+
+#: How the shell of an image without Python becomes a command (``$@``) that reads a file (``$0``) of the container.
+_READ = Program('exec "$@" <"$0"')
 
 
 def render(inputs: Inputs) -> str:
@@ -339,9 +346,11 @@ def _payload(inputs: Inputs) -> Code:
         options: List[Text] = ["--shared", *_given(inputs, _RANKS)] if inputs.staging else []
         options += _abort(inputs)
         options += ["--itex"] if ITEX in inputs.launch.expects else []
+        options += ["--stdin", *_given(inputs, inputs.stdin)] if inputs.stdin else []
         command = [*_inner_tool(inputs), "rank", "--out", *_evidence(inputs), *options, "--", *command]
         what = "each rank runs it; `rank` records which MPI library its processes use and how they end."
     else:
+        command = [SHELL, "-c", _READ, inputs.stdin, *command] if inputs.stdin else command
         watch = code("watch=({words}\n)\n", words=shell.folded(_outside(inputs), 105))
         what = "each rank runs it. The image has no Python, so `rank` observes it from outside the container."
     binds = staging_script.late(inputs.staging, inputs.container) if inputs.staging else []

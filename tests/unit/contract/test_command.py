@@ -146,3 +146,32 @@ def test_the_first_line():
     assert command.first_line(b"echo\n") is None
     assert command.first_line(b"echo\n", own=True) == ""
     assert command.first_line(b"\x7fELF\0", own=True) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/deployer/app/in", "there is no /deployer/app/in, which is the job's stdin"),
+        ("/deployer/app", "stdin of the job, /deployer/app, is a folder"),
+        ("/usr/bin/java", "there is no /usr/bin/java"),
+        ("/deployer/job/in", "the folder of a new job is empty"),
+    ],
+)
+def test_standard_input_that_is_not_there(path, reason):
+    found = command.missing_input(path, place())
+    assert found is not None
+    assert reason in found.reason
+
+
+def test_standard_input_that_is_there_or_not_known():
+    for path in ("/deployer/app/train.py", "/usr/bin/sh", "/data/gone", "/dev/null"):
+        assert command.missing_input(path, place()) is None
+
+
+def test_standard_input_is_opened_by_python_or_a_shell():
+    small = {name: IMAGE[name] for name in ("/opt", "/opt/tool", "/usr", "/usr/bin", "/bin")}
+    found = command.missing_input("/opt/tool", place(look=small.get))
+    assert found is not None
+    assert "neither Python nor /bin/sh" in found.reason
+    for more in ({"/usr/bin/sh": ELF}, {"/usr/bin/python3": ELF}):
+        assert command.missing_input("/opt/tool", place(look={**small, **more}.get)) is None

@@ -28,12 +28,12 @@ def test_what_is_no_time_limit(limit):
         seconds(limit)
 
 
-def test_a_working_folder_is_left_out_of_records_that_have_none():
-    """Bundles without one are as they were, and those of before can be read."""
+def test_paths_are_left_out_of_records_that_have_none():
+    """Bundles without them are as they were, and those of before can be read."""
     made = job.Job("train", ["true"], 1, 1, 1, "1:00:00")
-    assert "workdir" not in made.record()
+    assert not {"workdir", "stdin"} & set(made.record())
     assert job.Job.read(Fields(made.record(), "it")) == made
-    there = made._replace(workdir="/data/run")
+    there = made._replace(workdir="/data/run", stdin="/data/run/in")
     assert job.Job.read(Fields(there.record(), "it")) == there
 
 
@@ -41,4 +41,11 @@ def test_a_working_folder_is_left_out_of_records_that_have_none():
 def test_a_working_folder_is_an_absolute_path(path):
     record = dict(job.Job("train", ["true"], 1, 1, 1, "1:00:00").record(), workdir=path)
     with pytest.raises(IntegrityError, match="it: field 'workdir'"):
+        job.Job.read(Fields(record, "it", IntegrityError))
+
+
+@pytest.mark.parametrize("path", ["in.txt", "", "/a/../b", "/a/", "/a\nb", "/a\0b", "/\x1b[2J", 5, ["/a"]])
+def test_standard_input_is_an_absolute_path_of_a_file(path):
+    record = dict(job.Job("train", ["true"], 1, 1, 1, "1:00:00").record(), stdin=path)
+    with pytest.raises(IntegrityError, match="it: field 'stdin'"):
         job.Job.read(Fields(record, "it", IntegrityError))

@@ -33,7 +33,7 @@ MANIFEST = Manifest(
     {"deployer": "1"},
     running.IMAGE._replace(entrypoint=["sh"], cmd=["-c", "true"]),
     {"devices": 1},
-    running.JOBS,
+    [job._replace(workdir="/work", stdin="/deployer/app/in") for job in running.JOBS],
     [BundleMember("deployer/app/x", 1, 0o644)],
     [],
     (DataNeed("digits", "other:1"),),
@@ -66,6 +66,13 @@ def replaced(record, place, change):
 def lines_allowed(place):
     dotted = ".".join("*" if isinstance(part, int) else part for part in place)
     return dotted.endswith(LINES)
+
+
+def test_a_reader_that_knows_no_stdin_refuses_the_bundle_and_no_other():
+    """Without the field the job would run with empty input."""
+    plain = MANIFEST._replace(jobs=[job._replace(stdin=None) for job in MANIFEST.jobs])
+    assert [each.record()["min_reader"] for each in (MANIFEST, plain)] == [2, 1]
+    assert manifests.read(json.dumps(MANIFEST.record()).encode(), "it").jobs[0].stdin == "/deployer/app/in"
 
 
 READERS = [(PLAN.record(), plans.read, UsageError), (MANIFEST.record(), manifests.read, IntegrityError)]

@@ -68,18 +68,22 @@ def test_jobs_go_into_a_manifest_as_json(tmp_path: Path) -> None:
     assert json.loads(json.dumps(job)) == {
         "command": ["true"], "nodes": 4, "ranks_per_node": 1, "threads": 1, "time": "1-00:00:00",
         "workdir": None,
+        "stdin": None,
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("path", ["work", "/a/../b", "/a\\tb", ""])
 def test_a_job_starts_in_an_absolute_folder(tmp_path: Path, path: str) -> None:
     good = MINIMAL.replace("nodes: 4", 'nodes: 4, workdir: "/deployer/job"')
-    for name in ("good", "bad"):
+    for name in ("good", "bad", "input"):
         (tmp_path / name).mkdir()
     assert load(write(tmp_path / "good", good)).jobs["second"].workdir == "/deployer/job"
     said = message_of(write(tmp_path / "bad", MINIMAL.replace("nodes: 4", f'nodes: 4, workdir: "{path}"')))
     assert "jobs.second.workdir: invalid working folder: " in said
     assert "write an absolute path of the container" in said
+    said = message_of(write(tmp_path / "input", MINIMAL.replace("nodes: 4", f'nodes: 4, stdin: "{path}"')))
+    assert "jobs.second.stdin: invalid file for standard input: " in said
+    assert "a file of app/ is /deployer/app/FILE" in said
 
 
 def test_an_unknown_key_gets_a_guess(tmp_path: Path) -> None:

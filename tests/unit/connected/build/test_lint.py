@@ -291,6 +291,12 @@ ImageCase = tuple[str, Files, tuple[str, ...], tuple[str, ...]]
 OF_IMAGES: list[ImageCase] = [
     ("command.missing", {"app/x.py": "", "bundle.yaml": job("python", "/deployer/app/x.py")}, ("python3",), ()),
     ("command.missing", {"app/x.py": "", "bundle.yaml": job("/deployer/app/x.py")}, ("python3",), ()),
+    (
+        "command.missing",
+        {"bundle.yaml": DEFINITION.replace("{command", "{stdin: /deployer/app/in, command"), "app/x.py": ""},
+        ("python3",),
+        (),
+    ),
     ("app.import", {"app/x.py": "import os\nimport numpy as np\n"}, ("python3",), ()),
     (
         "app.import",

@@ -478,6 +478,10 @@ def test_a_job_whose_program_the_image_lacks_is_refused_and_nothing_is_written(t
         packing.pack(wrong, [], tmp_path / "b.tar")
     assert "the image has python3" in caught.value.hint
     assert not [path for path in tmp_path.iterdir() if path != app]
+    silent = contents(app)._replace(jobs=[job._replace(stdin="/deployer/app/in")])
+    with pytest.raises(Refused, match=r"command\.missing: .*there is no /deployer/app/in, which is the job's stdin"):
+        packing.pack(silent, [], tmp_path / "b.tar")
+    assert not [path for path in tmp_path.iterdir() if path != app]
     accepted = packing.pack(wrong, [], tmp_path / "b.tar", checking=packing.Checking(["command.missing"]))
     assert accepted.path.exists()
 

@@ -583,15 +583,17 @@ def test_a_site_without_a_plan_is_a_verdict(rootfs: Path, tmp_path: Path) -> Non
 
 
 def test_a_job_whose_program_is_not_in_the_bundle() -> None:
-    def found(*words: str, **changes: Any) -> list[tuple[str, str]]:
+    def found(*words: str, stdin: str | None = None, **changes: Any) -> list[tuple[str, str]]:
         files = {**index(IMAGE_FILES).entries}
         files["/usr/bin/python3"] = files["/usr/bin/python3"]._replace(executable=True)
-        manifest = manifest_of([])._replace(jobs=[Job("t", list(words), 1, 1, 1, "00:01:00")])
+        manifest = manifest_of([])._replace(jobs=[Job("t", list(words), 1, 1, 1, "00:01:00", stdin=stdin)])
         made = case(manifest=manifest, **changes)._replace(image=Index(files, {}))
         return codes(command.startable(made))
 
     assert found("python3", "x.py") == []
     assert found("python", "x.py") == [("command.missing", ERROR)]
+    assert found("python3", "x.py", stdin="/deployer/app/in") == [("command.missing", ERROR)]
+    assert found("python3", "x.py", stdin="/usr/bin/python3") == []
     app = Overlay(plans.APP, Index({"/x.py": Indexed("file", "/usr/bin/python3")}, {}))
     assert found("/deployer/app/x.py", overlays=[app]) == [("command.missing", ERROR)]  # it may not be executed
     wheel_ = Overlay(plans.WHEELS + "/lib", Index({}, {}, ["trainer"]))

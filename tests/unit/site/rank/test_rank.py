@@ -18,14 +18,15 @@ import sys
 from deployer.site.rank import rank, payload_monitor as watch
 watch._LAST_WORDS = 0.1
 watch.GOODBYE = float(sys.argv[3])
-sys.exit(rank.run(sys.argv[1], sys.argv[4:], sys.argv[2]))
+sys.exit(rank.main(["--out", sys.argv[1], "--shared", sys.argv[2], *sys.argv[4:]]))
 """
 
 
-def start(out, *command, shared=None, goodbye=20.0, task=5, **more):
+def start(out, *command, shared=None, goodbye=20.0, task=5, reads="", **more):
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd(), "SLURM_PROCID": str(task)}
+    words = ["--stdin", reads] if reads else []
     return subprocess.Popen(
-        [sys.executable, "-c", CODE, str(out), str(shared or out), str(goodbye), *command],
+        [sys.executable, "-c", CODE, str(out), str(shared or out), str(goodbye), *words, "--", *command],
         env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -101,6 +102,21 @@ def test_signals_are_as_a_shell_would_leave_them(tmp_path):
     script = "grep -E 'Sig(Blk|Ign)' /proc/self/status"
     _, out, _ = finish(start(tmp_path, "sh", "-c", script, preexec_fn=as_from_a_shell))
     assert [int(line.split()[1], 16) for line in out.splitlines()] == [0, 0]
+
+
+def test_a_payload_reads_its_file_from_the_beginning(tmp_path):
+    text = tmp_path / "in put"
+    text.write_text("one\ntwo\n")
+    for _ in range(2):
+        assert finish(start(tmp_path, "cat", reads=str(text), stdin=subprocess.DEVNULL))[:2] == (0, "one\ntwo\n")
+
+
+def test_a_file_that_cannot_be_read_ends_the_rank(tmp_path):
+    code, out, err = finish(start(tmp_path, "echo", "started", reads=str(tmp_path / "gone"), stdin=subprocess.DEVNULL))
+    assert (code, out) == (2, "")
+    said = "deployer: error: cannot read %s, the job's stdin: No such file or directory\n" % (tmp_path / "gone")
+    assert err == said
+    assert record(tmp_path)["exit_code"] == 2
 
 
 def test_a_program_that_is_not_there(tmp_path):

@@ -323,6 +323,32 @@ def test_a_job_starts_where_it_may_write_or_where_it_is_told(tmp_path, programs,
     assert ("--cd=" in payload) is (folder is not None)
 
 
+def test_standard_input_of_the_job_or_of_the_call(tmp_path, programs):
+    jobs_ = [Job("train", ["true"], 1, 1, 1, "1:00:00", stdin="/deployer/app/in")]
+    store = made.store(tmp_path / "root", plan=made.PLAN, jobs=jobs_)
+    request = REQUEST._replace(job="train", nodes=1, ranks_per_node=1, threads=1)
+    with pytest.raises(Refused, match="there is no /deployer/app/in, which is the job's stdin"):
+        run.prepare(store, request)
+    assert not os.path.isdir(store.jobs)
+    assert " --stdin /deployer/app/in -- true" in run.show_script(run.prepare(store, request._replace(force=True)))
+    given = run.show_script(run.prepare(store, request._replace(stdin="/deployer/app/train.py")))
+    assert " --stdin /deployer/app/train.py -- true" in given
+    with pytest.raises(UsageError, match="invalid file for standard input: 'in'"):
+        run.prepare(store, request._replace(stdin="in"))
+
+
+def test_standard_input_in_a_bound_folder_is_looked_for_on_this_host(tmp_path, programs):
+    store = made.store(tmp_path / "root", plan=made.PLAN, jobs=[Job("train", ["true"], 1, 1, 1, "1:00:00")])
+    (tmp_path / "in").write_text("")
+    (tmp_path / "link").symlink_to("/only/in/the/container")
+    bound = REQUEST._replace(job="train", nodes=1, ranks_per_node=1, threads=1, binds=["%s:/data" % tmp_path])
+    with pytest.raises(Refused, match="this host has no %s/gone, which is the job's stdin" % tmp_path):
+        run.prepare(store, bound._replace(stdin="/data/gone"))
+    for name in ("in", "link", "link/in"):
+        assert " --stdin /data/%s " % name in run.show_script(run.prepare(store, bound._replace(stdin="/data/" + name)))
+    assert " --stdin /scratch/gone " in run.show_script(run.prepare(store, bound._replace(stdin="/scratch/gone")))
+
+
 def test_exec_starts_in_the_users_folder_if_it_is_bound_else_at_home(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")

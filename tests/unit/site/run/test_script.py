@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from deployer.contract import layout, plan
+from deployer.contract.command import SHELL
 from deployer.contract.errors import UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.plan import Bind
@@ -119,6 +120,10 @@ CASES = {
     "host-mpi": inputs(),
     "joined": inputs(nodes=1, ranks=4, threads=1, shown=BARE, memory_mb=1000),
     "no-python": inputs(nodes=1, image_python=None, reader=[]),
+    "stdin-no-python": inputs(
+        nodes=1, image_python=None, staging=STAGING._replace(kind=plan.DISK, abi=None), stdin="/deployer/app/in put"
+    ),
+    "stdin": inputs(nodes=1, ranks=2, stdin="/deployer/app/in put"),
     "local": inputs(
         nodes=1,
         ranks=2,
@@ -199,6 +204,23 @@ def test_the_payload_alone_starts_in_its_working_folder():
         assert text.index(". Payload: ") < at
         assert text.index("    --cd=/work\n") < at
     assert "--cd" not in script.render(CASES["native"]._replace(workdir="/deployer/job"))
+
+
+def test_the_payload_alone_reads_the_job_s_file():
+    for name in ("host-mpi", "staged-udocker", "staged-squashfs"):
+        text = script.render(CASES[name]._replace(stdin="/x y"))
+        assert text.count(" --stdin '/x y' ") == 1
+        assert text.index(". Payload: ") < text.index(" --stdin '/x y' ") < text.index(" -- python3 train.py")
+    assert " --stdin /home/alice/deployer/images/aaaa/app/in " in script.render(
+        CASES["native"]._replace(stdin="/deployer/app/in")
+    )
+
+
+def test_a_shell_opens_the_file_in_an_image_without_python(tmp_path):
+    file = tmp_path / "a $(b) 'c'"
+    file.write_text("it")
+    words = [SHELL, "-c", script._READ.own, str(file), "sh", "-c", 'echo "$1"; cat', "x", "a b"]
+    assert subprocess.check_output(words, stdin=subprocess.DEVNULL) == b"a b\nit"
 
 
 def test_memory_for_the_image_is_asked_for_besides_the_ranks():

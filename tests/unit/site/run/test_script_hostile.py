@@ -81,7 +81,7 @@ def full():
     return script.Inputs(
         launch, shape, plan, option, RUNTIMES["charliecloud"], LAUNCHERS["srun"], container, "/jobs/hello-1",
         "/deployer.pyz", "/usr/bin/python3", "/usr/bin/python3", ["--partition=batch"], staging,
-        reader=["/bin/cat", "/x"], workdir="/work",
+        reader=["/bin/cat", "/x"], workdir="/work", stdin="/deployer/app/in",
     )  # fmt: skip
 
 
@@ -244,6 +244,8 @@ def test_what_a_word_holds_is_in_the_script():
     assert len(taken) - len(unused) > 30
     assert ("container", "workdir") in taken
     assert ("launch", "command", 1) not in unused
+    assert ("stdin",) in taken
+    assert ("stdin",) not in unused
 
 
 def test_every_field_that_can_hold_text_has_one():
