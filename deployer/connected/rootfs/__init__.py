@@ -1,1 +1,1 @@
-"""Everything that can be read as a root filesystem: archives, folders, layers of images."""
+"""Root filesystems from archives, folders and layers of images."""

@@ -1,6 +1,6 @@
-"""Images in files: a `docker save` archive, an OCI archive or layout, or a flat tar; any of them compressed.
+"""Images in files: a `docker save` archive, an OCI archive or layout, or a flat tar; compressed or not.
 
-The kind is seen from the content. Sources: Docker image specification 1.2 (manifest.json); OCI image-spec 1.0.
+The kind is detected from the content. Sources: Docker image specification 1.2 (manifest.json); OCI image-spec 1.0.
 """
 
 import contextlib
@@ -35,7 +35,13 @@ _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.d
 
 
 class ArchiveImage(NamedTuple):
-    """A root filesystem and what its image says of it: ``config`` has Env and so on; ``architecture`` may be ""."""
+    """An image that was read from a file or folder.
+
+    Attributes:
+        architecture: as OCI names it, "" if the image does not state it.
+        config: the image's configuration (``Env``, ``Cmd`` and so on), empty for a flat tar.
+        root: the root filesystem.
+    """
 
     architecture: str
     config: dict[str, Any]
@@ -43,7 +49,7 @@ class ArchiveImage(NamedTuple):
 
 
 class ArchivePart(NamedTuple):
-    """A stretch of an open file."""
+    """A byte range of an open file: ``offset`` and ``size`` in bytes."""
 
     stream: IO[bytes]
     offset: int
@@ -56,14 +62,23 @@ class ArchivePart(NamedTuple):
 
 
 class Layered(NamedTuple):
-    """An image's configuration; its layers, the lowest first, each with the digest of its bytes where that is known."""
+    """An image as layers.
+
+    Attributes:
+        config: the image's configuration.
+        layers: the layers, the lowest first, each with the digest of its bytes, "" if unknown.
+    """
 
     config: dict[str, Any]
     layers: list[tuple[ArchivePart, str]]
 
 
 def read(path: Path, scratch: Scratch) -> ArchiveImage:
-    """Return the image in a file or folder; its files stay open as long as ``scratch``. Raises UsageError."""
+    """Return the image in a file or folder. ``scratch`` keeps its files open.
+
+    Raises:
+        UsageError: there is no image, or it is broken.
+    """
     if path.is_dir():
         return _image(_documents(_oci, lambda name: _file_part(path, name, scratch)), scratch)
     with _opened(path, scratch) as part:
@@ -76,7 +91,11 @@ def read(path: Path, scratch: Scratch) -> ArchiveImage:
 
 
 def layered(path: Path, scratch: Scratch) -> Layered | None:
-    """Return the image in a `docker save` or OCI archive as its layers; None for a flat tar. Raises UsageError."""
+    """Return the layers of the image in a `docker save` or OCI archive, or None for a flat tar.
+
+    Raises:
+        UsageError: there is no image, or it is broken.
+    """
     with _opened(path, scratch) as part:
         found = _kind(part, scratch)
         if isinstance(found, Layered):
@@ -88,13 +107,13 @@ def layered(path: Path, scratch: Scratch) -> Layered | None:
 
 
 def flat_chunks(path: Path, scratch: Scratch) -> Iterator[bytes]:
-    """Yield a flat tar, uncompressed. Raises UsageError."""
+    """Yield the bytes of a flat tar, uncompressed. Raises UsageError if they are broken."""
     with _opened(path, scratch) as part:
         yield from uncompressed(part)
 
 
 def uncompressed(part: ArchivePart) -> Iterator[bytes]:
-    """Yield the bytes of a layer, uncompressed. Raises UsageError when they are broken."""
+    """Yield the bytes of a layer, uncompressed. Raises UsageError if they are broken."""
     magic = _magic(part)
     raw = io.BufferedReader(files.Window(part.stream.fileno(), part.offset, part.size), _CHUNK)
     stream = raw if magic is None else _decoder(raw, magic)
@@ -104,7 +123,7 @@ def uncompressed(part: ArchivePart) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def _opened(path: Path, scratch: Scratch) -> Iterator[ArchivePart]:
-    """Yield an archive as one part; errors of the block name it."""
+    """Yield an archive as one part. Errors of the block name the archive."""
     with files.errors_named(f"read {path}"):
         try:
             stream = scratch.open(path)
@@ -117,14 +136,14 @@ def _opened(path: Path, scratch: Scratch) -> Iterator[ArchivePart]:
 
 
 def _kind(part: ArchivePart, scratch: Scratch) -> Layered | list[FileEntry]:
-    """Index the file's tar, then see by its names what it is: contents that were passed over are at hand."""
+    """Index the file's tar, then detect from the names what kind of image it is."""
     found = list(members(part, scratch))
     stored = {}
     for member in found:
         name = posixpath.normpath(os.fsdecode(member.path))
         if member.kind == FILE and isinstance(member.data, Stored):
             stored[name] = member.data
-        elif member.kind == SYMLINK:  # `docker save` of old links layers that are the same
+        elif member.kind == SYMLINK:  # old versions of `docker save` write links for equal layers
             target = posixpath.normpath(posixpath.join(posixpath.dirname(name), os.fsdecode(member.target)))
             if target in stored:
                 stored[name] = stored[target]
@@ -183,7 +202,7 @@ def _oci(opened: _Opener) -> Layered:
 
 
 def _one(index: dict[str, Any]) -> dict[str, Any]:
-    """Return the descriptor of the one image of an index; attestations beside it are none."""
+    """Return the descriptor of the only image of an index. Attestations do not count."""
     found = [
         entry for entry in index.get("manifests") or [] if (entry.get("platform") or {}).get("os", "linux") == "linux"
     ]
@@ -226,7 +245,7 @@ def _documents(kind: Callable[[_Opener], Layered], opened: _Opener) -> Layered:
 
 
 def _image(layered: Layered, scratch: Scratch) -> ArchiveImage:
-    """Apply an image's layers; their digests are checked beside the work."""
+    """Apply an image's layers. Another thread checks their digests."""
     root = Rootfs()
     for part, digest in layered.layers:
         if digest:
@@ -264,7 +283,7 @@ def _magic(part: ArchivePart) -> bytes | None:
 
 
 def members(part: ArchivePart, scratch: Scratch) -> Members:
-    """Yield a layer's members; contents of one that is compressed go to the spool."""
+    """Yield a layer's members. If the layer is compressed, file contents are written to the spool."""
     magic = _magic(part)
     if magic is None:
         yield from tarreader.members(Slice(*part))
@@ -272,13 +291,13 @@ def members(part: ArchivePart, scratch: Scratch) -> Members:
     stream = _decoder(io.BufferedReader(files.Window(part.stream.fileno(), part.offset, part.size), _CHUNK), magic)
     with _broken_codec():
         yield from tarreader.members(Spooled(stream.read, scratch.spool))
-        while stream.read(_CHUNK):  # zeros behind the end, and with them the codec's own check
+        while stream.read(_CHUNK):  # read the zeros after the end: the codec's own check follows them
             pass
 
 
 @contextlib.contextmanager
 def _broken_codec() -> Iterator[None]:
-    """Turn what a decompressor raises into one of ours."""
+    """Turn errors of a decompressor into UsageError."""
     try:
         yield
     except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:

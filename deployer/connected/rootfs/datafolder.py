@@ -1,4 +1,4 @@
-"""A data folder on its way into a bundle: plain files, a member each, read in pieces and never whole."""
+"""Files of a data folder for a bundle: regular files, one member per file, read in pieces."""
 
 import os
 import stat
@@ -10,12 +10,19 @@ from deployer.connected.rootfs.entries import OnDisk, check_path, shown
 from deployer.contract.errors import UsageError
 from deployer.system import files
 
-#: A piece becomes a segment: what is sent again when one byte in it changes.
+#: Bytes per piece. A piece becomes a segment: if one byte changes, the whole piece is sent again.
 PIECE = 4 * 1024 * 1024
 
 
 class DataFile(NamedTuple):
-    """A regular file: its name relative to the folder, where it is, its size in bytes, 0755 or 0644."""
+    """A regular file of a data folder.
+
+    Attributes:
+        name: the path relative to the folder.
+        path: the path on this machine.
+        size: bytes.
+        mode: 0755 or 0644.
+    """
 
     name: str
     path: bytes
@@ -24,9 +31,10 @@ class DataFile(NamedTuple):
 
 
 def files_of(folder: Path) -> list[DataFile]:
-    """Return the files of a data folder, sorted by name. Raises UsageError for what cannot go into a bundle.
+    """Return the files of a data folder, sorted by name. Empty folders are left out: a bundle's members are files.
 
-    Empty folders in it are left out: a bundle's members are files.
+    Raises:
+        UsageError: there are no files, or something else than files and folders.
     """
     found = plain_files(folder, "data")
     if not found:
@@ -35,12 +43,20 @@ def files_of(folder: Path) -> list[DataFile]:
 
 
 def app_files(folder: Path) -> list[DataFile]:
-    """Return the files of an app folder as ``files_of`` does, without what running them leaves behind."""
+    """Return the files of an app folder as ``files_of`` does, without the caches that running the app makes."""
     return plain_files(folder, "app", {b"__pycache__"})
 
 
 def plain_files(folder: Path, what: str, skipped: Collection[bytes] = ()) -> list[DataFile]:
-    """Return the files below a folder, sorted by name, but for folders with one of the names ``skipped``."""
+    """Return the files below a folder, sorted by name.
+
+    Args:
+        what: the kind of folder, for errors: "data".
+        skipped: names of folders to leave out.
+
+    Raises:
+        UsageError: the folder has something else than files and folders, or an unusable name.
+    """
     found = []
     with files.errors_named(f"read {folder}"):
         for path, name in walk(folder, skipped):
@@ -57,9 +73,10 @@ def plain_files(folder: Path, what: str, skipped: Collection[bytes] = ()) -> lis
 
 
 def walk(folder: Path, skipped: Collection[bytes] = ()) -> Iterator[tuple[bytes, bytes]]:
-    """Yield path, and name relative to the folder, of all below it that is not a folder, in no order.
+    """Yield path and relative name of everything below a folder except folders, in no order.
 
-    Raises UsageError for a path that no site can hold.
+    Raises:
+        UsageError: a path is too long for any site.
     """
     top = os.fsencode(folder)
     todo = [b""]
@@ -76,7 +93,7 @@ def walk(folder: Path, skipped: Collection[bytes] = ()) -> Iterator[tuple[bytes,
 
 
 def pieces(file: DataFile, advance: Callable[[int], None] = lambda _: None) -> Iterator[bytes]:
-    """Yield a file's content in pieces. Raises UsageError for one that changed since it was listed."""
+    """Yield a file's content in pieces. Raises UsageError if it changed since it was listed."""
     data = OnDisk(file.path, file.size)
     for start in range(0, file.size, PIECE):
         length = min(PIECE, file.size - start)

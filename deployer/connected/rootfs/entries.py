@@ -1,4 +1,4 @@
-"""What a layer is made of, whatever it is read from: members with their metadata, and where their bytes lie."""
+"""Entries of a layer from any source: files with their metadata, and access to their contents."""
 
 import errno
 import io
@@ -10,21 +10,27 @@ from deployer.contract import tarformat
 from deployer.contract.errors import UsageError
 from deployer.system import files
 
-#: Kinds that our layers do not have: devices and pipes, which a tar has, and sockets. The others are tarformat's.
+#: Kinds that exist in images but not in our layers: devices (with pipes) and sockets. Other kinds: tarformat.
 DEVICE, SOCKET = b"device", b"socket"
 
 
 class FileContent(Protocol):
-    """The content of a file: ``size`` bytes, of which any part can be read at any time, by any thread."""
+    """The content of a file, ``size`` bytes. Any thread can read any part at any time."""
 
     size: int
 
     def read(self, start: int, length: int) -> bytes:
-        """Return the bytes from ``start``; fewer than ``length`` only at the end. Raises UsageError."""
+        """Return ``length`` bytes from ``start``, fewer only at the end. Raises UsageError if they cannot be read."""
 
 
 class Extent(NamedTuple):
-    """``length`` bytes of a file that stand at ``offset`` of an open stream."""
+    """A piece of a file in an open stream, in bytes.
+
+    Attributes:
+        start: its position in the file.
+        offset: its position in the stream.
+        length: its length.
+    """
 
     start: int
     offset: int
@@ -32,7 +38,7 @@ class Extent(NamedTuple):
 
 
 class Stored:
-    """Content in an open file: in one piece, or in several with holes of zeros between them (a sparse file)."""
+    """Content in an open file: one piece, or several with holes of zeros between them (a sparse file)."""
 
     def __init__(self, stream: IO[bytes], size: int, extents: tuple[Extent, ...]) -> None:
         self.size = size
@@ -51,7 +57,7 @@ class Stored:
         return bytes(whole)
 
     def place(self) -> tuple[IO[bytes], int]:
-        """Return the file and offset of content in one piece. Raises UsageError for a sparse file."""
+        """Return stream and offset of content in one piece. Raises UsageError for a sparse file."""
         if len(self._extents) != 1 or self._extents[0].length != self.size:
             raise UsageError("the archive has a part stored as a sparse file")
         return self._stream, self._extents[0].offset
@@ -67,7 +73,7 @@ class Stored:
 
 
 class OnDisk:
-    """Content that is a file of its own; it is opened anew for each read, so that any number of them cost nothing."""
+    """Content in a file on disk. It is opened for each read, so many of these use no file descriptors."""
 
     def __init__(self, path: bytes, size: int) -> None:
         self.size = size
@@ -87,7 +93,7 @@ class OnDisk:
 
 
 def _is_hole(descriptor: int, start: int, length: int) -> bool:
-    """Return whether a part of an open file is a hole, which need not be read: it holds zeros."""
+    """Return whether a part of an open file is a hole. A hole need not be read: its bytes are zeros."""
     try:
         return os.lseek(descriptor, start, os.SEEK_DATA) >= start + length
     except OSError as error:
@@ -95,7 +101,7 @@ def _is_hole(descriptor: int, start: int, length: int) -> bool:
 
 
 class InMemory:
-    """Content that is at hand."""
+    """Content in memory."""
 
     def __init__(self, content: bytes = b"") -> None:
         self.size = len(content)
@@ -106,7 +112,7 @@ class InMemory:
 
 
 class Reader(io.RawIOBase):
-    """Content as a file that can be read and sought in."""
+    """Content as a readable and seekable file object."""
 
     def __init__(self, data: FileContent) -> None:
         self._data = data
@@ -134,11 +140,17 @@ class Reader(io.RawIOBase):
 
 
 class FileEntry(NamedTuple):
-    """One entry of a layer as its source has it.
+    """One entry of a layer, unchanged from its source.
 
-    ``kind`` is one of tarformat's, DEVICE or SOCKET; ``path`` as it was written, not yet checked; ``mode`` the
-    permission bits with setuid, setgid and sticky; ``mtime`` in seconds; ``target`` of a link; ``data`` of a file;
-    ``owned``: it is not root's; ``attributes``: it has extended attributes (capabilities, ACLs).
+    Attributes:
+        kind: one of tarformat's kinds, DEVICE or SOCKET.
+        path: the path as the source has it, not yet checked.
+        mode: the permission bits with setuid, setgid and sticky.
+        mtime: seconds since the epoch.
+        target: the target of a link.
+        data: the content of a file.
+        owned: the owner is not root.
+        attributes: the entry has extended attributes (capabilities, ACLs).
     """
 
     kind: bytes
@@ -155,7 +167,7 @@ Members = Iterator[FileEntry]
 
 
 def check_path(path: bytes, place: str = "") -> None:
-    """Raise UsageError for a path that no site can hold; ``place`` is where it is."""
+    """Raise UsageError if a path is too long for any site. ``place`` is its parent folder, for the error."""
     excess = tarformat.too_long(path)
     if excess:
         where = shown(path[:100]) + ("..." if len(path) > 100 else "")
@@ -163,7 +175,7 @@ def check_path(path: bytes, place: str = "") -> None:
 
 
 def shown(path: bytes) -> str:
-    """Return a path for people, in one line: what is not printable UTF-8, and the backslash, as an escape."""
+    """Return a path as one printable line. The backslash and all that is not printable UTF-8 are escaped."""
     text = path.decode("utf-8", "surrogateescape")
     return "".join(letter if letter.isprintable() and letter != "\\" else _escaped(letter) for letter in text)
 

@@ -1,8 +1,8 @@
-"""flatten: a root filesystem becomes one layer's entries in the normal form.
+"""flatten: turn a root filesystem into the entries of one layer, in the normal form.
 
-What varies without meaning is held constant, and what an unprivileged user could not unpack is taken out; all of it is
-listed and counted, so that the manifest can say what was changed. The same root filesystem gives the same entries
-whether it came from an engine, an archive or a folder.
+Metadata that varies without meaning is set to constants. Entries that an unprivileged user cannot unpack are removed.
+All changes are listed and counted for the manifest. The same root filesystem gives the same entries, whether it came
+from an engine, an archive or a folder.
 """
 
 import os
@@ -16,38 +16,44 @@ from deployer.contract import plan
 from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, MTIME, SYMLINK, TarEntry
 
-#: Kinds that no unprivileged user could make, or that mean nothing on another machine. Files whose names begin with
-#: .wh. go as well: to other programs they would say that the layer takes something away.
+#: Kinds that an unprivileged user cannot make, or that have no meaning on another machine. Files whose names begin with
+#: .wh. are dropped too: other programs would read them as whiteouts.
 _DROPPED = {DEVICE: "devices_dropped", SOCKET: "sockets_dropped"}
-#: Folders that the kernel or the runtime fills: what an engine left in them is not part of the image.
+#: Folders that the kernel or the runtime fills. Files that an engine left in them are not part of the image.
 _KERNEL_FOLDERS = (b"dev", b"proc", b"sys")
 _ENGINE_FILES = (b".dockerenv",)
-#: What an engine empties or makes in each container, so that an export differs from the image's layers in nothing else.
+#: Files that an engine empties or makes in each container. An export differs from the image's layers only in these.
 _ENGINE_FILLS = (b"etc/hostname", b"etc/hosts", b"etc/resolv.conf")
 _MTAB = TarEntry(SYMLINK, b"etc/mtab", 0o777, 0, b"/proc/mounts")
 _CANARY, _CANARY_TEXT = os.fsencode(plan.CANARY).strip(b"/"), plan.CANARY_TEXT.encode()
-#: Charliecloud binds these over the image's, and cannot where the image lacks them.
+#: Charliecloud binds the host's folders over these, and fails if the image lacks them.
 _NEEDED_FOLDERS = (*_KERNEL_FOLDERS, b"tmp", b"etc", b"home", b"root")
 _NEEDED_FILES = (b"etc/passwd", b"etc/group")
 
 _PYC_HEADER = struct.Struct("<HHIII")  # magic, "\r\n", flags, source's mtime, source's size (PEP 552)
 _FIRST_PEP552_MAGIC = 3390  # Python 3.7
 
-#: Of ELF files with the little end first: magic, byte order, machine (System V ABI, "ELF Header").
+#: Header fields of little-endian ELF files: magic, byte order, machine (System V ABI, "ELF Header").
 _ELF_HEADER = struct.Struct("<4sxB12xH")
 _ARCHITECTURES = {3: "386", 21: "ppc64le", 40: "arm", 62: "amd64", 183: "arm64", 243: "riscv64"}
 
 
 class FlattenedRootfs:
-    """A root filesystem in the normal form: ``entries()`` in the layer's order; ``changed``: paths by kind of change.
+    """A root filesystem in the normal form.
 
-    ``changed`` is complete when every content was read: .pyc headers are repaired on the way.
+    Attributes:
+        changed: the changed paths by kind of change. It is complete after every content was read, because
+            .pyc headers are repaired while they are read.
     """
 
     def __init__(self, root: Rootfs, mount_points: Sequence[str] = ()) -> None:
-        """Bring ``root`` into the normal form; ``mount_points`` are absolute folders to make.
+        """Bring ``root`` into the normal form.
 
-        Raises UsageError for what is no root filesystem, with the reason.
+        Args:
+            mount_points: absolute paths of folders to make.
+
+        Raises:
+            UsageError: it is not a root filesystem, or a mount point cannot be made.
         """
         self.changed: dict[str, list[bytes]] = defaultdict(list)
         self._root = root
@@ -64,7 +70,7 @@ class FlattenedRootfs:
         return {kind: len(paths) for kind, paths in sorted(self.changed.items()) if paths}
 
     def entries(self) -> Iterator[TarEntry]:
-        """Yield all entries: folders, files, then links; each section sorted by path."""
+        """Yield all entries in the layer's order: folders, files, then links, each sorted by path."""
         for kinds in ((FOLDER,), (FILE,), (HARDLINK, SYMLINK)):
             yield from sorted((e for e in self._entries.values() if e.kind in kinds), key=lambda e: e.path)
 
@@ -73,22 +79,22 @@ class FlattenedRootfs:
 
     @property
     def size(self) -> int:
-        """Return the bytes of all files."""
+        """Return the size of all files in bytes."""
         return sum(entry.size for entry in self._entries.values())
 
     def content(self, entry: TarEntry) -> FileContent:
-        """Return a file's content, a .pyc's header repaired."""
+        """Return a file's content. The header of a .pyc is repaired."""
         if entry.path == _CANARY:
             return InMemory(_CANARY_TEXT)
         node = self._nodes.get(entry.path)
         if node is None or node.data is None:
-            return InMemory()  # a file that flatten made itself
+            return InMemory()  # a file that flatten made
         if entry.path.endswith(b".pyc"):
             return InMemory(self._repaired(entry.path, node.data.read(0, node.data.size)))
         return node.data
 
     def find_program(self, name: str, search: Sequence[str]) -> str | None:
-        """Return the absolute path of the first ``name`` in the folders ``search``, as the image has them."""
+        """Return the absolute path in the image of the first program ``name`` in the folders ``search``."""
         for folder in search:
             path = os.path.join("/", folder, name)
             node = self._root.find(os.fsencode(path))
@@ -97,12 +103,12 @@ class FlattenedRootfs:
         return None
 
     def find(self, path: bytes) -> TarEntry | None:
-        """Return what is at a path relative to the root, no link followed; of a hard link, the file."""
+        """Return the entry at a path relative to the root, without following links; for a hard link, the file."""
         entry = self._entries.get(path)
         return self._entries.get(entry.target) if entry and entry.kind == HARDLINK else entry
 
     def architecture(self) -> str:
-        """Return the architecture, as OCI calls it, of the first program that is found, or "unknown"."""
+        """Return the architecture of the first program found, as OCI names it, or "unknown"."""
         for entry in self.entries():
             if entry.kind == FILE and entry.mode & 0o111 and entry.size > _ELF_HEADER.size:
                 node = self._nodes[entry.path]
@@ -111,7 +117,7 @@ class FlattenedRootfs:
                     return _ARCHITECTURES[machine]
         return "unknown"
 
-    # --- taking over ---
+    # --- reading the root filesystem ---
 
     def _take(self, nodes: Iterable[tuple[bytes, TreeNode]]) -> None:
         groups: dict[int, list[bytes]] = {}
@@ -138,7 +144,7 @@ class FlattenedRootfs:
             self._take_file(group)
 
     def _take_file(self, paths: list[bytes]) -> None:
-        """Let the first name of a file, by its bytes, be the file, and the others its hard links."""
+        """Make the first name of a file, in byte order, the file, and its other names hard links."""
         first = min(paths)
         for path in paths:
             if path == first:
@@ -183,7 +189,7 @@ class FlattenedRootfs:
             f"it is not a root filesystem: it has none of /bin, /usr, /lib, /sbin, but {found or 'nothing'}"
         )
 
-    # --- making it whole ---
+    # --- making missing entries ---
 
     def _make_mount_points(self, folders: Sequence[str]) -> None:
         for path in _NEEDED_FOLDERS:
@@ -217,9 +223,9 @@ class FlattenedRootfs:
     # --- .pyc ---
 
     def _repaired(self, path: bytes, content: bytes) -> bytes:
-        """Return a .pyc with its source's new modification time in its header, when it was valid before.
+        """Return a .pyc with its source's new modification time in its header, if it was valid before.
 
-        One that was stale stays stale: made valid, it would hide its source's changes.
+        A stale .pyc stays stale: otherwise Python would not see the changes of the source.
         """
         folder, _, name = path.rpartition(b"/")
         if not folder.endswith(b"__pycache__") or len(content) < _PYC_HEADER.size:
@@ -227,7 +233,7 @@ class FlattenedRootfs:
         magic, newline, flags, mtime, size = _PYC_HEADER.unpack_from(content)
         source = self._nodes.get(folder[: -len(b"__pycache__")] + name.split(b".")[0] + b".py")
         if newline != 0x0A0D or magic < _FIRST_PEP552_MAGIC or flags != 0 or source is None or source.data is None:
-            return content  # not a .pyc, or one that is checked by its source's hash or not at all
+            return content  # not a .pyc, or a .pyc that is checked by its source's hash or not at all
         if (mtime, size) != (source.mtime & 0xFFFFFFFF, source.data.size & 0xFFFFFFFF):
             self.changed["pyc_stale"].append(path)
             return content

@@ -1,4 +1,4 @@
-"""Reading a root filesystem from a folder, and a layer from the folder in which an overlay keeps it."""
+"""Reading a root filesystem from a folder, and a layer from its folder in overlayfs."""
 
 import os
 import stat
@@ -10,9 +10,9 @@ from deployer.system import files
 
 _OPAQUE = "trusted.overlay.opaque"
 _OVERLAY = "trusted.overlay."
-#: Overlay's notes on a folder's origin, which change nothing that is seen.
+#: Overlayfs's records of a folder's origin. They do not change the content.
 _HARMLESS = ("trusted.overlay.origin", "trusted.overlay.impure")
-#: What the machine adds by itself.
+#: An attribute that the machine adds by itself.
 _IGNORED = "security.selinux"
 
 
@@ -21,15 +21,22 @@ class ForeignOverlay(DeployerError):
 
 
 def members(folder: str) -> Members:
-    """Yield what is in a folder, names sorted; what is mounted below it is left out. Raises DeployerError."""
+    """Yield the entries of a folder, sorted by name, without file systems mounted below it.
+
+    Raises:
+        DeployerError: the folder cannot be read.
+    """
     with files.errors_named(f"read {folder}"):
         yield from _walk(os.fsencode(folder))
 
 
 def overlay_members(folder: str) -> Members:
-    """Yield a layer from its folder below an overlay, deletions as the whiteouts of a layer's tar.
+    """Yield a layer from its folder in overlayfs. Deletions become the whiteouts of a layer's tar.
 
-    Source: Linux, Documentation/filesystems/overlayfs.rst, "whiteouts and opaque directories". Raises ForeignOverlay.
+    Source: Linux, Documentation/filesystems/overlayfs.rst, "whiteouts and opaque directories".
+
+    Raises:
+        ForeignOverlay: the folder uses a feature that is not supported.
     """
     with files.errors_named(f"read {folder}"):
         for entry in _walk(os.fsencode(folder)):
@@ -40,7 +47,7 @@ def overlay_members(folder: str) -> Members:
                 yield FileEntry(FILE, os.path.join(parent, b".wh." + name), 0)
                 continue
             if entry.kind == SOCKET:
-                continue  # an image has none: no tar of a layer holds one
+                continue  # not part of an image: the tar of a layer has no sockets
             yield entry
             if entry.kind != FOLDER or not entry.attributes:
                 continue
@@ -53,7 +60,7 @@ def overlay_members(folder: str) -> Members:
 
 def _walk(top: bytes) -> Members:
     device = os.lstat(top).st_dev
-    first_names: dict[int, bytes] = {}  # inode to the path under which it came first
+    first_names: dict[int, bytes] = {}  # inode to the first path with it
     todo = [b""]
     while todo:
         folder = todo.pop()

@@ -1,4 +1,4 @@
-"""What an image's own configuration says, as far as it is kept. It is text from outside: read strictly, never shell."""
+"""The settings that a bundle keeps from an image's configuration. They are untrusted text, and never run by a shell."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,9 +10,15 @@ _HINT = "make the image again with docker build; docker image inspect shows its 
 
 
 class ImageConfig(NamedTuple):
-    """The environment as ``NAME=VALUE``, the working folder, what is run, and the labels.
+    """The settings that a bundle keeps.
 
-    ``dropped`` are the names in the environment that are not variables to a shell (``my.name``), or have no value.
+    Attributes:
+        env: the environment, as ``NAME=VALUE``.
+        workdir: the working folder, empty if none is set.
+        entrypoint: the words of the entrypoint.
+        cmd: the words of the default command.
+        labels: the labels.
+        dropped: names in the environment that are not valid shell variables (``my.name``), or have no value.
     """
 
     env: list[str]
@@ -23,7 +29,7 @@ class ImageConfig(NamedTuple):
     dropped: list[str]
 
     def kept(self) -> dict[str, Any]:
-        """Return what goes into the configuration of the bundle's image, in the words of OCI."""
+        """Return the settings with OCI's names, for the configuration of the bundle's image."""
         whole = {
             "Env": self.env,
             "WorkingDir": self.workdir,
@@ -35,10 +41,12 @@ class ImageConfig(NamedTuple):
 
 
 def read(config: Mapping[str, Any]) -> ImageConfig:
-    """Return what a configuration says; ``workdir`` is empty if it says none.
+    """Return the settings of an image's configuration.
 
-    Raises UsageError for what could be packed but never run: a value of another type, or a text with a NUL or control
-    characters. Words of commands and values of variables may have several lines.
+    Words of commands and values of variables may have several lines.
+
+    Raises:
+        UsageError: a value could be packed but never run: it has the wrong type, a NUL or control characters.
     """
     entries = _words(config, "Env")
     env = [entry for entry in entries if "=" in entry and is_name(entry.partition("=")[0])]

@@ -1,4 +1,4 @@
-"""The layers of an image in the engine, one by one: from the folders in which it keeps them, else saved."""
+"""The layers of an image in the engine, read from the engine's folders if possible, otherwise saved as a tar."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from deployer.system import files
 
 @contextlib.contextmanager
 def opened(client: docker.DockerClient, reference: str) -> Iterator[Iterator[Members]]:
-    """Yield an image's layers, the lowest first; they can be read until the block ends."""
+    """Yield an image's layers, the lowest first. They can be read until the block ends."""
     read = _from_folders(layer_folders(client, reference))
     if read:
         yield map(iter, read)
@@ -31,7 +31,7 @@ def opened(client: docker.DockerClient, reference: str) -> Iterator[Iterator[Mem
 
 
 def _from_folders(folders: list[str]) -> list[list[FileEntry]]:
-    """Return the layers in the engine's folders; none where overlayfs keeps them in a way that is not read here."""
+    """Return the layers in the engine's folders, or nothing if they use an unsupported feature of overlayfs."""
     try:
         return [list(folder.overlay_members(layer)) for layer in folders]
     except folder.ForeignOverlay:
@@ -50,9 +50,9 @@ def _save(client: docker.DockerClient, reference: str, stream: IO[bytes]) -> Non
 
 
 def layer_folders(client: docker.DockerClient, reference: str) -> list[str]:
-    """Return the folders in which an engine on this machine keeps the layers of an image, the lowest first.
+    """Return the folders of an image's layers in the engine on this machine, the lowest first.
 
-    They never change. Only root may read them, and only where the engine uses overlay2; else there are none.
+    They never change. The list is empty unless the engine uses overlay2 and this process may read them as root.
     """
     with engine.errors_named(client, f"inspect {reference}"):
         driver: dict[str, Any] = engine.inspect(client, reference).get("GraphDriver") or {}

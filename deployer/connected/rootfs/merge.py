@@ -1,10 +1,11 @@
-"""Layers become one root filesystem, as a container runtime would apply them.
+"""Merge layers into one root filesystem, by the rules of container runtimes.
 
-The tree is held in memory: folders as dicts, and what is no folder as a node that may stand under several names; that
-is what a hard link is. Order follows the OCI image specification ("Applying Changesets"): a name replaces what stood
-there, but a folder that meets a folder keeps its content; whiteouts and opaque folders hide what lower layers hold,
-never what their own layer brings, wherever in it they stand. Where a parent is a symbolic link it is followed inside
-the root, as runtimes do.
+The tree is in memory. Folders are dicts; other entries are nodes, and a node with several names is a hard link. The
+rules are those of the OCI image specification ("Applying Changesets"):
+
+- an entry replaces an earlier entry of the same name, but a folder over a folder keeps the content;
+- whiteouts and opaque folders hide entries of lower layers, never those of their own layer, in any order;
+- if a parent is a symbolic link, it is followed inside the root.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from deployer.connected.rootfs.entries import FileContent, FileEntry, shown
 from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import FOLDER, HARDLINK, SYMLINK
 
-#: Before the name of what a layer takes away.
+#: The prefix of a name that a layer deletes.
 WHITEOUT = b".wh."
 _OPAQUE = b".wh..wh..opq"
-_META = b".wh..wh."  # of AUFS: its own bookkeeping
+_META = b".wh..wh."  # internal files of AUFS
 _MAX_LINKS = 40
 _MAX_PATH = 4096
-#: Bytes of memory that the tree may take, and what an entry takes besides its names (measured): 400,000 files or so.
+#: Bytes of memory allowed for the tree, and bytes per entry besides its names (measured): about 400,000 files.
 _MAX_TREE = 340_000_000
 _ENTRY = 700
 
 
 class TreeNode:
-    """A file, link, device or folder; fields as in Member. A folder alone has ``children``."""
+    """A file, link, device or folder, with the fields of FileEntry. Only folders have ``children``."""
 
     __slots__ = ("attributes", "children", "data", "kind", "mode", "mtime", "owned", "target")
 
@@ -43,20 +44,28 @@ class TreeNode:
 
 
 class Rootfs:
-    """A root filesystem to which layers are applied, the lowest first. ``made`` are parents that no layer held."""
+    """A root filesystem to which layers are applied, the lowest first.
+
+    Attributes:
+        made: the paths of parent folders that no layer has.
+    """
 
     def __init__(self) -> None:
         self.top = _folder()
         self.made: list[bytes] = []
-        self._fresh: set[bytes] = set()  # paths that the layer in work has brought
-        self._size = 0  # of all that was ever in the tree, in bytes of memory
+        self._fresh: set[bytes] = set()  # paths of the current layer
+        self._size = 0  # memory in bytes of all entries that were ever in the tree
         self._whiteouts = True
-        self._last: tuple[bytes, TreeNode] | None = None  # the folder of the member before, where no link led to it
+        self._last: tuple[bytes, TreeNode] | None = None  # the folder of the previous entry, if no link led to it
 
     def apply(self, layer: Iterable[FileEntry], whiteouts: bool = True) -> None:
-        """Apply one layer; without ``whiteouts`` it is a root filesystem, in which names with .wh. mean nothing.
+        """Apply one layer.
 
-        Raises UsageError with the reason where a runtime could not.
+        Args:
+            whiteouts: False for a root filesystem, in which names with .wh. have no special meaning.
+
+        Raises:
+            UsageError: a runtime could not apply the layer, or the tree is too large.
         """
         self._fresh, self._last = set(), None
         self._whiteouts = whiteouts
@@ -65,7 +74,7 @@ class Rootfs:
         self._fresh, self._last = set(), None
 
     def walk(self) -> Iterator[tuple[bytes, TreeNode]]:
-        """Yield each path and its node, a folder before what is in it; names sorted."""
+        """Yield each path and its node, a folder before its content, sorted by name."""
         todo = [(b"", self.top)]
         while todo:
             path, node = todo.pop()
@@ -75,16 +84,16 @@ class Rootfs:
             todo += [(prefix + name, node.children[name]) for name in sorted(node.children, reverse=True)]
 
     def find(self, path: bytes) -> TreeNode | None:
-        """Return what ``path`` leads to, links followed inside the root; None where it leads nowhere."""
+        """Return the node at ``path``, following links inside the root, or None if there is none."""
         found = self._follow(_names(path), make=False)
         return found[1] if found else None
 
-    # --- one member ---
+    # --- one entry ---
 
     def _place(self, member: FileEntry) -> None:
         above, _, name = member.path.rpartition(b"/")
         if self._last is not None and above == self._last[0] and _is_plain(name) and len(member.path) <= _MAX_PATH:
-            followed: tuple[bytes, TreeNode] | None = self._last  # most stand beside the one before
+            followed: tuple[bytes, TreeNode] | None = self._last  # usually the same folder
         else:
             parts = _parts(member.path)
             if not parts:
@@ -135,13 +144,13 @@ class Rootfs:
                 del folder.children[hidden]
 
     def _hide_below(self, where: bytes, folder: TreeNode) -> None:
-        """Take out of a folder all that lower layers brought."""
+        """Remove from a folder all entries of lower layers."""
         for name, node in list(folder.children.items()):
             if not self._keeps(_joined(where, name), node):
                 del folder.children[name]
 
     def _keeps(self, path: bytes, node: TreeNode) -> bool:
-        """Return whether the layer in work brought this, or something below it; the rest below it is taken out."""
+        """Return whether the current layer has this path or a path below it, and remove all others below it."""
         if node.kind == FOLDER:
             self._hide_below(path, node)
         return path in self._fresh or bool(node.children)
@@ -149,7 +158,7 @@ class Rootfs:
     # --- paths ---
 
     def _grow(self, path: bytes, target: bytes) -> None:
-        """Raise UsageError for an entry with which the tree would take too much memory."""
+        """Raise UsageError if the tree would need too much memory with this entry."""
         if len(target) > _MAX_PATH:
             raise UsageError(f"the layer has a link to a path of {len(target)} bytes: /{shown(path)}")
         self._size += _ENTRY + 2 * len(path) + len(target)
@@ -158,9 +167,11 @@ class Rootfs:
             raise UsageError("the image has too many files: their names do not fit into the memory allowed", hint)
 
     def _follow(self, parts: list[bytes], make: bool) -> tuple[bytes, TreeNode] | None:
-        """Return the path without links, and the node, that ``parts`` lead to; None where they lead nowhere.
+        """Return the path without links and its node, or None if it does not exist.
 
-        With ``make`` folders that are missing are made. ``..`` stops at the root, as in a chroot.
+        Args:
+            parts: the names in the path. ``..`` stops at the root, as in a chroot.
+            make: make missing folders.
         """
         done: list[tuple[bytes, TreeNode]] = [(b"", self.top)]
         todo = parts[::-1]
@@ -199,7 +210,7 @@ def _is_plain(name: bytes) -> bool:
 
 
 def _parts(path: bytes) -> list[bytes]:
-    """Return the names in a member's path. Raises UsageError where it would leave the root."""
+    """Return the names in an entry's path. Raises UsageError if the path leads out of the root."""
     parts = _names(path)
     if b".." in parts or b"\0" in path or len(path) > _MAX_PATH:
         raise UsageError(f"the layer has an unsafe path: {shown(path[:200])}")
