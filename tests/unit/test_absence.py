@@ -37,7 +37,7 @@ REVIEWED = {
     "site/jobs/result_reserve.py::release": "room that is not given back",
     "site/install/squash.py::_link": "a copy in place of a link",
     "site/run/stage.py::users": "a process that is gone, or not ours",
-    "site/storage/temporary.py::reap": "another user's rest is theirs to remove",
+    "site/storage/unfinished.py::reap": "another user's rest is theirs to remove",
     "site/rank/payload_monitor.py::_end_all": "a process that is gone",
     "site/rank/payload_monitor.py::_write": "reported in the log; the record is then missing, which is a finding",
     "site/rank/payload_monitor.py::await_others": "ends the wait",

@@ -14,7 +14,7 @@ from typing import IO, NamedTuple
 from deployer.connected.bundle import shipment as parts
 from deployer.connected.bundle.shipment import Shipment
 from deployer.connected.check.check import check_carried
-from deployer.connected.ground import private, progress
+from deployer.connected.ground import locked_folder, progress
 from deployer.connected.site_profile.profile import Profile
 from deployer.connected.transfer.remote import Remote
 from deployer.contract import delta, json_records
@@ -201,7 +201,7 @@ def _send(
         if host is None:
             remote.feed(["take", bundle.digest], parts.as_stream(stream, shipment, advance))
             return
-        with private.PrivateFolder(private.PARTS) as local:
+        with locked_folder.LockedFolder(locked_folder.PARTS) as local:
             made = parts.as_files(stream, shipment, Path(local, "parts"), advance)
             places = [file for file in made if delta.read_name(file.name)]
             remote.upload(places, folder, host)

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import NamedTuple, NoReturn
 
 from deployer.connected.bundle.pyz import make_pyz
-from deployer.connected.ground import private
+from deployer.connected.ground import locked_folder
 from deployer.connected.site_profile.profile import Profile, known
 from deployer.contract import dialogue, json_records, oci
 from deployer.contract.errors import DeployerError, MissingTool, SpaceError, TransferError, UsageError
@@ -93,7 +93,7 @@ class Remote:
         self.workspace = known(profile.workspace, profile, "workspace")
         self._pythons = profile.login.python
         self._python = ""
-        self._folder = private.PrivateFolder(private.SSH)
+        self._folder = locked_folder.LockedFolder(locked_folder.SSH)
         self._user_options = ["-F", str(ssh_config)] if ssh_config else []
         self.options = self._user_options
         self._env = process.base_environment(*_ENVIRONMENT)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Iterator
 
 from deployer.contract.errors import DeployerError, UsageError
-from deployer.site.container import private
+from deployer.site.container import node_folder
 from deployer.system import afterwards, files
 
 #: A home's path is this, the user's number, a hyphen, and what nobody can guess. /tmp exists in every image, is
@@ -27,7 +27,7 @@ _STALE = 3600.0
 def make(path: str) -> None:
     """Make the folder ``path``, which must not be there, for this user alone; reap what dead jobs left beside it."""
     reap()
-    private.make(path, "programs need a folder of their own there on each node: is it full, or closed to users?")
+    node_folder.make(path, "programs need a folder of their own there on each node: is it full, or closed to users?")
 
 
 def for_process() -> str:
@@ -66,7 +66,7 @@ def check_chosen(folder: str) -> str:
 
 def reap() -> None:
     """Remove the homes of this user that no process has any more."""
-    for path in private.own(BEGIN):
+    for path in node_folder.own(BEGIN):
         if _is_abandoned(path) and not _is_named(path):
             try:
                 files.remove_tree(path)
@@ -79,7 +79,7 @@ def _is_abandoned(path: str) -> bool:
     pid, _, start = path.rpartition("-")[2].partition(".")
     if start and pid.isdigit():
         return afterwards.began(int(pid)) != start
-    return private.age(path) > _STALE
+    return node_folder.age(path) > _STALE
 
 
 def _is_named(path: str) -> bool:

@@ -6,7 +6,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Set, Tuple, TypeV
 from deployer.contract.errors import DeployerError, Refused, Unknown
 from deployer.site.install import incoming
 from deployer.site.install.remove import check_rest, check_unused
-from deployer.site.storage import data, temporary
+from deployer.site.storage import data, unfinished
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, verify
 
@@ -27,7 +27,7 @@ def find(store: Store, keep: int) -> List[Garbage]:
     found = [
         Garbage(path, "left by an install, a removal or a run that was killed")
         for folder in (store.root, store.images, store.jobs)
-        for path in temporary.stale(folder)
+        for path in unfinished.stale(folder)
     ]
     found += [Garbage(path, "left by a push that was not taken up again") for path in incoming.stale(store)]
     found += [Garbage(path, "not the last bundle of its name") for path in _old_bundles(store)]
@@ -52,7 +52,7 @@ def collect(garbage: List[Garbage]) -> None:
             continue
         with files.errors_named("remove " + item.path):
             if files.is_folder(item.path):
-                temporary.discard(item.path)
+                unfinished.discard(item.path)
             else:
                 os.unlink(item.path)
 

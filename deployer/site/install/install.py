@@ -16,7 +16,7 @@ from deployer.contract.errors import IntegrityError
 from deployer.contract.manifest import DATA_PREFIX, KIT_PREFIX
 from deployer.site.install import bytecode, kit, remove, unpack, wheels
 from deployer.site.install.admit import admit, pin_signers
-from deployer.site.storage import data, inventory, space, temporary
+from deployer.site.storage import data, inventory, space, unfinished
 from deployer.site.storage.store import MANIFEST, RECEIPT, InstalledImage, Receipt, Store, room_of_tool
 from deployer.system import codec, files, policy, verify, workers
 from deployer.system.verify import Verification, VerifiedBundle
@@ -75,10 +75,10 @@ def install(
             processes = jobs or min(workers.cores(), workers.MOST)
             with files.errors_named("write under " + store.root, "free some, or choose another folder with --root"):
                 os.makedirs(store.images, exist_ok=True)
-                temporary.reap(store.images)
+                unfinished.reap(store.images)
                 overlays = wheels.room(verification, stream, processes)
                 _check_space(verification, store, overlays, os.fstat(stream.fileno()) if kept else None)
-                with temporary.folder(store.images) as made:
+                with unfinished.folder(store.images) as made:
                     written = _fill(made, verification, processes, progress)
                     bundle = verification.finish()
                     kit.prepare(InstalledImage(made, _receipt(bundle, written)))
@@ -86,7 +86,7 @@ def install(
                     _write_receipt(made, bundle, written)
                     inventory.write_inventory(made)
                     if claimed:  # and not whole
-                        temporary.discard(folder)
+                        unfinished.discard(folder)
                     _publish(made, folder, store)
     image = store.at(folder)
     if image is None:
@@ -212,7 +212,7 @@ def _publish(made: str, folder: str, store: Store) -> None:
                 raise
             if store.at(folder):
                 return
-            temporary.discard(folder)  # the rest of a removal by hand: without a receipt it is no image
+            unfinished.discard(folder)  # the rest of a removal by hand: without a receipt it is no image
         else:
             return
 

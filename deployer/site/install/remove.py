@@ -7,7 +7,7 @@ from typing import Callable, List, Sequence
 from deployer.contract.errors import MissingTool, Refused, TransferError, Unknown, UsageError
 from deployer.contract.evidence import Launch
 from deployer.site.jobs import jobs, result
-from deployer.site.storage import data, temporary
+from deployer.site.storage import data, unfinished
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files
 
@@ -25,7 +25,7 @@ def remove(store: Store, image: InstalledImage, force: bool = False) -> None:
             name = "%s:%s" % (image.receipt.name, image.receipt.version)
             raise Refused("%s needs the data of %s" % (", ".join(needing), name), "remove that first, or --force")
     with files.errors_named("remove " + image.folder):
-        temporary.discard(image.folder)
+        unfinished.discard(image.folder)
 
 
 def check_unused(store: Store, image: InstalledImage) -> None:
@@ -77,9 +77,9 @@ def uninstall(store: Store, with_jobs: bool = False, force: bool = False) -> Lis
         for image in store.installed():
             check_unused(store, image)
     with files.errors_named("remove " + store.root):
-        temporary.reap(store.root)
+        unfinished.reap(store.root)
         for folder in [store.images, store.bundles, store.incoming] + ([store.jobs] if with_jobs else []):
-            temporary.discard(folder)
+            unfinished.discard(folder)
         shutil.rmtree(store.logs, ignore_errors=True)
         # The tool is what runs just now: it goes last, and a second try needs it.
         if files.lexists(store.tool):

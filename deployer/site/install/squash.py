@@ -20,7 +20,7 @@ from deployer.contract.errors import DeployerError, JobFailed, MissingTool, Spac
 from deployer.contract.manifest import FRAME
 from deployer.contract.tarformat import MTIME
 from deployer.site.install import kit
-from deployer.site.storage import space, temporary
+from deployer.site.storage import space, unfinished
 from deployer.site.storage.store import VARIANTS, InstalledImage
 from deployer.system import files, process
 
@@ -108,10 +108,10 @@ def make(image: InstalledImage, jobs: int) -> Squashed:
     started = time.time()
     target, parent = path(image.folder), os.path.dirname(image.folder)
     with files.errors_named("write " + target):
-        temporary.reap(parent)
+        unfinished.reap(parent)
         # Compressed twice, much the same comes out.
         space.check(parent, sum(segment.size for segment in image.manifest().segments if segment.kind == FRAME), 1)
-        with temporary.folder(parent) as work:
+        with unfinished.folder(parent) as work:
             tool = _tool(image, work)
             inner = os.path.join(work, _INNER.strip("/"))
             _inner(image, inner)

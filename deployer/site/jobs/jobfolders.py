@@ -12,7 +12,7 @@ from typing import List, NamedTuple, Optional, Set
 from deployer.site.jobs import jobs, overview, result, result_reserve
 from deployer.site.jobs.jobs import Status
 from deployer.site.jobs.schedulers import SCHEDULERS
-from deployer.site.storage import temporary
+from deployer.site.storage import unfinished
 from deployer.site.storage.store import Store
 from deployer.system import files
 
@@ -51,10 +51,10 @@ def find(store: Store, older: float) -> List[Old]:
 
 def collect(store: Store, found: List[Old]) -> None:
     """Remove these folders, and what earlier removals left."""
-    temporary.reap(store.jobs)
+    unfinished.reap(store.jobs)
     for item in found:
         with files.errors_named("remove " + item.path):
-            temporary.discard(item.path)
+            unfinished.discard(item.path)
 
 
 def _outputs(schedulers: Set[str]) -> Set[str]:

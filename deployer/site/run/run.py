@@ -29,7 +29,7 @@ from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.launchers.interface import Launcher
 from deployer.site.run.staging_script import StagedImage
 from deployer.site.run.submission import SubmissionOptions, sbatch_options
-from deployer.site.storage import data, inventory, packages, pythons, temporary
+from deployer.site.storage import data, inventory, packages, pythons, unfinished
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import elf, files
 
@@ -193,8 +193,8 @@ def _write(store: Store, rendered: _Rendered) -> None:
     """Make the job's folder, whole or not at all."""
     with files.errors_named("make " + rendered.folder):
         os.makedirs(store.jobs, exist_ok=True)
-        temporary.reap(store.jobs)
-        with temporary.folder(store.jobs) as half:
+        unfinished.reap(store.jobs)
+        with unfinished.folder(store.jobs) as half:
             result_reserve.keep(half, rendered.launch.ranks)
             files.write_text(os.path.join(half, result.LAUNCH), json_records.pretty(rendered.launch.record()))
             files.write_text(os.path.join(half, result.SCRIPT), rendered.script, 0o777)

@@ -27,7 +27,7 @@ from deployer.contract import plan as plans
 from deployer.contract.choose import StagingNeed
 from deployer.contract.errors import DeployerError, IntegrityError, JobFailed, MissingTool, Refused, SpaceError
 from deployer.contract.manifest import KIT_PREFIX, Manifest
-from deployer.site.container import container, private
+from deployer.site.container import container, node_folder
 from deployer.site.container.runtimes import charliecloud
 from deployer.site.install import bytecode, install, kit, squash, wheels
 from deployer.site.jobs import result
@@ -166,11 +166,11 @@ def claimed(path: str) -> Iterator[None]:
     parent = os.path.dirname(path)
     _check_place(os.path.dirname(parent))
     reap(os.path.dirname(parent))
-    private.check_place(os.path.dirname(parent))
+    node_folder.check_place(os.path.dirname(parent))
     if files.lexists(parent):
-        private.check(parent)
+        node_folder.check(parent)
     else:
-        private.make(parent, "the image is staged there: is it full, or closed to users?")
+        node_folder.make(parent, "the image is staged there: is it full, or closed to users?")
     with files.errors_named("make " + path):
         lock = _lock(os.path.join(parent, _LOCK))
     try:
@@ -205,11 +205,11 @@ def _lock(path: str) -> int:
 
 def reap(place: str) -> None:
     """Remove what dead jobs of this user left in ``place``."""
-    for path in private.own(os.path.join(place, BEGIN)):
+    for path in node_folder.own(os.path.join(place, BEGIN)):
         try:
             descriptor = os.open(os.path.join(path, _LOCK), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
-            if private.age(path) > _SENT:
+            if node_folder.age(path) > _SENT:
                 files.remove_tree(path)
             continue
         try:

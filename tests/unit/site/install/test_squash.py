@@ -18,7 +18,7 @@ from deployer.contract.errors import JobFailed, MissingTool, SpaceError
 from deployer.contract.tarformat import FILE, FOLDER, TarEntry
 from deployer.site.install import squash
 from deployer.site.install.install import install
-from deployer.site.storage import temporary
+from deployer.site.storage import unfinished
 from deployer.site.storage.store import Store
 from tests import bundles
 
@@ -155,7 +155,7 @@ def test_a_failure_is_one_line_and_leaves_nothing(folder, body, error, said):
 
 def test_what_a_killed_one_left_goes_with_the_next(folder):
     image = installed(folder)
-    with temporary.folder(os.path.dirname(image.folder)) as work:
+    with unfinished.folder(os.path.dirname(image.folder)) as work:
         stale = work[: -len(work.rpartition("-")[2])] + "00000000"
         os.mkdir(stale.replace("-%d-" % os.getpid(), "-%d-" % 2**30))
     put(folder)

@@ -9,7 +9,7 @@ import pytest
 
 from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, TarEntry
 from deployer.site.install.install import install
-from deployer.site.storage import temporary
+from deployer.site.storage import unfinished
 from deployer.site.storage.store import Store
 from tests import bundles, wheels
 from tests.trees import cut, described, expected
@@ -81,7 +81,7 @@ def check_ends_whole(bundle, store):
     assert described(install(path, store, jobs=2).image.rootfs) == tree
     until = time.time() + 30  # a worker may have been at its last file while the next install reaped
     while len(os.listdir(store.images)) > 1 and time.time() < until:
-        temporary.reap(store.images)
+        unfinished.reap(store.images)
     assert len(os.listdir(store.images)) == 1
 
 

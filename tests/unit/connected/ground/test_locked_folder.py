@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected.ground import private
+from deployer.connected.ground import locked_folder
 
 HOLD = """
 import sys, time
-from deployer.connected.ground import private
-with private.PrivateFolder(private.SSH) as name:
+from deployer.connected.ground import locked_folder
+with locked_folder.LockedFolder(locked_folder.SSH) as name:
     print(name, flush=True)
     time.sleep(600)
 """
@@ -28,9 +28,9 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_is_private_and_gone_at_the_end(temporary: Path) -> None:
-    with private.PrivateFolder(private.PARTS) as name:
+    with locked_folder.LockedFolder(locked_folder.PARTS) as name:
         assert os.stat(name).st_mode & 0o777 == 0o700
-        private.reap(temporary)  # its own lock holds
+        locked_folder.reap(temporary)  # its own lock holds
         assert Path(name).is_dir()
     assert list(temporary.iterdir()) == []
 
@@ -41,11 +41,11 @@ def test_a_killed_process_leaves_nothing_for_long(temporary: Path) -> None:
         assert process.stdout is not None
         left = Path(process.stdout.readline().strip())
         (left / "socket").write_text("")
-        private.reap(temporary)
+        locked_folder.reap(temporary)
         assert left.is_dir()  # it lives
         process.send_signal(signal.SIGKILL)
     assert left.is_dir()
-    with private.PrivateFolder(private.SSH) as name:
+    with locked_folder.LockedFolder(locked_folder.SSH) as name:
         assert [path.name for path in temporary.iterdir()] == [Path(name).name]
 
 
@@ -61,11 +61,11 @@ def test_what_is_not_ours_is_left_alone(temporary: Path) -> None:
     trap = temporary / "deployer-ssh-cccccccc"
     trap.mkdir()
     os.mkfifo(trap / "lock")  # opening it must not wait for a reader
-    private.reap(temporary)
+    locked_folder.reap(temporary)
     assert mine.is_dir()
     assert unlocked.is_dir()
     assert (elsewhere / "lock").is_file()
     old = time.time() - 2 * 24 * 3600
     os.utime(unlocked, (old, old))
-    private.reap(temporary)
+    locked_folder.reap(temporary)
     assert not unlocked.exists()

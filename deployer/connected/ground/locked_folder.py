@@ -18,7 +18,7 @@ _LOCK = "lock"
 _STALE = 24 * 3600
 
 
-class PrivateFolder(tempfile.TemporaryDirectory[str]):
+class LockedFolder(tempfile.TemporaryDirectory[str]):
     """A private folder, locked as long as its process lives. ``purpose`` is SSH or PARTS."""
 
     def __init__(self, purpose: str) -> None:
