@@ -25,7 +25,7 @@ def wheel(
     """Return the bytes of a wheel with ``files``, name to content.
 
     ``modes``: name to Unix mode with type; ``record``: the text of RECORD in place of the right one; ``extra``: (name,
-    content) pairs that RECORD does not have, or that stand in the archive already; ``info``: the metadata's folder;
+    content) pairs that RECORD does not have, or that the archive already has; ``info``: the metadata's folder;
     ``requires``: the distributions that it needs.
     """
     info = info or f"{name}-{version}.dist-info"

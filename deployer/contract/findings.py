@@ -10,12 +10,20 @@ from deployer.contract.json_records import Fields, Record
 from deployer.contract.text import printable
 
 ERROR = "error"  # the job stops, or counts as failed
-WARNING = "warning"  # the job goes on; a person should know
+WARNING = "warning"  # the job continues; a person should know
 NOTE = "note"
 
 
 class Finding(NamedTuple):
-    """``subject`` is the host, rank or file; ``message`` is the observation; ``remedy`` is what to do."""
+    """An observation of a rule.
+
+    Attributes:
+        code: the rule's code.
+        severity: ERROR, WARNING or NOTE.
+        subject: the host, rank or file.
+        message: what was observed.
+        remedy: what to do.
+    """
 
     code: str
     severity: str

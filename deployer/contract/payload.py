@@ -1,4 +1,4 @@
-"""What a rank tells of its payload: evidence, but apart from ``evidence``, since each rank imports this and no more."""
+"""The records of a rank about its payload; apart from ``evidence``, so that a rank imports little."""
 
 from typing import List, NamedTuple, Optional
 
@@ -9,8 +9,13 @@ PAYLOAD = "payload"
 
 
 class MappedLibrary(NamedTuple):
-    """An MPI library that a process has mapped. ``path`` is as the container sees it and proves nothing; ``says`` is
-    the first line of MPI_Get_library_version, None where it was not asked."""
+    """An MPI library that a process has mapped.
+
+    Attributes:
+        path: as the container sees it; it proves nothing.
+        identity: see ``evidence``.
+        says: the first line of MPI_Get_library_version, or None if it was not called.
+    """
 
     path: str
     identity: str
@@ -22,8 +27,12 @@ class MappedLibrary(NamedTuple):
 
 
 class Itex(NamedTuple):
-    """Intel's extension in a TensorFlow that is imported: the library that it mapped, which names the instruction set;
-    ``reason`` is why there is none."""
+    """Intel's extension in a TensorFlow that the payload imported.
+
+    Attributes:
+        library: the mapped library, whose name contains the instruction set, or None.
+        reason: why there is no such library, or None.
+    """
 
     library: Optional[str]
     reason: Optional[str]
@@ -34,9 +43,17 @@ class Itex(NamedTuple):
 
 
 class Outside(NamedTuple):
-    """A rank of an image without Python, seen from outside the container. ``rank`` and ``size`` are the launcher's
-    words in the payload's environment; ``alone`` is why its MPI cannot find the other ranks; ``static`` is a program
-    that has MPI linked into it; ``has_mpi``: a process was seen that has an MPI library mapped."""
+    """A rank of an image without Python, observed from outside the container.
+
+    Attributes:
+        rank: its number, from the launcher's variables in the payload's environment.
+        size: the number of ranks, from the same variables.
+        alone: why its MPI cannot find the other ranks, or None.
+        static: a program that has MPI linked into it, or None.
+        threads: OMP_NUM_THREADS.
+        cpus: the CPUs that it may use, as the kernel lists them: ``0-3,8``.
+        has_mpi: a process was observed that has an MPI library mapped.
+    """
 
     rank: Optional[int]
     size: Optional[int]
@@ -60,13 +77,20 @@ class Outside(NamedTuple):
 
 
 class PayloadRecord(NamedTuple):
-    """A rank's payload: the MPI libraries that its processes mapped, in the order seen, and how it ended.
+    """A rank's payload: the MPI libraries of its processes, and how it ended.
 
-    ``exit_code`` and ``signal`` are both None while it runs; ``ended`` is in milliseconds since the epoch, by the
-    node's own clock. ``shm`` is what was free in the node's /dev/shm when it had failed, in bytes. ``itex`` is None
-    where it was not asked for, or the payload has no TensorFlow. ``outside`` is what was seen from outside the
-    container, None if the rank was watched from inside. ``oom_group`` and ``oom_node`` are, of a rank that failed, how
-    many processes the kernel ended for want of memory while it ran: in its control group, and on its node.
+    Attributes:
+        task: the launcher's number of the rank.
+        host: its node.
+        libraries: the MPI libraries that were mapped, in the order in which they were observed.
+        exit_code: None while it runs, or if a signal ended it.
+        signal: the signal that ended it, or None.
+        ended: milliseconds since the epoch, by the node's clock.
+        shm: bytes that were free in the node's /dev/shm after it failed.
+        itex: None if this was not required, or if the payload has no TensorFlow.
+        outside: what was observed from outside the container; None if the rank was observed from inside.
+        oom_group: of a failed rank: how many processes of its control group the kernel killed for lack of memory.
+        oom_node: the same for all processes of its node.
     """
 
     task: int
@@ -83,7 +107,7 @@ class PayloadRecord(NamedTuple):
 
     @property
     def refusal(self) -> Optional[str]:
-        """Return why the payload is not what was asked for, so that it must not go on; None where it is."""
+        """Return why the payload must not continue, or None if it is as required."""
         return self.itex.reason if self.itex else None
 
     def record(self) -> Record:
@@ -98,7 +122,7 @@ class PayloadRecord(NamedTuple):
 
 
 def read_payload(data: bytes, what: str) -> PayloadRecord:
-    """Parse a payload record; raises UsageError."""
+    """Parse the record of a payload. Raises UsageError."""
     fields = json_records.loads(data, PAYLOAD, what, own=True)
     itex, outside = fields.maybe_child("itex"), fields.maybe_child("outside")
     return PayloadRecord(

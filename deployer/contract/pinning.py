@@ -1,7 +1,7 @@
-"""Where on a node its ranks run: whole cores for each, and none across two NUMA domains if they can be told so.
+"""The CPUs of a node on which its ranks run: whole cores per rank, and if possible no rank across two NUMA domains.
 
-The layout says how many CPUs a rank gets. The launcher's own options choose which CPUs (``site.run.launchers``);
-they are built from the records here.
+The layout defines the number of CPUs per rank. Options of the launcher choose the CPUs (``site.run.launchers``);
+they are made from the records here.
 """
 
 from typing import NamedTuple, Optional
@@ -10,12 +10,15 @@ from deployer.contract.layout import Layout
 
 
 class Pinning(NamedTuple):
-    """``units`` whole cores for each rank, or hardware threads where ranks share a core (``by_core`` is False).
+    """How the ranks of a node are bound to CPUs.
 
-    ``domain`` is the size in CPUs of the equal pieces, one a rank, that a node is cut into from its first CPU on so
-    that none lies across two NUMA domains; just a rank's CPUs where there is no such size. ``per_numa`` is how many
-    ranks each NUMA domain gets where they can be dealt out evenly, else None. ``straddling`` says why a rank must run
-    across domains, None: no rank needs to.
+    Attributes:
+        units: whole cores per rank, or hardware threads if ranks share a core.
+        by_core: whether ``units`` are cores.
+        domain: CPUs of one piece. The node is cut into equal pieces, one per rank, from its first CPU on, so that no
+            piece is in two NUMA domains. If no such size exists, it is just the CPUs of a rank.
+        per_numa: ranks per NUMA domain if they can be distributed evenly, else None.
+        straddling: why a rank must run across domains; None if none must.
     """
 
     units: int

@@ -1,7 +1,7 @@
 """The plan: a site profile and a bundle resolved on the connected side, so that the site has nothing to guess.
 
-It names the exact binds and environment, and a closed list of start options (runtime, staging, launcher) from which
-``choose.choose`` takes one by nodes and by what the site shows. Site facts may veto a start option, never invent one.
+It lists the exact binds, the environment, and the start options. ``choose.choose`` selects a start option by the number
+of nodes and the facts of the site. Facts of the site can rule out a start option; they never add one.
 """
 
 from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
@@ -12,29 +12,29 @@ from deployer.contract.json_records import Fields, Record
 from deployer.contract.verdict import Checked
 
 SCHEMA = "plan"
-#: Since 2 a plan has ``host``, without which a job would run on the image's own libraries.
+#: Since format 2 a plan has ``host``; without it a job would run on the image's own libraries.
 _FORMAT, _WITHOUT_HOST = 2, 1
 #: The key is older than the term "start option", and deployers of other versions read it.
 _START_OPTIONS_KEY = "variants"
 
-#: Where the container sees what the bundle carries beside the image.
+#: Paths in the container of what the bundle carries beside the image.
 APP = "/deployer/app"
 WHEELS = "/deployer/wheels"
 VARIANT = "/deployer/variant"
 DATA = "/deployer/data"
 TOOL = "/deployer/deployer.pyz"
 JOB = "/deployer/job"
-#: Where the container sees the home that the user chose (``--home``).
+#: The path in the container of the home that the user chose (``--home``).
 HOME = "/deployer/home"
-#: What is the node's own, where the image is staged; it is made in the staged image, so no other has it.
+#: The node's own folder if the image is staged. It is made in the staged image; other images do not have it.
 NODE = "/deployer/node"
 
-#: A file of every image, and what is in it: a process that cannot read it sees another root than the image's.
+#: A file of every image and its content. A process that cannot read it does not have the image as its root.
 CANARY = "/deployer/canary"
 CANARY_TEXT = "This is the root of an image that deployer packed.\n"
 
-#: Mount points that every image gets when it is flattened; files and folders apart, since a bind needs its like.
-#: /data and /scratch are for ``--bind`` by users: the image is read-only, so a bind's target must exist in it.
+#: Mount points that flatten makes in every image. Files and folders are separate, because a bind needs a target of its
+#: own kind. /data and /scratch are for users' ``--bind``: in a read-only image the target must already exist.
 MOUNT_FOLDERS = (APP, WHEELS, VARIANT, DATA, JOB, HOME, hostfiles.FOLDER, "/data", "/scratch", "/mnt")
 MOUNT_FILES = (TOOL,)
 
@@ -52,10 +52,15 @@ class Bind(NamedTuple):
 
 
 class NodeShape(NamedTuple):
-    """What one node of the partition offers: cores are physical, memory is what a job may use, in MiB.
+    """What one node of the partition offers.
 
-    ``numa_domains`` is None where nobody knows; there are at least as many as sockets. ``cpus`` is what the scheduler
-    counts, None: all hardware threads; some sites let it count cores alone.
+    Attributes:
+        sockets: number of sockets.
+        cores: physical cores of the node.
+        threads_per_core: hardware threads per core.
+        memory_mb: MiB that a job may use.
+        numa_domains: at least as many as sockets; None if unknown.
+        cpus: CPUs as the scheduler counts them, at some sites only cores; None: all hardware threads.
     """
 
     sockets: int
@@ -72,13 +77,13 @@ class NodeShape(NamedTuple):
         return NodeShape(sockets, cores, threads, memory, *more)
 
 
-#: Runtimes that a bundle's kit brings to a site that lacks them.
+#: Runtimes that a bundle's kit can provide to a site that lacks them.
 CARRIED = ("udocker",)
-#: No container at all: the host's own programs, to compare with. Never taken unless the user asks for it.
+#: No container: the host's own programs, for comparison. It is used only if the user asks for it.
 NATIVE = "native"
 RUNTIMES = ("charliecloud", *CARRIED, NATIVE)
 
-#: MPI families by what a program is linked to: libmpi.so.12 (MPICH, Intel MPI, Cray MPICH, MVAPICH), libmpi.so.40.
+#: MPI families, by the library of a program: libmpi.so.12 (MPICH, Intel MPI, Cray MPICH, MVAPICH), libmpi.so.40.
 MPICH_ABI = "mpich-abi"
 OPENMPI = "openmpi"
 ABIS = {"intel": MPICH_ABI, "mpich": MPICH_ABI, "openmpi": OPENMPI}
@@ -86,11 +91,15 @@ SONAMES = {MPICH_ABI: "libmpi.so.12", OPENMPI: "libmpi.so.40"}
 
 
 class HostMpi(NamedTuple):
-    """The site's MPI that takes the place of the image's.
+    """The site's MPI that replaces the image's.
 
-    ``library`` is the absolute path of the file with the ABI's soname on the host, and in the container too: binds
-    are on the same path. ``says`` is what MPI_Get_library_version must begin with, empty where nobody knows.
-    ``identity`` is the file's, as ``deployer.system.elf`` tells it, when the site was captured.
+    Attributes:
+        family: its implementation, for instance mpich.
+        version: its version.
+        prefix: its folder on the host.
+        library: the absolute path of the file with the ABI's soname, the same on the host and in the container.
+        says: the beginning of what MPI_Get_library_version returns; empty if unknown.
+        identity: the file's identity (``deployer.system.elf``) when the site was captured.
     """
 
     family: str
@@ -102,7 +111,7 @@ class HostMpi(NamedTuple):
 
     @property
     def abi(self) -> str:
-        """Return which ABI the programs that it can run are compiled for."""
+        """Return the ABI for which the programs that it can run are compiled."""
         return ABIS.get(self.family, self.family)
 
     @staticmethod
@@ -111,8 +120,8 @@ class HostMpi(NamedTuple):
         return HostMpi(family, version, prefix, library, says, fields.maybe_text("identity"))
 
 
-#: Where the image is while ranks run: as it was installed, or put once a node before they start and removed after, in
-#: the node's memory or on a disk of its own; for squashfs as one compressed file in memory, mounted once.
+#: Where the image is while ranks run. FOLDER: where it was installed. The others are made once per node before ranks
+#: start and removed afterwards: in the node's memory, on its disk, or as a compressed file in memory that is mounted.
 FOLDER = "folder"
 MEMORY = "memory"
 DISK = "disk"
@@ -121,13 +130,20 @@ STAGINGS = (FOLDER, MEMORY, DISK, SQUASHFS)
 
 
 class StartOption(NamedTuple):
-    """One way to start the job: runtime, staging (of ``STAGINGS``), launcher and PMI, and the most nodes it is meant
-    for.
+    """One way to start a job.
 
-    With ``join`` the ranks of a node share one container's namespaces: MPICH's own shared memory needs it.
-    ``program`` is where the launcher stands, None: in PATH, once the plan's modules are loaded. ``pmi`` is srun's word.
-    ``place`` is the node's own folder that the image is staged in, and ``room_mb`` the size of its file system, where
-    it is known. From ``broadcast`` nodes on, the scheduler sends them the file that is staged.
+    Attributes:
+        name: its name in the plan.
+        runtime: the program that starts the container, or NATIVE.
+        staging: one of STAGINGS.
+        launcher: the program that starts the ranks.
+        pmi: the PMI, in srun's words.
+        max_nodes: the most nodes that it is meant for; None: no limit.
+        join: the ranks of a node share one container's namespaces, as MPICH's own shared memory requires.
+        program: the launcher's path; None: it is in PATH once the plan's modules are loaded.
+        place: the node's own folder in which the image is staged.
+        room_mb: MiB of that folder's file system; None if unknown.
+        broadcast: from this number of nodes on, the scheduler sends the staged file to the nodes.
     """
 
     name: str
@@ -161,8 +177,13 @@ class StartOption(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What a job in the plan's partition may ask for; None: nobody knows, or no limit. ``max_time`` is as Slurm says
-    it. ``account``: it must name one."""
+    """What a job in the plan's partition may request; None: unknown, or no limit.
+
+    Attributes:
+        max_nodes: the most nodes.
+        max_time: the longest time, as Slurm prints it.
+        account: whether a job must name an account.
+    """
 
     max_nodes: Optional[int] = None
     max_time: Optional[str] = None
@@ -176,17 +197,32 @@ class Limits(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All that the site needs to know to run a bundle there; see the module's text for the idea.
+    """All that the site needs to run a bundle.
 
-    ``environment`` is set in the container after the image's own; ``pass_environment`` are the only names (globs)
-    that come in from the host. ``directives`` are extra ``#SBATCH`` words. ``mpi`` is None where the image's own MPI
-    is meant to be used. ``workspace`` may hold ``~``, which the site expands. ``python`` are the site's Pythons in
-    order of preference. ``abi`` is the MPI family whose variant of Horovod is taken, where the bundle has variants:
-    that of ``mpi``, else of the image's own; None where nobody said what the image's is. ``checked`` is what ``check``
-    said when the plan was made; None in plans of an older deployer. ``host`` are single files of the host, which the
-    container sees in a folder of their own. ``account`` is charged where the user names none. ``against`` says why
-    runtimes of start options cannot be used on the nodes, as the profile knows it; ``namespaces`` whether users can
-    make user namespaces there, None: nobody knows.
+    Attributes:
+        site: the site profile's name.
+        partition: the partition.
+        profile_digest: the digest of the site profile.
+        bundle: the bundle's digest.
+        workspace: the root folder; may begin with ``~``, which the site expands.
+        python: the site's Pythons, in order of preference.
+        node: what one node offers.
+        scheduler: the scheduler's name.
+        directives: extra ``#SBATCH`` words.
+        modules: environment modules to load.
+        mpi: the site's MPI; None if the image's own MPI is to be used.
+        binds: bind mounts.
+        environment: variables that are set in the container after the image's own.
+        pass_environment: the only variables (globs) that enter the container from the host.
+        start_options: the start options, in order of preference.
+        abi: the MPI family whose Horovod variant is used if the bundle has variants: that of ``mpi``, else the image's
+            own; None if the image's family is unknown.
+        checked: the answer of `check` when the plan was made; None in plans of an older deployer.
+        host: single files of the host, which the container sees in a folder of their own.
+        account: charged if the user names none.
+        limits: what a job may request.
+        against: why runtimes of start options cannot be used on the nodes, according to the profile.
+        namespaces: whether users can make user namespaces on the nodes; None if unknown.
     """
 
     site: str
@@ -214,12 +250,12 @@ class Plan(NamedTuple):
 
     @property
     def containers(self) -> List[StartOption]:
-        """Return the start options with a container: the site chooses among them, and ``check`` judges them."""
+        """Return the start options with a container: those that the site chooses from and `check` judges."""
         return [option for option in self.start_options if option.runtime != NATIVE]
 
     @property
     def way(self) -> str:
-        """Return what ranks run with, for people: MPI, launchers and runtimes."""
+        """Return what ranks use, for people: MPI, launchers and runtimes."""
         own = self.mpi.says or "%s %s" % (self.mpi.family, self.mpi.version) if self.mpi else "the image's own MPI"
         launchers = [each.launcher + (" (%s)" % each.pmi if each.pmi else "") for each in self.containers]
         runtimes = [each.runtime for each in self.containers]

@@ -1,4 +1,4 @@
-"""result.json: what was asked, what each rank proved, what is wrong with it, and the payload's own words.
+"""result.json: what was requested, what each rank proved, what is wrong with it, and the payload's own result.
 
 Pure: records in, record out. ``site.jobs.result`` reads them from the job's folder.
 """
@@ -38,8 +38,20 @@ _ByHost = Dict[str, List[Tuple[int, Set[int]]]]
 
 
 class StepOutcome(NamedTuple):
-    """How a step ended: srun's exit code, the signal that the script got meanwhile (a name such as TERM, or None),
-    and when; ``started`` and ``ended`` are seconds since the epoch of the job, not of the step."""
+    """How a step ended.
+
+    Attributes:
+        step: the step's name.
+        exit_code: srun's exit code.
+        signal: the signal that the script received meanwhile (a name such as TERM), or None.
+        job_id: the scheduler's number of the job.
+        started: when the job, not the step, started; seconds since the epoch.
+        ended: when the step ended; seconds since the epoch.
+        module: the environment module that could not be loaded, or None.
+        reason: the step's own message about its failure, or None.
+        launcher: the launcher that is missing, or None.
+        full: the error message about a full disk of the job's folder, or None.
+    """
 
     step: str
     exit_code: int
@@ -47,17 +59,26 @@ class StepOutcome(NamedTuple):
     job_id: str
     started: int
     ended: int
-    module: Optional[str] = None  # the environment module that could not be loaded
-    reason: Optional[str] = None  # what the step itself said of its failure
-    launcher: Optional[str] = None  # the launcher that is not there
-    full: Optional[str] = None  # that the disk of the job's folder is full, in the words of what met it
+    module: Optional[str] = None
+    reason: Optional[str] = None
+    launcher: Optional[str] = None
+    full: Optional[str] = None
 
 
 class Evidence(NamedTuple):
-    """All that a job's folder holds: ``logs`` are the last lines of a rank's probe, by task; ``payload`` is the JSON
-    that the training wrote, or None; ``payload_error`` says why it could not be read. ``roots`` is what the root step
-    read on each host; ``image`` is what is wrong with the image, where a step failed; ``told`` is what the end of the
-    payload's output tells."""
+    """All evidence in a job's folder.
+
+    Attributes:
+        hosts: records of the nodes.
+        probes: records of the ranks before the payload.
+        payloads: records of the ranks' payloads.
+        logs: the last lines of a rank's probe, by task.
+        payload: the JSON that the training wrote, or None.
+        payload_error: why that JSON could not be read, or None.
+        roots: what the root step read, by host.
+        image: what is wrong with the image, if a step failed.
+        told: what the end of the payload's output shows.
+    """
 
     hosts: List[HostRecord]
     probes: List[ProbeRecord]
@@ -71,7 +92,7 @@ class Evidence(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """The result record, and the exit code that the script shall go on (0) or end with."""
+    """The result record, and the exit code with which the script continues (0) or ends."""
 
     record: Record
     exit_code: int
@@ -80,9 +101,9 @@ class Judgement(NamedTuple):
 def assemble(launch: Launch, found: Evidence, outcome: StepOutcome) -> Judgement:
     """Judge a job after ``outcome.step``.
 
-    After the payload, ``exit_code`` is that of the rank that failed first; where the payload itself ended well but the
-    evidence has an error it is 3. After an earlier step that found nothing wrong it is None in the record, which then
-    says ``job.unfinished``: it stays there if the job is killed before it can write its end.
+    After the payload, the exit code is that of the rank that failed first; it is 3 if the payload ended well but the
+    evidence has an error. After an earlier step that found no error, the record's exit code is None, with the finding
+    ``job.unfinished``: this record remains if the job is killed before it can write its end.
     """
     found = _from_outside(found)
     findings = judge(launch, found, outcome)
@@ -136,7 +157,7 @@ def assemble(launch: Launch, found: Evidence, outcome: StepOutcome) -> Judgement
 
 
 def _from_outside(found: Evidence) -> Evidence:
-    """Return the evidence with what was seen of ranks from outside in the place of what they could not prove."""
+    """Return the evidence in which facts observed from outside replace those that ranks could not prove."""
     probes = list(found.probes)
     for item in found.payloads:
         seen = item.outside
@@ -148,9 +169,9 @@ def _from_outside(found: Evidence) -> Evidence:
 
 
 def decided(launch: Launch) -> List[Finding]:
-    """Return, as notes, what people took upon them against ``check``: codes that were accepted, a run that was forced.
+    """Return, as notes, what people decided against ``check``: codes that were accepted, and a forced run.
 
-    The result beside them tells what became of it.
+    The rest of the result shows the consequences.
     """
     notes = []
     for item in launch.checked.findings if launch.checked else ():
@@ -162,7 +183,7 @@ def decided(launch: Launch) -> List[Finding]:
 
 
 def _check(launch: Launch) -> Optional[Record]:
-    """Return verdict and codes of ``check``, None where the plan has none."""
+    """Return verdict and codes of ``check``, or None if the plan has none."""
     if launch.checked is None:
         return None
     return OrderedDict(
@@ -176,26 +197,26 @@ def _check(launch: Launch) -> Optional[Record]:
 
 
 def payload_exit(payloads: Sequence[PayloadRecord], outcome: StepOutcome) -> int:
-    """Return the exit code of the rank that failed first, as a shell would say it.
+    """Return the exit code of the rank that failed first, as a shell reports it.
 
-    srun's own code is the highest of all tasks, so a rank that it ended by a signal hides the one that raised.
+    srun's own code is the highest of all tasks. If srun ends ranks by a signal, that code hides the rank that failed.
     """
     first = first_failed(payloads)
     if first is not None and outcome.exit_code != 0:
         return first.exit_code or 128 + (first.signal or 0)
     if outcome.exit_code == 0 and outcome.signal is not None:
-        return 128 + signals.SIGTERM  # it was stopped, though it said goodbye politely
+        return 128 + signals.SIGTERM  # it was stopped, even if it ended in good order
     return outcome.exit_code
 
 
 def first_failed(payloads: Sequence[PayloadRecord]) -> Optional[PayloadRecord]:
-    """Return the record of the rank that failed first; one that exited by itself before any that a signal ended."""
+    """Return the record of the rank that failed first; one that exited by itself precedes all that a signal ended."""
     failed = [item for item in payloads if item.exit_code or item.signal]
     return min(failed, key=lambda item: (item.signal is not None, item.ended or 0, item.task)) if failed else None
 
 
 def judge(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
-    """Return what is wrong, the first cause first; later steps are only judged when the job got there."""
+    """Return what is wrong, the first cause first; later steps are judged only if the job reached them."""
     findings: List[Finding] = []
     if outcome.module is not None:
         return [finding("job.module", JOB, module=outcome.module)]
@@ -221,7 +242,7 @@ def _stopped(launch: Launch, outcome: StepOutcome) -> List[Finding]:
         return []
     passed = outcome.ended - outcome.started
     limit = seconds(launch.time)
-    # The job's clock starts a little before the script's.
+    # The job's clock starts slightly before the script's.
     if passed >= limit - 5:
         return [finding("job.time-limit", JOB, limit=launch.time)]
     return [finding("job.stopped", JOB, signal=outcome.signal, seconds=passed)]
@@ -237,7 +258,7 @@ def _hosts(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
             finding("hosts.count", JOB, asked=launch.nodes, seen=len(names), hosts=", ".join(sorted(names)) or "none")
         )
     for item in sorted(found.hosts):
-        if item.identity is not None or not launch.mpi:  # else its MPI is missing, which is said below
+        if item.identity is not None or not launch.mpi:  # else its MPI is missing, which is reported below
             findings += [finding("hosts.missing", item.host, path=path) for path in item.missing]
     if launch.mpi:
         first: Optional[HostRecord] = None
@@ -275,7 +296,7 @@ def _roots(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
     for host, text in sorted(found.roots.items()):
         if text != CANARY_TEXT:
             said = " / ".join(text.strip().splitlines()[-2:]) or "it ended without a message"
-            if CANARY in text:  # it started, and the file was not there, or not it
+            if CANARY in text:  # the container started, but the file was missing or different
                 code = "runtime.root"
             else:
                 code = "runtime.namespaces" if "namespaces" in said else "runtime.start"
@@ -310,8 +331,13 @@ def _probe(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
 
 
 class _Seen(NamedTuple):
-    """What is looked up for each rank, of which a job may have a hundred thousand: by host the identity of its MPI
-    library, libfabric's provider, by task the last line of its log."""
+    """Lookup tables for ranks, of which a job may have a hundred thousand.
+
+    Attributes:
+        identities: the identity of the MPI library, by host.
+        provider: libfabric's provider.
+        logs: the last line of the probe's log, by task.
+    """
 
     identities: Dict[str, Optional[str]]
     provider: Optional[str]
@@ -319,7 +345,7 @@ class _Seen(NamedTuple):
 
     @staticmethod
     def of(found: Evidence) -> "_Seen":
-        # The library says its provider on one rank only, for a world that cannot have two.
+        # The library reports its provider on one rank only; all ranks have the same.
         provider = next((item.provider for item in found.probes if item.provider), None)
         return _Seen({item.host: item.identity for item in found.hosts}, provider, found.logs)
 
@@ -358,7 +384,7 @@ def _by_host(probes: Sequence[ProbeRecord]) -> _ByHost:
 
 
 def _overlaps(by_host: _ByHost) -> List[Finding]:
-    """Return, for each node, the ranks that share a CPU."""
+    """Return a finding per node whose ranks share a CPU."""
     findings = []
     for host, ranks in by_host.items():
         users: Dict[int, Set[int]] = {}
@@ -377,7 +403,7 @@ def _overlaps(by_host: _ByHost) -> List[Finding]:
 
 
 def _crossings(hosts: Sequence[HostRecord], by_host: _ByHost) -> List[Finding]:
-    """Return, for each node, the ranks that the kernel runs across NUMA domains without need."""
+    """Return a finding per node on which the kernel runs ranks across NUMA domains without need."""
     findings = []
     for item in hosts:
         domains = [evidence.parse_cpus(cpus) for cpus in item.numa]
@@ -415,7 +441,7 @@ def _payload(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Find
     if failed:
         findings += memory.explain(found.payloads, first, found.told.memory, JOB)
     for cause in found.told.findings(JOB):
-        # A payload that ended well may have caught it, and lost what it wanted to write.
+        # A payload that ended well may have caught the error and lost what it tried to write.
         findings.append(cause if failed else cause._replace(severity=WARNING))
     if failed:
         how = _how(first, outcome)
@@ -462,7 +488,7 @@ def _judge_library(
 
 
 def _ranks(launch: Launch, found: Evidence) -> List[Record]:
-    """Return what is known of each rank, the payload's own evidence before the probe's."""
+    """Return what is known of each rank; the payload's evidence counts before the probe's."""
     probes = {item.task: item for item in found.probes}
     payloads = {item.task: item for item in found.payloads}
     seen = _Seen.of(found)
@@ -504,7 +530,7 @@ def _ranks(launch: Launch, found: Evidence) -> List[Record]:
 
 
 def _telling(libraries: Sequence[MappedLibrary], expected: Optional[str]) -> MappedLibrary:
-    """Return the library to show: one that is not the host's where there is such, else the first."""
+    """Return the library to show: one that is not the host's if there is one, else the first."""
     return next((item for item in libraries if expected is not None and item.identity != expected), libraries[0])
 
 
@@ -513,7 +539,7 @@ def _utc(seconds: int) -> str:
 
 
 class _ByRank(object):
-    """Findings about ranks: equal ones become one, so that a thousand ranks do not make a thousand lines."""
+    """Findings about ranks. Equal findings become one, so that a thousand ranks do not make a thousand lines."""
 
     def __init__(self) -> None:
         self._found: Dict[Tuple[str, str], Tuple[Finding, Set[int]]] = OrderedDict()

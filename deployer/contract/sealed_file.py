@@ -1,10 +1,10 @@
-"""The sealed file: where its manifest stands, and that its segment table is the file that its members describe.
+"""The sealed file: the position of its manifest, and the check that its segment table matches its members.
 
-Pure: bytes in, exceptions out. A bundle is ``members | bundle.json | seal``. The seal is one tar record of 10,240
-bytes at the end of the file and holds the manifest's place and digest (and its signatures, when signed), so that
-signing rewrites the tail only. The table covers everything before bundle.json; bundle.json is covered by its digest;
-the tail and the headers are functions of what they describe and are compared byte for byte. A later format that adds to
-the seal raises its min_reader: unknown fields, which a reader skips elsewhere, would be bytes that nothing covers.
+Pure: bytes in, exceptions out. A bundle is ``members | bundle.json | seal``. The seal is one tar record of 10,240 bytes
+at the end of the file. It holds the manifest's offset and digest and any signatures, so that signing rewrites only the
+tail. The segment table covers everything before bundle.json, and bundle.json is covered by its digest. The tail and the
+headers are functions of what they describe and are compared byte for byte. A later format that adds to the seal must
+raise its min_reader: unknown fields, which readers skip elsewhere, would be bytes that nothing covers.
 """
 
 import hashlib
@@ -24,15 +24,18 @@ _SEAL_SIZE = TAIL - 3 * BLOCK  # one header before it, two empty blocks after it
 _MODE = 0o644
 _HEX = re.compile(r"^[0-9a-f]{64}$")
 
-#: A manifest is held in memory, several times while it is parsed; manifest.MAX_MEMORY limits what is in it.
+#: A manifest is in memory several times while it is parsed; manifest.MAX_MEMORY limits its content.
 MAX_MANIFEST = 64 * 1024 * 1024
 
 
 class Seal(NamedTuple):
-    """Where bundle.json's tar header starts, and bundle.json's size in bytes and SHA-256 (hexadecimal).
+    """The seal of a bundle.
 
-    ``signatures`` are OpenSSH signatures over the bytes of bundle.json, as ``sshsig`` reads them, sorted; none when the
-    bundle is not signed.
+    Attributes:
+        offset: where the tar header of bundle.json starts.
+        size: bytes of bundle.json.
+        sha256: of bundle.json, hexadecimal.
+        signatures: OpenSSH signatures over the bytes of bundle.json, as ``sshsig`` reads them, sorted; may be empty.
     """
 
     offset: int
@@ -42,7 +45,7 @@ class Seal(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Return the bundle's digest: the one thing to compare by voice or paper."""
+        """Return the bundle's digest, which people can compare by phone or on paper."""
         return "sha256:" + self.sha256
 
     @property
@@ -58,19 +61,19 @@ def member_header(member: BundleMember) -> bytes:
     except UnicodeEncodeError:
         raise IntegrityError("a member's name is not Unicode text: %r" % member.name) from None
     tarformat.check_path(name)
-    if member.mode > 0o777:  # a header cannot say more, and a list must not
+    if member.mode > 0o777:  # the most that a header can hold
         raise IntegrityError("a member has the mode %o: %r" % (member.mode, member.name))
     return tarformat.encode(TarEntry(tarformat.FILE, name, member.mode, member.size))
 
 
 def manifest_block(data: bytes) -> bytes:
-    """Return bundle.json as it stands in the file: header, content and padding."""
+    """Return bundle.json as it is in the file: header, content and padding."""
     header = member_header(BundleMember(MANIFEST_FILE, len(data), _MODE))
     return header + data + b"\0" * tarformat.padding(len(data))
 
 
 def tail(seal: Seal) -> bytes:
-    """Return the last 10,240 bytes of the file. Raises UsageError where the signatures do not fit."""
+    """Return the last 10,240 bytes of the file. Raises UsageError if the signatures do not fit."""
     fields = {"offset": seal.offset, "size": seal.size, "sha256": seal.sha256}
     signed = {"signatures": [sshsig.encode(blob) for blob in seal.signatures]} if seal.signatures else {}
     content = json_records.dumps(json_records.stamped("seal", dict(fields, **signed)))
@@ -112,14 +115,14 @@ def read_manifest(block: bytes, seal: Seal) -> Manifest:
 
 
 def parse_manifest(data: bytes, seal: Seal) -> Manifest:
-    """Parse bundle.json, whose bytes ``manifest_bytes`` checked."""
+    """Parse bundle.json, whose bytes ``manifest_bytes`` has verified."""
     found = manifests.read(data, MANIFEST_FILE)
     check(found, seal.offset)
     return found
 
 
 def check(manifest: Manifest, end: int) -> None:
-    """Raise IntegrityError unless the segment table is exactly the file, 0 to ``end``, that the members describe."""
+    """Raise IntegrityError unless the segment table matches the file, 0 to ``end``, that the members describe."""
     _check_names([member.name for member in manifest.members] + [MANIFEST_FILE, SEAL_FILE])
     position = 0
     segments = iter(manifest.segments)
@@ -144,13 +147,13 @@ def check(manifest: Manifest, end: int) -> None:
         while position < content_end:
             _check_content(take(FRAME if member.name == layer else DATA))
         if position != content_end:
-            raise IntegrityError("the segments of %s do not end where it does" % member.name)
+            raise IntegrityError("the segments of %s do not end where the member ends" % member.name)
         if tarformat.padding(member.size):
             take_known(PADDING, b"\0" * tarformat.padding(member.size))
     if next(segments, None) is not None or position != end:
         raise IntegrityError("the segment table does not end where the manifest starts")
     if manifest.image.raw_size != sum(segment.raw or 0 for segment in manifest.segments):
-        raise IntegrityError("the frames do not add up to the size of the image")  # which room was looked for
+        raise IntegrityError("the frames do not add up to the size of the image")  # for which space was checked
     _check_oci(manifest)
 
 
@@ -160,7 +163,7 @@ def layer_member(manifest: Manifest) -> str:
 
 
 def member_segments(manifest: Manifest, name: str) -> List[Segment]:
-    """Return the content segments of a member, in order; raises IntegrityError where there is no such member."""
+    """Return the content segments of a member, in order. Raises IntegrityError if there is no such member."""
     position = 0
     for member in manifest.members:
         start = position + len(member_header(member))
@@ -176,7 +179,7 @@ def member_segments(manifest: Manifest, name: str) -> List[Segment]:
 
 
 def contents(members: Iterable[BundleMember], segments: Iterable[Segment]) -> Dict[str, List[Segment]]:
-    """Return the content segments of every member, in order; of a manifest, after it was checked."""
+    """Return the content segments of every member, in order. The manifest must have been checked."""
     found: Dict[str, List[Segment]] = {}
     content = iter([segment for segment in segments if segment.kind in (DATA, FRAME)])
     for member in members:
@@ -198,7 +201,7 @@ def _check_content(segment: Segment) -> None:
 
 
 def _check_names(names: List[str]) -> None:
-    """Raise IntegrityError unless all members can stand beside each other in one folder."""
+    """Raise IntegrityError unless all members can exist beside each other in one folder."""
     if len(set(names)) != len(names):
         raise IntegrityError("a member appears twice in the bundle")
     folders = {name[:end] for name in names for end in range(len(name)) if name[end] == "/"}

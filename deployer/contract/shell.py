@@ -1,11 +1,11 @@
 """Text for bash, by type: text from outside can never become shell. Pure.
 
-Three types keep apart what a script is made of:
+Three types separate the parts of a script:
 
-- ``str`` is data. Wherever it gets into a script, it is quoted as one word.
-- ``Word`` is data with references to variables of the script in it. Only ``Variable`` makes a reference.
+- ``str`` is data. Wherever it goes into a script, it is quoted as one word.
+- ``Word`` is data with references to the script's variables. Only ``Variable`` makes a reference.
 - ``Code`` is a piece of a script. Only ``code`` and ``directive`` make one, from templates that are literals in our
-  own text (a test looks at every call). ``script`` accepts nothing else, so whoever forgets to quote gets a TypeError.
+  own text (a test checks every call). ``script`` accepts nothing else, so forgotten quoting raises a TypeError.
 """
 
 import re
@@ -16,23 +16,26 @@ from typing import Callable, List, Mapping, Optional, Sequence, Tuple, Union
 from deployer.contract.errors import UsageError
 from deployer.contract.text import escaped, is_name, printable
 
-#: The variable with the number of the shell's own process.
+#: The name of the variable with the shell's own process number.
 _OWN_NUMBER = "$"
-#: What no process can be given: a NUL, and a surrogate that does not stand for a byte of a path.
+#: Characters that no argument of a process can have: a NUL, and a surrogate that is not a byte of a path.
 _IMPOSSIBLE = re.compile("[\x00\ud800-\udc7f\udd00-\udfff]")
 _NOT_FOR_CSH = re.compile("[!\x00-\x1f\x7f]")
 _DEFAULT = re.compile(r"[A-Za-z0-9]*")
-#: What a word cannot have as it is: a line end would make a line of the script that is not ours, and an escape
-#: sequence would reach the terminal of whoever reads it.
+#: Characters that a word must not contain unescaped: a line end would start a line of the script that is not ours, and
+#: an escape sequence would reach the reader's terminal.
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
-#: What is not code on a line of a template.
+#: The part of a template's line that is not code.
 _REMARK = re.compile(r"(^|\s)#.*$")
 
 
 class Variable(object):
-    """The value of a variable, known when the script runs. ``default`` is used if it is unset or empty.
+    """The value of a variable, known when the script runs.
 
-    With ``more`` it is a colon and the value: what the host appends to a list; nothing if there is no value.
+    Args:
+        name: the variable's name.
+        default: used if the variable is unset or empty.
+        more: the text is a colon and the value, for appending the host's value to a list; empty if there is no value.
     """
 
     def __init__(self, name: str, default: str = "", more: bool = False) -> None:
@@ -50,13 +53,13 @@ class Variable(object):
         return hash(self.text())
 
     def text(self) -> str:
-        """Return it for bash."""
+        """Return the reference for bash."""
         if self.more:
             return '"${%s:+:$%s}"' % (self.name, self.name)
         return '"${%s:-%s}"' % (self.name, self.default) if self.default else '"$%s"' % self.name
 
     def value(self, environment: Mapping[str, str]) -> str:
-        """Return what it is in ``environment``; raises TypeError if nothing there has the name."""
+        """Return the value in ``environment``; raise TypeError if the name is not in it."""
         found = environment.get(self.name) or self.default
         if self.more:
             return found and ":" + found
@@ -66,7 +69,7 @@ class Variable(object):
 
 
 class Program(object):
-    """A script of our own inside the script, as one word; its lines stay as they are, for a person to read."""
+    """A script of our own inside the script, as one word; its lines are unchanged, for people to read."""
 
     def __init__(self, text: str) -> None:
         self.own = text
@@ -77,8 +80,10 @@ _Part = Union[str, Variable]
 
 
 class Word(object):
-    """A word of a script with variables in it; ``+`` appends text on both sides. It has no ``str()``: a format would
-    make data of its variables."""
+    """A word of a script that contains variables; ``+`` appends text on either side.
+
+    It has no ``str()``, because formatting would turn its variables into data.
+    """
 
     def __init__(self, *parts: Union[_Part, "Word"]) -> None:
         found: List[_Part] = []
@@ -111,14 +116,14 @@ class Word(object):
         raise TypeError("%r is no text before a script runs" % self)
 
 
-#: What a word of a command may be.
+#: The types of a command's words.
 Text = Union[str, Word, Program]
 #: The text of a path, or of a variable's value.
 Value = Union[str, Word]
 
 
 def joined(parts: Sequence[Value], between: str = "") -> Value:
-    """Return parts as one text, with ``between`` them."""
+    """Return parts as one text, separated by ``between``."""
     found: List[Union[_Part, Word]] = []
     for part in parts:
         found += [between, part] if found else [part]
@@ -127,13 +132,13 @@ def joined(parts: Sequence[Value], between: str = "") -> Value:
 
 
 def changed(text: Value, change: Callable[[str], Value]) -> Value:
-    """Return a text with ``change`` made to all that is data in it."""
+    """Return a text with ``change`` applied to all data in it."""
     parts = Word(text).parts
     return joined([change(part) if isinstance(part, str) else Word(part) for part in parts])
 
 
 def data(text: Text) -> str:
-    """Return all that is data in a text, to look at."""
+    """Return all data in a text, for inspection."""
     if isinstance(text, Program):
         return text.own
     return "".join(part for part in Word(text).parts if isinstance(part, str))
@@ -146,27 +151,30 @@ def variables(words: Sequence[Text]) -> List[Variable]:
 
 
 def plain(text: Text, environment: Optional[Mapping[str, str]] = None) -> str:
-    """Return a text as a process needs it, with its variables as in ``environment``; raises TypeError for others."""
+    """Return a text as a process needs it, with its variables from ``environment``; raise TypeError for others."""
     if isinstance(text, Program):
         return text.own
     return "".join(part if isinstance(part, str) else part.value(environment or {}) for part in Word(text).parts)
 
 
 def argv(words: Sequence[Text], environment: Optional[Mapping[str, str]] = None) -> List[str]:
-    """Return words as ``plain`` does."""
+    """Return ``plain`` of each word."""
     return [plain(word, environment) for word in words]
 
 
 def quoted(words: Sequence[str]) -> str:
-    """Return words as a person would type them for bash."""
+    """Return words as a person types them in bash."""
     return " ".join(map(_quoted, words))
 
 
 def for_any_login_shell(words: Sequence[str]) -> str:
-    """Return a command for sshd, which hands it to the user's login shell: that of a csh reads quotes in another way.
+    """Return a command for sshd, which passes it to the user's login shell; csh reads quotes differently.
 
-    A csh ends a quoted word at a line end and replaces ``!`` in it, so that words with either are written as numbers
-    that sh reads. Raises UsageError for a word that no command can be given.
+    A csh ends a quoted word at a line end and replaces ``!`` in it. Words with either are therefore written as numbers
+    that sh decodes.
+
+    Raises:
+        UsageError: a word cannot be an argument of a command.
     """
     for word in words:
         _check_possible(word)
@@ -187,15 +195,18 @@ class Code(object):
         raise TypeError("a piece of a script is no text: give it to code() or script()")
 
 
-#: What fills a template.
+#: The values of a template.
 _Filling = Union[int, Text, Code, Sequence[Text]]
 
 
 def code(template: str, **values: _Filling) -> Code:
     """Return a piece of a script: ``template``, a literal of ours, with ``values`` in place of its ``{names}``.
 
-    Data is quoted as one word, and a sequence as so many words; on a line that is a comment it is escaped. Raises
-    UsageError for data that no script can have, and TypeError where the template puts data in quotes.
+    Data is quoted as one word, and a sequence as one word per item. On a line that is a comment, data is escaped.
+
+    Raises:
+        UsageError: the data cannot be in a script.
+        TypeError: the template has data in quotes.
     """
     found = own = ""
     for text, name, _, _ in string.Formatter().parse(template):
@@ -206,7 +217,7 @@ def code(template: str, **values: _Filling) -> Code:
 
 
 def _filled(value: _Filling, before: str, name: str) -> str:
-    """Return ``value`` as it follows ``before``, of a template of ours."""
+    """Return ``value`` as text that follows ``before`` in a template of ours."""
     if isinstance(value, Code):
         return value.text
     if isinstance(value, int):
@@ -220,27 +231,30 @@ def _filled(value: _Filling, before: str, name: str) -> str:
 
 
 def directive(word: str) -> Code:
-    """Return a line that sbatch reads. Raises UsageError for a word with control characters: they would end the line,
-    and sbatch knows no escape for them."""
+    """Return a line for sbatch.
+
+    Raises:
+        UsageError: the word has control characters. They would end the line, and sbatch has no escape for them.
+    """
     if _CONTROL.search(word) or _IMPOSSIBLE.search(word):
         raise UsageError("%r: a word for sbatch cannot have control characters" % word)
     return Code("#SBATCH %s\n" % shlex.quote(word))
 
 
 def export(name: str, value: Value) -> Code:
-    """Return a line that sets an environment variable; raises UsageError for a name that is not one."""
+    """Return a line that sets an environment variable. Raises UsageError if the name is invalid."""
     if not is_name(name):
         raise UsageError("%r is not a name for an environment variable" % name, "use letters, digits and underscores")
     return Code("export %s=%s\n" % (name, _word(value)))
 
 
 def array(name: str, words: Sequence[Text]) -> Code:
-    """Return the lines that set an array, a word a line."""
+    """Return the lines that set an array, one word per line."""
     return code("{name}=({words}\n)\n", name=name, words=Code("\n    ".join(map(_word, words))))
 
 
 def folded(words: Sequence[Text], width: int) -> Code:
-    """Return words in lines of at most ``width`` characters where they allow it, as an array or a list has them."""
+    """Return words in lines of at most ``width`` characters if possible, as in an array or a list."""
     lines = [""]
     for word in map(_word, words):
         if lines[-1] and len(lines[-1]) + len(word) >= width:
@@ -250,14 +264,14 @@ def folded(words: Sequence[Text], width: int) -> Code:
 
 
 def together(pieces: Sequence[Code], between: str = "") -> Code:
-    """Return pieces as one; ``between`` is white space."""
+    """Return pieces as one piece; ``between`` is white space."""
     if between.strip():
         raise TypeError("not white space: %r" % between)
     return Code(between.join(piece.text for piece in pieces))
 
 
 def script(*pieces: Code) -> str:
-    """Return the whole text of a script, its pieces set apart by empty lines."""
+    """Return the text of a script, its pieces separated by empty lines."""
     return together(pieces, "\n").text
 
 

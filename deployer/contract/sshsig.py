@@ -1,7 +1,7 @@
 """OpenSSH's signatures of files as data: what was signed, by which key, in one canonical form.
 
-Source: PROTOCOL.sshsig and PROTOCOL.u2f of OpenSSH; RFC 4253 section 6.6, RFC 5656 and RFC 8709 for keys. Who may
-sign is the policy's word, and whether a signature is right is for deployer/system/signature.py.
+Source: PROTOCOL.sshsig and PROTOCOL.u2f of OpenSSH; RFC 4253 section 6.6, RFC 5656 and RFC 8709 for keys. The policy
+decides who may sign, and deployer/system/signature.py verifies signatures.
 """
 
 import base64
@@ -12,9 +12,9 @@ from typing import List, NamedTuple
 
 from deployer.contract.errors import IntegrityError
 
-#: A signature is made for one use: one of another namespace (git's, a file's) is none of a bundle.
+#: A signature is made for one use: a signature of another namespace (git's, a file's) is not valid for a bundle.
 NAMESPACE = "deployer-bundle"
-#: One of a site profile is none of a bundle either.
+#: The namespace for site profiles. Such a signature is not valid for a bundle either.
 PROFILE_NAMESPACE = "deployer-profile"
 
 _MAGIC = b"SSHSIG"
@@ -31,14 +31,14 @@ ALGORITHMS = {
     "ecdsa-sha2-nistp256": ("ecdsa-sha2-nistp256",),
     "ecdsa-sha2-nistp384": ("ecdsa-sha2-nistp384",),
     "ecdsa-sha2-nistp521": ("ecdsa-sha2-nistp521",),
-    "ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256"),  # never SHA-1's
+    "ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256"),  # never with SHA-1
     "sk-ssh-ed25519@openssh.com": ("sk-ssh-ed25519@openssh.com",),
     "sk-ecdsa-sha2-nistp256@openssh.com": ("sk-ecdsa-sha2-nistp256@openssh.com",),
 }
 
 
 class Key(NamedTuple):
-    """A public key: its ``kind`` (``ssh-ed25519``) and its blob, the bytes that base64 shows in a .pub file."""
+    """A public key: its ``kind`` (``ssh-ed25519``) and its blob, the bytes that a .pub file has in base64."""
 
     kind: str
     blob: bytes
@@ -50,12 +50,21 @@ class Key(NamedTuple):
 
     @property
     def line(self) -> str:
-        """Return the key as a .pub file has it, without a comment."""
+        """Return the key as in a .pub file, without a comment."""
         return "%s %s" % (self.kind, base64.b64encode(self.blob).decode())
 
 
 class Signature(NamedTuple):
-    """A signature's parts: ``value`` are its raw bytes, ``rest`` is what the device of an sk- key added, else empty."""
+    """The parts of a signature.
+
+    Attributes:
+        key: the key that signed.
+        hash_name: the hash algorithm of the message.
+        algorithm: the algorithm of the signature.
+        value: its raw bytes.
+        rest: bytes that the device of an sk- key added, else empty.
+        namespace: the use that it was made for.
+    """
 
     key: Key
     hash_name: bytes
@@ -65,24 +74,24 @@ class Signature(NamedTuple):
     namespace: str = NAMESPACE
 
     def signed(self, message: bytes) -> bytes:
-        """Return the bytes that the key signed for ``message``."""
+        """Return the bytes that the key signed if the message is ``message``."""
         digest = _HASHES[self.hash_name](message).digest()
         parts = (self.namespace.encode(), b"", self.hash_name, digest)
         return _MAGIC + b"".join(packed(part) for part in parts)
 
 
 def packed(text: bytes) -> bytes:
-    """Return an SSH string: its length in four bytes, then itself."""
+    """Return an SSH string: its length in four bytes, then the text."""
     return struct.pack(">I", len(text)) + text
 
 
 def mpint(number: int) -> bytes:
-    """Return a number, not negative, as SSH writes it: big-endian in the fewest bytes, the top bit clear."""
+    """Return a non-negative number as SSH writes it: big-endian in the fewest bytes, the top bit clear."""
     return packed(number.to_bytes(number.bit_length() // 8 + 1, "big") if number else b"")
 
 
 def strings(data: bytes) -> List[bytes]:
-    """Return the SSH strings that ``data`` is made of. Raises IntegrityError when it is anything else."""
+    """Return the SSH strings of which ``data`` consists. Raises IntegrityError if it is anything else."""
     found = []
     position = 0
     while position < len(data):
@@ -96,13 +105,13 @@ def strings(data: bytes) -> List[bytes]:
 
 
 def read_key(blob: bytes) -> Key:
-    """Parse a public key. Raises IntegrityError for a kind that may not sign, and for a weak one."""
+    """Parse a public key. Raises IntegrityError if its kind may not sign, or if it is weak."""
     parts = strings(blob)
     kind = parts[0].decode("ascii", "replace") if parts else ""
     if kind not in ALGORITHMS:
         raise IntegrityError("a key of kind %r cannot sign bundles" % kind, "use an ed25519, ecdsa, rsa or sk- key")
     shape = (2 if "ed25519" in kind else 3) + kind.startswith("sk-")
-    curve = kind.split("@")[0].rpartition("-")[2].encode()  # of an ecdsa key, whose second part names it again
+    curve = kind.split("@")[0].rpartition("-")[2].encode()  # an ecdsa key repeats it in its second part
     if len(parts) != shape or ("ecdsa" in kind and parts[1] != curve):
         raise IntegrityError("a key of kind %r does not have its parts" % kind)
     if kind == "ssh-rsa" and int.from_bytes(parts[2], "big").bit_length() < _MIN_RSA_BITS:
@@ -111,7 +120,7 @@ def read_key(blob: bytes) -> Key:
 
 
 def read_key_text(kind: str, text: str) -> Key:
-    """Parse a public key as a .pub file has it: its kind and its base64. Raises IntegrityError."""
+    """Parse the kind and the base64 text of a .pub file. Raises IntegrityError."""
     key = read_key(_from_base64(text))
     if key.kind != kind:
         raise IntegrityError("a key claims to be %r, but is %r" % (kind, key.kind))
@@ -119,7 +128,7 @@ def read_key_text(kind: str, text: str) -> Key:
 
 
 def read(blob: bytes, wanted: str = NAMESPACE) -> Signature:
-    """Parse a signature. Raises IntegrityError for anything else than one of the ``wanted`` use, in its one form."""
+    """Parse a signature in its canonical form. Raises IntegrityError, also if it was made for another use."""
     start = len(_MAGIC) + 4
     if blob[:start] != _MAGIC + struct.pack(">I", _VERSION):
         raise IntegrityError("a signature does not have OpenSSH's format, version %d" % _VERSION)
@@ -145,37 +154,37 @@ def read(blob: bytes, wanted: str = NAMESPACE) -> Signature:
 
 
 def _check_form(kind: str, value: bytes) -> None:
-    """Raise IntegrityError for a second form of the same signature: OpenSSH 9.2 still takes some."""
+    """Raise IntegrityError for a second form of the same signature; OpenSSH 9.2 still accepts some."""
     if "ed25519" in kind:
         canonical = len(value) == 64 and int.from_bytes(value[32:], "little") < _ED25519_ORDER
     elif "ecdsa" in kind:
         numbers = [int.from_bytes(number, "big") for number in strings(value)]
         canonical = len(numbers) == 2 and value == b"".join(map(mpint, numbers))
     else:
-        canonical = True  # an RSA signature is one number, and both verifiers compare it whole
+        canonical = True  # an RSA signature is one number, and both verifiers compare all of it
     if not canonical:
         raise IntegrityError("a signature of a %s key is not in its canonical form" % kind)
 
 
 def encode(blob: bytes) -> str:
-    """Return a signature as the seal holds it: base64 in one line, without OpenSSH's armor, which may vary."""
+    """Return a signature as the seal has it: base64 in one line, without OpenSSH's armor, which may vary."""
     return base64.b64encode(blob).decode()
 
 
 def decode(text: str) -> bytes:
-    """Return a signature's blob from the seal's text; only what ``encode`` gives is taken. Raises IntegrityError."""
+    """Return a signature's blob from the seal's text in the exact form of ``encode``. Raises IntegrityError."""
     return _from_base64(text)
 
 
 def armored(blob: bytes) -> str:
-    """Return a signature as ssh-keygen reads it."""
+    """Return a signature in the form that ssh-keygen reads."""
     text = encode(blob)
     lines = [text[start : start + _LINE] for start in range(0, len(text), _LINE)]
     return "\n".join([_BEGIN, *lines, _END]) + "\n"
 
 
 def unarmored(text: str) -> bytes:
-    """Return the blob of a signature that ssh-keygen wrote."""
+    """Return the blob of a signature that ssh-keygen wrote. Raises IntegrityError."""
     lines = text.split()
     begin, end = _BEGIN.split(), _END.split()
     if lines[: len(begin)] != begin or lines[-len(end) :] != end:

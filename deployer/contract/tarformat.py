@@ -1,7 +1,7 @@
-"""The one dialect of tar that deployer writes and reads: GNU tar with all that varies held constant.
+"""The one dialect of tar that deployer writes and reads: GNU tar with everything that varies held constant.
 
-A header is a pure function of an entry, and reading accepts nothing else: whatever is not in this normal form (devices,
-sparse files, global headers, odd numbers, owner names) cannot be expressed and is refused.
+A header is a pure function of an entry, and only such headers are accepted. This normal form cannot express devices,
+sparse files, global headers, odd numbers or owner names, so they are refused.
 
 Format: GNU tar manual, "Basic Tar Format"; POSIX.1-1988 ustar for the common fields.
 """
@@ -14,45 +14,50 @@ from deployer.contract.errors import IntegrityError
 
 BLOCK = 512
 
-#: The modification time of everything: 1980-01-01, the first that zip files can hold, so that tools built on zip agree.
+#: The modification time of everything: 1980-01-01, the earliest that zip files can hold, so that tools using zip agree.
 MTIME = 315532800
 
 FOLDER, FILE, SYMLINK, HARDLINK = b"5", b"0", b"2", b"1"
 _LONG_NAME, _LONG_LINK = b"L", b"K"
 
-# What a frame of the layer holds: whole entries of one section, in this order, or the rest of the file that the frame
-# before it began. While files are written no link exists, so no path can lead out of the root; and a frame, or a run of
-# one FILES and its RESTs, can be unpacked without the others.
+# The content of a frame of the layer: whole entries of one section, in this order, or the rest of the file that the
+# frame before it began. No link exists while files are written, so no path can lead out of the root. A frame, or a
+# FILES frame with its RESTs, can be unpacked without the others.
 FOLDERS, FILES, REST, LINKS = "folders", "files", "rest", "links"
 HOLDINGS = (FOLDERS, FILES, REST, LINKS)
 SECTIONS = {FOLDER: FOLDERS, FILE: FILES, HARDLINK: LINKS, SYMLINK: LINKS}
 
 _MAGIC = b"ustar  \0"
 _MAX_OCTAL = 8**11 - 1
-_MAX_NAME = 4096  # Linux's PATH_MAX: nothing longer could be created
-#: What a site can hold in a folder of its own: Linux's NAME_MAX; PATH_MAX, less room for the path of the root folder;
-#: and folders in folders, through which recursive programs must get.
+_MAX_NAME = 4096  # Linux's PATH_MAX: a longer name cannot be created
+#: Limits of a folder on a site: Linux's NAME_MAX; PATH_MAX, less space for the path of the root folder; and nested
+#: folders, because recursive programs must get through them.
 MAX_NAME, MAX_PATH, MAX_DEPTH = 255, 3072, 256
 _BASE_256 = 0x80
 
-#: Every block that ``_block`` writes, with what varies in groups: name, mode, size, checksum, kind, target.
+#: Every block that ``_block`` writes, with its variable parts as groups: name, mode, size, checksum, kind, target.
 _FORM = re.compile(
     b"(.{100})(0000[0-7]{3})\\0(?:0000000\\0){2}([0-7]{11}\\0|\\x80.{11})%011o\\0"
     b"([0-7]{6})\\0 (.)(.{100})ustar  \\0\\0{247}" % MTIME,
     re.DOTALL,
 )
-#: What a checksum adds up beside those groups; its own field counts as eight blanks.
+#: The sum of a block's bytes outside these groups; the checksum's own field counts as eight blanks.
 _SUM_FIXED = 14 * 0x30 + sum(b"%011o" % MTIME) + 8 * 0x20 + sum(_MAGIC)
-#: Name, mode and target of the block before a long name or target.
+#: Name, mode and target of the block that precedes a long name or target.
 _LONG_FIELDS = (b"././@LongLink".ljust(100, b"\0"), b"0000000", bytes(100))
 
 Buffer = Union[bytes, bytearray, memoryview]
 
 
 class TarEntry(NamedTuple):
-    """One member: ``path`` is relative, bytes as the file system has them; ``target`` is a link's, else empty.
+    """A file, folder or link in a tar.
 
-    ``mode`` are the low nine permission bits; ``size`` is a file's length in bytes and 0 for all others.
+    Attributes:
+        kind: FILE, FOLDER, or a kind of link.
+        path: relative; the bytes of the file system.
+        mode: the low nine permission bits.
+        size: bytes of a file; 0 for all others.
+        target: of a link, else empty.
     """
 
     kind: bytes
@@ -68,7 +73,7 @@ def padding(size: int) -> int:
 
 
 def encode(entry: TarEntry) -> bytes:
-    """Return the header of an entry: 512 bytes, or more where a name or target is longer than 100 bytes."""
+    """Return the header of an entry: 512 bytes, or more if a name or target is longer than 100 bytes."""
     name = entry.path + b"/" if entry.kind == FOLDER else entry.path
     blocks = b""
     if len(entry.target) > 100:
@@ -79,18 +84,20 @@ def encode(entry: TarEntry) -> bytes:
 
 
 def decode(data: Buffer, position: int) -> Tuple[TarEntry, int]:
-    """Read the header at ``position``; return its entry and where its content starts.
+    """Read the header at ``position``; return its entry and the position of its content.
 
-    Raises IntegrityError for anything that ``encode`` would not have written, and for paths that are not plain
-    relative ones. What is accepted is exactly what ``encode`` writes: each field is held to its one form by ``_FORM``
-    or by the checks here, none is left over, and the property tests compare with ``encode`` itself.
+    It accepts exactly what ``encode`` writes: ``_FORM`` or the checks here require the one form of each field, and the
+    property tests compare with ``encode`` itself.
+
+    Raises:
+        IntegrityError: ``encode`` would not have written this header, or the path is not plain and relative.
     """
     long_name = long_target = None
     while True:
         field, mode, size_field, checksum, kind, target_field = _block_fields(data, position)
         position += BLOCK
         size = _size(size_field)
-        # The low half of Adler-32 is the sum of the bytes and one, as long as that is below 65521: here it always is.
+        # The low half of Adler-32 is the sum of the bytes plus one if that is below 65521, which is always so here.
         total = zlib.adler32(b"".join((field, mode, size_field, kind, target_field))) & 0xFFFF
         if int(checksum, 8) != _SUM_FIXED + total - 1:
             raise IntegrityError("a tar header does not have its checksum: %r" % field.rstrip(b"\0"))
@@ -137,7 +144,7 @@ def _size(field: bytes) -> int:
 
 
 def _long_text(data: Buffer, position: int, size: int) -> Tuple[bytes, int]:
-    """Return the long name or target of ``size`` bytes at ``position``, and where the next block is."""
+    """Return the long name or target of ``size`` bytes at ``position``, and the position of the next block."""
     if not 101 < size <= _MAX_NAME + 1:
         raise IntegrityError("a tar header announces a name of %d bytes" % size)
     end = position + size + padding(size)
@@ -166,7 +173,7 @@ def check_path(path: bytes) -> None:
 
 
 def too_long(path: bytes) -> str:
-    """Return what of ``path`` is more than a site can hold, nothing if it can."""
+    """Return in which way ``path`` exceeds the limits of a site; empty if it does not."""
     if len(path) > MAX_PATH:
         return "has %d bytes (at most %d)" % (len(path), MAX_PATH)
     depth = path.count(b"/") + 1
@@ -186,9 +193,9 @@ def _block(name: bytes, mode: int, size: int, kind: bytes, target: bytes) -> byt
         [
             name.ljust(100, b"\0"),
             b"%07o\0" % (mode & 0o777),
-            b"%07o\0" % 0,  # uid and gid: whoever unpacks owns it
+            b"%07o\0" % 0,  # uid and gid: the owner is whoever unpacks
             b"%07o\0" % 0,
-            # Octal holds up to 8 GiB; beyond that GNU's base-256 with the top bit set.
+            # Octal can hold up to 8 GiB; above that, GNU's base-256 with the top bit set.
             b"%011o\0" % size if size <= _MAX_OCTAL else b"\x80" + size.to_bytes(11, "big"),
             b"%011o\0" % MTIME,
         ]

@@ -1,12 +1,12 @@
-"""What text from outside may be: the names of environment variables, and characters that do something. Pure."""
+"""Rules for text from outside: names of environment variables, and control characters. Pure."""
 
 import re
 from typing import Optional
 
-#: What a text of one line cannot have. A line end or an escape sequence in a name, a path or a reason would do
-#: something where it is printed, and half of a surrogate pair cannot be printed at all.
+#: Characters that a text of one line must not have. A line end or an escape sequence in a name, a path or a reason
+#: would have an effect where it is printed, and half of a surrogate pair cannot be printed at all.
 _CONTROL = "[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
-#: What no text can have: no process can be given a NUL.
+#: Characters that no text may have: a process cannot receive a NUL.
 _NEVER = "[\x00\ud800-\udfff]"
 _SHOWN = 60
 
@@ -20,13 +20,13 @@ def is_name(text: str) -> bool:
 
 
 def fault(text: str, lines: bool = False) -> Optional[str]:
-    """Return what is wrong with a text from outside, None if nothing is.
+    """Return what is wrong with a text from outside, or None.
 
-    With ``lines`` it may have several: a word of a command, or the value of a variable.
+    With ``lines`` it may have several lines: a word of a command, or the value of a variable.
     """
     if text.isprintable():
         return None
-    # Compiled only here: it takes longer than all other imports of a rank together.
+    # Compiled only here: this takes longer than all other imports of a rank together.
     found = re.search(_NEVER if lines else _CONTROL, text)
     if found is None:
         return None
@@ -37,7 +37,7 @@ def fault(text: str, lines: bool = False) -> Optional[str]:
 
 
 def printable(text: str) -> str:
-    """Return a text in one line that cannot do anything to a terminal: what is not printable is escaped."""
+    """Return a text in one line without effect on a terminal: characters that are not printable are escaped."""
     return text if text.isprintable() else "".join(char if char.isprintable() else escaped(char) for char in text)
 
 

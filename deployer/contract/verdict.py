@@ -1,4 +1,4 @@
-"""The verdict: what ``check`` said of a bundle at a site. It travels in the plan, so that ``run`` knows it as well."""
+"""The verdict: what ``check`` concluded about a bundle at a site. The plan carries it to ``run``."""
 
 from typing import Iterable, List, NamedTuple, Sequence
 
@@ -6,15 +6,21 @@ from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.json_records import Fields, Record
 
 RUN, WARN, UNKNOWN, REFUSE = "RUN", "WARN", "UNKNOWN", "REFUSE"
-#: The severity of a finding that says which facts are missing.
+#: The severity of a finding about missing facts.
 MISSING_FACTS = "unknown"
 
-#: The code of the finding that facts are missing without which there is no plan.
+#: The code of the finding about missing facts without which no plan can be made.
 NO_PLAN = "facts.plan"
 
 
 class Checked(NamedTuple):
-    """A verdict and what it follows from. ``accepted`` are codes that the stager takes upon them."""
+    """A verdict and its reasons.
+
+    Attributes:
+        verdict: RUN, WARN, UNKNOWN or REFUSE.
+        findings: all findings.
+        accepted: codes that the stager accepted.
+    """
 
     verdict: str
     findings: List[Finding]
@@ -22,13 +28,13 @@ class Checked(NamedTuple):
 
     @property
     def against(self) -> List[Finding]:
-        """Return the findings that made the verdict what it is: the errors of REFUSE, the unknown of UNKNOWN."""
+        """Return the findings that led to the verdict: the errors for REFUSE, the missing facts for UNKNOWN."""
         severity = {REFUSE: ERROR, UNKNOWN: MISSING_FACTS, WARN: WARNING}.get(self.verdict)
         return [item for item in self.findings if item.severity == severity and item.code not in self.accepted]
 
     @property
     def meaning(self) -> str:
-        """Return what UNKNOWN means, in one line; nothing for the other verdicts, which mean what they are called."""
+        """Return in one line what UNKNOWN means; empty for the other verdicts, which need no explanation."""
         if self.verdict != UNKNOWN:
             return ""
         if any(item.code == NO_PLAN for item in self.findings):
@@ -36,7 +42,7 @@ class Checked(NamedTuple):
         return "not enough facts to decide; the job may still run, and push continues"
 
     def record(self) -> Record:
-        """Return it as a JSON object."""
+        """Return the verdict as a JSON object."""
         findings = [item.record() for item in self.findings]
         return {"verdict": self.verdict, "findings": findings, "accepted": list(self.accepted)}
 
@@ -47,7 +53,7 @@ class Checked(NamedTuple):
 
 
 def judged(findings: Sequence[Finding], accepted: Iterable[str] = ()) -> Checked:
-    """Return findings with the verdict that follows from them; one whose code was accepted counts as a warning."""
+    """Return findings with the verdict that follows from them; a finding with an accepted code counts as a warning."""
     codes = sorted(set(accepted))
     severities = {WARNING if item.code in codes else item.severity for item in findings}
     worst = ((ERROR, REFUSE), (MISSING_FACTS, UNKNOWN), (WARNING, WARN))

@@ -1,8 +1,9 @@
 """Which of two versions is older: one rule for all bundles, whatever scheme their stagers use.
 
-A version is cut into numbers and words; everything else separates, and what follows a ``+`` does not count. Numbers
-compare as numbers, words as text; a word is before the end and the end is before a number. So
-``1.0-beta < 1.0rc1 < 1.0 < 1.0.1 < 1.2 < 1.10``. Where this agrees with Semantic Versioning and PEP 440 it is meant to.
+A version is split into numbers and words. All other characters separate, and anything after a ``+`` is ignored. Numbers
+compare as numbers, words as text. A word sorts before the end, and the end before a number. So
+``1.0-beta < 1.0rc1 < 1.0 < 1.0.1 < 1.2 < 1.10``. The aim is to agree with Semantic Versioning and PEP 440 on versions
+that both allow.
 """
 
 import re
@@ -14,7 +15,7 @@ _Part = Tuple[int, int, str]
 
 
 def key(version: str) -> List[_Part]:
-    """Return what versions sort by."""
+    """Return the sort key of a version."""
     parts = re.findall(r"[0-9]+|[a-z]+", version.partition("+")[0].lower())
     return [_part(part) for part in parts] + [(_END, 0, "")]
 
@@ -28,4 +29,4 @@ def _part(text: str) -> _Part:
     if not text.isdigit():
         return (_WORD, 0, text)
     digits = text.lstrip("0")
-    return (_NUMBER, len(digits), digits)  # as numbers compare, and cheap for a number of any length
+    return (_NUMBER, len(digits), digits)  # sorts as numbers do, and is cheap for a number of any length

@@ -36,12 +36,12 @@ def test_what_the_archive_claims():
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"record": "demo-1.0.dist-info/RECORD,,\n"}, "RECORD does not have demo/__init__.py"),
+        ({"record": "demo-1.0.dist-info/RECORD,,\n"}, "RECORD does not list demo/__init__.py"),
         ({"metadata": "Wheel-Version: 2.0\n"}, "version 1 of the wheel format"),
-        ({"info": "other-1.0.dist-info"}, "of another distribution"),
-        ({"extra": [("demo/more.py", b"")]}, "RECORD does not have demo/more.py"),
+        ({"info": "other-1.0.dist-info"}, "belongs to another distribution"),
+        ({"extra": [("demo/more.py", b"")]}, "RECORD does not list demo/more.py"),
         ({"extra": [("../out.py", b"")]}, "not plain"),
-        ({"modes": {"demo/__init__.py": 0o120777}}, "no plain file"),
+        ({"modes": {"demo/__init__.py": 0o120777}}, "not a regular file"),
     ],
 )
 def test_a_bad_wheel_is_refused_when_it_is_opened(options, reason):

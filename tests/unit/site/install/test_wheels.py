@@ -122,8 +122,8 @@ def test_a_file_of_one_wheel_is_no_folder_of_another(tmp_path, store, first):
         (wheel(FILES)[:-40], "not a complete wheel"),
         (wheel(FILES, extra=[("../../../escaped", b"x")]), "not plain"),
         (wheel(FILES, extra=[("/tmp/escaped", b"x")]), "not plain"),
-        (wheel(FILES, modes={"demo/native.so": 0o120777}), "no plain file"),
-        (wheel(FILES, extra=[("demo/evil.py", b"x")]), "RECORD does not have"),
+        (wheel(FILES, modes={"demo/native.so": 0o120777}), "not a regular file"),
+        (wheel(FILES, extra=[("demo/evil.py", b"x")]), "RECORD does not list"),
         (wheel(dict(FILES, **{"demo-1.0.dist-info/entry_points.txt": b"[console_scripts]\n../x = a:b\n"})), "script"),
     ],
 )
