@@ -10,7 +10,12 @@ from deployer.contract.plan import DISK, FOLDER, STAGINGS, Plan, StartOption
 
 
 class Choice(NamedTuple):
-    """A start option, and in words why it was chosen."""
+    """The start option for a job.
+
+    Attributes:
+        start_option: the chosen one.
+        reason: why it was chosen, in words.
+    """
 
     start_option: StartOption
     reason: str

@@ -59,7 +59,12 @@ Look = Callable[[str], Optional[PathInfo]]
 
 
 class CommandProblem(NamedTuple):
-    """Why a command cannot start, and what to do about it."""
+    """Why a command cannot start.
+
+    Attributes:
+        reason: the cause.
+        remedy: what to do about it.
+    """
 
     reason: str
     remedy: str

@@ -203,7 +203,7 @@ class Plan(NamedTuple):
         site: the site profile's name.
         partition: the partition.
         profile_digest: the digest of the site profile.
-        bundle: the bundle's digest.
+        bundle: NAME:VERSION.
         workspace: the root folder; may begin with ``~``, which the site expands.
         python: the site's Pythons, in order of preference.
         node: what one node offers.

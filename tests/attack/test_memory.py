@@ -158,7 +158,7 @@ for read in (Wheel, claim):
     ("size", "reason"),
     [
         (40 * 2**20, "its list of files has"),
-        pytest.param(7 * 2**20, "in place of one", marks=pytest.mark.thorough),
+        pytest.param(7 * 2**20, "instead of one", marks=pytest.mark.thorough),
     ],
 )
 def test_a_wheel_with_millions_of_files(size, reason):

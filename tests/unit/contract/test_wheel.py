@@ -103,7 +103,7 @@ def test_links_and_devices_are_no_plain_files():
         ({"x": ("md5=" + "A" * 22, "3")}, "no SHA-256"),
         ({"x": ("sha1=" + "A" * 27, "3")}, "no SHA-256"),
         ({"x": ("sha256=!", "3")}, "invalid digest"),
-        ({"x": ("sha256=" + "A" * 43, "4")}, "has 3 bytes, not the 4"),
+        ({"x": ("sha256=" + "A" * 43, "4")}, "has 3 bytes, but its RECORD says 4"),
         ({"x": ("sha256=" + "A" * 43, "3"), "gone": ("sha256=A", "1")}, "lists gone, which is not in the archive"),
     ],
 )
