@@ -1,1 +1,1 @@
-"""From an image to one sealed file: flatten, compress, seal, and what is read from such a file."""
+"""Bundles: flatten, compress and seal an image into one file, and read such files."""

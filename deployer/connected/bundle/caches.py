@@ -1,7 +1,7 @@
-"""The caches of the connected side: what they hold, and taking away what was not used for long.
+"""The caches of the connected side: list their contents, and remove entries that were not used for long.
 
-Each entry is published by rename and is safe to remove at any time but while a build or pack counts on it: those hold
-a shared lock (``in_use``), for which pruning does not wait.
+Each entry is published by rename, and can be removed at any time except while a build or pack uses the caches. Those
+commands hold a shared lock (``in_use``). Pruning does not wait for it, and is refused instead.
 """
 
 import contextlib
@@ -19,17 +19,24 @@ from deployer.contract.errors import Refused, UsageError
 from deployer.system import files
 
 _GIB = 1024**3
-#: Seconds after which something unfinished is that of a process that was killed.
+#: Age in seconds from which an unfinished entry counts as the leftover of a killed process.
 _STALE = 3600
-#: What is unfinished begins with this and a hyphen, or ends with it.
+#: Names of unfinished entries begin with this and a hyphen, or end with it.
 _PART = ".part"
-#: Days without use after which an entry goes.
+#: Days without use after which an entry is removed.
 AGE = 30
 
 
 class Cache(NamedTuple):
-    """One cache: its folder's name, what an entry is, where its entries stand below the folder (a glob; what differs in
-    its suffix alone is one), the most bytes of all together, and who prunes it where we do not."""
+    """One cache.
+
+    Attributes:
+        name: the name of its folder.
+        what: what an entry is, for printing.
+        entries: a glob below the folder. Paths that differ only in the suffix are one entry.
+        cap: the size limit in bytes.
+        keeper: who prunes it instead of deployer, for printing; empty: deployer does.
+    """
 
     name: str
     what: str
@@ -39,7 +46,7 @@ class Cache(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """Return where it is."""
+        """Return its folder."""
         return xdg.cache_folder(self.name)
 
 
@@ -58,8 +65,13 @@ CACHES = (
 
 
 class CacheEntry(NamedTuple):
-    """The files or the folder of an entry, their size in bytes and when they were last used, in seconds since the
-    epoch."""
+    """One entry of a cache.
+
+    Attributes:
+        paths: its files, or its folder.
+        size: bytes.
+        used: the time of its last use, in seconds since the epoch.
+    """
 
     paths: tuple[Path, ...]
     size: int
@@ -67,7 +79,7 @@ class CacheEntry(NamedTuple):
 
 
 class Pruned(NamedTuple):
-    """What was removed of one cache, or would be."""
+    """The number and bytes of entries that were removed from one cache, or would be."""
 
     cache: str
     entries: int
@@ -78,7 +90,14 @@ class Pruned(NamedTuple):
 
 
 class CacheUsage(NamedTuple):
-    """What one cache holds; ``used`` is when its newest entry was used, 0 where there is none."""
+    """The content of one cache.
+
+    Attributes:
+        cache: the cache.
+        entries: the number of entries.
+        bytes: their size.
+        used: the last use of any entry, in seconds since the epoch; 0 without entries.
+    """
 
     cache: Cache
     entries: int
@@ -86,7 +105,7 @@ class CacheUsage(NamedTuple):
     used: float
 
     def record(self) -> json_records.Record:
-        """Return what a program would want to know of it."""
+        """Return the content for ``--json``."""
         cache = self.cache
         return {
             "name": cache.name, "what": cache.what, "folder": str(cache.folder), "entries": self.entries,
@@ -96,7 +115,7 @@ class CacheUsage(NamedTuple):
 
 
 def listed() -> list[CacheUsage]:
-    """Return what each cache holds."""
+    """Return the content of each cache."""
     return [_listed(cache, entries(cache)) for cache in CACHES]
 
 
@@ -106,7 +125,7 @@ def _listed(cache: Cache, found: Sequence[CacheEntry]) -> CacheUsage:
 
 
 def entries(cache: Cache) -> list[CacheEntry]:
-    """Return the entries of a cache, those that were not used for longest first; what is unfinished is among them."""
+    """Return the entries of a cache, the longest unused first, including unfinished ones."""
     paths = cache.folder.glob(cache.entries) if cache.entries else [cache.folder]
     together: dict[Path, CacheEntry] = {}
     for path in sorted(paths):
@@ -119,7 +138,7 @@ def entries(cache: Cache) -> list[CacheEntry]:
 
 
 def _size(path: Path) -> int:
-    """Return the bytes of all files at and below ``path``, on its own file system, each counted once."""
+    """Return the size in bytes of all files at and below ``path`` on the same file system. Hard links count once."""
     top = path.lstat()
     if not path.is_dir():
         return top.st_size
@@ -141,10 +160,17 @@ def _size(path: Path) -> int:
 
 
 def prune(names: Iterable[str], days: float = AGE, everything: bool = False, dry_run: bool = False) -> list[Pruned]:
-    """Remove from the caches of these names (all of ours where there are none) what was not used for ``days``, what is
-    beyond the cap, and what kills left; with ``everything`` all. Return what that was.
+    """Remove entries that were not used for long or exceed the size limit, and leftovers of killed processes.
 
-    Raises UsageError for a name that is none of ours, Refused while a build or pack uses the caches.
+    Args:
+        names: the caches; all that deployer prunes if empty.
+        days: entries unused for so many days are removed.
+        everything: remove all entries.
+        dry_run: remove nothing, only return what would be removed.
+
+    Raises:
+        UsageError: deployer does not prune a cache of this name.
+        Refused: a build or pack uses the caches.
     """
     chosen = list(map(_ours, names)) or [cache for cache in CACHES if not cache.keeper]
     with contextlib.nullcontext() if dry_run else _alone():
@@ -194,7 +220,7 @@ def _ours(name: str) -> Cache:
 
 @contextlib.contextmanager
 def in_use() -> Iterator[None]:
-    """Keep what the caches hold from being pruned while the block runs; any number of processes may."""
+    """Prevent pruning while the block runs. Any number of processes can do so at once."""
     with _locked(fcntl.LOCK_SH):
         yield
 
@@ -210,12 +236,12 @@ def _alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(how: int) -> Iterator[None]:
-    """Hold a lock, which ends with this process however it ends; where there can be none, go on without."""
+    """Hold a lock, which the kernel releases when this process ends. If locking is impossible, continue without."""
     path = xdg.cache_folder("lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         stream = open(path, "a")
-    except OSError:  # a cache that cannot be written is as good as none
+    except OSError:  # the cache cannot be written, so it is not used
         yield
         return
     with stream:

@@ -1,4 +1,4 @@
-"""The codecs that a layer's frames are compressed with; what their bytes depend on is in the manifest."""
+"""The codecs for a layer's frames. The manifest records all parameters that the compressed bytes depend on."""
 
 import gzip
 import threading
@@ -12,10 +12,15 @@ from deployer.contract.errors import UsageError
 
 
 class Codec(NamedTuple):
-    """A codec's name, library version, level and other parameters (in the manifest: the bytes depend on them).
+    """A codec. Its functions process complete frames, and several threads may call them at once.
 
-    Both functions take and give whole frames and may be called by several threads at once. ``decompress`` takes the
-    decompressed size too, and raises ValueError for a frame that is broken.
+    Attributes:
+        name: zstd or gzip.
+        version: the version of the library.
+        level: the compression level.
+        parameters: other parameters of the library.
+        compress: returns a frame.
+        decompress: returns the content of a frame, given its size. It raises ValueError if the frame is broken.
     """
 
     name: str
@@ -26,17 +31,17 @@ class Codec(NamedTuple):
     decompress: Callable[[bytes, int], bytes]
 
     def record(self) -> dict[str, str | int]:
-        """Return what the manifest says of it."""
+        """Return the parameters for the manifest."""
         return {"name": self.name, "version": self.version, "level": self.level, **self.parameters}
 
     @property
     def key(self) -> str:
-        """Return a name for a folder of what this codec made."""
+        """Return a folder name for frames of exactly this codec."""
         return "-".join(str(value) for value in self.record().values())
 
 
 def codec(name: str) -> Codec:
-    """Return the codec of that name: zstd, or gzip for sites without libzstd. Raises UsageError."""
+    """Return the codec of a name: zstd, or gzip for sites without libzstd. Raises UsageError for other names."""
     if name == "zstd":
         version = ".".join(map(str, zstandard.ZSTD_VERSION))
         return Codec(name, version, _ZSTD_LEVEL, _ZSTD_PARAMETERS, _zstd_compress, _zstd_decompress)
@@ -48,7 +53,7 @@ def codec(name: str) -> Codec:
 _ZSTD_LEVEL, _GZIP_LEVEL = 3, 6
 #: Level 3 has a hash table of 2**17; half of it stays in a core's cache: 0.4 % more bytes in 10 % less time.
 _ZSTD_PARAMETERS = {"hash_log": 16}
-_of_thread = threading.local()  # zstd's contexts are no thread's but its maker's
+_of_thread = threading.local()  # a zstd context belongs to the thread that made it
 
 
 def _zstd_compress(raw: bytes) -> bytes:

@@ -1,7 +1,7 @@
-"""Compressing a layer's pieces on all cores, in order.
+"""Compress a layer's pieces on all cores, in order.
 
-Threads are enough: reading, zstd, zlib and hashlib release the interpreter's lock. The digest of the uncompressed tar
-is a chain over all of it, so it has a thread of its own; frames are independent.
+Threads are enough: reading, zstd, zlib and hashlib release the interpreter's lock. Frames are independent. The digest
+of the uncompressed tar must be computed in sequence, so one thread does only that.
 """
 
 import ctypes
@@ -17,19 +17,25 @@ from deployer.connected.bundle.framecache import CachedFrame, FrameCache
 from deployer.connected.bundle.layer import Piece
 from deployer.contract import oci, tarformat
 
-#: Bytes of pieces that are in work at once: what bounds the memory, whatever the image and the number of cores.
+#: Bytes of pieces that are processed at once. It limits the memory for any image and number of cores.
 IN_WORK = 96 * 1024 * 1024
 
-#: Bytes of a piece that tell at once that it is not of zeros alone.
+#: Bytes at the start of a piece that are tested first: most pieces have other bytes than zeros there.
 _FIRST = 64
 
-#: Of mallopt(3). Up to 32 MiB, the most that glibc takes, memory comes from the heap, and up to 64 MiB stay in it.
+#: Options of mallopt(3). Blocks up to 32 MiB (glibc's maximum) come from the heap, and up to 64 MiB stay in it.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _FROM_HEAP, _STAYS = 32 * 1024 * 1024, 64 * 1024 * 1024
 
 
 class Pressed(NamedTuple):
-    """A frame of the layer: what it holds, its size when decompressed, and the frame."""
+    """A frame of the layer.
+
+    Attributes:
+        holds: what it contains (``tarformat.HOLDINGS``).
+        raw: its decompressed size in bytes.
+        frame: the compressed frame.
+    """
 
     holds: str
     raw: int
@@ -45,7 +51,7 @@ class _Done(NamedTuple):
 
 
 class _InWork(NamedTuple):
-    """A piece, its bytes, the frame that is made of them, and their part in the chain."""
+    """A piece, its bytes, the frame made from them, and the step that adds them to the digest."""
 
     piece: Piece
     raw: "Future[bytes]"
@@ -54,7 +60,14 @@ class _InWork(NamedTuple):
 
 
 class Press:
-    """Compresses pieces. ``raw``, ``holes``, ``reused`` and ``keys`` are complete at the end of ``frames``."""
+    """Compresses pieces. The attributes are complete at the end of ``frames``.
+
+    Attributes:
+        raw: the digest and size of the uncompressed tar.
+        reused: the number of frames from the cache.
+        holes: bytes of frames with only zeros. They need no space where they are unpacked.
+        keys: the cache key of each frame, in order; empty texts without a cache.
+    """
 
     def __init__(self, codec: Codec, cache: FrameCache | None = None, workers: int | None = None) -> None:
         self._codec = codec
@@ -62,9 +75,9 @@ class Press:
         self._workers = workers or len(os.sched_getaffinity(0))
         self._digest = hashlib.sha256()
         self._size = 0
-        self.reused = 0  # frames that came from the cache
-        self.holes = 0  # bytes of frames with zeros alone, which need no room where they are unpacked
-        self.keys: list[str] = []  # each frame's key in the cache, in order; empty texts without a cache
+        self.reused = 0
+        self.holes = 0
+        self.keys: list[str] = []
 
     @property
     def raw(self) -> oci.Blob:
@@ -72,7 +85,7 @@ class Press:
         return oci.Blob("sha256:" + self._digest.hexdigest(), self._size)
 
     def frames(self, pieces: Iterable[Piece]) -> Iterator[Pressed]:
-        """Yield a frame a piece, in the order of the pieces."""
+        """Yield one frame per piece, in the order of the pieces."""
         _keep_memory()
         waiting: deque[_InWork] = deque()
         in_work = 0
@@ -92,7 +105,7 @@ class Press:
             finally:
                 for left in waiting:
                     if left.pressing.cancel():
-                        left.raw.cancel()  # nobody will bring it: the chain must not wait
+                        left.raw.cancel()  # it will not be read: the digest must not wait for it
                     left.adding.cancel()
 
     def _finished(self, ended: _InWork) -> Pressed:
@@ -127,8 +140,8 @@ class Press:
 def _keep_memory() -> None:
     """Let glibc use the memory of one piece for the next.
 
-    By default it gives large blocks back to the kernel at once, and each new one is zeroed page by page: a fifth of
-    packing's time. Another C library has no such function, or ignores it.
+    By default glibc returns large blocks to the kernel at once, and the kernel zeroes each new block page by page. That
+    takes a fifth of the time of packing. Other C libraries lack this function, or ignore it.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

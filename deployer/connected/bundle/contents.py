@@ -1,4 +1,4 @@
-"""What goes into a bundle, as ``sources`` finds it and ``pack`` writes it."""
+"""The contents of a bundle, found by ``sources`` and written by ``pack``."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -11,22 +11,28 @@ from deployer.contract.manifest import DataNeed
 
 
 class Contents(NamedTuple):
-    """What goes into a bundle."""
+    """The contents of a bundle.
+
+    Attributes:
+        name: the bundle's name.
+        version: the bundle's version.
+        read: reads the image. The scratch keeps its files open. None: a bundle of only data.
+        jobs: the jobs, the default one first.
+        app: the folder of the training code.
+        data: folders of data, by the names that jobs find them under.
+        needs: data in other bundles.
+        carried: further files, by their names in the bundle.
+        mpi: the MPI families that the programs run on, the image's own first; empty if unknown.
+        kit: parts of the kit to include even if no site needs them.
+    """
 
     name: str
     version: str
-    #: Returns the image. What it leaves open and spooled belongs to the scratch. None: a bundle of data alone.
     read: Callable[[Scratch], ArchiveImage] | None
     jobs: Sequence[Job] = ()
-    #: The folder of the training code.
     app: Path | None = None
-    #: Folders of data, by the names that jobs find them under.
     data: Mapping[str, Path] = {}
-    #: Data that other bundles carry.
     needs: Sequence[DataNeed] = ()
-    #: Further files, by their names in the bundle.
     carried: Mapping[str, Path] = {}
-    #: The MPI families that the programs run on, the image's own first. Empty: nobody said.
     mpi: Sequence[str] = ()
-    #: Parts of the kit that go in even if no site needs them.
     kit: Collection[str] = ()

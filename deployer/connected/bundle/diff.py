@@ -1,6 +1,6 @@
-"""diff: which files differ between two bundles, which packages those belong to, and what the change costs to send.
+"""diff: which files and packages differ between two bundles, and how many bytes push must send.
 
-Frames that both layers have are not looked into for files: only the others are decompressed and their files hashed.
+Only frames that differ are decompressed, and only their files are hashed.
 """
 
 import hashlib
@@ -21,12 +21,19 @@ from deployer.system.verify import opened, read_manifest_block, read_seal
 
 _PIP = re.compile(rb"/(?:site|dist)-packages/([^/]+?)-([^/-]+)\.(?:dist|egg)-info/METADATA$")
 
-#: A unit is a frame with whole entries, or a large file's first frame and its rests.
+#: A unit is a frame with complete entries, or all frames of a large file.
 _Unit = tuple[Segment, ...]
 
 
 class PackageChange(NamedTuple):
-    """A package whose version differs: None on the side that lacks it. ``kind`` is ``dpkg`` or ``pip``."""
+    """A package whose version differs.
+
+    Attributes:
+        kind: ``dpkg`` or ``pip``.
+        name: the package.
+        old: the version in the old bundle, None if absent.
+        new: the version in the new bundle, None if absent.
+    """
 
     kind: str
     name: str
@@ -34,14 +41,21 @@ class PackageChange(NamedTuple):
     new: str | None
 
     def line(self) -> str:
-        """Return it for people."""
+        """Return the line to print."""
         return f"{self.kind} {self.name}: {self.old or 'absent'} -> {self.new or 'absent'}"
 
 
 class Difference(NamedTuple):
-    """Paths of an image's files start with ``/``; others are members of the bundle, like ``deployer/app/train.py``.
+    """The differences of two bundles.
 
-    ``bytes_to_ship`` is what push sends of the new bundle to a site that keeps the old one.
+    Paths of the image's files start with ``/``. Others are members of the bundle, like ``deployer/app/train.py``.
+
+    Attributes:
+        bytes_to_ship: bytes that push sends for the new bundle to a site that has the old one.
+        added: paths that only the new bundle has.
+        removed: paths that only the old bundle has.
+        changed: paths with different content or mode.
+        packages: packages whose versions differ.
     """
 
     bytes_to_ship: int
@@ -57,14 +71,19 @@ class Difference(NamedTuple):
 
 
 def diff(old: str, new: str) -> Difference:
-    """Compare two bundles, given by their paths. Raises UsageError, IntegrityError."""
+    """Compare two bundles, given by their paths.
+
+    Raises:
+        UsageError: a file cannot be read.
+        IntegrityError: a bundle is damaged.
+    """
     with ExitStack() as stack:
         a = _Bundle(stack.enter_context(opened(old)), old)
         b = _Bundle(stack.enter_context(opened(new)), new)
         held = delta.read_held(delta.held_text(segment.sha256 for segment in a.manifest.segments))
         size = shipment.shipment(b.stream, b.seal, b.manifest, held).size
         if a.seal.sha256 == b.seal.sha256:
-            size = 0  # the site would say that it is installed
+            size = 0  # the site has it, so push sends nothing
         before, after = {**a.members(), **a.files(b)}, {**b.members(), **b.files(a)}
         return Difference(
             size,
@@ -86,7 +105,7 @@ def _packages(a: "_Bundle", b: "_Bundle") -> list[PackageChange]:
 
 
 class _Bundle:
-    """One side of the comparison: what its layer has in units that the other side lacks."""
+    """One side of the comparison. Of its layer, only units that the other side lacks are read."""
 
     def __init__(self, stream: IO[bytes], path: str) -> None:
         self.stream = stream
@@ -102,7 +121,7 @@ class _Bundle:
                 self._units.append((segment,))
 
     def members(self) -> dict[str, object]:
-        """Return the bundle's members under deployer/, each with what tells it from another: mode and digests."""
+        """Return the bundle's members under deployer/, each with its mode and digests for comparison."""
         found: dict[str, object] = {}
         content = iter(segment for segment in self.manifest.segments if segment.kind not in (HEADER, PADDING))
         for member in self.manifest.members:
@@ -117,7 +136,7 @@ class _Bundle:
         return found
 
     def files(self, other: "_Bundle") -> dict[str, object]:
-        """Return the entries of the image that stand in units of this side alone, and what tells each from another."""
+        """Return the image's entries in units that only this side has, each with its properties for comparison."""
         found: dict[str, object] = {}
         for entry, content in self._entries(other):
             digest = hashlib.sha256()
@@ -130,11 +149,11 @@ class _Bundle:
         return found
 
     def packages(self, other: "_Bundle") -> dict[tuple[str, str], str]:
-        """Return the versions of wheels, and of packages whose metadata stand in units of this side alone."""
+        """Return the versions of wheels, and of packages whose metadata is in units that only this side has."""
         found = {}
         for member in self.manifest.members:
             if member.name.startswith(WHEELS_PREFIX):
-                with suppress(IntegrityError):  # of a name that our pack would not write
+                with suppress(IntegrityError):  # for a name that our pack does not write
                     name, version = wheel.distribution(member.name.rpartition("/")[2])
                     found["pip", name] = version
         for entry, content in self._entries(other):

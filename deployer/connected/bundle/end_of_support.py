@@ -1,4 +1,4 @@
-"""Which of a bundle's components their makers no longer look after: its SBOM against end_of_support.yaml."""
+"""Components of a bundle that are out of support: the SBOM compared with end_of_support.yaml."""
 
 import datetime as dt
 import re
@@ -13,12 +13,19 @@ from deployer.connected.ground.yaml_model import Model, load_model
 from deployer.contract import json_records
 
 _TABLE = Path(__file__).with_name("end_of_support.yaml")
-#: A project that published no end counts as out of support when its last release is this old.
+#: A project without a published end date counts as out of support if its last release is older than this.
 _SILENT = dt.timedelta(days=730)
 
 
 class ReleaseLine(Model):
-    """What is known of a line of releases; see the YAML file."""
+    """Facts about a line of releases, with the keys of the YAML file.
+
+    Attributes:
+        end: the published end of support, None if none was published.
+        last_release: the date of the last release, if no end was published.
+        source: where the dates come from.
+        verified: the source was read.
+    """
 
     end: dt.date | None = None
     last_release: dt.date | None = None
@@ -27,7 +34,13 @@ class ReleaseLine(Model):
 
 
 class Product(Model):
-    """Packages that are one product, and its lines by the beginning of their versions."""
+    """A product.
+
+    Attributes:
+        name: the product's name.
+        packages: the names of its packages.
+        lines: its lines of releases, by the beginning of their versions.
+    """
 
     name: str
     packages: list[str]
@@ -35,15 +48,28 @@ class Product(Model):
 
 
 class Table(Model):
-    """All that is known, and when its sources were read."""
+    """The content of end_of_support.yaml.
+
+    Attributes:
+        checked: the day on which the sources were read.
+        products: the products.
+    """
 
     checked: dt.date
     products: list[Product]
 
 
 class Flag(NamedTuple):
-    """A line of releases that is out of support since ``since``; where no end was published, a version that had no
-    successor since then."""
+    """A line of releases that is out of support.
+
+    Attributes:
+        product: the product's name.
+        version: the line's name, or the installed version if no end was published.
+        since: the end of support, or the date of the last release if no end was published.
+        published: an end date was published.
+        source: where the dates come from.
+        verified: the source was read.
+    """
 
     product: str
     version: str
@@ -53,24 +79,24 @@ class Flag(NamedTuple):
     verified: bool
 
     def line(self) -> str:
-        """Return it for people."""
+        """Return the line to print."""
         what = f"out of support: {self.product} {self.version}"
         since = f"since {self.since}" if self.published else f"no end date published, no release since {self.since}"
         return f"{what}, {since} ({self.source}{'' if self.verified else '; unverified'})"
 
     def record(self) -> json_records.Record:
-        """Return it for programs."""
+        """Return the fields for ``--json``."""
         return {**self._asdict(), "since": self.since.isoformat()}
 
 
 @cache
 def table() -> Table:
-    """Return the facts that come with deployer."""
+    """Return the table that comes with deployer."""
     return load_model(Table, _TABLE, "a table of ends of support")
 
 
 def flags(sbom: Mapping[str, Any], today: dt.date) -> list[Flag]:
-    """Return what in an SBOM is out of support on a day, each line of a product once."""
+    """Return the lines of releases in an SBOM that are out of support on a day, each once."""
     found = {}
     for component in sbom.get("components", ()):
         for product, name, line in _lines(component):
@@ -83,7 +109,7 @@ def flags(sbom: Mapping[str, Any], today: dt.date) -> list[Flag]:
 
 
 def _lines(component: Mapping[str, Any]) -> Iterator[tuple[str, str, ReleaseLine]]:
-    """Yield product, line and what is known of it, for a component of an SBOM."""
+    """Yield product, version line and facts for a component of an SBOM."""
     kind, version = "os", str(component.get("version", ""))
     if component.get("type") != "operating-system":
         if not component.get("purl"):

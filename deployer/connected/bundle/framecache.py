@@ -1,13 +1,13 @@
-"""Frames of earlier packs, so that what did not change is not compressed again.
+"""A cache of frames from earlier packs, so that unchanged content is not compressed again.
 
-Nothing is written twice: a finished bundle is linked into the cache (a second name of the same file), with an index
-that says where in it the frame of each content stands. Where a link cannot be made, on another file system, the index
-names the bundle where it is. A content is known by its BLAKE3 digest, and what is read must have the SHA-256 that the
-bundle's own table gave it, so a bundle that was moved, cut or overwritten is a miss, never a wrong byte.
+Nothing is copied: a finished bundle is hard-linked into the cache, with an index of the position of each frame. If a
+link cannot be made (another file system), the index names the bundle's own path. Content is identified by its BLAKE3
+digest. A frame that is read must have the SHA-256 from the bundle's segment table, so a moved, cut or overwritten
+bundle is a cache miss and never gives wrong bytes.
 
-An index is published by rename, in a folder named by codec, version and level, before its link: what a kill leaves is
-an index without a bundle, which is removed the next time. Its modification time is that of its last use; the oldest
-bundles are given up beyond ``cap`` bytes. A cache that cannot be read or written is as good as none.
+An index is published by rename before its link, in a folder named by codec, version and level. A killed process can
+leave an index without a bundle, which the next pack removes. The modification time of an index is its last use. If the
+bundles exceed ``cap`` bytes, the longest unused are removed. A cache that cannot be read or written is not used.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ CAP = 4 * 1024**3
 
 _FORMAT = 1
 _INDEX, _BUNDLE = ".json", ".tar"
-_STALE = 3600  # seconds after which what has neither name is the rest of a pack that was killed
+_STALE = 3600  # age in seconds from which an incomplete entry counts as the leftover of a killed pack
 
 
 class CachedFrame(NamedTuple):
@@ -45,7 +45,14 @@ class CachedFrame(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Where the frame of a content stands in a bundle; ``key`` is ``FrameCache.key`` of the content."""
+    """The position of a frame in a bundle.
+
+    Attributes:
+        key: ``FrameCache.key`` of the content.
+        offset: bytes from the start of the bundle.
+        size: bytes.
+        sha256: the digest of the frame, in hexadecimal.
+    """
 
     key: str
     offset: int
@@ -60,7 +67,7 @@ class _Place(NamedTuple):
 
 
 class FrameCache:
-    """The cache in ``folder`` for one codec; used by several threads, and by several packs at once."""
+    """The cache in a folder for one codec. Several threads and several packs may use it at once."""
 
     def __init__(self, folder: Path, codec: Codec, cap: int = CAP) -> None:
         self._top = folder
@@ -72,11 +79,11 @@ class FrameCache:
 
     @staticmethod
     def key(raw: bytes) -> str:
-        """Return what a content is known by."""
+        """Return the key that identifies a content."""
         return blake3(raw).hexdigest()
 
     def get(self, key: str) -> CachedFrame | None:
-        """Return the frame of a content, checked, or None."""
+        """Return the verified frame of a content, or None if the cache lacks it."""
         with self._lock:
             if self._places is None:
                 self._places = self._read_indexes()
@@ -91,7 +98,7 @@ class FrameCache:
         return CachedFrame(data, place.frame.sha256) if digest.sha256(data) == place.frame.sha256 else None
 
     def keep(self, bundle: Path, name: str, frames: Iterable[Kept]) -> None:
-        """Keep a finished bundle's frames; ``name`` is its digest in hexadecimal."""
+        """Add a finished bundle's frames to the cache. ``name`` is its digest in hexadecimal."""
         index, link = (self._folder / (name + suffix) for suffix in (_INDEX, _BUNDLE))
         record = {"format": _FORMAT, "bundle": str(bundle.absolute()), "frames": [list(frame) for frame in frames]}
         try:
@@ -105,7 +112,7 @@ class FrameCache:
         self.trim()
 
     def trim(self) -> None:
-        """Give up the bundles that were not used for longest, until the cache is within its cap, and what has gone."""
+        """Remove the longest unused bundles until the cache is within its limit, and indexes without a bundle."""
         found = []
         for index in self._top.glob(f"*/*{_INDEX}"):
             with contextlib.suppress(OSError):  # another pack may trim too
@@ -126,7 +133,7 @@ class FrameCache:
                     path.unlink()
 
     def close(self) -> None:
-        """Close what was opened to read from; the cache can be used again."""
+        """Close all open bundles. The cache can be used again."""
         with self._lock:
             for descriptor in self._open.values():
                 if descriptor is not None:
@@ -153,7 +160,7 @@ class FrameCache:
 
 
 def _bundle_of(index: Path) -> Path | None:
-    """Return the bundle that an index is of: the link beside it, else where it was; None where it has gone."""
+    """Return the bundle of an index: the link beside it, or the path in the index; None if neither exists."""
     link = index.with_suffix(_BUNDLE)
     if link.is_file():
         return link
@@ -181,5 +188,5 @@ def _remove(*paths: Path) -> None:
 
 
 def default_folder() -> Path:
-    """Return where frames are kept, by the XDG base directory specification."""
+    """Return the default folder of the cache, by the XDG base directory specification."""
     return xdg.cache_folder("frames")

@@ -1,9 +1,9 @@
-"""The layer: a tar stream cut into independent frames, on boundaries that depend on what it holds.
+"""The layer: a tar stream cut into independent frames at boundaries that depend on its files.
 
-Small files are grouped, so that compression has something to work with; the group ends where the hash of a file's path
-says so, so that a file that comes, goes or grows moves no boundary but its neighbours' and the rest of the frames stay
-byte for byte the same. Large files are cut at fixed distances. Boundaries need no content, so it is read where it is
-compressed, on all cores.
+Small files are grouped for better compression. The hash of a file's path decides whether a group ends after it. So an
+added, removed or changed file moves only the boundaries next to it, and all other frames stay the same, byte for byte.
+Large files are cut at fixed distances. Boundaries do not depend on contents, so contents are read in the threads that
+compress them.
 """
 
 import itertools
@@ -18,8 +18,8 @@ from deployer.contract import tarformat
 from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import TarEntry
 
-#: A group is at least GROUP_MIN bytes, then ends at one file in GROUP_ODDS (by its path's hash), and at GROUP_MAX at
-#: the latest: 512 KiB or so on average. A file over GROUP_MAX is cut every LARGE bytes.
+#: A group has at least GROUP_MIN bytes. After that, one file in GROUP_ODDS ends it (by the hash of its path), and it
+#: never exceeds GROUP_MAX: about 512 KiB on average. A file over GROUP_MAX is cut every LARGE bytes.
 GROUP_MIN = 256 * 1024
 GROUP_MAX = 1024 * 1024
 GROUP_ODDS = 8
@@ -29,9 +29,12 @@ _END = b"\0" * (2 * tarformat.BLOCK)
 
 
 class Piece(NamedTuple):
-    """What becomes one frame: some of the layer's tar stream, and what it holds (``tarformat.HOLDINGS``).
+    """A piece of the layer's tar stream, which becomes one frame.
 
-    ``read`` returns its bytes, in any thread; ``weight`` is how many they are, up to a few headers.
+    Attributes:
+        holds: what it contains (``tarformat.HOLDINGS``).
+        weight: its approximate size in bytes, without some headers.
+        read: returns its bytes. Any thread may call it.
     """
 
     holds: str
@@ -40,9 +43,9 @@ class Piece(NamedTuple):
 
 
 def pieces(tree: FlattenedRootfs) -> Iterator[Piece]:
-    """Yield the layer's tar stream, uncompressed: folders, files, links.
+    """Yield the layer's uncompressed tar stream: folders, files, links.
 
-    A header never spans two pieces. The last piece holds links and the end of the tar, always.
+    A header is never split between two pieces. The last piece always contains the links and the end of the tar.
     """
     for section, entries in itertools.groupby(tree.entries(), lambda entry: tarformat.SECTIONS[entry.kind]):
         if section == tarformat.LINKS:
@@ -77,7 +80,7 @@ def _section(tree: FlattenedRootfs, section: str, entries: Iterable[TarEntry]) -
 
 
 def _whole(tree: FlattenedRootfs, entries: Sequence[TarEntry]) -> bytes:
-    """Return whole entries: headers, contents, padding."""
+    """Return complete entries: headers, contents, padding."""
     parts = []
     for entry in entries:
         parts.append(tarformat.encode(entry))
@@ -87,7 +90,7 @@ def _whole(tree: FlattenedRootfs, entries: Sequence[TarEntry]) -> bytes:
 
 
 def _large(entry: TarEntry, content: FileContent) -> Iterator[Piece]:
-    """Yield a large file: its header and the first LARGE bytes, then LARGE bytes each, the padding with the last."""
+    """Yield a large file in pieces of LARGE bytes: the first also has the header, and the last the padding."""
     for start in range(0, entry.size, LARGE):
         length = min(LARGE, entry.size - start)
         yield Piece(tarformat.REST if start else tarformat.FILES, length, partial(_part, entry, content, start, length))

@@ -1,4 +1,4 @@
-"""The files of a bundle's layer as a plain list, read from the layer itself in one pass: for who must know them all."""
+"""A list of all files of a bundle's layer, read in one pass."""
 
 import hashlib
 import stat
@@ -17,20 +17,20 @@ _NAMES = {FOLDER: "folder", FILE: "file", SYMLINK: "symlink", HARDLINK: "hardlin
 
 
 class ListedEntry(NamedTuple):
-    """An entry and, for a file, the SHA-256 of its content (hexadecimal), else nothing."""
+    """An entry, and for a file the SHA-256 of its content in hexadecimal, otherwise an empty text."""
 
     entry: TarEntry
     sha256: str
 
     def line(self) -> str:
-        """Return mode, size in bytes, SHA-256 and path, and where a link leads."""
+        """Return mode, size in bytes, SHA-256, path, and the target of a link."""
         entry = self.entry
         arrow = {SYMLINK: " -> ", HARDLINK: " = /"}.get(entry.kind, "")
         mode = stat.filemode(_TYPES[entry.kind] | entry.mode)
         return f"{mode} {entry.size:>12} {self.sha256 or '-':<64} /{shown(entry.path)}{arrow}{shown(entry.target)}"
 
     def record(self) -> json_records.Record:
-        """Return the same for programs; paths with the escapes of the line."""
+        """Return the same for ``--json``. Paths have the same escapes."""
         entry = self.entry
         return {
             "kind": _NAMES[entry.kind],
@@ -43,7 +43,11 @@ class ListedEntry(NamedTuple):
 
 
 def files_of(bundle: Verification) -> Iterator[ListedEntry]:
-    """Yield what the layer of a bundle holds, in its order, each frame checked as it is read. Raises IntegrityError."""
+    """Yield the entries of a bundle's layer in order. Each frame is verified when it is read.
+
+    Raises:
+        IntegrityError: the layer is damaged.
+    """
     decompress = decompressor(str(bundle.manifest.codec["name"]))
     left, digest = 0, hashlib.sha256()
     entry: TarEntry | None = None

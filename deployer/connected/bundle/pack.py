@@ -1,4 +1,4 @@
-"""pack: a built image becomes a bundle, one plain tar that carries all that a site needs."""
+"""pack: write a bundle, one plain tar with an image and all that a site needs to run it."""
 
 import logging
 import os
@@ -43,7 +43,7 @@ from deployer.contract.manifest import (
 from deployer.contract.plan import Plan
 from deployer.system import files
 
-if TYPE_CHECKING:  # a pack without a site need not wait for the profile's model
+if TYPE_CHECKING:  # the import of the profile's model is slow, and a pack without a site does not need it
     from deployer.connected.bundle.packages import PackageInventory
     from deployer.connected.site_profile.profile import Profile
 
@@ -53,7 +53,7 @@ _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class _NoTree(FlattenedRootfs):
-    """The root filesystem of a bundle of data alone: nothing at all, not even mount points."""
+    """The empty root filesystem of a bundle of only data, without mount points."""
 
     def _check_is_root(self) -> None:
         pass
@@ -63,15 +63,28 @@ class _NoTree(FlattenedRootfs):
 
 
 class Checking(NamedTuple):
-    """How plans are checked: codes that the stager accepts, and where facts of files are kept, if anywhere."""
+    """How plans are checked.
+
+    Attributes:
+        accept: rule codes that are treated as warnings.
+        cache: the folder of cached facts about files; None: no cache.
+    """
 
     accept: Sequence[str] = ()
     cache: Path | None = None
 
 
 class Packed(NamedTuple):
-    """A finished bundle: its path, digest and size in bytes, its manifest, the frames that the cache had, and its
-    plans, each with the verdict of ``check``."""
+    """A finished bundle.
+
+    Attributes:
+        path: the file.
+        digest: the bundle's digest.
+        size: bytes.
+        manifest: its manifest.
+        reused: the number of frames from the cache.
+        plans: its plans, each with the verdict of ``check``.
+    """
 
     path: Path
     digest: str
@@ -81,7 +94,7 @@ class Packed(NamedTuple):
     plans: Sequence[Plan] = ()
 
     def record(self) -> json_records.Record:
-        """Return what a program would want to know of it."""
+        """Return the fields for ``--json``."""
         image = self.manifest.image
         return {
             "bundle": str(self.path),
@@ -108,11 +121,23 @@ def pack(
     checking: Checking | None = None,
     say: Callable[[str], None] = _logger.info,
 ) -> Packed:
-    """Write the bundle ``output``, whole or not at all, with a plan for each profile and ``check``'s verdict in it.
+    """Write a bundle with a plan per profile, and the verdict of ``check`` in each plan.
 
-    The same image, app, data, profiles and tool versions give the same bytes. Frames are taken from, and kept in, the
-    folder ``cache``, when one is given. ``changes`` gets a line for each path that flatten changed. ``say`` is told of
-    the steps of a kit that has to be made, and of a part that the bundle has to go without.
+    The same image, app, data, profiles and tool versions give the same bytes. After an error no file is left.
+
+    Args:
+        output: the path of the bundle.
+        codec: zstd or gzip.
+        cache: the folder of cached frames; None: no cache.
+        changes: a file for the list of all paths that flatten changed.
+        checking: how plans are checked; None: without accepted rules and cache.
+        say: called with the steps of making the kit, and with a warning if a part is left out.
+
+    Raises:
+        UsageError: the contents cannot be packed.
+        Refused: a job's command is missing in the image, or no plan is possible.
+        Unknown: a profile lacks facts for its plan.
+        SpaceError: there is no space for the bundle.
     """
     check_label(contents.name, contents.version)
     compression = codecs.codec(codec)
@@ -173,7 +198,7 @@ def _checked(
     plans: Sequence[Plan],
     checking: Checking,
 ) -> list[Plan]:
-    """Write the plans, each with the verdict on what was written so far: all that a job can load."""
+    """Write the plans, each with the verdict on the members written so far. These are all that a job can load."""
     if not plans:
         return []
     from deployer.connected.check.check import check_plan
@@ -191,7 +216,7 @@ def _checked(
 def _refuse_missing(
     contents: Contents, settings: imageconfig.ImageConfig, tree: FlattenedRootfs, plans: Sequence[Plan]
 ) -> None:
-    """Raise Refused where a job's command cannot start in the image, whatever the site."""
+    """Raise Refused if a job's command cannot start in the image at any site."""
     wheels = [path for name, path in contents.carried.items() if name.startswith((WHEELS_PREFIX, VARIANTS_PREFIX))]
     look = commands.in_tree(tree, contents.app)
     place = commands.place(look, settings.env, settings.workdir or "/", plans, commands.of_wheels(wheels))
@@ -214,7 +239,7 @@ def _write(
     press: Press,
     codec: codecs.Codec,
 ) -> Manifest:
-    """Write all but plans, manifest and seal; return the manifest, without members and segments."""
+    """Write everything except plans, manifest and seal. Return the manifest without members and segments."""
     writer.member("deployer.pyz", make_pyz(), 0o755)
     writer.member(oci.LAYOUT_FILE, oci.LAYOUT)
     with ThreadPoolExecutor(1, "packages") as beside:
@@ -259,14 +284,14 @@ def _write(
 
 
 def _packages(tree: FlattenedRootfs) -> "PackageInventory":
-    """Return the packages of an image. What this and the SBOM import takes a while: it is for beside the work."""
+    """Return the packages of an image. The imports are slow, so this runs in another thread."""
     from deployer.connected.bundle import packages, sbom  # noqa: F401
 
     return packages.of_tree(tree)
 
 
 def _write_file(writer: BundleWriter, name: str, path: Path) -> None:
-    """Write a file of the disk, of any size, as a member. Raises UsageError where it changes meanwhile."""
+    """Write a file of any size as a member. Raises UsageError if it changes meanwhile."""
     with open(path, "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
 
@@ -291,7 +316,7 @@ def _write_data(writer: BundleWriter, folders: Mapping[str, Sequence[DataFile]])
 
 
 def _write_sbom(writer: BundleWriter, contents: Contents, installed: "PackageInventory") -> None:
-    """Write the SBOM of what was written so far: the image, the wheels and the data."""
+    """Write the SBOM of the members written so far: the image, the wheels and the data."""
     from deployer.connected.bundle import sbom
 
     found = writer.contents()
@@ -310,7 +335,7 @@ def _search_path(env: Sequence[str]) -> list[str]:
 
 
 def _counted(frames: Iterable[Pressed], advance: Callable[[int], None]) -> Iterator[Pressed]:
-    """Pass frames on, and tell ``advance`` the bytes of each."""
+    """Yield the frames, and call ``advance`` with the size of each."""
     for frame in frames:
         yield frame
         advance(frame.raw)

@@ -1,6 +1,6 @@
-"""Which packages a root filesystem has, from what dpkg, pip and Python itself leave in it.
+"""The packages of a root filesystem, found by the files of dpkg, pip and Python.
 
-Only the few files that tell are read. Sources: deb822(5) and dpkg-query(1) for the status file; the core metadata
+Only those few files are read. Sources: deb822(5) and dpkg-query(1) for the status file; the core metadata
 specifications of packaging.python.org; os-release(5).
 """
 
@@ -17,26 +17,32 @@ from deployer.contract.tarformat import FILE, HARDLINK, TarEntry
 DEB, PYPI, GENERIC = "deb", "pypi", "generic"
 
 DPKG_STATUS = b"var/lib/dpkg/status"
-#: One file a package, where an image has no dpkg of its own ("distroless"); the lists of checksums beside are none.
+#: The folder with one status file per package in images without dpkg ("distroless"). Checksum lists there are skipped.
 _STATUS_FOLDER = b"var/lib/dpkg/status.d/"
 _CHECKSUMS = b".md5sums"
-#: What pip and setuptools leave of an installed package: ``NAME-VERSION.dist-info/METADATA`` and its predecessor.
+#: Metadata of packages that pip or setuptools installed: ``NAME-VERSION.dist-info/METADATA`` and its predecessor.
 _METADATA = re.compile(rb"(?:^|/)[^/]+(?:\.dist-info/METADATA|\.egg-info/PKG-INFO|\.egg-info)$")
-#: A Python by its own library; its version is in a header, where that was not left out.
+#: A file that every Python installation has. Its exact version is in a header, if the image has the headers.
 _PYTHON = re.compile(rb"^(.*/)?lib/python(3\.\d+)/os\.py$")
 _PYTHON_VERSION = re.compile(rb'^#define\s+PY_VERSION\s+"([^"]+)"', re.MULTILINE)
 _OS_RELEASE = (b"etc/os-release", b"usr/lib/os-release")
 
 _CLASSIFIER = "License :: "
-#: A License field that is longer is the licence's text, not its name.
+#: A longer License field contains the licence's text, not its name.
 _MAX_LICENCE = 100
 
 
 class Package(NamedTuple):
-    """``kind`` is DEB, PYPI or GENERIC; ``where`` is the path in the image, or the bundle's member, that tells of it.
+    """A package.
 
-    ``licences`` as its metadata name them: one SPDX expression, or names; none where they name none. ``sha256``
-    (hexadecimal) is that of a file which is the package, else nothing.
+    Attributes:
+        kind: DEB, PYPI or GENERIC.
+        name: its name.
+        version: its version.
+        where: the path in the image, or the bundle's member, with its metadata.
+        architecture: Debian's name, empty for other kinds.
+        licences: one SPDX expression, or names, from its metadata; empty if they state none.
+        sha256: the digest in hexadecimal if the package is a file (a wheel), otherwise empty.
     """
 
     kind: str
@@ -49,21 +55,21 @@ class Package(NamedTuple):
 
 
 class System(NamedTuple):
-    """The distribution as os-release names it: ``debian`` and ``12``; empty where it says nothing."""
+    """The distribution by os-release: ``debian`` and ``12``; empty if unknown."""
 
     name: str = ""
     version: str = ""
 
 
 class PackageInventory(NamedTuple):
-    """What was found in a root filesystem."""
+    """The distribution and the packages of a root filesystem."""
 
     system: System = System()
     packages: tuple[Package, ...] = ()
 
 
 def of_tree(tree: FlattenedRootfs) -> PackageInventory:
-    """Return the packages of a root filesystem, in the order of its paths; what cannot be read counts as none."""
+    """Return the packages of a root filesystem in the order of its paths. Unreadable metadata is skipped."""
     system = System()
     found: list[Package] = []
     pythons: list[tuple[bytes, str]] = []
@@ -84,9 +90,9 @@ def of_tree(tree: FlattenedRootfs) -> PackageInventory:
 
 
 def dpkg_paragraphs(content: bytes) -> Iterator[dict[str, str]]:
-    """Yield name, version, architecture and status of each package of a dpkg status file; only those that are whole.
+    """Yield name, version, architecture and status of each installed package of a dpkg status file.
 
-    Fields keep dpkg's names. A package that was removed but for its settings is none.
+    Keys are dpkg's. Packages that were removed, or of which only the settings remain, are skipped.
     """
     for paragraph in content.decode("utf-8", "replace").split("\n\n"):
         fields = dict(re.findall(r"^(Package|Version|Architecture|Status): *(.*?) *$", paragraph, re.MULTILINE))
@@ -96,7 +102,12 @@ def dpkg_paragraphs(content: bytes) -> Iterator[dict[str, str]]:
 
 
 def of_metadata(content: bytes, where: str, sha256: str = "") -> Package | None:
-    """Return the Python package that core metadata describe, None where they name none."""
+    """Return the Python package that core metadata describe, or None if they name no package.
+
+    Args:
+        where: the path or member with the metadata.
+        sha256: the digest of the wheel in hexadecimal, empty for an installed package.
+    """
     metadata, _ = parse_email(content)
     name, version = metadata.get("name", ""), metadata.get("version", "")
     if not name or not version:
@@ -121,7 +132,7 @@ def _of_dpkg(content: bytes, where: str) -> list[Package]:
 
 
 def _unpackaged(tree: FlattenedRootfs, pythons: list[tuple[bytes, str]], packages: list[Package]) -> Iterator[Package]:
-    """Yield the Pythons that no Debian package brought: compiled by hand, or unpacked."""
+    """Yield Python installations that do not belong to a Debian package: compiled, or unpacked."""
     debian = {package.name for package in packages if package.kind == DEB}
     for prefix, line in pythons:
         if prefix == b"usr/" and f"libpython{line}-stdlib" in debian:
@@ -137,6 +148,6 @@ def _os_release(content: bytes) -> System | None:
 
 
 def _read(tree: FlattenedRootfs, path: bytes) -> bytes:
-    """Return the content of a file; nothing where there is none."""
+    """Return the content of a file, empty if it does not exist."""
     content = tree.content(TarEntry(FILE, path, 0))
     return content.read(0, content.size)

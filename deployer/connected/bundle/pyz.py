@@ -1,7 +1,7 @@
-"""pyz: the site half as one file that Python 3.6 runs as it is, and the library that verifies signatures where
-OpenSSH is too old.
+"""pyz: the site's half of deployer as one file for Python 3.6, with a library that verifies signatures.
 
-The same sources give the same bytes: names sorted, one time for all, nothing of this machine.
+The library is for sites whose OpenSSH is too old. The same sources give the same bytes: sorted names, a constant time,
+and nothing of this machine.
 """
 
 import importlib.metadata
@@ -12,11 +12,11 @@ from pathlib import Path
 import deployer
 from deployer.contract.errors import DeployerError
 
-#: The parts of the package that a site needs; the rest imports what a site does not have.
+#: The parts of the package that a site needs. The others import libraries that a site does not have.
 _PARTS = ("__init__.py", "contract", "system", "site", "cli/__init__.py", "cli/site")
-#: What travels besides: pure Python, from the environment that requirements/connected.txt pins.
+#: Included libraries: pure Python, from the environment that requirements/connected.txt pins.
 _VENDORED = ("ecdsa", "six")
-#: A rank starts as fast as can be: it comes before all that people call.
+#: `rank` is first and imports nothing else, because ranks must start fast.
 _MAIN = """\
 import sys
 
@@ -31,12 +31,12 @@ sys.exit(main())
 """
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
-#: A promise of the design: small enough to send by mail, or to read.
+#: The size limit in bytes, so that the file stays small enough to mail and to review.
 MAX_SIZE = 1_500_000
 
 
 def make_pyz() -> bytes:
-    """Return the bytes of deployer.pyz."""
+    """Return the bytes of deployer.pyz. Raises DeployerError if it is too large or a library is incomplete."""
     package = Path(deployer.__file__).parent
     sources = {"__main__.py": _MAIN.encode()}
     for part in _PARTS:
@@ -59,12 +59,12 @@ def make_pyz() -> bytes:
 
 
 def vendored() -> dict[str, str]:
-    """Return the versions of the libraries that travel in the .pyz: its bytes depend on them."""
+    """Return the versions of the included libraries. The bytes of the .pyz depend on them."""
     return {name: importlib.metadata.version(name) for name in _VENDORED}
 
 
 def _distribution(name: str) -> dict[str, bytes]:
-    """Return a library's modules without its tests, and its licence, by their names in the .pyz."""
+    """Return a library's modules and licence, without its tests, by their names in the .pyz."""
     found = {}
     for path in importlib.metadata.files(name) or []:
         is_module = path.suffix == ".py" and not path.name.startswith("test_")

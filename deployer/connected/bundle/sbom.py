@@ -1,8 +1,8 @@
-"""The SBOM: what a bundle holds, as CycloneDX 1.6 JSON (https://cyclonedx.org/docs/1.6/json/).
+"""The SBOM: the components of a bundle as CycloneDX 1.6 JSON (https://cyclonedx.org/docs/1.6/json/).
 
-It is a function of the bundle's content alone: no clock, and the serial number is derived from the rest. A line is a
-component, and the lines are cut into pieces where their own content says so, so that a changed package, or a new
-version of the bundle, changes few of the pieces that push sends.
+It depends only on the bundle's content: it has no date, and its serial number is derived from the rest. Each component
+is one line. The hash of a line decides whether a piece ends there, so a changed package or a new version of the bundle
+changes only a few of the pieces that push sends.
 """
 
 import hashlib
@@ -35,20 +35,20 @@ from deployer.system import wheel
 
 MEMBER = "deployer/sbom.cdx.json"
 
-#: Members that are Python packages themselves.
+#: Members that are Python packages.
 WHEELS = re.compile(r"^deployer/(?:wheels|kit|variants/[^/]+)/[^/]+\.whl$")
 _METADATA = re.compile(r"^[^/]+\.dist-info/METADATA$")
 _MAX_METADATA = 4 * 1024 * 1024
-#: Bytes of memory to read a bundle's SBOM (records.memory): some 100,000 packages.
+#: The memory limit in bytes for reading an SBOM (records.memory): about 100,000 packages.
 MAX_MEMORY = 200_000_000
 _CHUNK = 1024 * 1024
 
-#: A piece ends at one line in so many, by the line's hash.
+#: One line in so many ends a piece, by the line's hash.
 _PIECE_ODDS = 16
 
 
 def of_wheel(content: FileContent, member: str) -> Package:
-    """Return which package a wheel is. Raises UsageError for a file that is no wheel."""
+    """Return the package of a wheel. Raises UsageError if the file is not a wheel."""
     digest = hashlib.sha256()
     for start in range(0, content.size, _CHUNK):
         digest.update(content.read(start, _CHUNK))
@@ -68,15 +68,18 @@ def of_wheel(content: FileContent, member: str) -> Package:
 def make(
     name: str, version: str, installed: PackageInventory, wheels: Iterable[Package], data: Iterable[str]
 ) -> list[bytes]:
-    """Return the SBOM of the bundle NAME:VERSION in pieces, which are to be its segments.
+    """Return the SBOM of the bundle NAME:VERSION in pieces. Each piece becomes a segment.
 
-    ``data`` are the names of its data folders.
+    Args:
+        installed: the packages of the image.
+        wheels: the wheels among the bundle's members.
+        data: the names of the data folders.
     """
     components = [*_system(installed.system), *_packages(installed, wheels), *map(_data, sorted(data))]
     ours = Component(name="deployer", version=deployer.__version__, type=ComponentType.APPLICATION, bom_ref="deployer")
     bom = Bom(components=components, metadata=BomMetaData(tools=ToolRepository(components=[ours])))
     document = json.loads(JsonV1Dot6(bom).output_as_string())
-    # A clock, chance, and what is not known; the library would not have a bundle of unknown dependencies.
+    # Remove what depends on the clock, on chance, or is unknown. The library always adds empty dependencies.
     for keys, key in ((document["metadata"], "timestamp"), (document, "serialNumber"), (document, "dependencies")):
         keys.pop(key, None)
     document["metadata"]["component"] = {"bom-ref": "bundle", "name": name, "type": "container", "version": version}
@@ -96,12 +99,12 @@ def _pieces(document: dict[str, Any]) -> list[bytes]:
 
 
 def _lines(document: dict[str, Any]) -> Iterator[bytes]:
-    """Yield the document but for its end: first what never changes, then a line a component, then the rest."""
+    """Yield the document without its end: first the constant part, then one line per component, then the rest."""
     components = document.pop("components", [])
     first = {key: document.pop(key) for key in ("$schema", "bomFormat", "specVersion", "version")}
     yield _json(first)[:-1] + b',"components":[\n'
     for number, component in enumerate(components, 1):
-        # The library sorts these by references that it takes from chance.
+        # The library sorts these by random references.
         for several in (component.get("licenses", []), component.get("evidence", {}).get("occurrences", [])):
             several.sort(key=_json)
         yield _json(component) + (b",\n" if number < len(components) else b"\n")
@@ -122,7 +125,7 @@ def _system(system: System) -> list[Component]:
 
 
 def _packages(installed: PackageInventory, wheels: Iterable[Package]) -> list[Component]:
-    """Return a component for each package; one that stands in several places of the image is one, with all places."""
+    """Return one component per package. A package in several places of the image is one component with all places."""
     places: dict[Package, list[str]] = {}
     for package in installed.packages:
         places.setdefault(package._replace(where=""), []).append(package.where)
@@ -145,7 +148,7 @@ def _component(package: Package, places: list[str], system: System) -> Component
         name=package.name,
         version=package.version,
         purl=purl,
-        # A Python package may be there twice: as a wheel for two MPIs, or in two places with two licences.
+        # A Python package may appear twice: as a wheel for two MPIs, or in two places with two licences.
         bom_ref=package.where if package.sha256 else purl.to_string() + (f"#{min(places)}" if package.licences else ""),
         licenses=_licences(package.licences),
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=package.sha256)] if package.sha256 else [],
@@ -156,7 +159,7 @@ def _component(package: Package, places: list[str], system: System) -> Component
 
 
 def _licences(texts: Sequence[str]) -> list[License]:
-    """Return licences as CycloneDX has them: one expression, or any number of SPDX ids and names."""
+    """Return licences in CycloneDX's form: one expression, or any number of SPDX ids and names."""
     if len(texts) == 1:
         return [LicenseFactory().make_from_string(texts[0])]
     return [DisjunctiveLicense(name=text) for text in texts]
@@ -167,7 +170,7 @@ def _data(name: str) -> Component:
 
 
 def read(stream: IO[bytes], manifest: Manifest) -> bytes | None:
-    """Return the SBOM of an open bundle, None where it has none. Raises IntegrityError."""
+    """Return the SBOM of an open bundle, or None if it has none. Raises IntegrityError if the bundle is damaged."""
     pieces = b""
     segments = sealed_file.contents(manifest.members, manifest.segments).get(MEMBER, ())
     if sum(segment.size for segment in segments) > sealed_file.MAX_MANIFEST:
@@ -182,6 +185,6 @@ def read(stream: IO[bytes], manifest: Manifest) -> bytes | None:
 
 
 def counts(document: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many packages of each kind an SBOM names, e.g. ``{"deb": 90, "pypi": 40}``."""
+    """Return the number of packages of each kind in an SBOM, e.g. ``{"deb": 90, "pypi": 40}``."""
     kinds = [PackageURL.from_string(item["purl"]).type for item in document.get("components", ()) if item.get("purl")]
     return {kind: kinds.count(kind) for kind in sorted(set(kinds))}

@@ -1,4 +1,4 @@
-"""Writing a bundle: members in order, a segment for everything, the manifest and the seal last."""
+"""Write a bundle: members in order, segments that cover every byte, then the manifest and the seal."""
 
 import hashlib
 import os
@@ -29,12 +29,12 @@ class BundleWriter:
         self.segments: list[Segment] = []
 
     def member(self, name: str, data: bytes, mode: int = 0o644) -> None:
-        """Append a member; one of more than 8 MiB gets several segments."""
+        """Append a member. A member of more than 8 MiB has several segments."""
         pieces = (data[start : start + _DATA_SEGMENT] for start in range(0, len(data), _DATA_SEGMENT))
         self.pieces(name, len(data), pieces, mode)
 
     def pieces(self, name: str, size: int, pieces: Iterable[bytes], mode: int = 0o644) -> None:
-        """Append a member of ``size`` bytes that come in pieces, none of them empty; each becomes a segment."""
+        """Append a member of ``size`` bytes from non-empty pieces. Each piece becomes a segment."""
         member = BundleMember(name, size, mode)
         self.members.append(member)
         self._segment(HEADER, sealed_file.member_header(member))
@@ -46,8 +46,8 @@ class BundleWriter:
         self._pad(size)
 
     def contents(self) -> dict[str, Stored]:
-        """Return the members that were written so far, none of them empty, to be read again."""
-        self._stream.flush()  # they are read past the buffer
+        """Return the non-empty members that were written so far, for reading."""
+        self._stream.flush()  # readers do not see the buffer
         found = {}
         for name, segments in sealed_file.contents(self.members, self.segments).items():
             size = sum(segment.size for segment in segments)
@@ -56,12 +56,12 @@ class BundleWriter:
         return found
 
     def written(self, manifest: Manifest) -> "UnsealedBundle":
-        """Return what was written so far, to be read as the bundle that ``manifest`` describes."""
-        self._stream.flush()  # it is read past the buffer
+        """Return the bundle that was written so far, for reading. ``manifest`` needs no members or segments."""
+        self._stream.flush()  # readers do not see the buffer
         return UnsealedBundle(self._stream, manifest._replace(members=list(self.members), segments=list(self.segments)))
 
     def blob(self, data: bytes) -> oci.Blob:
-        """Append an OCI blob under its digest."""
+        """Append an OCI blob, named by its digest."""
         blob = oci.blob(data)
         self.member(blob.member, data)
         return blob
@@ -69,7 +69,7 @@ class BundleWriter:
     def layer(self, frames: Iterable[Pressed]) -> oci.Blob:
         """Append the layer, frame by frame, and return its descriptor.
 
-        The header holds the digest and the size, known only at the end: its place is kept and filled in then.
+        Its header contains the digest and the size, which are known only at the end, so the header is written last.
         """
         digest = hashlib.sha256()
         header_offset = self._offset
@@ -102,9 +102,16 @@ class BundleWriter:
         return blob
 
     def seal(self, manifest: Manifest) -> str:
-        """Write bundle.json and the tail; return the bundle's digest. ``manifest`` needs no members or segments."""
+        """Write the manifest and the tail, and return the bundle's digest.
+
+        Args:
+            manifest: needs no members or segments.
+
+        Raises:
+            UsageError: a site could not read the bundle: it has too many files, or names that are too long.
+        """
         whole = manifest._replace(members=self.members, segments=self.segments)
-        sealed_file.check(whole, self._offset)  # what we could not verify is not written
+        sealed_file.check(whole, self._offset)  # write only what can be verified
         data = json_records.dumps(whole.record())
         if len(data) > sealed_file.MAX_MANIFEST or json_records.memory(data) > MAX_MEMORY:
             hint = "put many small data files into a few archives; about 90,000 files are possible"
@@ -130,7 +137,7 @@ class BundleWriter:
 
 
 def _check_readable(manifest: Manifest) -> None:
-    """Raise UsageError for what a site would refuse to read. The segment table is our own, and long."""
+    """Raise UsageError if a site would refuse the manifest. The segment table is our own and long, so it is skipped."""
     try:
         manifests.read(json_records.dumps(manifest._replace(segments=[]).record()), "this")
     except IntegrityError as error:
@@ -138,7 +145,7 @@ def _check_readable(manifest: Manifest) -> None:
 
 
 class UnsealedBundle:
-    """A bundle that is not sealed yet: its own writer made the bytes, so nothing is checked."""
+    """A bundle that is not sealed yet. Its writer made the bytes, so nothing is verified."""
 
     def __init__(self, stream: IO[bytes], manifest: Manifest) -> None:
         self._stream = stream
@@ -158,7 +165,7 @@ class UnsealedBundle:
 
 
 class _Flusher(ThreadPoolExecutor):
-    """Brings what was written to the disk beside the work: the flush before the rename has little left."""
+    """Flushes written bytes to the disk in another thread, so the last flush before the rename is short."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         super().__init__(1, "flush")
@@ -173,6 +180,6 @@ class _Flusher(ThreadPoolExecutor):
             self._flushes.append(self.submit(os.fdatasync, self._stream.fileno()))
 
     def settle(self) -> None:
-        """Wait, and raise what failed: Linux tells an open file of an error once, so the last flush would not."""
+        """Wait, and raise the first error. Linux reports a write error only once, so the last flush would miss it."""
         for flush in self._flushes:
             flush.result()

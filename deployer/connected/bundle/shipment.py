@@ -1,4 +1,4 @@
-"""What is to be sent of a bundle, and the ways it can go: as one stream, or as files in a folder to carry."""
+"""The parts of a bundle that a site lacks, as one stream or as files in a folder."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -15,12 +15,18 @@ from deployer.system import files
 
 _CHUNK = 1024 * 1024
 
-#: A list of all files with their SHA-256, as ``sha256sum -c`` reads it: written last.
+#: A list of all files with their SHA-256 for ``sha256sum -c``. It is written last.
 SUMS = "SHA256SUMS"
 
 
 class Shipment(NamedTuple):
-    """The parts that a site lacks, and the bundle's ending, which always goes (``data`` is its compressed form)."""
+    """What to send to a site.
+
+    Attributes:
+        ending: the end of the bundle with its manifest, which is always sent.
+        data: the compressed ending.
+        parts: the parts that the site lacks.
+    """
 
     ending: Ending
     data: bytes
@@ -28,19 +34,19 @@ class Shipment(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the bytes to send."""
+        """Return the number of bytes to send."""
         return len(self.data) + sum(part.size for part in self.parts)
 
 
 def shipment(stream: IO[bytes], seal: Seal, manifest: Manifest, held: HeldSegments) -> Shipment:
-    """Return what to send of the open bundle to a site that has ``held``."""
+    """Return what to send of an open bundle to a site that has the segments ``held``."""
     ending = Ending(seal.offset, seal.end + sealed_file.TAIL - seal.offset)
     data = delta.compress(b"".join(_read(stream, ending)))
     return Shipment(ending, data, delta.cut(delta.missing(manifest.segments, held)))
 
 
 def as_stream(stream: IO[bytes], what: Shipment, advance: Callable[[int], None]) -> Iterator[bytes]:
-    """Yield the shipment as the site half's ``take`` reads it; ``advance`` is told the bytes as they go."""
+    """Yield the shipment in the format of the site's ``take``. ``advance`` is called with the bytes of each piece."""
     yield b"%s %d\n" % (what.ending.name.encode(), len(what.data))
     yield what.data
     advance(len(what.data))
@@ -52,9 +58,13 @@ def as_stream(stream: IO[bytes], what: Shipment, advance: Callable[[int], None])
 
 
 def as_files(stream: IO[bytes], what: Shipment, folder: Path, advance: Callable[[int], None]) -> list[Path]:
-    """Write the shipment into the new or empty ``folder``, with the site half that receives it; return the files.
+    """Write the shipment into a new or empty folder, with the deployer.pyz that receives it. Return the files.
 
-    Raises UsageError for a folder with something in it, SpaceError; what was written is removed then.
+    After an error, the written files are removed.
+
+    Raises:
+        UsageError: the folder is not empty.
+        SpaceError: there is no space for the files.
     """
     with files.errors_named(f"write {folder}"):
         folder.mkdir(parents=True, exist_ok=True)

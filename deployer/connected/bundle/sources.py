@@ -1,4 +1,4 @@
-"""Where a bundle's image comes from: a definition, an engine, a file, or a folder."""
+"""The sources of a bundle's image: a definition, an engine, a file, or a folder."""
 
 import contextlib
 import functools
@@ -19,7 +19,7 @@ from deployer.contract.errors import DeployerError, UsageError
 from deployer.contract.job import Job
 from deployer.contract.manifest import VARIANTS_PREFIX, WHEELS_PREFIX, DataNeed
 
-if TYPE_CHECKING:  # what the other sources need not wait for
+if TYPE_CHECKING:  # slow imports that only some sources need
     import docker
 
     from deployer.connected.build.definition import Definition
@@ -28,9 +28,10 @@ _log = logging.getLogger("deployer.sources")
 
 
 def from_definition(definition: "Definition") -> Contents:
-    """Return what ``build`` made of a definition, with its jobs, app folder, data, wheelhouse and variants of Horovod.
+    """Return the contents for a definition: its built image, jobs, app folder, data, wheelhouse and Horovod variants.
 
-    Raises Refused if the image, or a variant, was not built from the definition as it is now.
+    Raises:
+        Refused: the image or a variant was not built from the current definition.
     """
     if definition.is_data:
         return Contents(definition.name, definition.version, None, data=definition.data_folders)
@@ -50,20 +51,23 @@ def from_definition(definition: "Definition") -> Contents:
 
 
 def from_image(reference: str, name: str, version: str) -> Contents:
-    """Return an image of the running engine.
+    """Return the contents for an image of the running engine.
 
-    Its reading raises MissingTool without an engine, UsageError without the image.
+    Reading it raises MissingTool without an engine, and UsageError without the image.
     """
     return Contents(name, version, functools.partial(_read_image, reference))
 
 
 def from_archive(path: Path, name: str, version: str) -> Contents:
-    """Return an image in a file (`docker save`, OCI archive, flat tar; plain, gzip, zstd) or an OCI layout's folder."""
+    """Return the contents for an image in a file: `docker save`, OCI archive or flat tar (plain, gzip, zstd).
+
+    The path may also be the folder of an OCI layout.
+    """
     return Contents(name, version, functools.partial(archive.read, path))
 
 
 def from_folder(path: Path, name: str, version: str) -> Contents:
-    """Return a root filesystem that is a folder."""
+    """Return the contents for a root filesystem in a folder."""
     if not path.is_dir():
         raise UsageError(f"{path} is not a folder", "if it is a root filesystem in a file, give it with --archive")
 
@@ -88,10 +92,10 @@ def _read_image(reference: str, scratch: Scratch) -> ArchiveImage:
 
 
 def _from_layer_folders(client: "docker.DockerClient", reference: str) -> Rootfs | None:
-    """Return the image's root from the folders in which an engine on this machine keeps its layers, else None.
+    """Return the image's root from the engine's own folders of its layers, or None if that is impossible.
 
-    They never change, and reading them takes a tenth of an export's time. Only root may, and only where the engine
-    uses overlay2; what is not as expected there is no error, since the export always works.
+    The folders never change, and reading them needs a tenth of the time of an export. It requires root and an engine on
+    this machine with overlay2. Anything unexpected there is not an error, because the export always works.
     """
     from deployer.connected.rootfs import imagelayers
 
@@ -130,5 +134,5 @@ def _members(chunks: Iterator[bytes], advance: Any, scratch: Scratch) -> Members
         return data
 
     yield from tarreader.members(Spooled(read, scratch.spool))
-    for _ in chunks:  # to its end, so that the engine can close it
+    for _ in chunks:  # read to the end, so that the engine can close the stream
         pass

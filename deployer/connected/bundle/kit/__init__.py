@@ -1,8 +1,8 @@
-"""The kit: what a site may lack to run a bundle, carried in it, in parts.
+"""The kit: tools that a site may lack to run a bundle, included in the bundle in parts.
 
-``udocker`` is a runtime with its engine; ``squashfs-tools`` makes SquashFS images. A part is made on this machine out
-of what its recipe pins by SHA-256, tested, and kept as ``kit/KEY/``, published by rename, under a key of all that it
-depends on. Its licences and, where these ask for it, its sources are a part of it.
+``udocker`` is a runtime with its engine; ``squashfs-tools`` makes SquashFS images. A part is made on this machine from
+files that its recipe pins by SHA-256, and tested. It is published by rename as ``kit/KEY/`` in the cache, where KEY
+covers all that it depends on. A part includes its licences and, if these require it, its sources.
 """
 
 import hashlib
@@ -31,9 +31,15 @@ Say = Callable[[str], None]
 
 
 class KitPart(NamedTuple):
-    """A part of the kit: ``make`` makes it, ``program`` is what it compiles, of the source pinned as ``source``.
+    """A part of the kit.
 
-    ``serves`` tells whether a site has a use for it; an ``optional`` one is then left out where it cannot be made.
+    Attributes:
+        recipe: its pins and files.
+        make: makes the part in a folder.
+        program: the program that it compiles.
+        source: the pin of the program's source.
+        serves: returns whether a site can use the part.
+        optional: leave the part out with a warning if it cannot be made.
     """
 
     recipe: Recipe
@@ -61,9 +67,15 @@ PARTS: Mapping[str, KitPart] = {
 
 
 def carried(asked: Collection[str], sites: Iterable[tuple[Profile, Plan]], say: Say) -> dict[str, Path]:
-    """Return the kit of a bundle, members to files of the cache: the parts ``asked`` for, and those that serve a site.
+    """Return the kit of a bundle: its members and their files in the cache.
 
-    Raises what ``members`` raises, but for an optional part that nobody asked for: ``say`` is told of it.
+    Args:
+        asked: parts to include in any case.
+        sites: parts that one of these sites can use are included too. If such a part is optional and cannot be made, it
+            is left out with a warning to ``say``.
+
+    Raises:
+        DeployerError: a part cannot be made, see ``members``.
     """
     found: dict[str, Path] = {}
     sites = list(sites)
@@ -80,9 +92,13 @@ def carried(asked: Collection[str], sites: Iterable[tuple[Profile, Plan]], say: 
 
 
 def members(name: str, say: Say) -> dict[str, Path]:
-    """Return a part of the kit as a bundle carries it, members to files of the cache; it is made where it is missing.
+    """Return one part of the kit: its members and their files in the cache. It is made if the cache lacks it.
 
-    Raises MissingTool, TransferError, IntegrityError and JobFailed, as its ``make`` does.
+    Raises:
+        MissingTool: a tool to make it is missing.
+        TransferError: a download failed.
+        IntegrityError: a download does not match its pin.
+        JobFailed: it does not compile, or fails its test.
     """
     part = PARTS[name]
     folder = xdg.cache_folder("kit") / part.recipe.key()
@@ -100,7 +116,7 @@ def members(name: str, say: Say) -> dict[str, Path]:
 
 
 def packages(contents: Mapping[str, FileContent]) -> list[Package]:
-    """Return the packages among a bundle's members that no metadata of their own tell of: what was compiled."""
+    """Return the compiled packages among a bundle's members. They have no metadata of their own."""
     return list(_compiled(contents))
 
 
@@ -117,5 +133,5 @@ def _publish(made: Path, folder: Path) -> None:
     try:
         made.rename(folder)
     except OSError:
-        if not folder.is_dir():  # else another pack was faster, with the same
+        if not folder.is_dir():  # otherwise another pack made the same part first
             raise

@@ -1,5 +1,7 @@
-"""What the kit is made of is fetched: wheels by pip, sources and static libraries by apt, as this machine has them set
-up; each file is checked against its pinned SHA-256 before it is used."""
+"""Download the inputs of the kit: wheels by pip, sources and static libraries by apt, with this machine's settings.
+
+Each file must match its pinned SHA-256 before it is used.
+"""
 
 import logging
 import sys
@@ -18,7 +20,7 @@ _TIMEOUT = 1800
 
 
 def wheel(recipe: Recipe, name: str, work: Path, host: BuildSettings) -> Path:
-    """Let pip fetch the pinned wheel ``name`` into ``work``."""
+    """Download the pinned wheel ``name`` with pip into ``work``. Raises TransferError, IntegrityError."""
     pin = recipe.pins()[name]
     asked = work / "asked.txt"
     asked.write_text(f"{name}=={pin['version']} --hash=sha256:{pin['sha256']}\n")
@@ -37,8 +39,21 @@ def wheel(recipe: Recipe, name: str, work: Path, host: BuildSettings) -> Path:
 def debian(
     recipe: Recipe, sources: Sequence[str], work: Path, host: BuildSettings, libraries: Sequence[str] = ()
 ) -> list[Path]:
-    """Let apt, in a root of its own that mmdebstrap makes, fetch what is pinned under these names into ``work``:
-    upstream sources, and packages with static libraries; return the files in this order."""
+    """Download Debian sources and packages with apt, in a separate root that mmdebstrap makes.
+
+    Args:
+        sources: names of pins of upstream sources.
+        work: the folder for the files.
+        libraries: names of pins of packages with static libraries.
+
+    Returns:
+        The files, sources first.
+
+    Raises:
+        MissingTool: there is no mmdebstrap.
+        TransferError: a download failed.
+        IntegrityError: a file does not match its pin.
+    """
     pins = recipe.pins()
     wanted: list[Mapping[str, str]] = [pins[name] for name in sources]
     wanted += [recipe.static(name) for name in libraries]
@@ -59,13 +74,13 @@ def debian(
 def command(
     sources: Sequence[PinRecord], work: Path, host: BuildSettings, libraries: Sequence[PinRecord] = ()
 ) -> list[str]:
-    """Return the mmdebstrap that makes no root, but has apt fetch sources and packages into ``work``."""
+    """Return the mmdebstrap command that makes no root, and lets apt download sources and packages into ``work``."""
     suite = [*libraries, *sources][0]["suite"]
     argv = ["mmdebstrap", "--variant=custom", "--format=null", '--aptopt=Acquire::Check-Valid-Until "false"']
     argv += [f'--aptopt={name} "{value}"' for name, value in sorted(host.apt.items())]
     if host.sources:
         argv.append(f"--setup-hook=cat >\"$1\"/etc/apt/sources.list <<'END'\n{host.sources.rstrip()}\nEND")
-    # The mirror is whatever mmdebstrap, or this machine's settings, took for Debian's.
+    # The mirror is the one that mmdebstrap or this machine's settings use for Debian.
     suites = [("deb", suite), *(("deb-src", pin["suite"]) for pin in sources)]
     lines = [f'echo "{kind} $mirror {suite} main"' for kind, suite in dict.fromkeys(suites)]
     argv.append(
@@ -86,7 +101,12 @@ def _packages(pins: Sequence[PinRecord]) -> str:
 
 
 def checked(recipe: Recipe, path: Path, sha256: str) -> Path:
-    """Return ``path`` if it is what is pinned. Raises TransferError where it did not come, IntegrityError."""
+    """Return ``path`` if it matches its pin.
+
+    Raises:
+        TransferError: the file was not downloaded.
+        IntegrityError: it has another SHA-256.
+    """
     if not path.is_file():
         raise TransferError(f"the download for the kit has another version than {path.name}", recipe.leave_out)
     found = files.sha256_file(str(path))

@@ -1,4 +1,4 @@
-"""The recipe of a part of the kit: its pins, its README, and how what it compiles is compiled."""
+"""The recipe of a part of the kit: its pins, its README, and its compilation."""
 
 import functools
 import hashlib
@@ -24,9 +24,13 @@ PinRecord = Mapping[str, Any]
 
 
 class Recipe(NamedTuple):
-    """``name`` is the part's, and of the folder below ``recipes`` with ``pins.yaml``, ``README.txt`` and whatever else
-    it is made with. ``version`` rises when the same pins are made into something else. ``leave_out`` ends a hint: how
-    to do without the part."""
+    """The recipe of a part.
+
+    Attributes:
+        name: the part's name, and its folder below ``recipes`` with ``pins.yaml``, ``README.txt`` and other inputs.
+        version: raise it if the same pins give a different part.
+        leave_out: the end of a hint: how to pack without the part.
+    """
 
     name: str
     version: int
@@ -37,11 +41,11 @@ class Recipe(NamedTuple):
         return _RECIPES / self.name
 
     def pins(self) -> Mapping[str, PinRecord]:
-        """Return the pins of what the part is made of, by name."""
+        """Return the pins of the part's inputs, by name."""
         return _pins(self.folder / "pins.yaml")
 
     def static(self, name: str) -> Mapping[str, str]:
-        """Return the file and digest of a pinned package of Debian, which differ by machine."""
+        """Return the file name and digest of a pinned Debian package for this machine."""
         machine = os.uname().machine
         files: Mapping[str, Mapping[str, str]] = self.pins()[name]["files"]
         if machine not in files:
@@ -50,7 +54,7 @@ class Recipe(NamedTuple):
 
     @property
     def compiler(self) -> str:
-        """Return the hint for a machine that cannot compile."""
+        """Return the hint for a machine without compiler."""
         return f"apt-get install gcc make patch libc6-dev, {self.leave_out}"
 
     def key(self) -> str:
@@ -61,13 +65,13 @@ class Recipe(NamedTuple):
         return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
 
     def readme(self, command: str) -> str:
-        """Return the README of the part, made by ``command``."""
+        """Return the README of the part. ``command`` is the command that compiled it."""
         values = {f"{name}_{key}": value for name, pin in self.pins().items() for key, value in pin.items()}
         text = (self.folder / "README.txt").read_text()
         return text.format(machine=os.uname().machine, libc=_libc(), command=command, **values)
 
     def unpack(self, archive: Path, target: Path) -> Path:
-        """Unpack a package of Debian, or a source, into ``target``; return the folder that has what was in it."""
+        """Unpack a Debian package or a source into ``target``. Return the folder with its content."""
         target.mkdir(exist_ok=True)
         if archive.suffix == ".deb":
             process.run(["dpkg-deb", "-x", str(archive), str(target)], 60, hint=self.compiler)
@@ -77,7 +81,12 @@ class Recipe(NamedTuple):
         return top
 
     def compile(self, what: str, argv: Sequence[str], top: Path) -> None:
-        """Run a step of compiling ``what`` in the folder ``top``. Raises MissingTool, JobFailed."""
+        """Run one command to compile ``what`` in the folder ``top``.
+
+        Raises:
+            MissingTool: there is no compiler.
+            JobFailed: it does not compile.
+        """
         done = process.run(argv, _TIMEOUT, cwd=str(top), check=False, hint=self.compiler)
         if done.returncode != 0:
             _log.debug("%s%s", done.stdout, done.stderr)
@@ -86,7 +95,7 @@ class Recipe(NamedTuple):
             raise JobFailed(f"the kit's {what} does not compile: {said}", self.compiler)
 
     def strip(self, program: Path, target: Path) -> None:
-        """Write the program without its symbols to ``target``."""
+        """Write the program without symbols to ``target``."""
         process.run(["strip", "-o", str(target), str(program)], 60, hint=self.compiler)
 
 

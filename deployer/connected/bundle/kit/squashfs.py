@@ -1,7 +1,7 @@
-"""The kit's part squashfs-tools: mksquashfs for sites that have none, where an image can be mounted all the same.
+"""The kit's part squashfs-tools: mksquashfs for sites that can mount images but have no mksquashfs.
 
-It is compiled, statically, from the upstream source that Debian has, with gzip, which any site can read, and zstd,
-which takes a tenth of the time. ``unsquashfs`` of the same source reads what it made before it is kept.
+It is compiled statically from Debian's copy of the upstream source, with gzip, which every site can read, and zstd,
+which needs a tenth of the time. Before it is kept, ``unsquashfs`` of the same source must read its output.
 """
 
 import filecmp
@@ -23,17 +23,24 @@ PROGRAM = "mksquashfs"
 _READER = "unsquashfs"
 _COMPRESSIONS = ("gzip", "zstd")
 _OTHERS = ("XZ", "LZO", "LZ4", "LZMA_XZ", "XATTR")
-#: In the folder of the source of each. Of zstd only what compresses and decompresses today's format is needed.
+#: Commands in each library's source folder. zstd is built without its legacy formats and its dictionary builder.
 _ZLIB = ["sh", "-c", "./configure --static && make libz.a"]
 _ZSTD = ["make", "--jobs=4", "-C", "lib", "libzstd.a", "CFLAGS=-O2"]
 _ZSTD += [f"ZSTD_{name}=0" for name in ("LEGACY_SUPPORT", "LIB_DICTBUILDER", "LIB_DEPRECATED")]
 
 
 def make(made: Path, work: Path, host: BuildSettings, say: Callable[[str], None]) -> None:
-    """Make the part in the folder ``made``, with ``work`` for what is in between.
+    """Make the part.
 
-    Raises MissingTool without compiler or mmdebstrap, TransferError where the sources cannot be had, IntegrityError for
-    one that is not what is pinned, JobFailed where it does not compile, or does not make what it should.
+    Args:
+        made: the folder for the finished part.
+        work: a folder for temporary files.
+
+    Raises:
+        MissingTool: there is no compiler or no mmdebstrap.
+        TransferError: the sources cannot be downloaded.
+        IntegrityError: a source does not match its pin.
+        JobFailed: it does not compile, or fails its test.
     """
     pins = RECIPE.pins()
     version = pins["squashfs-tools"]["version"]
@@ -42,7 +49,7 @@ def make(made: Path, work: Path, host: BuildSettings, say: Callable[[str], None]
     say(f"kit: compile mksquashfs {version}")
     command = _compile(work, dict(zip(pins, sources, strict=True)))
     check(work / PROGRAM, work / _READER, work)
-    # The licence of mksquashfs asks for the source of all that is linked into it.
+    # The licence of mksquashfs requires the sources of all linked libraries.
     for path in sources:
         shutil.copyfile(path, made / path.name)
     shutil.copyfile(work / PROGRAM, made / PROGRAM)
@@ -51,7 +58,7 @@ def make(made: Path, work: Path, host: BuildSettings, say: Callable[[str], None]
 
 
 def _compile(work: Path, sources: Mapping[str, Path]) -> str:
-    """Compile mksquashfs and its reader in ``work``; return the commands in the words of the README."""
+    """Compile mksquashfs and its reader in ``work``. Return the commands as the README prints them."""
     tops = {name: RECIPE.unpack(path, work / name) for name, path in sources.items()}
     zlib, zstd, tools = tops["zlib"], tops["zstd"] / "lib", tops["squashfs-tools"] / RECIPE.name
     words = [f"{name.upper()}_SUPPORT=1" for name in _COMPRESSIONS] + [f"{name}_SUPPORT=0" for name in _OTHERS]
@@ -66,7 +73,11 @@ def _compile(work: Path, sources: Mapping[str, Path]) -> str:
 
 
 def check(program: Path, reader: Path, work: Path) -> None:
-    """Raise JobFailed unless ``program`` makes what ``reader`` reads, and the same bytes by one process and by two."""
+    """Test a compiled mksquashfs.
+
+    Raises:
+        JobFailed: ``reader`` cannot read its output, or one and two threads give different bytes.
+    """
     folder = work / "sample"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()

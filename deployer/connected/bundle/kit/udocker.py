@@ -1,8 +1,8 @@
 """The kit's part udocker: a runtime for sites without user namespaces, and its engine for mode P1, proot.
 
-udocker is a wheel; proot is compiled, statically, from the source that Debian has, because each of the builds that
-Debian offers fails with udocker, one of them silently: it shows the host's root. So the new one has to pass a test of
-its root before it is kept.
+udocker is a wheel. proot is compiled statically from Debian's copy of the source, because all of Debian's own builds
+fail with udocker. One fails silently: its processes see the host's root. So the new build must pass a test of its root
+before it is kept.
 """
 
 import os
@@ -23,10 +23,17 @@ _PATCH = "proot.patch"
 
 
 def make(made: Path, work: Path, host: BuildSettings, say: Callable[[str], None]) -> None:
-    """Make the part in the folder ``made``, with ``work`` for what is in between.
+    """Make the part.
 
-    Raises MissingTool without compiler, mmdebstrap or pip, TransferError where the sources cannot be had,
-    IntegrityError for one that is not what is pinned, JobFailed where proot does not compile or shows the host's root.
+    Args:
+        made: the folder for the finished part.
+        work: a folder for temporary files.
+
+    Raises:
+        MissingTool: there is no compiler, mmdebstrap or pip.
+        TransferError: a download failed.
+        IntegrityError: a download does not match its pin.
+        JobFailed: proot does not compile, or fails the test of its root.
     """
     pins = RECIPE.pins()
     say(f"kit: fetch udocker {pins['udocker']['version']}")
@@ -44,14 +51,14 @@ def make(made: Path, work: Path, host: BuildSettings, say: Callable[[str], None]
 
 
 def _compile(work: Path, source: Path, talloc: Path) -> str:
-    """Compile WORK/proot; return the command in the words of the README."""
+    """Compile WORK/proot. Return the command as the README prints it."""
     top = RECIPE.unpack(source, work / "source")
     RECIPE.unpack(talloc, work / "talloc")
     patch = ["patch", "--strip=1", f"--input={RECIPE.folder / _PATCH}"]
     process.run(patch, 60, cwd=str(top), hint=RECIPE.compiler)
     [library] = (work / "talloc").rglob("libtalloc.a")
     words = {
-        # Else make asks git, which may find a repository that this folder happens to be in.
+        # Without this, make runs git, which may find an unrelated repository around this folder.
         "VERSION": "",
         "CFLAGS": f"-O2 -I{work}/talloc/usr/include",
         "LDFLAGS": f"-L{library.parent} -ltalloc -static -Wl,-z,noexecstack",
@@ -63,7 +70,7 @@ def _compile(work: Path, source: Path, talloc: Path) -> str:
 
 
 def check_root(proot: Path, work: Path) -> None:
-    """Raise JobFailed unless what runs under ``proot`` sees the root that it is given, and not the host's."""
+    """Raise JobFailed unless a process under ``proot`` sees the given root, and not the host's."""
     root = work / "root"
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir()
