@@ -32,13 +32,35 @@ _PLATFORM = {62: "x86_64", 183: "aarch64"}
 _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM))")
 
 
+#: Which of the loader's rules finds a library: a search path of a file, LD_LIBRARY_PATH, the image's cache or default
+#: folders, or no search at all.
+RPATH, LIBRARY_PATH, RUNPATH, SYSTEM, BY_PATH = "DT_RPATH", "LD_LIBRARY_PATH", "DT_RUNPATH", "system", "path"
+
+
+class Place(NamedTuple):
+    """Where a library was found, by which rule, and the file whose search path it is if it is one of a file."""
+
+    path: str
+    rule: str
+    owner: "Object | None" = None
+
+
 class Object(NamedTuple):
-    """A file that is mapped: its path without links, as what it was found, whose need it was, and its facts."""
+    """A file that is mapped.
+
+    Attributes:
+        path: where it is, without links.
+        found: the path that it was opened by.
+        parent: the file that needed it first; None for a program and for what was opened.
+        facts: what was read of it.
+        place: how the loader found it for its parent; None if it was opened.
+    """
 
     path: str
     found: str
     parent: "Object | None"
     facts: Facts
+    place: Place | None = None
 
     @property
     def first(self) -> "Object":
@@ -92,10 +114,12 @@ class Loader:
         self._files: dict[tuple[int, str], Object] = {}
         self._facts: dict[str, Facts | None] = {}
         self._cached = _read_cache(view, machine)
+        self._program: Object | None = None
 
     def start(self, program: str) -> Object | None:
         """Map a program and all that it needs; return it, or None if it is not a program for this machine."""
-        return self._open(program)
+        self._program = self._open(program)
+        return self._program
 
     def dlopen(self, path: str, by: Object | None = None) -> Object | None:
         """Map a library that the process opens by its path, as Python does an extension module, or ``by`` by itself."""
@@ -130,7 +154,7 @@ class Loader:
     def would_find(self, name: str, by: Object) -> str | None:
         """Return the path at which ``by`` would find a library that it opens by name, None if it would not find it."""
         place = self._search(name, by)
-        return self.view.resolve(place) if place and self._usable(place) else None
+        return self.view.resolve(place.path) if place and self._usable(place.path) else None
 
     def wrong_versions(self) -> Iterator[WrongVersion]:
         """Yield what the loader's check of versions would stop at."""
@@ -156,16 +180,16 @@ class Loader:
                 if name in self._names:
                     continue
                 place = self._search(name, each)
-                mapped = self._map(place, each) if place else None
-                if mapped is None:
+                mapped = self._map(place.path, each, place) if place else None
+                if place is None or mapped is None:
                     self.missing.append(Missing(name, each.path, first.path))
                     continue
                 self._names.setdefault(name, mapped)
-                if mapped.parent is each and mapped.found == place:
+                if mapped.parent is each and mapped.found == place.path:
                     todo.append(mapped)
         return first
 
-    def _map(self, path: str, parent: Object | None) -> Object | None:
+    def _map(self, path: str, parent: Object | None, place: Place | None = None) -> Object | None:
         """Map a file, once; return the object that it is."""
         real = self.view.resolve(path)
         facts = self._read(real) if real else None
@@ -174,7 +198,7 @@ class Loader:
         identity = self.view.identity(real)
         known = self._files.get(identity)
         if known is None:
-            known = self._files[identity] = Object(real, path, parent, facts)
+            known = self._files[identity] = Object(real, path, parent, facts, place)
             self.objects.append(known)
             self._names.setdefault(facts.dynamic.soname or posixpath.basename(path), known)
         return known
@@ -192,20 +216,20 @@ class Loader:
 
     # --- searching ---
 
-    def _search(self, name: str, by: Object) -> str | None:
+    def _search(self, name: str, by: Object) -> Place | None:
         """Return the path at which the loader would find ``name`` for ``by``."""
         if "/" in name:
-            return self._expanded(name, by)
+            return Place(self._expanded(name, by), BY_PATH)
         for folder in self._folders(by):
-            candidate = posixpath.join(folder, name)
-            if self._usable(candidate):
+            candidate = folder._replace(path=posixpath.join(folder.path, name))
+            if self._usable(candidate.path):
                 return candidate
         cached = self._cached.get(name)
         if cached and self._usable(cached):
-            return cached
-        for folder in _DEFAULTS.get(self.machine, ()):
-            if self._usable(f"{folder}/{name}"):
-                return f"{folder}/{name}"
+            return Place(cached, SYSTEM)
+        for default in _DEFAULTS.get(self.machine, ()):
+            if self._usable(f"{default}/{name}"):
+                return Place(f"{default}/{name}", SYSTEM)
         return None
 
     def _usable(self, path: str) -> bool:
@@ -213,19 +237,28 @@ class Loader:
         real = self.view.resolve(path)
         return real is not None and self._read(real) is not None
 
-    def _folders(self, by: Object) -> Iterator[str]:
+    def _folders(self, by: Object) -> Iterator[Place]:
         if not by.dynamic.runpath:
-            above: Object | None = by
-            while above is not None:  # DT_RPATH holds for what is below, too
+            for above in self._above(by):  # DT_RPATH holds for what is below, too
                 if not above.dynamic.runpath:
-                    yield from self._expand_all(above.dynamic.rpath, above)
-                above = above.parent
-        yield from self._library_path
-        yield from self._expand_all(by.dynamic.runpath, by)
+                    yield from self._expand_all(above.dynamic.rpath, above, RPATH)
+        yield from (Place(path, LIBRARY_PATH) for path in self._library_path)
+        yield from self._expand_all(by.dynamic.runpath, by, RUNPATH)
 
-    def _expand_all(self, paths: Sequence[str], owner: Object) -> Iterator[str]:
+    def _above(self, by: Object) -> Iterator[Object]:
+        """Yield a file, all that needed it, and the program, which counts for what was opened as well."""
+        above: Object | None = by
+        while above is not None:
+            yield above
+            if above is self._program:
+                return
+            above = above.parent
+        if self._program is not None:
+            yield self._program
+
+    def _expand_all(self, paths: Sequence[str], owner: Object, rule: str) -> Iterator[Place]:
         for path in paths:
-            yield self._expanded(path, owner)
+            yield Place(self._expanded(path, owner), rule, owner)
 
     def _expanded(self, path: str, owner: Object) -> str:
         values = {

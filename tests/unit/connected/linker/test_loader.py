@@ -16,7 +16,7 @@ from deployer.connected.linker.job_filesystem import (
     JobFilesystem,
     folders_of,
 )
-from deployer.connected.linker.loader import Loader
+from deployer.connected.linker.loader import LIBRARY_PATH, RPATH, Loader, Place
 from deployer.contract.dynamic import BadElf, Dynamic, Facts
 
 
@@ -94,6 +94,20 @@ def test_an_rpath_holds_for_what_is_below_and_a_runpath_does_not() -> None:
     assert paths(loaded(files))[-1] == "/a/liba.so.1"
     files["/bin/p"] = lib(None, "libm.so", runpath="/a")
     assert paths(loaded(files))[-1] == "/usr/lib64/liba.so.1"
+
+
+def test_a_programs_rpath_holds_for_what_it_opens_later() -> None:
+    """glibc, elf/dl-load.c: "try the DT_RPATH of the executable itself"."""
+    opened = {"/x/module.so": lib(None, "liba.so.1"), "/x/own.so": lib(None, "liba.so.1", runpath="/none"), **A}
+    loader = loaded({"/bin/p": lib(None, rpath="/a"), **opened}, ("/b",))
+    loader.dlopen("/x/module.so")
+    assert paths(loader)[-1] == "/a/liba.so.1"
+    program, found = loader.objects[0], loader.objects[-1]
+    assert found.place == Place("/a/liba.so.1", RPATH, program)
+    for path, search in (("/x/own.so", "rpath"), ("/x/module.so", "runpath")):
+        loader = loaded({"/bin/p": lib(None, **{search: "/a"}), **opened}, ("/b",))
+        loader.dlopen(path)
+        assert loader.objects[-1].place == Place("/b/liba.so.1", LIBRARY_PATH)
 
 
 def test_origin_is_where_the_file_was_found() -> None:
