@@ -48,7 +48,7 @@ _T = TypeVar("_T")
 #: Of one program and what it loads.
 PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
     linking.program, linking.missing, linking.versions, linking.broken, linking.plugins,
-    mpi.family, mpi.library, mpi.cxx, mpi.symbols, mpi.tree, fabric.library, fabric.provider,
+    mpi.family, mpi.library, mpi.linked, mpi.cxx, mpi.symbols, mpi.tree, mpi.doubled, fabric.library, fabric.provider,
 )  # fmt: skip
 #: Of the bundle and the site as a whole.
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (

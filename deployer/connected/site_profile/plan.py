@@ -44,7 +44,7 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
             f"{bundle} cannot run on {profile.name}: the site's MPI, {host_mpi.says or host_mpi.family}, is of the "
             f"family {host_mpi.abi} ({SONAMES.get(host_mpi.abi, 'unknown')}), and the bundle has programs for "
             f"{', '.join(abis)} only",
-            f"add {host_mpi.abi} to mpi in the definition, build and pack it again",
+            f"build its programs for {host_mpi.abi} too, add {host_mpi.abi} to mpi in the definition, and pack again",
         )
     abi = host_mpi.abi if host_mpi else next(iter(abis), None)
     way = choose(profile, name, chosen, mpi, abi)

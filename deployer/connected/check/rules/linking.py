@@ -4,9 +4,14 @@ import posixpath
 from collections.abc import Iterator
 
 from deployer.connected.check.libc import newer_base
+from deployer.connected.check.rules import mpi as mpi_rules
+from deployer.connected.linker.loader import WrongVersion
 from deployer.connected.linker.process import CXX, FAMILIES, Process
 from deployer.contract import hostfiles
 from deployer.contract.findings import ERROR, NOTE, Finding
+
+#: Versions of libraries that come with a base: glibc's, and those of gcc's run time.
+_OF_BASE = ("GLIBC_", "GLIBCXX_", "CXXABI_", "GCC_", "GFORTRAN_", "GOMP_", "OMP_")
 
 
 def program(process: Process) -> Iterator[Finding]:
@@ -61,17 +66,34 @@ def plugins(process: Process) -> Iterator[Finding]:
 
 def versions(process: Process) -> Iterator[Finding]:
     """link.version: a file needs a version of a library, mostly glibc's, that the mapped one does not have."""
+    escaped = {each.path for each in mpi_rules.escaped(process)}
     for each in process.loader.wrong_versions():
-        host = process.host_path(each.needed_by)
         yield Finding(
             "link.version",
             _severity(process, each.opened),
             each.needed_by,
             f"it needs {each.version}, which {each.path} does not have",
-            f"{newer_base(each.version)}: the site's library needs a newer C library than the image has"
-            if host
-            else f"install the package for this image's base, or {newer_base(each.version)}",
+            "this is the image's own MPI library: with the site's, it is not loaded (see mpi.escape)"
+            if each.needed_by in escaped
+            else _fitting(process, each),
         )
+
+
+def _fitting(process: Process, wrong: WrongVersion) -> str:
+    """Return what makes two libraries fit: it depends on which of them is the site's."""
+    needs_host, has_host = process.host_path(wrong.needed_by), process.host_path(wrong.path)
+    name = posixpath.basename(wrong.path)
+    of_base = wrong.version.startswith(_OF_BASE)
+    if needs_host and has_host:
+        return "both are the site's: capture the site again, and correct the MPI's libraries in the profile"
+    if needs_host:
+        newer = f"{newer_base(wrong.version)}: the site's library needs a newer one than the image has"
+        return newer if of_base else f"bind the site's own {name}, or install a newer release of it in the image"
+    if has_host:
+        return f"the site's {name} takes the place of the image's: use a package that was built with an older one"
+    if of_base:
+        return f"install the package for this image's base, or {newer_base(wrong.version)}"
+    return f"install the release of {name} that it was built with"
 
 
 def said(process: Process) -> set[str]:

@@ -4,11 +4,16 @@ Sources: the project's facts on ABIs (MPICH ABI compatibility initiative; Open M
 lab showed: a program with Debian's ``libmpich.so.12`` keeps the container's library and ends with exit code 0.
 """
 
+import posixpath
+import re
+from collections import defaultdict
 from collections.abc import Iterator
 
-from deployer.connected.linker.loader import Object
+from deployer.connected.linker.loader import BY_PATH, LIBRARY_PATH, RPATH, RUNPATH, Object
 from deployer.connected.linker.process import CXX, FAMILIES, Process, family_of
-from deployer.contract.findings import ERROR, WARNING, Finding
+from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
+from deployer.contract.linked_mpi import TEXTS
+from deployer.contract.plan import MPICH_ABI, OPENMPI, SONAMES, HostMpi
 
 #: Libraries that belong to an MPI installation and must come from where its libmpi does.
 _PARTS = {
@@ -16,6 +21,12 @@ _PARTS = {
     "intel": ("libfabric.so",),
     "mpich": ("libfabric.so", "libucp.so", "libucs.so"),
 }
+#: Of these Open MPI's other libraries share one: a second one of another release has data of its own, which is empty.
+_CORES = re.compile(r"^(libopen-(?:pal|rte))(?:-[0-9a-f]{8})?\.so\.")
+#: Libraries of other languages than C: each function of theirs calls one of the C library.
+_BINDINGS = ("libmpi_mpifh", "libmpi_usempi", "libmpifort", "libmpichfort", "libmpicxx", "libmpichcxx", "libmpi_cxx")
+#: What is built for each family.
+_BUILT_FOR = {MPICH_ABI: "MPICH", OPENMPI: "Open MPI"}
 
 
 def family(process: Process) -> Iterator[Finding]:
@@ -29,27 +40,51 @@ def family(process: Process) -> Iterator[Finding]:
                 ERROR,
                 user.path,
                 f"it is built for {_needed(user)} ({found}), and the site's MPI is {mpi.says} ({mpi.abi})",
-                f"add {mpi.abi} to mpi in the definition, build and pack again",
+                f"build it with {_BUILT_FOR.get(mpi.abi, mpi.abi)}, so that it is linked to {SONAMES.get(mpi.abi)}; "
+                "or choose a site or a partition whose MPI is of its family",
             )
 
 
 def library(process: Process) -> Iterator[Finding]:
     """mpi.escape, mpi.rpath: the container's own MPI library would be used in place of the site's, without a word."""
     mpi = process.plan.mpi
-    if mpi is None:
-        return
-    for user in process.users:
-        for name in user.dynamic.needed:
-            used = process.loader.find(name) if FAMILIES.get(name) == mpi.abi else None
-            if used is not None and not process.host_path(used.path):
-                by_rpath = _with_rpath(user) is not None
-                yield Finding(
-                    "mpi.rpath" if by_rpath else "mpi.escape",
-                    ERROR,
-                    user.path,
-                    f"it would use {used.path} of the image, not the site's MPI: {_why(user, name)}",
-                    _remedy(user, name),
-                )
+    for used in escaped(process) if mpi else ():
+        brought_by = used.parent or used
+        yield Finding(
+            "mpi.rpath" if used.place and used.place.rule == RPATH else "mpi.escape",
+            ERROR,
+            brought_by.path,
+            f"it would use {used.path} of the image, not the site's MPI: {_why(used)}",
+            _remedy(used, mpi),
+        )
+
+
+def linked(process: Process) -> Iterator[Finding]:
+    """mpi.escape: the program has an MPI library in itself, so none is mapped, and a bound one does nothing."""
+    program, mpi = process.program, process.plan.mpi
+    if mpi and program and program.facts.linked:
+        how = "; its symbols are stripped, but texts of the library are in it" if program.facts.linked == TEXTS else ""
+        yield Finding(
+            "mpi.escape",
+            ERROR,
+            program.path,
+            f"it has an MPI library linked into it, so the site's {mpi.library} is not used{how}",
+            f"link it to a shared MPI library, {SONAMES.get(mpi.abi, 'as the site has')}",
+        )
+
+
+def escaped(process: Process) -> list[Object]:
+    """Return the MPI libraries of the image that are mapped, but those that are for another family than the site's."""
+    abi = process.plan.mpi.abi if process.plan.mpi else None
+    named = {id(process.loader.find(name)) for name, family in FAMILIES.items() if family == abi}
+    return [
+        each
+        for each in process.loader.objects
+        if not process.host_path(each.path)
+        and each is not process.program
+        and FAMILIES.get(each.dynamic.soname or "", abi) == abi
+        and (id(each) in named or {"MPI_Init", "PMPI_Init"}.issubset(each.facts.exports))
+    ]
 
 
 def cxx(process: Process) -> Iterator[Finding]:
@@ -80,7 +115,8 @@ def symbols(process: Process) -> Iterator[Finding]:
 
     Python loads extension modules with all symbols at once (RTLD_NOW), so each is needed. A program is linked lazily
     unless it was built otherwise, and dies when it comes to call one, which may be hours later; it names what it calls.
-    A library names all that it could ever call, so that a lazy one is a warning.
+    A library names all that it could ever call, so that a lazy one is a warning. One of MPI's own for another language
+    names all of MPI: a note, since the program calls the few functions that it calls in C.
     """
     for user in process.users:
         names = [name for name in user.dynamic.needed if name in FAMILIES]
@@ -95,9 +131,10 @@ def symbols(process: Process) -> Iterator[Finding]:
             at_once = user.dynamic.now or user.first is not process.program
             when = "" if at_once else ": it starts, and aborts when it calls one"
             shown = ", ".join(absent[:3]) + (f" and {len(absent) - 3} more" if len(absent) > 3 else "")
+            lazy = NOTE if (user.dynamic.soname or "").startswith(_BINDINGS) else WARNING
             yield Finding(
                 "mpi.symbols",
-                ERROR if at_once or user is process.program else WARNING,
+                ERROR if at_once or user is process.program else lazy,
                 user.path,
                 f"it calls {shown}, which {used.path} does not have{when}",
                 "build it against an older MPI of this family: these functions were added later",
@@ -124,30 +161,58 @@ def tree(process: Process) -> Iterator[Finding]:
             )
 
 
+def doubled(process: Process) -> Iterator[Finding]:
+    """mpi.mixed: libraries of two releases of Open MPI in one process. MPI_Init ends with an error, or the program
+    crashes: what one library has made is not in the other's data."""
+    found: dict[str, list[Object]] = defaultdict(list)
+    for each in process.loader.objects:
+        name = _CORES.match(each.dynamic.soname or "")
+        if name:
+            found[name[1]].append(each)
+    for objects in found.values():
+        first = next((each for each in objects if process.host_path(each.path)), objects[0])
+        for each in objects:
+            if each is not first:
+                yield Finding(
+                    "mpi.mixed",
+                    ERROR,
+                    (each.parent or each).path,
+                    f"it would load {each.path} beside {first.path}, of another release of Open MPI",
+                    f"build the image on a base whose Open MPI has {posixpath.basename(first.found)} too, or choose a "
+                    "site whose Open MPI is of the image's release",
+                )
+
+
 def _needed(user: Object) -> str:
     return next(name for name in user.dynamic.needed if name in FAMILIES)
 
 
-def _why(user: Object, name: str) -> str:
-    owner = _with_rpath(user)
-    if owner is not None:
-        return f"the DT_RPATH of {owner.path} comes before LD_LIBRARY_PATH"
+def _why(used: Object) -> str:
+    name, rule = posixpath.basename(used.found), used.place.rule if used.place else BY_PATH
+    owner = used.place.owner.path if used.place and used.place.owner else ""
+    if rule == RPATH:
+        return f"the DT_RPATH of {owner} comes before LD_LIBRARY_PATH"
+    if rule == BY_PATH:
+        return "it is opened by its path"
     if name == "libmpich.so.12":
         return "it is linked to libmpich.so.12, Debian's name, which the site's MPI does not have"
-    return f"{name} is not found where the plan binds the site's"
+    absent = f"{name} is not found where the plan binds the site's"
+    found = {RUNPATH: f"the DT_RUNPATH of {owner} leads to it", LIBRARY_PATH: "the image's LD_LIBRARY_PATH leads to it"}
+    return f"{absent}, and {found[rule]}" if rule in found else absent
 
 
-def _with_rpath(user: Object) -> Object | None:
-    """Return what has a DT_RPATH that holds for a file: the file, or one above it."""
-    owner: Object | None = user
-    while owner is not None and (owner.dynamic.runpath or not owner.dynamic.rpath):
-        owner = owner.parent
-    return owner
-
-
-def _remedy(user: Object, name: str) -> str:
-    if _with_rpath(user) is not None:
-        return "patchelf --remove-rpath it in the Dockerfile"
+def _remedy(used: Object, mpi: HostMpi | None) -> str:
+    name, rule = posixpath.basename(used.found), used.place.rule if used.place else BY_PATH
+    site = posixpath.basename(mpi.library) if mpi else ""
+    if rule == RPATH and used.place and used.place.owner:
+        return (
+            f"patchelf --remove-rpath {used.place.owner.path} in the Dockerfile, or link it with "
+            "-Wl,--enable-new-dtags: a DT_RUNPATH comes after LD_LIBRARY_PATH"
+        )
+    if rule == BY_PATH:
+        return f"let it find {site} by its name, not by a path"
     if name == "libmpich.so.12":
         return "build it against an MPICH whose library is libmpi.so.12 (PyPI's mpich), not Debian's"
+    if name != site:
+        return f"link it to {site}, which the site's MPI has, in place of {name}"
     return "correct prefix and libraries of the MPI in the profile; capture it again"

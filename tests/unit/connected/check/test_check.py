@@ -7,11 +7,13 @@ import pytest
 
 from deployer.connected.check import check
 from deployer.connected.check.libc import newer_base
+from deployer.connected.check.rules import linking as linking_rules
 from deployer.connected.check.rules import pmi as pmi_rules
 from deployer.connected.check.rules.case import Case
 from deployer.connected.linker import job_filesystem, process
 from deployer.connected.linker.index import Index, Indexed
 from deployer.connected.linker.job_filesystem import FILE, Captured, folders_of
+from deployer.connected.linker.loader import WrongVersion
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.site_profile.profile import Partition, Profile
 from deployer.contract import verdict
@@ -19,6 +21,7 @@ from deployer.contract.dynamic import Dynamic, Facts
 from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
 from deployer.contract.hostfiles import DIRECTORY, FOLDER, LINK, HostFile
 from deployer.contract.hostfiles import FILE as SINGLE
+from deployer.contract.linked_mpi import SYMBOLS, TEXTS
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import HostMpi, Plan
 from tests import running
@@ -308,6 +311,118 @@ def test_a_tree_that_is_bound_by_half() -> None:
     fabric = {"/usr/lib/libfabric.so.1": lib("libfabric.so.1")}
     half = {path: facts for path, facts in HOST_FILES.items() if "fabric" not in path}
     assert codes(started({**IMAGE_FILES, **fabric}, half)) == [("mpi.mixed", WARNING)]
+
+
+FORTRAN = "/usr/lib/libmpi_mpifh.so.40"
+
+
+def fortran(release: str) -> dict[str, Facts | None]:
+    """Return an image with a Fortran program, as Debian has them: of Open MPI 4 it brings libopen-pal.so.40."""
+    return {
+        **IMAGE_FILES,
+        "/usr/lib/mumps/dsimpletest": lib(None, "libmpi_mpifh.so.40"),
+        FORTRAN: lib("libmpi_mpifh.so.40", "libmpi.so.40", f"libopen-pal.so.{release}", imports=CALLS),
+        f"/usr/lib/libopen-pal.so.{release}": lib(f"libopen-pal.so.{release}"),
+        "/usr/lib/libmpi.so.40": lib("libmpi.so.40", f"libopen-pal.so.{release}", exports=[*HAS, "PMPI_Init"]),
+        MODULE: None,
+    }
+
+
+def test_open_mpi_s_library_for_fortran_brings_its_own_release() -> None:
+    """Seen: dsimpletest of Debian 12 with Open MPI 5.0 dies in MPI_Init; 5.x over 5.x runs."""
+    (finding,) = findings(started(fortran("40"), OPENMPI_FILES, OPENMPI, command="/usr/lib/mumps/dsimpletest"))
+    assert (finding.code, finding.severity, finding.subject) == ("mpi.mixed", ERROR, FORTRAN)
+    assert PREFIX + "/lib/libopen-pal.so.80" in finding.message
+    assert "has libopen-pal.so.80" in finding.remedy
+    assert findings(started(fortran("80"), OPENMPI_FILES, OPENMPI, command="/usr/lib/mumps/dsimpletest")) == []
+    four = {
+        PREFIX + "/lib/libmpi.so.40": lib("libmpi.so.40", "libopen-pal.so.40", exports=HAS),
+        PREFIX + "/lib/libopen-pal.so.40": lib("libopen-pal.so.40"),
+    }
+    assert findings(started(fortran("40"), four, OPENMPI, command="/usr/lib/mumps/dsimpletest")) == []
+
+
+def test_a_library_for_another_language_names_all_of_mpi() -> None:
+    """Debian's libmpichfort.so.12 calls three PMPIX functions that no other release has; programs call none of them."""
+    image = {
+        **IMAGE_FILES,
+        "/usr/bin/hello": lib(None, "libmpichfort.so.12"),
+        "/usr/lib/libmpichfort.so.12": lib("libmpichfort.so.12", "libmpi.so.12", imports=[*CALLS, "PMPIX_Gone"]),
+    }
+    assert codes(started(image, command="hello")) == [("mpi.symbols", NOTE)]
+    at_once = lib("libmpichfort.so.12", "libmpi.so.12", imports=[*CALLS, "PMPIX_Gone"], now=True)
+    found = codes(started({**image, "/usr/lib/libmpichfort.so.12": at_once}, command="hello"))
+    assert found == [("mpi.symbols", ERROR)]
+
+
+@pytest.mark.parametrize("how", [SYMBOLS, TEXTS])
+def test_a_program_with_mpi_inside_uses_no_library(how: str) -> None:
+    image = {**IMAGE_FILES, MODULE: None, "/usr/bin/hello": lib()._replace(linked=how)}
+    (finding,) = findings(started(image, command="hello"))
+    assert (finding.code, finding.severity, finding.subject) == ("mpi.escape", ERROR, "/usr/bin/hello")
+    assert ("stripped" in finding.message) == (how == TEXTS)
+    assert "libmpi.so.12" in finding.remedy
+    assert findings(started(image, host={}, plan=PLAN._replace(mpi=None), command="hello")) == []
+
+
+def test_an_mpi_library_of_any_name_is_the_image_s_own() -> None:
+    private = "/opt/own/libmpi_own.so.7"
+    image = {
+        **IMAGE_FILES,
+        "/usr/bin/hello": lib(None, "libmpi_own.so.7", imports=CALLS, runpath="/opt/own"),
+        private: lib("libmpi_own.so.7", exports=[*HAS, "PMPI_Init"]),
+    }
+    (finding,) = findings(started(image, command="hello"))
+    assert (finding.code, finding.subject) == ("mpi.escape", "/usr/bin/hello")
+    assert "the DT_RUNPATH of /usr/bin/hello leads to it" in finding.message
+    assert finding.remedy == "link it to libmpi.so.12, which the site's MPI has, in place of libmpi_own.so.7"
+    traced = {**image, private: lib("libmpi_own.so.7", "libmpi.so.12", imports=["PMPI_Init"], exports=["MPI_Init"])}
+    assert findings(started(traced, command="hello")) == []  # a profiler, over the site's library
+
+
+def test_an_escape_is_of_the_file_that_leads_to_it() -> None:
+    """A program's DT_RPATH brings the library for all; others that use it are not the cause."""
+    image = {
+        **IMAGE_FILES,
+        "/usr/bin/hello": lib(None, "libpart.so.1", "libmpi.so.12", imports=CALLS, rpath="/opt/own"),
+        "/usr/lib/libpart.so.1": lib("libpart.so.1", "libmpi.so.12", imports=CALLS),
+        "/opt/own/libmpi.so.12": lib("libmpi.so.12", exports=HAS),
+    }
+    (finding,) = findings(started({**image, MODULE: None}, command="hello"))
+    assert (finding.code, finding.subject) == ("mpi.rpath", "/usr/bin/hello")
+    assert "patchelf --remove-rpath /usr/bin/hello" in finding.remedy
+
+
+def test_what_the_image_s_own_mpi_needs_is_a_consequence() -> None:
+    image = {
+        **IMAGE_FILES,
+        MODULE: lib(None, "libmpi_abi.so.1", imports=CALLS, runpath="/opt/own"),
+        "/opt/own/libmpi_abi.so.1": lib("libmpi_abi.so.1", "libfabric.so.1", exports=HAS,
+                                        versions={"libfabric.so.1": ["FABRIC_1.9"]}),
+    }  # fmt: skip
+    host = {**HOST_FILES, PREFIX + "/lib/libfabric.so.1": lib("libfabric.so.1", defines=("FABRIC_1.0",))}
+    version, escape = findings(started(image, host))
+    assert (version.code, escape.code) == ("link.version", "mpi.escape")
+    assert "see mpi.escape" in version.remedy
+    assert "link it to libmpi.so.12" in escape.remedy
+
+
+@pytest.mark.parametrize(
+    ("needs", "has", "version", "remedy"),
+    [
+        (PREFIX + "/lib/a.so", "/usr/lib/libc.so.6", "GLIBC_2.38", "build the image on a base with glibc 2.38"),
+        (PREFIX + "/lib/a.so", "/usr/lib/libstdc++.so.6", "GLIBCXX_3.4.32", "build the image on a newer base"),
+        (PREFIX + "/lib/a.so", "/usr/lib/libfabric.so.1", "FABRIC_1.9", "bind the site's own libfabric.so.1"),
+        (PREFIX + "/lib/a.so", PREFIX + "/lib/b.so", "FABRIC_1.9", "both are the site's"),
+        ("/usr/lib/a.so", PREFIX + "/lib/libfabric.so.1", "FABRIC_1.9", "the site's libfabric.so.1 takes the place"),
+        ("/usr/lib/a.so", "/usr/lib/libc.so.6", "GLIBC_2.38", "install the package for this image's base"),
+        ("/usr/lib/a.so", "/usr/lib/libx.so.1", "X_2", "install the release of libx.so.1"),
+    ],
+)
+def test_a_version_is_mended_where_it_is_missing(needs: str, has: str, version: str, remedy: str) -> None:
+    linked = started()
+    wrong = WrongVersion(version, has, needs, needs)
+    assert linking_rules._fitting(linked, wrong).startswith(remedy)
 
 
 @pytest.mark.parametrize(
