@@ -243,13 +243,14 @@ def _wait(store: Store, folder: str, for_programs: bool) -> int:
 def _exec(args: argparse.Namespace) -> int:
     from deployer.site.run import exec as execs
 
-    execs.execute(_store(args), args.image, args.plan, args.bind, args.rest, args.runtime, _home(args))
+    request = execs.ExecRequest(args.image, args.plan, args.bind, args.runtime, _home(args))
+    execs.execute(_store(args), request, args.rest)
 
 
 def _shell(args: argparse.Namespace) -> int:
     from deployer.site.run import exec as execs
 
-    execs.shell(_store(args), args.image, args.plan, args.bind, args.runtime, _home(args))
+    execs.shell(_store(args), execs.ExecRequest(args.image, args.plan, args.bind, args.runtime, _home(args)))
 
 
 def _home(args: argparse.Namespace) -> "Home":

@@ -122,8 +122,9 @@ def _build(
                 definition.tag, str(log), lambda line: _both(stream, say, line), offline.HINT if options.offline else ""
             )
             labels = {inputs.LABEL: inputs.label(client, definition, clean)}
-            image = _definition_image(client, definition, arguments, options, transcript, labels=labels)
-            made = _variants(client, definition, arguments, host.proxies, options, transcript)
+            own = _ImageBuild(client, arguments, options, transcript, labels=labels)
+            image = own.of_definition(definition)
+            made = _variants(own, definition, host.proxies)
     config = engine.image_config(client, image)
     last = _last(receipt, image, with_settings)
     if last is None:
@@ -287,68 +288,70 @@ def _cut(text: str, size: int = _SHOWN) -> str:
     return text if len(text) <= size else text[: size - 4] + " ..."
 
 
-def _run(
-    client: docker.DockerClient,
-    stream: IO[bytes],
-    dockerfile: str,
-    arguments: Mapping[str, str],
-    options: BuildOptions,
-    transcript: Transcript,
-    target: str | None = None,
-    labels: Mapping[str, str] | None = None,
-) -> str:
-    """Build a context and return the id of the image, which has ``labels``; with ``target`` the one of that stage."""
-    with engine.calls(client, lambda: f"build {transcript.tag} {transcript.step}"):
-        try:
-            messages = client.api.build(
-                fileobj=stream, custom_context=True, dockerfile=dockerfile, buildargs=dict(arguments), target=target,
-                labels=dict(labels or {}), nocache=options.no_cache, rm=True, forcerm=True, decode=True,
-                encoding="identity", network_mode="none" if options.offline else None,
-            )  # fmt: skip
-            _follow(messages, transcript)
-        except APIError as error:
-            if error.is_client_error():
-                raise UsageError(f"{transcript.tag}: {dockerfile}: {error.explanation}") from error
-            raise
-        if not transcript.image:  # the stream may also just end
-            raise ConnectionError("the engine closed the connection")
-    return transcript.image
+class _ImageBuild(NamedTuple):
+    """How the engine builds an image for a definition.
+
+    Attributes:
+        client: the engine.
+        arguments: values for the Dockerfile's ARG lines.
+        options: what the user chose.
+        transcript: where the messages go.
+        target: the stage to build; None for the last.
+        labels: labels of the image.
+    """
+
+    client: docker.DockerClient
+    arguments: Mapping[str, str]
+    options: BuildOptions
+    transcript: Transcript
+    target: str | None = None
+    labels: Mapping[str, str] = {}
+
+    def of_context(self, stream: IO[bytes], dockerfile: str) -> str:
+        """Build the context in ``stream`` and return the image's id."""
+        transcript = self.transcript
+        with engine.calls(self.client, lambda: f"build {transcript.tag} {transcript.step}"):
+            try:
+                messages = self.client.api.build(
+                    fileobj=stream, custom_context=True, dockerfile=dockerfile, buildargs=dict(self.arguments),
+                    target=self.target, labels=dict(self.labels), nocache=self.options.no_cache, rm=True, forcerm=True,
+                    decode=True, encoding="identity", network_mode="none" if self.options.offline else None,
+                )  # fmt: skip
+                _follow(messages, transcript)
+            except APIError as error:
+                if error.is_client_error():
+                    raise UsageError(f"{transcript.tag}: {dockerfile}: {error.explanation}") from error
+                raise
+            if not transcript.image:  # the stream may also just end
+                raise ConnectionError("the engine closed the connection")
+        return transcript.image
+
+    def of_definition(self, definition: Definition) -> str:
+        """Build the definition's own Dockerfile and return the image's id."""
+        with tempfile.TemporaryFile() as stream:
+            context.write_context(definition, stream)
+            return self.of_context(stream, definition.dockerfile)
 
 
-def _definition_image(
-    client: docker.DockerClient,
-    definition: Definition,
-    arguments: Mapping[str, str],
-    options: BuildOptions,
-    transcript: Transcript,
-    target: str | None = None,
-    labels: Mapping[str, str] | None = None,
-) -> str:
-    """Build a definition's own Dockerfile, up to the stage ``target`` where one is given; return the image's id."""
-    with tempfile.TemporaryFile() as stream:
-        context.write_context(definition, stream)
-        return _run(client, stream, definition.dockerfile, arguments, options, transcript, target, labels)
+def _variants(own: _ImageBuild, definition: Definition, proxies: Mapping[str, str]) -> list[HorovodVariant]:
+    """Return the definition's variants of Horovod; those that are not in the cache are compiled in its stage.
 
-
-def _variants(
-    client: docker.DockerClient,
-    definition: Definition,
-    arguments: Mapping[str, str],
-    proxies: Mapping[str, str],
-    options: BuildOptions,
-    transcript: Transcript,
-) -> list[HorovodVariant]:
-    """Return the definition's variants of Horovod; made in its stage with the framework, where they are not kept."""
+    Args:
+        own: the build of the definition's image.
+        proxies: arguments of the images in which variants are compiled.
+    """
     if definition.horovod is None:
         return []
-    name = definition.horovod.stage
-    again = options._replace(no_cache=False)  # its layers were just made
-    stage = _definition_image(client, definition, arguments, again, transcript.for_part(f"stage {name}"), name)
+    name, say = definition.horovod.stage, own.transcript.say
+    again = own.options._replace(no_cache=False)  # its layers were just made
+    of_stage = own._replace(options=again, transcript=own.transcript.for_part(f"stage {name}"), target=name, labels={})
+    stage = of_stage.of_definition(definition)
 
     def compiled(recipe: IO[bytes], what: str, words: Mapping[str, str]) -> str:
-        return _run(client, recipe, "Dockerfile", {**proxies, **words}, options, transcript.for_part(what))
+        part = _ImageBuild(own.client, {**proxies, **words}, own.options, own.transcript.for_part(what))
+        return part.of_context(recipe, "Dockerfile")
 
-    return variants.ensure(client, definition, stage, compiled, transcript.say)
+    return variants.ensure(own.client, definition, stage, compiled, say)
 
 
 def _follow(messages: Iterable[Mapping[str, Any]], transcript: Transcript) -> None:

@@ -105,7 +105,8 @@ def image(ground: Ground) -> str:
     if manifest.image.python is None:
         return saw + "; no Python in it, so no container was started"
     try:
-        started, made, _ = execs.prepare(ground.store, name, ground.plan and ground.plan.site, ())
+        request = execs.ExecRequest(name, ground.plan.site if ground.plan else None)
+        started, made, _ = execs.prepare(ground.store, request)
     except Refused as refused:
         if ground.plan and ground.plan.namespaces:
             return "%s; no container was started here: %s" % (saw, refused.message)

@@ -6,7 +6,7 @@ command's own.
 
 import os
 import re
-from typing import List, Mapping, NoReturn, Optional, Sequence, Tuple
+from typing import List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from deployer.contract import layout
 from deployer.contract.choose import choose
@@ -26,40 +26,42 @@ from deployer.system import files, payload, process
 _DEFAULT_RUNTIME = "charliecloud"
 #: How mpirun, and mpiexec of MPICH and Intel MPI, tell a process how many there are on its node.
 _LOCAL_TASKS = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-_OWN = container.Home()
 #: What an interactive shell may know of the user's terminal.
 _TERMINAL = ("TERM", "COLORTERM", "LANG")
 
 
-def execute(
-    store: Store,
-    image: str,
-    plan: Optional[str],
-    binds: Sequence[str],
-    command: List[str],
-    asked: Optional[str] = None,
-    wished: container.Home = _OWN,
-) -> NoReturn:
-    """Become ``command`` in the container of ``image``, with the runtime that is ``asked`` for, else the plan's choice.
+class ExecRequest(NamedTuple):
+    """What the user of ``exec`` or ``shell`` asked for.
+
+    Attributes:
+        image: the bundle's name, NAME:VERSION or digest.
+        plan: the site of the plan; None selects the only one.
+        binds: extra binds, as the user wrote them.
+        runtime: the runtime; None uses the plan's choice.
+        home: the home that the process has.
+    """
+
+    image: str
+    plan: Optional[str] = None
+    binds: Sequence[str] = ()
+    runtime: Optional[str] = None
+    home: container.Home = container.Home()
+
+
+def execute(store: Store, request: ExecRequest, command: List[str]) -> NoReturn:
+    """Replace this process by ``command`` in the container of an image.
 
     Raises UsageError, Refused and MissingTool before that.
     """
     if not command:
-        raise UsageError("no command to run", "exec %s -- COMMAND [ARG...]" % image)
-    runtime, made, joins = prepare(store, image, plan, binds, asked, wished)
+        raise UsageError("no command to run", "exec %s -- COMMAND [ARG...]" % request.image)
+    runtime, made, joins = prepare(store, request)
     _become(runtime.argv(made, command, _join(runtime, os.environ) if joins else []))
 
 
-def shell(
-    store: Store,
-    image: str,
-    plan: Optional[str],
-    binds: Sequence[str],
-    asked: Optional[str] = None,
-    wished: container.Home = _OWN,
-) -> NoReturn:
-    """Become an interactive shell in the container of ``image``: bash where the image has it, else sh."""
-    runtime, made, _ = prepare(store, image, plan, binds, asked, wished)
+def shell(store: Store, request: ExecRequest) -> NoReturn:
+    """Replace this process by an interactive shell in the container: bash if the image has it, else sh."""
+    runtime, made, _ = prepare(store, request)
     terminal = {name: os.environ[name] for name in _TERMINAL if name in os.environ}
     made = made._replace(environment={**terminal, **made.environment})
     root = plain(made.rootfs) if runtime.contained else ""
@@ -75,32 +77,26 @@ def _become(words: Sequence[Text]) -> NoReturn:
     process.replace(found, environment)
 
 
-def prepare(
-    store: Store,
-    image: str,
-    site: Optional[str],
-    binds: Sequence[str],
-    asked: Optional[str] = None,
-    wished: container.Home = _OWN,
-) -> Tuple[Runtime, Container, bool]:
-    """Return the runtime and the container that a process in ``image`` has here, as the plan for ``site`` says, and
-    whether the processes of a node shall share one. ``asked`` is the runtime that the user wants, ``wished`` the home.
+def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, bool]:
+    """Return the runtime and the container of a process here, and whether the processes of a node share one container.
 
-    The container's home is a variable, ``container.OWN``: it is made when the process starts."""
-    installed = store.find(image)
+    The container's home is a variable, ``container.OWN``: it is made when the process starts.
+    """
+    installed = store.find(request.image)
     manifest = installed.manifest()
     found = data.resolve(store, manifest)
-    plan = _plan(installed, site)
+    plan, asked = _plan(installed, request.plan), request.runtime
     option = choose(plan, 1, run.vetoes(plan, installed, here=True), runtime=asked).start_option if plan else None
     name = option.runtime if option else _DEFAULT_RUNTIME
     if asked not in (None, name):
-        raise UsageError("%s was packed for no site, so nobody allows %s" % (image, asked), "pack it with --site SITE")
+        why = "%s was packed for no site, so nobody allows %s" % (request.image, asked)
+        raise UsageError(why, "pack it with --site SITE")
     abi = plan.abi if plan else next(iter(manifest.mpi), None)
-    bound = data.binds(installed, found) + container.parse_binds(binds, installed.rootfs)
+    bound = data.binds(installed, found) + container.parse_binds(request.binds, installed.rootfs)
     horovod = installed.variant(abi) if abi else None
     runtime = RUNTIMES[name]
     threads = layout.own(os.environ)
-    made = container.make(installed, manifest.image, plan, bound, threads, horovod, runtime.contained, wished)
+    made = container.make(installed, manifest.image, plan, bound, threads, horovod, runtime.contained, request.home)
     if not container.has_workdir(manifest.image):
         made = made._replace(workdir=working_folder(made.binds, made.environment.get("HOME", "/"), _here()))
     return runtime, made, bool(option and option.join)

@@ -203,7 +203,7 @@ def test_exec_has_a_home_that_is_made_for_it(tmp_path, programs, place, monkeypa
     monkeypatch.setattr(process, "replace", replaced)
     monkeypatch.setattr(afterwards, "run", seen.append)
     with pytest.raises(SystemExit):
-        execs.execute(made.store(tmp_path / "root"), "hello", None, [], ["true"])
+        execs.execute(made.store(tmp_path / "root"), execs.ExecRequest("hello"), ["true"])
     action, *words = seen
     found = {word.split("=", 2)[1]: word.split("=", 2)[2] for word in words if word.startswith("--set-env=")}
     assert found["HOME"] == found["TMPDIR"] != "/tmp"

@@ -218,5 +218,5 @@ def test_without_a_plan_nobody_allows_it(tmp_path, monkeypatch):
 
     store = made.store(tmp_path / "root", plan=None)
     with pytest.raises(UsageError, match="packed for no site, so nobody allows native"):
-        execs.prepare(store, "hello", None, (), "native")
-    assert execs.prepare(store, "hello", None, (), "charliecloud")[0].contained
+        execs.prepare(store, execs.ExecRequest("hello", runtime="native"))
+    assert execs.prepare(store, execs.ExecRequest("hello", runtime="charliecloud"))[0].contained
