@@ -273,13 +273,12 @@ def reader(descriptor: int) -> Callable[[int, int], bytes]:
     return read_at
 
 
-class Window(io.RawIOBase):
-    """A part of an open file as a file of its own, to read: ``size`` bytes from ``start``. The file stays open."""
+class RandomAccessFile(io.RawIOBase):
+    """A file to read, made of ``size`` bytes of which ``read`` returns any part, by offset and length."""
 
-    def __init__(self, descriptor: int, start: int, size: int) -> None:
+    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         super().__init__()
-        self._descriptor = descriptor
-        self._start = start
+        self._read = read
         self._size = size
         self._position = 0
 
@@ -298,10 +297,17 @@ class Window(io.RawIOBase):
 
     def readinto(self, buffer):  # type: ignore[no-untyped-def]
         count = max(0, min(len(buffer), self._size - self._position))
-        data = os.pread(self._descriptor, count, self._start + self._position)
+        data = self._read(self._position, count)
         buffer[: len(data)] = data
         self._position += len(data)
         return len(data)
+
+
+class Window(RandomAccessFile):
+    """A part of an open file as a file of its own, to read: ``size`` bytes from ``start``. The file stays open."""
+
+    def __init__(self, descriptor: int, start: int, size: int) -> None:
+        super().__init__(lambda offset, count: os.pread(descriptor, count, start + offset), size)
 
 
 @contextmanager

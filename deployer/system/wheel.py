@@ -24,7 +24,7 @@ _MAX_TEXT = 16 * 1024 * 1024
 #: The list of an archive's files, at least 47 bytes each and 700 in memory: 60,000 files with usual names.
 _MAX_LIST = 8 * 1024 * 1024
 #: What zipfile raises for what is no archive, or a hostile one.
-_BROKEN = (
+BROKEN = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError),
     *(ValueError, IndexError, OverflowError),
 )
@@ -95,7 +95,7 @@ class Wheel(object):
             if error.message.startswith(self.name):
                 raise
             raise IntegrityError("%s: %s" % (self.name, error.message), error.hint) from error
-        except _BROKEN as error:
+        except BROKEN as error:
             raise _broken(self.name, error) from error
 
 
@@ -130,7 +130,7 @@ def claim(stream: IO[bytes], name: str) -> Claim:
     """Return what a wheel says of itself; nothing is checked, so it is good for a look at the free space only."""
     try:
         infos = archive(stream).infolist()
-    except _BROKEN as error:
+    except BROKEN as error:
         raise _broken(name, error) from error
     modules = [info for info in infos if info.filename.endswith(".py")]
     return Claim(len(infos) + len(modules), sum(info.file_size for info in infos + modules))

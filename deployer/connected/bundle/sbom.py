@@ -10,7 +10,6 @@ import io
 import json
 import re
 import uuid
-import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
@@ -27,11 +26,11 @@ from packageurl import PackageURL
 
 import deployer
 from deployer.connected.bundle.packages import DEB, PYPI, Package, PackageInventory, System, of_metadata
-from deployer.connected.rootfs.entries import FileContent, Reader
+from deployer.connected.rootfs.entries import FileContent
 from deployer.contract import sealed_file
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.manifest import Manifest
-from deployer.system import wheel
+from deployer.system import files, wheel
 
 MEMBER = "deployer/sbom.cdx.json"
 
@@ -54,11 +53,11 @@ def of_wheel(content: FileContent, member: str) -> Package:
         digest.update(content.read(start, _CHUNK))
     package = None
     try:
-        with wheel.archive(io.BufferedReader(Reader(content))) as archive:
+        with wheel.archive(io.BufferedReader(files.RandomAccessFile(content.read, content.size))) as archive:
             names = [name for name in archive.namelist() if _METADATA.match(name)]
             if len(names) == 1 and archive.getinfo(names[0]).file_size <= _MAX_METADATA:
                 package = of_metadata(archive.read(names[0]), member, digest.hexdigest())
-    except (zipfile.BadZipFile, zlib.error) as error:
+    except wheel.BROKEN as error:
         raise UsageError(f"{member} is not a wheel: {error}") from error
     if package is None:
         raise UsageError(f"{member} is not a wheel: it does not name its package")

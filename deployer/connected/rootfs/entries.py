@@ -1,10 +1,9 @@
 """Entries of a layer from any source: files with their metadata, and access to their contents."""
 
 import errno
-import io
 import os
 from collections.abc import Iterator
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, NamedTuple, Protocol
 
 from deployer.contract import tarformat
 from deployer.contract.errors import UsageError
@@ -109,34 +108,6 @@ class InMemory:
 
     def read(self, start: int, length: int) -> bytes:
         return self._content[start : start + length]
-
-
-class Reader(io.RawIOBase):
-    """Content as a readable and seekable file object."""
-
-    def __init__(self, data: FileContent) -> None:
-        self._data = data
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._data.size}[whence]
-        self._position = max(start + offset, 0)
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        found = self._data.read(self._position, len(buffer))
-        buffer[: len(found)] = found
-        self._position += len(found)
-        return len(found)
 
 
 class FileEntry(NamedTuple):
