@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from deployer.connected.bundle import pack, sources
-from deployer.connected.bundle import shipment as parts
 from deployer.connected.bundle.diff import diff
+from deployer.connected.bundle.shipment import as_stream, shipment_for
 from deployer.connected.ground import engine
 from deployer.connected.site_profile.profile import load
 from deployer.connected.transfer.remote import Remote
@@ -265,9 +265,9 @@ def _stream(remote: Remote, bundle: Path) -> float:
     with opened(str(bundle)) as stream:
         seal = read_seal(stream, str(bundle))
         manifest: Manifest = read_manifest(read_manifest_block(stream, seal), seal)
-        shipment = parts.shipment(stream, seal, manifest, frozenset())
+        shipment = shipment_for(stream, seal, manifest, frozenset())
         started = time.monotonic()
-        remote.feed(["take", digest], parts.as_stream(stream, shipment, lambda _: None))
+        remote.feed(["take", digest], as_stream(stream, shipment, lambda _: None))
         seconds = time.monotonic() - started
     remote.shell(f"rm -r {remote.workspace}/incoming/{digest[:32]}")
     return seconds

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import IO, NamedTuple
 
-from deployer.connected.bundle import packages, shipment
+from deployer.connected.bundle import packages
+from deployer.connected.bundle.shipment import shipment_for
 from deployer.connected.rootfs.entries import shown
 from deployer.contract import delta, json_records, sealed_file, tarformat, wheel
 from deployer.contract.errors import IntegrityError
@@ -81,7 +82,7 @@ def diff(old: str, new: str) -> Difference:
         a = _Bundle(stack.enter_context(opened(old)), old)
         b = _Bundle(stack.enter_context(opened(new)), new)
         held = delta.read_held(delta.held_text(segment.sha256 for segment in a.manifest.segments))
-        size = shipment.shipment(b.stream, b.seal, b.manifest, held).size
+        size = shipment_for(b.stream, b.seal, b.manifest, held).size
         if a.seal.sha256 == b.seal.sha256:
             size = 0  # the site has it, so push sends nothing
         before, after = {**a.members(), **a.files(b)}, {**b.members(), **b.files(a)}

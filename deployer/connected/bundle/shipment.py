@@ -38,7 +38,7 @@ class Shipment(NamedTuple):
         return len(self.data) + sum(part.size for part in self.parts)
 
 
-def shipment(stream: IO[bytes], seal: Seal, manifest: Manifest, held: HeldSegments) -> Shipment:
+def shipment_for(stream: IO[bytes], seal: Seal, manifest: Manifest, held: HeldSegments) -> Shipment:
     """Return what to send of an open bundle to a site that has the segments ``held``."""
     ending = Ending(seal.offset, seal.end + sealed_file.TAIL - seal.offset)
     data = delta.compress(b"".join(_read(stream, ending)))

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from deployer.connected.bundle import shipment as parts
-from deployer.connected.bundle.shipment import Shipment
+from deployer.connected.bundle.shipment import Shipment, as_files, as_stream, shipment_for
 from deployer.connected.check.check import check_carried
 from deployer.connected.ground import locked_folder, progress
 from deployer.connected.site_profile.profile import Profile
@@ -174,7 +173,7 @@ def _push(stream: IO[bytes], bundle: VerifiedBundle, remote: Remote, options: Pu
     if known["folder"]:
         return done
     held = frozenset() if options.full else delta.read_held(str(known["held"]))
-    shipment = parts.shipment(stream, bundle.seal, bundle.manifest, held)
+    shipment = shipment_for(stream, bundle.seal, bundle.manifest, held)
     done = done._replace(sent=shipment.size, parts=len(shipment.parts))
     _check_space(remote, int(known["free"]), shipment, bundle)
     if options.dry_run:
@@ -199,10 +198,10 @@ def _send(
 ) -> None:
     with progress.bar("send", shipment.size) as advance:
         if host is None:
-            remote.feed(["take", bundle.digest], parts.as_stream(stream, shipment, advance))
+            remote.feed(["take", bundle.digest], as_stream(stream, shipment, advance))
             return
         with locked_folder.LockedFolder(locked_folder.PARTS) as local:
-            made = parts.as_files(stream, shipment, Path(local, "parts"), advance)
+            made = as_files(stream, shipment, Path(local, "parts"), advance)
             places = [file for file in made if delta.read_name(file.name)]
             remote.upload(places, folder, host)
 
@@ -219,9 +218,9 @@ def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> FolderPu
     with opened(str(bundle)) as stream:
         verified = _verified(stream, bundle)
         manifest = verified.manifest
-        shipment = parts.shipment(stream, verified.seal, manifest, held)
+        shipment = shipment_for(stream, verified.seal, manifest, held)
         with progress.bar("write", shipment.size) as advance:
-            parts.as_files(stream, shipment, folder, advance)
+            as_files(stream, shipment, folder, advance)
     size, count = shipment.size, len(shipment.parts)
     return FolderPush(verified.digest, str(folder), size, count, plans_in(manifest), manifest.is_data)
 
