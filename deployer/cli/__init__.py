@@ -1,1 +1,1 @@
-"""Argparse front ends: they turn words into calls, and errors into exit codes and hints."""
+"""Command lines with argparse: from words to calls, and from errors to exit codes and hints."""

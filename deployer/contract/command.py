@@ -100,7 +100,13 @@ def missing(words: Sequence[str], place: Place) -> Optional[CommandProblem]:
 
 
 class Located(NamedTuple):
-    """A program that was found. ``path`` is where PATH leads, ``real`` the same file without links."""
+    """A program that was found.
+
+    Attributes:
+        path: where PATH leads.
+        real: the same file without links.
+        seen: what is at ``real``.
+    """
 
     path: str
     real: str

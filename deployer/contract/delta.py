@@ -35,7 +35,12 @@ HeldSegments = FrozenSet[bytes]
 
 
 class Range(NamedTuple):
-    """A byte range of the bundle: ``size`` bytes at ``offset``."""
+    """A byte range of the bundle.
+
+    Attributes:
+        offset: bytes from the start of the bundle.
+        size: bytes.
+    """
 
     offset: int
     size: int

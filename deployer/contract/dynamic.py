@@ -143,7 +143,13 @@ class Facts(NamedTuple):
 
 
 class Symbol(NamedTuple):
-    """A dynamic symbol: ``defined`` in this file or needed from another one; a ``weak`` symbol may be missing."""
+    """A dynamic symbol.
+
+    Attributes:
+        name: its name, without a version.
+        defined: it is defined in this file; otherwise another file must define it.
+        weak: it may be missing.
+    """
 
     name: str
     defined: bool

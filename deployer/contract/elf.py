@@ -23,7 +23,12 @@ _MAX_NOTES = 64 * 1024  # real ones are below 2 KiB
 
 
 class Notes(NamedTuple):
-    """``build_id``: hexadecimal, or None; ``level`` of x86-64 that is needed (2 for x86-64-v2), 0 for any."""
+    """The GNU notes of a file.
+
+    Attributes:
+        build_id: hexadecimal, or None.
+        level: the x86-64 level that it needs (2 for x86-64-v2); 0 for any.
+    """
 
     build_id: Optional[str] = None
     level: int = 0

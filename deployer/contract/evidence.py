@@ -218,7 +218,12 @@ def read_probe(data: bytes, what: str) -> ProbeRecord:
 
 
 class NodeRecord(NamedTuple):
-    """The evidence of a node's ranks, if the image is staged on the node: text of each file, by file name."""
+    """The evidence of a node's ranks, if the image is staged on the node.
+
+    Attributes:
+        host: the node.
+        files: the text of each evidence file, by file name.
+    """
 
     host: str
     files: Dict[str, str]

@@ -17,7 +17,13 @@ MAX_MEMORY = 200_000_000
 
 
 class SiteFacts(NamedTuple):
-    """The trees of a file of facts, whose content is not parsed yet."""
+    """The trees of a file of facts, whose content is not parsed yet.
+
+    Attributes:
+        login: facts of the login node, or None.
+        partitions: facts of compute nodes, by partition.
+        mpi: facts of MPI installations, by name.
+    """
 
     login: Optional[Fields]
     partitions: Dict[str, Fields]

@@ -44,7 +44,13 @@ class Finding(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A code's severity, its message and its remedy, both with ``{placeholders}``."""
+    """What a code means; the texts have ``{placeholders}``.
+
+    Attributes:
+        severity: ERROR, WARNING or NOTE.
+        message: what was observed.
+        remedy: what to do.
+    """
 
     severity: str
     message: str

@@ -85,7 +85,13 @@ class Segment(NamedTuple):
 
 
 class BundleMember(NamedTuple):
-    """A member of the bundle's tar; manifests list them in the order of the file."""
+    """A member of the bundle's tar.
+
+    Attributes:
+        name: its path in the tar.
+        size: bytes of its content.
+        mode: its permission bits.
+    """
 
     name: str
     size: int

@@ -20,7 +20,12 @@ _LAYER_TYPES = {
 
 
 class Blob(NamedTuple):
-    """A blob's digest (``sha256:hex``) and size in bytes."""
+    """The descriptor of a blob.
+
+    Attributes:
+        digest: ``sha256:`` and hexadecimal digits.
+        size: bytes.
+    """
 
     digest: str
     size: int

@@ -40,7 +40,13 @@ MOUNT_FILES = (TOOL,)
 
 
 class Bind(NamedTuple):
-    """A bind mount SRC:DST, and why it is there."""
+    """A bind mount.
+
+    Attributes:
+        source: the path on the host.
+        target: the path in the container.
+        why: the reason, for people.
+    """
 
     source: str
     target: str

@@ -92,7 +92,12 @@ class Evidence(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """The result record, and the exit code with which the script continues (0) or ends."""
+    """What a step led to.
+
+    Attributes:
+        record: the result record.
+        exit_code: 0: the script continues; otherwise it ends with this code.
+    """
 
     record: Record
     exit_code: int

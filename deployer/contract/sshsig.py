@@ -38,7 +38,12 @@ ALGORITHMS = {
 
 
 class Key(NamedTuple):
-    """A public key: its ``kind`` (``ssh-ed25519``) and its blob, the bytes that a .pub file has in base64."""
+    """A public key.
+
+    Attributes:
+        kind: for instance ``ssh-ed25519``.
+        blob: the bytes that a .pub file has in base64.
+    """
 
     kind: str
     blob: bytes

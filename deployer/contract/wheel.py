@@ -63,7 +63,12 @@ class WheelEntry(NamedTuple):
 
 
 class Digest(NamedTuple):
-    """The digest that RECORD has for a file."""
+    """The digest that RECORD has for a file.
+
+    Attributes:
+        algorithm: one of ALGORITHMS.
+        value: the raw bytes.
+    """
 
     algorithm: str
     value: bytes

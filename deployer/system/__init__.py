@@ -1,1 +1,1 @@
-"""The only I/O that both sides share: processes, files, tar headers, codecs."""
+"""Input and output that both sides use: processes, files, signatures, verification, codecs."""

@@ -1,4 +1,4 @@
-"""What is done after the end of this process, whatever program it has become by then."""
+"""Actions after the end of this process, whatever program it has become by then."""
 
 import os
 import select
@@ -6,15 +6,15 @@ import signal
 import time
 from typing import Callable, Optional
 
-#: Seconds between two looks where the kernel or Python cannot wait for a process that is not a child.
+#: Seconds between two checks if the kernel or Python cannot wait for a process that is not a child.
 _PAUSE = 0.2
 
 
 def run(action: Callable[[], None]) -> None:
-    """Call ``action`` in another process once this one has ended.
+    """Call ``action`` in another process when this process has ended.
 
-    That process is nobody's child here: a program that waits for all of its children does not wait for it. It has no
-    file of this process open and no part in its session, so neither a pipe's reader nor a terminal notices it.
+    That process is not a child of this one, so a program that waits for all its children does not wait for it. It has
+    no file of this process open and is not in its session, so it holds up neither the reader of a pipe nor a terminal.
     """
     pid = os.getpid()
     start = began(pid)
@@ -34,7 +34,7 @@ def run(action: Callable[[], None]) -> None:
 
 def _let_go() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)  # what ends the other is what this one waits for
+        signal.signal(number, signal.SIG_IGN)  # a signal that ends the awaited process must not end this one
     os.chdir("/")
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in sorted(map(int, os.listdir("/proc/self/fd"))):
@@ -44,11 +44,11 @@ def _let_go() -> None:
             try:
                 os.close(descriptor)
             except OSError:
-                continue  # that of the list itself
+                continue  # the descriptor of the list itself
 
 
 def _await(pid: int, start: Optional[str]) -> None:
-    """Return when the process ``pid``, that started then, has ended."""
+    """Return when the process ``pid`` that started at ``start`` has ended."""
     opener = getattr(os, "pidfd_open", None)  # Python 3.9, Linux 5.3
     if opener:
         try:
@@ -63,7 +63,7 @@ def _await(pid: int, start: Optional[str]) -> None:
 
 
 def began(pid: int) -> Optional[str]:
-    """Return when a process was started, in clock ticks since boot; None for one that has ended."""
+    """Return when a process was started, in clock ticks since boot; None if it has ended."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as stream:
             # The second field is the program's name in brackets; the third is the state, the 22nd the start (proc(5)).

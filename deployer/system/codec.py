@@ -1,6 +1,6 @@
 """Decompression of a layer's frames with what a site has: zlib in Python, libzstd by ctypes, or Python 3.14's module.
 
-Each frame stands alone and its decompressed size is known beforehand, so one call on whole buffers does it.
+Frames are independent, and their decompressed size is known beforehand, so one call on whole buffers is enough.
 Source: zstd.h (ZSTD_decompressDCtx, ZSTD_isError), stable since libzstd 1.0.
 """
 
@@ -14,16 +14,18 @@ from deployer.contract.errors import IntegrityError, MissingTool
 from deployer.contract.manifest import MAX_RAW
 from deployer.contract.tarformat import Buffer
 
-#: From (frame, its decompressed size) to the decompressed bytes, which hold until the next call.
+#: From (frame, its decompressed size) to the decompressed bytes, which are valid until the next call.
 Decompress = Callable[[bytes, int], memoryview]
 
 
 def decompressor(codec: str) -> Decompress:
     """Return a function from (frame, its decompressed size) to the decompressed bytes.
 
-    The bytes stand in a buffer that the next call writes over. The function raises IntegrityError when the frame is
-    broken or of another size; it is not for several threads, and a forked process has one of its own. Raises
-    MissingTool where the codec's library is not on this machine.
+    The bytes are in a buffer that the next call overwrites. The function raises IntegrityError if the frame is damaged
+    or has another size. It must not be shared by threads; a forked process has its own copy.
+
+    Raises:
+        MissingTool: the codec's library is not on this machine.
     """
     return _bounded(_gzip if codec == "gzip" else _zstd())
 
@@ -65,7 +67,7 @@ def _zstd() -> Callable[[bytes, int], Buffer]:
 
 
 class _ZstdLibrary(object):
-    """libzstd by ctypes, with one context and one buffer for all frames: new ones cost as much as small frames."""
+    """libzstd by ctypes, with one context and one buffer for all frames: new ones cost as much as a small frame."""
 
     def __init__(self, library: Any) -> None:
         library.ZSTD_createDCtx.restype = ctypes.c_void_p
@@ -88,7 +90,7 @@ class _ZstdLibrary(object):
 
     def __call__(self, frame: bytes, size: int) -> Buffer:
         if size > len(self._buffer):
-            self._buffer = bytearray(size)  # a new one: the last may still be looked at
+            self._buffer = bytearray(size)  # a new one: the caller may still use the last
         target = (ctypes.c_char * size).from_buffer(self._buffer) if size else None
         written = self._decompress(self._context, target, size, frame, len(frame))
         if self._is_error(written):
@@ -102,7 +104,7 @@ class _ZstdLibrary(object):
 
 
 class _ZstdModule(object):
-    """Python's own ``compression.zstd``, from 3.14 on, where there is no libzstd.so.1 to load."""
+    """Python's own ``compression.zstd``, since 3.14, for machines without libzstd.so.1."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -110,7 +112,7 @@ class _ZstdModule(object):
     def __call__(self, frame: bytes, size: int) -> Buffer:
         stream = self._module.ZstdDecompressor()
         try:
-            # One byte more than announced: a frame that is larger shows by it, and a bomb does not go off.
+            # One byte more than announced: it shows that a frame is larger, and a decompression bomb is stopped there.
             data = stream.decompress(frame, size + 1)
         except (self._module.ZstdError, EOFError) as error:
             raise IntegrityError("a zstd frame is broken: %s" % error) from error
@@ -120,8 +122,7 @@ class _ZstdModule(object):
 
 
 def _load_libzstd() -> Optional[Any]:
-    # find_library runs ldconfig or gcc, which takes long and may be missing: the soname is enough where the loader
-    # knows it.
+    # find_library runs ldconfig or gcc, which takes long or is missing. The soname is enough if the loader knows it.
     return _load("libzstd.so.1") or _load(ctypes.util.find_library("zstd"))
 
 

@@ -1,14 +1,14 @@
-"""SHA-256 at the speed that the machine has.
+"""SHA-256 at the full speed of the machine.
 
-A Python that was built without OpenSSL hashes with portable C, at half the speed; the library is on the machine all
-the same, since ssh needs it. Source: EVP_Digest(3), the same since OpenSSL 0.9.7.
+A Python that was built without OpenSSL hashes with portable C, at half the speed. The library is on the machine
+regardless, because ssh needs it. Source: EVP_Digest(3), unchanged since OpenSSL 0.9.7.
 """
 
 import ctypes
 import hashlib
 from typing import Callable, Optional
 
-#: Of OpenSSL 3, 1.1, and 1.0 as Red Hat and others name it.
+#: The names of OpenSSL 3, 1.1, and 1.0 (Red Hat's name and others').
 _LIBRARIES = ("libcrypto.so.3", "libcrypto.so.1.1", "libcrypto.so.10", "libcrypto.so.1.0.0")
 
 DigestFunction = Callable[[bytes], str]
@@ -19,7 +19,7 @@ def _hashlib(data: bytes) -> str:
 
 
 def openssl() -> Optional[DigestFunction]:
-    """Return libcrypto's SHA-256 of bytes, in hexadecimal, or None where it is not here or not right."""
+    """Return libcrypto's SHA-256 of bytes, in hexadecimal; None if it is missing or gives a wrong result."""
     for name in _LIBRARIES:
         try:
             library = ctypes.CDLL(name)
@@ -49,5 +49,5 @@ def _fastest() -> DigestFunction:
     return openssl() or _hashlib
 
 
-#: Return the SHA-256 of bytes, in hexadecimal.
+#: Returns the SHA-256 of bytes, in hexadecimal.
 sha256 = _fastest()

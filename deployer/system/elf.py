@@ -1,4 +1,4 @@
-"""The identity of a library file, whatever path it is seen under: its GNU build-id, else the SHA-256 of its content."""
+"""The identity of a library file, independent of its path: its GNU build-id, else the SHA-256 of its content."""
 
 import os
 
@@ -7,7 +7,7 @@ from deployer.system import files
 
 
 def identity(path: str) -> str:
-    """Return ``build-id:HEX`` or ``sha256:HEX`` of the file at ``path``; raises DeployerError if it cannot be read."""
+    """Return ``build-id:HEX`` or ``sha256:HEX`` of the file at ``path``. Raises DeployerError if it cannot be read."""
     with files.errors_named("read " + path):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

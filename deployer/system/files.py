@@ -1,7 +1,8 @@
-"""Files that are either whole under their final name or not there at all, and whether a file is there.
+"""Files that are complete under their final name or do not exist, and questions about existence.
 
-Do not use ``os.path.exists`` and its like for what counts: they return False for a path that may not be looked at, as
-if it were not there. The functions here know one kind of absence, "does not exist" (ENOENT); all else is an error.
+Do not use ``os.path.exists`` and similar functions for decisions: they return False for a path that may not be
+accessed, as if it did not exist. The functions here know one kind of absence, "does not exist" (ENOENT); everything
+else is an error.
 """
 
 import errno
@@ -19,24 +20,26 @@ from typing import IO, Callable, Iterator, List, NoReturn, Optional, Tuple
 from deployer.contract.errors import DeployerError, SpaceError, UsageError
 
 CHUNK = 1024 * 1024
-#: The temporary file of ``published``: the name in it, and what mkstemp adds.
+#: A temporary file of ``published``: the final name, and the suffix of mkstemp.
 _PART = re.compile(r"^\.(.+)\.[a-z0-9_]{8}\.part$", re.DOTALL)
-#: Of a text file that is read whole, where no smaller limit is given.
+#: Bytes of a text file that is read at once, unless a smaller limit is given.
 MAX_TEXT = 16 * 1024 * 1024
-#: Bytes of zeros, at a multiple of this number, that are left out of a file.
+#: Blocks of this many zero bytes, at a multiple of this number, are left out of a file.
 HOLE = 64 * 1024
 _ZEROS = bytes(HOLE)
-_FAR = 2**62  # no system call takes an offset much beyond
+_FAR = 2**62  # system calls accept no offset far above
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
 def published(path: str, mode: int = 0o666) -> Iterator[IO[bytes]]:
-    """Yield a new file that gets the name ``path`` only when the block ends without an error.
+    """Yield a new file that gets the name ``path`` only if the block ends without an error.
 
-    The temporary file stands in the same folder (rename is atomic only within a file system) and is removed on any
-    failure; what a kill leaves, ``reap_parts`` removes. The file is flushed to disk before it is renamed. ``mode`` is
-    subject to the umask.
+    The temporary file is in the same folder, because rename is atomic only within a file system. It is removed after a
+    failure; after a kill, ``reap_parts`` removes it. The file is flushed to disk before it is renamed.
+
+    Args:
+        mode: subject to the umask.
     """
     folder = os.path.dirname(os.path.abspath(path))
     with errors_named("write " + path):
@@ -57,18 +60,18 @@ def published(path: str, mode: int = 0o666) -> Iterator[IO[bytes]]:
 
 
 def _new_part(folder: str, name: str) -> Tuple[int, str]:
-    """Make a temporary file, locked for as long as it is open, and return its descriptor and path."""
+    """Make a temporary file, locked while it is open; return its descriptor and path."""
     while True:
         descriptor, path = tempfile.mkstemp(prefix=".%s." % name, suffix=".part", dir=folder)
-        with suppress(OSError):  # a file system without locks: nobody removes it then
+        with suppress(OSError):  # a file system without locks: then nothing removes it
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(descriptor).st_nlink:
             return descriptor, path
-        os.close(descriptor)  # taken for a dead one between the two steps
+        os.close(descriptor)  # it was removed as an abandoned one between the two steps
 
 
 def reap_parts(path: str) -> None:
-    """Remove the temporary files that killed writers of ``path``, or of another .tar file beside it, left."""
+    """Remove temporary files that killed writers of ``path``, or of another .tar file beside it, left."""
     folder, name = os.path.split(os.path.abspath(path))
     for found in names(folder):
         part = _PART.match(found)
@@ -78,7 +81,7 @@ def reap_parts(path: str) -> None:
 
 
 def _reap(path: str) -> None:
-    """Remove a temporary file of ours unless its writer lives: then it is locked."""
+    """Remove a temporary file of ours unless its writer is alive and thus holds the lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         state = os.fstat(descriptor)
@@ -91,9 +94,9 @@ def _reap(path: str) -> None:
 
 
 def write_sparse(descriptor: int, content: memoryview, offset: int) -> int:
-    """Write ``content`` at ``offset`` of an open file that has nothing there yet; return how many bytes were written.
+    """Write ``content`` at ``offset`` of an open file that is empty there; return how many bytes were written.
 
-    Blocks of zeros are left out: they become holes, which take no room. The file's end is the caller's to set.
+    Blocks of zeros are left out: they become holes, which take no space. The caller sets the file's size.
     """
     written = begun = 0
     for at in range(0, len(content), HOLE):
@@ -112,9 +115,10 @@ def _write_all(descriptor: int, content: memoryview, offset: int) -> int:
 
 
 def status(path: str, follow: bool = True) -> Optional[os.stat_result]:
-    """Return the state of ``path``, None if nothing has that name; a final link counts as its target with ``follow``.
+    """Return the state of ``path``; None if it does not exist. With ``follow``, a final link counts as its target.
 
-    Raises UsageError if the path cannot be looked at for any other reason, such as a folder that may not be searched.
+    Raises:
+        UsageError: the path cannot be accessed for any other reason, for instance a folder without search permission.
     """
     try:
         return os.stat(path) if follow else os.lstat(path)
@@ -125,35 +129,35 @@ def status(path: str, follow: bool = True) -> Optional[os.stat_result]:
 
 
 def exists(path: str) -> bool:
-    """Return whether ``path`` leads to something; raises as ``status`` does."""
+    """Return whether ``path`` leads to something. Raises as ``status`` does."""
     return status(path) is not None
 
 
 def lexists(path: str) -> bool:
-    """Return whether something has the name ``path``, even if it is a link to nothing; raises as ``status`` does."""
+    """Return whether ``path`` exists, even as a link to nothing. Raises as ``status`` does."""
     return status(path, follow=False) is not None
 
 
 def is_file(path: str) -> bool:
-    """Return whether ``path`` leads to a regular file; raises as ``status`` does."""
+    """Return whether ``path`` leads to a regular file. Raises as ``status`` does."""
     found = status(path)
     return found is not None and stat.S_ISREG(found.st_mode)
 
 
 def is_folder(path: str) -> bool:
-    """Return whether ``path`` leads to a folder; raises as ``status`` does."""
+    """Return whether ``path`` leads to a folder. Raises as ``status`` does."""
     found = status(path)
     return found is not None and stat.S_ISDIR(found.st_mode)
 
 
 def is_link(path: str) -> bool:
-    """Return whether ``path`` itself is a symbolic link; raises as ``status`` does."""
+    """Return whether ``path`` itself is a symbolic link. Raises as ``status`` does."""
     found = status(path, follow=False)
     return found is not None and stat.S_ISLNK(found.st_mode)
 
 
 def names(folder: str) -> List[str]:
-    """Return the sorted names in ``folder``, none if it does not exist; raises UsageError if it cannot be read."""
+    """Return the sorted names in ``folder``, empty if it does not exist. Raises UsageError if it cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except FileNotFoundError:
@@ -163,23 +167,29 @@ def names(folder: str) -> List[str]:
 
 
 def refuse_unseen(path: str, error: OSError) -> NoReturn:
-    """Raise UsageError for a path that cannot be looked at, for another reason than that it does not exist."""
+    """Raise UsageError for a path that cannot be accessed although it may exist."""
     hint = "check the access rights of its folders"
     raise UsageError("cannot access %s: %s" % (path, error.strerror or error), hint) from error
 
 
 def write_text(path: str, text: str, mode: int = 0o666) -> None:
-    """Write ``text`` (UTF-8) under the name ``path``, atomically; bytes of the command line that are no text in this
-    locale are written as they came."""
+    """Write ``text`` (UTF-8) under the name ``path``, atomically.
+
+    Bytes of the command line that are not text in this locale are written unchanged.
+    """
     with published(path, mode) as stream:
         stream.write(text.encode("utf-8", "surrogateescape"))
 
 
 def open_regular(path: str, buffering: int = -1, piped: bool = False) -> IO[bytes]:
-    """Return the regular file ``path``, open for reading.
+    """Return the regular file ``path``, open for reading; the caller closes it.
 
-    Raises OSError for anything else: a pipe among a folder's files would block its reader forever. With ``piped`` it
-    may be a pipe, for what a user named himself on the command line, as by ``<(...)``: it can be read once.
+    Args:
+        piped: also accept a pipe, for a file that a user named on the command line, as by ``<(...)``. It can be read
+            only once.
+
+    Raises:
+        OSError: it is anything else. A pipe among a folder's files would block its reader forever.
     """
     descriptor = os.open(path, os.O_RDONLY | (0 if piped else os.O_NONBLOCK) | os.O_NOCTTY | os.O_CLOEXEC)
     try:
@@ -195,9 +205,15 @@ def open_regular(path: str, buffering: int = -1, piped: bool = False) -> IO[byte
 
 
 def read_text(path: str, hint: str = "", limit: int = MAX_TEXT, piped: bool = False) -> str:
-    """Return the text of ``path``; raises UsageError if it cannot be read, is not UTF-8, or exceeds ``limit`` bytes.
+    """Return the text of ``path``.
 
-    ``piped`` is as in ``open_regular``.
+    Args:
+        hint: the remedy in errors.
+        limit: bytes.
+        piped: as in ``open_regular``.
+
+    Raises:
+        UsageError: the file cannot be read, is not UTF-8, or has more than ``limit`` bytes.
     """
     try:
         return read_bytes(path, hint, limit, piped).decode("utf-8")
@@ -206,7 +222,7 @@ def read_text(path: str, hint: str = "", limit: int = MAX_TEXT, piped: bool = Fa
 
 
 def read_bytes(path: str, hint: str = "", limit: int = MAX_TEXT, piped: bool = False) -> bytes:
-    """Return what ``path`` holds; raises UsageError if it cannot be read, or has more than ``limit`` bytes."""
+    """Return the bytes of ``path``; arguments and errors are those of ``read_text``."""
     try:
         with open_regular(path, piped=piped) as stream:
             data = stream.read(limit + 1)
@@ -227,13 +243,13 @@ def sha256_file(path: str) -> str:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a folder, read-only folders in it as well; a path that is not there is no error."""
+    """Remove a folder, also if it contains read-only folders; a missing path is not an error."""
 
     def make_writable(function, name, info):  # type: ignore[no-untyped-def]
         error = info[1] if isinstance(info, tuple) else info
         if isinstance(error, FileNotFoundError):
             return
-        if name != path:  # what is around the folder is not ours to open: as root this would close /tmp to all others
+        if name != path:  # the parent folder's mode is not ours to change: as root this would close /tmp to all others
             os.chmod(os.path.dirname(name), 0o700)
         if stat.S_ISDIR(os.lstat(name).st_mode):
             os.chmod(name, 0o700)
@@ -244,13 +260,13 @@ def remove_tree(path: str) -> None:
     if lexists(path):
         try:
             shutil.rmtree(path, onerror=make_writable)
-        except RecursionError:  # it calls itself for each folder in a folder
+        except RecursionError:  # it calls itself for each nested folder
             _bring_up(path)
             shutil.rmtree(path, onerror=make_writable)
 
 
 def _bring_up(top: str) -> None:
-    """Move each folder below ``top`` into ``top``, so that none is deeper and no path is too long."""
+    """Move each folder below ``top`` into ``top``, so that no folder is deeper and no path is too long."""
     todo = [entry.name for entry in os.scandir(top) if entry.is_dir(follow_symlinks=False)]
     while todo:
         folder = os.path.join(top, todo.pop())
@@ -264,8 +280,10 @@ def _bring_up(top: str) -> None:
 
 
 def reader(descriptor: int) -> Callable[[int, int], bytes]:
-    """Return what reads ``size`` bytes at ``offset`` of an open file; nothing at an offset that no file has, such as
-    a header full of garbage names."""
+    """Return a function that reads ``size`` bytes at ``offset`` of an open file.
+
+    It returns nothing at an offset that no file can have, as in a header full of random numbers.
+    """
 
     def read_at(offset: int, size: int) -> bytes:
         return os.pread(descriptor, size, offset) if offset < _FAR else b""
@@ -274,7 +292,7 @@ def reader(descriptor: int) -> Callable[[int, int], bytes]:
 
 
 class RandomAccessFile(io.RawIOBase):
-    """A file to read, made of ``size`` bytes of which ``read`` returns any part, by offset and length."""
+    """A part of an open file as a readable file: ``size`` bytes from ``start``. Closing it leaves the file open."""
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         super().__init__()
@@ -312,7 +330,7 @@ class Window(RandomAccessFile):
 
 @contextmanager
 def errors_named(action: str, hint: Optional[str] = None) -> Iterator[None]:
-    """Turn an OSError of the block into one of ours: SpaceError for a full disk or quota, else DeployerError."""
+    """Turn an OSError of the block into an error of ours: SpaceError for a full disk or quota, else DeployerError."""
     try:
         yield
     except OSError as error:
@@ -320,7 +338,7 @@ def errors_named(action: str, hint: Optional[str] = None) -> Iterator[None]:
 
 
 def raise_named(error: OSError, action: str, hint: Optional[str] = None) -> NoReturn:
-    """Raise ``error`` as one of ours; ``action`` reads "write FILE"."""
+    """Raise ``error`` as an error of ours; ``action`` completes "cannot ...", for instance "write FILE"."""
     if error.errno in _NO_SPACE:
         hint = hint or "free some space, or choose another folder"
         raise SpaceError("cannot %s: %s" % (action, error.strerror), hint) from error
@@ -331,7 +349,7 @@ def raise_named(error: OSError, action: str, hint: Optional[str] = None) -> NoRe
 
 
 def umask() -> int:
-    """Return the process's umask; it can only be read by setting it."""
+    """Return the process's umask, which can only be read by setting it."""
     current = os.umask(0)
     os.umask(current)
     return current

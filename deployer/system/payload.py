@@ -1,6 +1,6 @@
-"""The start of a payload: a fork that becomes it. Apart from ``process``, because each rank of a job waits for it.
+"""The start of a payload: a fork that becomes the program. Apart from ``process``, because every rank waits for it.
 
-So it imports next to nothing; types stand in quotes, since ``typing`` takes longer than all else here.
+So it imports almost nothing. Types are in quotes, because ``typing`` takes longer than everything else here.
 """
 
 import os
@@ -18,10 +18,14 @@ def start(
     awaited: "Set[signal.Signals]",
     stdin: "Optional[str]" = None,
 ) -> int:
-    """Start ``command`` with the signals of this process as they are now, and return its pid.
+    """Start ``command`` with this process's current signal handling, and return its pid.
 
-    ``awaited`` are blocked here from before the fork on, to be waited for. A program that cannot be started prints why
-    in the lines of a DeployerError and ends with its exit code, and so does a file ``stdin`` that cannot be opened.
+    If the program cannot be started, or the file ``stdin`` cannot be opened, the child prints the lines of a
+    DeployerError and ends with its exit code.
+
+    Args:
+        awaited: signals that are blocked here from before the fork on, for the caller to wait for.
+        stdin: a file for standard input; None: this process's own.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     pid = os.fork()
@@ -32,7 +36,7 @@ def start(
 
 
 def restore_signals() -> None:
-    """Undo what Python does to signals that a new program inherits: a payload must die of SIGPIPE as anywhere."""
+    """Undo Python's changes to signals that a new program inherits: a payload must end at SIGPIPE as usual."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
 

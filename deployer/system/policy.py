@@ -1,7 +1,7 @@
-"""What a site demands of bundles: the site's word, never the bundle's.
+"""A site's requirements for bundles; a bundle cannot change them.
 
-A policy is a JSON file. The admin's stands at a fixed place; a root folder may have one of its own, pinned when its
-first bundle was installed with --signers. All are obeyed, so a further policy can only tighten.
+A policy is a JSON file. The admin's is at a fixed path. A root folder may have its own, which is kept when its first
+bundle is installed with --signers. All policies apply, so another policy can only tighten the rules.
 """
 
 import os
@@ -16,7 +16,7 @@ from deployer.system.signers import Signer
 
 SCHEMA = "policy"
 
-#: The admin's; its place is part of the contract with sites, so that no user can choose another.
+#: The admin's policy. Its path is fixed, so that no user can choose another.
 SYSTEM_FILE = "/etc/deployer/policy.json"
 POLICY_FILE, SIGNERS_FILE = "policy.json", "allowed_signers"
 
@@ -25,9 +25,15 @@ _PATHS = ("allowed_signers", "revoked_keys")
 
 
 class Policy(NamedTuple):
-    """``source`` says whose word it is; ``allowed`` None knows no signers; ``revoked_keys`` is a path or None.
+    """The rules of one file or option.
 
-    ``given`` is the text of --signers, which may be a pipe and so is read once.
+    Attributes:
+        source: where the rules come from, for errors.
+        require_signature: refuse a bundle without an accepted signature.
+        allowed: the allowed signers; None: the policy names none.
+        revoked_keys: the path of a file of revoked keys, or None.
+        refuse_rollback: refuse a version older than an installed one.
+        given: the text of --signers, which may be a pipe and is therefore read once.
     """
 
     source: str
@@ -39,12 +45,13 @@ class Policy(NamedTuple):
 
 
 def load(root: Optional[str] = None, signers_file: Optional[str] = None) -> List[Policy]:
-    """Return what must be obeyed: the admin's policy, that of the root folder, and --signers, each where there is one.
+    """Return the policies that apply: the admin's, the root folder's and --signers, as far as they exist.
 
-    Raises UsageError for a policy that cannot be read or understood: it is never taken for none.
+    Raises:
+        UsageError: a policy cannot be read or is invalid. It is never treated as missing.
     """
     paths = [SYSTEM_FILE] + ([os.path.join(root, POLICY_FILE)] if root else [])
-    # A folder that cannot be searched is an error: else whoever locks it would lift the policy.
+    # A folder that cannot be searched is an error; otherwise anyone who locks it would lift the policy.
     policies = [read(path) for path in paths if files.lexists(path)]
     if signers_file:
         text = signers.given(signers_file)
@@ -54,10 +61,10 @@ def load(root: Optional[str] = None, signers_file: Optional[str] = None) -> List
 
 
 def read(path: str) -> Policy:
-    """Parse a policy file and the files that it names, relative to its own folder. Raises UsageError."""
+    """Parse a policy file and the files that it names, relative to its folder. Raises UsageError."""
     fields = json_records.loads(files.read_text(path).encode(), SCHEMA, path)
     unknown = set(fields.record) - {"schema", "format", "min_reader"} - set(_FIELDS) - set(_PATHS)
-    if unknown:  # a misspelt demand must not be an open door
+    if unknown:  # a misspelt rule must not be ignored
         known = ", ".join(_FIELDS + _PATHS)
         raise UsageError("%s: unknown field %r" % (path, sorted(unknown)[0]), "a policy has: " + known)
     demands = [fields.flag(name) if name in fields.record else False for name in _FIELDS]
@@ -69,10 +76,15 @@ def read(path: str) -> Policy:
 
 
 def judge(policies: Iterable[Policy], keys: Sequence[Key], now: Optional[float] = None) -> List[str]:
-    """Return the names that the policies know the signers by; none for a bundle that is not signed.
+    """Return the names under which the policies know the signers; empty for a bundle without signatures.
 
-    ``keys`` are those that rightly signed it. Each policy that demands or knows signers must accept one of them that no
-    policy revokes. Raises Refused with the reasons.
+    Args:
+        keys: the keys whose signatures of the bundle are valid. Each policy that requires or names signers must accept
+            one of them that no policy revokes.
+        now: seconds since the epoch; None: the current time.
+
+    Raises:
+        Refused: a policy does not accept the bundle; the message has the reasons.
     """
     now = time.time() if now is None else now
     policies = list(policies)
@@ -102,9 +114,10 @@ def judge(policies: Iterable[Policy], keys: Sequence[Key], now: Optional[float] 
 
 
 def check_rollback(policies: Iterable[Policy], name: str, new: str, installed: Iterable[str]) -> List[str]:
-    """Return a warning where a later version of the bundle ``name`` is among ``installed``; ``new`` is its version.
+    """Return a warning if a later version of the bundle ``name`` is among ``installed``; ``new`` is its version.
 
-    Raises Refused where a policy refuses to go back.
+    Raises:
+        Refused: a policy forbids an older version.
     """
     later = [there for there in installed if version.is_older(new, there)]
     if not later:
@@ -119,9 +132,9 @@ def check_rollback(policies: Iterable[Policy], name: str, new: str, installed: I
 
 
 def pin_policy(root: str, given: str) -> Optional[str]:
-    """Make the text of --signers the policy of a root folder that has none; return its path, None where there is one.
+    """Keep the text of --signers as the policy of a root folder without one; return its path, or None if there is one.
 
-    The signers come first: a policy without them would be an error, they without it are nothing.
+    The file of signers is written first: a policy without it is an error, but it has no effect without a policy.
     """
     path = os.path.join(root, POLICY_FILE)
     if files.lexists(path):
@@ -133,7 +146,7 @@ def pin_policy(root: str, given: str) -> Optional[str]:
 
 
 def _answer(allowed: Iterable[Signer], key: Key, now: float) -> Tuple[str, str]:
-    """Return the name that a key is accepted under, or "" and why it is not."""
+    """Return the name under which a key is accepted, or "" and the reason why it is not."""
     reasons = []
     for signer in allowed:
         if signer.key == key:

@@ -1,7 +1,7 @@
-"""The only module that starts processes, but for a rank's payload; everything else hands it an argv.
+"""The only module that starts processes, except for a rank's payload; all others pass it an argv.
 
-Each command is logged shell-quoted, so that a person can paste it. Children get an explicit environment and, unless
-told otherwise, a closed standard input. Nothing here uses a shell.
+Each command is logged shell-quoted, so that a person can paste it. Children get an explicit environment and, by
+default, a closed standard input. Nothing here uses a shell.
 """
 
 import errno
@@ -35,23 +35,30 @@ from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, JobFailed,
 
 _logger = logging.getLogger("deployer.process")
 
-#: What a child sees of the caller's environment unless it is given one: enough to find programs, a home and a locale.
-#: The connected side adds what ssh, proxies and TLS need.
+#: The part of the environment that a child gets by default: enough to find programs, a home and a locale. The connected
+#: side adds what ssh, proxies and TLS need.
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ")
 
-#: F_SETPIPE_SZ of Linux's fcntl.h; Python has a name for it since 3.10.
+#: F_SETPIPE_SZ of Linux's fcntl.h; Python has had a name for it since 3.10.
 _SET_PIPE_SIZE = 1031
 
-#: Seconds that a program's last lines may be on their way once it has ended.
+#: Seconds to wait for a program's last lines after its end.
 _LAST_LINES = 0.5
-#: Of what a program may print into memory, in bytes: the largest answers have some megabytes.
+#: Bytes that a program may print into memory; the largest answers have some megabytes.
 _MAX_OUTPUT = 32 * 1024 * 1024
 
 _Target = Union[None, int, IO[bytes]]
 
 
 class Completed(NamedTuple):
-    """What a finished process left: its argv, exit status (negative: the signal) and captured text."""
+    """How a process ended.
+
+    Attributes:
+        argv: the command.
+        returncode: the exit status; negative: the signal.
+        stdout: captured text.
+        stderr: captured text.
+    """
 
     argv: Sequence[str]
     returncode: int
@@ -70,7 +77,7 @@ def quoted(argv: Sequence[str]) -> str:
 
 
 def base_environment(*more: str) -> Dict[str, str]:
-    """Return the part of this process's environment that a child may see: ``INHERITED`` and the names given."""
+    """Return the part of this process's environment that a child may see: ``INHERITED`` and the given names."""
     return {name: os.environ[name] for name in INHERITED + more if name in os.environ}
 
 
@@ -85,12 +92,21 @@ def run(
     hint: str = "",
     hear: Optional[Callable[[str], bool]] = None,
 ) -> Completed:
-    """Run ``argv`` to its end and return what it left.
+    """Run ``argv`` to its end.
 
-    ``timeout`` is in seconds and always given: nothing here may hang for ever. ``stdin`` is what to feed; without it
-    the child reads end-of-file. With ``check`` a non-zero status raises JobFailed, with the last words of stderr.
-    Raises MissingTool when the program is not there. The child is killed when the time is up, or if it prints more
-    than 32 MiB. ``hear`` gets each line of stderr as it comes, and returns whether that was for it alone.
+    The child is killed when the time is up, or if it prints more than 32 MiB.
+
+    Args:
+        timeout: seconds. It is always given: nothing here may hang forever.
+        env: the environment; None: ``base_environment()``.
+        stdin: its input; None: end-of-file at once.
+        check: raise JobFailed for a non-zero status, with the last lines of stderr.
+        hint: the remedy in errors.
+        hear: receives each line of stderr immediately and returns whether to leave it out of the captured text.
+
+    Raises:
+        MissingTool: the program does not exist.
+        JobFailed: it failed, ran too long, or printed too much.
     """
     _logger.debug("$ %s", quoted(argv))
     end = time.monotonic() + timeout
@@ -128,7 +144,7 @@ def run(
 
 @contextmanager
 def _ended(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Kill a process if the block fails, by Ctrl-C too: no child outlives its caller. Its pipes are closed."""
+    """Kill a process if the block fails, also by Ctrl-C: no child outlives its caller. Its pipes are closed."""
     try:
         yield
     except BaseException:
@@ -144,10 +160,14 @@ def _ended(process: "subprocess.Popen[bytes]") -> Iterator[None]:
 def glance(
     argv: Sequence[str], timeout: float, limit: int = 1024 * 1024, env: Optional[Mapping[str, str]] = None
 ) -> Completed:
-    """Run a program that is not to be trusted to end, and return what it said, whatever its exit status.
+    """Run a program that may never end, and return its output, whatever its exit status.
 
-    When ``timeout`` seconds are over or it says more than ``limit`` bytes, it is killed with all that it started, and
-    JobFailed says so. One that even then does not go, stuck in a dead file system, is left behind. Raises MissingTool.
+    After ``timeout`` seconds or ``limit`` bytes it is killed with all its children. A process that does not end even
+    then, stuck in a dead file system, is left behind.
+
+    Raises:
+        MissingTool: the program does not exist.
+        JobFailed: it was killed.
     """
     _logger.debug("$ %s", quoted(argv))
     try:
@@ -168,7 +188,7 @@ def glance(
             said = _read_until([process.stdout, process.stderr], time.monotonic() + timeout, limit)
             with suppress(subprocess.TimeoutExpired):
                 if said is not None:
-                    process.wait(1)  # it closed its output, and so is about to end
+                    process.wait(1)  # it closed its output, so it is about to end
     finally:
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -188,15 +208,15 @@ def _read_until(
     data: bytes = b"",
     hear: Optional[Callable[[str], bool]] = None,
 ) -> Optional[List[bytes]]:
-    """Return what comes from ``streams`` until all are closed; None where it is too much, or takes too long.
+    """Return the output of ``streams`` when all are closed; None if it is too much or takes too long.
 
-    ``stdin`` is fed with ``data`` meanwhile, and closed. All pipes are served at once: a child that writes a lot to one
-    of them cannot block us. ``hear`` gets the lines of the last stream as they come, and those that it takes are left
-    out.
+    ``stdin`` is fed with ``data`` meanwhile, and closed. All pipes are served at once, so that a child that writes much
+    to one of them cannot block us. ``hear`` receives the lines of the last stream; a line for which it returns True is
+    left out.
     """
     left = memoryview(data)
     found = [bytearray() for _ in streams]
-    offered = 0  # where the first line begins that ``hear`` has not got
+    offered = 0  # the start of the first line that ``hear`` has not received
     with selectors.DefaultSelector() as selector:
         for number, stream in enumerate(streams):
             selector.register(stream, selectors.EVENT_READ, number)
@@ -226,8 +246,8 @@ def _read_until(
 
 
 def _offer(text: bytearray, start: int, hear: Callable[[str], bool]) -> int:
-    """Let ``hear`` have each whole line of ``text`` from ``start`` on, remove those that it takes, and return where
-    the next line begins."""
+    """Pass each complete line of ``text`` from ``start`` on to ``hear``, remove the lines that it keeps, and return the
+    start of the next line."""
     while True:
         end = text.find(b"\n", start)
         if end < 0:
@@ -239,7 +259,7 @@ def _offer(text: bytearray, start: int, hear: Callable[[str], bool]) -> int:
 
 
 def _fed(descriptor: int, data: memoryview) -> memoryview:
-    """Write what a pipe takes of ``data`` and return the rest: none if its reader has gone."""
+    """Write as much of ``data`` as the pipe accepts and return the rest: empty if its reader has gone."""
     try:
         return data[os.write(descriptor, data[: 64 * 1024]) :]
     except BlockingIOError:
@@ -254,15 +274,17 @@ def attach(
     cwd: Optional[str] = None,
     hear: Optional[Callable[[bytes], bool]] = None,
 ) -> int:
-    """Run ``argv`` on this process's own stdin, stdout and stderr and return its exit status as a shell would.
+    """Run ``argv`` on this process's own stdin, stdout and stderr; return its exit status as a shell would.
 
-    A program that answers Ctrl-C by 255, as ssh does, was interrupted: 130. ``hear`` gets each line of its output, and
-    returns whether that was for it alone; all others are passed on.
+    A program that answers Ctrl-C with 255, as ssh does, counts as interrupted: 130.
+
+    Args:
+        hear: receives each line of its output and returns whether to keep it; other lines are passed on.
     """
     _logger.debug("$ %s", quoted(argv))
     interrupted: List[int] = []
-    # The terminal sends it to the child as well, whose answer decides. Noted, not raised: between the child's end and
-    # the line that keeps its status an exception would lose that, and the next wait would say 0.
+    # The terminal sends Ctrl-C to the child as well, whose answer decides. It is noted, not raised: an exception
+    # between the child's end and the line that keeps its status would lose it, and the next wait would return 0.
     before = signal.getsignal(signal.SIGINT)
     notes = before is signal.default_int_handler
     if notes:
@@ -288,7 +310,7 @@ def attach(
 
 
 def _pass_on(process: "subprocess.Popen[bytes]", stream: IO[bytes], hear: Callable[[bytes], bool]) -> None:
-    """Copy what a process prints to standard output, but for the lines that ``hear`` takes, until it ends."""
+    """Copy the output of a process to standard output until it ends, except for lines that ``hear`` keeps."""
     sys.stdout.flush()
     left = b""
     with stream, selectors.DefaultSelector() as selector:
@@ -296,7 +318,7 @@ def _pass_on(process: "subprocess.Popen[bytes]", stream: IO[bytes], hear: Callab
         while True:
             if not selector.select(_LAST_LINES):
                 if process.poll() is not None:
-                    break  # another holds the pipe: a master of ssh's does, for the command of a client that is gone
+                    break  # another process holds the pipe, as a master of ssh does after its client has gone
                 continue
             data = os.read(stream.fileno(), 64 * 1024)
             *lines, left = (left + data).split(b"\n")
@@ -313,11 +335,14 @@ def _pass_on(process: "subprocess.Popen[bytes]", stream: IO[bytes], hear: Callab
 def feed(
     argv: Sequence[str], pieces: Iterable[bytes], timeout: float, env: Optional[Mapping[str, str]] = None
 ) -> Completed:
-    """Run ``argv`` with ``pieces`` on its standard input and return what it left, whatever its exit status.
+    """Run ``argv`` with ``pieces`` on its standard input; return its output, whatever its exit status.
 
-    It may end before it took all of them: its status says why. ``timeout`` is in seconds from the last piece on; until
-    then it is up to the program to end when it gets stuck, as ssh does by ServerAliveInterval. What it says is small:
-    it is kept in memory. An error in making the pieces kills it.
+    It may end before it has read all pieces; its status shows why. Its output is kept in memory and must be small. An
+    error in making the pieces kills it.
+
+    Args:
+        timeout: seconds from the last piece on. Until then the program must detect by itself that it is stuck, as ssh
+            does with ServerAliveInterval.
     """
     _logger.debug("$ %s", quoted(argv))
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -358,19 +383,19 @@ def feed(
 
 
 def enlarge_pipe(descriptor: int) -> None:
-    """Let a pipe hold 1 MiB, so that its two ends wait less for each other; where it cannot, all works as well."""
+    """Let a pipe hold 1 MiB, so that its two ends wait less for each other. If that fails, nothing is lost."""
     with suppress(OSError):
         fcntl.fcntl(descriptor, _SET_PIPE_SIZE, 1024 * 1024)
 
 
-#: Becomes the program given, and ends it when the pipe on standard input is closed, be it by our own death.
+#: Becomes the given program, and ends it when the pipe on standard input is closed, also by our own death.
 _TIED = 'exec 3<&0; { read -r _ <&3; kill $$; } & exec "$@" </dev/null 3<&-'
 
 
 class Background(object):
-    """A process that runs beside this one until ``stop``, and not longer than this one, even if this one is killed.
+    """A process that runs beside this one until ``stop``, and never longer than this one, even if this one is killed.
 
-    What it says goes to the file ``log``; its standard input is empty.
+    Its output goes to the file ``log``; its standard input is empty.
     """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], log: str) -> None:
@@ -393,12 +418,12 @@ class Background(object):
         return self._process.poll()
 
     def output(self) -> str:
-        """Return what it said so far."""
+        """Return its output so far."""
         with open(self._log, "rb") as stream:
             return _text(stream.read(_MAX_OUTPUT))
 
     def stop(self, patience: float = 5.0) -> None:
-        """End it: SIGTERM, then SIGKILL after ``patience`` seconds."""
+        """End it with SIGTERM, and with SIGKILL after ``patience`` seconds."""
         if self._process.poll() is None:
             self._process.terminate()
         try:
@@ -412,8 +437,10 @@ class Background(object):
 
 
 class HeldProcess(object):
-    """A process that says a line when it is ready and then lives for as long as its standard input is open: not longer
-    than this one, even if this one is killed. What else it says goes where this one's errors go."""
+    """A process that prints a line when it is ready and then lives while its standard input is open.
+
+    It never lives longer than this process, even if this one is killed. Its other output goes to this process's stderr.
+    """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
         _logger.debug("$ %s", quoted(argv))
@@ -424,7 +451,7 @@ class HeldProcess(object):
         self.pid = self._process.pid
 
     def line(self, timeout: float) -> str:
-        """Return the line, empty where it ends without one or does not say it within ``timeout`` seconds."""
+        """Return the line; empty if the process ends without one or does not print it within ``timeout`` seconds."""
         if self._process.stdout is None:
             raise AssertionError("a pipe was asked for")
         with selectors.DefaultSelector() as selector:
@@ -432,7 +459,7 @@ class HeldProcess(object):
             return _text(self._process.stdout.readline()).strip() if selector.select(timeout) else ""
 
     def end(self, patience: float = 10.0) -> None:
-        """Let it end; kill it where it does not within ``patience`` seconds."""
+        """Close its input; kill it if it does not end within ``patience`` seconds."""
         for stream in (self._process.stdin, self._process.stdout):
             if stream:
                 stream.close()

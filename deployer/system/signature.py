@@ -1,7 +1,7 @@
-"""Is a signature right: ssh-keygen says where it can, else the library ``ecdsa``, which travels in the .pyz.
+"""Verification of a signature: by ssh-keygen if possible, else by the library ``ecdsa``, which the .pyz carries.
 
-ssh-keygen verifies files since OpenSSH 8.1 (2019); RHEL 7 and 8 have 7.4 and 8.0. Both answer the same question,
-whether this key signed these bytes; who may sign is not asked of ssh-keygen, which knows dates only since 8.7.
+ssh-keygen has verified files since OpenSSH 8.1 (2019); RHEL 7 and 8 have 7.4 and 8.0. Both answer only whether this key
+signed these bytes. Who may sign is decided elsewhere, because ssh-keygen has supported dates only since 8.7.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from deployer.system.process import Completed
 SSH_KEYGEN = "ssh-keygen"
 _SECONDS = 120
 
-# RFC 8017, section 9.2, note 1: the DER encodings that stand before a hash in a PKCS #1 signature.
+# RFC 8017, section 9.2, note 1: the DER encodings that precede the hash in a PKCS #1 signature.
 _DIGEST_INFO = {
     "rsa-sha2-256": (hashlib.sha256, bytes.fromhex("3031300d060960864801650304020105000420")),
     "rsa-sha2-512": (hashlib.sha512, bytes.fromhex("3051300d060960864801650304020305000440")),
@@ -27,9 +27,15 @@ _DIGEST_INFO = {
 
 
 def check(blob: bytes, message: bytes, namespace: str = sshsig.NAMESPACE) -> Key:
-    """Return the key that signed ``message`` for one use; ``blob`` is the signature, as the seal holds it.
+    """Return the key that signed ``message``.
 
-    Raises IntegrityError for a signature that is wrong, MissingTool where nothing here can tell.
+    Args:
+        blob: the signature, as the seal has it.
+        namespace: the use that the signature must be made for.
+
+    Raises:
+        IntegrityError: the signature is wrong.
+        MissingTool: neither ssh-keygen nor the library can verify it.
     """
     signature = sshsig.read(blob, namespace)
     reason = by_ssh_keygen(blob, signature, message)
@@ -44,7 +50,7 @@ def check(blob: bytes, message: bytes, namespace: str = sshsig.NAMESPACE) -> Key
 
 
 def by_ssh_keygen(blob: bytes, signature: Signature, message: bytes) -> Optional[str]:
-    """Return "" for a right signature, else the reason; None where ssh-keygen is missing or older than 8.1."""
+    """Return "" for a valid signature, else the reason; None if ssh-keygen is missing or older than 8.1."""
     who = "signer"
     with tempfile.TemporaryDirectory(prefix="deployer-verify-") as folder:
         signers, armor = os.path.join(folder, "allowed_signers"), os.path.join(folder, "signature")
@@ -65,16 +71,16 @@ def by_ssh_keygen(blob: bytes, signature: Signature, message: bytes) -> Optional
 
 
 def is_too_old(done: Completed) -> bool:
-    """Return whether ssh-keygen ended because it does not know -Y, or not what was asked of it."""
+    """Return whether ssh-keygen failed because it does not know -Y or the requested operation."""
     return bool(done.returncode and re.search(r"(unknown|illegal|invalid) option|Unsupported operation", done.stderr))
 
 
 def by_library(signature: Signature, message: bytes) -> str:
-    """Return "" for a right signature, else the reason. Raises MissingTool where the library is not there."""
+    """Return "" for a valid signature, else the reason. Raises MissingTool if the library is missing."""
     signed = signature.signed(message)
     key, value = signature.key, signature.value
     parts = sshsig.strings(key.blob)
-    if signature.rest:  # what a device signs (PROTOCOL.u2f): the application, its flags and counter, the message
+    if signature.rest:  # a device signs the application, its flags and counter, and the message (PROTOCOL.u2f)
         signed = hashlib.sha256(parts[-1]).digest() + signature.rest + hashlib.sha256(signed).digest()
         parts = parts[:-1]
     if key.kind == "ssh-rsa":
@@ -114,7 +120,7 @@ def _as_it_is(numbers: Tuple[int, int], order: int) -> Tuple[int, int]:  # noqa:
 def _rsa(parts: List[bytes], algorithm: str, value: bytes, signed: bytes) -> bool:
     """Return whether ``value`` is a signature of ``signed``: RFC 8017, section 8.2.2.
 
-    What the signature must hold is encoded whole and compared whole; nothing of the signature is parsed.
+    The expected content of the signature is encoded and compared in full; nothing of the signature is parsed.
     """
     exponent, modulus = (int.from_bytes(part, "big") for part in parts[1:])
     size = (modulus.bit_length() + 7) // 8

@@ -1,9 +1,9 @@
-"""Who may sign: an allowed_signers file, and who may no longer: a file of revoked keys.
+"""Who may sign: an allowed_signers file; and who no longer may: a file of revoked keys.
 
-Formats: ssh-keygen(1), ALLOWED SIGNERS and KEY REVOCATION LISTS. Both are read here and not by ssh-keygen, which knows
-dates only since OpenSSH 8.7 and the Z of UTC since 9.1, so that a file means the same on every site. Only a part of
-the format is read: each difference from ssh-keygen refuses more. A line that is not understood is an error, never
-skipped: it might be the line that counts.
+Formats: ssh-keygen(1), ALLOWED SIGNERS and KEY REVOCATION LISTS. The files are parsed here, so that they mean the same
+on every site: ssh-keygen has supported dates only since OpenSSH 8.7, and the Z of UTC since 9.1. Only a part of the
+format is supported, and each difference from ssh-keygen refuses more. A line that is not understood is an error and is
+never skipped: it might be the line that matters.
 """
 
 import calendar
@@ -29,19 +29,24 @@ _LINE = re.compile(
 )
 _OPTION = re.compile(r'([a-zA-Z-]+)(?:="([^"]*)")?(?:,(?=.)|$)')
 _TIME = re.compile(r"(\d{4})(\d\d)(\d\d)(?:(\d\d)(\d\d)(\d\d)?)?(Z?)$", re.ASCII)
-_FIRST_YEAR = 1971  # ssh-keygen reads the second 0 as "no limit", and refuses what is before it
-#: ssh-keygen matches no longer pattern.
+_FIRST_YEAR = 1971  # ssh-keygen reads second 0 as "no limit", and refuses earlier times
+#: ssh-keygen does not match longer patterns.
 _MAX_PATTERN = 1000
-#: Thousands of keys; a larger file is a mistake, and would be held in memory.
+#: Bytes; enough for thousands of keys. A larger file is a mistake, and would be held in memory.
 _MAX_FILE = 4 * 1024 * 1024
 _KINDS = "the kinds of keys that can sign: " + ", ".join(sorted(sshsig.ALGORITHMS))
 _SECONDS = 60
 
 
 class Signer(NamedTuple):
-    """A line of an allowed_signers file: ``who`` may sign with ``key`` from ``after`` to ``before``.
+    """A line of an allowed_signers file.
 
-    Times are in seconds since the epoch; None has no limit. ``namespaces`` is a list of patterns, None allows all.
+    Attributes:
+        who: the identities that may sign.
+        key: the key with which they sign.
+        namespaces: a list of patterns; None: all.
+        after: the start of validity in seconds since the epoch; None: no limit.
+        before: the end of validity in seconds since the epoch; None: no limit.
     """
 
     who: str
@@ -51,7 +56,7 @@ class Signer(NamedTuple):
     before: Optional[float] = None
 
     def refusal(self, now: float, namespace: str = sshsig.NAMESPACE) -> str:
-        """Return "" where what is signed by this key is accepted at the time ``now``, else why not."""
+        """Return "" if a signature by this key is accepted at the time ``now``, else the reason."""
         if self.namespaces is not None and not _matches(namespace, self.namespaces):
             return "%s may not sign for the namespace %s" % (self.who, namespace)
         if self.after is not None and now < self.after:
@@ -62,12 +67,12 @@ class Signer(NamedTuple):
 
 
 def read(path: str) -> List[Signer]:
-    """Parse an allowed_signers file. Raises UsageError with the line that is wrong."""
+    """Parse an allowed_signers file. Raises UsageError that names the invalid line."""
     return parse(_text(path), path)
 
 
 def given(path: str) -> str:
-    """Return the text of an allowed_signers file that a user named himself: it may be a pipe."""
+    """Return the text of an allowed_signers file that a user named; it may be a pipe."""
     return _text(path, piped=True)
 
 
@@ -84,8 +89,11 @@ def parse(text: str, path: str) -> List[Signer]:
 def is_revoked(path: str, key: Key) -> bool:
     """Return whether the file ``path`` revokes ``key``.
 
-    The file is a key revocation list (ssh-keygen -k), or has a fingerprint (SHA256:...) or a public key a line. Raises
-    UsageError for a file that cannot be understood, MissingTool for a revocation list without ssh-keygen.
+    The file is a key revocation list (ssh-keygen -k), or has one fingerprint (SHA256:...) or public key per line.
+
+    Raises:
+        UsageError: the file is not valid.
+        MissingTool: it is a revocation list, and ssh-keygen is missing.
     """
     with files.errors_named("read " + path), files.open_regular(path) as stream:
         if stream.read(len(_KRL_MAGIC)) == _KRL_MAGIC:
@@ -124,10 +132,10 @@ def _text(path: str, piped: bool = False) -> str:
 
 
 def _lines(text: str, path: str) -> Iterator[Tuple[str, str]]:
-    """Yield the lines of the file ``path`` that are neither empty nor comments, each with where it is.
+    """Yield the lines of the file ``path`` that are neither empty nor comments, each with its position for errors.
 
-    Lines end at a newline only, as for ssh-keygen. A character that a reader of the file cannot see, and could take
-    for the end of a line or for a space, is refused, in comments too; so is all but ASCII outside comments.
+    Lines end only at a newline, as for ssh-keygen. Invisible characters, and any that look like a line end or a space,
+    are refused, in comments too; outside comments everything except ASCII is refused.
     """
     for number, line in enumerate(text.split("\n"), 1):
         where = "%s, line %d" % (path, number)
@@ -156,13 +164,13 @@ def _signer(line: str, where: str) -> Optional[Signer]:
 
 
 def _check_who(who: str, where: str) -> None:
-    """Raise UsageError for principals that ssh-keygen matches with nobody, or reads in another way."""
+    """Raise UsageError for principals that ssh-keygen never matches, or reads differently."""
     patterns = who.strip('"').split(",")
     # An @ at the start is a marker (@revoked, @cert-authority) in OpenSSH's similar known_hosts files.
     if not all(re.match(r'!?[ "-?A-~][ -~]{0,%d}$' % _MAX_PATTERN, pattern) for pattern in patterns):
         hint = "WHO is a list of identities (user@host), separated by commas, in ASCII"
         raise UsageError("%s: invalid identity in %s" % (where, ascii(who[:200])), hint)
-    # Somebody must match: of the identities that the patterns themselves suggest, one that none excludes.
+    # At least one identity must match: one that the patterns suggest and none excludes.
     examples = [pattern.replace("*", "any").replace("?", "a") for pattern in patterns if not pattern.startswith("!")]
     if not any(_matches(example, ",".join(patterns)) for example in examples):
         raise UsageError("%s: %s excludes every identity that it names" % (where, ascii(who[:200])))
@@ -194,7 +202,7 @@ def _key(kind: str, text: str, where: str) -> Key:
 def _time(text: Optional[str], name: str, where: str) -> Optional[float]:
     """Return a time given as YYYYMMDD[HHMM[SS]][Z]: with Z it is UTC, else in the time zone of this machine.
 
-    OpenSSH reads local times without daylight saving. Of its answer and the clock's, the one that allows less counts.
+    OpenSSH reads local times without daylight saving. Of its answer and the clock's, the stricter one counts.
     """
     if text is None:
         return None
@@ -214,7 +222,7 @@ def _time(text: Optional[str], name: str, where: str) -> Optional[float]:
 
 
 def _matches(name: str, patterns: str) -> bool:
-    """Return whether ``name`` is in a pattern-list: ``*`` and ``?`` are wild, ``!`` before a pattern excludes."""
+    """Return whether ``name`` is in a list of patterns; ``*`` and ``?`` are wildcards, a leading ``!`` excludes."""
     found = False
     for pattern in patterns.split(","):
         if _is_like(name, pattern[1:] if pattern.startswith("!") else pattern):
@@ -225,9 +233,9 @@ def _matches(name: str, patterns: str) -> bool:
 
 
 def _is_like(name: str, pattern: str) -> bool:
-    """Return whether one pattern matches, in a time that no pattern can make long (a regular expression's can)."""
+    """Return whether one pattern matches; unlike a regular expression, no pattern can make this slow."""
     at = position = 0
-    star, retry = -1, 0  # the last * seen, and the first character of the name that it does not cover yet
+    star, retry = -1, 0  # the last *, and the first character of the name that it does not cover yet
     while at < len(name):
         if position < len(pattern) and pattern[position] == "*":
             star, retry = position, at

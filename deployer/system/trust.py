@@ -1,4 +1,4 @@
-"""Whose a bundle is, found out from raw bytes before anything parses them."""
+"""Who signed a bundle, determined from raw bytes before anything parses them."""
 
 from typing import List, NamedTuple, Optional, Sequence
 
@@ -8,17 +8,27 @@ from deployer.system.policy import Policy
 
 
 class Trust(NamedTuple):
-    """``keys`` are those that rightly signed a bundle, ``signers`` the names that the policies accept them by."""
+    """Who signed a bundle.
+
+    Attributes:
+        keys: the keys whose signatures are valid.
+        signers: the names under which the policies accept them.
+    """
 
     keys: List[Key]
     signers: List[str]
 
 
 def establish(message: bytes, signatures: Sequence[bytes], policies: Optional[Sequence[Policy]] = None) -> Trust:
-    """Check the signatures of ``message``, all of them, and let the policies judge who made them.
+    """Verify all signatures of ``message`` and let the policies judge the signers.
 
-    ``policies`` are those of ``policy.load()`` where none are given: the admin's word is never forgotten by default.
-    Raises IntegrityError for a signature that is wrong, Refused where a policy says no, MissingTool.
+    Args:
+        policies: the policies to apply; None: those of ``policy.load()``, so that the admin's is never forgotten.
+
+    Raises:
+        IntegrityError: a signature is wrong.
+        Refused: a policy does not accept the signers.
+        MissingTool: a signature cannot be verified on this machine.
     """
     keys = [signature.check(blob, message) for blob in signatures]
     return Trust(keys, policy.judge(policy.load() if policies is None else policies, keys))

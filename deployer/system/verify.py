@@ -1,10 +1,10 @@
-"""verify: every byte of a bundle against its one segment table, and its signatures against the site's policies.
+"""verify: check every byte of a bundle against its segment table, and its signatures against the site's policies.
 
-Only a Verification makes a VerifiedBundle, when every segment has passed, and only a VerifiedBundle can be installed.
-Signatures are checked and judged over bundle.json's raw bytes, before anything parses them; those of a bundle that
-needs none are checked all the same. The file is opened once and read through that descriptor; bytes are used only
-where they were hashed, so that what was checked is what is used. ``verify`` also compares the layer's own digest, the
-OCI name of the same bytes, which install does not use: a second hash of it all would cost more than it tells
+Only a Verification makes a VerifiedBundle, after every segment has passed, and only a VerifiedBundle can be installed.
+Signatures are verified and judged over the raw bytes of bundle.json, before anything parses them; they are verified
+even if no policy requires them. The file is opened once and read through that descriptor. Bytes are used only where
+they were hashed, so that the checked bytes are the used bytes. ``verify`` also compares the layer's own digest, the OCI
+name of the same bytes. install does not, because a second hash of the layer would cost more than it is worth
 (docs/adr/0005).
 """
 
@@ -21,33 +21,33 @@ from deployer.system import digest, files, trust
 from deployer.system.policy import Policy
 from deployer.system.trust import Trust
 
-#: Called with a number of bytes that were just dealt with.
+#: Called with the number of bytes that were just processed.
 Progress = Callable[[int], None]
 
 _CHUNK = 1024 * 1024
-#: A segment is read whole; writers make none of more than 8 MiB, and a frame of at most codec.MAX_RAW.
+#: A segment is read at once; writers make segments of at most 8 MiB, and frames of at most codec.MAX_RAW.
 MAX_SEGMENT = 32 * 1024 * 1024
 _HINT = "the file is damaged or was changed: send it again; nothing was installed"
 
 
 class VerifiedBundle(object):
-    """A bundle whose every byte was checked; made by ``Verification.finish`` alone. ``trust`` says who signed it."""
+    """A bundle of which every byte was checked. Only ``Verification.finish`` makes one. ``trust`` names its signers."""
 
     def __init__(self, seal: Seal, manifest: Manifest, manifest_bytes: bytes, whose: Trust) -> None:
         self.trust = whose
         self.seal = seal
         self.digest = seal.digest
         self.manifest = manifest
-        #: bundle.json as it stands in the file.
+        #: bundle.json as it is in the file.
         self.manifest_bytes = manifest_bytes
 
 
 class Verification(object):
-    """A bundle on its way to be verified: seal, manifest and table are checked already, the bytes are not.
+    """A bundle that is being verified: seal, manifest and table are checked already, the other bytes are not.
 
-    A pure state machine over the table: bytes come out of it only after their digest was checked, a segment that
-    passed is noted, and ``finish`` makes the VerifiedBundle when none is left. So whoever reads a bundle once, and
-    keeps what it made apart until ``finish``, has verified and used the same bytes in one pass.
+    This is a pure state machine over the table. Bytes come out only after their digest was checked; a segment that
+    passed is noted; and ``finish`` makes the VerifiedBundle when none is left. A caller that reads a bundle once, and
+    publishes its output only after ``finish``, thus verifies and uses the same bytes in one pass.
     """
 
     def __init__(self, stream: IO[bytes], path: str, seal: Seal, data: bytes, manifest: Manifest, whose: Trust) -> None:
@@ -57,7 +57,7 @@ class Verification(object):
         self._path = path
         self._seal = seal
         self.manifest = manifest
-        #: bundle.json as it stands in the file; its digest is the seal's.
+        #: bundle.json as it is in the file; its digest is in the seal.
         self._manifest_bytes = data
         self._left = {segment.offset: segment for segment in manifest.segments if segment.size}
 
@@ -68,7 +68,7 @@ class Verification(object):
 
     @property
     def manifest_bytes(self) -> bytes:
-        """bundle.json as it stands in the file."""
+        """bundle.json as it is in the file."""
         return self._manifest_bytes
 
     def member_segments(self, name: str) -> List[Segment]:
@@ -80,9 +80,10 @@ class Verification(object):
         return self.member_segments(sealed_file.layer_member(self.manifest))
 
     def read(self, segment: Segment) -> bytes:
-        """Return a segment's bytes, checked. Safe in forked processes, which then tell the first to call ``passed``.
+        """Return a segment's bytes, checked. Safe in a forked process, whose parent must then call ``passed``.
 
-        Raises IntegrityError; for a segment that is larger than any writer makes one too: it is held in memory.
+        Raises:
+            IntegrityError: the digest differs, or the segment is larger than any writer makes it.
         """
         with _named(self._path):
             if segment.size > MAX_SEGMENT:
@@ -93,7 +94,7 @@ class Verification(object):
             return data
 
     def passed(self, segment: Segment) -> None:
-        """Note that a segment was read and had its digest."""
+        """Note that a segment was read and matched its digest."""
         self._left.pop(segment.offset, None)
 
     def check(self, segments: Iterable[Segment], progress: Optional[Progress] = None) -> Iterator[bytes]:
@@ -118,7 +119,7 @@ class Verification(object):
     def _pread(self, offset: int, size: int) -> bytes:
         with files.errors_named("read " + self._path):
             data = os.pread(self._descriptor, size, offset)
-            while len(data) < size:  # one read gives at most 2 GiB, and less when a signal comes
+            while len(data) < size:  # one read returns at most 2 GiB, and less after a signal
                 more = os.pread(self._descriptor, size - len(data), offset + len(data))
                 if not more:
                     raise IntegrityError("the file ends in the middle of a segment")
@@ -128,7 +129,7 @@ class Verification(object):
 
 @contextmanager
 def opened(path: str) -> Iterator[IO[bytes]]:
-    """Yield the open file of a bundle; raises UsageError when it cannot be opened."""
+    """Yield the open file of a bundle. Raises UsageError if it cannot be opened."""
     try:
         stream = files.open_regular(path, _CHUNK)
     except OSError as error:
@@ -139,7 +140,7 @@ def opened(path: str) -> Iterator[IO[bytes]]:
 
 
 def read_seal(stream: IO[bytes], path: str) -> Seal:
-    """Return the seal at the end of an open bundle: who the file claims to be, not yet whether it is."""
+    """Return the seal at the end of an open bundle. It contains the file's claims, which are not verified yet."""
     size = os.fstat(stream.fileno()).st_size
     if size < sealed_file.TAIL:
         raise IntegrityError("%s is not a bundle: it has %d bytes" % (path, size), _HINT)
@@ -155,10 +156,15 @@ def read_manifest_block(stream: IO[bytes], seal: Seal) -> bytes:
 
 
 def begin(stream: IO[bytes], path: str, policies: Optional[Sequence[Policy]] = None) -> Verification:
-    """Check signatures, seal, manifest and segment table of an open bundle; the bytes are for the Verification.
+    """Check signatures, seal, manifest and segment table of an open bundle; the Verification checks the other bytes.
 
-    ``path`` names the file in errors; ``policies`` are what the bundle must satisfy, those of ``policy.load()`` where
-    none are given. Raises IntegrityError, and Refused where a policy does not take it.
+    Args:
+        path: names the file in errors.
+        policies: the policies that apply; None: those of ``policy.load()``.
+
+    Raises:
+        IntegrityError: the bundle is damaged, or a signature is wrong.
+        Refused: a policy does not accept the bundle.
     """
     seal = read_seal(stream, path)
     with _named(path), files.errors_named("read " + path):
@@ -191,7 +197,7 @@ def verify(
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """Name the file in the error of a bundle, and say what to do."""
+    """Name the file in the errors of a bundle, with a hint."""
     try:
         yield
     except Refused as error:

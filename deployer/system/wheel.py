@@ -1,8 +1,8 @@
-"""Reading a wheel: an archive that says of each of its files what it must hold, and is held to it.
+"""Reading a wheel: an archive that declares the content of each of its files, and is checked against that.
 
-Both sides read through here: the laptop before a wheel is kept, the site when it unpacks. A wheel is opened from a
-stream that was verified as a whole; its RECORD is checked all the same, since who made the wheel may not be who sealed
-the bundle, and since names and places are all that stands between an archive and the rest of the disk.
+Both sides read wheels here: the laptop before it keeps a wheel, the site when it unpacks one. A wheel is opened from a
+stream that was verified. Its RECORD is checked too, because the maker of the wheel may not be who sealed the bundle,
+and because the checks of names and paths are all that protects the rest of the disk from an archive.
 """
 
 import hashlib
@@ -19,11 +19,11 @@ from deployer.system import files
 
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _ENCRYPTED = 1
-#: Metadata is held in memory. A line of RECORD is about 100 bytes.
+#: Bytes of metadata, which is held in memory. A line of RECORD is about 100 bytes.
 _MAX_TEXT = 16 * 1024 * 1024
-#: The list of an archive's files, at least 47 bytes each and 700 in memory: 60,000 files with usual names.
+#: Bytes of the archive's list of files, at least 47 per file and 700 in memory: 60,000 files with usual names.
 _MAX_LIST = 8 * 1024 * 1024
-#: What zipfile raises for what is no archive, or a hostile one.
+#: The errors of zipfile for a file that is not an archive, or is hostile.
 BROKEN = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError),
     *(ValueError, IndexError, OverflowError),
@@ -31,7 +31,12 @@ BROKEN = (
 
 
 class Wheel(object):
-    """An open wheel; ``name`` is its file name, ``files`` what to install of it. Raises IntegrityError."""
+    """An open wheel. Raises IntegrityError if it is not valid.
+
+    Attributes:
+        name: its file name.
+        files: the files to install.
+    """
 
     def __init__(self, stream: IO[bytes], name: str) -> None:
         self.name = name
@@ -50,7 +55,7 @@ class Wheel(object):
             self.files: List[WheelFile] = wheel.files(self.info, entries, wheel.read_record(record))
 
     def text(self, name: str) -> str:
-        """Return a file of the metadata. Raises IntegrityError where it is not there."""
+        """Return the text of a metadata file. Raises IntegrityError if it does not exist."""
         with self._named():
             info = self._infos.get("%s/%s" % (self.info, name))
             if info is None or info.file_size > _MAX_TEXT:
@@ -58,19 +63,19 @@ class Wheel(object):
             return self._archive.read(info).decode("utf-8")
 
     def scripts(self, python: str) -> Dict[str, str]:
-        """Return the scripts that its entry points ask for, name to text; ``python`` is the interpreter to name."""
+        """Return the scripts that its entry points define, name to text; ``python`` is the interpreter to name."""
         with self._named():
             if "%s/%s" % (self.info, wheel.ENTRY_POINTS) not in self._infos:
                 return {}
             return wheel.console_scripts(self.text(wheel.ENTRY_POINTS), python)
 
     def programs(self) -> Set[str]:
-        """Return the names of the programs that it brings into PATH."""
+        """Return the names of the programs that it adds to PATH."""
         plain = (file.path.partition("/") for file in self.files)
         return {*self.scripts(""), *(name for folder, _, name in plain if folder == wheel.BIN and "/" not in name)}
 
     def chunks(self, file: WheelFile) -> Iterator[bytes]:
-        """Yield a file's content; what is not as RECORD says raises IntegrityError after its last piece."""
+        """Yield a file's content. Raises IntegrityError after the last piece if it does not match RECORD."""
         digest = hashlib.new(file.digest.algorithm)
         with self._named(), self._archive.open(self._infos[file.name]) as stream:
             for chunk in iter(lambda: stream.read(files.CHUNK), b""):
@@ -80,7 +85,7 @@ class Wheel(object):
                 raise IntegrityError("%s does not have the digest of its RECORD" % file.name)
 
     def check(self) -> None:
-        """Read all of it. Raises IntegrityError where a file is not what RECORD says."""
+        """Read all files. Raises IntegrityError if one does not match RECORD."""
         self.scripts("python3")
         for file in self.files:
             for _ in self.chunks(file):
@@ -88,7 +93,7 @@ class Wheel(object):
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Name the wheel in what goes wrong with it."""
+        """Name the wheel in its errors."""
         try:
             yield
         except IntegrityError as error:
@@ -100,12 +105,12 @@ class Wheel(object):
 
 
 def archive(stream: IO[bytes]) -> zipfile.ZipFile:
-    """Return an archive, open to read. Raises BadZipFile for one with more files than memory is allowed for."""
+    """Return an archive, open for reading. Raises BadZipFile if its list of files takes too much memory."""
     return zipfile.ZipFile(_Bounded(stream))
 
 
 class _Bounded(object):
-    """A file that refuses to be read in large pieces: zipfile reads an archive's list of files in one."""
+    """A file that refuses large reads: zipfile reads the list of files of an archive at once."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -120,14 +125,19 @@ class _Bounded(object):
 
 
 class Claim(NamedTuple):
-    """How many files and bytes an archive says that it has, with those of the bytecode of its modules."""
+    """The size that an archive claims, with the bytecode of its modules.
+
+    Attributes:
+        files: number of files.
+        bytes: their size.
+    """
 
     files: int
     bytes: int
 
 
 def claim(stream: IO[bytes], name: str) -> Claim:
-    """Return what a wheel says of itself; nothing is checked, so it is good for a look at the free space only."""
+    """Return the claimed size of a wheel. Nothing is checked, so it is only good for estimating space."""
     try:
         infos = archive(stream).infolist()
     except BROKEN as error:
@@ -141,7 +151,7 @@ def _broken(name: str, error: Exception) -> IntegrityError:
 
 
 def _check_info(info: zipfile.ZipInfo) -> None:
-    # zipfile cuts a name at a NUL, and takes os.sep for a slash.
+    # zipfile cuts a name at a NUL, and treats os.sep as a slash.
     if info.orig_filename != info.filename:
         raise IntegrityError("it has an unsafe name: %r" % info.orig_filename)
     if info.compress_type not in _METHODS or info.flag_bits & _ENCRYPTED:

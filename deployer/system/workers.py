@@ -1,8 +1,8 @@
 """Forked processes that share one function's work; the only module that forks.
 
-A worker is this process as it was when the pool was made, so the function may use all that stood then: open files,
-tables, buffers (its own copy of them). Workers end with their pool, and with this process however it ends: each waits
-on a pipe that only this process holds at the other end.
+A worker is a copy of this process from the time when the pool was made, so the function may use everything that existed
+then: open files, tables, buffers (as its own copies). Workers end with their pool, and with this process however it
+ends: each waits on a pipe whose other end only this process holds.
 """
 
 import ctypes
@@ -15,15 +15,15 @@ from typing import Any, Callable, Deque, Iterator, List, Tuple
 
 from deployer.contract.errors import DeployerError
 
-#: A login node is everybody's, and beyond this the file system is the limit.
+#: A login node is shared by everyone, and above this number the file system is the limit.
 MOST = 16
-#: Tasks that a worker has in hand: one to work on, one to go on with while the answer is on its way.
+#: Tasks given to a worker: one to work on, and one to continue with while the answer is on its way.
 _IN_HAND = 2
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -37,7 +37,7 @@ class Pool(object):
             for task, result in pool.results():
                 pool.submit(more)
 
-    What the function raises is raised by ``results``, which then has no more; so is the death of a worker.
+    An exception of the function is raised by ``results``, which then ends. So is the death of a worker.
     """
 
     def __init__(self, count: int, function: Callable[[Any], Any]) -> None:
@@ -58,16 +58,16 @@ class Pool(object):
             worker.end()
 
     def submit(self, task: Any, first: bool = False) -> None:
-        """Add a task, before all that wait with ``first``."""
+        """Add a task, with ``first`` before all waiting tasks."""
         if first:
             self._tasks.appendleft(task)
         else:
             self._tasks.append(task)
 
     def results(self) -> Iterator[Tuple[Any, Any]]:
-        """Yield (task, result) as they come until no task is left; tasks may be added meanwhile."""
+        """Yield (task, result) in the order of completion until no task is left; tasks may be added meanwhile."""
         while True:
-            for _ in range(_IN_HAND):  # in turns: two workers share two tasks
+            for _ in range(_IN_HAND):  # in turns, so that two workers share two tasks
                 for worker in self._workers:
                     if self._tasks and len(worker.in_hand) < _IN_HAND:
                         worker.send(self._tasks.popleft())
@@ -81,11 +81,11 @@ class Pool(object):
 
 
 class _Worker(object):
-    """A forked process, this process's end of the pipe to it, and the tasks that it has in hand."""
+    """A forked process, this process's end of the pipe to it, and the tasks that it has."""
 
     def __init__(self, function: Callable[[Any], Any], others: List["_Worker"]) -> None:
         self.pipe, theirs = multiprocessing.Pipe()
-        # The pipes of those forked before are open here too, and must not be in the new one: it would keep them alive.
+        # The pipes of earlier workers are open here too. They must be closed in the new one: it would keep them alive.
         mine = [other.pipe for other in others] + [self.pipe]
         self.process = multiprocessing.get_context("fork").Process(target=_serve, args=(theirs, mine, function))
         self.process.daemon = True
@@ -110,7 +110,7 @@ class _Worker(object):
         return value
 
     def end(self) -> None:
-        """Let it end at once: whatever it is at is not wanted any more."""
+        """End it at once; its current task is not needed any more."""
         self.pipe.close()
         pid = self.process.pid
         if pid is not None and self.process.is_alive():
@@ -128,9 +128,9 @@ class _Worker(object):
 
 
 def _serve(pipe: Any, others: List[Any], function: Callable[[Any], Any]) -> None:
-    """Answer tasks until the other end is closed; (True, result) or (False, error)."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all: the first process decides
-    # The closed pipe ends a worker after its task, this at once: nobody may write on in a folder that the next removes.
+    """Answer tasks until the other end is closed, with (True, result) or (False, error)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the first one decides
+    # A closed pipe ends a worker after its task; this ends it at once, so that it does not write into a removed folder.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     for other in others:
         other.close()
@@ -143,7 +143,7 @@ def _serve(pipe: Any, others: List[Any], function: Callable[[Any], Any]) -> None
             answer = (True, function(task))
         except (DeployerError, OSError) as error:
             answer = (False, error)
-        except Exception as error:  # noqa: BLE001  a defect of ours: it is told where errors are told
+        except Exception as error:  # noqa: BLE001  a defect of ours: it is reported where errors are reported
             answer = (False, RuntimeError("in a worker: %r" % error))
         try:
             pipe.send(answer)

@@ -155,15 +155,15 @@ def test_two_active_jobs_are_listed_and_cancelled_by_name_and_their_folders_coll
     by_hand = record(site.tool("run", anything, "--json", "--dry-run", "--", "true"))
     number = site.alice(f"sbatch --parsable {by_hand['script']}").strip()
     said = site.cli("gc", *site.options, "--jobs", "--yes", "--older-than", "0d", "--dry-run").stdout
-    assert f"spared {first['folder']}: the job is active: RUNNING" in said
-    assert f"spared {by_hand['folder']}: its script was submitted by hand, and waits or runs" in said
+    assert f"kept {first['folder']}: the job is active: RUNNING" in said
+    assert f"kept {by_hand['folder']}: its script was submitted by hand, and waits or runs" in said
     site.alice(f"scancel {number}")
     site.cli("cancel", *site.options, second["job"])
     until(lambda: "had already ended" not in site.cli("cancel", *site.options).stdout, "the first one's end")
     until(lambda: not record(site.tool("status", first["job"], "--json"))["active"], "the first one's end")
     said = site.cli("gc", *site.options, "--jobs", "--older-than", "0d").stdout
     assert f"removed {by_hand['folder']}: " in said
-    assert f"spared {first['folder']}: holds result.json; --yes removes it" in said
+    assert f"kept {first['folder']}: contains result.json; --yes removes it" in said
     for each in (first, second):
         site.alice(f"rm -rf {each['folder']}")
 

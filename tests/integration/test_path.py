@@ -165,7 +165,7 @@ def test_shell_runs_what_is_typed(site: Site) -> None:
 def test_a_second_push_and_install_know_the_bundle(site: Site, bundle: Path) -> None:
     done = site.cli("push", bundle, "lab", "--ssh-config", site.lab.ssh_config, "--json")
     assert json.loads(done.stdout)["sent"] == 0
-    assert "installed already" in site.tool("install", f"{WORKSPACE}/bundles/hello-mpi-1.0.0.tar")
+    assert "already installed" in site.tool("install", f"{WORKSPACE}/bundles/hello-mpi-1.0.0.tar")
 
 
 def test_push_shows_the_progress_of_the_install_on_a_terminal(site: Site, tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""The site's command line: it travels in deployer.pyz."""
+"""The site's command line, which deployer.pyz carries."""

@@ -1,4 +1,4 @@
-"""The site's command that finds out what the site is: capture."""
+"""The site's command that collects the facts of the site: capture."""
 
 import argparse
 import json
@@ -52,7 +52,7 @@ def _capture(args: argparse.Namespace) -> int:
     if args.output and not args.output.endswith(".json"):
         raise UsageError("a capture is a JSON file: %r does not end in .json" % args.output, "name it FILE.json")
     started = time.time()
-    before = report.whole(report.read(args.compare)) if args.compare else None  # what is wrong with it is said at once
+    before = report.whole(report.read(args.compare)) if args.compare else None  # its errors are reported first
     if args.merge:
         captured = report.merge([report.read(path) for path in args.merge])
     else:

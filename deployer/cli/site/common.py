@@ -1,4 +1,4 @@
-"""What both front ends share: words to a call, errors to exit codes, a log file a command."""
+"""What both command lines share: from words to a call, from errors to exit codes, a log file per command."""
 
 import argparse
 import importlib
@@ -26,7 +26,7 @@ _GAP = 2
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are ours: one line, a hint, exit code 2."""
+    """An argument parser with errors of ours: one line, a hint, exit code 2."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, "see: %s --help" % self.prog)
@@ -44,12 +44,12 @@ class Parser(argparse.ArgumentParser):
         self.error("unknown command: %r%s" % (word, guess(word, self._commands())))
 
     def _commands(self) -> List[str]:
-        """Return the names that may be guessed: never those that only our own programs call."""
+        """Return the names to suggest, without commands that only our own programs call."""
         actions = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
         return [str(name) for action in actions for name in action.choices]
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Do as argparse does; ``parser`` of the result is the parser of the innermost command."""
+        """Parse as argparse does; ``parser`` of the result is the parser of the innermost command."""
         found, unknown = super().parse_known_args(args, namespace)
         if not hasattr(found, "parser"):
             found.parser = self
@@ -58,7 +58,10 @@ class Parser(argparse.ArgumentParser):
     def explain(self, words: Sequence[str], unknown: Sequence[str], rest: Sequence[str]) -> UsageError:
         """Return the error for words that the parser of a command does not know.
 
-        ``words`` are all that came before a bare ``--``, and ``rest`` those after it.
+        Args:
+            words: all words before a bare ``--``.
+            unknown: the unknown ones.
+            rest: the words after ``--``.
         """
         from deployer.system.process import quoted
 
@@ -78,7 +81,13 @@ class Parser(argparse.ArgumentParser):
 
 
 class Command(NamedTuple):
-    """A command as ``--help`` lists it, and the module of ``deployer.cli`` that registers it."""
+    """A command as ``--help`` lists it.
+
+    Attributes:
+        name: the command.
+        module: the module of ``deployer.cli`` that registers it.
+        summary: one line.
+    """
 
     name: str
     module: str
@@ -86,11 +95,14 @@ class Command(NamedTuple):
 
 
 class Front(Parser):
-    """The parser of a front end: its commands by task.
+    """The parser of a command line, with its commands by task.
 
-    Only the module of the command that is asked for is imported: some take a while, and each rank of a job starts the
-    site's front end anew. ``internal`` are commands that people do not call, with their modules; ``elsewhere`` says of
-    commands of the other front end how to call them.
+    Only the module of the requested command is imported: some take a while, and each rank of a job starts the site's
+    command line anew.
+
+    Attributes:
+        internal: commands that people do not call, with their modules.
+        elsewhere: how to call the commands of the other command line.
     """
 
     def __init__(
@@ -113,7 +125,7 @@ class Front(Parser):
         self._sub = self.add_subparsers(dest="command", help=argparse.SUPPRESS, parser_class=Parser, prog=prog)
 
     def add_wanted(self, words: Sequence[str]) -> None:
-        """Register the command that ``words`` ask for, if any."""
+        """Register the command that ``words`` request, if any."""
         wanted = next((word for word in words if not word.startswith("-")), "")
         command = self.table.get(wanted)
         module = command.module if command else self.internal.get(wanted)
@@ -145,9 +157,9 @@ class Front(Parser):
 def add_command(
     subparsers: Any, name: str, function: Callable[[argparse.Namespace], int], text: Optional[str] = None
 ) -> Any:
-    """Register a command that also prints a record for programs, and return its parser.
+    """Register a command that can also print a record for programs, and return its parser.
 
-    ``text`` may be left out for a command that a front end lists: its summary is used.
+    ``text`` may be left out for a command that a command line lists: its summary is used.
     """
     command = subparsers.add_parser(name, help=text, description=text)
     command.add_argument("--json", action="store_true", help="print a record for programs")
@@ -156,9 +168,9 @@ def add_command(
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> List[str]:
-    """Return the lines of a table; columns named in ``right`` are flush right.
+    """Return the lines of a table; columns named in ``right`` are aligned right.
 
-    If the table is wider than a terminal, the last column is cut off from the others: it follows in a line of its own.
+    If the table is wider than the terminal, the last column is moved to a line of its own.
     """
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     apart = sum(widths) + _GAP * (len(head) - 1) > columns()
@@ -175,24 +187,24 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[st
 
 
 def can_ask() -> bool:
-    """Return whether a person can answer: at this terminal, or at the laptop's, which says so."""
+    """Return whether a person can answer, at this terminal or at the laptop's."""
     return (sys.stdin.isatty() and sys.stderr.isatty()) or os.environ.get(ANSWERS) == "1"
 
 
 def ask(question: str) -> str:
-    """Print a question on standard error and return the answer, empty text if there is none."""
+    """Print a question on standard error and return the answer, or an empty text if there is none."""
     sys.stderr.write("deployer: %s " % question)
     sys.stderr.flush()
     return sys.stdin.readline().strip()
 
 
 def columns() -> int:
-    """Return how many columns the output has: the terminal's, and 80 if there is no terminal."""
+    """Return the number of columns of the terminal, or 80 if there is no terminal."""
     return shutil.get_terminal_size((80, 24)).columns
 
 
 def wrapped(text: str, first: str = "", others: str = "  ") -> str:
-    """Return text in lines that fit, behind ``first`` and ``others``. A word that is longer, a path, stays whole."""
+    """Return text in lines that fit, after ``first`` and ``others``. A longer word, such as a path, is not split."""
     return textwrap.fill(
         text,
         columns(),
@@ -204,7 +216,7 @@ def wrapped(text: str, first: str = "", others: str = "  ") -> str:
 
 
 def shortened(text: str, room: int) -> str:
-    """Return a name in at most ``room`` columns; what is left out in its middle is shown as ``...``."""
+    """Return a name in at most ``room`` columns; ``...`` replaces its middle if necessary."""
     if len(text) <= room:
         return text
     head = (room - 3) // 2
@@ -212,9 +224,9 @@ def shortened(text: str, room: int) -> str:
 
 
 def show(checked: Checked, way: str = "", stream: Optional[IO[str]] = None) -> None:
-    """Print what a verdict means and follows from: each finding once, and each remedy once, after its findings.
+    """Print what a verdict means and its reasons: each finding once, and each remedy once, after its findings.
 
-    ``way`` is what ranks would run with.
+    ``way`` is what ranks would use.
     """
     for line in filter(None, (checked.meaning, way)):
         print(wrapped(line, "  "), file=stream or sys.stdout)
@@ -228,8 +240,8 @@ def show(checked: Checked, way: str = "", stream: Optional[IO[str]] = None) -> N
 def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[str]) -> int:
     """Parse ``argv``, call the command and return its exit code; errors are printed, never raised.
 
-    Words after a bare ``--`` are the user's own command or arguments: the parser never sees them, and the command
-    finds them as ``args.rest``. ``args.words`` are the others, as they were typed.
+    Words after a bare ``--`` are the user's own command or arguments. The parser never sees them; the command gets them
+    as ``args.rest``. ``args.words`` are the other words as typed.
     """
     log = None
     try:
@@ -248,7 +260,7 @@ def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[s
     except KeyboardInterrupt:
         print("deployer: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader of our output went away: `deployer logs | head`
+    except BrokenPipeError:  # the reader of our output has ended: `deployer logs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (DeployerError, OSError) as found:
@@ -259,7 +271,7 @@ def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[s
         if os.environ.get("DEPLOYER_DEBUG") == "1":
             traceback.print_exc()
         return error.exit_code
-    except Exception as error:  # a defect of ours: still one line, and what is needed to mend it
+    except Exception as error:  # a defect of ours: still one line, and what is needed to fix it
         logging.getLogger("deployer").debug("defect", exc_info=True)
         said = printable("deployer: error: unexpected %s: %s" % (type(error).__name__, error))
         print(said, file=sys.stderr)
@@ -270,8 +282,10 @@ def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[s
 
 
 def show_anything() -> None:
-    """Let standard output take any text: what the locale cannot show is escaped. Python 3.6 has ASCII in the C locale,
-    which is what a login without settings gets."""
+    """Let standard output accept any text: characters that the locale cannot show are escaped.
+
+    Python 3.6 uses ASCII in the C locale, which is what a login without settings has.
+    """
     out = sys.stdout
     if isinstance(out, io.TextIOWrapper) and out.errors != "backslashreplace":
         encoding, by_line = out.encoding, out.line_buffering
@@ -279,23 +293,23 @@ def show_anything() -> None:
 
 
 def _named(error: OSError) -> DeployerError:
-    """Return what the machine denied, and nobody foresaw, as an error of ours: a folder that may not be read."""
-    what = "go on" if error.filename is None else "use %s" % error.filename
+    """Return an unexpected error of the operating system, such as an unreadable folder, as an error of ours."""
+    what = "continue" if error.filename is None else "use %s" % error.filename
     try:
-        files.raise_named(error, what, "the command's log has where: see ROOT/logs" if error.filename is None else "")
+        files.raise_named(error, what, "see the command's log in ROOT/logs" if error.filename is None else "")
     except DeployerError as named:
         return named
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that takes any text in any locale."""
+    """A log file that accepts any text in any locale."""
 
     def _open(self) -> io.TextIOWrapper:
         return io.open(self.baseFilename, "a", encoding="utf-8", errors="backslashreplace")
 
 
 def start_log(folder: Optional[str], command: str) -> Optional[str]:
-    """Log to a new file in ``folder`` and return its path, or None where it cannot be written: that is no error."""
+    """Log to a new file in ``folder``; return its path, or None if it cannot be written, which is not an error."""
     if folder is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""doctor: one command that says what is broken on the way from the kernel to a training on two nodes."""
+"""doctor: find what is broken, from the kernel to training on two nodes."""
 
 import argparse
 import sys
@@ -8,9 +8,9 @@ from deployer.cli.site.common import wrapped
 from deployer.contract import json_records
 from deployer.site.storage import store
 
-#: Seconds for each of its jobs, in the queue and out of it.
+#: Seconds for each of its jobs, waiting time in the queue included.
 _PATIENCE = 600
-#: Columns before what a step saw: its state and name.
+#: Columns before the observation of a step: its state and name.
 _INDENT = 20
 
 
@@ -31,7 +31,7 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def seconds(text: str) -> float:
-    """Return a time that ends, in seconds."""
+    """Return a finite number of seconds."""
     number = float(text)
     if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError("must be a number above 0")

@@ -23,7 +23,7 @@ from deployer.system import files, policy, workers
 from deployer.system import verify as verifying
 
 _SIGNERS = "require a signature by one of these allowed signers (ssh-keygen format)"
-#: What gc keeps and removes unless it is told otherwise: images of each name, and the age of a job's folder.
+#: gc's defaults: the number of images of each name to keep, and the age of job folders to remove.
 _KEPT_IMAGES, _OLD_SECONDS = 2, 30 * 86400
 _JOBS = "number of processes (default: one per core, at most 16)"
 
@@ -71,7 +71,7 @@ def add_command(subparsers: Any, name: str, function: Any, text: Optional[str] =
 
 
 def add_squashfs(command: Any) -> None:
-    """Register the wish for a SquashFS file, which all commands that install share."""
+    """Register the option for a SquashFS file, which all commands that install share."""
     text = "also make its SquashFS file, for --staging squashfs, with the site's mksquashfs or else the kit's"
     command.add_argument("--squashfs", action="store_true", help=text)
 
@@ -85,7 +85,7 @@ def count(text: str) -> int:
 
 
 def duration(text: str) -> int:
-    """Return the seconds that a number of days or hours stands for."""
+    """Return the seconds of a number of days or hours."""
     found = re.match("^([0-9]{1,6})([dh])\\Z", text)
     if not found:
         raise argparse.ArgumentTypeError("%r is not a number of days or hours, such as 30d or 12h" % text)
@@ -119,7 +119,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _known_root() -> Optional[str]:
-    """Return the root folder whose policy holds, where one is known: on a laptop there is none."""
+    """Return the root folder whose policy applies, or None if none is known, as on a laptop."""
     try:
         return store.locate(None).root
     except UsageError:
@@ -127,7 +127,7 @@ def _known_root() -> Optional[str]:
 
 
 def warn(warnings: Iterable[str]) -> None:
-    """Print what the user should know, on stderr."""
+    """Print warnings for the user on stderr."""
     for warning in warnings:
         sys.stderr.write("deployer: warning: %s\n" % warning)
 
@@ -140,7 +140,7 @@ def _install(args: argparse.Namespace) -> int:
     store.bring_tool(where)
     meter.end()
     image = outcome.image
-    # A known bundle was not read again: its file only claims to be it, and is left where it is.
+    # A bundle that is already installed was not read again. Its file may not really be that bundle, so it is kept.
     keeps = args.keep and not outcome.known
     bundle = installing.keep(args.bundle, where, image) if keeps else args.bundle
     squashed = squashed_now(image, args.jobs) if args.squashfs else None
@@ -162,7 +162,7 @@ def _install(args: argparse.Namespace) -> int:
     warn(outcome.warnings)
     name = "%s:%s" % (image.receipt.name, image.receipt.version)
     if outcome.known:
-        print("%s is installed already: %s" % (name, image.folder))
+        print("%s is already installed: %s" % (name, image.folder))
     else:
         print(
             "installed %s: %d entries, %s, in %.1f s: %s"
@@ -174,7 +174,7 @@ def _install(args: argparse.Namespace) -> int:
 
 
 def squashed_now(image: InstalledImage, jobs: Optional[int] = None) -> Optional[Squashed]:
-    """Make the SquashFS file of an image, and return it; None where it was there."""
+    """Make the SquashFS file of an image and return it; None if it exists already."""
     if files.is_file(squash.path(image.folder)):
         return None
     return squash.make(image, jobs or min(workers.cores(), workers.MOST))
@@ -225,7 +225,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _existing(args: argparse.Namespace) -> store.Store:
-    """Return the store; raises UsageError for a root folder that is not there: more likely it is another."""
+    """Return the store. Raises UsageError if there is no root folder: the path is probably wrong."""
     where = store.locate(args.root)
     if not files.is_folder(where.root):
         raise UsageError(
@@ -243,7 +243,7 @@ def _remove(args: argparse.Namespace) -> int:
     if args.all:
         there = files.is_folder(where.root)
         left = removing.uninstall(where, args.job_folders, args.force)
-        rest = "; left there: %s" % ", ".join(left) if left else ""
+        rest = "; not removed: %s" % ", ".join(left) if left else ""
         said = "removed %s%s" if there else "there is no folder %s%s"
         print(json.dumps({"removed": where.root, "left": left}) if args.json else said % (where.root, rest))
         return 0
@@ -265,7 +265,7 @@ def _gc(args: argparse.Namespace) -> int:
         print(json.dumps({"dry_run": args.dry_run, "garbage": [dict(item._asdict()) for item in found]}))
         return 0
     for item in found:
-        word = "spared" if item.spared else "would remove" if args.dry_run else "removed"
+        word = "kept" if item.spared else "would remove" if args.dry_run else "removed"
         print("%s %s: %s" % (word, item.path, item.spared or item.reason))
     return 0
 
@@ -291,15 +291,17 @@ def _gc_jobs(args: argparse.Namespace) -> int:
         print(json.dumps({"dry_run": args.dry_run, "job_folders": folders}))
         return 0
     for item in found:
-        word = "spared" if item not in doomed else "would remove" if args.dry_run else "removed"
-        kept = "holds %s; --yes removes it" % item.keeps if item.keeps and item not in doomed else ""
+        word = "kept" if item not in doomed else "would remove" if args.dry_run else "removed"
+        kept = "contains %s; --yes removes it" % item.keeps if item.keeps and item not in doomed else ""
         print("%s %s: %s" % (word, item.path, item.spared or kept or "unchanged for %d days" % item.days))
     return 0
 
 
 class Meter(object):
-    """Progress in one line on a terminal, in lines for a laptop that asks for them; silent elsewhere. Bytes are counted
-    anew when the total changes."""
+    """Progress: one line on a terminal, lines for a laptop that requests them, otherwise silent.
+
+    The count of bytes starts again when the total changes.
+    """
 
     def __init__(self) -> None:
         self.told = os.environ.get(dialogue.PROGRESS) == "1"
@@ -325,7 +327,7 @@ class Meter(object):
         try:
             sys.stderr.write("%s%d %d\n" % (dialogue.PROGRESS_LINE, self.done, self.total))
             sys.stderr.flush()
-        except OSError:  # the laptop is gone: the install goes on
+        except OSError:  # the laptop is gone: the install continues
             self.told = False
 
     def end(self) -> None:

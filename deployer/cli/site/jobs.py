@@ -1,8 +1,8 @@
-"""Commands about jobs on the site: run, exec, shell, jobs, status, logs, cancel; and what job.sh calls: probe, result,
-shield, stage.
+"""Commands for jobs on the site: run, exec, shell, jobs, status, logs, cancel; and those that job.sh calls: probe,
+result, shield, stage.
 
-What a command needs is imported when it runs: ``probe`` starts once for each rank of a job. ``rank``, for which all of
-them wait, does without this: see ``deployer.site.rank.rank``.
+The modules of a command are imported when it runs, because ``probe`` starts once per rank of a job. ``rank``, for which
+all ranks wait, does not use this module: see ``deployer.site.rank.rank``.
 """
 
 import argparse
@@ -23,14 +23,14 @@ if MYPY:
     from deployer.site.container.container import Home
     from deployer.site.jobs.jobs import Status
 
-#: What job.sh calls; people do not.
+#: Commands that job.sh calls; people do not.
 INTERNAL = ("probe", "result", "stage", "shield")
 
 _Add = Callable[..., argparse.ArgumentParser]
 
 
 def add_parsers(subparsers: Any) -> None:
-    """Add the parsers of these commands; each sets ``run``, a function of the arguments that returns the exit code."""
+    """Add the parsers of these commands; each sets ``run``, a function from the arguments to the exit code."""
     _add_run(subparsers.add_parser)
     _add_exec(subparsers.add_parser)
     _add_watching(subparsers.add_parser)
@@ -213,7 +213,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _wait(store: Store, folder: str, for_programs: bool) -> int:
-    """Follow a job that was submitted to its end, and print how it ended."""
+    """Follow a submitted job to its end, and print how it ended."""
     from deployer.site.jobs import ending, jobs
     from deployer.system.process import quoted
 
@@ -318,9 +318,10 @@ def _cancel(args: argparse.Namespace) -> int:
 
 
 def _the_active_one(store: Store, silent: bool) -> str:
-    """Return the folder of the job that waits or runs; of several, the one that the user names; else of the last job.
+    """Return the folder of the active job; the user selects among several; if none is active, the last job's.
 
-    Raises UsageError if there are several and nobody can be asked.
+    Raises:
+        UsageError: several jobs are active, and no one can be asked.
     """
     from deployer.site.jobs import jobs, overview
 
@@ -417,7 +418,7 @@ def _tell(line: str) -> None:
 
 
 def _watched() -> bool:
-    """Return whether a person looks on: at this terminal, or at the laptop's, which says so."""
+    """Return whether a person watches, at this terminal or at the laptop's."""
     return sys.stderr.isatty() or os.environ.get(TERMINAL) == "1"
 
 

@@ -1,4 +1,4 @@
-"""``python3 deployer.pyz``: the site half's front end."""
+"""``python3 deployer.pyz``: the site's command line."""
 
 import os
 import sys
@@ -18,7 +18,9 @@ GROUPS = (
             Command("verify", "site.images", "check every byte of a bundle, its signatures and the site's policies"),
             Command("install", "site.images", "verify a bundle and unpack it under the root folder"),
             Command("receive", "site.transfers", "rebuild a bundle from carried parts, and install it"),
-            Command("receipt", "site.transfers", "list what this site holds, so that push --to can leave it out"),
+            Command(
+                "receipt", "site.transfers", "list the segments that this site has, so that push --to can skip them"
+            ),
         ),
     ),
     (
@@ -56,7 +58,7 @@ GROUPS = (
     ),
 )
 
-#: What push and job.sh call; people do not.
+#: Commands that push and job.sh call; people do not.
 INTERNAL = dict(dict.fromkeys(jobs.INTERNAL, "site.jobs"), known="site.transfers", take="site.transfers")
 
 
@@ -71,14 +73,14 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 
 def front() -> common.Front:
-    """Return the parser of this front end, without its commands."""
+    """Return the parser of this command line, without its commands."""
     return common.Front("deployer.pyz", "Install and run deployer's bundles on this site.", GROUPS, INTERNAL)
 
 
 def _log_folder(words: List[str]) -> Optional[str]:
-    """Return ROOT/logs where a root is known; without one there is no place of the user's to write to.
+    """Return ROOT/logs if a root folder is known; otherwise there is no place to write to.
 
-    What job.sh calls on every node keeps no log file: its output is the job's, and many would meet in one folder.
+    Commands that job.sh calls on every node write no log file: their output is the job's, and many share one folder.
     """
     if words[:1] and words[0] in jobs.INTERNAL:
         return None

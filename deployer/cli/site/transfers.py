@@ -1,4 +1,4 @@
-"""The site's commands for bundles that come: receive, receipt; and what push calls: known, take."""
+"""The site's commands for incoming bundles: receive, receipt; and those that push calls: known, take."""
 
 import argparse
 import json
@@ -27,10 +27,10 @@ def add_parsers(subparsers: Any) -> None:
     command = add_command(subparsers, "receipt", _receipt)
     command.add_argument("-o", "--output", metavar="FILE", required=True)
     command = add_command(
-        subparsers, "known", _known, "say what is here of a bundle, and the room there is; push asks this"
+        subparsers, "known", _known, "print what is here of a bundle, and the free space; called by push"
     )
     command.add_argument("digest", metavar="DIGEST")
-    command = add_command(subparsers, "take", _take, "write the parts that come on standard input; push calls this")
+    command = add_command(subparsers, "take", _take, "write the parts from standard input; called by push")
     command.add_argument("digest", metavar="DIGEST")
 
 
@@ -51,7 +51,7 @@ def _receive(args: argparse.Namespace) -> int:
         return 0
     name = "%s:%s" % (image.receipt.name, image.receipt.version)
     if received.outcome.known:
-        print("%s is installed already: %s" % (name, image.folder))
+        print("%s is already installed: %s" % (name, image.folder))
     else:
         print("rebuilt, verified and installed %s in %.1f s: %s" % (name, seconds, image.folder))
         print("digest %s" % received.digest)

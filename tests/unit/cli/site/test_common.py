@@ -71,7 +71,7 @@ def test_a_defect_is_one_line_too(capsys: pytest.CaptureFixture[str], tmp_path: 
     [
         (PermissionError(errno.EACCES, "Permission denied", "/x/jobs"), "cannot use /x/jobs: Permission denied", 1),
         (OSError(errno.ENOSPC, "No space left on device", "/x"), "cannot use /x: No space left on device", 6),
-        (OSError(errno.EIO, "Input/output error"), "cannot go on: Input/output error", 1),
+        (OSError(errno.EIO, "Input/output error"), "cannot continue: Input/output error", 1),
     ],
 )
 def test_what_the_machine_denies_is_no_defect(

@@ -153,7 +153,7 @@ def test_gc(tmp_path, store, bin_folder, capsys):
     assert (sorted(os.listdir(store.images)), sorted(os.listdir(store.bundles))) == before
     assert call(store, "gc") == EXIT_DONE
     assert [line.replace("removed", "would remove") for line in capsys.readouterr().out.splitlines()] == said
-    assert [line.split()[0] for line in said] == ["would"] * 5 + ["spared"]
+    assert [line.split()[0] for line in said] == ["would"] * 5 + ["kept"]
     assert sorted(os.listdir(store.bundles)) == ["other-1.0.tar", "tiny-1.0.tar"]
     assert {image.receipt.version for image in store.installed()} == {"1.0", "2.0", "4.0"}
     assert not os.path.exists(dead)

@@ -258,9 +258,9 @@ def test_gc_removes_no_result_without_asking(store, folders, capsys):
     assert sorted(said) == sorted(
         [
             "would remove %s: unchanged for 90 days" % folders["dry"],
-            "spared %s: holds an unknown end; --yes removes it" % folders["lost"],
-            "spared %s: the job is active: RUNNING" % folders["running"],
-            "spared %s: holds model.h5, result.json; --yes removes it" % folders["trained"],
+            "kept %s: contains an unknown end; --yes removes it" % folders["lost"],
+            "kept %s: the job is active: RUNNING" % folders["running"],
+            "kept %s: contains model.h5, result.json; --yes removes it" % folders["trained"],
         ]
     )
     assert left(store) == ["lost", "running", "trained", "young"]
@@ -284,7 +284,7 @@ def test_gc_spares_a_script_that_waits_though_it_was_submitted_by_hand(store, fo
     line = "JobId=20 JobState=PENDING StdIn=/dev/null StdOut=%s/output.log Power= " % folders["dry"]
     running.program(tmp_path / "bin", "scontrol", "echo '%s'" % line)
     assert call(store, "gc", "--jobs", "--yes") == EXIT_DONE
-    assert "spared %s: its script was submitted by hand" % folders["dry"] in capsys.readouterr().out
+    assert "kept %s: its script was submitted by hand" % folders["dry"] in capsys.readouterr().out
     assert left(store) == ["dry", "running", "young"]
 
 
