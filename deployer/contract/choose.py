@@ -6,7 +6,7 @@ Facts of the site can rule out a start option; they never add one.
 from typing import List, Mapping, NamedTuple, Optional
 
 from deployer.contract.errors import Refused
-from deployer.contract.plan import DISK, FOLDER, STAGINGS, Plan, StartOption
+from deployer.contract.plan import DISK, NOT_STAGED, STAGINGS, Plan, StartOption
 
 
 class Choice(NamedTuple):
@@ -95,7 +95,7 @@ def _objection(
 ) -> Optional[str]:
     if staging is None and option.max_nodes is not None and nodes > option.max_nodes:
         return "meant for at most %d nodes" % option.max_nodes
-    if option.staging != FOLDER:
+    if option.staging != NOT_STAGED:
         if option.staging not in STAGINGS or option.place is None:
             return "this deployer does not know its staging"
         objection = need.objections.get(option.staging) or _too_large(option, plan, need)

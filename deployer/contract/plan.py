@@ -87,7 +87,7 @@ class NodeShape(NamedTuple):
 CARRIED = ("udocker",)
 #: No container: the host's own programs, for comparison. It is used only if the user asks for it.
 NATIVE = "native"
-RUNTIMES = ("charliecloud", *CARRIED, NATIVE)
+RUNTIME_NAMES = ("charliecloud", *CARRIED, NATIVE)
 
 #: MPI families, by the library of a program: libmpi.so.12 (MPICH, Intel MPI, Cray MPICH, MVAPICH), libmpi.so.40.
 MPICH_ABI = "mpich-abi"
@@ -128,11 +128,11 @@ class HostMpi(NamedTuple):
 
 #: Where the image is while ranks run. FOLDER: where it was installed. The others are made once per node before ranks
 #: start and removed afterwards: in the node's memory, on its disk, or as a compressed file in memory that is mounted.
-FOLDER = "folder"
+NOT_STAGED = "folder"
 MEMORY = "memory"
 DISK = "disk"
 SQUASHFS = "squashfs"
-STAGINGS = (FOLDER, MEMORY, DISK, SQUASHFS)
+STAGINGS = (NOT_STAGED, MEMORY, DISK, SQUASHFS)
 
 
 class StartOption(NamedTuple):

@@ -22,7 +22,7 @@ from deployer.contract.plan import CANARY, CANARY_TEXT, NATIVE
 SCHEMA = "result"
 
 #: The subject of findings about the job as a whole.
-JOB = "job"
+WHOLE_JOB = "job"
 
 #: The steps of a job, in the order of the script.
 HOSTS = "hosts"
@@ -114,12 +114,12 @@ def assemble(launch: Launch, found: Evidence, outcome: StepOutcome) -> Judgement
     findings = judge(launch, found, outcome)
     wrong = errors(findings)
     if any(item.outside for item in found.payloads):
-        findings.append(finding("proof.outside", JOB))
+        findings.append(finding("proof.outside", WHOLE_JOB))
     findings += decided(launch)
     if launch.straddling:
-        findings.append(finding("layout.numa", JOB, reason=launch.straddling))
+        findings.append(finding("layout.numa", WHOLE_JOB, reason=launch.straddling))
     if launch.runtime == NATIVE:
-        findings.append(finding("runtime.native", JOB))
+        findings.append(finding("runtime.native", WHOLE_JOB))
     exit_code: Optional[int] = None
     if outcome.step == PAYLOAD:
         exit_code = payload_exit(found.payloads, outcome) or (SpaceError.exit_code if outcome.full else 0)
@@ -133,7 +133,7 @@ def assemble(launch: Launch, found: Evidence, outcome: StepOutcome) -> Judgement
     elif wrong:
         exit_code = REFUSED
     else:
-        findings.append(finding("job.unfinished", JOB))
+        findings.append(finding("job.unfinished", WHOLE_JOB))
     sizes = sorted({probe.size for probe in found.probes if probe.size is not None})
     record = json_records.stamped(
         SCHEMA,
@@ -224,16 +224,16 @@ def judge(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding
     """Return what is wrong, the first cause first; later steps are judged only if the job reached them."""
     findings: List[Finding] = []
     if outcome.module is not None:
-        return [finding("job.module", JOB, module=outcome.module)]
+        return [finding("job.module", WHOLE_JOB, module=outcome.module)]
     if outcome.launcher is not None:
-        return [finding("job.launcher", JOB, launcher=outcome.launcher)]
+        return [finding("job.launcher", WHOLE_JOB, launcher=outcome.launcher)]
     if outcome.full is not None:
-        findings.append(finding("job.space", JOB, reason=outcome.full))
+        findings.append(finding("job.space", WHOLE_JOB, reason=outcome.full))
     findings += found.image
     findings += _stopped(launch, outcome)
     findings += _hosts(launch, found, outcome)
     if outcome.step == STAGED and outcome.exit_code != 0 and not outcome.signal:
-        findings.append(finding("stage.failed", JOB, reason=outcome.reason or "exit %d" % outcome.exit_code))
+        findings.append(finding("stage.failed", WHOLE_JOB, reason=outcome.reason or "exit %d" % outcome.exit_code))
     findings += _roots(launch, found, outcome)
     if outcome.step in (PROBED, PAYLOAD):
         findings += _probe(launch, found, outcome)
@@ -249,18 +249,20 @@ def _stopped(launch: Launch, outcome: StepOutcome) -> List[Finding]:
     limit = seconds(launch.time)
     # The job's clock starts slightly before the script's.
     if passed >= limit - 5:
-        return [finding("job.time-limit", JOB, limit=launch.time)]
-    return [finding("job.stopped", JOB, signal=outcome.signal, seconds=passed)]
+        return [finding("job.time-limit", WHOLE_JOB, limit=launch.time)]
+    return [finding("job.stopped", WHOLE_JOB, signal=outcome.signal, seconds=passed)]
 
 
 def _hosts(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
     names = [item.host for item in found.hosts]
     if outcome.step == HOSTS and outcome.exit_code != 0:
-        return [finding("hosts.failed", JOB, exit=outcome.exit_code, seen=len(names), asked=launch.nodes)]
+        return [finding("hosts.failed", WHOLE_JOB, exit=outcome.exit_code, seen=len(names), asked=launch.nodes)]
     findings = []
     if len(names) != launch.nodes:
         findings.append(
-            finding("hosts.count", JOB, asked=launch.nodes, seen=len(names), hosts=", ".join(sorted(names)) or "none")
+            finding(
+                "hosts.count", WHOLE_JOB, asked=launch.nodes, seen=len(names), hosts=", ".join(sorted(names)) or "none"
+            )
         )
     for item in sorted(found.hosts):
         if item.identity is not None or not launch.mpi:  # else its MPI is missing, which is reported below
@@ -309,29 +311,29 @@ def _roots(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
     missing = launch.nodes - len(found.roots) if found.roots or outcome.step == ROOT else 0
     if not findings and (missing or (outcome.step == ROOT and outcome.exit_code != 0)):
         said = "the step failed with exit code %d, and %d nodes left no record" % (outcome.exit_code, missing)
-        findings.append(finding("runtime.start", JOB, runtime=launch.runtime, said=said))
+        findings.append(finding("runtime.start", WHOLE_JOB, runtime=launch.runtime, said=said))
     return findings
 
 
 def _probe(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
     if not found.probes and outcome.step == PAYLOAD:
-        return [finding("probe.skipped", JOB)]
+        return [finding("probe.skipped", WHOLE_JOB)]
     by_rank, seen = _ByRank(), _Seen.of(found)
     if len(found.probes) != launch.ranks:
-        by_rank.alone("probe.silent", JOB, count=launch.ranks - len(found.probes), asked=launch.ranks)
+        by_rank.alone("probe.silent", WHOLE_JOB, count=launch.ranks - len(found.probes), asked=launch.ranks)
     for probe in found.probes:
         _judge_probe(launch, seen, probe, by_rank)
     sizes = {probe.size for probe in found.probes if probe.size is not None}
     if sizes == {1} and launch.ranks > 1:
-        by_rank.alone("mpi.singletons", JOB, count=len(found.probes))
+        by_rank.alone("mpi.singletons", WHOLE_JOB, count=len(found.probes))
     elif sizes and sizes != {launch.ranks}:
-        by_rank.alone("mpi.world-size", JOB, size=" or ".join(map(str, sorted(sizes))), asked=launch.ranks)
+        by_rank.alone("mpi.world-size", WHOLE_JOB, size=" or ".join(map(str, sorted(sizes))), asked=launch.ranks)
     by_host = _by_host(found.probes)
     findings = by_rank.findings() + _overlaps(by_host)
     if launch.straddling is None:
         findings += _crossings(found.hosts, by_host)
     if outcome.step == PROBED and outcome.exit_code != 0 and not errors(findings):
-        findings.append(finding("probe.failed", JOB, exit=outcome.exit_code))
+        findings.append(finding("probe.failed", WHOLE_JOB, exit=outcome.exit_code))
     return findings
 
 
@@ -444,16 +446,16 @@ def _payload(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Find
     stopped = first is not None and first.refusal is not None
     failed = outcome.exit_code != 0 and outcome.signal is None and not stopped
     if failed:
-        findings += memory.explain(found.payloads, first, found.told.memory, JOB)
-    for cause in found.told.findings(JOB):
+        findings += memory.explain(found.payloads, first, found.told.memory, WHOLE_JOB)
+    for cause in found.told.findings(WHOLE_JOB):
         # A payload that ended well may have caught the error and lost what it tried to write.
         findings.append(cause if failed else cause._replace(severity=WARNING))
     if failed:
         how = _how(first, outcome)
         how += "; last line: " + found.told.last if found.told.last is not None else ""
-        findings.append(finding("payload.failed", JOB, how=how))
+        findings.append(finding("payload.failed", WHOLE_JOB, how=how))
     if found.payload_error is not None:
-        findings.append(finding("payload.result", JOB, reason=found.payload_error))
+        findings.append(finding("payload.result", WHOLE_JOB, reason=found.payload_error))
     return findings
 
 

@@ -30,8 +30,8 @@ from typing import (
     Union,
 )
 
-from deployer.contract import shell
 from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, JobFailed, MissingTool
+from deployer.contract.shell import quoted
 
 _logger = logging.getLogger("deployer.process")
 
@@ -69,11 +69,6 @@ class Completed(NamedTuple):
         """Return the last lines of stderr (else stdout) in one line, for an error message."""
         text = self.stderr.strip() or self.stdout.strip()
         return " / ".join(text.splitlines()[-lines:])
-
-
-def quoted(argv: Sequence[str]) -> str:
-    """Return argv as a person would type it."""
-    return shell.quoted(argv)
 
 
 def base_environment(*more: str) -> Dict[str, str]:

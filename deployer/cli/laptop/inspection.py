@@ -15,8 +15,8 @@ from deployer.contract import json_records
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.manifest import DATA_PREFIX, Manifest
 from deployer.contract.sealed_file import read_manifest
+from deployer.contract.shell import quoted
 from deployer.site.storage.space import human
-from deployer.system.process import quoted
 from deployer.system.verify import begin, opened, read_manifest_block, read_seal, verify
 
 _KINDS = {"deb": "Debian", "pypi": "Python", "generic": "other"}

@@ -11,7 +11,7 @@ from typing import Any
 
 from deployer.cli.site import common, doctor, images, jobs
 from deployer.contract.errors import EXIT_INTERRUPTED
-from deployer.system.process import quoted
+from deployer.contract.shell import quoted
 
 #: The commands that are carried out over there, and the modules that know their words.
 _COMMANDS = {

@@ -63,7 +63,7 @@ class Parser(argparse.ArgumentParser):
             unknown: the unknown ones.
             rest: the words after ``--``.
         """
-        from deployer.system.process import quoted
+        from deployer.contract.shell import quoted
 
         said = "unknown words: " if len(unknown) > 1 else "unknown word: "
         near = guess(unknown[0].partition("=")[0], self._option_string_actions) if unknown[0].startswith("--") else ""

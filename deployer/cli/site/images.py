@@ -33,7 +33,7 @@ def add_parsers(subparsers: Any) -> None:
     command = common.add_command(subparsers, "verify", _verify)
     command.add_argument("bundle", metavar="BUNDLE.tar")
     command.add_argument("--signers", metavar="FILE", help=_SIGNERS)
-    command = add_command(subparsers, "install", _install)
+    command = add_store_command(subparsers, "install", _install)
     command.add_argument("bundle", metavar="BUNDLE.tar")
     command.add_argument("--keep", action="store_true", help="afterwards move the bundle to ROOT/bundles, as push does")
     add_squashfs(command)
@@ -41,18 +41,18 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument(
         "--signers", metavar="FILE", help=_SIGNERS + "; the first such file becomes the root folder's policy"
     )
-    command = add_command(subparsers, "squash", _squash)
+    command = add_store_command(subparsers, "squash", _squash)
     command.add_argument("image", metavar=store.REFERENCE)
     command.add_argument("--jobs", type=count, metavar="N", help=_JOBS)
-    add_command(subparsers, "list", _list)
-    command = add_command(subparsers, "remove", _remove)
+    add_store_command(subparsers, "list", _list)
+    command = add_store_command(subparsers, "remove", _remove)
     command.add_argument("image", metavar=store.REFERENCE, nargs="?")
     command.add_argument("--all", action="store_true", help="remove all images, bundles, logs and this tool")
     command.add_argument(
         "--job-folders", action="store_true", help="with --all: remove job folders and their results as well"
     )
     command.add_argument("--force", action="store_true", help="remove it even if a job uses it")
-    command = add_command(subparsers, "gc", _gc)
+    command = add_store_command(subparsers, "gc", _gc)
     command.add_argument("--keep", type=count, metavar="K", help="images to keep of each name (default: 2)")
     command.add_argument("--dry-run", action="store_true", help="only print what would be removed")
     command.add_argument("--jobs", action="store_true", help="remove the folders of old finished jobs instead")
@@ -63,7 +63,7 @@ def add_parsers(subparsers: Any) -> None:
     )
 
 
-def add_command(subparsers: Any, name: str, function: Any, text: Optional[str] = None) -> Any:
+def add_store_command(subparsers: Any, name: str, function: Any, text: Optional[str] = None) -> Any:
     """Register a command on the store under --root, and return its parser."""
     command = common.add_command(subparsers, name, function, text)
     command.add_argument("--root", help="the root folder (default: $DEPLOYER_ROOT, or the folder of this .pyz)")

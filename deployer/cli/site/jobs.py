@@ -15,7 +15,7 @@ from deployer.cli.site import common
 from deployer.contract import json_records
 from deployer.contract.dialogue import ANNOUNCE, ANSWER, TERMINAL
 from deployer.contract.errors import EXIT_INTERRUPTED, JobFailed, UsageError
-from deployer.contract.plan import RUNTIMES, STAGINGS
+from deployer.contract.plan import RUNTIME_NAMES, STAGINGS
 from deployer.site.storage.store import REFERENCE, Store, locate
 
 MYPY = False
@@ -157,7 +157,7 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", metavar="SITE", help="use this plan, if the bundle has several")
     parser.add_argument(
         "--runtime",
-        choices=RUNTIMES,
+        choices=RUNTIME_NAMES,
         help="a runtime that the site's policy allows (default: the plan's choice); native: no container, the host's "
         "own programs, for comparison",
     )
@@ -214,8 +214,8 @@ def _run(args: argparse.Namespace) -> int:
 
 def _wait(store: Store, folder: str, for_programs: bool) -> int:
     """Follow a submitted job to its end, and print how it ended."""
+    from deployer.contract.shell import quoted
     from deployer.site.jobs import ending, jobs
-    from deployer.system.process import quoted
 
     failure: Optional[JobFailed] = None
     try:

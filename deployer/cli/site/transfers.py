@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from deployer.cli.site.images import Meter, add_command, add_squashfs, show_squashed, squashed_now, warn
+from deployer.cli.site.images import Meter, add_squashfs, add_store_command, show_squashed, squashed_now, warn
 from deployer.contract import delta, json_records
 from deployer.contract.errors import UsageError
 from deployer.site.install import incoming
@@ -21,16 +21,16 @@ from deployer.system.process import enlarge_pipe
 
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
-    command = add_command(subparsers, "receive", _receive)
+    command = add_store_command(subparsers, "receive", _receive)
     command.add_argument("folder", metavar="DIR", help="the folder that push --to wrote, complete")
     add_squashfs(command)
-    command = add_command(subparsers, "receipt", _receipt)
+    command = add_store_command(subparsers, "receipt", _receipt)
     command.add_argument("-o", "--output", metavar="FILE", required=True)
-    command = add_command(
+    command = add_store_command(
         subparsers, "known", _known, "print what is here of a bundle, and the free space; called by push"
     )
     command.add_argument("digest", metavar="DIGEST")
-    command = add_command(subparsers, "take", _take, "write the parts from standard input; called by push")
+    command = add_store_command(subparsers, "take", _take, "write the parts from standard input; called by push")
     command.add_argument("digest", metavar="DIGEST")
 
 

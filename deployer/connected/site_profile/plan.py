@@ -11,9 +11,9 @@ from deployer.contract import json_records
 from deployer.contract.errors import Refused
 from deployer.contract.plan import (
     CARRIED,
-    FOLDER,
     NATIVE,
-    RUNTIMES,
+    NOT_STAGED,
+    RUNTIME_NAMES,
     SONAMES,
     HostMpi,
     Limits,
@@ -127,9 +127,9 @@ def _start_options(profile: Profile, partition: Partition, mpi: HostMpi | None, 
             staging.broadcast,
         )
         for runtime in sorted(policy.runtimes, key=NATIVE.__eq__)
-        if runtime in RUNTIMES and (runtime in partition.runtimes or runtime in (*CARRIED, NATIVE))
+        if runtime in RUNTIME_NAMES and (runtime in partition.runtimes or runtime in (*CARRIED, NATIVE))
         for staging in stagings(runtime, partition.filesystems, partition.fuse)
-        if batch or staging.kind == FOLDER  # a copy on each node is held by a step beside the ranks'
+        if batch or staging.kind == NOT_STAGED  # a copy on each node is held by a step beside the ranks'
     ]
 
 

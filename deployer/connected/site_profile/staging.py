@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from deployer.connected.site_profile.model import Filesystem
-from deployer.contract.plan import DISK, FOLDER, MEMORY, SQUASHFS
+from deployer.contract.plan import DISK, MEMORY, NOT_STAGED, SQUASHFS
 
 #: Up to so many nodes the ranks read the image from the shared file system, which costs no memory and no start; beyond,
 #: each node's ten thousands of small reads are too many for it.
@@ -39,7 +39,7 @@ def stagings(runtime: str, filesystems: Mapping[str, Filesystem], fuse: bool | N
     no memory, else its memory, unpacked or, where users can mount (``fuse``), compressed. Where nobody said what a node
     has of its own, the folder is all there is."""
     if runtime not in _RUNTIMES:
-        return [Staging(FOLDER)]
+        return [Staging(NOT_STAGED)]
     own = {path: each for path, each in filesystems.items() if each.shared is False and each.type is not None}
     disks = {path: each for path, each in own.items() if each.type not in _MEMORY_TYPES}
     memories = {path: each for path, each in own.items() if each.type in _MEMORY_TYPES}
@@ -52,4 +52,4 @@ def stagings(runtime: str, filesystems: Mapping[str, Filesystem], fuse: bool | N
         staged.append(Staging(MEMORY, path, memories[path].size_mb, broadcast=MANY_NODES))
         if fuse and runtime in _MOUNTING:
             staged.append(Staging(SQUASHFS, path, memories[path].size_mb, broadcast=MANY_NODES))
-    return [Staging(FOLDER, max_nodes=FEW_NODES if staged else None), *staged]
+    return [Staging(NOT_STAGED, max_nodes=FEW_NODES if staged else None), *staged]

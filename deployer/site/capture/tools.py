@@ -6,6 +6,7 @@ import time
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from deployer.contract.errors import DeployerError, MissingTool
+from deployer.contract.shell import quoted
 from deployer.system import process
 
 #: Seconds for everything, and for one tool.
@@ -59,7 +60,7 @@ class Tools(object):
         Notes call it by ``name``, else by what a person would type.
         """
         limit = min(seconds, self.left)
-        name = name or process.quoted(argv)
+        name = name or quoted(argv)
         if limit <= 0:
             self.note("%s: not asked, the time was over" % name)
             return None

@@ -164,7 +164,7 @@ def _give_up(folder: str) -> None:
 def _read(folder: str, state: Optional[JobState]) -> Fields:
     """Return the result of a job that is over; raises JobFailed where it left none."""
     word = state.word if state else "over"
-    if jobs.final_exit(folder) is None and not os.path.isfile(os.path.join(folder, result.RESULT)):
+    if jobs.final_exit(folder) is None and not os.path.isfile(os.path.join(folder, result.RESULT_FILE)):
         last = jobs.tail(folder, 1)
         raise JobFailed(
             "the job is %s and left no result: %s" % (word, last[0] if last else "its log is empty"),

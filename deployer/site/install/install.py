@@ -22,8 +22,8 @@ from deployer.system import codec, files, policy, verify, workers
 from deployer.system.verify import Verification, VerifiedBundle
 
 #: Where members of a bundle go: those that a rank reads, the runtime that starts it, and all that is installed.
-APP = {"deployer/app/": "app"}
-APP_AND_KIT = {**APP, KIT_PREFIX: "kit"}
+APP_ONLY = {"deployer/app/": "app"}
+APP_AND_KIT = {**APP_ONLY, KIT_PREFIX: "kit"}
 _MEMBERS = {
     **APP_AND_KIT,
     "deployer/plans/": "plans",
@@ -136,7 +136,7 @@ def write_receipt(
     verification: Verification,
     jobs: int,
     progress: Optional[InstallProgress] = None,
-    targets: Mapping[str, str] = APP,
+    targets: Mapping[str, str] = APP_ONLY,
 ) -> unpack.Unpacked:
     """Write rootfs, overlays and the members below ``targets`` into ``folder``, each segment checked where it is used.
 

@@ -27,7 +27,7 @@ def lines(status: Status) -> List[str]:
         payload = result.read(status.folder).record.get("payload")
     except DeployerError as error:
         return [*found, "result: none: %s" % error.message]
-    found.append("result: %s" % os.path.join(status.folder, result.RESULT))
+    found.append("result: %s" % os.path.join(status.folder, result.RESULT_FILE))
     if payload is None:
         return [*found, "payload: no result of its own (a program writes JSON to the file $DEPLOYER_RESULT)"]
     if not isinstance(payload, dict):

@@ -18,7 +18,15 @@ from deployer.system import files
 
 #: What a job's folder holds before any result: a log, and the evidence of its steps.
 _OURS = frozenset(
-    (result.LAUNCH, result.SCRIPT, result.JOB_ID, result.LOG, result.HOSTS, result.RANKS, result_reserve.NAME)
+    (
+        result.LAUNCH_FILE,
+        result.SCRIPT,
+        result.JOB_ID,
+        result.LOG,
+        result.HOSTS_FOLDER,
+        result.RANKS_FOLDER,
+        result_reserve.NAME,
+    )
 )
 _SHOWN = 3
 

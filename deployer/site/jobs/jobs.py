@@ -141,7 +141,7 @@ def _seen(store: Store) -> Tuple[List[str], List[str]]:
             continue  # half made, or half removed
         folder = os.path.join(store.jobs, name)
         try:
-            state = files.status(os.path.join(folder, result.LAUNCH))
+            state = files.status(os.path.join(folder, result.LAUNCH_FILE))
         except UsageError:
             hidden.append(folder)
             continue
@@ -334,7 +334,7 @@ class _Outcome(NamedTuple):
 def _outcome(folder: str) -> _Outcome:
     """Return what result.json says: nothing if there is none yet; if it cannot be read, why not, since the scheduler
     still knows how the job is."""
-    if not files.is_file(os.path.join(folder, result.RESULT)):
+    if not files.is_file(os.path.join(folder, result.RESULT_FILE)):
         return _Outcome(None, "")
     try:
         fields = result.read(folder)

@@ -11,22 +11,23 @@ from deployer.contract.evidence import Launch
 from deployer.contract.findings import Finding, errors, finding
 from deployer.contract.json_records import Fields
 from deployer.contract.payload import read_payload
-from deployer.contract.result import JOB, Evidence, Judgement, StepOutcome, assemble
 from deployer.contract.result import PAYLOAD as ENDING
+from deployer.contract.result import WHOLE_JOB, Evidence, Judgement, StepOutcome, assemble
 from deployer.site.jobs import result_reserve
 from deployer.system import files
 
-LAUNCH = "job.json"
-RESULT = "result.json"
-PAYLOAD = "payload.json"
+LAUNCH_FILE = "job.json"
+RESULT_FILE = "result.json"
+PAYLOAD_FILE = "payload.json"
 SCRIPT = "job.sh"
 LOG = "output.log"
 JOB_ID = "job_id"
-HOSTS = "hosts"
-RANKS = "ranks"
+HOSTS_FOLDER = "hosts"
+#: What ranks say of themselves, and see of each other.
+RANKS_FOLDER = "ranks"
 
 #: How files of the root step end; what is longer is no canary.
-ROOT = ".root"
+ROOT_SUFFIX = ".root"
 _MAX_ROOT = 64 * 1024
 _MAX_RESULT = 64 * 1024 * 1024
 #: A payload's own result is a summary; more than this would be a mistake.
@@ -48,7 +49,7 @@ def write_result(folder: str, outcome: StepOutcome) -> Judgement:
         found = found._replace(told=lastlines.told(_payloads_output(folder)))
     if outcome.exit_code != 0 and outcome.signal is None:
         found = found._replace(image=_image(folder, started))
-    path = os.path.join(folder, RESULT)
+    path = os.path.join(folder, RESULT_FILE)
     verdict = assemble(started, found, outcome)
     try:
         files.write_text(path, json_records.pretty(verdict.record))
@@ -62,7 +63,7 @@ def write_result(folder: str, outcome: StepOutcome) -> Judgement:
     else:
         result_reserve.keep_on(folder, started.ranks)  # for a script that is submitted again by hand
         with suppress(DeployerError):  # without it, more of the log is taken for the payload's
-            files.write_text(os.path.join(folder, HOSTS, _LOG_FROM), "%d" % _log_size(folder))
+            files.write_text(os.path.join(folder, HOSTS_FOLDER, _LOG_FROM), "%d" % _log_size(folder))
     return verdict
 
 
@@ -76,7 +77,7 @@ def _log_size(folder: str) -> int:
 def _payloads_output(folder: str) -> str:
     """Return the end of what the payload has written to the job's log."""
     try:
-        with open(os.path.join(folder, HOSTS, _LOG_FROM)) as stream:
+        with open(os.path.join(folder, HOSTS_FOLDER, _LOG_FROM)) as stream:
             start = int(stream.read(_MAX_DIGITS))
     except (OSError, ValueError):
         start = 0
@@ -97,22 +98,22 @@ def _image(folder: str, started: Launch) -> List[Finding]:
     place = store.image_folder(started.digest)
     image = store.at(place)
     if image is None:
-        return [] if files.is_folder(os.path.join(place, "rootfs")) else [finding("image.gone", JOB, image=place)]
+        return [] if files.is_folder(os.path.join(place, "rootfs")) else [finding("image.gone", WHOLE_JOB, image=place)]
     gone = inventory.gone(image)
-    return [finding("image.incomplete", JOB, gone=gone)] if gone.missing else []
+    return [finding("image.incomplete", WHOLE_JOB, gone=gone)] if gone.missing else []
 
 
 def launch(folder: str) -> Launch:
     """Return the job as it was submitted; raises UsageError where ``folder`` is no job's."""
-    path = os.path.join(folder, LAUNCH)
+    path = os.path.join(folder, LAUNCH_FILE)
     return evidence.read_launch(files.read_text(path, "is this a job's folder?").encode(), path)
 
 
 def gather(folder: str) -> Evidence:
     """Read all that the steps of a job left; a record that cannot be read counts as not written."""
-    payload, reason = _payload(os.path.join(folder, PAYLOAD))
-    hosts = texts(os.path.join(folder, HOSTS))
-    ranks = texts(os.path.join(folder, RANKS))
+    payload, reason = _payload(os.path.join(folder, PAYLOAD_FILE))
+    hosts = texts(os.path.join(folder, HOSTS_FOLDER))
+    ranks = texts(os.path.join(folder, RANKS_FOLDER))
     for record in _read_all(ranks, r"node-.+\.json", evidence.read_node):
         ranks.update(record.files)
     return Evidence(
@@ -133,7 +134,7 @@ def node_file(host: str) -> str:
 
 def findings(folder: str) -> List[Finding]:
     """Return the findings of a job's result.json; none where there is no result yet."""
-    path = os.path.join(folder, RESULT)
+    path = os.path.join(folder, RESULT_FILE)
     if not files.is_file(path):
         return []
     record = _result(path)
@@ -154,7 +155,7 @@ def first_error(folder: str) -> str:
 
 def read(folder: str) -> Fields:
     """Return a job's result.json; raises UsageError where it is not there or malformed."""
-    path = os.path.join(folder, RESULT)
+    path = os.path.join(folder, RESULT_FILE)
     return _result(path)
 
 
@@ -183,7 +184,7 @@ def _read_all(known: Mapping[str, str], pattern: str, parse: Callable[[bytes, st
 
 def _roots(known: Mapping[str, str]) -> Dict[str, str]:
     """Return what the root step read, by host."""
-    return {name[: -len(ROOT)]: text[:_MAX_ROOT] for name, text in known.items() if name.endswith(ROOT)}
+    return {name[: -len(ROOT_SUFFIX)]: text[:_MAX_ROOT] for name, text in known.items() if name.endswith(ROOT_SUFFIX)}
 
 
 def _last_lines(known: Mapping[str, str]) -> Dict[int, str]:

@@ -11,9 +11,16 @@ from typing import Any, NamedTuple, Optional, Sequence
 from deployer.contract.errors import DeployerError
 
 #: Sonames to try where the plan names no library: MPICH's ABI, Open MPI, Debian's MPICH, the ABI of MPI 5.
-SONAMES = ("libmpi.so.12", "libmpi.so.40", "libmpich.so.12", "libmpi_abi.so.1")
+USUAL_SONAMES = ("libmpi.so.12", "libmpi.so.40", "libmpich.so.12", "libmpi_abi.so.1")
 #: Where images keep an MPI that the loader is not told of.
-FOLDERS = ("", "/usr/local/lib", "/opt/mpich/lib", "/opt/openmpi/lib", "/usr/lib64/mpich/lib", "/usr/lib64/openmpi/lib")
+USUAL_FOLDERS = (
+    "",
+    "/usr/local/lib",
+    "/opt/mpich/lib",
+    "/opt/openmpi/lib",
+    "/usr/lib64/mpich/lib",
+    "/usr/lib64/openmpi/lib",
+)
 
 _THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
 
@@ -88,7 +95,7 @@ class Library(object):
 def load(names: Sequence[str]) -> Library:
     """Load the first of ``names`` (sonames or paths) that the loader finds; raises DeployerError with its reasons."""
     reasons = []
-    for folder in FOLDERS:
+    for folder in USUAL_FOLDERS:
         for name in names:
             path = os.path.join(folder, name)
             if folder and not os.path.exists(path):  # noqa: TID251 (the loader's own test)

@@ -47,7 +47,7 @@ def host(out: str, library: Optional[str], own: Optional[str] = None) -> HostRec
     # What this user may not look at is as good as missing: ranks cannot use it either.
     found = elf.identity(library) if library and os.path.isfile(library) else None  # noqa: TID251
     job = os.path.dirname(os.path.abspath(out))
-    bound = result.launch(job).bound if files.exists(os.path.join(job, result.LAUNCH)) else ()
+    bound = result.launch(job).bound if files.exists(os.path.join(job, result.LAUNCH_FILE)) else ()
     missing = tuple(path for path in bound if not os.path.exists(path))  # noqa: TID251
     record = HostRecord(name, found, missing, tuple(numa_domains()))
     _write(os.path.join(out, name + ".json"), record.record())
@@ -97,7 +97,7 @@ def rank(out: str, soname: Optional[str], expects: Sequence[str] = ()) -> ProbeR
     try:
         from deployer.site.rank import allreduce, mpi
 
-        library = mpi.load([soname] if soname else mpi.SONAMES)
+        library = mpi.load([soname] if soname else mpi.USUAL_SONAMES)
     except (ImportError, DeployerError) as error:
         record = record._replace(stage=evidence.DONE, reason=str(error))
         _write(path, record.record())

@@ -196,7 +196,7 @@ def _write(store: Store, rendered: _Rendered) -> None:
         unfinished.reap(store.jobs)
         with unfinished.folder(store.jobs) as half:
             result_reserve.keep(half, rendered.launch.ranks)
-            files.write_text(os.path.join(half, result.LAUNCH), json_records.pretty(rendered.launch.record()))
+            files.write_text(os.path.join(half, result.LAUNCH_FILE), json_records.pretty(rendered.launch.record()))
             files.write_text(os.path.join(half, result.SCRIPT), rendered.script, 0o777)
             os.rename(half, rendered.folder)
 
@@ -259,7 +259,7 @@ def _bound(plan: Plan, users: Sequence[Bind], made: Container) -> List[str]:
 
 def _staging(resolved: _Resolved, option: StartOption, size_mb: int) -> Optional[StagedImage]:
     """Return how nodes get the image, of ``size_mb`` MiB there; None where ranks read it as it was installed."""
-    if option.staging == plans.FOLDER or option.place is None:
+    if option.staging == plans.NOT_STAGED or option.place is None:
         return None
     installed = resolved.installed
     mounted = option.staging == plans.SQUASHFS
@@ -395,7 +395,7 @@ def _environment(layout: layouts.Layout, plan: Plan, option: StartOption) -> Dic
     found = layouts.environment(layout)
     launcher = LAUNCHERS[option.launcher]
     found.update(launcher.environment(script.start(plan, option, layout, launcher)))
-    found["DEPLOYER_RESULT"] = "%s/%s" % (plans.JOB, result.PAYLOAD)
+    found["DEPLOYER_RESULT"] = "%s/%s" % (plans.JOB, result.PAYLOAD_FILE)
     return found
 
 

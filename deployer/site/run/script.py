@@ -18,6 +18,7 @@ from deployer.contract.shell import Code, Program, Text, Value, Variable, Word, 
 from deployer.site.container import home
 from deployer.site.container.container import OWN, needs_home
 from deployer.site.container.runtimes.interface import Container, Runtime
+from deployer.site.jobs.result import RANKS_FOLDER
 from deployer.site.run import staging_script
 from deployer.site.run.launchers.interface import Launcher, LaunchRequest
 from deployer.site.run.staging_script import StagedImage
@@ -50,9 +51,7 @@ class Inputs(NamedTuple):
 
 
 SLURM, SRUN = "slurm", "srun"
-#: What ranks say of themselves, and see of each other: a folder of the job's.
-RANKS = "ranks"
-_RANKS = plans.JOB + "/" + RANKS
+_RANKS = plans.JOB + "/" + RANKS_FOLDER
 #: How the script calls the words by which a rank starts, without a container and with one.
 _WAYS = ("native", "container")
 
@@ -378,7 +377,7 @@ def _abort(inputs: Inputs) -> List[Text]:
 
 def _outside(inputs: Inputs) -> List[Text]:
     """Return the words of what starts the container of a rank and watches it, on the host."""
-    ranks = inputs.folder + "/" + RANKS
+    ranks = inputs.folder + "/" + RANKS_FOLDER
     tool: Value = inputs.tool
     out: List[Text] = ["--out", ranks]
     if inputs.staging:

@@ -302,7 +302,7 @@ def _fill(request: StageRequest) -> None:
             size += kit.ROOM + sum(member.size for member in manifest.members if member.name.startswith(KIT_PREFIX))
             entries += kit.ENTRIES
         _check_room(_place(request), size, entries)
-        targets = install.APP_AND_KIT if request.kit else install.APP
+        targets = install.APP_AND_KIT if request.kit else install.APP_ONLY
         install.write_receipt(request.into, verification, jobs, _stop_if_asked, targets)
     bytecode.restore(request.image, request.into)
     _merge(request)

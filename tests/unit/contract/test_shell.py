@@ -171,3 +171,7 @@ def test_only_literals_of_ours_are_code():
                     pytest.fail("%s:%d: %s() of what is no literal" % (path, node.lineno, name))
                 calls.append(name)
     assert calls.count("code") > 20
+
+
+def test_quoted_words_can_be_pasted():
+    assert shell.quoted(["a", "b c", "$d"]) == "a 'b c' '$d'"

@@ -96,10 +96,6 @@ def test_replace_keeps_pid():
     assert first == second
 
 
-def test_quoted_can_be_pasted():
-    assert process.quoted(["a", "b c", "$d"]) == "a 'b c' '$d'"
-
-
 def test_feed_gives_the_pieces_and_returns_what_it_said():
     code = "import sys; data = sys.stdin.buffer.read(); print(len(data)); sys.stderr.write('x' * 300000)"
     done = process.feed([sys.executable, "-c", code], (b"x" * 100000 for _ in range(20)), 30)

@@ -14,6 +14,7 @@ from deployer.connected.build.definition import Base
 from deployer.connected.build.settings import BuildSettings
 from deployer.connected.ground import engine, xdg
 from deployer.contract.errors import JobFailed, UsageError
+from deployer.contract.shell import quoted
 from deployer.system import files, process
 
 _logger = logging.getLogger("deployer.base")
@@ -124,7 +125,7 @@ def _make(base: Base, host: BuildSettings, tarball: Path) -> None:
             said = [line.strip() for line in done.stderr.splitlines() if line.startswith("E: ")]
             raise JobFailed(
                 f"mmdebstrap cannot make {base.debian}: {' / '.join(said[:3]) or done.last_words()}",
-                f"check the package names, and that the mirror is reachable: {process.quoted(argv)}",
+                f"check the package names, and that the mirror is reachable: {quoted(argv)}",
             )
 
 

@@ -12,6 +12,7 @@ from deployer.connected.build.settings import BuildSettings
 from deployer.connected.build.wheelhouse.indexes import indexes
 from deployer.connected.bundle.kit.recipe import PinRecord, Recipe
 from deployer.contract.errors import IntegrityError, TransferError
+from deployer.contract.shell import quoted
 from deployer.system import files, process
 
 _log = logging.getLogger("deployer.kit")
@@ -90,14 +91,14 @@ def command(
     )
     fetch = [f"apt-get --quiet=2 source --download-only --tar-only {_packages(sources)}"]
     if libraries:
-        fetch += [f"apt-get --quiet=2 download {_packages(libraries)}", f"cp *.deb {process.quoted([str(work)])}"]
-    fetch.append(f"cp *.tar.* {process.quoted([str(work)])}")
+        fetch += [f"apt-get --quiet=2 download {_packages(libraries)}", f"cp *.deb {quoted([str(work)])}"]
+    fetch.append(f"cp *.tar.* {quoted([str(work)])}")
     argv.append('--customize-hook=cd "$1"/tmp && export APT_CONFIG=$MMDEBSTRAP_APT_CONFIG && ' + " && ".join(fetch))
     return [*argv, suite]
 
 
 def _packages(pins: Sequence[PinRecord]) -> str:
-    return process.quoted([pin["package"] for pin in pins])
+    return quoted([pin["package"] for pin in pins])
 
 
 def checked(recipe: Recipe, path: Path, sha256: str) -> Path:

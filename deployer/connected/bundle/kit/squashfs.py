@@ -13,6 +13,7 @@ from deployer.connected.build.settings import BuildSettings
 from deployer.connected.bundle.kit import fetch
 from deployer.connected.bundle.kit.recipe import Recipe
 from deployer.contract.errors import DeployerError, JobFailed
+from deployer.contract.shell import quoted
 from deployer.system import process
 
 RECIPE = Recipe(
@@ -69,7 +70,7 @@ def _compile(work: Path, sources: Mapping[str, Path]) -> str:
     RECIPE.compile(PROGRAM, argv, tools)
     for name in (PROGRAM, _READER):
         RECIPE.strip(tools / name, work / name)
-    return "\n        ".join(process.quoted(each).replace(str(work), "../..") for each in (_ZLIB, _ZSTD, argv))
+    return "\n        ".join(quoted(each).replace(str(work), "../..") for each in (_ZLIB, _ZSTD, argv))
 
 
 def check(program: Path, reader: Path, work: Path) -> None:

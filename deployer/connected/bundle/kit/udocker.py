@@ -14,6 +14,7 @@ from deployer.connected.build.settings import BuildSettings
 from deployer.connected.bundle.kit import fetch
 from deployer.connected.bundle.kit.recipe import Recipe
 from deployer.contract.errors import DeployerError, JobFailed
+from deployer.contract.shell import quoted
 from deployer.system import process
 
 RECIPE = Recipe("udocker", 2, "or leave udocker out of policy.runtimes in the site's profile")
@@ -66,7 +67,7 @@ def _compile(work: Path, source: Path, talloc: Path) -> str:
     argv = ["make", "-f", "GNUmakefile", *(f"{name}={value}" for name, value in words.items()), PROGRAM]
     RECIPE.compile(PROGRAM, argv, top / "src")
     RECIPE.strip(top / "src" / PROGRAM, work / PROGRAM)
-    return process.quoted(argv).replace(str(work), ".")
+    return quoted(argv).replace(str(work), ".")
 
 
 def check_root(proot: Path, work: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.contract.findings import ERROR, NOTE, Finding
-from deployer.contract.plan import NATIVE, RUNTIMES, StartOption
+from deployer.contract.plan import NATIVE, RUNTIME_NAMES, StartOption
 
 #: Runtimes that make a user namespace to become root in it.
 _NAMESPACES = ("charliecloud", "apptainer")
@@ -13,16 +13,18 @@ _NAMESPACES = ("charliecloud", "apptainer")
 def allowed(case: Case) -> Iterator[Finding]:
     """runtime.none, runtime.unknown: no runtime that the policy allows is on the nodes, or none that ``run`` knows."""
     policy = case.profile.policy
-    unknown = [name for name in case.partition.runtimes if policy and name in policy.runtimes and name not in RUNTIMES]
-    usable = any(option.runtime in RUNTIMES for option in case.plan.containers)
+    unknown = [
+        name for name in case.partition.runtimes if policy and name in policy.runtimes and name not in RUNTIME_NAMES
+    ]
+    usable = any(option.runtime in RUNTIME_NAMES for option in case.plan.containers)
     if unknown:
         yield Finding(
             "runtime.unknown",
             NOTE if usable else ERROR,
             case.plan.partition,
             f"its nodes have {', '.join(unknown)}, which this version of deployer cannot use",
-            f"ask the site for one of: {', '.join(name for name in RUNTIMES if name != NATIVE)}; udocker needs only "
-            "the site's permission",
+            f"ask the site for one of: {', '.join(name for name in RUNTIME_NAMES if name != NATIVE)}; "
+            "udocker needs only the site's permission",
         )
     elif not usable:
         there = ", ".join(case.partition.runtimes) or "none"
@@ -41,7 +43,7 @@ def startable(case: Case) -> Iterator[Finding]:
 
     A note if another start option can start, because the site then uses that one.
     """
-    known = [option for option in case.plan.containers if option.runtime in RUNTIMES]
+    known = [option for option in case.plan.containers if option.runtime in RUNTIME_NAMES]
     judged = [(option, list(_against(case, option))) for option in known]
     fine = any(not findings for _, findings in judged)
     for _, findings in judged:

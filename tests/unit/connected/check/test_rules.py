@@ -680,6 +680,6 @@ def test_each_runtime_of_a_profile_is_known_to_run_or_refused(runtime: str, root
     bundle = tmp_path / "b.tar"
     pack.pack(contents(rootfs), [], bundle)
     made, checked = check.plan(str(bundle), profile)
-    assert {option.runtime for option in made.start_options} <= set(plans.RUNTIMES)
+    assert {option.runtime for option in made.start_options} <= set(plans.RUNTIME_NAMES)
     refused = [each.code for each in checked.against] == ["runtime.unknown"]
-    assert refused is (runtime not in plans.RUNTIMES)
+    assert refused is (runtime not in plans.RUNTIME_NAMES)

@@ -54,7 +54,7 @@ def replan(store, plan):
 
 
 def test_the_names_are_the_contract_s():
-    assert tuple(RUNTIMES) == plans.RUNTIMES
+    assert tuple(RUNTIMES) == plans.RUNTIME_NAMES
     assert [name for name in RUNTIMES if not RUNTIMES[name].contained] == [plans.NATIVE]
 
 

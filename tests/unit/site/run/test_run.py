@@ -87,7 +87,7 @@ def test_an_error_leaves_no_part_of_a_job_folder(store, monkeypatch, error, what
     if what == "spare":
         monkeypatch.setattr(result_reserve, "keep", fail)
     else:
-        real, name = files.write_text, result.LAUNCH if what == "launch" else result.SCRIPT
+        real, name = files.write_text, result.LAUNCH_FILE if what == "launch" else result.SCRIPT
         monkeypatch.setattr(
             files, "write_text", lambda path, *rest: fail() if path.endswith(name) else real(path, *rest)
         )
@@ -297,7 +297,7 @@ def test_a_failed_job_is_told_what_became_of_its_image(store, programs):
     folder = run.prepare(store, REQUEST)
     installed = store.find("hello")
     launched = result.launch(folder)
-    with open(os.path.join(folder, result.LAUNCH), "w") as stream:
+    with open(os.path.join(folder, result.LAUNCH_FILE), "w") as stream:
         json.dump(dict(launched.record(), digest="sha256:aaaa"), stream)
     ended = StepOutcome("payload", 1, None, "7", 0, 9)
     inventory.write_inventory(installed.folder)
