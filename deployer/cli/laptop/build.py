@@ -80,6 +80,9 @@ def run(args: argparse.Namespace) -> int:
         built = build(load(args.definition), options, say)
     if args.json:
         print(json.dumps(built.record()))
+    elif not built.tag:
+        print(f"built {built.name}:{built.version} without Docker: {built.size / 1e6:.1f} MB, {built.seconds:.1f} s")
+        print(f"image {built.base}, {built.image}")
     else:
         print(
             f"built {built.tag}: {built.size / 1e6:.1f} MB, {built.cached} of {built.steps} steps from the cache, "

@@ -17,7 +17,7 @@ from docker.errors import APIError
 from tqdm import tqdm
 
 from deployer.connected.build import context, inputs, interpreter, offline, settings, variants
-from deployer.connected.build.bases import base
+from deployer.connected.build.bases import alone, base, imported
 from deployer.connected.build.definition import Base, Definition
 from deployer.connected.build.lint import lint
 from deployer.connected.build.variants import HorovodVariant
@@ -95,8 +95,27 @@ def build(definition: Definition, options: BuildOptions, say: Callable[[str], No
         hint = f"pack it as it is: deployer pack {definition.folder} -o FILE"
         raise UsageError(f"{definition.name} contains only data: there is no image to build", hint)
     lint.refuse(definition, options.accept)
+    if not definition.needs_engine:
+        return _build_alone(definition, definition.base, options, say)
     with contextlib.closing(engine.connect()) as client:
         return _build(client, definition, definition.base, options, say)
+
+
+def _build_alone(
+    definition: Definition, wanted: Base, options: BuildOptions, say: Callable[[str], None]
+) -> BuildResult:
+    """Make the file that is the image of a definition which is its base alone."""
+    began = time.monotonic()
+    host = settings.from_host(options.ca_bundle, options.pip_conf, os.environ, options.apt_sources)
+    path = alone.build(wanted, definition.folder, host, say, options.offline)
+    size = path.stat().st_size
+    with files.errors_named(f"read {path}"), open(path, "rb") as stream, progress.bar("check for traces", size) as bar:
+        found = first_trace(iter(lambda: stream.read(files.CHUNK), b""), host.traces(), bar) if wanted.debian else ""
+    if found:
+        raise Refused(f"{path} contains {found} of this machine", "delete the file and build again")
+    digest = f"sha256:{imported.digest_of(path)}"
+    seconds = round(time.monotonic() - began, 3)
+    return BuildResult(definition.name, definition.version, "", digest, str(path), size, 0, 0, seconds, "")
 
 
 def _build(
@@ -182,7 +201,7 @@ def last_build(definition: Definition) -> LastBuild:
         if definition.horovod is None:
             return LastBuild(definition.tag, {})
         raise Refused(f"{definition.tag} was not built here with its variants of Horovod", again) from error
-    wanted = definition.mpi if definition.horovod else []
+    wanted = (definition.families or []) if definition.horovod else []
     missing = [abi for abi in wanted if abi not in made.variants or not made.variants[abi].is_file()]
     if missing:
         raise Refused(f"{definition.tag} has no Horovod for {', '.join(missing)}", again)

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -20,6 +20,7 @@ from deployer.connected.build import dockerfile as dockerfiles
 from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha256, form, load_model
 from deployer.contract.errors import UsageError
 from deployer.contract.job import check_stdin, check_time, check_workdir
+from deployer.contract.plan import MPICH_ABI
 from deployer.system import files
 
 FILE = "bundle.yaml"
@@ -195,13 +196,17 @@ class Definition(Model):
         default=DOCKERFILE, description="relative to this file; without one the image is the base alone"
     )
     app: ExistingFolder | None = Field(
-        default=None, description="folder of the training code; default: app, where it exists"
+        default=None,
+        description="folder of the files that jobs use: programs, scripts, input; default: app, if it exists",
     )
     python: Python | None = None
     framework: Framework | None = Field(default=None, description="what Horovod is built for")
     horovod: Horovod | None = None
-    mpi: list[Literal["mpich-abi", "openmpi"]] = Field(
-        default=["mpich-abi"], min_length=1, description="MPI families to run on; the image's own is of the first"
+    mpi: list[Literal["mpich-abi", "openmpi"]] | None = Field(
+        default=None,
+        min_length=1,
+        description="MPI families to run on; the image's own is of the first; default: `pack` finds them in the image, "
+        "and with Horovod mpich-abi",
     )
     data: dict[BundleName, DataFolder] = Field(default={}, description="what jobs read at /deployer/data/NAME")
     jobs: dict[BundleName, JobDefinition] = Field(
@@ -242,11 +247,10 @@ class Definition(Model):
 
     @field_validator("mpi")
     @classmethod
-    def _each_once(cls, families: list[str]) -> list[str]:
-        """Refuse a family that stands twice."""
-        twice = [
-            ((str(number),), "is given twice") for number, name in enumerate(families) if name in families[:number]
-        ]
+    def _each_once(cls, families: list[str] | None) -> list[str] | None:
+        """Refuse a family that is given twice."""
+        given = families or []
+        twice = [((str(number),), "is given twice") for number, name in enumerate(given) if name in given[:number]]
         if twice:
             raise Problems(twice)
         return families
@@ -272,6 +276,17 @@ class Definition(Model):
     def is_data(self) -> bool:
         """Return whether it is of a bundle of data alone, which is packed as it is: there is nothing to build."""
         return self.base is None
+
+    @property
+    def needs_engine(self) -> bool:
+        """Return whether the Docker engine builds it: there is more to do than to take the base as it is."""
+        of_the_engine = self.base is not None and self.base.image is not None
+        return of_the_engine or bool(self.dockerfile_path or self.python or self.horovod)
+
+    @property
+    def families(self) -> Sequence[str] | None:
+        """Return the MPI families that its programs run on; None: the image shows them."""
+        return [MPICH_ABI] if self.mpi is None and self.horovod else self.mpi
 
     @property
     def data_folders(self) -> dict[str, Path]:

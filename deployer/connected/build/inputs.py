@@ -141,4 +141,4 @@ def _variants(definition: Definition) -> object:
     """Return what the variants of Horovod depend on beside the image; they are made by the same build."""
     if definition.horovod is None:
         return None
-    return [definition.horovod.model_dump(), definition.framework, definition.mpi]
+    return [definition.horovod.model_dump(), definition.framework, definition.families]

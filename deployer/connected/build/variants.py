@@ -89,7 +89,7 @@ def ensure(
         )
     cache = xdg.cache_folder("variants")
     found = []
-    for abi in definition.mpi:
+    for abi in definition.families or ():
         contents = _contents([pin, *MPIS[abi]])
         key = variant_key(contents, stage, definition.framework, abi)
         kept = find(cache, key)

@@ -22,7 +22,8 @@ class Contents(NamedTuple):
         data: folders of data, by the names that jobs find them under.
         needs: data in other bundles.
         carried: further files, by their names in the bundle.
-        mpi: the MPI families that the programs run on, the image's own first; empty if unknown.
+        mpi: the MPI families that the programs run on, the image's own first; empty if unknown, None if the image
+            is to show them.
         kit: parts of the kit to include even if no site needs them.
     """
 
@@ -34,5 +35,5 @@ class Contents(NamedTuple):
     data: Mapping[str, Path] = {}
     needs: Sequence[DataNeed] = ()
     carried: Mapping[str, Path] = {}
-    mpi: Sequence[str] = ()
+    mpi: Sequence[str] | None = ()
     kit: Collection[str] = ()

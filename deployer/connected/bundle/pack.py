@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,7 +20,7 @@ from deployer.connected.bundle.pyz import make_pyz, vendored
 from deployer.connected.bundle.seal import BundleWriter
 from deployer.connected.ground import progress
 from deployer.connected.ground.scratch import Scratch
-from deployer.connected.linker import commands
+from deployer.connected.linker import commands, families
 from deployer.connected.rootfs import archive, datafolder, imageconfig
 from deployer.connected.rootfs.datafolder import DataFile
 from deployer.connected.rootfs.entries import shown
@@ -135,28 +135,32 @@ def pack(
 
     Raises:
         UsageError: the contents cannot be packed.
-        Refused: a job's command is missing in the image, or no plan is possible.
+        Refused: a job's command is missing in the image, its MPI family is not clear, or no plan is possible.
         Unknown: a profile lacks facts for its plan.
         SpaceError: there is no space for the bundle.
     """
     check_label(contents.name, contents.version)
     compression = codecs.codec(codec)
     profiles = list(profiles)
-    plans = _plans(profiles, contents)
-    if plans and contents.read is None:
+    if profiles and contents.read is None:
         raise UsageError(f"{contents.name} holds only data, which needs no plan", "leave out --site")
-    if plans or contents.kit:
-        from deployer.connected.bundle import kit
+    files.reap_parts(str(output))
+    with ExitStack() as cleanup:
+        scratch = cleanup.enter_context(Scratch(output.parent))
+        with files.errors_named(f"write {output}"):
+            image = contents.read(scratch) if contents.read else archive.ArchiveImage("unknown", {}, Rootfs())
+        contents = _with_families(contents, image.root, say)
+        plans = _plans(profiles, contents)
+        if plans or contents.kit:
+            from deployer.connected.bundle import kit
 
-        parts = kit.carried(contents.kit, zip(profiles, plans, strict=True), say)
-        contents = contents._replace(carried={**contents.carried, **parts})
-    folders = {name: datafolder.files_of(path) for name, path in sorted(contents.data.items())}
-    with closing(FrameCache(cache, compression)) if cache else nullcontext() as frames:
-        files.reap_parts(str(output))
+            parts = kit.carried(contents.kit, zip(profiles, plans, strict=True), say)
+            contents = contents._replace(carried={**contents.carried, **parts})
+        folders = {name: datafolder.files_of(path) for name, path in sorted(contents.data.items())}
+        frames = cleanup.enter_context(closing(FrameCache(cache, compression))) if cache else None
         press = Press(compression, frames)
-        with files.published(str(output)) as stream, Scratch(output.parent) as scratch:
+        with files.published(str(output)) as stream:
             with files.errors_named(f"write {output}"):
-                image = contents.read(scratch) if contents.read else archive.ArchiveImage("unknown", {}, Rootfs())
                 settings = imageconfig.read(image.config)
                 if settings.dropped:
                     say(
@@ -182,13 +186,23 @@ def pack(
     return Packed(output, digest, output.stat().st_size, manifest, press.reused, plans)
 
 
+def _with_families(contents: Contents, root: Rootfs, say: Callable[[str], None]) -> Contents:
+    """Return the contents with the MPI families that the image shows, if nobody named them."""
+    if contents.mpi is not None:
+        return contents
+    found = families.find(root, contents.jobs, any(name.startswith(WHEELS_PREFIX) for name in contents.carried))
+    if found.families:
+        say(f"mpi: {', '.join(found.families)}, to which {found.path} is linked")
+    return contents._replace(mpi=found.families)
+
+
 def _plans(profiles: "Sequence[Profile]", contents: Contents) -> list[Plan]:
     if not profiles:
         return []
     from deployer.connected.site_profile.plan import make_plan
 
     label = f"{contents.name}:{contents.version}"
-    return [make_plan(profile, label, contents.mpi) for profile in profiles]
+    return [make_plan(profile, label, contents.mpi or ()) for profile in profiles]
 
 
 def _checked(
@@ -279,7 +293,7 @@ def _write(
         members=[],
         segments=[],
         needs=tuple(contents.needs),
-        mpi=tuple(contents.mpi),
+        mpi=tuple(contents.mpi or ()),
     )
 
 

@@ -35,19 +35,31 @@ def from_definition(definition: "Definition") -> Contents:
     """
     if definition.is_data:
         return Contents(definition.name, definition.version, None, data=definition.data_folders)
-    from deployer.connected.build import inputs
-    from deployer.connected.build.build import last_build
+    from deployer.connected.build.bases import alone
     from deployer.connected.build.wheelhouse import wheelhouse
 
-    last, variants = last_build(definition)
-    image = inputs.current(definition, [last] if definition.horovod else [last, definition.tag])
-    contents = from_image(image, definition.name, definition.version)
+    file = alone.ready(definition)
+    variants: dict[str, Path] = {}
+    if file is None:
+        image, variants = _built(definition)
+        contents = from_image(image, definition.name, definition.version)
+    else:
+        contents = from_archive(file, definition.name, definition.version)
     jobs = [Job(name, **job.model_dump()) for name, job in definition.jobs.items()]
     needs = [DataNeed(name, data.bundle) for name, data in sorted(definition.data.items()) if data.bundle]
     carried = {f"{WHEELS_PREFIX}{path.name}": path for path in wheelhouse.ready(definition)}
     carried.update({f"{VARIANTS_PREFIX}{abi}/{path.name}": path for abi, path in variants.items()})
-    contents = contents._replace(jobs=jobs, app=definition.app_folder, carried=carried, mpi=definition.mpi)
+    contents = contents._replace(jobs=jobs, app=definition.app_folder, carried=carried, mpi=definition.families)
     return contents._replace(data=definition.data_folders, needs=needs)
+
+
+def _built(definition: "Definition") -> tuple[str, dict[str, Path]]:
+    """Return the image in the engine that was built from the definition as it is now, and its variants of Horovod."""
+    from deployer.connected.build import inputs
+    from deployer.connected.build.build import last_build
+
+    last, variants = last_build(definition)
+    return inputs.current(definition, [last] if definition.horovod else [last, definition.tag]), variants
 
 
 def from_image(reference: str, name: str, version: str) -> Contents:

@@ -90,17 +90,28 @@ def debian(
     tag = f"deployer/base:{key}"
     if engine.has_image(client, tag):
         return tag
-    tarball = cache_folder() / f"{base.debian}-{key}.tar"
+    tarball = debian_tarball(base, host, say, offline)
+    say(f"base: import {tarball.name} as {tag}")
+    with engine.errors_named(client, f"import {tarball}"), open(tarball, "rb") as stream:
+        client.api.import_image(src=stream, repository="deployer/base", tag=key)
+    return tag
+
+
+def debian_tarball(base: Base, host: BuildSettings, say: Callable[[str], None], offline: bool = False) -> Path:
+    """Return the tarball of a Debian base in the cache, made if need be. Raises as ``debian`` does."""
+    tarball = tarball_of(base)
     if not tarball.is_file():
         if offline:
             raise UsageError(f"offline, and the base {base.debian} is not in the cache", "build once without --offline")
         say(f"base: mmdebstrap {base.debian} with {', '.join(base.include) or 'nothing more'}")
         _make(base, host, tarball)
     os.utime(tarball)  # its last use, for `cache prune`
-    say(f"base: import {tarball.name} as {tag}")
-    with engine.errors_named(client, f"import {tarball}"), open(tarball, "rb") as stream:
-        client.api.import_image(src=stream, repository="deployer/base", tag=key)
-    return tag
+    return tarball
+
+
+def tarball_of(base: Base) -> Path:
+    """Return where the cache has the tarball of a Debian base, once it is made. Raises MissingTool."""
+    return cache_folder() / f"{base.debian}-{base_key(base)}.tar"
 
 
 def base_key(base: Base) -> str:

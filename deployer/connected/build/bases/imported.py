@@ -34,11 +34,7 @@ def ensure(client: docker.DockerClient, path: Path, sha256: str | None, say: Cal
     The tag is of the file's digest. Raises IntegrityError when that is not ``sha256`` or the image is damaged,
     UsageError when it is not an image, SpaceError, MissingTool.
     """
-    digest = digest_of(path)
-    if sha256 is not None and digest != sha256:
-        raise IntegrityError(
-            f"{path} is not the base that the definition names: its SHA-256 is {digest}", f"base.sha256 is {sha256}"
-        )
+    digest = check(path, sha256)
     tag = f"deployer/base:{digest[:16]}"
     if engine.has_image(client, tag):
         return tag
@@ -50,6 +46,16 @@ def ensure(client: docker.DockerClient, path: Path, sha256: str | None, say: Cal
         else:
             _load(client, _image_archive(layered, tag, scratch), path)
     return tag
+
+
+def check(path: Path, sha256: str | None) -> str:
+    """Return the SHA-256 of an archive. Raises IntegrityError if it is not ``sha256``, which None does not ask for."""
+    digest = digest_of(path)
+    if sha256 is not None and digest != sha256:
+        raise IntegrityError(
+            f"{path} is not the base that the definition names: its SHA-256 is {digest}", f"base.sha256 is {sha256}"
+        )
+    return digest
 
 
 def digest_of(path: Path) -> str:

@@ -32,7 +32,7 @@ from deployer.site.install import install as installing
 from deployer.site.install.install import install
 from deployer.site.storage.store import Store
 from deployer.system import files
-from tests import wheels
+from tests import elves, tars, wheels
 
 
 def rootfs() -> bytes:
@@ -484,6 +484,20 @@ def test_a_job_whose_program_the_image_lacks_is_refused_and_nothing_is_written(t
     assert not [path for path in tmp_path.iterdir() if path != app]
     accepted = packing.pack(wrong, [], tmp_path / "b.tar", checking=packing.Checking(["command.missing"]))
     assert accepted.path.exists()
+
+
+def test_families_of_mpi_are_found_in_the_image_and_decide_on_the_site(tmp_path: Path) -> None:
+    tar = tars.layer([("etc/x", b""), ("usr/bin/tool", elves.library(["libmpi.so.40"]))])
+    said: list[str] = []
+    unknown = contents(data=tar)._replace(mpi=None)
+    packed = packing.pack(unknown, [], tmp_path / "b.tar", say=said.append)
+    assert packed.manifest.mpi == ("openmpi",)
+    assert said == ["mpi: openmpi, to which /usr/bin/tool is linked"]
+    with pytest.raises(Refused, match=r"tiny:1\.0 cannot run on lab: .* is of the family mpich-abi"):
+        packing.pack(unknown, [load("lab")], tmp_path / "other.tar", say=said.append)
+    with pytest.raises(Refused, match="no program of the image is linked to an MPI library"):
+        packing.pack(contents()._replace(mpi=None), [], tmp_path / "other.tar")
+    assert [path.name for path in tmp_path.iterdir()] == ["b.tar"]
 
 
 def test_what_the_app_folder_has_is_looked_at(tmp_path: Path, app: Path) -> None:

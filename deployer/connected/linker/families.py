@@ -1,0 +1,113 @@
+"""The MPI families that an image's programs are linked to, for a definition that does not name them."""
+
+import posixpath
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from deployer.connected.linker.process import FAMILIES
+from deployer.connected.rootfs.entries import FileContent
+from deployer.connected.rootfs.merge import Rootfs
+from deployer.contract import dynamic
+from deployer.contract.dynamic import BadElf, Dynamic
+from deployer.contract.elf import ReadAt
+from deployer.contract.errors import Refused
+from deployer.contract.job import Job
+from deployer.contract.tarformat import FILE
+
+_MAGIC = b"\x7fELF"
+#: Files of MPI libraries themselves: they need their own family, whatever the programs need.
+_OF_MPI = re.compile(r"^lib(mpi|oshmem|pmpi)|^mca_|^mpi(chversion|vars)$")
+_WRITE = "write mpi: [mpich-abi] or mpi: [openmpi] in the definition, or both if the image has programs for both"
+
+
+class MpiUser(NamedTuple):
+    """A file of an image that is linked to an MPI library."""
+
+    path: str
+    family: str
+    is_program: bool
+
+
+class FoundFamilies(NamedTuple):
+    """The MPI families of an image, and the path of the file that shows them; both are empty if it has none."""
+
+    families: Sequence[str]
+    path: str = ""
+
+
+def find(root: Rootfs, jobs: Sequence[Job], wheels: bool) -> FoundFamilies:
+    """Return the families that the programs of an image, else its libraries, are linked to.
+
+    Of several programs those count that the commands of ``jobs`` name. A folder with libraries for both families, as
+    mpi4py has, runs on both. ``wheels``: the bundle has Python packages beside the image, which may call MPI.
+
+    Raises:
+        Refused: the image has programs for both families; or for none, and a job has more than one rank.
+    """
+    found = users(root)
+    programs = [user for user in found if user.is_program]
+    named = {posixpath.basename(word) for job in jobs for words in job.command for word in words.split()}
+    started = [user for user in programs if posixpath.basename(user.path) in named]
+    for each in (started, programs, found):
+        families = _common(each)
+        if len(families) == 1 or (families and not programs and _both(each)):
+            return FoundFamilies(sorted(families), each[0].path)
+        if families:
+            listed = ", ".join(f"{user.path} ({user.family})" for user in _one_of_each(each))
+            raise Refused(f"the image has programs for both families of MPI: {listed}", _WRITE)
+    if wheels or all(job.nodes * job.ranks_per_node == 1 for job in jobs):
+        return FoundFamilies([])
+    raise Refused("no program of the image is linked to an MPI library, and a job has more than one rank", _WRITE)
+
+
+def users(root: Rootfs) -> list[MpiUser]:
+    """Return all files that are linked to an MPI library, sorted by path, without those of MPI itself."""
+    found = []
+    for path, node in root.walk():
+        name = "/" + path.decode("utf-8", "surrogateescape").strip("/")
+        if node.kind != FILE or node.data is None or _OF_MPI.match(posixpath.basename(name)):
+            continue
+        facts = _dynamic(node.data)
+        family = next((FAMILIES[needed] for needed in facts.needed if needed in FAMILIES), None) if facts else None
+        if facts and family:
+            found.append(MpiUser(name, family, facts.interpreter is not None))
+    return sorted(found)
+
+
+def _dynamic(data: FileContent) -> Dynamic | None:
+    if data.size < len(_MAGIC) or data.read(0, len(_MAGIC)) != _MAGIC:
+        return None
+    try:
+        return dynamic.read(_reader(data))
+    except BadElf:
+        return None  # `check` reports it
+
+
+def _reader(data: FileContent) -> ReadAt:
+    return lambda offset, size: data.read(offset, min(size, data.size - offset)) if offset < data.size else b""
+
+
+def _common(users: Iterable[MpiUser]) -> set[str]:
+    """Return the families that all of ``users`` run on, and of those that are for one alone, each."""
+    folders = _folders(users)
+    single = {family for families in folders.values() if len(families) == 1 for family in families}
+    return single or {family for families in folders.values() for family in families}
+
+
+def _both(users: Iterable[MpiUser]) -> bool:
+    """Return whether each folder has files for more than one family."""
+    return all(len(families) > 1 for families in _folders(users).values())
+
+
+def _folders(users: Iterable[MpiUser]) -> Mapping[str, set[str]]:
+    """Return the families by folder; programs are each on their own."""
+    folders: defaultdict[str, set[str]] = defaultdict(set)
+    for user in users:
+        folders[user.path if user.is_program else posixpath.dirname(user.path)].add(user.family)
+    return folders
+
+
+def _one_of_each(users: Sequence[MpiUser]) -> Iterable[MpiUser]:
+    return sorted({user.family: user for user in reversed(users)}.values())

@@ -1,0 +1,69 @@
+"""The families of MPI that an image shows by what its programs and libraries are linked to."""
+
+import pytest
+
+from deployer.connected.linker import families
+from deployer.contract.errors import Refused
+from deployer.contract.job import Job
+from tests import elves, tars
+
+MPICH, OPENMPI = elves.library(["libc.so.6", "libmpi.so.12"]), elves.library(["libmpi.so.40"])
+TWO, ONE = Job("two", ["sh", "-c", "exec /opt/solver in"], 2, 1, 1, "1:00"), Job("one", ["x"], 1, 1, 1, "1:00")
+SOLVER, OTHER, MODULE = "opt/solver", "usr/bin/other", "usr/lib/python3/dist-packages/{}.so"
+
+
+def program(library: bytes, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """Return a file that counts as a program, whose dynamic section is that of ``library``."""
+    made = library + b"program"
+    read = families.dynamic.read
+
+    def seen(read_at: families.ReadAt) -> families.Dynamic | None:
+        found = read(read_at)
+        return found._replace(interpreter="/lib64/ld") if found and read_at(len(library), 7) == b"program" else found
+
+    monkeypatch.setattr(families.dynamic, "read", seen)
+    return made
+
+
+def find(files: dict[str, bytes], *jobs: Job, wheels: bool = False) -> families.FoundFamilies:
+    root = tars.root_of(tars.layer((f"{name}", data) for name, data in files.items()))
+    return families.find(root, jobs or [TWO], wheels)
+
+
+def test_the_family_that_the_program_is_linked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    solver = program(OPENMPI, monkeypatch)
+    files = {SOLVER: solver, MODULE.format("h5py"): MPICH, "etc/x": b"text", "usr/bin/short": b"\x7fE"}
+    assert find(files) == (["openmpi"], "/opt/solver")
+    assert find({"lib/libsolver.so": MPICH, "bin/sh": elves.library(["libc.so.6"])}) == (
+        ["mpich-abi"],
+        "/lib/libsolver.so",
+    )
+
+
+def test_libraries_of_mpi_itself_show_nothing() -> None:
+    own = {"lib/libmpi_mpifh.so.40": OPENMPI, "lib/openmpi/mca_coll_tuned.so": OPENMPI, "lib/libmpichcxx.so.12": MPICH}
+    assert find({**own, "lib/libsolver.so": MPICH}).families == ["mpich-abi"]
+    assert find(own, ONE).families == []
+
+
+def test_a_package_with_libraries_for_both_runs_on_both() -> None:
+    both = {MODULE.format("mpi4py/MPI.mpich"): MPICH, MODULE.format("mpi4py/MPI.openmpi"): OPENMPI}
+    assert find(both).families == ["mpich-abi", "openmpi"]
+    assert find({**both, MODULE.format("h5py/h5"): OPENMPI}).families == ["openmpi"]
+
+
+def test_of_programs_for_both_the_one_that_jobs_name_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    solver, other = program(OPENMPI, monkeypatch), program(MPICH, monkeypatch)
+    assert find({SOLVER: solver, OTHER: other}).families == ["openmpi"]
+    with pytest.raises(
+        Refused, match=r"both families of MPI: /usr/bin/other \(mpich-abi\), /usr/bin/third \(openmpi\)"
+    ):
+        find({OTHER: other, "usr/bin/third": solver})
+
+
+def test_without_any_a_job_of_one_rank_runs_and_one_of_more_is_refused() -> None:
+    assert find({"bin/sh": b"x"}, ONE) == ([], "")
+    assert find({"bin/sh": b"x"}, TWO, wheels=True).families == []  # they may call it
+    with pytest.raises(Refused, match="no program of the image is linked to an MPI library") as caught:
+        find({"bin/sh": b"x"}, ONE, TWO)
+    assert "write mpi: [mpich-abi] or mpi: [openmpi] in the definition" in caught.value.hint
