@@ -70,7 +70,7 @@ class CommandProblem(NamedTuple):
     remedy: str
 
 
-class Place(NamedTuple):
+class CommandSearch(NamedTuple):
     """Where commands are searched.
 
     Attributes:
@@ -88,7 +88,7 @@ class Place(NamedTuple):
     outside: Sequence[str] = ()
 
 
-def missing(words: Sequence[str], place: Place) -> Optional[CommandProblem]:
+def missing(words: Sequence[str], place: CommandSearch) -> Optional[CommandProblem]:
     """Return why the command ``words`` cannot start; None if it can, or if that is not certain."""
     try:
         _started(list(words), place)
@@ -113,7 +113,7 @@ class Located(NamedTuple):
     seen: PathInfo
 
 
-def locate(name: str, place: Place) -> Optional[Located]:
+def locate(name: str, place: CommandSearch) -> Optional[Located]:
     """Return the file that execvp(3) starts for ``name``, or None if there is none.
 
     Raises:
@@ -125,13 +125,13 @@ def locate(name: str, place: Place) -> Optional[Located]:
     return None
 
 
-def there(path: str, place: Place) -> Optional[Located]:
+def there(path: str, place: CommandSearch) -> Optional[Located]:
     """Return the file at a path, which may start from the working folder; None if there is no file. Raises Unsure."""
     found = next(_search(path if "/" in path else "./" + path, place), None)
     return found if found and found.seen.kind == FILE else None
 
 
-def missing_input(stdin: str, place: Place) -> Optional[CommandProblem]:
+def missing_input(stdin: str, place: CommandSearch) -> Optional[CommandProblem]:
     """Return why no rank can read the file ``stdin`` as its standard input; None if it can, or if that is not certain.
 
     The image's Python opens the file, else its shell.
@@ -169,7 +169,7 @@ class _NotThere(Exception):
         self.missing = CommandProblem(reason, remedy)
 
 
-def _started(words: List[str], place: Place) -> None:
+def _started(words: List[str], place: CommandSearch) -> None:
     if not words:
         raise Unsure
     _program(words[0], place, 0)
@@ -213,7 +213,7 @@ def operand(words: Sequence[str]) -> Optional[str]:
     return None
 
 
-def _program(name: str, place: Place, depth: int) -> None:
+def _program(name: str, place: CommandSearch, depth: int) -> None:
     """Raise _NotThere unless ``name`` can be started."""
     if depth > _MAX_SCRIPTS or name == "":
         raise Unsure
@@ -234,14 +234,14 @@ def _program(name: str, place: Place, depth: int) -> None:
     raise _NotThere(*against or _absent(name, place))
 
 
-def _search(name: str, place: Place) -> Iterator[Located]:
+def _search(name: str, place: CommandSearch) -> Iterator[Located]:
     for path in _candidates(name, place):
         found = _real(path, place)
         if found is not None:
             yield Located(path, *found)
 
 
-def _absent(name: str, place: Place) -> Tuple[str, str]:
+def _absent(name: str, place: CommandSearch) -> Tuple[str, str]:
     if "/" in name:
         relative = "" if name.startswith("/") else ", a path that starts from %s," % place.workdir
         hint = "correct the job's command; files of app/ are in %s" % APP
@@ -259,7 +259,7 @@ def _others(name: str) -> Iterator[str]:
     yield from (other for other in (*_LIKE.get(plain, ()), plain) if other != name)
 
 
-def _found_as(name: str, place: Place) -> Optional[str]:
+def _found_as(name: str, place: CommandSearch) -> Optional[str]:
     try:
         there = (_real(path, place) for path in _candidates(name, place))
         return name if any(found and found[1].kind == FILE and found[1].executable for found in there) else None
@@ -267,7 +267,7 @@ def _found_as(name: str, place: Place) -> Optional[str]:
         return None
 
 
-def _candidates(name: str, place: Place) -> Iterator[str]:
+def _candidates(name: str, place: CommandSearch) -> Iterator[str]:
     for folder in [""] if "/" in name else place.path.split(":"):
         path = name if "/" in name else "%s/%s" % (folder or ".", name)
         if not path.startswith("/"):
@@ -277,7 +277,7 @@ def _candidates(name: str, place: Place) -> Iterator[str]:
         yield path
 
 
-def _script(path: str, seen: PathInfo, place: Place, depth: int) -> None:
+def _script(path: str, seen: PathInfo, place: CommandSearch, depth: int) -> None:
     """Raise _NotThere if the kernel would not find the interpreter of a script."""
     if seen.line is None:
         return
@@ -301,7 +301,7 @@ def _script(path: str, seen: PathInfo, place: Place, depth: int) -> None:
         raise _NotThere(reason, error.missing.remedy) from error
 
 
-def _real(path: str, place: Place) -> Optional[Tuple[str, PathInfo]]:
+def _real(path: str, place: CommandSearch) -> Optional[Tuple[str, PathInfo]]:
     """Return where ``path`` leads and what is there; None if it leads nowhere. Raises _Unsure."""
     done: List[str] = []
     todo = _names(path)[::-1]

@@ -8,7 +8,7 @@ from deployer.connected.linker import job_filesystem
 from deployer.connected.linker.index import Index
 from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.contract import command, tarformat
-from deployer.contract.command import DEFAULT_PATH, Look, PathInfo, Place
+from deployer.contract.command import DEFAULT_PATH, CommandSearch, Look, PathInfo
 from deployer.contract.errors import Refused
 from deployer.contract.findings import Finding, finding
 from deployer.contract.hostfiles import PROGRAMS, HostFile
@@ -29,7 +29,7 @@ _LINE = 256  # what the kernel reads of a script's first line
 _HOST_PROGRAMS = PROGRAMS.rpartition("/")[2] + "/"
 
 
-def findings(jobs: Iterable[Job], place: Place) -> Iterator[Finding]:
+def findings(jobs: Iterable[Job], place: CommandSearch) -> Iterator[Finding]:
     """Yield command.missing for jobs whose command or standard input is not there, as far as that is certain."""
     for job in jobs:
         here = place._replace(workdir=command.workdir(job.workdir, place.workdir or ""))
@@ -39,7 +39,7 @@ def findings(jobs: Iterable[Job], place: Place) -> Iterator[Finding]:
             yield finding(CODE, f"job {job.name}", reason=found.reason, remedy=found.remedy)
 
 
-def refuse(jobs: Iterable[Job], place: Place) -> None:
+def refuse(jobs: Iterable[Job], place: CommandSearch) -> None:
     """Raise Refused if the command or the standard input of a job is not there."""
     for item in findings(jobs, place):
         raise Refused(f"{item.subject}: {item.code}: {item.message}", item.remedy)
@@ -47,7 +47,7 @@ def refuse(jobs: Iterable[Job], place: Place) -> None:
 
 def place(
     look: Look, env: Sequence[str], workdir: str, plans: Sequence[Plan] = (), programs: Collection[str] = ()
-) -> Place:
+) -> CommandSearch:
     """Return where the commands of an image are looked up, whose environment is ``env``, under each of ``plans``.
 
     ``programs`` are those of the bundle's wheels.
@@ -56,7 +56,7 @@ def place(
     path = ":".join([path, *(plan.environment["PATH"] for plan in plans if "PATH" in plan.environment)])
     outside = [bind.target for plan in plans for bind in plan.binds]
     host = {name for plan in plans for name in _host_programs(plan.host)}
-    return Place(look, path, frozenset(programs) | host, workdir, outside)
+    return CommandSearch(look, path, frozenset(programs) | host, workdir, outside)
 
 
 def _host_programs(host: Iterable[HostFile]) -> Iterator[str]:

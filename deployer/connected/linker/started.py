@@ -7,7 +7,7 @@ from typing import NamedTuple
 from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.wrappers import inner
 from deployer.contract import command
-from deployer.contract.command import Place, Unsure
+from deployer.contract.command import CommandSearch, Unsure
 
 #: Wrappers and scripts in each other.
 _MAX_DEPTH = 16
@@ -52,7 +52,7 @@ class Surroundings(NamedTuple):
     """
 
     view: JobFilesystem
-    place: Place
+    place: CommandSearch
     python: str | None
     wheels: frozenset[str]
 

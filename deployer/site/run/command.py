@@ -6,7 +6,7 @@ import stat
 from typing import Optional, Sequence, Set
 
 from deployer.contract import command, hostfiles, wheel
-from deployer.contract.command import CommandProblem, PathInfo, Place
+from deployer.contract.command import CommandProblem, CommandSearch, PathInfo
 from deployer.contract.errors import Refused
 from deployer.contract.findings import finding
 from deployer.contract.job import Job
@@ -33,7 +33,7 @@ def refuse(installed: InstalledImage, image: Image, plan: Plan, job: Job, binds:
     path = ":".join(filter(None, (environment.get("PATH", command.DEFAULT_PATH), plan.environment.get("PATH"))))
     outside = [bind.target for bind in binds if bind.target != APP]
     here = command.workdir(job.workdir, image.workdir)
-    place = Place(look, path, _programs(installed, plan), here, outside)
+    place = CommandSearch(look, path, _programs(installed, plan), here, outside)
     found = command.missing(job.command, place)
     if job.stdin:
         found = found or _missing_in_binds(job.stdin, binds) or command.missing_input(job.stdin, place)

@@ -3,7 +3,7 @@
 import pytest
 
 from deployer.contract import command
-from deployer.contract.command import FILE, FOLDER, LINK, PathInfo, Place
+from deployer.contract.command import FILE, FOLDER, LINK, CommandSearch, PathInfo
 
 ELF, TEXT = PathInfo(FILE), PathInfo(FILE, line="")
 PLAIN = PathInfo(FILE, executable=False)
@@ -50,7 +50,7 @@ IMAGE = {
 
 
 def place(**changes):
-    found = Place(
+    found = CommandSearch(
         IMAGE.get, "/usr/bin:/usr/sbin:/bin", ("horovodrun", "nvidia-smi"), "/", ("/opt/intel", "/lrz/sys/mpi")
     )
     return found._replace(**changes)
