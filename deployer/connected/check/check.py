@@ -30,6 +30,7 @@ from deployer.connected.linker.index import Bundle, Index
 from deployer.connected.linker.job_filesystem import Captured, Files, JobFilesystem
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.linker.started import Surroundings
+from deployer.connected.linker.words import UnknownWord
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract import command as contract_command
@@ -199,7 +200,7 @@ def _programs(
     view = process.filesystem(files, overlays, host)
     found: dict[str, None] = {}
     for job in manifest.jobs:
-        seen = started.follow(job.command, _surroundings(job, manifest, plan, view, files, overlays))
+        seen = started.follow(job.command, _surroundings(job, manifest, plan, view, files, overlays), job.stdin)
         found |= dict.fromkeys(program.path or job.command[0] for program in seen.programs)
         if seen.unclear:
             found.setdefault(job.command[0])
@@ -215,7 +216,12 @@ def _surroundings(
     app = {overlay.target: overlay.files for overlay in overlays if overlay.target == APP}
     folder = contract_command.workdir(job.workdir, image.workdir)
     look = commands.in_bundle(files, app)
-    return Surroundings(view, commands.place(look, image.env, folder, [plan], brought), image.python, brought)
+    place = commands.place(look, image.env, folder, [plan], brought)
+    environment = {"PATH": place.path, **dict(item.partition("=")[::2] for item in image.env), **plan.environment}
+    searched = hostfiles.library_path(plan.environment, environment)
+    unknown = {name: UnknownWord(f"${name}") for name in ("HOME", "TMPDIR", "USER")}
+    environment = {**environment, "PATH": place.path, "LD_LIBRARY_PATH": searched, **unknown}
+    return Surroundings(view, place, image.python, brought, environment)
 
 
 def _overlays(bundle: Bundle, plan: Plan, cache: Path | None) -> list[Overlay]:

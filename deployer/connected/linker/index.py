@@ -9,8 +9,10 @@ import hashlib
 import json
 import logging
 import os
+import posixpath
+import re
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -35,6 +37,11 @@ VERSION = 5
 _MAGIC = b"\x7fELF"
 #: How a script begins, and what the kernel reads of its first line.
 _SCRIPT, _LINE = b"#!", 256
+#: How the names of files end that jobs run or source, and of those that say where Python finds packages.
+_TEXTS = (".sh", ".bash", ".env", ".pth", "pyvenv.cfg")
+_PACKAGED = re.compile(r"/(?:site-packages|dist-packages|lib/python3(?:\.\d+)?)/")
+#: Larger files of an image are not read as text, in bytes.
+MAX_TEXT = 1024 * 1024
 #: Files whose text is wanted: the loader's cache.
 _WANTED = ("/etc/ld.so.cache",)
 _FRAMES_AT_HAND = 3
@@ -71,13 +78,37 @@ class Indexed(NamedTuple):
     kernels: Sequence[str] = ()
 
 
-class Index:
-    """The files of an image, as the dry link sees them (``view.Files``); ``programs`` are those that wheels bring."""
+class Place(NamedTuple):
+    """Where a file's content is in the layer: its first frame, the offset there, and the size in bytes."""
 
-    def __init__(self, entries: dict[str, Indexed], contents: dict[str, bytes], programs: Collection[str] = ()) -> None:
+    frame: int
+    offset: int
+    size: int
+
+
+class Index:
+    """The files of an image, as the dry link sees them (``view.Files``); ``programs`` are those that wheels bring.
+
+    ``places`` are those of small files, whose content ``read`` returns.
+    """
+
+    def __init__(
+        self,
+        entries: dict[str, Indexed],
+        contents: dict[str, bytes],
+        programs: Collection[str] = (),
+        places: Mapping[str, Place] | None = None,
+        read: Callable[[Place], bytes] | None = None,
+    ) -> None:
         self.entries = entries
         self.programs = frozenset(programs)
         self._contents = contents
+        self._places = places or {}
+        self._read = read
+
+    def reading(self, read: Callable[[Place], bytes]) -> "Index":
+        """Return the index with access to the content of small files."""
+        return Index(self.entries, self._contents, self.programs, self._places, read)
 
     def kind(self, path: str) -> str | None:
         entry = self.entries.get(path)
@@ -93,7 +124,10 @@ class Index:
         return entry.facts
 
     def content(self, path: str) -> bytes:
-        """Return what is kept of a file's content: all of the loader's cache, of scripts the first line."""
+        """Return a small file's content; of a script that is not at hand the first line. Raises IntegrityError."""
+        place = self._places.get(path)
+        if place and self._read:
+            return self._read(place)
         entry = self.entries.get(path)
         script = _SCRIPT + os.fsencode(entry.target) if entry and entry.kind == FILE and entry.target else b""
         return self._contents.get(path, script)
@@ -117,6 +151,7 @@ class Index:
         }
         contents = {path: base64.b64encode(data).decode() for path, data in self._contents.items()}
         fields = {"version": VERSION, "entries": entries, "contents": contents, "programs": sorted(self.programs)}
+        fields["places"] = self._places
         return json_records.stamped(SCHEMA, fields)
 
 
@@ -125,7 +160,9 @@ def of_image(bundle: Bundle, cache: Path | None = None) -> Index:
 
     Each frame is checked as it is read. Raises IntegrityError.
     """
-    return _kept(bundle.manifest.image.layer_digest.rpartition(":")[2], cache, lambda: Index(*_read(bundle)))
+    found = _kept(bundle.manifest.image.layer_digest.rpartition(":")[2], cache, lambda: _read(bundle))
+    frame, segments = _frames(bundle), bundle.layer_segments()
+    return found.reading(lambda place: _reader(frame, segments, *place)(0, place.size))
 
 
 def of_wheels(bundle: Bundle, names: Sequence[str], cache: Path | None = None) -> Index:
@@ -147,12 +184,16 @@ def of_wheels(bundle: Bundle, names: Sequence[str], cache: Path | None = None) -
 def of_app(bundle: Bundle) -> Index:
     """Return the index of a bundle's training code. Raises IntegrityError."""
     entries: dict[str, Indexed] = {}
+    contents: dict[str, bytes] = {}
     for member in bundle.manifest.members:
         if member.name.startswith(APP_PREFIX):
             data = b"".join(map(bundle.read, bundle.member_segments(member.name)))
             executable = bool(member.mode & 0o111)
-            entries["/" + member.name[len(APP_PREFIX) :]] = _indexed(_at(data))._replace(executable=executable)
-    return Index({**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}, {})
+            path = "/" + member.name[len(APP_PREFIX) :]
+            entries[path] = _indexed(_at(data))._replace(executable=executable)
+            if len(data) <= SMALL and entries[path].facts is None:
+                contents[path] = data
+    return Index({**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}, contents)
 
 
 def _at(data: bytes) -> ReadAt:
@@ -188,11 +229,12 @@ def _load(path: Path) -> Index | None:
         entries = {name: _read_entry(name, *found) for name, found in fields.child("entries").record.items()}
         contents = {name: base64.b64decode(text) for name, text in fields.mapping("contents").items()}
         programs = fields.texts("programs")
+        places = {name: Place(*map(int, numbers)) for name, numbers in fields.child("places").record.items()}
         os.utime(path)
     except (OSError, DeployerError, ValueError, KeyError, TypeError) as error:
         _log.debug("%s is not used: %s", path, error)
         return None
-    return Index(entries, contents, programs)
+    return Index(entries, contents, programs, places)
 
 
 # ------------------------------------------------------------------------------------------------ reading a wheel
@@ -232,21 +274,36 @@ def _of_member(opened: Wheel, file: wheel.WheelFile) -> Indexed:
 # ------------------------------------------------------------------------------------------------ reading the layer
 
 
-def _read(bundle: Bundle) -> tuple[dict[str, Indexed], dict[str, bytes]]:
+def _read(bundle: Bundle) -> Index:
     entries: dict[str, Indexed] = {}
     contents: dict[str, bytes] = {}
-    for entry, read_at in _files(bundle):
+    places: dict[str, Place] = {}
+    for entry, place, read_at in _files(bundle):
         path = "/" + os.fsdecode(entry.path)
         target = os.fsdecode(entry.target)
         if entry.kind == HARDLINK:
             entries[path] = entries["/" + target]
+            if "/" + target in places:
+                places[path] = places["/" + target]
         elif entry.kind == tarformat.FILE:
             entries[path] = _indexed(read_at)._replace(executable=bool(entry.mode & 0o111))
             if path in _WANTED:
                 contents[path] = read_at(0, min(entry.size, SMALL))
+            elif entry.size <= MAX_TEXT and _may_be_read(path, entries[path]):
+                places[path] = place
         else:
             entries[path] = Indexed(_KINDS[entry.kind], target)
-    return entries, contents
+    return Index(entries, contents, (), places)
+
+
+def _may_be_read(path: str, entry: Indexed) -> bool:
+    """Return whether jobs may run or source a file: then its content is wanted."""
+    if entry.facts or entry.bad:
+        return False
+    name = posixpath.basename(path)
+    return (
+        entry.executable or bool(entry.target) or name.endswith(_TEXTS) or ("." not in name and "/share/" not in path)
+    )
 
 
 def _indexed(read_at: ReadAt) -> Indexed:
@@ -262,8 +319,8 @@ def _indexed(read_at: ReadAt) -> Indexed:
         return Indexed(FILE, bad=str(error))
 
 
-def _files(bundle: Bundle) -> Iterator[tuple[TarEntry, ReadAt]]:
-    """Yield each entry of the layer, and a function that reads of its content as long as the next is not asked for."""
+def _frames(bundle: Bundle) -> Callable[[int], bytes]:
+    """Return what reads a frame of the layer."""
     segments = bundle.layer_segments()
     decompress = codec.decompressor(str(bundle.manifest.codec["name"]))
 
@@ -271,6 +328,13 @@ def _files(bundle: Bundle) -> Iterator[tuple[TarEntry, ReadAt]]:
     def frame(number: int) -> bytes:
         return bytes(decompress(bundle.read(segments[number]), segments[number].raw or 0))
 
+    return frame
+
+
+def _files(bundle: Bundle) -> Iterator[tuple[TarEntry, Place, ReadAt]]:
+    """Yield each entry of the layer, and a function that reads of its content as long as the next is not asked for."""
+    segments = bundle.layer_segments()
+    frame = _frames(bundle)
     for number, segment in enumerate(segments):
         if segment.holds == tarformat.REST:
             continue
@@ -278,7 +342,8 @@ def _files(bundle: Bundle) -> Iterator[tuple[TarEntry, ReadAt]]:
         position = 0
         while position < len(data) and data[position : position + tarformat.BLOCK] != _EMPTY:
             entry, position = tarformat.decode(data, position)
-            yield entry, _reader(frame, segments, number, position, entry.size)
+            place = Place(number, position, entry.size)
+            yield entry, place, _reader(frame, segments, *place)
             position += entry.size + tarformat.padding(entry.size)
 
 

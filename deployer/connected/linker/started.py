@@ -1,16 +1,49 @@
-"""What a job's command starts, followed through wrappers as far as that is certain."""
+"""What a job's command starts, followed through wrappers and scripts as far as that is certain. Nothing is run."""
 
 import posixpath
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from deployer.connected.linker import shell_syntax, wrappers
 from deployer.connected.linker.job_filesystem import JobFilesystem
-from deployer.connected.linker.wrappers import inner
+from deployer.connected.linker.shell_script import Budget, Reader, Script, Seen
+from deployer.connected.linker.shell_state import State
+from deployer.connected.linker.shell_syntax import NotReadable
+from deployer.connected.linker.words import UnknownWord
 from deployer.contract import command
-from deployer.contract.command import CommandSearch, Unsure
+from deployer.contract.command import CommandSearch, Located, Unsure
 
-#: Wrappers and scripts in each other.
-_MAX_DEPTH = 16
+#: Wrappers and scripts in each other, and programs in all.
+_MAX_DEPTH, _MAX_PROGRAMS = 16, 200
+
+_PYTHON = re.compile(r"^(python|pypy)[0-9.]*$")
+#: Small tools that start nothing; only where a system has them.
+_TOOLS = frozenset((
+    "arch", "awk", "gawk", "mawk", "basename", "base64", "bc", "bunzip2", "bzip2", "cat", "chgrp", "chmod", "chown",
+    "cksum", "clear", "cmp", "comm", "cp", "cut", "date", "dd", "df", "diff", "dircolors", "dirname", "du", "echo",
+    "egrep", "expand", "expr", "factor", "false", "fgrep", "file", "fmt", "fold", "free", "getconf", "getent", "getopt",
+    "grep", "groups", "gunzip", "gzip", "head", "hostid", "hostname", "id", "install", "ip", "join", "ldd", "link",
+    "ln", "locale", "logname", "ls", "lscpu", "lspci", "md5sum", "mkdir", "mkfifo", "mknod", "mktemp", "more", "mount",
+    "mv", "nl", "nproc", "nvidia-smi", "od", "paste", "patch", "pathchk", "pgrep", "pr", "printenv", "printf", "ps",
+    "pwd", "readlink", "realpath", "rm", "rmdir", "sed", "seq", "sha1sum", "sha256sum", "sha512sum", "shuf", "sleep",
+    "sort", "split", "stat", "stty", "sum", "sync", "tac", "tail", "tar", "tee", "test", "touch", "tput", "tr", "true",
+    "truncate", "tsort", "tty", "uname", "unexpand", "uniq", "unlink", "unxz", "unzip", "uptime", "vdir", "wc",
+    "which", "who", "whoami", "xz", "yes", "zcat", "[",
+))  # fmt: skip
+_SYSTEM = ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/lib")
+#: Programs that start others in a way that is not followed.
+_STARTERS = frozenset((
+    "apptainer", "aprun", "at", "batch", "busybox", "chroot", "conda", "docker", "expect", "flux", "gdb",
+    "ibrun", "jsrun", "make", "mamba", "micromamba", "mpiexec", "mpiexec.hydra", "mpirun", "nsenter", "orterun",
+    "parallel", "perf", "pdsh", "prterun", "runuser", "sbatch", "screen", "script", "singularity", "srun", "ssh", "su",
+    "sudo", "systemd-run", "tmux", "unshare", "valgrind", "watch", "xargs",
+))  # fmt: skip
+#: Options of a shell: letters without a value; those after which nothing is followed.
+_SHELL_FLAGS, _LOGIN = "abefhkmpuvxBCEHPT", "l"
+_SHELL_LONG = ("--norc", "--noprofile", "--posix", "--verbose", "--noediting")
+_LITERAL_PATH = re.compile(r"""^\s*(?:export\s+)?PATH=["']?([/\w:.-]+)["']?\s*$""", re.MULTILINE | re.ASCII)
+_SETS = re.compile(r"PATH|LD_|\bmodule\b|\balias\b|\bexec\b")
 
 
 class StartedProgram(NamedTuple):
@@ -19,14 +52,20 @@ class StartedProgram(NamedTuple):
     Attributes:
         path: the ELF file in the container, without links; None if it is not there.
         argv: its words; the first is the name that it was started by.
-        via: the wrappers that start it, for messages ("env, sh run.sh line 3"); empty if the job starts it itself.
+        via: the wrappers that start it, for messages ("env, run.sh line 3"); empty if the job starts it itself.
         certain: False if it is started under a condition only.
+        script: the Python file, module ("-m NAME") or text ("-c ...") that it runs; None for other programs.
+        environment: the variables that it sees, as far as they are known; an unknown value is an UnknownWord.
+        cleared: whether variables of the launcher (PMI, Slurm) were removed.
     """
 
     path: str | None
     argv: Sequence[str]
     via: str = ""
     certain: bool = True
+    script: str | None = None
+    environment: Mapping[str, str] = {}
+    cleared: bool = False
 
 
 class Started(NamedTuple):
@@ -49,59 +88,341 @@ class Surroundings(NamedTuple):
         place: where commands are looked up, with the job's PATH and working folder.
         python: the image's Python, which runs the console scripts of the bundle's wheels.
         wheels: the names of those scripts.
+        environment: what the job starts with; a value that is unknown is an UnknownWord.
     """
 
     view: JobFilesystem
     place: CommandSearch
     python: str | None
     wheels: frozenset[str]
+    environment: Mapping[str, str]
 
 
-def follow(words: Sequence[str], surroundings: Surroundings) -> Started:
-    """Return what a job's command starts."""
+class _Context(NamedTuple):
+    """Where a command is started: what the shell or wrapper around it has set."""
+
+    environment: Mapping[str, str]
+    path: str | None
+    folder: str | None
+    via: tuple[str, ...] = ()
+    certain: bool = True
+    stdin: str | None = None
+    cleared: bool = False
+
+
+def follow(words: Sequence[str], surroundings: Surroundings, stdin: str | None = None) -> Started:
+    """Return what a job's command starts. ``stdin`` is the file that it reads."""
     walk = _Walk(surroundings)
-    walk.words(list(words), [])
-    return Started(list(dict.fromkeys(walk.programs)), list(dict.fromkeys(walk.unclear)))
+    text = None if stdin is None else walk.text_or_unknown(stdin)
+    place = surroundings.place
+    walk.command(list(words), _Context(surroundings.environment, place.path, place.workdir, stdin=text))
+    return walk.found()
 
 
 class _Walk:
     def __init__(self, surroundings: Surroundings) -> None:
-        self.at = surroundings
-        self.programs: list[StartedProgram] = []
-        self.unclear: list[str] = []
+        self._at = surroundings
+        self._budget = Budget()
+        self._programs: list[StartedProgram] = []
+        self._unclear: dict[str, None] = {}
 
-    def words(self, words: Sequence[str], via: Sequence[str]) -> None:
+    def found(self) -> Started:
+        """Return what was found so far."""
+        return Started(self._programs, list(self._unclear))
+
+    def command(self, words: list[str], context: _Context) -> None:
         """Follow one command."""
         name = posixpath.basename(words[0]) if words else ""
-        if not name:
-            self.unclear.append("an empty command")
-        elif len(via) > _MAX_DEPTH:
-            self.unclear.append(f"{via[0]}: more than {_MAX_DEPTH} wrappers in each other")
-        elif words[0] in self.at.wheels:
-            self.words([self.at.python or "python3", *words], via)
+        if not name or isinstance(words[0], UnknownWord):
+            self._not_followed(f"the command {words[0] if words else ''} is only known when it runs", context)
+        elif len(context.via) > _MAX_DEPTH or len(self._programs) >= _MAX_PROGRAMS:
+            self._not_followed("too many scripts and wrappers in each other, or too many programs", context)
+        elif words[0] in self._at.wheels:
+            self._python(Located("", self._at.python or "python3", command.PathInfo("")), words, words[0], context)
         else:
-            self._file(words, via)
+            self._search(words, name, context)
 
-    def _file(self, words: Sequence[str], via: Sequence[str]) -> None:
-        path = self._find(words[0])
-        name = posixpath.basename(words[0])
-        found = inner(words)
-        if found is None:
-            self._program(path, words, via)
-        elif found.unclear:
-            self.unclear.append(found.unclear)
-        else:
-            self.words(found.words, [*via, name])
-
-    def _program(self, path: str | None, words: Sequence[str], via: Sequence[str]) -> None:
-        self.programs.append(StartedProgram(path, tuple(words), ", ".join(via)))
-
-    def _find(self, name: str) -> str | None:
-        """Return the file of a program, links resolved; None if there is none."""
+    def _search(self, words: list[str], name: str, context: _Context) -> None:
         try:
-            found = command.locate(name, self.at.place)
+            found = self._locate(words[0], context)
+        except Unsure:
+            self._not_followed(
+                f"{words[0]} is in a folder that is only known on the site, or that the job makes", context
+            )
+            return
+        if found is not None:
+            self._file(found, words, name, context)
+        elif "/" in words[0] and context.via:
+            self._not_followed(f"{words[0]} is not in the image; perhaps it is made before", context)
+        elif context.certain or not context.via:
+            self._add(None, words, context)
+
+    def _file(self, found: Located, words: list[str], name: str, context: _Context) -> None:
+        """Follow a file that is started."""
+        shell = shell_syntax.DIALECTS.get(posixpath.basename(found.real)) if name in shell_syntax.DIALECTS else None
+        inner = wrappers.inner(words)
+        in_system = posixpath.dirname(found.real) in _SYSTEM
+        if shell and self._facts(found.real):
+            self._shell(shell, words, context)
+        elif inner is not None and self._facts(found.real):
+            self._wrapped(inner, name, context)
+        elif name in _STARTERS or (name == "find" and any(word.startswith(("-exec", "-ok")) for word in words)):
+            self._not_followed(f"{name} starts programs in a way that is not followed", context)
+        elif in_system and (name in _TOOLS or name == "find"):
+            return
+        elif self._facts(found.real):
+            if _PYTHON.match(name):
+                self._interpreter(found, words, context)
+            else:
+                self._add(found.real, words, context)
+        else:
+            self._script(found, words, context)
+
+    def _facts(self, path: str) -> bool:
+        """Return whether a file is a program, not a script."""
+        return self._at.view.facts_or_none(path) is not None or not self._text(path)
+
+    def _add(self, path: str | None, words: Sequence[str], context: _Context, script: str | None = None) -> None:
+        via = ", ".join(context.via)
+        known_environment = dict(context.environment)
+        self._programs.append(
+            StartedProgram(path, tuple(words), via, context.certain, script, known_environment, context.cleared)
+        )
+
+    def _not_followed(self, reason: str, context: _Context) -> None:
+        self._unclear[": ".join([", ".join(context.via), reason]) if context.via else reason] = None
+
+    # ---------------------------------------------------------------------------------------------------- wrappers
+
+    def _wrapped(self, inner: wrappers.Inner, name: str, context: _Context) -> None:
+        if inner.unclear:
+            self._not_followed(inner.unclear, context)
+            return
+        environment = {} if inner.cleared else dict(context.environment)
+        for variable, value in inner.environment.items():
+            if value is None:
+                environment.pop(variable, None)
+            else:
+                environment[variable] = value
+        path = environment.get("PATH", command.DEFAULT_PATH)
+        folder = context.folder
+        if inner.folder:
+            folder = posixpath.join(folder or "", inner.folder) if folder or inner.folder.startswith("/") else None
+        within = context._replace(
+            environment=environment,
+            path=context.path if "PATH" not in inner.environment and not inner.cleared else _plain(path),
+            folder=folder,
+            via=(*context.via, name),
+            cleared=context.cleared or inner.cleared,
+        )
+        self.command(list(inner.words), within)
+
+    def _script(self, found: Located, words: list[str], context: _Context) -> None:
+        """Follow a script by its first line, as the kernel does."""
+        text = self._text(found.real)
+        first = text.partition(b"\n")[0] if text.startswith(b"#!") else b""
+        line = first[2:256].decode("utf-8", "surrogateescape").strip(" \t")
+        program, _, argument = line.partition(" ")
+        argument = argument.strip(" \t")
+        if not program:  # execvp and shells start sh
+            program = "/bin/sh"
+        path = found.path if "/" in found.path else f"./{found.path}"
+        more = [argument] if argument else []
+        if posixpath.basename(program) == "env" and argument.startswith("-S"):
+            more = ["-S", argument[2:].strip(" \t")]
+        self.command([program, *more, path, *words[1:]], context._replace(stdin=None))
+
+    # ------------------------------------------------------------------------------------------------------ shells
+
+    def _shell(self, dialect: str, words: list[str], context: _Context) -> None:
+        """Follow a shell with its words."""
+        rest, text, login, reads = words[1:], False, False, False
+        while rest and rest[0][:1] in ("-", "+") and len(rest[0]) > 1 and not isinstance(rest[0], UnknownWord):
+            word = rest.pop(0)
+            if word == "--":
+                break
+            letters = word[1:].replace("c", "").replace(_LOGIN, "").replace("s", "").replace("o", "").replace("O", "")
+            if word in ("--login", *_SHELL_LONG):
+                login = login or word == "--login"
+                continue
+            if word.startswith("--") or letters.strip(_SHELL_FLAGS):
+                self._not_followed(f"{words[0]} with the option {word} is not followed", context)
+                return
+            text, login = text or "c" in word, login or _LOGIN in word
+            reads = reads or "s" in word[1:]
+            rest = rest[word.count("o") + word.count("O") :]
+        name = posixpath.basename(words[0])
+        if rest and isinstance(rest[0], UnknownWord):
+            self._not_followed(f"{name} runs {rest[0]}, which is only known when it runs", context)
+        elif text and rest:
+            arguments = tuple(rest[2:])
+            self._run(rest[0], dialect, rest[1] if rest[1:] else words[0], arguments, f"{name} -c", context, login)
+        elif rest and not reads:
+            self._shell_file(rest, dialect, context, login)
+        elif context.stdin is None or isinstance(context.stdin, UnknownWord):
+            self._not_followed(f"{name} reads its commands from its input", context)
+        else:
+            self._run(context.stdin, dialect, words[0], tuple(rest), f"the input of {name}", context, login)
+
+    def _shell_file(self, words: list[str], dialect: str, context: _Context, login: bool) -> None:
+        try:
+            path, text = self._content(words[0], context.folder, context.path)
+        except NotReadable as error:
+            self._not_followed(f"{words[0]}: {error}", context)
+            return
+        self._run(text, dialect, words[0], tuple(words[1:]), posixpath.basename(path), context, login, path)
+
+    def _run(
+        self, text: str, dialect: str, name: str, arguments: tuple[str, ...], shown: str, context: _Context,
+        login: bool, file: str = "",
+    ) -> None:  # fmt: skip
+        """Follow a text that a shell runs."""
+        environment = dict(context.environment)
+        for variable in ("BASH_ENV", "ENV"):
+            if variable in environment:
+                self._not_followed(f"{variable} makes {shown} read another file first", context)
+        path = self._login(context.path) if login else context.path
+        environment["PATH"] = UnknownWord("$PATH") if path is None else path
+        if path is None and login:
+            self._not_followed("/etc/profile or a file of /etc/profile.d sets variables", context)
+        state = State(
+            name,
+            file or name,
+            arguments,
+            context.folder,
+            dict(environment),
+            frozenset(environment),
+            {},
+            context.certain,
+        )
+        before = (*context.via, shown)
+        reader = Reader(
+            lambda words, seen: self.command(words, _of_shell(seen, shown, context)),
+            lambda reason, line: self._not_followed(
+                reason, context._replace(via=(*context.via, f"{shown} line {line}"))
+            ),
+            self._content,
+            self._real,
+        )
+        if len(before) > _MAX_DEPTH:
+            self._not_followed("too many scripts in each other", context)
+            return
+        try:
+            Script(reader, self._budget, dialect).follow(text, state)
+        except (NotReadable, RecursionError) as error:
+            reason = str(error) if isinstance(error, NotReadable) else "it is nested too deeply"
+            self._not_followed(f"{shown}: {reason}", context)
+
+    def _login(self, path: str | None) -> str | None:
+        """Return PATH in a login shell, None if it is unknown."""
+        profile = self._text("/etc/profile").decode("utf-8", "surrogateescape")
+        folder = "/etc/profile.d"
+        more = [name for name in self._at.view.names(folder) if name.endswith(".sh")]
+        if any(_SETS.search(self._text(f"{folder}/{name}").decode("utf-8", "surrogateescape")) for name in more):
+            return None
+        literal = _LITERAL_PATH.findall(profile)
+        if "LD_" in profile or len(re.findall(r"(?<![\w$])PATH=", profile)) != len(literal):
+            return None
+        return literal[-1] if literal else path
+
+    # ------------------------------------------------------------------------------------------------------ Python
+
+    def _interpreter(self, found: Located, words: list[str], context: _Context) -> None:
+        """Follow a Python with its words."""
+        rest = words[1:]
+        script: str | None = None
+        while rest and rest[0].startswith("-") and not isinstance(rest[0], UnknownWord):
+            word = rest.pop(0)
+            if word in ("-", "--version", "-V", "-h", "--help"):
+                break
+            if word in ("-W", "-X", "--check-hash-based-pycs"):
+                rest = rest[1:]
+            elif re.fullmatch(r"-[bBdEhiIOPqsSuvx]*[cm]", word):
+                script = f"-{word[-1]} {rest[0]}" if rest and not isinstance(rest[0], UnknownWord) else ""
+                break
+            elif not re.fullmatch(r"-[bBdEhiIOPqsSuvx]+|-[WX].+", word):
+                script = ""
+                break
+        if script is None and rest:
+            script = "" if isinstance(rest[0], UnknownWord) else rest[0]
+        self._python(found, words, script, context)
+
+    def _python(self, found: Located, words: list[str], script: str | None, context: _Context) -> None:
+        self._add(found.real, words, context, script)
+
+    # -------------------------------------------------------------------------------------------------------- files
+
+    def _locate(self, name: str, context: _Context) -> Located | None:
+        """Return the file of a program. Raises Unsure."""
+        if context.path is None and "/" not in name:
+            raise Unsure
+        place = self._place(context.folder, context.path)
+        try:
+            return command.locate(name, place)
         except Unsure:  # the image may have it where the site can bind something else
-            names = [name] if "/" in name else [f"{folder}/{name}" for folder in self.at.place.path.split(":")]
-            paths = (self.at.view.resolve(path) for path in names if path.startswith("/"))
-            return next((path for path in paths if path and self.at.view.is_file(path)), None)
-        return found.real if found else None
+            names = [name] if "/" in name else [f"{folder}/{name}" for folder in place.path.split(":")]
+            for path in (each if each.startswith("/") else f"{context.folder}/{each}" for each in names):
+                real = self._at.view.resolve(path) if path.startswith("/") else None
+                if real and self._at.view.is_file(real):
+                    return Located(path, real, command.PathInfo(command.FILE))
+            raise
+
+    def _place(self, folder: str | None, path: str | None) -> CommandSearch:
+        real = self._at.view.resolve(folder) if folder else None
+        return self._at.place._replace(path=path or "", workdir=real or folder, programs=())
+
+    def _real(self, name: str, folder: str | None, path: str | None) -> str | None:
+        try:
+            place = self._place(folder, path)
+            found = command.there(name, place) if "/" in name else command.locate(name, place)
+        except Unsure:
+            return None
+        return None if found is None else found.real if "/" in name else found.path
+
+    def _content(self, name: str, folder: str | None, path: str | None) -> tuple[str, str]:
+        """Return the path and the text of a script. Raises NotReadable."""
+        place = self._place(folder, path)
+        try:
+            found = command.there(name, place)
+            if found is None and "/" not in name and path is not None:
+                found = command.locate(name, place)
+        except Unsure:
+            raise NotReadable("it is in a folder that is only known on the site, or that the job makes") from None
+        if found is None:
+            raise NotReadable("it is not in the image")
+        if self._at.view.facts_or_none(found.real) is not None:
+            raise NotReadable("it is not a script")
+        data = self._text(found.real)
+        if not data:
+            raise NotReadable("its content is unknown")
+        if len(data) > shell_syntax.MAX_SCRIPT:
+            raise NotReadable(f"it has more than {shell_syntax.MAX_SCRIPT // 1024} KiB")
+        return found.path, data.decode("utf-8", "surrogateescape")
+
+    def _text(self, path: str) -> bytes:
+        real = self._at.view.resolve(path)
+        return self._at.view.content(real) if real and self._at.view.is_file(real) else b""
+
+    def text_or_unknown(self, path: str) -> str:
+        """Return the text of a file that a program reads as its input."""
+        try:
+            return self._content(path, None, None)[1]
+        except NotReadable:
+            return UnknownWord(path)
+
+
+def _plain(value: str) -> str | None:
+    return None if isinstance(value, UnknownWord) else value
+
+
+def _of_shell(seen: Seen, shown: str, context: _Context) -> _Context:
+    """Return where a command of a script is started."""
+    return _Context(
+        seen.environment,
+        seen.path,
+        seen.folder,
+        (*context.via, f"{shown} line {seen.line}"),
+        seen.certain,
+        seen.stdin if seen.stdin is not None else context.stdin,
+        context.cleared,
+    )

@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from deployer.connected.linker.words import UnknownWord
+
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
@@ -29,7 +31,8 @@ class Options(NamedTuple):
 #: Each is followed only with options that are known here.
 WRAPPERS: Mapping[str, Options] = {
     "chrt": Options("abfimorv", "TPD", ("batch", "fifo", "idle", "other", "rr", "verbose", "reset-on-fork"), (), 1),
-    "env": Options("i0v", "u", ("ignore-environment", "debug"), ("unset",)),
+    "dumb-init": Options("cv", "", ("single-child", "verbose")),
+    "gosu": Options("", "", (), (), 1),
     "ionice": Options("t", "cn", ("ignore",), ("class", "classdata")),
     "nice": Options("0123456789", "n", (), ("adjustment",)),
     "nohup": Options(),
@@ -38,49 +41,121 @@ WRAPPERS: Mapping[str, Options] = {
     )),
     "setsid": Options("cfw", "", ("ctty", "fork", "wait")),
     "stdbuf": Options("", "ioe", (), ("input", "output", "error")),
+    "strace": Options("fqvcCdhiTtrxyY", "eosaPuEIbOSX", ()),
+    "su-exec": Options("", "", (), (), 1),
     "taskset": Options("ac", "", ("all-tasks", "cpu-list"), (), 1),
     "time": Options("pvaq", "fo", ("portability", "verbose", "append", "quiet"), ("format", "output")),
+    "tini": Options("sgvw", "pe"),
     "timeout": Options("v", "ks", ("foreground", "preserve-status", "verbose"), ("kill-after", "signal"), 1),
 }  # fmt: skip
 
 
 class Inner(NamedTuple):
-    """The command that a wrapper starts, or why it is unclear."""
+    """The command that a wrapper starts.
+
+    Attributes:
+        words: its words; none if it is unclear.
+        unclear: why it is unclear.
+        environment: variables that are set; those with None are unset.
+        cleared: whether it starts with an empty environment.
+        folder: the folder that it starts in, if another.
+    """
 
     words: Sequence[str]
     unclear: str = ""
+    environment: Mapping[str, str | None] = {}
+    cleared: bool = False
+    folder: str = ""
 
 
 def inner(words: Sequence[str]) -> Inner | None:
     """Return the command that a wrapper starts; None if the first word is not a wrapper."""
     name = posixpath.basename(words[0])
+    if name == "env":
+        return _env(list(words[1:]))
     options = WRAPPERS.get(name)
     if options is None:
         return None
     rest = _command(list(words[1:]), options)
-    while rest and name == "env" and _ASSIGNMENT.match(rest[0]):
-        if rest[0].startswith("PATH="):
-            return Inner((), f"{name} sets PATH")
-        rest = rest[1:]
-    return Inner(rest) if rest else Inner((), f"{name} with words that are not understood: {words[1:]!r:.80}")
+    return Inner(rest) if rest else _not_understood(name, words[1:])
+
+
+def _not_understood(name: str, words: Sequence[str]) -> Inner:
+    return Inner((), f"{name} {' '.join(words)[:60]}: the words of {name} are not understood")
+
+
+def _env(words: list[str]) -> Inner:
+    """Return the command that ``env`` starts."""
+    rest = list(words)
+    environment: dict[str, str | None] = {}
+    cleared, folder = False, ""
+    while rest and rest[0].startswith("-") and not isinstance(rest[0], UnknownWord):
+        word = rest.pop(0)
+        name, value = _env_option(word, rest)
+        if name == "-i":
+            cleared = True
+        elif name == "-u":
+            environment[value] = None
+        elif name == "-C":
+            folder = value
+        elif name == "-S":
+            rest = value.split() + rest
+        elif word == "--":
+            break
+        elif word not in ("-v", "--debug"):
+            return _not_understood("env", words)
+    while rest:
+        text = rest[0].prefix if isinstance(rest[0], UnknownWord) else rest[0]
+        match = _ASSIGNMENT.match(text)
+        if not match:
+            break
+        word, value = rest.pop(0), text[match.end() :]
+        if not _is_one(word):
+            return _not_understood("env", words)
+        environment[match[0][:-1]] = UnknownWord(word, value) if isinstance(word, UnknownWord) else value
+    return Inner(rest, "", environment, cleared, folder) if rest else _not_understood("env", words)
+
+
+def _env_option(word: str, rest: list[str]) -> tuple[str, str]:
+    """Return an option of ``env`` by its letter and its value, taken from ``rest`` if it is the next word."""
+    if word in ("-i", "-", "--ignore-environment"):
+        return "-i", ""
+    for letter, long in (("-u", "--unset"), ("-C", "--chdir"), ("-S", "--split-string")):
+        value = ""
+        if word in (letter, long) and rest and not isinstance(rest[0], UnknownWord):
+            value = rest.pop(0)
+        elif word.startswith(f"{long}="):
+            value = word.partition("=")[2]
+        elif word.startswith(letter):
+            value = word[2:]
+        if value and (letter != "-S" or re.fullmatch(r"[\w ./=:,+@-]+", value)):
+            return letter, value
+    return "", ""
 
 
 def _command(words: list[str], options: Options) -> list[str]:
     """Return what follows a wrapper's own options and operands; nothing if one of them is unknown."""
-    while words and words[0].startswith("-") and words[0] != "-":
+    while words and words[0].startswith("-") and words[0] != "-" and not isinstance(words[0], UnknownWord):
         word = words.pop(0)
         if word == "--":
             break
         name, equal, _ = word[2:].partition("=")
         if word.startswith("--"):
-            if name in options.long_valued:
-                words = words if equal else words[1:]
-            elif name not in options.long or equal:
+            if name not in (*options.long, *options.long_valued) or (equal and name in options.long):
                 return []
-            continue
-        letters = word[1:].lstrip(options.flags)
-        if letters:
-            if letters[0] not in options.valued:
+            takes = name in options.long_valued and not equal
+        else:
+            letters = word[1:].lstrip(options.flags)
+            if letters and letters[0] not in options.valued:
                 return []
-            words = words if letters[1:] else words[1:]
+            takes = len(letters) == 1
+        if takes and not _is_one(words.pop(0) if words else UnknownWord("")):
+            return []
+    own = words[: options.operands]
+    if len(own) < options.operands or not all(map(_is_one, own)):
+        return []
     return words[options.operands :]
+
+
+def _is_one(word: str) -> bool:
+    return not isinstance(word, UnknownWord) or word.single

@@ -1,0 +1,802 @@
+"""What a shell script starts, read from its text as far as that is certain. Nothing is run.
+
+The script's statements are followed in order with what is known of variables, arguments and the folder. Branches are
+followed both ways unless their condition is known; what differs between them is unknown afterwards. Whatever is not
+understood is reported as unclear.
+"""
+
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from deployer.connected.linker import shell_syntax
+from deployer.connected.linker.shell_state import State, Value
+from deployer.connected.linker.shell_syntax import Node, NotReadable
+from deployer.connected.linker.shell_words import Words, dirname, joined
+from deployer.connected.linker.words import UnknownWord, known
+
+#: Statements that are read for one job, with those of loops and functions again.
+MAX_STATEMENTS = 8_000
+_MAX_DEPTH = 40  # functions, sourced files and eval in each other
+_PASSES = 3  # over a loop, until what is known stays the same
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
+#: Commands of the shell that start nothing and set nothing that is followed here.
+_NOTHING = frozenset((
+    ":", "true", "false", "echo", "[", "test", "pwd", "wait", "umask", "ulimit", "kill", "jobs", "bg", "fg", "disown",
+    "times", "type", "hash", "logout", "suspend", "history", "caller", "compgen", "complete", "shopt", "bind", "fc",
+    "help", "sleep",
+))  # fmt: skip
+#: Special commands, which functions do not replace in every shell.
+_SPECIAL = frozenset((
+    ".", ":", "break", "continue", "eval", "exec", "exit", "export", "readonly", "return", "set", "shift", "trap",
+    "unset", "command", "builtin", "source", "local", "declare", "typeset",
+))  # fmt: skip
+_DECLARING = ("export", "readonly", "local", "declare", "typeset")
+#: They read code in a way that is not followed.
+_UNCLEAR = ("alias", "enable", "mapfile", "readarray", "pushd", "popd")
+#: Commands in a condition before && that say nothing of the normal course.
+_TESTS = ("[", "test", "[[", "command", "which", "type", "hash", "grep", "false", "!")
+
+
+class Seen(NamedTuple):
+    """Where a command is started.
+
+    Attributes:
+        environment: what the program sees of variables.
+        path: PATH; None if unknown.
+        folder: the working folder; None if unknown.
+        line: the line of the script.
+        certain: whether it is started whenever the script runs.
+        stdin: the text of a here document, None if there is none.
+    """
+
+    environment: Mapping[str, str]
+    path: str | None
+    folder: str | None
+    line: int
+    certain: bool
+    stdin: str | None
+
+
+class Reader(NamedTuple):
+    """What a script needs of its surroundings.
+
+    Attributes:
+        start: called for each command that is not the shell's own.
+        unclear: called with a reason and a line.
+        content: returns the text of a file that is sourced, or raises NotReadable; with the folder and PATH.
+        located: returns the path of a program by its name, None if unknown; with the folder and PATH.
+    """
+
+    start: Callable[[list[str], Seen], None]
+    unclear: Callable[[str, int], None]
+    content: Callable[[str, str | None, str | None], tuple[str, str]]
+    located: Callable[[str, str | None, str | None], str | None]
+
+
+class Budget:
+    """Counts statements over all scripts of a job."""
+
+    def __init__(self, limit: int = MAX_STATEMENTS) -> None:
+        self.left = limit
+
+    def spend(self) -> None:
+        """Raises NotReadable if all are spent."""
+        self.left -= 1
+        if self.left < 0:
+            raise NotReadable(f"it runs more than {MAX_STATEMENTS} statements")
+
+
+class Script:
+    """Follows a script from a state."""
+
+    def __init__(self, reader: Reader, budget: Budget, dialect: str) -> None:
+        self._reader = reader
+        self._budget = budget
+        self._dialect = dialect
+        self._words = Words(self._output)
+        self._muted = 0
+        self._depth = 0
+        self._line = 1
+        self._loops: list[list[State]] = []
+        self._returns: list[list[State]] = []
+
+    def follow(self, text: str, state: State) -> None:
+        """Follow a text to its end. Raises NotReadable."""
+        self._statements(shell_syntax.statements(text, self._dialect), state)
+
+    # ------------------------------------------------------------------------------------------------ statements
+
+    def _statements(self, nodes: Sequence[Node], state: State) -> None:
+        for node in nodes:
+            if not state.alive:
+                return
+            self._statement(node, state)
+
+    def _statement(self, node: Node, state: State) -> None:
+        self._budget.spend()
+        self._line = node.get("Position", {}).get("Line", self._line)
+        redirects = node.get("Redirs") or []
+        for redirect in redirects:
+            self._nested(redirect, state)
+        if not node.get("Cmd"):
+            return
+        stdin = None
+        for redirect in redirects:
+            if redirect.get("Op") in ("<<", "<<-"):
+                stdin = self._words.heredoc(redirect, state)
+            elif redirect.get("Op") == "<<<":
+                stdin = self._words.text(redirect.get("Word"), state)
+            elif redirect.get("Op") in ("<", "<>", "<&"):
+                stdin = UnknownWord("a file as its input")
+        within = state.copy() if node.get("Background") or node.get("Coprocess") else state
+        self._command(node["Cmd"], within, stdin)
+
+    def _command(self, node: Node, state: State, stdin: str | None) -> None:
+        kind = node["Type"]
+        if kind == "CallExpr":
+            self._call(node, state, stdin)
+        elif kind in ("ArithmCmd", "LetClause", "TestClause"):
+            self._nested(node, state)
+        elif kind == "Block":
+            self._statements(node.get("Stmts") or [], state)
+        elif kind == "Subshell":
+            self._statements(node.get("Stmts") or [], state.copy())
+        elif kind == "TimeClause":
+            self._statements([node["Stmt"]] if node.get("Stmt") else [], state)
+        elif kind in self._compound:
+            self._compound[kind](node, state)
+        else:
+            self._unclear(f"{kind} is not understood")
+
+    @property
+    def _compound(self) -> Mapping[str, Callable[[Node, State], None]]:
+        return {
+            "BinaryCmd": self._binary, "CaseClause": self._case, "DeclClause": self._declare, "ForClause": self._loop,
+            "FuncDecl": self._define, "IfClause": self._if, "WhileClause": self._loop,
+        }  # fmt: skip
+
+    def _define(self, node: Node, state: State) -> None:
+        name = str((node.get("Name") or {}).get("Value", ""))
+        if name in _SPECIAL or not name:
+            self._unclear(f"it defines a function called {name}")
+        state.functions[name] = node["Body"]
+
+    def _binary(self, node: Node, state: State) -> None:
+        operator = node.get("Op")
+        if operator in ("|", "|&"):
+            self._statement(node["X"], state.copy())
+            self._statement(node["Y"], state.copy())
+            return
+        truth = self._truth([node["X"]], state)
+        self._statement(node["X"], state)
+        if not state.alive:
+            return
+        needed = operator == "&&"
+        if truth is not None:
+            if truth == needed:
+                self._statement(node["Y"], state)
+            return
+        after = state.copy()
+        after.certain = state.certain and needed and not _is_test(node["X"])
+        self._statement(node["Y"], after)
+        state.merge([state.copy(), after], state.certain)
+
+    def _if(self, node: Node, state: State) -> None:
+        condition = node.get("Cond") or []
+        if not condition:  # else
+            self._statements(node.get("Then") or [], state)
+            return
+        truth = self._truth(condition, state)
+        self._statements(condition, state)
+        if not state.alive:
+            return
+        other = node.get("Else")
+        if truth is not None:
+            if truth:
+                self._statements(node.get("Then") or [], state)
+            elif other:
+                self._if(other, state)
+            return
+        certain = state.certain
+        state.certain = False
+        one, two = state.copy(), state.copy()
+        self._statements(node.get("Then") or [], one)
+        if other:
+            self._if(other, two)
+        state.merge([one, two], certain)
+
+    def _case(self, node: Node, state: State) -> None:
+        self._nested(node.get("Word") or {}, state)
+        word = self._words.text(node.get("Word"), state)
+        certain, found = state.certain, list[State]()
+        sure = True  # whether each pattern so far is known not to match
+        falls = False  # from the item before, by ;&
+        for item in node.get("Items") or []:
+            each: list[bool | None] = [self._words.matches(word, pattern, state) for pattern in item["Patterns"]]
+            if all(match is False for match in each) and not falls:
+                continue
+            here = state.copy()
+            here.certain = certain and sure and True in each and not found
+            self._statements(item.get("Stmts") or [], here)
+            found.append(here)
+            falls = item.get("Op") != ";;"
+            if True in each and not falls and None not in each[: each.index(True)]:
+                if sure:
+                    state.merge(found, certain)
+                    return
+                break
+            sure = sure and not falls and None not in each and True not in each
+        else:
+            found.append(state.copy())
+        state.merge(found, certain)
+
+    def _loop(self, node: Node, state: State) -> None:
+        certain = state.certain
+        loop = node.get("Loop") or {}
+        self._nested(loop, state)
+        if node["Type"] == "WhileClause":
+            self._statements(node.get("Cond") or [], state)
+            if not state.alive:
+                return
+        items: list[str] | None = None
+        if loop.get("Type") == "WordIter" and not node.get("Select"):
+            has_items = loop.get("Items") or loop.get("InPos", {}).get("Line")
+            items = self._words.fields(loop["Items"], state) if loop.get("Items") else None if not has_items else []
+            if items is None and state.arguments is not None:
+                items = list(state.arguments)
+        name = str((loop.get("Name") or {}).get("Value", ""))
+        if items is not None and known(items) and len(items) <= 32:
+            self._unrolled(node, name, items, state)
+            return
+        state.certain = False
+        self._muted += 1
+        for _ in range(_PASSES):  # find what the loop changes
+            before = (dict(state.variables), state.arguments, state.folder, dict(state.functions))
+            self._pass(node, name, state)
+            if before == (state.variables, state.arguments, state.folder, state.functions):
+                break
+        else:
+            self._forget(state)
+        self._muted -= 1
+        self._pass(node, name, state)
+        state.certain = certain
+        state.alive = True
+
+    def _pass(self, node: Node, name: str, state: State) -> None:
+        """Follow the body of a loop once; it may be run or not."""
+        body = state.copy()
+        if name:
+            body.assign(name, UnknownWord(f"${name}"))
+        self._loops.append([])
+        self._statements(node.get("Do") or [], body)
+        if node["Type"] == "WhileClause" and body.alive:
+            self._statements(node.get("Cond") or [], body)
+        state.become([state.copy(), body, *self._loops.pop()])
+
+    def _unrolled(self, node: Node, name: str, items: Sequence[str], state: State) -> None:
+        left: list[State] = []
+        certain = state.certain
+        for item in items:
+            state.assign(name, item)
+            self._loops.append([])
+            self._statements(node.get("Do") or [], state)
+            escaped = self._loops.pop()
+            if escaped:  # by break or continue: it goes on, or is over
+                left += [each.copy() for each in escaped]
+                state.become([state.copy(), *escaped])
+                state.certain = False
+            if not state.alive:
+                break
+        state.merge([state.copy(), *left], certain)
+
+    def _forget(self, state: State) -> None:
+        """Make unknown whatever a loop may have changed."""
+        state.variables = {name: UnknownWord(f"${name}") for name in state.variables}
+        state.arguments = state.folder = None
+        state.functions = dict.fromkeys(state.functions)
+
+    # -------------------------------------------------------------------------------------------------- commands
+
+    def _call(self, node: Node, state: State, stdin: str | None) -> None:
+        arguments = node.get("Args") or []
+        self._nested({"Args": arguments, "Assigns": node.get("Assigns")}, state)
+        words = self._words.fields(arguments, state)
+        if not words:
+            for assign in node.get("Assigns") or []:
+                self._assign(assign, state)
+            if arguments:
+                self._unclear("a command that is empty, or is only known when it runs")
+            return
+        self._with(node.get("Assigns") or [], words, state, stdin)
+
+    def _with(self, assigns: Sequence[Node], words: list[str], state: State, stdin: str | None) -> None:
+        """Run a command with assignments of its own."""
+        names = [str(assign["Name"]["Value"]) for assign in assigns]
+        saved, exported = {name: state.variables.get(name) for name in names}, state.exported
+        stays = words[0] in _SPECIAL or words[0] in state.functions
+        for assign in assigns:
+            self._assign(assign, state)
+        state.exported |= frozenset(names)
+        self._run(words, state, stdin)
+        if not stays:
+            state.exported = exported
+        for name, value in saved.items():
+            if stays:
+                state.assign(name, UnknownWord(f"${name}"))
+            elif value is None:
+                state.variables.pop(name, None)
+            else:
+                state.assign(name, value)
+
+    def _run(self, words: list[str], state: State, stdin: str | None, functions: bool = True) -> None:
+        name = words[0]
+        if isinstance(name, UnknownWord):
+            self._unclear(f"the command is {name}, which is only known when it runs")
+        elif functions and name in state.functions:
+            self._function(name, words[1:], state)
+        elif name in self._builtins:
+            self._builtins[name](words, state)
+        elif name == "exec":
+            self._exec(words[1:], state, stdin)
+        elif name in ("command", "builtin"):
+            self._named(words, state, stdin)
+        elif name in _UNCLEAR:
+            self._unclear(f"{name} is not followed")
+        elif name not in _NOTHING:
+            self._start(words, state, stdin)
+
+    @property
+    def _builtins(self) -> Mapping[str, Callable[[list[str], State], None]]:
+        """The shell's own commands that start something or set something."""
+        return {
+            ".": self._source, "source": self._source, "eval": self._eval, "trap": self._trap,
+            "exit": self._leave, "return": self._leave, "break": self._leave, "continue": self._leave,
+            "cd": self._cd, "shift": self._shift, "set": self._set,
+            "read": self._read, "getopts": self._read, "unset": self._unset, "printf": self._printf,
+            **dict.fromkeys(_DECLARING, self._export_words),
+        }  # fmt: skip
+
+    def _start(self, words: list[str], state: State, stdin: str | None) -> None:
+        if self._muted:
+            return
+        path = state.variables.get("PATH")
+        seen = Seen(
+            state.environment(),
+            path if isinstance(path, str) and not isinstance(path, UnknownWord) else None,
+            state.folder,
+            self._line,
+            state.certain,
+            stdin,
+        )
+        self._reader.start(words, seen)
+
+    def _unclear(self, reason: str) -> None:
+        if not self._muted:
+            self._reader.unclear(reason, self._line)
+
+    def _function(self, name: str, words: Sequence[str], state: State) -> None:
+        body = state.functions[name]
+        if body is None:
+            self._unclear(f"{name} is one of several functions")
+            return
+        arguments = state.arguments
+        state.arguments = tuple(words)
+        self._deeper(lambda: self._statement(body, state), state)
+        state.arguments = arguments
+
+    def _deeper(self, follow: Callable[[], None], state: State) -> None:
+        """Follow a function or a sourced file: ``return`` ends it."""
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise NotReadable(f"more than {_MAX_DEPTH} functions, sourced files and eval in each other")
+        certain, line = state.certain, self._line
+        self._returns.append([])
+        loops, self._loops = self._loops, []
+        try:
+            follow()
+        finally:
+            self._depth -= 1
+            self._line, self._loops = line, loops
+        escaped = self._returns.pop()
+        if escaped:
+            state.merge([state.copy(), *escaped], certain)
+
+    def _leave(self, words: list[str], state: State) -> None:
+        """Follow ``exit``, ``return``, ``break`` and ``continue``."""
+        name, words = words[0], words[1:]
+        if name == "exit" or (name == "return" and not self._returns):
+            state.ended = words[:1] in ([], ["0"])
+        elif name == "return":
+            self._returns[-1].append(state.copy())
+        elif self._loops:
+            for loop in self._loops:  # of several loops, which one is not looked at
+                loop.append(state.copy())
+        else:
+            return
+        state.alive = False
+
+    def _exec(self, words: list[str], state: State, stdin: str | None) -> None:
+        while words and words[0].startswith("-") and not isinstance(words[0], UnknownWord):
+            option = words.pop(0)
+            if option == "-a":
+                words = words[1:]
+            elif option not in ("--", "-l"):
+                self._unclear(f"exec {option} is not followed")
+                return
+        if words:
+            if isinstance(words[0], UnknownWord):
+                self._unclear(f"exec starts {words[0]}, which is only known when it runs")
+            else:
+                self._start(words, state, stdin)
+            state.alive, state.ended = False, True
+
+    def _named(self, words: list[str], state: State, stdin: str | None) -> None:
+        """Follow ``command`` and ``builtin``."""
+        rest = words[1:]
+        if rest[:1] == ["--"]:
+            rest = rest[1:]
+        if not rest or rest[0] in ("-v", "-V"):
+            return
+        if rest[0].startswith("-"):
+            self._unclear(f"{words[0]} {rest[0]} is not followed")
+        else:
+            self._run(rest, state, stdin, functions=False)
+
+    def _eval(self, words: list[str], state: State) -> None:
+        text = joined([part for word in words[1:] for part in (word, " ")])
+        if isinstance(text, UnknownWord):
+            self._unclear(f"{words[0]} runs a text that is only known then")
+        else:
+            self._within(text, state)
+
+    def _within(self, text: str, state: State) -> None:
+        """Follow a text as a part of the script."""
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise NotReadable(f"more than {_MAX_DEPTH} functions, sourced files and eval in each other")
+        line = self._line
+        self.follow(text, state)
+        self._depth, self._line = self._depth - 1, line
+
+    def _source(self, words: list[str], state: State) -> None:
+        if len(words) < 2:
+            return
+        if self._dialect == "posix" and words[0] == "source":
+            self._unclear("source is a command of bash, not of sh")
+        name = words[1]
+        if isinstance(name, UnknownWord):
+            self._unclear(f"it reads {name}, which is only known when it runs")
+            self._lost(state)
+            return
+        path = state.variables.get("PATH")
+        try:
+            file, text = self._reader.content(name, state.folder, path if isinstance(path, str) else None)
+        except NotReadable as error:
+            self._unclear(f"it reads {name}: {error}")
+            self._lost(state)
+            return
+        arguments, before = state.arguments, state.file
+        if len(words) > 2 and self._dialect != "posix":
+            state.arguments = tuple(words[2:])
+        state.file = file
+        self._deeper(lambda: self.follow(text, state), state)
+        state.file = before
+        if len(words) > 2:
+            state.arguments = arguments
+
+    def _lost(self, state: State) -> None:
+        """Make unknown what a text that is not read may change."""
+        self._forget(state)
+        for name in ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH"):
+            state.assign(name, UnknownWord(f"${name}"))
+        state.certain = False
+
+    def _trap(self, words: list[str], state: State) -> None:
+        rest = [word for word in words[1:] if word != "--"]
+        if len(rest) < 2 or rest[0] in ("", "-") or rest[0].startswith("-"):
+            return
+        after = state.copy()
+        after.certain = False
+        self._eval(["trap", rest[0]], after)
+
+    # ------------------------------------------------------------------------------------------------- variables
+
+    def _assign(self, node: Node, state: State) -> None:
+        name = str((node.get("Name") or {}).get("Value", ""))
+        value: Value
+        if node.get("Array"):
+            elements = node["Array"].get("Elems") or []
+            if any(each.get("Index") for each in elements):
+                value = UnknownWord(f"${name}")
+            else:
+                value = tuple(self._words.fields([each["Value"] for each in elements if each.get("Value")], state))
+        else:
+            value = self._words.text(node.get("Value"), state)
+        if node.get("Index"):
+            value = UnknownWord(f"${name}")
+        if node.get("Append"):
+            value = _appended(state.variables.get(name, ""), value, name)
+        state.assign(name, value)
+
+    def _declare(self, node: Node, state: State) -> None:
+        variant = str(node["Variant"]["Value"])
+        self._nested(node, state)
+        options = ""
+        for each in node.get("Args") or []:
+            if each.get("Naked") and each.get("Value"):
+                for word in self._words.fields([each["Value"]], state):
+                    if word.startswith(("-", "+")) and not isinstance(word, UnknownWord):
+                        options += word
+                    else:
+                        self._export(variant, [word], state)
+            elif each.get("Naked"):
+                self._export(variant, [str(each["Name"]["Value"])], state)
+            else:
+                self._assign(each, state)
+                name = str(each["Name"]["Value"])
+                if variant == "export" or "x" in options:
+                    state.exported |= {name}
+                if set(options) & set("niluc"):
+                    state.assign(name, UnknownWord(f"${name}"))
+
+    def _export(self, variant: str, words: Sequence[str], state: State) -> None:
+        for word in words:
+            text = word.prefix if isinstance(word, UnknownWord) else word
+            match = _ASSIGNMENT.match(text)
+            if match:
+                value = word[match.end() :]
+                unknown = isinstance(word, UnknownWord) or match[2]
+                state.assign(match[1], UnknownWord(f"${match[1]}", text[match.end() :]) if unknown else value)
+                if variant == "export":
+                    state.exported |= {match[1]}
+            elif isinstance(word, UnknownWord):
+                self._unclear(f"{variant} of {word}, which is only known when it runs")
+            elif variant == "export":
+                state.exported |= {word}
+            elif variant in ("local", "declare", "typeset"):
+                state.assign(word, UnknownWord(f"${word}") if word in state.variables else "")
+
+    def _export_words(self, words: list[str], state: State) -> None:
+        """Follow ``export`` and the like where the shell reads them as it does other commands."""
+        if "-f" not in words:
+            self._export(words[0], [word for word in words[1:] if not word.startswith("-")], state)
+
+    def _unset(self, words: list[str], state: State) -> None:
+        for each in words[1:]:
+            state.variables.pop(each, None)
+            state.functions.pop(each, None)
+        if not known(words):
+            self._lost(state)
+
+    def _read(self, words: list[str], state: State) -> None:
+        """Follow ``read`` and ``getopts``."""
+        for each in [*words[1:], "REPLY", "OPTARG", "OPTIND"]:
+            if _NAME.fullmatch(each):
+                state.assign(each, UnknownWord(f"${each}"))
+        if not known(words):
+            self._lost(state)
+
+    def _printf(self, words: list[str], state: State) -> None:
+        if words[1:2] == ["-v"]:
+            for each in words[2:3]:
+                state.assign(each, UnknownWord(f"${each}"))
+
+    def _cd(self, words: list[str], state: State) -> None:
+        rest = [word for word in words[1:] if isinstance(word, UnknownWord) or word not in ("--", "-P", "-L", "-e")]
+        state.folder = self._folder(rest, state)
+        state.assign("OLDPWD", UnknownWord("$OLDPWD"))
+
+    def _folder(self, words: Sequence[str], state: State) -> str | None:
+        if len(words) != 1 or not known(words) or words[0] in ("-", "") or "CDPATH" in state.variables:
+            return None
+        if words[0].startswith("/"):
+            return posixpath.normpath(words[0])
+        return posixpath.normpath(f"{state.folder}/{words[0]}") if state.folder else None
+
+    def _shift(self, words: list[str], state: State) -> None:
+        count = words[1] if len(words) > 1 else "1"
+        if state.arguments is None or isinstance(count, UnknownWord) or not count.isdigit() or len(count) > 4:
+            state.arguments = None
+            return
+        gone = state.arguments[: int(count)]
+        if any(isinstance(word, UnknownWord) and not word.single for word in gone):
+            state.arguments = None
+        elif len(gone) == int(count):
+            state.arguments = state.arguments[int(count) :]
+
+    def _set(self, words: list[str], state: State) -> None:
+        rest = words[1:]
+        while (
+            rest and not isinstance(rest[0], UnknownWord) and rest[0][:1] in ("-", "+") and rest[0] not in ("-", "--")
+        ):
+            option = rest.pop(0)
+            if option in ("-o", "+o"):
+                rest = rest[1:]
+            if "n" in option[1:] or "t" in option[1:]:
+                self._unclear(f"set {option} is not followed")
+        if rest and rest[0] in ("-", "--") and not isinstance(rest[0], UnknownWord):
+            state.arguments = tuple(rest[1:])
+        elif rest:
+            state.arguments = None if isinstance(rest[0], UnknownWord) else tuple(rest)
+
+    # -------------------------------------------------------------------------------------- what is within words
+
+    def _nested(self, node: Node, state: State) -> None:
+        """Follow what words, tests and arithmetic start, and forget what they set."""
+        for kind, inner in _inside(node):
+            if kind == "arithmetic":
+                state.assign(str(inner["Value"]), UnknownWord(f"${inner['Value']}", single=True))
+            elif kind == "default":
+                name = str(inner["Param"]["Value"])
+                value = self._words.fields([{"Parts": [{"Type": "DblQuoted", "Parts": [inner]}]}], state)
+                state.assign(name, value[0] if len(value) == 1 else UnknownWord(f"${name}"))
+            else:
+                within = state.copy()
+                self._statements(inner.get("Stmts") or [], within)
+
+    def _output(self, nodes: Sequence[Node], state: State) -> str:
+        """Return what a command substitution prints, if that is certain; nothing is started here."""
+        unknown = UnknownWord("$(...)")
+        calls = list(_simple(nodes))
+        if not calls or any(call is None for call in calls):
+            return unknown
+        within = state.copy()
+        for call in calls[:-1]:
+            words = self._words.fields((call or {}).get("Args") or [], within)
+            if words[:1] != ["cd"] or not known(words):
+                return unknown
+            self._cd(words, within)
+        words = self._words.fields((calls[-1] or {}).get("Args") or [], within)
+        if not words or words[0] in state.functions:
+            return unknown
+        return self._printed(words, within) or unknown
+
+    def _printed(self, words: list[str], state: State) -> str | None:
+        """Return what some well-known programs print."""
+        name, rest = words[0], [word for word in words[1:] if word != "--"]
+        if isinstance(name, UnknownWord):
+            return None
+        if name == "nproc" or (name == "id" and rest in (["-u"], ["-g"])):
+            return UnknownWord(f"$({name})", single=True)
+        if name in ("hostname", "uname", "date", "mktemp") or not known(rest):
+            return UnknownWord(f"$({name})")
+        if name == "dirname" and len(rest) == 1:
+            return dirname(rest[0])
+        if name == "basename" and len(rest) in (1, 2):
+            base = posixpath.basename(rest[0].rstrip("/")) or "/"
+            return base.removesuffix(rest[1]) if rest[1:] and base != rest[1] else base
+        if name == "pwd" and rest in ([], ["-P"], ["-L"]):
+            return state.folder
+        if name == "echo" and rest and not rest[0].startswith("-") and not any("\\" in word for word in rest):
+            return " ".join(rest).rstrip("\n")
+        path = state.variables.get("PATH")
+        path = path if isinstance(path, str) and not isinstance(path, UnknownWord) else None
+        if (name == "which" and len(rest) == 1) or (name == "command" and rest[:1] == ["-v"] and len(rest) == 2):
+            return self._reader.located(rest[-1], state.folder, path)
+        if name in ("realpath", "readlink"):
+            rest = [word for word in rest if word not in ("-f", "-e", "-m")]
+            if len(rest) == 1 and (name == "realpath" or len(words) > 2):
+                return self._reader.located(rest[0] if "/" in rest[0] else f"./{rest[0]}", state.folder, path)
+        return None
+
+    def _truth(self, nodes: Sequence[Node], state: State) -> bool | None:
+        """Return whether a condition holds, None if that is unknown."""
+        if len(nodes) != 1 or nodes[0].get("Redirs"):
+            return None
+        node = nodes[0].get("Cmd") or {}
+        found = None
+        if node.get("Type") == "BinaryCmd" and node.get("Op") in ("&&", "||"):
+            one, two = self._truth([node["X"]], state), self._truth([node["Y"]], state)
+            decided = node["Op"] == "||"
+            if decided in (one, two):
+                found = decided
+            elif one is not None and two is not None:
+                found = not decided
+        elif node.get("Type") == "CallExpr" and not node.get("Assigns"):
+            words = self._words.fields(node.get("Args") or [], state)
+            if words and not isinstance(words[0], UnknownWord) and words[0] not in state.functions:
+                if words[0] in ("true", ":", "false") and len(words) == 1:
+                    found = words[0] != "false"
+                elif words[0] == "test":
+                    found = _test(words[1:])
+                elif words[0] == "[" and words[-1] == "]":
+                    found = _test(words[1:-1])
+        elif node.get("Type") == "TestClause":
+            found = self._clause(node.get("X") or {}, state)
+        return not found if nodes[0].get("Negated") and found is not None else found
+
+    def _clause(self, node: Node, state: State) -> bool | None:
+        """Return whether ``[[ ... ]]`` holds, for the simplest tests."""
+        if node.get("Type") == "UnaryTest" and node.get("Op") in ("-z", "-n"):
+            return _test([str(node["Op"]), self._words.text(node["X"], state)])
+        if node.get("Type") == "BinaryTest" and node.get("Op") in ("==", "=", "!="):
+            word = self._words.text(node["X"], state)
+            found = self._words.matches(word, node["Y"], state)
+            return found if node["Op"] != "!=" or found is None else not found
+        return None
+
+
+def _test(words: Sequence[str]) -> bool | None:
+    """Return what ``test`` says, None if that is unknown."""
+    if not known(words) and not (len(words) == 2 and known(words[:1])):
+        return None
+    if words[:1] == ["!"] and len(words) > 1:
+        found = _test(words[1:])
+        return None if found is None else not found
+    if len(words) == 2 and words[0] in ("-n", "-z"):
+        word = words[1]
+        if isinstance(word, UnknownWord):
+            return (words[0] == "-n") if word.prefix else None
+        return bool(word) == (words[0] == "-n")
+    if len(words) == 1:
+        return words[0] != ""
+    if len(words) == 3 and words[1] in ("=", "==", "!="):
+        return (words[0] == words[2]) == (words[1] != "!=")
+    if len(words) == 3 and all(re.fullmatch(r"-?[0-9]{1,9}", word) for word in (words[0], words[2])):
+        one, two = int(words[0]), int(words[2])
+        return {
+            "-eq": one == two, "-ne": one != two, "-lt": one < two,
+            "-le": one <= two, "-gt": one > two, "-ge": one >= two,
+        }.get(words[1])  # fmt: skip
+    return None
+
+
+def _appended(before: Value, more: Value, name: str) -> Value:
+    if isinstance(before, tuple) and isinstance(more, tuple):
+        return (*before, *more)
+    if isinstance(before, str) and isinstance(more, str):
+        return joined([before, more])
+    return UnknownWord(f"${name}")
+
+
+def _is_test(statement: Node) -> bool:
+    """Return whether a statement before && is a condition, so that the normal course is not certain."""
+    node = statement.get("Cmd") or {}
+    if statement.get("Negated") or node.get("Type") not in ("CallExpr", "DeclClause", "BinaryCmd", "Block", "Subshell"):
+        return True
+    if node["Type"] == "BinaryCmd":
+        return _is_test(node["X"]) or _is_test(node["Y"])
+    parts = (node.get("Args") or [{}])[0].get("Parts") or [{}]
+    return node["Type"] == "CallExpr" and parts[0].get("Value") in _TESTS
+
+
+def _simple(nodes: Sequence[Node]) -> Iterator[Node | None]:
+    """Yield the calls of statements that follow each other, None for anything else."""
+    for node in nodes:
+        command = node.get("Cmd") or {}
+        if node.get("Negated") or node.get("Background"):
+            yield None
+        elif command.get("Type") == "BinaryCmd" and command.get("Op") == "&&":
+            yield from _simple([command["X"], command["Y"]])
+        elif command.get("Type") == "CallExpr" and not command.get("Assigns"):
+            yield command
+        else:
+            yield None
+
+
+def _inside(node: object) -> Iterator[tuple[str, Node]]:
+    """Yield substitutions within a node, and the names that arithmetic and ``${X:=...}`` set; not those within
+    substitutions."""
+    if isinstance(node, list):
+        for each in node:
+            yield from _inside(each)
+    elif isinstance(node, dict):
+        kind = node.get("Type")
+        if kind in ("CmdSubst", "ProcSubst"):
+            yield "substitution", node
+            return
+        if kind == "ParamExp" and (node.get("Exp") or {}).get("Op") in ("=", ":="):
+            yield "default", node
+        operator = str(node.get("Op", ""))
+        if kind in ("BinaryArithm", "UnaryArithm") and (
+            operator in ("++", "--") or (operator.endswith("=") and operator not in ("==", "!=", "<=", ">="))
+        ):
+            for part in (node.get("X") or {}).get("Parts") or []:
+                if part.get("Type") == "Lit" and _NAME.fullmatch(str(part["Value"])):
+                    yield "arithmetic", part
+        for each in node.values():
+            yield from _inside(each)

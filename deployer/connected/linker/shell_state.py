@@ -1,0 +1,85 @@
+"""What is known of a shell at one place of its script: variables, functions, arguments, the folder. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from deployer.connected.linker.shell_syntax import Node
+from deployer.connected.linker.words import UnknownWord
+
+#: A value: a text, or the elements of an array.
+Value = str | tuple[str, ...]
+
+
+@dataclass
+class State:
+    """What is known at one place of a script.
+
+    Attributes:
+        name: ``$0``.
+        file: the path of the text that is read, for ``BASH_SOURCE``.
+        arguments: the positional parameters; None if unknown.
+        folder: the working folder; None if unknown.
+        variables: known values and unknown ones; others are unset.
+        exported: names of variables that programs see.
+        functions: bodies; None if there are several.
+        certain: whether this place is reached whenever the script runs.
+        alive: whether it is reached at all.
+        ended: whether the shell ended before it, without an error.
+    """
+
+    name: str
+    file: str
+    arguments: tuple[str, ...] | None
+    folder: str | None
+    variables: dict[str, Value]
+    exported: frozenset[str]
+    functions: dict[str, Node | None] = field(default_factory=dict)
+    certain: bool = True
+    alive: bool = True
+    ended: bool = False
+
+    def copy(self) -> "State":
+        """Return a state that changes on its own."""
+        return State(**{**vars(self), "variables": dict(self.variables), "functions": dict(self.functions)})
+
+    def assign(self, name: str, value: Value) -> None:
+        """Set a variable."""
+        self.variables[name] = value
+
+    def become(self, others: Sequence["State"]) -> None:
+        """Become what holds in all of the states that are alive."""
+        alive = [other for other in others if other.alive]
+        self.alive = bool(alive)
+        if not alive:
+            return
+        first = alive[0]
+        self.arguments = first.arguments if all(each.arguments == first.arguments for each in alive) else None
+        self.folder = first.folder if all(each.folder == first.folder for each in alive) else None
+        names = dict.fromkeys(name for each in alive for name in each.variables)
+        self.variables = {name: _same(name, [each.variables.get(name) for each in alive]) for name in names}
+        self.exported = frozenset(name for each in alive for name in each.exported)
+        functions = dict.fromkeys(name for each in alive for name in each.functions)
+        self.functions = {name: _body([each.functions.get(name) for each in alive]) for name in functions}
+
+    def merge(self, others: Sequence["State"], certain: bool) -> None:
+        """Become what holds after one of several branches. ``certain``: whether they were reached for certain."""
+        self.become(others)
+        self.certain = certain and not any(each.ended for each in others)
+        self.ended = not self.alive and all(each.ended for each in others)
+
+    def environment(self) -> Mapping[str, str]:
+        """Return what programs see of the variables."""
+        return {
+            name: value for name, value in self.variables.items() if name in self.exported and isinstance(value, str)
+        }
+
+
+def _same(name: str, values: Sequence[Value | None]) -> Value:
+    first = values[0]
+    if first is not None and all(type(each) is type(first) and each == first for each in values):
+        return first
+    return UnknownWord(f"${name}")
+
+
+def _body(bodies: Sequence[Node | None]) -> Node | None:
+    return bodies[0] if all(each is bodies[0] for each in bodies) else None

@@ -1,0 +1,57 @@
+"""The syntax tree of a shell script, read by the program shfmt. Its wheel brings the program."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from deployer.contract.errors import DeployerError
+from deployer.system import process
+
+#: Dialects, by the name of the shell's own file.
+DIALECTS = {"bash": "bash", "dash": "posix", "ash": "posix", "busybox": "posix", "sh": "posix", "ksh": "mksh"}
+
+#: Longer scripts are not read, in bytes: their trees are 200 times as large.
+MAX_SCRIPT = 128 * 1024
+_MAX_OPENED = 10_000  # brackets: what they may nest is held in memory
+_TIMEOUT = 30
+
+#: A node of the tree: what shfmt prints as JSON.
+Node = dict[str, Any]
+
+
+class NotReadable(Exception):
+    """A script cannot be read; the text is the reason."""
+
+
+def statements(text: str, dialect: str) -> list[Node]:
+    """Return the statements of a script.
+
+    Raises:
+        NotReadable: it is too long, not text, or has an error of syntax.
+        MissingTool: shfmt is not installed.
+    """
+    if len(text) > MAX_SCRIPT or sum(map(text.count, "({`")) > _MAX_OPENED:
+        raise NotReadable(f"it is too long: more than {MAX_SCRIPT // 1024} KiB, or too many brackets")
+    if "\0" in text:
+        raise NotReadable("it contains a NUL")
+    try:
+        data = text.encode("utf-8", "surrogateescape")
+        done = process.run([_program(), "--to-json", "-ln", dialect], timeout=_TIMEOUT, stdin=data, check=False)
+        if done.returncode:
+            raise NotReadable(f"a syntax error: {done.last_words(1):.80}")
+        found: list[Node] = json.loads(done.stdout).get("Stmts", [])
+    except (ValueError, RecursionError):
+        raise NotReadable("it is nested too deeply") from None
+    except NotReadable:
+        raise
+    except DeployerError as error:
+        raise NotReadable(f"shfmt cannot read it: {error.message:.80}") from error
+    return found
+
+
+def _program() -> str:
+    """Return shfmt's path: beside the Python that runs us, where its wheel puts it, else in PATH."""
+    beside = Path(sys.executable).with_name("shfmt")
+    return str(beside) if beside.is_file() else shutil.which("shfmt") or "shfmt"

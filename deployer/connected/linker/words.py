@@ -1,0 +1,27 @@
+"""Words of a command of which some are only known when it runs. Pure."""
+
+from collections.abc import Sequence
+
+
+class UnknownWord(str):
+    """A word whose value is unknown; as a text it is the source, for messages.
+
+    Attributes:
+        prefix: the known start of its value.
+        single: whether it is exactly one word.
+    """
+
+    __slots__ = ("prefix", "single")
+
+    prefix: str
+    single: bool
+
+    def __new__(cls, source: str, prefix: str = "", single: bool = False) -> "UnknownWord":
+        made = super().__new__(cls, source)
+        made.prefix, made.single = prefix, single
+        return made
+
+
+def known(words: Sequence[str]) -> bool:
+    """Return whether all the words are known."""
+    return not any(isinstance(word, UnknownWord) for word in words)

@@ -1,0 +1,181 @@
+"""What commands start is found as the shells of this machine start it; what is not certain is unclear."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from deployer.connected.linker import commands, started
+from deployer.connected.linker.index import Index, Indexed
+from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, BoundFiles, JobFilesystem, folders_of
+from deployer.connected.linker.started import Started, Surroundings
+from deployer.contract.dynamic import Dynamic, Facts
+from deployer.contract.plan import APP
+
+ELF = Facts(Dynamic(62, "/lib64/ld.so", None, [], [], [], {}, [], False, None), [], [])
+PROGRAMS = """
+sh bash env nice numactl taskset timeout dirname cat mkdir sed find mpirun xargs seq ls python3 a b c
+"""
+
+
+def files(made: Mapping[str, Any]) -> Index:
+    """Return files: None is a program, a text a script or text, a tuple a link."""
+    entries, contents = {}, {}
+    for path, what in made.items():
+        if isinstance(what, tuple):
+            entries[path] = Indexed(LINK, what[0])
+            continue
+        line = what[2:].partition("\n")[0] if what and what.startswith("#!") else ""
+        entries[path] = Indexed(FILE, line, ELF if what is None else None, executable=True)
+        if what is not None:
+            contents[path] = what.encode("utf-8", "surrogateescape")
+    return Index({**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}, contents)
+
+
+def follow(words: list[str], app: Mapping[str, Any] = {}, image: Mapping[str, Any] = {}, **settings: str) -> Started:
+    whole = {f"/usr/bin/{name}": None for name in PROGRAMS.split()}
+    found = files({**whole, **image})
+    inner = files({f"/{name}": what for name, what in app.items()})
+    view = JobFilesystem(found, [BoundFiles(APP, inner, "/")])
+    workdir = settings.pop("workdir", APP)
+    place = commands.place(commands.in_bundle(found, {APP: inner}), ["PATH=/usr/bin:/bin"], workdir)
+    environment = {"PATH": place.path, **settings}
+    return started.follow(words, Surroundings(view, place, "/usr/bin/python3", frozenset(["hvdrun"]), environment))
+
+
+def names(found: Started) -> list[str]:
+    return [" ".join(program.argv) for program in found.programs]
+
+
+def script(text: str, *arguments: str, image: Mapping[str, Any] = {}, **settings: str) -> Started:
+    """Follow a script of app/ in bash."""
+    return follow(["bash", f"{APP}/run.sh", *arguments], {"run.sh": text}, image, **settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "programs"),
+    [
+        ("a 1 2", ["a 1 2"]),
+        ("cd /tmp && a; b || c", ["a", "b", "c"]),
+        ("X=b; $X 1", ["b 1"]),
+        ("X=b\nexport Y=c\n${X} 1; $Y \"$X\"", ["b 1", "c b"]),
+        ("exec nice -n 5 env A=1 a", ["a"]),
+        ("if [ $# -eq 0 ]; then a; else b; fi", ["a"]),
+        ("if [ -f /x ]; then a; else b; fi", ["a", "b"]),
+        ("f() { a \"$1\"; }\nf 5", ["a 5"]),
+        ("f() { a; }", []),
+        ("for i in 1 2; do a $i; done", ["a 1", "a 2"]),
+        ("for i in $(seq 3); do a $i; done", ["a $i"]),
+        ("while read x; do a; done < /x", ["a"]),
+        ("out=$(a 1); echo `b` \"$(c)\"", ["a 1", "b", "c"]),
+        ("cat <(a) > >(b)", ["b", "a"]),
+        ("a | b & wait", ["a", "b"]),
+        ("(cd /; a)\n{ b; }", ["a", "b"]),
+        ("case x in y) a;; x) b;; *) c;; esac", ["b"]),
+        ("case $Z$SLURM_X in y) a;; *) c;; esac", ["a", "c"]),
+        ("time a", ["a"]),
+        ("! a && b", ["a", "b"]),
+        ("set -- b 1; \"$@\"", ["b 1"]),
+        ("eval a 1", ["a 1"]),
+        ("cmd=(a '1 2'); \"${cmd[@]}\" x", ["a 1 2 x"]),
+        ("bash -c 'b \"$1\"' x c", ["b c"]),
+        ("bash <<'E'\na 1\nE", ["a 1"]),
+        ("exec a\nb", ["a"]),
+        ("exit\nb", []),
+        ("trap 'a' EXIT; b", ["a", "b"]),
+        ("PATH=/opt/x:$PATH; a", ["a"]),
+        ("numactl -m $((SLURM_LOCALID % 2)) a", ["a"]),
+        ("A=1 B=2 a", ["a"]),
+        ("command a; builtin cd /", ["a"]),
+        (": ${X:=b}; $X", ["b"]),
+        ("X=${Y:-a}; $X", ["a"]),
+        ("a 'x y' \"q\\\"r\" z\\ z", ["a x y q\"r z z"]),
+        ("a \\\n  1", ["a 1"]),
+    ],
+)  # fmt: skip
+def test_a_script_is_followed(text: str, programs: list[str]) -> None:
+    found = script(text)
+    assert names(found) == programs
+    assert found.unclear == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$SLURM_THING", "eval \"$(cat /x)\"", "$(cat x) 1", "source \"$HOME/x\"", ". /nowhere", "mpirun -n 2 a",
+        "alias a=b; a", "find . -exec a {} +", "bash", "bash \"$1\" x; bash $SLURM_X", "if x; then", "a ((", "xargs a",
+        "nice $SLURM_X a", "exec $SLURM_X", "bash -i -c a", "coproc $SLURM_X", "read X; $X", "PATH=$(cat x); a",
+        "while true; do X=a; [ -f x ] && X=b; $X; done", "enable -n cd", "shopt -s expand_aliases; alias x=a",
+        "trap \"$SLURM_X\" EXIT", "*", "~/prog", "{a,b}", "cd $SLURM_X; ./prog", "ls | bash", "bash < /x",
+        "mapfile -C a x",
+        "exec -c a", "./made",
+    ],
+)  # fmt: skip
+def test_what_is_not_certain_is_unclear(text: str) -> None:
+    assert script(text).unclear
+
+
+def test_scripts_start_scripts() -> None:
+    app = {"run.sh": "#!/bin/sh\ncd \"$(dirname \"$0\")\"\n. ./vars.sh\n./inner.sh \"$@\"\n", "vars.sh": "PROG=b\n",
+           "inner.sh": "#!/usr/bin/env -S bash -e\nexec a \"$@\" $PROG\n"}  # fmt: skip
+    image = {"/bin": ("usr/bin",)}
+    found = follow([f"{APP}/run.sh", "1", "2 3"], app, image)
+    assert names(found) == ["a 1 2 3"]  # PROG is not exported
+    assert found.programs[0].via == "run.sh line 4, env, inner.sh line 2"
+    assert found.unclear == []
+
+
+def test_what_is_certain() -> None:
+    def certain(text: str) -> list[bool]:
+        return [program.certain for program in script(text).programs]
+
+    assert certain("a\nif [ -f x ]; then b; fi\nc") == [True, False, True]
+    assert certain("[ -f x ] && a; cd / && b; b || c") == [False, True, True, False]
+    assert certain("if [ -f x ]; then exec a; fi; b") == [False, False]
+    assert certain("if [ -f x ]; then exit 1; fi; b") == [True]
+    assert certain("if [ -f x ]; then exit; fi; b") == [False]
+    assert certain("for i in 1 2; do a; done; for i in $(ls); do b; done; c") == [True, True, False, True]
+    assert certain("f() { b; }; [ -f x ] || f; a") == [False, True]
+    assert certain("case $SLURM_X in 1) a;; esac; b") == [False, True]
+
+
+def test_the_environment_of_a_program() -> None:
+    found = script("export LD_LIBRARY_PATH=/opt/x:$LD_LIBRARY_PATH\nX=1 a; b; env -i a; Y=2; c", LD_LIBRARY_PATH="/l")
+    seen = [(dict(program.environment), program.cleared) for program in found.programs]
+    assert [each.get("LD_LIBRARY_PATH") for each, _ in seen] == ["/opt/x:/l", "/opt/x:/l", None, "/opt/x:/l"]
+    assert [each.get("X") for each, _ in seen] == ["1", None, None, None]
+    assert [cleared for _, cleared in seen] == [False, False, True, False]
+    assert "Y" not in seen[3][0]
+
+
+def test_python_and_what_it_runs() -> None:
+    def scripts(*words: str) -> list[str | None]:
+        return [program.script for program in follow(list(words), {"t.py": "#!/usr/bin/env python3\n"}).programs]
+
+    assert scripts("python3", "-u", "t.py", "-x") == ["t.py"]
+    assert scripts("python3", "-X", "dev", "-m", "mpi4py", "t.py") == ["-m mpi4py"]
+    assert scripts("python3", "-uc", "import x") == ["-c import x"]
+    assert scripts("python3") == [None]
+    assert scripts(f"{APP}/t.py") == [f"{APP}/t.py"]
+    assert scripts("hvdrun", "x") == ["hvdrun"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#!/bin/bash\nexec \"$0\" \"$@\"\n", ". \"$0\"\n", "f() { f; }; f\n", "eval 'eval \"$X\"'\n", "a\0b\n",
+        "(" * 9000, "$(" * 3000 + ")" * 3000, "if a; then " * 4000, "\"$(" * 500, "x=" + "a" * 200_000, "a\n" * 60_000,
+        "for i in 1 2 3 4 5 6 7 8 9; do " * 9 + "a;" + "done;" * 9,
+        "while x; do " * 30 + "y=1; a;" + "done;" * 30, "X=aa; " + "X=$X$X$X$X;" * 40 + " $X", "é\udcff$'\\0'\n",
+        "#!/usr/bin/env bash\n\"$BASH_SOURCE\"", "trap 'trap \"trap a 1\" 1' 1; " * 50,
+    ],
+)  # fmt: skip
+def test_hostile_scripts_are_bounded(text: str) -> None:
+    found = follow([f"{APP}/run.sh"], {"run.sh": "#!/bin/bash\n" + text}, {"/bin": ("usr/bin",)})
+    assert len(found.programs) <= 200
+    assert len(found.unclear) < 200
+
+
+def test_names_with_line_ends() -> None:
+    found = follow([f"{APP}/a\nb"], {"a\nb": "#!/bin/bash\n'./x\ny'\n"}, {"/bin": ("usr/bin",)})
+    assert found.unclear
