@@ -1,1 +1,1 @@
-"""From a definition to an image: the definition, its bases, its wheelhouse, its Horovod variants, and lint."""
+"""Build an image from a definition: definitions, bases, wheelhouses, Horovod variants, and lint."""

@@ -1,4 +1,4 @@
-"""build: a definition becomes an image in the Docker engine."""
+"""build: make a definition's image in the Docker engine."""
 
 import contextlib
 import json
@@ -29,21 +29,29 @@ from deployer.contract import json_records
 from deployer.contract.errors import JobFailed, Refused, SpaceError, UsageError
 from deployer.system import files
 
-#: How much of a failing step's log is searched for its reason, in lines, and how much of a line is shown.
+#: Lines at the end of a failed step's log that are searched for the reason, and characters of a line that are printed.
 _TAIL = 400
 _SHOWN = 300
-_LAST = 8  # lines in which a full disk is looked for
+_LAST = 8  # lines that are searched for a full disk
 _SHOWN_STEP = 100
 
 _STEP = re.compile(r"^Step (\d+)/(\d+) : (.*)$")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-#: The engine's own remarks between the lines of a step.
+#: The engine's own lines between those of a step.
 _REMARK = re.compile(r"^( ---> |Removing intermediate container )")
 
 
 class BuildOptions(NamedTuple):
-    """How to build: files that stand in for the host's own settings, whether to leave the layer cache alone, which
-    codes of ``lint`` to pass over, what may be fetched and locked anew, and folders with wheels of the stager's own.
+    """Options of ``build``.
+
+    Attributes:
+        ca_bundle: a file with CA certificates, instead of the host's.
+        pip_conf: a pip.conf, instead of the host's pip settings.
+        no_cache: run every step again.
+        accept: codes of ``lint`` to ignore.
+        apt_sources: a file with deb lines, instead of Debian's mirror.
+        mode: what may be downloaded, and whether the lock may change.
+        find_links: folders with the user's own wheels.
     """
 
     ca_bundle: Path | None = None
@@ -56,14 +64,28 @@ class BuildOptions(NamedTuple):
 
     @property
     def offline(self) -> bool:
-        """Return whether nothing may be fetched."""
+        """Return whether downloads are forbidden."""
         return self.mode.offline
 
 
 class BuildResult(NamedTuple):
-    """What a build made. ``size`` in bytes, unpacked; ``cached`` of ``steps`` came from the layer cache; ``wheels`` is
-    the number of those in the wheelhouse, ``relocked`` whether its lock is a new one; ``variants`` are Horovod's, one
-    for each MPI family, where the definition has Horovod."""
+    """The result of a build.
+
+    Attributes:
+        name: the definition's name.
+        version: its version.
+        tag: the image's name in the engine.
+        image: the image's id.
+        base: the name of its base in the engine.
+        size: bytes, unpacked.
+        steps: the number of steps.
+        cached: the number of steps from the layer cache.
+        seconds: the duration.
+        log: the path of the log.
+        wheels: the number of wheels in the wheelhouse.
+        relocked: a new lock was written.
+        variants: the Horovod variants, one per MPI family.
+    """
 
     name: str
     version: str
@@ -85,11 +107,17 @@ class BuildResult(NamedTuple):
 
 
 def build(definition: Definition, options: BuildOptions, say: Callable[[str], None]) -> BuildResult:
-    """Build a definition's image and return its record, which is also written beside the log.
+    """Build a definition's image and return the build record, which is also written beside the log.
 
-    ``say`` gets each line of the log as it comes. Raises JobFailed when a step fails (with the end of its log),
-    MissingTool without an engine or when it goes away, SpaceError, and Refused when the finished image shows a trace
-    of the build settings; it has no name then. Refused too, before anything is done, for what a rule of ``lint`` finds.
+    Args:
+        say: called with each line of the log.
+
+    Raises:
+        Refused: a rule of ``lint`` found an error, before anything is done; or the finished image has a trace of the
+            build settings, and is not named.
+        JobFailed: a step failed. The message has the reason from its log.
+        MissingTool: there is no engine, or it stopped.
+        SpaceError: a disk is full.
     """
     if definition.base is None:
         hint = f"pack it as it is: deployer pack {definition.folder} -o FILE"
@@ -126,7 +154,7 @@ def _build(
     host = settings.from_host(options.ca_bundle, options.pip_conf, os.environ, options.apt_sources)
     clean = base.ensure(client, wanted, host, say, definition.folder, options.offline)
     with_settings = settings.build_base(client, clean, host)
-    if with_settings != clean:  # said before minutes of building, not after
+    if with_settings != clean:  # print this before minutes of building
         for item in lint.named(definition, "network.base", options.accept):
             say(f"base: {item.subject}: {item.message}; {item.remedy}")
     arguments = {"BASE": clean, "BUILD_BASE": with_settings, **host.proxies}
@@ -171,7 +199,7 @@ def _wheelhouse(
     options: BuildOptions,
     say: Callable[[str], None],
 ) -> tuple[Target | None, wheelhouse.Wheelhouse]:
-    """Return the Python of the image and its wheelhouse; ``last`` is the record of a build of this very image."""
+    """Return the image's Python and its wheelhouse. ``last`` is the record of an earlier build of the same image."""
     if definition.python is None:
         return None, wheelhouse.Wheelhouse()
     known = last.maybe_child("target") if last else None
@@ -181,17 +209,25 @@ def _wheelhouse(
 
 
 class LastBuild(NamedTuple):
-    """What the last build of a definition made: the image, by id, and wheels of Horovod by MPI family."""
+    """The result of a definition's last build.
+
+    Attributes:
+        image: the image's id.
+        variants: wheels of Horovod by MPI family.
+    """
 
     image: str
     variants: dict[str, Path]
 
 
 def last_build(definition: Definition) -> LastBuild:
-    """Return what the last build here made of a definition, whatever its tag means by now; its tag if nothing is known.
+    """Return the result of a definition's last build on this machine.
 
-    Whether that is the definition as it is now, ``inputs.current`` finds out. Raises Refused if it has Horovod and was
-    not built here for all its MPI families, or the cache has lost a variant.
+    The image is the definition's tag if there is no build record. ``inputs.current`` tests whether it was built from
+    the current definition.
+
+    Raises:
+        Refused: the definition has Horovod, and a variant for one of its MPI families is not in the cache.
     """
     again = f"build it: deployer build {definition.folder}"
     try:
@@ -209,12 +245,12 @@ def last_build(definition: Definition) -> LastBuild:
 
 
 def record_of(definition: Definition) -> Path:
-    """Return where the record of a definition's last build is; its log is beside it."""
+    """Return the path of the record of a definition's last build. The log is beside it."""
     return records_folder() / f"{definition.name}-{definition.version}.json"
 
 
 def records_folder() -> Path:
-    """Return where build records and logs are kept."""
+    """Return the folder of build records and logs."""
     return xdg.state_folder("builds")
 
 
@@ -222,9 +258,13 @@ def records_folder() -> Path:
 
 
 class Transcript:
-    """Reads the engine's messages: follows the steps, keeps the end of the current one's log, finds the image.
+    """Reads the engine's messages: the current step, the end of its log, and the id of the image.
 
-    ``say`` gets every line, without colours; ``advice`` goes into the hint of a step that fails.
+    Args:
+        tag: the image's name, for errors.
+        log: the path of the log, for errors.
+        say: called with every line, without colours.
+        advice: the beginning of the hint if a step fails.
     """
 
     def __init__(self, tag: str, log: str, say: Callable[[str], None], advice: str = "") -> None:
@@ -239,11 +279,11 @@ class Transcript:
         self._partial = ""
 
     def for_part(self, what: str) -> "Transcript":
-        """Return one for another build that belongs to this, in the same log."""
+        """Return a transcript for another image of the same build, with the same log."""
         return Transcript(f"{self.tag}, {what}", self.log, self.say, self._advice)
 
     def read(self, message: Mapping[str, Any]) -> None:
-        """Take one message. Raises JobFailed or SpaceError when it says that the build failed."""
+        """Read one message. Raises JobFailed or SpaceError if it reports that the build failed."""
         if "stream" in message:
             *lines, self._partial = (self._partial + str(message["stream"])).split("\n")
             for line in lines:
@@ -280,13 +320,13 @@ class Transcript:
         raise JobFailed(f"{failed}: exit {code}: {_cut(reason(self._tail)) or 'it printed nothing'}", hint)
 
 
-#: Lines that name the reason of a failure, in the words of apt, pip, compilers, CMake, Python, git, curl and shells.
+#: Lines that name the reason of a failure: those of apt, pip, compilers, CMake, Python, git, curl and shells.
 _REASON = re.compile(
     r"^\s*(E|ERROR|Error|error|FATAL|fatal|fatal error|curl|wget|\w*(Error|Exception)):\s"
     r"|:\s(fatal )?error:\s|^CMake Error|: (command )?not found\b|cannot find -l|undefined reference to"
     r"|No such file or directory|Permission denied|\bERROR[: ]"
 )
-#: ... and that only pass a failure on: of several reasons they are not the one.
+#: Lines that match, but only report the failure of another program. They are used only if no other line matches.
 _PASSED_ON = re.compile(
     r"^(make(\[\d+\])?|ninja): |error: subprocess-exited-with-error|^\s*(note|hint): |metadata-generation-failed"
     r"|Failed to build installable wheels|ERROR: Failed building wheel|compilation terminated"
@@ -294,7 +334,7 @@ _PASSED_ON = re.compile(
 
 
 def reason(lines: Sequence[str]) -> str:
-    """Return the line of a failed step's log that says why it failed, the last such, else its last line."""
+    """Return the last line of a failed step's log that names the reason, or the last line if none does."""
     said = [line.strip() for line in lines if line.strip()]
     for wanted in (lambda line: _REASON.search(line) and not _PASSED_ON.search(line), _REASON.search, bool):
         for line in reversed(said):
@@ -341,7 +381,7 @@ class _ImageBuild(NamedTuple):
                 if error.is_client_error():
                     raise UsageError(f"{transcript.tag}: {dockerfile}: {error.explanation}") from error
                 raise
-            if not transcript.image:  # the stream may also just end
+            if not transcript.image:  # the stream may end without an error
                 raise ConnectionError("the engine closed the connection")
         return transcript.image
 
@@ -374,7 +414,7 @@ def _variants(own: _ImageBuild, definition: Definition, proxies: Mapping[str, st
 
 
 def _follow(messages: Iterable[Mapping[str, Any]], transcript: Transcript) -> None:
-    """Read all messages, with a bar of steps where somebody looks."""
+    """Read all messages, and show a bar of steps if stderr is a terminal."""
     with tqdm(desc="build", unit="step", leave=False, disable=not sys.stderr.isatty()) as shown:
         for message in messages:
             transcript.read(message)
@@ -385,7 +425,7 @@ def _follow(messages: Iterable[Mapping[str, Any]], transcript: Transcript) -> No
 
 def _both(stream: IO[str], say: Callable[[str], None], line: str) -> None:
     stream.write(line + "\n")
-    stream.flush()  # so that `tail -f` follows
+    stream.flush()  # for `tail -f`
     say(line)
 
 
@@ -393,7 +433,7 @@ def _both(stream: IO[str], say: Callable[[str], None], line: str) -> None:
 
 
 def _last(receipt: Path, image: str, with_settings: str) -> json_records.Fields | None:
-    """Return the record of the last build where it made this very image with these very settings: it was checked."""
+    """Return the record of the last build if it made and checked the same image with the same settings."""
     try:
         last = json.loads(receipt.read_bytes())
     except (OSError, ValueError):
@@ -406,7 +446,7 @@ def _last(receipt: Path, image: str, with_settings: str) -> json_records.Fields 
 def _check(
     client: docker.DockerClient, config: Mapping[str, Any], clean: str, with_settings: str, host: settings.BuildSettings
 ) -> None:
-    """Refuse an image that shows a trace of the build settings: in its layers, its configuration, history or files."""
+    """Raise Refused if an image has a trace of the build settings in its layers, configuration, history or files."""
     if with_settings == clean and not host.proxies:
         return
     image = str(config["Id"])
@@ -428,7 +468,7 @@ def _check(
 def first_trace(
     chunks: Iterable[bytes], traces: Mapping[str, bytes], progress: Callable[[int], None] = lambda _: None
 ) -> str:
-    """Return the name of the first of ``traces`` that the pieces of a stream hold, or nothing."""
+    """Return the name of the first of ``traces`` that a stream contains, or an empty text."""
     overlap = max(map(len, traces.values())) - 1
     kept = b""
     for chunk in chunks:

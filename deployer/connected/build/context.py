@@ -1,4 +1,4 @@
-"""The build's context: which files of a definition go to the engine."""
+"""The build context: the files of a definition that the engine receives."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,15 +14,17 @@ from deployer.connected.build.wheelhouse import lock as locks
 from deployer.contract.errors import UsageError
 from deployer.system import files
 
-#: The Dockerfile of a definition that has none: its image is the base.
+#: The Dockerfile for a definition without one: its image is the base.
 BASE_ALONE = b"ARG BASE\nFROM ${BASE}\n"
 
 
 def write_context(definition: Definition, stream: IO[bytes]) -> None:
-    """Write the context as a tar: the definition's folder without app and data, which are carried apart, and without
-    the lock of the wheelhouse, which is made after the image.
+    """Write the context as a tar: the definition's folder without app, data, lock, and the files in .dockerignore.
 
-    What .dockerignore names stays out as well.
+    App and data are separate members of the bundle, and the lock of the wheelhouse is made after the image.
+
+    Raises:
+        UsageError: the folders are nested too deep, or a file cannot be read.
     """
     if definition.dockerfile_path is None:
         stream.write(tar_of({definition.dockerfile: BASE_ALONE}).getvalue())
@@ -41,7 +43,7 @@ def paths(definition: Definition) -> Iterator[Path]:
 
 
 def names(definition: Definition) -> list[str]:
-    """Return the paths of all that is in the context, relative to the definition's folder, sorted."""
+    """Return all paths in the context, relative to the definition's folder, sorted."""
     if definition.dockerfile_path is None:
         return []
     with _walked(definition):
@@ -50,7 +52,7 @@ def names(definition: Definition) -> list[str]:
 
 @contextlib.contextmanager
 def _walked(definition: Definition) -> Iterator[None]:
-    """Name the errors of docker's walk through the context, which calls itself for each folder."""
+    """Turn errors of docker's recursive walk through the context into ours."""
     try:
         with files.errors_named("read the build context"):
             yield
@@ -60,7 +62,7 @@ def _walked(definition: Definition) -> Iterator[None]:
 
 
 def _excluded(definition: Definition) -> list[str]:
-    """Return the patterns of what stays out; the last that matches a path counts."""
+    """Return the patterns of excluded paths. The last one that matches a path counts."""
     excluded = []
     ignored = definition.folder / ".dockerignore"
     if files.is_file(str(ignored)):

@@ -1,4 +1,4 @@
-"""A definition: ``bundles/NAME/bundle.yaml``, which says what goes into a bundle and how its jobs run."""
+"""A definition, ``bundles/NAME/bundle.yaml``: the contents of a bundle and its jobs."""
 
 import os
 import re
@@ -61,7 +61,7 @@ _IMAGE = re.compile(r"^[a-z0-9][a-zA-Z0-9._/:-]*@sha256:[0-9a-f]{64}$")
 
 
 def _checked(check: Callable[[str], str]) -> AfterValidator:
-    """Return a validator that refuses what ``check`` refuses."""
+    """Return a validator that fails if ``check`` raises UsageError."""
 
     def validate(text: str) -> str:
         try:
@@ -73,7 +73,7 @@ def _checked(check: Callable[[str], str]) -> AfterValidator:
 
 
 def _image(reference: str) -> str:
-    """Hold an image to its digest: a tag may mean another image tomorrow, and then no build could be repeated."""
+    """Require a digest in an image's name: the meaning of a tag can change, and then a build cannot be repeated."""
     if not _IMAGE.match(reference):
         raise ValueError(
             f"{reference!r} does not name an image by its digest, and the meaning of a tag can change: "
@@ -83,7 +83,7 @@ def _image(reference: str) -> str:
 
 
 def _there(is_it: Callable[[Path], bool], what: str) -> AfterValidator:
-    """Return a validator of a path, relative to the file that is read: there must be such a thing."""
+    """Return a validator that requires an existing path, relative to the definition's folder."""
 
     def check(path: str, info: ValidationInfo) -> str:
         if isinstance(info.context, Path) and not is_it(info.context / path):
@@ -109,7 +109,7 @@ class Base(Model):
     )
     include: list[DebianPackage] = Field(default=[], description="Debian packages to add to it")
     image: Annotated[str, AfterValidator(_image)] | None = Field(
-        default=None, description="an image of a registry by its digest, NAME@sha256:HEX: the engine's, else pulled"
+        default=None, description="a registry's image by digest, NAME@sha256:HEX; pulled if the engine lacks it"
     )
     archive: ExistingFile | None = Field(
         default=None, description="a docker save or OCI archive or a flat tar, relative to this file; plain, gzip, zstd"
@@ -131,7 +131,7 @@ class Python(Model):
     """The wheelhouse: Python packages beside the image, so that changing one ships only its wheel."""
 
     requirements: ExistingFile = Field(
-        description="a pip requirements file, relative to this one, with what is asked for by name"
+        description="a pip requirements file, relative to this file, with the requested packages"
     )
 
 
@@ -139,15 +139,15 @@ class Horovod(Model):
     """Horovod, compiled for each family of ``mpi`` against the framework in a stage of the Dockerfile."""
 
     version: Annotated[str, form(r"^\d+(\.\d+)+$", "numbers with dots between them: 0.28.1")]
-    stage: str = Field(description="the stage of the Dockerfile that has the framework, whole")
+    stage: str = Field(description="the stage of the Dockerfile with the complete framework")
 
 
 class DataFolder(Model):
-    """Files that jobs read at ``/deployer/data/NAME``: a folder of this bundle, or another bundle with such a one."""
+    """Files that jobs read at ``/deployer/data/NAME``: a folder of this bundle, or of another bundle."""
 
     folder: ExistingFolder | None = Field(default=None, description="relative to this file")
     bundle: Reference | None = Field(
-        default=None, description="NAME or NAME:VERSION of a bundle with a data folder of this name, installed beside"
+        default=None, description="NAME or NAME:VERSION of another installed bundle with a data folder of this name"
     )
 
     @model_validator(mode="after")
@@ -158,7 +158,7 @@ class DataFolder(Model):
 
 
 class JobDefinition(Model):
-    """One way to run the bundle; the numbers hold unless the user of ``run`` gives others."""
+    """One way to run the bundle. The options of ``run`` can replace the numbers."""
 
     many_lines = frozenset({"command"})
 
@@ -180,20 +180,20 @@ class JobDefinition(Model):
 
 
 class Definition(Model):
-    """What goes into a bundle, and how its jobs run. The folder of this file is the build's context.
+    """The contents of a bundle, and its jobs. The folder of this file is the build context.
 
-    One without a base is a bundle of data alone: folders that other bundles use.
+    Without a base, the bundle has only data: folders that other bundles use.
     """
 
     many_lines = frozenset({"description"})
 
     # The order of the fields matters: a validator sees those before its own.
     name: BundleName = Field(description="part of the image's tag and of the bundle's name")
-    version: BundleVersion = Field(description='with quotes where YAML would read a number: "1.10"')
-    description: str = Field(default="", description="one line for people")
-    base: Base | None = Field(default=None, description="without one, the bundle holds data folders alone")
+    version: BundleVersion = Field(description='in quotes if YAML would read a number: "1.10"')
+    description: str = Field(default="", description="one line of text")
+    base: Base | None = Field(default=None, description="without it, the bundle has only data folders")
     dockerfile: str = Field(
-        default=DOCKERFILE, description="relative to this file; without one the image is the base alone"
+        default=DOCKERFILE, description="relative to this file; without a Dockerfile, the image is the base"
     )
     app: ExistingFolder | None = Field(
         default=None,
@@ -205,12 +205,12 @@ class Definition(Model):
     mpi: list[Literal["mpich-abi", "openmpi"]] | None = Field(
         default=None,
         min_length=1,
-        description="MPI families to run on; the image's own is of the first; default: `pack` finds them in the image, "
-        "and with Horovod mpich-abi",
+        description="MPI families to run on, the family of the image's own MPI first; default: `pack` finds "
+        "them in the image, and with Horovod mpich-abi",
     )
-    data: dict[BundleName, DataFolder] = Field(default={}, description="what jobs read at /deployer/data/NAME")
+    data: dict[BundleName, DataFolder] = Field(default={}, description="folders that jobs read at /deployer/data/NAME")
     jobs: dict[BundleName, JobDefinition] = Field(
-        default={}, description="ways to run it; the first is the default, and with a base there is at least one"
+        default={}, description="ways to run it; the first is the default; at least one if there is a base"
     )
 
     _folder: Path = PrivateAttr(default=Path())
@@ -218,7 +218,7 @@ class Definition(Model):
     @field_validator("dockerfile")
     @classmethod
     def _in_the_context(cls, name: str, info: ValidationInfo) -> str:
-        """Refuse a Dockerfile that is named and not there, or not in the build's context."""
+        """Refuse a named Dockerfile that does not exist or is outside the build context."""
         if isinstance(info.context, Path):
             path = info.context / name
             if not path.is_file():
@@ -230,7 +230,7 @@ class Definition(Model):
     @field_validator("horovod")
     @classmethod
     def _has_what_it_needs(cls, horovod: Horovod | None, info: ValidationInfo) -> Horovod | None:
-        """Refuse Horovod without a framework, or from a stage that the Dockerfile has not."""
+        """Refuse Horovod without a framework, or from a stage that the Dockerfile lacks."""
         if horovod is None:
             return None
         found: list[tuple[KeyPath, str]] = []
@@ -257,7 +257,7 @@ class Definition(Model):
 
     @model_validator(mode="after")
     def _image_or_data(self) -> "Definition":
-        """Hold a definition to one of its two kinds: an image with jobs, or data alone."""
+        """Require one of the two kinds of definition: an image with jobs, or only data."""
         for name, data in self.data.items():
             if data.bundle and data.bundle.partition(":")[0] == self.name:
                 raise Problems([(("data", name, "bundle"), "is this bundle itself: give its folder")])
@@ -274,7 +274,7 @@ class Definition(Model):
 
     @property
     def is_data(self) -> bool:
-        """Return whether it is of a bundle of data alone, which is packed as it is: there is nothing to build."""
+        """Return whether the bundle has only data. Then there is nothing to build."""
         return self.base is None
 
     @property
@@ -290,7 +290,7 @@ class Definition(Model):
 
     @property
     def data_folders(self) -> dict[str, Path]:
-        """Return the data folders that the bundle carries itself, by name."""
+        """Return the data folders that the bundle contains, by name."""
         return {name: self._folder / data.folder for name, data in self.data.items() if data.folder is not None}
 
     @property
@@ -300,13 +300,13 @@ class Definition(Model):
 
     @property
     def dockerfile_path(self) -> Path | None:
-        """Return the Dockerfile; None when there is none, and the image is the base alone."""
+        """Return the Dockerfile, or None if there is none: then the image is the base."""
         path = self._folder / self.dockerfile
         return path if files.is_file(str(path)) else None
 
     @property
     def app_folder(self) -> Path | None:
-        """Return the folder of the training code, which is carried apart from the image; None when there is none."""
+        """Return the folder of the training code, which is kept outside the image, or None if there is none."""
         folder = self._folder / (self.app or "app")
         return folder if self.app or files.is_folder(str(folder)) else None
 
@@ -317,15 +317,15 @@ class Definition(Model):
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON schema of a definition, from which editors complete."""
+    """Return the JSON schema of a definition, for completion in editors."""
     return Definition.model_json_schema()
 
 
 def load(path: str | Path) -> Definition:
-    """Return the definition at ``path``, a folder with a ``bundle.yaml`` or that file itself.
+    """Return the definition at ``path``, a folder with a ``bundle.yaml`` or that file.
 
-    Raises UsageError: no such definition (the message names those that are there), broken YAML (with its line), or
-    wrong content (all that is wrong in it and in what it names, each with its line and place).
+    Raises:
+        UsageError: there is no definition (the hint lists those nearby), or it has errors. All errors are listed.
     """
     file = _find(Path(path))
     definition = load_model(Definition, file, "a definition (bundle.yaml)")
@@ -336,7 +336,7 @@ def load(path: str | Path) -> Definition:
 
 
 def _refuse_another_name(file: Path) -> None:
-    """Refuse a Dockerfile under a name that nobody would find, where the base alone would be built without it."""
+    """Refuse a Dockerfile under a similar name that would be ignored, so that only the base would be built."""
     for name in sorted(os.listdir(file.parent)):
         if name.lower() in ("dockerfile", "containerfile") or name.lower().endswith(".dockerfile"):
             raise UsageError(
@@ -345,7 +345,7 @@ def _refuse_another_name(file: Path) -> None:
 
 
 def _stages(path: Path) -> list[str]:
-    """Return the names of the stages of a Dockerfile; none where it cannot be read."""
+    """Return the names of a Dockerfile's stages, empty if it cannot be read."""
     try:
         return [stage.name for stage in dockerfiles.parse(path.read_text("utf-8")).stages if stage.name]
     except (OSError, ValueError):
@@ -362,7 +362,7 @@ def _find(path: Path) -> Path:
 
 
 def _others(folder: Path) -> str:
-    """Return a hint that names the definitions near by: those in ``folder``, else those in ``bundles``."""
+    """Return a hint that lists the definitions in ``folder``, or those in ``bundles`` if it has none."""
     for near in (folder, Path("bundles")):
         found = sorted(str(file.parent) for file in near.glob(f"*/{FILE}"))
         if found:

@@ -1,4 +1,4 @@
-"""Dockerfiles, read as far as rules need it: instructions with their lines, and stages.
+"""A parser of Dockerfiles for rules: instructions with their lines, and stages.
 
 Source: Docker, "Dockerfile reference": format, parser directives, line continuation, FROM, here-documents.
 """
@@ -15,12 +15,20 @@ _FLAG = re.compile(r"^(--[a-z]+(?:=\S*)?)\s+")
 _HEREDOC = re.compile(r"(?<!<)<<-?\s*([\"']?)([A-Za-z_]\w*)\1")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?[-+][^}]*)?\}|(\w+))")
 
-#: Programs that run what follows them.
+#: Programs that run the command in their arguments.
 _BEFORE = ("env", "sudo", "exec", "command", "nohup", "time")
 
 
 class Instruction(NamedTuple):
-    """``name`` in capitals; ``value`` without flags, continuation lines joined by a space; ``line`` from 1."""
+    """An instruction.
+
+    Attributes:
+        name: its name in capitals.
+        value: its arguments without flags. Continuation lines are joined by a space.
+        line: its first line, from 1.
+        flags: its flags, like ``--from=STAGE``.
+        heredoc: it has a here-document.
+    """
 
     name: str
     value: str
@@ -29,12 +37,12 @@ class Instruction(NamedTuple):
     heredoc: bool = False
 
     def words(self) -> list[str]:
-        """Return the words of the exec form (JSON), else those that a shell would see, as far as that is known."""
+        """Return the words of the exec form (JSON), or those that a shell would see."""
         listed = self.exec_form()
         return listed if listed is not None else shell_words(self.value)
 
     def exec_form(self) -> list[str] | None:
-        """Return the words of the exec form, None when it is in the shell form."""
+        """Return the words of the exec form, or None for the shell form."""
         if not self.value.startswith("["):
             return None
         try:
@@ -44,7 +52,7 @@ class Instruction(NamedTuple):
         return [str(word) for word in found] if isinstance(found, list) else None
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return the names and values of an ENV, ARG or LABEL; the value of an ARG without one is empty."""
+        """Return the names and values of an ENV, ARG or LABEL. The value of an ARG without default is empty."""
         words = shell_words(self.value)
         if self.name == "ENV" and words and "=" not in words[0]:  # the old form, ENV NAME VALUE
             return [(words[0], " ".join(words[1:]))]
@@ -52,7 +60,13 @@ class Instruction(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A stage: what it starts ``base`` from, its ``name`` or nothing, its instructions with the FROM as the first."""
+    """A stage.
+
+    Attributes:
+        base: the image or stage that it starts from.
+        name: its name, empty if none.
+        instructions: its instructions. The first is its FROM.
+    """
 
     base: str
     name: str
@@ -60,14 +74,20 @@ class Stage(NamedTuple):
 
 
 class Dockerfile(NamedTuple):
-    """A Dockerfile. ``directives``: name to line and value; ``arguments``: the ARGs before the first FROM."""
+    """A Dockerfile.
+
+    Attributes:
+        directives: parser directives: name to line and value.
+        arguments: the ARGs before the first FROM.
+        stages: the stages in order.
+    """
 
     directives: dict[str, tuple[int, str]]
     arguments: list[Instruction]
     stages: list[Stage]
 
     def instructions(self) -> Iterator[Instruction]:
-        """Yield all instructions in their order."""
+        """Yield all instructions in order."""
         yield from self.arguments
         for stage in self.stages:
             yield from stage.instructions
@@ -81,7 +101,7 @@ class Dockerfile(NamedTuple):
         """Return a stage after the stages that it is built on, the lowest first."""
         found = [stage]
         while True:
-            # A name counts from its stage on, and the last one before counts; a number names a stage as well.
+            # A name refers to the last earlier stage with it. A number also names a stage.
             before = self.stages[: self.stages.index(found[0])]
             wanted = found[0].base.lower()
             named = [each for number, each in enumerate(before) if wanted in (each.name, str(number)) and wanted]
@@ -91,7 +111,7 @@ class Dockerfile(NamedTuple):
 
 
 def parse(text: str) -> Dockerfile:
-    """Return a Dockerfile as its instructions. Lines that are not instructions are left for the engine to refuse."""
+    """Return a parsed Dockerfile. Lines that are not instructions are ignored here; the engine refuses them."""
     lines = text.removeprefix("\ufeff").splitlines()
     directives = _directives(lines)
     escape = directives.get("escape", (0, "\\"))[1]
@@ -114,7 +134,7 @@ def variables(value: str) -> set[str]:
 
 
 def shell_words(text: str) -> list[str]:
-    """Return the words of a shell command; separators are words of their own. Broken quotes end the reading."""
+    """Return the words of a shell command. Separators are separate words. The result ends at an unclosed quote."""
     reader = shlex.shlex(text, posix=True, punctuation_chars=";&|()")
     reader.whitespace_split = True
     reader.commenters = ""
@@ -127,7 +147,7 @@ def shell_words(text: str) -> list[str]:
 
 
 def commands(words: list[str]) -> Iterator[list[str]]:
-    """Yield the simple commands of a shell line, without the words before a program: assignments, env, sudo, exec."""
+    """Yield the simple commands of a shell line, without assignments, env, sudo and exec before the program."""
     command: list[str] = []
     for word in [*words, ";"]:
         if (word and not set(word) - set(";&|()")) or word in (
@@ -169,7 +189,7 @@ def _instructions(lines: list[str], escape: str) -> Iterator[Instruction]:
         while text.endswith(escape) and number < len(lines):
             more = lines[number].strip()
             number += 1
-            if more and not more.startswith("#"):  # comments and empty lines between are passed over
+            if more and not more.startswith("#"):  # comments and empty lines in between are skipped
                 text = text[:-1].rstrip() + " " + more
         name, _, value = text.removesuffix(escape).strip().partition(" ")
         value, flags = value.strip(), []

@@ -1,4 +1,4 @@
-"""init: a new definition that works as it stands, from a template for each framework."""
+"""init: write a new definition that works without changes, from a template per framework."""
 
 import tempfile
 from pathlib import Path
@@ -13,7 +13,7 @@ from deployer.system import files
 
 TEMPLATES = Path(__file__).with_name("templates")
 
-#: Where definitions and their schema stand together, as in a checkout.
+#: The folder of definitions and their schema, as in a checkout.
 _HOME = "bundles"
 _WITH_SCHEMA = "# yaml-language-server: $schema=../schema.json"
 _WITHOUT_SCHEMA = (
@@ -22,20 +22,27 @@ _WITHOUT_SCHEMA = (
 
 
 class Made(NamedTuple):
-    """A new definition: its folder, and its files."""
+    """The folder and the files of a new definition."""
 
     folder: Path
     files: list[Path]
 
     def record(self) -> json_records.Record:
-        """Return what a program would want to know of it."""
+        """Return the fields for ``--json``."""
         return {"folder": str(self.folder), "files": [str(path) for path in self.files]}
 
 
 def init(name: str, framework: str, where: Path, dry_run: bool = False) -> Made:
-    """Write the definition ``name`` into ``where``/bundles, or into ``where`` when that has no such folder.
+    """Write a new definition. After an error nothing is left.
 
-    It is written completely or not at all. Raises UsageError if the name is invalid or taken.
+    Args:
+        name: its name, and the name of its folder.
+        framework: the name of the template.
+        where: the parent folder. If it has a folder ``bundles``, that is used.
+        dry_run: write nothing, only return the paths.
+
+    Raises:
+        UsageError: the name is invalid, or the folder exists.
     """
     _check_name(name)
     home = where / _HOME if (where / _HOME).is_dir() else where

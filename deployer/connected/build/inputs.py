@@ -1,7 +1,7 @@
-"""The inputs of a build: a digest of all that a definition gives to its image, which the image carries as a label.
+"""The inputs of a build: a digest of everything in a definition that affects its image. The image has it as a label.
 
-``pack`` computes it again, so an image that was built from something else is never packed as if it were current. The
-machine's build settings (proxies, certificates, mirrors) do not count: they leave no trace in the image.
+``pack`` computes it again, so an outdated image is never packed. The machine's build settings (proxies, certificates,
+mirrors) are not included, because they leave no trace in the image.
 """
 
 import contextlib
@@ -27,27 +27,29 @@ from deployer.system import files
 
 #: The label's name. Its value is ``SCOPE:HEX``.
 LABEL = "deployer.inputs"
-#: Part of every digest: raise it if ``build`` makes another image of the same inputs.
+#: Part of every digest. Raise it if ``build`` makes a different image from the same inputs.
 RECIPE = 1
 
-#: Of a source's path: what is a variable, or a form that is not read here.
+#: Characters in a source path that mean a variable or another form that is not parsed here.
 _SPECIAL = frozenset("$[\\<\"'")
 
-#: What of the context counts: the files that the Dockerfile names, or all files.
+#: The scopes of the digest: the files that the Dockerfile names, or all files of the context.
 _NAMED, _ALL = "sha256", "whole-sha256"
 
 
 def label(client: docker.DockerClient, definition: Definition, base: str) -> str:
-    """Return the label's value for a build on the image ``base``, whose ONBUILD steps may read any file."""
+    """Return the label's value for a build on the image ``base``. If it has ONBUILD steps, all files are included."""
     with engine.errors_named(client, f"inspect {base}"):
         triggers = (engine.inspect(client, base).get("Config") or {}).get("OnBuild")
     return _label(definition, _ALL if triggers else _NAMED)
 
 
 def current(definition: Definition, candidates: Sequence[str]) -> str:
-    """Return the id of the first image of ``candidates`` that was built from the definition as it is now.
+    """Return the id of the first image of ``candidates`` that was built from the current definition.
 
-    Raises Refused if there is none, and MissingTool without an engine.
+    Raises:
+        Refused: there is none.
+        MissingTool: there is no engine.
     """
     images = 0
     with contextlib.closing(engine.connect()) as client:
@@ -65,16 +67,16 @@ def current(definition: Definition, candidates: Sequence[str]) -> str:
 
 
 def is_current(definition: Definition, labels: Mapping[str, str]) -> bool:
-    """Return whether an image with these labels was built from the definition as it is now."""
+    """Return whether an image with these labels was built from the current definition."""
     found = labels.get(LABEL, "")
     scope = found.partition(":")[0]
     return scope in (_NAMED, _ALL) and found == _label(definition, scope)
 
 
 def named_files(dockerfile: str, folder: Path, paths: Iterable[str]) -> list[str]:
-    """Return those of the context's ``paths`` that a Dockerfile can read, sorted; all of them if that is not certain.
+    """Return the context's ``paths`` that a Dockerfile can read, sorted; all paths if that is not certain.
 
-    Too many do no harm but a build; one too few would hide a change.
+    A superfluous path causes at most an unnecessary build. A missing path would hide a change.
     """
     found = sorted(paths)
     patterns: list[list[str]] = []
@@ -99,7 +101,7 @@ def _above(parts: Sequence[str]) -> Iterator[str]:
 
 
 def _is_named(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Return whether a path is what a pattern names, or below it, or a folder above it."""
+    """Return whether a path matches a pattern, is below such a path, or is a folder above one."""
     return pattern == [""] or all(fnmatch.fnmatchcase(part, name) for part, name in zip(parts, pattern, strict=False))
 
 
@@ -115,7 +117,7 @@ def _base(base: Base | None, folder: Path) -> object:
 
 
 def _context(definition: Definition, scope: str) -> object:
-    """Return the Dockerfile and, of each file of the context that counts, name, kind, mode and content."""
+    """Return the Dockerfile, and for each included file of the context name, kind, mode and content."""
     path = definition.dockerfile_path
     if path is None:
         return None
@@ -138,7 +140,7 @@ def _entry(path: Path) -> tuple[str, int, str]:
 
 
 def _variants(definition: Definition) -> object:
-    """Return what the variants of Horovod depend on beside the image; they are made by the same build."""
+    """Return the further inputs of the Horovod variants, which the same build makes."""
     if definition.horovod is None:
         return None
     return [definition.horovod.model_dump(), definition.framework, definition.families]

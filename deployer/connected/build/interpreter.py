@@ -1,4 +1,4 @@
-"""Asking a built image for its Python: version, glibc, machine, and the distributions that it finds there."""
+"""Find the Python of a built image: version, glibc, machine, and installed distributions."""
 
 import contextlib
 
@@ -13,8 +13,8 @@ from deployer.contract.errors import UsageError
 
 _PATIENCE = 60
 
-#: Runs in the image, on any Python 3; nothing but the standard library, and of that what minimal images keep. The first
-#: of a name on the path is the one that is imported.
+#: A script that runs in the image on any Python 3. It uses only modules that minimal images keep. If a package is on
+#: the path several times, the first one counts, because Python imports it.
 _QUESTION = """
 import json, os, re, sys
 packages = {}
@@ -40,7 +40,14 @@ json.dump({"python": "%d.%d" % sys.version_info[:2], "implementation": sys.imple
 
 
 def ask(client: docker.DockerClient, image: str, name: str) -> Target:
-    """Return the Python of an image, which errors call ``name``. Raises UsageError if no wheels fit it."""
+    """Return the Python of an image.
+
+    Args:
+        name: the image's name in errors.
+
+    Raises:
+        UsageError: it has no Python, or one for which wheels are not supported.
+    """
     output = _run(client, image, name, ["python3", "-s", "-c", _QUESTION])
     try:
         last = (output.splitlines() or [""])[-1]
@@ -56,7 +63,7 @@ def ask(client: docker.DockerClient, image: str, name: str) -> Target:
 
 
 def _is_version(text: str) -> bool:
-    """Return whether a version is one that requirements can speak of; some of Debian's own packages have others."""
+    """Return whether a version is valid in requirements. Some Debian packages have others."""
     try:
         Version(text)
     except InvalidVersion:
@@ -72,7 +79,7 @@ def _none(name: str, reason: str) -> UsageError:
 
 
 def _run(client: docker.DockerClient, image: str, name: str, command: list[str]) -> str:
-    """Return what a command in a container of ``image`` prints; the container has no network and is removed."""
+    """Return the output of a command in a container of ``image``. The container has no network and is removed."""
     with engine.errors_named(client, f"start a container of {name}"):
         container = client.api.create_container(
             image, command=command[1:], entrypoint=command[:1], network_disabled=True, user="0"

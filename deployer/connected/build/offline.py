@@ -1,4 +1,7 @@
-"""What a Dockerfile would have the engine itself fetch: refused offline, since steps without network cannot stop it."""
+"""Downloads that a Dockerfile requests from the engine. With ``--offline`` they are refused before the build.
+
+Running steps without network does not prevent them.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,7 +14,7 @@ from deployer.connected.ground import engine
 from deployer.contract.errors import UsageError
 from deployer.system import files
 
-#: Before the rest of the hint when a step fails.
+#: The beginning of the hint if a step fails.
 HINT = "--offline: a step that is not in the engine's cache runs without network; build once without it; "
 
 _ADDRESS = re.compile(r"(https?|git)://|git@")
@@ -19,7 +22,7 @@ _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 
 
 def check_dockerfile(client: docker.DockerClient, path: Path, arguments: Mapping[str, str]) -> None:
-    """Raise UsageError if a build of this Dockerfile would make the engine pull an image or fetch a URL."""
+    """Raise UsageError if the engine would pull an image or download a URL to build this Dockerfile."""
     for line, image, address in fetched(files.read_text(str(path)), arguments):
         if address:
             raise UsageError(
@@ -32,7 +35,7 @@ def check_dockerfile(client: docker.DockerClient, path: Path, arguments: Mapping
 
 
 def fetched(text: str, arguments: Mapping[str, str]) -> Iterator[tuple[int, str, str]]:
-    """Yield (line, image, "") for each image that must be there and (line, "", address) for each download."""
+    """Yield (line, image, "") for each required image, and (line, "", address) for each download."""
     known = {"scratch"}
     for number, stage in enumerate(dockerfile.parse(text).stages):
         for instruction in stage.instructions:

@@ -1,4 +1,4 @@
-"""The reference of a definition as a Markdown table, made from its JSON schema; docs/stager.md holds it."""
+"""The reference of a definition as a Markdown table, made from its JSON schema. docs/stager.md includes it."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ Schema = dict[str, Any]
 
 
 def table(schema: Schema) -> str:
-    """Return a line for each key of a definition: its path, its type with its description, and its default."""
+    """Return one line per key of a definition: its path, its type with its description, and its default."""
     return _HEAD + "".join(f"| `{key}` | {what} | {default} |\n" for key, what, default in _rows(schema, schema, ""))
 
 
@@ -29,7 +29,7 @@ def _rows(schema: Schema, top: Schema, prefix: str) -> Iterator[tuple[str, str, 
 
 
 def _resolved(value: Schema, top: Schema) -> tuple[Schema, bool]:
-    """Follow a reference and leave null out of a choice; return whether null was one."""
+    """Return the schema behind a reference or a choice with null, and whether null is allowed."""
     choices = [choice for choice in value.get("anyOf", ()) if choice.get("type") != "null"]
     if len(choices) == 1:
         return _resolved(choices[0], top)[0], True
@@ -50,7 +50,7 @@ def _type(value: Schema, top: Schema) -> str:
 
 
 def _named(value: Schema) -> Schema | None:
-    """Return the schema of the values of an object whose keys are names, as people choose them."""
+    """Return the schema of the values of an object whose keys are free names, or None for other objects."""
     values = [*value.get("patternProperties", {}).values(), value.get("additionalProperties")]
     return next((found for found in values if isinstance(found, dict)), None)
 

@@ -1,8 +1,8 @@
-"""What a build may see of the host's network settings: a CA bundle, pip's indexes, proxies. Never part of an image.
+"""The host's network settings for a build: a CA bundle, pip's indexes, proxies. They are never part of an image.
 
-They go into one folder of a second base image, ``BUILD_BASE``; the last stage of a Dockerfile starts from the clean
-``BASE``. Everything in that folder, its path and each variable that names it hold ``MARK``, so that a trace of it in a
-finished image can be found by one search (docs/adr/0003-build-settings-leave-no-trace.md).
+They are in one folder of a second base image, ``BUILD_BASE``. The last stage of a Dockerfile starts from the clean
+``BASE``. All files in that folder, its path and each variable with its path contain ``MARK``, so one search finds any
+trace in a finished image (docs/adr/0003-build-settings-leave-no-trace.md).
 """
 
 import ast
@@ -26,10 +26,10 @@ from deployer.system import files, process
 MARK = "deployer-build-settings"
 FOLDER = f"/{MARK}"
 
-#: The first that names a file is the host's CA bundle, when no option does.
+#: Without an option, the first of these variables that names a file gives the host's CA bundle.
 _CA_VARIABLES = ("DEPLOYER_CA_BUNDLE", "PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 
-#: What programs in a build read to find the CA bundle.
+#: Variables by which programs in a build find the CA bundle.
 _CA_READERS = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
 
 _PIP_KEYS = ("index-url", "extra-index-url", "trusted-host", "proxy")
@@ -39,9 +39,15 @@ _PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_p
 
 
 class BuildSettings(NamedTuple):
-    """``ca``: certificates in PEM; ``pip``: the text of a pip.conf; ``apt``: option to proxy; ``proxies``: variable
-    to proxy; ``sources``: the text of a sources.list that stands in for Debian's own mirror; ``find_links``: folders
-    and pages with packages, for what runs on this host. Each may be empty.
+    """Settings for a build. Each may be empty.
+
+    Attributes:
+        ca: certificates in PEM.
+        pip: the text of a pip.conf.
+        apt: apt's options for proxies, with their values.
+        proxies: variables for proxies, with their values.
+        sources: the text of a sources.list that replaces Debian's mirror.
+        find_links: folders and pages with packages, for programs on this host.
     """
 
     ca: bytes = b""
@@ -52,7 +58,7 @@ class BuildSettings(NamedTuple):
     find_links: tuple[str, ...] = ()
 
     def contents(self) -> dict[str, bytes]:
-        """Return the files for a build, by name; each holds MARK, the certificates one before each."""
+        """Return the files for a build by name. Each contains MARK; ca.crt has it before each certificate."""
         found = {}
         apt = "".join(f'{name} "{value}";\n' for name, value in sorted(self.apt.items()))
         if self.ca:
@@ -68,7 +74,7 @@ class BuildSettings(NamedTuple):
         return found
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that point programs in a build to the files."""
+        """Return the variables by which programs in a build find the files."""
         found = {}
         if self.ca:
             found.update(dict.fromkeys(_CA_READERS, f"{FOLDER}/ca.crt"))
@@ -79,7 +85,7 @@ class BuildSettings(NamedTuple):
         return found
 
     def traces(self) -> dict[str, bytes]:
-        """Return what must not be found in an image: a word for the reader, and the bytes."""
+        """Return the bytes that an image must not contain, by a description for errors."""
         found = {"the build settings": MARK.encode()}
         texts = [self.pip, self.sources, *self.apt.values(), *self.proxies.values()]
         urls = re.findall(r"https?://[^\s\"']+", " ".join(texts))
@@ -93,9 +99,16 @@ class BuildSettings(NamedTuple):
 def from_host(
     ca_bundle: Path | None, pip_conf: Path | None, environ: Mapping[str, str], apt_sources: Path | None = None
 ) -> BuildSettings:
-    """Return the settings of this host; the options stand in for what would be found.
+    """Return the settings of this host.
 
-    Raises UsageError when a file that was named cannot be read, or does not hold what it should.
+    Args:
+        ca_bundle: a file with certificates, instead of the host's.
+        pip_conf: a pip.conf, instead of the host's pip settings.
+        environ: the environment.
+        apt_sources: a file with deb lines, instead of Debian's mirror.
+
+    Raises:
+        UsageError: a named file cannot be read or has the wrong content.
     """
     ca = b""
     source = str(ca_bundle) if ca_bundle else next((environ[name] for name in _CA_VARIABLES if environ.get(name)), "")
@@ -123,9 +136,9 @@ def _sources(apt_sources: Path | None, environ: Mapping[str, str]) -> str:
 
 
 def pip_settings(listing: str) -> str:
-    """Return a pip.conf with what a build needs of ``pip config list``'s output: indexes, trusted hosts, a proxy.
+    """Return a pip.conf with the indexes, trusted hosts and proxy from the output of ``pip config list``.
 
-    An index that is a folder of this host (file://) means nothing in a build and is left out.
+    An index in a folder of this host (file://) is left out: a build cannot read it.
     """
     values: dict[str, str] = {}
     for key, words in _pip_values(listing, _PIP_KEYS).items():
@@ -138,30 +151,30 @@ def pip_settings(listing: str) -> str:
 
 
 def find_links(listing: str) -> tuple[str, ...]:
-    """Return the pages, and the folders that are there, which ``pip config list``'s output names as find-links."""
+    """Return the find-links in the output of ``pip config list``: pages, and existing folders."""
     found = _pip_values(listing, ("find-links",)).get("find-links", [])
     return tuple(place for place in found if place.startswith(_WEB) or Path(place.removeprefix("file://")).is_dir())
 
 
 def _pip_values(listing: str, keys: Sequence[str]) -> dict[str, list[str]]:
-    """Return settings in ``pip config list``'s output, each as its words."""
+    """Return the values of settings in the output of ``pip config list``, each as a list of words."""
     values: dict[str, list[str]] = {}
     for line in listing.splitlines():
         name, _, value = line.partition("=")
         scope, _, key = name.rpartition(".")
-        # pip itself lets the environment win over all files; it lists it first or last, by version.
+        # In pip, the environment takes precedence over files. Its position in the list depends on pip's version.
         if key in keys and (scope == ":env:" or key not in values):
             values[key] = str(ast.literal_eval(value)).split()
     return values
 
 
 def apt_proxies(dump: str) -> dict[str, str]:
-    """Return the proxies in ``apt-config dump``'s output, by option."""
+    """Return the proxies in the output of ``apt-config dump``, by option."""
     return {found[1]: found[2] for found in map(_APT_PROXY.match, dump.splitlines()) if found}
 
 
 def build_base(client: docker.DockerClient, base: str, settings: BuildSettings) -> str:
-    """Return the tag of the image that is ``base`` and the settings; ``base`` itself when there are none."""
+    """Return the tag of an image with ``base`` and the settings, or ``base`` if there are no settings."""
     contents = settings.contents()
     if not contents:
         return base
@@ -181,7 +194,7 @@ def build_base(client: docker.DockerClient, base: str, settings: BuildSettings) 
 
 
 def tar_of(contents: Mapping[str, bytes]) -> io.BytesIO:
-    """Return files, by name, as a build context."""
+    """Return the tar of a build context with these files."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
         for name, data in contents.items():
@@ -194,7 +207,7 @@ def tar_of(contents: Mapping[str, bytes]) -> io.BytesIO:
 
 
 def _pip_config(environ: Mapping[str, str]) -> str:
-    """Return what pip says of its settings; nothing where there is no pip."""
+    """Return the output of ``pip config list``, empty without pip."""
     own = {name: value for name, value in environ.items() if name.startswith("PIP_")}
     argv = [sys.executable, "-m", "pip", "config", "list"]
     return process.run(argv, timeout=60, env={**process.base_environment(), **own}, check=False).stdout
@@ -203,5 +216,5 @@ def _pip_config(environ: Mapping[str, str]) -> str:
 def _apt_config() -> str:
     try:
         return process.run(["apt-config", "dump"], timeout=30, check=False).stdout
-    except MissingTool:  # a laptop that is no Debian
+    except MissingTool:  # this machine is not a Debian
         return ""

@@ -1,9 +1,9 @@
-"""Horovod variants: for each MPI family one wheel, compiled beside the image, proven, and kept in a cache.
+"""Horovod variants: one wheel per MPI family, compiled outside the image, tested, and cached.
 
-They are beside the image because they are all that differs between sites: a bundle carries each, and a plan names the
-one that fits the site's MPI. A wheel is compiled by ``recipes/horovod/Dockerfile`` in the stage of the definition's own
-Dockerfile that has the framework, and proven there by two ranks on each MPI of the family. What it is linked to is
-looked at again here, and only then it is published, by a rename, as ``variants/KEY/{horovod-*.whl,variant.json}``.
+Only the wheel differs between sites, so it is not part of the image: a bundle contains all variants, and a plan names
+the one for the site's MPI. ``recipes/horovod/Dockerfile`` compiles a wheel in the definition's stage with the
+framework, and tests it there with two ranks on each MPI of the family. After its linked libraries were checked here, it
+is published by a rename as ``variants/KEY/{horovod-*.whl,variant.json}``.
 """
 
 import contextlib
@@ -36,10 +36,10 @@ from deployer.system.wheel import Wheel
 
 _log = logging.getLogger("deployer.variants")
 
-#: Bytes of all variants together; one has about 3 MB.
+#: The size limit of the cache in bytes. A variant has about 3 MB.
 CAP = 512 * 1024**2
 
-#: The MPIs to compile and to prove on, by family: names of files of pins in the recipe. The first is compiled against.
+#: The MPIs of each family for compilation (the first) and tests (all): names of files of pins in the recipe.
 MPIS = {MPICH_ABI: ("mpich-4.2.3",), OPENMPI: ("openmpi-4.1.8", "openmpi-5.0.11")}
 
 _RECIPE = Path(__file__).with_name("recipes") / "horovod"
@@ -47,15 +47,23 @@ _SHARED = ("Dockerfile", "prove.py", "tools.txt", "unpack.py")
 _OUT = "/variant/out"
 _RECORD = "variant.json"
 _PART = ".part-"
-_STALE = 6 * 3600  # seconds after which an unfinished variant is that of a build that was killed
+_STALE = 6 * 3600  # age in seconds from which an unfinished variant counts as the leftover of a killed build
 
-#: Builds the context (a tar) and returns the image's id: context, name for messages, build arguments.
+#: Builds a context and returns the image's id. Arguments: the context as a tar, a name for messages, build arguments.
 Build = Callable[[io.BytesIO, str, Mapping[str, str]], str]
 
 
 class HorovodVariant(NamedTuple):
-    """A wheel in the cache. ``proofs`` say, for each MPI it was proven on, what two ranks saw there; ``seconds`` is
-    how long compiling and proving took; ``cached`` tells that it was there already."""
+    """A wheel in the cache.
+
+    Attributes:
+        abi: the MPI family.
+        wheel: the file.
+        sha256: its digest in hexadecimal.
+        proofs: the result of the test per MPI.
+        seconds: the duration of compilation and tests.
+        cached: it was in the cache before.
+    """
 
     abi: str
     wheel: Path
@@ -72,11 +80,17 @@ class HorovodVariant(NamedTuple):
 def ensure(
     client: docker.DockerClient, definition: Definition, stage: str, build: Build, say: Callable[[str], None]
 ) -> list[HorovodVariant]:
-    """Return the variant for each MPI family of a definition, one after the other made where the cache lacks it.
+    """Return the variant for each MPI family of a definition. Variants that the cache lacks are made.
 
-    ``stage`` is the image, by id, of the definition's stage with the framework. Raises UsageError for a Horovod that
-    the recipe has no pin of, JobFailed when it does not compile or a proof fails, Refused when the result is linked to
-    what a site may not have.
+    Args:
+        stage: the image id of the definition's stage with the framework.
+        build: builds a context.
+        say: called with each step.
+
+    Raises:
+        UsageError: there is no recipe for this version of Horovod.
+        JobFailed: it does not compile, or a test fails.
+        Refused: it is linked to libraries that a site may lack.
     """
     if definition.horovod is None or definition.framework is None:
         return []
@@ -112,8 +126,9 @@ def ensure(
 def variant_key(contents: Mapping[str, bytes], stage: str, framework: str, abi: str) -> str:
     """Return the key of a variant, a short digest of all that it depends on.
 
-    ``contents`` are the recipe and its pins (compiler flags, MPIs, Horovod, build tools); ``stage`` is the image with
-    framework, Python and compilers' distribution, by id.
+    Args:
+        contents: the recipe and its pins (compiler flags, MPIs, Horovod, build tools).
+        stage: the id of the image with the framework, Python, and the distribution of the compilers.
     """
     recipe = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
     words = [recipe, stage, framework, abi, os.uname().machine]
@@ -121,7 +136,7 @@ def variant_key(contents: Mapping[str, bytes], stage: str, framework: str, abi: 
 
 
 def find(cache: Path, key: str) -> HorovodVariant | None:
-    """Return the variant of that key as it was published, or None if it is missing or damaged."""
+    """Return the published variant of a key, or None if it is missing or damaged."""
     folder = cache / key
     try:
         record = json.loads((folder / _RECORD).read_bytes())
@@ -136,10 +151,14 @@ def find(cache: Path, key: str) -> HorovodVariant | None:
 
 
 def check_wheel(name: str, data: bytes, abi: str) -> None:
-    """Raise Refused or IntegrityError unless a wheel's libraries fit the MPI family ``abi``.
+    """Check that a wheel's libraries fit the MPI family ``abi``.
 
-    At least one must need the family's library by its soname, and none another MPI library, the C++ bindings of MPI
-    among them; none may name folders for the loader to search, which would come before the site's.
+    At least one library must need the family's MPI library by its soname. None may need another MPI library (including
+    MPI's C++ bindings), or name folders that the loader would search before the site's.
+
+    Raises:
+        Refused: the wheel does not fit.
+        IntegrityError: it has a broken ELF file.
     """
     wheel = Wheel(io.BytesIO(data), name)
     wheel.check()
@@ -160,18 +179,18 @@ def check_wheel(name: str, data: bytes, abi: str) -> None:
         raise Refused(f"{name}: none of its libraries needs {SONAMES[abi]}: it was compiled without MPI")
 
 
-# ------------------------------------------------------------------------------------------------ inside
+# ------------------------------------------------------------------------------------------------ internal
 
 
 def _contents(pins: Sequence[str]) -> dict[str, bytes]:
-    """Return the build's context: the recipe, and of the files of pins only those that are meant."""
+    """Return the build context: the recipe and the given files of pins."""
     found = {name: (_RECIPE / name).read_bytes() for name in _SHARED}
     found.update({f"pins/{pin}.txt": (_RECIPE / f"{pin}.txt").read_bytes() for pin in pins})
     return found
 
 
 def _outputs(client: docker.DockerClient, image: str) -> dict[str, bytes]:
-    """Return the files that the recipe left for us in its image, by name."""
+    """Return the output files of the recipe from its image, by name."""
     found = {}
     with engine.errors_named(client, "copy the variant of Horovod"):
         container = client.api.create_container(image, command=["/never-run"], network_disabled=True)["Id"]
@@ -219,7 +238,7 @@ def _publish(
             with files.published(str(temporary / name)) as stream:
                 stream.write(data)
             temporary.chmod(0o755)
-            files.remove_tree(str(cache / key))  # what is there is damaged, else it would have been found
+            files.remove_tree(str(cache / key))  # an existing variant is damaged: `find` did not return it
             temporary.rename(cache / key)
         finally:
             files.remove_tree(str(temporary))
@@ -227,7 +246,7 @@ def _publish(
 
 
 def _trim(cache: Path) -> None:
-    """Remove the variants that were not used for longest, until the rest is within the cap, and what kills left."""
+    """Remove the longest unused variants until the cache is within its limit, and leftovers of killed builds."""
     entries = []
     for folder in cache.iterdir():
         with contextlib.suppress(OSError):
@@ -247,7 +266,7 @@ def _trim(cache: Path) -> None:
 
 
 def _dynamic(content: bytes, what: str) -> tuple[list[str], list[str]]:
-    """Return the libraries that an ELF file needs, and the folders that it makes the loader search."""
+    """Return the libraries that an ELF file needs, and its search folders for the loader."""
     needed, folders = [], []
     try:
         for segment in ELFFile(io.BytesIO(content)).iter_segments():
@@ -257,6 +276,6 @@ def _dynamic(content: bytes, what: str) -> tuple[list[str], list[str]]:
                     needed.append(str(getattr(tag, "needed")))  # noqa: B009 (elftools adds it by name)
                 elif kind in ("DT_RPATH", "DT_RUNPATH"):
                     folders += str(getattr(tag, kind[3:].lower())).split(":")
-    except (ELFError, ValueError, KeyError, AttributeError) as error:  # what elftools raises for broken files
+    except (ELFError, ValueError, KeyError, AttributeError) as error:  # raised by elftools for broken files
         raise IntegrityError(f"{what} is not a complete ELF file: {error}") from error
     return needed, [folder for folder in folders if folder and not folder.startswith("$ORIGIN")]

@@ -1,4 +1,4 @@
-"""Base images: a registry's, an archive's, or a small Debian made from packages by mmdebstrap."""
+"""Base images: from a registry, from an archive, or a small Debian that mmdebstrap makes from packages."""
 
 import hashlib
 import json
@@ -19,14 +19,13 @@ from deployer.system import files, process
 
 _logger = logging.getLogger("deployer.base")
 
-#: Part of the key of every cached base: raise it when ``_command`` changes what it makes.
+#: Part of the key of every cached base. Raise it if ``command`` makes a different base.
 RECIPE = 1
 
-#: Seconds for mmdebstrap: it downloads some 100 MB.
+#: Seconds for mmdebstrap, which downloads about 100 MB.
 _TIMEOUT = 1800
 
-#: What no image needs, kept out by dpkg itself, so that packages which the Dockerfile adds leave it out as well. The
-#: licences stay.
+#: Files that no image needs. dpkg excludes them, also for packages that the Dockerfile adds. Licences are kept.
 _EXCLUDED = (
     "path-exclude=/usr/share/doc/*",
     "path-include=/usr/share/doc/*/copyright",
@@ -35,8 +34,8 @@ _EXCLUDED = (
     "path-exclude=/usr/share/locale/*",
 )
 
-#: Files that the installation wrote get the date of the archive, so that the same archive gives the same tarball.
-#: Files of packages are older than it and keep their dates: a .pyc names its source's.
+#: Files that the installation wrote get the date of the Debian archive, so the same archive gives the same tarball.
+#: Files of packages are older and keep their dates: a .pyc contains the date of its source.
 _SAME_DATES = (
     'date=$(cat "$1"/var/lib/apt/lists/*_InRelease | sed -n "s/^Date: //p" | while read -r d; do date -d "$d" +%s; done'
     ' | sort -n | tail -n 1); cd "$1" && find . -xdev'
@@ -45,7 +44,7 @@ _SAME_DATES = (
 )
 _TRIMMED = 'cd "$1" && rm -rf etc/hostname etc/resolv.conf var/cache/apt/* var/cache/debconf/*-old var/log/*'
 
-#: The name of a sources.list that is there only while mmdebstrap works.
+#: The name of a sources.list that exists only while mmdebstrap runs.
 _SOURCES = "deployer.list"
 _END = "deployer-end-of-file"
 
@@ -60,10 +59,16 @@ def ensure(
     folder: Path,
     offline: bool = False,
 ) -> str:
-    """Return the name of the base image in the engine, made, loaded or pulled if need be.
+    """Return the name of the base image in the engine. It is made, loaded or pulled if the engine lacks it.
 
-    ``folder`` is the definition's; ``host`` has apt's proxies and mirror for a Debian base. Raises what
-    ``registry``, ``imported`` and ``debian`` raise, and UsageError for what would have to be fetched ``offline``.
+    Args:
+        host: apt's proxies and mirror for a Debian base.
+        folder: the definition's folder.
+        offline: download nothing.
+
+    Raises:
+        UsageError: ``offline``, and a download is needed; or there is no such image.
+        DeployerError: as ``registry.ensure``, ``imported.ensure`` and ``debian`` raise.
     """
     if base.image is not None:
         name = registry.ensure(client, base.image, say, offline)
@@ -80,11 +85,19 @@ def ensure(
 def debian(
     client: docker.DockerClient, base: Base, host: BuildSettings, say: Callable[[str], None], offline: bool = False
 ) -> str:
-    """Return the tag of a Debian base, made and imported if need be.
+    """Return the tag of a Debian base. It is made and imported if the engine lacks it.
 
-    The tarball is cached in the user's cache folder, named by all that it depends on. ``host`` has the proxies and the
-    mirror for the download: they leave no trace in it, and the packages of a suite are the same on each mirror.
-    Raises MissingTool without mmdebstrap, JobFailed when it fails (a package that does not exist), SpaceError.
+    The tarball is cached, under a key of all that it depends on.
+
+    Args:
+        host: the proxies and the mirror for the download. They leave no trace in the base, and each mirror has the same
+            packages of a suite.
+        offline: download nothing.
+
+    Raises:
+        MissingTool: there is no mmdebstrap.
+        JobFailed: mmdebstrap failed, for instance because a package does not exist.
+        SpaceError: there is no space for the tarball.
     """
     key = base_key(base)
     tag = f"deployer/base:{key}"
@@ -132,7 +145,7 @@ def _make(base: Base, host: BuildSettings, tarball: Path) -> None:
         done = process.run(argv, timeout=_TIMEOUT, env=_environment(), stdout=stream, check=False, hint=_INSTALL)
         if done.returncode != 0:
             _logger.debug("%s", done.stderr)
-            # apt's own errors come first, then mmdebstrap's that it failed
+            # apt's errors come first, then mmdebstrap reports only that apt failed
             said = [line.strip() for line in done.stderr.splitlines() if line.startswith("E: ")]
             raise JobFailed(
                 f"mmdebstrap cannot make {base.debian}: {' / '.join(said[:3]) or done.last_words()}",
@@ -143,14 +156,15 @@ def _make(base: Base, host: BuildSettings, tarball: Path) -> None:
 def command(base: Base, apt: Mapping[str, str], sources: str = "") -> list[str]:
     """Return the argv that writes a base's tarball to its standard output.
 
-    No mirror is named: mmdebstrap's own default serves, and with it the host's proxies, unless ``sources`` are the
-    lines of a sources.list. The base keeps the default's in either case.
+    Args:
+        apt: apt's options for proxies, with their values.
+        sources: the lines of a sources.list; empty: mmdebstrap's default mirror. The base always keeps the default.
     """
     argv = ["mmdebstrap", "--variant=minbase", "--format=tar", '--aptopt=APT::Install-Recommends "false"']
     argv += [f"--dpkgopt={option}" for option in _EXCLUDED]
-    # An --aptopt stays in the image: settings come by files that are there only while mmdebstrap works.
+    # An --aptopt stays in the image, so settings are in files that exist only while mmdebstrap runs.
     settings = "".join(f'{name} "{value}";\n' for name, value in sorted(apt.items()))
-    if sources:  # relative: apt's root is the new one from outside, and / in it
+    if sources:  # relative paths, because apt runs outside of the new root
         settings += f'Dir::Etc::SourceList "{_SOURCES}";\nDir::Etc::SourceParts "-";\n'
         argv += _temporary(f"etc/apt/{_SOURCES}", sources)
     if settings:
@@ -162,7 +176,7 @@ def command(base: Base, apt: Mapping[str, str], sources: str = "") -> list[str]:
 
 
 def _temporary(path: str, text: str) -> list[str]:
-    """Return the hooks that write a file into the new root, and remove it at the end."""
+    """Return the hooks that write a file into the new root and remove it at the end."""
     return [f"--setup-hook=cat >\"$1\"/{path} <<'{_END}'\n{text.rstrip()}\n{_END}", f'--customize-hook=rm "$1"/{path}']
 
 

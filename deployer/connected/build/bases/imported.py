@@ -1,8 +1,8 @@
 """Base images from archives: a docker save or OCI archive is loaded with its layers, a flat tar is imported.
 
-An engine loads neither OCI archives (Docker before 25) nor what zstd compressed, and names what it loads as the archive
-says. So it is given an archive of our own: the same configuration and layers, under our name. Its check of each layer's
-digest stays. Source: Docker image specification 1.2, "Combined Image JSON + Filesystem Changeset Format".
+Docker before 25 loads neither OCI archives nor archives compressed by zstd, and an engine uses the archive's name for
+the image. So the engine receives a new archive: the same configuration and layers, under our name. It still checks each
+layer's digest. Source: Docker image specification 1.2, "Combined Image JSON + Filesystem Changeset Format".
 """
 
 import contextlib
@@ -29,10 +29,18 @@ _END = b"\0" * 1024
 
 
 def ensure(client: docker.DockerClient, path: Path, sha256: str | None, say: Callable[[str], None]) -> str:
-    """Return the tag of the base image that an archive holds, loaded if need be.
+    """Return the tag of the base image in an archive. It is loaded if the engine lacks it.
 
-    The tag is of the file's digest. Raises IntegrityError when that is not ``sha256`` or the image is damaged,
-    UsageError when it is not an image, SpaceError, MissingTool.
+    The tag contains the file's digest.
+
+    Args:
+        sha256: the digest that the file must have, in hexadecimal; None: any.
+
+    Raises:
+        IntegrityError: the file has another digest, or the image is damaged.
+        UsageError: the file is not an image.
+        SpaceError: a disk is full.
+        MissingTool: the engine stopped.
     """
     digest = check(path, sha256)
     tag = f"deployer/base:{digest[:16]}"
@@ -95,7 +103,7 @@ def _image_archive(layered: archive.Layered, tag: str, scratch: Scratch) -> Iter
     yield from _member(_MANIFEST, io.BytesIO(json.dumps(manifest).encode()))
     yield from _member(_CONFIG, io.BytesIO(json.dumps(layered.config, sort_keys=True).encode()))
     for name, (part, _) in zip(names, layered.layers, strict=True):
-        with scratch.temporary() as spool:  # a member's size stands before it
+        with scratch.temporary() as spool:  # a tar has the size before the content
             with files.errors_named(f"unpack a layer into {tempfile.gettempdir()}", "set TMPDIR to a larger disk"):
                 for chunk in archive.uncompressed(part):
                     spool.write(chunk)

@@ -1,4 +1,4 @@
-"""Base images of a registry, named by their digest: the engine's own copy, else pulled."""
+"""Base images from a registry, named by digest: the engine's copy if it has one, otherwise pulled."""
 
 from collections.abc import Callable
 
@@ -8,21 +8,27 @@ from docker.errors import APIError
 from deployer.connected.ground import engine, progress
 from deployer.contract.errors import DeployerError, SpaceError, TransferError, UsageError
 
-#: What registries and engines say when there is no such image, or none for us; each says it in its own words.
+#: Parts of the errors of registries and engines if an image does not exist or access is denied.
 _NO_SUCH = ("manifest unknown", "not found", "does not exist", "unauthorized", "denied")
 
 _INSTEAD = "without a registry: run docker save on a machine that has one, and set base: {archive: FILE}"
 
 
 def ensure(client: docker.DockerClient, reference: str, say: Callable[[str], None], offline: bool = False) -> str:
-    """Return the name under which the engine has the image, pulled if need be.
+    """Return the image's name in the engine. It is pulled if the engine lacks it.
 
-    ``reference`` is NAME@sha256:HEX; a tag before the digest says nothing, and is left out. Raises UsageError when the
-    registry has no such image for us, or ``offline`` the engine, TransferError when none answers, SpaceError,
-    MissingTool.
+    Args:
+        reference: NAME@sha256:HEX. A tag before the digest is ignored.
+        offline: download nothing.
+
+    Raises:
+        UsageError: the registry does not provide the image; or ``offline``, and the engine lacks it.
+        TransferError: the registry does not answer.
+        SpaceError: the engine's disk is full.
+        MissingTool: the engine stopped.
     """
     name, _, digest = reference.partition("@")
-    folder, slash, last = name.rpartition("/")  # the colon of a port is no tag's
+    folder, slash, last = name.rpartition("/")  # a colon before the last slash belongs to a port
     reference = f"{folder}{slash}{last.partition(':')[0]}@{digest}"
     if not engine.has_image(client, reference):
         if offline:

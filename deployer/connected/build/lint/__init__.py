@@ -1,11 +1,11 @@
-"""Rules that a definition must meet before it is built: a table of their codes, and a module for each kind."""
+"""Rules for definitions: a table of their codes, and one module per kind."""
 
 from typing import Any
 
 from deployer.contract import findings
 from deployer.contract.findings import ERROR, WARNING, Finding, Rule
 
-#: The codes of ``lint``, a promise to scripts; docs/lint.md has a section for each. An error stops a build as well.
+#: The codes of ``lint``. They are stable, and docs/lint.md has a section for each. An error also stops a build.
 RULES: dict[str, Rule] = {
     "pins.pip": Rule(
         WARNING,
@@ -107,5 +107,5 @@ RULES: dict[str, Rule] = {
 
 
 def finding(code: str, subject: str, **values: Any) -> Finding:
-    """Return the finding of rule ``code`` about ``subject``; ``values`` fill message and remedy."""
+    """Return the finding of rule ``code`` about ``subject``. ``values`` are inserted in message and remedy."""
     return RULES[code].about(code, subject, **values)

@@ -1,7 +1,7 @@
-"""Rules of the training code: that jobs find it, and that what it imports is there. Nothing is run.
+"""Rules for the training code: jobs find it, and its imports exist. Nothing is run.
 
-Silent where anything is uncertain: an import in a function, a condition or a ``try``, a name that any file of app/ has,
-a Python whose packages are found in a way that is not read here.
+Uncertain cases are not reported: an import in a function, a condition or a ``try``; a name of any file in app/; and a
+Python that finds packages in an unsupported way.
 """
 
 import ast
@@ -20,16 +20,16 @@ from deployer.contract.plan import APP
 from deployer.contract.tarformat import FILE
 from deployer.system.wheel import Wheel
 
-#: Where a Python looks for modules: of its own library, and of packages.
+#: The folders in which Python finds modules: its own library, and packages.
 _PLACES = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib-dynload|lib/python3(?:\.\d+)?)(?=/([^/]+))")
 _OWN_LIBRARY = re.compile(r"(?:^|/)lib/python3\.\d+/os\.py$")
 _PTH = re.compile(r"(?:^|/)(?:site|dist)-packages/([^/]+\.pth)$")
-#: Lines of these .pth files make no module that the listing does not show.
+#: These .pth files add no modules besides those that the listing shows.
 _KNOWN_PTH = re.compile(r"^(distutils-precedence|.*-nspkg)\.pth$")
 
 
 def relative(source: DefinitionSource) -> Iterator[Finding]:
-    """command.relative: a job starts a file by a path that starts from its working folder."""
+    """command.relative: a job starts a file by a path relative to its working folder."""
     app, base = source.definition.app_folder, source.definition.base
     if any(instruction.name == "WORKDIR" for instruction in source.dockerfile.image()):
         return
@@ -48,7 +48,7 @@ def relative(source: DefinitionSource) -> Iterator[Finding]:
 
 
 def _in_app(app: Path | None, word: str) -> PurePosixPath | None:
-    """Return the file of app/ that a relative path seems to mean."""
+    """Return the file in app/ that a relative path seems to mean."""
     inner = PurePosixPath(word)
     for each in (inner, PurePosixPath(*inner.parts[1:]) if inner.parts[:1] == ("app",) else None):
         if app and each and each.suffix and not each.is_absolute() and (app / each).is_file():
@@ -57,7 +57,7 @@ def _in_app(app: Path | None, word: str) -> PurePosixPath | None:
 
 
 def imports(source: DefinitionSource, built: BuiltImage) -> Iterator[Finding]:
-    """app.import: an error of what a job starts, a warning of other files."""
+    """app.import: an error in files that a job starts, a warning in other files."""
     provided = _provided(source, built)
     if provided is None:
         return
@@ -76,7 +76,7 @@ def imports(source: DefinitionSource, built: BuiltImage) -> Iterator[Finding]:
 
 
 def _imports(path: Path) -> list[tuple[str, int]]:
-    """Return the modules that a file imports whatever happens, each with its line."""
+    """Return the modules that a file imports unconditionally, each with its line."""
     try:
         tree = ast.parse(text_of(path))
     except (SyntaxError, ValueError, RecursionError):
@@ -91,7 +91,7 @@ def _imports(path: Path) -> list[tuple[str, int]]:
 
 
 def _reached(source: DefinitionSource, scripts: dict[Path, list[tuple[str, int]]]) -> set[Path]:
-    """Return the files that jobs start, and those that these import."""
+    """Return the files that jobs start, and the files that these import."""
     app = source.definition.app_folder
     words = [word for job in source.definition.jobs.values() for word in job.command]
     todo = [app / word[len(APP) + 1 :] for word in words if app and word.startswith(APP + "/")]
@@ -108,7 +108,7 @@ def _reached(source: DefinitionSource, scripts: dict[Path, list[tuple[str, int]]
 
 
 def _is_built_in(name: str) -> bool:
-    """Return whether a module of the standard library may be compiled into the program, so that no file shows it."""
+    """Return whether a standard library module may be compiled into the interpreter, without a file of its own."""
     if name == "__main__" or name not in sys.stdlib_module_names:
         return name == "__main__"
     spec = importlib.util.find_spec(name)
@@ -116,7 +116,7 @@ def _is_built_in(name: str) -> bool:
 
 
 def _provided(source: DefinitionSource, built: BuiltImage) -> set[str] | None:
-    """Return the names of modules that image and wheels provide; None where not all of them can be known."""
+    """Return the names of modules in image and wheels, or None if they cannot all be found."""
     if built.wheels is None:
         return None
     found = {"horovod"} if source.definition.horovod else set()
@@ -135,7 +135,7 @@ def _provided(source: DefinitionSource, built: BuiltImage) -> set[str] | None:
         found |= {_module(path[len(folder) + 1 :].partition("/")[0]) for folder in folders if path.startswith(folder)}
         pth = _PTH.search(path)
         if pth and entry.kind == FILE and not _KNOWN_PTH.match(pth[1]):
-            return None  # it may lead anywhere
+            return None  # it may add any folder
     if "setuptools" in found:
         found.add("distutils")
     outside = any(folder.split("/")[0] in ("data", "deployer", "scratch", "mnt") for folder in folders)
@@ -143,5 +143,5 @@ def _provided(source: DefinitionSource, built: BuiltImage) -> set[str] | None:
 
 
 def _module(name: str) -> str:
-    """Return the module that a file or a folder is."""
+    """Return the module name of a file or folder."""
     return name.partition(".")[0]

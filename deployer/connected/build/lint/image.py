@@ -1,4 +1,4 @@
-"""Rules of what jobs start, in the built image: that it has what commands name."""
+"""Rules for the built image: it has the programs that jobs start."""
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -10,12 +10,19 @@ from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.contract.findings import Finding
 from deployer.contract.job import Job
 
-#: The programs of Horovod's own wheel, which is built apart.
+#: The programs of Horovod's wheel, which is not part of the image.
 _HOROVOD = ("horovodrun",)
 
 
 class BuiltImage(NamedTuple):
-    """The image that was built from a definition; ``wheels`` are those of its lock, None unless all are cached."""
+    """The image that was built from a definition.
+
+    Attributes:
+        tree: its root filesystem.
+        env: its environment, as ``NAME=VALUE``.
+        workdir: its working folder.
+        wheels: the wheels of the definition's lock, None unless all are cached.
+    """
 
     tree: FlattenedRootfs
     env: list[str]
@@ -24,7 +31,7 @@ class BuiltImage(NamedTuple):
 
 
 def commands_missing(source: DefinitionSource, built: BuiltImage) -> Iterator[Finding]:
-    """command.missing; nothing where a program may come from a wheel that is not at hand."""
+    """command.missing. Nothing is reported if the program may be in a wheel that is not in the cache."""
     if built.wheels is None:
         return
     jobs = [Job(name, **job.model_dump()) for name, job in source.definition.jobs.items()]

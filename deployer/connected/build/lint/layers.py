@@ -1,4 +1,4 @@
-"""layers.*, with the bytes that they cost: read from the layers of the built image."""
+"""layers.*: bytes wasted in the layers of the built image."""
 
 import os
 import posixpath
@@ -9,10 +9,10 @@ from deployer.connected.rootfs.entries import Members, shown
 from deployer.contract.findings import Finding
 from deployer.contract.tarformat import FILE, FOLDER
 
-#: Less is not worth a word: each package that is installed rewrites the list of packages.
+#: Less is not reported: each installation of a package rewrites the list of packages.
 MIN_BYTES = 1024 * 1024
 
-#: Folders of which nothing is needed when a job runs.
+#: Folders that no job needs.
 _LEFT = (
     b"var/lib/apt/lists", b"var/cache/apt", b"var/cache/dnf", b"var/cache/yum", b"root/.cache", b"root/.conda/pkgs",
     b"opt/conda/pkgs", b"tmp", b"var/tmp",
@@ -24,7 +24,7 @@ _SHOWN = 4
 
 def wasted(layers: Iterable[Members], image: str) -> Iterator[Finding]:
     """Yield layers.hidden and layers.leftover for the layers of an image, the lowest first."""
-    held: dict[bytes, int] = {}  # of the files that are seen so far, path to size
+    held: dict[bytes, int] = {}  # the visible files so far: path to size
     hidden: dict[bytes, int] = {}
     for layer in layers:
         _apply(layer, held, hidden)
@@ -36,7 +36,7 @@ def wasted(layers: Iterable[Members], image: str) -> Iterator[Finding]:
 
 
 def _apply(layer: Members, held: dict[bytes, int], hidden: dict[bytes, int]) -> None:
-    """Move what a layer hides from ``held`` to ``hidden``, then add what it brings."""
+    """Move the files that a layer hides from ``held`` to ``hidden``, then add the layer's files."""
     gone: list[bytes] = []
     brought: dict[bytes, int] = {}
     replaced: set[bytes] = set()
@@ -59,7 +59,7 @@ def _apply(layer: Members, held: dict[bytes, int], hidden: dict[bytes, int]) -> 
 
 
 def _largest(found: dict[bytes, int]) -> str:
-    """Return the folders, two names deep at most, and single files that hold most of the bytes."""
+    """Return the largest folders (two names deep at most) and files, with their sizes."""
     groups: dict[bytes, int] = {}
     for path, size in found.items():
         group = b"/".join(path.split(b"/")[:3])

@@ -1,4 +1,4 @@
-"""lint: what is wrong with a definition before, and what its image wastes after it was built."""
+"""lint: check a definition before the build, and its image after the build."""
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator
@@ -19,7 +19,7 @@ from deployer.connected.rootfs.merge import Rootfs
 from deployer.contract.errors import DeployerError, MissingTool, Refused
 from deployer.contract.findings import Finding, errors
 
-#: All that can be seen without an engine.
+#: Rules that need no engine.
 _LOOKS: tuple[Callable[[DefinitionSource], Iterator[Finding]], ...] = (
     stages.frontend, stages.images, stages.user, stages.late_removals, stages.build_settings,
     packages.unpinned, packages.unhashed, packages.itex, app.relative,
@@ -27,7 +27,7 @@ _LOOKS: tuple[Callable[[DefinitionSource], Iterator[Finding]], ...] = (
 )  # fmt: skip
 
 
-#: What can be seen in the image, once it is built.
+#: Rules that need the built image.
 _LOOKS_AT_IMAGE: tuple[Callable[[DefinitionSource, BuiltImage], Iterator[Finding]], ...] = (
     image_rules.commands_missing,
     app.imports,
@@ -35,14 +35,19 @@ _LOOKS_AT_IMAGE: tuple[Callable[[DefinitionSource, BuiltImage], Iterator[Finding
 
 
 class Linted(NamedTuple):
-    """The findings, and the image whose layers were looked at: empty when it is not built, or no engine answers."""
+    """The result of ``lint``.
+
+    Attributes:
+        findings: the findings.
+        image: the checked image, empty if it is not built or no engine answers.
+    """
 
     findings: list[Finding]
     image: str
 
 
 def lint(definition: Definition, accept: Collection[str] = ()) -> Linted:
-    """Look at a definition with all rules; ``accept`` are codes to pass over. Raises MissingTool without hadolint."""
+    """Check a definition with all rules except those in ``accept``. Raises MissingTool without hadolint."""
     found = list(_own(definition))
     if definition.dockerfile_path is not None:
         found += hadolint.findings(definition.dockerfile_path)
@@ -58,17 +63,17 @@ def lint(definition: Definition, accept: Collection[str] = ()) -> Linted:
 
 
 def refuse(definition: Definition, accept: Collection[str] = ()) -> None:
-    """Raise Refused when a rule of ours finds an error that is not accepted: the build or the job would fail."""
+    """Raise Refused if one of our own rules finds an error that is not accepted: the build or the job would fail."""
     refused(errors([item for item in _own(definition) if item.code not in accept]))
 
 
 def named(definition: Definition, code: str, accept: Collection[str] = ()) -> list[Finding]:
-    """Return the findings of one rule of ours, none if its code is accepted."""
+    """Return the findings of one of our own rules, empty if its code is accepted."""
     return [item for item in _own(definition) if item.code == code and code not in accept]
 
 
 def refused(found: list[Finding]) -> None:
-    """Raise Refused for findings, if any: in one line, or each in a line of its own."""
+    """Raise Refused if there are findings. Several findings are listed, one per line."""
     if len(found) == 1:
         item = found[0]
         raise Refused(f"{item.subject}: {item.code}: {item.message}", item.remedy)
@@ -85,10 +90,10 @@ def _root(of_image: list[list[FileEntry]]) -> Rootfs:
 
 
 def _of_image(definition: Definition, root: Rootfs, config: dict[str, Any]) -> Iterator[Finding]:
-    """Yield what is wrong with a definition's jobs and training code in the image that was built from it."""
+    """Yield the findings about a definition's jobs and training code in its built image."""
     try:
         wheels: Collection[Path] | None = wheelhouse.ready(definition)
-    except DeployerError:  # of another lock, or not in the cache: `build` says so
+    except DeployerError:  # the lock is outdated, or wheels are not cached: `build` reports it
         wheels = None
     built = BuiltImage(
         FlattenedRootfs(root), list(config.get("Env") or []), str(config.get("WorkingDir") or "/"), wheels

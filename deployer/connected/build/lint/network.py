@@ -1,4 +1,4 @@
-"""network.run-time: what would download when the job runs, on a site that has no network."""
+"""network.run-time: commands that need the network when the job runs, on a site without network."""
 
 import posixpath
 import re
@@ -15,7 +15,7 @@ _SHELLS = re.compile(r"(ba|da|z|k)?sh")
 _SHEBANG = re.compile(r"#!.*\b(ba|da|z|k)?sh\b")
 _LOCAL = re.compile(r"(\w+://)?(localhost|127\.|\[::1\]|\$|file:)")
 
-#: Programs and the words with which they use the network; none: they always do.
+#: Programs, with the words with which they use the network; empty: they always use it.
 _PROGRAMS: dict[str, frozenset[str]] = {
     **dict.fromkeys(("apt", "apt-get", "aptitude"), frozenset({"update", "install", "upgrade", "dist-upgrade"})),
     **dict.fromkeys(("yum", "dnf", "microdnf", "zypper"), frozenset({"install", "update", "upgrade", "in"})),
@@ -30,7 +30,7 @@ _OFFLINE = ("--offline", "--no-index", "--no-download")
 
 
 def at_run_time(source: DefinitionSource) -> Iterator[Finding]:
-    """network.run-time, in ENTRYPOINT and CMD, in the jobs' commands, and in the shell scripts that they start."""
+    """network.run-time: in ENTRYPOINT and CMD, in the jobs' commands, and in the shell scripts that they start."""
     for name in ("ENTRYPOINT", "CMD"):
         for instruction in source.last(name):
             yield from _in_words(source, instruction.words(), name, source.at(instruction))
@@ -43,7 +43,7 @@ def _in_words(source: DefinitionSource, words: list[str], what: str, where: str)
         shown = downloads(command)
         if shown:
             yield finding("network.run-time", where, what=what, command=shown)
-        for word in command[:3]:  # a script itself, or behind a shell and an option
+        for word in command[:3]:  # a script, or a script after a shell and an option
             path = source.find(word) if "/" in word or word.endswith(".sh") else None
             if path is not None:
                 yield from _in_script(path, what)
@@ -64,8 +64,10 @@ def _in_script(path: Path, what: str) -> Iterator[Finding]:
 
 
 def fetches(command: list[str]) -> str:
-    """Return a simple command that uses the network while the image is built; a ``pip`` that only installs files of the
-    image does not."""
+    """Return a simple command if it uses the network during the build, otherwise an empty text.
+
+    A ``pip`` that only installs files of the image does not use it.
+    """
     words = pip_words(command)
     if words is not None and "--no-deps" in words:
         named = [word for word in words if not word.startswith("-")]
@@ -75,7 +77,7 @@ def fetches(command: list[str]) -> str:
 
 
 def downloads(command: list[str]) -> str:
-    """Return a simple command that uses the network, cut short; nothing when it does not."""
+    """Return a simple command, shortened, if it uses the network, otherwise an empty text."""
     program = posixpath.basename(command[0])
     if _SHELLS.fullmatch(program) and len(command) > 2 and re.fullmatch(r"-\w*c", command[1]):
         return next(filter(None, map(downloads, commands(shell_words(command[2])))), "")

@@ -1,4 +1,4 @@
-"""Python packages that a definition asks for: in the Dockerfile's pip lines, and in the requirement files they name."""
+"""Python packages that a definition requests: in the Dockerfile's pip commands, and in their requirements files."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from deployer.connected.build.lint.source import DefinitionSource, text_of
 from deployer.contract.findings import Finding
 
 _VERBS = ("install", "download", "wheel")
-#: pip's options that take the next word.
+#: pip's options with a value as the next word.
 _WITH_VALUE = frozenset(
     """-t --target --prefix --root -i --index-url --extra-index-url -f --find-links --trusted-host --no-binary
     --only-binary --platform --python-version --implementation --abi --cache-dir --log --proxy --cert --client-cert
@@ -25,14 +25,21 @@ _WITH_VALUE = frozenset(
 )
 _FILES = {"-r": "r", "--requirement": "r", "-c": "c", "--constraint": "c"}
 
-#: Python of Debian's suites.
+#: The Python versions of Debian's suites.
 _PYTHON = {"bullseye": "3.9", "bookworm": "3.11", "trixie": "3.13"}
 _ITEX_PYTHON = ("3.9", "3.10", "3.11")
 _ITEX_LAST = Version("2.15")
 
 
 class Asked(NamedTuple):
-    """A package that is asked for: ``version`` is empty when it is not exact; ``where`` is a subject."""
+    """A requested package.
+
+    Attributes:
+        name: its normalized name.
+        version: the exact version, empty if it is not exact.
+        text: the requirement as written.
+        where: its place, for findings.
+    """
 
     name: str
     version: str
@@ -41,14 +48,14 @@ class Asked(NamedTuple):
 
 
 def unpinned(source: DefinitionSource) -> Iterator[Finding]:
-    """pins.pip. What ``python.requirements`` names is left out: its lock has exact versions."""
+    """pins.pip. Packages in ``python.requirements`` are skipped: their lock has exact versions."""
     for asked in in_dockerfile(source):
         if not asked.version:
             yield finding("pins.pip", asked.where, package=asked.text, name=asked.name)
 
 
 def unhashed(source: DefinitionSource) -> Iterator[Finding]:
-    """pins.hash: pip asks all lines for a hash if one has it, or if ``--require-hashes`` is given."""
+    """pins.hash: pip requires a hash in all lines if one line has a hash, or with ``--require-hashes``."""
     for instruction in source.dockerfile.instructions():
         for command in commands(instruction.words()) if instruction.name == "RUN" else ():
             words = pip_words(command) or []
@@ -73,7 +80,7 @@ def _has_hash(line: str) -> bool:
 
 
 def itex(source: DefinitionSource) -> Iterator[Finding]:
-    """itex.*: what ITEX supports."""
+    """itex.*: versions that ITEX supports."""
     wheelhouse = source.definition.python
     asked = list(in_dockerfile(source))
     if wheelhouse is not None:
@@ -95,7 +102,7 @@ def itex(source: DefinitionSource) -> Iterator[Finding]:
 
 
 def in_dockerfile(source: DefinitionSource) -> Iterator[Asked]:
-    """Yield what the pip lines of a Dockerfile ask for, with the files that they name."""
+    """Yield the packages that a Dockerfile's pip commands and their requirements files request."""
     for instruction in source.dockerfile.instructions():
         if instruction.name == "RUN":
             for command in commands(instruction.words()):
@@ -105,7 +112,7 @@ def in_dockerfile(source: DefinitionSource) -> Iterator[Asked]:
 
 
 def pip_words(command: list[str]) -> list[str] | None:
-    """Return the words after ``pip install`` (download, wheel), None for any other command."""
+    """Return the words after ``pip install`` (or download, wheel), or None for any other command."""
     words = list(command)
     if re.fullmatch(r"(.*/)?python[0-9.]*", words[0]) and "-m" in words[:-1]:
         words = words[words.index("-m") + 1 :]
@@ -140,7 +147,13 @@ def _in_command(source: DefinitionSource, words: list[str], where: str) -> Itera
 
 
 class RequirementLine(NamedTuple):
-    """A line of a requirements file that requires a package, its text before the options, and its place."""
+    """A line of a requirements file that requests a package.
+
+    Attributes:
+        text: the line.
+        requirement: its text before the options.
+        where: its place, for findings.
+    """
 
     text: str
     requirement: str
@@ -148,13 +161,13 @@ class RequirementLine(NamedTuple):
 
 
 def _in_file(path: Path) -> Iterator[Asked]:
-    """Yield what a requirements file asks for, and those that it names."""
+    """Yield the packages that a requirements file and its included files request."""
     for line in _lines(path):
         yield from _asked(line.requirement, line.where)
 
 
 def _lines(path: Path, seen: frozenset[Path] = frozenset()) -> Iterator[RequirementLine]:
-    """Yield the lines of a requirements file that ask for something, and of those that it names."""
+    """Yield the lines of a requirements file and of its included files that request a package."""
     number = 1
     for text in re.split(r"(?<!\\)\n", text_of(path)):
         line = re.sub(r"(^|\s)#.*", "", text.replace("\\\n", " ")).strip()
@@ -167,7 +180,7 @@ def _lines(path: Path, seen: frozenset[Path] = frozenset()) -> Iterator[Requirem
 
 
 def _asked(text: str, where: str) -> Iterator[Asked]:
-    """Yield a requirement; nothing for a path, a variable, or what is no requirement: others say so."""
+    """Yield a requirement, and nothing for a path, a variable or an invalid line, which other rules report."""
     try:
         requirement = Requirement(text)
     except InvalidRequirement:
@@ -182,7 +195,7 @@ def _asked(text: str, where: str) -> Iterator[Asked]:
 
 
 def _first(asked: list[Asked], *names: str) -> Asked | None:
-    """Return the first of the packages whose version is known."""
+    """Return the first package of these names with a known version."""
     for found in asked:
         if found.name in names and _minor(found.version):
             return found
@@ -190,7 +203,7 @@ def _first(asked: list[Asked], *names: str) -> Asked | None:
 
 
 def _minor(version: str) -> str:
-    """Return the first two numbers of a version; nothing when it is none."""
+    """Return the first two numbers of a version, or an empty text if it is not a version."""
     try:
         parsed = Version(version)
     except InvalidVersion:

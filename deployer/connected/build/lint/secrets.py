@@ -1,4 +1,4 @@
-"""secrets.*: private data in the files that go into an image or a bundle and in ENV and ARG."""
+"""secrets.*: private data in files of an image or bundle, and in ENV and ARG."""
 
 import os
 import re
@@ -27,7 +27,7 @@ _CONTENTS = {
     "a Hugging Face token": re.compile(r"\bhf_[A-Za-z0-9]{34}"),
     "a Slack token": re.compile(r"\bxox[abprs]-[A-Za-z0-9-]{10}"),
     "a Google API key": re.compile(r"\bAIza[0-9A-Za-z_-]{35}\b"),
-    # Not where a variable stands for the password.
+    # Not if the password is a variable.
     "an address with a password": re.compile(r"\b(?:https?|ftp)://[^\s/:@\"'$<>{}]+:[^\s/@\"'$<>{}]+@[\w.-]+"),
 }
 _LAST_WORDS = ("PASSWORD", "PASSWD", "SECRET", "TOKEN", "CREDENTIALS", "APIKEY")
@@ -35,7 +35,7 @@ _KEYS = ("API_KEY", "ACCESS_KEY", "SECRET_KEY", "PRIVATE_KEY", "ACCOUNT_KEY")
 
 
 def in_files(source: DefinitionSource) -> Iterator[Finding]:
-    """secrets.file, in the context and in the app folder; of data folders the names alone are looked at."""
+    """secrets.file: names and contents of files in the context and the app folder, and names in data folders."""
     for path in dict.fromkeys((*source.context, *source.app)):
         what = _by_name(path) or _by_content(text_of(path))
         if what:
@@ -47,7 +47,7 @@ def in_files(source: DefinitionSource) -> Iterator[Finding]:
 
 
 def in_variables(source: DefinitionSource) -> Iterator[Finding]:
-    """secrets.variable, in ENV and ARG of all stages: an ARG's default is in the Dockerfile for all to read."""
+    """secrets.variable: in ENV and ARG of all stages. Everyone who has the Dockerfile can read an ARG's default."""
     for instruction in source.dockerfile.instructions():
         if instruction.name in ("ENV", "ARG"):
             for name, value in instruction.pairs():
@@ -65,6 +65,6 @@ def _by_content(text: str) -> str:
 
 
 def _names_a_secret(name: str) -> bool:
-    """Return whether a variable is named like a secret: DB_PASSWORD, and not TOKENIZERS_PARALLELISM or SECRET_FILE."""
+    """Return whether a name means a secret, like DB_PASSWORD, but not TOKENIZERS_PARALLELISM or SECRET_FILE."""
     upper = name.upper()
     return upper.rpartition("_")[2] in _LAST_WORDS or upper.endswith(_KEYS)

@@ -1,4 +1,4 @@
-"""What the rules look at: a definition, its Dockerfile, and the files of its context and app."""
+"""The input of rules: a definition, its Dockerfile, and the files of its context and app."""
 
 import functools
 import os
@@ -11,12 +11,12 @@ from deployer.connected.build.dockerfile import Instruction, parse
 from deployer.connected.rootfs import datafolder
 from deployer.system import files
 
-#: Text that a person wrote is smaller; of larger files nothing is read.
+#: Bytes. Text written by hand is smaller; larger files are not read.
 MAX_TEXT = 1024 * 1024
 
 
 class DefinitionSource:
-    """A definition and what belongs to it. Files are read when they are asked for."""
+    """A definition and its files, which are read when they are needed."""
 
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
@@ -28,16 +28,16 @@ class DefinitionSource:
 
     @property
     def bundle(self) -> str:
-        """Return the path of the definition's own file, for subjects."""
+        """Return the path of bundle.yaml, for findings."""
         return str(self.definition.folder / FILE)
 
     def at(self, instruction: Instruction) -> str:
-        """Return the position of an instruction, for subjects of findings."""
+        """Return the position of an instruction, for findings."""
         return f"{self.name}:{instruction.line}"
 
     @functools.cached_property
     def context(self) -> list[Path]:
-        """The files that go to the engine."""
+        """The files of the build context."""
         return list(context.paths(self.definition))
 
     @functools.cached_property
@@ -48,18 +48,18 @@ class DefinitionSource:
         return sorted(path for path in found if path.is_file())
 
     def find(self, inside: str) -> Path | None:
-        """Return the file that a path in the image or the container leads to, as far as its name says."""
+        """Return the file of the definition that a path in the image or container probably means."""
         name = Path(inside).name
         copied = [path for path in (*self.context, *self.app) if path.name == name]
         return copied[0] if copied else None
 
     def last(self, name: str) -> Iterator[Instruction]:
-        """Yield the instruction of this name that the image ends with, if any."""
+        """Yield the last instruction of this name in the final image, if any."""
         yield from [found for found in self.dockerfile.image() if found.name == name][-1:]
 
 
 def text_of(path: Path) -> str:
-    """Return a file's text; nothing when it is too large, no text, or cannot be read."""
+    """Return a file's text, empty if it is too large, not text, or cannot be read."""
     try:
         if path.stat().st_size > MAX_TEXT:
             return ""

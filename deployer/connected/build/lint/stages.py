@@ -1,4 +1,4 @@
-"""Rules about the Dockerfile itself: what it starts from, who it ends as, and what an offline build cannot do."""
+"""Rules for the Dockerfile: its bases, its final user, late removals, and features that the build does not support."""
 
 import posixpath
 import re
@@ -16,7 +16,7 @@ _APT_LISTS = "/var/lib/apt/lists"
 
 
 def images(source: DefinitionSource) -> Iterator[Finding]:
-    """pins.image, in FROM and COPY --from."""
+    """pins.image: in FROM and COPY --from."""
     defaults = dict(pair for argument in source.dockerfile.arguments for pair in argument.pairs())
     known = {"scratch"}
     for number, stage in enumerate(source.dockerfile.stages):
@@ -54,21 +54,21 @@ def frontend(source: DefinitionSource) -> Iterator[Finding]:
 
 
 class _Made(NamedTuple):
-    """What a step may have put into its layer: the words that name it, less the paths that it ``removed`` itself."""
+    """The paths that a step may have put into its layer: those in its words, without paths that it ``removed``."""
 
     instruction: Instruction
     text: str
     removed: Collection[str] = ()
 
     def left(self, path: str) -> bool:
-        """Return whether the step's layer holds ``path``, as far as its words tell."""
+        """Return whether the step's layer probably has ``path``, judged by its words."""
         if any(path == gone or path.startswith(gone + "/") for gone in self.removed):
             return False
         return re.search(rf"(^|[\s='\">]){re.escape(path)}(/|\s|$|['\"])", self.text) is not None
 
 
 def late_removals(source: DefinitionSource) -> Iterator[Finding]:
-    """layers.late-removal: a RUN of the image removes what an earlier step of it made, and left there."""
+    """layers.late-removal: a RUN removes files that are in the layer of an earlier step."""
     made: list[_Made] = []
     for instruction in source.dockerfile.image():
         if instruction.name == "RUN":
@@ -78,7 +78,7 @@ def late_removals(source: DefinitionSource) -> Iterator[Finding]:
             brings_lists = any(_updates_lists(step) for step in steps)
             for path, stem in stems.items():
                 if stem.count("/") < 2 or (brings_lists and stem.startswith(_APT_LISTS)):
-                    continue  # nobody can tell, or the step's own lists
+                    continue  # unknown, or apt's lists of the same step
                 maker = next((each for each in made if each.left(stem)), None)
                 if maker:
                     yield finding("layers.late-removal", source.at(instruction), path=path, line=maker.instruction.line)
@@ -98,7 +98,7 @@ def _updates_lists(command: list[str]) -> bool:
 
 
 def build_settings(source: DefinitionSource) -> Iterator[Finding]:
-    """dockerfile.build-base, and network.base: the two bases, each where the other belongs."""
+    """dockerfile.build-base and network.base: one of the two bases is used instead of the other."""
     dockerfile = source.dockerfile
     used = dockerfile.image()
     if used and "BUILD_BASE" in variables(_base(used[0])):

@@ -1,1 +1,1 @@
-"""The wheels that a bundle carries beside its image: resolved, locked, fetched."""
+"""The wheelhouse of a bundle: resolve, lock and download its wheels."""

@@ -1,4 +1,4 @@
-"""Where packages come from on this host, in the words of pip and of uv: indexes, certificates, proxies, folders."""
+"""The package sources of this host as options of pip and uv: indexes, certificates, proxies, folders."""
 
 import configparser
 import contextlib
@@ -14,7 +14,14 @@ from deployer.system import process
 
 
 class Indexes(NamedTuple):
-    """``pip`` and ``uv`` are options and environments of the two; the files that they name are there in a block."""
+    """Options and environments for pip and uv. The files that they name exist until the block of ``indexes`` ends.
+
+    Attributes:
+        pip_options: options of pip.
+        pip_environment: variables for pip.
+        uv_options: options of uv.
+        uv_environment: variables for uv.
+    """
 
     pip_options: list[str]
     pip_environment: dict[str, str]
@@ -24,7 +31,11 @@ class Indexes(NamedTuple):
 
 @contextlib.contextmanager
 def indexes(host: BuildSettings, folders: Sequence[Path] = ()) -> Iterator[Indexes]:
-    """Yield the host's settings for pip and uv while the block runs; ``folders`` hold wheels to use as well."""
+    """Yield the host's settings for pip and uv while the block runs. ``folders`` have further wheels.
+
+    Raises:
+        UsageError: a folder does not exist.
+    """
     for folder in folders:
         if not folder.is_dir():
             raise UsageError(f"--find-links: folder {folder} does not exist")
@@ -45,7 +56,7 @@ def indexes(host: BuildSettings, folders: Sequence[Path] = ()) -> Iterator[Index
 
 
 def pip_values(text: str) -> dict[str, list[str]]:
-    """Return the settings in a pip.conf, each a list of words. Raises UsageError if it cannot be read."""
+    """Return the settings in a pip.conf, each as a list of words. Raises UsageError if it cannot be parsed."""
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
         parser.read_string(text)
@@ -57,7 +68,7 @@ def pip_values(text: str) -> dict[str, list[str]]:
 
 def uv_options(values: dict[str, list[str]]) -> list[str]:
     """Return uv's options for the indexes of a pip.conf."""
-    # pip takes the best release of all indexes; uv by itself that of the first which knows the name.
+    # pip uses the best release of all indexes. By default, uv uses only the first index that has the name.
     options = ["--system-certs", "--index-strategy=unsafe-best-match"]
     options += [f"--default-index={url}" for url in values.get("index-url", [])[:1]]
     options += [f"--index={url}" for url in values.get("extra-index-url", [])]
@@ -66,5 +77,5 @@ def uv_options(values: dict[str, list[str]]) -> list[str]:
 
 
 def uv_proxies(values: dict[str, list[str]]) -> dict[str, str]:
-    """Return the variables that stand for pip's own proxy setting."""
+    """Return the variables for uv that have the effect of pip's proxy setting."""
     return {name: values["proxy"][0] for name in ("HTTP_PROXY", "HTTPS_PROXY") if values.get("proxy")}

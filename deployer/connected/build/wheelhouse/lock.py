@@ -1,7 +1,7 @@
-"""python.lock: which wheels make the wheelhouse of a definition, for one Python and one set of requirements.
+"""python.lock: the exact wheels of a definition's wheelhouse, for one Python and one set of requirements.
 
-It is a pip requirements file with one SHA-256 for each pin, that of the one wheel chosen, and is beside
-``bundle.yaml``, to be checked in. Its head names what it was made from, so that drift is seen without the network.
+It is a pip requirements file beside ``bundle.yaml`` and should be checked in. Each pin has the SHA-256 of one wheel.
+Its header states what it was made from, so that a mismatch is detected without network.
 """
 
 import hashlib
@@ -26,13 +26,20 @@ _MADE_FOR = re.compile(r"# for: Python (\S+) on Linux (\S+) with glibc (\S+)")
 _REQUIREMENTS = re.compile(r"# requirements: sha256:([0-9a-f]{64})")
 _OF_IMAGE = re.compile(r"# of the image: (\S+)==(\S+)")
 _PIN = re.compile(r"(\S+)==(\S+) --hash=sha256:([0-9a-f]{64})  # (\S+)")
-#: Lines of a requirements file that name another one.
+#: Lines of a requirements file that include another file.
 _INCLUDE = re.compile(r"\s*(?:-r|-c|--requirement|--constraint)[\s=]+(\S+)")
 _RELOCK = "run deployer build without --locked, and check in the new python.lock"
 
 
 class Pin(NamedTuple):
-    """One wheel: its distribution's normalized name, version, SHA-256 (hexadecimal) and file name."""
+    """One wheel.
+
+    Attributes:
+        name: the normalized name of its distribution.
+        version: its version.
+        sha256: its digest in hexadecimal.
+        wheel: its file name.
+    """
 
     name: str
     version: str
@@ -41,8 +48,14 @@ class Pin(NamedTuple):
 
 
 class Lock(NamedTuple):
-    """Contents of the lock file: the target without its packages, the digest of the requirements, the pins, and those
-    packages of the image that the pins rely on, name to version."""
+    """The content of a lock file.
+
+    Attributes:
+        target: the image's Python, without its packages.
+        requirements: the digest of the requirements, in hexadecimal.
+        pins: the wheels.
+        of_image: packages of the image that the wheels depend on, name to version.
+    """
 
     target: Target
     requirements: str
@@ -50,14 +63,14 @@ class Lock(NamedTuple):
     of_image: Mapping[str, str]
 
     def text(self) -> str:
-        """Return the whole file."""
+        """Return the file's text."""
         lines = [f"# for: {self.target}", f"# requirements: sha256:{self.requirements}"]
         lines += [f"# of the image: {name}=={version}" for name, version in sorted(self.of_image.items())]
         lines += [f"{pin.name}=={pin.version} --hash=sha256:{pin.sha256}  # {pin.wheel}" for pin in sorted(self.pins)]
         return _HEAD + "\n".join(lines) + "\n"
 
     def drift(self, target: Target, requirements: str) -> str:
-        """Return why this lock does not fit a target and requirements of this digest; empty if it fits."""
+        """Return why this lock does not fit a target and the digest of requirements, or an empty text if it fits."""
         if self.requirements != requirements:
             return "the requirements changed"
         if str(self.target) != str(target):
@@ -72,7 +85,7 @@ class Lock(NamedTuple):
 
 
 def read(path: Path) -> Lock | None:
-    """Return the lock at ``path``, None if there is no such file. Raises UsageError if deployer did not write it."""
+    """Return the lock at ``path``, or None without such a file. Raises UsageError if deployer did not write it."""
     if not files.lexists(str(path)):
         return None
     target: Target | None = None
@@ -97,7 +110,11 @@ def read(path: Path) -> Lock | None:
 
 
 def requirements_digest(path: Path) -> str:
-    """Return the SHA-256 of a requirements file and of those that it names. Raises UsageError, with file and line."""
+    """Return the SHA-256 of a requirements file and its included files, in hexadecimal.
+
+    Raises:
+        UsageError: a line cannot be locked, with file and line.
+    """
     digest = hashlib.sha256()
     todo, done = [path.resolve()], set()
     while todo:
@@ -112,7 +129,7 @@ def requirements_digest(path: Path) -> str:
 
 
 def _includes(file: Path, text: str) -> Iterable[str]:
-    """Yield the files that a requirements file names; raise UsageError for what could not be locked by name."""
+    """Yield the files that a requirements file includes. Raises UsageError for lines that cannot be locked by name."""
     for number, line in _lines(text):
         if found := _INCLUDE.fullmatch(line):
             yield found[1]
@@ -121,7 +138,7 @@ def _includes(file: Path, text: str) -> Iterable[str]:
 
 
 def _lines(text: str) -> Iterable[tuple[int, str]]:
-    """Yield the lines of a requirements file with their numbers: those that go on joined, without comments."""
+    """Yield the lines of a requirements file with their numbers, continuation lines joined, without comments."""
     begun, start = "", 1
     for number, line in enumerate(text.splitlines(), 1):
         start = start if begun else number
@@ -151,7 +168,7 @@ def _check_line(where: str, line: str) -> None:
 
 
 def _is_of(wheel: str, name: str) -> bool:
-    """Return whether a file name is that of a wheel of this distribution, and nothing but a name."""
+    """Return whether a text is the file name of a wheel of this distribution, without a path."""
     try:
         return "/" not in wheel and parse_wheel_filename(wheel)[0] == canonicalize_name(name)
     except InvalidWheelFilename:

@@ -1,8 +1,7 @@
-"""resolve: requirements become pins for an image's Python, by uv (docs/adr/0010).
+"""resolve: compute pins from requirements with uv, for an image's Python (docs/adr/0010).
 
-What the image has already takes part as it is: each of its packages stands in by a wheel with a name and a version and
-nothing else, which is the only one allowed for that name. So nothing of the image comes into the wheelhouse a second
-time, and what does not agree with it is a conflict that the resolver explains.
+The packages of the image are kept: each is represented by a wheel with only a name and a version, and no other release
+of that name is allowed. So the wheelhouse never repeats a package of the image, and the resolver explains conflicts.
 """
 
 import re
@@ -25,9 +24,9 @@ from deployer.contract.errors import TransferError, UsageError
 from deployer.system import process
 
 _TIMEOUT = 600
-#: The glibc versions that uv knows platforms of; what lies between is rounded down, which is on the safe side.
+#: The glibc versions of uv's platforms. Other versions are rounded down, which is safe.
 _GLIBC = (*range(31, 41), 28, 17)
-#: What a resolver without a way to the index says.
+#: Errors of uv if it cannot reach the index.
 _NO_NETWORK = re.compile(
     r"Request failed|Failed to fetch|error sending request|dns error|tcp connect|invalid peer certificate",
     re.IGNORECASE,
@@ -35,16 +34,22 @@ _NO_NETWORK = re.compile(
 
 
 class PackageSource(NamedTuple):
-    """Where packages come from: uv's options and environment, which pip's own settings were translated to."""
+    """Options and environment for uv, translated from pip's settings."""
 
     options: Sequence[str] = ()
     environment: Mapping[str, str] = {}
 
 
 def resolve(requirements: Path, digest: str, target: Target, source: PackageSource, kept: Sequence[Pin] = ()) -> Lock:
-    """Return the lock of a requirements file, whose digest is given; ``kept`` are pins to keep if possible.
+    """Return the lock of a requirements file.
 
-    Raises UsageError with the resolver's own reason if there is no solution, TransferError if no index answers.
+    Args:
+        digest: the digest of the requirements.
+        kept: pins to keep if possible.
+
+    Raises:
+        UsageError: there is no solution, with the resolver's reason.
+        TransferError: no index answers.
     """
     with tempfile.TemporaryDirectory(prefix="deployer-resolve-") as folder:
         output = Path(folder) / "pylock.toml"
@@ -80,7 +85,7 @@ def _argv(requirements: Path, target: Target) -> list[str]:
 
 
 def platform(target: Target) -> str:
-    """Return uv's name for a platform. Raises UsageError if uv has no name for so old a glibc."""
+    """Return uv's name of a platform. Raises UsageError if its glibc is too old for uv."""
     known = [minor for minor in _GLIBC if minor <= target.glibc[1]]
     if target.glibc[0] != 2 or not known:
         raise UsageError(f"wheels for glibc {'.'.join(map(str, target.glibc))} cannot be resolved", "use a newer base")
@@ -88,7 +93,11 @@ def platform(target: Target) -> str:
 
 
 def read(text: str, target: Target) -> tuple[tuple[Pin, ...], dict[str, str]]:
-    """Return the pins of a pylock.toml, and the image's packages that they rely on. Raises UsageError."""
+    """Return the pins of a pylock.toml, and the image's packages that they depend on.
+
+    Raises:
+        UsageError: a package has no wheel for the target.
+    """
     pins, of_image = [], {}
     for package in tomli.loads(text).get("packages", []):
         name = canonicalize_name(package["name"])
@@ -104,7 +113,7 @@ def read(text: str, target: Target) -> tuple[tuple[Pin, ...], dict[str, str]]:
 
 
 def _preferences(kept: Iterable[Pin]) -> str:
-    """Return an older pylock.toml, as far as uv reads it: the releases to prefer."""
+    """Return a minimal pylock.toml with the releases that uv should prefer."""
     packages = [f'[[packages]]\nname = "{pin.name}"\nversion = "{pin.version}"\n' for pin in kept]
     return "\n".join(['lock-version = "1.0"\ncreated-by = "deployer"\n', *packages])
 
@@ -114,7 +123,7 @@ def _file_name(wheel: Mapping[str, Any]) -> str:
 
 
 def _stand_ins(folder: Path, packages: Mapping[str, str]) -> Iterable[str]:
-    """Write a wheel without content for each package of the image; yield a line of constraints for each."""
+    """Write an empty wheel for each package of the image, and yield a constraint line for each."""
     for name, version in sorted(packages.items()):
         plain = str(Version(version))
         underscored = name.replace("-", "_")
@@ -127,11 +136,11 @@ def _stand_ins(folder: Path, packages: Mapping[str, str]) -> Iterable[str]:
         yield f"{name} @ {path.as_uri()}\n"
 
 
-# ------------------------------------------------------------------------------------------------ why there is none
+# ------------------------------------------------------------------------------------------------ errors of uv
 
 
 def _unsolved(requirements: Path, target: Target, said: str) -> UsageError | TransferError:
-    """Return the error for what uv said on stderr."""
+    """Return the error for uv's stderr."""
     reason = explanation(said)
     if _NO_NETWORK.search(said) and "No solution" not in said:
         hint = "index and certificates come from pip's own settings: see `pip config list`, or give --ca-bundle"
@@ -150,7 +159,7 @@ def _unsolved(requirements: Path, target: Target, said: str) -> UsageError | Tra
 
 
 def explanation(said: str) -> str:
-    """Return uv's reason as one line, without its frame."""
+    """Return uv's reason as one line, without decoration."""
     text = " ".join(re.sub(r"^(error|hint|  cause): ?", "", line).strip() for line in said.splitlines() if line.strip())
     return re.sub(r"^No solution found when resolving dependencies:? ?", "", text) or "uv gave no reason"
 

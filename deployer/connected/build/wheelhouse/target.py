@@ -1,4 +1,4 @@
-"""What wheels are chosen for: the Python of an image, as it says itself, and the tags that fit it."""
+"""The target of wheels: the Python of an image, and its compatible tags."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -9,17 +9,21 @@ from packaging.utils import parse_wheel_filename
 from deployer.contract import json_records
 from deployer.contract.errors import Refused, UsageError
 
-#: What distributions of wheels called manylinux before PEP 600, by the glibc that they stand for.
+#: The names of manylinux platforms before PEP 600, by the minor version of glibc 2.
 _OLD_NAMES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _OLDEST_GLIBC = 5
-#: Machines, as the kernel calls them, that wheels exist for and that we can say the tags of.
+#: Supported machines, by the kernel's names.
 MACHINES = ("x86_64", "aarch64", "ppc64le", "s390x")
 
 
 class Target(NamedTuple):
-    """The Python of an image: its version and its glibc's as (major, minor), and the machine (``x86_64``).
+    """The Python of an image.
 
-    ``packages`` are the distributions that it finds in the image, normalized name to version.
+    Attributes:
+        python: its version as (major, minor).
+        glibc: the version of glibc as (major, minor).
+        machine: the kernel's name, ``x86_64``.
+        packages: the distributions in the image, normalized name to version.
     """
 
     python: tuple[int, int]
@@ -29,14 +33,14 @@ class Target(NamedTuple):
 
     @property
     def interpreter(self) -> str:
-        """Return the tag of its interpreter and ABI, ``cp311``."""
+        """Return the tag of interpreter and ABI, ``cp311``."""
         return f"cp{self.python[0]}{self.python[1]}"
 
     def __str__(self) -> str:
         return f"Python {_dotted(self.python)} on Linux {self.machine} with glibc {_dotted(self.glibc)}"
 
     def record(self) -> json_records.Record:
-        """Return it as JSON."""
+        """Return the fields as a JSON object."""
         return {
             "python": _dotted(self.python), "glibc": _dotted(self.glibc), "machine": self.machine,
             "packages": dict(sorted(self.packages.items())),
@@ -44,14 +48,14 @@ class Target(NamedTuple):
 
     @staticmethod
     def read(fields: json_records.Fields) -> "Target":
-        """Parse what ``record`` made, or what an image said of itself. Raises the fields' error."""
+        """Return the target from the output of ``record`` or of the script in an image. Raises the fields' error."""
         return Target(
             version_pair(fields.text("python")), version_pair(fields.text("glibc")), fields.text("machine"),
             fields.mapping("packages"),
         )  # fmt: skip
 
     def platforms(self) -> list[str]:
-        """Return the platform tags that fit, the best first: each manylinux up to the glibc, then plain linux."""
+        """Return the compatible platform tags, best first: each manylinux up to the glibc, then plain linux."""
         found = []
         for minor in range(self.glibc[1], _OLDEST_GLIBC - 1, -1):
             found.append(f"manylinux_{self.glibc[0]}_{minor}_{self.machine}")
@@ -60,11 +64,11 @@ class Target(NamedTuple):
         return [*found, f"linux_{self.machine}"]
 
     def abis(self) -> list[str]:
-        """Return the ABI tags that fit, the best first."""
+        """Return the compatible ABI tags, best first."""
         return [self.interpreter, "abi3", "none"]
 
     def best(self, names: list[str]) -> str | None:
-        """Return which of several wheels of one release fits best, None if none fits."""
+        """Return the best of several wheels of one release, or None if none fits."""
         platforms = self.platforms()
         order = [
             *tags.cpython_tags(self.python, [self.interpreter], platforms),
@@ -79,7 +83,7 @@ class Target(NamedTuple):
         return min(fitting)[1] if fitting else None
 
     def check(self, name: str) -> None:
-        """Raise Refused unless a wheel fits, as its file name tells."""
+        """Raise Refused if a wheel does not fit, judged by its file name."""
         if self.best([name]):
             return
         needed = [glibc for tag in parse_wheel_filename(name)[3] if (glibc := _glibc_of(tag.platform))]
@@ -92,7 +96,7 @@ class Target(NamedTuple):
 
 
 def version_pair(text: str) -> tuple[int, int]:
-    """Return the first two numbers of a version. Raises UsageError."""
+    """Return the first two numbers of a version. Raises UsageError if it is not a version."""
     major, _, rest = text.partition(".")
     minor = rest.partition(".")[0]
     if not (major.isdigit() and minor.isdigit()):
@@ -101,7 +105,7 @@ def version_pair(text: str) -> tuple[int, int]:
 
 
 def _glibc_of(platform: str) -> tuple[int, int] | None:
-    """Return the glibc that a platform tag demands."""
+    """Return the glibc that a platform tag requires."""
     for minor, name in _OLD_NAMES.items():
         if platform.startswith(f"{name}_"):
             return 2, minor

@@ -1,7 +1,7 @@
-"""The wheelhouse of a definition: its lock kept in step, and the wheels of the lock at hand, by content.
+"""The wheelhouse of a definition: keep its lock up to date, and its wheels in a cache.
 
-Wheels are kept in a cache, ``wheels/SHA256/NAME.whl``, published by rename. One is used only after its bytes were
-hashed again, and only kept after all that the site will check of it was checked here.
+The cache is ``wheels/SHA256/NAME.whl``, published by rename. A wheel is hashed again before each use. It is added to
+the cache only after it passed all checks that the site will make.
 """
 
 import contextlib
@@ -46,8 +46,13 @@ _BUILD = "run deployer build"
 
 
 class Mode(NamedTuple):
-    """What a build may do: ``locked``: only obey the lock; ``offline``: fetch nothing; ``upgrade``: lock anew, whatever
-    the old lock has."""
+    """What a build may do with the lock and the network.
+
+    Attributes:
+        locked: fail if the lock is not up to date.
+        offline: download nothing.
+        upgrade: write a new lock without regard to the old one.
+    """
 
     locked: bool = False
     offline: bool = False
@@ -55,24 +60,32 @@ class Mode(NamedTuple):
 
 
 class Wheelhouse(NamedTuple):
-    """The wheels of a definition, files of the cache, and whether the lock was written anew."""
+    """The wheels of a definition.
+
+    Attributes:
+        wheels: files in the cache.
+        relocked: a new lock was written.
+    """
 
     wheels: tuple[Path, ...] = ()
     relocked: bool = False
 
 
 def folder() -> Path:
-    """Return where wheels are kept."""
+    """Return the folder of cached wheels."""
     return xdg.cache_folder("wheels")
 
 
 def prepare(
     definition: Definition, target: Target, sources: Indexes, mode: Mode, say: Callable[[str], None]
 ) -> Wheelhouse:
-    """Return the wheelhouse for the image's Python, by the lock if it still fits, else by a new lock.
+    """Return the wheelhouse for the image's Python, by the lock if it fits, otherwise by a new lock.
 
-    Raises Refused if the lock drifted and may not change, UsageError if there is no solution, TransferError if no index
-    answers, and IntegrityError if a wheel does not match the lock.
+    Raises:
+        Refused: the lock does not fit and may not change.
+        UsageError: the requirements have no solution.
+        TransferError: no index answers.
+        IntegrityError: a wheel does not match the lock.
     """
     asked = requirements(definition)
     if asked is None:
@@ -91,7 +104,7 @@ def prepare(
 
 
 def check_early(definition: Definition, mode: Mode) -> None:
-    """Raise what ``prepare`` would, as far as it can be known before the image is built."""
+    """Raise those errors of ``prepare`` that are known before the image is built."""
     asked = requirements(definition)
     if asked is None:
         return
@@ -103,9 +116,11 @@ def check_early(definition: Definition, mode: Mode) -> None:
 
 
 def ready(definition: Definition) -> tuple[Path, ...]:
-    """Return the wheels that ``build`` made ready, sorted by name; empty if the definition has no requirements.
+    """Return the wheels that ``build`` prepared, sorted by name; empty if the definition has no requirements.
 
-    Raises UsageError if a build must come first, IntegrityError if a cached wheel does not match the lock.
+    Raises:
+        UsageError: the definition must be built first.
+        IntegrityError: a cached wheel does not match the lock.
     """
     asked = requirements(definition)
     if asked is None:
@@ -120,12 +135,12 @@ def ready(definition: Definition) -> tuple[Path, ...]:
 
 
 def requirements(definition: Definition) -> Path | None:
-    """Return the definition's requirements file, None if it has none."""
+    """Return the definition's requirements file, or None if it has none."""
     return definition.folder / definition.python.requirements if definition.python else None
 
 
 def path(pin: Pin) -> Path:
-    """Return where a wheel is kept."""
+    """Return the path of a wheel in the cache."""
     return folder() / pin.sha256 / pin.wheel
 
 
@@ -156,7 +171,7 @@ def _lock(
 
 
 def _refuse_drift(file: Path, drift: str, mode: Mode) -> None:
-    """Raise where a lock that drifted may not be made anew."""
+    """Raise an error if an outdated lock may not be written again."""
     if mode.locked:
         hint = "run deployer build without --locked, and check in the new one"
         raise Refused(f"{file} is not up to date: {drift}", hint)
@@ -177,7 +192,7 @@ def _changes(old: Lock | None, new: Lock) -> Iterator[str]:
 
 
 def _is_cached(pin: Pin, strict: bool) -> bool:
-    """Return whether the cache has a wheel; one with other content is removed, or with ``strict`` an error."""
+    """Return whether the cache has a wheel. A damaged one is removed, or with ``strict`` an error."""
     file = path(pin)
     if not file.is_file():
         return False
@@ -194,7 +209,12 @@ def _is_cached(pin: Pin, strict: bool) -> bool:
 
 
 def _keep(file: Path, pin: Pin) -> None:
-    """Give a fetched wheel its place. Raises IntegrityError unless it is what the lock says, and what a site takes."""
+    """Move a downloaded wheel to its place in the cache.
+
+    Raises:
+        IntegrityError: it does not match the lock.
+        DeployerError: a site would refuse it.
+    """
     if files.sha256_file(str(file)) != pin.sha256:
         raise IntegrityError(f"{file.name} does not have the digest of the lock")
     try:
@@ -208,7 +228,7 @@ def _keep(file: Path, pin: Pin) -> None:
         made.chmod(0o777 & ~files.umask())
         os.replace(file, made / pin.wheel)
         with contextlib.suppress(FileNotFoundError):
-            path(pin).parent.rmdir()  # of a wheel that was not right
+            path(pin).parent.rmdir()  # the folder of a damaged wheel
         try:
             os.rename(made, path(pin).parent)
         except OSError as error:
@@ -219,7 +239,7 @@ def _keep(file: Path, pin: Pin) -> None:
 
 
 def _check_together(lock: Lock) -> None:
-    """Raise UsageError where two wheels bring the same file with different content: the site would refuse them."""
+    """Raise UsageError if two wheels have the same file with different content: the site would refuse them."""
     owners: dict[str, tuple[object, str]] = {}
     for pin in lock.pins:
         with open(path(pin), "rb") as stream:
@@ -229,7 +249,7 @@ def _check_together(lock: Lock) -> None:
             for name, content in brought.items():
                 known, other = owners.setdefault(name, (content, pin.wheel))
                 if known != content:
-                    raise UsageError(f"{other} and {pin.wheel} both bring {name}",
+                    raise UsageError(f"{other} and {pin.wheel} both contain {name}",
                         "require only one of them")  # fmt: skip
 
 
@@ -237,7 +257,7 @@ def _check_together(lock: Lock) -> None:
 
 
 def _fetch(pins: Sequence[Pin], target: Target, sources: Indexes) -> None:
-    """Bring wheels into the cache. Raises TransferError, IntegrityError, UsageError, SpaceError."""
+    """Download wheels into the cache. Raises TransferError, IntegrityError, UsageError, SpaceError."""
     with files.errors_named(f"write {folder()}"):
         folder().mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder()) as name:
@@ -267,7 +287,7 @@ def _argv(asked: Path, to: Path, target: Target, sources: Indexes) -> list[str]:
 
 
 def _watched(argv: list[str], environment: dict[str, str], place: Path) -> process.Completed:
-    """Run pip, and show how many bytes came."""
+    """Run pip, and show the number of downloaded bytes."""
     with ThreadPoolExecutor(1, "fetch") as pool, progress.bar("fetch wheels", None) as advance:
         running = pool.submit(process.run, argv, _FETCH_TIMEOUT, environment, check=False)
         shown = 0
@@ -281,7 +301,7 @@ def _watched(argv: list[str], environment: dict[str, str], place: Path) -> proce
 def _size(place: Path) -> int:
     total = 0
     for file in place.rglob("*"):
-        with contextlib.suppress(OSError):  # pip moves and removes what it needs no more
+        with contextlib.suppress(OSError):  # pip moves and removes files meanwhile
             total += file.stat().st_size
     return total
 
@@ -291,7 +311,7 @@ def _names(place: Path) -> list[str]:
 
 
 def _failed(done: process.Completed) -> DeployerError:
-    """Return the error for what pip said."""
+    """Return the error for pip's output."""
     said = " ".join(
         line.removeprefix("ERROR: ").strip() for line in done.stderr.splitlines() if line.startswith("ERROR")
     )

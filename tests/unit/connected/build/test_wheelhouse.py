@@ -167,7 +167,7 @@ def test_pip_fetches_by_digest(definition: Definition, sources: Indexes) -> None
 
 
 def test_two_wheels_with_the_same_file_are_found_here(build: Build) -> None:
-    with pytest.raises(UsageError, match=r"both bring lib/demo/__init__\.py"):
+    with pytest.raises(UsageError, match=r"both contain lib/demo/__init__\.py"):
         build("demo==1.0\nsame\n")
 
 
