@@ -78,7 +78,7 @@ class Indexed(NamedTuple):
     kernels: Sequence[str] = ()
 
 
-class Place(NamedTuple):
+class ContentPlace(NamedTuple):
     """Where a file's content is in the layer: its first frame, the offset there, and the size in bytes."""
 
     frame: int
@@ -97,8 +97,8 @@ class Index:
         entries: dict[str, Indexed],
         contents: dict[str, bytes],
         programs: Collection[str] = (),
-        places: Mapping[str, Place] | None = None,
-        read: Callable[[Place], bytes] | None = None,
+        places: Mapping[str, ContentPlace] | None = None,
+        read: Callable[[ContentPlace], bytes] | None = None,
     ) -> None:
         self.entries = entries
         self.programs = frozenset(programs)
@@ -106,7 +106,7 @@ class Index:
         self._places = places or {}
         self._read = read
 
-    def reading(self, read: Callable[[Place], bytes]) -> "Index":
+    def reading(self, read: Callable[[ContentPlace], bytes]) -> "Index":
         """Return the index with access to the content of small files."""
         return Index(self.entries, self._contents, self.programs, self._places, read)
 
@@ -229,7 +229,7 @@ def _load(path: Path) -> Index | None:
         entries = {name: _read_entry(name, *found) for name, found in fields.child("entries").record.items()}
         contents = {name: base64.b64decode(text) for name, text in fields.mapping("contents").items()}
         programs = fields.texts("programs")
-        places = {name: Place(*map(int, numbers)) for name, numbers in fields.child("places").record.items()}
+        places = {name: ContentPlace(*map(int, numbers)) for name, numbers in fields.child("places").record.items()}
         os.utime(path)
     except (OSError, DeployerError, ValueError, KeyError, TypeError) as error:
         _log.debug("%s is not used: %s", path, error)
@@ -277,7 +277,7 @@ def _of_member(opened: Wheel, file: wheel.WheelFile) -> Indexed:
 def _read(bundle: Bundle) -> Index:
     entries: dict[str, Indexed] = {}
     contents: dict[str, bytes] = {}
-    places: dict[str, Place] = {}
+    places: dict[str, ContentPlace] = {}
     for entry, place, read_at in _files(bundle):
         path = "/" + os.fsdecode(entry.path)
         target = os.fsdecode(entry.target)
@@ -331,7 +331,7 @@ def _frames(bundle: Bundle) -> Callable[[int], bytes]:
     return frame
 
 
-def _files(bundle: Bundle) -> Iterator[tuple[TarEntry, Place, ReadAt]]:
+def _files(bundle: Bundle) -> Iterator[tuple[TarEntry, ContentPlace, ReadAt]]:
     """Yield each entry of the layer, and a function that reads of its content as long as the next is not asked for."""
     segments = bundle.layer_segments()
     frame = _frames(bundle)
@@ -342,7 +342,7 @@ def _files(bundle: Bundle) -> Iterator[tuple[TarEntry, Place, ReadAt]]:
         position = 0
         while position < len(data) and data[position : position + tarformat.BLOCK] != _EMPTY:
             entry, position = tarformat.decode(data, position)
-            place = Place(number, position, entry.size)
+            place = ContentPlace(number, position, entry.size)
             yield entry, place, _reader(frame, segments, *place)
             position += entry.size + tarformat.padding(entry.size)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from deployer.connected.linker import shell_syntax
-from deployer.connected.linker.shell_state import State, Value
+from deployer.connected.linker.shell_state import State, VariableValue
 from deployer.connected.linker.shell_syntax import Node, NotReadable
 from deployer.connected.linker.shell_words import Words, dirname, joined
 from deployer.connected.linker.words import UnknownWord, known
@@ -507,7 +507,7 @@ class Script:
 
     def _assign(self, node: Node, state: State) -> None:
         name = str((node.get("Name") or {}).get("Value", ""))
-        value: Value
+        value: VariableValue
         if node.get("Array"):
             elements = node["Array"].get("Elems") or []
             if any(each.get("Index") for each in elements):
@@ -745,7 +745,7 @@ def _test(words: Sequence[str]) -> bool | None:
     return None
 
 
-def _appended(before: Value, more: Value, name: str) -> Value:
+def _appended(before: VariableValue, more: VariableValue, name: str) -> VariableValue:
     if isinstance(before, tuple) and isinstance(more, tuple):
         return (*before, *more)
     if isinstance(before, str) and isinstance(more, str):

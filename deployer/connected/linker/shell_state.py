@@ -7,7 +7,7 @@ from deployer.connected.linker.shell_syntax import Node
 from deployer.connected.linker.words import UnknownWord
 
 #: A value: a text, or the elements of an array.
-Value = str | tuple[str, ...]
+VariableValue = str | tuple[str, ...]
 
 
 @dataclass
@@ -31,7 +31,7 @@ class State:
     file: str
     arguments: tuple[str, ...] | None
     folder: str | None
-    variables: dict[str, Value]
+    variables: dict[str, VariableValue]
     exported: frozenset[str]
     functions: dict[str, Node | None] = field(default_factory=dict)
     certain: bool = True
@@ -42,7 +42,7 @@ class State:
         """Return a state that changes on its own."""
         return State(**{**vars(self), "variables": dict(self.variables), "functions": dict(self.functions)})
 
-    def assign(self, name: str, value: Value) -> None:
+    def assign(self, name: str, value: VariableValue) -> None:
         """Set a variable."""
         self.variables[name] = value
 
@@ -74,7 +74,7 @@ class State:
         }
 
 
-def _same(name: str, values: Sequence[Value | None]) -> Value:
+def _same(name: str, values: Sequence[VariableValue | None]) -> VariableValue:
     first = values[0]
     if first is not None and all(type(each) is type(first) and each == first for each in values):
         return first

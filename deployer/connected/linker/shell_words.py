@@ -5,7 +5,7 @@ import posixpath
 import re
 from collections.abc import Callable, Sequence
 
-from deployer.connected.linker.shell_state import State, Value
+from deployer.connected.linker.shell_state import State, VariableValue
 from deployer.connected.linker.shell_syntax import Node
 from deployer.connected.linker.words import UnknownWord
 
@@ -270,7 +270,7 @@ def _positional(number: int, state: State) -> str | None:
     return UnknownWord(f"${number}", before[-1].prefix) if isinstance(before[-1], UnknownWord) else before[-1]
 
 
-def _element(value: Value | None, index: Node, name: str, state: State) -> str | tuple[str, ...] | None:
+def _element(value: VariableValue | None, index: Node, name: str, state: State) -> str | tuple[str, ...] | None:
     literal = "".join(str(part.get("Value", "$")) for part in index.get("Parts", []))
     if name == "BASH_SOURCE":
         return state.file if literal == "0" else UnknownWord("$BASH_SOURCE")
