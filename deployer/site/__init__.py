@@ -1,1 +1,1 @@
-"""The far side: a cluster without internet, root or Docker. One verb a file, Python 3.6, standard library."""
+"""What only the site does: a cluster without internet, root or Docker. Python 3.6, standard library."""

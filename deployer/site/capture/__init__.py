@@ -1,4 +1,4 @@
-"""capture: what a site is, found out without rights, without changing anything, in half a minute at the most.
+"""capture: collect the facts of a site without special rights and without changes, in half a minute at most.
 
-One module a topic. Each returns a part of a site profile; what it cannot find out it leaves out.
+One module per topic. Each returns a part of a site profile, and leaves out what it cannot determine.
 """

@@ -1,4 +1,4 @@
-"""One capture: of the login node that this runs on, or, in a job, of a compute node for its partition."""
+"""One capture: of the login node on which this runs, or, in a job, of a compute node for its partition."""
 
 import os
 import re
@@ -21,9 +21,14 @@ _FORMAT = 1
 
 
 class CaptureRequest(NamedTuple):
-    """What to capture. ``partition`` names the one that this node is of, where the scheduler does not tell.
+    """What to capture.
 
-    ``mpi`` are prefixes of installations that would not be found; ``name`` is the site's, where the scheduler has none.
+    Attributes:
+        node: capture this compute node instead of the site.
+        partition: the node's partition, if the scheduler does not report it.
+        mpi: prefixes of installations that would not be found.
+        name: the site's name, if the scheduler has none.
+        seconds: the time for all tools together.
     """
 
     node: bool = False
@@ -34,11 +39,11 @@ class CaptureRequest(NamedTuple):
 
 
 def capture(request: CaptureRequest) -> CaptureReport:
-    """Return what this machine shows of the site. Raises UsageError for a node whose partition nobody names."""
+    """Return the facts that this machine shows. Raises UsageError for a node whose partition is unknown."""
     partition = request.partition or os.environ.get("SLURM_JOB_PARTITION")
     if request.node and not partition:
         raise UsageError(
-            "nobody says which partition this node is of", "run it in a job, by srun, or give --partition NAME"
+            "cannot determine this node's partition", "run it in a job, with srun, or give --partition NAME"
         )
     tools = Tools(request.seconds)
     source = {"kind": "captured", "where": socket.gethostname(), "date": time.strftime("%Y-%m-%d")}
@@ -93,15 +98,13 @@ def _of_login(slurm: Optional[scheduler.SlurmFacts], this: Record, source: Recor
 def _of_node(
     tools: Tools, slurm: Optional[scheduler.SlurmFacts], partition: str, this: Record, source: Record
 ) -> Record:
-    """Return the parts that a compute node knows of: its own shape, as its kernel shows it and Slurm deals it out."""
+    """Return the facts of a compute node: its own shape, as its kernel and Slurm report it."""
     kernel = node.node(tools)
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     dealt = scheduler.own_node(tools, name) if slurm else {}
     for key in ("sockets", "cores", "threads_per_core"):
         if key in dealt and key in kernel and dealt[key] != kernel[key]:
-            tools.note(
-                "partition %s: Slurm deals out %s %d, the kernel shows %d" % (partition, key, dealt[key], kernel[key])
-            )
+            tools.note("partition %s: Slurm reports %s %d, the kernel %d" % (partition, key, dealt[key], kernel[key]))
     gpus = dict(kernel.get("gpus") or {}, **(dealt.pop("gpus", None) or {}))
     shape = dict(kernel, **dealt)
     if gpus:
@@ -118,5 +121,5 @@ def _records(trees: Dict[str, LibraryTree]) -> Record:
 
 
 def _name(text: Optional[str]) -> str:
-    """Return a profile's name: what is not allowed in one is left out."""
+    """Return a valid name for a profile: other characters are left out."""
     return re.sub(r"^[^a-z0-9]+", "", re.sub(r"[^a-z0-9._-]+", "-", (text or "").lower())) or "site"

@@ -1,4 +1,4 @@
-"""The fast network and the GPUs' driver: devices, libfabric's providers, and the user-space libraries of each."""
+"""The fabric and the GPUs' driver: devices, libfabric's providers, and the user-space libraries of each."""
 
 import glob
 import os
@@ -10,20 +10,26 @@ from deployer.contract.json_records import Record
 from deployer.site.capture.libraries import Libraries, LibraryTree
 from deployer.site.capture.tools import Tools
 
-#: What MPI libraries and libfabric's providers load for a fabric: Omni-Path, verbs, UCX, EFA.
+#: The libraries that MPI and libfabric's providers load for a fabric: Omni-Path, verbs, UCX, EFA.
 _FABRIC = ("libpsm2.so.2", "libpsm_infinipath.so.1", "libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1", "libefa.so.1",
            "libucp.so.0", "libuct.so.0", "libucs.so.0", "libucm.so.0", "libfabric.so.1", "libnuma.so.1")  # fmt: skip
-#: What computing needs of NVIDIA's driver; the neutral libGL and libOpenCL are not the driver's own.
+#: The parts of NVIDIA's driver for computing; the neutral libGL and libOpenCL do not belong to the driver.
 _NVIDIA = ("libcuda.so.1", "libcudadebugger.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1",
            "libnvidia-nvvm.so.4", "libnvidia-cfg.so.1")  # fmt: skip
 _GPUCOMP = re.compile(r"^libnvidia-gpucomp\.so\.[\d.]+$")
-#: Interfaces that lead nowhere.
+#: Network interfaces that are not part of a fabric.
 _LOCAL = re.compile(r"^(lo|docker|virbr|veth|br-|cni|tun|tap|bonding_masters|dummy|ip6?tnl|sit|gre|erspan|teql)")
 _PROVIDER = re.compile(r"^([a-z0-9_;]+):$")
 
 
 class FabricFacts(NamedTuple):
-    """The parts ``fabric`` and ``driver`` of a profile, and the facts of their libraries."""
+    """The fabric and the GPU driver of a machine.
+
+    Attributes:
+        fabric: a profile's ``fabric``.
+        driver: a profile's ``driver``, or None.
+        system: the facts of their libraries.
+    """
 
     fabric: Record
     driver: Optional[Record]
@@ -31,7 +37,7 @@ class FabricFacts(NamedTuple):
 
 
 def find(tools: Tools, libraries: Libraries, sys: str = "/sys", dev: str = "/dev") -> FabricFacts:
-    """Return what this machine shows of a fabric and of a GPU's driver."""
+    """Return this machine's fabric and GPU driver."""
     tree = LibraryTree({}, {})
     verbs = _names(os.path.join(sys, "class/infiniband"))
     omni_path = [name for name in verbs if name.startswith("hfi1")] or _names(dev, "hfi1_[0-9]*")
@@ -80,9 +86,9 @@ def _providers(tools: Tools) -> List[str]:
 
 
 def _plugins(known: Record) -> List[str]:
-    """Return what verbs, UCX and libfabric load by themselves: drivers of devices, transports, providers.
+    """Return the libraries that verbs, UCX and libfabric load on their own: drivers of devices, transports, providers.
 
-    A driver of verbs may be a link to a library beside its folder, and is asked for by the link's name.
+    A driver of verbs may be a link to a library beside its folder. It is loaded by the link's name.
     """
     found: List[str] = []
     for name, pattern in (

@@ -11,12 +11,17 @@ from deployer.site.capture.tools import Tools
 from deployer.system import files
 
 _CACHED = re.compile(r"^\t(\S+) \(libc6,(?:x86-64|AArch64)[^)]*\) => (/.+)$", re.MULTILINE)
-#: A closure has dozens of files; a site whose libraries need more than this has a loop of ours.
+#: Dozens of files are normal; above this number there is a loop in our code.
 _MAX_FILES = 2000
 
 
 class LibraryTree(NamedTuple):
-    """Facts by path, and where symbolic links lead: the ``files`` and ``links`` of a profile."""
+    """A profile's facts of libraries.
+
+    Attributes:
+        files: facts by path.
+        links: the targets of symbolic links, by path.
+    """
 
     files: Dict[str, Facts]
     links: Dict[str, str]
@@ -34,13 +39,13 @@ class Libraries(object):
         self._tools = tools
         self._facts: Dict[str, Optional[Facts]] = {}
         said = tools.ask(["ldconfig", "-p"])
-        #: Path by soname, as in the loader's cache, the first of each.
+        #: Path by soname, as in the loader's cache; the first of each.
         self.cached: Dict[str, str] = {}
         for name, path in _CACHED.findall(said.out) if said else ():
             self.cached.setdefault(name, path)
 
     def facts(self, path: str) -> Optional[Facts]:
-        """Return the facts of a file, None where it is no ELF file or cannot be read; a damaged one is noted."""
+        """Return the facts of a file; None if it is not an ELF file or cannot be read. A damaged file is noted."""
         if path not in self._facts:
             self._facts[path] = self._read(path)
         return self._facts[path]
@@ -54,7 +59,7 @@ class Libraries(object):
         try:
             return dynamic.facts(files.reader(descriptor))
         except BadElf as error:
-            self._tools.note("%s is no whole ELF file: %s" % (path, error))
+            self._tools.note("%s is not a complete ELF file: %s" % (path, error))
         except OSError:
             pass
         finally:
@@ -62,14 +67,16 @@ class Libraries(object):
         return None
 
     def system(self, names: Iterable[str]) -> Dict[str, str]:
-        """Return those of the sonames that the loader's cache has, with their paths."""
+        """Return the path of each soname that is in the loader's cache."""
         return {name: self.cached[name] for name in names if name in self.cached}
 
     def closure(self, files: Iterable[str], search: Sequence[str] = (), inside: str = "") -> LibraryTree:
-        """Return the libraries that ``files`` need, theirs in turn, and so on, but those below the prefix ``inside``.
+        """Return the libraries that ``files`` need, directly and indirectly, except those below the prefix ``inside``.
 
-        ``search`` are folders that LD_LIBRARY_PATH names. What is found nowhere is left out: that its name is needed
-        stands in the facts.
+        A library that is found nowhere is left out; the facts show that its name is needed.
+
+        Args:
+            search: the folders in LD_LIBRARY_PATH.
         """
         tree = LibraryTree({}, {})
         todo: List[str] = list(files)
@@ -87,7 +94,7 @@ class Libraries(object):
         return tree
 
     def _find(self, name: str, folders: Sequence[str]) -> Optional[str]:
-        """Return where the loader finds a library: in the folders, else by its cache."""
+        """Return the path where the loader finds a library: in the folders, else in its cache."""
         for folder in folders:
             path = os.path.normpath(os.path.join(folder, name))
             if path.startswith("/") and os.path.exists(path):
@@ -95,7 +102,7 @@ class Libraries(object):
         return self.cached.get(name)
 
     def add(self, tree: LibraryTree, path: str) -> str:
-        """Put a system library and the link that leads to it into ``tree``; return its path without links."""
+        """Add a system library, and the link that leads to it, to ``tree``; return its path without links."""
         real = os.path.realpath(path)
         facts = self.facts(real)
         if facts is not None:

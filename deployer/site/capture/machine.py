@@ -1,4 +1,4 @@
-"""What a machine is, login node or compute node alike: kernel, C library, Pythons, runtimes, what a user may do."""
+"""The facts of a machine, login node or compute node: kernel, C library, Pythons, runtimes, and a user's rights."""
 
 import ctypes
 import os
@@ -10,11 +10,11 @@ from typing import Any, Dict, List, Optional
 from deployer.contract.json_records import Record
 from deployer.site.capture.tools import Tools
 
-#: Named in PATH, or where RHEL keeps the one of its own tools.
+#: Names in PATH, and the path of the Python for RHEL's own tools.
 _PYTHONS = ("python3", *("python3.%d" % minor for minor in range(6, 20)), "/usr/libexec/platform-python")
 _LAUNCHERS = ("srun", "mpiexec.hydra", "mpiexec", "mpirun", "prterun")
 
-#: Makes the namespaces that ch-run makes, in a process of its own, which ends with the error's number.
+#: Makes the namespaces that ch-run makes, in a process of its own, whose exit status is the error number.
 _UNSHARE = """
 import ctypes, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -43,13 +43,13 @@ def machine(tools: Tools) -> Record:
 
 
 def os_name(path: str = "/etc/os-release") -> Optional[str]:
-    """Return the distribution's name for itself."""
+    """Return the distribution's own name."""
     match = re.search(r'^PRETTY_NAME="?([^"\n]{1,100})', _text(path), re.MULTILINE)
     return match.group(1) if match else None
 
 
 def glibc() -> Optional[str]:
-    """Return the version of the C library that runs this."""
+    """Return the version of this process's C library."""
     try:
         match = re.match(r"glibc (\d+\.\d+)", os.confstr("CS_GNU_LIBC_VERSION") or "")
     except (OSError, ValueError):
@@ -69,7 +69,7 @@ def libzstd() -> Optional[str]:
 
 
 def pythons(tools: Tools) -> Dict[str, str]:
-    """Return path to version of the Pythons here, each once."""
+    """Return the version of each Python, by path, each once."""
     paths: List[str] = [sys.executable] if sys.executable else []
     paths += [path for path in map(shutil.which, _PYTHONS) if path]
     found: Dict[str, str] = {}
@@ -86,7 +86,7 @@ def pythons(tools: Tools) -> Dict[str, str]:
 
 
 def user_namespaces(tools: Tools) -> Optional[bool]:
-    """Return whether this user can make the namespaces of a container: it is tried."""
+    """Return whether this user can make the namespaces of a container, by trying it."""
     if not sys.executable:
         return None
     said = tools.ask([sys.executable, "-I", "-S", "-c", _UNSHARE], any_status=True, name="user namespaces")
@@ -106,7 +106,7 @@ def namespaces_denied() -> Optional[str]:
 
 
 def fuse() -> bool:
-    """Return whether this user can open the device of FUSE, as mounting an image needs."""
+    """Return whether this user can open FUSE's device, as mounting an image requires."""
     try:
         os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
     except OSError:
@@ -123,12 +123,12 @@ def runtimes(tools: Tools) -> Record:
         if match:
             found[name] = {"version": match.group()}
     if shutil.which("udocker"):
-        found["udocker"] = {}  # asked for its version, it makes a folder in the home
+        found["udocker"] = {}  # asking for its version would make a folder in the home
     return found
 
 
 def _text(path: str) -> str:
-    """Return the text of a small file of the system, empty where it is not there."""
+    """Return the text of a small system file; empty if it does not exist."""
     try:
         with open(path, "rb") as stream:
             return stream.read(1024 * 1024).decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Environment modules, Lmod's and Tcl's: those that look like MPI or a container runtime, and what they set."""
+"""Environment modules (Lmod and Tcl): those for MPI or a container runtime, and the variables that they set."""
 
 import os
 import re
@@ -11,7 +11,7 @@ _MPI = re.compile(
 )
 _RUNTIMES = re.compile(r"^(?:.*/)?(charliecloud|udocker|apptainer)(?:/(\d[\w.-]*))?$", re.I)
 _NAME = re.compile(r"^[A-Za-z0-9][\w./+-]{0,100}$")
-#: ``setenv("NAME", "value")`` of Lmod, ``setenv NAME value`` of Tcl; and of a list of folders, prepend and append.
+#: ``setenv("NAME", "value")`` of Lmod, ``setenv NAME value`` of Tcl; prepend and append for lists of folders.
 _SETS = re.compile(
     r"^\s*(setenv|pushenv|(?:pre|ap)pend[_-]path)\s*(?:\(\s*)?[\"{]?(\w+)[\"}]?\s*,?\s*[\"{]?([^\"{}\n]*?)[\"}]?\s*\)?\s*;?$",
     re.MULTILINE,
@@ -20,7 +20,13 @@ _MAX_SHOWN = 12
 
 
 class Module(NamedTuple):
-    """A module's name, and what it sets and adds to: (variable, value)."""
+    """A module.
+
+    Attributes:
+        name: its name with the version.
+        sets: the variables that it sets.
+        adds: (variable, value) of each addition to a list.
+    """
 
     name: str
     sets: Dict[str, str]
@@ -28,7 +34,7 @@ class Module(NamedTuple):
 
 
 def names(tools: Tools) -> List[str]:
-    """Return the names of all modules with a version; with Lmod those too that need another one to be loaded first."""
+    """Return the names of all modules with a version; with Lmod also those that need another one loaded first."""
     found = set()
     for words in ("avail", "spider"):
         said = _module(tools, "-t", words)
@@ -48,15 +54,17 @@ def like_mpi(found: List[str]) -> List[str]:
 
 
 def runtimes(found: List[str]) -> Dict[str, Tuple[str, str]]:
-    """Return (module, version) of the container runtimes that come by module, the last of each."""
+    """Return (module, version) of each container runtime that has a module, the last of each."""
     matches = [(match, name) for name in found for match in [_RUNTIMES.match(name)] if match]
     return {match.group(1).lower(): (name, match.group(2) or "") for match, name in matches}
 
 
 def show(tools: Tools, wanted: List[str]) -> List[Module]:
-    """Return what modules set; nothing is loaded."""
+    """Return the settings of modules; nothing is loaded."""
     if len(wanted) > _MAX_SHOWN:
-        tools.note("%d modules look like MPI, %d were looked at: %s" % (len(wanted), _MAX_SHOWN, ", ".join(wanted)))
+        tools.note(
+            "%d modules look like MPI, %d of them were examined: %s" % (len(wanted), _MAX_SHOWN, ", ".join(wanted))
+        )
     found = []
     for name in wanted[:_MAX_SHOWN]:
         said = _module(tools, "show", name)
@@ -66,7 +74,7 @@ def show(tools: Tools, wanted: List[str]) -> List[Module]:
 
 
 def parse(name: str, text: str) -> Module:
-    """Return what ``module show`` says of a module."""
+    """Return the settings in the output of ``module show``."""
     sets: Dict[str, str] = {}
     adds: List[Tuple[str, str]] = []
     for word, variable, value in _SETS.findall(text):
@@ -78,10 +86,10 @@ def parse(name: str, text: str) -> Module:
 
 
 def _module(tools: Tools, *words: str) -> "Said | None":
-    """Ask the module command. Lmod's is a program; that of Tcl is a function of login shells."""
+    """Ask the module command. Lmod's is a program; Tcl's is a function of login shells."""
     lmod = os.environ.get("LMOD_CMD")
     if lmod:
-        # A day: a cache that takes shorter to make is not written into the user's home.
+        # A day: Lmod does not write a cache that takes less time to make into the user's home.
         return tools.ask([lmod, "bash", *words], environment={"LMOD_SHORT_TIME": "86400", "LMOD_PAGER": "none"})
     script = 'if type module >/dev/null 2>&1; then module "$@"; fi'
     return tools.ask(["bash", "-l", "-c", script, "module", *words])

@@ -1,4 +1,4 @@
-"""MPI installations: where modules, the environment, PATH and the usual folders say, and the facts of their files."""
+"""MPI installations, found by modules, the environment, PATH and the usual folders, and the facts of their files."""
 
 import glob
 import mmap
@@ -18,14 +18,14 @@ from deployer.system import elf
 _VARIABLES = ("I_MPI_ROOT", "MPI_HOME", "MPI_ROOT", "MPICH_HOME", "MPICH_DIR", "OPAL_PREFIX", "OMPI_HOME", "MPI_DIR",
               "EBROOTIMPI", "EBROOTOPENMPI", "EBROOTMPICH", "HPCX_MPI_DIR")  # fmt: skip
 _PROGRAMS = ("mpicc", "mpirun", "mpiexec.hydra", "mpiexec")
-#: Below a prefix, the folders that libmpi stands in, and its sonames, of the C library, by ABI.
+#: Folders below a prefix that contain libmpi, and its sonames, of the C library, by ABI.
 _FOLDERS = ("lib", "lib64", "lib/release", "intel64/lib/release", "intel64/lib", "lib/x86_64-linux-gnu",
             "lib64/openmpi/lib", "lib/aarch64-linux-gnu")  # fmt: skip
 _SONAMES = ("libmpi.so.12", "libmpi.so.40", "libmpi.so.20", "libmpich.so.12", "libmpi_cray.so.12", "libmpi_gnu_*.so.12")
-#: Where installations are, as shell patterns, beside what modules say.
+#: The usual folders of installations, as shell patterns.
 _USUAL = ("/opt/*", "/opt/*/*", "/opt/*/*/*", "/usr/lib64/openmpi", "/usr/lib64/mpich*", "/usr/lib64/mvapich*",
           "/usr/mpi/*/*", "/usr")  # fmt: skip
-#: Below the prefix nothing that a job loads is in these.
+#: Folders below a prefix with nothing that a job loads.
 _SKIPPED = ("debug", "debug_mt", "release_mt", "mic", "doc", "man", "share", "include", "benchmarks", "pkgconfig",
             "python", "test")  # fmt: skip
 _SYSTEM = ("/", "/usr", "/usr/local")
@@ -34,11 +34,11 @@ _MAX_ENTRIES = 20000
 _MAX_LIBRARIES = 600
 _LIBRARY = re.compile(r"\.so(\.[\w.]+)?$")
 
-#: Of the environment that a module sets, what tunes MPI and fabric; what a compiler wrapper wants is none of it.
+#: The variables of a module that tune MPI and fabric; those for compiler wrappers are left out.
 _TUNING = re.compile(r"^(I_MPI|FI|UCX|OMPI_MCA|PSM2|PSM3|HFI|MPICH|MV2)_\w+$")
 _NO_TUNING = re.compile(r"^(I_MPI_(CC|CXX|FC|F77|F90|ROOT|.*_PATH)|MPICH_(HOME|DIR|CC|CXX|FC))$")
 
-#: How MPI_Get_library_version begins, by family: what of it names release and version.
+#: The beginning of MPI_Get_library_version by family; its group is the version.
 _SAYS = (
     ("intel", re.compile(r"Intel\(R\) MPI Library (\d[\w.]*)")),
     ("openmpi", re.compile(r"Open MPI v(\d[\w.]*)")),
@@ -46,9 +46,9 @@ _SAYS = (
     ("mvapich", re.compile(r"MVAPICH2?\S* [Vv]ersion\s*: *(\d[\w.]*)")),
     ("mpich", re.compile(r"MPICH [Vv]ersion: *(\d[\w.]*)")),
 )
-#: Words in the files of families, the most special first.
+#: Words in the files of families, the most specific first.
 _WORDS = (("intel", b"Intel(R) MPI Library"), ("cray", b"CRAY MPICH"), ("mvapich", b"MVAPICH"), ("mpich", b"MPICH"))
-#: Asks the library itself, in a process of its own; it may be called before MPI_Init.
+#: Asks the library in a process of its own; this function may be called before MPI_Init.
 _ASK = """
 import ctypes, resource, sys
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -59,8 +59,13 @@ sys.stdout.buffer.write(text.value)
 
 
 class MpiFacts(NamedTuple):
-    """The parts of a profile: ``mpi``; the facts of each installation's files; and the libraries of the system that
-    they need."""
+    """The MPI installations of a machine.
+
+    Attributes:
+        mpi: a profile's ``mpi``.
+        trees: the facts of each installation's files.
+        system: the facts of the system libraries that they need.
+    """
 
     mpi: Record
     trees: Dict[str, LibraryTree]
@@ -77,7 +82,7 @@ class _Place(NamedTuple):
 def find(
     tools: Tools, libraries: Libraries, modules: Sequence[Module], named: Sequence[str], source: Record
 ) -> MpiFacts:
-    """Return the MPI installations here; ``named`` are prefixes that the caller knows of."""
+    """Return the MPI installations here; ``named`` are prefixes from the user."""
     found = MpiFacts({}, {}, LibraryTree({}, {}))
     known = set()
     for place in _places(tools, modules, named):
@@ -109,18 +114,18 @@ def find(
 
 
 def _pmi(place: _Place) -> List[str]:
-    """Return the scheduler's PMI library that Intel MPI is told to open, where it is not the installation's own."""
+    """Return the scheduler's PMI library that Intel MPI is told to open, if it is elsewhere."""
     path = (place.module.sets if place.module else os.environ).get("I_MPI_PMI_LIBRARY", "")
     return [path] if os.path.isfile(path) and not path.startswith(place.prefix + "/") else []
 
 
 def _is_own(path: str) -> bool:
-    """Return whether a library is in a prefix of its own, as package managers of sites make them, not the system's."""
+    """Return whether a library is in a prefix of its own, as sites' package managers make them, not the system's."""
     return not path.startswith(("/usr/", "/lib/", "/lib64/"))
 
 
 def _places(tools: Tools, modules: Sequence[Module], named: Sequence[str]) -> Iterator[_Place]:
-    """Yield where libraries of MPI are: what was named first, then by module, environment, PATH, folder."""
+    """Yield the places of MPI libraries: those that the user named, then by module, environment, PATH, folder."""
     candidates: List[Tuple[str, Optional[Module]]] = [(prefix, None) for prefix in named]
     for each in modules:
         roots = [each.sets[name] for name in _VARIABLES if name in each.sets]
@@ -147,11 +152,11 @@ def _places(tools: Tools, modules: Sequence[Module], named: Sequence[str]) -> It
         if place:
             yield place
         elif prefix in named:
-            tools.note("%s: no MPI library is below it" % prefix)
+            tools.note("%s: no MPI library below it" % prefix)
 
 
 def _above(folder: str) -> str:
-    """Return the prefix of a folder of programs or libraries: the one above ``bin`` or ``lib``."""
+    """Return the prefix of a folder of programs or libraries: the folder above ``bin`` or ``lib``."""
     path = os.path.normpath(folder)
     for tail in (*_FOLDERS, "intel64/bin", "bin"):
         if path.endswith("/" + tail):
@@ -169,12 +174,12 @@ def _library_below(prefix: str, module: Optional[Module]) -> Optional[_Place]:
 
 
 def _describe(tools: Tools, libraries: Libraries, place: _Place) -> Optional[Record]:
-    """Return what a profile says of an installation; None where the file is no MPI library."""
+    """Return a profile's entry for an installation; None if the file is not an MPI library."""
     folder = os.path.join(place.prefix, place.folder)
     path = os.path.join(folder, place.library)
     facts = libraries.facts(os.path.realpath(path))
     if facts is None or "MPI_Init" not in facts.exports:
-        tools.note("%s is no MPI library" % path)
+        tools.note("%s is not an MPI library" % path)
         return None
     searched = [place.folder, *_beside(place)]
     says = _says(tools, path, [os.path.join(place.prefix, each) for each in searched])
@@ -182,7 +187,7 @@ def _describe(tools: Tools, libraries: Libraries, place: _Place) -> Optional[Rec
     if family is None:
         family = _family_of_file(path, facts)
     if family is None:
-        tools.note("%s: the family of this MPI is not known: %s" % (path, says[:80] or "it did not say its version"))
+        tools.note("%s: the family of this MPI is unknown: %s" % (path, says[:80] or "it did not report its version"))
         return None
     found: Record = {
         "family": family,
@@ -218,7 +223,7 @@ def _describe(tools: Tools, libraries: Libraries, place: _Place) -> Optional[Rec
 
 
 def _launcher(prefix: str, family: str) -> Optional[str]:
-    """Return where the installation's own launcher stands below its prefix; whose /usr/bin/mpirun is, nobody knows."""
+    """Return the path of the installation's own launcher below its prefix. The owner of /usr/bin/mpirun is unknown."""
     if prefix in _SYSTEM:
         return None
     program = "mpirun" if family == "openmpi" else "mpiexec.hydra"
@@ -227,7 +232,7 @@ def _launcher(prefix: str, family: str) -> Optional[str]:
 
 
 def _beside(place: _Place) -> List[str]:
-    """Return the folder of the libfabric that comes with the installation, where it is not beside libmpi."""
+    """Return the folder of the installation's own libfabric, if it is not beside libmpi."""
     if os.path.exists(os.path.join(place.prefix, place.folder, "libfabric.so.1")):
         return []
     for folder in ("libfabric/lib", "lib/libfabric", "opt/mpi/libfabric/lib", "intel64/libfabric/lib"):
@@ -245,7 +250,7 @@ def _providers(place: _Place) -> Optional[str]:
 
 
 def _says(tools: Tools, path: str, folders: Sequence[str]) -> str:
-    """Return the first line of MPI_Get_library_version, else what of that kind stands in the file."""
+    """Return the first line of MPI_Get_library_version, else a similar text from the file."""
     if sys.executable:
         path_now = tools.environment.get("LD_LIBRARY_PATH")
         environment = {"LD_LIBRARY_PATH": ":".join([*folders, *([path_now] if path_now else [])])}
@@ -266,7 +271,7 @@ def _family(says: str) -> Tuple[Optional[str], Optional[str]]:
 
 
 def _family_of_file(path: str, facts: Facts) -> Optional[str]:
-    """Return the family of a library that could not be asked, by its symbols, or by words in the file."""
+    """Return the family of a library that could not be called, by its symbols, or by words in the file."""
     if any(name.startswith("ompi_mpi_") for name in facts.exports):
         return "openmpi"
     try:
@@ -277,7 +282,7 @@ def _family_of_file(path: str, facts: Facts) -> Optional[str]:
 
 
 def _beginning(family: str, says: str) -> Optional[str]:
-    """Return the beginning that tells release and version; what follows differs from build to build."""
+    """Return the beginning with release and version; the rest differs from build to build."""
     match = dict(_SAYS)[family].search(says)
     return says[: match.end()] if match else None
 
@@ -294,9 +299,9 @@ def _free_name(described: Record, taken: Record) -> str:
 
 
 def _tree(tools: Tools, libraries: Libraries, place: _Place, described: Record) -> LibraryTree:
-    """Return the facts of all libraries below the prefix that a job could load, its plug-ins too.
+    """Return the facts of all libraries below the prefix that a job could load, plug-ins included.
 
-    Of an installation that shares the system's folders only its own library is told: the rest is the system's.
+    If the installation shares the system's folders, only its own library is included: the others belong to the system.
     """
     tree = LibraryTree({}, {})
     if place.prefix in _SYSTEM:
@@ -315,7 +320,7 @@ def _tree(tools: Tools, libraries: Libraries, place: _Place, described: Record) 
             if _LIBRARY.search(name) and len(tree.files) < _MAX_LIBRARIES:
                 _add(tree, libraries, place.prefix, os.path.join(folder, name))
         if entries > _MAX_ENTRIES or len(tree.files) >= _MAX_LIBRARIES or not tools.left:
-            tools.note("%s: has more files than were looked at" % place.prefix)
+            tools.note("%s: has more files than were examined" % place.prefix)
             break
     return tree
 

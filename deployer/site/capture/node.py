@@ -1,4 +1,4 @@
-"""The shape of a node as its kernel shows it: cores, NUMA, instruction sets, memory, GPUs."""
+"""The hardware of a node as its kernel shows it: cores, NUMA, instruction sets, memory, GPUs."""
 
 import glob
 import os
@@ -13,7 +13,7 @@ _GPU_FIELDS = ("name,memory.total,compute_cap", "name,memory.total")
 
 
 def node(tools: Tools, sys: str = "/sys", proc: str = "/proc") -> Record:
-    """Return this node's shape, with the keys of a profile's ``NodeHardware``."""
+    """Return this node's hardware, with the keys of a profile's ``NodeHardware``."""
     cores = _cores(sys)
     found: Record = {}
     if cores:
@@ -37,7 +37,7 @@ def node(tools: Tools, sys: str = "/sys", proc: str = "/proc") -> Record:
 
 
 def _cores(sys: str) -> Dict[Tuple[str, str], int]:
-    """Return how many threads each core has that is online, by socket and core."""
+    """Return the number of online threads of each core, by socket and core."""
     found: Dict[Tuple[str, str], int] = {}
     for path in glob.glob(os.path.join(sys, "devices/system/cpu/cpu[0-9]*/topology")):
         socket = _text(os.path.join(path, "physical_package_id")).strip()
@@ -48,7 +48,7 @@ def _cores(sys: str) -> Dict[Tuple[str, str], int]:
 
 
 def _cpu(text: str) -> Record:
-    """Return model and instruction sets from /proc/cpuinfo; nothing for an architecture that has no such words."""
+    """Return model and instruction sets from /proc/cpuinfo; empty for an architecture without such lines."""
     found: Record = {}
     model = re.search(r"^model name\s*:\s*(.{1,100})$", text, re.MULTILINE)
     if model:
@@ -85,7 +85,7 @@ def _parse_gpus(text: str, tools: Tools) -> Optional[Record]:
 
 
 def _text(path: str) -> str:
-    """Return the text of a file of the kernel's, empty where it is not there."""
+    """Return the text of a kernel file; empty if it does not exist."""
     try:
         with open(path, "rb") as stream:
             return stream.read(16 * 1024 * 1024).decode("utf-8", "replace")

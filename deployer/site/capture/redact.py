@@ -1,4 +1,4 @@
-"""Names that an officer will not let out, by placeholders: the same name gets the same one everywhere in a capture."""
+"""Placeholders for confidential names; a name gets the same placeholder everywhere in a capture."""
 
 import os
 import re
@@ -11,7 +11,7 @@ _ADDRESS = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])")
 
 
 class Redaction(object):
-    """Puts ``host-1``, ``user-1``, ``address-1``, ``hidden-1`` in the place of names, in keys and values alike."""
+    """Replaces names by ``host-1``, ``user-1``, ``address-1``, ``hidden-1``, in keys and values alike."""
 
     def __init__(self, hosts: Sequence[str], users: Sequence[str], hidden: Sequence[str]) -> None:
         self._placeholders: Dict[str, str] = {}
@@ -19,7 +19,7 @@ class Redaction(object):
             for word in words:
                 if word and word not in self._placeholders and (kind == "hidden" or word not in ("root", "localhost")):
                     used = sum(1 for other in self._placeholders.values() if other.lstrip("/").startswith(kind))
-                    slash = "/" if word.startswith("/") else ""  # a path stays one
+                    slash = "/" if word.startswith("/") else ""  # a path remains a path
                     self._placeholders[word] = "%s%s-%d" % (slash, kind, used + 1)
         self._addresses: Dict[str, str] = {}
         longest_first = sorted(self._placeholders, key=len, reverse=True)
@@ -27,7 +27,7 @@ class Redaction(object):
         self._pattern = re.compile(r"(?<![A-Za-z0-9])(?:%s)(?![A-Za-z0-9])" % words)
 
     def __call__(self, value: Any) -> Any:
-        """Return ``value``, a JSON value, without the names."""
+        """Return the JSON value ``value`` without the names."""
         if isinstance(value, str):
             text = self._pattern.sub(lambda match: self._placeholders[match.group()], value)
             return _ADDRESS.sub(lambda match: self._address(match.group()), text)
@@ -44,7 +44,7 @@ class Redaction(object):
 
 
 def of(profile: Record, hidden: Sequence[str] = ()) -> Redaction:
-    """Return the redaction of a capture: the machines that it names, the user who made it, and what is ``hidden``."""
+    """Return the redaction of a capture: its machines, the user who made it, and the words in ``hidden``."""
     hosts: List[str] = []
     for name in [socket.gethostname(), *_hosts(profile)]:
         hosts += [name, name.partition(".")[0]]
@@ -57,7 +57,7 @@ def of(profile: Record, hidden: Sequence[str] = ()) -> Redaction:
 
 
 def _hosts(profile: Record) -> Iterator[str]:
-    """Yield the machines that a captured profile names."""
+    """Yield the machines in a captured profile."""
     login = profile.get("login")
     if isinstance(login, dict) and isinstance(login.get("host"), str):
         yield login["host"]

@@ -12,19 +12,24 @@ from deployer.system import files
 
 _MAX_BYTES = 32 * 1024 * 1024
 _WIDTH = 110
-#: What the first of several captures says of the whole.
+#: Fields that the first of several captures determines.
 _FIRST = ("name", "description", "source")
 
 
 class CaptureReport(NamedTuple):
-    """A profile, and the record of its file of facts (None: it has none)."""
+    """A capture.
+
+    Attributes:
+        profile: the site profile.
+        facts: the record of its file of facts, or None.
+    """
 
     profile: Record
     facts: Optional[Record]
 
 
 def write_report(path: str, captured: CaptureReport) -> None:
-    """Write the profile as ``path`` and the facts beside it; both are whole, or not there."""
+    """Write the profile to ``path`` and the facts beside it; each file is complete or does not exist."""
     profile = dict(captured.profile)
     profile.pop("facts", None)
     if captured.facts is not None:
@@ -38,17 +43,17 @@ def write_report(path: str, captured: CaptureReport) -> None:
 
 
 def read(path: str) -> CaptureReport:
-    """Read what ``write`` wrote. Raises UsageError, and IntegrityError where the facts are not the profile's."""
+    """Read a profile and its facts. Raises UsageError, and IntegrityError if the facts belong to another profile."""
     profile = _json(_bytes(path), path)
     if "schema" in profile:
-        raise UsageError("%s holds no profile, but a record of %s" % (path, profile["schema"]))
+        raise UsageError("%s is not a profile but a record of %s" % (path, profile["schema"]))
     named = profile.get("facts")
     if not isinstance(named, dict):
         return CaptureReport(profile, None)
     place = os.path.join(os.path.dirname(path), str(named.get("file")))
     data = _bytes(place)
     if hashlib.sha256(data).hexdigest() != named.get("sha256"):
-        raise IntegrityError("%s is not the file of facts that %s names" % (place, path), "take both from one capture")
+        raise IntegrityError("%s is not the file of facts for %s" % (place, path), "use both files of one capture")
     facts.read(data, place)
     return CaptureReport(profile, _json(data, place))
 
@@ -68,9 +73,9 @@ def whole(captured: CaptureReport) -> Record:
 
 
 def merge(captures: Sequence[CaptureReport]) -> CaptureReport:
-    """Return one capture of several of the same site: a login node's first, then those of nodes.
+    """Return one capture made of several of the same site: first a login node's, then those of compute nodes.
 
-    A later one stands over an earlier one; where they contradict each other, that is noted.
+    Later captures override earlier ones; contradictions are noted.
     """
     profile: Record = {}
     trees: Record = {}
@@ -115,13 +120,13 @@ def _over(base: Record, over: Record) -> Record:
 
 
 def facts_path(path: str) -> str:
-    """Return the path of the file of facts that belongs to the profile ``path``."""
+    """Return the path of the file of facts for the profile ``path``."""
     stem = path[: -len(".json")] if path.endswith(".json") else path
     return stem + ".facts.json"
 
 
 def pretty(value: Any, indent: int = 0) -> str:
-    """Return JSON for people to read: what fits into a line stands in one, all else key by key."""
+    """Return JSON for people to read: in one line what fits into it, otherwise one key per line."""
     flat = json.dumps(value)
     inner = isinstance(value, dict) and any(isinstance(each, (dict, list)) for each in value.values())
     if not isinstance(value, (dict, list)) or (len(flat) + indent < _WIDTH and not inner):
@@ -134,7 +139,7 @@ def pretty(value: Any, indent: int = 0) -> str:
 
 
 def _with_facts_named(profile: Record, named: Record) -> Record:
-    """Return the profile with its file of facts named after its source."""
+    """Return the profile with the name of its file of facts after its source."""
     result: Record = {}
     for key, value in profile.items():
         result[key] = value
@@ -151,7 +156,7 @@ def _bytes(path: str) -> bytes:
     except OSError as error:
         raise UsageError("cannot read %s: %s" % (path, error.strerror)) from error
     if len(data) > _MAX_BYTES:
-        raise UsageError("%s has more than %d bytes: no capture has" % (path, _MAX_BYTES))
+        raise UsageError("%s has more than %d bytes, the most for a capture" % (path, _MAX_BYTES))
     return data
 
 
@@ -162,5 +167,5 @@ def _json(data: bytes, path: str) -> Record:
         hint = "a YAML profile: `deployer profile show SITE --json --files > FILE` writes it as JSON"
         raise UsageError(error.message, hint) from error
     if not isinstance(record, dict):
-        raise UsageError("%s holds no profile" % path)
+        raise UsageError("%s is not a profile" % path)
     return record

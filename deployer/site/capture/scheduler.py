@@ -1,4 +1,4 @@
-"""The scheduler and its partitions: Slurm, asked as any user may. Nothing is submitted."""
+"""The scheduler and its partitions: what Slurm tells any user. Nothing is submitted."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set
 from deployer.contract.json_records import Record
 from deployer.site.capture.tools import Tools
 
-#: One line for each kind of node of a partition: name (* for the default), nodes, sockets, cores a socket, threads a
+#: One line per kind of node of a partition: name (* for the default), nodes, sockets, cores per socket, threads per
 #: core, memory in MiB, GPUs, longest time, sizes of jobs, CPUs as Slurm counts them.
 _FORMAT = "%P|%D|%X|%Y|%Z|%m|%G|%l|%s|%c"
 _GPU = re.compile(r"^gpu:(?:([\w.-]+):)?(\d+)")
@@ -15,7 +15,13 @@ _PMI = re.compile(r"^[a-z][a-z0-9_]{0,30}$")
 
 
 class SlurmFacts(NamedTuple):
-    """The parts of a profile: ``scheduler``, and ``partitions``, the default one first."""
+    """Slurm's facts.
+
+    Attributes:
+        scheduler: a profile's ``scheduler``.
+        partitions: a profile's ``partitions``, the default one first.
+        cluster: the cluster's name, or None.
+    """
 
     scheduler: Record
     partitions: Record
@@ -23,7 +29,7 @@ class SlurmFacts(NamedTuple):
 
 
 def slurm(tools: Tools) -> Optional[SlurmFacts]:
-    """Return what Slurm says of itself, None where there is none or it does not answer."""
+    """Return Slurm's facts; None if there is no Slurm or it does not answer."""
     said = tools.ask(["sinfo", "--version"])
     version = re.search(r"\d+\.\d+[\w.-]*", said.out) if said else None
     if version is None:
@@ -36,21 +42,21 @@ def slurm(tools: Tools) -> Optional[SlurmFacts]:
     default = settings.get("MpiDefault", "")
     if _PMI.match(default):
         scheduler["default_pmi"] = default
-    # A controller that did not answer will not answer now.
+    # If the controller did not answer, it will not answer now.
     listed = tools.ask(["sinfo", "--noheader", "--exact", "--format=" + _FORMAT]) if settings else None
     partitions = parse_partitions(listed.out, tools) if listed else {}
     return SlurmFacts(scheduler, partitions, settings.get("ClusterName"))
 
 
 def own_node(tools: Tools, name: Optional[str]) -> Record:
-    """Return the shape of the node ``name`` as Slurm deals it out; empty where it does not say."""
+    """Return the hardware of the node ``name`` according to Slurm; empty if Slurm does not report it."""
     said = tools.ask(["sinfo", "--noheader", "--exact", "--nodes=" + name, "--format=" + _FORMAT]) if name else None
     rows = _rows(said.out) if said else []
     return _shape(rows[0]) if rows else {}
 
 
 def _pmi_types(tools: Tools) -> List[str]:
-    """Return what ``srun --mpi=list`` offers: one a line below a heading, on either stream, "srun: " before it."""
+    """Return the list of ``srun --mpi=list``: one per line below a heading, on either stream, after "srun: "."""
     said = tools.ask(["srun", "--mpi=list"])
     found: List[str] = []
     for line in said.both.splitlines() if said else ():
@@ -74,7 +80,7 @@ def _rows(text: str) -> List[List[str]]:
 
 
 def parse_partitions(text: str, tools: Tools) -> Record:
-    """Return partitions from sinfo's lines; where the nodes of one differ, only what they have in common is said."""
+    """Return partitions from sinfo's lines; if the nodes of one differ, only their common values are kept."""
     rows: Dict[str, List[List[str]]] = {}
     default = None
     for row in _rows(text):
@@ -113,7 +119,7 @@ def _shape(row: List[str]) -> Record:
         found["threads_per_core"] = int(threads)
         if row[9].isdigit() and found.get("cores", 0) * int(threads) != int(row[9]):
             found["cpus"] = int(row[9])
-    if memory.isdigit() and int(memory) > 1:  # 1 is what Slurm says where nobody told it
+    if memory.isdigit() and int(memory) > 1:  # 1 is Slurm's default if the memory is not configured
         found["memory_mb"] = int(memory)
     gpu = _GPU.match(row[6])
     if gpu:
@@ -129,5 +135,5 @@ def _common(shapes: List[Record]) -> "tuple[Record, Set[str]]":
 
 
 def submit_host() -> Optional[str]:
-    """Return the login node that this job was submitted on, as Slurm tells it in a job."""
+    """Return the login node from which this job was submitted, as Slurm reports it in a job."""
     return os.environ.get("SLURM_SUBMIT_HOST") or None

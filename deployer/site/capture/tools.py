@@ -1,4 +1,4 @@
-"""The site's own tools, any of which may be missing, hang, or print garbage: a time limit for each and for all."""
+"""The site's own tools, each of which may be missing, hang, or print garbage: time limits for each and for all."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ from deployer.contract.errors import DeployerError, MissingTool
 from deployer.contract.shell import quoted
 from deployer.system import process
 
-#: Seconds for everything, and for one tool.
+#: Seconds for all tools together, and for each.
 TOGETHER = 30.0
 EACH = 5.0
 
@@ -18,7 +18,13 @@ _MAX_NOTE = 300
 
 
 class Said(NamedTuple):
-    """What a tool printed: on standard output, and on both its streams together. It ended with ``status``."""
+    """The output of a tool.
+
+    Attributes:
+        out: its standard output.
+        both: both its streams.
+        status: its exit status.
+    """
 
     out: str
     both: str
@@ -33,16 +39,16 @@ class Tools(object):
         self._dead: Dict[str, bool] = {}
         self.notes: List[str] = []
         self.environment = process.base_environment("MODULEPATH", "LMOD_CMD", "MODULESHOME", "SHELL", "LD_LIBRARY_PATH")
-        # Tools of an administrator, such as ldconfig, are there for all, but not in everybody's PATH.
+        # Tools of administrators, such as ldconfig, can be used by everyone but may not be in PATH.
         self.environment["PATH"] = self.environment.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
 
     @property
     def left(self) -> float:
-        """Seconds that are left for everything."""
+        """Seconds that are left for all tools."""
         return max(0.0, self._end - time.monotonic())
 
     def note(self, text: str) -> None:
-        """Say what could not be found out, and why."""
+        """Print and keep what could not be determined, and why."""
         line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())[:_MAX_NOTE]
         if line not in self.notes and len(self.notes) < _MAX_NOTES:
             self.notes.append(line)
@@ -55,21 +61,24 @@ class Tools(object):
         any_status: bool = False,
         name: str = "",
     ) -> Optional[Said]:
-        """Return what a tool said; None where it is missing, failed (but with ``any_status``), or took too long.
+        """Return the output of a tool; None if it is missing, failed, or took too long.
 
-        Notes call it by ``name``, else by what a person would type.
+        Args:
+            seconds: the limit for this tool.
+            any_status: return the output even if the exit status is not 0.
+            name: the name in notes; the default is the command as a person would type it.
         """
         limit = min(seconds, self.left)
         name = name or quoted(argv)
         if limit <= 0:
-            self.note("%s: not asked, the time was over" % name)
+            self.note("%s: skipped, no time was left" % name)
             return None
         try:
             done = process.glance(argv, limit, env=dict(self.environment, **(environment or {})))
         except MissingTool:
             return None
         except DeployerError:
-            self.note("%s: it did not end within %g s, or said too much" % (name, limit))
+            self.note("%s: it did not end within %g s, or printed too much" % (name, limit))
             return None
         if done.returncode and not any_status:
             self.note("%s: exit %d: %s" % (name, done.returncode, done.last_words(1)))
@@ -77,7 +86,7 @@ class Tools(object):
         return Said(done.stdout, done.stdout + "\n" + done.stderr, done.returncode)
 
     def answers(self, folder: str) -> bool:
-        """Return whether the file system of ``folder`` answers: to look into a dead one would take for ever."""
+        """Return whether the file system of ``folder`` answers: access to a dead one would hang."""
         if folder not in self._dead:
             asked = ["stat", "--file-system", folder]
             self._dead[folder] = bool(shutil.which("stat")) and self.ask(asked, 2.0, any_status=True) is None

@@ -1,4 +1,4 @@
-"""An installed image and a plan as a Container: binds and environment, as ``run`` and ``exec`` have them in common."""
+"""An installed image and a plan as a Container: binds and environment, for both ``run`` and ``exec``."""
 
 import os
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
@@ -17,21 +17,25 @@ from deployer.site.container.runtimes.interface import Container
 from deployer.site.storage.store import InstalledImage
 from deployer.system import files
 
-#: The folder of the job's, or the process's, own on each node: see ``home``. Known when the job or process starts.
+#: The private folder of the job or process on each node (see ``home``), known when the job or process starts.
 OWN = Variable("home")
-#: What a runtime takes from the host, whatever the image has there.
+#: Folders that a runtime takes from the host, whatever the image has there.
 _OF_THE_HOST = ("/tmp", "/dev", "/proc", "/sys")  # noqa: S108
-#: Where packages put TensorFlow's plug-ins, such as Intel's extension, and the variable that names more such folders.
+#: The folder for TensorFlow's plug-ins in packages, such as Intel's extension, and the variable for more such folders.
 _PLUGINS, _PLUGIN_PATH = "tensorflow-plugins", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
-#: Keeps Python from what users installed below their home.
+#: Keeps Python from using packages below the user's home.
 _NO_USER_SITE = "PYTHONNOUSERSITE"
 _PROOT = "PROOT_"
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Home(NamedTuple):
-    """What the user wants of the home: a folder ``chosen`` in place of the job's or process's own, or None; with
-    ``user_site`` Python uses the packages that users install in their home."""
+    """The user's choices for the home.
+
+    Attributes:
+        chosen: a folder that replaces the private one of the job or process, or None.
+        user_site: Python uses the packages that users install in their home.
+    """
 
     chosen: Optional[str] = None
     user_site: bool = False
@@ -49,10 +53,14 @@ def make(
 ) -> Container:
     """Return the container of ``installed`` at a site.
 
-    ``binds`` come after the plan's. ``environment`` stands over the image's own, and the plan's over both. Without a
-    plan (a bundle that was packed for no site) nothing of the host is passed or bound. ``variant`` is the folder of the
-    Horovod variant to use, of those that the bundle carries. Where nothing is ``contained`` the host's own environment
-    is in the place of the image's, and the home is the user's own unless another one is chosen.
+    Args:
+        plan: None for a bundle that was packed for no site: nothing of the host is passed or bound.
+        binds: follow the plan's.
+        environment: overrides the image's variables; the plan's override both.
+        variant: the folder of the Horovod variant to use, if the bundle has any.
+        contained: False: the host's environment replaces the image's, and the home is the user's own unless another one
+            is chosen.
+        own: the user's choices for the home.
     """
     whole = environment_of(image) if contained else {}
     if contained and own.user_site:
@@ -86,20 +94,20 @@ def make(
 
 
 def needs_home(container: Container) -> bool:
-    """Return whether a folder of the job's or process's own is to be made: without a container, the user's is used."""
+    """Return whether the job or process needs a private folder; without a container, the user's home is used."""
     return OWN in shell.variables(list(container.environment.values()))
 
 
 def has_workdir(image: Image) -> bool:
-    """Return whether an image names a working folder; its root is read-only, and no folder to work in."""
+    """Return whether an image has a working folder. Its root does not count: it is read-only."""
     return image.workdir.strip("/") != ""
 
 
 def environment_of(image: Image) -> Dict[str, str]:
-    """Return the environment that an image itself asks for, but for its home: that is not there, or read-only.
+    """Return the environment of an image, without its home, which does not exist or is read-only.
 
-    Nor does it ask for anything of proot, which runs outside the container, with the payload's environment (it is
-    static: no LD_* or the like means anything to it).
+    Variables of proot are left out too: it runs outside the container, with the payload's environment. (It is
+    static, so LD_* and similar variables have no effect on it.)
     """
     found = {"PATH": _DEFAULT_PATH}
     found.update(entry.partition("=")[::2] for entry in image.env if "=" in entry and not entry.startswith(_PROOT))
@@ -110,14 +118,14 @@ def environment_of(image: Image) -> Dict[str, str]:
 
 
 def _of_plan(installed: InstalledImage, plan: Plan, environment: Dict[str, str]) -> List[Bind]:
-    """Return the plan's binds. Raises Refused where the image has no place for one: it was not packed for this site."""
+    """Return the plan's binds. Raises Refused if the image has no target for one: it was not packed for this site."""
     for bind in plan.binds:
         problem = _no_target(installed.rootfs, bind.target)
         if problem:
             raise Refused(
                 "%s cannot be bound into %s:%s: %s"
                 % (bind.source, installed.receipt.name, installed.receipt.version, problem),
-                "pack it with --site %s, which makes a place for it" % plan.site,
+                "pack it with --site %s, which makes the target" % plan.site,
             )
     single = site_hostfiles.binds(installed, plan)
     if any(bind.target.startswith(hostfiles.PROGRAMS + "/") for bind in single):
@@ -126,8 +134,8 @@ def _of_plan(installed: InstalledImage, plan: Plan, environment: Dict[str, str])
 
 
 def _of_host(plan: Plan) -> List[Bind]:
-    """Return the plan's binds where they need no place: each is a path of the host by another name."""
-    single = hostfiles.for_image(plan.host, lambda _: True)  # what is spare for an image the host has itself
+    """Return the plan's binds without a container: each is a path of the host under another name."""
+    single = hostfiles.for_image(plan.host, lambda _: True)  # the host has every spare library
     return list(plan.binds) + [
         Bind(item.source, item.target, item.why) for item in single if item.kind != hostfiles.LINK
     ]
@@ -136,7 +144,7 @@ def _of_host(plan: Plan) -> List[Bind]:
 def _overlays(installed: InstalledImage, variant: Optional[str], environment: Dict[str, str]) -> List[Bind]:
     """Return the binds of the bundle's Python packages, and put them before the image's own in ``environment``.
 
-    The variant comes first: it was compiled for this very site's MPI.
+    The variant is first, because it was compiled for this site's MPI.
     """
     found = []
     for source, target, why in (
@@ -148,20 +156,24 @@ def _overlays(installed: InstalledImage, variant: Optional[str], environment: Di
     for name, folder in (("PYTHONPATH", wheel.LIB), ("PATH", wheel.BIN)):
         having = [bind for bind in found if files.is_folder(os.path.join(bind.source, folder))]
         places = ["%s/%s" % (bind.target, folder) for bind in having]
-        if environment.get(name):  # an empty part would be the current folder
+        if environment.get(name):  # an empty entry would be the current folder
             places.append(environment[name])
         if places:
             environment[name] = ":".join(places)
     for bind in found:
         if files.is_folder(os.path.join(bind.source, wheel.LIB, _PLUGINS)):
-            # TensorFlow looks for them in folders that are called site-packages, and goes on without a word.
+            # TensorFlow looks for them only in folders named site-packages, and does not report that it found none.
             environment.setdefault(_PLUGIN_PATH, "%s/%s/%s" % (bind.target, wheel.LIB, _PLUGINS))
     return found
 
 
 def _chosen_home(folder: str, rootfs: Optional[str]) -> Bind:
-    """Return the bind of the home that the user chose; raises UsageError for a folder that others can write to, and
-    Refused for an image, in ``rootfs``, that has no place for one."""
+    """Return the bind of the home that the user chose.
+
+    Raises:
+        UsageError: others can write to the folder.
+        Refused: the image in ``rootfs`` has no target for it.
+    """
     path = homes.check_chosen(folder)
     if rootfs is not None and _no_target(rootfs, plans.HOME):
         why = "the image was packed by an older deployer and has no %s" % plans.HOME
@@ -170,10 +182,11 @@ def _chosen_home(folder: str, rootfs: Optional[str]) -> Bind:
 
 
 def parse_binds(options: Sequence[str], rootfs: str) -> List[Bind]:
-    """Return the user's ``SRC[:DST]`` words as binds; DST is the same path where it is left out.
+    """Return the user's ``SRC[:DST]`` words as binds; without DST the same path is used.
 
-    Raises UsageError where the source is not there, or the image has no such target: it is read-only, so none can be
-    made.
+    Raises:
+        UsageError: the source does not exist, or the image has no such target. The image is read-only, so none can be
+            made.
     """
     found = []
     for option in options:
@@ -201,10 +214,10 @@ def _check_target(option: str, target: str, folder: bool, rootfs: str) -> None:
     shared = next((name for name in _OF_THE_HOST if target.startswith(name + "/")), None)
     if shared is not None:
         raise UsageError(
-            "--bind %s: %s in the container is the node's own, which all of its users share, so nothing can be bound "
+            "--bind %s: %s in the container is the node's own, which all its users share, so nothing can be bound "
             "below it" % (option, shared),
-            "to have %s in the program's home, give it a home that holds it: --home DIR; or bind it to /data and tell "
-            "the program where it is" % os.path.basename(target.rstrip("/")),
+            "to have %s in the program's home, use a home that contains it: --home DIR; or bind it to /data and set "
+            "the program's path to it" % os.path.basename(target.rstrip("/")),
         )
     problem = _no_target(rootfs, target)
     if problem:
@@ -214,7 +227,7 @@ def _check_target(option: str, target: str, folder: bool, rootfs: str) -> None:
 
 
 def _no_target(rootfs: str, target: str) -> Optional[str]:
-    """Return why a bind cannot have ``target``, None where it can."""
+    """Return why ``target`` cannot be the target of a bind, or None."""
     path = rootfs
     for part in target.strip("/").split("/"):
         path = os.path.join(path, part)
@@ -226,13 +239,13 @@ def _no_target(rootfs: str, target: str) -> Optional[str]:
 
 
 def user_environment() -> Dict[str, str]:
-    """Return this process's environment for a runtime's own use; ch-run refuses to start without USER."""
+    """Return this process's environment for the runtime itself; ch-run refuses to start without USER."""
     found = dict(os.environ)
     if not found.get("USER"):
         import pwd
 
         try:
             found["USER"] = pwd.getpwuid(os.getuid()).pw_name
-        except KeyError:  # an account without a line in the node's passwd
+        except KeyError:  # an account that is missing in the node's passwd
             found["USER"] = str(os.getuid())
     return found

@@ -14,9 +14,10 @@ from deployer.system import files
 
 
 def binds(installed: InstalledImage, plan: Plan) -> List[Bind]:
-    """Return the binds of the plan's host files for this image, in the order in which they must stand.
+    """Return the binds of the plan's host files for this image, in the required order, and make their stubs.
 
-    Makes their stubs. Raises Refused for an image that was flattened before there was a place for them.
+    Raises:
+        Refused: the image was flattened by a deployer that made no target for them.
     """
     wanted = hostfiles.for_image(plan.host, lambda path: files.lexists(installed.rootfs + path))
     if not wanted:
@@ -33,9 +34,9 @@ def binds(installed: InstalledImage, plan: Plan) -> List[Bind]:
 
 
 def _stubs(home: str, wanted: List[HostFile]) -> str:
-    """Return the folder of stubs, made whole: it is named after what is in it, so several at once do the same.
+    """Return the folder of stubs. It is named after its content, so several processes at once make the same.
 
-    Made anew is what a site's purge took away.
+    It is made again if a site's purge has removed it.
     """
     text = json_records.dumps([[item.name, item.kind, item.source * (item.kind == hostfiles.LINK)] for item in wanted])
     folder = os.path.join(home, "host", hashlib.sha256(text).hexdigest()[:16])

@@ -1,7 +1,7 @@
 """Private folders in places that all users of a node share, such as /tmp and /dev/shm.
 
-A name there proves nothing: another user may have taken it before. So a private folder has a name that nobody can know
-beforehand, and it is made anew or not at all. Whoever uses it later looks again whose it is.
+A name there proves nothing: another user may have taken it first. So a private folder has an unpredictable name and
+must be new when it is made. Later uses check its owner again.
 """
 
 import glob
@@ -15,30 +15,30 @@ from deployer.system import files
 
 
 def make(path: str, hint: str) -> None:
-    """Make the folder ``path``, which must not be there, for this user alone."""
+    """Make the new folder ``path`` for this user only."""
     check_place(os.path.dirname(path))
     with files.errors_named("make " + path, hint):
-        os.mkdir(path, 0o700)  # fails for whatever is there, a link as well
+        os.mkdir(path, 0o700)  # fails for anything that exists, a link included
     check(path)
 
 
 def check_place(place: str) -> None:
-    """Raise Refused for a place where other users can rename what is ours."""
+    """Raise Refused for a place in which other users can rename our folders."""
     found = files.status(place)
     if found and found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
-        why = "every user can rename what is in %s: its sticky bit is not set" % place
+        why = "every user can rename files in %s: its sticky bit is not set" % place
         raise Refused(why, "use another place (--staging folder), and ask the site for: chmod +t %s" % place)
 
 
 def check(path: str) -> None:
-    """Raise Refused unless ``path`` is a folder, not a link to one, that this user owns and nobody else can enter."""
+    """Raise Refused unless ``path`` is a folder (not a link) that this user owns and that is closed to all others."""
     if not is_own(path):
-        hint = "somebody else made or opened it, or the file system changes owners: ask the site"
+        hint = "another user made or opened it, or the file system changes owners: ask the site"
         raise Refused("%s is not this user's own folder" % path, hint)
 
 
 def is_own(path: str) -> bool:
-    """Return whether ``path`` is a folder of this user that nobody else can enter."""
+    """Return whether ``path`` is a folder of this user that is closed to all others."""
     found = files.status(path, follow=False)
     if found is None or not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         return False
@@ -46,13 +46,13 @@ def is_own(path: str) -> bool:
 
 
 def own(begin: str) -> Iterator[str]:
-    """Yield the private folders of this user whose paths are ``begin``, the user's number, a hyphen, and anything."""
+    """Yield this user's private folders with paths of the form: ``begin``, the user's number, a hyphen, anything."""
     for path in glob.glob("%s%d-*" % (glob.escape(begin), os.getuid())):
         if is_own(path):
             yield path
 
 
 def age(path: str) -> float:
-    """Return the seconds since something in the folder itself was made or removed; 0 for what is gone."""
+    """Return the seconds since an entry of the folder was made or removed; 0 if the folder does not exist."""
     found = files.status(path, follow=False)
     return time.time() - found.st_mtime if found else 0.0

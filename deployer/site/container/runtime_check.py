@@ -1,4 +1,4 @@
-"""Can a runtime be used on this host: its program or engine is there, and what it needs of the kernel."""
+"""Whether a runtime can be used on this host: its program or engine exists, and the kernel has what it needs."""
 
 import shutil
 from typing import Optional, Sequence
@@ -8,10 +8,12 @@ from deployer.site.container.runtimes.interface import Here, Runtime
 
 
 def objection(runtime: Runtime, modules: Sequence[str], engine: str, here: bool = True) -> Optional[str]:
-    """Return why ``runtime`` cannot be used, None where it can; ``modules`` and ``engine`` are as in ``Here``.
+    """Return why ``runtime`` cannot be used, or None.
 
-    Whether user namespaces can be made is tried, unless it is known for where the process will be, which is not
-    ``here``.
+    Args:
+        modules: as in ``Here``.
+        engine: as in ``Here``.
+        here: the process runs on this host. If so, user namespaces are tested by making them.
     """
     found = runtime.veto(Here(shutil.which(runtime.program), list(modules), engine))
     if found is None and runtime.namespaces and here:

@@ -1,7 +1,7 @@
-"""Charliecloud's ch-run on an unpacked image: 0.31, 0.38 and 0.45.2 take these words alike, but for
-the environment of what joins a container, which 0.45.2 leaves as it is.
+"""Charliecloud's ch-run on an unpacked image. Versions 0.31, 0.38 and 0.45.2 accept the same options, except that
+0.45.2 ignores those for the environment of a process that joins a container.
 
-ch-run lets the host's whole environment in, and applies neither ENV nor WORKDIR of the image: both are put right here.
+ch-run passes the host's whole environment, and applies neither ENV nor WORKDIR of the image: both are corrected here.
 """
 
 import re
@@ -11,11 +11,11 @@ from deployer.contract.errors import UsageError
 from deployer.contract.shell import Program, Text, Value
 from deployer.site.container.runtimes.interface import Container, Runtime
 
-#: Called with the folder and ch-run's words. Other than in the process that mounts, signals reach the payload itself.
-#: ``bare`` is there where the holder saw that ch-run leaves the environment as it is when it joins: then its words for
-#: that go to the image's own ``env``, which has to be there. Nothing of the container's is set out here, where PATH or
-#: LD_PRELOAD would apply to ch-run. USER stays, as with the others; the host's LD_PRELOAD goes, for ``env`` would
-#: complain of it. -p: no BASH_ENV, no functions of the host's.
+#: Called with the folder and ch-run's words. Signals reach the payload, as outside the process that mounts.
+#: ``bare`` is set if the holder found that ch-run ignores the environment options when it joins: then they go to the
+#: image's own ``env``, which must exist. No variable of the container is set outside, where PATH or LD_PRELOAD would
+#: apply to ch-run. USER stays, as with other runtimes; the host's LD_PRELOAD is removed, because ``env`` would report
+#: it as missing. -p: no BASH_ENV, no functions of the host.
 _JOIN = Program(
     """\
 read -r pid bare <"$0/pid"; run=$1; shift
@@ -53,8 +53,8 @@ class Charliecloud(Runtime):
         return [
             self.program,
             "--unset-env=" + all_but(container.passed),
-            # Without it a "$" at the start of a value, or after a colon, is taken for a variable of the host. It only
-            # holds for what follows.
+            # Without this option, a "$" at the start of a value or after a colon would be a variable of the host. It
+            # applies only to the options after it.
             "--env-no-expand",
             *("--set-env=" + assignment(name, value) for name, value in sorted(container.environment.items())),
             *self.binds(container.binds),
@@ -62,33 +62,33 @@ class Charliecloud(Runtime):
         ]
 
     def mount(self, container: Container, image: Value) -> List[Text]:
-        # ch-run serves the mount itself, from its own process, for as long as what it started lives.
+        # ch-run serves the mount from its own process, for as long as the process that it started lives.
         return [*self.options(container), image, "--"]
 
     def into_mounted(self, container: Container, folder: Value) -> List[Text]:
         return ["bash", "-p", "-c", _JOIN, folder, *self.options(container._replace(binds=[]))]
 
     def join_options(self, ranks: int, tag: Value) -> List[Text]:
-        # ch-run's own default tag is the step's number alone: two jobs of a node would join each other.
+        # ch-run's default tag is only the step's number: two jobs on a node would join each other.
         return ["--join-ct=%d" % ranks, "--join-tag=" + tag]
 
 
 def ask_joined(program: str, pid: str, image: str) -> List[str]:
-    """Return argv that prints ``OBEYED`` where ch-run, when it joins, sets the environment as it is told."""
+    """Return argv that prints ``OBEYED`` if ch-run applies the environment options when it joins."""
     words = [program, "--join-pid=" + pid, "--set-env=DEPLOYER_ASKS=" + OBEYED, image]
     return [*words, "--", "/bin/sh", "-c", 'echo "$DEPLOYER_ASKS"']
 
 
 def all_but(names: List[str]) -> str:
-    """Return the glob (fnmatch with FNM_EXTMATCH) of all variables that match none of ``names``."""
+    """Return the glob (fnmatch with FNM_EXTMATCH) for all variables that match none of ``names``."""
     for name in names:
         if not _PATTERN.fullmatch(name):
-            raise UsageError("%r is no glob for names of environment variables" % name)
+            raise UsageError("%r is not a glob for names of environment variables" % name)
     return "!(%s)" % "|".join(names) if names else "*"
 
 
 def assignment(name: str, value: Value) -> Value:
-    """Return NAME=VALUE as ch-run reads it: it takes one pair of single quotes off a value."""
+    """Return NAME=VALUE for ch-run, which removes one pair of single quotes around a value."""
     if isinstance(value, str) and len(value) >= 2 and value[0] == value[-1] == "'":
         value = "'%s'" % value
     return name + "=" + value

@@ -1,6 +1,6 @@
-"""What a container runtime has to offer: pure argv builders, so that scripts, tests and people see the same command.
+"""The interface of a container runtime: pure argv builders, so that scripts, tests and people see the same command.
 
-Words are of ``contract.shell``: what is a str is quoted by the script, whatever it holds.
+Words have the types of ``contract.shell``: the script quotes every str, whatever its content.
 """
 
 from typing import List, Mapping, NamedTuple, Optional, Sequence, Union
@@ -12,7 +12,13 @@ from deployer.contract.shell import Text, Value
 
 
 class Staged(NamedTuple):
-    """A bind as in ``plan.Bind``, whose source is known when the job's script runs."""
+    """A bind as in ``plan.Bind`` whose source is known only when the job's script runs.
+
+    Attributes:
+        source: the path on the host.
+        target: the path in the container.
+        why: the reason, for people.
+    """
 
     source: Value
     target: str
@@ -23,11 +29,15 @@ Mount = Union[Bind, Staged]
 
 
 class Container(NamedTuple):
-    """How a process starts in an installed image.
+    """How a process starts in an installed image. A ``Value`` may contain variables of the job's script.
 
-    ``rootfs`` is the unpacked image; ``environment`` is set in it; ``passed`` are the only names (globs) that come in
-    from the host; ``workdir`` is a folder of the image. ``engine`` is the folder of the runtime that the bundle brought
-    along, where it brought one; it need not be there. A ``Value`` may have variables of the job's script in it.
+    Attributes:
+        rootfs: the unpacked image.
+        binds: bind mounts.
+        environment: variables to set in the container.
+        passed: the only variables (globs) that enter from the host.
+        workdir: a folder of the image.
+        engine: the folder of the runtime from the bundle's kit, if any; it need not exist.
     """
 
     rootfs: Value
@@ -39,8 +49,13 @@ class Container(NamedTuple):
 
 
 class Here(NamedTuple):
-    """What a site has of a runtime: where the program was ``found`` in PATH, if anywhere; with ``modules`` to load it
-    may still come. ``engine`` is as in ``Container``."""
+    """What a site has of a runtime.
+
+    Attributes:
+        found: the program's path according to PATH, or None.
+        modules: modules of the plan, which may add the program to PATH.
+        engine: as in ``Container``.
+    """
 
     found: Optional[str]
     modules: List[str]
@@ -48,21 +63,21 @@ class Here(NamedTuple):
 
 
 class Runtime(object):
-    """One runtime. Implementations stand in the plain dict ``RUNTIMES`` under the names that plans use."""
+    """A runtime. The implementations are in the plain dict ``RUNTIMES`` under the names that plans use."""
 
-    #: The program, as it is found in PATH.
+    #: The program's name in PATH.
     program = ""
-    #: Whether it makes user namespaces of its own.
+    #: Whether it makes its own user namespaces.
     namespaces = False
-    #: Whether there is a container: another root than the host's, and nothing of its environment but what is passed.
+    #: Whether there is a container: with its own root, and only the passed variables of the host's environment.
     contained = True
 
     def options(self, container: Container) -> List[Text]:
-        """Return argv up to, and without, the image; one word for each option."""
+        """Return argv up to the image, without it; one word per option."""
         raise NotImplementedError
 
     def binds(self, binds: Sequence[Mount]) -> List[Text]:
-        """Return the words of ``options`` that make ``binds``; more of them may stand after it. Raises UsageError."""
+        """Return the words of ``options`` for ``binds``; more may follow. Raises UsageError if one is impossible."""
         for path in (shell.data(path) for bind in binds for path in (bind.source, bind.target)):
             if ":" in path:
                 why = "its name has a colon, and %s has no way to quote it" % self.program
@@ -70,36 +85,36 @@ class Runtime(object):
         return ["--bind=" + bind.source + ":" + bind.target for bind in binds]
 
     def starting_in(self, folder: str) -> List[Text]:
-        """Return the words that make a process start in another ``folder`` of the container than ``options`` name;
-        they come after those."""
+        """Return the words that start a process in ``folder`` of the container instead of the one in ``options``; they
+        follow ``options``."""
         return ["--cd=" + folder]
 
     def join_options(self, ranks: int, tag: Value) -> List[Text]:
-        """Return the words that make ``ranks`` processes of a node with the same ``tag`` share their namespaces.
+        """Return the words with which ``ranks`` processes of a node with the same ``tag`` share their namespaces.
 
-        They come after ``options``; there are none if processes share everything anyway.
+        They follow ``options``. There are none if processes share everything anyway.
         """
         del ranks, tag
         return []
 
     def mount(self, container: Container, image: Value) -> List[Text]:
-        """Return argv that mounts a SquashFS image and runs what follows in it: the one that holds it for a node."""
+        """Return argv that mounts a SquashFS image and runs the following words in it, as the holder of a node does."""
         raise NotImplementedError
 
     def into_mounted(self, container: Container, folder: Value) -> List[Text]:
-        """Return the words of a rank that joins the mounted container, up to and without the image.
+        """Return the words of a rank that joins the mounted container, up to the image, without it.
 
-        The process to join has its number in the file ``pid`` of ``folder``; what is bound was bound there.
+        The file ``pid`` in ``folder`` has the number of the process to join. The binds were made there.
         """
         raise NotImplementedError
 
     def given(self, container: Container, command: Sequence[str]) -> List[Text]:
-        """Return the words of a command, in which paths are the container's, as this runtime is to be given them."""
+        """Return the words of a command, whose paths are the container's, in the form that this runtime requires."""
         del container
         return list(command)
 
     def argv(self, container: Container, command: Sequence[str], join: Sequence[Text] = ()) -> List[Text]:
-        """Return the whole argv that runs ``command`` in the container; ``join`` are words of ``join_options``."""
+        """Return the complete argv that runs ``command`` in the container; ``join`` are words of ``join_options``."""
         return [*self.options(container), *join, container.rootfs, "--", *self.given(container, command)]
 
     def veto(self, here: Here) -> Optional[str]:

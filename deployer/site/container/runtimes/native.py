@@ -1,11 +1,11 @@
-"""No container: the host's own programs, which a job in a container can be compared with. Only for who asks for it.
+"""No container: the host's own programs, for comparison with a job in a container. Used only on request.
 
-Launcher, pinning, layout, the plan's environment, probe and proof are those of any job. What a container would be given
-is undone by name: where a word of the command, or a value of the environment, has a path of a container, there stands
-what would be bound there. A path that a program has in its own text is beyond that.
+Launcher, pinning, layout, the plan's environment, probe and proof are as in any other job. Paths of the container are
+replaced: in words of the command and values of the environment, the path of a bind's target becomes its source. A
+path inside a program's own files cannot be replaced.
 
-The host's whole environment is the payload's, as a login shell and the modules make it; the plan's stands over it, but
-in front of what the host has of ``LISTS``. Nothing of the image is used.
+The payload gets the host's environment, as a login shell and the modules make it. The plan's variables override it,
+except that they precede the host's values of ``LISTS``. Nothing of the image is used.
 """
 
 import re
@@ -15,10 +15,10 @@ from deployer.contract import hostfiles, shell
 from deployer.contract.shell import Text, Value, Variable, Word
 from deployer.site.container.runtimes.interface import Container, Here, Mount, Runtime
 
-#: Where programs, Python and the loader search: a folder more must not take the host's own away.
+#: Search paths of programs, Python and the loader: another folder must not replace the host's own.
 LISTS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")
 
-#: Around a path in a text: before it nothing that would make it the rest of another, behind it its end or a part of it.
+#: The surroundings of a path in a text: nothing before it that would make it part of another path; after it an end.
 _BEFORE, _BEHIND = r"(?<![\w./~*?}\])-])", r"(?=[/\s:,;'\"()<>|&}\]]|$)"
 
 
@@ -59,12 +59,12 @@ class Native(Runtime):
 
 
 def inherited(own: str, name: str) -> Value:
-    """Return the value of a list: its ``own`` part, then what the host has of it when the process starts."""
+    """Return the value of a list: its ``own`` part, then the host's value when the process starts."""
     return Word(own, Variable(name, more=True))
 
 
 def _divided(value: Value) -> Tuple[str, List[Word]]:
-    """Return the part of a value that is known, and that of the host."""
+    """Return the known part of a value, and the host's part."""
     parts = Word(value).parts
     own = "".join(part for part in parts if isinstance(part, str))
     return own, [Word(part) for part in parts if not isinstance(part, str)]
@@ -75,15 +75,15 @@ def _sources(container: Container) -> Dict[str, Value]:
 
 
 def _undone(text: str, sources: Mapping[str, Value]) -> Value:
-    """Return a text with each target's source in its place, wherever it is a path of its own."""
+    """Return a text in which each target that is a path of its own is replaced by its source."""
     if not sources:
         return text
-    # The longest first: a bind may lie within another.
+    # The longest first: a bind may be inside another.
     targets = "|".join(map(re.escape, sorted(sources, key=len, reverse=True)))
     parts = re.split(_BEFORE + "(" + targets + ")" + _BEHIND, text)
     return shell.joined([sources[part] if place % 2 else part for place, part in enumerate(parts)])
 
 
 def _only_inside(part: Value) -> bool:
-    """Return whether a container alone has this folder: the host's own loader finds the host's libraries by itself."""
+    """Return whether only a container needs this folder: the host's own loader finds the host's libraries anyway."""
     return part == hostfiles.FOLDER or shell.data(part).startswith(hostfiles.FOLDER + "/")

@@ -1,8 +1,8 @@
-"""udocker in mode P1 (proot), as the bundle's kit brings it: for sites without user namespaces.
+"""udocker in mode P1 (proot) from the bundle's kit, for sites without user namespaces.
 
-``start.py`` of the engine does what udocker itself cannot be told to: see its text. Nothing is read-only to proot, so
-the files of an installed image with a kit are (``deployer.site.install.kit``). All processes of a node share its
-namespaces.
+``start.py`` of the engine does what no option of udocker can: see its docstring. proot can make nothing read-only, so
+the files of an installed image with a kit are read-only by their modes (``deployer.site.install.kit``). All processes
+of a node share its namespaces.
 """
 
 import os
@@ -14,13 +14,13 @@ from deployer.contract.shell import Text
 from deployer.site.container.runtimes.interface import Container, Here, Runtime
 from deployer.system import files
 
-#: Below the engine's folder.
+#: A file in the engine's folder.
 START = "run"
 _PATTERN = re.compile(r"[A-Za-z0-9_*?]+")
 
 
 class Udocker(Runtime):
-    """The container's files are read-only by their modes; binds are writable; /tmp, /dev, /proc and /sys the host's."""
+    """The container's files are read-only by mode; binds are writable; /tmp, /dev, /proc and /sys are the host's."""
 
     program = "udocker"
 
@@ -34,7 +34,7 @@ class Udocker(Runtime):
         ]
 
     def veto(self, here: Here) -> Optional[str]:
-        # The site's own udocker, if it has one, is another version with another engine: only the kit's was tested.
+        # A site's own udocker is not used: its version and engine differ, and only the kit's was tested.
         if not files.is_file(os.path.join(here.engine, START)):
             return "the bundle was packed without udocker's kit"
         return None
@@ -42,5 +42,5 @@ class Udocker(Runtime):
 
 def _glob(name: str) -> str:
     if not _PATTERN.fullmatch(name):
-        raise UsageError("%r is no glob for names of environment variables" % name)
+        raise UsageError("%r is not a glob for names of environment variables" % name)
     return name

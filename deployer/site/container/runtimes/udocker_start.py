@@ -1,19 +1,18 @@
-"""Starts one process in a container by ``udocker run`` in mode P1 (proot). A program of its own, beside the package.
+"""Starts one process in a container with ``udocker run`` in mode P1 (proot). A program of its own, not in the package.
 
-``install`` copies it next to the kit's udocker, as ``images/DIGEST/engine/start.py``, and calls it by a small script
-with the site's Python: each rank starts it, so it imports next to nothing. What udocker does by itself and we do not
-want is put right here:
+``install`` copies it beside the kit's udocker, as ``images/DIGEST/engine/start.py``, and a small script calls it with
+the site's Python. Each rank starts it, so it imports almost nothing. It corrects these habits of udocker:
 
-- **Environment.** udocker strips values and adds eleven variables of its own. Here it is exactly what ``--set-env``
-  and ``--pass`` say, and PROOT_TMP_DIR, which proot itself reads.
-- **Signals.** udocker dies of SIGTERM while proot ignores it, so a payload with a handler would be killed before it
-  has written its checkpoint. This process outlives both. In a step of a launcher, which signals all its processes,
-  nothing is passed on, which would make two of one; else the payload gets what this process got.
-- **Traces.** Its own and proot's temporary files are in one folder, removed at the end. When this process is killed,
-  proot is told to end the payload.
-- **Mount points.** All that is bound has its place in the image, so udocker has none to make; without a container of
-  its own it would make a folder for its notes on them, ``.mountpoints``, in the current folder: in each user's home.
-- **Network.** There is nothing to fetch: the engine is there, and the "repository" is the installed image.
+- **Environment.** udocker strips values and adds eleven variables of its own. Here the environment is exactly that of
+  ``--set-env`` and ``--pass``, and PROOT_TMP_DIR, which proot itself reads.
+- **Signals.** udocker ends at SIGTERM while proot ignores it, so a payload with a handler would be killed before it
+  has written its checkpoint. This process outlives both. A launcher signals all processes of a step, so nothing is
+  passed on in a step, which would double the signal; otherwise the payload receives this process's signals.
+- **Traces.** The temporary files of udocker and proot are in one folder, which is removed at the end. When this
+  process is killed, proot is told to end the payload.
+- **Mount points.** The image has a target for every bind, so udocker need not make any. Without a container of its
+  own it would make a folder for its notes, ``.mountpoints``, in the current folder: in each user's home.
+- **Network.** Nothing is fetched: the engine is there, and the "repository" is the installed image.
 """
 
 import os
@@ -26,24 +25,24 @@ if MYPY:  # typing takes a while to import
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-#: What of the host a container sees besides its binds, as with ch-run; those that are there.
+#: Paths of the host that a container sees besides its binds, as with ch-run, if they exist.
 SYSTEM = ("/dev", "/proc", "/sys", "/tmp", "/etc/hosts", "/etc/resolv.conf")  # noqa: S108
 
-#: Where temporary files go: the first that is there, writable, and lets proot's loader be executed. What stands beside
-#: the engine is the node's own, where the image is staged; TMPDIR may be on a shared file system.
+#: Candidates for temporary files: the first that exists, is writable, and allows proot's loader to be executed. If the
+#: image is staged, the engine's folder is local to the node; TMPDIR may be on a shared file system.
 _OWN = os.path.join(os.path.dirname(HERE), "tmp")
 _TEMPORARY = ("/tmp", "/dev/shm", "/var/tmp")  # noqa: S108
-#: In a step of one of these launchers a signal reaches all processes by itself.
+#: In a step of one of these launchers, a signal reaches all processes anyway.
 _LAUNCHERS = ("SLURM_STEP_ID", "SLURM_STEPID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _PR_SET_PDEATHSIG = 1
 _SI_USER = 0
-#: The exit code for what cannot be started, as a shell's.
+#: The exit code for a command that cannot be started, as in a shell.
 _CANNOT = 126
 
 
 class StartArguments(object):
-    """What the command line asks for; see ``udocker.options``."""
+    """The arguments of the command line; see ``udocker.options``."""
 
     def __init__(self, words: "Sequence[str]") -> None:
         self.environment: "Dict[str, str]" = {}
@@ -70,7 +69,7 @@ class StartArguments(object):
         self.command = rest[2:]
 
     def whole_environment(self, host: "Mapping[str, str]", temporary: str) -> "Dict[str, str]":
-        """Return the payload's environment: what passes of the host's, then what is set."""
+        """Return the payload's environment: the host's variables that are passed, then those that are set."""
         import fnmatch
 
         found = {name: host[name] for name in host if any(fnmatch.fnmatchcase(name, glob) for glob in self.passed)}
@@ -84,16 +83,16 @@ def udocker_argv(start: StartArguments, user: str) -> "List[str]":
     words = ["udocker", "--allow-root", "--quiet", "run", "--nobanner", "--nosysdirs", "--location=" + start.rootfs]
     words += ["--user=" + user, "--workdir=" + start.folder]
     words += ["--env=PATH=" + start.environment.get("PATH", "")]
-    # The kernel tells the host's path of what a process has mapped (/proc/PID/maps): the image's own lead somewhere.
+    # For a mapped file the kernel reports the host's path (/proc/PID/maps): the image's own paths must lead somewhere.
     own = (start.rootfs, os.path.dirname(HERE))
     words += ["--volume=%s:%s" % (path, path) for path in (*SYSTEM, *own) if os.path.exists(path)]
     words += ["--volume=" + bind for bind in start.binds]
-    # With --location, udocker drops the first word where an image's name would stand.
+    # With --location, udocker drops the first word, which would be an image's name.
     return [*words, "-", start.command[0]]
 
 
 def udocker_environment(temporary: str) -> "Dict[str, str]":
-    """Return what udocker itself reads: its engine is the kit's, its home is empty, nothing is fetched."""
+    """Return udocker's own environment: its engine is the kit's, its home is empty, nothing is fetched."""
     return {
         "HOME": temporary,
         "PATH": os.defpath,
@@ -127,14 +126,14 @@ def become(start: StartArguments, temporary: str) -> int:
 
     udocker.engine.proot.subprocess = types.SimpleNamespace(call=call)
     udocker.utils.mountpoint.MountPoint.setup = lambda _: True
-    # udocker wants a program to fetch with before it looks whether it has to; a node may have none.
+    # udocker requires a program for downloads before it checks whether it needs one; a node may have none.
     udocker.utils.curl.GetURL._select_implementation = lambda _: None
-    # It comes back only with an error, which it has said.
+    # It returns only after an error, which it has printed.
     return int(UMain(sys.argv).execute()) or _CANNOT
 
 
 def login() -> str:
-    """Return a name for this user that the image's passwd need not know: udocker adds it, with the real number."""
+    """Return a user name that the image's passwd need not have: udocker adds it, with the real number."""
     if os.getuid() == 0:
         return "root"
     import pwd
@@ -146,7 +145,7 @@ def login() -> str:
 
 
 def temporary_folder() -> str:
-    """Return a new folder for udocker's and proot's temporary files, where programs may be executed."""
+    """Return a new folder for the temporary files of udocker and proot, in which programs can be executed."""
     for place in (_OWN, os.environ.get("TMPDIR", ""), *_TEMPORARY):
         try:
             if place and not os.statvfs(place).f_flag & os.ST_NOEXEC and not _anybody_renames(place):
@@ -159,7 +158,7 @@ def temporary_folder() -> str:
 
 
 def _anybody_renames(place: str) -> bool:
-    """Return whether other users can rename what is ours there: all can write, and there is no sticky bit."""
+    """Return whether other users can rename our files there: all can write, and there is no sticky bit."""
     return os.stat(place).st_mode & 0o1002 == 0o2
 
 
@@ -180,7 +179,7 @@ def remove(path: str) -> None:
 
 
 def end_with_parent() -> None:
-    """Make proot end its payload (that is what it does on SIGQUIT) when this process's parent is gone."""
+    """Make proot end its payload when this process's parent is gone (which is what SIGQUIT makes it do)."""
     try:
         import ctypes
 
@@ -190,7 +189,7 @@ def end_with_parent() -> None:
 
 
 def payload(proot: int) -> "Optional[int]":
-    """Return proot's own child, None where there is none (any more)."""
+    """Return proot's own child, or None if there is none."""
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
@@ -203,14 +202,14 @@ def payload(proot: int) -> "Optional[int]":
 
 
 def wait(child: int, forward: bool) -> int:
-    """Return the exit code of proot; ``forward`` says whether signals to this process are for the payload."""
+    """Return the exit code of proot; with ``forward``, signals to this process are passed to the payload."""
     awaited = set(_PASSED_ON) | {signal.SIGCHLD, signal.SIGQUIT}
     while True:
         found = signal.sigwaitinfo(awaited)
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
-        # A terminal's signals come from the kernel, to all of its processes.
+        # The kernel sends a terminal's signals to all of its processes.
         if forward and found.si_signo in _PASSED_ON and found.si_code == _SI_USER:
             target = payload(child)
             if target is not None:
@@ -239,7 +238,7 @@ def main(words: "Sequence[str]") -> int:
             code = become(start, temporary)
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else _CANNOT
-        except Exception as error:  # noqa: BLE001 (whatever udocker raises: one line)
+        except Exception as error:  # noqa: BLE001 (any error of udocker becomes one line)
             sys.stderr.write("deployer: error: udocker: %s: %s\n" % (type(error).__name__, error))
         finally:
             sys.stdout.flush()

@@ -137,7 +137,7 @@ def test_argv_is_one_word_an_option():
 def test_what_udocker_cannot_be_told_is_refused():
     with pytest.raises(UsageError, match="has a colon"):
         runtime.options(Container("/i", [Bind("/a:b", "/data", "")], {}, [], "/"))
-    with pytest.raises(UsageError, match="is no glob"):
+    with pytest.raises(UsageError, match="is not a glob"):
         runtime.options(Container("/i", [], {}, ["A B"], "/"))
 
 
