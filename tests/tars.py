@@ -26,7 +26,7 @@ class Kept(io.FileIO):
 
 def members(tar: bytes) -> list[FileEntry]:
     """Return the members of a tar, read as from a pipe."""
-    return list(tarreader.members(Spooled(io.BytesIO(tar).read, Kept())))
+    return list(tarreader.entries_of(Spooled(io.BytesIO(tar).read, Kept())))
 
 
 def root_of(*layers: bytes) -> Rootfs:

@@ -197,7 +197,7 @@ def _with_places(
     for mpi in mpis.HOSTS:
         (places / mpi.prefix.lstrip("/")).mkdir(parents=True)
     image = read(scratch)
-    image.root.apply(folders.members(str(places)))
+    image.root.apply(folders.entries_of(str(places)))
     return image
 
 

@@ -12,7 +12,7 @@ from deployer.connected.ground import progress
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.rootfs import archive, folder, tarreader
 from deployer.connected.rootfs.archive import ArchiveImage
-from deployer.connected.rootfs.entries import Members
+from deployer.connected.rootfs.entries import FileEntries
 from deployer.connected.rootfs.merge import Rootfs
 from deployer.connected.rootfs.tarreader import Spooled
 from deployer.contract.errors import DeployerError, UsageError
@@ -85,7 +85,7 @@ def from_folder(path: Path, name: str, version: str) -> Contents:
 
     def read(_: Scratch) -> ArchiveImage:
         root = Rootfs()
-        root.apply(folder.members(str(path)), whiteouts=False)
+        root.apply(folder.entries_of(str(path)), whiteouts=False)
         return ArchiveImage("", {}, root)
 
     return Contents(name, version, read)
@@ -117,7 +117,7 @@ def _from_layer_folders(client: "docker.DockerClient", reference: str) -> Rootfs
     root = Rootfs()
     try:
         for layer in folders:
-            root.apply(folder.overlay_members(layer))
+            root.apply(folder.overlay_entries(layer))
     except DeployerError as error:
         _log.debug("the engine's layers are exported: %s", error.message)
         return None
@@ -129,11 +129,11 @@ def _from_export(client: "docker.DockerClient", reference: str, config: dict[str
 
     root = Rootfs()
     with progress.bar("export", int(config.get("Size") or 0) or None) as advance:
-        root.apply(_members(engine.rootfs_chunks(client, reference), advance, scratch), whiteouts=False)
+        root.apply(_layer_entries(engine.rootfs_chunks(client, reference), advance, scratch), whiteouts=False)
     return root
 
 
-def _members(chunks: Iterator[bytes], advance: Any, scratch: Scratch) -> Members:
+def _layer_entries(chunks: Iterator[bytes], advance: Any, scratch: Scratch) -> FileEntries:
     chunk, position = b"", 0
 
     def read(size: int) -> bytes:
@@ -145,6 +145,6 @@ def _members(chunks: Iterator[bytes], advance: Any, scratch: Scratch) -> Members
         position += len(data)
         return data
 
-    yield from tarreader.members(Spooled(read, scratch.spool))
+    yield from tarreader.entries_of(Spooled(read, scratch.spool))
     for _ in chunks:  # read to the end, so that the engine can close the stream
         pass

@@ -19,7 +19,7 @@ import zstandard
 
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.rootfs import tarreader
-from deployer.connected.rootfs.entries import FileEntry, Members, Stored
+from deployer.connected.rootfs.entries import FileEntries, FileEntry, Stored
 from deployer.connected.rootfs.merge import Rootfs
 from deployer.connected.rootfs.tarreader import Slice, Spooled
 from deployer.contract import json_records
@@ -100,7 +100,7 @@ def layered(path: Path, scratch: Scratch) -> Layered | None:
         found = _kind(part, scratch)
         if isinstance(found, Layered):
             return found
-        tops = {member.path.strip(b"./").partition(b"/")[0] for member in found}
+        tops = {entry.path.strip(b"./").partition(b"/")[0] for entry in found}
         if not tops & {b"bin", b"lib", b"sbin", b"usr"}:
             raise UsageError("it is neither an image nor a root filesystem: it has none of /bin, /lib, /sbin, /usr")
         return None
@@ -137,19 +137,19 @@ def _opened(path: Path, scratch: Scratch) -> Iterator[ArchivePart]:
 
 def _kind(part: ArchivePart, scratch: Scratch) -> Layered | list[FileEntry]:
     """Index the file's tar, then detect from the names what kind of image it is."""
-    found = list(members(part, scratch))
+    found = list(entries_of(part, scratch))
     stored = {}
-    for member in found:
-        name = posixpath.normpath(os.fsdecode(member.path))
-        if member.kind == FILE and isinstance(member.data, Stored):
-            stored[name] = member.data
-        elif member.kind == SYMLINK:  # old versions of `docker save` write links for equal layers
-            target = posixpath.normpath(posixpath.join(posixpath.dirname(name), os.fsdecode(member.target)))
+    for entry in found:
+        name = posixpath.normpath(os.fsdecode(entry.path))
+        if entry.kind == FILE and isinstance(entry.data, Stored):
+            stored[name] = entry.data
+        elif entry.kind == SYMLINK:  # old versions of `docker save` write links for equal layers
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(name), os.fsdecode(entry.target)))
             if target in stored:
                 stored[name] = stored[target]
-    roots = any(member.kind == FOLDER and member.path.strip(b"./") in (b"usr", b"bin", b"etc") for member in found)
+    roots = any(entry.kind == FOLDER and entry.path.strip(b"./") in (b"usr", b"bin", b"etc") for entry in found)
     if not roots and ("manifest.json" in stored or "oci-layout" in stored):
-        opened = functools.partial(_member_part, stored)
+        opened = functools.partial(_stored_part, stored)
         return _documents(_docker if "manifest.json" in stored else _oci, opened)
     return found
 
@@ -157,7 +157,7 @@ def _kind(part: ArchivePart, scratch: Scratch) -> Layered | list[FileEntry]:
 _Opener = Callable[[str], ArchivePart]
 
 
-def _member_part(stored: dict[str, Stored], name: str) -> ArchivePart:
+def _stored_part(stored: dict[str, Stored], name: str) -> ArchivePart:
     data = stored.get(posixpath.normpath(name))
     if data is None:
         raise UsageError(f"the archive is incomplete: it has no {name}")
@@ -250,7 +250,7 @@ def _image(layered: Layered, scratch: Scratch) -> ArchiveImage:
     for part, digest in layered.layers:
         if digest:
             scratch.check_beside(functools.partial(_check, part, digest))
-        root.apply(members(part, scratch))
+        root.apply(entries_of(part, scratch))
     return ArchiveImage(str(layered.config.get("architecture") or ""), dict(layered.config.get("config") or {}), root)
 
 
@@ -282,15 +282,15 @@ def _magic(part: ArchivePart) -> bytes | None:
     return next((magic for magic in (_GZIP, _ZSTD) if start.startswith(magic)), None)
 
 
-def members(part: ArchivePart, scratch: Scratch) -> Members:
-    """Yield a layer's members. If the layer is compressed, file contents are written to the spool."""
+def entries_of(part: ArchivePart, scratch: Scratch) -> FileEntries:
+    """Yield a layer's entries. If the layer is compressed, file contents are written to the spool."""
     magic = _magic(part)
     if magic is None:
-        yield from tarreader.members(Slice(*part))
+        yield from tarreader.entries_of(Slice(*part))
         return
     stream = _decoder(io.BufferedReader(files.Window(part.stream.fileno(), part.offset, part.size), _CHUNK), magic)
     with _broken_codec():
-        yield from tarreader.members(Spooled(stream.read, scratch.spool))
+        yield from tarreader.entries_of(Spooled(stream.read, scratch.spool))
         while stream.read(_CHUNK):  # read the zeros after the end: the codec's own check follows them
             pass
 

@@ -134,7 +134,7 @@ class FileEntry(NamedTuple):
     attributes: bool = False
 
 
-Members = Iterator[FileEntry]
+FileEntries = Iterator[FileEntry]
 
 
 def check_path(path: bytes, place: str = "") -> None:

@@ -3,7 +3,7 @@
 import os
 import stat
 
-from deployer.connected.rootfs.entries import DEVICE, SOCKET, FileEntry, Members, OnDisk, check_path
+from deployer.connected.rootfs.entries import DEVICE, SOCKET, FileEntries, FileEntry, OnDisk, check_path
 from deployer.contract.errors import DeployerError
 from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK
 from deployer.system import files
@@ -20,7 +20,7 @@ class ForeignOverlay(DeployerError):
     """The folder uses a feature of overlayfs (redirects, files without their data) that is not read here."""
 
 
-def members(folder: str) -> Members:
+def entries_of(folder: str) -> FileEntries:
     """Yield the entries of a folder, sorted by name, without file systems mounted below it.
 
     Raises:
@@ -30,7 +30,7 @@ def members(folder: str) -> Members:
         yield from _walk(os.fsencode(folder))
 
 
-def overlay_members(folder: str) -> Members:
+def overlay_entries(folder: str) -> FileEntries:
     """Yield a layer from its folder in overlayfs. Deletions become the whiteouts of a layer's tar.
 
     Source: Linux, Documentation/filesystems/overlayfs.rst, "whiteouts and opaque directories".
@@ -58,7 +58,7 @@ def overlay_members(folder: str) -> Members:
                 yield FileEntry(FILE, os.path.join(path, b".wh..wh..opq"), 0)
 
 
-def _walk(top: bytes) -> Members:
+def _walk(top: bytes) -> FileEntries:
     device = os.lstat(top).st_dev
     first_names: dict[int, bytes] = {}  # inode to the first path with it
     todo = [b""]
@@ -73,11 +73,11 @@ def _walk(top: bytes) -> Members:
             status = entry.stat(follow_symlinks=False)
             if stat.S_ISDIR(status.st_mode) and status.st_dev == device:
                 below.append(path)
-            yield _member(entry.path, status, first_names, path)
+            yield _file_entry(entry.path, status, first_names, path)
         todo += reversed(below)
 
 
-def _member(where: bytes, status: os.stat_result, first_names: dict[int, bytes], path: bytes) -> FileEntry:
+def _file_entry(where: bytes, status: os.stat_result, first_names: dict[int, bytes], path: bytes) -> FileEntry:
     kind, data, target = DEVICE, None, b""
     if stat.S_ISDIR(status.st_mode):
         kind = FOLDER

@@ -12,12 +12,12 @@ import docker
 from deployer.connected.ground import engine, progress
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.rootfs import archive, folder
-from deployer.connected.rootfs.entries import FileEntry, Members
+from deployer.connected.rootfs.entries import FileEntries, FileEntry
 from deployer.system import files
 
 
 @contextlib.contextmanager
-def opened(client: docker.DockerClient, reference: str) -> Iterator[Iterator[Members]]:
+def opened(client: docker.DockerClient, reference: str) -> Iterator[Iterator[FileEntries]]:
     """Yield an image's layers, the lowest first. They can be read until the block ends."""
     read = _from_folders(layer_folders(client, reference))
     if read:
@@ -27,13 +27,13 @@ def opened(client: docker.DockerClient, reference: str) -> Iterator[Iterator[Mem
         _save(client, reference, saved)
         saved.flush()
         layered = archive.layered(Path(saved.name), scratch)
-        yield (archive.members(part, scratch) for part, _ in (layered.layers if layered else ()))
+        yield (archive.entries_of(part, scratch) for part, _ in (layered.layers if layered else ()))
 
 
 def _from_folders(folders: list[str]) -> list[list[FileEntry]]:
     """Return the layers in the engine's folders, or nothing if they use an unsupported feature of overlayfs."""
     try:
-        return [list(folder.overlay_members(layer)) for layer in folders]
+        return [list(folder.overlay_entries(layer)) for layer in folders]
     except folder.ForeignOverlay:
         return []
 

@@ -32,14 +32,14 @@ class TreeNode:
 
     __slots__ = ("attributes", "children", "data", "kind", "mode", "mtime", "owned", "target")
 
-    def __init__(self, member: FileEntry) -> None:
-        self.kind = member.kind
-        self.mode = member.mode
-        self.mtime = member.mtime
-        self.target = member.target
-        self.data: FileContent | None = member.data
-        self.owned = member.owned
-        self.attributes = member.attributes
+    def __init__(self, entry: FileEntry) -> None:
+        self.kind = entry.kind
+        self.mode = entry.mode
+        self.mtime = entry.mtime
+        self.target = entry.target
+        self.data: FileContent | None = entry.data
+        self.owned = entry.owned
+        self.attributes = entry.attributes
         self.children: dict[bytes, TreeNode] = {}
 
 
@@ -69,8 +69,8 @@ class Rootfs:
         """
         self._fresh, self._last = set(), None
         self._whiteouts = whiteouts
-        for member in layer:
-            self._place(member)
+        for entry in layer:
+            self._place(entry)
         self._fresh, self._last = set(), None
 
     def walk(self) -> Iterator[tuple[bytes, TreeNode]]:
@@ -90,12 +90,12 @@ class Rootfs:
 
     # --- one entry ---
 
-    def _place(self, member: FileEntry) -> None:
-        above, _, name = member.path.rpartition(b"/")
-        if self._last is not None and above == self._last[0] and _is_plain(name) and len(member.path) <= _MAX_PATH:
+    def _place(self, entry: FileEntry) -> None:
+        above, _, name = entry.path.rpartition(b"/")
+        if self._last is not None and above == self._last[0] and _is_plain(name) and len(entry.path) <= _MAX_PATH:
             followed: tuple[bytes, TreeNode] | None = self._last  # usually the same folder
         else:
-            parts = _parts(member.path)
+            parts = _parts(entry.path)
             if not parts:
                 return  # the root itself
             name = parts[-1]
@@ -106,26 +106,26 @@ class Rootfs:
                 self._white_out(*followed, name)
             return
         if followed is None or followed[1].kind != FOLDER:
-            raise UsageError(f"the layer has /{shown(member.path.strip(b'/'))} below a path that is not a folder")
+            raise UsageError(f"the layer has /{shown(entry.path.strip(b'/'))} below a path that is not a folder")
         where, parent = followed
         path = _joined(where, name)
-        self._grow(path, member.target)
+        self._grow(path, entry.target)
         there = parent.children.get(name)
-        if member.kind == FOLDER and there is not None and there.kind == FOLDER:
-            there.mode, there.mtime, there.owned = member.mode, member.mtime, member.owned
-            there.attributes = member.attributes
+        if entry.kind == FOLDER and there is not None and there.kind == FOLDER:
+            there.mode, there.mtime, there.owned = entry.mode, entry.mtime, entry.owned
+            there.attributes = entry.attributes
         else:
-            parent.children[name] = self._linked(member, path) if member.kind == HARDLINK else TreeNode(member)
+            parent.children[name] = self._linked(entry, path) if entry.kind == HARDLINK else TreeNode(entry)
         self._fresh.add(path)
 
-    def _linked(self, member: FileEntry, path: bytes) -> TreeNode:
-        parts = _parts(member.target)
+    def _linked(self, entry: FileEntry, path: bytes) -> TreeNode:
+        parts = _parts(entry.target)
         followed = self._follow(parts[:-1], make=False)
         node = followed[1].children.get(parts[-1]) if parts and followed else None
         if node is None or node.kind == FOLDER:
             raise UsageError(
                 f"/{shown(path)} is a hard link to what is {'a folder' if node else 'not there'}: "
-                f"/{shown(member.target.strip(b'/'))}"
+                f"/{shown(entry.target.strip(b'/'))}"
             )
         return node
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import IO, Any, NamedTuple, Protocol
 
-from deployer.connected.rootfs.entries import DEVICE, Extent, FileEntry, Members, Stored
+from deployer.connected.rootfs.entries import DEVICE, Extent, FileEntries, FileEntry, Stored
 from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import BLOCK, FILE, FOLDER, HARDLINK, SYMLINK, padding
 
@@ -101,10 +101,10 @@ class _Header(NamedTuple):
     target: bytes
 
 
-def members(source: TarSource) -> Members:
+def entries_of(source: TarSource) -> FileEntries:
     """Yield the entries of a tar in its order. Raises UsageError if it is not a tar, or is cut off."""
     try:
-        yield from _Reader(source).members()
+        yield from _Reader(source).entries()
     except EOFError:
         raise UsageError("the tar is cut off", "write or copy the complete file again") from None
 
@@ -116,7 +116,7 @@ class _Reader:
         self._defaults: dict[bytes, bytes] = {}  # from global PAX headers
         self._held = self._held_always = 0  # bytes of headers in memory: for the next member, and for all
 
-    def members(self) -> Members:
+    def entries(self) -> FileEntries:
         extra: dict[bytes, bytes] = {}
         sparse: list[tuple[bytes, bytes]] = []  # GNU.sparse.offset and numbytes, which appear several times
         while True:
@@ -139,11 +139,11 @@ class _Reader:
             elif header.kind == b"V":
                 self._skip(header.size)
             else:
-                yield self._member(block, header, {**self._defaults, **extra}, sparse)
+                yield self._entry(block, header, {**self._defaults, **extra}, sparse)
                 extra, sparse = {}, []
                 self._held = self._held_always
 
-    def _member(
+    def _entry(
         self, block: bytes, header: _Header, pax: dict[bytes, bytes], sparse: list[tuple[bytes, bytes]]
     ) -> FileEntry:
         kind = _KINDS.get(header.kind)

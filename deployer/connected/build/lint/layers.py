@@ -5,7 +5,7 @@ import posixpath
 from collections.abc import Iterable, Iterator
 
 from deployer.connected.build.lint import finding
-from deployer.connected.rootfs.entries import Members, shown
+from deployer.connected.rootfs.entries import FileEntries, shown
 from deployer.contract.findings import Finding
 from deployer.contract.tarformat import FILE, FOLDER
 
@@ -22,7 +22,7 @@ _OPAQUE = b".wh..wh..opq"
 _SHOWN = 4
 
 
-def wasted(layers: Iterable[Members], image: str) -> Iterator[Finding]:
+def wasted(layers: Iterable[FileEntries], image: str) -> Iterator[Finding]:
     """Yield layers.hidden and layers.leftover for the layers of an image, the lowest first."""
     held: dict[bytes, int] = {}  # the visible files so far: path to size
     hidden: dict[bytes, int] = {}
@@ -35,7 +35,7 @@ def wasted(layers: Iterable[Members], image: str) -> Iterator[Finding]:
             yield finding(code, image, size=f"{total / 1e6:.1f} MB", paths=_largest(found))
 
 
-def _apply(layer: Members, held: dict[bytes, int], hidden: dict[bytes, int]) -> None:
+def _apply(layer: FileEntries, held: dict[bytes, int], hidden: dict[bytes, int]) -> None:
     """Move the files that a layer hides from ``held`` to ``hidden``, then add the layer's files."""
     gone: list[bytes] = []
     brought: dict[bytes, int] = {}

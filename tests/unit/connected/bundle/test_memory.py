@@ -49,7 +49,7 @@ def test_a_link_to_a_path_that_no_kernel_takes() -> None:
 
 
 def _read(data: bytes) -> None:
-    for _ in tarreader.members(tarreader.Spooled(io.BytesIO(data).read, io.BytesIO())):
+    for _ in tarreader.entries_of(tarreader.Spooled(io.BytesIO(data).read, io.BytesIO())):
         pass
 
 

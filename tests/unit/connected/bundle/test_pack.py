@@ -48,7 +48,7 @@ def rootfs() -> bytes:
 def contents(app: Path | None = None, data: bytes = b"") -> Contents:
     def read(scratch: Scratch) -> ArchiveImage:
         root = Rootfs()
-        root.apply(tarreader.members(Spooled(io.BytesIO(data or rootfs()).read, scratch.spool)))
+        root.apply(tarreader.entries_of(Spooled(io.BytesIO(data or rootfs()).read, scratch.spool)))
         config = {"Env": ["PATH=/usr/bin:/bin"], "WorkingDir": "/work", "Hostname": "laptop", "Labels": {"a": "b"}}
         return ArchiveImage("amd64", config, root)
 

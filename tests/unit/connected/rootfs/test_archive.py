@@ -84,7 +84,7 @@ def test_a_flat_tar_and_a_folder_give_the_same_layer(tmp_path: Path, scratch: Sc
     path.write_bytes(packed(LAYERS[0], outer))
     assert raw(archive.read(path, scratch).root) == expected
     from_folder = Rootfs()
-    from_folder.apply(folder.members(str(whole)))
+    from_folder.apply(folder.entries_of(str(whole)))
     assert raw(from_folder) == expected
 
 
@@ -154,7 +154,7 @@ def test_a_folder_with_hard_links_devices_and_sockets(tmp_path: Path) -> None:
     os.symlink("/nowhere", tmp_path / "bin" / "l")
     os.mkfifo(tmp_path / "bin" / "pipe")
     root = Rootfs()
-    root.apply(folder.members(str(tmp_path)))
+    root.apply(folder.entries_of(str(tmp_path)))
     assert root.find(b"bin/a") is root.find(b"bin/b")
     tree = FlattenedRootfs(root)
     assert tree.changed["devices_dropped"] == [b"bin/pipe"]
@@ -176,10 +176,10 @@ def test_the_folders_of_an_overlay_are_layers(tmp_path: Path) -> None:
         pytest.skip("needs a file system with trusted attributes")
     root = Rootfs()
     for layer in (lower, upper):
-        root.apply(folder.overlay_members(str(layer)))
+        root.apply(folder.overlay_entries(str(layer)))
     assert [path for path, _ in root.walk()] == [b"usr", b"usr/d", b"usr/d/new"]
     top.mkdir()
     (top / "usr").mkdir()
     os.setxattr(top / "usr", "trusted.overlay.redirect", b"/elsewhere")
     with pytest.raises(folder.ForeignOverlay, match="redirect"):
-        root.apply(folder.overlay_members(str(top)))
+        root.apply(folder.overlay_entries(str(top)))

@@ -78,7 +78,7 @@ def test_sparse_files(tmp_path: Path, options: list[str], holes: int) -> None:
     assert tar.stat().st_size < path.stat().st_size
     whole = path.read_bytes()
     with open(tar, "rb") as stream:
-        for found in (members(tar.read_bytes()), list(tarreader.members(Slice(stream)))):
+        for found in (members(tar.read_bytes()), list(tarreader.entries_of(Slice(stream)))):
             assert [member.path for member in found] == [b"sparse"]
             data = found[0].data
             assert data is not None
