@@ -147,10 +147,24 @@ def _hand_over_counts(stats: Any) -> None:
 
 def pytest_configure(config: Any) -> None:
     config.pluginmanager.register(EngineWatch(config.getoption("--require-engines")), "deployer-engines")
+    if hasattr(config, "workerinput"):
+        _start_elsewhere(config)
 
 
-def pytest_collection_modifyitems(items: Any) -> None:
+def _start_elsewhere(config: Any) -> None:
+    """Let each worker begin to collect at another file: what one has compiled and rewritten, the next one loads."""
+    files = []
+    for arg in config.args:
+        files += sorted(map(str, Path(arg).rglob("test_*.py"))) if Path(arg).is_dir() else [arg]
+    worker = config.workerinput
+    first = len(files) * int(worker["workerid"][2:]) // worker["workercount"]
+    config.args[:] = files[first:] + files[:first]
+
+
+def pytest_collection_modifyitems(config: Any, items: Any) -> None:
     """Mark what uses real engines, by folder or fixture, and give it longer than a unit test."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: str(item.fspath))  # all workers must have the same order
     started = set()
     for item in items:
         folder = os.path.relpath(str(item.fspath), str(ROOT)).split(os.sep)[:2]

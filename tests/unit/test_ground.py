@@ -1,7 +1,6 @@
 """The files that the tools read agree with each other and hold nothing of the machine that made them."""
 
 import re
-import subprocess
 import sys
 from configparser import ConfigParser
 from pathlib import Path
@@ -12,6 +11,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:  # with import-linter and mypy, which need it too
     import tomli as tomllib
+
+pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).resolve().parents[2]
 PINNED = sorted((ROOT / "requirements").glob("*.txt"))
@@ -107,9 +108,9 @@ def test_every_debian_package_says_why() -> None:
     ("option", "outcome"), [((), "1 passed, 2 skipped"), (("--require-engines",), "1 passed, 2 error")]
 )
 def test_a_missing_engine_skips_with_its_remedy_or_fails_where_engines_are_required(
-    tmp_path: Path, option: tuple[str, ...], outcome: str
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, option: tuple[str, ...], outcome: str
 ) -> None:
-    tests = tmp_path / "tests"
+    tests = pytester.path / "tests"
     tests.mkdir()
     (tests / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
     (tests / "test_it.py").write_text(
@@ -120,12 +121,12 @@ def test_a_missing_engine_skips_with_its_remedy_or_fails_where_engines_are_requi
         "def test_marked_too(): raise AssertionError\n"
         "def test_unmarked(): pass\n"
     )
-    argv = [sys.executable, "-m", "pytest", "-c", str(ROOT / "tests/site36.ini"), "--rootdir", str(tmp_path), "-o",
-            f"cache_dir={tmp_path}/cache", *option, str(tests)]  # fmt: skip
-    ran = subprocess.run(
-        argv, cwd=tmp_path, capture_output=True, text=True, timeout=50, env={"PATH": "/usr/bin:/bin"}, check=False
-    )
-    assert outcome in ran.stdout
-    assert "pyenv install 3.6" in ran.stdout
-    assert re.search(r"engines: 2 tests (skipped|failed) without python3.6", ran.stdout)
-    assert (ran.returncode == 0) is (not option)
+    for name in ("PYTEST_XDIST_WORKER", "DEPLOYER_TEST_COUNTS"):  # those of the tests around it
+        monkeypatch.delenv(name, raising=False)
+    argv = ["-c", ROOT / "tests/site36.ini", "--rootdir", pytester.path, "-o", f"cache_dir={pytester.path}/cache"]
+    ran = pytester.runpytest_inprocess(*argv, *option, tests)
+    said = ran.stdout.str()
+    assert outcome in said
+    assert "pyenv install 3.6" in said
+    assert re.search(r"engines: 2 tests (skipped|failed) without python3.6", said)
+    assert (ran.ret == 0) is (not option)

@@ -10,6 +10,7 @@ from deployer.connected.linker import index as indexes
 from deployer.connected.linker.job_filesystem import FILE, FOLDER, HostFiles, JobFilesystem
 from deployer.connected.linker.loader import Loader
 from deployer.contract.manifest import WHEELS_PREFIX
+from deployer.system import files
 from deployer.system.verify import begin, opened
 from tests import wheels
 
@@ -48,8 +49,8 @@ def indexed(bundle: Path, cache: Path | None = None) -> indexes.Index:
 def test_the_index_of_a_bundle_links_as_the_files_themselves(rootfs: Path, bundle: Path) -> None:
     program = os.path.realpath(sys.executable)
     found = []
-    for files in (HostFiles(str(rootfs)), indexed(bundle)):
-        loader = Loader(JobFilesystem(files))
+    for source in (HostFiles(str(rootfs)), indexed(bundle)):
+        loader = Loader(JobFilesystem(source))
         assert loader.start(program)
         found.append([(each.path, each.facts) for each in loader.objects])
     assert found[0] == found[1]
@@ -81,7 +82,8 @@ def test_the_index_is_kept_and_a_damaged_one_made_anew(bundle: Path, tmp_path: P
 
 
 def test_a_wheel_is_indexed_as_it_will_be_unpacked(rootfs: Path, tmp_path: Path) -> None:
-    library = next(each for each in rootfs.rglob("*.so*") if each.is_file() and not each.is_symlink())
+    libraries = [each for each in rootfs.rglob("*.so*") if not each.is_symlink() and each.stat().st_size > files.CHUNK]
+    library = min(libraries, key=os.path.getsize)
     path = tmp_path / "demo-1.0-py3-none-any.whl"
     contents = {
         "demo/native.so": library.read_bytes(),
@@ -91,7 +93,8 @@ def test_a_wheel_is_indexed_as_it_will_be_unpacked(rootfs: Path, tmp_path: Path)
     }
     path.write_bytes(wheels.wheel(contents))
     member = f"{WHEELS_PREFIX}{path.name}"
-    contents_of = sources.from_folder(rootfs, "x", "1")._replace(carried={member: path})
+    (tmp_path / "root" / "usr").mkdir(parents=True)
+    contents_of = sources.from_folder(tmp_path / "root", "x", "1")._replace(carried={member: path})
     packed = pack.pack(contents_of, [], tmp_path / "b.tar").path
     with opened(str(packed)) as stream:
         found = indexes.of_wheels(begin(stream, str(packed)), [member])

@@ -5,12 +5,12 @@ import hashlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from deployer.cli.site.main import main
 from deployer.contract import evidence
 from deployer.contract import plan as plans
 from deployer.contract.errors import Refused
@@ -21,11 +21,10 @@ from deployer.site.jobs import result
 from deployer.site.run import stage
 from deployer.site.storage import space
 from deployer.site.storage.store import Store
-from tests import bundles, running, wheels
+from tests import bundles, forked, running, wheels
 from tests.others import NOBODY, somebody_else
 from tests.unit.site.container.test_udocker import KIT
 
-ROOT = Path(__file__).resolve().parents[4]
 #: A root with the mount points that flatten makes, and a program that can be told from any other.
 ENTRIES = [
     *((TarEntry(FOLDER, name, 0o755), b"") for name in (b"bin", b"deployer", b"deployer/app", b"deployer/wheels")),
@@ -72,16 +71,11 @@ class Job:
         return self.store.bundle(self.image.receipt)
 
     def start(self, into=None, source=None, mount=(), more=()):
-        code = "import sys; from deployer.cli.site.main import main; sys.exit(main())"
         words = ["stage", "--image", self.image.folder, "--source", str(source or self.bundle), "--abi", "mpich-abi"]
         words += ["--into", str(into or self.into), "--out", str(self.out), "--tool", self.store.tool, *more]
         words += ["--", *mount] if mount else []
-        process = subprocess.Popen(
-            [sys.executable, "-c", code, *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(os.environ, PYTHONPATH=str(ROOT)),
-            universal_newlines=True,
+        process = forked.start(
+            lambda: main(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True
         )
         self.processes.append(process)
         return process
