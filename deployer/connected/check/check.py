@@ -202,7 +202,7 @@ def _programs(
     for job in manifest.jobs:
         seen = started.follow(job.command, _surroundings(job, manifest, plan, view, files, overlays), job.stdin)
         found |= dict.fromkeys(program.path or job.command[0] for program in seen.programs)
-        if seen.unclear:
+        if seen.unclear and not seen.programs:
             found.setdefault(job.command[0])
     return list(found)
 
@@ -221,7 +221,19 @@ def _surroundings(
     searched = hostfiles.library_path(plan.environment, environment)
     unknown = {name: UnknownWord(f"${name}") for name in ("HOME", "TMPDIR", "USER")}
     environment = {**environment, "PATH": place.path, "LD_LIBRARY_PATH": searched, **unknown}
-    return Surroundings(view, place, image.python, brought, environment)
+    paths = [f"{overlay.target}" for overlay in overlays if overlay.target != APP]
+    environment["PYTHONPATH"] = ":".join(filter(None, [*paths, environment.get("PYTHONPATH", "")]))
+    layers = [("", files), *((overlay.target, overlay.files) for overlay in overlays)]
+    packages = {
+        target + path if path else "": found for target, each in layers for path, found in each.packages.items()
+    }
+    calling = [
+        target + path
+        for target, each in layers
+        for path, entry in each.entries.items()
+        if entry.facts and entry.facts.imports
+    ]
+    return Surroundings(view, place, image.python, brought, environment, packages, calling)
 
 
 def _overlays(bundle: Bundle, plan: Plan, cache: Path | None) -> list[Overlay]:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from deployer.connected.ground import xdg
-from deployer.connected.linker import fatbin
+from deployer.connected.linker import fatbin, package_imports
 from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, SMALL, folders_of, names_in
+from deployer.connected.linker.package_imports import PACKAGED, PackageImports
 from deployer.contract import dynamic, json_records, tarformat, wheel
 from deployer.contract.dynamic import BadElf, Facts
 from deployer.contract.elf import ReadAt
@@ -39,7 +40,7 @@ _MAGIC = b"\x7fELF"
 _SCRIPT, _LINE = b"#!", 256
 #: How the names of files end that jobs run or source, and of those that say where Python finds packages.
 _TEXTS = (".sh", ".bash", ".env", ".pth", "pyvenv.cfg")
-_PACKAGED = re.compile(r"/(?:site-packages|dist-packages|lib/python3(?:\.\d+)?)/")
+_OWN_LIBRARY = re.compile(r"/lib/python3(?:\.\d+)?/")
 #: Larger files of an image are not read as text, in bytes.
 MAX_TEXT = 1024 * 1024
 #: Files whose text is wanted: the loader's cache.
@@ -89,7 +90,8 @@ class ContentPlace(NamedTuple):
 class Index:
     """The files of an image, as the dry link sees them (``view.Files``); ``programs`` are those that wheels bring.
 
-    ``places`` are those of small files, whose content ``read`` returns.
+    ``places`` are those of small files, whose content ``read`` returns. ``packages`` are Python packages by path, and
+    what they import; by the empty path what plugins import.
     """
 
     def __init__(
@@ -98,17 +100,19 @@ class Index:
         contents: dict[str, bytes],
         programs: Collection[str] = (),
         places: Mapping[str, ContentPlace] | None = None,
+        packages: Mapping[str, PackageImports] | None = None,
         read: Callable[[ContentPlace], bytes] | None = None,
     ) -> None:
         self.entries = entries
         self.programs = frozenset(programs)
+        self.packages = packages or {}
         self._contents = contents
         self._places = places or {}
         self._read = read
 
     def reading(self, read: Callable[[ContentPlace], bytes]) -> "Index":
         """Return the index with access to the content of small files."""
-        return Index(self.entries, self._contents, self.programs, self._places, read)
+        return Index(self.entries, self._contents, self.programs, self._places, self.packages, read)
 
     def kind(self, path: str) -> str | None:
         entry = self.entries.get(path)
@@ -152,6 +156,7 @@ class Index:
         contents = {path: base64.b64encode(data).decode() for path, data in self._contents.items()}
         fields = {"version": VERSION, "entries": entries, "contents": contents, "programs": sorted(self.programs)}
         fields["places"] = self._places
+        fields["packages"] = {path: [sorted(each) for each in found] for path, found in self.packages.items()}
         return json_records.stamped(SCHEMA, fields)
 
 
@@ -172,13 +177,17 @@ def of_wheels(bundle: Bundle, names: Sequence[str], cache: Path | None = None) -
     """
     entries: dict[str, Indexed] = {}
     programs: set[str] = set()
+    packages: dict[str, PackageImports] = {}
     for name in names:
         digests = "".join(segment.sha256 for segment in bundle.member_segments(name))
         key = hashlib.sha256(digests.encode()).hexdigest()
         found = _kept(key, cache, functools.partial(_read_wheel, bundle, name))
         entries |= found.entries
         programs |= found.programs
-    return Index(entries, {}, programs)
+        plugins = packages.get("", PackageImports(frozenset(), frozenset())).possible
+        packages |= found.packages
+        packages[""] = PackageImports(frozenset(), plugins | packages[""].possible)
+    return Index(entries, {}, programs, {}, packages)
 
 
 def of_app(bundle: Bundle) -> Index:
@@ -230,11 +239,14 @@ def _load(path: Path) -> Index | None:
         contents = {name: base64.b64decode(text) for name, text in fields.mapping("contents").items()}
         programs = fields.texts("programs")
         places = {name: ContentPlace(*map(int, numbers)) for name, numbers in fields.child("places").record.items()}
+        packages = {
+            name: PackageImports(*map(frozenset, found)) for name, found in fields.child("packages").record.items()
+        }
         os.utime(path)
     except (OSError, DeployerError, ValueError, KeyError, TypeError) as error:
         _log.debug("%s is not used: %s", path, error)
         return None
-    return Index(entries, contents, programs, places)
+    return Index(entries, contents, programs, places, packages)
 
 
 # ------------------------------------------------------------------------------------------------ reading a wheel
@@ -243,14 +255,25 @@ def _load(path: Path) -> Index | None:
 def _read_wheel(bundle: Bundle, name: str) -> Index:
     """Index the files of a wheel that the site will unpack below ``lib``, as the site reads them."""
     entries: dict[str, Indexed] = {}
+    packages = package_imports.Collector()
     with tempfile.TemporaryFile() as whole:
         whole.writelines(map(bundle.read, bundle.member_segments(name)))
         opened = Wheel(whole, name.rpartition("/")[2])
         for file in opened.files:
             if file.path.startswith(wheel.LIB + "/"):
-                entries["/" + wheel.relative_to_lib(file.path)] = _of_member(opened, file)
+                inner = wheel.relative_to_lib(file.path)
+                entries["/" + inner] = _of_member(opened, file)
+                name, slash, rest = inner.partition("/")
+                if file.size <= package_imports.MAX_TEXT:
+                    packages.add("", name, slash + rest, functools.partial(_whole, opened, file))
         programs = opened.programs()
-    return Index({**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}, {}, programs)
+    return Index(
+        {**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}, {}, programs, {}, packages.packages()
+    )
+
+
+def _whole(opened: Wheel, file: wheel.WheelFile) -> bytes:
+    return b"".join(opened.chunks(file))
 
 
 def _of_member(opened: Wheel, file: wheel.WheelFile) -> Indexed:
@@ -278,6 +301,7 @@ def _read(bundle: Bundle) -> Index:
     entries: dict[str, Indexed] = {}
     contents: dict[str, bytes] = {}
     places: dict[str, ContentPlace] = {}
+    packages = package_imports.Collector()
     for entry, place, read_at in _files(bundle):
         path = "/" + os.fsdecode(entry.path)
         target = os.fsdecode(entry.target)
@@ -287,13 +311,16 @@ def _read(bundle: Bundle) -> Index:
                 places[path] = places["/" + target]
         elif entry.kind == tarformat.FILE:
             entries[path] = _indexed(read_at)._replace(executable=bool(entry.mode & 0o111))
+            match = PACKAGED.match(path) if entry.size <= package_imports.MAX_TEXT else None
+            if match:
+                packages.add(match[1], match[2], match[3], functools.partial(read_at, 0, entry.size))
             if path in _WANTED:
                 contents[path] = read_at(0, min(entry.size, SMALL))
             elif entry.size <= MAX_TEXT and _may_be_read(path, entries[path]):
                 places[path] = place
         else:
             entries[path] = Indexed(_KINDS[entry.kind], target)
-    return Index(entries, contents, (), places)
+    return Index(entries, contents, (), places, packages.packages())
 
 
 def _may_be_read(path: str, entry: Indexed) -> bool:

@@ -5,8 +5,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from deployer.connected.linker import shell_syntax, wrappers
+from deployer.connected.linker import python_command, python_packages, shell_syntax, wrappers
 from deployer.connected.linker.job_filesystem import JobFilesystem
+from deployer.connected.linker.package_imports import PackageImports
+from deployer.connected.linker.python_packages import Packages, Runs
 from deployer.connected.linker.shell_script import Budget, Reader, Script, Seen
 from deployer.connected.linker.shell_state import State
 from deployer.connected.linker.shell_syntax import NotReadable
@@ -55,6 +57,7 @@ class StartedProgram(NamedTuple):
         via: the wrappers that start it, for messages ("env, run.sh line 3"); empty if the job starts it itself.
         certain: False if it is started under a condition only.
         script: the Python file, module ("-m NAME") or text ("-c ...") that it runs; None for other programs.
+        packages: the Python packages that it imports; None for other programs.
         environment: the variables that it sees, as far as they are known; an unknown value is an UnknownWord.
         cleared: whether variables of the launcher (PMI, Slurm) were removed.
     """
@@ -64,6 +67,7 @@ class StartedProgram(NamedTuple):
     via: str = ""
     certain: bool = True
     script: str | None = None
+    packages: Packages | None = None
     environment: Mapping[str, str] = {}
     cleared: bool = False
 
@@ -89,6 +93,8 @@ class Surroundings(NamedTuple):
         python: the image's Python, which runs the console scripts of the bundle's wheels.
         wheels: the names of those scripts.
         environment: what the job starts with; a value that is unknown is an UnknownWord.
+        packages: what Python packages import, by their paths in the container.
+        calling: files that call MPI.
     """
 
     view: JobFilesystem
@@ -96,6 +102,8 @@ class Surroundings(NamedTuple):
     python: str | None
     wheels: frozenset[str]
     environment: Mapping[str, str]
+    packages: Mapping[str, PackageImports] = {}
+    calling: Sequence[str] = ()
 
 
 class _Context(NamedTuple):
@@ -138,7 +146,10 @@ class _Walk:
         elif len(context.via) > _MAX_DEPTH or len(self._programs) >= _MAX_PROGRAMS:
             self._not_followed("too many scripts and wrappers in each other, or too many programs", context)
         elif words[0] in self._at.wheels:
-            self._python(Located("", self._at.python or "python3", command.PathInfo("")), words, words[0], context)
+            python = self._at.python or "/usr/bin/python3"
+            real = self._at.view.resolve(python) or python
+            found = Located(python, real, command.PathInfo(command.FILE))
+            self._python(found, [python, *words], context._replace(via=(*context.via, words[0])))
         else:
             self._search(words, name, context)
 
@@ -172,7 +183,7 @@ class _Walk:
             return
         elif self._facts(found.real):
             if _PYTHON.match(name):
-                self._interpreter(found, words, context)
+                self._python(found, words, context)
             else:
                 self._add(found.real, words, context)
         else:
@@ -182,11 +193,17 @@ class _Walk:
         """Return whether a file is a program, not a script."""
         return self._at.view.facts_or_none(path) is not None or not self._text(path)
 
-    def _add(self, path: str | None, words: Sequence[str], context: _Context, script: str | None = None) -> None:
-        via = ", ".join(context.via)
-        known_environment = dict(context.environment)
+    def _add(
+        self,
+        path: str | None,
+        words: Sequence[str],
+        context: _Context,
+        script: str | None = None,
+        packages: Packages | None = None,
+    ) -> None:
+        via, environment = ", ".join(context.via), dict(context.environment)
         self._programs.append(
-            StartedProgram(path, tuple(words), via, context.certain, script, known_environment, context.cleared)
+            StartedProgram(path, tuple(words), via, context.certain, script, packages, environment, context.cleared)
         )
 
     def _not_followed(self, reason: str, context: _Context) -> None:
@@ -327,28 +344,32 @@ class _Walk:
 
     # ------------------------------------------------------------------------------------------------------ Python
 
-    def _interpreter(self, found: Located, words: list[str], context: _Context) -> None:
+    def _python(self, found: Located, words: list[str], context: _Context) -> None:
         """Follow a Python with its words."""
-        rest = words[1:]
-        script: str | None = None
-        while rest and rest[0].startswith("-") and not isinstance(rest[0], UnknownWord):
-            word = rest.pop(0)
-            if word in ("-", "--version", "-V", "-h", "--help"):
-                break
-            if word in ("-W", "-X", "--check-hash-based-pycs"):
-                rest = rest[1:]
-            elif re.fullmatch(r"-[bBdEhiIOPqsSuvx]*[cm]", word):
-                script = f"-{word[-1]} {rest[0]}" if rest and not isinstance(rest[0], UnknownWord) else ""
-                break
-            elif not re.fullmatch(r"-[bBdEhiIOPqsSuvx]+|-[WX].+", word):
-                script = ""
-                break
-        if script is None and rest:
-            script = "" if isinstance(rest[0], UnknownWord) else rest[0]
-        self._python(found, words, script, context)
-
-    def _python(self, found: Located, words: list[str], script: str | None, context: _Context) -> None:
-        self._add(found.real, words, context, script)
+        python = python_command.parse(words)
+        if python.launcher:
+            context = context._replace(via=(*context.via, python.launcher))
+        if python.program:
+            self.command(list(python.program), context)
+            return
+        if python.launcher and python.script == "":
+            self._not_followed("it starts programs in a way that is not followed", context)
+        script = python.script
+        if script is None and context.stdin and not isinstance(context.stdin, UnknownWord):
+            script = f"-c {context.stdin}"
+        value = context.environment.get("PYTHONPATH", "")
+        path = None if isinstance(value, UnknownWord) else value.split(":")
+        runs = Runs(found.path, found.real, script, context.folder, [] if python.isolated else path, python.module)
+        result = python_packages.find(runs, self._at.view, self._at.packages, self._at.calling)
+        packages = result.packages
+        if "PYTHONHOME" in context.environment:
+            packages = packages._replace(unclear="PYTHONHOME is set")
+        self._add(found.real, words, context, script, packages)
+        within = context._replace(via=(*context.via, posixpath.basename(script or "python")[:40]), certain=False)
+        for reason in result.unclear:
+            self._not_followed(reason, within)
+        for started in result.commands:
+            self.command(list(started), within)
 
     # -------------------------------------------------------------------------------------------------------- files
 

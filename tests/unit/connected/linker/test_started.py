@@ -1,5 +1,6 @@
 """What commands start is found as the shells of this machine start it; what is not certain is unclear."""
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from deployer.connected.linker import commands, started
 from deployer.connected.linker.index import Index, Indexed
 from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, BoundFiles, JobFilesystem, folders_of
+from deployer.connected.linker.package_imports import PackageImports
 from deployer.connected.linker.started import Started, Surroundings
 from deployer.contract.dynamic import Dynamic, Facts
 from deployer.contract.plan import APP
@@ -32,7 +34,8 @@ def files(made: Mapping[str, Any]) -> Index:
     return Index({**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}, contents)
 
 
-def follow(words: list[str], app: Mapping[str, Any] = {}, image: Mapping[str, Any] = {}, **settings: str) -> Started:
+def follow(words: list[str], app: Mapping[str, Any] = {}, image: Mapping[str, Any] = {},
+           packages: Mapping[str, PackageImports] = {}, **settings: str) -> Started:  # fmt: skip
     whole = {f"/usr/bin/{name}": None for name in PROGRAMS.split()}
     found = files({**whole, **image})
     inner = files({f"/{name}": what for name, what in app.items()})
@@ -40,7 +43,9 @@ def follow(words: list[str], app: Mapping[str, Any] = {}, image: Mapping[str, An
     workdir = settings.pop("workdir", APP)
     place = commands.place(commands.in_bundle(found, {APP: inner}), ["PATH=/usr/bin:/bin"], workdir)
     environment = {"PATH": place.path, **settings}
-    return started.follow(words, Surroundings(view, place, "/usr/bin/python3", frozenset(["hvdrun"]), environment))
+    return started.follow(
+        words, Surroundings(view, place, "/usr/bin/python3", frozenset(["hvdrun"]), environment, packages)
+    )
 
 
 def names(found: Started) -> list[str]:
@@ -153,7 +158,7 @@ def test_python_and_what_it_runs() -> None:
         return [program.script for program in follow(list(words), {"t.py": "#!/usr/bin/env python3\n"}).programs]
 
     assert scripts("python3", "-u", "t.py", "-x") == ["t.py"]
-    assert scripts("python3", "-X", "dev", "-m", "mpi4py", "t.py") == ["-m mpi4py"]
+    assert scripts("python3", "-X", "dev", "-m", "mpi4py", "t.py") == ["t.py"]
     assert scripts("python3", "-uc", "import x") == ["-c import x"]
     assert scripts("python3") == [None]
     assert scripts(f"{APP}/t.py") == [f"{APP}/t.py"]
@@ -179,3 +184,102 @@ def test_hostile_scripts_are_bounded(text: str) -> None:
 def test_names_with_line_ends() -> None:
     found = follow([f"{APP}/a\nb"], {"a\nb": "#!/bin/bash\n'./x\ny'\n"}, {"/bin": ("usr/bin",)})
     assert found.unclear
+
+
+SITE = "/usr/lib/python3/dist-packages"
+VENV = "/opt/venv/lib/python3.11/site-packages"
+
+
+def imports(text: str, words: str = "python3 t.py", **files_: str | None) -> tuple[set[str], set[str], str]:
+    """Return the names of packages that a script imports for certain, those that it may, and what is unclear."""
+    image = {"/usr/bin/python3": ("python3.11",), "/usr/bin/python3.11": None, "/usr/lib/python3.11/os.py": "",
+             "/opt/venv/bin/python": ("/usr/bin/python3.11",), "/opt/venv/pyvenv.cfg": "home = /usr/bin\n"}  # fmt: skip
+    for name in ("mpi4py", "h5py", "numpy", "torch"):
+        image |= {f"{SITE}/{name}/__init__.py": "", f"{VENV}/{name}/__init__.py": ""}
+    data = {
+        f"{SITE}/h5py": PackageImports(frozenset(["numpy"]), frozenset(["numpy", "mpi4py"])),
+        "": PackageImports(frozenset(), frozenset(["torch"])),
+    }
+    app = {"t.py": text, **{name.replace("__", "/") + ".py": each for name, each in files_.items()}}
+    found = follow(shlex.split(words), app, image, packages=data)
+    (program,) = found.programs
+    assert program.packages is not None
+    packages = program.packages
+    certain, possible = ({path.rpartition("/")[2] for path in each} for each in (packages.imported, packages.possible))
+    return certain, possible, packages.unclear
+
+
+@pytest.mark.parametrize(
+    ("text", "certain", "possible"),
+    [
+        ("import mpi4py.MPI, os", {"mpi4py"}, {"torch"}),
+        ("from mpi4py import MPI\nimport sys", {"mpi4py"}, {"torch"}),
+        ("def f():\n import mpi4py\n", set(), {"mpi4py"}),
+        ("def f():\n import mpi4py\nif __name__ == '__main__':\n f()", {"mpi4py"}, {"torch"}),
+        ("try:\n import mpi4py\nexcept ImportError:\n pass", set(), {"mpi4py"}),
+        ("import h5py", {"h5py", "numpy"}, {"mpi4py", "torch"}),
+        ("import one", {"mpi4py"}, {"torch"}),
+        ("from pkg.two import x", {"numpy"}, {"torch"}),
+        ("import importlib\nimportlib.import_module('mpi4py')", set(), {"mpi4py"}),
+        ("import nothing", set(), set()),
+    ],
+)
+def test_what_a_script_imports(text: str, certain: set[str], possible: set[str]) -> None:
+    more = {
+        "one": "import mpi4py",
+        "pkg____init__": "",
+        "pkg__two": "from . import three",
+        "pkg__three": "import numpy",
+    }
+    assert imports(text, **more) == (certain, possible, "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import importlib\nimportlib.import_module(x)", "exec(x)", "x =", "a\0", "-" * 300_000,
+        "import sys\nsys.path.insert(0, x)\nimport elsewhere", "from ctypes import *\ncdll.LoadLibrary(x)",
+        "import ctypes\nctypes.CDLL('libx.so')",
+        "(" * 300, "x = [" * 90, "a" + ".b" * 60_000, "#" * 2_000_000, "# coding: nothing\n",
+    ],
+)  # fmt: skip
+def test_imports_that_are_unclear(text: str) -> None:
+    assert imports(text)[2]
+
+
+def test_python_by_other_words() -> None:
+    assert imports("", "python3 -c 'import mpi4py'")[0] == {"mpi4py"}
+    assert imports("import numpy", "python3 -m mpi4py t.py")[0] == {"mpi4py", "numpy"}
+    assert imports("import mpi4py", "python3 -m t x")[0] == {"mpi4py"}
+    assert imports("import mpi4py", "python3 -m torch.distributed.run --nproc_per_node=2 t.py")[0] == {
+        "mpi4py",
+        "torch",
+    }
+    assert imports("", "python3 -m mpi4py.bench")[0] == {"mpi4py"}
+    assert imports("", "python3 -m coverage run t.py")[2]
+
+
+def test_a_venv_has_its_own_packages() -> None:
+    image = {"/opt/venv/bin/python": ("/usr/bin/python3.11",), "/usr/bin/python3.11": None,
+             "/opt/venv/pyvenv.cfg": "home = /usr/bin\n", f"{VENV}/mpi4py/__init__.py": "",
+             f"{SITE}/mpi4py/__init__.py": "",
+             "/opt/venv/bin/tool": "#!/opt/venv/bin/python\nimport mpi4py\n"}  # fmt: skip
+    for words in (["/opt/venv/bin/python", "-c", "import mpi4py"], ["/opt/venv/bin/tool"]):
+        (program,) = follow(words, {}, image).programs
+        assert program.path == "/usr/bin/python3.11"
+        assert program.packages is not None
+        assert program.packages.imported == {f"{VENV}/mpi4py"}
+        assert program.packages.state(f"{VENV}/mpi4py/MPI.so") == "imported"
+        assert program.packages.state(f"{SITE}/mpi4py/MPI.so") == ""
+
+
+def test_what_python_starts_is_followed() -> None:
+    def started_by(text: str) -> tuple[list[str], bool]:
+        found = follow(["python3", "t.py"], {"t.py": text})
+        return names(found)[1:], bool(found.unclear)
+
+    assert started_by("import subprocess\nsubprocess.run(['a', '1'])") == (["a 1"], False)
+    assert started_by("import os\nos.system('a 1 && b')") == (["a 1", "b"], False)
+    assert started_by("from subprocess import Popen\nPopen(x)") == ([], True)
+    assert started_by("import re\nre.run(x)") == ([], False)
+    assert started_by("from mpi4py import MPI\nMPI.COMM_SELF.Spawn('a')") == ([], True)
