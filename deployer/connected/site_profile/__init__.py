@@ -1,1 +1,1 @@
-"""Facts about one site, and the plan that follows from them for a bundle."""
+"""Site profiles, and plans of bundles for a site."""

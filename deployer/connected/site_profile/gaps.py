@@ -1,7 +1,7 @@
-"""What a site profile still lacks for a plan, all of it at once, with lines of YAML to paste.
+"""All facts that a site profile lacks for a plan, with lines of YAML to paste.
 
-The plan itself is asked: it is made again and again, and each fact that it misses is filled in with an example. So
-nothing that a plan needs is forgotten here.
+The plan is made repeatedly, and after each attempt the missing fact is replaced by an example. So this module needs no
+list of the required facts.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from deployer.contract.plan import MPICH_ABI
 
 _NODE = {"sockets": 2, "cores": 48, "threads_per_core": 2, "memory_mb": 90000}
 
-#: An example of each fact that a plan can lack, by the last word of its place; it is of the type of that fact.
+#: An example for each fact that a plan can lack, by the last word of its place, with the type of that fact.
 EXAMPLES: dict[str, Any] = {
     **_NODE,
     "host": "login.example.org",
@@ -29,9 +29,9 @@ EXAMPLES: dict[str, Any] = {
     "scheduler": {"kind": "slurm", "pmi": ["pmi2"]},
     "workspace": "~/deployer",
 }
-#: There is no policy without its runtimes, and those must be on the site.
+#: A policy must have runtimes, and these must be on the site.
 _POLICY = ("policy", "runtimes")
-#: Where each comes from.
+#: How to find the value of each fact.
 _SOURCES = {
     "cores": "physical cores per node: lscpu",
     "host": "the host name for ssh",
@@ -48,7 +48,14 @@ _SOURCES = {
 
 
 class Gap(NamedTuple):
-    """What a plan lacks: its place in the profile, empty if no line there would help; the reason; an example."""
+    """A fact that a plan lacks.
+
+    Attributes:
+        place: its place in the profile, empty if no line there would help.
+        message: the reason.
+        hint: what to do.
+        example: a value to paste.
+    """
 
     place: KeyPath
     message: str
@@ -60,7 +67,7 @@ class Gap(NamedTuple):
 
 
 def find(profile: Profile) -> list[Gap]:
-    """Return all that plans for the partitions of a profile lack, and what push lacks; nothing for a complete one."""
+    """Return all facts that plans for a profile's partitions and `push` lack. Empty for a complete profile."""
     found: list[Gap] = []
     try:
         known(profile.login.host, profile, "login", "host")
@@ -69,7 +76,7 @@ def find(profile: Profile) -> list[Gap]:
     if not profile.partitions:
         profile = _fill(profile, found, lambda current: current.partition())
     for name in profile.partitions:
-        # What the image brings is not the profile's: any family of MPI will do.
+        # The image's MPI is not a fact of the profile, so any family serves as example.
         abis = () if profile.partition(name)[1].mpi else (MPICH_ABI,)
         profile = _fill(profile, found, lambda current, name=name, abis=abis: make_plan(current, "x:1", abis, name))
     if not _runtimes(profile) and any(gap.place == _POLICY[:1] for gap in found):
@@ -79,7 +86,7 @@ def find(profile: Profile) -> list[Gap]:
 
 
 def lines(profile: Profile, found: list[Gap], extends: str) -> list[str]:
-    """Return a profile that extends ``extends`` with an example of each fact that is missing."""
+    """Return the lines of a profile that extends ``extends`` with an example of each missing fact."""
     record: dict[str, Any] = {"format": 1, "name": profile.name, "extends": extends}
     for gap in found:
         if gap.place:
@@ -92,7 +99,7 @@ def lines(profile: Profile, found: list[Gap], extends: str) -> list[str]:
 
 
 def _fill(profile: Profile, found: list[Gap], attempt: Any) -> Profile:
-    """Add what ``attempt`` lacks of a profile to ``found``; return the profile with examples in its place."""
+    """Add the facts that ``attempt`` lacks to ``found``. Return the profile with examples instead of them."""
     while True:
         try:
             attempt(profile)
@@ -104,7 +111,7 @@ def _fill(profile: Profile, found: list[Gap], attempt: Any) -> Profile:
         except Unknown as error:
             found.append(Gap((), error.message, error.hint))
         except DeployerError:
-            pass  # a rule says no: nothing is missing
+            pass  # refused by a rule: no fact is missing
         return profile
 
 
@@ -116,12 +123,12 @@ def _gap(profile: Profile, error: Lacking) -> Gap:
 
 
 def _runtimes(profile: Profile) -> list[str]:
-    """Return the runtimes that the site has, as far as its profile tells."""
+    """Return the site's runtimes according to its profile."""
     return sorted({*profile.runtimes, *(name for each in profile.partitions.values() for name in each.runtimes)})
 
 
 def _with(model: Any, place: list[str], value: Any) -> Any:
-    """Return a model or mapping with another value at a place."""
+    """Return a model or mapping with a new value at a place."""
     head, *rest = place
     if isinstance(model, BaseModel):
         kind: Any = type(model).model_fields[head].annotation

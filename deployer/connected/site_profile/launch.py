@@ -1,4 +1,4 @@
-"""How ranks are started on a site: launcher, PMI, and the host's variables by which they learn who they are."""
+"""How ranks are started on a site: launcher, PMI, and the host's variables that tell ranks their numbers."""
 
 from dataclasses import dataclass
 
@@ -8,26 +8,32 @@ from deployer.contract.plan import MPICH_ABI, OPENMPI
 
 SRUN, HYDRA, MPIRUN = "srun", "mpiexec.hydra", "mpirun"
 
-#: The launcher that an MPI brings itself, by ABI; and the PMI of Slurm's that it can speak, best first. Open MPI speaks
-#: PMI-2 only where version 4 was built with Slurm's own library, which nobody can see.
+#: The launcher of each MPI family; and the PMI types of Slurm that it supports, best first. Open MPI supports PMI-2
+#: only if version 4 was built with Slurm's library, which cannot be detected.
 _OWN = {MPICH_ABI: HYDRA, OPENMPI: MPIRUN}
 _SPEAKS = {MPICH_ABI: ("pmi2",), OPENMPI: ("pmix", "pmix_v5", "pmix_v4", "pmix_v3", "pmix_v2")}
 
 _SLURM = ("SLURM_*", "SLURMD_*")
 _PASSED = {
     SRUN: ("PMI_*", "PMI2_*", "PMIX_*"),
-    # Intel's proxies say where a rank is pinned, what they found out of the node and how shared memory is called; what
-    # is passed of srun's own PMI would lead the library astray.
+    # Intel's proxies pass a rank's pinning, facts about the node, and the name of the shared memory. Variables of
+    # srun's own PMI must not be passed: they would mislead the library.
     HYDRA: ("PMI_*", "HYDI_*", "MPI_LOCAL*", "I_MPI_PIN_INFO", "I_MPI_PIN_MAPPING", "I_MPI_INFO_*", "I_MPI_HYDRA_UUID"),
     MPIRUN: ("PMIX_*", "OMPI_*", "PRTE_*"),
 }
-#: Open MPI is set up by the site in variables that its module sets, and its launcher speaks by them.
+#: The site's settings for Open MPI are in variables that its module sets, and its launcher uses the same prefixes.
 _PASSED_OPENMPI = ("OMPI_*", "PRTE_*")
 
 
 @dataclass(frozen=True)
 class Way:
-    """``program`` is the launcher's path, None if it is in PATH; ``pmi`` is srun's type, else empty."""
+    """How ranks are started.
+
+    Attributes:
+        launcher: the launcher's name.
+        pmi: the PMI type of srun, empty for other launchers.
+        program: the launcher's path, None if it is in PATH.
+    """
 
     launcher: str
     pmi: str
@@ -37,9 +43,15 @@ class Way:
 def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, abi: str | None) -> Way:
     """Return how the ranks of a job start in the partition ``name``.
 
-    A launcher in the profile is used. Else srun, if it offers a PMI that the MPI speaks, else the MPI's own launcher.
-    ``abi`` is the family of MPI that the ranks use, None if unknown. Raises Unknown if the profile lacks facts for the
-    choice, Refused if no launcher can start the ranks.
+    The launcher is the one in the profile if given, otherwise srun if it offers a PMI that the MPI supports, otherwise
+    the MPI's own launcher.
+
+    Args:
+        abi: the MPI family that the ranks use, None if unknown.
+
+    Raises:
+        Unknown: the profile lacks facts for the choice.
+        Refused: no launcher can start the ranks.
     """
     launcher: str | None = partition.launcher
     pmi = partition.pmi
@@ -74,7 +86,7 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
 
 
 def passed(way: Way, abi: str | None) -> list[str]:
-    """Return the names (globs) of the host's variables that the ranks may see."""
+    """Return the names (globs) of the host's variables that are passed to the ranks."""
     names = [*_SLURM, *_PASSED[way.launcher], *(_PASSED_OPENMPI if abi == OPENMPI else ())]
     return list(dict.fromkeys(names))
 

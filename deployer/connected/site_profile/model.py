@@ -1,7 +1,7 @@
-"""The site profile as a model: facts about one site, by partition, each with its source.
+"""The model of a site profile: facts about one site, by partition, each with its source.
 
-The model is the schema: ``site_profiles/schema.json`` is generated from it, and editors complete from that. What nobody
-has found out is left out, and is None or empty here: unknown, never guessed.
+``site_profiles/schema.json`` is generated from this model, for completion in editors. Unknown facts are left out of a
+profile, and are None or empty here. They are never guessed.
 """
 
 import datetime as dt
@@ -24,7 +24,7 @@ from deployer.contract.errors import Unknown, UsageError
 from deployer.contract.json_records import Fields
 from deployer.contract.plan import ABIS, CARRIED, MPICH_ABI, OPENMPI
 
-#: The file below an MPI's prefix that programs are linked to, where the profile names none.
+#: The library below an MPI's prefix that programs are linked to, if the profile names none.
 _LIBRARY = {MPICH_ABI: "lib/libmpi.so.12", OPENMPI: "lib/libmpi.so.40"}
 
 
@@ -36,7 +36,7 @@ def _read_facts(value: Any) -> Facts:
 
 
 class Lacking(Unknown):
-    """A profile lacks what a plan needs at ``place``."""
+    """A profile lacks the fact at ``place``, which a plan needs."""
 
     def __init__(self, message: str, hint: str, place: KeyPath) -> None:
         super().__init__(message, hint)
@@ -50,7 +50,7 @@ SiteName = Annotated[
         "lower-case letters, digits, dots, dashes and underscores, and begin with a letter or digit: my-site",
     ),
 ]
-#: ssh takes a word with a dash first for an option, and gives the name to the shell of a ProxyCommand.
+#: ssh reads a word that begins with a dash as an option, and passes the name to the shell of a ProxyCommand.
 HostName = Annotated[
     str,
     form(
@@ -61,22 +61,27 @@ HostName = Annotated[
 ]
 Absolute = Annotated[str, form(r"^/[^\n:]*$", "an absolute path, without colon or line break: /opt/mpi")]
 Count = Annotated[int, Field(ge=1)]
-#: What the dynamic loader reads of one file: the record of ``deployer.contract.dynamic.Facts``.
+#: The facts of a file that the dynamic loader uses: the record of ``deployer.contract.dynamic.Facts``.
 FileFacts = Annotated[
     Facts,
     PlainValidator(_read_facts),
     PlainSerializer(Facts.record, return_type=dict[str, Any]),
-    WithJsonSchema({"type": "object", "description": "What the dynamic loader reads of a file; capture writes it."}),
+    WithJsonSchema(
+        {"type": "object", "description": "facts of a file that the dynamic loader uses; capture writes them"}
+    ),
 ]
 RuntimeName = Literal["charliecloud", "udocker", "apptainer"]
-#: What users may be allowed: these, and to run without any.
+#: The runtimes that a policy can allow, including none (native).
 Allowed = Literal[RuntimeName, "native"]
 
 
 class FactSource(Model):
-    """Where facts come from: captured on the site, a document, or nobody's word yet.
+    """Where facts come from.
 
-    ``date`` is when they held, None where the document does not say.
+    Attributes:
+        kind: captured on the site, from a document, or unverified.
+        where: the command, the document, or the person.
+        date: the day on which the facts were true; left out if the document has no date.
     """
 
     kind: Literal["captured", "document", "unverified"]
@@ -85,17 +90,27 @@ class FactSource(Model):
 
 
 class SiteRuntime(Model):
-    """A container runtime on the site's nodes; ``module`` makes it available, where it is not in PATH."""
+    """A container runtime on the site's nodes.
+
+    Attributes:
+        version: its version.
+        module: the module that provides it, if it is not in PATH.
+    """
 
     version: str | None = None
     module: str | None = None
 
 
 class Fabric(Model):
-    """The network that MPI is meant to use, and libfabric's provider for it.
+    """The network for MPI.
 
-    ``providers`` are those that libfabric has there; ``devices`` as the kernel names them (``hfi1_0``, ``mlx5_0``,
-    ``eth0``); ``libraries`` the paths of the user-space libraries (psm2, verbs, UCX), by soname.
+    Attributes:
+        kind: the kind of network.
+        provider: libfabric's provider to use.
+        providers: all providers of libfabric on the nodes.
+        devices: the kernel's names of the devices (``hfi1_0``, ``mlx5_0``, ``eth0``).
+        libraries: paths of the user-space libraries (psm2, verbs, UCX) by soname.
+        source: where these facts come from.
     """
 
     kind: Literal["ethernet", "omni-path", "infiniband"] | None = None
@@ -107,7 +122,15 @@ class Fabric(Model):
 
 
 class Driver(Model):
-    """The GPUs' driver: its version, the paths of its libraries by soname, and of its program ``nvidia-smi``."""
+    """The driver of the GPUs.
+
+    Attributes:
+        kind: the vendor.
+        version: its version.
+        libraries: paths of its libraries by soname.
+        smi: the path of ``nvidia-smi``.
+        source: where these facts come from.
+    """
 
     kind: Literal["nvidia"]
     version: str | None = None
@@ -117,10 +140,17 @@ class Driver(Model):
 
 
 class Filesystem(Model):
-    """A file system, by the path of its folder. ``shared``: all nodes see the same.
+    """A file system, by the path of its folder.
 
-    ``size_mb`` and ``inodes`` are its own, ``quota_mb`` and ``quota_inodes`` what one user may have; MiB.
-    ``purge_days``: files that nobody touched for so long are removed.
+    Attributes:
+        type: its type, as the kernel names it.
+        shared: all nodes see the same files.
+        size_mb: its size in MiB.
+        inodes: its number of inodes.
+        quota_mb: the limit per user in MiB.
+        quota_inodes: the limit of inodes per user.
+        purge_days: files unused for so many days are removed.
+        source: where these facts come from.
     """
 
     type: str | None = None
@@ -134,12 +164,24 @@ class Filesystem(Model):
 
 
 class Machine(Model):
-    """What like machines have in common.
+    """Facts that equal machines have in common.
 
-    ``user_namespaces`` and ``fuse`` say whether an unprivileged user can make and use them: tried, not read.
-    ``pythons`` are versions by path; ``libzstd`` is its version; ``launchers`` the programs that start ranks.
-    ``files`` are the facts of system libraries that MPI, fabric or driver need, by path, and ``links`` where symbolic
-    links to them lead.
+    Attributes:
+        architecture: the kernel's name of the architecture.
+        os: the distribution.
+        kernel: the kernel's release.
+        glibc: the version of glibc.
+        libzstd: the version of libzstd.
+        pythons: versions of Python interpreters by path.
+        user_namespaces: a user without privileges can make user namespaces (tested by making one).
+        fuse: a user without privileges can mount with FUSE (tested by mounting).
+        runtimes: container runtimes.
+        launchers: programs that start ranks.
+        fabric: the network for MPI.
+        driver: the driver of the GPUs.
+        filesystems: file systems by path.
+        files: facts of system libraries that MPI, fabric or driver need, by path.
+        links: targets of symbolic links to them, by path.
     """
 
     architecture: str | None = None
@@ -160,10 +202,14 @@ class Machine(Model):
 
 
 class Login(Machine):
-    """How to reach the site, and what its login nodes are.
+    """How to reach the site, and facts about its login nodes.
 
-    ``host`` is what ssh is given, ``transfer`` a host for files alone; ``python`` are its Pythons in order of
-    preference. ``mksquashfs``: it is there, in PATH; where it may not be, bundles bring theirs.
+    Attributes:
+        host: the login host for ssh.
+        transfer: a host only for files.
+        python: Python interpreters in order of preference.
+        mksquashfs: it is in PATH. If this is false or unknown, bundles include their own.
+        source: where these facts come from.
     """
 
     host: HostName | None = None
@@ -174,10 +220,15 @@ class Login(Machine):
 
 
 class SiteScheduler(Model):
-    """The batch system, and the PMI types that its launcher offers (``srun --mpi=list``).
+    """The batch system.
 
-    ``local``: there is none, and jobs run on the login host at once. ``account`` is charged for jobs whose users name
-    none.
+    Attributes:
+        kind: slurm, or local: there is no batch system, and jobs run immediately on the login host.
+        version: its version.
+        pmi: PMI types of its launcher (``srun --mpi=list``).
+        default_pmi: the PMI type that the launcher uses by default.
+        account: the account for jobs whose user names none.
+        source: where these facts come from.
     """
 
     kind: Literal["slurm", "local"]
@@ -189,9 +240,12 @@ class SiteScheduler(Model):
 
 
 class RuntimePolicy(Model):
-    """What the site allows: a closed list of runtimes; ``account``: jobs must name one (``--account``).
+    """What the site allows.
 
-    ``native`` is no container, for comparison: only a user who asks for it gets it.
+    Attributes:
+        runtimes: the allowed runtimes. ``native`` means no container, for comparison: only if a user requests it.
+        account: jobs must name an account (``--account``).
+        source: where these facts come from.
     """
 
     runtimes: list[Allowed] = Field(min_length=1)
@@ -200,15 +254,25 @@ class RuntimePolicy(Model):
 
 
 class Mpi(Model):
-    """An MPI installation. Paths but ``prefix`` and ``binds`` are relative to the prefix.
+    """An MPI installation. Paths are relative to the prefix, except ``prefix`` and ``binds``.
 
-    ``library`` is the file that carries the ABI's soname (default: that name in ``lib``); ``libraries`` are the folders
-    that the loader must search, in order; ``providers`` is the folder of libfabric's; ``binds`` are more folders that
-    it needs on their own path. ``launcher`` is its own (``bin/mpirun``), None: in PATH when its module is loaded.
-    ``says`` is how MPI_Get_library_version begins. ``environment`` is what the site sets for it.
-
-    Captured: ``identity`` of the library, ``files``: facts of each ELF file of the closure and of what it may dlopen,
-    and ``links``: symbolic links.
+    Attributes:
+        family: the family of MPI.
+        version: its version.
+        prefix: its folder.
+        library: the library with the ABI's soname. Default: that name in ``lib``.
+        libraries: folders that the loader must search, in order.
+        providers: the folder of libfabric's providers.
+        binds: further folders that it needs on their own path.
+        module: the module that loads it.
+        launcher: its launcher (``bin/mpirun``). Default: in PATH after its module is loaded.
+        environment: variables that the site sets for it.
+        says: the beginning of MPI_Get_library_version.
+        soname: the soname of the library.
+        identity: the build-id or SHA-256 of the library, captured.
+        files: facts of its ELF files and of those that they may open, captured.
+        links: targets of symbolic links, captured.
+        source: where these facts come from.
     """
 
     variables = frozenset({"environment"})
@@ -240,7 +304,15 @@ class Mpi(Model):
 
 
 class NodeGpus(Model):
-    """The GPUs of a node. ``capability`` is NVIDIA's compute capability (``7.0``)."""
+    """The GPUs of a node.
+
+    Attributes:
+        kind: the vendor.
+        model: the model's name.
+        count: GPUs per node.
+        memory_mb: memory per GPU in MiB.
+        capability: NVIDIA's compute capability (``7.0``).
+    """
 
     kind: Literal["nvidia"] | None = None
     model: str | None = None
@@ -250,16 +322,30 @@ class NodeGpus(Model):
 
 
 class Cpu(Model):
-    """The processors. ``flags`` are the kernel's names of instruction sets: all there are of ``contract.cpu.FLAGS``."""
+    """The processors of a node.
+
+    Attributes:
+        model: the model's name.
+        flags: instruction sets by the kernel's names: those of ``contract.cpu.FLAGS`` that the processors have.
+    """
 
     model: str | None = None
     flags: list[str] | None = None
 
 
 class NodeHardware(Model):
-    """The shape of a node: physical cores; ``memory_mb`` is what a job may use, in MiB, of ``memory_total_mb``.
+    """The shape of a node.
 
-    ``cpus`` are what the scheduler counts, where that is not each hardware thread.
+    Attributes:
+        sockets: sockets per node.
+        cores: physical cores per node.
+        threads_per_core: hardware threads per core.
+        numa_domains: NUMA domains per node.
+        cpus: CPUs that the scheduler counts, if they are not the hardware threads.
+        memory_mb: memory in MiB that a job may use.
+        memory_total_mb: the node's memory in MiB.
+        cpu: the processors.
+        gpus: the GPUs.
     """
 
     sockets: Count | None = None
@@ -274,11 +360,21 @@ class NodeHardware(Model):
 
 
 class Partition(Machine):
-    """A group of like nodes. What it does not say holds as the profile says at its top.
+    """A group of equal nodes. Facts that it lacks are taken from the top of the profile.
 
-    ``mpi`` names an entry of the profile's ``mpi``, or is null: the image's own is used. ``modules`` are loaded before
-    the MPI's. Without ``launcher``: srun, where ``pmi`` says how or it offers a PMI that the MPI speaks, else the MPI's
-    own.
+    Attributes:
+        nodes: the number of nodes.
+        max_nodes: the largest number of nodes per job.
+        max_time: the time limit of jobs.
+        node: the shape of a node.
+        mpi: an entry of the profile's ``mpi``; null: the image's own MPI is used.
+        launcher: the program that starts ranks. Default: srun if ``pmi`` is given or srun offers a PMI that the MPI
+            supports, otherwise the MPI's own launcher.
+        pmi: the PMI type for srun.
+        modules: modules to load before the MPI's.
+        environment: variables that the site sets for jobs.
+        directives: additional options for the batch system.
+        source: where these facts come from.
     """
 
     variables = frozenset({"environment"})
@@ -299,18 +395,35 @@ class Partition(Machine):
 
 
 class FactsFile(Model):
-    """The file beside the profile that holds its ``files`` and ``links``, and its SHA-256 in hexadecimal."""
+    """The file of facts beside the profile, with its ``files`` and ``links``.
+
+    Attributes:
+        file: its name.
+        sha256: its digest in hexadecimal.
+    """
 
     file: str
     sha256: Sha256
 
 
 class Profile(Machine):
-    """A site profile. The first partition is the default one. What stands at the top holds for all partitions' nodes,
-    where they do not say otherwise; login nodes are described under ``login``.
+    """A site profile. The facts at its top apply to the nodes of all partitions that do not have their own.
 
-    ``extends`` names another profile, a curated one or a file, whose facts hold where this one says nothing.
-    ``notes`` are what capture could not find out, and why.
+    Attributes:
+        format: the version of this format.
+        name: the site's name.
+        extends: another profile, a curated one or a file, with the facts that this one lacks.
+        description: one line of text.
+        source: where these facts come from.
+        facts: the file of facts.
+        notes: facts that capture could not find, with the reasons.
+        login: the login nodes.
+        workspace: the root folder on the site.
+        scheduler: the batch system.
+        policy: what the site allows.
+        modules: modules that all jobs load.
+        mpi: MPI installations by name.
+        partitions: partitions by name. The first one is the default.
     """
 
     many_lines = frozenset({"description", "notes"})
@@ -353,7 +466,11 @@ class Profile(Machine):
         return partitions
 
     def site_files(self, partition: str | None = None) -> "SiteFiles":
-        """Return what was captured of the files that jobs of a partition could load: its MPI's and system libraries."""
+        """Return captured facts of the files that jobs of a partition can load: those of its MPI, and system libraries.
+
+        Args:
+            partition: None: the first.
+        """
         _, chosen = self.partition(partition)
         found = SiteFiles(dict(chosen.files), dict(chosen.links))
         if chosen.mpi:
@@ -363,7 +480,15 @@ class Profile(Machine):
         return found
 
     def partition(self, name: str | None = None) -> tuple[str, Partition]:
-        """Return a partition, the first where none is named, with what holds for all in it; and its name."""
+        """Return a partition with the facts from the top of the profile, and its name.
+
+        Args:
+            name: None: the first.
+
+        Raises:
+            Lacking: the profile has no partitions.
+            UsageError: there is no partition of this name.
+        """
         if not self.partitions:
             hint = "list them: `python3 deployer.pyz capture` does"
             raise Lacking(f"the profile of {self.name} lists no partitions", hint, ("partitions",))
@@ -380,16 +505,24 @@ def _says(value: object) -> bool:
 
 
 class SiteFiles(NamedTuple):
-    """Facts of files of a site by absolute path, and the targets of symbolic links, as written."""
+    """Captured facts of a site's files.
+
+    Attributes:
+        files: facts by absolute path.
+        links: targets of symbolic links by absolute path, as the links have them.
+    """
 
     files: dict[str, Facts]
     links: dict[str, str]
 
 
 class Age(NamedTuple):
-    """How old the facts of a group are: where it stands in the profile, its source, and the days since.
+    """The age of a group of facts.
 
-    ``days`` is None where the source has no date.
+    Attributes:
+        group: its place in the profile.
+        source: where the facts come from.
+        days: the age in days, None if the source has no date.
     """
 
     group: str
@@ -398,7 +531,7 @@ class Age(NamedTuple):
 
 
 def age(profile: Profile, today: dt.date) -> list[Age]:
-    """Return the age of each group of facts that names its source, those without a date first, then the oldest."""
+    """Return the age of each group of facts that has a source: first those without a date, then the oldest."""
     found = [
         Age(group, source, (today - source.date).days if source.date else None)
         for group, source in _sources(profile, "")

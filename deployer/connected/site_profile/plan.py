@@ -1,4 +1,4 @@
-"""plan: a site profile and a bundle resolved to exact binds, environment and start options."""
+"""plan: resolve a site profile and a bundle to exact binds, environment and start options."""
 
 import hashlib
 from collections.abc import Sequence
@@ -22,18 +22,24 @@ from deployer.contract.plan import (
     StartOption,
 )
 
-#: Runtimes that make user namespaces.
+#: Runtimes that need user namespaces.
 _NAMESPACES = ("charliecloud", "apptainer")
-#: The family of MPI whose ranks need no container in common.
+#: The MPI whose ranks need no common user namespace.
 _STARTS_ALONE = "intel"
 
 
 def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition: str | None = None) -> Plan:
-    """Return the plan for ``bundle`` (NAME:VERSION) on a partition, by default the profile's first.
+    """Return the plan for a bundle on a partition.
 
-    ``abis`` are the MPI families that the bundle's programs run on, the image's own first; empty if unknown.
-    Raises Refused if the site's MPI is of none of them, UsageError if the site has no such partition, and Unknown if
-    the profile lacks a fact that a plan needs.
+    Args:
+        bundle: NAME:VERSION.
+        abis: the MPI families that the bundle's programs run on, the image's own first; empty if unknown.
+        partition: None: the profile's first.
+
+    Raises:
+        Refused: the site's MPI belongs to none of these families, or no runtime can be used.
+        UsageError: the site has no such partition.
+        Unknown: the profile lacks a fact that a plan needs.
     """
     name, chosen = profile.partition(partition)
     mpi = profile.mpi[chosen.mpi] if chosen.mpi else None
@@ -78,7 +84,7 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
 
 
 def digest(profile: Profile) -> str:
-    """Return the digest of a profile's facts, however its YAML is laid out."""
+    """Return the digest of a profile's facts. It does not depend on the layout of the YAML."""
     facts = json_records.dumps(profile.model_dump(mode="json"))
     return "sha256:" + hashlib.sha256(facts).hexdigest()
 
@@ -95,7 +101,7 @@ def _node(profile: Profile, name: str, partition: Partition) -> NodeShape:
 
 
 def _modules(profile: Profile, partition: Partition, mpi: Mpi | None) -> list[str]:
-    """Return the modules that a job loads: the site's, the partition's, the MPI's, the runtimes'."""
+    """Return the modules that a job loads: those of the site, the partition, the MPI and the runtimes."""
     runtimes = [runtime for name, runtime in partition.runtimes.items() if _allowed(profile, name)]
     named = [mpi.module if mpi else None, *(runtime.module for runtime in runtimes)]
     return list(dict.fromkeys([*profile.modules, *partition.modules, *filter(None, named)]))
@@ -108,8 +114,8 @@ def _allowed(profile: Profile, runtime: str) -> bool:
 def _start_options(profile: Profile, partition: Partition, mpi: HostMpi | None, way: Way) -> list[StartOption]:
     """Return the ways to run, best first, of what the site has and its policy allows; without a container last."""
     policy = known(profile.policy, profile, "policy", "runtimes")
-    # Shared memory copies from process to process, which the kernel allows within one user namespace only. MPICH 5 does
-    # not start without (4 does), Open MPI is slow; with Intel's no gain was seen for sure.
+    # Shared memory copies between processes, which the kernel allows only within one user namespace. Without it, MPICH
+    # 5 does not start (4 does), and Open MPI is slow. For Intel MPI no clear gain was measured.
     join = mpi is None or mpi.family != _STARTS_ALONE
     batch = profile.scheduler is not None and profile.scheduler.kind != "local"
     return [
@@ -129,12 +135,12 @@ def _start_options(profile: Profile, partition: Partition, mpi: HostMpi | None, 
         for runtime in sorted(policy.runtimes, key=NATIVE.__eq__)
         if runtime in RUNTIME_NAMES and (runtime in partition.runtimes or runtime in (*CARRIED, NATIVE))
         for staging in stagings(runtime, partition.filesystems, partition.fuse)
-        if batch or staging.kind == NOT_STAGED  # a copy on each node is held by a step beside the ranks'
+        if batch or staging.kind == NOT_STAGED  # a copy on each node needs a batch step besides that of the ranks
     ]
 
 
 def _against(profile: Profile, partition: Partition) -> dict[str, str]:
-    """Return why runtimes that the policy allows cannot be used on a partition, as its facts say."""
+    """Return the allowed runtimes that cannot be used on a partition, each with the reason."""
     allowed = known(profile.policy, profile, "policy", "runtimes").runtimes
     if partition.user_namespaces is not False:
         return {}

@@ -1,7 +1,7 @@
-"""Site profiles as files: what one extends, the line that each value comes from, and the file of facts.
+"""Site profiles as files: inheritance by ``extends``, the line of each value, and the file of facts.
 
-``extends`` puts one file over another: mappings are merged key by key, all else is replaced, and null takes away what
-the other says. The facts of libraries would make a profile too long to review, so capture writes them into a second
+With ``extends``, a file is merged over another: mappings are merged key by key, other values are replaced, and null
+removes a value. The facts of libraries would make a profile too long to review, so capture writes them into a second
 file, which the profile names with its SHA-256.
 """
 
@@ -41,42 +41,48 @@ __all__ = [
 _T = TypeVar("_T")
 
 _PACKAGE = Path(__file__).resolve().parents[2]
-#: Where the profiles that come with deployer are: in the package if it was installed from a wheel, else beside it.
+#: The folder of curated profiles: in the package if it was installed from a wheel, otherwise beside the package.
 CURATED = next(filter(Path.is_dir, [_PACKAGE / "site_profiles"]), _PACKAGE.parent / "site_profiles")
 
 _WHAT = "a site profile"
 _SUFFIXES = (".yaml", ".yml", ".json")
 _MAX_BASES = 8
-#: A file of facts has about 1 MB for each MPI.
+#: Bytes. A file of facts has about 1 MB per MPI.
 _MAX_FACTS = 32 * 1024 * 1024
 
 
 class Resolved(NamedTuple):
-    """A profile with all that it extends, and the files that it is made of, the one that was named first."""
+    """A profile merged from its files.
+
+    Attributes:
+        profile: the profile.
+        paths: its files, the named one first.
+        layers: finds the origin of each value.
+    """
 
     profile: Profile
     paths: list[Path]
     layers: "Layers"
 
     def origin(self, place: KeyPath) -> str:
-        """Return ``FILE:LINE`` of where the value at ``place`` was written."""
+        """Return the origin of the value at ``place`` as ``FILE:LINE``."""
         path, line = self.layers.at(place)
         return f"{path}:{line}"
 
 
 class Layers:
-    """Documents, each over the one before: which of them a value comes from."""
+    """Merged documents, each over the previous one: finds the document of each value."""
 
     def __init__(self, documents: list[Document]) -> None:
         self._documents = documents
         self.problems = [problem for document in documents for problem in document.problems]
 
     def at(self, place: KeyPath) -> tuple[Path, int]:
-        """Return file and line of the value at ``place``, else of the innermost mapping around it."""
+        """Return file and line of the value at ``place``, or of the innermost existing value around it."""
         return self._of(place).at(place)
 
     def written(self, place: KeyPath) -> str:
-        """Return a scalar as it is written in its file."""
+        """Return a scalar exactly as its file has it, and an empty text for other values."""
         return self._of(place).written(place)
 
     def _of(self, place: KeyPath) -> Document:
@@ -88,15 +94,20 @@ class Layers:
 
 
 def load(site: str) -> Profile:
-    """Return the profile that ``site`` names: a curated one, or a path of a YAML or JSON file. Raises UsageError."""
+    """Return the profile ``site``: the name of a curated one, or the path of a YAML or JSON file.
+
+    Raises:
+        UsageError: there is no such profile, or it has errors.
+    """
     return resolve(site).profile
 
 
 def resolve(site: str) -> Resolved:
-    """Return the profile that ``site`` names, and where its values come from.
+    """Return the profile ``site`` with the origin of its values.
 
-    Raises UsageError if the file is not a profile, with all errors, each with its file and line, and IntegrityError if
-    the file of facts is not the one that the profile names.
+    Raises:
+        UsageError: there is no such profile, or it has errors. All errors are listed with file and line.
+        IntegrityError: the file of facts does not have the SHA-256 that the profile names.
     """
     paths = [_path(site)]
     documents = [Document(paths[0], _WHAT)]
@@ -128,14 +139,14 @@ def resolve(site: str) -> Resolved:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON schema of profiles. Only what a profile needs besides what it extends is required in it."""
+    """Return the JSON schema of profiles. It requires only keys that a profile cannot inherit by ``extends``."""
     found = Profile.model_json_schema(mode="validation")
     found["required"] = ["format", "name"]
     return found
 
 
 def comparable(profile: Profile) -> dict[str, Any]:
-    """Return what a profile says as a JSON object for ``contract.drift``: each partition with all that holds in it."""
+    """Return a profile as a JSON object for ``contract.drift``: each partition with all facts that apply to it."""
     return drift.resolved(profile.model_dump(mode="json"))
 
 
@@ -146,7 +157,7 @@ def curated() -> list[str]:
 
 
 def known(value: _T | None, profile: Profile, *place: str) -> _T:
-    """Return ``value``, the required fact at ``place``. Raises Lacking if it is None."""
+    """Return ``value``, a required fact at ``place``. Raises Lacking if it is None."""
     if value is None:
         raise Lacking(
             f"the profile of {profile.name} lacks {'.'.join(place)}",
@@ -157,7 +168,7 @@ def known(value: _T | None, profile: Profile, *place: str) -> _T:
 
 
 def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Return ``over`` put over ``base``: mappings are merged, all else is replaced, null takes a value away."""
+    """Return ``over`` merged over ``base``: mappings are merged, other values are replaced, null removes a value."""
     result = {key: value for key, value in base.items() if over.get(key, value) is not None}
     for key, value in over.items():
         if isinstance(value, dict):
@@ -168,12 +179,12 @@ def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-#: What a new entry of a group must say at least; one that does not is taken for a change of an entry that is there.
+#: The keys that a new entry of a group must have. An entry without them counts as a change of an existing entry.
 _NEEDED = {"partitions": ("node",), "mpi": ("family", "prefix")}
 
 
 def _misspelled(base: dict[str, Any], over: dict[str, Any], document: Document) -> Iterator[Problem]:
-    """Yield a question for each partition and MPI that a profile changes, and that what it extends has not."""
+    """Yield an error for each partition and MPI that a profile changes, but that the extended profile lacks."""
     for group, needed in _NEEDED.items():
         below, above = base.get(group), over.get(group)
         if not (isinstance(below, dict) and isinstance(above, dict)):
@@ -186,7 +197,7 @@ def _misspelled(base: dict[str, Any], over: dict[str, Any], document: Document) 
 
 
 def _path(name: str, beside: Path | None = None) -> Path:
-    """Return the file that a profile's name or path means; a relative one that a profile gives is beside it."""
+    """Return the file of a profile's name or path. ``beside`` is the folder for relative paths in ``extends``."""
     if "/" in name or name.endswith(_SUFFIXES):
         return beside.parent / name if beside else Path(name)
     for suffix in _SUFFIXES:
@@ -199,10 +210,10 @@ def _path(name: str, beside: Path | None = None) -> Path:
 
 
 def _with_facts(raw: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return ``raw`` with the facts of files that its file of facts holds about what ``raw`` names."""
+    """Return ``raw`` with the facts from its file of facts, for all entries that ``raw`` has."""
     named = raw["facts"]
     if not isinstance(named.get("file"), str) or not isinstance(named.get("sha256"), str):
-        return raw  # the model says what is wrong
+        return raw  # the model reports the error
     place = path.parent / named["file"]
     with files.errors_named(f"read {place}", "the profile names it under facts: it belongs beside the profile"):
         size = place.stat().st_size

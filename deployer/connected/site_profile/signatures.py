@@ -1,7 +1,7 @@
-"""Signatures of site profiles: an OpenSSH signature of the file, beside it as FILE.sig.
+"""Signatures of site profiles: an OpenSSH signature of the file, in FILE.sig beside it.
 
-It covers the file, and by its digest the file of facts that it names. What a profile extends is signed by itself; the
-profiles that come with deployer need no signature.
+It covers the file, and by its digest the file of facts. Each file in ``extends`` has its own signature. The profiles
+that come with deployer need no signature.
 """
 
 import time
@@ -17,7 +17,13 @@ from deployer.system import files, signature, signers
 
 
 class SignedFile(NamedTuple):
-    """A file of a profile, the key that signed it, and the name that the signers' file knows it by."""
+    """A signed file of a profile.
+
+    Attributes:
+        path: the file.
+        key: the key that signed it.
+        who: the signer's name in the allowed_signers file.
+    """
 
     path: Path
     key: Key
@@ -25,12 +31,17 @@ class SignedFile(NamedTuple):
 
 
 def signature_path(path: Path) -> Path:
-    """Return the path of a profile's signature."""
+    """Return the path of a profile's signature file."""
     return path.with_name(path.name + ".sig")
 
 
 def sign_profile(path: Path, key: Path) -> SignedFile:
-    """Sign a profile and write FILE.sig; raises UsageError if it is not a valid profile, and MissingTool."""
+    """Sign a profile and write FILE.sig.
+
+    Raises:
+        UsageError: the profile is not valid, or the key cannot be used.
+        MissingTool: there is no ssh-keygen that can sign.
+    """
     resolve(str(path))
     message = path.read_bytes()
     blob = made(message, key, sshsig.PROFILE_NAMESPACE)
@@ -40,9 +51,14 @@ def sign_profile(path: Path, key: Path) -> SignedFile:
 
 
 def verify_profile(path: Path, allowed: Path) -> list[SignedFile]:
-    """Return who signed the profile and each file that it extends; ``allowed`` is an allowed_signers file.
+    """Return the signers of a profile and of each file that it extends.
 
-    Raises Refused for a file that is not signed, or not by one of them, IntegrityError for a signature that is wrong.
+    Args:
+        allowed: an allowed_signers file.
+
+    Raises:
+        Refused: a file has no signature, or none by an allowed signer.
+        IntegrityError: a signature does not match its file.
     """
     known = signers.parse(signers.given(str(allowed)), str(allowed))
     paths = [each for each in resolve(str(path)).paths if CURATED not in each.resolve().parents]

@@ -1,4 +1,4 @@
-"""staging: where the image is while ranks run, out of what a profile says of a partition's file systems."""
+"""staging: where the image is while ranks run, chosen from a partition's file systems in the profile."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -6,15 +6,15 @@ from typing import NamedTuple
 from deployer.connected.site_profile.model import Filesystem
 from deployer.contract.plan import DISK, MEMORY, NOT_STAGED, SQUASHFS
 
-#: Up to so many nodes the ranks read the image from the shared file system, which costs no memory and no start; beyond,
-#: each node's ten thousands of small reads are too many for it.
+#: Up to so many nodes, ranks read the image from the shared file system, which needs no memory and no copy at the
+#: start. With more nodes, the tens of thousands of small reads per node are too many for the file system.
 FEW_NODES = 4
 
-#: From so many nodes on, the one file is not read by each: Slurm hands it on from node to node.
+#: From so many nodes on, Slurm sends the image file from node to node instead of each node reading it.
 MANY_NODES = 16
 
 _MEMORY_TYPES = ("tmpfs", "ramfs")
-#: It is there for this, on every node; /tmp may be cleared under a running job, or be small.
+#: Every node has it. /tmp may be small, or cleared during a job.
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108  named, not used here
 
 
@@ -24,8 +24,15 @@ _MOUNTING = ("charliecloud",)
 
 
 class Staging(NamedTuple):
-    """One way: ``kind`` of ``plan.STAGINGS``, the node's own folder for it with its size, the most nodes, and from how
-    many on the file is sent to them."""
+    """One staging.
+
+    Attributes:
+        kind: one of ``plan.STAGINGS``.
+        place: the node's folder for the image.
+        room_mb: the size of that folder's file system in MiB, None if unknown.
+        max_nodes: the largest number of nodes, None for no limit.
+        broadcast: from so many nodes on, the image file is sent to them; None: never.
+    """
 
     kind: str
     place: str | None = None
@@ -35,9 +42,17 @@ class Staging(NamedTuple):
 
 
 def stagings(runtime: str, filesystems: Mapping[str, Filesystem], fuse: bool | None) -> list[Staging]:
-    """Return the ways of a partition, best first: the installed folder for a few nodes, else a node's disk, which costs
-    no memory, else its memory, unpacked or, where users can mount (``fuse``), compressed. Where nobody said what a node
-    has of its own, the folder is all there is."""
+    """Return the possible stagings of a partition, best first.
+
+    The installed folder is best for a few nodes, then a disk of the node, which needs no memory, then its memory:
+    unpacked, or compressed if users can mount images. If the file systems of a node are unknown, only the folder is
+    possible.
+
+    Args:
+        runtime: the container runtime.
+        filesystems: the partition's file systems by path.
+        fuse: users can mount images with FUSE; None if unknown.
+    """
     if runtime not in _RUNTIMES:
         return [Staging(NOT_STAGED)]
     own = {path: each for path, each in filesystems.items() if each.shared is False and each.type is not None}

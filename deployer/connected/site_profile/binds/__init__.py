@@ -1,5 +1,5 @@
-"""Bind maps by rule: what of a site's MPI, fabric and GPU driver a job gets, where it sees it, and what tells it so.
+"""Bind maps: the files of a site's MPI, fabric and GPU driver that a job sees, their paths, and the environment.
 
-One topic per module: ``installation`` (the whole MPI on its own path), ``system`` (single libraries of system folders),
-``fabric``, ``gpu``. ``bindmap`` puts them together.
+One topic per module: ``installation`` (an MPI on its own path), ``system`` (single libraries from system folders),
+``fabric``, ``gpu``. ``bindmap`` combines them.
 """

@@ -1,4 +1,4 @@
-"""The bind map of a partition: all topics put together, for a plan."""
+"""The bind map of a partition, combined from all topics, for a plan."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,14 @@ from deployer.contract.plan import Bind
 
 
 class BindMap(NamedTuple):
-    """Binds, single host files, the environment that leads to them, and variables that are passed from the host."""
+    """The host's files that a job sees.
+
+    Attributes:
+        binds: binds of folders.
+        host: single files of the host.
+        environment: variables by which programs find the files.
+        passed: names of variables that are passed from the host.
+    """
 
     binds: list[Bind]
     host: tuple[HostFile, ...]
@@ -21,7 +28,8 @@ class BindMap(NamedTuple):
 def make(profile: Profile, name: str, partition: Partition) -> BindMap:
     """Return the bind map of the partition ``name``.
 
-    Raises Unknown if it is not known how to bind its MPI, or if the captured GPU driver has two versions.
+    Raises:
+        Unknown: it is unknown how to bind the partition's MPI, or the captured GPU driver has two versions.
     """
     mpi = profile.mpi[partition.mpi] if partition.mpi else None
     if mpi and partition.mpi:

@@ -1,6 +1,6 @@
-"""The fast network's user-space libraries: Omni-Path (psm2, opx), InfiniBand (verbs, UCX), and what chooses them.
+"""The fabric's user-space libraries: Omni-Path (psm2, opx), InfiniBand (verbs, UCX), and the variables for them.
 
-Devices (/dev/hfi1_*, /dev/infiniband) need no bind: the runtimes give the container the host's /dev.
+Devices (/dev/hfi1_*, /dev/infiniband) need no bind: in all runtimes, the container sees the host's /dev.
 """
 
 import posixpath
@@ -13,19 +13,19 @@ from deployer.connected.site_profile.profile import Fabric, Mpi
 from deployer.contract.hostfiles import DIRECTORY, FOLDER, HostFile
 from deployer.contract.plan import ABIS, MPICH_ABI, Bind
 
-#: The libraries of one kind of fabric; a part of an MPI that needs those of another kind is not loaded there.
+#: The libraries of each kind of fabric. Plugins of an MPI that need libraries of another kind are not bound.
 _OF_KIND = {
     "omni-path": re.compile(r"^libpsm(2|_infinipath)\.so"),
     "infiniband": re.compile(r"^lib(ibverbs|rdmacm|ibumad|ibmad|mlx[45]|hns|mana|efa|uc[pstm])\.so"),
 }
-#: Adapters with verbs, as the kernel names them: InfiniBand's, and those of RDMA over Ethernet.
+#: The kernel's names of adapters with verbs: InfiniBand, and RDMA over Ethernet.
 _VERBS = re.compile(r"^(mlx\d|hns|mana|efa|bnxt_re|irdma|qedr|rxe|siw)")
-#: Drivers of verbs, as libibverbs opens them.
+#: File names of verbs drivers that libibverbs opens.
 _VERBS_DRIVER = re.compile(r"^lib[a-z0-9_]+-rdmav\d+\.so$")
 _VERBS_FOLDER = "/etc/libibverbs.d"
 
-#: libfabric's providers for a kind of fabric, best first, each with the plugin that brings it. Intel MPI 2021.19 has no
-#: psm2 any more; its opx drives the same adapters.
+#: libfabric's providers for each kind of fabric, best first, each with its plugin. Intel MPI 2021.19 no longer has
+#: psm2; its opx supports the same adapters.
 _PROVIDERS = {
     "omni-path": (("psm2", "libpsmx2-fi.so"), ("opx", "libopx-fi.so")),
     "infiniband": (("mlx", "libmlx-fi.so"), ("verbs", "libverbs-fi.so")),
@@ -37,19 +37,25 @@ _PLUGIN = re.compile(r"^lib\w+-fi\.so$")
 
 
 def kind(fabric: Fabric | None) -> str | None:
-    """Return which libraries the fabric wants: Ethernet's adapters with verbs are driven as InfiniBand's are."""
+    """Return the kind of libraries that a fabric needs: Ethernet adapters with verbs need those of InfiniBand."""
     if fabric and fabric.kind == "ethernet" and any(_VERBS.match(name) for name in fabric.devices):
         return "infiniband"
     return fabric.kind if fabric else None
 
 
 def foreign(name: str, fabric: str | None) -> bool:
-    """Return whether a library is that of another kind of fabric; always False if the site's fabric is unknown."""
+    """Return whether a library belongs to another kind of fabric; always False if the site's fabric is unknown."""
     return fabric is not None and any(pattern.match(name) for other, pattern in _OF_KIND.items() if other != fabric)
 
 
 class Parts(NamedTuple):
-    """Of a fabric: files whose needs are to be met, the single host files, and folders that are bound on their path."""
+    """The libraries of a fabric.
+
+    Attributes:
+        roots: files whose needed libraries must be found too.
+        host: single files of the host.
+        binds: folders on their own path.
+    """
 
     roots: list[str]
     host: list[HostFile]
@@ -57,9 +63,10 @@ class Parts(NamedTuple):
 
 
 def parts(host: CapturedHost, fabric: Fabric | None) -> Parts:
-    """Return the fabric's own libraries, and the plug-ins of verbs and UCX, which no file names as needed.
+    """Return the fabric's libraries, and the plugins of verbs and UCX, which no file lists as needed.
 
-    Also the system's libfabric with its providers, if the MPI has none: otherwise it opens the image's by name.
+    If the MPI has no libfabric, the system's libfabric with its providers is included. Otherwise the MPI would open the
+    image's libfabric by name.
     """
     wanted = kind(fabric)
     pattern = _OF_KIND.get(wanted or "")
@@ -77,7 +84,7 @@ def parts(host: CapturedHost, fabric: Fabric | None) -> Parts:
     own = {name: path for name, path in sorted(fabric.libraries.items()) if pattern.match(name)}
     drivers = {name: path for name, path in sorted(host.outside.items()) if _VERBS_DRIVER.match(name)}
     if drivers and "libibverbs.so.1" in own:
-        # libibverbs looks for its drivers where it was built to, and then as the loader does: there they are.
+        # libibverbs looks for its drivers in its compiled-in folder, then in the loader's search path.
         own.update(drivers)
         found.binds.append(Bind(_VERBS_FOLDER, _VERBS_FOLDER, "which drivers libibverbs has"))
     found.host.extend(library(path, f"for {fabric.kind}", name) for name, path in own.items())
@@ -85,7 +92,7 @@ def parts(host: CapturedHost, fabric: Fabric | None) -> Parts:
     transports = sorted(path for path in host.outside.values() if posixpath.dirname(path).endswith("/ucx"))
     if transports and "libucp.so.0" in own:
         folder = posixpath.dirname(transports[0])
-        # Where libucs stands it looks for them; in a variable that says so, an image's own UCX would find them as well.
+        # libucs looks for them beside itself. A variable instead would also change an image's own UCX.
         found.host.append(HostFile("lib/ucx", DIRECTORY, folder, "UCX's transports, beside its libraries"))
         found.roots.extend(path for path in transports if not _foreign_needs(host, path, wanted))
     return found
@@ -96,15 +103,17 @@ def _foreign_needs(host: CapturedHost, path: str, fabric: str | None) -> bool:
 
 
 def wanted_plugins(host: CapturedHost, core: Collection[str], fabric: str | None) -> list[str]:
-    """Return the parts of the MPI's tree that it may open by itself, but those for another fabric than the site's."""
+    """Return the MPI's own plugins, without those for another kind of fabric than the site's."""
     return [path for path in host.tree if path not in core and not _foreign_needs(host, path, fabric)]
 
 
 def environment(host: CapturedHost, mpi: Mpi, fabric: Fabric | None, own: Parts) -> dict[str, str]:
-    """Return what makes MPI take the site's libfabric, its providers, and the fabric's own among them.
+    """Return the variables that select the site's libfabric and its provider for the fabric.
 
-    ``own`` are the fabric's parts. The provider in the profile is used; else the best for the fabric of those that were
-    captured with the MPI.
+    The provider is the one in the profile, or the best for the fabric among those that were captured with the MPI.
+
+    Args:
+        own: the fabric's libraries.
     """
     found: dict[str, str] = {}
     plugins = {name: path for name, path in sorted(host.inside.items()) if _PLUGIN.match(name)}

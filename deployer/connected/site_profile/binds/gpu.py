@@ -1,7 +1,7 @@
-"""NVIDIA's driver in the container: the libraries that computing needs, all of the running driver's version.
+"""NVIDIA's driver in the container: its libraries for computing, all of the running driver's version.
 
-Not bound: the vendor-neutral libGL and libOpenCL, which are the image's own; and devices, since the runtimes give the
-container the host's /dev. All GPUs that the job was dealt are visible to each rank: Horovod takes one by local rank.
+The vendor-neutral libGL and libOpenCL are not bound: they belong to the image. Devices need no bind, because the
+container sees the host's /dev. Each rank sees all GPUs of the job, and Horovod selects one by local rank.
 """
 
 import re
@@ -11,22 +11,23 @@ from deployer.connected.site_profile.profile import Driver, Fabric
 from deployer.contract.errors import Unknown
 from deployer.contract.hostfiles import FILE, LINK, HostFile
 
-#: libcuda opens the others by name: compilers of PTX and NVVM, the debugger's half; NCCL asks libnvidia-ml.
+#: libcuda opens the others by name: the compilers of PTX and NVVM, and debugger support. NCCL uses libnvidia-ml.
 _COMPUTE = re.compile(r"^lib(cuda|cudadebugger|nvidia-(ml|ptxjitcompiler|nvvm|gpucomp|cfg))\.so\.[\d.]+$")
 _VERSION = re.compile(r"\.so\.(\d{3,}\.[\d.]+)$")
 
 _SMI = "nvidia-smi"
-#: Interfaces of the network, as opposed to adapters with verbs.
+#: Names of network interfaces, which are not adapters with verbs.
 _INTERFACE = re.compile(r"^(e[nt]|ib|bond|team|br|hs)\w*$")
 
-#: What the scheduler says of the GPUs that it has dealt out.
+#: Variables by which the scheduler assigns GPUs.
 PASSED = ("CUDA_VISIBLE_DEVICES",)
 
 
 def libraries(host: CapturedHost, driver: Driver) -> list[HostFile]:
-    """Return the driver's libraries for computing, under their sonames, with the links that belong to them.
+    """Return the driver's libraries for computing, named by soname, with their links.
 
-    Raises Unknown if libcuda has another version than the driver: the facts mix two drivers.
+    Raises:
+        Unknown: libcuda has another version than the driver, so the facts mix two drivers.
     """
     found: list[HostFile] = []
     for name, path in sorted(driver.libraries.items()):
@@ -40,7 +41,7 @@ def libraries(host: CapturedHost, driver: Driver) -> list[HostFile]:
                     f"{path} belongs to driver {version.group(1)}, but the profile's driver is {driver.version}",
                     "capture the node again: `python3 deployer.pyz capture --node`",
                 )
-            continue  # left over from another driver: libcuda refuses it
+            continue  # a leftover of another driver, which libcuda refuses
         found.append(library(path, "the GPU driver's", name))
         full = f"{name.partition('.so')[0]}.so.{version.group(1) if version else driver.version}"
         if full != name and (version or driver.version):
@@ -53,7 +54,7 @@ def libraries(host: CapturedHost, driver: Driver) -> list[HostFile]:
 
 
 def environment(fabric: Fabric | None) -> dict[str, str]:
-    """Return which network NCCL is to use, by the devices that the profile names."""
+    """Return the variables that select NCCL's network, from the devices in the profile."""
     devices = fabric.devices if fabric else []
     interfaces = [name for name in devices if _INTERFACE.match(name)]
     adapters = [name for name in devices if name not in interfaces]

@@ -1,7 +1,7 @@
-"""The site's MPI in the container: its whole prefix on its own path, and the environment that makes it be found.
+"""The site's MPI in the container: its complete prefix on the same path, and the environment to find it.
 
-A half-bound tree is worse than none: without LD_LIBRARY_PATH, Intel MPI loads the container's libfabric (seen in the
-lab), and Open MPI's parts differ between releases under the same soname.
+An incomplete MPI is worse than none: without LD_LIBRARY_PATH, Intel MPI loads the container's libfabric (seen in the
+lab), and Open MPI's plugins differ between releases with the same soname.
 """
 
 from deployer.connected.site_profile.binds.system import CapturedHost, libraries, library, needs
@@ -10,20 +10,20 @@ from deployer.contract.errors import Unknown
 from deployer.contract.hostfiles import LIBRARIES, LINK, HostFile
 from deployer.contract.plan import ABIS, MPICH_ABI, OPENMPI, Bind
 
-#: What mpi4py calls the families. Its wheel holds both, and would take the one whose library it finds first.
+#: mpi4py's names of the families. Its wheel supports both, and would use the one whose library it finds first.
 _MPI4PY = {MPICH_ABI: "mpich", OPENMPI: "openmpi"}
 
-#: Prefixes that belong to the system: bound on their own path they would take the place of the image's own.
+#: Prefixes of the system. Bound on their own path, they would hide the image's files.
 _SYSTEM = ("/", "/usr", "/usr/local", "/usr/lib", "/usr/lib64", "/lib", "/lib64")
 
-#: Debian's name for MPICH's library. Without this a program that is linked to it keeps the container's, silently.
+#: Debian's name of MPICH's library. Without it, a program linked to this name silently uses the container's library.
 _DEBIAN = "libmpich.so.12"
 
 _PMI = "I_MPI_PMI_LIBRARY"
 
 
 def check(name: str, mpi: Mpi) -> None:
-    """Raise Unknown if it is not known how to bring this MPI into a container."""
+    """Raise Unknown if it is unknown how to bind this MPI into a container."""
     if mpi.family not in ABIS:
         raise Unknown(
             f"mpi.{name}: what {mpi.family} needs in a container is unknown: no real one has been captured yet",
@@ -37,7 +37,7 @@ def check(name: str, mpi: Mpi) -> None:
 
 
 def binds(mpi: Mpi) -> list[Bind]:
-    """Return the installation and what it needs besides, on their paths; a folder that holds the prefix is enough."""
+    """Return binds of the installation and of the folders that it needs, on the same paths."""
     needed = [Bind(path, path, "what the site's MPI needs, on the same path") for path in mpi.binds]
     if any(f"{mpi.prefix}/".startswith(f"{path}/") for path in mpi.binds):
         return needed
@@ -45,16 +45,17 @@ def binds(mpi: Mpi) -> list[Bind]:
 
 
 def alias(mpi: Mpi) -> list[HostFile]:
-    """Return Debian's name of the library as a link to the site's: harmless if nothing asks for it."""
+    """Return a link from Debian's name to the site's library. It has no effect if no program needs that name."""
     if ABIS.get(mpi.family) != MPICH_ABI or mpi.library_path.endswith("/" + _DEBIAN):
         return []
     return [HostFile(f"lib/{_DEBIAN}", LINK, mpi.library_path, "Debian's name of the site's MPI library")]
 
 
 def pmi(host: CapturedHost, mpi: Mpi, environment: dict[str, str]) -> list[HostFile]:
-    """Return the library through which Intel MPI speaks to the scheduler, if the site's settings name a system library.
+    """Return the PMI library of Intel MPI, if the site's settings name a system library.
 
-    ``environment`` gets the path that it has in the container.
+    Args:
+        environment: receives the library's path in the container.
     """
     path = environment.get(_PMI, "")
     if not path.startswith("/") or any(f"{path}/".startswith(f"{folder}/") for folder in (mpi.prefix, *mpi.binds)):
@@ -65,7 +66,7 @@ def pmi(host: CapturedHost, mpi: Mpi, environment: dict[str, str]) -> list[HostF
 
 
 def environment(mpi: Mpi) -> dict[str, str]:
-    """Return what makes the loader find the site's MPI before the image's, and the MPI its own parts."""
+    """Return the variables by which the loader finds the site's MPI before the image's, and the MPI its plugins."""
     folders = [f"{mpi.prefix}/{folder}" for folder in mpi.libraries]
     found = {"LD_LIBRARY_PATH": ":".join([*folders, LIBRARIES])}
     if mpi.family in ABIS:
@@ -74,7 +75,7 @@ def environment(mpi: Mpi) -> dict[str, str]:
         found["I_MPI_ROOT"] = mpi.prefix
     if mpi.family == "openmpi":
         found["OPAL_PREFIX"] = mpi.prefix
-        # The launcher's PMIx offers its data in files of the host (PMIX_SERVER_TMPDIR) and munge's socket as well;
-        # neither is in the container, where the library would warn of each.
+        # The launcher's PMIx also offers its data in files of the host (PMIX_SERVER_TMPDIR), and authentication by
+        # munge. Neither is in the container, and the library would warn about both.
         found |= {"PMIX_MCA_gds": "hash", "PMIX_MCA_psec": "native"}
     return found

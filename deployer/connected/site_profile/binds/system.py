@@ -1,11 +1,11 @@
-"""Single libraries of the host's system folders: which of them a job gets, and which stay the image's own.
+"""Single libraries from the host's system folders: the rule that decides between the host's and the image's library.
 
-By soname, for a library that something of the host needs and that stands outside of a prefix of its own:
+For a library that a host file needs, and that is in a system folder, by soname:
 
-- the C library's family is never the host's: loader and libc.so.6 belong together, and programs need their own;
-- what speaks with a kernel driver, a daemon of the host or the other half of the MPI is always the host's;
-- all else (compilers' run-time libraries, libnuma, libnl) is the image's own where it has one, else the host's: the
-  image's programs keep what they were built with, and these libraries only ever add versions of symbols.
+- the C library and its family are never the host's: loader and libc.so.6 belong together, and programs need their own;
+- libraries that talk to a kernel driver, a daemon of the host, or the other half of the MPI are always the host's;
+- all others (compilers' run-time libraries, libnuma, libnl) are the image's if it has them, otherwise the host's. The
+  image's programs keep the libraries that they were built with, and newer releases only add versions of symbols.
 """
 
 import posixpath
@@ -18,11 +18,11 @@ from deployer.connected.site_profile.profile import SiteFiles
 from deployer.contract.dynamic import Facts
 from deployer.contract.hostfiles import FILE, HostFile
 
-#: glibc's own, and the kernel's (never a file).
+#: glibc's libraries, and the kernel's virtual one.
 _NEVER = re.compile(
     r"^(ld-linux.*|ld64|lib(c|m|mvec|dl|rt|pthread|util|resolv|nsl(?=\.so\.1$)|anl|BrokenLocale|thread_db|nss_\w+))\.so\.\d+$"
 )
-#: Omni-Path, verbs, UCX, EFA, XPMEM, Slingshot; libfabric; PMI, Slurm, munge; what Open MPI is built with; NVIDIA's.
+#: Omni-Path, verbs, UCX, EFA, XPMEM, Slingshot; libfabric; PMI, Slurm, munge; Open MPI's dependencies; NVIDIA.
 _HOSTS = re.compile(
     r"^lib(psm2|psm_infinipath|ibverbs|rdmacm|ibumad|ibmad|mlx[45]|hns|mana|efa|uc[pstm]|uc[st]_\w+|xpmem|cxi"
     r"|fabric|pmi2?|pmix|slurm\w*|munge|hwloc|event\w*(-[\d.]+)?|prrte"
@@ -31,8 +31,15 @@ _HOSTS = re.compile(
 
 
 class CapturedHost(NamedTuple):
-    """What was captured of a site: its files, the view that follows links, and paths by name: those below the MPI's
-    prefix, and those of the system."""
+    """The captured files of a site.
+
+    Attributes:
+        files: facts of files, and links.
+        view: finds files through links.
+        inside: paths below the MPI's prefix, by file name.
+        outside: paths of system libraries, by file name.
+        prefix: the MPI's prefix, "" for none.
+    """
 
     files: SiteFiles
     view: JobFilesystem
@@ -46,27 +53,27 @@ class CapturedHost(NamedTuple):
         return (path for path in self.files.files if path.startswith(self.prefix + "/"))
 
     def own(self, path: str) -> bool:
-        """Return whether a path is of the MPI's prefix."""
+        """Return whether a path is below the MPI's prefix."""
         return path.startswith(self.prefix + "/")
 
     def facts(self, path: str) -> Facts | None:
-        """Return what was captured of a file, through links."""
+        """Return the captured facts of a file, following links, or None."""
         real = self.view.resolve(path)
         return self.files.files.get(real) if real else None
 
 
 def captured(files: SiteFiles, prefix: str) -> CapturedHost:
-    """Return what is known of a site's files, for an MPI at ``prefix`` ("" for none)."""
+    """Return the captured files of a site for an MPI at ``prefix`` ("" for none)."""
     inside: dict[str, str] = {}
     outside: dict[str, str] = {}
-    for path in [*files.links, *files.files]:  # a link has the soname that is asked for
+    for path in [*files.links, *files.files]:  # links are included: their name is the soname
         known = inside if prefix and path.startswith(prefix + "/") else outside
         known.setdefault(posixpath.basename(path), path)
     return CapturedHost(files, JobFilesystem(Captured(files.files, files.links)), inside, outside, prefix or "/nowhere")
 
 
 def needs(host: CapturedHost, roots: Iterable[str]) -> dict[str, str]:
-    """Return the libraries outside of the prefix that ``roots`` need, theirs in turn, and so on: name to path.
+    """Return the libraries outside of the prefix that ``roots`` need, directly or not: name to path.
 
     The path is empty if the library was not captured.
     """
@@ -74,7 +81,7 @@ def needs(host: CapturedHost, roots: Iterable[str]) -> dict[str, str]:
 
 
 def tree_needs(host: CapturedHost, root: str) -> set[str]:
-    """Return the files below the prefix, without links, that are mapped with ``root``."""
+    """Return the files below the prefix, without links, that the loader maps together with ``root``."""
     paths = [root, *(path for name, path in _closure(host, [root]).items() if name in host.inside)]
     return {real for real in map(host.view.resolve, paths) if real}
 
@@ -92,7 +99,7 @@ def _closure(host: CapturedHost, roots: Iterable[str]) -> dict[str, str]:
 
 
 def libraries(found: dict[str, str], why: str) -> list[HostFile]:
-    """Return the host files for needed libraries, by the rule above, without those that were not captured."""
+    """Return host files for needed libraries by the rule above, without libraries that were not captured."""
     return [
         library(path, why, name, spare=not _HOSTS.match(name))
         for name, path in sorted(found.items())
@@ -101,5 +108,5 @@ def libraries(found: dict[str, str], why: str) -> list[HostFile]:
 
 
 def library(path: str, why: str, name: str | None = None, spare: bool = False) -> HostFile:
-    """Return one library under the name that the loader will ask for."""
+    """Return one library, under the name that the loader requests."""
     return HostFile(f"lib/{name or posixpath.basename(path)}", FILE, path, why, spare)
