@@ -1,4 +1,4 @@
-"""The command that makes an image of a definition: build."""
+"""deployer build: make a definition's image."""
 
 import argparse
 import json
@@ -59,14 +59,14 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build, and print the record."""
+    """Build, and print the result."""
     for path in (args.ca_bundle, args.pip_conf, args.apt_sources):
         if path is not None and not path.is_file():
             raise UsageError(f"there is no file {path}")
 
     def say(line: str) -> None:
         if not args.quiet or line.startswith(("Step ", "base: ", "wheels: ", "horovod: ")):
-            tqdm.write(line, file=sys.stderr)  # not through a bar that may be on the screen
+            tqdm.write(line, file=sys.stderr)  # tqdm.write does not garble a bar on the screen
 
     if args.no_cache and args.offline:
         raise UsageError("--no-cache and --offline exclude each other: most steps cannot run again without network")

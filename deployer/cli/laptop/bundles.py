@@ -20,7 +20,7 @@ from deployer.contract.errors import UsageError
 from deployer.site.storage.space import human
 from deployer.system import files
 
-#: Files that diff names of each kind: added, removed, changed.
+#: The number of files that diff lists per kind: added, removed, changed.
 _NAMED = 20
 
 
@@ -166,7 +166,7 @@ def _diff(args: argparse.Namespace) -> int:
     for package in found.packages:
         print(package.line())
     for mark, named in (("+", found.added), ("-", found.removed), ("~", found.changed)):
-        paths = sorted(named, key=lambda path: (path.startswith("/"), path))  # the image's files are the many
+        paths = sorted(named, key=lambda path: (path.startswith("/"), path))  # the image's many files come last
         for path in paths if args.files else paths[:_NAMED]:
             print(f"{mark} {path if args.files else common.shortened(path, common.columns() - 2)}")
         more = len(paths) - _NAMED

@@ -1,4 +1,4 @@
-"""Commands on the caches of the connected side: cache list, cache prune."""
+"""deployer cache: list and prune the caches of the connected side."""
 
 import argparse
 import json

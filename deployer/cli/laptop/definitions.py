@@ -1,4 +1,4 @@
-"""Commands for those who write definitions: init, lint, schema."""
+"""Commands to write definitions: init, lint, schema."""
 
 import argparse
 import json

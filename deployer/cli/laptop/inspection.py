@@ -1,4 +1,4 @@
-"""deployer inspect: what a bundle holds, for people and for programs."""
+"""deployer inspect: show the contents of a bundle."""
 
 import argparse
 import datetime as dt
@@ -20,7 +20,7 @@ from deployer.site.storage.space import human
 from deployer.system.verify import begin, opened, read_manifest_block, read_seal, verify
 
 _KINDS = {"deb": "Debian", "pypi": "Python", "generic": "other"}
-#: The columns of a member's size.
+#: Columns for a member's size.
 _SIZE = 14
 
 
@@ -84,21 +84,21 @@ def _show(manifest: Manifest) -> None:
 
 
 def _name(name: str, room: int) -> str:
-    """Return a name as it is shown, no longer than ``room``; --json has the whole."""
+    """Return a name for printing, shortened to ``room`` columns. --json prints complete names."""
     return common.shortened(shown(name.encode()), room)
 
 
 def _files(args: argparse.Namespace) -> int:
-    """Print a line for each entry, with --json a record for each."""
+    """Print one line per entry, or with --json one record per entry."""
     with opened(args.bundle) as stream:
-        verify(stream, args.bundle)  # whole first: half a list of a damaged bundle would be taken for one
+        verify(stream, args.bundle)  # verify first: a partial list of a damaged bundle would mislead
         for listed in files_of(begin(stream, args.bundle)):
             print(json.dumps(listed.record()) if args.json else listed.line())
     return 0
 
 
 def _read(path: str) -> tuple[Manifest, bytes | None]:
-    """Return a bundle's manifest and its SBOM, where it has one."""
+    """Return a bundle's manifest, and its SBOM or None."""
     with opened(path) as stream:
         seal = read_seal(stream, path)
         manifest = read_manifest(read_manifest_block(stream, seal), seal)

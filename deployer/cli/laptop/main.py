@@ -63,13 +63,13 @@ GROUPS = (
 )
 
 _THERE = "on the site: python3 deployer.pyz %s --help"
-#: What people try here that only the site has.
+#: Commands that exist only on the site. Here they give a hint.
 _ELSEWHERE = {name: _THERE % name for name in ("capture", "exec", "install", "receipt", "receive", "shell")}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    if argv is None:  # a process of its own
+    if argv is None:  # started as a program, not by a test
         signal.signal(signal.SIGTERM, _interrupt)
     words = list(sys.argv[1:] if argv is None else argv)
     parser = front()
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _interrupt(*_: object) -> None:
-    """End on SIGTERM as on Ctrl-C: half-written files are removed on the way out."""
+    """Handle SIGTERM like Ctrl-C: incomplete files are removed before the exit."""
     raise KeyboardInterrupt
 
 

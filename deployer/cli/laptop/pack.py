@@ -1,4 +1,4 @@
-"""deployer pack: an image becomes a bundle."""
+"""deployer pack: write a bundle."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from deployer.connected.site_profile.profile import Profile
 
 
-#: Parts of ``deployer.connected.bundle.kit``, which is not worth its import before there is something to pack.
+#: The parts in ``deployer.connected.bundle.kit``. Importing that module only for their names would be slow.
 _PARTS = ("udocker", "squashfs-tools")
 
 
@@ -48,7 +48,7 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Pack, and say what was made."""
+    """Pack, and print the result."""
     sites = _profiles(args.site)
     cache = None if args.no_cache else framecache.default_folder()
     with caches.in_use():
@@ -101,7 +101,7 @@ def _say(line: str) -> None:
 
 
 def _contents(args: argparse.Namespace) -> Contents:
-    """Return what is to be packed: exactly one source is given."""
+    """Return the contents of the bundle. Raises UsageError unless exactly one source is given."""
     given = [args.definition, args.image, args.archive, args.rootfs]
     if sum(source is not None for source in given) != 1:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The commands on site profiles: list, show, validate, diff, sign, verify, schema."""
+"""deployer profile: list, show, validate, diff, sign, verify, schema."""
 
 import argparse
 import json
@@ -67,7 +67,7 @@ def _show(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(record))
         return 0
-    # Sources come at the end, each with its age.
+    # Sources are printed at the end, with their ages.
     rows = [(place, value) for place, value in _leaves((), record) if value not in ({}, []) and "source" not in place]
     for place, value in rows:
         print(_with_origin(f"{'.'.join(place)}: {_written(value)}", f"# {_origin(found, place)}"))
@@ -80,7 +80,7 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _with_origin(text: str, origin: str) -> str:
-    """Return a value and where it is from in one line if that is wide enough, else below each other."""
+    """Return a value and its origin in one line if the terminal is wide enough, otherwise in two lines."""
     room = common.columns() - len(origin) - 2
     if len(text) <= room:
         return f"{text:<{room}}  {origin}"
@@ -141,7 +141,7 @@ def _validate(args: argparse.Namespace) -> int:
 
 
 def _show_gaps(site: str, profile: Profile, found: list[gaps.Gap]) -> None:
-    """Print what plans still lack, and a profile to paste that has it."""
+    """Print the facts that plans lack, and a profile with examples of them to paste."""
     if not found:
         return
     print(f"\n{profile.name} cannot be planned for yet: it lacks {len(found)} fact{'s' * (len(found) > 1)}:")

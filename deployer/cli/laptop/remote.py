@@ -1,7 +1,7 @@
-"""The site's commands from the laptop, with ``--site``: run, status, logs, cancel, doctor, ... over one ssh connection.
+"""The site's commands from the laptop with ``--site``: run, status, logs, cancel, doctor, ... over one ssh connection.
 
-The parsers are the site half's own, so ``--help`` shows all options and wrong words are found before a connection is
-made. The words go there as they were typed.
+The parsers are those of the site's deployer, so ``--help`` lists all options, and wrong arguments are found before a
+connection is made. The arguments are passed on unchanged.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from deployer.cli.site import common, doctor, images, jobs
 from deployer.contract.errors import EXIT_INTERRUPTED
 from deployer.contract.shell import quoted
 
-#: The commands that are carried out over there, and the modules that know their words.
+#: The commands that run on the site, and the modules with their parsers.
 _COMMANDS = {
     "run": jobs,
     "jobs": jobs,
@@ -29,7 +29,7 @@ _COMMANDS = {
 
 
 def add_parsers(subparsers: Any) -> None:
-    """Register the commands that are carried out over there."""
+    """Register the commands that run on the site."""
     theirs = common.Parser(prog="deployer").add_subparsers(parser_class=common.Parser, prog="deployer")
     for module in dict.fromkeys(_COMMANDS.values()):
         module.add_parsers(theirs)
@@ -53,7 +53,7 @@ def _forward(args: argparse.Namespace) -> int:
     profile = profiles.load(args.site)
     words = [args.command, *_theirs(args)]
     if hasattr(args, "plan") and not args.plan:
-        words += ["--plan", profile.name]  # the bundle may have plans for other sites as well
+        words += ["--plan", profile.name]  # the bundle may also have plans for other sites
     if args.rest:
         words += ["--", *args.rest]
     with Remote(profile, args.ssh_config) as remote:
@@ -65,7 +65,7 @@ def _forward(args: argparse.Namespace) -> int:
 
 
 def _tell_of_the_job(args: argparse.Namespace, job: str, number: str) -> None:
-    """Print what becomes of a job that nobody waits for any more, and the words that end it."""
+    """After Ctrl-C: print that the job continues, and the command that ends it."""
     options = ["--site", args.site, *(["--ssh-config", str(args.ssh_config)] if args.ssh_config else [])]
     if job:
         print(f"deployer: interrupted: job {job} ({number}) continues on the site", file=sys.stderr)
@@ -76,7 +76,7 @@ def _tell_of_the_job(args: argparse.Namespace, job: str, number: str) -> None:
 
 
 def _theirs(args: argparse.Namespace) -> list[str]:
-    """Return the words behind the command that are not this side's options."""
+    """Return the arguments after the command, without this side's options."""
     ours = common.Parser(add_help=False)
     _add_site(ours)
     behind = args.words[args.words.index(args.command) + 1 :]

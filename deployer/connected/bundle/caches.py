@@ -52,15 +52,15 @@ class Cache(NamedTuple):
 
 CACHES = (
     Cache("bases", "base images as tarballs, by suite, packages and mmdebstrap", cap=4 * _GIB),
-    Cache("frames", "bundles of earlier packs, whose frames the next one takes", "*/*", framecache.CAP),
+    Cache("frames", "bundles of earlier packs, whose frames the next pack reuses", "*/*", framecache.CAP),
     Cache("wheels", "wheels of wheelhouses, by SHA-256"),
-    Cache("link", "what check has read of images and wheels", cap=_GIB // 2),
+    Cache("link", "facts that check read from images and wheels", cap=_GIB // 2),
     Cache("variants", "Horovod, compiled for each MPI family", cap=_GIB // 2),
-    Cache("kit", "parts of the kit (udocker, squashfs-tools), as bundles carry them", cap=_GIB // 16),
-    Cache("resolver", "what uv knows of indexes", "", cap=_GIB),
-    Cache("engine", "layers of the tests' own Docker engine", "", keeper="limits itself when it starts"),
-    Cache("lab", "software of the lab", "", keeper="it is the lab's: see docs/lab.md"),
-    Cache("matrix", "roots, MPIs and images of verdict-matrix", "", keeper="it keeps the last two of each by itself"),
+    Cache("kit", "parts of the kit (udocker, squashfs-tools)", cap=_GIB // 16),
+    Cache("resolver", "uv's data about package indexes", "", cap=_GIB),
+    Cache("engine", "layers of the tests' own Docker engine", "", keeper="limits its size when it starts"),
+    Cache("lab", "software of the lab", "", keeper="managed by the lab: see docs/lab.md"),
+    Cache("matrix", "roots, MPIs and images of verdict-matrix", "", keeper="verdict-matrix keeps the last two of each"),
 )
 
 
