@@ -18,6 +18,7 @@ from deployer.connected.check.rules import (
     mpi,
     places,
     pmi,
+    programs,
     proof,
     runtimes,
     site,
@@ -25,21 +26,17 @@ from deployer.connected.check.rules import (
     wheels,
 )
 from deployer.connected.check.rules.case import Case
-from deployer.connected.linker import commands, index, process, started
-from deployer.connected.linker.index import Bundle, Index
-from deployer.connected.linker.job_filesystem import Captured, Files, JobFilesystem
+from deployer.connected.linker import index, jobs
+from deployer.connected.linker.index import Bundle
+from deployer.connected.linker.job_filesystem import Captured, Files
 from deployer.connected.linker.process import Overlay, Process
-from deployer.connected.linker.started import Surroundings
-from deployer.connected.linker.words import UnknownWord
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import Profile
-from deployer.contract import command as contract_command
 from deployer.contract import hostfiles, json_records
 from deployer.contract import plan as plans
 from deployer.contract.errors import Refused, Unknown, UsageError
 from deployer.contract.findings import Finding
-from deployer.contract.job import Job
-from deployer.contract.manifest import PLANS_PREFIX, VARIANTS_PREFIX, WHEELS_PREFIX, Manifest
+from deployer.contract.manifest import PLANS_PREFIX, VARIANTS_PREFIX, WHEELS_PREFIX
 from deployer.contract.plan import APP, VARIANT, WHEELS, Plan
 from deployer.contract.verdict import Checked, judged
 from deployer.system.verify import begin, opened
@@ -61,13 +58,13 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
 #: Every code that a finding can have; each has a section in docs/rules.md.
 CODES = (
     "bind.place",
-    "command.missing",
+    "command.missing", "command.unclear",
     "cpu.instructions",
     "fabric.library", "fabric.missing", "fabric.provider", "fabric.tcp",
     "facts.cpu", "facts.fabric", "facts.gpu", "facts.mpi", "facts.plan", "facts.pmi", "facts.runtime",
     "gpu.capability", "gpu.driver", "gpu.kernels", "gpu.none",
     "link.broken", "link.missing", "link.plugin", "link.program", "link.version",
-    "mpi.cxx", "mpi.escape", "mpi.family", "mpi.mixed", "mpi.rpath", "mpi.symbols",
+    "mpi.cxx", "mpi.escape", "mpi.family", "mpi.mixed", "mpi.rpath", "mpi.symbols", "mpi.unused",
     "node.architecture",
     "plan.refused", "pmi.not-offered", "pmi.unmet", "profile.age", "proof.outside",
     "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.unknown",
@@ -171,11 +168,11 @@ def check_plan(
     place = profile.partition(plan.partition)[1]
     image_for, node_is = cpu.machines(place, manifest)
     known = (bool(host) or not plan.mpi) and image_for == node_is  # else there is nothing to link
-    programs = _programs(manifest, plan, files, overlays, host) if known else []
-    processes = [process.start(plan, manifest.image, files, overlays, host, program) for program in programs]
-    case = Case(profile, place, plan, manifest, files, overlays, processes, today)
+    linked = jobs.link(manifest, plan, files, overlays, host) if known else []
+    processes = {id(each): each for job in linked for each in job.processes}
+    case = Case(profile, place, plan, manifest, files, overlays, list(processes.values()), today)
     findings = [finding for rule in RULES for finding in rule(case)]
-    findings += [finding for each in processes for rule in PROCESS_RULES for finding in rule(each)]
+    findings += [finding for job in linked for finding in programs.of_job(job, case, PROCESS_RULES)]
     if any(finding.code == command.CODE for finding in findings):  # it says more of the same
         findings = [finding for finding in findings if finding.code != "link.program"]
     return judged(list(dict.fromkeys(findings)), accept)
@@ -186,54 +183,6 @@ def known_codes(codes: Sequence[str]) -> None:
     unknown = set(codes) - set(CODES)
     if unknown:
         raise UsageError(f"no rule has the code {', '.join(sorted(unknown))}", f"codes: {', '.join(CODES)}")
-
-
-def _programs(
-    manifest: Manifest, plan: Plan, files: Index, overlays: Sequence[Overlay], host: Mapping[str, Files]
-) -> list[str]:
-    """Return the programs that jobs start, each once. If there is no job: the image's Python, and all programs that
-    call MPI."""
-    python = manifest.image.python or "/bin/sh"
-    if not manifest.jobs:
-        programs = (path for path, entry in files.entries.items() if entry.facts and process.is_program(entry.facts))
-        return [python, *sorted(programs)]
-    view = process.filesystem(files, overlays, host)
-    found: dict[str, None] = {}
-    for job in manifest.jobs:
-        seen = started.follow(job.command, _surroundings(job, manifest, plan, view, files, overlays), job.stdin)
-        found |= dict.fromkeys(program.path or job.command[0] for program in seen.programs)
-        if seen.unclear and not seen.programs:
-            found.setdefault(job.command[0])
-    return list(found)
-
-
-def _surroundings(
-    job: Job, manifest: Manifest, plan: Plan, view: JobFilesystem, files: Index, overlays: Sequence[Overlay]
-) -> Surroundings:
-    """Return where a job's command is followed."""
-    image = manifest.image
-    brought = frozenset(name for overlay in overlays for name in overlay.files.programs)
-    app = {overlay.target: overlay.files for overlay in overlays if overlay.target == APP}
-    folder = contract_command.workdir(job.workdir, image.workdir)
-    look = commands.in_bundle(files, app)
-    place = commands.place(look, image.env, folder, [plan], brought)
-    environment = {"PATH": place.path, **dict(item.partition("=")[::2] for item in image.env), **plan.environment}
-    searched = hostfiles.library_path(plan.environment, environment)
-    unknown = {name: UnknownWord(f"${name}") for name in ("HOME", "TMPDIR", "USER")}
-    environment = {**environment, "PATH": place.path, "LD_LIBRARY_PATH": searched, **unknown}
-    paths = [f"{overlay.target}" for overlay in overlays if overlay.target != APP]
-    environment["PYTHONPATH"] = ":".join(filter(None, [*paths, environment.get("PYTHONPATH", "")]))
-    layers = [("", files), *((overlay.target, overlay.files) for overlay in overlays)]
-    packages = {
-        target + path if path else "": found for target, each in layers for path, found in each.packages.items()
-    }
-    calling = [
-        target + path
-        for target, each in layers
-        for path, entry in each.entries.items()
-        if entry.facts and entry.facts.imports
-    ]
-    return Surroundings(view, place, image.python, brought, environment, packages, calling)
 
 
 def _overlays(bundle: Bundle, plan: Plan, cache: Path | None) -> list[Overlay]:

@@ -2,8 +2,9 @@
 
 import os
 import posixpath
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from deployer.connected.linker import plugins
@@ -27,6 +28,10 @@ CXX = "libmpi_cxx.so."
 #: Where packages put what TensorFlow opens when it is imported.
 _TENSORFLOW_PLUGINS = "tensorflow-plugins/"
 _PACKAGES = ("/site-packages/", "/dist-packages/")
+#: How the file of a Python is called, without links.
+_PYTHON = re.compile(r"^(python|pypy)[\d.]*[a-z]?$")
+#: What only the tools of an Open MPI installation are linked to: ompi_info, mpirun.
+_TOOLS = re.compile(r"^libopen-(pal|rte)\.so|^libprrte\.so")
 _X86_64 = 62
 #: Scripts whose interpreter is a script, as many as the kernel follows.
 _MAX_INTERPRETERS = 5
@@ -43,7 +48,9 @@ class Process(NamedTuple):
     """What is mapped when the job's program runs and each file of ``users``, which call MPI, is loaded.
 
     ``passed_over`` are users for another family of MPI than the site's: their package has one for the site's as well.
-    ``plugins`` are those of TensorFlow.
+    ``plugins`` are those of TensorFlow. ``command`` is what was to be started; ``via`` are the wrappers that start it;
+    ``cleared``: they removed the launcher's variables. ``may_import`` is why it may not import all of its packages,
+    empty if it does.
     """
 
     plan: Plan
@@ -54,6 +61,21 @@ class Process(NamedTuple):
     passed_over: list[str]
     sonames: frozenset[str]
     plugins: Sequence[str] = ()
+    command: str = ""
+    via: str = ""
+    cleared: bool = False
+    may_import: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the program's path, or the command if it was not found."""
+        return self.program.path if self.program else self.command
+
+    @property
+    def uses_mpi(self) -> bool:
+        """Return whether the program calls MPI, as far as its files show."""
+        inside = self.program is not None and self.program.facts.linked is not None
+        return bool(self.users) or self.library is not None or inside
 
     @property
     def library(self) -> Object | None:
@@ -71,25 +93,62 @@ def family_of(facts: Facts) -> str | None:
     return next((FAMILIES[name] for name in facts.dynamic.needed if name in FAMILIES), None)
 
 
-def is_program(facts: Facts) -> bool:
-    """Return whether a file is a program that calls MPI."""
-    return facts.dynamic.interpreter is not None and _calls(facts)
+def callers(files: Index, overlays: Sequence[Overlay]) -> list[str]:
+    """Return the programs that call MPI, themselves or by a library, without the tools of an MPI installation."""
+    places = [(target + path, facts) for target, found in _everything(files, overlays) for path, facts in found]
+    leading = set(FAMILIES)
+    needs = [(facts.dynamic.soname or posixpath.basename(path), facts.dynamic.needed) for path, facts in places]
+    while True:  # libraries that need a library that calls MPI
+        more = {name for name, needed in needs if name not in leading and not leading.isdisjoint(needed)}
+        if not more:
+            break
+        leading |= more
+    return sorted(
+        path
+        for path, facts in places
+        if facts.linked
+        or (
+            facts.dynamic.interpreter is not None
+            and (_calls(facts) or not leading.isdisjoint(facts.dynamic.needed))
+            and not any(map(_TOOLS.match, facts.dynamic.needed))
+        )
+    )
+
+
+def _everything(files: Index, overlays: Sequence[Overlay]) -> Iterator[tuple[str, list[tuple[str, Facts]]]]:
+    for target, index in (("", files), *((overlay.target, overlay.files) for overlay in overlays)):
+        yield target, [(path, entry.facts) for path, entry in index.entries.items() if entry.facts]
 
 
 def start(
-    plan: Plan, image: Image, files: Index, overlays: Sequence[Overlay], host: Mapping[str, Files], command: str
+    plan: Plan,
+    image: Image,
+    files: Index,
+    overlays: Sequence[Overlay],
+    host: Mapping[str, Files],
+    command: str,
+    packages: Collection[str] | None = None,
+    library_path: str | None = None,
 ) -> Process:
-    """Start ``command`` (argv[0] of a job) dry. ``host`` are the site's files by where the plan binds them."""
+    """Start a program dry.
+
+    Args:
+        host: the site's files by where the plan binds them.
+        command: the program's path, or its name in PATH.
+        packages: the paths of the Python packages that a Python program imports, None: all that call MPI.
+        library_path: LD_LIBRARY_PATH as the program sees it, None: as the job starts with it.
+    """
     single = _single(plan, files, host)
     view = filesystem(files, overlays, {**host, hostfiles.FOLDER: single})
     environment = dict(item.partition("=")[::2] for item in image.env)
-    search = hostfiles.library_path(plan.environment, environment).split(":")
+    search = hostfiles.library_path(plan.environment, environment) if library_path is None else library_path
     path = _interpreter(view, image, _program(view, image, command))
     machine = _machine(view, path)
-    loader = Loader(view, search, machine)
+    loader = Loader(view, search.split(":"), machine)
     program = loader.start(path) if path else None
+    is_python = _is_python(loader)
     users, passed_over = [], []
-    for group in _groups(files, overlays):
+    for group in _groups(files, overlays, packages) if is_python else ():
         families = {path: family_of(facts) for path, facts in group.items()}
         for path in sorted(group):
             if len(group) > 1 and plan.abi in families.values() and families[path] != plan.abi:
@@ -111,12 +170,28 @@ def start(
     if plan.mpi and plan.mpi.family == "intel":
         plugins.open_fabric(loader)
     sonames = frozenset(
-        entry.facts.dynamic.soname or posixpath.basename(path)
-        for index in (files, *(overlay.files for overlay in overlays))
-        for path, entry in index.entries.items()
-        if entry.facts
+        facts.dynamic.soname or posixpath.basename(path)
+        for _, found in _everything(files, overlays)
+        for path, facts in found
     )
-    return Process(plan, view, loader, program, users, passed_over, sonames, _tensorflow_plugins(files, overlays))
+    opened = _tensorflow_plugins(files, overlays) if is_python and (packages is None or _opens(packages)) else []
+    return Process(plan, view, loader, program, users, passed_over, sonames, opened, command)
+
+
+def _is_python(loader: Loader) -> bool:
+    """Return whether the program is a Python, or has one in it, and so may load packages."""
+    paths = [posixpath.basename(each.path) for each in loader.objects]
+    return bool(paths) and (_PYTHON.match(paths[0]) is not None or any(name.startswith("libpython") for name in paths))
+
+
+def is_of(path: str, packages: Collection[str]) -> bool:
+    """Return whether a file is of one of the packages, which are folders and modules by their paths."""
+    return any(path.startswith((top + "/", top + ".")) or path == top for top in packages)
+
+
+def _opens(packages: Collection[str]) -> bool:
+    """Return whether one of the packages is TensorFlow."""
+    return any(posixpath.basename(top) == "tensorflow" for top in packages)
 
 
 def filesystem(files: Index, overlays: Sequence[Overlay], host: Mapping[str, Files]) -> JobFilesystem:
@@ -188,7 +263,7 @@ def _machine(view: JobFilesystem, path: str | None) -> int:
     return facts.dynamic.machine if facts else _X86_64
 
 
-def _groups(files: Index, overlays: Sequence[Overlay]) -> Iterator[dict[str, Facts]]:
+def _groups(files: Index, overlays: Sequence[Overlay], packages: Collection[str] | None) -> Iterator[dict[str, Facts]]:
     """Yield the files of Python packages that call MPI; those that stand for one module in one group.
 
     mpi4py has ``MPI.mpich.*.so`` and ``MPI.openmpi.*.so`` and takes one when it is imported. A package that stands in
@@ -202,6 +277,8 @@ def _groups(files: Index, overlays: Sequence[Overlay]) -> Iterator[dict[str, Fac
             if not _calls(facts):
                 continue
             module = posixpath.join(posixpath.dirname(inner), posixpath.basename(inner).partition(".")[0])
+            if packages is not None and not is_of(target + path, packages):
+                continue
             if seen.setdefault(module, target) == target:
                 groups[module][target + path] = facts
     yield from groups.values()

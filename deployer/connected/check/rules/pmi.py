@@ -49,8 +49,18 @@ def spoken(case: Case) -> Iterator[Finding]:
             continue
         if case.plan.mpi and not process.host_path(library.path):
             continue  # the image's own is used: mpi.family or mpi.escape says so
+        if process.cleared:
+            yield _cleared(process)
+            continue
         for option in case.plan.containers:
             yield from _met(case.plan, process, option)
+
+
+def _cleared(process: Process) -> Finding:
+    text = f"{process.via} removes the variables by which ranks find their launcher: each would be rank 0 of 1"
+    return Finding(
+        "pmi.unmet", ERROR, process.name, text, "keep the environment: do not use env -i before an MPI program"
+    )
 
 
 def _met(plan: Plan, process: Process, option: StartOption) -> Iterator[Finding]:

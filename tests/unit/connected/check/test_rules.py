@@ -29,6 +29,7 @@ from deployer.connected.check.rules import (
     wheels,
 )
 from deployer.connected.check.rules.case import Case
+from deployer.connected.linker import jobs
 from deployer.connected.linker.index import Index, Indexed
 from deployer.connected.linker.job_filesystem import HostFiles, JobFilesystem
 from deployer.connected.linker.loader import Loader
@@ -623,7 +624,8 @@ def test_pack_and_check_refuse_a_missing_program(rootfs: Path, tmp_path: Path) -
 def test_what_a_wheel_brings_is_run_by_the_images_python() -> None:
     manifest = manifest_of([])._replace(jobs=[Job("t", ["horovodrun"], 1, 1, 1, "00:01:00")])
     overlays = [Overlay(plans.VARIANT + "/lib", Index({}, {}, ["horovodrun"]))]
-    assert check._programs(manifest, PLAN, index(IMAGE_FILES), overlays, {}) == ["/usr/bin/python3"]
+    (linked,) = jobs.link(manifest, PLAN, index(IMAGE_FILES), overlays, {})
+    assert [each.name for each in linked.processes] == ["/usr/bin/python3"]
 
 
 TORCH = "/usr/lib/python3/dist-packages/torch/lib/libtorch_cuda.so"

@@ -1,0 +1,103 @@
+"""Rules of a job's programs: each is judged by itself; those that may be started refuse nothing."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from deployer.connected.check.rules import pmi
+from deployer.connected.check.rules.case import MISSING_FACTS, Case
+from deployer.connected.linker.jobs import LinkedJob
+from deployer.connected.linker.process import Process
+from deployer.contract.findings import ERROR, NOTE, WARNING, Finding, errors
+
+Rules = Sequence[Callable[[Process], Iterator[Finding]]]
+
+_SHOWN = 3
+
+
+def of_job(linked: LinkedJob, case: Case, rules: Rules) -> Iterator[Finding]:
+    """Return the findings of ``rules`` on the programs of a job, and those on what it starts at all."""
+    found = {id(each): list(_of_process(each, rules)) for each in linked.processes}
+    fits = any(each.uses_mpi and not errors(found[id(each)]) for each in linked.processes)
+    for each in linked.processes:
+        # Without a job, what the user starts may be a program that fits.
+        yield from map(_unsure, found[id(each)]) if linked.job is None and fits else found[id(each)]
+    certain = {finding for findings in found.values() for finding in findings}
+    for each in linked.conditional:
+        yield from (_unsure(finding) for finding in _of_possible(each, case, rules) if finding not in certain)
+    yield from _imports(linked)
+    yield from _unclear(linked, case, rules)
+    yield from _unused(linked, case)
+
+
+def _unclear(linked: LinkedJob, case: Case, rules: Rules) -> Iterator[Finding]:
+    """command.unclear: some of what a job starts cannot be known. What could be started is judged in its place."""
+    if not linked.unclear or linked.job is None:
+        return
+    subject = f"job {linked.job.name}"
+    text = f"cannot tell all that it starts: {_some(linked.unclear)}"
+    remedy = "name the program in the job's command, or by plain words in its script"
+    failed = False
+    for each in linked.candidates:
+        for finding in errors(_of_possible(each, case, rules)):
+            failed = True
+            message = f"{text}; if it starts {each.name}: {finding.subject}: {finding.message} ({finding.code})"
+            yield Finding("command.unclear", MISSING_FACTS, subject, message, f"{remedy}; for it: {finding.remedy}")
+    callers = [each.name for each in (*linked.processes, *linked.conditional, *linked.candidates) if each.uses_mpi]
+    if not callers and case.plan.mpi:
+        message = f"{text}; no program that was found calls MPI"
+        yield Finding("command.unclear", MISSING_FACTS, subject, message, remedy)
+    elif not failed:
+        would = f"; each of the bundle's programs that call MPI would run: {_some(callers)}" if callers else ""
+        yield Finding("command.unclear", NOTE, subject, text + would, remedy)
+
+
+def _imports(linked: LinkedJob) -> Iterator[Finding]:
+    """command.unclear, a note: whether a job calls MPI at all depends on what its Python imports."""
+    if linked.job is None or any(each.uses_mpi for each in linked.processes):
+        return
+    for each in linked.conditional:
+        if each.may_import:
+            text = f"cannot tell whether {each.name} imports the packages that call MPI: {each.may_import}"
+            remedy = "import them at the top of the job's script, by their names"
+            yield Finding("command.unclear", NOTE, f"job {linked.job.name}", text, remedy)
+
+
+def _unused(linked: LinkedJob, case: Case) -> Iterator[Finding]:
+    """mpi.unused: a job of several ranks starts no program that calls MPI."""
+    job = linked.job
+    if job is None or linked.unclear or not case.plan.mpi or job.nodes * job.ranks_per_node == 1:
+        return
+    processes = [*linked.processes, *linked.conditional]
+    if any(each.program is None or each.uses_mpi for each in processes):
+        return
+    yield Finding(
+        "mpi.unused",
+        WARNING,
+        f"job {job.name}",
+        f"{_some([each.name for each in processes])} does not call MPI, as far as its files show: each of the "
+        f"{job.nodes * job.ranks_per_node} ranks would run by itself",
+        "name a program that calls MPI in the job's command; accept it if the ranks do not need each other",
+    )
+
+
+def _of_process(process: Process, rules: Rules) -> Iterator[Finding]:
+    """Yield the findings on a program, each with how it is started."""
+    for rule in rules:
+        for finding in rule(process):
+            how = f" ({process.name} is started by {process.via})" if process.via else ""
+            yield finding._replace(message=finding.message + how)
+
+
+def _of_possible(process: Process, case: Case, rules: Rules) -> list[Finding]:
+    """Return the findings on a program that may be started; one that is not there is not."""
+    if process.program is None:
+        return []
+    return [*_of_process(process, rules), *pmi.spoken(case._replace(processes=[process]))]
+
+
+def _unsure(finding: Finding) -> Finding:
+    return finding._replace(severity=MISSING_FACTS) if finding.severity == ERROR else finding
+
+
+def _some(texts: Sequence[str]) -> str:
+    shown = ", ".join(texts[:_SHOWN])
+    return shown if len(texts) <= _SHOWN else f"{shown} and {len(texts) - _SHOWN} more"

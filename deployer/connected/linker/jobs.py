@@ -1,0 +1,150 @@
+"""What a bundle's jobs start, each program linked in a process of its own."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from deployer.connected.linker import commands, process, started
+from deployer.connected.linker.index import Index
+from deployer.connected.linker.job_filesystem import Files
+from deployer.connected.linker.process import Overlay, Process
+from deployer.connected.linker.started import StartedProgram, Surroundings
+from deployer.connected.linker.words import UnknownWord, known
+from deployer.contract import command, hostfiles
+from deployer.contract.job import Job
+from deployer.contract.manifest import Manifest
+from deployer.contract.plan import APP, Plan
+
+_LIBRARY_PATH = "LD_LIBRARY_PATH"
+
+
+class LinkedJob(NamedTuple):
+    """A job, linked dry.
+
+    Attributes:
+        job: None if the bundle has no job.
+        processes: of each program that is certainly started; without a job, of each that the user could start.
+        conditional: of each program that is started under a condition, or that imports packages so.
+        unclear: reasons why it cannot be told what else is started.
+        candidates: if something is unclear, of each program of the bundle that calls MPI.
+    """
+
+    job: Job | None
+    processes: Sequence[Process]
+    conditional: Sequence[Process] = ()
+    unclear: Sequence[str] = ()
+    candidates: Sequence[Process] = ()
+
+
+class _Linker:
+    """Links the programs of one bundle under one plan, each once."""
+
+    def __init__(
+        self, manifest: Manifest, plan: Plan, files: Index, overlays: Sequence[Overlay], host: Mapping[str, Files]
+    ) -> None:
+        self.manifest = manifest
+        self.plan = plan
+        self.files = files
+        self.overlays = overlays
+        self.host = host
+        self.view = process.filesystem(files, overlays, host)
+        self._made: dict[tuple[str, str | None, frozenset[str] | None], Process] = {}
+
+    def start(self, path: str, library_path: str | None = None, packages: frozenset[str] | None = None) -> Process:
+        """Return the process of a program; ``library_path`` and ``packages`` as for ``process.start``."""
+        key = path, library_path, packages
+        if key not in self._made:
+            self._made[key] = process.start(
+                self.plan, self.manifest.image, self.files, self.overlays, self.host, path, packages, library_path
+            )
+        return self._made[key]
+
+    def program(self, program: StartedProgram) -> Process:
+        """Return the process of a program that a job starts, with the packages that it certainly imports."""
+        return self._with(program, program.packages.imported if program.packages else None)
+
+    def possible(self, program: StartedProgram) -> Iterator[Process]:
+        """Yield the process of a program with the packages that it may import, if one of them calls MPI."""
+        packages = program.packages
+        if packages is None or not (packages.possible or packages.unclear):
+            return
+        found = self._with(program, None if packages.unclear else packages.imported | packages.possible)
+        if len(found.users) > len(self.program(program).users):
+            yield found._replace(may_import=packages.unclear or "some imports are under a condition")
+
+    def _with(self, program: StartedProgram, packages: frozenset[str] | None) -> Process:
+        search = program.environment.get(_LIBRARY_PATH, "")
+        found = self.start(program.path or program.argv[0], search if known([search]) else None, packages)
+        return found._replace(via=program.via, cleared=program.cleared)
+
+    def candidates(self) -> Iterator[Process]:
+        """Yield the processes of all programs of the bundle that call MPI; Python with all packages that do."""
+        python = self.manifest.image.python
+        if python:
+            found = self.start(python)
+            if found.users:
+                yield found
+        for path in process.callers(self.files, self.overlays):
+            yield self.start(path)
+
+    def of_job(self, job: Job) -> LinkedJob:
+        seen = started.follow(job.command, self._surroundings(job), job.stdin)
+        unclear = [*seen.unclear, *filter(None, map(_unsure, seen.programs))]
+        certain = [self.program(each) for each in seen.programs if each.certain] or [self.start(job.command[0])]
+        names = {each.name for each in certain}
+        conditional = [self.program(each) for each in seen.programs if not each.certain]
+        conditional = [each for each in conditional if each.name not in names]
+        conditional += [process for each in seen.programs for process in self.possible(each)]
+        candidates = [each for each in self.candidates() if each.name not in names] if unclear else []
+        return LinkedJob(job, certain, conditional, unclear, candidates)
+
+    def _surroundings(self, job: Job) -> Surroundings:
+        """Return where a job's command is followed."""
+        image = self.manifest.image
+        brought = frozenset(name for overlay in self.overlays for name in overlay.files.programs)
+        app = {overlay.target: overlay.files for overlay in self.overlays if overlay.target == APP}
+        folder = command.workdir(job.workdir, image.workdir)
+        look = commands.in_bundle(self.files, app)
+        place = commands.place(look, image.env, folder, [self.plan], brought)
+        environment = {
+            "PATH": place.path,
+            **dict(item.partition("=")[::2] for item in image.env),
+            **self.plan.environment,
+        }
+        searched = hostfiles.library_path(self.plan.environment, environment)
+        unknown = {name: UnknownWord(f"${name}") for name in ("HOME", "TMPDIR", "USER")}
+        environment = {**environment, "PATH": place.path, _LIBRARY_PATH: searched, **unknown}
+        targets = [overlay.target for overlay in self.overlays if overlay.target != APP]
+        environment["PYTHONPATH"] = ":".join(filter(None, [*targets, environment.get("PYTHONPATH", "")]))
+        layers = [("", self.files), *((overlay.target, overlay.files) for overlay in self.overlays)]
+        packages = {
+            target + path if path else "": found for target, each in layers for path, found in each.packages.items()
+        }
+        calling = [
+            target + path
+            for target, each in layers
+            for path, entry in each.entries.items()
+            if entry.facts and entry.facts.imports
+        ]
+        return Surroundings(self.view, place, image.python, brought, environment, packages, calling)
+
+
+def _unsure(program: StartedProgram) -> str | None:
+    """Return why it is not certain what a program loads."""
+    where = f"{program.via}: " if program.via else ""
+    if not known([program.environment.get(_LIBRARY_PATH, "")]):
+        return f"{where}{_LIBRARY_PATH} is only known when it runs"
+    return f"{where}LD_PRELOAD makes it load another library first" if program.environment.get("LD_PRELOAD") else None
+
+
+def link(
+    manifest: Manifest, plan: Plan, files: Index, overlays: Sequence[Overlay], host: Mapping[str, Files]
+) -> list[LinkedJob]:
+    """Return a bundle's jobs, linked dry; ``host`` are the site's files by where the plan binds them.
+
+    If the bundle has no job: one of the image's Python and each program that calls MPI.
+    """
+    linker = _Linker(manifest, plan, files, overlays, host)
+    if manifest.jobs:
+        return [linker.of_job(job) for job in manifest.jobs]
+    python = linker.start(manifest.image.python or "/bin/sh")
+    return [LinkedJob(None, [python, *(each for each in linker.candidates() if each.name != python.name)])]

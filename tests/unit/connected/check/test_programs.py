@@ -1,0 +1,212 @@
+"""Each program of a job is judged by itself, and what may be started refuses nothing."""
+
+import pytest
+
+from deployer.connected.check import check
+from deployer.connected.check.rules import pmi, programs
+from deployer.connected.check.rules.case import Case
+from deployer.connected.linker import jobs, process
+from deployer.connected.linker.jobs import LinkedJob
+from deployer.connected.linker.process import Process
+from deployer.contract.dynamic import Facts
+from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
+from deployer.contract.job import Job
+from deployer.contract.linked_mpi import SYMBOLS
+from deployer.contract.plan import Plan
+from deployer.contract.verdict import MISSING_FACTS as UNKNOWN
+from tests.running import PREFIX
+from tests.unit.connected.check.test_check import CALLS, HAS, HOST_FILES, IMAGE_FILES, MODULE, PLAN, index, lib, started
+from tests.unit.connected.check.test_check import _Below as Below
+from tests.unit.connected.check.test_rules import case, manifest_of
+
+GOOD, BAD, SERIAL = "/usr/bin/good", "/usr/bin/bad", "/usr/bin/serial"
+
+
+def program(*needed: str, imports: list[str] | None = None) -> Facts:
+    facts = lib(None, *needed, imports=imports)
+    return facts._replace(dynamic=facts.dynamic._replace(interpreter="/lib64/ld-linux-x86-64.so.2"))
+
+
+SMALL = program("libc.so.6")
+#: Programs that run, and that do not; a module of Python's that does not.
+FILES: dict[str, Facts | None] = {
+    "/usr/bin/python3": IMAGE_FILES["/usr/bin/python3"],
+    "/usr/bin/sh": SMALL,
+    "/usr/lib/libc.so.6": IMAGE_FILES["/usr/lib/libc.so.6"],
+    GOOD: program("libmpi.so.12", imports=CALLS),
+    BAD: program("libmpi.so.40", imports=CALLS),
+    SERIAL: SMALL,
+    MODULE: lib(None, "libmpi.so.40", imports=CALLS),
+}
+
+
+def job(*words: str, ranks: int = 2) -> Job:
+    return Job("t", list(words), 1, ranks, 1, "00:01:00")
+
+
+def linked(*words: str, files: dict[str, Facts | None] = FILES, ranks: int = 2) -> LinkedJob:
+    manifest = manifest_of([], env=["PATH=/usr/bin"])._replace(jobs=[job(*words, ranks=ranks)] if words else [])
+    image = index(files)
+    for path in files:
+        image.entries[path] = image.entries[path]._replace(executable=True)
+    (found,) = jobs.link(manifest, PLAN, image, [], {PREFIX: Below(HOST_FILES)})
+    return found
+
+
+def judged(found: LinkedJob, plan: Plan = PLAN) -> list[Finding]:
+    here: Case = case(plan=plan)
+    return list(programs.of_job(found, here, check.PROCESS_RULES))
+
+
+def codes(found: LinkedJob) -> list[tuple[str, str]]:
+    return [(finding.code, finding.severity) for finding in judged(found)]
+
+
+def alone(*names: str) -> list[Process]:
+    return [started(FILES, command=name) for name in names]
+
+
+# ------------------------------------------------------------------------------------------------ one process each
+
+
+def test_a_c_program_loads_no_python_package() -> None:
+    """The unused mpi4py beside it was refused."""
+    assert codes(linked(GOOD)) == []
+    assert codes(linked("python3", "-c", "import hvd.mpi_lib")) == [("mpi.family", ERROR)]
+    assert started(FILES, command=GOOD).plugins == []
+
+
+HVD = "/usr/lib/python3/dist-packages/hvd"
+
+
+def test_only_packages_that_are_imported_count() -> None:
+    def start(packages: set[str]) -> Process:
+        return process.start(PLAN, case().manifest.image, index(FILES), [], {}, "python3", packages)
+
+    found = start({HVD + "_other", "/usr/lib/python3/dist-packages/h"})
+    assert (found.users, found.uses_mpi) == ([], False)
+    assert [each.path for each in start({HVD}).users] == [MODULE]
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("import hvd.mpi_lib", [("mpi.family", ERROR)]),
+    ("import os", [("mpi.unused", WARNING)]),
+    ("import os\nif os.environ.get('X'): import hvd.mpi_lib", [("mpi.family", UNKNOWN), ("command.unclear", NOTE)]),
+])  # fmt: skip
+def test_what_a_script_imports_is_judged(text: str, expected: list[tuple[str, str]]) -> None:
+    assert codes(linked("python3", "-c", text)) == expected
+
+
+def test_a_program_with_a_python_in_it_may_load_packages() -> None:
+    files = {
+        **FILES,
+        SERIAL: program("libpython3.11.so.1.0"),
+        "/usr/lib/libpython3.11.so.1.0": lib("libpython3.11.so.1.0"),
+    }
+    assert codes(linked(SERIAL, files=files)) == [("mpi.family", ERROR)]
+
+
+def test_one_program_s_search_path_is_not_another_s() -> None:
+    rpath = program("libmpi.so.12", imports=CALLS)
+    files = {
+        **FILES,
+        BAD: rpath._replace(dynamic=rpath.dynamic._replace(rpath=["/opt/own"])),
+        "/opt/own/libmpi.so.12": lib("libmpi.so.12", exports=HAS),
+    }
+    found = linked()._replace(job=job("x"), processes=[started(files, command=name) for name in (BAD, GOOD)])
+    (finding,) = judged(found)
+    assert (finding.code, finding.subject) == ("mpi.rpath", BAD)
+
+
+def test_a_finding_names_the_wrapper() -> None:
+    (finding,) = judged(linked("env", "X=1", BAD, files={**FILES, "/usr/bin/env": SMALL}))
+    assert finding.code == "mpi.family"
+    assert finding.message.endswith(f"({BAD} is started by env)")
+
+
+def test_what_a_wrapper_sets_decides_what_is_found() -> None:
+    files = {**FILES, "/usr/bin/env": SMALL, "/opt/own/libmpi.so.12": lib("libmpi.so.12", exports=HAS)}
+    (finding,) = judged(linked("env", "LD_LIBRARY_PATH=/opt/own", GOOD, files=files))
+    assert (finding.code, finding.subject) == ("mpi.escape", GOOD)
+    assert codes(linked("env", "OMP_NUM_THREADS=1", GOOD, files=files)) == []
+
+
+def test_an_empty_environment_makes_singletons() -> None:
+    (process,) = linked("env", "-i", GOOD, files={**FILES, "/usr/bin/env": SMALL}).processes
+    assert process.cleared
+    own = started(FILES, command=GOOD)._replace(via="env", cleared=True)
+    (finding,) = pmi.spoken(case(processes=[own]))
+    assert (finding.code, finding.severity, finding.subject) == ("pmi.unmet", ERROR, GOOD)
+
+
+def test_a_preload_is_not_followed() -> None:
+    files = {**FILES, "/usr/bin/env": SMALL}
+    found = linked("env", "LD_PRELOAD=/usr/lib/libtrace.so", GOOD, files=files)
+    assert {finding.code for finding in judged(found)} == {"command.unclear"}
+    assert found.unclear == ["env: LD_PRELOAD makes it load another library first"]
+
+
+# ------------------------------------------------------------------------------------------------ what may be started
+
+
+def test_a_condition_refuses_nothing() -> None:
+    found = LinkedJob(job("x"), alone(GOOD), conditional=alone(BAD))
+    assert codes(found) == [("mpi.family", UNKNOWN)]
+    assert codes(LinkedJob(job("x"), alone(GOOD), conditional=alone("/usr/bin/gone"))) == []
+
+
+def test_what_cannot_be_known_is_judged_by_all_that_could_be_started() -> None:
+    unclear = ["run.sh, line 3: a variable"]
+    (finding,) = judged(LinkedJob(job("x"), alone("sh"), unclear=unclear, candidates=alone(GOOD)))
+    assert (finding.code, finding.severity, finding.subject) == ("command.unclear", NOTE, "job t")
+    assert "run.sh, line 3" in finding.message
+    assert f"would run: {GOOD}" in finding.message
+    (finding,) = judged(LinkedJob(job("x"), alone("sh"), unclear=unclear, candidates=alone(GOOD, BAD)))
+    assert (finding.code, finding.severity) == ("command.unclear", UNKNOWN)
+    assert f"if it starts {BAD}" in finding.message
+    assert "(mpi.family)" in finding.message
+    (finding,) = judged(LinkedJob(job("x"), alone("sh"), unclear=unclear))
+    assert (finding.code, finding.severity) == ("command.unclear", UNKNOWN)
+    assert "no program that was found calls MPI" in finding.message
+
+
+def test_candidates_are_the_programs_that_call_mpi() -> None:
+    files = {
+        **FILES,
+        "/usr/bin/fortran": program("libmpi_mpifh.so.40"),
+        "/usr/lib/libmpi_mpifh.so.40": lib("libmpi_mpifh.so.40", "libmpi.so.40"),
+        "/usr/bin/lmp": program("liblammps.so.0"),
+        "/usr/lib/liblammps.so.0": lib("liblammps.so.0", "libmid.so"),
+        "/usr/lib/libmid.so": lib("libmid.so", "libmpi.so.40"),
+        "/usr/bin/static": lib()._replace(linked=SYMBOLS),
+        "/usr/bin/ompi_info": program("libmpi.so.40", "libopen-pal.so.40"),
+    }
+    assert process.callers(index(files), []) == [BAD, "/usr/bin/fortran", GOOD, "/usr/bin/lmp", "/usr/bin/static"]
+    found = linked("env", "mpirun", "good", files={**files, "/usr/bin/mpirun": SMALL, "/usr/bin/env": SMALL})
+    assert found.unclear
+    names = {each.name for each in found.candidates}
+    assert names >= {BAD, GOOD, "/usr/bin/fortran", "/usr/bin/python3"}
+    assert "/usr/bin/ompi_info" not in names
+
+
+def test_without_a_job_it_depends_on_what_the_user_starts() -> None:
+    assert codes(linked()) == [("mpi.family", UNKNOWN), ("mpi.family", UNKNOWN)]
+    none = {path: facts for path, facts in FILES.items() if path != GOOD}
+    assert codes(linked(files=none)) == [("mpi.family", ERROR), ("mpi.family", ERROR)]
+
+
+# ------------------------------------------------------------------------------------------------ no MPI at all
+
+
+@pytest.mark.parametrize(("words", "ranks", "expected"), [
+    ((SERIAL,), 2, [("mpi.unused", WARNING)]),
+    ((SERIAL,), 1, []),
+    ((GOOD,), 2, []),
+    (("/usr/bin/gone",), 2, [("link.program", ERROR)]),
+])  # fmt: skip
+def test_a_job_that_calls_no_mpi(words: tuple[str, ...], ranks: int, expected: list[tuple[str, str]]) -> None:
+    assert codes(linked(*words, ranks=ranks)) == expected
+
+
+def test_without_a_site_s_mpi_nothing_is_unused() -> None:
+    assert judged(linked(SERIAL), PLAN._replace(mpi=None)) == []
