@@ -22,7 +22,12 @@ _WITHOUT_SCHEMA = (
 
 
 class Made(NamedTuple):
-    """The folder and the files of a new definition."""
+    """A new definition.
+
+    Attributes:
+        folder: its folder.
+        files: the paths of its files.
+    """
 
     folder: Path
     files: list[Path]

@@ -79,7 +79,13 @@ class CacheEntry(NamedTuple):
 
 
 class Pruned(NamedTuple):
-    """The number and bytes of entries that were removed from one cache, or would be."""
+    """What was removed from one cache, or would be.
+
+    Attributes:
+        cache: the cache's name.
+        entries: the number of entries.
+        bytes: their size.
+    """
 
     cache: str
     entries: int

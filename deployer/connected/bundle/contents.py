@@ -18,12 +18,12 @@ class Contents(NamedTuple):
         version: the bundle's version.
         read: reads the image. The scratch keeps its files open. None: a bundle of only data.
         jobs: the jobs, the default one first.
-        app: the folder of the training code.
+        app: the folder of the files that jobs use.
         data: folders of data, by the names that jobs find them under.
         needs: data in other bundles.
         carried: further files, by their names in the bundle.
-        mpi: the MPI families that the programs run on, the image's own first; empty if unknown, None if the image
-            is to show them.
+        mpi: the MPI families that the programs run on, the image's own first; empty if unknown; None: `pack` finds
+            them in the image.
         kit: parts of the kit to include even if no site needs them.
     """
 

@@ -38,7 +38,12 @@ _STALE = 3600  # age in seconds from which an incomplete entry counts as the lef
 
 
 class CachedFrame(NamedTuple):
-    """A compressed frame and its SHA-256 (hexadecimal)."""
+    """A compressed frame.
+
+    Attributes:
+        data: its bytes.
+        sha256: its digest in hexadecimal.
+    """
 
     data: bytes
     sha256: str

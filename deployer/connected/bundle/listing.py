@@ -17,7 +17,12 @@ _NAMES = {FOLDER: "folder", FILE: "file", SYMLINK: "symlink", HARDLINK: "hardlin
 
 
 class ListedEntry(NamedTuple):
-    """An entry, and for a file the SHA-256 of its content in hexadecimal, otherwise an empty text."""
+    """An entry of a layer.
+
+    Attributes:
+        entry: the entry.
+        sha256: for a file, the digest of its content in hexadecimal, otherwise empty.
+    """
 
     entry: TarEntry
     sha256: str

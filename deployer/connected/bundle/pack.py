@@ -187,7 +187,7 @@ def pack(
 
 
 def _with_families(contents: Contents, root: Rootfs, say: Callable[[str], None]) -> Contents:
-    """Return the contents with the MPI families that the image shows, if nobody named them."""
+    """Return the contents with the MPI families of the image's programs, unless the contents name them."""
     if contents.mpi is not None:
         return contents
     found = families.find(root, contents.jobs, any(name.startswith(WHEELS_PREFIX) for name in contents.carried))

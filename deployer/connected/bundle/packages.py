@@ -55,14 +55,24 @@ class Package(NamedTuple):
 
 
 class System(NamedTuple):
-    """The distribution by os-release: ``debian`` and ``12``; empty if unknown."""
+    """The distribution by os-release.
+
+    Attributes:
+        name: ``debian``, empty if unknown.
+        version: ``12``, empty if unknown.
+    """
 
     name: str = ""
     version: str = ""
 
 
 class PackageInventory(NamedTuple):
-    """The distribution and the packages of a root filesystem."""
+    """The contents of a root filesystem.
+
+    Attributes:
+        system: the distribution.
+        packages: the packages.
+    """
 
     system: System = System()
     packages: tuple[Package, ...] = ()

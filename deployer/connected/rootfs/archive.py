@@ -49,7 +49,13 @@ class ArchiveImage(NamedTuple):
 
 
 class ArchivePart(NamedTuple):
-    """A byte range of an open file: ``offset`` and ``size`` in bytes."""
+    """A byte range of an open file.
+
+    Attributes:
+        stream: the file.
+        offset: the start in bytes.
+        size: bytes.
+    """
 
     stream: IO[bytes]
     offset: int

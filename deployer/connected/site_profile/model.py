@@ -55,7 +55,7 @@ HostName = Annotated[
     str,
     form(
         r"^[A-Za-z0-9_\[][A-Za-z0-9._:@%/\[\]-]*$",
-        "a host as ssh takes it, without spaces: alice@login.example.org",
+        "a host for ssh, without spaces: alice@login.example.org",
         255,
     ),
 ]

@@ -1,6 +1,6 @@
-"""A definition that is its base alone: its image is a file, which needs no Docker engine to be built or packed.
+"""Definitions whose image is only the base: a file that is built and packed without a Docker engine.
 
-The base is made of Debian packages or is an archive. There is no Dockerfile, and neither ``python`` nor ``horovod``.
+The base is made from Debian packages or is an archive. There is no Dockerfile, and neither ``python`` nor ``horovod``.
 """
 
 from collections.abc import Callable
@@ -14,17 +14,26 @@ from deployer.contract.errors import Refused
 
 
 def build(base: Base, folder: Path, host: BuildSettings, say: Callable[[str], None], offline: bool) -> Path:
-    """Return the file that is the image, made if need be. ``folder`` is the definition's.
+    """Return the image file. A Debian base is made if the cache lacks it.
 
-    Raises IntegrityError if an archive is not the one that the definition names, and what ``base.debian`` raises.
+    Args:
+        folder: the definition's folder.
+        host: apt's proxies and mirror.
+        offline: download nothing.
+
+    Raises:
+        IntegrityError: an archive does not have the digest that the definition names.
+        DeployerError: as ``base.debian_tarball`` raises.
     """
     return _archive(base, folder) or bases.debian_tarball(base, host, say, offline)
 
 
 def ready(definition: Definition) -> Path | None:
-    """Return the file that is the image of a definition as it is now; None if it needs the engine.
+    """Return the image file of a definition, or None if its image is in the engine.
 
-    Raises Refused if it is not built, and IntegrityError as ``build`` does.
+    Raises:
+        Refused: it is not built from the current definition.
+        IntegrityError: as ``build`` raises.
     """
     if definition.base is None or definition.needs_engine:
         return None

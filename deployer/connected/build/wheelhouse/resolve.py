@@ -34,7 +34,12 @@ _NO_NETWORK = re.compile(
 
 
 class PackageSource(NamedTuple):
-    """Options and environment for uv, translated from pip's settings."""
+    """Where uv finds packages, translated from pip's settings.
+
+    Attributes:
+        options: options of uv.
+        environment: variables for uv.
+    """
 
     options: Sequence[str] = ()
     environment: Mapping[str, str] = {}

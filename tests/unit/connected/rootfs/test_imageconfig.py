@@ -86,8 +86,8 @@ def test_what_no_site_could_read_is_not_sealed(tmp_path: Path) -> None:
         ("partitions: {batch: {environment: {A B: x}}}", "environment.A B: is not a name for a variable"),
         ("mpi: {m: {family: intel, prefix: /x, environment: {'A[$(x)]': x}}}", "is not a name for a variable"),
         ('partitions: {batch: {environment: {A: "a\\nb"}}}', "environment.A: .*control character"),
-        ('login: {host: "-oProxyCommand=touch PWNED"}', "login.host: .*must be a host as ssh takes it"),
-        ('login: {transfer: "a;touch PWNED"}', "login.transfer: .*must be a host as ssh takes it"),
+        ('login: {host: "-oProxyCommand=touch PWNED"}', "login.host: .*must be a host for ssh"),
+        ('login: {transfer: "a;touch PWNED"}', "login.transfer: .*must be a host for ssh"),
     ],
 )
 def test_profiles_hold_no_control_characters(
