@@ -156,13 +156,6 @@ def test_an_archive_that_is_none_or_another_is_refused(tmp_path: Path, client: d
         build(define(tmp_path, f"archive: ../root.tar, sha256: {'f' * 64}"), BuildOptions(), lambda _: None)
 
 
-def test_without_a_dockerfile_the_image_is_its_base(tmp_path: Path, client: docker.DockerClient) -> None:
-    (tmp_path / "root.tar").write_bytes(flat_tar(tmp_path))
-    found = built_files(client, define(tmp_path, "archive: ../root.tar", dockerfile=None))
-    assert found["etc/marker"][0] == str(tmp_path).encode()
-    assert "bundle.yaml" not in found
-
-
 # ------------------------------------------------------------------------------------------------ registries
 
 

@@ -18,6 +18,7 @@ WIDE = {"OSError", "IOError", "EnvironmentError", "PermissionError", "Exception"
 RAISING = {"raise_named", "refuse_unseen", "_not_started"}
 
 REVIEWED = {
+    "system/payload.py::_read_from": "any error ends the rank",
     "site/run/command.py::_seen": "unknown, which is its own answer",
     "site/rank/gpu.py::_driver": "no driver file: no driver",
     "site/container/home.py::_text": "a process that is gone, or not ours",

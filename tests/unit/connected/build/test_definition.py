@@ -43,7 +43,8 @@ def test_the_definitions_in_the_repository_are_valid(name: str) -> None:
     first = (ROOT / "bundles" / name / "bundle.yaml").read_text().splitlines()[0]
     assert first == "# yaml-language-server: $schema=../schema.json"
     assert definition.name == name
-    assert definition.app_folder == ROOT / "bundles" / name / "app"
+    app = ROOT / "bundles" / name / "app"
+    assert definition.app_folder == (None if name == "netpipe" else app)  # its program is in the image
     assert definition.tag == f"deployer/{name}:{definition.version}"
 
 
