@@ -21,7 +21,7 @@ _ENV_HINT = "an earlier deployer packed names as the image has them: pack the bu
 
 #: Members with one of these prefixes are written beside the image when the bundle is installed.
 OURS = ("deployer/", "deployer.pyz")
-#: Prefix of members of the training code.
+#: Prefix of members of the app folder.
 APP_PREFIX = "deployer/app/"
 #: Prefix of plans, ``deployer/plans/SITE.json``.
 PLANS_PREFIX = "deployer/plans/"

@@ -73,7 +73,7 @@ class Evidence(NamedTuple):
         probes: records of the ranks before the payload.
         payloads: records of the ranks' payloads.
         logs: the last lines of a rank's probe, by task.
-        payload: the JSON that the training wrote, or None.
+        payload: the JSON that the job wrote, or None.
         payload_error: why that JSON could not be read, or None.
         roots: what the root step read, by host.
         image: what is wrong with the image, if a step failed.

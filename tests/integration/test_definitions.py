@@ -1,10 +1,11 @@
 """The definitions that are too heavy for the smoke tier, from build to a job on two nodes of each site. By hand."""
 
 import re
+from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import SITES, Cli, Site
+from tests.integration.conftest import SITES, WORKSPACE, Cli, Site
 from tests.lab import Lab
 
 LIBRARIES = {"lab": "Intel(R) MPI Library 2021.15", "lab-openmpi": "Open MPI v5.0.11"}
@@ -48,3 +49,38 @@ def test_a_definition_runs_on_both_sites(
         )
     finally:
         built("remove", *site.options, name)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("name", "profile", "lines"),
+    [
+        # Compiled in the Dockerfile; the lines of the largest message, from rank 0.
+        ("netpipe", "lab", [r"^ *\d+: +\d+ bytes +\d+ times --> +[\d.]+ Mbps in +[\d.]+ usec$"]),
+        # Debian's, which reads its input from stdin, and was built without an engine.
+        (
+            "lammps",
+            "lab-openmpi",
+            [r"2 by 1 by 1 MPI processor grid|1 by 1 by 2 MPI", r"^Created 4000 atoms", r"^Loop time of"],
+        ),
+    ],
+)
+def test_an_application_without_python_runs_on_two_nodes(
+    built: Cli, cli: Cli, lab: Lab, tmp_path: Path, name: str, profile: str, lines: list[str]
+) -> None:
+    laptop = built if name == "netpipe" else Cli({**cli.environment, "DOCKER_HOST": "unix:///nonexistent"})
+    bundle = tmp_path / f"{name}.tar"
+    laptop("build", f"bundles/{name}", timeout=900)
+    laptop("pack", f"bundles/{name}", "--site", profile, "-o", bundle)
+    laptop("push", bundle, profile, "--ssh-config", lab.ssh_config)
+    site = Site(laptop, lab)
+    try:
+        result = site.run("--nodes", "2", bundle=name, site=profile)
+        assert (result["world_size"], result["exit_code"]) == (2, 0)
+        assert {rank["mpi_library"].startswith(LIBRARIES[profile]) for rank in result["ranks"]} == {True}
+        log = site.alice(f"cat $(ls -td {WORKSPACE}/jobs/* | head -n 1)/output.log")
+        for line in lines:
+            assert re.search(line, log, re.MULTILINE), log
+    finally:
+        laptop("remove", *site.options, name)

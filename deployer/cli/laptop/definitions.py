@@ -22,7 +22,15 @@ def add_parsers(subparsers: Any) -> None:
         metavar="NAME",
         help="name of the definition; its folder is bundles/NAME, or NAME if there is no folder bundles",
     )
-    command.add_argument("--framework", choices=("none", *FRAMEWORKS), default="none")
+    text = "what it starts as: Python with mpi4py (none), a C program that the Dockerfile compiles, or a framework"
+    command.add_argument(
+        "--template",
+        "--framework",
+        dest="template",
+        choices=("none", "compiled", *FRAMEWORKS),
+        default="none",
+        help=text,
+    )
     command.add_argument("--dry-run", action="store_true", help="print which files would be written")
     command.add_argument("--json", action="store_true", help="print a record for programs")
     command.set_defaults(run=_init)
@@ -39,7 +47,7 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _init(args: argparse.Namespace) -> int:
-    made = initialising.init(args.name, args.framework, Path(), args.dry_run)
+    made = initialising.init(args.name, args.template, Path(), args.dry_run)
     if args.json:
         print(json.dumps(made.record()))
         return 0

@@ -306,7 +306,7 @@ class Definition(Model):
 
     @property
     def app_folder(self) -> Path | None:
-        """Return the folder of the training code, which is kept outside the image, or None if there is none."""
+        """Return the app folder, which is kept outside the image, or None if there is none."""
         folder = self._folder / (self.app or "app")
         return folder if self.app or files.is_folder(str(folder)) else None
 

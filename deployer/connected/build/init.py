@@ -1,4 +1,4 @@
-"""init: write a new definition that works without changes, from a template per framework."""
+"""init: write a new definition that works without changes, from a template."""
 
 import tempfile
 from pathlib import Path
@@ -37,12 +37,12 @@ class Made(NamedTuple):
         return {"folder": str(self.folder), "files": [str(path) for path in self.files]}
 
 
-def init(name: str, framework: str, where: Path, dry_run: bool = False) -> Made:
+def init(name: str, kind: str, where: Path, dry_run: bool = False) -> Made:
     """Write a new definition. After an error nothing is left.
 
     Args:
         name: its name, and the name of its folder.
-        framework: the name of the template.
+        kind: the name of the template.
         where: the parent folder. If it has a folder ``bundles``, that is used.
         dry_run: write nothing, only return the paths.
 
@@ -54,7 +54,7 @@ def init(name: str, framework: str, where: Path, dry_run: bool = False) -> Made:
     folder = home / name
     if files.lexists(str(folder)):
         raise UsageError(f"{folder} already exists", "choose another name, or remove it: nothing is overwritten")
-    template = TEMPLATES / framework
+    template = TEMPLATES / kind
     names = sorted(path.relative_to(template) for path in template.rglob("*") if _is_ours(path))
     if not dry_run:
         editors = _WITH_SCHEMA if (home / "schema.json").is_file() else _WITHOUT_SCHEMA

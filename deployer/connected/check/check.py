@@ -186,7 +186,7 @@ def known_codes(codes: Sequence[str]) -> None:
 
 
 def _overlays(bundle: Bundle, plan: Plan, cache: Path | None) -> list[Overlay]:
-    """Return the bundle's Python packages as the job will see them, the variant first; and its training code."""
+    """Return the bundle's Python packages as the job will see them, the variant first; and its app folder."""
     found = []
     variant = f"{VARIANTS_PREFIX}{plan.abi}/" if plan.abi else None
     for prefix, target in ((variant, VARIANT), (WHEELS_PREFIX, WHEELS)):

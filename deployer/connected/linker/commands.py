@@ -66,7 +66,7 @@ def _host_programs(host: Iterable[HostFile]) -> Iterator[str]:
 
 
 def in_tree(tree: FlattenedRootfs, app: Path | None) -> Look:
-    """Return the look into an image that is not packed yet, with the folder of the training code."""
+    """Return the look into an image that is not packed yet, with the app folder."""
 
     def look(path: str) -> PathInfo | None:
         if path == APP or path.startswith(APP + "/"):

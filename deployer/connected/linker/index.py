@@ -191,7 +191,7 @@ def of_wheels(bundle: Bundle, names: Sequence[str], cache: Path | None = None) -
 
 
 def of_app(bundle: Bundle) -> Index:
-    """Return the index of a bundle's training code. Raises IntegrityError."""
+    """Return the index of a bundle's app folder. Raises IntegrityError."""
     entries: dict[str, Indexed] = {}
     contents: dict[str, bytes] = {}
     for member in bundle.manifest.members:

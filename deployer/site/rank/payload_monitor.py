@@ -229,7 +229,7 @@ def _end_by(number: int) -> NoReturn:
 
 
 def _write(path: str, record: PayloadRecord) -> None:
-    """Write the record, whole or not at all; evidence that cannot be written must not end a training that runs."""
+    """Write the record, whole or not at all; evidence that cannot be written must not end a job that runs."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, ".%s.%d.part" % (name, os.getpid()))
     try:

@@ -112,7 +112,7 @@ def _directives(inputs: Inputs) -> List[str]:
         "--ntasks-per-node=%d" % layout.ranks_per_node,
         "--cpus-per-task=%d" % layout.asked_cpus,
         "--time=" + launch.time,
-        "--no-requeue",  # a training that begins anew over what it wrote is worse than one that failed
+        "--no-requeue",  # a job that begins anew over what it wrote is worse than one that failed
     ]
     if layout.memory_mb is not None:
         image_mb = inputs.staging.size_mb if inputs.staging and inputs.staging.kind != plans.DISK else 0

@@ -45,7 +45,7 @@ def sbatch_options(
         if limits.max_time is not None and seconds(time) > seconds(limits.max_time):
             raise Refused(
                 "a time limit of %s is asked for, but a job in %s may have %s" % (time, _named(plan), limits.max_time),
-                "--time %s at most, and let the training go on from its checkpoint" % limits.max_time,
+                "--time %s at most, and let the job continue from its checkpoint" % limits.max_time,
             )
     account = options.account or plan.account or next(filter(None, map(environment.get, _VARIABLES)), None)
     if account is None and limits.account and not _in_directives(plan.directives, "account", "A"):

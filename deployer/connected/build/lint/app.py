@@ -1,4 +1,4 @@
-"""Rules for the training code: jobs find it, and its imports exist. Nothing is run.
+"""Rules for the app folder: jobs find it, and its imports exist. Nothing is run.
 
 Uncertain cases are not reported: an import in a function, a condition or a ``try``; a name of any file in app/; and a
 Python that finds packages in an unsupported way.

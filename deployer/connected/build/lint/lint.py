@@ -90,7 +90,7 @@ def _root(of_image: list[list[FileEntry]]) -> Rootfs:
 
 
 def _of_image(definition: Definition, root: Rootfs, config: dict[str, Any]) -> Iterator[Finding]:
-    """Yield the findings about a definition's jobs and training code in its built image."""
+    """Yield the findings about a definition's jobs and app folder in its built image."""
     try:
         wheels: Collection[Path] | None = wheelhouse.ready(definition)
     except DeployerError:  # the lock is outdated, or wheels are not cached: `build` reports it

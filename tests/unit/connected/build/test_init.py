@@ -33,6 +33,19 @@ def test_a_new_definition_is_valid_and_lints_clean(framework: str, tmp_path: Pat
     assert (definition.app_folder / Path(job.command[-1]).name).is_file()
 
 
+def test_a_program_of_one_s_own_is_compiled_and_reads_its_input(tmp_path: Path) -> None:
+    made = init("my-solver", "compiled", tmp_path)
+    definition = load(made.folder)
+    assert lint.lint(definition).findings == []
+    assert definition.needs_engine
+    assert definition.app_folder is not None
+    (job,) = definition.jobs.values()
+    assert (job.command, job.stdin) == (["solver"], "/deployer/app/input.txt")
+    assert {path.name for path in made.files} == {
+        "Dockerfile", "bundle.yaml", "input.txt", "requirements.txt", "solver.c"
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("framework", ["none", *FRAMEWORKS])
 def test_a_template_shows_how_packages_are_added(framework: str, tmp_path: Path) -> None:
     file = init("my-model", framework, tmp_path).folder / "bundle.yaml"
@@ -90,4 +103,4 @@ def test_a_disk_that_gives_out_leaves_nothing(tmp_path: Path, monkeypatch: pytes
 
 def test_every_template_is_for_a_choice() -> None:
     found = {path.name for path in initialising.TEMPLATES.iterdir() if path.is_dir()}
-    assert found == {"none", *FRAMEWORKS}
+    assert found == {"none", "compiled", *FRAMEWORKS}
