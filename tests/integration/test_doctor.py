@@ -31,7 +31,7 @@ def test_an_image_purged_by_age(site: Site, bundle: Path) -> None:
         for words in (("run", "hello-mpi", "--plan", "lab"), ("doctor", "hello-mpi", "--plan", "lab")):
             said = site.tool(*words, code=4)
             assert "files and folders are gone: app/hello.py, rootfs/etc/" in said
-            assert f"hint: `install {WORKSPACE}/bundles/hello-mpi-1.0.0.tar` installs it anew" in said
+            assert f"hint: `install {WORKSPACE}/bundles/hello-mpi-1.0.0.tar` installs it again" in said
     finally:
         site.cli("push", bundle, "lab", "--ssh-config", site.lab.ssh_config)
     assert "ok       image" in site.tool("doctor", "hello-mpi", "--plan", "lab", "--dry-run")

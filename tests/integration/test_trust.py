@@ -26,7 +26,7 @@ def test_a_root_that_pinned_its_signers(site: Site, bundle: Path, tmp_path: Path
     try:
         # hello-mpi is installed in the workspace by push: with --signers it is verified and judged all the same.
         said = site.tool("install", "signed.tar", "--root", WORKSPACE, "--signers", "signers")
-        assert "demands these signers" in said
+        assert "requires one of these signers" in said
         assert "is not signed" in site.tool("verify", "unsigned.tar", code=3)
         site.alice(f"mv {WORKSPACE}/images {WORKSPACE}/aside")
         done = site.cli("push", bundle, "lab", "--ssh-config", site.lab.ssh_config, code=3)

@@ -1,4 +1,4 @@
-"""doctor: from the kernel to Horovod on two nodes, rung by rung, up to the first that is broken.
+"""doctor: test from the kernel to Horovod on two nodes, rung by rung, up to the first failure.
 
-``climb`` is the ladder and what is told of it; ``here`` the rungs on this machine, ``cluster`` those in jobs.
+``climb`` has the ladder and its report; ``here`` has the rungs on this machine, ``cluster`` those in jobs.
 """

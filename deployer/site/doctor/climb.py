@@ -1,7 +1,7 @@
-"""The ladder: each rung looks at one thing and stands on those below; the first that is broken ends the climb.
+"""The ladder: each rung tests one thing and depends on the rungs below; the first failure ends the climb.
 
-A rung is a function of the ``Ground`` that returns what it saw in one line, raises ``Skipped`` where it has nothing to
-look at here, or the DeployerError that a person is to read: its exit code is the doctor's.
+A rung is a function of the ``Ground``. It returns its observation in one line, raises ``Skipped`` if there is nothing
+to test here, or raises the DeployerError for the user; its exit code is doctor's.
 """
 
 import time
@@ -17,14 +17,18 @@ OK, SKIPPED, BROKEN = "ok", "skipped", "broken"
 
 
 class Skipped(Exception):
-    """There is nothing to look at; the text says why."""
+    """There is nothing to test; the text is the reason."""
 
 
 class Ground(object):
-    """What is examined, and what rungs find out for those above them.
+    """The object of the tests, and the findings of rungs for those above them.
 
-    ``image`` and ``site`` are what the user named, if anything; ``patience`` is the seconds that a job may take from
-    its submission to its end; with ``submits`` off nothing is submitted.
+    Args:
+        store: the store.
+        image: the image that the user named, or None.
+        site: the plan that the user named, or None.
+        patience: seconds that a job may take from its submission to its end.
+        submits: whether jobs are submitted.
     """
 
     def __init__(self, store: Store, image: Optional[str], site: Optional[str], patience: float, submits: bool) -> None:
@@ -43,7 +47,15 @@ Rung = Callable[[Ground], str]
 
 
 class Step(NamedTuple):
-    """What came of a rung: ``saw`` is its line, or why it is broken; ``hint`` what to do then."""
+    """The outcome of a rung.
+
+    Attributes:
+        name: the rung.
+        state: the outcome in one word.
+        saw: the observation, or why it failed.
+        seconds: the time that it took.
+        hint: what to do after a failure.
+    """
 
     name: str
     state: str
@@ -60,7 +72,7 @@ class Step(NamedTuple):
 
 
 class Climb(NamedTuple):
-    """The steps taken, and the error of the one that was broken, if any."""
+    """The outcomes of the rungs, and the error of the failed one, if any."""
 
     steps: List[Step]
     error: Optional[DeployerError]
@@ -79,7 +91,7 @@ class Climb(NamedTuple):
 
 
 def climb(ground: Ground, rungs: Sequence[Tuple[str, Rung]], tell: Callable[[Step], None]) -> Climb:
-    """Climb as far as it goes; ``tell`` gets each step when it is done."""
+    """Climb up to the first failure; ``tell`` receives each step when it is done."""
     steps: List[Step] = []
     error: Optional[DeployerError] = None
     for name, rung in rungs:

@@ -1,7 +1,7 @@
-"""The rungs that take a job: MPI on one node, on two, the fabric between them, Horovod.
+"""The rungs that need a job: MPI on one node, on two, the fabric between them, Horovod.
 
-Two short jobs of ``run``'s own making, as any other job of this image: what they prove is what result.json says. One
-that does not end in time is cancelled; the folder of one that went well is removed.
+They use two short jobs of ``run``, made like any other job of this image; result.json has what the jobs proved. A job
+that does not end in time is cancelled; the folder of a successful job is removed.
 """
 
 import os
@@ -24,25 +24,25 @@ from deployer.site.run import run
 from deployer.site.storage import packages
 from deployer.site.storage.store import InstalledImage
 
-#: A job's own time limit; TensorFlow's import from a cold file system is the longest of it.
+#: A job's own time limit; most of it is for importing TensorFlow from a cold file system.
 _TIME = "00:10:00"
-#: Seconds between two questions to the scheduler, at first and at most.
+#: Seconds between two queries of the scheduler, at first and at most.
 _FIRST, _LAST = 1.0, 10.0
-#: The rungs above MPI, by the codes of the findings that are theirs.
+#: The codes of findings that belong to rungs above MPI.
 _FABRIC = ("mpi.provider", "limits.memlock")
 _NOT_THE_PAYLOAD = re.compile(r"\s*$|(srun|slurmstepd|deployer|hint): ")
 _TRAINING = ("payload.failed", "payload.result", "itex.inactive", "gpu.unusable")
 
 
 def one_node(ground: Ground) -> str:
-    """Start MPI on one node, with two ranks where it has the cores: what they share is memory."""
+    """Start MPI on one node, with two ranks if it has the cores: they communicate through memory."""
     _, plan = _known(ground)
     ranks = min(2, plan.node.cores)
     return _world(_job(ground, 1, ranks), ranks)
 
 
 def two_nodes(ground: Ground) -> str:
-    """Start MPI on two nodes, with one rank each: what they share is the network."""
+    """Start MPI on two nodes, with one rank each: they communicate through the network."""
     _known(ground)
     if _most(ground) < 2:
         raise Skipped("the partition has one node")
@@ -50,7 +50,7 @@ def two_nodes(ground: Ground) -> str:
 
 
 def fabric(ground: Ground) -> str:
-    """See which network the two nodes used, and how fast it was."""
+    """Report which network the two nodes used, and its speed."""
     _, plan = _known(ground)
     found = _result(ground)
     _stop_at(found, _FABRIC)
@@ -67,7 +67,7 @@ def fabric(ground: Ground) -> str:
 
 
 def horovod(ground: Ground) -> str:
-    """See that Horovod starts with the image's framework and sums right over the nodes."""
+    """Check that Horovod starts with the image's framework and computes a correct sum over the nodes."""
     installed, plan = _known(ground)
     if _horovod(installed, plan) is None:
         raise Skipped("the image has no Horovod")
@@ -93,12 +93,12 @@ def _horovod(installed: InstalledImage, plan: Plan) -> Optional[str]:
 
 
 def _most(ground: Ground) -> int:
-    """Return the nodes of the larger job: two, where the partition has them."""
+    """Return the number of nodes of the larger job: two, if the partition has them."""
     return min(2, ground.nodes or 2)
 
 
 def _result(ground: Ground) -> Fields:
-    """Return what the larger job left."""
+    """Return the result of the larger job."""
     if _most(ground) not in ground.results:
         raise Skipped("no job was run")
     return ground.results[_most(ground)]
@@ -108,7 +108,7 @@ def _result(ground: Ground) -> Fields:
 
 
 def _job(ground: Ground, nodes: int, ranks_per_node: int) -> Fields:
-    """Run a job and return its result.json. Raises Skipped where nothing is to be submitted."""
+    """Run a job and return its result.json. Raises Skipped if nothing is to be submitted."""
     installed, plan = _known(ground)
     python = installed.manifest().image.python
     if python is None:
@@ -124,7 +124,7 @@ def _job(ground: Ground, nodes: int, ranks_per_node: int) -> Fields:
     job_id = run.submit(folder)
     try:
         state = _wait(folder, job_id, ground.patience)
-    except BaseException:  # Ctrl-C as well: no job of ours is left behind
+    except BaseException:  # Ctrl-C too: no job of ours is left behind
         _give_up(folder)
         raise
     found = _read(folder, state)
@@ -135,7 +135,7 @@ def _job(ground: Ground, nodes: int, ranks_per_node: int) -> Fields:
 
 
 def _wait(folder: str, job_id: str, patience: float) -> Optional[JobState]:
-    """Return the last state of a job that has ended. Raises Unknown where it did not within ``patience`` seconds."""
+    """Return the last state of a job that has ended. Raises Unknown if it did not end within ``patience`` seconds."""
     until = time.monotonic() + patience
     pause = _FIRST
     said = "the scheduler does not answer"
@@ -157,12 +157,12 @@ def _wait(folder: str, job_id: str, patience: float) -> Optional[JobState]:
 
 
 def _give_up(folder: str) -> None:
-    with suppress(DeployerError):  # the first error is the one to tell
+    with suppress(DeployerError):  # the first error is the one to report
         jobs.cancel(folder)
 
 
 def _read(folder: str, state: Optional[JobState]) -> Fields:
-    """Return the result of a job that is over; raises JobFailed where it left none."""
+    """Return the result of a job that has ended. Raises JobFailed if it left none."""
     word = state.word if state else "over"
     if jobs.final_exit(folder) is None and not os.path.isfile(os.path.join(folder, result.RESULT_FILE)):
         last = jobs.tail(folder, 1)
@@ -177,7 +177,7 @@ def _read(folder: str, state: Optional[JobState]) -> Fields:
 
 
 def _world(found: Fields, ranks: int) -> str:
-    """Return what a job shows of MPI; raises for an error that is not that of a rung above."""
+    """Return what a job proves about MPI; raise an error that does not belong to a rung above."""
     above = _FABRIC + _TRAINING
     _stop_at(found, [each.code for each in errors(_findings(found)) if each.code not in above])
     shown = found.items("ranks")
@@ -194,7 +194,7 @@ def _world(found: Fields, ranks: int) -> str:
 def _speed(found: Fields) -> str:
     figures = [rank.record.get("allreduce") for rank in found.items("ranks")]
     known = [each for each in figures if isinstance(each, dict)]
-    if len(known) < 2:  # with itself a rank is fast
+    if len(known) < 2:  # one rank alone is always fast
         return "no Allreduce between ranks was measured"
     latency = max(float(each["latency_us"]) for each in known)
     bandwidth = min(float(each["bandwidth_mb_s"]) for each in known)
@@ -206,7 +206,7 @@ def _findings(found: Fields) -> List[Finding]:
 
 
 def _stop_at(found: Fields, codes: Sequence[str]) -> None:
-    """Raise the first error of a job whose code is one of ``codes``, with its remedy."""
+    """Raise the first error of a job with one of ``codes``, with its remedy."""
     for each in errors(_findings(found)):
         if each.code == "payload.failed" and each.code in codes:
             folder = os.path.dirname(found.what)

@@ -1,4 +1,4 @@
-"""The rungs on the machine that the doctor runs on: kernel, Python, image, runtime, scheduler. Seconds, no job."""
+"""The rungs on this machine: kernel, Python, image, runtime, scheduler. They take seconds and no job."""
 
 import os
 import shutil
@@ -21,11 +21,11 @@ from deployer.site.storage import data, inventory
 from deployer.site.storage.store import InstalledImage
 from deployer.system import process
 
-#: Runtimes that are nothing without a user namespace.
+#: Runtimes that require user namespaces.
 _NAMESPACES = ("charliecloud", "apptainer")
-#: Used for the first look at a machine, where no plan names one.
+#: Used to check a machine if no plan names a runtime.
 _RUNTIME = "charliecloud"
-#: Seconds for a container to start and say what it sees; on a cold shared file system some.
+#: Seconds for a container to start and print; a cold shared file system takes some.
 _PATIENCE = 60.0
 
 #: The root that a process in the container sees, by device and inode.
@@ -33,7 +33,7 @@ _ROOT = "import os; found = os.stat('/'); print('root', found.st_dev, found.st_i
 
 
 def kernel(ground: Ground) -> str:
-    """Try what a container needs of the kernel. Raises Refused where a plan has no runtime that does without."""
+    """Test what a container needs of the kernel. Raises Refused if the plan has no runtime that works without."""
     tools = Tools()
     works = machine.user_namespaces(tools)
     name = "Linux %s, %s" % (os.uname().release, os.uname().machine)
@@ -52,7 +52,7 @@ def kernel(ground: Ground) -> str:
 
 
 def python(ground: Ground) -> str:
-    """Look at the Python that runs this, and at what unpacks bundles."""
+    """Check the Python that runs this, and the library that unpacks bundles."""
     del ground
     if sys.version_info < (3, 6):
         raise MissingTool("this is Python %s" % sys.version.split()[0], "3.6 or newer: see `module avail python`")
@@ -66,7 +66,7 @@ def python(ground: Ground) -> str:
 
 
 def runtime(ground: Ground) -> str:
-    """Look for the runtime that the plan's start options name, best first."""
+    """Look for the runtimes in the plan's start options, best first."""
     name = _RUNTIME
     vetoes: Dict[str, str] = {}
     if ground.plan:
@@ -90,8 +90,10 @@ def runtime(ground: Ground) -> str:
 
 
 def image(ground: Ground) -> str:
-    """See that the image is installed and whole, with the data that it needs, and that a container of it starts here
-    and sees the image's root, not the host's."""
+    """Check that the image is complete, with the data that it needs, and that its container starts here.
+
+    The container must see the image's root, not the host's.
+    """
     if ground.installed is None:
         ground.installed = find(ground)
     installed = ground.installed
@@ -101,7 +103,7 @@ def image(ground: Ground) -> str:
     data.resolve(ground.store, manifest)
     saw = "%s, %d files and folders, none missing" % (name, whole.entries)
     if ground.plan is None and installed.sites():
-        ground.plan = installed.plan(ground.site)  # which says what plans there are
+        ground.plan = installed.plan(ground.site)  # which reports the available plans
     if manifest.image.python is None:
         return saw + "; no Python in it, so no container was started"
     try:

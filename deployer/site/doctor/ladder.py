@@ -1,4 +1,4 @@
-"""The ladder as a table, and the climb of it."""
+"""The ladder as a table, and its climb."""
 
 from typing import Callable
 
@@ -20,8 +20,8 @@ RUNGS = (
 
 
 def examine(ground: Ground, tell: Callable[[Step], None]) -> Climb:
-    """Climb the ladder, up to the first rung that is broken; ``tell`` gets each step when it is done."""
-    try:  # what the plan says decides about the first rungs as well; why there is none is for the image's rung to say
+    """Climb up to the first failure; ``tell`` receives each step when it is done."""
+    try:  # the plan matters for the first rungs too; the image's rung reports why there is none
         ground.installed = here.find(ground)
         ground.plan = ground.installed.plan(ground.site)
     except UsageError:

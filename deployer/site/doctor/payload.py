@@ -1,6 +1,6 @@
-"""What doctor's job runs in each rank of an image that has Horovod: a sum by the framework that it was compiled for."""
+"""The payload of doctor's job in each rank of an image with Horovod: a sum with the framework it was compiled for."""
 
-#: Handed to the image's own Python by ``-c``; rank 0 writes its figures where a payload's result belongs.
+#: Passed to the image's own Python with ``-c``; rank 0 writes its figures to the payload's result.
 SOURCE = """
 import importlib, json, os
 reasons = []

@@ -1,4 +1,4 @@
-"""admit: the last word on a bundle before anything of it is unpacked, and what its first signers mean for the store."""
+"""admit: the last check of a bundle before it is unpacked, and the pinning of the first signers in the store."""
 
 from typing import Iterable, List, Sequence
 
@@ -10,9 +10,13 @@ from deployer.system.trust import Trust
 
 
 def admit(manifest: Manifest, digest: str, trust: Trust, store: Store, policies: Sequence[Policy]) -> List[str]:
-    """Return what the user should know of a bundle that may be installed; raises Refused where it may not.
+    """Return warnings about a bundle that may be installed.
 
-    ``policies`` are those that gave it its ``trust``.
+    Args:
+        policies: those that judged ``trust``.
+
+    Raises:
+        Refused: a policy forbids it.
     """
     name, version = manifest.name, manifest.version
     receipts = [image.receipt for image in store.installed() if image.receipt.name == name]
@@ -24,7 +28,7 @@ def admit(manifest: Manifest, digest: str, trust: Trust, store: Store, policies:
 
 
 def _plans_lost(manifest: Manifest, store: Store) -> List[str]:
-    """Return a warning for a bundle that takes the place of one that runs here, and has not its plan."""
+    """Return a warning if the bundle would replace one that runs here, and lacks its plan."""
     before = store.newest(manifest.name)
     has = {member.name for member in manifest.members}
     lost = [site for site in before.sites() if PLANS_PREFIX + site + ".json" not in has] if before else []
@@ -35,23 +39,23 @@ def _plans_lost(manifest: Manifest, store: Store) -> List[str]:
 
 
 def origin(trust: Trust, digest: str) -> List[str]:
-    """Return a warning for a bundle of which no policy says whose it is."""
+    """Return a warning about a bundle whose signers no policy names."""
     if trust.signers:
         return []
     if trust.keys:
         keys = ", ".join(key.fingerprint for key in trust.keys)
-        return ["signed by %s, which no policy here knows; --signers FILE says whom to trust" % keys]
-    return ["not signed: compare %s with the stager's by voice or paper" % digest]
+        return ["signed by %s, which no policy here knows; to trust signers, use --signers FILE" % keys]
+    return ["not signed: compare %s with the stager's by phone or on paper" % digest]
 
 
 def pin_signers(store: Store, policies: Iterable[Policy]) -> List[str]:
-    """Make what --signers gave the policy of a store that has none, and say so: the first use decides whom it trusts.
+    """Keep the file of --signers as the policy of a store without one, and report it: the first use decides the trust.
 
-    To be called when a bundle that satisfies it was installed.
+    Call it after a bundle that satisfies the policy was installed.
     """
     given = next((each.given for each in policies if each.given is not None), None)
     if given is None:
         return []
     with files.errors_named("write under " + store.root):
         pinned = policy.pin_policy(store.root, given)
-    return ["from now on %s demands these signers of every bundle" % pinned] if pinned else []
+    return ["from now on %s requires one of these signers for every bundle" % pinned] if pinned else []

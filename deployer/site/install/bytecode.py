@@ -1,10 +1,10 @@
-"""Bytecode for the overlays, made once at install by the image's own Python, where a container can be started here.
+"""Bytecode for the overlays, made once at install by the image's own Python, if a container can be started here.
 
-Without it each import of each rank compiles what it reads, and writes it back to the shared file system. The files are
-marked as valid whatever the time of their source is ("unchecked-hash", PEP 552): nobody changes an installed overlay.
-All of this is a convenience: whatever goes wrong, the image is as good without.
+Without it each import of each rank would compile the modules again and write them back to the shared file system. The
+files are marked as valid whatever the time of their source ("unchecked-hash", PEP 552), because no one changes an
+installed overlay. All of this is optional: the image works without it.
 
-What was made is kept in one file beside the overlays too, for nodes that unpack the bundle again for themselves.
+The bytecode is also kept in one file beside the overlays, for nodes that unpack the bundle again.
 """
 
 import logging
@@ -29,7 +29,7 @@ _log = logging.getLogger("deployer.bytecode")
 
 #: Seconds; a wheelhouse of 4,000 modules takes 10 to 20.
 _PATIENCE = 600
-#: What starts the container, best first: the site's, else what the bundle brought.
+#: Runtimes for the container, best first: the site's, else the bundle's.
 _RUNTIMES = ("charliecloud", "udocker")
 _ARCHIVE = "bytecode.tar"
 _SUFFIX = ".pyc"
@@ -53,11 +53,11 @@ def compile_overlays(folder: str, image: Image, jobs: int) -> None:
             "/",
             engine,
         )
-        # -I -S: nothing but the standard library runs, none of the overlay's own code.
+        # -I -S: only the standard library runs, no code of the overlay.
         command = [image.python, "-I", "-S", "-m", "compileall", "-q", "-j", str(jobs)]
         command += ["--invalidation-mode", "unchecked-hash", "%s/%s" % (target, wheel.LIB)]
         try:
-            # A file that is no module of this Python (a template, a test of syntax) is an error for compileall alone.
+            # A file that is not a module of this Python (a template, a syntax test) is an error only for compileall.
             process.run(argv(runtime.argv(made, command)), _PATIENCE, container.user_environment(), check=False)
         except DeployerError as error:
             _log.debug("%s has no bytecode: %s", target, error.message)
@@ -65,7 +65,7 @@ def compile_overlays(folder: str, image: Image, jobs: int) -> None:
 
 
 def _runtime(engine: str) -> Optional[Runtime]:
-    """Return what can start a container here, None where nothing can."""
+    """Return a runtime that can start a container here, or None."""
     for name in _RUNTIMES:
         if runtime_check.objection(RUNTIMES[name], (), engine) is None:
             return RUNTIMES[name]
@@ -73,7 +73,7 @@ def _runtime(engine: str) -> Optional[Runtime]:
 
 
 def size(folder: str) -> int:
-    """Return how many bytes of bytecode are kept with the image in ``folder``."""
+    """Return the size in bytes of the bytecode that is kept with the image in ``folder``."""
     path = os.path.join(folder, _ARCHIVE)
     return os.path.getsize(path) if files.is_file(path) else 0
 
@@ -109,7 +109,7 @@ def _keep(folder: str, overlays: List[str]) -> None:
 
 
 def _overlays(folder: str) -> List[Tuple[str, str]]:
-    """Return each overlay that has modules, and where the container sees it."""
+    """Return each overlay that has modules, and its path in the container."""
     variants = os.path.join(folder, VARIANTS)
     found = [(os.path.join(folder, WHEELS), plans.WHEELS)]
     if files.is_folder(variants):

@@ -1,4 +1,4 @@
-"""gc: what nobody needs any more under the root folder, and its removal."""
+"""gc: find what is no longer needed under the root folder, and remove it."""
 
 import os
 from typing import Callable, Dict, List, NamedTuple, Optional, Set, Tuple, TypeVar
@@ -14,7 +14,13 @@ _T = TypeVar("_T")
 
 
 class Garbage(NamedTuple):
-    """A file or folder to remove, and why; ``spared`` says why it has to stay, None where it may go."""
+    """A file or folder to remove.
+
+    Attributes:
+        path: its path.
+        reason: why it can be removed.
+        spared: why it must be kept nevertheless, or None.
+    """
 
     path: str
     reason: str
@@ -22,8 +28,11 @@ class Garbage(NamedTuple):
 
 
 def find(store: Store, keep: int) -> List[Garbage]:
-    """Return what may go: the rests of dead installs and pushes, bundles but the last of each name, and images but the
-    newest ``keep`` of each name. One that a job uses, or whose data another bundle needs, is listed as spared."""
+    """Return what can be removed under the root folder.
+
+    This is: leftovers of interrupted installs and pushes, bundles except the last of each name, and images except the
+    newest ``keep`` of each name. An image that a job uses, or whose data another bundle needs, is listed as spared.
+    """
     found = [
         Garbage(path, "left by an install, a removal or a run that was killed")
         for folder in (store.root, store.images, store.jobs)
@@ -46,7 +55,7 @@ def find(store: Store, keep: int) -> List[Garbage]:
 
 
 def collect(garbage: List[Garbage]) -> None:
-    """Remove what may go."""
+    """Remove everything that is not spared."""
     for item in garbage:
         if item.spared:
             continue
@@ -82,7 +91,7 @@ def _old_bundles(store: Store) -> List[str]:
             with verify.opened(path) as stream:
                 known.append((os.fstat(stream.fileno()).st_mtime, path, verify.begin(stream, path).manifest.name))
         except DeployerError:
-            continue  # not ours to judge: no bundle, or one of a newer format
+            continue  # not a bundle, or one of a newer format: it is kept
     last: Set[str] = set()
     old = []
     for _, path, name in sorted(known, reverse=True):

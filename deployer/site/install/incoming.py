@@ -1,10 +1,10 @@
-"""What of a bundle a site has: the bundles that it keeps, and the parts that came.
+"""The segments that a site has: bundles that it keeps, and parts that arrived.
 
 ::
 
     ROOT/bundles/*.tar              kept bundles
     ROOT/incoming/DIGEST/*.part     parts of the bundle of that digest; *.end its manifest, see contract/delta.py
-    ROOT/incoming/DIGEST/bundle.tar put together of both, not yet installed
+    ROOT/incoming/DIGEST/bundle.tar the assembled bundle, not yet installed
 """
 
 import io
@@ -29,21 +29,33 @@ _CHUNK = 1024 * 1024
 _MAX_LINE = 64
 _log = logging.getLogger("deployer.incoming")
 
-#: A push that nobody took up again is removed after this time, in seconds; a file that is being written is touched
-#: more often than the other.
+#: Seconds after which an abandoned push is removed; a file that is being written is touched much more often.
 _STALE = 14 * 24 * 3600
 _STALE_TEMPORARY = 3600
 
 
 class SegmentSource(NamedTuple):
-    """Where a segment's bytes are: at ``offset`` of the file ``path``."""
+    """Where a segment's bytes are.
+
+    Attributes:
+        path: the file.
+        offset: bytes from its start.
+    """
 
     path: str
     offset: int
 
 
 class Parcel(NamedTuple):
-    """A bundle on its way: the parts in ``folder`` and the manifest that says what they are parts of."""
+    """A bundle that is arriving.
+
+    Attributes:
+        folder: the folder of its parts.
+        ending: the bytes of its manifest and tail.
+        seal: the seal in the ending.
+        manifest: the manifest in the ending.
+        parts: the parts that have arrived.
+    """
 
     folder: str
     ending: bytes
@@ -52,7 +64,7 @@ class Parcel(NamedTuple):
     parts: List[Part]
 
     def sources(self) -> Dict[str, SegmentSource]:
-        """Return where each segment (by its SHA-256) is that the parts hold, as far as their sizes tell."""
+        """Return where the parts have each segment, by its SHA-256, as far as the parts' sizes show."""
         found: Dict[str, SegmentSource] = {}
         segments = iter(self.manifest.segments)
         segment = next(segments, None)
@@ -66,21 +78,21 @@ class Parcel(NamedTuple):
         return found
 
     def remove_parts(self) -> None:
-        """Remove the parts; the manifest stays, for a receive that has to go on from the rebuilt bundle."""
+        """Remove the parts. The manifest is kept, for a receive that has to continue from the assembled bundle."""
         for part in self.parts:
             os.unlink(os.path.join(self.folder, part.name))
 
 
 def folder_of(store: Store, digest: str) -> str:
-    """Return where the parts of the bundle with this digest gather. Raises UsageError for what is no digest."""
+    """Return the folder for the parts of the bundle with this digest. Raises UsageError for an invalid digest."""
     short = digest.rpartition(":")[2][:32]
     if not short or any(letter not in "0123456789abcdef" for letter in short):
-        raise UsageError("%r is no digest" % digest)
+        raise UsageError("%r is not a digest" % digest)
     return os.path.join(store.incoming, short)
 
 
 def open_parcel(folder: str) -> Parcel:
-    """Read what came into ``folder``. Raises UsageError where there is no manifest, IntegrityError for a broken one."""
+    """Read what arrived in ``folder``. Raises UsageError if it has no manifest, IntegrityError if that is damaged."""
     try:
         names = os.listdir(folder)
     except OSError as error:
@@ -90,8 +102,8 @@ def open_parcel(folder: str) -> Parcel:
     endings = [place for place in found if isinstance(place, Ending)]
     if len(endings) != 1:
         raise UsageError(
-            "%s holds %s" % (folder, "no bundle's parts" if not endings else "parts of several bundles"),
-            "give the folder that push --to wrote, with all that is in it",
+            "%s contains %s" % (folder, "no bundle's parts" if not endings else "parts of several bundles"),
+            "give the folder that push --to wrote, with all its files",
         )
     place = endings[0]
     path = os.path.join(folder, place.name)
@@ -107,9 +119,9 @@ def _is_whole(folder: str, part: Part) -> bool:
 
 
 def kept(store: Store) -> Dict[str, SegmentSource]:
-    """Return where each segment (by its SHA-256) is that a kept bundle claims to hold.
+    """Return where the kept bundles have each segment, by its SHA-256, as their tables claim.
 
-    A claim: the bytes are hashed when they are used. A file that is no bundle, or too new for us, holds nothing.
+    The bytes are hashed when they are used. A file that is not a bundle, or has a newer format, is ignored.
     """
     found: Dict[str, SegmentSource] = {}
     for path in _bundles(store):
@@ -138,17 +150,20 @@ def _bundles(store: Store) -> Iterator[str]:
 def held(store: Store, digest: str) -> Iterable[str]:
     """Return the SHA-256 of each segment that need not be sent for the bundle of this digest."""
     digests = set(kept(store))
-    # Nothing came yet, or not even the manifest: the push sends it first.
+    # If nothing has arrived, the manifest is missing too: the push sends it first.
     with suppress(UsageError, IntegrityError):
         digests |= set(open_parcel(folder_of(store, digest)).sources())
     return digests
 
 
 def take(stream: IO[bytes], store: Store, digest: str) -> int:
-    """Write the parts that come on ``stream`` to where they gather; return how many came.
+    """Write the parts from ``stream`` into their folder; return their number.
 
-    Each is a line ``NAME SIZE``, then SIZE bytes, and gets its name when it is whole. Raises TransferError where the
-    stream ends inside one: all before it stay, so a cut costs at most that one. Raises SpaceError.
+    Each part is a line ``NAME SIZE`` and SIZE bytes, and gets its name when it is complete.
+
+    Raises:
+        TransferError: the stream ended inside a part. All parts before it are kept.
+        SpaceError: the disk is full.
     """
     folder = folder_of(store, digest)
     _remove_stale(store)
@@ -159,7 +174,7 @@ def take(stream: IO[bytes], store: Store, digest: str) -> int:
             return count
         name, _, size = line.decode("ascii", "replace").rstrip("\n").partition(" ")
         if not line.endswith(b"\n") or not size.isdigit() or not delta.read_name(name):
-            raise TransferError("what came is not a part, but %r" % line, "does the site's login shell eat its input?")
+            raise TransferError("received %r instead of a part" % line, "does the site's login shell read from stdin?")
         with _named_when_whole(os.path.join(folder, name)) as target:
             _copy(stream, target, int(size))
         count += 1
@@ -167,12 +182,15 @@ def take(stream: IO[bytes], store: Store, digest: str) -> int:
 
 @contextmanager
 def _named_when_whole(path: str) -> Iterator[IO[bytes]]:
-    """Yield a file that gets its name at the end. Not flushed to disk, as ``files.published`` is: a part that a power
-    failure emptied is found by its size or its digests, and is sent again."""
+    """Yield a file that gets its name at the end.
+
+    Unlike ``files.published`` it does not flush to disk: a part that a power failure emptied is found by its size or
+    its digests, and is sent again.
+    """
     os.makedirs(os.path.dirname(path), exist_ok=True)
     temporary = "%s.%d.tmp" % (path, os.getpid())
     try:
-        with files.errors_named("write " + path, "free some space or quota; what came stays, so push again then"):
+        with files.errors_named("write " + path, "free some space or quota and push again: received parts stay"):
             with io.open(temporary, "wb", buffering=0) as stream:
                 yield stream
             os.rename(temporary, path)
@@ -186,7 +204,7 @@ def _copy(source: IO[bytes], target: IO[bytes], size: int) -> None:
     while size:
         chunk = source.read(min(size, _CHUNK))
         if not chunk:
-            raise TransferError("the line was cut inside a part", "push again: what came whole is not sent again")
+            raise TransferError("the connection closed inside a part", "push again: complete parts are not sent again")
         size -= len(chunk)
         view = memoryview(chunk)
         while view:
@@ -194,12 +212,12 @@ def _copy(source: IO[bytes], target: IO[bytes], size: int) -> None:
 
 
 def discard(store: Store, digest: str) -> None:
-    """Remove what gathered for a bundle that is installed now."""
+    """Remove the parts of a bundle that is installed."""
     files.remove_tree(folder_of(store, digest))
 
 
 def stale(store: Store) -> Iterator[str]:
-    """Yield pushes that nobody took up again, and what a killed ``take`` or ``receive`` was writing."""
+    """Yield abandoned pushes, and unfinished files of killed ``take`` and ``receive`` processes."""
     for name in files.names(store.incoming):
         folder = os.path.join(store.incoming, name)
         if _age(folder) > _STALE:
@@ -220,7 +238,7 @@ def _remove_stale(store: Store) -> None:
 
 
 def _age(path: str) -> float:
-    """Return the seconds since somebody wrote to ``path``; 0 for what is gone meanwhile."""
+    """Return the seconds since ``path`` was last written; 0 if it no longer exists."""
     try:
         return time.time() - os.stat(path).st_mtime
     except FileNotFoundError:

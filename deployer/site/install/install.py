@@ -1,8 +1,9 @@
-"""install: a bundle is verified and becomes an installed image in one pass, whole or not at all.
+"""install: verify a bundle and unpack it as an installed image in one pass, completely or not at all.
 
-The image is made in a folder of a unique name and renamed when it is complete: locks fail on some shared file systems,
-rename does not. Seal, manifest and table are checked before anything is written, each segment when it is read, by the
-process that uses it; only when all have passed is there a VerifiedBundle, and only that gets a receipt and its name.
+The image is made in a folder with a unique name, which is renamed when it is complete: locks fail on some shared file
+systems, rename does not. Seal, manifest and table are checked before anything is written. Each segment is checked when
+it is read, by the process that uses it. Only when all have passed is there a VerifiedBundle, and only that gets a
+receipt and its name.
 """
 
 import errno
@@ -21,7 +22,7 @@ from deployer.site.storage.store import MANIFEST, RECEIPT, InstalledImage, Recei
 from deployer.system import codec, files, policy, verify, workers
 from deployer.system.verify import Verification, VerifiedBundle
 
-#: Where members of a bundle go: those that a rank reads, the runtime that starts it, and all that is installed.
+#: Where members of a bundle go: those that a rank reads, the runtime that starts it, and everything.
 APP_ONLY = {"deployer/app/": "app"}
 APP_AND_KIT = {**APP_ONLY, KIT_PREFIX: "kit"}
 _MEMBERS = {
@@ -30,12 +31,18 @@ _MEMBERS = {
     DATA_PREFIX: "data",
 }
 
-#: Called with the bytes just done and the bytes to do in all.
+#: Called with the bytes that were just processed, and the total of bytes.
 InstallProgress = Callable[[int, int], None]
 
 
 class InstallOutcome(NamedTuple):
-    """The installed image, whether it was there already, and what the user should know of the bundle."""
+    """The result of an install.
+
+    Attributes:
+        image: the installed image.
+        known: it was installed already.
+        warnings: for the user.
+    """
 
     image: InstalledImage
     known: bool
@@ -50,17 +57,24 @@ def install(
     kept: bool = False,
     signers_file: Optional[str] = None,
 ) -> InstallOutcome:
-    """Verify the bundle ``path`` and install it under ``store``; an image of the same digest is left as it is, unless a
-    part of it is gone: then it is made anew, or Refused raised where a job uses it.
+    """Verify the bundle ``path`` and install it under ``store``.
 
-    ``jobs`` is the number of processes, by default one a core; ``kept`` says that ``keep`` will follow, which may need
-    room as well; ``signers_file`` is an allowed_signers file that the bundle must satisfy, the first of which becomes
-    the store's policy. Raises IntegrityError and Refused (nothing is installed), SpaceError (before anything is written
-    where it can be
-    foreseen).
+    An image of the same digest is left as it is. If a part of it is missing, it is made again.
+
+    Args:
+        progress: receives bytes done and bytes in total.
+        jobs: number of processes; None: one per core.
+        kept: ``keep`` will follow, which may need space too.
+        signers_file: an allowed_signers file that the bundle must satisfy. The first such file becomes the store's
+            policy.
+
+    Raises:
+        IntegrityError: the bundle is damaged; nothing is installed.
+        Refused: a policy forbids it, or a job uses an incomplete image; nothing is installed.
+        SpaceError: space is missing; if possible, this is detected before anything is written.
     """
     with verify.opened(path) as stream:
-        # The seal's claim is enough to find an image that was verified when it was installed.
+        # The seal's claim is enough to find an image, which was verified when it was installed.
         digest = verify.read_seal(stream, path).digest
         folder = store.image_folder(digest)
         claimed, present = store.at(folder), inventory.whole(store, digest)
@@ -85,7 +99,7 @@ def install(
                     bytecode.compile_overlays(made, bundle.manifest.image, processes)
                     _write_receipt(made, bundle, written)
                     inventory.write_inventory(made)
-                    if claimed:  # and not whole
+                    if claimed:  # and incomplete
                         unfinished.discard(folder)
                     _publish(made, folder, store)
     image = store.at(folder)
@@ -103,18 +117,18 @@ def _check_space(
     size -= min(manifest.image.holes, size)
     size += sum(member.size for member in manifest.members if _target(member.name, _MEMBERS))
     if bundle and bundle.st_dev != os.stat(store.images).st_dev:
-        size += bundle.st_size  # it will be copied; elsewhere it is moved, and counts already
+        size += bundle.st_size  # it will be copied; otherwise it is moved, and needs no more space
     size += room_of_tool(store)
     space.check(store.images, size, manifest.image.entries + len(manifest.members) + overlays.entries)
 
 
 def is_data(name: str) -> bool:
-    """Return whether a member of a bundle is part of a data folder."""
+    """Return whether a member of a bundle belongs to a data folder."""
     return name.startswith(DATA_PREFIX)
 
 
 def _target(name: str, targets: Mapping[str, str]) -> Optional[str]:
-    """Return where a member of the bundle stands in the image's folder; None where it does not, as it is."""
+    """Return the path of a bundle's member in the image's folder; None if it is not installed unchanged."""
     for prefix, target in targets.items():
         if name.startswith(prefix):
             return os.path.join(target, name[len(prefix) :])
@@ -122,11 +136,11 @@ def _target(name: str, targets: Mapping[str, str]) -> Optional[str]:
 
 
 def _fill(folder: str, verification: Verification, jobs: int, progress: Optional[InstallProgress]) -> unpack.Unpacked:
-    """Write all that an image's folder holds into ``folder``, and check every segment on the way."""
+    """Write the complete content of an image's folder into ``folder``, and check every segment."""
     written = write_receipt(folder, verification, jobs, progress, _MEMBERS)
     for need in verification.manifest.needs:
-        os.makedirs(os.path.join(folder, "data", need.data), exist_ok=True)  # for the bind of another bundle's
-    for _ in verification.check(verification.left()):  # headers, padding, and what only the stager's side uses
+        os.makedirs(os.path.join(folder, "data", need.data), exist_ok=True)  # the target for another bundle's data
+    for _ in verification.check(verification.left()):  # headers, padding, and members that only the laptop uses
         pass
     return written
 
@@ -138,9 +152,9 @@ def write_receipt(
     progress: Optional[InstallProgress] = None,
     targets: Mapping[str, str] = APP_ONLY,
 ) -> unpack.Unpacked:
-    """Write rootfs, overlays and the members below ``targets`` into ``folder``, each segment checked where it is used.
+    """Write rootfs, overlays and the members in ``targets`` into ``folder``, each segment checked when it is used.
 
-    Without ``targets`` that is what a rank reads, data apart: ``rootfs``, ``wheels``, ``variants`` and ``app``.
+    By default this is what a rank reads, without data: ``rootfs``, ``wheels``, ``variants`` and ``app``.
     """
     manifest = verification.manifest
     segments = verification.layer_segments()
@@ -168,7 +182,7 @@ def write_receipt(
     contents = sealed_file.contents(manifest.members, manifest.segments)
     for member in members:
         pieces = verification.check(contents[member.name], advance)
-        # A bind is writable although the image is not, and data are shared: at least no file is changed by mistake.
+        # A bind is writable although the image is not, and data are shared: this at least prevents accidental changes.
         mode = member.mode & ~0o222 if is_data(member.name) else member.mode | 0o600
         _write(os.path.join(folder, str(_target(member.name, targets))), pieces, mode)
     entries = written.entries + overlays.entries + len(members)
@@ -187,8 +201,8 @@ def _receipt(bundle: VerifiedBundle, written: unpack.Unpacked) -> Receipt:
 
 
 def _write(path: str, pieces: Iterable[bytes], mode: int = 0o666) -> None:
-    """Write a file of a folder that is itself published whole: no temporary name, and no fsync, which on some file
-    systems waits for all that was written before it."""
+    """Write a file of a folder that is published as one: no temporary name, and no fsync, which on some file systems
+    waits for everything written before it."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, new, mode & 0o777)
@@ -197,13 +211,13 @@ def _write(path: str, pieces: Iterable[bytes], mode: int = 0o666) -> None:
         for piece in pieces:
             files.write_sparse(descriptor, memoryview(piece), size)
             size += len(piece)
-        os.ftruncate(descriptor, size)  # the end may be a hole
+        os.ftruncate(descriptor, size)  # the file may end with a hole
     finally:
         os.close(descriptor)
 
 
 def _publish(made: str, folder: str, store: Store) -> None:
-    """Give a finished image its name; where another install of the same bundle was first, that one is as good."""
+    """Give a finished image its name; if another install of the same bundle was first, that image is used."""
     while True:
         try:
             os.rename(made, folder)
@@ -212,13 +226,13 @@ def _publish(made: str, folder: str, store: Store) -> None:
                 raise
             if store.at(folder):
                 return
-            unfinished.discard(folder)  # the rest of a removal by hand: without a receipt it is no image
+            unfinished.discard(folder)  # left by a removal by hand: without a receipt it is not an image
         else:
             return
 
 
 def keep(path: str, store: Store, image: InstalledImage) -> str:
-    """Give an installed bundle's file its place under ROOT/bundles, in place of the last one of its name."""
+    """Move the file of an installed bundle to ROOT/bundles, where it replaces the last one of its name."""
     target = store.bundle(image.receipt)
     if os.path.abspath(path) == target:
         return target

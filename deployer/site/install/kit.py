@@ -1,13 +1,13 @@
-"""The bundle's kit made ready at install, in the image's own folder: udocker and proot, offline. Other tools of the
-kit, like mksquashfs, run from where they are.
+"""The bundle's kit, made ready at install in the image's folder: udocker and proot, offline. Other tools of the kit,
+such as mksquashfs, run from where they are.
 
 ::
 
     images/DIGEST/kit/       as the bundle carries it: udocker's wheel, proot, mksquashfs, and their sources
     images/DIGEST/engine/    ready to run, and udocker's "repository" at once: run, start.py, bin/proot, lib/udocker/
 
-udocker looks for its engine there and finds it, so it never tries to fetch one. There is no second copy of the image:
-udocker is pointed at ``rootfs``. Since proot shows it as it is on the disk, its files lose the right to be written.
+udocker looks for its engine there and finds it, so it never tries to download one. There is no second copy of the
+image: udocker uses ``rootfs``. proot shows it as it is on the disk, so write permission is removed from its files.
 """
 
 import os
@@ -26,7 +26,7 @@ from deployer.site.storage.store import InstalledImage
 from deployer.system import files, process
 from deployer.system import wheel as wheels
 
-#: What udocker takes for a repository that is set up, with an engine that is new enough for any version of it.
+#: Folders that udocker requires of a repository that is set up, with an engine new enough for any version of it.
 _FOLDERS = ("bin", "lib", "doc", "repos", "layers", "containers")
 _ENGINE_VERSION = "99.0.0\n"
 
@@ -37,28 +37,31 @@ python={python}
 [ -x "$python" ] || python=python3
 exec "$python" -I -S -B "${{0%/*}}/start.py" "$@"
 """
-#: By the Python that will run it, which need not be the one of install.
+#: Run by the Python that will run udocker, which need not be install's own.
 _COMPILE = (
     "import compileall, py_compile, sys; mode = getattr(py_compile, 'PycInvalidationMode', None); "
     "compileall.compile_dir(sys.argv[1], quiet=2, "
     "**({'invalidation_mode': mode.UNCHECKED_HASH} if mode else {}))"
 )
 _PATIENCE = 120
-#: What an engine takes at most, in bytes and files.
+#: The most bytes and files of an engine.
 ROOM, ENTRIES = 4 * 1024 * 1024, 300
 
 
 def program(installed: InstalledImage, name: str) -> Optional[str]:
-    """Return the path of a program of the image's kit, None where the bundle did not bring it."""
+    """Return the path of a program of the image's kit; None if the bundle does not carry it."""
     path = os.path.join(installed.folder, "kit", name)
     return path if files.is_file(path) else None
 
 
 def prepare(installed: InstalledImage, python: Optional[str] = None) -> None:
-    """Make the engine of an image that is being installed ready, and its files read-only; nothing without a kit.
+    """Prepare the engine of an image that is being installed, and make its files read-only; nothing without a kit.
 
-    ``python`` is the site's that will run it, by default of those that the plans name. Raises IntegrityError where the
-    kit is not whole.
+    Args:
+        python: the site's Python that will run udocker; None: one that a plan names.
+
+    Raises:
+        IntegrityError: the kit is incomplete.
     """
     kit = os.path.join(installed.folder, "kit")
     name = _wheel(kit)
@@ -86,7 +89,7 @@ def prepare(installed: InstalledImage, python: Optional[str] = None) -> None:
 
 
 def protect(rootfs: str) -> None:
-    """Take the right to write from all files and folders of an image; ``remove`` gives it back."""
+    """Remove write permission from all files and folders of an image; ``remove`` restores it."""
     for folder, _, names in os.walk(rootfs, topdown=False):
         for path in [os.path.join(folder, name) for name in names] + [folder]:
             mode = os.lstat(path).st_mode
@@ -100,14 +103,14 @@ def _wheel(kit: str) -> Optional[str]:
 
 
 def _pythons(installed: InstalledImage) -> List[str]:
-    """Return the Pythons of the first plan that has any; all plans of one site name the same."""
+    """Return the Pythons of the first plan that names any; all plans of one site name the same."""
     for site in installed.sites():
         return installed.plan(site).python
     return []
 
 
 def _compile(python: str, folder: str) -> None:
-    """Compile udocker, so that no rank has to; whatever goes wrong, it runs as well without."""
+    """Compile udocker, so that ranks need not; if this fails, it works without."""
     with suppress(DeployerError):
         process.run([python, "-I", "-S", "-c", _COMPILE, folder], _PATIENCE, check=False)
 

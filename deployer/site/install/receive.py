@@ -1,7 +1,7 @@
-"""receive: parts and kept bundles become the bundle again, bit for bit, which is then installed and kept.
+"""receive: assemble a bundle from parts and kept bundles, bit for bit, then install and keep it.
 
-The segment table says for every byte what it must be; each segment is hashed as it is copied, and the whole file is
-verified once more by install, which takes nothing else.
+The segment table has the digest of every byte. Each segment is hashed when it is copied, and install, which accepts
+nothing else, verifies the complete file again.
 """
 
 import hashlib
@@ -20,7 +20,13 @@ from deployer.system.verify import opened, read_seal
 
 
 class Received(NamedTuple):
-    """What install did, and where the bundle is kept (None: the image was there already, and nothing rebuilt)."""
+    """The result of a receive.
+
+    Attributes:
+        outcome: the result of install.
+        digest: the bundle's digest.
+        bundle: where the bundle is kept; None if the image was already installed and nothing was assembled.
+    """
 
     outcome: InstallOutcome
     digest: str
@@ -28,15 +34,19 @@ class Received(NamedTuple):
 
 
 def receive(folder: str, store: Store, progress: Optional[InstallProgress] = None) -> Received:
-    """Rebuild the bundle whose parts are in ``folder``, install it and keep it.
+    """Assemble the bundle whose parts are in ``folder``, install it and keep it.
 
-    The parts are removed when they gathered under ROOT/incoming, and left alone elsewhere (media). Raises UsageError
-    where parts are missing, IntegrityError where one is damaged, SpaceError; nothing is left under a final name then.
+    Parts under ROOT/incoming are removed; parts elsewhere (media) are kept. After an error nothing has a final name.
+
+    Raises:
+        UsageError: parts are missing.
+        IntegrityError: a part is damaged.
+        SpaceError: space is missing.
     """
     try:
         return _receive(folder, store, progress)
     except (DeployerError, FileNotFoundError) as error:
-        # Two at once of one bundle: the first to end takes parts and folder away from the other, and is as good.
+        # Two receives of one bundle: the first to end removes the other's parts and folder, and has the same result.
         gathered, name = os.path.split(os.path.abspath(folder))
         if gathered != os.path.abspath(store.incoming):
             raise
@@ -60,14 +70,14 @@ def _receive(folder: str, store: Store, progress: Optional[InstallProgress]) -> 
     target = os.path.join(gathered, incoming.BUNDLE)
     if not _is_rebuilt(target, digest):
         rebuild(parcel, store, target, progress)
-        if parcel.folder == gathered:  # the image needs their room
+        if parcel.folder == gathered:  # the image needs their space
             parcel.remove_parts()
     outcome = install(target, store, progress)
     return Received(outcome, digest, finish(store, digest, outcome.image))
 
 
 def finish(store: Store, digest: str, image: InstalledImage) -> Optional[str]:
-    """Keep the rebuilt bundle of an installed image and clear its way, as a receive that was killed could not."""
+    """Keep the assembled bundle of an installed image and remove its parts, as a killed receive could not."""
     target = os.path.join(incoming.folder_of(store, digest), incoming.BUNDLE)
     bundle = keep(target, store, image) if _is_rebuilt(target, digest) else None
     incoming.discard(store, digest)
@@ -75,7 +85,7 @@ def finish(store: Store, digest: str, image: InstalledImage) -> Optional[str]:
 
 
 def _is_rebuilt(path: str, digest: str) -> bool:
-    """Tell whether a receive before this one got that far; install verifies the file in any case."""
+    """Return whether an earlier receive has assembled the file; install verifies it in any case."""
     if not files.is_file(path):
         return False
     with opened(path) as stream:
@@ -83,10 +93,10 @@ def _is_rebuilt(path: str, digest: str) -> bool:
 
 
 def rebuild(parcel: Parcel, store: Store, target: str, progress: Optional[InstallProgress] = None) -> None:
-    """Write the parcel's bundle to ``target``, whole or not at all."""
+    """Write the parcel's bundle to ``target``, completely or not at all."""
     sources = _Sources(parcel, store)
     total = parcel.seal.offset
-    hint = "free some space or quota, then push again: what came is not sent again"
+    hint = "free some space or quota and push again: received parts are not sent again"
     with files.errors_named("write " + target, hint), files.published(target) as stream, sources:
         for segment in parcel.manifest.segments:
             stream.write(sources.content(segment))
@@ -96,10 +106,10 @@ def rebuild(parcel: Parcel, store: Store, target: str, progress: Optional[Instal
 
 
 class _Sources(object):
-    """Where the bytes of a parcel's bundle come from: its parts, else kept bundles. One file is open at a time."""
+    """The bytes of a parcel's bundle: from its parts, else from kept bundles. One file is open at a time."""
 
     def __init__(self, parcel: Parcel, store: Store) -> None:
-        """Raises UsageError unless all segments are somewhere."""
+        """Raise UsageError unless every segment is available."""
         self._parcel = parcel
         self._ours = parcel.folder == incoming.folder_of(store, parcel.seal.digest)
         self._came = parcel.sources()
@@ -123,7 +133,7 @@ class _Sources(object):
             self._stream.close()
 
     def content(self, segment: Segment) -> bytes:
-        """Return a segment's bytes, checked. Raises IntegrityError, and sees to it that another push mends it."""
+        """Return a segment's bytes, checked. Raises IntegrityError, and removes a damaged part for the next push."""
         damaged = ""
         for sources in (self._came, self._kept):
             source = sources.get(segment.sha256)

@@ -1,4 +1,4 @@
-"""remove: take away an image, or all of it; what a job uses stays unless it is forced."""
+"""remove: remove an image, or everything; what a job uses is kept unless it is forced."""
 
 import os
 import shutil
@@ -13,10 +13,14 @@ from deployer.system import files
 
 
 def remove(store: Store, image: InstalledImage, force: bool = False) -> None:
-    """Remove an installed image: first its name, so that nothing finds it half removed.
+    """Remove an installed image: first its name, so that no one finds it half removed.
 
-    Raises Refused where a job that waits or runs uses it, or another bundle its data; Unknown where the scheduler does
-    not tell; unless ``force``.
+    Args:
+        force: do not check who uses it.
+
+    Raises:
+        Refused: an active job uses it, or another bundle needs its data.
+        Unknown: the scheduler does not answer.
     """
     if not force:
         check_unused(store, image)
@@ -29,16 +33,16 @@ def remove(store: Store, image: InstalledImage, force: bool = False) -> None:
 
 
 def check_unused(store: Store, image: InstalledImage) -> None:
-    """Raise Refused where a job that waits or runs uses the image, Unknown where that cannot be known.
+    """Raise Refused if an active job uses the image, Unknown if that cannot be determined.
 
-    Only jobs of ``run`` are seen: what a user's own batch script starts by ``exec`` leaves nothing to see here.
+    Only jobs of ``run`` are known. A container that a user's own batch script starts with ``exec`` cannot be detected.
     """
     digest = image.receipt.digest
     _check_jobs(store, "%s:%s" % (image.receipt.name, image.receipt.version), lambda launch: digest in _digests(launch))
 
 
 def check_rest(store: Store, folder: str) -> None:
-    """Do as ``check_unused`` for the rest of an image, in ``folder``, that has no receipt to tell its name."""
+    """Check as ``check_unused`` does for a damaged image in ``folder`` without a receipt that has its name."""
     _check_jobs(store, folder, lambda launch: folder in map(store.image_folder, _digests(launch)))
 
 
@@ -52,7 +56,7 @@ def _check_jobs(store: Store, name: str, uses: Callable[[Launch], bool]) -> None
         try:
             launch = result.launch(folder)
         except UsageError as error:
-            hint = "remove that folder where the job is over, or --force"
+            hint = "remove that folder if the job has ended, or use --force"
             raise Unknown("cannot tell whether job %s uses %s: %s" % (job, name, error.message), hint) from error
         if not uses(launch):
             continue
@@ -61,17 +65,20 @@ def _check_jobs(store: Store, name: str, uses: Callable[[Launch], bool]) -> None
         except (MissingTool, TransferError, UsageError) as error:
             raise Unknown(
                 "cannot tell whether job %s still uses %s: %s" % (job, name, error.message),
-                "try again where the scheduler answers, or --force",
+                "try again when the scheduler answers, or use --force",
             ) from error
         if active:
             raise Refused("job %s uses %s" % (job, name), "wait for its end, cancel %s, or --force" % job)
 
 
 def uninstall(store: Store, with_jobs: bool = False, force: bool = False) -> List[str]:
-    """Remove all that deployer made under the root folder, and that itself if nothing is left; return what is left.
+    """Remove everything that deployer made under the root folder, and the folder itself if it is then empty.
 
-    The folders of jobs hold users' results: they stay unless ``with_jobs``. Raises as ``remove`` does, before anything
-    is removed.
+    Job folders have users' results: they are kept unless ``with_jobs``. Raises as ``remove`` does, before anything is
+    removed.
+
+    Returns:
+        The names that are left in the root folder.
     """
     if not force:
         for image in store.installed():
@@ -81,7 +88,7 @@ def uninstall(store: Store, with_jobs: bool = False, force: bool = False) -> Lis
         for folder in [store.images, store.bundles, store.incoming] + ([store.jobs] if with_jobs else []):
             unfinished.discard(folder)
         shutil.rmtree(store.logs, ignore_errors=True)
-        # The tool is what runs just now: it goes last, and a second try needs it.
+        # The running program is removed last: a second try needs it.
         if files.lexists(store.tool):
             os.unlink(store.tool)
         left = files.names(store.root)

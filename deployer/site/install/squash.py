@@ -1,9 +1,9 @@
 """squash: an installed image as one SquashFS file, which nodes hold compressed in memory and mount once.
 
-It is made from the installed folder, by the site's own mksquashfs, else by the one of the bundle's kit, with all that a
-rank reads inside: so it needs no bind but the site's. mksquashfs takes each of its sources into the root of the image,
-so what stands in ``/deployer`` is put together beside, by hard links. The same image gives the same bytes, where
-mksquashfs can set times (since 4.4).
+It is made from the installed folder by the site's own mksquashfs, else by the kit's. It contains everything that a rank
+reads, so it needs only the site's binds. mksquashfs puts each of its sources into the root of the image, so the content
+of ``/deployer`` is put together in another folder, with hard links. The same image gives the same bytes if mksquashfs
+can set times (since 4.4).
 """
 
 import os
@@ -28,14 +28,14 @@ IMAGE = "image.sqfs"
 PROGRAM = "mksquashfs"
 SITE, KIT = "site", "kit"
 
-#: Seconds; a root of 2 GB takes 6 on two cores with zstd, a minute and more with gzip.
+#: Seconds; a root of 2 GB takes 6 on two cores with zstd, and over a minute with gzip.
 _PATIENCE = 3600
 _INNER = os.path.dirname(plans.APP)
 
 _OPTIONS = ("-all-root", "-no-progress", "-quiet")
-#: What is asked for where mksquashfs knows it. It would take a quarter of the machine's memory, which on a login node
-#: is not one user's to take. gzip takes ten times as long as zstd to make, and to read. All files have one time: those
-#: of the image have it already, for the sake of bytecode. What cannot be read would be an empty file, and no error.
+#: Options that are used if mksquashfs knows them. Memory is limited: by default it takes a quarter of the machine's,
+#: too much on a shared login node. gzip takes ten times as long as zstd, for making and reading. All files get one
+#: time, which those of the image have already, because of bytecode. Unreadable files would become empty, without error.
 _WISHES = (
     ("-mem", "256M"),
     ("-comp", "zstd", "-Xcompression-level", "3"),
@@ -45,13 +45,20 @@ _WISHES = (
 )
 _UNREAD = re.compile(r"^.*(?:creating empty file|, ignoring)", re.MULTILINE)
 _FULL = re.compile("No space left on device|Disk quota exceeded|File too large")
-#: The superblock's magic number, and the bytes that are used, which the file may be longer than.
+#: The superblock's magic number, and the number of used bytes; the file may be longer.
 _SUPERBLOCK = struct.Struct("<4s36xQ")
 _MAGIC = b"hsqs"
 
 
 class Tool(NamedTuple):
-    """A mksquashfs that works here: ``whose`` it is (``SITE``, ``KIT``), its version, and the options that it takes."""
+    """A mksquashfs that works here.
+
+    Attributes:
+        whose: SITE or KIT.
+        path: its path.
+        version: its version.
+        options: the options that it accepts.
+    """
 
     whose: str
     path: str
@@ -60,7 +67,14 @@ class Tool(NamedTuple):
 
 
 class Squashed(NamedTuple):
-    """A SquashFS file that was made: its size in bytes, the seconds it took, and by which mksquashfs."""
+    """A SquashFS file that was made.
+
+    Attributes:
+        path: its path.
+        size: bytes.
+        seconds: the time that it took.
+        tool: the mksquashfs that made it.
+    """
 
     path: str
     size: int
@@ -68,12 +82,12 @@ class Squashed(NamedTuple):
     tool: Tool
 
     def record(self) -> json_records.Record:
-        """Return what a program would want to know of it."""
+        """Return the facts for programs."""
         by = {"whose": self.tool.whose, "path": self.tool.path, "version": self.tool.version}
         return {"path": self.path, "size": self.size, "seconds": round(self.seconds, 3), "mksquashfs": by}
 
     def line(self) -> str:
-        """Return what a person would."""
+        """Return the facts in one line for people."""
         return "SquashFS file of %s in %.1f s by the %s's mksquashfs %s: %s" % (
             space.human(self.size),
             self.seconds,
@@ -84,32 +98,35 @@ class Squashed(NamedTuple):
 
 
 def path(folder: str) -> str:
-    """Return where the SquashFS file of the image in ``folder`` is, if it was made."""
+    """Return the path of the SquashFS file of the image in ``folder``, which may not exist."""
     return os.path.join(folder, IMAGE)
 
 
 def variant(abi: str) -> str:
-    """Return where a SquashFS image has the variant of Horovod for an ABI: it has them all."""
+    """Return the path of an ABI's Horovod variant in a SquashFS image, which has all variants."""
     return "%s/%s/%s" % (_INNER, VARIANTS, abi)
 
 
 def absent(image: InstalledImage) -> str:
-    """Return in words that an image has no SquashFS file, and what would make it."""
+    """Return a text that an image has no SquashFS file, and how to make it."""
     if not list(_programs(image)):
         return "it has no SquashFS file, and there is no mksquashfs here, nor in the bundle (pack --kit squashfs-tools)"
     return "it has no SquashFS file: `squash %s:%s` makes it" % (image.receipt.name, image.receipt.version)
 
 
 def make(image: InstalledImage, jobs: int) -> Squashed:
-    """Make the SquashFS file of an installed image by ``jobs`` processes, whole or not at all.
+    """Make the SquashFS file of an installed image with ``jobs`` processes, completely or not at all.
 
-    Raises MissingTool where neither the site nor the kit has a mksquashfs that works, SpaceError, JobFailed.
+    Raises:
+        MissingTool: neither the site nor the kit has a mksquashfs that works.
+        SpaceError: the disk is full.
+        JobFailed: mksquashfs failed.
     """
     started = time.time()
     target, parent = path(image.folder), os.path.dirname(image.folder)
     with files.errors_named("write " + target):
         unfinished.reap(parent)
-        # Compressed twice, much the same comes out.
+        # Compressing it again hardly makes it smaller.
         space.check(parent, sum(segment.size for segment in image.manifest().segments if segment.kind == FRAME), 1)
         with unfinished.folder(parent) as work:
             tool = _tool(image, work)
@@ -129,7 +146,7 @@ def make(image: InstalledImage, jobs: int) -> Squashed:
 
 
 def _programs(image: InstalledImage) -> Iterator[Tuple[str, str]]:
-    """Yield each mksquashfs, the site's first, and whose it is."""
+    """Yield each mksquashfs with its owner, the site's first."""
     own = shutil.which(PROGRAM)
     if own:
         yield SITE, own
@@ -139,7 +156,7 @@ def _programs(image: InstalledImage) -> Iterator[Tuple[str, str]]:
 
 
 def _tool(image: InstalledImage, work: str) -> Tool:
-    """Return the mksquashfs to use: the first that works. It is tried on a small file."""
+    """Return the first mksquashfs that works with a small file."""
     against = []
     for whose, program in _programs(image):
         try:
@@ -154,12 +171,12 @@ def _tool(image: InstalledImage, work: str) -> Tool:
         return Tool(whose, program, version.group(1) if version else "of unknown version", options)
     raise MissingTool(
         "no mksquashfs that works: %s" % "; ".join(against) if against else "no mksquashfs in PATH, nor in the bundle",
-        "squashfs-tools of the site, or pack --kit squashfs-tools; the image is installed, and runs in other forms",
+        "install squashfs-tools, or pack with --kit squashfs-tools; the image is installed, and other stagings work",
     )
 
 
 def _options(program: str, work: str) -> List[str]:
-    """Return the options for a mksquashfs. Raises DeployerError where it does not work."""
+    """Return the options for a mksquashfs. Raises DeployerError if it does not work."""
     sample, out = os.path.join(work, "sample"), os.path.join(work, "sample.sqfs")
     files.write_text(sample, "sample\n")
 
@@ -178,23 +195,23 @@ def _options(program: str, work: str) -> List[str]:
 
 
 def _check_made(done: process.Completed, made: str, target: str) -> None:
-    """Raise unless mksquashfs wrote all of ``made``, and it is on the disk."""
+    """Raise an error unless mksquashfs wrote all of ``made`` and it is on the disk."""
     said = " ".join(done.last_words().split())
     if done.returncode == -signal.SIGXFSZ or _FULL.search(done.stdout + done.stderr):
         raise SpaceError("cannot write %s: %s" % (target, said or "File too large"), "free some space or quota there")
     if done.returncode < 0:
         raise JobFailed(
             "mksquashfs was killed by signal %d while it wrote %s" % (-done.returncode, target),
-            "is there a limit on memory here? --jobs 1 takes the least",
+            "is there a limit on memory? --jobs 1 needs the least",
         )
     unread = _UNREAD.search(done.stdout + done.stderr)
     if done.returncode or unread:
         raise JobFailed("mksquashfs cannot make %s: %s" % (target, unread.group() if unread else said))
     with open(made, "rb") as stream:
-        os.fsync(stream.fileno())  # a full disk of another machine may say so here for the first time
+        os.fsync(stream.fileno())  # a full disk of a file server may be reported only here
         magic, used = _SUPERBLOCK.unpack(stream.read(_SUPERBLOCK.size).ljust(_SUPERBLOCK.size, b"\0"))
     if magic != _MAGIC or used > os.path.getsize(made):
-        raise JobFailed("mksquashfs did not write all of %s, though it says that it did" % target)
+        raise JobFailed("mksquashfs did not write all of %s, but reported success" % target)
 
 
 # --- what is in it ---
@@ -221,5 +238,5 @@ def _inner(image: InstalledImage, inner: str) -> None:
 def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
-    except OSError:  # a file system without hard links, or one that counts too many of them
+    except OSError:  # a file system without hard links, or with a low limit on them
         shutil.copy2(source, target)

@@ -1,12 +1,12 @@
 """Unpack a layer into a new folder with several processes: folders, then files, then links.
 
-No path leaves the folder whatever the layer says: paths are plain and relative, each parent must be a folder that the
-layer itself declared, and all folders are made before the first file, all files before the first link. So while files
-are written no link exists, and nothing but O_EXCL is needed to see a path twice, whichever process comes to it. All is
-made relative to the folder's descriptor, with O_NOFOLLOW all the same.
+No path leads out of the folder, whatever the layer contains. Paths are plain and relative, each parent must be a folder
+that the layer itself declared, all folders are made before the first file, and all files before the first link. So no
+link exists while files are written, and O_EXCL alone detects a path that occurs twice, whichever processes write it.
+As a further protection, everything is made relative to the folder's descriptor, with O_NOFOLLOW.
 
-Modes are the image's as the umask leaves them, and a setgid root folder hands its group on: nothing is changed by
-chmod, which would take both away. Owners can always write, so that what was installed can be removed.
+Modes are the image's, reduced by the umask, and a setgid root folder passes its group on. chmod is never used, because
+it would change both. Owners can always write, so that an installed image can be removed.
 """
 
 import os
@@ -18,7 +18,7 @@ from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.tarformat import FILES, FOLDERS, LINKS, REST, SYMLINK, Buffer, TarEntry
 from deployer.system import files, workers
 
-#: What flatten set, to the second: the headers of .pyc files name it, and a stale one is recompiled at each import.
+#: The time that flatten set: the headers of .pyc files contain it, and a file that differs is compiled at each import.
 _TIMES = (tarformat.MTIME * 10**9, tarformat.MTIME * 10**9)
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _BEGUN_FILE = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -30,21 +30,31 @@ _T = TypeVar("_T")
 
 
 class Frame(NamedTuple):
-    """A frame of the layer: what it ``holds`` (``tarformat.HOLDINGS``) and its decompressed size in bytes."""
+    """A frame of the layer.
+
+    Attributes:
+        holds: its content, one of ``tarformat.HOLDINGS``.
+        raw: its decompressed size in bytes.
+    """
 
     holds: str
     raw: int
 
 
 class Unpacked(NamedTuple):
-    """How many entries and bytes of files were written; holes take no bytes."""
+    """The size of what was written.
+
+    Attributes:
+        entries: number of files, folders and links.
+        bytes: bytes of files, without holes.
+    """
 
     entries: int
     bytes: int
 
 
 class _Rest(NamedTuple):
-    """A file that goes on in the frames after the one that began it: its path, size and how much of it is written."""
+    """A file that continues in the next frames: its path, its size, and how much of it is written."""
 
     path: bytes
     size: int
@@ -52,16 +62,16 @@ class _Rest(NamedTuple):
 
 
 class _Written(NamedTuple):
-    """What one frame of files came to; ``rest`` where its last file goes on."""
+    """The result of one frame of files; ``rest`` if its last file continues."""
 
     files: int
     bytes: int
     rest: Optional[_Rest]
 
 
-#: From a frame's number to its decompressed bytes, checked; called in the processes that unpack, or here.
+#: From a frame's number to its decompressed bytes, checked; called in the worker processes, or here.
 ReadFrame = Callable[[int], Buffer]
-#: Called here with the number of each frame that was unpacked.
+#: Called in this process with the number of each frame that was unpacked.
 Done = Callable[[int], None]
 
 
@@ -70,12 +80,15 @@ def unpack(
 ) -> Unpacked:
     """Write the layer's tar stream, in ``frames``, into the empty folder ``root`` with ``jobs`` processes.
 
-    Raises IntegrityError for anything out of the order and form that flatten writes. OSErrors pass: the caller knows
-    what to say of the folder. When it raises, ``root`` holds a part of the layer: it is the caller's to remove.
+    After an error, ``root`` contains a part of the layer; the caller removes it.
+
+    Raises:
+        IntegrityError: the layer does not have the order and form that flatten writes.
+        OSError: a file could not be written.
     """
     _check_order(frames)
     if files.umask() & 0o700:
-        raise UsageError("the umask takes rights on new files from yourself", "umask 022")
+        raise UsageError("the umask removes your own permissions on new files", "umask 022")
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         return _Unpacking(frames, source, descriptor, done or _nothing).run(jobs)
@@ -94,7 +107,7 @@ def _check_order(frames: Sequence[Frame]) -> None:
 
 
 class _Unpacking(object):
-    """The state of one call of ``unpack``; workers have a copy of it, as it was when the folders were made."""
+    """The state of one call of ``unpack``. Each worker has a copy from the time after the folders were made."""
 
     def __init__(self, frames: Sequence[Frame], source: ReadFrame, root: int, done: Done) -> None:
         self.frames = frames
@@ -117,7 +130,7 @@ class _Unpacking(object):
             self.done(number)
         if not ended:
             raise IntegrityError("the layer ends too early")
-        for path in self.folders:  # only now: each new entry changed its folder's time
+        for path in self.folders:  # only now, because each new entry changed its folder's time
             os.utime(path or b".", ns=_TIMES, dir_fd=self.root)
         return Unpacked(len(self.folders) - 1 + self.files + len(self.links), self.bytes)
 
@@ -151,7 +164,7 @@ class _Unpacking(object):
         return ended
 
     def _check_target(self, entry: TarEntry) -> None:
-        """Raise IntegrityError unless a hard link's target is one of the files that this layer made."""
+        """Raise IntegrityError unless a hard link's target is a file that this layer made."""
         target = entry.target
         if target.rpartition(b"/")[0] in self.folders and target not in self.links:
             try:
@@ -169,13 +182,13 @@ class _Unpacking(object):
             raise IntegrityError("the layer has no folder for %r" % entry.path)
         return entry, position
 
-    # --- files: a frame a task ---
+    # --- files: one task per frame ---
 
     def _write_files(self, jobs: int) -> None:
         numbers = self._numbers(FILES)
         if not numbers:
             return
-        open_files: Dict[bytes, int] = {}  # frames that are still to come of the files that have several
+        open_files: Dict[bytes, int] = {}  # by path of a file in several frames: the number of frames to come
         with workers.Pool(min(jobs, len(numbers) + len(self._numbers(REST))), self._write) as pool:
             for number in numbers:
                 pool.submit((number, None))
@@ -195,7 +208,7 @@ class _Unpacking(object):
                         os.utime(rest.path, ns=_TIMES, dir_fd=self.root, follow_symlinks=False)
 
     def _rests(self, number: int, rest: Optional[_Rest]) -> List[Tuple[int, _Rest]]:
-        """Return the tasks for the frames that go on with the last file of a frame, which must be just its size."""
+        """Return tasks for the frames that continue the last file of a frame; their sizes must add up to its size."""
         tasks = []
         number += 1
         position = rest.done if rest else 0
@@ -216,19 +229,19 @@ class _Unpacking(object):
         return self._go_on(data, rest) if rest else self._begin(data)
 
     def _begin(self, data: memoryview) -> _Written:
-        """Write a frame of whole files, of which the last may go on in the next frame."""
+        """Write a frame of whole files, of which the last may continue in the next frame."""
         position = count = size = 0
         while position < len(data):
             entry, position = self._entry(data, position, FILES)
             end = position + entry.size
             content = data[position:end]
-            # flatten lets owners write; the frames that go on with a file rely on it.
+            # flatten gives owners write permission; the frames that continue a file rely on it.
             descriptor = _once(entry.path, os.open, entry.path, _NEW_FILE, entry.mode | 0o600, dir_fd=self.root)
             try:
                 if entry.size > self.size:
                     raise IntegrityError("the file %r is not as long as its header says" % entry.path)
                 if entry.size >= files.HOLE:
-                    os.ftruncate(descriptor, entry.size)  # now: what goes on with the file may leave holes at its end
+                    os.ftruncate(descriptor, entry.size)  # now, because later frames may leave holes at the end
                 written = files.write_sparse(descriptor, content, 0)
                 os.utime(descriptor, ns=_TIMES)
             finally:
@@ -243,7 +256,7 @@ class _Unpacking(object):
         return _Written(count, size, None)
 
     def _go_on(self, data: memoryview, rest: _Rest) -> _Written:
-        """Write a frame that is a part of one file, at its place."""
+        """Write a frame that is a part of one file."""
         content = data[: max(0, rest.size - rest.done)]
         _check_padding(data[len(content) :])
         descriptor = os.open(rest.path, _BEGUN_FILE, dir_fd=self.root)
@@ -259,11 +272,11 @@ def _nothing(number: int) -> None:
 
 
 def _once(path: bytes, make: Callable[..., _T], *arguments: object, **keywords: object) -> _T:
-    """Call ``make``, which makes ``path`` or fails where it is there already."""
+    """Call ``make``, which makes ``path`` or fails if it exists."""
     try:
         return make(*arguments, **keywords)
     except FileExistsError:
-        raise IntegrityError("the layer has %r twice" % path) from None
+        raise IntegrityError("the layer contains %r twice" % path) from None
 
 
 def _check_padding(data: memoryview) -> None:

@@ -5,9 +5,9 @@
     images/DIGEST/wheels/{lib,bin,...}          deployer/wheels/*.whl
     images/DIGEST/variants/ABI/{lib,bin,...}    deployer/variants/ABI/*.whl
 
-A wheel is a task of a forked worker: it reads the wheel's segments, checked, into a file without a name, and writes
-from there what the wheel's own RECORD vouches for. Every file is new (O_EXCL) and no link is ever made, so no path can
-lead out. Two wheels may bring the same file only with the same bytes.
+Each wheel is a task of a forked worker. It copies the wheel's segments, checked, into a file without a name, and
+unpacks from there the files that the wheel's own RECORD lists. Every file is new (O_EXCL) and no link is ever made, so
+no path can lead out. Two wheels may contain the same file only with the same bytes.
 """
 
 import hashlib
@@ -29,12 +29,12 @@ from deployer.system.verify import Progress, Verification
 _MEMBER = re.compile(r"deployer/(?P<overlay>wheels|variants/[a-z0-9]+(-[a-z0-9]+)*)/(?P<name>[^/]+\.whl)\Z")
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _TIMES = (tarformat.MTIME * 10**9, tarformat.MTIME * 10**9)
-#: Where the image is not known to have a Python, PATH decides in the container.
+#: If the image is not known to have a Python, PATH in the container decides.
 _ANY_PYTHON = "/usr/bin/env python3"
 
 
 class _Written(NamedTuple):
-    """A file of a wheel in the overlay: SHA-256, size, and whether something stood there already."""
+    """A file of a wheel in the overlay: SHA-256, size, and whether something was already there."""
 
     digest: str
     size: int
@@ -42,7 +42,7 @@ class _Written(NamedTuple):
 
 
 def overlay(member: str) -> Optional[str]:
-    """Return the folder of the installed image that a member of the bundle is unpacked into; None for no wheel."""
+    """Return the overlay for a member of the bundle, a folder of the installed image; None if it is not a wheel."""
     found = _MEMBER.match(member)
     return found.group("overlay") if found else None
 
@@ -50,7 +50,7 @@ def overlay(member: str) -> Optional[str]:
 def room(verification: Verification, stream: IO[bytes], jobs: int) -> Unpacked:
     """Return how many files and bytes the wheels of a bundle will need, as their archives claim; nothing is checked.
 
-    A verified copy of each wheel in work is on the disk as well.
+    A verified copy of each wheel that is being unpacked is on the disk as well.
     """
     members = _wheels(verification.manifest)
     entries, size = 0, sum(sorted((member.size for member in members), reverse=True)[:jobs])
@@ -65,16 +65,22 @@ def room(verification: Verification, stream: IO[bytes], jobs: int) -> Unpacked:
 
 
 def unpack(folder: str, verification: Verification, python: Optional[str], jobs: int, progress: Progress) -> Unpacked:
-    """Write the overlays of a bundle's wheels into ``folder``; ``python`` is the image's, for the scripts.
+    """Write the overlays of a bundle's wheels into ``folder``.
 
-    Raises IntegrityError, and leaves what it wrote to the caller to remove.
+    After an error, the caller removes what was written.
+
+    Args:
+        python: the image's Python, for scripts.
+
+    Raises:
+        IntegrityError: a wheel is invalid.
     """
     members = _wheels(verification.manifest)
     if not members:
         return Unpacked(0, 0)
     contents = sealed_file.contents(verification.manifest.members, verification.manifest.segments)
     unpacking = _Unpacking(folder, verification, contents, python or _ANY_PYTHON)
-    owners: Dict[Tuple[str, str], List[Tuple[str, str]]] = {}  # overlay and path to the wheels that bring it
+    owners: Dict[Tuple[str, str], List[Tuple[str, str]]] = {}  # by overlay and path: the wheels that contain it
     met: List[Tuple[str, str]] = []
     count = size = 0
     with workers.Pool(min(jobs, len(members)), unpacking.write) as pool:
@@ -98,18 +104,18 @@ def unpack(folder: str, verification: Verification, python: Optional[str], jobs:
 
 
 def _check_same(path: str, owners: List[Tuple[str, str]]) -> None:
-    """Raise IntegrityError unless what stood in the way of a file is the same file of another wheel."""
+    """Raise IntegrityError unless the file that already existed is the same file of another wheel."""
     (first, digest), others = owners[0], owners[1:]
     if not others:
-        # On a file system without case two names are one; or a folder stands there.
-        raise IntegrityError("%s: something stands where %s should be written" % (first, path))
+        # On a file system that ignores case, two names are one; or a folder has the name.
+        raise IntegrityError("%s: %s already exists, so it cannot be written" % (first, path))
     for other, another in others:
         if another != digest:
-            raise IntegrityError("%s and %s both bring %s, with different content" % (first, other, path))
+            raise IntegrityError("%s and %s both contain %s, with different content" % (first, other, path))
 
 
 class _Unpacking(object):
-    """What workers share: each has a copy of it."""
+    """The state that workers share; each has a copy of it."""
 
     def __init__(
         self, folder: str, verification: Verification, contents: Dict[str, List[Segment]], python: str
@@ -129,7 +135,7 @@ class _Unpacking(object):
 
 
 class OverlayWriter(object):
-    """One wheel on its way into its overlay ``root``."""
+    """Writes one wheel into its overlay ``root``."""
 
     def __init__(self, root: str, python: str) -> None:
         self.root = root
@@ -137,14 +143,14 @@ class OverlayWriter(object):
         self.written: Dict[str, _Written] = {}
 
     def add(self, source: wheels.Wheel) -> Dict[str, _Written]:
-        """Write all of a wheel, its console scripts, and its RECORD as it is installed."""
+        """Write all of a wheel, its console scripts, and its RECORD as installed."""
         for file in source.files:
             known = file.digest.value.hex() if file.digest.algorithm == "sha256" and not file.script else None
             self._write(file.path, self._content(source, file), file.executable, known)
         scripts = source.scripts(self.python)
         for name in sorted(scripts):
             path = "%s/%s" % (wheel.BIN, name)
-            if path not in self.written:  # one that the wheel brings itself is the author's own
+            if path not in self.written:  # a script that the wheel itself contains is kept
                 self._write(path, [scripts[name].encode("utf-8")], True)
         info = "%s/%s/" % (wheel.LIB, source.info)
         self._write(info + wheel.INSTALLER, [b"deployer\n"], False)
@@ -160,14 +166,14 @@ class OverlayWriter(object):
             first = False
 
     def _write(self, path: str, pieces: Iterable[bytes], executable: bool, known: Optional[str] = None) -> None:
-        """Write a file of the overlay; ``known`` is its SHA-256, where whoever makes the pieces checks it."""
+        """Write a file of the overlay; ``known`` is its SHA-256 if the caller has verified it."""
         target = os.path.join(self.root, path)
         self._make_folder(os.path.dirname(target))
         try:
             descriptor = os.open(target, _NEW_FILE, 0o755 if executable else 0o644)
             met = False
         except FileExistsError:
-            # Of another wheel, perhaps still in work: whether it is the same is for the one who knows both to say.
+            # It belongs to another wheel, which may be in work: only the parent, which knows both, can compare them.
             descriptor = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
             met = True
         digest, size = hashlib.sha256(), 0
@@ -182,7 +188,7 @@ class OverlayWriter(object):
         self.written[path] = _Written(known or digest.hexdigest(), size, met)
 
     def _make_folder(self, path: str) -> None:
-        """Make a folder and those above it; another worker may make the same ones."""
+        """Make a folder and its parents; another worker may make the same ones."""
         if files.is_folder(path):
             return
         self._make_folder(os.path.dirname(path))

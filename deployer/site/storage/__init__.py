@@ -1,1 +1,1 @@
-"""What is under the site's root folder: installed images, their data, and how they are found."""
+"""The content of the site's root folder: installed images, their data, and how they are found."""

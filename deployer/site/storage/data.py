@@ -1,8 +1,8 @@
 """Data folders in the container: a bundle's own, and those of other bundles that it needs.
 
-All of them are seen below /deployer/data. An image is read-only, and a bind's target must exist in it: so the image's
-own data folder, in which ``install`` leaves an empty folder for each that another bundle carries, is bound as a whole,
-and the others are bound over the empty ones.
+All of them are below /deployer/data. An image is read-only, and a bind's target must exist in it. So ``install`` leaves
+an empty folder in the image's own data folder for each folder of another bundle. The own data folder is bound as one,
+and the others are bound over the empty folders.
 """
 
 import logging
@@ -20,7 +20,7 @@ log = logging.getLogger("deployer.data")
 
 
 class InstalledData(NamedTuple):
-    """A need and the installed bundle that carries it."""
+    """A need, and the installed bundle that satisfies it."""
 
     need: DataNeed
     carrier: InstalledImage
@@ -31,14 +31,15 @@ class InstalledData(NamedTuple):
 
 
 def resolve(store: Store, manifest: Manifest) -> List[InstalledData]:
-    """Return what carries the data that a bundle needs: the newest installed bundle of the name, or of the version.
+    """Return the bundles with the data that a bundle needs: the newest installed one of the name, or of the version.
 
-    Raises Refused, with the remedy, where one is not installed or has no such folder; UsageError for a bundle of data
-    alone, in which nothing can run.
+    Raises:
+        Refused: one is not installed or has no such folder; the hint is the remedy.
+        UsageError: the bundle itself has only data, so nothing can run in it.
     """
     if manifest.is_data:
         hint = "name it in the data of a bundle with jobs: data: {NAME: {bundle: %s}}" % manifest.name
-        raise UsageError("%s holds data alone: nothing can run in it" % manifest.name, hint)
+        raise UsageError("%s contains only data: nothing can run in it" % manifest.name, hint)
     found = []
     for need in manifest.needs:
         carrier = store.newest(need.bundle)
@@ -60,7 +61,7 @@ def resolve(store: Store, manifest: Manifest) -> List[InstalledData]:
 
 
 def binds(installed: InstalledImage, found: List[InstalledData]) -> List[Bind]:
-    """Return the binds of a bundle's own data folder and of those of others, in the order in which they must stand."""
+    """Return the binds of a bundle's own data folder and of those of others, in the required order."""
     if not files.is_folder(installed.data):
         return []
     bound = [Bind(installed.data, plans.DATA, "the bundle's data folders")]
@@ -72,7 +73,7 @@ def binds(installed: InstalledImage, found: List[InstalledData]) -> List[Bind]:
 
 
 def missing(store: Store, manifest: Manifest) -> List[str]:
-    """Return, for the user, which bundles with data are to be installed before a bundle can run."""
+    """Return warnings about bundles with data that must be installed before a bundle can run."""
     return [
         "it needs the data %s of the bundle %s, which is not installed here: push or install that too"
         % (need.data, need.bundle)
@@ -82,9 +83,9 @@ def missing(store: Store, manifest: Manifest) -> List[str]:
 
 
 def users(store: Store, image: InstalledImage) -> List[str]:
-    """Return the installed bundles, NAME:VERSION, whose data are in ``image`` as things stand.
+    """Return the installed bundles, NAME:VERSION, that currently use data of ``image``.
 
-    A bundle whose manifest cannot be read may be one of them if ``image`` has data at all.
+    A bundle whose manifest cannot be read counts too if ``image`` has data.
     """
     found = []
     for user in store.installed():
@@ -102,6 +103,6 @@ def users(store: Store, image: InstalledImage) -> List[str]:
 
 
 def _carries(image: InstalledImage) -> bool:
-    """Return whether an image has data of its own: those of other bundles are empty folders there."""
+    """Return whether an image has data of its own; data folders of other bundles are empty there."""
     folders = (os.path.join(image.data, name) for name in files.names(image.data))
     return any(files.names(folder) for folder in folders if files.is_folder(folder))

@@ -1,10 +1,9 @@
-"""What an installed image consisted of when it was installed, to say later what is gone.
+"""The list of an image's files, written at install, to detect later what is missing.
 
-Sites remove files that nobody touched for some weeks from their scratch: an image loses a part of itself, and a job on
-it ends with whatever its first missing file brings about. The list is written at install and compared by names alone:
-one listing of each folder, no look at the files themselves.
+Sites remove files from their scratch that were not used for some weeks. An image then loses some of its files, and a
+job fails at the first missing file. The list is compared by names only: each folder is read once, its files are not.
 
-The list is names, relative to the image's folder, each ended by a zero byte, compressed by zlib.
+The list has names relative to the image's folder, each followed by a zero byte, compressed by zlib.
 """
 
 import itertools
@@ -18,15 +17,19 @@ from deployer.system import files
 
 LIST = "inventory"
 _END = b"\0"
-#: Of the list, in bytes and names. There is no longer one; the number of files is compared instead.
+#: The most bytes of names in the list. For a longer one there is no list, and only the number of files is compared.
 _MAX_NAMES = 64 * 1024 * 1024
 _MAX_COUNT = 1_000_000
 
 
 class Gone(NamedTuple):
-    """What is missing of an image: how many entries it had, how many are gone, and the first of those by name.
+    """What is missing of an image.
 
-    ``listed`` is false where the list is gone as well; then the image's own count of its entries speaks.
+    Attributes:
+        entries: number of files and folders that it had.
+        missing: number of those that are gone.
+        first: the first of these by name.
+        listed: False if the list itself is gone; then only the number of entries is known.
     """
 
     entries: int
@@ -41,7 +44,7 @@ class Gone(NamedTuple):
 
 
 def write_inventory(folder: str) -> None:
-    """Write the list of all that is in the folder of an image now; none if it is longer than what is read again."""
+    """Write the list of everything that is in the folder of an image; no list if it is too long."""
     found = list(itertools.islice(_walk(os.fsencode(folder)), _MAX_COUNT))
     names = _END.join(sorted(found)) if len(found) < _MAX_COUNT else b""
     if not 0 < len(names) <= _MAX_NAMES:
@@ -51,9 +54,9 @@ def write_inventory(folder: str) -> None:
 
 
 def gone(image: InstalledImage, most: int = 3) -> Gone:
-    """Return what is missing of an installed image, and the names of at most ``most`` of it."""
+    """Return what is missing of an installed image, with at most ``most`` names."""
     listed = _read(image.folder)
-    if not listed:  # an image with too many files, or from before there were lists, or whose list went as well
+    if not listed:  # too many files, an image older than lists, or the list is gone too
         entries = image.manifest().image.entries
         left = sum(1 for name in _walk(os.fsencode(image.folder)) if name.startswith(b"rootfs/"))
         return Gone(entries, max(0, entries - left), [], False)
@@ -63,13 +66,13 @@ def gone(image: InstalledImage, most: int = 3) -> Gone:
 
 
 def whole(store: Store, digest: str) -> Optional[InstalledImage]:
-    """Return the installed image of the bundle with this digest, None where there is none or a part of it is gone."""
+    """Return the installed image of the bundle with this digest; None if there is none or it is incomplete."""
     image = store.at(store.image_folder(digest))
     return image if image and not gone(image).missing else None
 
 
 def check(store: Store, image: InstalledImage) -> Gone:
-    """Return what ``gone`` does where nothing is missing; raises IntegrityError, with what repairs it, elsewhere."""
+    """Return ``gone`` if nothing is missing; otherwise raise IntegrityError with the remedy."""
     found = gone(image)
     if found.missing:
         raise IntegrityError("%s:%s: %s" % (image.receipt.name, image.receipt.version, found), remedy(store, image))
@@ -77,10 +80,10 @@ def check(store: Store, image: InstalledImage) -> Gone:
 
 
 def remedy(store: Store, image: InstalledImage) -> str:
-    """Return what makes an image whole again."""
+    """Return how to make an image complete again."""
     bundle = store.bundle(image.receipt)
     again = "`install %s`" % bundle if files.is_file(bundle) else "push the bundle again, or `install BUNDLE.tar`"
-    return "%s installs it anew; the site removes old files there: see purge_days in its profile" % again
+    return "%s installs it again; the site removes old files there: see purge_days in its profile" % again
 
 
 def _read(folder: str) -> List[bytes]:
@@ -89,19 +92,19 @@ def _read(folder: str) -> List[bytes]:
             whole = zlib.decompressobj()
             names = whole.decompress(stream.read(_MAX_NAMES), _MAX_NAMES)
             return names.split(_END) if whole.eof else []
-    except (FileNotFoundError, zlib.error):  # none, or a damaged one: of an older deployer, or purged
+    except (FileNotFoundError, zlib.error):  # missing or damaged: made by an older deployer, or purged
         return []
 
 
 def _walk(folder: bytes) -> Iterator[bytes]:
-    """Yield the names of all below ``folder`` but the list itself, relative to it; links are not followed."""
+    """Yield all names below ``folder``, relative to it, without the list itself; links are not followed."""
     pending = [b""]
     while pending:
         within = pending.pop()
         try:
             entries = list(os.scandir(os.path.join(folder, within)))
         except FileNotFoundError:
-            continue  # a folder that went since its parent was read: so is what was in it
+            continue  # a folder that was removed since its parent was read
         for entry in entries:
             name = os.path.join(within, entry.name)
             if name == LIST.encode():

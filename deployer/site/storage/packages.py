@@ -1,4 +1,4 @@
-"""Which Python packages an installed image has, by the folders they stand in; nothing is started or imported."""
+"""The Python packages of an installed image, by their folders; nothing is started or imported."""
 
 import glob
 import os
@@ -10,7 +10,7 @@ from deployer.contract.plan import Plan
 from deployer.site.storage.store import InstalledImage
 from deployer.system import files
 
-#: Where the Pythons of images keep packages: Debian's, an own build, conda, a virtual environment.
+#: Folders for packages of the Pythons in images: Debian's, a custom build, conda, a virtual environment.
 _PLACES = (
     "usr/lib/python3*/dist-packages",
     "usr/lib/python3*/site-packages",
@@ -19,20 +19,20 @@ _PLACES = (
     "usr/local/lib/python3*/site-packages",
     "opt/*/lib/python3*/site-packages",
 )
-#: What a plan brings of the host where its partition has GPUs.
+#: A host file that plans have if their partition has GPUs.
 _DRIVER = re.compile(r"/libcuda\.so(\.\d+)*$")
-#: What an image for GPUs has: CUDA's own folder, or its variable; else the packages of NVIDIA's wheels.
+#: Signs of an image for GPUs: CUDA's own folder, or its variable; else the packages of NVIDIA's wheels.
 _CUDA_FOLDERS, _CUDA_VARIABLE, _CUDA_PACKAGE = "usr/local/cuda*", "CUDA_VERSION=", "nvidia"
 
 
 def folder(installed: InstalledImage, package: str, abi: Optional[str]) -> Optional[str]:
-    """Return the folder of an import package that the container sees first: variant, wheelhouse, image; or None."""
+    """Return the folder of an import package that the container finds first: variant, wheelhouse, image; or None."""
     found = [os.path.join(place, package) for place in _places(installed, abi)]
     return next((path for path in found if files.is_folder(path)), None)
 
 
 def expects(installed: InstalledImage, plan: Plan) -> Tuple[str, ...]:
-    """Return what a job of this image at this site has to prove beside MPI (``measures.EXPECTABLE``)."""
+    """Return what a job of this image at this site must prove besides MPI (``measurements.EXPECTABLE``)."""
     found = []
     targets = [bind.target for bind in plan.binds] + [item.target for item in plan.host]
     if any(map(_DRIVER.search, targets)) and _has_cuda(installed, plan):
@@ -43,7 +43,7 @@ def expects(installed: InstalledImage, plan: Plan) -> Tuple[str, ...]:
 
 
 def _has_cuda(installed: InstalledImage, plan: Plan) -> bool:
-    """Return whether the image is meant for GPUs: one without CUDA runs on a node with GPUs as on any other."""
+    """Return whether the image is made for GPUs. An image without CUDA ignores a node's GPUs."""
     if folder(installed, _CUDA_PACKAGE, plan.abi):
         return True
     if glob.glob(os.path.join(glob.escape(installed.rootfs), _CUDA_FOLDERS)):

@@ -9,7 +9,7 @@ from deployer.contract.errors import MissingTool
 
 
 def choose(candidates: Sequence[str]) -> str:
-    """Return the first Python of the plan that is here, else the one that runs this."""
+    """Return the first Python of the plan that exists here, else the one that runs this. Raises MissingTool."""
     for candidate in candidates:
         found = shutil.which(os.path.expanduser(candidate))
         if found:

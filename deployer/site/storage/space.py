@@ -1,4 +1,4 @@
-"""Is there room for an image: bytes, inodes and quota, before anything is written."""
+"""Whether there is space for an image: bytes, inodes and quota, before anything is written."""
 
 import ctypes
 import errno
@@ -10,15 +10,15 @@ from deployer.contract.errors import SpaceError
 
 _HINT = "free some (gc, remove), or choose another folder with --root"
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE, linux/falloc.h
-#: In memory a reservation would be made page by page, as slow as writing; statvfs tells all there.
+#: In memory, a reservation would be made page by page, as slow as writing; there statvfs is enough.
 _IN_MEMORY = ("tmpfs", "ramfs")
 
 
 def check(folder: str, size: int, entries: int) -> None:
-    """Raise SpaceError unless the file system of ``folder`` has room for ``size`` bytes in ``entries`` files.
+    """Raise SpaceError unless the file system of ``folder`` has space for ``size`` bytes in ``entries`` files.
 
-    A quota of bytes is asked by a reservation that is given back at once (fallocate), where the file system knows that;
-    one of inodes cannot be asked: the write that meets it says so, and nothing is left of it.
+    A quota of bytes is tested by a reservation (fallocate), if the file system supports it; it is released at once. A
+    quota of inodes cannot be tested: the write that exceeds it fails, and its files are removed.
     """
     state = os.statvfs(folder)
     # Each file fills whole blocks: half a block is lost on average.
@@ -33,12 +33,12 @@ def check(folder: str, size: int, entries: int) -> None:
 
 
 def in_memory(folder: str) -> bool:
-    """Return whether the files of ``folder`` are held in this host's memory."""
+    """Return whether the files of ``folder`` are in this host's memory."""
     return _file_system(folder) in _IN_MEMORY
 
 
 def available_memory() -> Optional[int]:
-    """Return how many bytes of memory the kernel can give without swapping, None where it does not tell."""
+    """Return the bytes of memory that the kernel can provide without swapping; None if unknown."""
     try:
         with open("/proc/meminfo") as stream:
             for line in stream:
@@ -66,9 +66,9 @@ def _check_quota(folder: str, need: int) -> None:
 
 
 def reserve(descriptor: int, size: int) -> int:
-    """Reserve ``size`` bytes for an open file; return 0 or the errno. Nothing is written, whatever is supported.
+    """Reserve ``size`` bytes for an open file; return 0 or the errno. Nothing is ever written.
 
-    os.posix_fallocate would write every block where the file system knows no reservation.
+    os.posix_fallocate would write every block if the file system has no reservations.
     """
     try:
         fallocate = ctypes.CDLL(None, use_errno=True).fallocate
@@ -79,7 +79,7 @@ def reserve(descriptor: int, size: int) -> int:
 
 
 def _file_system(folder: str) -> str:
-    """Return the type of the file system that ``folder`` is on, "" where /proc does not tell."""
+    """Return the type of the file system of ``folder``; empty if /proc does not show it."""
     device = os.stat(folder).st_dev
     number = "%d:%d" % (os.major(device), os.minor(device))
     try:

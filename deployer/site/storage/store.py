@@ -1,4 +1,4 @@
-"""What stands under the site's root folder, and how an installed image is found there by its name.
+"""The content of the site's root folder, and how an installed image is found by its name.
 
 ::
 
@@ -7,8 +7,8 @@
     ROOT/images/DIGEST/             an installed image: rootfs/ app/ data/ plans/ wheels/ variants/ kit/
                                     engine/ bundle.json receipt.json
     ROOT/jobs/JOB/                  a job: job.sh, job.json, logs, ranks/, result.json
-    ROOT/incoming/                  what is on its way; never read under a final name
-    ROOT/logs/                      a log file a command
+    ROOT/incoming/                  arriving bundles; never read under a final name
+    ROOT/logs/                      a log file per command
 """
 
 import logging
@@ -25,14 +25,14 @@ from deployer.system import files
 
 log = logging.getLogger("deployer.store")
 
-#: An image's folder is named by the first digits of its bundle's digest.
+#: The number of digits of its bundle's digest in the name of an image's folder.
 _DIGITS = 32
 _FOLDER = re.compile("^[0-9a-f]{%d}$" % _DIGITS)
-#: How a digest of a bundle begins, and the digits that a person may give of it: fewer would soon fit several.
+#: The prefix of a bundle's digest, and the fewest digits that a person may give: fewer would soon match several.
 _ALGORITHM = "sha256:"
 _FEWEST_DIGITS = 7
 _DIGEST = re.compile("^[0-9a-f]{%d,64}\\Z" % _FEWEST_DIGITS)
-#: The digits of a digest that people are shown.
+#: The number of digits of a digest that people are shown.
 _SHOWN_DIGITS = 12
 #: How people name an installed image.
 REFERENCE = "NAME[:VERSION][@DIGEST]"
@@ -45,9 +45,15 @@ ENGINE = "engine"
 
 
 class Receipt(NamedTuple):
-    """Proof of a finished install; it is written last, so an image without one is not installed.
+    """Proof of a finished install. It is written last, so an image without one is not installed.
 
-    ``digest`` is the bundle's (``sha256:hex`` of its bundle.json); ``installed`` is in seconds since the epoch.
+    Attributes:
+        name: the bundle's name.
+        version: the bundle's version.
+        digest: the bundle's digest, ``sha256:`` and hexadecimal digits.
+        installed: seconds since the epoch.
+        files: number of files, folders and links.
+        bytes: bytes of files.
     """
 
     name: str
@@ -62,7 +68,12 @@ class Receipt(NamedTuple):
 
 
 class InstalledImage(NamedTuple):
-    """An installed image and the folder it stands in."""
+    """An installed image.
+
+    Attributes:
+        folder: its folder.
+        receipt: the proof of its install.
+    """
 
     folder: str
     receipt: Receipt
@@ -81,16 +92,16 @@ class InstalledImage(NamedTuple):
 
     @property
     def wheels(self) -> str:
-        """The wheelhouse, unpacked; a folder like a Python's prefix, where the bundle has one."""
+        """The unpacked wheelhouse, a folder like a Python's prefix, if the bundle has one."""
         return os.path.join(self.folder, WHEELS)
 
     @property
     def engine(self) -> str:
-        """The runtime that the bundle's kit brought, ready to run; a folder, where the bundle has one."""
+        """The folder of the kit's runtime, ready to run, if the bundle has one."""
         return os.path.join(self.folder, ENGINE)
 
     def variant(self, abi: str) -> str:
-        """Return where the Horovod variant for an MPI's ABI stands, where the bundle has it."""
+        """Return the folder of the Horovod variant for an MPI's ABI, if the bundle has it."""
         return os.path.join(self.folder, VARIANTS, abi)
 
     def manifest(self) -> Manifest:
@@ -101,14 +112,14 @@ class InstalledImage(NamedTuple):
         return manifest.read(files.read_bytes(path, limit=sealed_file.MAX_MANIFEST), path)
 
     def sites(self) -> List[str]:
-        """Return the names of the sites that the bundle carries a plan for."""
+        """Return the names of the sites for which the bundle has a plan."""
         folder = os.path.join(self.folder, "plans")
         if not files.is_folder(folder):
             return []
         return sorted(name[: -len(".json")] for name in os.listdir(folder) if name.endswith(".json"))
 
     def plan(self, site: Optional[str] = None) -> Plan:
-        """Return the plan for ``site``, which may be left out where the bundle carries just one."""
+        """Return the plan for ``site``, which may be None if the bundle has only one. Raises UsageError."""
         known = self.sites()
         if site is None and len(known) == 1:
             site = known[0]
@@ -153,32 +164,37 @@ class Store(NamedTuple):
         return os.path.join(self.root, "deployer.pyz")
 
     def bundle(self, receipt: Receipt) -> str:
-        """Return where the bundle of an image is kept, if it is."""
+        """Return the path for the kept bundle of an image."""
         return os.path.join(self.bundles, "%s-%s.tar" % (receipt.name, receipt.version))
 
     def image_folder(self, digest: str) -> str:
-        """Return where the image of the bundle with this digest stands, or will stand."""
+        """Return the folder for the image of the bundle with this digest."""
         return os.path.join(self.images, digest.rpartition(":")[2][:_DIGITS])
 
     def installed(self) -> List[InstalledImage]:
         """Return the installed images, the newest first."""
         found = []
         for name in files.names(self.images):
-            # A temporary folder has its receipt just before it gets its name.
+            # A temporary folder has its receipt shortly before it gets its name.
             image = None if name.startswith(".") else self.at(os.path.join(self.images, name))
             if image:
                 found.append(image)
         return sorted(found, key=lambda image: (image.receipt.installed, image.folder), reverse=True)
 
     def rests(self) -> List[str]:
-        """Return the folders of images that are none any more: without a receipt that can be read."""
+        """Return the folders of damaged images: those without a readable receipt."""
         names = files.names(self.images)
         paths = [os.path.join(self.images, name) for name in names if _FOLDER.match(name)]
         return [path for path in paths if self.at(path) is None]
 
     def at(self, folder: str) -> Optional[InstalledImage]:
-        """Return the installed image in ``folder``, or None where none was finished, or its receipt is damaged: then
-        installing the bundle again makes it anew. Raises UsageError for the receipt of a newer deployer."""
+        """Return the installed image in ``folder``.
+
+        None if the install was not finished, or if its receipt is damaged: then the bundle must be installed again.
+
+        Raises:
+            UsageError: the receipt was written by a newer deployer.
+        """
         path = os.path.join(folder, RECEIPT)
         if not files.is_file(path):
             return None
@@ -199,10 +215,12 @@ class Store(NamedTuple):
         return InstalledImage(folder, receipt)
 
     def newest(self, reference: str) -> Optional[InstalledImage]:
-        """Return the image that ``NAME[:VERSION][@DIGEST]`` means, None if there is none: the newest of its name or
-        version, or the one whose bundle's digest begins with DIGEST.
+        """Return the image that ``NAME[:VERSION][@DIGEST]`` means, or None.
 
-        Raises UsageError for a DIGEST that is malformed or fits several images.
+        It is the newest of its name or version, or the one whose bundle's digest begins with DIGEST.
+
+        Raises:
+            UsageError: DIGEST is malformed or matches several images.
         """
         wanted, at, digest = reference.partition("@")
         name, _, version = wanted.partition(":")
@@ -222,13 +240,14 @@ class Store(NamedTuple):
         ]
         if at and len(found) > 1:
             raise UsageError(
-                "%s fits %d images: %s" % (reference, len(found), ", ".join(image.receipt.digest for image in found)),
+                "%s matches %d images: %s"
+                % (reference, len(found), ", ".join(image.receipt.digest for image in found)),
                 "give more digits",
             )
         return found[0] if found else None
 
     def find(self, reference: str) -> InstalledImage:
-        """Return what ``newest`` does; raises UsageError if there is none."""
+        """Return the same as ``newest``. Raises UsageError if there is no such image."""
         image = self.newest(reference)
         if image:
             return image
@@ -245,14 +264,14 @@ class Store(NamedTuple):
 
 
 def short(digest: str) -> str:
-    """Return as much of a digest as people are shown, and may give for it."""
+    """Return the part of a digest that people are shown and may type."""
     return digest.rpartition(":")[2][:_SHOWN_DIGITS]
 
 
 def locate(option: Optional[str]) -> Store:
-    """Return the store that ``--root`` or ``$DEPLOYER_ROOT`` names, else the one this .pyz stands in.
+    """Return the store of ``--root`` or ``$DEPLOYER_ROOT``, else the one that contains this .pyz.
 
-    There is no default in a home folder: homes are small on the sites that this is for.
+    The home folder is never the default: homes are small on such sites.
     """
     root = option or os.environ.get("DEPLOYER_ROOT") or _own_root()
     if not root:
@@ -267,8 +286,10 @@ def room_of_tool(where: Store) -> int:
 
 
 def bring_tool(where: Store) -> None:
-    """Put the .pyz that runs into a root folder that has none: jobs call it on the nodes. One that is there stays:
-    ``push`` renews it."""
+    """Copy the running .pyz into a root folder without one, because jobs call it on the nodes.
+
+    An existing one is kept: ``push`` renews it.
+    """
     archive = _archive()
     if archive is None or files.lexists(where.tool):
         return
@@ -277,7 +298,7 @@ def bring_tool(where: Store) -> None:
 
 
 def _own_root() -> Optional[str]:
-    """Return the folder of the running .pyz when it is an installed one: it stands at ROOT/deployer.pyz."""
+    """Return the folder of the running .pyz if it is an installed one, ROOT/deployer.pyz."""
     archive = _archive() or ""
     if archive.endswith("deployer.pyz") and files.is_folder(os.path.join(os.path.dirname(archive), "images")):
         return os.path.dirname(archive)
@@ -285,7 +306,7 @@ def _own_root() -> Optional[str]:
 
 
 def _archive() -> Optional[str]:
-    """Return the path of the running .pyz, None where this is none."""
+    """Return the path of the running .pyz; None if this does not run from one."""
     import __main__
 
     path = os.path.dirname(os.path.abspath(getattr(__main__, "__file__", "") or ""))

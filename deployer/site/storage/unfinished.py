@@ -1,9 +1,9 @@
-"""Folders under construction or on their way out: each has a unique name that says whose it is.
+"""Folders under construction or being removed: each has a unique name that identifies its owner.
 
-A name is ``.installing-HOST-PID-START-RANDOM``: the process and the time of its start (in clock ticks since the host's
-boot, /proc/PID/stat) tell a living owner from a later process with the same number. They stand in the name because
-mkdir and rename are atomic, and a file beside would not be. What a killed process left is removed by the next that
-looks: at once where its host is this one, after a day where only its own host could tell.
+A name is ``.installing-HOST-PID-START-RANDOM``. The process and the time of its start (in clock ticks since the host's
+boot, /proc/PID/stat) distinguish a living owner from a later process with the same number. They are in the name because
+mkdir and rename are atomic, and a separate file would not be. A killed process's folder is removed by the next process
+that looks: at once on the same host, on another host after a day, because the owner cannot be checked there.
 """
 
 import binascii
@@ -18,15 +18,15 @@ from deployer.system import afterwards, files
 
 INSTALLING, REMOVING = ".installing-", ".removing-"
 _PREFIXES = (INSTALLING, REMOVING)
-#: A folder of another host is removed when nobody wrote to it for this long, in seconds.
+#: Seconds after which an unchanged folder of another host is removed.
 STALE = 24 * 3600
 
 
 @contextmanager
 def folder(parent: str) -> Iterator[str]:
-    """Yield a new folder in ``parent``; what is still there under its name at the end of the block is removed.
+    """Yield a new folder in ``parent``; if its name still exists at the end of the block, it is removed.
 
-    It has the rights that the umask leaves and, in a setgid parent, the parent's group.
+    Its mode depends on the umask; in a setgid parent it has the parent's group.
     """
     path = _name(parent, INSTALLING)
     os.mkdir(path)
@@ -37,24 +37,24 @@ def folder(parent: str) -> Iterator[str]:
 
 
 def discard(path: str) -> None:
-    """Remove the folder ``path``: first its name, at once and for all, then what is in it."""
+    """Remove the folder ``path``: first its name, in one step, then its content."""
     doomed = _name(os.path.dirname(path), REMOVING)
     try:
         os.rename(path, doomed)
     except FileNotFoundError:
-        return  # another was first
+        return  # another process was first
     files.remove_tree(doomed)
 
 
 def stale(parent: str) -> List[str]:
-    """Return the temporary folders in ``parent`` that belong to nobody any more."""
+    """Return the temporary folders in ``parent`` without an owner."""
     names = files.names(parent)
     paths = [os.path.join(parent, name) for name in names if name.startswith(_PREFIXES)]
     return [path for path in paths if not _is_alive(path)]
 
 
 def reap(parent: str) -> None:
-    """Remove what is stale in ``parent``, as far as it may be removed: another user's is for them to remove."""
+    """Remove abandoned folders in ``parent``, if permitted: those of other users stay."""
     for path in stale(parent):
         try:
             files.remove_tree(path)
@@ -71,7 +71,7 @@ def _name(parent: str, prefix: str) -> str:
 
 
 def _is_alive(path: str) -> bool:
-    """Return whether the owner of a temporary folder lives, or cannot be asked and may live."""
+    """Return whether the owner of a temporary folder lives, or may live because it cannot be checked."""
     parts = os.path.basename(path).split("-", 1)[1].rsplit("-", 3)
     if len(parts) == 4 and parts[0] == socket.gethostname() and parts[1].isdigit():
         return afterwards.began(int(parts[1])) == parts[2]

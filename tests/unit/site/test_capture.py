@@ -519,7 +519,7 @@ def test_redaction_is_the_same_everywhere(monkeypatch):
 
 
 def test_a_node_needs_a_partition(programs):
-    with pytest.raises(UsageError, match="which partition"):
+    with pytest.raises(UsageError, match="partition"):
         capture(CaptureRequest(node=True))
     found = capture(CaptureRequest(node=True, partition="fat"))
     assert list(found.profile["partitions"]) == ["fat"]

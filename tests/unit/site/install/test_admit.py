@@ -49,7 +49,7 @@ def nothing_installed(store):
 def test_an_unsigned_bundle_says_its_digest(tmp_path, store):
     outcome = installing.install(write(tmp_path, bundles.build()), store)
     assert outcome.warnings == (
-        "not signed: compare %s with the stager's by voice or paper" % outcome.image.receipt.digest,
+        "not signed: compare %s with the stager's by phone or on paper" % outcome.image.receipt.digest,
     )
 
 
@@ -62,7 +62,7 @@ def test_a_key_that_nobody_knows_is_said(tmp_path, store):
 def test_trust_on_first_use(tmp_path, store, signers):
     outcome = installing.install(write(tmp_path, signed(bundles.build(), KEY)), store, signers_file=signers)
     assert outcome.warnings == (
-        "from now on %s demands these signers of every bundle" % os.path.join(store.root, "policy.json"),
+        "from now on %s requires one of these signers for every bundle" % os.path.join(store.root, "policy.json"),
     )
     for data in (bundles.build(version="2"), signed(bundles.build(version="2"), OTHER)):
         with pytest.raises(Refused, match=r"b\.tar: .*policy\.json"):
@@ -152,7 +152,7 @@ def test_the_command_line(tmp_path, store, signers, capsys):
     code, out, err = run(capsys, "verify", plain)
     assert code == 0
     assert "digest sha256:" in out
-    assert "by voice or paper" in err
+    assert "by phone or on paper" in err
     code, out, err = run(capsys, "verify", good, "--signers", signers)
     assert (code, err) == (0, "")
     assert "signed by stager@lab (%s)" % KEY.key.fingerprint in out

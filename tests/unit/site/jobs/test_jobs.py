@@ -101,7 +101,7 @@ def test_an_image_is_meant_by_name_version_and_digest(images, reference, digest)
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
-        ("tiny@aaaaaaa", "tiny@aaaaaaa fits 2 images: sha256:aaaaaaa2"),
+        ("tiny@aaaaaaa", "tiny@aaaaaaa matches 2 images: sha256:aaaaaaa2"),
         ("tiny@aaaaaa", "'aaaaaa' is not the beginning of a digest"),
         ("tiny@", "'' is not the beginning of a digest"),
         ("tiny@sha512:aaaaaaa1", "is not the beginning of a digest"),

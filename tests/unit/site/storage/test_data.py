@@ -107,7 +107,7 @@ def test_a_bundle_without_the_folder_does_not_do(tmp_path, store):
 
 def test_nothing_runs_in_data(tmp_path, store, capsys):
     put_carrier(tmp_path, store)
-    with pytest.raises(UsageError, match="digits-data holds data alone"):
+    with pytest.raises(UsageError, match="digits-data contains only data"):
         run.prepare(store, REQUEST._replace(image="digits-data"))
     assert main.main(["exec", "--root", store.root, "digits-data", "--", "true"]) == UsageError.exit_code
     assert "data: {NAME: {bundle: digits-data}}" in capsys.readouterr().err
