@@ -1,1 +1,1 @@
-"""Jobs that were submitted: their state, their result, the scheduler."""
+"""Submitted jobs: their state, their result, the scheduler."""

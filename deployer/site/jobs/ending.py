@@ -1,4 +1,4 @@
-"""The last lines of ``run --wait``: how the job ended, where its log is, and what the payload says of itself."""
+"""The last lines of ``run --wait``: how the job ended, where its log is, and the payload's own result."""
 
 import json
 import os
@@ -8,12 +8,12 @@ from deployer.contract.errors import DeployerError
 from deployer.site.jobs import result
 from deployer.site.jobs.jobs import Status
 
-#: Fields of the payload's own result that are shown, and characters of each.
+#: The number of fields of the payload's own result that are shown, and of characters of each.
 _FIELDS, _WIDTH = 12, 60
 
 
 def lines(status: Status) -> List[str]:
-    """Return what a person is told of a job that is over."""
+    """Return the lines for a person about a job that has ended."""
     name = "job %s (%s)" % (status.launch.job, status.job_id)
     words = [status.state]
     if status.exit_code is not None:
@@ -38,7 +38,7 @@ def lines(status: Status) -> List[str]:
 
 
 def _short(value: Any) -> str:
-    """Return a value as JSON, which escapes control characters, and of a long one the beginning."""
+    """Return a value as JSON, which escapes control characters; a long value is cut."""
     text = json.dumps(value)
     if len(text) <= _WIDTH:
         return text

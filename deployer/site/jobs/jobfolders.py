@@ -1,7 +1,7 @@
-"""gc --jobs: the folders of jobs that nobody has touched for a while, and their removal.
+"""gc --jobs: find old job folders, and remove them.
 
-What waits or runs is never touched. A folder that holds results, or of a job whose end nobody knows, is removed only
-with the user's word.
+Active jobs are never touched. A folder with results, or of a job with an unknown end, is removed only with the user's
+consent.
 """
 
 import os
@@ -16,7 +16,7 @@ from deployer.site.storage import unfinished
 from deployer.site.storage.store import Store
 from deployer.system import files
 
-#: What a job's folder holds before any result: a log, and the evidence of its steps.
+#: The files of a job's folder before any result: the log, and the evidence of its steps.
 _OURS = frozenset(
     (
         result.LAUNCH_FILE,
@@ -32,8 +32,14 @@ _SHOWN = 3
 
 
 class Old(NamedTuple):
-    """The folder of a job. ``keeps`` is what would be lost with it, None: nothing but logs and evidence; ``spared``
-    is why it has to stay."""
+    """The folder of a job.
+
+    Attributes:
+        path: its path.
+        days: days since the last change.
+        keeps: what would be lost with it; None if it has only logs and evidence.
+        spared: why it must be kept, or None.
+    """
 
     path: str
     days: float
@@ -44,7 +50,9 @@ class Old(NamedTuple):
 def find(store: Store, older: float) -> List[Old]:
     """Return the folders in which nothing has changed for ``older`` seconds, the newest first.
 
-    Raises TransferError or MissingTool if the scheduler does not answer: any job may run then.
+    Raises:
+        TransferError: the scheduler does not answer, so any job may be active.
+        MissingTool: the scheduler's commands are missing.
     """
     seen = overview.look(store)
     outputs = _outputs({status.launch.scheduler for status in seen.jobs})
@@ -58,7 +66,7 @@ def find(store: Store, older: float) -> List[Old]:
 
 
 def collect(store: Store, found: List[Old]) -> None:
-    """Remove these folders, and what earlier removals left."""
+    """Remove these folders, and leftovers of earlier removals."""
     unfinished.reap(store.jobs)
     for item in found:
         with files.errors_named("remove " + item.path):
@@ -66,7 +74,7 @@ def collect(store: Store, found: List[Old]) -> None:
 
 
 def _outputs(schedulers: Set[str]) -> Set[str]:
-    """Return the output files of all jobs that wait or run: a script that was submitted by hand has left no id yet."""
+    """Return the output files of all active jobs: a script that was submitted by hand has no id yet."""
     found: Set[str] = set()
     for name in schedulers & set(SCHEDULERS):
         found |= SCHEDULERS[name].parse_outputs(*jobs.ask(SCHEDULERS[name].outputs()))
@@ -94,6 +102,6 @@ def _keeps(status: Status) -> Optional[str]:
 
 
 def _changed(folder: str) -> float:
-    """Return when a folder, or anything directly in it, was changed last."""
+    """Return when a folder, or an entry directly in it, last changed."""
     states = [files.status(os.path.join(folder, name), follow=False) for name in (".", *files.names(folder))]
     return max((state.st_mtime for state in states if state), default=0.0)

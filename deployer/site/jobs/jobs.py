@@ -17,17 +17,17 @@ from deployer.system import files, process
 
 #: Seconds that a scheduler command may take; a busy controller needs some.
 _PATIENCE = 60.0
-#: Seconds between two questions to the scheduler, at first and at most: a thousand users ask the same one.
+#: Seconds between two queries of the scheduler, at first and at most: a thousand users may query it.
 _FIRST, _LAST = 1.0, 15.0
 _GROWTH = 1.2
-#: Seconds for which a scheduler that does not answer is asked again while a job is followed.
+#: Seconds for which queries are repeated if the scheduler does not answer while a job is followed.
 _SILENCE = 300.0
-#: Seconds for a shared file system to show on this node what another has written.
+#: Seconds until a shared file system shows on this node what another one has written.
 _LAG = 10.0
 _TAIL = 30
-#: Jobs that a scheduler is asked for at once: their ids are one word of a command, which has at most 128 KiB.
+#: Jobs per query: their ids are one argument of a command, which may have 128 KiB.
 _AT_ONCE = 2000
-#: Ends that the scheduler alone can explain: why, and what to do.
+#: Ends that only the scheduler can explain: the reason, and what to do.
 _ENDS = {
     "NODE_FAIL": ("a node of it died or no longer answers", "see `sinfo -R`; run it again, from its last checkpoint"),
     "BOOT_FAIL": ("a node did not start", "see `sinfo -R`; run it again"),
@@ -41,9 +41,22 @@ _ENDS = {
 
 
 class Status(NamedTuple):
-    """A job of ours. ``state`` is the scheduler's word, or from result.json where it has forgotten the job:
-    COMPLETED or FAILED; NEW: never submitted; UNKNOWN: neither knows. ``seconds`` is how long it took, if it is
-    over."""
+    """A job of ours.
+
+    Attributes:
+        launch: the job as it was submitted.
+        folder: its folder.
+        job_id: the scheduler's id; None if it was never submitted.
+        state: the scheduler's word. If it has forgotten the job, it comes from result.json: COMPLETED or FAILED. NEW:
+            never submitted. UNKNOWN: neither has it.
+        reason: the scheduler's reason for the state, or empty.
+        elapsed: the scheduler's time since the start, or empty.
+        nodes: the scheduler's list of nodes, or empty.
+        active: the state can still change.
+        exit_code: from result.json, or None.
+        problem: the first error in result.json, or empty.
+        seconds: how long the job took, if it has ended.
+    """
 
     launch: Launch
     folder: str
@@ -87,14 +100,14 @@ class Status(NamedTuple):
 
 
 def scheduler(number: str = "") -> Scheduler:
-    """Return the scheduler that gave a job its id; Slurm for an id that nobody knows."""
+    """Return the scheduler that gave a job its id; Slurm for an unknown id."""
     return next((each for each in SCHEDULERS.values() if each.owns(number)), SCHEDULERS["slurm"])
 
 
 def ask(argv: List[str]) -> Tuple[int, str, str]:
-    """Run a scheduler's command and return (exit code, output, errors), as its parsers take them.
+    """Run a scheduler's command and return (exit code, output, errors) for its parsers.
 
-    The environment is small on purpose: sbatch hands it on to the job.
+    The environment is small on purpose, because sbatch passes it to the job.
     """
     names = [name for name in os.environ if name.startswith("SBATCH_")]
     done = process.run(
@@ -108,8 +121,10 @@ def ask(argv: List[str]) -> Tuple[int, str, str]:
 
 
 def find(store: Store, reference: Optional[str]) -> str:
-    """Return the folder of the job that ``reference`` means: its name, the scheduler's id, or None for the last one, of
-    those that were submitted where there is one."""
+    """Return the folder of the job that ``reference`` means, by its name or the scheduler's id.
+
+    None means the last job, if possible one that was submitted. Raises UsageError.
+    """
     found = folders(store)
     if not found:
         raise UsageError("there are no jobs under %s" % store.jobs, "start one: run NAME")
@@ -125,12 +140,12 @@ def find(store: Store, reference: Optional[str]) -> str:
 
 
 def folders(store: Store) -> List[str]:
-    """Return the folders of the jobs that this user may look at, the oldest first."""
+    """Return the folders of the jobs that this user may read, the oldest first."""
     return _seen(store)[0]
 
 
 def unseen(store: Store) -> List[str]:
-    """Return the folders below that of the jobs that this user may not look into: in a shared root, another user's."""
+    """Return the job folders that this user may not read: another user's, in a shared root folder."""
     return _seen(store)[1]
 
 
@@ -138,7 +153,7 @@ def _seen(store: Store) -> Tuple[List[str], List[str]]:
     found, hidden = [], []
     for name in files.names(store.jobs):
         if name.startswith("."):
-            continue  # half made, or half removed
+            continue  # still being made or removed
         folder = os.path.join(store.jobs, name)
         try:
             state = files.status(os.path.join(folder, result.LAUNCH_FILE))
@@ -151,25 +166,25 @@ def _seen(store: Store) -> Tuple[List[str], List[str]]:
 
 
 def job_id(folder: str) -> Optional[str]:
-    """Return the scheduler's id of a job, None where it was never submitted; the script writes it too."""
+    """Return the scheduler's id of a job; None if it was never submitted. The script writes the id too."""
     try:
         with files.open_regular(os.path.join(folder, result.JOB_ID)) as stream:
             number = stream.read().decode("ascii").strip()
     except (FileNotFoundError, UnicodeDecodeError):
         return None
-    except OSError as error:  # not "never submitted": its image could be removed under it
+    except OSError as error:  # not "never submitted": then the image of an active job could be removed
         files.refuse_unseen(os.path.join(folder, result.JOB_ID), error)
     return number if any(each.owns(number) for each in SCHEDULERS.values()) else None
 
 
 def status(folder: str) -> Status:
-    """Ask the scheduler, and result.json, how a job is."""
+    """Return the status of a job from the scheduler and result.json."""
     launch, number = result.launch(folder), job_id(folder)
     return describe(launch, folder, number, state(number) if number else None)
 
 
 def describe(launch: Launch, folder: str, number: Optional[str], known: Optional[JobState]) -> Status:
-    """Return how a job is, whose state the scheduler knows, or (None) has forgotten."""
+    """Return the status of a job; ``known`` is the scheduler's answer, None if it has forgotten the job."""
     exit_code, problem, seconds = _outcome(folder)
     if number is None:
         return Status(launch, folder, None, "NEW", "", "", "", False, exit_code, problem)
@@ -188,11 +203,11 @@ def describe(launch: Launch, folder: str, number: Optional[str], known: Optional
         exit_code,
         "" if known.active else _ENDS.get(known.word, (problem,))[0],
         None if known.active or exit_code is None else seconds,
-    )  # until then its result is "unfinished"
+    )  # until that time its result is "unfinished"
 
 
 def cancel(folder: str) -> bool:
-    """End a job; return False where it was over already. Raises UsageError for one that was never submitted."""
+    """Cancel a job; return False if it had already ended. Raises UsageError if it was never submitted."""
     number = job_id(folder)
     if number is None:
         raise UsageError("%s was never submitted" % os.path.basename(folder), "there is nothing to cancel")
@@ -205,9 +220,12 @@ def cancel(folder: str) -> bool:
 
 
 def follow(folder: str, tell: Callable[[str], None]) -> None:
-    """Wait for the end of a job; ``tell`` gets a line at each change of its state.
+    """Wait for the end of a job; ``tell`` receives a line at each change of its state.
 
-    Raises JobFailed when it failed. A scheduler that does not answer for a while is no failure of the job.
+    A scheduler that does not answer for a while is not a failure of the job.
+
+    Raises:
+        JobFailed: the job failed.
     """
     number = job_id(folder)
     if number is None:
@@ -223,12 +241,12 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
         except TransferError as error:
             if time.time() - answered > _SILENCE:
                 raise
-            tell("%s; asking again" % error.message)
+            tell("%s; trying again" % error.message)
         else:
             if known is None or not known.active:
                 break
             if _reader_is_gone(2):
-                raise BrokenPipeError  # the laptop hung up: the job goes on, and nobody is left to tell
+                raise BrokenPipeError  # the laptop has disconnected: the job continues
             if (known.word, known.reason) != before:
                 before = (known.word, known.reason)
                 tell("  ".join(word for word in (known.word, known.nodes, known.reason) if word))
@@ -260,7 +278,7 @@ def tail(folder: str, lines: int = _TAIL) -> List[str]:
 
 
 def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> None:
-    """Copy a job's log to ``out`` (stdout); with ``follow_it`` until the job has ended."""
+    """Copy a job's log to ``out`` (stdout); with ``follow_it`` until the job has ended. Raises UsageError."""
     path = os.path.join(folder, result.LOG)
     target = out or sys.stdout.buffer
     number = job_id(folder)
@@ -276,21 +294,21 @@ def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> N
         if time.time() - asked > 2 * _FIRST:
             now = state(number)
             asked = time.time()
-            ended = now is None or not now.active  # one more round: what came in meanwhile
+            ended = now is None or not now.active  # one more round, for what was written meanwhile
             if ended:
                 continue
         time.sleep(_FIRST / 2)
 
 
 def _reader_is_gone(descriptor: int) -> bool:
-    """Return whether nobody reads what this process writes to a pipe or socket any more, as after an ssh that ended."""
+    """Return whether the reader of this process's pipe or socket has gone, as after ssh has ended."""
     poll = select.poll()
     poll.register(descriptor, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def _copy_from(path: str, offset: int, target: IO[bytes]) -> int:
-    """Copy what stands in ``path`` from ``offset`` on; returns how many bytes that were."""
+    """Copy ``path`` from ``offset`` on; return the number of bytes."""
     try:
         stream = files.open_regular(path)
     except FileNotFoundError:
@@ -308,13 +326,13 @@ def _copy_from(path: str, offset: int, target: IO[bytes]) -> int:
 
 
 def state(number: str) -> Optional[JobState]:
-    """Ask the scheduler for the state of the job with this id; None where it has forgotten it."""
+    """Return the scheduler's state of the job with this id; None if it has forgotten the job."""
     known = scheduler(number)
     return known.parse_state(*ask(known.state(number)))
 
 
 def states(numbers: Sequence[str]) -> Dict[str, JobState]:
-    """Ask the schedulers for the states of the jobs with these ids, many at once; forgotten ones are left out."""
+    """Return the schedulers' states of the jobs with these ids, many per query; forgotten jobs are left out."""
     found: Dict[str, JobState] = {}
     for each in SCHEDULERS.values():
         owned = [number for number in numbers if each.owns(number)]
@@ -324,7 +342,7 @@ def states(numbers: Sequence[str]) -> Dict[str, JobState]:
 
 
 class _Outcome(NamedTuple):
-    """Exit code, first error and seconds of a job's result.json."""
+    """Exit code, first error and seconds from a job's result.json."""
 
     exit_code: Optional[int]
     problem: str
@@ -332,8 +350,11 @@ class _Outcome(NamedTuple):
 
 
 def _outcome(folder: str) -> _Outcome:
-    """Return what result.json says: nothing if there is none yet; if it cannot be read, why not, since the scheduler
-    still knows how the job is."""
+    """Return the content of result.json.
+
+    It is empty if there is no result yet. If the file cannot be read, ``problem`` is the reason: the scheduler still
+    knows the state of the job.
+    """
     if not files.is_file(os.path.join(folder, result.RESULT_FILE)):
         return _Outcome(None, "")
     try:
@@ -344,11 +365,11 @@ def _outcome(folder: str) -> _Outcome:
 
 
 def final_exit(folder: str) -> Optional[int]:
-    """Return the exit code of a job that is over, waiting a little for the shared file system to show it."""
+    """Return the exit code of a job that has ended; wait a little until the shared file system shows it."""
     until = time.time() + _LAG
     while True:
         exit_code = _outcome(folder).exit_code
         if exit_code is not None or time.time() > until:
             return exit_code
-        os.listdir(folder)  # makes an NFS client look again
+        os.listdir(folder)  # makes an NFS client check again
         time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""jobs: all jobs under the root folder, with one question to the scheduler."""
+"""jobs: all jobs under the root folder, with one query of the scheduler."""
 
 from typing import List, NamedTuple, Tuple
 
@@ -9,7 +9,12 @@ from deployer.site.storage.store import Store
 
 
 class Overview(NamedTuple):
-    """The jobs, the newest first, and the folders whose job.json cannot be read, each with the reason."""
+    """The jobs under a root folder.
+
+    Attributes:
+        jobs: the newest first.
+        unreadable: folders whose job.json cannot be read, each with the reason.
+    """
 
     jobs: List[Status]
     unreadable: List[Tuple[str, str]]
@@ -21,7 +26,7 @@ class Overview(NamedTuple):
 
 
 def look(store: Store) -> Overview:
-    """Return how all jobs are. Raises TransferError or MissingTool if the scheduler does not answer."""
+    """Return all jobs. Raises TransferError or MissingTool if the scheduler does not answer."""
     launches = []
     unreadable = [(folder, "you may not look into it") for folder in jobs.unseen(store)]
     for folder in reversed(jobs.folders(store)):

@@ -1,4 +1,4 @@
-"""result: read what a job's folder holds, judge it, write result.json; the batch script calls it after each step."""
+"""result: read the evidence in a job's folder, judge it, and write result.json; job.sh calls it after each step."""
 
 import os
 import re
@@ -26,24 +26,24 @@ HOSTS_FOLDER = "hosts"
 #: What ranks say of themselves, and see of each other.
 RANKS_FOLDER = "ranks"
 
-#: How files of the root step end; what is longer is no canary.
+#: The suffix of files of the root step, and their largest size: a longer file is not a canary.
 ROOT_SUFFIX = ".root"
 _MAX_ROOT = 64 * 1024
 _MAX_RESULT = 64 * 1024 * 1024
-#: A payload's own result is a summary; more than this would be a mistake.
+#: Bytes; a payload's own result is a summary, so a larger one is a mistake.
 _MAX_PAYLOAD = 16 * 1024 * 1024
-#: Bytes at the end of a rank's log that tell why it stopped, and of the job's.
+#: Bytes at the end of a rank's log, and of the job's, that show why it ended.
 _LOG_TAIL = 4096
 _JOB_TAIL = 64 * 1024
 _MAX_DIGITS = 20
-#: In the folder of the hosts: how long the job's log was when the last step before the payload ended.
+#: A file in the folder of the hosts: the length of the job's log when the last step before the payload ended.
 _LOG_FROM = "log-from"
 
 _T = TypeVar("_T")
 
 
 def write_result(folder: str, outcome: StepOutcome) -> Judgement:
-    """Judge the job in ``folder`` after ``outcome`` and write its result.json; raises DeployerError."""
+    """Judge the job in ``folder`` after ``outcome`` and write its result.json. Raises DeployerError."""
     started, found = launch(folder), gather(folder)
     if outcome.step == ENDING:
         found = found._replace(told=lastlines.told(_payloads_output(folder)))
@@ -54,7 +54,7 @@ def write_result(folder: str, outcome: StepOutcome) -> Judgement:
     try:
         files.write_text(path, json_records.pretty(verdict.record))
     except SpaceError as error:
-        # What else was to be written here is lost as well: evidence, the log, perhaps what the payload made.
+        # Other files that were to be written here are lost too: evidence, the log, perhaps the payload's output.
         result_reserve.release(folder)
         verdict = assemble(started, found, outcome._replace(full=error.message))
         files.write_text(path, json_records.pretty(verdict.record))
@@ -62,7 +62,7 @@ def write_result(folder: str, outcome: StepOutcome) -> Judgement:
         result_reserve.release(folder)
     else:
         result_reserve.keep_on(folder, started.ranks)  # for a script that is submitted again by hand
-        with suppress(DeployerError):  # without it, more of the log is taken for the payload's
+        with suppress(DeployerError):  # without it, more of the log counts as the payload's
             files.write_text(os.path.join(folder, HOSTS_FOLDER, _LOG_FROM), "%d" % _log_size(folder))
     return verdict
 
@@ -75,7 +75,7 @@ def _log_size(folder: str) -> int:
 
 
 def _payloads_output(folder: str) -> str:
-    """Return the end of what the payload has written to the job's log."""
+    """Return the end of the payload's output in the job's log."""
     try:
         with open(os.path.join(folder, HOSTS_FOLDER, _LOG_FROM)) as stream:
             start = int(stream.read(_MAX_DIGITS))
@@ -90,7 +90,7 @@ def _payloads_output(folder: str) -> str:
 
 
 def _image(folder: str, started: Launch) -> List[Finding]:
-    """Return what is wrong with the image of a job that failed: it may have lost files, or be gone altogether."""
+    """Return what is wrong with the image of a failed job: it may have lost files, or be gone."""
     from deployer.site.storage import inventory
     from deployer.site.storage.store import Store
 
@@ -104,13 +104,13 @@ def _image(folder: str, started: Launch) -> List[Finding]:
 
 
 def launch(folder: str) -> Launch:
-    """Return the job as it was submitted; raises UsageError where ``folder`` is no job's."""
+    """Return the job as it was submitted. Raises UsageError if ``folder`` is not a job's."""
     path = os.path.join(folder, LAUNCH_FILE)
     return evidence.read_launch(files.read_text(path, "is this a job's folder?").encode(), path)
 
 
 def gather(folder: str) -> Evidence:
-    """Read all that the steps of a job left; a record that cannot be read counts as not written."""
+    """Read all evidence of a job's steps; an unreadable record counts as missing."""
     payload, reason = _payload(os.path.join(folder, PAYLOAD_FILE))
     hosts = texts(os.path.join(folder, HOSTS_FOLDER))
     ranks = texts(os.path.join(folder, RANKS_FOLDER))
@@ -128,12 +128,12 @@ def gather(folder: str) -> Evidence:
 
 
 def node_file(host: str) -> str:
-    """Return the name of the file that holds what the ranks of a node said."""
+    """Return the name of the file with the evidence of a node's ranks."""
     return "node-%s.json" % host
 
 
 def findings(folder: str) -> List[Finding]:
-    """Return the findings of a job's result.json; none where there is no result yet."""
+    """Return the findings in a job's result.json; empty if there is no result yet."""
     path = os.path.join(folder, RESULT_FILE)
     if not files.is_file(path):
         return []
@@ -142,25 +142,25 @@ def findings(folder: str) -> List[Finding]:
 
 
 def _result(path: str) -> Fields:
-    """Parse a result.json: it has a record for each of perhaps thousands of ranks."""
+    """Parse a result.json, which may have a record for each of thousands of ranks."""
     data = files.read_bytes(path, limit=_MAX_RESULT)
     return json_records.loads(data, "result", path, own=True, limit=json_records.MAX_LARGE)
 
 
 def first_error(folder: str) -> str:
-    """Return the first error of a job's result in one line, or empty text."""
+    """Return the first error of a job's result in one line, or an empty text."""
     wrong = errors(findings(folder))
     return "%s: %s (%s)" % (wrong[0].subject, wrong[0].message, wrong[0].code) if wrong else ""
 
 
 def read(folder: str) -> Fields:
-    """Return a job's result.json; raises UsageError where it is not there or malformed."""
+    """Return a job's result.json. Raises UsageError if it is missing or malformed."""
     path = os.path.join(folder, RESULT_FILE)
     return _result(path)
 
 
 def texts(folder: str) -> Dict[str, str]:
-    """Return the files of a folder of evidence by name, and of logs the end."""
+    """Return the text of each file in a folder of evidence by name; of logs only the end."""
     found = {}
     for name in files.names(folder):
         if not name.startswith("."):
@@ -178,7 +178,7 @@ def _read_all(known: Mapping[str, str], pattern: str, parse: Callable[[bytes, st
             try:
                 found.append(parse(known[name].encode(), name))
             except UsageError:
-                continue  # cut short by a node that died: as good as not written
+                continue  # truncated by the failure of a node: it counts as missing
     return found
 
 
@@ -199,7 +199,7 @@ def _last_lines(known: Mapping[str, str]) -> Dict[int, str]:
 
 
 def _payload(path: str) -> Tuple[Any, Any]:
-    """Return (the JSON that the payload wrote, None), or (None, why not); (None, None) where it wrote none."""
+    """Return (the JSON that the payload wrote, None), or (None, the reason); (None, None) if it wrote none."""
     if not files.is_file(path) or os.path.getsize(path) == 0:
         return None, None
     if os.path.getsize(path) > _MAX_PAYLOAD:

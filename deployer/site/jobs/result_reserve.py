@@ -1,6 +1,6 @@
-"""Room for a job's result.json, taken when the job is made: it comes out of a disk that has filled up since.
+"""Space for a job's result.json, reserved when the job is made, in case the disk is full later.
 
-The file holds noise: zeros would take no room where the file system compresses or leaves holes.
+The reserve is a file of random bytes: zeros would take no space if the file system compresses or leaves holes.
 """
 
 import os
@@ -10,12 +10,12 @@ from deployer.contract.errors import DeployerError
 from deployer.system import files
 
 NAME = ".spare"
-#: Bytes: the record of a rank in result.json is about 1 KiB, the findings are few.
+#: Bytes: a rank's record in result.json is about 1 KiB, and findings are few.
 _JOB, _RANK = 64 * 1024, 2 * 1024
 
 
 def keep(folder: str, ranks: int) -> None:
-    """Take the room in a job's folder, unless it is taken; raises SpaceError where there is none."""
+    """Reserve the space in a job's folder, unless it is reserved. Raises SpaceError if the disk is full."""
     path = os.path.join(folder, NAME)
     if not files.exists(path):
         with files.published(path) as stream:
@@ -23,12 +23,12 @@ def keep(folder: str, ranks: int) -> None:
 
 
 def keep_on(folder: str, ranks: int) -> None:
-    """Take the room where that is possible; a job that is under way goes on without."""
+    """Reserve the space if possible; a running job continues without."""
     with suppress(DeployerError):
         keep(folder, ranks)
 
 
 def release(folder: str) -> None:
-    """Give the room back."""
+    """Release the space."""
     with suppress(OSError):
         os.unlink(os.path.join(folder, NAME))

@@ -1,4 +1,4 @@
-"""A short Allreduce: does the network sum right, and how fast is it. A few milliseconds, on an MPI that is started."""
+"""A short Allreduce: whether sums over the network are correct, and its speed. It takes a few milliseconds."""
 
 import ctypes
 import time
@@ -7,16 +7,16 @@ from typing import List
 from deployer.contract.measurements import Allreduce
 from deployer.site.rank.mpi import Library, World
 
-#: How often one double is summed, and how often ``_MANY`` of them (1 MiB); the first round of each is not counted.
+#: The number of sums of one double, and of ``_MANY`` doubles (1 MiB); the first of each is not counted.
 _SMALL, _LARGE = 20, 4
 _MANY = 131072
 _DOUBLE = 8
 
 
 def measure(library: Library, world: World) -> Allreduce:
-    """Sum over all ranks, which all have to call this; the clock is this rank's own.
+    """Compute sums over all ranks, all of which must call this; the clock is this rank's own.
 
-    The time of a call from Python, about a microsecond, is in it. Raises DeployerError where MPI returns an error.
+    The times include the call from Python, about a microsecond. Raises DeployerError if MPI returns an error.
     """
     right = world.size * (world.size - 1) / 2.0
     given = (ctypes.c_double * _MANY)(*([float(world.rank)] * _MANY))

@@ -1,6 +1,6 @@
-"""The GPUs of a node as a process in the container can use them: CUDA's driver is asked, nothing of the image's.
+"""The GPUs of a node as a process in the container can use them, according to CUDA's driver alone.
 
-In a process of its own: a driver that does not fit may crash it, and a GPU that is lost can hang it.
+The driver is called in a process of its own: a driver that does not fit may crash it, and a lost GPU can hang it.
 Source: cuda.h (cuInit, cuDriverGetVersion, cuDeviceGetCount, cuGetErrorString).
 """
 
@@ -13,9 +13,9 @@ from deployer.contract.errors import DeployerError
 from deployer.contract.measurements import GpuMeasurement
 from deployer.system import process
 
-#: Where the kernel module tells its version.
+#: The file in which the kernel module shows its version.
 MODULE = "/proc/driver/nvidia/version"
-#: Seconds; without persistence mode each GPU of a node takes one or two to wake up.
+#: Seconds; without persistence mode each GPU of a node takes one or two to start.
 _PATIENCE = 30.0
 
 _ASK = """
@@ -37,12 +37,12 @@ print("devices", count.value)
 
 
 def look(module: str = MODULE) -> GpuMeasurement:
-    """Return what CUDA's driver says of the GPUs of this node."""
+    """Return what CUDA's driver reports about the GPUs of this node."""
     driver = _driver(module)
     reason: Optional[str] = None
     said = ""
     try:
-        # With the environment as it is: CUDA_VISIBLE_DEVICES and LD_LIBRARY_PATH are part of what is to be seen.
+        # The environment is unchanged: CUDA_VISIBLE_DEVICES and LD_LIBRARY_PATH are part of what is tested.
         done = process.glance([sys.executable, "-I", "-S", "-c", _ASK], _PATIENCE, env=dict(os.environ))
         said = done.stdout
         if done.returncode:

@@ -1,7 +1,7 @@
-"""Which MPI library a running process has mapped: the only evidence that neither paths nor environments can fake.
+"""The MPI library that a running process has mapped: the only evidence that paths and environments cannot fake.
 
-Under a bind mount ``/proc/PID/maps`` shows the container's path of a file, so a path is only used to open the file
-again, and only believed when the file found there has the inode that is mapped.
+For a bind mount, ``/proc/PID/maps`` shows a file's path in the container. So a path is only used to open the file
+again, and is trusted only if the file found there has the mapped inode.
 """
 
 import os
@@ -10,15 +10,20 @@ from typing import List, NamedTuple
 
 from deployer.contract.errors import DeployerError
 
-#: libmpi.so.12, libmpich.so.12, libmpi_cray.so.12, libmpi_gnu_123.so.12, libmpi_abi.so.1, libmpi-1a2b3c4d.so.40 (as
-#: wheels rename it); not the Fortran and C++ wrappers around it (libmpifort, libmpi_mpifh, libmpicxx).
+#: libmpi.so.12, libmpich.so.12, libmpi_cray.so.12, libmpi_gnu_123.so.12, libmpi_abi.so.1, libmpi-1a2b3c4d.so.40 (the
+#: names in wheels); not the Fortran and C++ wrappers around it (libmpifort, libmpi_mpifh, libmpicxx).
 _MPI_LIBRARY = re.compile(
     r"^libmpi(ch)?(_cray|_gnu_\d+|_intel|_nvidia|_abi|_dbg|_mt|_dbg_mt)?(-[0-9a-f]{8})?\.so(\.\d+)*$"
 )
 
 
 class Mapping(NamedTuple):
-    """A mapped file: its path as the process sees it, and its inode."""
+    """A mapped file.
+
+    Attributes:
+        path: as the process sees it.
+        inode: its inode.
+    """
 
     path: str
     inode: int
@@ -28,7 +33,7 @@ def mpi_libraries(text: str) -> List[Mapping]:
     """Return the MPI libraries in the text of a ``/proc/PID/maps``, each once, in order of address."""
     found: List[Mapping] = []
     for line in text.splitlines():
-        # address perms offset device inode path; a path may hold spaces, or end in " (deleted)"
+        # address perms offset device inode path; a path may contain spaces, or end with " (deleted)"
         fields = line.split(None, 5)
         if len(fields) == 6 and fields[4].isdigit() and _MPI_LIBRARY.match(os.path.basename(fields[5])):
             mapping = Mapping(fields[5], int(fields[4]))
@@ -38,7 +43,7 @@ def mpi_libraries(text: str) -> List[Mapping]:
 
 
 def maps(pid: int) -> str:
-    """Return what the kernel says that process ``pid`` has mapped; empty where it is gone or not ours to read."""
+    """Return the text of the maps of process ``pid``; empty if it has ended or is not readable."""
     try:
         with open("/proc/%d/maps" % pid, "rb") as stream:
             return stream.read().decode("utf-8", "replace")
@@ -47,11 +52,13 @@ def maps(pid: int) -> str:
 
 
 def identity(pid: int, mapping: Mapping) -> str:
-    """Return the identity of a mapped file, seen from process ``pid``; ``unknown:inode:N`` where its path now leads
-    elsewhere."""
+    """Return the identity of a file that process ``pid`` has mapped.
+
+    It is ``unknown:inode:N`` if its path now leads to another file.
+    """
     from deployer.system import elf
 
-    # Under proot the kernel's paths are the host's, which are only right without the way by the process's root.
+    # Under proot the kernel's paths are the host's, so they must not be resolved in the process's root.
     for path in ("/proc/%d/root%s" % (pid, mapping.path), mapping.path):
         try:
             if os.stat(path).st_ino == mapping.inode:
@@ -62,9 +69,9 @@ def identity(pid: int, mapping: Mapping) -> str:
 
 
 def family(pid: int) -> List[int]:
-    """Return ``pid`` and its descendants, as far as the kernel tells (CONFIG_PROC_CHILDREN; else ``pid`` alone)."""
+    """Return ``pid`` and its descendants, as far as the kernel shows them (CONFIG_PROC_CHILDREN; else only ``pid``)."""
     found = [pid]
-    for parent in found:  # grows while it is walked
+    for parent in found:  # the list grows during the loop
         try:
             for task in os.listdir("/proc/%d/task" % parent):
                 with open("/proc/%d/task/%s/children" % (parent, task)) as stream:

@@ -1,7 +1,7 @@
-"""The few MPI calls that the probe makes, through ctypes on whatever library the container's loader finds.
+"""The few MPI calls of the probe, through ctypes, with whatever library the container's loader finds.
 
-Nothing of the image's packages is needed. An MPI library may end or hang the process in any of these calls: callers
-write down first what they were about to do.
+No packages of the image are needed. An MPI library may end or hang the process in any of these calls, so callers first
+record what they are about to do.
 """
 
 import ctypes
@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Optional, Sequence
 
 from deployer.contract.errors import DeployerError
 
-#: Sonames to try where the plan names no library: MPICH's ABI, Open MPI, Debian's MPICH, the ABI of MPI 5.
+#: Sonames to try if the plan names no library: MPICH's ABI, Open MPI, Debian's MPICH, the ABI of MPI 5.
 USUAL_SONAMES = ("libmpi.so.12", "libmpi.so.40", "libmpich.so.12", "libmpi_abi.so.1")
-#: Where images keep an MPI that the loader is not told of.
+#: Folders of images for an MPI that the loader does not find by itself.
 USUAL_FOLDERS = (
     "",
     "/usr/local/lib",
@@ -26,7 +26,7 @@ _THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
 
 
 class _Handles(NamedTuple):
-    """What an ABI passes for MPI_COMM_WORLD, MPI_DOUBLE and MPI_SUM.
+    """The handles of an ABI for MPI_COMM_WORLD, MPI_DOUBLE and MPI_SUM.
 
     Source: mpi.h of MPICH 4.2.3 and 5.0.2 and of Open MPI 5.0.11, mpi_abi.h of MPICH 5.0.2.
     """
@@ -42,7 +42,13 @@ _OPENMPI = ("ompi_mpi_comm_world", "ompi_mpi_double", "ompi_mpi_op_sum")
 
 
 class World(NamedTuple):
-    """What MPI_COMM_WORLD says; ``thread_level`` is what was granted when ``multiple`` was asked for."""
+    """A rank's view of MPI_COMM_WORLD.
+
+    Attributes:
+        rank: its number.
+        size: the number of ranks.
+        thread_level: the level that was granted when ``multiple`` was requested.
+    """
 
     rank: int
     size: int
@@ -66,7 +72,7 @@ class Library(object):
         return " ".join(lines[0].split()) if lines else ""
 
     def start(self) -> World:
-        """Call MPI_Init_thread and ask for rank and size."""
+        """Call MPI_Init_thread, and return rank and size."""
         granted, rank, size = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
         self._call("MPI_Init_thread", None, None, len(_THREAD_LEVELS) - 1, ctypes.byref(granted))
         self._call("MPI_Comm_rank", self._handles.world, ctypes.byref(rank))
@@ -75,7 +81,7 @@ class Library(object):
         return World(rank.value, size.value, _THREAD_LEVELS[level] if 0 <= level < 4 else str(level))
 
     def meet(self) -> None:
-        """Wait for all other ranks (MPI_Barrier): the network works."""
+        """Wait for all other ranks (MPI_Barrier), which shows that the network works."""
         self._call("MPI_Barrier", self._handles.world)
 
     def sum(self, given: Any, taken: Any, count: int) -> None:
@@ -93,7 +99,7 @@ class Library(object):
 
 
 def load(names: Sequence[str]) -> Library:
-    """Load the first of ``names`` (sonames or paths) that the loader finds; raises DeployerError with its reasons."""
+    """Load the first of ``names`` (sonames or paths) that the loader finds. Raises DeployerError with the reasons."""
     reasons = []
     for folder in USUAL_FOLDERS:
         for name in names:
@@ -101,7 +107,7 @@ def load(names: Sequence[str]) -> Library:
             if folder and not os.path.exists(path):  # noqa: TID251 (the loader's own test)
                 continue
             try:
-                # Global: Open MPI's components look for its symbols there.
+                # RTLD_GLOBAL, because Open MPI's components look for its symbols there.
                 return Library(ctypes.CDLL(path, ctypes.RTLD_GLOBAL), path)
             except (OSError, AttributeError) as error:
                 reasons.append(str(error))
@@ -109,7 +115,7 @@ def load(names: Sequence[str]) -> Library:
 
 
 def _handles(handle: Any) -> _Handles:
-    """Return the handles as the library's ABI passes them: Open MPI's are addresses, the others' numbers."""
+    """Return the handles in the library's ABI: Open MPI's are addresses, the others are numbers."""
     try:
         return _Handles(*(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(handle, name))) for name in _OPENMPI))
     except ValueError:
@@ -117,7 +123,7 @@ def _handles(handle: Any) -> _Handles:
 
 
 def flush() -> None:
-    """Flush C's streams, so that what the library printed is in the file that stands behind them."""
+    """Flush C's streams, so that the library's output is in the file."""
     ctypes.CDLL(None).fflush(None)
 
 

@@ -1,6 +1,6 @@
-"""How many processes the kernel has ended for want of memory: in this process's control group, and on this node.
+"""How many processes the kernel has killed for lack of memory, in this process's control group and on this node.
 
-Slurm may have no accounting, and its own words differ from version to version; the kernel's counters do not.
+Slurm may have no accounting, and its messages differ between versions; the kernel's counters do not.
 """
 
 import os
@@ -10,18 +10,23 @@ _COUNTER = "oom_kill"
 
 
 class Kills(NamedTuple):
-    """Counts since the group was made and the node was started; None if the kernel does not tell (before 4.13)."""
+    """Counts since the group was made and the node was booted; None if the kernel does not count (before 4.13).
+
+    Attributes:
+        group: in this process's control group.
+        node: on this node.
+    """
 
     group: Optional[int]
     node: Optional[int]
 
     def since(self, before: "Kills") -> "Kills":
-        """Return what was added since ``before``."""
+        """Return the increase since ``before``."""
         return Kills(_added(before.group, self.group), _added(before.node, self.node))
 
 
 def kills(proc: str = "/proc", groups: str = "/sys/fs/cgroup") -> Kills:
-    """Return the counts as they are now."""
+    """Return the current counts."""
     return Kills(_group(proc, groups), _counter(os.path.join(proc, "vmstat")))
 
 
@@ -30,9 +35,9 @@ def _added(before: Optional[int], after: Optional[int]) -> Optional[int]:
 
 
 def _group(proc: str, groups: str) -> Optional[int]:
-    """Return the count of this process's control group, None if it is in none, or cannot see in which.
+    """Return the count of this process's control group; None if it is in none, or cannot see in which.
 
-    Version 1 has a hierarchy for memory (``4:memory:/PATH``), version 2 one for all (``0::/PATH``).
+    Version 1 has a hierarchy for memory (``4:memory:/PATH``), version 2 one for everything (``0::/PATH``).
     """
     lines = [line.split(":", 2) for line in _read(os.path.join(proc, "self/cgroup")).splitlines()]
     places = {names: path.strip("/") for _, names, path in (line for line in lines if len(line) == 3)}

@@ -1,7 +1,7 @@
-"""What is seen of a rank from outside its container: its image has no Python that could tell.
+"""A rank as seen from outside its container, for an image without Python.
 
-The kernel shows the user's own processes, also those in a user namespace that the same user made: what they have
-mapped, their environment and descriptors, their CPUs. Nothing of the image runs out here.
+The kernel shows a user's own processes, also in a user namespace of that user: their mapped files, environment,
+descriptors and CPUs. Nothing of the image runs outside.
 """
 
 import os
@@ -15,10 +15,10 @@ from deployer.site.rank import mapped_mpi
 from deployer.site.rank.rank import TASK
 from deployer.system import elf, files
 
-#: How launchers tell a process the size of the world; Slurm's own comes last, as in ``rank.TASK``.
+#: Variables of launchers with the number of ranks; Slurm's own is last, as in ``rank.TASK``.
 SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 
-#: The libraries by which MPICH's family may speak with a launcher, if not by itself; Open MPI has such as well.
+#: Libraries by which MPICH's family may communicate with a launcher; Open MPI has such libraries too.
 _PMI_LIBRARY = re.compile(r"/libpmi2?(-[0-9a-f]{8})?\.so|/libpmix[^/]*\.so")
 _PMI2_LIBRARY = re.compile(r"/libpmi2?(-[0-9a-f]{8})?\.so")
 _OPENMPI = re.compile(r"^libmpi(-[0-9a-f]{8})?\.so\.(20|40)")
@@ -28,7 +28,13 @@ _MAX_ENVIRONMENT = 4 * 1024 * 1024
 
 
 class ProcessSnapshot(NamedTuple):
-    """What a process is, as the kernel shows it: ``maps`` is the text of that file, ``descriptors`` are its numbers."""
+    """A process as the kernel shows it.
+
+    Attributes:
+        environment: its environment.
+        maps: the text of its maps.
+        descriptors: the numbers of its open descriptors.
+    """
 
     environment: Mapping[str, str]
     maps: str
@@ -36,7 +42,7 @@ class ProcessSnapshot(NamedTuple):
 
 
 class Watcher(object):
-    """Looks at the processes of one rank; ``library`` is the plan's MPI on this host, None: it has none."""
+    """Observes the processes of one rank; ``library`` is the plan's MPI on this host, or None."""
 
     def __init__(self, library: Optional[str]) -> None:
         self._library = library
@@ -44,7 +50,7 @@ class Watcher(object):
         self.seen: Optional[Outside] = None
 
     def host_copy(self, identity: str) -> Optional[str]:
-        """Return the host's own file of a mapped library, which may be loaded out here; None if there is none."""
+        """Return the host's own file of a mapped library, which may be loaded here; None if there is none."""
         if self._library is None:
             return None
         try:
@@ -53,7 +59,7 @@ class Watcher(object):
             return None
 
     def look(self, member: int, maps: str) -> None:
-        """Note what the process ``member`` shows; one that has MPI is preferred."""
+        """Note the facts of the process ``member``; a process with MPI is preferred."""
         libraries = mapped_mpi.mpi_libraries(maps)
         if not libraries and self.seen is not None and self.seen.has_mpi:
             return
@@ -87,9 +93,9 @@ class Watcher(object):
 
 
 def alone(seen: ProcessSnapshot, library: str) -> Optional[str]:
-    """Return why the MPI ``library``, by its name, cannot find the other ranks; None if nothing shows that.
+    """Return why the MPI ``library`` cannot find the other ranks; None if nothing shows that.
 
-    Without what its launcher speaks by, it makes a world of one rank, and the program ends well.
+    Without its connection to the launcher it makes a world of one rank, and the program ends well.
     """
     names = seen.environment
     if _OPENMPI.match(library):

@@ -1,6 +1,6 @@
-"""What stays beside a payload: notes which MPI library its processes have mapped, and how it ended.
+"""The process beside a payload: it records which MPI library the payload has mapped, and how it ended.
 
-It is imported when the payload is on its way, and only takes what it needs then.
+It is imported after the payload has started, and imports only what it needs then.
 """
 
 import os
@@ -22,15 +22,15 @@ if MYPY:
     from deployer.site.rank.itex import Sight
     from deployer.site.rank.outside import Watcher
 
-#: Seconds between two looks: at first, at most until a library was seen, and at most after that.
+#: Seconds between two checks: at first, at most until a library was seen, and at most after that.
 _FIRST, _SEARCHING, _SEEN = 0.02, 0.25, 30.0
 _GROWTH = 1.25
-#: Seconds between the payload's failure and ours.
+#: Seconds between the payload's failure and this process's end.
 _LAST_WORDS = 1.0
-#: Seconds that a library gets to say its version, and a payload that is not right to end.
+#: Seconds for a library to return its version, and for a payload that was refused to end.
 _PATIENCE = 10.0
-#: Seconds for goodbyes after the job was asked to end; Slurm kills all 30 s after SIGTERM (KillWait).
-GOODBYE = 20.0
+#: Seconds for payloads to end after the job was asked to end; Slurm kills all 30 s after SIGTERM (KillWait).
+GRACE = 20.0
 _LEAVING = ".leaving-"
 
 
@@ -44,7 +44,7 @@ def watch(
     itex: bool,
     outside: Optional[str] = None,
 ) -> int:
-    """Stay beside the payload ``pid`` of rank ``task`` until it ends, and end as ``rank.run`` says."""
+    """Stay beside the payload ``pid`` of rank ``task`` until it ends; return or end as ``rank.run`` describes."""
     path = os.path.join(out, "payload-%d.json" % task)
     record = PayloadRecord(task, os.uname().nodename, [], None, None, None)
     libraries: Dict[mapped_mpi.Mapping, MappedLibrary] = {}
@@ -52,9 +52,9 @@ def watch(
     watcher = None
     if outside is not None:
         watcher = _watcher(outside)
-        os.chdir(out)  # a node's folder is removed when no process is in it any more
+        os.chdir(out)  # a node's folder is removed when no process is in it
     stop = 0.0  # when a payload that was asked to end is killed
-    goodbye = _Goodbye(awaited, os.path.join(shared, _LEAVING + str(task)))
+    grace = _GracePeriod(awaited, os.path.join(shared, _LEAVING + str(task)))
     kills = oom.kills()
     pause = _FIRST
     while True:
@@ -76,10 +76,10 @@ def watch(
         else:
             known = libraries and not (sight and sight.verdict is None)
             pause = min(pause * _GROWTH, _SEEN if known else _SEARCHING)
-        goodbye.wait(pause)
+        grace.wait(pause)
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
     killer = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-    if sight and status == 0 and not goodbye.asked():
+    if sight and status == 0 and not grace.asked():
         sight.end()
         record = record._replace(itex=sight.verdict)
     if record.refusal is not None:
@@ -89,16 +89,16 @@ def watch(
         ended = oom.kills().since(kills)
         record = record._replace(shm=shared_memory(), oom_group=ended.group, oom_node=ended.node)
     _write(path, record)
-    if goodbye.asked():
-        goodbye.await_others()
+    if grace.asked():
+        grace.await_others()
     return _last_words(code, killer, abort)
 
 
-class _Goodbye:
-    """What may come between this rank's being asked to end, by one of the signals ``awaited``, and its end.
+class _GracePeriod:
+    """The time between a request to end this rank, by one of the signals ``awaited``, and its end.
 
-    Launchers kill all ranks as soon as they see that one has failed. So a rank shows the others that it was asked, by a
-    file at ``mark``, and one that is done waits until there is no such file.
+    Launchers kill all ranks as soon as one has failed. So a rank that was asked to end makes a file at ``mark``, and a
+    rank whose payload has ended waits until no such file exists.
     """
 
     def __init__(self, awaited: Set[signal.Signals], mark: str) -> None:
@@ -107,7 +107,7 @@ class _Goodbye:
         self._since: Optional[float] = None
 
     def wait(self, seconds: float) -> None:
-        """Wait for a signal, so long at most."""
+        """Wait for a signal, for at most this time."""
         sent = signal.sigtimedwait(self._awaited, seconds)
         if sent is not None and sent.si_signo != signal.SIGCHLD and self._since is None:
             self._since = time.time()
@@ -116,23 +116,23 @@ class _Goodbye:
 
     def asked(self) -> bool:
         if self._since is None and signal.sigpending() & (self._awaited - {signal.SIGCHLD}):
-            self._since = time.time()  # it came with the payload's end
+            self._since = time.time()  # the signal came with the payload's end
         return self._since is not None
 
     def await_others(self) -> None:
-        """Wait until no rank says goodbye, also one that is asked a moment later than this one, but not for ever."""
+        """Wait until all ranks that were asked to end have ended, also those asked a moment later, up to the limit."""
         with suppress(OSError):
             os.unlink(self._mark)
         folder = os.path.dirname(self._mark)
         with suppress(OSError):
-            while time.time() < (self._since or 0) + GOODBYE:
+            while time.time() < (self._since or 0) + GRACE:
                 time.sleep(_LAST_WORDS)
                 if not any(name.startswith(_LEAVING) for name in os.listdir(folder)):
                     return
 
 
 def shared_memory() -> Optional[int]:
-    """Return the bytes that are free in the memory through which ranks of a node send to each other."""
+    """Return the free bytes of the memory through which ranks of a node communicate."""
     try:
         state = os.statvfs("/dev/shm")  # noqa: S108
     except OSError:
@@ -158,7 +158,7 @@ def _look(
     sight: "Optional[Sight]",
     watcher: "Optional[Watcher]" = None,
 ) -> None:
-    """Add the MPI libraries that the payload has mapped since, and what is seen of Intel's extension."""
+    """Add the MPI libraries that the payload has mapped since the last call, and observe Intel's extension."""
     for member in mapped_mpi.family(pid):
         maps = mapped_mpi.maps(member)
         for mapping in mapped_mpi.mpi_libraries(maps):
@@ -173,14 +173,14 @@ def _look(
 
 
 def _end_all(pid: int, number: int) -> None:
-    """Send a signal to the payload's processes, parents first: a shell would go on to its next command."""
+    """Send a signal to the payload's processes, parents first: a shell would start its next command."""
     for member in mapped_mpi.family(pid):
         with suppress(OSError):
             os.kill(member, number)
 
 
 def _says(path: str) -> Optional[str]:
-    """Return what the library at ``path`` calls itself, asked in a process of its own that it may crash or hang."""
+    """Return the version text of the library at ``path``, from a process of its own because it may crash or hang."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -206,10 +206,10 @@ def _says(path: str) -> Optional[str]:
 
 
 def _last_words(code: Optional[int], killer: Optional[int], abort: bool) -> int:
-    """End by a signal or return the exit code, after the payload's last words."""
+    """End by a signal or return the exit code, when the payload's last output has arrived."""
     if code:
-        # srun --kill-on-bad-exit ends the step when it hears of this, and drops what it has not forwarded yet: in the
-        # lab the traceback was lost but for its first line. The payload's last words get this long to arrive.
+        # srun --kill-on-bad-exit ends the step when this process ends, and drops output not forwarded yet: in the
+        # lab all of a traceback except its first line was lost. The payload's last output gets this long to arrive.
         time.sleep(_LAST_WORDS)
     if killer is not None:
         _end_by(killer)
@@ -219,8 +219,8 @@ def _last_words(code: Optional[int], killer: Optional[int], abort: bool) -> int:
 
 
 def _end_by(number: int) -> NoReturn:
-    """End this process by the signal that ended the payload, so that the launcher sees what happened."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the payload's core is the one of interest
+    """End this process by the signal that ended the payload, so that the launcher sees the cause."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # only the payload's core file is useful
     if number not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
@@ -229,7 +229,7 @@ def _end_by(number: int) -> NoReturn:
 
 
 def _write(path: str, record: PayloadRecord) -> None:
-    """Write the record, whole or not at all; evidence that cannot be written must not end a job that runs."""
+    """Write the record, completely or not at all. A failure must not end a running training."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, ".%s.%d.part" % (name, os.getpid()))
     try:

@@ -1,4 +1,4 @@
-"""probe: evidence from inside the job, before the payload. Once a node on the host, once a rank in the container."""
+"""probe: evidence from inside the job, before the payload: per node on the host, per rank in the container."""
 
 import glob
 import os
@@ -18,33 +18,35 @@ from deployer.site.rank import mapped_mpi, payload_monitor
 from deployer.site.rank.rank import task_number
 from deployer.system import elf, files
 
-#: Seconds after which a probe that hangs in the MPI library is killed; a world of thousands starts in less.
+#: Seconds after which a probe that hangs in the MPI library is killed; thousands of ranks start in less time.
 PATIENCE = 120
 
-#: Makes Intel MPI and MPICH say which libfabric provider they chose.
+#: Makes Intel MPI and MPICH print which libfabric provider they chose.
 _TALK = {"I_MPI_DEBUG": "1", "MPIR_CVAR_DEBUG_SUMMARY": "1"}
-#: How the launchers tell a process its number among those of its node; as with ``rank.TASK``, Slurm's own comes last.
+#: Variables of launchers with a process's number on its node; as in ``rank.TASK``, Slurm's own is last.
 _LOCAL_TASK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMIX_LOCAL_RANK", "SLURM_LOCALID")
 
 
 def first_of_node(environment: Mapping[str, str]) -> bool:
-    """Return whether this is the first process of its node, as its launcher says; where none says, it is."""
+    """Return whether this is the first process of its node, according to its launcher; True if it does not say."""
     return next((environment[name] for name in _LOCAL_TASK if name in environment), "0") == "0"
 
 
 def host(out: str, library: Optional[str], own: Optional[str] = None) -> HostRecord:
-    """Write this node's record into ``out``, a folder of the job's; ``library`` is the plan's MPI on the host, if any.
+    """Write this node's record into ``out``, a folder of the job.
 
-    ``own`` is the home to make for the job on this node.
+    The host paths that the job binds are in its job.json.
 
-    What the job binds from the host stands in its job.json.
+    Args:
+        library: the plan's MPI on the host, or None.
+        own: the home to make for the job on this node.
     """
     if own:
         from deployer.site.container import home
 
         home.make(own)
     name = socket.gethostname()
-    # What this user may not look at is as good as missing: ranks cannot use it either.
+    # A file that this user cannot access counts as missing: ranks cannot use it either.
     found = elf.identity(library) if library and os.path.isfile(library) else None  # noqa: TID251
     job = os.path.dirname(os.path.abspath(out))
     bound = result.launch(job).bound if files.exists(os.path.join(job, result.LAUNCH_FILE)) else ()
@@ -55,7 +57,7 @@ def host(out: str, library: Optional[str], own: Optional[str] = None) -> HostRec
 
 
 def numa_domains(top: str = "/sys/devices/system/node") -> List[str]:
-    """Return the CPUs of each NUMA domain of this node, as the kernel lists them; those without CPUs are left out."""
+    """Return the CPUs of each NUMA domain of this node, as the kernel lists them, without domains that have no CPUs."""
     found = []
     for path in sorted(glob.glob(os.path.join(top, "node[0-9]*", "cpulist"))):
         with open(path) as stream:
@@ -66,11 +68,12 @@ def numa_domains(top: str = "/sys/devices/system/node") -> List[str]:
 def rank(out: str, soname: Optional[str], expects: Sequence[str] = ()) -> ProbeRecord:
     """Start MPI and write this rank's record into the folder ``out``.
 
-    The library is what the loader finds for ``soname``; None: for any that is known. ``expects`` is what else is to be
-    looked at (``measures.EXPECTABLE``).
+    The record is written before the library runs, and again at the end. So if the library ends or hangs this process,
+    the first record shows that. All output goes into a log beside the record.
 
-    The record is written before the library is given control, and again at the end: what the library does to this
-    process is then known from the first. All that it prints goes into a log beside the record.
+    Args:
+        soname: the library to load; None: any known one.
+        expects: what else to measure (``measurements.EXPECTABLE``).
     """
     task = task_number(os.environ)
     path = os.path.join(out, "probe-%d.json" % task)
@@ -126,7 +129,7 @@ def rank(out: str, soname: Optional[str], expects: Sequence[str] = ()) -> ProbeR
 
 
 def _measures(expects: Sequence[str]) -> Measures:
-    """Return what can be seen before MPI starts: no process is started once it holds the fabric."""
+    """Return the measurements before MPI starts: no process is started after it has opened the fabric."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     found = Measures(None if limit == resource.RLIM_INFINITY else limit, shm=payload_monitor.shared_memory())
     if GPU in expects and first_of_node(os.environ):
@@ -137,7 +140,7 @@ def _measures(expects: Sequence[str]) -> Measures:
 
 
 def _redirect(log: str) -> None:
-    """Send this process's output, the C library's as well, to ``log``."""
+    """Send this process's output, including the C library's, to ``log``."""
     sys.stdout.flush()
     sys.stderr.flush()
     with files.errors_named("write " + log):

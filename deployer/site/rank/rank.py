@@ -1,16 +1,16 @@
-"""rank: run the payload of one rank, and write down which MPI library its own processes use and how it ended.
+"""rank: run the payload of one rank, and record which MPI library its own processes use and how it ended.
 
-The probe can only speak for itself: the payload may be linked to another library (Debian's ``libmpich.so.12``, an
-RPATH). So this process stays as the payload's parent, looks at ``/proc/PID/maps`` of the payload and its children, and
-ends as the payload ended. It has no other part in its life: the payload keeps the descriptors (PMI's among them), the
-environment, the process group and the terminal. Launchers signal the whole group or step, so signals are not passed
-on, which would make two of one; this process only waits on.
+The probe's evidence is only about itself: the payload may be linked to another library (Debian's ``libmpich.so.12``, an
+RPATH). So this process is the payload's parent, reads ``/proc/PID/maps`` of the payload and its children, and ends as
+the payload ended. Apart from that it has no influence: the payload keeps the descriptors (PMI's among them), the
+environment, the process group and the terminal. Launchers signal the whole group or step, so signals are not passed on,
+which would double them.
 
-Being the parent, not a watcher that was forked off, leaves nothing behind, and gives each rank's own exit code: srun
-reports the highest of all ranks, in which the one that raised is hidden by those that it killed.
+A parent, unlike a forked observer, leaves nothing behind and returns each rank's own exit code. srun reports only the
+highest of all ranks, which hides the rank that failed behind those that srun killed.
 
-Each rank of a job starts this anew: the payload is on its way before anything is imported that only watching needs, and
-types stand in quotes, since ``typing`` takes longer than all else here.
+Each rank of a job starts this module anew. So the payload is started before the modules for observing it are imported,
+and types are in quotes, because ``typing`` takes longer than everything else here.
 """
 
 import os
@@ -23,15 +23,15 @@ MYPY = False
 if MYPY:
     from typing import Dict, List, Mapping, Optional
 
-#: How the launchers tell a process its number. Slurm's own comes last: below mpiexec and mpirun it is the daemon's.
+#: Variables of launchers with a process's number. Slurm's own is last: below mpiexec and mpirun it is the daemon's.
 TASK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 _VALUED = ("--out", "--shared", "--outside", "--stdin")
-#: What may ask this process to end; the payload got it as well and decides.
+#: Signals that ask this process to end; the payload received them too and decides.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def main(words: "List[str]") -> int:
-    """Run what job.sh calls, as ``run`` does: argparse takes longer than the start may."""
+    """Run job.sh's call, as ``run`` does, without argparse, which takes too long."""
     given, options = {}, iter(words)
     for word in options:
         if word == "--":
@@ -57,12 +57,16 @@ def run(
 ) -> int:
     """Run ``command`` as the payload of this rank and return its exit code, with its record in the folder ``out``.
 
-    Ends by the same signal as the payload where a signal ended it; with ``abort``, by SIGABRT where it failed: some
-    launchers let the other ranks wait for one that has only exited. Once asked to end it ends after the goodbyes of
-    all ranks, which see each other in the folder ``shared`` (None: ``out`` is one). With ``itex`` a payload whose
-    TensorFlow is without Intel's extension is ended, with Refused's exit code. ``outside`` is given if this process is
-    not in the container that ``command`` starts: the plan's MPI library on this host, empty if it has none.
-    ``stdin`` is a file that the payload reads as its standard input, None: it keeps that of this process.
+    If a signal ended the payload, this process ends by the same signal. After a request to end it waits until
+    the payloads of all ranks have ended.
+
+    Args:
+        shared: the folder in which all ranks of the job see each other; None: ``out``.
+        abort: end by SIGABRT if the payload failed, because some launchers do not end the other ranks otherwise.
+        itex: end a payload whose TensorFlow lacks Intel's extension, with Refused's exit code.
+        outside: given if this process is outside the container that ``command`` starts: the plan's MPI library on this
+            host, empty if there is none.
+        stdin: a file for the payload's standard input; None: this process's own.
     """
     environment = inherited_environment()
     awaited = set(_SIGNALS) | {signal.SIGCHLD}
@@ -73,7 +77,7 @@ def run(
 
 
 def task_number(environment: "Mapping[str, str]") -> int:
-    """Return the launcher's number for this process, 0 where there is no launcher."""
+    """Return the launcher's number of this process; 0 without a launcher."""
     for name in TASK:
         if environment.get(name, "").isdigit():
             return int(environment[name])
@@ -81,7 +85,7 @@ def task_number(environment: "Mapping[str, str]") -> int:
 
 
 def inherited_environment() -> "Dict[str, str]":
-    """Return the environment as this process got it: Python's start may add LC_CTYPE to ``os.environ``."""
+    """Return the environment as this process received it: Python's start may add LC_CTYPE to ``os.environ``."""
     with open("/proc/self/environ", "rb") as stream:
         pairs = (entry.partition(b"=") for entry in stream.read().split(b"\0"))
         return {os.fsdecode(name): os.fsdecode(value) for name, found, value in pairs if found}

@@ -1,4 +1,4 @@
-"""A job's command and standard input, looked up in the installed image before anything is submitted."""
+"""A job's command and standard input, searched in the installed image before anything is submitted."""
 
 import errno
 import os
@@ -16,13 +16,15 @@ from deployer.site.container.runtimes.interface import Mount
 from deployer.site.storage.store import InstalledImage
 from deployer.system import files
 
-_LINE = 256  # what the kernel reads of a script's first line
+_LINE = 256  # the bytes of a script's first line that the kernel reads
 _HOST_PROGRAMS = os.path.basename(hostfiles.PROGRAMS) + "/"
 
 
 def refuse(installed: InstalledImage, image: Image, plan: Plan, job: Job, binds: Sequence[Mount]) -> None:
-    """Raise Refused if the command of ``job`` cannot start in the image, or its standard input is not there, as far as
-    that is certain; what is in the targets of ``binds`` is not the image's own."""
+    """Raise Refused if the command of ``job`` cannot start in the image, or its standard input is missing.
+
+    Only certain problems count; the content of targets of ``binds`` is not the image's own.
+    """
 
     def look(path: str) -> Optional[PathInfo]:
         if path == APP or path.startswith(APP + "/"):
@@ -43,7 +45,7 @@ def refuse(installed: InstalledImage, image: Image, plan: Plan, job: Job, binds:
 
 
 def _missing_in_binds(stdin: str, binds: Sequence[Mount]) -> Optional[CommandProblem]:
-    """Return why ``stdin`` cannot be read if this host has the bound folder that it is in, and not the file."""
+    """Return a problem if ``stdin`` is in a bound folder that this host has, but this host lacks the file."""
     over = [bind for bind in binds if stdin.startswith(bind.target + "/") and bind.target not in (APP, JOB)]
     if not over:
         return None
@@ -64,7 +66,7 @@ def _missing_in_binds(stdin: str, binds: Sequence[Mount]) -> Optional[CommandPro
 
 
 def _programs(installed: InstalledImage, plan: Plan) -> Set[str]:
-    """Return the programs that the bundle's wheels and the host bring."""
+    """Return the programs that the bundle's wheels and the host provide."""
     found = {item.name[len(_HOST_PROGRAMS) :] for item in plan.host if item.name.startswith(_HOST_PROGRAMS)}
     for folder in (installed.wheels, installed.variant(plan.abi) if plan.abi else None):
         if folder and files.is_folder(os.path.join(folder, wheel.BIN)):
@@ -73,7 +75,7 @@ def _programs(installed: InstalledImage, plan: Plan) -> Set[str]:
 
 
 def _seen(path: str, own: bool = False) -> Optional[PathInfo]:
-    """Return what is at a path of the host; what cannot be looked at is not known."""
+    """Return what is at a path of the host; a path without permission counts as unknown."""
     try:
         mode = os.lstat(path).st_mode
         if stat.S_ISLNK(mode):

@@ -22,11 +22,11 @@ from deployer.site.storage import data
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, payload, process
 
-#: Used where the bundle carries no plan: it was packed for no site.
+#: Used if the bundle has no plan because it was packed for no site.
 _DEFAULT_RUNTIME = "charliecloud"
-#: How mpirun, and mpiexec of MPICH and Intel MPI, tell a process how many there are on its node.
+#: Variables of mpirun, and of mpiexec of MPICH and Intel MPI, with the number of processes on the node.
 _LOCAL_TASKS = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-#: What an interactive shell may know of the user's terminal.
+#: Variables of the user's terminal for an interactive shell.
 _TERMINAL = ("TERM", "COLORTERM", "LANG")
 
 
@@ -51,7 +51,10 @@ class ExecRequest(NamedTuple):
 def execute(store: Store, request: ExecRequest, command: List[str]) -> NoReturn:
     """Replace this process by ``command`` in the container of an image.
 
-    Raises UsageError, Refused and MissingTool before that.
+    Raises:
+        UsageError: there is no such image or plan, or no command.
+        Refused: the plan or the site does not allow it.
+        MissingTool: the runtime is missing.
     """
     if not command:
         raise UsageError("no command to run", "exec %s -- COMMAND [ARG...]" % request.image)
@@ -78,9 +81,9 @@ def _become(words: Sequence[Text]) -> NoReturn:
 
 
 def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, bool]:
-    """Return the runtime and the container of a process here, and whether the processes of a node share one container.
+    """Return the runtime and the container of a process here, and whether a node's processes share one container.
 
-    The container's home is a variable, ``container.OWN``: it is made when the process starts.
+    The container's home is the variable ``container.OWN``; it is made when the process starts.
     """
     installed = store.find(request.image)
     manifest = installed.manifest()
@@ -89,7 +92,7 @@ def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, boo
     option = choose(plan, 1, run.vetoes(plan, installed, here=True), runtime=asked).start_option if plan else None
     name = option.runtime if option else _DEFAULT_RUNTIME
     if asked not in (None, name):
-        why = "%s was packed for no site, so nobody allows %s" % (request.image, asked)
+        why = "%s was packed for no site, so no plan allows %s" % (request.image, asked)
         raise UsageError(why, "pack it with --site SITE")
     abi = plan.abi if plan else next(iter(manifest.mpi), None)
     bound = data.binds(installed, found) + container.parse_binds(request.binds, installed.rootfs)
@@ -103,8 +106,10 @@ def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, boo
 
 
 def working_folder(binds: Sequence[Mount], own: Value, here: str) -> Value:
-    """Return where a process starts if the image names no folder: in the user's current one, ``here``, if the container
-    has it, else in its home, ``own``, where it may write."""
+    """Return the folder in which a process starts if the image names none.
+
+    It is the user's current folder, ``here``, if the container has it, else the home, ``own``, which is writable.
+    """
     for bind in reversed(binds):
         source = os.path.realpath(text_of(bind.source)).rstrip("/")
         if (here + "/").startswith(source + "/"):
@@ -113,7 +118,7 @@ def working_folder(binds: Sequence[Mount], own: Value, here: str) -> Value:
 
 
 def _here() -> str:
-    """Return the user's current folder, without links; empty if it is gone."""
+    """Return the user's current folder, without links; empty if it does not exist any more."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -121,7 +126,7 @@ def _here() -> str:
 
 
 def _join(runtime: Runtime, environment: Mapping[str, str]) -> List[Text]:
-    """Return the words by which the tasks of a launcher's step share one container a node; none elsewhere."""
+    """Return the words with which the tasks of a launcher's step share one container per node; empty outside a step."""
     tasks = tasks_here(environment)
     if tasks < 2:
         return []
@@ -131,10 +136,10 @@ def _join(runtime: Runtime, environment: Mapping[str, str]) -> List[Text]:
 
 
 def tasks_here(environment: Mapping[str, str]) -> int:
-    """Return how many tasks of this step the launcher started on this node, 1 where there is none.
+    """Return how many tasks of this step the launcher started on this node; 1 without a launcher.
 
-    ``SLURM_STEP_TASKS_PER_NODE`` is such as ``2(x3),1``: two on each of the first three nodes, one on the next. Below
-    mpirun and mpiexec it is that of their daemons.
+    ``SLURM_STEP_TASKS_PER_NODE`` is for instance ``2(x3),1``: two on each of the first three nodes, one on the next.
+    Below mpirun and mpiexec it counts their daemons.
     """
     for name in _LOCAL_TASKS:
         if environment.get(name, "").isdigit():

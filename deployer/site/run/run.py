@@ -1,4 +1,4 @@
-"""run: an installed image, a plan and a job become a job folder with a batch script, and the script is submitted."""
+"""run: make a job folder with a batch script from an installed image, a plan and a job, and submit the script."""
 
 import os
 import re
@@ -37,9 +37,26 @@ _SHOWN = 10  # findings of check
 
 
 class RunRequest(NamedTuple):
-    """What the user asked for; None: as the job or the bundle says. ``extra`` goes to the end of the job's command,
-    and is the whole command where the bundle has no job. ``memory_mb`` is for one rank, in MiB. ``force``: run what
-    ``check`` refused on the laptop."""
+    """The user's request; None: the job's or the bundle's value.
+
+    Attributes:
+        image: NAME[:VERSION][@DIGEST].
+        job: the job's name.
+        nodes: number of nodes.
+        ranks_per_node: ranks per node.
+        threads: threads per rank.
+        time: the time limit.
+        memory_mb: MiB per rank.
+        binds: extra binds, as the user wrote them.
+        plan: the site of the plan.
+        extra: words for the end of the job's command; the complete command if the bundle has no job.
+        force: run although `check` refused it on the laptop.
+        options: options for the batch system.
+        staging: the user's choice of staging.
+        runtime: the user's choice of runtime.
+        home: the user's choices for the home.
+        stdin: a file of the container that each rank reads.
+    """
 
     image: str
     job: Optional[str]
@@ -60,7 +77,7 @@ class RunRequest(NamedTuple):
 
 
 class _Resolved(NamedTuple):
-    """What the user asked for, with what the store and the plan say of it."""
+    """The user's request, with the store's and the plan's data for it."""
 
     store: Store
     request: RunRequest
@@ -69,28 +86,28 @@ class _Resolved(NamedTuple):
     #: The installed bundles that carry the data that this one needs.
     data: List[data.InstalledData]
     job: Job
-    #: The job is the caller's, not one of the bundle's: its command is not checked.
+    #: The job is the caller's, not one of the bundle: its command is not checked.
     own: bool
     plan: Plan
     layout: layouts.Layout
-    #: Words for sbatch that do not follow from the layout.
+    #: Words for sbatch that are independent of the layout.
     directives: List[str]
 
 
 class _Chosen(NamedTuple):
-    """The way in which the ranks start, of those that the plan offers."""
+    """The start option that was chosen from the plan."""
 
     start_option: StartOption
-    #: Why this one, in words.
+    #: Why it was chosen, in words.
     reason: str
     runtime: Runtime
     launcher: Launcher
-    #: How a node gets the image; None: ranks read it as it was installed.
+    #: How nodes get the image; None: ranks read it where it was installed.
     staging: Optional[StagedImage]
 
 
 class _Rendered(NamedTuple):
-    """What the job's folder will hold."""
+    """The content of the job's folder."""
 
     folder: str
     launch: Launch
@@ -99,11 +116,14 @@ class _Rendered(NamedTuple):
 
 
 def prepare(store: Store, request: RunRequest, own: Optional[Job] = None) -> str:
-    """Make the job's folder with job.sh and job.json and return its path; submits nothing. ``own`` is a job in place
-    of those of the bundle.
+    """Make the job's folder with job.sh and job.json, and return its path; submit nothing.
 
-    Raises UsageError for what is not there, and Refused for what ``check`` refused, for a layout that a node cannot
-    hold, or where no start option fits.
+    Args:
+        own: a job that replaces those of the bundle.
+
+    Raises:
+        UsageError: an image, plan, job or path does not exist.
+        Refused: `check` refused it, the layout does not fit the nodes, or no start option can be used.
     """
     resolved = _resolve(store, request, own)
     rendered = _render(resolved, _choose(resolved))
@@ -112,7 +132,7 @@ def prepare(store: Store, request: RunRequest, own: Optional[Job] = None) -> str
 
 
 def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved:
-    """Find what ``request`` names, and lay its ranks out."""
+    """Find the image, plan and job of ``request``, and make the layout."""
     installed = store.find(request.image)
     inventory.check(store, installed)
     manifest = installed.manifest()
@@ -120,7 +140,7 @@ def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved
     job = own or _job(manifest, request)
     plan = installed.plan(request.plan)
     if request.runtime == plans.NATIVE:
-        plan = plan._replace(checked=None)  # it is of the image
+        plan = plan._replace(checked=None)  # it applies to the image
     check_verdict(plan, request.force)
     layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, request.memory_mb)
     return _Resolved(
@@ -138,7 +158,7 @@ def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved
 
 
 def _choose(resolved: _Resolved) -> _Chosen:
-    """Choose among the start options of the plan, and refuse what cannot start on this site as it is now."""
+    """Choose among the start options of the plan, and refuse what cannot start on this site now."""
     store, request, installed = resolved.store, resolved.request, resolved.installed
     plan, layout = resolved.plan, resolved.layout
     need = stage.need(store, installed, resolved.manifest, layout.ranks_per_node * (layout.memory_mb or 0))
@@ -190,7 +210,7 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
 
 
 def _write(store: Store, rendered: _Rendered) -> None:
-    """Make the job's folder, whole or not at all."""
+    """Make the job's folder, completely or not at all."""
     with files.errors_named("make " + rendered.folder):
         os.makedirs(store.jobs, exist_ok=True)
         unfinished.reap(store.jobs)
@@ -202,7 +222,7 @@ def _write(store: Store, rendered: _Rendered) -> None:
 
 
 def _launch(resolved: _Resolved, chosen: _Chosen, name: str) -> Launch:
-    """Return the record of the job ``name``, without what it binds."""
+    """Return the record of the job ``name``, without its binds."""
     receipt, plan, layout = resolved.installed.receipt, resolved.plan, resolved.layout
     return Launch(
         job=name,
@@ -231,7 +251,7 @@ def _launch(resolved: _Resolved, chosen: _Chosen, name: str) -> Launch:
 
 
 def _container(resolved: _Resolved, chosen: _Chosen, folder: str, users: Sequence[Bind]) -> Container:
-    """Return what the ranks run in; ``users`` are the binds that the user gave."""
+    """Return the container of the ranks; ``users`` are the user's binds."""
     installed, plan = resolved.installed, resolved.plan
     return container.make(
         installed,
@@ -251,14 +271,14 @@ def _container(resolved: _Resolved, chosen: _Chosen, folder: str, users: Sequenc
 
 
 def _bound(plan: Plan, users: Sequence[Bind], made: Container) -> List[str]:
-    """Return what of the host the job binds: each node must have it."""
+    """Return the host paths that the job binds and that each node must have."""
     single = [bind for bind in made.binds if bind.target.startswith(hostfiles.FOLDER + "/")]
     chosen = [bind for bind in made.binds if bind.target == plans.HOME]
     return sorted({plain(bind.source) for bind in [*plan.binds, *single, *users, *chosen]})
 
 
 def _staging(resolved: _Resolved, option: StartOption, size_mb: int) -> Optional[StagedImage]:
-    """Return how nodes get the image, of ``size_mb`` MiB there; None where ranks read it as it was installed."""
+    """Return how nodes get the image, which takes ``size_mb`` MiB; None if ranks read it where it was installed."""
     if option.staging == plans.NOT_STAGED or option.place is None:
         return None
     installed = resolved.installed
@@ -276,7 +296,7 @@ def _staging(resolved: _Resolved, option: StartOption, size_mb: int) -> Optional
 
 
 def submit(folder: str) -> str:
-    """Submit the script of a prepared job and return the scheduler's id for it; raises Refused, TransferError."""
+    """Submit the script of a prepared job and return the scheduler's id. Raises Refused, TransferError."""
     launch = result.launch(folder)
     scheduler = SCHEDULERS[launch.scheduler]
     argv = scheduler.submit(os.path.join(folder, result.SCRIPT), seconds(launch.time))
@@ -286,8 +306,7 @@ def submit(folder: str) -> str:
 
 
 def warnings(folder: str) -> List[str]:
-    """Return, for a prepared job, a line for each thing that ``check`` had to say against it, and for ranks that
-    cannot be kept within NUMA domains."""
+    """Return warnings for a prepared job: one line per finding of ``check``, and one for ranks across NUMA domains."""
     launch = result.launch(folder)
     lines = [launch.straddling] if launch.straddling else []
     checked = launch.checked
@@ -300,10 +319,11 @@ def warnings(folder: str) -> List[str]:
 
 
 def vetoes(plan: Plan, installed: InstalledImage, here: bool = False) -> Dict[str, str]:
-    """Return why runtimes and launchers that the plan names cannot be used; one that is not named can be.
+    """Return why runtimes and launchers of the plan cannot be used, by name; those that are not listed can be used.
 
-    Whether user namespaces can be made is tried for a process ``here``; for a job only where the plan does not know
-    that its nodes have them: then this host stands for them.
+    Args:
+        here: the process will run on this host, so user namespaces are tested here. For a job they are tested here
+            only if the plan does not know whether its nodes have them.
     """
     found = {
         option.launcher: "this deployer has no launcher %s" % option.launcher
@@ -321,7 +341,7 @@ def vetoes(plan: Plan, installed: InstalledImage, here: bool = False) -> Dict[st
 
 
 def check_verdict(plan: Plan, force: bool = False) -> None:
-    """Raise Refused where ``check`` said on the laptop that the bundle will not run here, unless it is forced."""
+    """Raise Refused if ``check`` refused the bundle on the laptop, unless it is forced."""
     if plan.checked is None or plan.checked.verdict != REFUSE or force:
         return
     against = plan.checked.against
@@ -338,10 +358,10 @@ def check_verdict(plan: Plan, force: bool = False) -> None:
 
 
 def check_drift(plan: Plan) -> None:
-    """Raise Refused where the MPI that the plan was made for was replaced since; nodes are looked at in the job.
+    """Raise Refused if the MPI for which the plan was made was replaced since; the job checks the nodes.
 
-    Cheap: a few hundred bytes of one file are read, all of it where it has no build id. A login node without the file
-    proves nothing.
+    This is cheap: a few hundred bytes of one file are read, or all of it if it has no build id. A login node without
+    the file proves nothing.
     """
     if plan.mpi is None or plan.mpi.identity is None or not files.is_file(plan.mpi.library):
         return
@@ -354,7 +374,7 @@ def check_drift(plan: Plan) -> None:
 
 
 def canary_reader(rootfs: str, python: Optional[str]) -> List[str]:
-    """Return a command that prints the image's canary; nothing where it has none, or no program to read it."""
+    """Return a command that prints the image's canary; empty if the image has none, or no program to read it."""
     if not files.is_file(rootfs + plans.CANARY):
         return []
     for program in ("/bin/cat", "/usr/bin/cat"):
@@ -365,7 +385,7 @@ def canary_reader(rootfs: str, python: Optional[str]) -> List[str]:
 
 
 def _job(manifest: Manifest, request: RunRequest) -> Job:
-    """Return the job of the bundle with the user's numbers and words in it."""
+    """Return the job of the bundle with the user's numbers and words."""
     job = manifest.job(request.job)
     if job is None and not manifest.jobs and request.job is None and request.extra:
         job = Job("command", [], 1, 1, 1, "01:00:00")
@@ -400,7 +420,7 @@ def _environment(layout: layouts.Layout, plan: Plan, option: StartOption) -> Dic
 
 
 def _provider(plan: Plan) -> Optional[str]:
-    """Return libfabric's provider that the plan asks for; a list or an exclusion ("^psm3") names none."""
+    """Return libfabric's provider in the plan; None if it is a list or an exclusion ("^psm3")."""
     found = plan.environment.get("FI_PROVIDER", "")
     return found if re.match(r"^[a-z0-9_;-]+$", found) else None
 
@@ -411,12 +431,12 @@ def _new_name(installed: InstalledImage) -> str:
 
 
 def show_script(folder: str) -> str:
-    """Return the text of a job's script; bytes in it that are no UTF-8 are kept as ``files.write_text`` got them."""
+    """Return the text of a job's script; bytes that are not UTF-8 are kept as ``files.write_text`` received them."""
     with open(os.path.join(folder, result.SCRIPT), encoding="utf-8", errors="surrogateescape") as stream:
         return stream.read()
 
 
 def by_hand(folder: str) -> str:
-    """Return the command by which a person starts a prepared job."""
+    """Return the command with which a person starts a prepared job."""
     script = shlex.quote(os.path.join(folder, result.SCRIPT))
     return script if result.launch(folder).scheduler == "local" else "sbatch " + script

@@ -1,4 +1,4 @@
-"""The batch script of a job, for a person to read, keep, and submit by hand with the same result. Pure.
+"""The batch script of a job, which a person can read, keep, and submit by hand with the same result. Pure.
 
 All text goes through ``contract.shell``: no record, image or profile can put code into the script.
 """
@@ -25,12 +25,26 @@ from deployer.site.run.staging_script import StagedImage
 
 
 class Inputs(NamedTuple):
-    """All that a script is made of: ``folder`` is the job's, ``tool`` the .pyz and ``python`` the Python that runs it
-    on the host, ``image_python`` the one that ranks have, in the image (None: there is none, and ranks are watched from
-    outside); ``directives`` are the words for sbatch that do not follow from the layout; ``staging`` is None if ranks
-    read the image as it was installed; ``reader`` is a command of the image that prints its canary, empty if it has
-    none; ``workdir`` is where the payload starts, None: in the container's folder, as the other steps do; ``stdin`` is
-    a file of the container that each rank of the payload reads, None: nothing."""
+    """All input of a script.
+
+    Attributes:
+        launch: the job.
+        layout: its layout.
+        plan: its plan.
+        start_option: the chosen start option.
+        runtime: its runtime.
+        launcher: its launcher.
+        container: the container of the ranks.
+        folder: the job's folder.
+        tool: the .pyz.
+        python: the Python that runs the .pyz on the host.
+        image_python: the Python of the ranks, in the image; None: there is none, and ranks are observed from outside.
+        directives: words for sbatch that are independent of the layout.
+        staging: how nodes get the image; None: ranks read it where it was installed.
+        reader: a command of the image that prints its canary; empty if there is none.
+        workdir: the folder in which the payload starts; None: the container's, as in the other steps.
+        stdin: a file of the container that each rank of the payload reads; None: nothing.
+    """
 
     launch: Launch
     layout: Layout
@@ -52,16 +66,16 @@ class Inputs(NamedTuple):
 
 SLURM, SRUN = "slurm", "srun"
 _RANKS = plans.JOB + "/" + RANKS_FOLDER
-#: How the script calls the words by which a rank starts, without a container and with one.
+#: The script's names for the words that start a rank, without and with a container.
 _WAYS = ("native", "container")
 
 
-#: How the shell of an image without Python becomes a command (``$@``) that reads a file (``$0``) of the container.
+#: Makes a command (``$@``) read a file (``$0``) of the container, by the shell of an image without Python.
 _READ = Program('exec "$@" <"$0"')
 
 
 def render(inputs: Inputs) -> str:
-    """Return the whole text of job.sh. Raises UsageError for what no script can have."""
+    """Return the text of job.sh. Raises UsageError for text that no script can contain."""
     parts = [_head(inputs), _ground(inputs), _container(inputs), _ranks(inputs), _hosts(inputs)]
     if inputs.staging:
         parts.append(staging_script.step(inputs.staging, inputs.layout, inputs.runtime, inputs.container, 2))
@@ -161,11 +175,11 @@ mkdir "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
 
 
 def _home(inputs: Inputs) -> Code:
-    """Return what gives the home its name, and removes it at the end."""
+    """Return the lines that name the home, and remove it at the end."""
     if inputs.plan.scheduler != SLURM:
         remove = code("""rm -rf -- "$home\"""")
     else:
-        # Slurm starts nothing more for a job that is asked to end: what is left then, the next job removes.
+        # Slurm starts no more steps for a job that is asked to end: then the next job removes the rest.
         remove = code(
             """\
 [ -z "$stopped" ] && timeout 30 {one_a_node} \\
@@ -187,7 +201,7 @@ trap leave EXIT
 
 
 def _slurm_ground() -> Code:
-    """Return what only a job of Slurm's needs."""
+    """Return the lines that only a Slurm job needs."""
     return code(
         """\
 # After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment.
@@ -223,14 +237,14 @@ def _container(inputs: Inputs) -> Code:
 def start(
     plan: Plan, option: StartOption, layout: Layout, launcher: Launcher, tool: Sequence[str] = ()
 ) -> LaunchRequest:
-    """Return what ``launcher`` is told of a job."""
+    """Return the facts about a job for ``launcher``."""
     family, version = (plan.mpi.family, plan.mpi.version) if plan.mpi else ("", "")
     program = option.program or launcher.program
     return LaunchRequest(layout, option.pmi, program, family, version, plan.scheduler == SLURM, tool)
 
 
 def _ranks(inputs: Inputs) -> Code:
-    """Return how the ranks of a step are started and pinned."""
+    """Return the lines that define how ranks start and are pinned."""
     layout = inputs.layout
     how = start(inputs.plan, inputs.start_option, layout, inputs.launcher, (inputs.python, inputs.tool))
     pinning = pin(layout)
@@ -254,8 +268,10 @@ def _ranks(inputs: Inputs) -> Code:
 
 
 def _of_the_site(inputs: Inputs, how: LaunchRequest) -> Dict[str, Value]:
-    """Return the ranks' environment as far as it may be the launcher's too: it runs on the host, and what the image
-    says could make it run another program there."""
+    """Return the part of the ranks' environment that is safe for the launcher too.
+
+    The launcher runs on the host, where variables of the image could make it start another program.
+    """
     ours = {*inputs.plan.environment, *inputs.launcher.environment(how)}
     return {name: value for name, value in inputs.container.environment.items() if name in ours}
 
@@ -371,12 +387,12 @@ exit
 
 
 def _abort(inputs: Inputs) -> List[Text]:
-    """Return the word that makes a rank that failed end the others, where the launcher ends them for a signal alone."""
+    """Return the word with which a failed rank ends the others, if the launcher ends them only after a signal."""
     return [] if inputs.launcher.ends_on_exit else ["--abort"]
 
 
 def _outside(inputs: Inputs) -> List[Text]:
-    """Return the words of what starts the container of a rank and watches it, on the host."""
+    """Return the words that start and observe the container of a rank on the host."""
     ranks = inputs.folder + "/" + RANKS_FOLDER
     tool: Value = inputs.tool
     out: List[Text] = ["--out", ranks]
@@ -388,15 +404,21 @@ def _outside(inputs: Inputs) -> List[Text]:
 
 
 def _evidence(inputs: Inputs) -> List[Text]:
-    """Return the folder, as the ranks see it, that they write their evidence to."""
+    """Return the ranks' path of the folder for their evidence."""
     return _given(inputs, plans.NODE if inputs.staging else _RANKS)
 
 
 def _step(inputs: Inputs, name: str, command: Sequence[Text], more: Sequence[Text] = (), watched: bool = False) -> Code:
-    """Return one step in the container, with ``more`` words of the runtime's, below what watches it from outside if it
-    is ``watched``; without stdin, which the launcher would eat from this script."""
+    """Return one step in the container.
+
+    Its stdin is closed: otherwise the launcher would read the rest of this script.
+
+    Args:
+        more: further words for the runtime.
+        watched: the step is observed from outside the container.
+    """
     options = list(more)
-    shared = inputs.staging is not None and inputs.staging.mounted  # one container a node as it is
+    shared = inputs.staging is not None and inputs.staging.mounted  # one container per node anyway
     if inputs.start_option.join and not shared and inputs.layout.ranks_per_node > 1:
         options += inputs.runtime.join_options(inputs.layout.ranks_per_node, Word(Variable("unique"), "-", name))
     return code(
@@ -412,17 +434,17 @@ def _step(inputs: Inputs, name: str, command: Sequence[Text], more: Sequence[Tex
 
 
 def _inner_tool(inputs: Inputs) -> List[Text]:
-    # -I: nothing of the environment or the user's own packages; -S: no site packages, whose hooks cost a start.
+    # -I: without the environment and the user's own packages; -S: without site packages, whose hooks slow down a start.
     return [inputs.image_python or "", "-I", "-S", *_given(inputs, plans.TOOL)]
 
 
 def _given(inputs: Inputs, *words: str) -> List[Text]:
-    """Return words with the paths of a container as the ranks are to be given them."""
+    """Return words with paths of the container, in the form that the ranks' runtime requires."""
     return inputs.runtime.given(inputs.container, words)
 
 
 def _more(words: Sequence[Text]) -> Code:
-    """Return words as they follow others."""
+    """Return words as text that follows other words."""
     return code(" {words}", words=words) if words else code("")
 
 

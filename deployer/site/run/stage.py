@@ -1,14 +1,14 @@
-"""stage: on each node, before the ranks start, the image is unpacked into a folder of the node's own, and held there.
+"""stage: on each node, before the ranks start, unpack the image into a folder of the node, and hold it there.
 
-One process a node, in a step of its own beside those of the ranks, unpacks from the kept bundle: one file that is read
-once, in place of ten thousands. It answers with one line, ``staged EXIT HOST REASON``, and stays until the job's end:
+One process per node, in a step beside those of the ranks, unpacks the kept bundle: one file that is read once, instead
+of ten thousand files. It answers with one line, ``staged EXIT HOST REASON``, and stays until the end of the job:
 
-    SIGUSR1     the ranks' evidence, which they write to the node, goes to the job's folder in one file; one more line
-    SIGUSR2     the same, and the end
-    SIGTERM     Slurm asks for the end (time limit, scancel): the same, when no process uses the image any more
+    SIGUSR1     writes the ranks' evidence, which is on the node, to one file in the job's folder; prints another line
+    SIGUSR2     does the same, and ends
+    SIGTERM     the same, when no process uses the image any more: Slurm asks for the end (time limit, scancel)
 
-However it ends, the folder goes with it; where it was killed, the next one on the node removes what it left. srun hands
-SIGUSR1 and SIGUSR2 on to its tasks; SIGTERM makes it kill them (seen with Slurm 22.05).
+At its end it removes the folder. If it is killed, the next one on the node removes the folder. srun passes SIGUSR1 and
+SIGUSR2 to its tasks; SIGTERM makes srun kill them (seen with Slurm 22.05).
 """
 
 import fcntl
@@ -31,7 +31,7 @@ from deployer.site.container import container, node_folder
 from deployer.site.container.runtimes import charliecloud
 from deployer.site.install import bytecode, install, kit, squash, wheels
 from deployer.site.jobs import result
-from deployer.site.rank.payload_monitor import GOODBYE
+from deployer.site.rank.payload_monitor import GRACE
 from deployer.site.run.staging_script import BEGIN, EVIDENCE, ROOTFS, STUBS, TEMPORARY, TOOL
 from deployer.site.storage import space
 from deployer.site.storage.store import VARIANTS, WHEELS, InstalledImage, Store
@@ -40,23 +40,33 @@ from deployer.system import files, process, verify, workers
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _LOCK = "lock"
 _MIB = 1024 * 1024
-#: In memory a file fills whole pages, half of one is lost on average, and an inode takes 1 KiB of the kernel's.
+#: In memory a file takes whole pages, half a page is lost on average, and an inode takes 1 KiB of the kernel's memory.
 _A_FILE = 3072
-#: Seconds for which a folder may wait for its holder: what the scheduler sends is on its way.
+#: Seconds for which a folder may exist without its holder, while the scheduler sends the file.
 _SENT = 3600
-#: Run in a mounted image: says the number of the process to join, and ends when this one does.
+#: Run in a mounted image: prints the number of the process to join, and ends when this process ends.
 _READY = ("/bin/sh", "-c", "echo $$; read -r _")
 #: Seconds for a mount.
 _PATIENCE = 60.0
 
 
 class StageRequest(NamedTuple):
-    """``image`` is the installed image's folder, ``source`` its bundle or SquashFS file, ``into`` the folder to make on
-    the node, ``out`` where the evidence goes, ``tool`` the .pyz that ranks start; ``abi`` names the variant of Horovod
-    that is used; ``stubs`` is the folder of those for the host's files, if any; ``sent`` is where the scheduler was to
-    put a copy of ``source``, beside ``into``, and ``sha256`` that of a SquashFS file; ``mount`` is what mounts the
-    staged SquashFS file and runs what follows in it, empty for a bundle; with ``kit`` the runtime comes from the bundle
-    as well; ``home`` is the job's home on this node, to be removed at the end."""
+    """What to stage.
+
+    Attributes:
+        image: the installed image's folder.
+        source: its bundle or SquashFS file.
+        into: the folder to make on the node.
+        out: the folder for the evidence.
+        tool: the .pyz that ranks start.
+        abi: the MPI family of the Horovod variant, or None.
+        stubs: the folder of stubs for host files, or None.
+        sent: the path beside ``into`` to which the scheduler sends a copy of ``source``, or None.
+        mount: words that mount the staged SquashFS file and run the following words in it; empty for a bundle.
+        kit: the runtime comes from the bundle's kit too.
+        home: the job's home on this node, to be removed at the end, or None.
+        sha256: the SHA-256 of a SquashFS file that is sent, or None.
+    """
 
     image: str
     source: str
@@ -72,25 +82,33 @@ class StageRequest(NamedTuple):
     sha256: Optional[str] = None
 
     def nearest(self) -> str:
-        """Return the file to read: what was sent, if all of it came. Raises IntegrityError if somebody else put it
-        there."""
+        """Return the file to read: the sent copy if it is complete, else ``source``.
+
+        Raises:
+            IntegrityError: another user put a file in its place.
+        """
         found = files.status(self.sent, follow=False) if self.sent else None
         if self.sent is None or found is None:
             return self.source
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_nlink != 1:
-            raise IntegrityError("%s is not the file that was sent: somebody else put it there" % self.sent)
+            raise IntegrityError("%s is not the file that was sent: another user made it" % self.sent)
         return self.sent if found.st_size == os.path.getsize(self.source) else self.source
 
 
 class RankRoot(NamedTuple):
-    """The root folder that ranks have, by its inode, and the process that holds it where it is mounted, else 0."""
+    """The root folder of the ranks.
+
+    Attributes:
+        stat: the state of the folder, with its inode.
+        holder: the process that holds it mounted; 0 if it is not mounted.
+    """
 
     stat: os.stat_result
     holder: int
 
 
 def need(store: Store, installed: InstalledImage, manifest: Manifest, ranks_mb: int) -> StagingNeed:
-    """Return what staging an image takes of a node, for ``choose``; an objection where a form has no file to take."""
+    """Return what a node needs to stage an image, with an objection to each staging whose file is missing."""
     receipt = installed.receipt
     size = receipt.bytes - sum(member.size for member in manifest.members if install.is_data(member.name))
     size += receipt.files * _A_FILE + bytecode.size(installed.folder)
@@ -113,8 +131,8 @@ def _mib(size: int) -> int:
 
 
 def stage(request: StageRequest) -> int:
-    """Unpack, answer, hold, and clean up; returns 0. Raises DeployerError, answered too, where there is no image."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # workers inherit it: they end with this process alone
+    """Unpack, answer, hold, and clean up; return 0. Raises DeployerError, after answering, if staging fails."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # workers inherit it: they end only with this process
     try:
         with claimed(request.into):
             with files.errors_named("write under " + request.into, "free some there: an earlier job may have left it"):
@@ -128,7 +146,7 @@ def stage(request: StageRequest) -> int:
                 while signal.sigwait(_SIGNALS) == signal.SIGUSR1:
                     _publish(request)
                     _answer(0, "")
-                _await_goodbyes(request.into, root)
+                _await_payload(request.into, root)
                 _publish(request)
     except DeployerError as error:
         _answer(error.exit_code, error.message)
@@ -140,28 +158,32 @@ def stage(request: StageRequest) -> int:
 
 
 def _discard(request: StageRequest) -> None:
-    """Remove what the scheduler sent: its room is the ranks'."""
+    """Remove the sent file: the ranks need its space."""
     if request.sent:
         with suppress(FileNotFoundError):
             os.unlink(request.sent)
 
 
 def _answer(code: int, reason: str) -> None:
-    """Tell job.sh, which reads one line from each node."""
+    """Answer job.sh, which reads one line from each node."""
     sys.stdout.write("staged %d %s %s\n" % (code, socket.gethostname(), " ".join(reason.split())))
     sys.stdout.flush()
 
 
-# --- the folder: whose it is, and its end ---
+# --- the folder: its owner, and its end ---
 
 
 @contextmanager
 def claimed(path: str) -> Iterator[None]:
-    """Make the folder ``path`` for the time of the block, in a private one; dead jobs' are reaped.
+    """Make the folder ``path``, inside a private folder, for the duration of the block; remove those of dead jobs.
 
-    The private folder is there already if the scheduler sent a file into it. Whose process lives holds a lock on a file
-    in it; the kernel frees it when the process is gone. The file systems of nodes know locks, unlike shared ones.
-    Raises Refused, SpaceError, DeployerError.
+    The private folder exists already if the scheduler sent a file into it. The owning process holds a lock on a file in
+    it, which the kernel releases when the process ends. File systems of nodes support locks, unlike shared ones.
+
+    Raises:
+        Refused: the place is unsafe, or this job already stages here.
+        SpaceError: the node has not enough space.
+        DeployerError: the folder cannot be made.
     """
     parent = os.path.dirname(path)
     _check_place(os.path.dirname(parent))
@@ -183,7 +205,7 @@ def claimed(path: str) -> Iterator[None]:
 
 
 def _check_place(place: str) -> None:
-    """Raise Refused for a place from which no program can run."""
+    """Raise Refused for a place in which no program can be executed."""
     with files.errors_named("stage in " + place):
         noexec = os.statvfs(place).f_flag & os.ST_NOEXEC
     if noexec:
@@ -191,7 +213,7 @@ def _check_place(place: str) -> None:
 
 
 def _lock(path: str) -> int:
-    """Lock a new file and then call it ``path``: without its lock a dead one's file would have that name."""
+    """Lock a new file and then name it ``path``: an unlocked file of that name would belong to a dead process."""
     new = path + ".new"
     try:
         descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -229,9 +251,10 @@ def _try_lock(descriptor: int) -> bool:
 
 @contextmanager
 def _mounted(request: StageRequest) -> Iterator[RankRoot]:
-    """Yield the root that ranks will have, of a SquashFS file after it was mounted; that lasts for the block.
+    """Yield the root of the ranks for the duration of the block; a SquashFS file is mounted first.
 
-    The process that serves the mount has the signals blocked, as this one has: it outlives a payload's goodbye.
+    The process that serves the mount has the same signals blocked as this one, so that it outlives a payload that
+    ends in its own time.
     """
     if not request.mount:
         yield RankRoot(os.stat(os.path.join(request.into, ROOTFS)), 0)
@@ -252,16 +275,15 @@ def _mounted(request: StageRequest) -> Iterator[RankRoot]:
         held.end()
 
 
-def _await_goodbyes(folder: str, root: RankRoot) -> None:
-    """Wait until no process has its root or program in the staged folder, but not for ever."""
-    until = time.time() + GOODBYE
+def _await_payload(folder: str, root: RankRoot) -> None:
+    """Wait until no process has its root or program in the staged folder, up to a limit."""
+    until = time.time() + GRACE
     while users(folder, root) and time.time() < until:
         time.sleep(0.1)
 
 
 def users(folder: str, root: RankRoot) -> List[int]:
-    """Return the processes of this user that run in the staged image, from it, or in a folder beside it, but for the
-    one that holds it."""
+    """Return this user's processes that run in the staged image, from it, or in a folder beside it; not its holder."""
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) in (os.getpid(), root.holder):
@@ -273,11 +295,11 @@ def users(folder: str, root: RankRoot) -> List[int]:
             if inside or any(path.startswith(folder + "/") for path in used):
                 found.append(int(name))
         except OSError:
-            continue  # gone, or another user's
+            continue  # it has ended, or is another user's
     return found
 
 
-# --- what is in it ---
+# --- the content ---
 
 
 def _fill(request: StageRequest) -> None:
@@ -287,7 +309,7 @@ def _fill(request: StageRequest) -> None:
     if receipt is None:
         raise IntegrityError("the image was removed: %s" % request.image, "install it again")
     with verify.opened(nearest) as stream:
-        # Whose it is was judged at install, which wrote the digest down; every byte that is used has to fit that.
+        # The signers were judged at install, which recorded the digest; every byte that is used must match it.
         verification = verify.begin(stream, nearest, [])
         if verification.digest != receipt.receipt.digest:
             raise IntegrityError(
@@ -306,14 +328,14 @@ def _fill(request: StageRequest) -> None:
         install.write_receipt(request.into, verification, jobs, _stop_if_asked, targets)
     bytecode.restore(request.image, request.into)
     _merge(request)
-    if request.kit:  # the files are read-only from here on
+    if request.kit:  # from now on the files are read-only
         kit.prepare(receipt._replace(folder=request.into), sys.executable)
         files.remove_tree(os.path.join(request.into, "kit"))
         os.mkdir(os.path.join(request.into, TEMPORARY))
 
 
 def _fill_mounted(request: StageRequest) -> None:
-    """Take the SquashFS file: it is then read from the node alone, and stays when it is removed where it came from."""
+    """Copy the SquashFS file, so that it is read only from the node and remains if the original is removed."""
     target = os.path.join(request.into, squash.IMAGE)
     if request.sent and request.nearest() == request.sent:
         if files.sha256_file(request.sent) != request.sha256:
@@ -326,7 +348,7 @@ def _fill_mounted(request: StageRequest) -> None:
                 copy.write(chunk)
                 _stop_if_asked()
     shutil.copyfile(request.tool, os.path.join(request.into, TOOL))
-    os.mkdir(os.path.join(request.into, ROOTFS))  # a folder for the runtime's word of an image: the root is joined
+    os.mkdir(os.path.join(request.into, ROOTFS))  # a folder to name as the image, although the root is joined
 
 
 def _place(request: StageRequest) -> str:
@@ -334,25 +356,25 @@ def _place(request: StageRequest) -> str:
 
 
 def _stop_if_asked(*_: int) -> None:
-    """Progress of the unpacking: the chance to notice that the job is over."""
+    """Progress of the unpacking, used to notice that the job has ended."""
     if set(signal.sigpending()) & set(_SIGNALS):
         raise JobFailed("asked to stop while the image was unpacked")
 
 
 def _check_room(folder: str, size: int, entries: int) -> None:
-    """Raise SpaceError unless ``folder`` has room, and the node's memory too where that is what it is made of."""
+    """Raise SpaceError unless ``folder`` has space, and also the node's memory if the folder is in memory."""
     space.check(folder, size, entries)
     if space.in_memory(folder):
         free = space.available_memory()
         if free is not None and free < size:
             raise SpaceError(
                 "the node has %s of memory free; the image takes %s" % (space.human(free), space.human(size)),
-                "ask for more memory (--memory), or --staging folder",
+                "request more memory (--memory), or use --staging folder",
             )
 
 
 def _merge(request: StageRequest) -> None:
-    """Put overlays, app and tool where the container would see them bound: fewer mounts a rank, and no more lookups."""
+    """Put overlays, app and tool where the container would have them bound: fewer mounts per rank and fewer lookups."""
     rootfs = os.path.join(request.into, ROOTFS)
     inner = rootfs + os.path.dirname(plans.APP)
     if os.path.realpath(inner) != os.path.join(os.path.realpath(rootfs), os.path.basename(inner)):
@@ -374,7 +396,7 @@ def _merge(request: StageRequest) -> None:
 
 
 def _publish(request: StageRequest) -> None:
-    """Write all that ranks of this node said so far into one file of the job's folder; a job goes on without."""
+    """Write all evidence of this node's ranks into one file of the job's folder; if that fails, the job continues."""
     texts = result.texts(os.path.join(request.into, EVIDENCE))
     host = socket.gethostname()
     path = os.path.join(request.out, result.node_file(host))

@@ -1,6 +1,6 @@
-"""What job.sh has where the image is staged: the container on the node's own folder, and the step that holds it. Pure.
+"""The parts of job.sh for a staged image: the container in the node's own folder, and the step that holds it. Pure.
 
-The folder's name has the job's number in it, so words of the container refer to a variable of the script, ``STAGE``.
+The folder's name contains the job's number, so words of the container refer to a variable of the script, ``STAGE``.
 """
 
 from typing import Dict, List, NamedTuple, Optional, Tuple
@@ -15,15 +15,15 @@ from deployer.site.container.runtimes.interface import Container, Mount, Runtime
 from deployer.site.install import squash
 from deployer.site.storage.store import ENGINE
 
-#: The staged folder, which ``name`` gives its name.
+#: The staged folder, which ``name`` names.
 STAGE = Word(Variable("stage"))
-#: Below the staged folder: the image, what ranks write about themselves, what is bound where it is not inside, and
-#: where udocker has its temporary files (``runtimes/udocker_start.py``).
+#: Below the staged folder: the image, the evidence of the ranks, stubs and the tool if they are not inside the image,
+#: and udocker's temporary files (``runtimes/udocker_start.py``).
 ROOTFS, EVIDENCE, STUBS, TOOL, TEMPORARY = "rootfs", "evidence", "host", "deployer.pyz", "tmp"
 
-#: A private folder's name in a place for staging is this, the user's number, a hyphen, and what nobody can guess.
+#: The name of a private folder in a place for staging: this, the user's number, a hyphen, and random characters.
 BEGIN = "deployer-stage-"
-#: What the staged image has inside, so that nothing is bound there.
+#: Paths inside the staged image, so that nothing is bound there.
 _INSIDE = (plans.APP, plans.WHEELS, plans.VARIANT, plans.TOOL)
 
 
@@ -35,10 +35,18 @@ _DOES: Dict[str, str] = {
 
 
 class StagedImage(NamedTuple):
-    """``kind`` is of ``plan.STAGINGS``, ``place`` the node's own folder below which it is done; ``image`` is the
-    installed image's folder, ``source`` the file that is staged, ``size_mb`` what it comes to; ``abi`` the variant of
-    Horovod that is used; with ``broadcast`` the file is sent to the nodes, which else read it from where it is; with
-    ``kit`` the runtime is the one that the bundle brought, and each node gets that as well."""
+    """How nodes get the image.
+
+    Attributes:
+        kind: one of ``plan.STAGINGS``.
+        place: the node's own folder in which it is staged.
+        image: the installed image's folder.
+        source: the file that is staged.
+        size_mb: MiB that it takes on the node.
+        abi: the MPI family of the Horovod variant, or None.
+        broadcast: the scheduler sends the file to the nodes; otherwise they read it where it is.
+        kit: the runtime comes from the bundle's kit, and each node gets it too.
+    """
 
     kind: str
     place: str
@@ -56,9 +64,9 @@ class StagedImage(NamedTuple):
 
 
 def moved(staging: StagedImage, container: Container) -> Container:
-    """Return the container as it is where the image is staged.
+    """Return the container for a staged image.
 
-    What is unpacked has no bind of the job's folder: that is for the payload alone, and each bind is looked up on the
+    An unpacked image has no bind of the job's folder: only the payload needs it, and each bind is looked up on the
     shared file system.
     """
     own = Staged(_staged(STUBS), hostfiles.FOLDER, "placeholders for single files of the host")
@@ -87,7 +95,7 @@ def late(staging: StagedImage, container: Container) -> List[Mount]:
 
 
 def arrays(staging: StagedImage, runtime: Runtime, container: Container) -> List[Tuple[str, List[Text]]]:
-    """Return the arrays of the script, by name: how the container is made, and how a rank gets into it."""
+    """Return the arrays of the script, by name: how the container is made, and how a rank enters it."""
     if not staging.mounted:
         return [("container", runtime.options(container))]
     mount = runtime.mount(container, _staged(squash.IMAGE))
@@ -95,12 +103,12 @@ def arrays(staging: StagedImage, runtime: Runtime, container: Container) -> List
 
 
 def tool(staging: StagedImage) -> Word:
-    """Return the node's own copy of this tool, as the host sees it."""
+    """Return the host's path of the node's own copy of this tool."""
     return _staged(TOOL) if staging.mounted else _staged(ROOTFS) + plans.TOOL
 
 
 def evidence() -> Word:
-    """Return the node's own folder for what is seen of its ranks, as the host sees it."""
+    """Return the host's path of the node's own folder for evidence of its ranks."""
     return _staged(EVIDENCE)
 
 
@@ -109,7 +117,7 @@ def _staged(name: str) -> Word:
 
 
 def name(staging: StagedImage) -> Code:
-    """Return the lines that give the staged folder its name, in a private folder that nobody can know beforehand."""
+    """Return the lines that name the staged folder, inside a private folder with an unpredictable name."""
     return code(
         """\
 # The image is staged: each node has its own copy here.
@@ -121,7 +129,7 @@ stage={begin}$UID-$unique/image
 
 
 def step(staging: StagedImage, layout: Layout, runtime: Runtime, container: Container, number: int) -> Code:
-    """Return the part of the script that stages the image, and what it needs to end it."""
+    """Return the part of the script that stages the image and can end it."""
     if staging.kind not in _DOES:
         raise UsageError("an image cannot be staged as %r" % staging.kind, "known: " + ", ".join(_DOES))
     return code(
@@ -184,8 +192,10 @@ container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")
 
 
 def _broadcast(staging: StagedImage, layout: Layout) -> Code:
-    """Return what sends the file to the nodes, into the private folder of each; the nodes remove it in any case. If it
-    does not arrive, they read it from where it is."""
+    """Return the lines that send the file to the nodes, into the private folder of each, which the nodes always remove.
+
+    If it does not arrive, the nodes read the file where it is.
+    """
     if not staging.broadcast:
         return code("")
     return code(
@@ -204,12 +214,12 @@ srun --mpi=none --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-
 def _sent(staging: StagedImage) -> Code:
     if not staging.broadcast:
         return code("")
-    # The nodes check a bundle by its own digests.
+    # The nodes verify a bundle by its own digests.
     return code(' --sent "$sent" --sha256 "${{digest%% *}}"') if staging.mounted else code(' --sent "$sent"')
 
 
 def _what(staging: StagedImage, container: Container) -> Code:
-    """Return the options that say what is staged, each on a line."""
+    """Return the options that define what is staged, one per line."""
     found: List[Tuple[str, Text]] = [("--image", staging.image), ("--source", staging.source)]
     found += [("--abi", staging.abi)] if staging.abi else []
     lines = [code(" \\\n    {words}", words=pair) for pair in found]

@@ -1,4 +1,4 @@
-"""What the batch system is asked for besides the layout: account, partition, time, and the user's own words. Pure."""
+"""Requests to the batch system besides the layout: account, partition, time, and the user's own words. Pure."""
 
 import re
 from typing import List, Mapping, NamedTuple, Optional, Sequence
@@ -7,16 +7,24 @@ from deployer.contract.errors import Refused, UsageError
 from deployer.contract.job import seconds
 from deployer.contract.plan import Plan
 
-#: What the script says itself, from the job's layout; another value would contradict it.
+#: Options that the script sets from the job's layout; another value would contradict it.
 _OURS = ("job-name", "J", "output", "o", "nodes", "N", "ntasks", "n", "ntasks-per-node", "cpus-per-task", "c", "time",
          "t", "mem", "account", "A", "partition", "p", "constraint", "C", "reservation", "array", "a",
          "wrap")  # fmt: skip
-#: Where users keep their account; Slurm itself reads the first.
+#: Variables in which users keep their account; Slurm itself reads the first.
 _VARIABLES = ("SBATCH_ACCOUNT", "SLURM_ACCOUNT")
 
 
 class SubmissionOptions(NamedTuple):
-    """What the user gave; None: as the plan says. ``directives`` are whole words for sbatch."""
+    """The user's options; None: the plan's value.
+
+    Attributes:
+        account: the account to charge.
+        partition: the partition.
+        constraint: features of nodes.
+        reservation: the reservation.
+        directives: complete words for sbatch.
+    """
 
     account: Optional[str] = None
     partition: Optional[str] = None
@@ -28,9 +36,15 @@ class SubmissionOptions(NamedTuple):
 def sbatch_options(
     plan: Plan, options: SubmissionOptions, nodes: int, time: str, environment: Mapping[str, str]
 ) -> List[str]:
-    """Return the words for sbatch; raises Refused for a job that the site would not take, UsageError for wrong words.
+    """Return the words for sbatch. Only the limits of the plan's own partition are known and checked.
 
-    The plan's limits are its partition's: another partition's are Slurm's to tell.
+    Args:
+        time: the job's time limit.
+        environment: the user's environment, for the account.
+
+    Raises:
+        Refused: the site would not accept the job.
+        UsageError: a word is invalid.
     """
     if plan.scheduler == "local" and nodes > 1:
         raise Refused("%s has no batch system: a job has one node, not %d" % (plan.site, nodes), "--nodes 1")
@@ -69,9 +83,9 @@ def sbatch_options(
 def _directive(word: str) -> str:
     match = re.match(r"^(?:--([a-z][a-z-]*)|-([A-Za-z])[^=]*)(?:=.*)?$", _one_line(word))
     if not match:
-        raise UsageError("--directive %s: that is no word for sbatch" % word, "for instance --directive=--exclusive")
+        raise UsageError("--directive %s: not a valid word for sbatch" % word, "for instance --directive=--exclusive")
     if (match.group(1) or match.group(2)) in _OURS:
-        raise UsageError("--directive %s: the script says that itself" % word, "see the options of run for it")
+        raise UsageError("--directive %s: the script sets this itself" % word, "see the options of run for it")
     return word
 
 

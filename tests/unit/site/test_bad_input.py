@@ -75,7 +75,7 @@ def test_a_job_that_is_not_there(store, capsys, verb):
         (["run", "hello", "--time", ""], 2, "is not [D-]HH:MM:SS"),
         (["run", "hello", "--time", "00:00:00"], 2, "zero means no limit"),
         (["run", "hello", "--time", "99999999999-00:00:00"], 2, "is not [D-]HH:MM:SS"),
-        (["run", "hello", "--directive=exclusive"], 2, "no word for sbatch"),
+        (["run", "hello", "--directive=exclusive"], 2, "not a valid word for sbatch"),
         (["run", "hello", "--bogus"], 2, "see: deployer.pyz run --help"),
         (["exec", "hello"], 2, "no command to run"),
         (["doctor", "", "--dry-run"], 2, "no image"),

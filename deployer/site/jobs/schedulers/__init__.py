@@ -1,4 +1,4 @@
-"""Schedulers, by the names that plans use."""
+"""Schedulers by the names that plans use."""
 
 from typing import Dict
 

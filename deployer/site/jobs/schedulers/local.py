@@ -1,7 +1,7 @@
-"""No batch system: the script runs on this machine, in a session of its own that outlives the login.
+"""No batch system: the script runs on this machine, in its own session, which continues after logout.
 
-A job's id is PID.START.HOST of that session's first process: START, in the kernel's ticks, tells it from a later one
-with its number, and on another host nobody knows it.
+A job's id is PID.START.HOST of that session's first process. START, in the kernel's ticks, distinguishes it from a
+later process with the same number. Other hosts cannot query it.
 """
 
 import re
@@ -11,11 +11,11 @@ from deployer.contract.errors import JobFailed, MissingTool
 from deployer.site.jobs.schedulers.interface import JobState, Queue, Scheduler
 
 _ID = re.compile(r"^(\d+)\.(\d+)\.(\S+)$")
-#: Seconds from SIGTERM, at the time limit, to SIGKILL; as long as Slurm's KillWait.
+#: Seconds from SIGTERM, at the time limit, to SIGKILL; the same as Slurm's KillWait.
 _PATIENCE = 30
 
-#: $1 the script, $2 its time limit. A process in the background of a shell without job control leads no group, so that
-#: setsid becomes the session's leader without a fork, and "timeout" the leader of the group that it ends.
+#: $1 the script, $2 its time limit. A background process of a shell without job control does not lead a process group.
+#: So setsid becomes the session's leader without a fork, and "timeout" leads the group that it ends.
 _START = (
     """\
 cd "${1%%/*}" && command -v setsid timeout >/dev/null || exit 127
@@ -24,13 +24,13 @@ echo "$!.$(cut -d' ' -f22 "/proc/$!/stat").$(uname -n)"
 """
     % _PATIENCE
 )
-#: $1 PID, $2 START, $3 HOST: true where it still runs here.
+#: $1 PID, $2 START, $3 HOST: true if it still runs here.
 _LIVES = """{ [ "$(uname -n)" = "$3" ] && [ "$(cut -d' ' -f22 "/proc/$1/stat" 2>/dev/null)" = "$2" ] &&
 ! grep -q '^State:.Z' "/proc/$1/status"; }"""
 
 
 class Local(Scheduler):
-    """One machine, at once: nobody waits and nothing is shared out."""
+    """One machine that starts jobs at once: there is no queue, and nothing is allocated."""
 
     def owns(self, job_id: str) -> bool:
         return _ID.match(job_id) is not None
@@ -76,14 +76,14 @@ class Local(Scheduler):
         return host if host != here else None
 
     def outputs(self) -> List[str]:
-        return ["true"]  # nobody waits, and what runs has written its id
+        return ["true"]  # there is no queue, and a running job has written its id
 
     def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
         del code, out, err
         return set()
 
     def cancel(self, job_id: str) -> List[str]:
-        # timeout passes the signal on to all that it started, and kills what is left later.
+        # timeout passes the signal on to all processes that it started, and kills the remaining ones later.
         return ["sh", "-c", _LIVES + ' || exit 0; kill -TERM "$1"', "sh", *_parts(job_id)]
 
     def parse_cancel(self, code: int, out: str, err: str) -> None:

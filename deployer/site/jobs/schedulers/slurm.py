@@ -6,7 +6,7 @@ from typing import Dict, List, Optional, Sequence, Set
 from deployer.contract.errors import DeployerError, Refused, TransferError
 from deployer.site.jobs.schedulers.interface import JobState, Queue, Scheduler
 
-#: States that can still change; all others are final. COMPLETING is on its way out, but its log is not complete yet.
+#: States that can still change; all others are final. A COMPLETING job has ended, but its log is not complete yet.
 _ACTIVE = frozenset(
     (
         "PENDING",
@@ -25,7 +25,7 @@ _ACTIVE = frozenset(
         "RESV_DEL_HOLD",
     )
 )
-#: What Slurm's commands say when slurmctld or munge does not answer; asking again later may help.
+#: Messages of Slurm's commands if slurmctld or munge does not answer; a later query may succeed.
 _SILENT = (
     "Unable to contact slurm controller",
     "Socket timed out",
@@ -36,10 +36,10 @@ _SILENT = (
     "Zero Bytes were transmitted",
     "Transport endpoint",
 )
-#: States of nodes that run jobs, now or when others are over.
+#: States of nodes that run jobs, now or after the current ones.
 _USABLE = frozenset(("idle", "mixed", "allocated", "completing", "planned", "reserved"))
 _FORGOTTEN = "Invalid job id specified"
-#: Of a job in the words of scontrol: its state, and its output file up to the next NAME= of the line.
+#: A job's state in scontrol's output, and its output file up to the next NAME= of the line.
 _JOB_STATE = re.compile(r" JobState=(\w+)")
 _OUTPUT = re.compile(r" StdOut=(.*?)(?= [A-Z][\w/:]*=|$)")
 
@@ -51,7 +51,7 @@ class Slurm(Scheduler):
         return job_id.isdigit()
 
     def submit(self, script: str, seconds: int) -> List[str]:
-        del seconds  # the script says it
+        del seconds  # the script contains it
         return ["sbatch", "--parsable", script]
 
     def parse_submit(self, code: int, out: str, err: str) -> str:
@@ -71,7 +71,7 @@ class Slurm(Scheduler):
         if code != 0:
             raise _error("sinfo failed", err)
         rows = [line.split("|") for line in out.splitlines() if line.count("|") == 3 and line.split("|")[2].isdigit()]
-        # The default partition's name ends with "*"; where one was asked for, there are no others.
+        # The default partition's name ends with "*". If a partition was named, there is only that one.
         rows = [row for row in rows if row[0].endswith("*")] or rows
         if not rows:
             return None
@@ -80,7 +80,7 @@ class Slurm(Scheduler):
         return Queue(rows[0][1] == "up", sum(int(row[2]) for row in rows), sum(usable), says)
 
     def state(self, job_id: str) -> List[str]:
-        # With --states=all it also tells how a job ended, until slurmctld forgets it (MinJobAge, 300 s by default).
+        # With --states=all it also shows how a job ended, until slurmctld forgets it (MinJobAge, 300 s by default).
         return ["squeue", "--noheader", "--states=all", "--jobs=" + job_id, "--format=%T|%M|%N|%r"]
 
     def parse_state(self, code: int, out: str, err: str) -> Optional[JobState]:
@@ -96,7 +96,7 @@ class Slurm(Scheduler):
 
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
         if code != 0:
-            if _FORGOTTEN in err:  # of several ids, squeue leaves out those that are forgotten
+            if _FORGOTTEN in err:  # if there are several ids, squeue leaves out forgotten ones
                 return {}
             raise _error("squeue failed", err)
         rows = [line.partition("|") for line in out.strip().splitlines()]
@@ -124,20 +124,22 @@ class Slurm(Scheduler):
 
     def parse_cancel(self, code: int, out: str, err: str) -> None:
         del out
-        # A job that is over already is no failure; scancel says nothing of it, or that the id is invalid.
+        # A job that has ended is not a failure; scancel prints nothing about it, or that the id is invalid.
         if code != 0 and _FORGOTTEN not in err:
             raise _error("scancel failed", err)
 
 
 def _state(text: str) -> JobState:
-    """Return the state that squeue prints as WORD|ELAPSED|NODES|REASON."""
+    """Return the state from squeue's WORD|ELAPSED|NODES|REASON."""
     word, elapsed, nodes, reason = [*text.split("|", 3), "", "", ""][:4]
     return JobState(word, "" if reason == "None" else reason, elapsed, nodes, word in _ACTIVE)
 
 
 def _is_usable(state: str) -> bool:
-    """Return whether nodes in a state of sinfo's can run jobs. It may end with a sign: ``*`` is a node that does not
-    answer, ``~`` one that is off and is started when it is needed."""
+    """Return whether nodes in a state of sinfo's can run jobs.
+
+    The state may end with a sign: ``*`` for a node that does not answer, ``~`` for one that starts on demand.
+    """
     found = re.match(r"([a-z]+)([^a-z]?)$", state)
     return found is not None and found.group(1) in _USABLE and found.group(2) != "*"
 

@@ -1,4 +1,4 @@
-"""Launchers, by the names that plans use."""
+"""Launchers by the names that plans use."""
 
 from typing import Dict
 

@@ -1,4 +1,4 @@
-"""mpiexec.hydra of Intel MPI and MPICH in a Slurm allocation: its proxies, one a node by srun, start the ranks."""
+"""mpiexec.hydra of Intel MPI and MPICH in a Slurm allocation: srun starts one proxy per node, and these the ranks."""
 
 from typing import Dict, List, Mapping
 
@@ -9,9 +9,9 @@ from deployer.site.run.launchers.srun import intel_domain
 
 
 class Hydra(Launcher):
-    """Intel's proxies pin by I_MPI_PIN_DOMAIN, MPICH's by -bind-to.
+    """Intel's proxies pin with I_MPI_PIN_DOMAIN, MPICH's with -bind-to.
 
-    A rank that exits with an error before MPI_Init ends no other one (seen with 2021.15); one that a signal ends does.
+    A rank that exits with an error before MPI_Init does not end the others (seen with 2021.15); a signal does.
     """
 
     program = "mpiexec.hydra"
@@ -32,16 +32,16 @@ class Hydra(Launcher):
 
     def exports(self, start: LaunchRequest, environment: Mapping[str, Value]) -> Dict[str, Value]:
         found = super().exports(start, environment)
-        found.pop("I_MPI_ROOT", None)  # the launcher's own is its module's word
+        found.pop("I_MPI_ROOT", None)  # the launcher's module sets its own
         if not start.batch:
             return found
-        # The srun of the proxies, one a node: without a PMI, whose variables the ranks would take for their own, and
-        # with all the CPUs that the ranks will have. Slurm before 22.05 would give it those of one rank.
+        # For the srun that starts one proxy per node: without a PMI, whose variables the ranks would use, and with the
+        # CPUs of all ranks of the node. Slurm before 22.05 would give it those of one rank.
         cpus = start.layout.ranks_per_node * start.layout.asked_cpus
         srun = "--mpi=none --cpus-per-task=%d --cpu-bind=cores" % cpus
         if start.family == "intel":
             found["I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"] = srun
-            # Else -ppn is ignored under Slurm.
+            # Otherwise -ppn is ignored under Slurm.
             found.setdefault("I_MPI_JOB_RESPECT_PROCESS_PLACEMENT", "0")
         else:
             found["HYDRA_LAUNCHER_EXTRA_ARGS"] = srun

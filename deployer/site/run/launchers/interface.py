@@ -1,7 +1,7 @@
-"""What a launcher has to offer: pure builders of the words that start the ranks of a step within an allocation.
+"""The interface of a launcher: pure builders of the words that start the ranks of a step in an allocation.
 
-Each starts them all, pinned as the layout says, gives them no standard input of its own (the script closes it), ends
-the whole step when one rank fails, and lets SIGTERM at the time limit reach the ranks.
+Each starts all ranks, pinned as the layout requires, gives them no standard input (the script closes it), ends the
+step when one rank fails, and lets SIGTERM at the time limit reach the ranks.
 """
 
 from typing import Dict, List, Mapping, NamedTuple, Sequence
@@ -11,10 +11,16 @@ from deployer.contract.shell import Value
 
 
 class LaunchRequest(NamedTuple):
-    """``pmi`` is srun's word for it; ``program`` is the launcher as it is called: a name in PATH, or a path.
+    """What to start.
 
-    ``family`` and ``version`` are those of the MPI that the ranks use, empty where it is the image's own. Without a
-    ``batch`` system all ranks start on this machine. ``tool`` is how this tool is called on the nodes.
+    Attributes:
+        layout: the layout of the job.
+        pmi: the PMI, in srun's words.
+        program: the launcher: a name in PATH, or a path.
+        family: the family of the ranks' MPI; empty if it is the image's own.
+        version: the version of the ranks' MPI; empty if it is the image's own.
+        batch: there is a batch system; otherwise all ranks start on this machine.
+        tool: the words that start this tool on the nodes.
     """
 
     layout: Layout
@@ -27,26 +33,25 @@ class LaunchRequest(NamedTuple):
 
 
 class Launcher(object):
-    """One launcher. Implementations stand in the plain dict ``LAUNCHERS`` under the names that plans use."""
+    """A launcher. The implementations are in the plain dict ``LAUNCHERS`` under the names that plans use."""
 
-    #: The program, as it is found in PATH.
+    #: The program's name in PATH.
     program = ""
-    #: Whether a rank that exits with an error ends the others. If not, only one that dies by a signal does.
+    #: Whether a rank that exits with an error ends the others. Otherwise only a rank that a signal ends does.
     ends_on_exit = True
-    #: How the names of variables begin that are set for the ranks, and that the launcher reads as well.
+    #: Prefixes of variables that are set for the ranks and that the launcher reads too.
     reads = ()  # type: tuple[str, ...]
 
     def words(self, start: LaunchRequest) -> List[str]:
-        """Return argv up to, and without, what each rank runs."""
+        """Return argv up to the command of each rank, without it."""
         raise NotImplementedError
 
     def environment(self, start: LaunchRequest) -> Dict[str, str]:
-        """Return what the ranks' MPI library must be told of the layout, in their environment."""
+        """Return the variables that pass the layout to the ranks' MPI library."""
         del start
         return {}
 
     def exports(self, start: LaunchRequest, environment: Mapping[str, Value]) -> Dict[str, Value]:
-        """Return what the launcher itself finds in its environment; ``environment`` is that of the ranks, without the
-        image's."""
+        """Return the launcher's own environment; ``environment`` is that of the ranks, without the image's."""
         del start
         return {name: value for name, value in environment.items() if name.startswith(self.reads)}

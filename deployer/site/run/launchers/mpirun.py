@@ -1,4 +1,4 @@
-"""mpirun of Open MPI 4 and 5 in a Slurm allocation: it starts a daemon on each node by srun, and they the ranks."""
+"""mpirun of Open MPI 4 and 5 in a Slurm allocation: srun starts one daemon per node, and these the ranks."""
 
 from typing import Dict, List, Mapping
 
@@ -6,18 +6,18 @@ from deployer.contract.pinning import pin
 from deployer.contract.shell import Value
 from deployer.site.run.launchers.interface import Launcher, LaunchRequest
 
-#: The setting that says how daemons are started, and their name, in Open MPI 4 and 5.
+#: The setting for how daemons are started, and their name, in Open MPI 4 and 5.
 _AGENTS = {"4": ("OMPI_MCA_orte_launch_agent", "orted"), "5": ("PRTE_MCA_prte_launch_agent", "prted")}
 
 
 class Mpirun(Launcher):
-    """Nodes come from the allocation; ranks are mapped in order over them, and bound to whole cores.
+    """Nodes come from the allocation; ranks are mapped over them in order, and bound to whole cores.
 
-    The settings that ranks get as OMPI_MCA_* and PMIX_MCA_* hold for the daemons too: both ends must agree on them.
+    The settings OMPI_MCA_* and PMIX_MCA_* of the ranks apply to the daemons too: both ends must agree on them.
 
-    Slurm sends SIGTERM to all processes of a job. mpirun and its daemons would end at once and take the ranks with
-    them, whatever their settings; so they are started with the signal blocked, and end with the ranks. Those get it
-    unblocked, as all that the daemons start.
+    Slurm sends SIGTERM to all processes of a job. mpirun and its daemons would end at once and end the ranks, whatever
+    their settings. So they are started with the signal blocked, and end with the ranks. The daemons unblock it in all
+    processes that they start, so the ranks receive it.
     """
 
     program = "mpirun"
@@ -26,7 +26,7 @@ class Mpirun(Launcher):
     def words(self, start: LaunchRequest) -> List[str]:
         layout, pinning = start.layout, pin(start.layout)
         spread = "ppr:%d:numa" % pinning.per_numa if pinning.per_numa else "ppr:%d:node" % layout.ranks_per_node
-        # Open MPI 5.0.11 gives rank 0 a pipe that is never closed, though its own standard input is /dev/null.
+        # Open MPI 5.0.11 gives rank 0 a pipe that is never closed, although its own standard input is /dev/null.
         words = [*_shield(start), start.program, "-np", str(layout.ranks), "--stdin", "none"]
         if pinning.by_core:
             return [*words, "--map-by", "%s:PE=%d" % (spread, pinning.units), "--bind-to", "core"]
@@ -46,7 +46,9 @@ class Mpirun(Launcher):
 
 
 def _shield(start: LaunchRequest) -> List[str]:
-    """Return the words before a program that is not to see SIGTERM; none where nobody sends it to the ranks as well, or
-    where Open MPI could not tell the words apart."""
+    """Return the words before a program that must not receive SIGTERM.
+
+    They are empty if the signal is not sent to the ranks anyway, or if Open MPI could not separate the words.
+    """
     words = [*start.tool, "shield", "--"]
     return words if start.batch and start.tool and not any(" " in word for word in words) else []

@@ -1,4 +1,4 @@
-"""Slurm's own launcher, with the PMI that the ranks' MPI library speaks."""
+"""Slurm's own launcher, with the PMI of the ranks' MPI library."""
 
 from typing import Dict, List
 
@@ -7,7 +7,7 @@ from deployer.site.run.launchers.interface import Launcher, LaunchRequest
 
 
 class Srun(Launcher):
-    """Options as old as Slurm 17. Always with -c, which srun no longer takes from the batch job (Slurm 22.05)."""
+    """Only options of Slurm 17 and later. -c is always given: srun ignores the batch job's (Slurm 22.05)."""
 
     program = "srun"
 
@@ -23,7 +23,7 @@ class Srun(Launcher):
             # Ranks in order over the nodes; on a node in turn over the sockets, each rank's CPUs on one if they fit.
             "--distribution=block:cyclic",
             "--cpu-bind=" + ("cores" if pin(layout).by_core else "threads"),
-            # The others would wait for the one that failed until the time limit.
+            # Otherwise the other ranks would wait for the failed one until the time limit.
             "--kill-on-bad-exit=1",
         ]
 
@@ -32,5 +32,5 @@ class Srun(Launcher):
 
 
 def intel_domain(cpus: int) -> str:
-    """Return the value of I_MPI_PIN_DOMAIN for ``cpus`` neighbouring CPUs a rank; without it a rank has one core."""
+    """Return the value of I_MPI_PIN_DOMAIN for ``cpus`` neighbouring CPUs per rank; without it a rank gets one core."""
     return "%d:compact" % cpus

@@ -217,6 +217,6 @@ def test_without_a_plan_nobody_allows_it(tmp_path, monkeypatch):
     from deployer.site.run import exec as execs
 
     store = made.store(tmp_path / "root", plan=None)
-    with pytest.raises(UsageError, match="packed for no site, so nobody allows native"):
+    with pytest.raises(UsageError, match="packed for no site, so no plan allows native"):
         execs.prepare(store, execs.ExecRequest("hello", runtime="native"))
     assert execs.prepare(store, execs.ExecRequest("hello", runtime="charliecloud"))[0].contained

@@ -17,7 +17,7 @@ CODE = """
 import sys
 from deployer.site.rank import rank, payload_monitor as watch
 watch._LAST_WORDS = 0.1
-watch.GOODBYE = float(sys.argv[3])
+watch.GRACE = float(sys.argv[3])
 sys.exit(rank.main(["--out", sys.argv[1], "--shared", sys.argv[2], *sys.argv[4:]]))
 """
 

@@ -134,7 +134,7 @@ def test_the_plan_s_environment_stands_over_the_layout_s_over_the_image_s(tmp_pa
         (REQUEST._replace(nodes=0), "at least 1"),
         (REQUEST._replace(binds=["/no/such:/data"]), "there is no /no/such"),
         (REQUEST._replace(binds=["/usr:/nope"]), "read-only and has no /nope"),
-        (REQUEST._replace(binds=["/usr:/tmp/.keras"]), "/tmp in the container is the node's own, which all of its"),
+        (REQUEST._replace(binds=["/usr:/tmp/.keras"]), "/tmp in the container is the node's own, which all its"),
         (REQUEST._replace(binds=["/usr:/dev/shm/x"]), "/dev in the container is the node's own"),
         (REQUEST._replace(binds=["/usr:/bin"]), "/bin is a link"),
         (REQUEST._replace(binds=["/usr:data"]), "absolute"),
@@ -454,7 +454,7 @@ def test_a_silent_scheduler_is_asked_again(store, programs, monkeypatch):
     )
     told = []
     jobs.follow(folder, told.append)
-    assert told[0].endswith("asking again")
+    assert told[0].endswith("trying again")
 
 
 def test_sbatch_says_no(store, programs):

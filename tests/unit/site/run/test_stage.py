@@ -491,7 +491,7 @@ def test_what_somebody_else_put_in_the_place_of_what_was_sent_is_not_used(job, t
             os.chown(str(sent), NOBODY, NOBODY)
     process = job.start(more=["--sent", str(sent)])
     code, reason = answer(process)
-    assert (code, "somebody else put it there" in reason) == (4, True)
+    assert (code, "another user made it" in reason) == (4, True)
     assert process.wait(60) == 4
     assert job.left() == []
 
