@@ -46,7 +46,8 @@ _T = TypeVar("_T")
 #: Of one program and what it loads.
 PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
     linking.program, linking.missing, linking.versions, linking.broken, linking.plugins,
-    mpi.family, mpi.library, mpi.linked, mpi.cxx, mpi.symbols, mpi.tree, mpi.doubled, fabric.library, fabric.provider,
+    mpi.family, mpi.library, mpi.linked, mpi.cxx, mpi.symbols, mpi.tree, mpi.doubled, mpi.serial,
+    fabric.library, fabric.provider,
 )  # fmt: skip
 #: Of the bundle and the site as a whole.
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
@@ -64,7 +65,7 @@ CODES = (
     "facts.cpu", "facts.fabric", "facts.gpu", "facts.mpi", "facts.plan", "facts.pmi", "facts.runtime",
     "gpu.capability", "gpu.driver", "gpu.kernels", "gpu.none",
     "link.broken", "link.missing", "link.plugin", "link.program", "link.version",
-    "mpi.cxx", "mpi.escape", "mpi.family", "mpi.mixed", "mpi.rpath", "mpi.symbols", "mpi.unused",
+    "mpi.cxx", "mpi.escape", "mpi.family", "mpi.mixed", "mpi.rpath", "mpi.serial", "mpi.symbols", "mpi.unused",
     "node.architecture",
     "plan.refused", "pmi.not-offered", "pmi.unmet", "profile.age", "proof.outside",
     "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.unknown",

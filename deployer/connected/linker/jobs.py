@@ -6,15 +6,13 @@ from typing import NamedTuple
 from deployer.connected.linker import commands, process, started
 from deployer.connected.linker.index import Index
 from deployer.connected.linker.job_filesystem import Files
-from deployer.connected.linker.process import Overlay, Process
+from deployer.connected.linker.process import LIBRARY_PATH, Overlay, Process
 from deployer.connected.linker.started import StartedProgram, Surroundings
 from deployer.connected.linker.words import UnknownWord, known
 from deployer.contract import command, hostfiles
 from deployer.contract.job import Job
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import APP, Plan
-
-_LIBRARY_PATH = "LD_LIBRARY_PATH"
 
 
 class LinkedJob(NamedTuple):
@@ -47,14 +45,16 @@ class _Linker:
         self.overlays = overlays
         self.host = host
         self.view = process.filesystem(files, overlays, host)
-        self._made: dict[tuple[str, str | None, frozenset[str] | None], Process] = {}
+        self._made: dict[tuple[str, frozenset[str] | None, frozenset[tuple[str, str]] | None], Process] = {}
 
-    def start(self, path: str, library_path: str | None = None, packages: frozenset[str] | None = None) -> Process:
-        """Return the process of a program; ``library_path`` and ``packages`` as for ``process.start``."""
-        key = path, library_path, packages
+    def start(
+        self, path: str, packages: frozenset[str] | None = None, environment: Mapping[str, str] | None = None
+    ) -> Process:
+        """Return the process of a program; the arguments are those of ``process.start``."""
+        key = path, packages, None if environment is None else frozenset(environment.items())
         if key not in self._made:
             self._made[key] = process.start(
-                self.plan, self.manifest.image, self.files, self.overlays, self.host, path, packages, library_path
+                self.plan, self.manifest.image, self.files, self.overlays, self.host, path, packages, environment
             )
         return self._made[key]
 
@@ -72,9 +72,11 @@ class _Linker:
             yield found._replace(may_import=packages.unclear or "some imports are under a condition")
 
     def _with(self, program: StartedProgram, packages: frozenset[str] | None) -> Process:
-        search = program.environment.get(_LIBRARY_PATH, "")
-        found = self.start(program.path or program.argv[0], search if known([search]) else None, packages)
-        return found._replace(via=program.via, cleared=program.cleared)
+        environment = program.environment
+        if not known([environment.get(LIBRARY_PATH, "")]):
+            environment = {**environment, LIBRARY_PATH: self.plan.environment.get(LIBRARY_PATH, "")}
+        found = self.start(program.path or program.argv[0], packages, environment)
+        return found._replace(via=program.via, cleared=program.cleared, script=program.script or "")
 
     def candidates(self) -> Iterator[Process]:
         """Yield the processes of all programs of the bundle that call MPI; Python with all packages that do."""
@@ -112,7 +114,7 @@ class _Linker:
         }
         searched = hostfiles.library_path(self.plan.environment, environment)
         unknown = {name: UnknownWord(f"${name}") for name in ("HOME", "TMPDIR", "USER")}
-        environment = {**environment, "PATH": place.path, _LIBRARY_PATH: searched, **unknown}
+        environment = {**environment, "PATH": place.path, LIBRARY_PATH: searched, **unknown}
         targets = [overlay.target for overlay in self.overlays if overlay.target != APP]
         environment["PYTHONPATH"] = ":".join(filter(None, [*targets, environment.get("PYTHONPATH", "")]))
         layers = [("", self.files), *((overlay.target, overlay.files) for overlay in self.overlays)]
@@ -131,8 +133,8 @@ class _Linker:
 def _unsure(program: StartedProgram) -> str | None:
     """Return why it is not certain what a program loads."""
     where = f"{program.via}: " if program.via else ""
-    if not known([program.environment.get(_LIBRARY_PATH, "")]):
-        return f"{where}{_LIBRARY_PATH} is only known when it runs"
+    if not known([program.environment.get(LIBRARY_PATH, "")]):
+        return f"{where}{LIBRARY_PATH} is only known when it runs"
     return f"{where}LD_PRELOAD makes it load another library first" if program.environment.get("LD_PRELOAD") else None
 
 

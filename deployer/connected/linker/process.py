@@ -7,20 +7,23 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from deployer.connected.linker import plugins
+from deployer.connected.linker import choosers, plugins
+from deployer.connected.linker.choosers import Chooser
 from deployer.connected.linker.index import Index
 from deployer.connected.linker.job_filesystem import LINK, BoundFiles, Captured, Files, JobFilesystem
 from deployer.connected.linker.loader import Loader, Object
 from deployer.contract import hostfiles
 from deployer.contract.dynamic import Facts
 from deployer.contract.manifest import Image
-from deployer.contract.plan import MPICH_ABI, OPENMPI, Plan
+from deployer.contract.plan import MPICH_ABI, OPENMPI, Plan, StartOption
 
 #: What programs that call MPI are linked to, by family; libmpich.so.12 is Debian's own name for MPICH's library, and
 #: libmpi_abi.so.1 the standard ABI of MPI 5, which newer libraries of MPICH's family have beside their own.
 FAMILIES = {
     "libmpi.so.12": MPICH_ABI, "libmpich.so.12": MPICH_ABI, "libmpi_abi.so.1": MPICH_ABI, "libmpi.so.40": OPENMPI,
 }  # fmt: skip
+
+LIBRARY_PATH = "LD_LIBRARY_PATH"
 
 #: How the names of Open MPI's C++ library begin, which release 5 has no more.
 CXX = "libmpi_cxx.so."
@@ -50,7 +53,8 @@ class Process(NamedTuple):
     ``passed_over`` are users for another family of MPI than the site's: their package has one for the site's as well.
     ``plugins`` are those of TensorFlow. ``command`` is what was to be started; ``via`` are the wrappers that start it;
     ``cleared``: they removed the launcher's variables. ``may_import`` is why it may not import all of its packages,
-    empty if it does.
+    empty if it does. ``serial`` are packages that take their serial build, with the start options by which they do;
+    ``script`` is the Python file, ``-m NAME`` or ``-c TEXT`` that it runs, if that is known.
     """
 
     plan: Plan
@@ -65,6 +69,8 @@ class Process(NamedTuple):
     via: str = ""
     cleared: bool = False
     may_import: str = ""
+    serial: Mapping[Chooser, Sequence[StartOption]] = {}
+    script: str = ""
 
     @property
     def name(self) -> str:
@@ -128,7 +134,7 @@ def start(
     host: Mapping[str, Files],
     command: str,
     packages: Collection[str] | None = None,
-    library_path: str | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Process:
     """Start a program dry.
 
@@ -136,21 +142,29 @@ def start(
         host: the site's files by where the plan binds them.
         command: the program's path, or its name in PATH.
         packages: the paths of the Python packages that a Python program imports, None: all that call MPI.
-        library_path: LD_LIBRARY_PATH as the program sees it, None: as the job starts with it.
+        environment: the variables that the program sees, None: those of the plan and the image.
     """
     single = _single(plan, files, host)
     view = filesystem(files, overlays, {**host, hostfiles.FOLDER: single})
-    environment = dict(item.partition("=")[::2] for item in image.env)
-    search = hostfiles.library_path(plan.environment, environment) if library_path is None else library_path
+    if environment is None:
+        environment = dict(item.partition("=")[::2] for item in image.env)
+        searched = hostfiles.library_path(plan.environment, environment)
+        environment = {**environment, **plan.environment, LIBRARY_PATH: searched}
+    search = environment.get(LIBRARY_PATH, "")
     path = _interpreter(view, image, _program(view, image, command))
     machine = _machine(view, path)
     loader = Loader(view, search.split(":"), machine)
     program = loader.start(path) if path else None
     is_python = _is_python(loader)
-    users, passed_over = [], []
+    users, passed_over, serial = [], [], {}
     for group in _groups(files, overlays, packages) if is_python else ():
         families = {path: family_of(facts) for path, facts in group.items()}
         for path in sorted(group):
+            chooser = choosers.of_file(path)
+            options = [o for o in plan.containers if chooser and not choosers.is_parallel(chooser, environment, o)]
+            if chooser and options:
+                serial[chooser] = options
+                continue
             if len(group) > 1 and plan.abi in families.values() and families[path] != plan.abi:
                 passed_over.append(path)
                 continue
@@ -175,7 +189,7 @@ def start(
         for path, facts in found
     )
     opened = _tensorflow_plugins(files, overlays) if is_python and (packages is None or _opens(packages)) else []
-    return Process(plan, view, loader, program, users, passed_over, sonames, opened, command)
+    return Process(plan, view, loader, program, users, passed_over, sonames, opened, command, serial=serial)
 
 
 def _is_python(loader: Loader) -> bool:

@@ -14,7 +14,7 @@ from deployer.contract.job import Job
 from deployer.contract.linked_mpi import SYMBOLS
 from deployer.contract.plan import Plan
 from deployer.contract.verdict import MISSING_FACTS as UNKNOWN
-from tests.running import PREFIX
+from tests.running import PREFIX, START_OPTION
 from tests.unit.connected.check.test_check import CALLS, HAS, HOST_FILES, IMAGE_FILES, MODULE, PLAN, index, lib, started
 from tests.unit.connected.check.test_check import _Below as Below
 from tests.unit.connected.check.test_rules import case, manifest_of
@@ -210,3 +210,32 @@ def test_a_job_that_calls_no_mpi(words: tuple[str, ...], ranks: int, expected: l
 
 def test_without_a_site_s_mpi_nothing_is_unused() -> None:
     assert judged(linked(SERIAL), PLAN._replace(mpi=None)) == []
+
+
+# ------------------------------------------------------------------------------------------------ chosen builds
+
+
+H5PY = "/usr/lib/python3/dist-packages/h5py"
+OPENS = "import h5py; h5py.File('x', 'w', driver='mpio')"
+
+
+@pytest.mark.parametrize(("launcher", "text", "variable", "expected"), [
+    ("srun", OPENS, "", [("mpi.serial", ERROR)]),
+    ("srun", "import h5py", "", [("mpi.serial", NOTE)]),
+    ("srun", OPENS, "H5PY_ALWAYS_USE_MPI=1", []),
+    ("mpirun", OPENS, "", []),
+    ("mpiexec.hydra", OPENS, "", []),
+])  # fmt: skip
+def test_h5py_is_serial_or_parallel_by_the_launcher(
+    launcher: str, text: str, variable: str, expected: list[tuple[str, str]]
+) -> None:
+    plan = PLAN._replace(start_options=[START_OPTION._replace(launcher=launcher)])
+    files = {**FILES, MODULE: None, H5PY + "/_debian_h5py_mpi/h5p.so": lib(None, "libmpi.so.12", imports=CALLS)}
+    environment = dict(item.split("=") for item in [variable] if item)
+    environment["LD_LIBRARY_PATH"] = PREFIX + "/lib"
+    site = {PREFIX: Below(HOST_FILES)}
+    image = case().manifest.image
+    start = process.start(plan, image, index(files), [], site, "python3", {H5PY}, environment)
+    start = start._replace(script=f"-c {text}")
+    assert [(each.code, each.severity) for rule in check.PROCESS_RULES for each in rule(start)] == expected
+    assert start.uses_mpi == (expected == [])
