@@ -181,7 +181,7 @@ RULES: Dict[str, Rule] = {
         ERROR,
         "it uses {path} ({identity}), not the host's {library} ({expected})",
         "the image's own library is found before the bound one: a different soname, an RPATH in the "
-        "image, or a missing bind. `deployer check` on the laptop names the file",
+        "image, or a missing bind; LD_DEBUG=libs in the program's environment shows each search",
     ),
     "mpi.version": Rule(
         ERROR,

@@ -1,7 +1,8 @@
 """What the last lines of a payload's output show about its end. Pure.
 
 The log has the output and the errors of all ranks, and messages of the launcher. Buffered output may follow an error.
-So an error among the last lines is preferred, then an exception anywhere in the end of the log.
+So an error among the last lines is preferred, then an exception anywhere in the end of the log. The first message of
+the loader or of MPI_Init precedes both: if one rank ends so, the launcher ends the others.
 """
 
 import re
@@ -22,6 +23,12 @@ _OTHERS = re.compile(
 )
 #: How Python prints an exception that ends it.
 _EXCEPTION = re.compile(r"^(\w+\.)*\w*(Error|Exception|Interrupt|Exit|Failure)(: |$)")
+#: How the loader and MPI libraries word why a program ended: other ranks, or a launcher, may print more after it.
+_LOADER_OR_MPI = re.compile(
+    r"error while loading shared libraries: |symbol lookup error: |: version [`'][^']+' not found"
+    r"|^Fatal error in \w*Init|^Abort\(\d+\).*: Fatal error in |An error occurred in MPI_Init|MPI_Init\w* failed"
+    r"|OMPI was not built with SLURM"
+)
 #: The number of last lines in which an error may have any wording.
 _NEAR = 5
 _ERROR = re.compile(
@@ -73,7 +80,8 @@ def told(text: str) -> Told:
         shown = _last(lines, pattern)
         if shown is not None:
             causes.append((code, _shown(shown)))
-    best = _last(lines[-_NEAR:], _ERROR) or _last(lines, _EXCEPTION) or lines[-1]
+    first = next((line for line in lines if _LOADER_OR_MPI.search(line)), None)
+    best = first or _last(lines[-_NEAR:], _ERROR) or _last(lines, _EXCEPTION) or lines[-1]
     return Told(_shown(best), tuple(causes), said)
 
 

@@ -451,21 +451,27 @@ def _payload(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Find
         # A payload that ended well may have caught the error and lost what it tried to write.
         findings.append(cause if failed else cause._replace(severity=WARNING))
     if failed:
-        how = _how(first, outcome)
-        how += "; last line: " + found.told.last if found.told.last is not None else ""
+        how = _how(first, outcome, found.told.last)
         findings.append(finding("payload.failed", WHOLE_JOB, how=how))
     if found.payload_error is not None:
         findings.append(finding("payload.result", WHOLE_JOB, reason=found.payload_error))
     return findings
 
 
-def _how(first: Optional[PayloadRecord], outcome: StepOutcome) -> str:
+def _how(first: Optional[PayloadRecord], outcome: StepOutcome, said: Optional[str]) -> str:
+    """Return how the payload failed; ``said`` is the line of its output that tells best why."""
+    last = "" if said is None else "; last line: " + said
     if first is None:
-        return "the launcher failed with exit code %d, and no rank recorded a reason" % outcome.exit_code
+        code = "exit code %d" % outcome.exit_code
+        if outcome.exit_code > 128:
+            code += " (%s)" % signal_name(outcome.exit_code - 128)
+        if said is not None:
+            return "the launcher failed with %s before a rank recorded why%s" % (code, last)
+        return "the launcher failed with %s, and no rank recorded a reason" % code
     who = "rank %d on %s " % (first.task, first.host)
     if first.signal is None:
-        return who + "failed first, with exit code %d" % (first.exit_code or 0)
-    return who + "was ended by " + signal_name(first.signal)
+        return who + "failed first, with exit code %d%s" % (first.exit_code or 0, last)
+    return who + "was ended by %s%s" % (signal_name(first.signal), last)
 
 
 def signal_name(number: int) -> str:

@@ -6,6 +6,13 @@ from deployer.contract import findings, lastlines
 
 EROFS = "OSError: [Errno 30] Read-only file system: './checkpoint-1.h5'"
 NO_NAME = "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>"
+MPI_INIT = (
+    "--------------------------------------\nIt looks like MPI_INIT failed for some reason; your job may abort\n"
+    "*** An error occurred in MPI_Init\n*** on a NULL communicator\n"
+    "*** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,\n***    and potentially your MPI job)\n"
+    + "[cn1:12] Local abort before MPI_INIT completed, but am not able to guarantee that others were killed!\n"
+    * 6
+)
 SRUN = "srun: error: cn1: task 0: Exited with exit code 1\nslurmstepd: error: *** STEP 7.1 ON cn1 CANCELLED ***\n"
 
 
@@ -47,6 +54,11 @@ def test_a_cause_is_found_before_what_the_launcher_adds(line, code):
         ),
         ("mean error 0.2\n" + "epoch\n" * 50 + "line 7: 3 numbers expected\n", "line 7: 3 numbers expected"),
         ("Segmentation fault (core dumped)\n" + SRUN, "Segmentation fault (core dumped)"),
+        (MPI_INIT + SRUN, "*** An error occurred in MPI_Init"),
+        (
+            "/x: error while loading shared libraries: libmpi.so.40: cannot open shared object file\n" + "lost\n" * 9,
+            "/x: error while loading shared libraries: libmpi.so.40: cannot open shared object file",
+        ),
         ("a\x1b[31mred\x07\u2028b\n", "a\\x1b[31mred\\x07\\u2028b"),
         ("50%\rKeyError: 1\r\n", "KeyError: 1"),
         ("x" * 1000, "x" * 297 + "..."),

@@ -199,6 +199,16 @@ def test_the_exit_code_is_that_of_the_rank_that_failed_first(payloads, srun, exp
     assert how in verdict.record["findings"][-1]["message"]
 
 
+def test_the_output_tells_why_if_no_rank_does():
+    """A C program that dies in MPI_Init: srun ends the others, and no rank records an exit."""
+    found = good(payloads=[])._replace(told=told("*** An error occurred in MPI_Init\nsrun: error\n"))
+    verdict = result.assemble(LAUNCH, found, after(exit_code=143))
+    assert verdict.record["findings"][-1]["message"] == (
+        "the launcher failed with exit code 143 (SIGTERM) before a rank recorded why; "
+        "last line: *** An error occurred in MPI_Init"
+    )
+
+
 @pytest.mark.parametrize(
     ("ended", "srun", "code", "expected"),
     [
