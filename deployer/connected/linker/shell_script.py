@@ -17,7 +17,7 @@ from deployer.connected.linker.shell_words import Words, dirname, joined
 from deployer.connected.linker.words import UnknownWord, known
 
 #: Statements that are read for one job, with those of loops and functions again.
-MAX_STATEMENTS = 8_000
+MAX_STATEMENTS = 4_000
 _MAX_DEPTH = 40  # functions, sourced files and eval in each other
 _PASSES = 3  # over a loop, until what is known stays the same
 
@@ -308,8 +308,6 @@ class Script:
         if not words:
             for assign in node.get("Assigns") or []:
                 self._assign(assign, state)
-            if arguments:
-                self._unclear("a command that is empty, or is only known when it runs")
             return
         self._with(node.get("Assigns") or [], words, state, stdin)
 

@@ -25,6 +25,7 @@ class State:
         certain: whether this place is reached whenever the script runs.
         alive: whether it is reached at all.
         ended: whether the shell ended before it, without an error.
+        may_have_ended: whether it did so in a branch before.
     """
 
     name: str
@@ -37,6 +38,7 @@ class State:
     certain: bool = True
     alive: bool = True
     ended: bool = False
+    may_have_ended: bool = False
 
     def copy(self) -> "State":
         """Return a state that changes on its own."""
@@ -64,7 +66,8 @@ class State:
     def merge(self, others: Sequence["State"], certain: bool) -> None:
         """Become what holds after one of several branches. ``certain``: whether they were reached for certain."""
         self.become(others)
-        self.certain = certain and not any(each.ended for each in others)
+        self.may_have_ended = any(each.ended or each.may_have_ended for each in others)
+        self.certain = certain and not self.may_have_ended
         self.ended = not self.alive and all(each.ended for each in others)
 
     def environment(self) -> Mapping[str, str]:

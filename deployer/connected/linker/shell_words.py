@@ -277,7 +277,7 @@ def _element(value: VariableValue | None, index: Node, name: str, state: State) 
     if isinstance(value, str):
         value = (value,) if not isinstance(value, UnknownWord) else None
     elif value is None:
-        return None
+        return () if literal in ("@", "*") else None
     if value is None or not all(not isinstance(each, UnknownWord) or each.single for each in value):
         return UnknownWord(f"${{{name}[{literal}]}}")
     if literal in ("@", "*"):

@@ -2,7 +2,7 @@
 
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from deployer.connected.linker import python_command, python_packages, shell_syntax, wrappers
@@ -141,8 +141,10 @@ class _Walk:
     def command(self, words: list[str], context: _Context) -> None:
         """Follow one command."""
         name = posixpath.basename(words[0]) if words else ""
-        if not name or isinstance(words[0], UnknownWord):
-            self._not_followed(f"the command {words[0] if words else ''} is only known when it runs", context)
+        if words and isinstance(words[0], UnknownWord):
+            self._not_followed(f"the command {words[0]} is only known when it runs", context)
+        elif not name and context.via:
+            return  # an empty name is not found
         elif len(context.via) > _MAX_DEPTH or len(self._programs) >= _MAX_PROGRAMS:
             self._not_followed("too many scripts and wrappers in each other, or too many programs", context)
         elif words[0] in self._at.wheels:
@@ -202,9 +204,10 @@ class _Walk:
         packages: Packages | None = None,
     ) -> None:
         via, environment = ", ".join(context.via), dict(context.environment)
-        self._programs.append(
-            StartedProgram(path, tuple(words), via, context.certain, script, packages, environment, context.cleared)
-        )
+        certain, cleared = context.certain, context.cleared
+        found = StartedProgram(path, tuple(words), via, certain, script, packages, environment, cleared)
+        if found not in self._programs:
+            self._programs.append(found)
 
     def _not_followed(self, reason: str, context: _Context) -> None:
         self._unclear[": ".join([", ".join(context.via), reason]) if context.via else reason] = None
@@ -243,7 +246,7 @@ class _Walk:
         argument = argument.strip(" \t")
         if not program:  # execvp and shells start sh
             program = "/bin/sh"
-        path = found.path if "/" in found.path else f"./{found.path}"
+        path = words[0] if "/" in words[0] else found.path
         more = [argument] if argument else []
         if posixpath.basename(program) == "env" and argument.startswith("-S"):
             more = ["-S", argument[2:].strip(" \t")]
@@ -377,12 +380,18 @@ class _Walk:
         """Return the file of a program. Raises Unsure."""
         if context.path is None and "/" not in name:
             raise Unsure
-        place = self._place(context.folder, context.path)
+        return self._looked_up(command.locate, name, self._place(context.folder, context.path))
+
+    def _looked_up(
+        self, look: Callable[[str, CommandSearch], Located | None], name: str, place: CommandSearch
+    ) -> Located | None:
+        """Return what ``look`` finds. Raises Unsure if not even the image has the file."""
         try:
-            return command.locate(name, place)
+            return look(name, place)
         except Unsure:  # the image may have it where the site can bind something else
             names = [name] if "/" in name else [f"{folder}/{name}" for folder in place.path.split(":")]
-            for path in (each if each.startswith("/") else f"{context.folder}/{each}" for each in names):
+            names += [f"./{name}"] if look is command.there else []
+            for path in (each if each.startswith("/") else f"{place.workdir}/{each}" for each in names):
                 real = self._at.view.resolve(path) if path.startswith("/") else None
                 if real and self._at.view.is_file(real):
                     return Located(path, real, command.PathInfo(command.FILE))
@@ -395,7 +404,7 @@ class _Walk:
     def _real(self, name: str, folder: str | None, path: str | None) -> str | None:
         try:
             place = self._place(folder, path)
-            found = command.there(name, place) if "/" in name else command.locate(name, place)
+            found = self._looked_up(command.there if "/" in name else command.locate, name, place)
         except Unsure:
             return None
         return None if found is None else found.real if "/" in name else found.path
@@ -404,9 +413,9 @@ class _Walk:
         """Return the path and the text of a script. Raises NotReadable."""
         place = self._place(folder, path)
         try:
-            found = command.there(name, place)
+            found = self._looked_up(command.there, name, place)
             if found is None and "/" not in name and path is not None:
-                found = command.locate(name, place)
+                found = self._looked_up(command.locate, name, place)
         except Unsure:
             raise NotReadable("it is in a folder that is only known on the site, or that the job makes") from None
         if found is None:

@@ -1,0 +1,212 @@
+"""Random scripts are read as bash and dash run them: what they start is found, and what is certain is started."""
+
+import os
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deployer.connected.linker import commands, started
+from deployer.connected.linker.job_filesystem import JobFilesystem
+from deployer.connected.linker.started import Started, Surroundings
+from deployer.connected.linker.words import UnknownWord
+from tests.unit.connected.linker.test_started import files
+
+#: Programs that end with 0; ``no`` ends with 1.
+GOOD = ("aa", "bb", "cc", "dd")
+STUB = '#!/bin/sh\nprintf "%s\\037" "${0##*/}" "$@" "$(printf "\\036")" >>"$LOG"\n'  # in one write
+#: What leaves the normal course: nothing is certain after an error.
+ABNORMAL = re.compile(r"exit 1|return 1|no &&")
+
+
+class Writer:
+    """Writes random scripts."""
+
+    def __init__(self, seed: int, bash: bool) -> None:
+        self.random = random.Random(seed)
+        self.bash = bash
+        self.functions: list[str] = []
+        self.parts = False  # whether it may start other scripts
+
+    def word(self) -> str:
+        return self.random.choice([
+            "w", "'q r'", '"d e"', "b\\ s", '"$X"', "$X", '"$Y"', "$Y", "$#", '"$@"', "$*", "$1", '"${2:-two}"',
+            "${Z:-zed}",
+            '"${Z:+set}"', "${X%.*}", '"${X##*/}"', "$((1 + 2))", '""', "''", '"a\\"b"', "x$X.y", '"$(echo out)"',
+            "${Z-}",
+            "`echo tick`", '"$0"', "${X:+more}", "a=b", "--opt=$X", "\\$X", "'$X'", '"\\$X"', "{", "}", "!", "[", "é",
+            *(['"${A[@]}"', '"${A[1]}"', '"${@:2}"', "$'q'", "${#X}"] if self.bash else []),
+        ])  # fmt: skip
+
+    def command(self) -> str:
+        name = self.random.choice([*GOOD, "$P", '"$P"', "${N:-bb}", *self.functions, *self.functions])
+        before = self.random.choice(["", "", "", "", "V=1 ", "X=other ", "command ", "time -p " if self.bash else ""])
+        if name in self.functions:
+            before = ""
+        return before + " ".join([name, *(self.word() for _ in range(self.random.randrange(4)))])
+
+    def assignment(self) -> str:
+        return self.random.choice([
+            "X=one", "X=a/b.c", "X='two words'", "Y=$X", 'Y="$1"', "P=aa", "P=cc", "export P=dd", "unset Z", "Z=",
+            "Z=z",
+            "set -- s1 's 2'", "set --", "shift", "X=$X$X", ": ${N:=cc}", "X=$(echo sub)", "readonly R=1; X=$R",
+            "P=${P}",
+            *(["A=(1 '2 3' $X)", "A+=(4)", "X+=more", "local_=1; (( local_++ ))",
+            "declare X=dec"] if self.bash else []),
+        ])  # fmt: skip
+
+    def statement(self, depth: int = 0) -> str:
+        if depth > 2 or self.random.random() < 0.4:
+            return self.random.choice([self.command, self.command, self.assignment])()
+        return self.random.choice([self.branch, self.loop, self.case, self.both, self.grouped, self.texts])(depth + 1)
+
+    def body(self, depth: int) -> str:
+        return "\n".join(self.statement(depth) for _ in range(self.random.randrange(1, 4)))
+
+    def test(self) -> str:
+        return self.random.choice([
+            "aa", "no", "true", "false", "! no", "[ $# -gt 1 ]", '[ "$X" = one ]', "[ -f /nowhere ]", "[ -n \"$Z\" ]",
+            '[ -z "$Z" ] && true', 'test "$1" != x', "cd /",
+            *(["[[ $X == o* ]]", "[[ -z $Z || $X = y ]]"] if self.bash else []),
+        ])  # fmt: skip
+
+    def branch(self, depth: int) -> str:
+        other = self.random.choice(["", f"elif {self.test()}; then {self.body(depth)}\n", f"else {self.body(depth)}\n"])
+        leave = self.random.choice(["", "", "", "exit 0\n", "exit 1\n", "exec bb last\n"])
+        return f"if {self.test()}; then\n{self.body(depth)}\n{leave}{other}fi"
+
+    def loop(self, depth: int) -> str:
+        leave = self.random.choice(["", "", "break\n", "continue\n", "[ -f /x ] && break\n", "no && continue\n"])
+        head = self.random.choice(
+            ["for I in 1 2 'three 3'", "for X in $X end", "for P in aa bb", "for I", "while no", "until aa"]
+        )
+        return f"{head}; do\n{self.body(depth)}\n{leave}{self.body(depth)}\ndone"
+
+    def case(self, depth: int) -> str:
+        word = self.random.choice(["$X", '"$1"', "one", "$#", "$Y.z"])
+        patterns = self.random.sample(["one", "s1", "*.c", "[0-9]", "a|o*", "*", '"$Y"', "''"], 3)
+        items = "\n".join(f"{pattern}) {self.body(depth)};;" for pattern in patterns)
+        return f"case {word} in\n{items}\nesac"
+
+    def both(self, depth: int) -> str:
+        operator = self.random.choice(["&&", "||", "|", ";"])
+        rest = self.random.choice(["", f"|| {self.command()}", ">/dev/null"])
+        return f"{self.test()} {operator} {self.command()} {rest}"
+
+    def grouped(self, depth: int) -> str:
+        name = f"f{len(self.functions)}"
+        leave = self.random.choice(["", "", "return", "no && return 0", "return 1"])
+        kind = self.random.randrange(5)
+        if kind == 0:
+            made = f"{name}() {{\n{self.body(depth)}\n{leave}\n{self.body(depth)}\n}}"
+            if depth == 1:
+                self.functions.append(name)
+            return made
+        if kind == 1:
+            return f"(\n{self.body(depth)}\n)"
+        if kind == 2:
+            return f"{{\n{self.body(depth)}\n}} </dev/null"
+        if kind == 3:
+            return f"X=$(\n{self.body(depth)}\n)"
+        return f"if true; then :; fi; {self.command()} &\nwait"
+
+    def texts(self, depth: int) -> str:
+        shell = "bash" if self.bash else "sh"
+        return self.random.choice([
+            f"{shell} -c 'aa \"$1\" $X; exec bb \"$@\"' name {self.word()} {self.word()}",
+            f"{shell} -ec \"cc $X\"",
+            f"eval {self.command()}",
+            "eval 'X=ev; aa $X'",
+            f"{shell} <<'END'\n{self.body(depth)}\nEND",
+            f"{shell} <<END\naa $X\nEND",
+            "cat_=$(cat 2>/dev/null); trap 'cc trapped' EXIT",
+            *([". ./part", f"./part2 {self.word()}"] if self.parts else []),
+            f"env V=3 {self.random.choice(GOOD)} {self.word()}",
+            f"nice -n 1 {self.random.choice(GOOD)}",
+        ])  # fmt: skip
+
+    def script(self) -> str:
+        return "".join(f"{self.statement()}\n" for _ in range(self.random.randrange(2, 7)))
+
+
+class Lab:
+    """A folder with programs that record how they were started."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        self.made: dict[str, str | None] = {}
+        (top / "bin").mkdir()
+        for name in (*GOOD, "no"):
+            self._write(f"bin/{name}", STUB + ("exit 1\n" if name == "no" else ""), True)
+        for name in ("env", "nice", "bash", "dash", "sh"):
+            (top / "bin" / name).symlink_to(str(shutil.which(name)))
+            self.made[f"{top}/bin/{name}"] = None
+
+    def _write(self, name: str, text: str, program: bool = False) -> None:
+        path = self.top / name
+        path.write_text(text)
+        path.chmod(0o755)
+        self.made[str(path)] = None if program else text
+
+    def run(self, seed: int, shell: str) -> tuple[str, list[list[str]], Started]:
+        """Return a random script, what a shell starts when it runs it, and what was read of it."""
+        writer = Writer(seed, shell == "bash")
+        self._write("part", writer.body(1) + "\n")
+        self._write("part2", f"#!{shutil.which(shell)}\n{writer.body(1)}\n")
+        self.made[str(shutil.which(shell))] = None
+        writer.parts, writer.functions = True, []
+        text = writer.script()
+        self._write("run.sh", text)
+        log = self.top / "log"
+        log.write_text("")
+        environment = {"PATH": f"{self.top}/bin", "LOG": str(log)}
+        argv = [shell, "run.sh", "s1", "x y"]
+        subprocess.run([str(shutil.which(shell)), *argv[1:]], check=False, cwd=self.top, env=environment, timeout=30,
+                       stdin=subprocess.DEVNULL, capture_output=True)  # fmt: skip
+        seen = [record.split("\037")[:-1] for record in log.read_text().split("\036\037")[:-1]]
+        view = JobFilesystem(files(self.made))
+        place = commands.place(commands.in_bundle(files(self.made), {}), [f"PATH={self.top}/bin"], str(self.top))
+        return text, seen, started.follow(argv, Surroundings(view, place, None, frozenset(), environment))
+
+
+def matches(words: list[str], program: started.StartedProgram) -> bool:
+    """Return whether a program was started with these words, as far as they are known."""
+    if os.path.basename(program.argv[0]) != words[0]:
+        return False
+    if any(isinstance(word, UnknownWord) for word in program.argv):
+        return True
+    return list(program.argv[1:]) == words[1:]
+
+
+def compare(lab: Lab, seed: int, shell: str) -> bool:
+    """Compare one script; return whether it was followed to its end."""
+    text, seen, found = lab.run(seed, shell)
+    parts = "\n--\n".join((lab.top / name).read_text() for name in ("part", "part2"))
+    note = f"seed {seed}, {shell}:\n{text}\n--\n{parts}"
+    if found.unclear:
+        return False
+    for words in seen:
+        assert any(matches(words, program) for program in found.programs), f"{words} was not found in {note}"
+    for program in found.programs if not ABNORMAL.search(note) else ():
+        if program.certain and program.path:
+            assert any(matches(words, program) for words in seen), f"{program.argv} was not started by {note}"
+    return True
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash"])
+def test_random_scripts(tmp_path: Path, shell: str) -> None:
+    lab = Lab(tmp_path)
+    followed = sum(compare(lab, seed, shell) for seed in range(20))
+    assert followed >= 5
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("shell", ["bash", "dash"])
+@pytest.mark.parametrize("block", range(4))
+def test_many_random_scripts(tmp_path: Path, shell: str, block: int) -> None:
+    lab = Lab(tmp_path)
+    for seed in range(1000 + 100 * block, 1100 + 100 * block):
+        compare(lab, seed, shell)
