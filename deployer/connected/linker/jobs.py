@@ -6,6 +6,7 @@ from typing import NamedTuple
 from deployer.connected.linker import commands, process, started
 from deployer.connected.linker.index import Index
 from deployer.connected.linker.job_filesystem import Files
+from deployer.connected.linker.package_imports import PackageImports
 from deployer.connected.linker.process import LIBRARY_PATH, Overlay, Process
 from deployer.connected.linker.started import StartedProgram, Surroundings
 from deployer.connected.linker.words import UnknownWord, known
@@ -118,9 +119,9 @@ class _Linker:
         targets = [overlay.target for overlay in self.overlays if overlay.target != APP]
         environment["PYTHONPATH"] = ":".join(filter(None, [*targets, environment.get("PYTHONPATH", "")]))
         layers = [("", self.files), *((overlay.target, overlay.files) for overlay in self.overlays)]
-        packages = {
-            target + path if path else "": found for target, each in layers for path, found in each.packages.items()
-        }
+        packages = {target + path: found for target, each in layers for path, found in each.packages.items() if path}
+        plugins = frozenset[str]().union(*(each.packages[""].possible for _, each in layers if "" in each.packages))
+        packages[""] = PackageImports(frozenset(), plugins)
         calling = [
             target + path
             for target, each in layers

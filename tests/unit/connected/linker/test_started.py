@@ -139,7 +139,7 @@ def test_what_is_certain() -> None:
     assert certain("if [ -f x ]; then exec a; fi; b") == [False, False]
     assert certain("if [ -f x ]; then exit 1; fi; b") == [True]
     assert certain("if [ -f x ]; then exit; fi; b") == [False]
-    assert certain("for i in 1 2; do a; done; for i in $(ls); do b; done; c") == [True, True, False, True]
+    assert certain("for i in 1 2; do a $i; done; for i in $(ls); do b; done; c") == [True, True, False, True]
     assert certain("f() { b; }; [ -f x ] || f; a") == [False, True]
     assert certain("case $SLURM_X in 1) a;; esac; b") == [False, True]
 
