@@ -113,7 +113,7 @@ class Word(object):
         return "Word%r" % (self.parts,)
 
     def __str__(self) -> str:
-        raise TypeError("%r is no text before a script runs" % self)
+        raise TypeError("%r is not text before a script runs" % self)
 
 
 #: The types of a command's words.
@@ -192,7 +192,7 @@ class Code(object):
         self.text = text
 
     def __str__(self) -> str:
-        raise TypeError("a piece of a script is no text: give it to code() or script()")
+        raise TypeError("a piece of a script is not text: give it to code() or script()")
 
 
 #: The values of a template.

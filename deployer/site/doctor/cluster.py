@@ -184,7 +184,7 @@ def _world(found: Fields, ranks: int) -> str:
     if found.maybe_number("world_size") != ranks or not shown:
         raise JobFailed("the job left no proof of %d ranks" % ranks, "see %s" % found.what)
     hosts = sorted({rank.text("host") for rank in shown})
-    library = shown[0].maybe_text("mpi_library") or "an MPI library that does not say its name"
+    library = shown[0].maybe_text("mpi_library") or "an MPI library that does not report its name"
     expected = shown[0].maybe_text("host_mpi_identity")
     whose = ", the site's own" if expected and expected == shown[0].maybe_text("mpi_identity") else ""
     speed = "; " + _speed(found) if ranks > 1 else ""

@@ -122,7 +122,7 @@ class _Sources(object):
             raise UsageError(
                 "%d bytes of the bundle are neither in %s nor in a kept bundle; the first are at %d"
                 % (sum(item.size for item in absent), parcel.folder, absent[0].offset),
-                "bring all parts; or push again, with this site's receipt or with --full",
+                "copy all parts here, or push again, with this site's receipt or with --full",
             )
 
     def __enter__(self) -> "_Sources":
@@ -147,7 +147,7 @@ class _Sources(object):
             os.unlink(damaged)
         raise IntegrityError(
             "%s is damaged: the %s for byte %d does not have its digest" % (damaged, segment.kind, segment.offset),
-            "push again, or bring that part again" if came else "remove that file, and push again",
+            "push again, or copy that part again" if came else "remove that file, and push again",
         )
 
     def _read(self, source: SegmentSource, size: int) -> bytes:
