@@ -12,12 +12,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import tomli
+
 from deployer.connected.bundle import pack, sources
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground import engine as engines
 from deployer.site.install.install import install
 from deployer.site.storage.store import Store
-from tests.lab import bench_delta, bench_overhead, bench_pack, bench_staging, bench_start, bench_unpack
+from tests.lab import bench_delta, bench_overhead, bench_pack, bench_ping, bench_staging, bench_start, bench_unpack
 from tests.lab.engine import take_engine
 from tests.lab.software import find_python36
 
@@ -49,7 +51,10 @@ def show(seconds: dict[str, list[float]]) -> None:
 
 
 def start(args: argparse.Namespace) -> None:
-    """Time ``--help`` of the site half on CPython 3.6 beside a bare start of that Python, and the start of ranks."""
+    """Time ``--help`` of the site half on CPython 3.6 beside a bare start of that Python, and the start of ranks.
+
+    With ``--against``, time ``--help`` and the start of a rank without a container beside those of another commit.
+    """
     python = find_python36(os.environ)
     if python is None:
         sys.exit("bench: error: no CPython 3.6 here")
@@ -58,6 +63,9 @@ def start(args: argparse.Namespace) -> None:
     tool = WORK / "deployer.pyz"
     tool.write_bytes(make_pyz())
     print(f"deployer.pyz: {tool.stat().st_size} bytes")
+    if args.against:
+        _start_against(args, program, tool)
+        return
     show(
         in_turn(
             {
@@ -69,6 +77,37 @@ def start(args: argparse.Namespace) -> None:
     )
     print()
     bench_start.measure(args)
+
+
+def _start_against(args: argparse.Namespace, python36: str, tool: Path) -> None:
+    """Time the start of ``tool`` beside that of the deployer.pyz of the commit ``args.against``."""
+    other = _pyz_of(args.against)
+    print(f"deployer.pyz of {args.against}: {other.stat().st_size} bytes")
+    programs = {args.against: str(other), "this checkout": str(tool)}
+    for before, after in (
+        ([python36], ["--help"]),
+        ([sys.executable, "-I", "-S"], ["rank", "--out", str(WORK), "--", "true"]),
+    ):
+        print(f"\n{' '.join([*before, 'deployer.pyz', *after])}")
+        show(in_turn({name: [*before, path, *after] for name, path in programs.items()}, args.rounds))
+
+
+def _pyz_of(commit: str) -> Path:
+    """Let the sources of a commit make their deployer.pyz, and return it."""
+    folder = WORK / "against"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    with subprocess.Popen(["git", "archive", commit], stdout=subprocess.PIPE) as archive:
+        subprocess.run(["tar", "-x", "-C", folder], stdin=archive.stdout, check=True)
+    if archive.returncode:
+        sys.exit(f"bench: error: git archive {commit} failed")
+    project = tomli.loads((folder / "pyproject.toml").read_text())["project"]
+    module, _, function = project["scripts"]["deployer"].partition(":")
+    code = f"import sys; from {module} import {function}; sys.exit({function}(sys.argv[1:]))"
+    made = WORK / "against.pyz"
+    words = [sys.executable, "-c", code, "pyz", "-o", str(made)]
+    subprocess.run(words, check=True, env={**os.environ, "PYTHONPATH": str(folder)}, cwd=folder)
+    return made
 
 
 def imports(args: argparse.Namespace) -> None:
@@ -116,6 +155,7 @@ def main() -> None:
     verbs = parser.add_subparsers(required=True)
     command = verbs.add_parser("start")
     command.set_defaults(run=start)
+    command.add_argument("--against", metavar="COMMIT", help="compare with the deployer.pyz of another commit alone")
     _add_image(command)
     command = verbs.add_parser("staging")
     command.set_defaults(run=bench_staging.measure)
@@ -123,6 +163,9 @@ def main() -> None:
     command.add_argument("--lab", default="bench-staging", help="the lab to make, and to remove at the end")
     command.add_argument("--command", default="python3 -c 'import json'", help="the payload, one line of shell words")
     command.add_argument("--paths", type=int, default=20, help="how many of the paths to list")
+    command = verbs.add_parser("ping")
+    command.set_defaults(run=bench_ping.measure)
+    command.add_argument("--lab", default="bench-ping", help="the lab to make, and to remove at the end")
     bench_overhead.add_parser(verbs)
     command = verbs.add_parser("import")
     command.add_argument("--image", default="deployer/digits-horovod:1.0.0")
