@@ -46,17 +46,20 @@ class _Linker:
         self.overlays = overlays
         self.host = host
         self.view = process.filesystem(files, overlays, host)
-        self._made: dict[tuple[str, frozenset[str] | None, frozenset[tuple[str, str]] | None], Process] = {}
+        self._made: dict[tuple[str, frozenset[str] | None, frozenset[tuple[str, str]] | None, str], Process] = {}
 
     def start(
-        self, path: str, packages: frozenset[str] | None = None, environment: Mapping[str, str] | None = None
+        self,
+        path: str,
+        packages: frozenset[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        script: str = "",
     ) -> Process:
         """Return the process of a program; the arguments are those of ``process.start``."""
-        key = path, packages, None if environment is None else frozenset(environment.items())
+        key = path, packages, None if environment is None else frozenset(environment.items()), script
         if key not in self._made:
-            self._made[key] = process.start(
-                self.plan, self.manifest.image, self.files, self.overlays, self.host, path, packages, environment
-            )
+            place = self.plan, self.manifest.image, self.files, self.overlays, self.host
+            self._made[key] = process.start(*place, path, packages, environment, script)
         return self._made[key]
 
     def program(self, program: StartedProgram) -> Process:
@@ -76,8 +79,8 @@ class _Linker:
         environment = program.environment
         if not known([environment.get(LIBRARY_PATH, "")]):
             environment = {**environment, LIBRARY_PATH: self.plan.environment.get(LIBRARY_PATH, "")}
-        found = self.start(program.path or program.argv[0], packages, environment)
-        return found._replace(via=program.via, cleared=program.cleared, script=program.script or "")
+        found = self.start(program.path or program.argv[0], packages, environment, program.script or "")
+        return found._replace(via=program.via, cleared=program.cleared)
 
     def candidates(self) -> Iterator[Process]:
         """Yield the processes of all programs of the bundle that call MPI; Python with all packages that do."""

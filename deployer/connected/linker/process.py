@@ -48,13 +48,18 @@ class Overlay(NamedTuple):
 
 
 class Process(NamedTuple):
-    """What is mapped when the job's program runs and each file of ``users``, which call MPI, is loaded.
+    """What is mapped when a program runs, and each file of ``users``, which call MPI, is loaded.
 
-    ``passed_over`` are users for another family of MPI than the site's: their package has one for the site's as well.
-    ``plugins`` are those of TensorFlow. ``command`` is what was to be started; ``via`` are the wrappers that start it;
-    ``cleared``: they removed the launcher's variables. ``may_import`` is why it may not import all of its packages,
-    empty if it does. ``serial`` are packages that take their serial build, with the start options by which they do;
-    ``script`` is the Python file, ``-m NAME`` or ``-c TEXT`` that it runs, if that is known.
+    Attributes:
+        passed_over: users for another family of MPI than the site's; their package has one for the site's as well.
+        plugins: those of TensorFlow.
+        command: what was to be started.
+        via: the wrappers that start it.
+        cleared: whether they removed the launcher's variables.
+        may_import: why it may not import all of its packages; empty if it does.
+        serial: packages that take their serial build, with the start options by which they do; no option: the file
+            that chooses is missing.
+        text: the Python script; empty if it is unknown.
     """
 
     plan: Plan
@@ -70,7 +75,7 @@ class Process(NamedTuple):
     cleared: bool = False
     may_import: str = ""
     serial: Mapping[Chooser, Sequence[StartOption]] = {}
-    script: str = ""
+    text: str = ""
 
     @property
     def name(self) -> str:
@@ -135,6 +140,7 @@ def start(
     command: str,
     packages: Collection[str] | None = None,
     environment: Mapping[str, str] | None = None,
+    script: str = "",
 ) -> Process:
     """Start a program dry.
 
@@ -143,6 +149,7 @@ def start(
         command: the program's path, or its name in PATH.
         packages: the paths of the Python packages that a Python program imports, None: all that call MPI.
         environment: the variables that the program sees, None: those of the plan and the image.
+        script: the Python file or ``-c TEXT`` that it runs, if that is known.
     """
     single = _single(plan, files, host)
     view = filesystem(files, overlays, {**host, hostfiles.FOLDER: single})
@@ -157,14 +164,16 @@ def start(
     program = loader.start(path) if path else None
     is_python = _is_python(loader)
     users, passed_over, serial = [], [], {}
+    text = _text(view, script)
     for group in _groups(files, overlays, packages) if is_python else ():
         families = {path: family_of(facts) for path, facts in group.items()}
         for path in sorted(group):
             chooser = choosers.of_file(path)
-            options = [o for o in plan.containers if chooser and not choosers.is_parallel(chooser, environment, o)]
-            if chooser and options:
-                serial[chooser] = options
-                continue
+            if chooser:
+                options = [o for o in plan.containers if not choosers.is_parallel(chooser, environment, o, text)]
+                if options or not choosers.selects(chooser, path, view, text):
+                    serial[chooser] = options if choosers.selects(chooser, path, view, text) else []
+                    continue
             if len(group) > 1 and plan.abi in families.values() and families[path] != plan.abi:
                 passed_over.append(path)
                 continue
@@ -189,7 +198,15 @@ def start(
         for path, facts in found
     )
     opened = _tensorflow_plugins(files, overlays) if is_python and (packages is None or _opens(packages)) else []
-    return Process(plan, view, loader, program, users, passed_over, sonames, opened, command, serial=serial)
+    return Process(plan, view, loader, program, users, passed_over, sonames, opened, command, serial=serial, text=text)
+
+
+def _text(view: JobFilesystem, script: str) -> str:
+    """Return the text of the script that a Python runs, empty if it is unknown."""
+    if script.startswith("-c "):
+        return script
+    path = view.resolve(script) if script.startswith("/") else None
+    return view.content(path).decode("utf-8", "replace") if path and view.is_file(path) else ""
 
 
 def _is_python(loader: Loader) -> bool:

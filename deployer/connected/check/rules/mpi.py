@@ -186,7 +186,12 @@ def doubled(process: Process) -> Iterator[Finding]:
 def serial(process: Process) -> Iterator[Finding]:
     """mpi.serial: a package takes its serial build, since its launcher sets none of the variables that it looks for."""
     for chooser, options in process.serial.items():
-        needed = chooser.feature in _text(process)
+        if not options:
+            file, package = chooser.selector
+            text = f"only its build with MPI is in the image; {file[1:]}, which chooses it, is missing"
+            yield Finding("mpi.serial", ERROR, chooser.name, text, f"install {package} as well")
+            continue
+        needed = chooser.feature in process.text
         launchers = ", ".join(dict.fromkeys(option.launcher for option in options))
         yield Finding(
             "mpi.serial",
@@ -197,15 +202,6 @@ def serial(process: Process) -> Iterator[Finding]:
             f"set {chooser.always}=1 in the image's environment (ENV in the Dockerfile), or start the program by "
             f"`env {chooser.always}=1`",
         )
-
-
-def _text(process: Process) -> str:
-    """Return the text of the script that a Python runs, empty if it is unknown."""
-    if process.script.startswith("-c "):
-        return process.script
-    path = process.view.resolve(process.script) if process.script.startswith("/") else None
-    data = process.view.content(path) if path and process.view.is_file(path) else b""
-    return data.decode("utf-8", "replace")
 
 
 def _needed(user: Object) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from deployer.connected.check import check
-from deployer.connected.check.rules import pmi, programs
+from deployer.connected.check.rules import mpi, pmi, programs
 from deployer.connected.check.rules.case import Case
 from deployer.connected.linker import jobs, process
 from deployer.connected.linker.jobs import LinkedJob
@@ -219,23 +219,35 @@ H5PY = "/usr/lib/python3/dist-packages/h5py"
 OPENS = "import h5py; h5py.File('x', 'w', driver='mpio')"
 
 
+def h5py(launcher: str, text: str, variable: str, selector: bool = True) -> Process:
+    plan = PLAN._replace(start_options=[START_OPTION._replace(launcher=launcher)])
+    files = {**FILES, MODULE: None, H5PY + "/_debian_h5py_mpi/h5p.so": lib(None, "libmpi.so.12", imports=CALLS)}
+    if selector:
+        files[H5PY + "/__init__.py"] = None
+    environment = dict(item.split("=") for item in [variable] if item)
+    environment["LD_LIBRARY_PATH"] = PREFIX + "/lib"
+    place = plan, case().manifest.image, index(files), [], {PREFIX: Below(HOST_FILES)}
+    return process.start(*place, "python3", {H5PY}, environment, f"-c {text}")
+
+
 @pytest.mark.parametrize(("launcher", "text", "variable", "expected"), [
     ("srun", OPENS, "", [("mpi.serial", ERROR)]),
     ("srun", "import h5py", "", [("mpi.serial", NOTE)]),
     ("srun", OPENS, "H5PY_ALWAYS_USE_MPI=1", []),
+    ("srun", OPENS.replace("h5py;", "h5py._debian_h5py_mpi as h5py;"), "", []),
     ("mpirun", OPENS, "", []),
     ("mpiexec.hydra", OPENS, "", []),
 ])  # fmt: skip
 def test_h5py_is_serial_or_parallel_by_the_launcher(
     launcher: str, text: str, variable: str, expected: list[tuple[str, str]]
 ) -> None:
-    plan = PLAN._replace(start_options=[START_OPTION._replace(launcher=launcher)])
-    files = {**FILES, MODULE: None, H5PY + "/_debian_h5py_mpi/h5p.so": lib(None, "libmpi.so.12", imports=CALLS)}
-    environment = dict(item.split("=") for item in [variable] if item)
-    environment["LD_LIBRARY_PATH"] = PREFIX + "/lib"
-    site = {PREFIX: Below(HOST_FILES)}
-    image = case().manifest.image
-    start = process.start(plan, image, index(files), [], site, "python3", {H5PY}, environment)
-    start = start._replace(script=f"-c {text}")
+    start = h5py(launcher, text, variable)
     assert [(each.code, each.severity) for rule in check.PROCESS_RULES for each in rule(start)] == expected
     assert start.uses_mpi == (expected == [])
+
+
+def test_h5py_without_the_file_that_chooses() -> None:
+    """Debian 13's python3-h5py-mpi does not depend on the package that has it; `import h5py` gives an empty package."""
+    (finding,) = mpi.serial(h5py("mpirun", OPENS, "", selector=False))
+    assert (finding.severity, finding.remedy) == (ERROR, "install python3-h5py-serial as well")
+    assert list(mpi.serial(h5py("mpirun", "import h5py._debian_h5py_mpi", "", selector=False))) == []
