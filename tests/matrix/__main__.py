@@ -18,15 +18,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, required=True, help="the pairs are the same for the same seed")
     parser.add_argument("--pairs", type=int, default=60)
     parser.add_argument("--list", action="store_true", help="print what would be drawn, and end")
+    parser.add_argument("--tuning", action="store_true", help="draw no application that is set aside")
     parser.add_argument("--only", metavar="WORD", default="", help="of what is drawn, the pairs that hold the word")
     parser.add_argument("--lab", metavar="NAME", default="matrix", help="begin the labs' names with it")
     parser.add_argument("--keep", action="store_true", help="leave the labs up, for a look at what they left")
     parser.add_argument("-o", "--output", type=Path, help="write the lines there as JSON, while they come")
     args = parser.parse_args(argv)
-    drawn = [pair for pair in pairs.draw(args.seed, args.pairs) if args.only in f"{pair.image.name} {pair.site.name}"]
+    drawn = [pair for pair in pairs.draw(args.seed, args.pairs, args.tuning) if args.only in _named(pair)]
     if args.list:
         for pair in drawn:
-            print(f"{pair.image.name:24} {pair.site.name}")
+            print(_named(pair))
         return 0
 
     def say(text: str) -> None:
@@ -36,6 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         lines = matrix(drawn, args.lab, Path(work), say, args.output, args.keep)
     print(f"seed {args.seed}\n\n{table.render(lines)}")
     return 0 if table.holds(lines) else 1
+
+
+def _named(pair: pairs.Pair) -> str:
+    return f"{pair.image.name:24} {pair.wrapper:16} {pair.site.name}"
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from deployer.contract.verdict import REFUSE, RUN, UNKNOWN, WARN
+from tests.matrix.apps import App
 from tests.matrix.run import Seen
 
 RUNS, FAILS, WRONG, HANGS = "runs", "fails", "silently wrong", "hangs"
@@ -35,7 +36,7 @@ _REASONS = tuple(
 _MEANT = {
     "link.missing": r"fails: .*cannot open shared object file",
     "link.version": r"fails: .*version `",
-    "mpi.escape": r"silently wrong: another library|fails|hangs",
+    "mpi.escape": r"silently wrong: (another library|no MPI library|worlds of)|fails|hangs",
     "mpi.symbols": r"fails: .*undefined symbol",
 }
 
@@ -55,8 +56,37 @@ class Outcome(NamedTuple):
         return f"{self.kind}: {self.reason}" if self.reason else self.kind
 
 
-def outcome(seen: Seen) -> Outcome:
-    """Return what happened."""
+def outcome(seen: Seen, app: App | None = None) -> Outcome:
+    """Return what happened to a program of ours, or to an application of others."""
+    return _of_app(seen, app) if app else _of_ours(seen)
+
+
+def _of_app(seen: Seen, app: App) -> Outcome:
+    """Judge by what the application prints, its exit code, and what its processes had mapped."""
+    right = re.search(app.right, seen.log, re.MULTILINE)
+    worlds = [found[1] if found.re.groups else "" for found in re.finditer(app.world, seen.log, re.MULTILINE)]
+    if seen.timed_out:
+        return Outcome(HANGS, "after its result" if right else "before its result")
+    if seen.exit_code != 0:
+        return Outcome(FAILS, _why(seen.log))
+    sizes = sorted(set(worlds) - {str(RANKS)}) if any(worlds) else ["1"] * (len(worlds) > 1)
+    if sizes:
+        return Outcome(WRONG, f"worlds of {', '.join(sizes)}")
+    if not (right and worlds):
+        return Outcome(WRONG, f"its result is not there: {_why(seen.log)}"[:150])
+    libraries = {host: set[tuple[str, int]]() for host, _, _ in seen.watched}
+    for host, _, mapped in seen.watched:
+        libraries[host].update(each for each in mapped if _LIBMPI.match(posixpath.basename(each[0])))
+    others = {path for found in libraries.values() for path, inode in found if inode not in seen.inodes}
+    if others:
+        return Outcome(WRONG, f"another library: {', '.join(sorted(others))}")
+    if sum(map(bool, libraries.values())) != RANKS:
+        nodes = ", ".join(sorted(host for host, found in libraries.items() if found))
+        return Outcome(WRONG, f"no MPI library was seen but on {nodes}" if nodes else "no MPI library was seen")
+    return Outcome(RUNS, "")
+
+
+def _of_ours(seen: Seen) -> Outcome:
     if seen.timed_out:
         return Outcome(HANGS, "after the sum" if len(seen.ranks) == RANKS else "before the sum")
     if seen.exit_code != 0:

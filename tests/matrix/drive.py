@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +12,9 @@ from deployer.connected.check import check
 from deployer.connected.linker import index
 from deployer.contract import json_records
 from deployer.contract.errors import Refused, Unknown
-from tests.matrix import classify, images
+from tests.matrix import apps, classify, images
 from tests.matrix import run as running
+from tests.matrix.apps import App
 from tests.matrix.pairs import Pair
 from tests.matrix.sites import Place
 from tests.matrix.table import Line
@@ -41,9 +43,8 @@ def matrix(
         for suite, place in places.items():
             say(f"site: {suite}")
             place.start({pair.site.mpi for pair in drawn if pair.site.lab == suite})
-        checked = _checked(drawn, places, work, say)
         with ThreadPoolExecutor(len(suites)) as pool:
-            for _ in pool.map(lambda suite: _run_all(drawn, places[suite], checked, told), suites):
+            for _ in pool.map(lambda suite: _run_all(drawn, places[suite], work, say, told), suites):
                 pass
     finally:
         for place in places.values():
@@ -52,34 +53,31 @@ def matrix(
     return [lines[pair] for pair in drawn]
 
 
-def _checked(
-    drawn: Sequence[Pair], places: dict[str, Place], work: Path, say: Say
-) -> dict[Pair, tuple[str, list[str]]]:
-    """Install each image where it is to run, check it for each of its sites, and put the plan for it there."""
-    found: dict[Pair, tuple[str, list[str]]] = {}
-    for image in dict.fromkeys(pair.image for pair in drawn):
-        sites = [pair.site for pair in drawn if pair.image == image]
-        say(f"image: {image.name}, {len(sites)} sites")
-        bundle = images.bundle(image)
-        folders = {suite: places[suite].install(bundle) for suite in {site.lab for site in sites}}
-        for site in sites:
-            profile = places[site.lab].profile(site, work)
-            try:
-                plan, checked = check.plan(str(bundle), profile, cache=index.default_folder())
-            except (Refused, Unknown):  # there is none, and not even force can run it
-                checked = check.check(str(bundle), profile).checked
-            else:
-                (folders[site.lab] / "plans").mkdir(exist_ok=True)
-                (folders[site.lab] / "plans" / f"{site.name}.json").write_text(json_records.pretty(plan.record()))
-            found[Pair(image, site)] = (checked.verdict, sorted({finding.code for finding in checked.against}))
-    return found
+def _run_all(drawn: Sequence[Pair], place: Place, work: Path, say: Say, told: Callable[[Line], None]) -> None:
+    """Run a lab's pairs: each bundle is installed there for its pairs, and removed after them."""
+    mine = [pair for pair in drawn if pair.site.lab == place.suite]
+    for image, wrapper in dict.fromkeys((pair.image, pair.wrapper) for pair in mine):
+        say(f"image: {image.name}, {wrapper}, {place.suite}")
+        with tempfile.TemporaryDirectory(dir=work) as making:
+            packed = apps.bundle(image, wrapper, Path(making)) if isinstance(image, App) else images.bundle(image)
+            folder = place.install(packed)
+            for pair in mine:
+                if (pair.image, pair.wrapper) == (image, wrapper):
+                    verdict, codes = _check(pair, packed, place, folder, work)
+                    seen = running.run(pair, place)
+                    outcome = classify.outcome(seen, image if isinstance(image, App) else None)
+                    told(Line(pair, verdict, codes, outcome, seen.proof, seen.seconds))
+        place.remove(f"{image.name}:1")
 
 
-def _run_all(
-    drawn: Sequence[Pair], place: Place, checked: dict[Pair, tuple[str, list[str]]], told: Callable[[Line], None]
-) -> None:
-    for pair in drawn:
-        if pair.site.lab == place.suite:
-            seen = running.run(pair, place)
-            verdict, codes = checked[pair]
-            told(Line(pair, verdict, codes, classify.outcome(seen), seen.proof, seen.seconds))
+def _check(pair: Pair, packed: Path, place: Place, folder: Path, work: Path) -> tuple[str, list[str]]:
+    """Return the verdict and its codes, and put the plan beside the installed image."""
+    profile = place.profile(pair.site, work)
+    try:
+        plan, checked = check.plan(str(packed), profile, cache=index.default_folder())
+    except (Refused, Unknown):  # there is none, and not even force can run it
+        checked = check.check(str(packed), profile).checked
+    else:
+        (folder / "plans").mkdir(exist_ok=True)
+        (folder / "plans" / f"{pair.site.name}.json").write_text(json_records.pretty(plan.record()))
+    return checked.verdict, sorted({finding.code for finding in checked.against})

@@ -1,4 +1,4 @@
-"""What is drawn: an image, and a site, which is a lab with one of its MPIs, a launcher and a runtime. Pure."""
+"""What is drawn: an image, a wrapper before its program, and a site: a lab with an MPI, a launcher, a runtime. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tests.matrix import mpis
+from tests.matrix.apps import APPS, SET_ASIDE, App
 from tests.matrix.images import IMAGES, Image
+from tests.matrix.wrappers import DIRECT, WRAPPERS
 
 #: The labs, by the suite of their nodes.
 LABS = ("bookworm", "trixie")
@@ -35,10 +37,16 @@ class Site(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """One line of the matrix."""
+    """One line of the matrix. ``wrapper`` is what starts the program, by name."""
 
-    image: Image
+    image: Image | App
     site: Site
+    wrapper: str = DIRECT
+
+    @property
+    def set_aside(self) -> bool:
+        """Return whether it is of an application that nothing was tuned to."""
+        return isinstance(self.image, App) and self.image.application in SET_ASIDE
 
 
 #: Launchers with their PMI; and for each family those that it is meant to be started by.
@@ -51,6 +59,8 @@ RUNTIMES = ("charliecloud", "charliecloud", "charliecloud", "udocker")
 
 #: How often what fits is taken on purpose; else it is whatever comes, which may fit as well.
 _FITS = 0.7
+#: How often an application of others is taken, and how often it is started directly.
+_OTHERS, _DIRECT = 0.6, 0.3
 
 
 def sites_of(lab: str) -> list[str]:
@@ -58,17 +68,21 @@ def sites_of(lab: str) -> list[str]:
     return [mpi.name for mpi in mpis.HOSTS] * 2 + ([SYSTEM] if lab == "trixie" else [])
 
 
-def draw(seed: int, count: int) -> list[Pair]:
-    """Return ``count`` different pairs, the same for the same seed."""
+def draw(seed: int, count: int, tuning: bool = False) -> list[Pair]:
+    """Return ``count`` different pairs, the same for the same seed; for ``tuning`` none that is set aside."""
     chance = random.Random(seed)
+    apps = [app for app in APPS if not (tuning and app.application in SET_ASIDE)]
     found: dict[Pair, None] = {}
     while len(found) < count:
-        found[_pair(chance)] = None
+        found[_pair(chance, apps)] = None
     return list(found)
 
 
-def _pair(chance: random.Random) -> Pair:
-    image = chance.choice(IMAGES)
+def _pair(chance: random.Random, apps: Sequence[App]) -> Pair:
+    image: Image | App = chance.choice(apps) if chance.random() < _OTHERS else chance.choice(IMAGES)
+    wrapper = DIRECT
+    if isinstance(image, App) and chance.random() >= _DIRECT:
+        wrapper = chance.choice([name for name in WRAPPERS if name != DIRECT])
     lab = chance.choice(LABS)
     names = sites_of(lab)
     if image.family and chance.random() < _FITS:
@@ -77,4 +91,4 @@ def _pair(chance: random.Random) -> Pair:
     launchers: Sequence[tuple[str, str]] = LAUNCHERS
     if chance.random() < _FITS:
         launchers = MEANT["openmpi" if mpi.startswith("openmpi") else "mpich"]
-    return Pair(image, Site(lab, mpi, *chance.choice(launchers), chance.choice(RUNTIMES)))
+    return Pair(image, Site(lab, mpi, *chance.choice(launchers), chance.choice(RUNTIMES)), wrapper)

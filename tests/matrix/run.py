@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.lab.site import USER
+from tests.lab.site import USER, USER_ID
+from tests.matrix import apps
+from tests.matrix.apps import App
 from tests.matrix.images import JOB
 from tests.matrix.pairs import Pair
 from tests.matrix.sites import Place
+from tests.matrix.watch import Watch, Watched
 
 #: Seconds that a step of the job may take: it takes about two.
 STEP_S = 60
@@ -29,8 +33,8 @@ _CHANGES = (
 
 class Seen(NamedTuple):
     """What a job left: the exit code of its payload (None: it was never started, or never ended), whether its time was
-    up, what its ranks wrote of themselves, the inodes of the site's MPI, the job's log, and the codes of the product's
-    own proof."""
+    up, what its ranks wrote of themselves, the inodes of the site's MPI, the job's log with what the program left, the
+    codes of the product's own proof, and what was seen from outside of the processes of a program that is not ours."""
 
     exit_code: int | None
     timed_out: bool
@@ -39,6 +43,7 @@ class Seen(NamedTuple):
     log: str
     proof: list[str]
     seconds: float
+    watched: list[Watched] = []  # noqa: RUF012 (never changed)
 
 
 def run(pair: Pair, place: Place) -> Seen:
@@ -52,16 +57,35 @@ def run(pair: Pair, place: Place) -> Seen:
     folder = place.lab.home / inside.relative_to("/home")
     script = folder / "job.sh"
     script.write_text(unstopped(script.read_text()))
-    job = place.alice(f"sbatch --parsable {inside}/job.sh").strip()
-    _wait(place, job)
+    watch = Watch(place.lab, ("cn1", "cn2"))
+    if isinstance(pair.image, App):
+        _put_inputs(pair.image, folder)
+        with watch:
+            _submit(place, inside)
+    else:
+        _submit(place, inside)
     log = (folder / "output.log").read_text(errors="replace")
+    if isinstance(pair.image, App) and pair.image.leaves and (folder / pair.image.leaves).is_file():
+        log += (folder / pair.image.leaves).read_text(errors="replace")
     found = _EXIT.search(log)
     texts = [path.read_text() for path in sorted(folder.glob("matrix-*.json"))]
     ranks = [json.loads(text) for text in texts if text]  # empty: the rank was killed before it knew
     proof = _codes(folder / "result.json")
     code = int(found[1]) if found else None
     timed_out = found is None or int(found[2]) >= STEP_S
-    return Seen(code, timed_out, ranks, place.inodes(pair.site), log, proof, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    return Seen(code, timed_out, ranks, place.inodes(pair.site), log, proof, seconds, watch.seen)
+
+
+def _put_inputs(app: App, folder: Path) -> None:
+    """Put an application's inputs where it starts, as its user would."""
+    for name, content in apps.input_files(app).items():
+        (folder / name).write_bytes(content)
+        os.chown(folder / name, USER_ID, USER_ID)
+
+
+def _submit(place: Place, inside: Path) -> None:
+    _wait(place, place.alice(f"sbatch --parsable {inside}/job.sh").strip())
 
 
 def unstopped(script: str) -> str:

@@ -98,6 +98,10 @@ class Place:
         target.unlink()
         return self.lab.home / Path(said["folder"]).relative_to("/home")
 
+    def remove(self, image: str) -> None:
+        """Remove an image that was installed there: some are large."""
+        self.alice(f"tool remove --force {image}", timeout=_INSTALL_S)
+
     def inodes(self, site: Site) -> frozenset[int]:
         """Return the inodes of the site's MPI libraries, of whatever name, as its nodes see them."""
         folder = "/usr/lib/x86_64-linux-gnu" if site.mpi == SYSTEM else f"{prefix_of(site.mpi)}/lib"

@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 from deployer.contract.verdict import UNKNOWN, WARN
 from tests.matrix import classify
+from tests.matrix.apps import App
 from tests.matrix.classify import Outcome
 from tests.matrix.pairs import Pair
+from tests.matrix.wrappers import DIRECT
 
 #: Of all pairs, how many may be refused wrongly, and how many may be left open.
 FALSE_REFUSES, OPEN = 0.05, 0.15
@@ -34,9 +36,9 @@ class Line(NamedTuple):
         """Return the line as one of JSON, for what reads it later."""
         site = self.pair.site
         fields = {
-            "image": self.pair.image.name, "site": site.name, "verdict": self.verdict, "codes": self.codes,
-            "seen": self.seen.kind, "reason": self.seen.reason, "proof": self.proof, "judged": self.judged,
-            "seconds": round(self.seconds, 1),
+            "image": self.pair.image.name, "wrapper": self.pair.wrapper, "site": site.name,
+            "verdict": self.verdict, "codes": self.codes, "seen": self.seen.kind, "reason": self.seen.reason,
+            "proof": self.proof, "judged": self.judged, "seconds": round(self.seconds, 1),
         }  # fmt: skip
         return json.dumps(fields)
 
@@ -46,7 +48,8 @@ class Line(NamedTuple):
         launcher = " ".join(filter(None, (site.launcher, site.pmi)))
         said = " ".join([self.verdict, *(f"`{code}`" for code in self.codes)])
         seen = self.seen.text.replace("|", "\\|").replace("`", "'")
-        cells = (image.name, f"{site.mpi} ({site.lab})", launcher, site.runtime, said, seen, self.judged)
+        named = image.name if self.pair.wrapper == DIRECT else f"{image.name}, {self.pair.wrapper}"
+        cells = (named, f"{site.mpi} ({site.lab})", launcher, site.runtime, said, seen, self.judged)
         return f"| {number} | " + " | ".join(cells) + " |"
 
 
@@ -57,10 +60,21 @@ HEAD = """\
 
 def render(lines: Sequence[Line]) -> str:
     """Return the table and the sums."""
-    return "\n".join([HEAD, *(line.row(number) for number, line in enumerate(lines, 1)), "", *sums(lines)])
+    parts = {
+        "Our own programs": [line for line in lines if not isinstance(line.pair.image, App)],
+        "Applications of others": [line for line in lines if isinstance(line.pair.image, App)],
+        "Of these set aside": [line for line in lines if line.pair.set_aside],
+    }
+    counted = [f"{name}: {counts(part)}" for name, part in parts.items() if part]
+    return "\n".join([HEAD, *(line.row(number) for number, line in enumerate(lines, 1)), "", *sums(lines), *counted])
 
 
 def sums(lines: Sequence[Line]) -> list[str]:
+    """Return the counts in words, and whether they hold."""
+    return [counts(lines), "The matrix holds." if holds(lines) else "THE MATRIX DOES NOT HOLD."]
+
+
+def counts(lines: Sequence[Line]) -> str:
     """Return the counts in words."""
     verdicts, kinds, judged = (
         Counter(line.verdict for line in lines),
@@ -71,10 +85,7 @@ def sums(lines: Sequence[Line]) -> list[str]:
     def shown(counts: Counter[str]) -> str:
         return ", ".join(f"{count} {name}" for name, count in counts.most_common())
 
-    return [
-        f"{len(lines)} pairs. Predicted: {shown(verdicts)}. Seen: {shown(kinds)}. Judged: {shown(judged)}.",
-        "The matrix holds." if holds(lines) else "THE MATRIX DOES NOT HOLD.",
-    ]
+    return f"{len(lines)} pairs. Predicted: {shown(verdicts)}. Seen: {shown(kinds)}. Judged: {shown(judged)}."
 
 
 def holds(lines: Sequence[Line]) -> bool:
