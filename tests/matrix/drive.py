@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from deployer.connected.check import check
 from deployer.connected.linker import index
 from deployer.contract import json_records
 from deployer.contract.errors import Refused, Unknown
+from tests.lab.site import USER_ID
 from tests.matrix import apps, classify, images
 from tests.matrix import run as running
 from tests.matrix.apps import App
@@ -78,6 +80,9 @@ def _check(pair: Pair, packed: Path, place: Place, folder: Path, work: Path) -> 
     except (Refused, Unknown):  # there is none, and not even force can run it
         checked = check.check(str(packed), profile).checked
     else:
-        (folder / "plans").mkdir(exist_ok=True)
-        (folder / "plans" / f"{pair.site.name}.json").write_text(json_records.pretty(plan.record()))
+        path = folder / "plans" / f"{pair.site.name}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json_records.pretty(plan.record()))
+        for made in (path.parent, path):  # its user removes it
+            os.chown(made, USER_ID, USER_ID)
     return checked.verdict, sorted({finding.code for finding in checked.against})
