@@ -10,11 +10,10 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deployer.connected.bundle import framecache, kit, pack, sources
+from deployer.connected.bundle import kit, pack, sources
 from deployer.contract.job import Job
 from deployer.contract.plan import APP
-from tests.lab import roots
-from tests.lab.kept import kept
+from tests.lab import kept, roots
 from tests.matrix import inputs, mpis
 from tests.matrix.images import JOB
 from tests.matrix.linked import link_tree
@@ -201,7 +200,7 @@ def rootfs(app: App) -> Path:
                 (target / _SHARE.lstrip("/") / name).write_text(text)
             roots.run_inside(target, ["sh", "-c", f"cd {_SHARE} && {app.prepare}"])
 
-    return kept("images", app.name, [app._replace(right="", world=""), *made_of, script, prepared], make)
+    return kept.kept("images", app.name, [app._replace(right="", world=""), *made_of, script, prepared], make)
 
 
 def _prepared(app: App) -> list[str]:
@@ -261,7 +260,7 @@ def bundle(app: App, wrapper: str, work: Path) -> Path:
         carried=kit.members("udocker", lambda step: None),
     )
     path = folder / "bundle.tar"
-    pack.pack(contents, (), path, cache=framecache.default_folder())
+    pack.pack(contents, (), path, cache=kept.folder() / "frames")
     return path
 
 
