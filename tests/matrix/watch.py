@@ -66,8 +66,8 @@ def _uts(pid: int | str) -> str:
     return os.readlink(f"/proc/{pid}/ns/uts")
 
 
-class _Seen:
-    """What is known of the processes of some nodes."""
+class PayloadProcesses:
+    """The processes of payloads on some nodes, told by their UTS namespaces. ``found`` has what was seen of each."""
 
     def __init__(self, nodes: dict[str, str]) -> None:
         self._nodes = nodes
@@ -116,7 +116,7 @@ def _mapped(pid: str) -> Iterator[tuple[str, int]]:
 
 def main(words: list[str]) -> None:
     """Look until the end of stdin."""
-    seen = _Seen({uts: node for node, _, uts in (word.partition("=") for word in words)})
+    seen = PayloadProcesses({uts: node for node, _, uts in (word.partition("=") for word in words)})
     while not select.select([sys.stdin], [], [], _PAUSE)[0]:
         seen.look()
     found: list[Any] = [[host, program, list(mapped)] for host, program, mapped in seen.found.values()]

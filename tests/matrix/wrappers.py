@@ -56,7 +56,7 @@ def _in_image(argv: Sequence[str]) -> Started:
 
 def _evaluated(argv: Sequence[str]) -> Started:
     """Return a script that only running it tells what it starts."""
-    text = f'#!/bin/bash\nwhat="{shlex.join(argv)}"\neval "$what"\n'
+    text = f'#!/bin/bash\nwhat={shlex.quote(shlex.join(argv))}\neval "$what"\n'
     return Started(["bash", f"{APP}/what.sh"], {"what.sh": text})
 
 
