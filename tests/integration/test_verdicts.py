@@ -10,20 +10,28 @@ from pathlib import Path
 
 import pytest
 
-from tests.matrix import classify
+from tests.matrix import apps, classify, images
 from tests.matrix.drive import matrix
-from tests.matrix.images import BY_NAME
 from tests.matrix.pairs import Pair, Site
 from tests.matrix.table import Line
+from tests.matrix.wrappers import DIRECT
 
-#: Image, MPI of the site, PMI; what check must say, and what must be seen. The images share two roots of Debian 12.
+#: Image, wrapper, MPI of the site, PMI; what check must say, and what must be seen. The images share two roots of
+#: Debian 12, but for mumps.
 FIXED = {
-    ("mpich4", "intel-2021.15", "pmi2"): ("RUN", classify.RUNS),
-    ("mpich4", "openmpi-5.0.11", "pmix"): ("REFUSE", classify.WRONG),
-    ("mpich5-now", "intel-2021.15", "pmi2"): ("REFUSE", classify.FAILS),
-    ("openmpi4", "openmpi-5.0.11", "pmix"): ("RUN", classify.RUNS),
+    ("mpich4", DIRECT, "intel-2021.15", "pmi2"): ("RUN", classify.RUNS),
+    ("mpich4", DIRECT, "openmpi-5.0.11", "pmix"): ("REFUSE", classify.WRONG),
+    ("mpich5-now", DIRECT, "intel-2021.15", "pmi2"): ("REFUSE", classify.FAILS),
+    ("openmpi4", DIRECT, "openmpi-5.0.11", "pmix"): ("RUN", classify.RUNS),
+    ("runpath-mpich-bookworm", "script in app", "intel-2021.15", "pmi2"): ("RUN", classify.RUNS),
+    ("rpath-openmpi-bookworm", "nested", "openmpi-5.0.11", "pmix"): ("REFUSE", classify.WRONG),
+    ("mumps-bookworm", "bash -lc", "openmpi-5.0.11", "pmix"): ("REFUSE", classify.FAILS),
 }
-PAIRS = {key: Pair(BY_NAME[key[0]], Site("bookworm", key[1], "srun", key[2], "charliecloud")) for key in FIXED}
+NAMED: dict[str, images.Image | apps.App] = {**images.BY_NAME, **apps.BY_NAME}
+PAIRS = {
+    (image, wrapper, mpi, pmi): Pair(NAMED[image], Site("bookworm", mpi, "srun", pmi, "charliecloud"), wrapper)
+    for image, wrapper, mpi, pmi in FIXED
+}
 
 pytestmark = pytest.mark.needs("root", "slurm", "munge", "ssh", "charliecloud", "lmod", "mmdebstrap")
 
@@ -38,7 +46,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> dict[Pair, Line]:
 
 @pytest.mark.timeout(900)  # the first makes roots and images where the cache has none
 @pytest.mark.parametrize("key", FIXED, ids="-".join)
-def test_the_verdict_is_what_is_seen(lines: dict[Pair, Line], key: tuple[str, str, str]) -> None:
+def test_the_verdict_is_what_is_seen(lines: dict[Pair, Line], key: tuple[str, str, str, str]) -> None:
     line = lines[PAIRS[key]]
     assert (line.verdict, line.seen.kind) == FIXED[key], line.record()
     assert line.judged == classify.RIGHT, line.record()

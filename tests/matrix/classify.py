@@ -23,7 +23,7 @@ _REASONS = tuple(
         r"(error while loading shared libraries: .*)",
         r"(\S+: version `[^']+' not found.*)",
         r"(symbol lookup error: .*)",
-        r"((?:ImportError|OSError|RuntimeError|ModuleNotFoundError): .*)",
+        r"((?:ImportError|OSError|RuntimeError|ModuleNotFoundError|ValueError): .*)",
         r"(.*built with SLURM's PMI support.*)",
         r"(ch-run\[\d+\]: error: .*)",
         r"(deployer: error: .*)",
