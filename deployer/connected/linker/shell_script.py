@@ -612,8 +612,7 @@ class Script:
             rest and not isinstance(rest[0], UnknownWord) and rest[0][:1] in ("-", "+") and rest[0] not in ("-", "--")
         ):
             option = rest.pop(0)
-            if option in ("-o", "+o"):
-                rest = rest[1:]
+            rest = rest[option.count("o") :]  # each has a name after it: set -euo pipefail
             if "n" in option[1:] or "t" in option[1:]:
                 self._unclear(f"set {option} is not followed")
         if rest and rest[0] in ("-", "--") and not isinstance(rest[0], UnknownWord):

@@ -52,9 +52,10 @@ class Writer:
         return self.random.choice([
             "X=one", "X=a/b.c", "X='two words'", "Y=$X", 'Y="$1"', "P=aa", "P=cc", "export P=dd", "unset Z", "Z=",
             "Z=z",
-            "set -- s1 's 2'", "set --", "shift", "X=$X$X", ": ${N:=cc}", "X=$(echo sub)", "readonly R=1; X=$R",
+            "set -- s1 's 2'", "set --", "set -u +u", "set -f +f -- o p", "shift", "X=$X$X", ": ${N:=cc}",
+            "X=$(echo sub)", "readonly R=1; X=$R",
             "P=${P}",
-            *(["A=(1 '2 3' $X)", "A+=(4)", "X+=more", "local_=1; (( local_++ ))",
+            *(["set -euo pipefail; set +eu", "A=(1 '2 3' $X)", "A+=(4)", "X+=more", "local_=1; (( local_++ ))",
             "declare X=dec"] if self.bash else []),
         ])  # fmt: skip
 

@@ -135,7 +135,7 @@ def test_what_is_certain() -> None:
         return [program.certain for program in script(text).programs]
 
     assert certain("a\nif [ -f x ]; then b; fi\nc") == [True, False, True]
-    assert certain("[ -f x ] && a; cd / && b; b || c") == [False, True, True, False]
+    assert certain("[ -f x ] && a; cd / && b; b 1 || c") == [False, True, True, False]
     assert certain("if [ -f x ]; then exec a; fi; b") == [False, False]
     assert certain("if [ -f x ]; then exit 1; fi; b") == [True]
     assert certain("if [ -f x ]; then exit; fi; b") == [False]
@@ -283,3 +283,25 @@ def test_what_python_starts_is_followed() -> None:
     assert started_by("from subprocess import Popen\nPopen(x)") == ([], True)
     assert started_by("import re\nre.run(x)") == ([], False)
     assert started_by("from mpi4py import MPI\nMPI.COMM_SELF.Spawn('a')") == ([], True)
+
+
+@pytest.mark.parametrize(
+    ("words", "app", "programs"),
+    [
+        (["bash", f"{APP}/w.sh"], {"w.sh": '#!/bin/bash\nwhat=/usr/bin/a\neval "$what"\n'}, ["/usr/bin/a"]),
+        (["bash", f"{APP}/s.sh", "x"], {"s.sh": 'set -euo pipefail\nP=a\nexec "$P" "$@"\n'}, ["a x"]),
+        (["sh", "-c", "a 4 in.grf out.map -vmt"], {}, ["a 4 in.grf out.map -vmt"]),
+        (["sh", f"{APP}/o.sh"], {"i.sh": 'exec "$@"\n', "o.sh": f"sh {APP}/i.sh sh -c 'a < /x'\n"}, ["a"]),
+        (["bash", "-lc", "sh -c 'echo y | a aln.phy'"], {}, ["a aln.phy"]),
+    ],
+)
+def test_wrappers_of_the_verdict_matrix(words: list[str], app: dict[str, str], programs: list[str]) -> None:
+    profile = 'if [ "$(id -u)" -eq 0 ]; then\n  PATH="/usr/sbin:/usr/bin"\nelse\n  PATH="/usr/bin"\nfi\nexport PATH\n'
+    found = follow(words, app, {"/etc/profile": profile})
+    assert names(found) == programs
+    assert found.unclear == []
+
+
+def test_a_login_shell_that_sets_more_is_unclear() -> None:
+    for file in ("/etc/profile", "/etc/profile.d/mpi.sh"):
+        assert follow(["bash", "-lc", "a"], {}, {file: "export LD_LIBRARY_PATH=/opt/mpi/lib\n"}).unclear
