@@ -1,4 +1,5 @@
 import io
+import os
 import tarfile
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from deployer.connected.build.bases import base
 from deployer.connected.build.build import Transcript, first_trace, reason
 from deployer.connected.build.definition import Base, load
 from deployer.contract.errors import JobFailed, SpaceError, UsageError
+from tests import running
 from tests.unit.connected.build.test_definition import MINIMAL, write
 
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
@@ -218,9 +220,13 @@ def test_another_mirror_serves_only_while_mmdebstrap_works() -> None:
     assert b"me:secret" in host.traces().values()
 
 
-@pytest.mark.needs("mmdebstrap")
-def test_a_base_is_known_by_its_packages_whatever_their_order() -> None:
+def test_a_base_is_known_by_its_packages_whatever_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And by the version of mmdebstrap."""
+    running.program(tmp_path, "mmdebstrap", "echo mmdebstrap 1.3.5\n")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     one = base.base_key(Base(debian="bookworm", include=["a1", "b1"]))
     assert one == base.base_key(Base(debian="bookworm", include=["b1", "a1", "b1"]))
     assert one != base.base_key(Base(debian="bookworm", include=["a1"]))
     assert one != base.base_key(Base(debian="trixie", include=["a1", "b1"]))
+    running.program(tmp_path, "mmdebstrap", "echo mmdebstrap 1.5.7\n")
+    assert one != base.base_key(Base(debian="bookworm", include=["a1", "b1"]))

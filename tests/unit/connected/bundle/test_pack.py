@@ -203,17 +203,17 @@ def test_a_flat_tar_loses_the_same(tmp_path: Path) -> None:
 
 
 def test_a_sparse_file_stays_sparse(tmp_path: Path, plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    large, size = plain / "usr" / "large", 64 * 1024**2
+    large, size = plain / "usr" / "large", 40 * 1024**2
     with open(large, "wb") as stream:
         stream.truncate(size)
-        for at in (0, 33 * 1024**2 + 5):
+        for at in (0, 25 * 1024**2 + 5):
             stream.seek(at)
             stream.write(b"data")
     whole = sources.from_folder(plain, "x", "1")._replace(data={"d": plain / "usr"})
     packed = packing.pack(whole, [], tmp_path / "b.tar")
     assert packed.size < size + 2 * 1024**2  # only the layer is compressed
     image = packed.manifest.image
-    assert 48 * 1024**2 < image.holes < size
+    assert size - 16 * 1024**2 < image.holes < size
     assert packed.manifest.unpacked < image.raw_size - image.holes + size + 2 * 1024**2  # data count in full
     needs: list[int] = []
     monkeypatch.setattr(installing.space, "check", lambda folder, size, entries: needs.append(size))
