@@ -36,7 +36,7 @@ _SPECIAL = frozenset((
 ))  # fmt: skip
 _DECLARING = ("export", "readonly", "local", "declare", "typeset")
 #: They read code in a way that is not followed.
-_UNCLEAR = ("alias", "enable", "mapfile", "readarray", "pushd", "popd")
+_UNCLEAR = ("alias", "enable", "mapfile", "readarray")
 #: Commands in a condition before && that say nothing of the normal course.
 _TESTS = ("[", "test", "[[", "command", "which", "type", "hash", "grep", "false", "!")
 
@@ -302,8 +302,9 @@ class Script:
     # -------------------------------------------------------------------------------------------------- commands
 
     def _call(self, node: Node, state: State, stdin: str | None) -> None:
-        arguments = node.get("Args") or []
+        arguments, line = node.get("Args") or [], self._line
         self._nested({"Args": arguments, "Assigns": node.get("Assigns")}, state)
+        self._line = line
         words = self._words.fields(arguments, state)
         if not words:
             for assign in node.get("Assigns") or []:
@@ -353,7 +354,7 @@ class Script:
         return {
             ".": self._source, "source": self._source, "eval": self._eval, "trap": self._trap,
             "exit": self._leave, "return": self._leave, "break": self._leave, "continue": self._leave,
-            "cd": self._cd, "shift": self._shift, "set": self._set,
+            "cd": self._cd, "pushd": self._pushd, "popd": self._popd, "shift": self._shift, "set": self._set,
             "read": self._read, "getopts": self._read, "unset": self._unset, "printf": self._printf,
             **dict.fromkeys(_DECLARING, self._export_words),
         }  # fmt: skip
@@ -587,6 +588,15 @@ class Script:
         rest = [word for word in words[1:] if isinstance(word, UnknownWord) or word not in ("--", "-P", "-L", "-e")]
         state.folder = self._folder(rest, state)
         state.assign("OLDPWD", UnknownWord("$OLDPWD"))
+
+    def _pushd(self, words: list[str], state: State) -> None:
+        before = state.folder
+        self._cd(words, state)
+        state.pushed = (*state.pushed, before)[-50:] if len(words) == 2 else ()
+
+    def _popd(self, words: list[str], state: State) -> None:
+        last = state.pushed[-1] if state.pushed and len(words) == 1 else None
+        state.folder, state.pushed = last, state.pushed[:-1]
 
     def _folder(self, words: Sequence[str], state: State) -> str | None:
         if len(words) != 1 or not known(words) or words[0] in ("-", "") or "CDPATH" in state.variables:

@@ -19,6 +19,7 @@ class State:
         file: the path of the text that is read, for ``BASH_SOURCE``.
         arguments: the positional parameters; None if unknown.
         folder: the working folder; None if unknown.
+        pushed: the folders of ``pushd``, the last at the end.
         variables: known values and unknown ones; others are unset.
         exported: names of variables that programs see.
         functions: bodies; None if there are several.
@@ -38,6 +39,7 @@ class State:
     certain: bool = True
     alive: bool = True
     ended: bool = False
+    pushed: tuple[str | None, ...] = ()
     may_have_ended: bool = False
 
     def copy(self) -> "State":
@@ -57,6 +59,7 @@ class State:
         first = alive[0]
         self.arguments = first.arguments if all(each.arguments == first.arguments for each in alive) else None
         self.folder = first.folder if all(each.folder == first.folder for each in alive) else None
+        self.pushed = first.pushed if all(each.pushed == first.pushed for each in alive) else ()
         names = dict.fromkeys(name for each in alive for name in each.variables)
         self.variables = {name: _same(name, [each.variables.get(name) for each in alive]) for name in names}
         self.exported = frozenset(name for each in alive for name in each.exported)

@@ -96,6 +96,7 @@ def script(text: str, *arguments: str, image: Mapping[str, Any] = {}, **settings
         ("X=${Y:-a}; $X", ["a"]),
         ("a 'x y' \"q\\\"r\" z\\ z", ["a x y q\"r z z"]),
         ("a \\\n  1", ["a 1"]),
+        ("pushd /usr/bin >/dev/null; ./a; popd; pushd /; cd usr; bin/b", ["./a", "bin/b"]),
     ],
 )  # fmt: skip
 def test_a_script_is_followed(text: str, programs: list[str]) -> None:
@@ -305,3 +306,8 @@ def test_wrappers_of_the_verdict_matrix(words: list[str], app: dict[str, str], p
 def test_a_login_shell_that_sets_more_is_unclear() -> None:
     for file in ("/etc/profile", "/etc/profile.d/mpi.sh"):
         assert follow(["bash", "-lc", "a"], {}, {file: "export LD_LIBRARY_PATH=/opt/mpi/lib\n"}).unclear
+
+
+def test_the_line_is_that_of_the_command() -> None:
+    (program,) = script("X=$(\necho x\n)\na \\\n  $(\necho 1\n) 2\n").programs
+    assert program.via == "run.sh line 4"
