@@ -33,6 +33,17 @@ if world.rank == 0:
 """
 
 
+#: What each rank reads of its standard input.
+READ = """
+import json, os
+from mpi4py import MPI
+texts = MPI.COMM_WORLD.gather(os.read(0, 1000).decode())
+if texts:
+    with open(os.environ["DEPLOYER_RESULT"], "w") as stream:
+        json.dump({"texts": texts}, stream)
+"""
+
+
 #: Which ranks of a node share a container: the kernel's word for the namespace of each.
 SHARED = """
 import os
@@ -112,6 +123,17 @@ def test_the_mpis_own_launcher_starts_the_job(site: Site, image: str, plan: str,
     shown = site.alice(f"scontrol show job {result['job_id']}")
     for word in ("Account=physics", "Features=haswell", "Reservation=course", "TimeLimit=00:04:00", "Comment=spring"):
         assert word in shown
+
+
+def test_every_rank_reads_the_job_s_input(site: Site, image: str) -> None:
+    """Open MPI's launcher would give standard input to rank 0 alone."""
+    asked = ["--plan", "lab-mpirun", "--nodes", "2", "--stdin", "/etc/passwd"]
+    texts = site.run(*asked, "--", "python3", "-c", READ, bundle=image)["payload"]["texts"]
+    assert len(texts) == 2
+    assert texts[0] == texts[1]
+    assert texts[0].startswith("root:")
+    said = site.tool("run", image, *asked[:-1], "/etc/gone", "--", "true", code=3)
+    assert "there is no /etc/gone, which is the job's stdin" in said
 
 
 def test_what_slurm_does_not_have_is_refused_in_its_own_words(site: Site, image: str) -> None:
