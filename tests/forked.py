@@ -5,21 +5,21 @@ import signal
 import subprocess
 import sys
 import traceback
-from contextlib import suppress
 
 
 def start(function, env=None, **options):
     """Start ``function()`` in a process of its own and return it as ``subprocess.Popen`` does.
 
     The process has ``env`` in place of this one's environment, and what this one has imported and patched. Its exit
-    code is what the function returns or leaves with. Files that are open here are closed there. ``options`` are those
-    of Popen.
+    code is what the function returns or leaves with. ``options`` are those of Popen.
     """
+
+    kept = _opened()  # logs, for example
 
     def become():
         code = 1
         try:
-            _be_new(env)
+            _be_new(env, kept)
             code = function() or 0
         except SystemExit as error:
             code = error.code or 0
@@ -33,12 +33,15 @@ def start(function, env=None, **options):
     return subprocess.Popen([sys.executable], preexec_fn=become, **options)  # noqa: PLW1509 nothing here uses threads
 
 
-def _be_new(env):
+def _opened():
+    found = map(int, os.listdir("/proc/self/fd"))
+    return {each for each in found if os.path.exists(f"/proc/self/fd/{each}")}  # not that of the listing
+
+
+def _be_new(env, kept):
     """Undo what pytest and this process's start have changed, as far as a program sees it."""
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2:
-            with suppress(OSError):  # that of the listing
-                os.close(int(name))  # with Popen's pipe, which waits for it
+    for descriptor in _opened() - kept:
+        os.close(descriptor)  # Popen's pipe among them, which waits for it
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     if env is not None:
