@@ -6,13 +6,14 @@ understood is reported as unclear.
 """
 
 import posixpath
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from deployer.connected.linker import shell_syntax
-from deployer.connected.linker.shell_state import State, VariableValue
+from deployer.connected.linker.shell_conditions import evaluated, inside, is_test, simple
+from deployer.connected.linker.shell_state import State
 from deployer.connected.linker.shell_syntax import Node, NotReadable
+from deployer.connected.linker.shell_variables import ShellVariables
 from deployer.connected.linker.shell_words import Words, dirname, joined
 from deployer.connected.linker.words import UnknownWord, known
 
@@ -21,8 +22,6 @@ MAX_STATEMENTS = 4_000
 _MAX_DEPTH = 40  # functions, sourced files and eval in each other
 _PASSES = 3  # over a loop, until what is known stays the same
 
-_NAME = re.compile(r"[A-Za-z_]\w*")
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
 #: Commands of the shell that start nothing and set nothing that is followed here.
 _NOTHING = frozenset((
     ":", "true", "false", "echo", "[", "test", "pwd", "wait", "umask", "ulimit", "kill", "jobs", "bg", "fg", "disown",
@@ -37,8 +36,6 @@ _SPECIAL = frozenset((
 _DECLARING = ("export", "readonly", "local", "declare", "typeset")
 #: They read code in a way that is not followed.
 _UNCLEAR = ("alias", "enable", "mapfile", "readarray")
-#: Commands in a condition before && that say nothing of the normal course.
-_TESTS = ("[", "test", "[[", "command", "which", "type", "hash", "grep", "false", "!")
 
 
 class Seen(NamedTuple):
@@ -90,7 +87,7 @@ class Budget:
             raise NotReadable(f"it runs more than {MAX_STATEMENTS} statements")
 
 
-class Script:
+class Script(ShellVariables):
     """Follows a script from a state."""
 
     def __init__(self, reader: Reader, budget: Budget, dialect: str) -> None:
@@ -181,7 +178,7 @@ class Script:
                 self._statement(node["Y"], state)
             return
         after = state.copy()
-        after.certain = state.certain and needed and not _is_test(node["X"])
+        after.certain = state.certain and needed and not is_test(node["X"])
         self._statement(node["Y"], after)
         state.merge([state.copy(), after], state.certain)
 
@@ -292,12 +289,6 @@ class Script:
             if not state.alive:
                 break
         state.merge([state.copy(), *left], certain)
-
-    def _forget(self, state: State) -> None:
-        """Make unknown whatever a loop may have changed."""
-        state.variables = {name: UnknownWord(f"${name}") for name in state.variables}
-        state.arguments = state.folder = None
-        state.functions = dict.fromkeys(state.functions)
 
     # -------------------------------------------------------------------------------------------------- commands
 
@@ -487,13 +478,6 @@ class Script:
         if len(words) > 2:
             state.arguments = arguments
 
-    def _lost(self, state: State) -> None:
-        """Make unknown what a text that is not read may change."""
-        self._forget(state)
-        for name in ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH"):
-            state.assign(name, UnknownWord(f"${name}"))
-        state.certain = False
-
     def _trap(self, words: list[str], state: State) -> None:
         rest = [word for word in words[1:] if word != "--"]
         if len(rest) < 2 or rest[0] in ("", "-") or rest[0].startswith("-"):
@@ -502,139 +486,11 @@ class Script:
         after.certain = False
         self._eval(["trap", rest[0]], after)
 
-    # ------------------------------------------------------------------------------------------------- variables
-
-    def _assign(self, node: Node, state: State) -> None:
-        name = str((node.get("Name") or {}).get("Value", ""))
-        value: VariableValue
-        if node.get("Array"):
-            elements = node["Array"].get("Elems") or []
-            if any(each.get("Index") for each in elements):
-                value = UnknownWord(f"${name}")
-            else:
-                value = tuple(self._words.fields([each["Value"] for each in elements if each.get("Value")], state))
-        else:
-            value = self._words.text(node.get("Value"), state)
-        if node.get("Index"):
-            value = UnknownWord(f"${name}")
-        if node.get("Append"):
-            value = _appended(state.variables.get(name, ""), value, name)
-        state.assign(name, value)
-
-    def _declare(self, node: Node, state: State) -> None:
-        variant = str(node["Variant"]["Value"])
-        self._nested(node, state)
-        options = ""
-        for each in node.get("Args") or []:
-            if each.get("Naked") and each.get("Value"):
-                for word in self._words.fields([each["Value"]], state):
-                    if word.startswith(("-", "+")) and not isinstance(word, UnknownWord):
-                        options += word
-                    else:
-                        self._export(variant, [word], state)
-            elif each.get("Naked"):
-                self._export(variant, [str(each["Name"]["Value"])], state)
-            else:
-                self._assign(each, state)
-                name = str(each["Name"]["Value"])
-                if variant == "export" or "x" in options:
-                    state.exported |= {name}
-                if set(options) & set("niluc"):
-                    state.assign(name, UnknownWord(f"${name}"))
-
-    def _export(self, variant: str, words: Sequence[str], state: State) -> None:
-        for word in words:
-            text = word.prefix if isinstance(word, UnknownWord) else word
-            match = _ASSIGNMENT.match(text)
-            if match:
-                value = word[match.end() :]
-                unknown = isinstance(word, UnknownWord) or match[2]
-                state.assign(match[1], UnknownWord(f"${match[1]}", text[match.end() :]) if unknown else value)
-                if variant == "export":
-                    state.exported |= {match[1]}
-            elif isinstance(word, UnknownWord):
-                self._unclear(f"{variant} of {word}, which is only known when it runs")
-            elif variant == "export":
-                state.exported |= {word}
-            elif variant in ("local", "declare", "typeset"):
-                state.assign(word, UnknownWord(f"${word}") if word in state.variables else "")
-
-    def _export_words(self, words: list[str], state: State) -> None:
-        """Follow ``export`` and the like where the shell reads them as it does other commands."""
-        if "-f" not in words:
-            self._export(words[0], [word for word in words[1:] if not word.startswith("-")], state)
-
-    def _unset(self, words: list[str], state: State) -> None:
-        for each in words[1:]:
-            state.variables.pop(each, None)
-            state.functions.pop(each, None)
-        if not known(words):
-            self._lost(state)
-
-    def _read(self, words: list[str], state: State) -> None:
-        """Follow ``read`` and ``getopts``."""
-        for each in [*words[1:], "REPLY", "OPTARG", "OPTIND"]:
-            if _NAME.fullmatch(each):
-                state.assign(each, UnknownWord(f"${each}"))
-        if not known(words):
-            self._lost(state)
-
-    def _printf(self, words: list[str], state: State) -> None:
-        if words[1:2] == ["-v"]:
-            for each in words[2:3]:
-                state.assign(each, UnknownWord(f"${each}"))
-
-    def _cd(self, words: list[str], state: State) -> None:
-        rest = [word for word in words[1:] if isinstance(word, UnknownWord) or word not in ("--", "-P", "-L", "-e")]
-        state.folder = self._folder(rest, state)
-        state.assign("OLDPWD", UnknownWord("$OLDPWD"))
-
-    def _pushd(self, words: list[str], state: State) -> None:
-        before = state.folder
-        self._cd(words, state)
-        state.pushed = (*state.pushed, before)[-50:] if len(words) == 2 else ()
-
-    def _popd(self, words: list[str], state: State) -> None:
-        last = state.pushed[-1] if state.pushed and len(words) == 1 else None
-        state.folder, state.pushed = last, state.pushed[:-1]
-
-    def _folder(self, words: Sequence[str], state: State) -> str | None:
-        if len(words) != 1 or not known(words) or words[0] in ("-", "") or "CDPATH" in state.variables:
-            return None
-        if words[0].startswith("/"):
-            return posixpath.normpath(words[0])
-        return posixpath.normpath(f"{state.folder}/{words[0]}") if state.folder else None
-
-    def _shift(self, words: list[str], state: State) -> None:
-        count = words[1] if len(words) > 1 else "1"
-        if state.arguments is None or isinstance(count, UnknownWord) or not count.isdigit() or len(count) > 4:
-            state.arguments = None
-            return
-        gone = state.arguments[: int(count)]
-        if any(isinstance(word, UnknownWord) and not word.single for word in gone):
-            state.arguments = None
-        elif len(gone) == int(count):
-            state.arguments = state.arguments[int(count) :]
-
-    def _set(self, words: list[str], state: State) -> None:
-        rest = words[1:]
-        while (
-            rest and not isinstance(rest[0], UnknownWord) and rest[0][:1] in ("-", "+") and rest[0] not in ("-", "--")
-        ):
-            option = rest.pop(0)
-            rest = rest[option.count("o") :]  # each has a name after it: set -euo pipefail
-            if "n" in option[1:] or "t" in option[1:]:
-                self._unclear(f"set {option} is not followed")
-        if rest and rest[0] in ("-", "--") and not isinstance(rest[0], UnknownWord):
-            state.arguments = tuple(rest[1:])
-        elif rest:
-            state.arguments = None if isinstance(rest[0], UnknownWord) else tuple(rest)
-
     # -------------------------------------------------------------------------------------- what is within words
 
     def _nested(self, node: Node, state: State) -> None:
         """Follow what words, tests and arithmetic start, and forget what they set."""
-        for kind, inner in _inside(node):
+        for kind, inner in inside(node):
             if kind == "arithmetic":
                 state.assign(str(inner["Value"]), UnknownWord(f"${inner['Value']}", single=True))
             elif kind == "default":
@@ -648,7 +504,7 @@ class Script:
     def _output(self, nodes: Sequence[Node], state: State) -> str:
         """Return what a command substitution prints, if that is certain; nothing is started here."""
         unknown = UnknownWord("$(...)")
-        calls = list(_simple(nodes))
+        calls = list(simple(nodes))
         if not calls or any(call is None for call in calls):
             return unknown
         within = state.copy()
@@ -709,9 +565,9 @@ class Script:
                 if words[0] in ("true", ":", "false") and len(words) == 1:
                     found = words[0] != "false"
                 elif words[0] == "test":
-                    found = _test(words[1:])
+                    found = evaluated(words[1:])
                 elif words[0] == "[" and words[-1] == "]":
-                    found = _test(words[1:-1])
+                    found = evaluated(words[1:-1])
         elif node.get("Type") == "TestClause":
             found = self._clause(node.get("X") or {}, state)
         return not found if nodes[0].get("Negated") and found is not None else found
@@ -719,91 +575,9 @@ class Script:
     def _clause(self, node: Node, state: State) -> bool | None:
         """Return whether ``[[ ... ]]`` holds, for the simplest tests."""
         if node.get("Type") == "UnaryTest" and node.get("Op") in ("-z", "-n"):
-            return _test([str(node["Op"]), self._words.text(node["X"], state)])
+            return evaluated([str(node["Op"]), self._words.text(node["X"], state)])
         if node.get("Type") == "BinaryTest" and node.get("Op") in ("==", "=", "!="):
             word = self._words.text(node["X"], state)
             found = self._words.matches(word, node["Y"], state)
             return found if node["Op"] != "!=" or found is None else not found
         return None
-
-
-def _test(words: Sequence[str]) -> bool | None:
-    """Return what ``test`` says, None if that is unknown."""
-    if not known(words) and not (len(words) == 2 and known(words[:1])):
-        return None
-    if words[:1] == ["!"] and len(words) > 1:
-        found = _test(words[1:])
-        return None if found is None else not found
-    if len(words) == 2 and words[0] in ("-n", "-z"):
-        word = words[1]
-        if isinstance(word, UnknownWord):
-            return (words[0] == "-n") if word.prefix else None
-        return bool(word) == (words[0] == "-n")
-    if len(words) == 1:
-        return words[0] != ""
-    if len(words) == 3 and words[1] in ("=", "==", "!="):
-        return (words[0] == words[2]) == (words[1] != "!=")
-    if len(words) == 3 and all(re.fullmatch(r"-?[0-9]{1,9}", word) for word in (words[0], words[2])):
-        one, two = int(words[0]), int(words[2])
-        return {
-            "-eq": one == two, "-ne": one != two, "-lt": one < two,
-            "-le": one <= two, "-gt": one > two, "-ge": one >= two,
-        }.get(words[1])  # fmt: skip
-    return None
-
-
-def _appended(before: VariableValue, more: VariableValue, name: str) -> VariableValue:
-    if isinstance(before, tuple) and isinstance(more, tuple):
-        return (*before, *more)
-    if isinstance(before, str) and isinstance(more, str):
-        return joined([before, more])
-    return UnknownWord(f"${name}")
-
-
-def _is_test(statement: Node) -> bool:
-    """Return whether a statement before && is a condition, so that the normal course is not certain."""
-    node = statement.get("Cmd") or {}
-    if statement.get("Negated") or node.get("Type") not in ("CallExpr", "DeclClause", "BinaryCmd", "Block", "Subshell"):
-        return True
-    if node["Type"] == "BinaryCmd":
-        return _is_test(node["X"]) or _is_test(node["Y"])
-    parts = (node.get("Args") or [{}])[0].get("Parts") or [{}]
-    return node["Type"] == "CallExpr" and parts[0].get("Value") in _TESTS
-
-
-def _simple(nodes: Sequence[Node]) -> Iterator[Node | None]:
-    """Yield the calls of statements that follow each other, None for anything else."""
-    for node in nodes:
-        command = node.get("Cmd") or {}
-        if node.get("Negated") or node.get("Background"):
-            yield None
-        elif command.get("Type") == "BinaryCmd" and command.get("Op") == "&&":
-            yield from _simple([command["X"], command["Y"]])
-        elif command.get("Type") == "CallExpr" and not command.get("Assigns"):
-            yield command
-        else:
-            yield None
-
-
-def _inside(node: object) -> Iterator[tuple[str, Node]]:
-    """Yield substitutions within a node, and the names that arithmetic and ``${X:=...}`` set; not those within
-    substitutions."""
-    if isinstance(node, list):
-        for each in node:
-            yield from _inside(each)
-    elif isinstance(node, dict):
-        kind = node.get("Type")
-        if kind in ("CmdSubst", "ProcSubst"):
-            yield "substitution", node
-            return
-        if kind == "ParamExp" and (node.get("Exp") or {}).get("Op") in ("=", ":="):
-            yield "default", node
-        operator = str(node.get("Op", ""))
-        if kind in ("BinaryArithm", "UnaryArithm") and (
-            operator in ("++", "--") or (operator.endswith("=") and operator not in ("==", "!=", "<=", ">="))
-        ):
-            for part in (node.get("X") or {}).get("Parts") or []:
-                if part.get("Type") == "Lit" and _NAME.fullmatch(str(part["Value"])):
-                    yield "arithmetic", part
-        for each in node.values():
-            yield from _inside(each)
