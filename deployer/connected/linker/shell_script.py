@@ -166,6 +166,8 @@ class Script(ShellVariables):
         operator = node.get("Op")
         if operator in ("|", "|&"):
             self._statement(node["X"], state.copy())
+            if (node["Y"].get("Cmd") or {}).get("Type") == "TimeClause":  # there it is a program's name
+                self._unclear("time within a pipeline is not followed")
             self._statement(node["Y"], state.copy())
             return
         truth = self._truth([node["X"]], state)

@@ -166,6 +166,11 @@ class Words:
     ) -> str | tuple[str, ...] | None:
         """Return the value after an operation of ``${...}``; None if it is unknown."""
         operator, word = str(operation.get("Op")), operation.get("Word")
+        if isinstance(value, UnknownWord) and value.single and operator.strip(":") in ("-", "="):
+            # A number of the launcher, or what stands in for it.
+            default = self.text(word, state)
+            number = default.single if isinstance(default, UnknownWord) else default.isalnum()
+            return UnknownWord(value, single=True) if number else None
         if isinstance(value, UnknownWord) or (isinstance(value, tuple) and operator.strip(":") not in "-+"):
             return None
         colon = operator.startswith(":")

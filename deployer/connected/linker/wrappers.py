@@ -135,8 +135,13 @@ def _env_option(word: str, rest: list[str]) -> tuple[str, str]:
 
 def _command(words: list[str], options: Options) -> list[str]:
     """Return what follows a wrapper's own options and operands; nothing if one of them is unknown."""
-    while words and words[0].startswith("-") and words[0] != "-" and not isinstance(words[0], UnknownWord):
+    while words and words[0].startswith("-") and words[0] != "-":
         word = words.pop(0)
+        if isinstance(word, UnknownWord):  # --name=$VALUE
+            name, equal, _ = word.prefix[2:].partition("=")
+            if not (word.single and equal and word.prefix.startswith("--") and name in options.long_valued):
+                return []
+            continue
         if word == "--":
             break
         name, equal, _ = word[2:].partition("=")

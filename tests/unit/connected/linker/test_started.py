@@ -91,6 +91,8 @@ def script(text: str, *arguments: str, image: Mapping[str, Any] = {}, **settings
         ("PATH=/opt/x:$PATH; a", ["a"]),
         ("numactl -m $((SLURM_LOCALID % 2)) a", ["a"]),
         ("A=1 B=2 a", ["a"]),
+        ("R=${SLURM_LOCALID:-0}\nexec numactl --cpunodebind=${R} --membind=\"$R\" a", ["a"]),
+        ("R=${X_RANK:=${PMI_RANK:=0}}; taskset -c $R a; env A=\"$HOSTNAME\" b", ["a", "b"]),
         ("command a; builtin cd /", ["a"]),
         (": ${X:=b}; $X", ["b"]),
         ("X=${Y:-a}; $X", ["a"]),
@@ -114,7 +116,8 @@ def test_a_script_is_followed(text: str, programs: list[str]) -> None:
         "while true; do X=a; [ -f x ] && X=b; $X; done", "enable -n cd", "shopt -s expand_aliases; alias x=a",
         "trap \"$SLURM_X\" EXIT", "*", "~/prog", "{a,b}", "cd $SLURM_X; ./prog", "ls | bash", "bash < /x",
         "mapfile -C a x",
-        "exec -c a", "./made",
+        "exec -c a", "./made", "b | time -p a", "numactl --membind=$SLURM_X a",
+        "numactl -m$SLURM_LOCALID a", "timeout $SLURM_X a",
     ],
 )  # fmt: skip
 def test_what_is_not_certain_is_unclear(text: str) -> None:
