@@ -15,9 +15,11 @@ from deployer.connected.linker.shell_syntax import NotReadable
 from deployer.connected.linker.words import UnknownWord
 from deployer.contract import command
 from deployer.contract.command import CommandSearch, Located, Unsure
+from deployer.contract.text import printable
 
 #: Wrappers and scripts in each other, and programs in all.
 _MAX_DEPTH, _MAX_PROGRAMS = 16, 200
+_MAX_SHOWN = 300  # characters of a reason
 
 _PYTHON = re.compile(r"^(python|pypy)[0-9.]*$")
 #: Small tools that start nothing; only where a system has them.
@@ -203,14 +205,15 @@ class _Walk:
         script: str | None = None,
         packages: Packages | None = None,
     ) -> None:
-        via, environment = ", ".join(context.via), dict(context.environment)
+        via, environment = _shown(", ".join(context.via)), dict(context.environment)
         certain, cleared = context.certain, context.cleared
         found = StartedProgram(path, tuple(words), via, certain, script, packages, environment, cleared)
         if found not in self._programs:
             self._programs.append(found)
 
     def _not_followed(self, reason: str, context: _Context) -> None:
-        self._unclear[": ".join([", ".join(context.via), reason]) if context.via else reason] = None
+        text = ": ".join([", ".join(context.via), reason]) if context.via else reason
+        self._unclear[_shown(text)] = None
 
     # ---------------------------------------------------------------------------------------------------- wrappers
 
@@ -439,6 +442,11 @@ class _Walk:
             return self._content(path, None, None)[1]
         except NotReadable:
             return UnknownWord(path)
+
+
+def _shown(text: str) -> str:
+    """Return a text with words of a script as a message can have it."""
+    return printable(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}...")
 
 
 def _plain(value: str) -> str | None:

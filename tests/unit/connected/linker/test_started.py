@@ -188,6 +188,10 @@ def test_hostile_scripts_are_bounded(text: str) -> None:
 def test_names_with_line_ends() -> None:
     found = follow([f"{APP}/a\nb"], {"a\nb": "#!/bin/bash\n'./x\ny'\n"}, {"/bin": ("usr/bin",)})
     assert found.unclear
+    assert all(reason.isprintable() for reason in found.unclear)
+    (reason,) = script(f"'./\x1b[2J{'x' * 5000}'").unclear
+    assert reason.isprintable()
+    assert len(reason) < 400
 
 
 SITE = "/usr/lib/python3/dist-packages"
