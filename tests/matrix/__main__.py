@@ -21,6 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tuning", action="store_true", help="draw no application that is set aside")
     parser.add_argument("--only", metavar="WORD", default="", help="of what is drawn, the pairs that hold the word")
     parser.add_argument("--lab", metavar="NAME", default="matrix", help="begin the labs' names with it")
+    parser.add_argument("--lanes", type=int, default=1, metavar="N", help="labs of each suite that work side by side")
     parser.add_argument("--keep", action="store_true", help="leave the labs up, for a look at what they left")
     parser.add_argument("-o", "--output", type=Path, help="write the lines there as JSON, while they come")
     args = parser.parse_args(argv)
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(text, file=sys.stderr, flush=True)
 
     with tempfile.TemporaryDirectory(prefix="matrix-") as work:
-        lines = matrix(drawn, args.lab, Path(work), say, args.output, args.keep)
+        lines = matrix(drawn, args.lab, Path(work), say, args.output, args.keep, args.lanes)
     print(f"seed {args.seed}\n\n{table.render(lines)}")
     return 0 if table.holds(lines) else 1
 

@@ -134,7 +134,8 @@ APPS: tuple[App, ...] = (
     App("lammps", "bookworm", "openmpi", "C++", ("lammps",), ("lmp", "-in", "in.lj", "-log", "none"),
         inputs=("in.lj",), right=r"^ +100 +0\.7\d+ ", world=r"Loop time of .* on (\d+) procs"),
     App("rmpi", "bookworm", "openmpi", "R", ("r-cran-rmpi",), ("Rscript", f"{APP}/ranks.R"), scripts=("ranks.R",),
-        right=r"sum 3 of 2 ranks", world=r"sum .* of (\d+) ranks"),
+        right=r"sum 3 of 2 ranks", world=r"sum .* of (\d+) ranks",
+        prepare=f"ln -s libmpi.so.40 {_LIB}/libmpi.so"),  # the name that it opens, of a package for developers
     App("ruby-mpi", "bookworm", "openmpi", "Ruby", ("ruby-mpi",), ("ruby", f"{APP}/ranks.rb"), scripts=("ranks.rb",),
         right=r"sum 3 of 2 ranks", world=r"sum .* of (\d+) ranks"),
     App("boost", "bookworm", "openmpi", "C++", ("libboost-mpi1.74.0",), (f"{_BIN}/pi",), source="pi_boost.cc",

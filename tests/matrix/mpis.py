@@ -101,4 +101,7 @@ def site_opt(names: Collection[str]) -> Path:
             for path, text in modules:
                 write_atomically(target / "modulefiles" / path, text)
 
-    return kept("opt", "opt", [base.name, [path.name for path in trees.values()], modules], make)
+    # Named by what it has: the oldest of a name is removed, which another lab may have at work.
+    return kept(
+        "opt", "-".join(mpi.name for mpi in added), [base.name, [path.name for path in trees.values()], modules], make
+    )

@@ -28,7 +28,8 @@ class Place:
 
     def __init__(self, suite: str, name: str, work: Path) -> None:
         self.suite = suite
-        self._name, self._captured = f"{name}-{suite}", work / suite / "site.json"
+        self._name, self.work = f"{name}-{suite}", work / suite
+        self._captured = self.work / "site.json"
         self._names: dict[str, str] = {}
         self.lab = Lab(self._name)
         self.folder = self.lab.home / USER / WORKSPACE
@@ -73,7 +74,7 @@ class Place:
         for path in self.folder.glob("site*.json"):  # the profile, and its facts beside it
             shutil.copy(path, self._captured.with_name(path.name))
 
-    def profile(self, site: Site, work: Path) -> Profile:
+    def profile(self, site: Site) -> Profile:
         """Return the profile of a site: what was captured, and a few decisions."""
         record: dict[str, Any] = {
             "format": 1,
@@ -86,7 +87,7 @@ class Place:
         }
         if site.pmi:
             record["partitions"]["batch"]["pmi"] = site.pmi
-        path = work / f"{site.name}.json"
+        path = self.work / f"{site.name}.json"
         path.write_text(json.dumps(record, indent=1))
         return profiles.load(str(path))
 

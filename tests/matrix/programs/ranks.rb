@@ -1,11 +1,17 @@
-# Each rank gives its number + 1; the first knows the sum.
+# Each rank gives its number + 1 to the first, which adds them up.
 require "mpi"
-require "numo/narray"
 
 MPI.Init
 world = MPI::Comm::WORLD
-mine = Numo::DFloat[world.rank + 1.0]
-sum = Numo::DFloat.zeros(1)
-world.Reduce(mine, sum, MPI::Op::SUM, 0)
-puts "sum #{sum[0].to_i} of #{world.size} ranks" if world.rank == 0
+if world.rank == 0
+  sum = 1
+  (1...world.size).each do |rank|
+    message = " " * 4
+    world.Recv(message, rank, 0)
+    sum += message.to_i
+  end
+  puts "sum #{sum} of #{world.size} ranks"
+else
+  world.Send((world.rank + 1).to_s.ljust(4), 0, 0)
+end
 MPI.Finalize
