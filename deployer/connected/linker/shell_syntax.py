@@ -1,18 +1,18 @@
 """The syntax tree of a shell script, read by the program shfmt. Its wheel brings the program."""
 
-import json
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+from deployer.contract import json_records
 from deployer.contract.errors import DeployerError
 from deployer.system import process
 
 #: Dialects, by the name of the shell's own file.
 DIALECTS = {"bash": "bash", "dash": "posix", "ash": "posix", "busybox": "posix", "sh": "posix", "ksh": "mksh"}
 
-#: Longer scripts are not read, in bytes: their trees are 200 times as large.
+#: Longer scripts are not read, in bytes: their trees are 500 times as large, and json_records bounds those too.
 MAX_SCRIPT = 128 * 1024
 _MAX_OPENED = 10_000  # brackets: what they may nest is held in memory
 _TIMEOUT = 30
@@ -41,13 +41,12 @@ def statements(text: str, dialect: str) -> list[Node]:
         done = process.run([_program(), "--to-json", "-ln", dialect], timeout=_TIMEOUT, stdin=data, check=False)
         if done.returncode:
             raise NotReadable(f"a syntax error: {done.last_words(1):.80}")
-        found: list[Node] = json.loads(done.stdout).get("Stmts", [])
-    except (ValueError, RecursionError):
-        raise NotReadable("it is nested too deeply") from None
+        tree: Node = json_records.parse(done.stdout.encode("utf-8", "surrogateescape"), "its syntax tree")
     except NotReadable:
         raise
     except DeployerError as error:
         raise NotReadable(f"shfmt cannot read it: {error.message:.80}") from error
+    found: list[Node] = tree.get("Stmts", [])
     return found
 
 
