@@ -168,7 +168,7 @@ class _Search:
                     continue
                 for line in (self._content(f"{real}/{name}") or "").splitlines()[:200]:
                     if line.startswith(("import ", "import\t")):
-                        yield from re.findall(r"\bimport\s+([A-Za-z_]\w*)", line)
+                        yield from re.findall(r"\b(?:import\s+|__import__\([\"'])([A-Za-z_]\w*)", line)
                     elif line.strip() and not line.startswith("#"):
                         path = posixpath.normpath(posixpath.join(folder, line.strip()))
                         if self._view.resolve(path) and path not in self._path:
