@@ -116,7 +116,7 @@ def _why(log: str) -> str:
         found = pattern.search(log)
         if found:
             return " ".join(found[1].split())[:150]
-    lines = [line for line in log.splitlines() if line.strip() and not line.startswith(("srun:", "matrix"))]
+    lines = [line for line in log.splitlines() if line.strip() and not line.startswith(("srun:", "matrix", "hint:"))]
     return " ".join(lines[-1].split())[:150] if lines else "it said nothing"
 
 
