@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from deployer.connected.linker import commands, process, started
+from deployer.connected.linker import commands, process
 from deployer.connected.linker.index import Index
 from deployer.connected.linker.job_filesystem import Files
 from deployer.connected.linker.package_imports import PackageImports
 from deployer.connected.linker.process import LIBRARY_PATH, Overlay, Process
-from deployer.connected.linker.started import StartedProgram, Surroundings
-from deployer.connected.linker.words import UnknownWord, known
+from deployer.connected.linker.starts import started
+from deployer.connected.linker.starts.started import StartedProgram, Surroundings
+from deployer.connected.linker.starts.words import UnknownWord, known
 from deployer.contract import command, hostfiles
 from deployer.contract.job import Job
 from deployer.contract.manifest import Manifest

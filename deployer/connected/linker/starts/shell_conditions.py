@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from deployer.connected.linker.shell_syntax import Node
-from deployer.connected.linker.words import UnknownWord, known
+from deployer.connected.linker.starts.shell_syntax import Node
+from deployer.connected.linker.starts.words import UnknownWord, known
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 #: Commands in a condition before && that say nothing of the normal course.

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from deployer.connected.linker import python_imports
 from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.package_imports import PACKAGED, PackageImports
-from deployer.connected.linker.python_imports import ModuleImports
+from deployer.connected.linker.starts import python_imports
+from deployer.connected.linker.starts.python_imports import ModuleImports
 
 _MAX_FILES, _MAX_BYTES = 500, 8 * 1024 * 1024
 _VERSION = re.compile(r"python(3\.[0-9]+)$")

@@ -5,9 +5,9 @@ import posixpath
 import re
 from collections.abc import Callable, Sequence
 
-from deployer.connected.linker.shell_state import State, VariableValue
-from deployer.connected.linker.shell_syntax import Node
-from deployer.connected.linker.words import UnknownWord
+from deployer.connected.linker.starts.shell_state import State, VariableValue
+from deployer.connected.linker.starts.shell_syntax import Node
+from deployer.connected.linker.starts.words import UnknownWord
 
 #: Of a value: how long it may become.
 _MAX_VALUE = 64 * 1024

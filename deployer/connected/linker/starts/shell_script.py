@@ -9,13 +9,13 @@ import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from deployer.connected.linker import shell_syntax
-from deployer.connected.linker.shell_conditions import evaluated, inside, is_test, simple
-from deployer.connected.linker.shell_state import State
-from deployer.connected.linker.shell_syntax import Node, NotReadable
-from deployer.connected.linker.shell_variables import ShellVariables
-from deployer.connected.linker.shell_words import Words, dirname, joined
-from deployer.connected.linker.words import UnknownWord, known
+from deployer.connected.linker.starts import shell_syntax
+from deployer.connected.linker.starts.shell_conditions import evaluated, inside, is_test, simple
+from deployer.connected.linker.starts.shell_state import State
+from deployer.connected.linker.starts.shell_syntax import Node, NotReadable
+from deployer.connected.linker.starts.shell_variables import ShellVariables
+from deployer.connected.linker.starts.shell_words import Words, dirname, joined
+from deployer.connected.linker.starts.words import UnknownWord, known
 
 #: Statements that are read for one job, with those of loops and functions again.
 MAX_STATEMENTS = 4_000

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from deployer.connected.linker.words import UnknownWord
+from deployer.connected.linker.starts.words import UnknownWord
 
 _FLAGS = "bBdEhiIOPqsSuvx"
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")

@@ -5,14 +5,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from deployer.connected.linker import python_command, python_packages, shell_syntax, wrappers
 from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.package_imports import PackageImports
-from deployer.connected.linker.python_packages import Packages, Runs
-from deployer.connected.linker.shell_script import Budget, Reader, Script, Seen
-from deployer.connected.linker.shell_state import State
-from deployer.connected.linker.shell_syntax import NotReadable
-from deployer.connected.linker.words import UnknownWord
+from deployer.connected.linker.starts import python_command, python_packages, shell_syntax, wrappers
+from deployer.connected.linker.starts.python_packages import Packages, Runs
+from deployer.connected.linker.starts.shell_script import Budget, Reader, Script, Seen
+from deployer.connected.linker.starts.shell_state import State
+from deployer.connected.linker.starts.shell_syntax import NotReadable
+from deployer.connected.linker.starts.words import UnknownWord
 from deployer.contract import command
 from deployer.contract.command import CommandSearch, Located, Unsure
 from deployer.contract.text import printable

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected.linker import commands, started
+from deployer.connected.linker import commands
 from deployer.connected.linker.job_filesystem import JobFilesystem
-from deployer.connected.linker.started import Started, Surroundings
-from deployer.connected.linker.words import UnknownWord
-from tests.unit.connected.linker.test_started import files
+from deployer.connected.linker.starts import started
+from deployer.connected.linker.starts.started import Started, Surroundings
+from deployer.connected.linker.starts.words import UnknownWord
+from tests.unit.connected.linker.starts.test_started import files
 
 #: Programs that end with 0; ``no`` ends with 1.
 GOOD = ("aa", "bb", "cc", "dd")

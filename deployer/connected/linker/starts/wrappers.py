@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from deployer.connected.linker.words import UnknownWord
+from deployer.connected.linker.starts.words import UnknownWord
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 

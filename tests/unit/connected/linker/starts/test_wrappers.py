@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from deployer.connected.linker import wrappers
+from deployer.connected.linker.starts import wrappers
 
 
 @pytest.mark.parametrize(

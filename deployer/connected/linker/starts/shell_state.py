@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from deployer.connected.linker.shell_syntax import Node
-from deployer.connected.linker.words import UnknownWord
+from deployer.connected.linker.starts.shell_syntax import Node
+from deployer.connected.linker.starts.words import UnknownWord
 
 #: A value: a text, or the elements of an array.
 VariableValue = str | tuple[str, ...]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected.linker import python_packages
 from deployer.connected.linker.job_filesystem import HostFiles, JobFilesystem
 from deployer.connected.linker.package_imports import Collector
-from deployer.connected.linker.python_packages import Runs
+from deployer.connected.linker.starts import python_packages
+from deployer.connected.linker.starts.python_packages import Runs
 
 _PRINT = "import sys, json; print(json.dumps([getattr(m, '__file__', None) for m in sys.modules.values()]))"
 

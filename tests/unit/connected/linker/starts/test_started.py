@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from deployer.connected.linker import commands, started
+from deployer.connected.linker import commands
 from deployer.connected.linker.index import Index, Indexed
 from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, BoundFiles, JobFilesystem, folders_of
 from deployer.connected.linker.package_imports import PackageImports
-from deployer.connected.linker.started import Started, Surroundings
+from deployer.connected.linker.starts import started
+from deployer.connected.linker.starts.started import Started, Surroundings
 from deployer.contract.dynamic import Dynamic, Facts
 from deployer.contract.plan import APP
 

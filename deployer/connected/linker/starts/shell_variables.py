@@ -4,10 +4,10 @@ import posixpath
 import re
 from collections.abc import Sequence
 
-from deployer.connected.linker.shell_state import State, VariableValue
-from deployer.connected.linker.shell_syntax import Node
-from deployer.connected.linker.shell_words import Words, joined
-from deployer.connected.linker.words import UnknownWord, known
+from deployer.connected.linker.starts.shell_state import State, VariableValue
+from deployer.connected.linker.starts.shell_syntax import Node
+from deployer.connected.linker.starts.shell_words import Words, joined
+from deployer.connected.linker.starts.words import UnknownWord, known
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
