@@ -23,7 +23,8 @@ class LinkedJob(NamedTuple):
     Attributes:
         job: None if the bundle has no job.
         processes: of each program that is certainly started; without a job, of each that the user could start.
-        conditional: of each program that is started under a condition, or that imports packages so.
+        conditional: of each program that is started under a condition, or that imports packages so; and of a program
+            that calls no MPI itself, with each module of the image that it may load.
         unclear: reasons why it cannot be told what else is started.
         candidates: if something is unclear, of each program of the bundle that calls MPI.
     """
@@ -47,7 +48,8 @@ class _Linker:
         self.overlays = overlays
         self.host = host
         self.view = process.filesystem(files, overlays, host)
-        self._made: dict[tuple[str, frozenset[str] | None, frozenset[tuple[str, str]] | None, str], Process] = {}
+        self.modules = process.modules(files, overlays)
+        self._made: dict[tuple[object, ...], Process] = {}
 
     def start(
         self,
@@ -55,12 +57,13 @@ class _Linker:
         packages: frozenset[str] | None = None,
         environment: Mapping[str, str] | None = None,
         script: str = "",
+        module: str = "",
     ) -> Process:
         """Return the process of a program; the arguments are those of ``process.start``."""
-        key = path, packages, None if environment is None else frozenset(environment.items()), script
+        key = path, packages, None if environment is None else frozenset(environment.items()), script, module
         if key not in self._made:
             place = self.plan, self.manifest.image, self.files, self.overlays, self.host
-            self._made[key] = process.start(*place, path, packages, environment, script)
+            self._made[key] = process.start(*place, path, packages, environment, script, module)
         return self._made[key]
 
     def program(self, program: StartedProgram) -> Process:
@@ -68,19 +71,24 @@ class _Linker:
         return self._with(program, program.packages.imported if program.packages else None)
 
     def possible(self, program: StartedProgram) -> Iterator[Process]:
-        """Yield the process of a program with the packages that it may import, if one of them calls MPI."""
+        """Yield the process of a program with the packages or modules that it may load, if one of them calls MPI."""
         packages = program.packages
-        if packages is None or not (packages.possible or packages.unclear):
+        if packages is None:
+            alone = self.program(program)
+            if alone.program is not None and not alone.uses_mpi:
+                yield from (self._with(program, None, module) for module in self.modules)
+            return
+        if not (packages.possible or packages.unclear):
             return
         found = self._with(program, None if packages.unclear else packages.imported | packages.possible)
         if len(found.users) > len(self.program(program).users):
             yield found._replace(may_import=packages.unclear or "some imports are under a condition")
 
-    def _with(self, program: StartedProgram, packages: frozenset[str] | None) -> Process:
+    def _with(self, program: StartedProgram, packages: frozenset[str] | None, module: str = "") -> Process:
         environment = program.environment
         if not known([environment.get(LIBRARY_PATH, "")]):
             environment = {**environment, LIBRARY_PATH: self.plan.environment.get(LIBRARY_PATH, "")}
-        found = self.start(program.path or program.argv[0], packages, environment, program.script or "")
+        found = self.start(program.path or program.argv[0], packages, environment, program.script or "", module)
         return found._replace(via=program.via, cleared=program.cleared)
 
     def candidates(self) -> Iterator[Process]:

@@ -57,6 +57,7 @@ class Process(NamedTuple):
         via: the wrappers that start it.
         cleared: whether they removed the launcher's variables.
         may_import: why it may not import all of its packages; empty if it does.
+        may_load: the module that it may load: R's, Ruby's, another language's; empty if none was added.
         serial: packages that take their serial build, with the start options by which they do; no option: the file
             that chooses is missing.
         text: the Python script; empty if it is unknown.
@@ -74,6 +75,7 @@ class Process(NamedTuple):
     via: str = ""
     cleared: bool = False
     may_import: str = ""
+    may_load: str = ""
     serial: Mapping[Chooser, Sequence[StartOption]] = {}
     text: str = ""
 
@@ -126,6 +128,26 @@ def callers(files: Index, overlays: Sequence[Overlay]) -> list[str]:
     )
 
 
+def modules(files: Index, overlays: Sequence[Overlay]) -> list[str]:
+    """Return the files that call MPI and that a program loads by its own choice: extensions of R, Ruby or Perl.
+
+    They are shared objects without a soname, since nothing is linked to them. Python's are left out: its imports are
+    followed.
+    """
+    python = {
+        path for index in (files, *(overlay.files for overlay in overlays)) for path, _ in _packages(index).values()
+    }
+    return sorted(
+        target + path
+        for target, found in _everything(files, overlays)
+        for path, facts in found
+        if _calls(facts)
+        and facts.dynamic.interpreter is None
+        and facts.dynamic.soname is None
+        and (target or path not in python)
+    )
+
+
 def _everything(files: Index, overlays: Sequence[Overlay]) -> Iterator[tuple[str, list[tuple[str, Facts]]]]:
     for target, index in (("", files), *((overlay.target, overlay.files) for overlay in overlays)):
         yield target, [(path, entry.facts) for path, entry in index.entries.items() if entry.facts]
@@ -141,6 +163,7 @@ def start(
     packages: Collection[str] | None = None,
     environment: Mapping[str, str] | None = None,
     script: str = "",
+    module: str = "",
 ) -> Process:
     """Start a program dry.
 
@@ -150,6 +173,7 @@ def start(
         packages: the paths of the Python packages that a Python program imports, None: all that call MPI.
         environment: the variables that the program sees, None: those of the plan and the image.
         script: the Python file or ``-c TEXT`` that it runs, if that is known.
+        module: a file that it loads as well.
     """
     single = _single(plan, files, host)
     view = filesystem(files, overlays, {**host, hostfiles.FOLDER: single})
@@ -180,6 +204,9 @@ def start(
             mapped = loader.dlopen(path)
             if mapped is not None:
                 users.append(mapped)
+    opened_module = loader.dlopen(module) if module else None
+    if opened_module is not None:
+        users.append(opened_module)
     # The program itself, and libraries of the image that call MPI for others.
     known = set(map(id, users))
     users += [
@@ -198,7 +225,8 @@ def start(
         for path, facts in found
     )
     opened = _tensorflow_plugins(files, overlays) if is_python and (packages is None or _opens(packages)) else []
-    return Process(plan, view, loader, program, users, passed_over, sonames, opened, command, serial=serial, text=text)
+    seen = Process(plan, view, loader, program, users, passed_over, sonames, opened, command)
+    return seen._replace(may_load=module, serial=serial, text=text)
 
 
 def _text(view: JobFilesystem, script: str) -> str:

@@ -51,13 +51,17 @@ def _unclear(linked: LinkedJob, case: Case, rules: Rules) -> Iterator[Finding]:
 
 
 def _imports(linked: LinkedJob) -> Iterator[Finding]:
-    """command.unclear, a note: whether a job calls MPI at all depends on what its Python imports."""
+    """command.unclear, a note: whether a job calls MPI at all depends on what Python imports, or R or Ruby loads."""
     if linked.job is None or any(each.uses_mpi for each in linked.processes):
         return
     for each in linked.conditional:
         if each.may_import:
             text = f"cannot tell whether {each.name} imports the packages that call MPI: {each.may_import}"
             remedy = "import them at the top of the job's script, by their names"
+            yield Finding("command.unclear", NOTE, f"job {linked.job.name}", text, remedy)
+        elif each.may_load:
+            text = f"cannot tell whether {each.name} loads {each.may_load}, which calls MPI: only Python is followed"
+            remedy = "none is needed if the job uses it: it is judged as if it were loaded"
             yield Finding("command.unclear", NOTE, f"job {linked.job.name}", text, remedy)
 
 

@@ -208,6 +208,26 @@ def test_a_job_that_calls_no_mpi(words: tuple[str, ...], ranks: int, expected: l
     assert codes(linked(*words, ranks=ranks)) == expected
 
 
+RMPI = "/usr/lib/R/site-library/Rmpi/libs/Rmpi.so"
+
+
+@pytest.mark.parametrize(
+    ("library", "expected"),
+    [
+        ("libmpi.so.12", [("command.unclear", NOTE)]),
+        ("libmpi.so.40", [("mpi.family", UNKNOWN), ("command.unclear", NOTE)]),
+    ],
+)
+def test_a_module_of_another_language_is_judged_as_if_it_were_loaded(
+    library: str, expected: list[tuple[str, str]]
+) -> None:
+    """``mpi.unused`` was said of R with Rmpi, a warning for a job that dies."""
+    rmpi = lib(None, library, imports=CALLS)
+    files = {**FILES, RMPI: rmpi._replace(dynamic=rmpi.dynamic._replace(soname=None))}
+    assert codes(linked(SERIAL, files=files)) == expected
+    assert codes(linked(GOOD, files=files)) == []
+
+
 def test_without_a_site_s_mpi_nothing_is_unused() -> None:
     assert judged(linked(SERIAL), PLAN._replace(mpi=None)) == []
 
