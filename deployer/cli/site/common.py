@@ -1,15 +1,13 @@
-"""What both command lines share: from words to a call, from errors to exit codes, a log file per command."""
+"""What both command lines share: from words to a call, from errors to exit codes.
+
+Modules that not every command needs are imported where they are used: each start waits for what is imported here.
+"""
 
 import argparse
 import importlib
 import io
-import logging
 import os
-import shutil
 import sys
-import textwrap
-import time
-import traceback
 from typing import IO, Any, Callable, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from deployer import __version__
@@ -17,10 +15,11 @@ from deployer.contract.dialogue import ANSWERS
 from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, UsageError
 from deployer.contract.guess import guess
 from deployer.contract.text import printable
-from deployer.contract.verdict import Checked
-from deployer.system import files
 
-_KEPT_LOGS = 50
+MYPY = False
+if MYPY:
+    from deployer.contract.verdict import Checked
+
 #: Spaces between the columns of a table.
 _GAP = 2
 
@@ -200,11 +199,15 @@ def ask(question: str) -> str:
 
 def columns() -> int:
     """Return the number of columns of the terminal, or 80 if there is no terminal."""
+    import shutil
+
     return shutil.get_terminal_size((80, 24)).columns
 
 
 def wrapped(text: str, first: str = "", others: str = "  ") -> str:
     """Return text in lines that fit, after ``first`` and ``others``. A longer word, such as a path, is not split."""
+    import textwrap
+
     return textwrap.fill(
         text,
         columns(),
@@ -223,7 +226,7 @@ def shortened(text: str, room: int) -> str:
     return text[:head] + "..." + text[len(text) - (room - 3 - head) :]
 
 
-def show(checked: Checked, way: str = "", stream: Optional[IO[str]] = None) -> None:
+def show(checked: "Checked", way: str = "", stream: Optional[IO[str]] = None) -> None:
     """Print what a verdict means and its reasons: each finding once, and each remedy once, after its findings.
 
     ``way`` is what ranks would use.
@@ -253,7 +256,10 @@ def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[s
         if not hasattr(args, "run"):
             parser.print_help()
             return UsageError.exit_code
-        log = start_log(log_folder, args.command)
+        if log_folder is not None:
+            from deployer.cli.site.logs import start_log
+
+            log = start_log(log_folder, args.command)
         code = args.run(args)
         sys.stdout.flush()
         return int(code)
@@ -265,20 +271,31 @@ def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[s
         return 0
     except (DeployerError, OSError) as found:
         error = found if isinstance(found, DeployerError) else _named(found)
-        logging.getLogger("deployer").debug("%s", "\n".join(error.lines()), exc_info=True)
+        if log:
+            import logging
+
+            logging.getLogger("deployer").debug("%s", "\n".join(error.lines()), exc_info=True)
         for line in error.lines():
             print(line, file=sys.stderr)
-        if os.environ.get("DEPLOYER_DEBUG") == "1":
-            traceback.print_exc()
+        _debug()
         return error.exit_code
     except Exception as error:  # a defect of ours: still one line, and what is needed to fix it
+        import logging
+
         logging.getLogger("deployer").debug("defect", exc_info=True)
         said = printable("deployer: error: unexpected %s: %s" % (type(error).__name__, error))
         print(said, file=sys.stderr)
         print("hint: this is a defect; report it with %s" % (log or "the output of DEPLOYER_DEBUG=1"), file=sys.stderr)
-        if os.environ.get("DEPLOYER_DEBUG") == "1":
-            traceback.print_exc()
+        _debug()
         return DeployerError.exit_code
+
+
+def _debug() -> None:
+    """Print the current exception if a developer asked for it."""
+    if os.environ.get("DEPLOYER_DEBUG") == "1":
+        import traceback
+
+        traceback.print_exc()
 
 
 def show_anything() -> None:
@@ -294,38 +311,10 @@ def show_anything() -> None:
 
 def _named(error: OSError) -> DeployerError:
     """Return an unexpected error of the operating system, such as an unreadable folder, as an error of ours."""
+    from deployer.system import files
+
     what = "continue" if error.filename is None else "use %s" % error.filename
     try:
         files.raise_named(error, what, "see the command's log in ROOT/logs" if error.filename is None else "")
     except DeployerError as named:
         return named
-
-
-class _LogFile(logging.FileHandler):
-    """A log file that accepts any text in any locale."""
-
-    def _open(self) -> io.TextIOWrapper:
-        return io.open(self.baseFilename, "a", encoding="utf-8", errors="backslashreplace")
-
-
-def start_log(folder: Optional[str], command: str) -> Optional[str]:
-    """Log to a new file in ``folder``; return its path, or None if it cannot be written, which is not an error."""
-    if folder is None:
-        return None
-    try:
-        os.makedirs(folder, exist_ok=True)
-        for old in sorted(name for name in os.listdir(folder) if name.endswith(".log"))[:-_KEPT_LOGS]:
-            os.unlink(os.path.join(folder, old))
-        path = os.path.join(folder, "%s-%d-%s.log" % (time.strftime("%Y%m%d-%H%M%S"), os.getpid(), command))
-        handler = _LogFile(path)
-    except OSError:
-        return None
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
-    logger = logging.getLogger("deployer")
-    for earlier in [each for each in logger.handlers if isinstance(each, _LogFile)]:  # another command of this process
-        logger.removeHandler(earlier)
-        earlier.close()
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    logger.propagate = False
-    return path

@@ -23,9 +23,6 @@ if MYPY:
     from deployer.site.container.container import Home
     from deployer.site.jobs.jobs import Status
 
-#: Commands that job.sh calls; people do not.
-INTERNAL = ("probe", "result", "stage", "shield")
-
 _Add = Callable[..., argparse.ArgumentParser]
 
 

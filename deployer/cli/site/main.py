@@ -4,11 +4,9 @@ import os
 import sys
 from typing import List, Optional
 
-from deployer.cli.site import common, jobs
+from deployer.cli.site import common
 from deployer.cli.site.common import Command
 from deployer.contract.errors import UsageError
-from deployer.site.storage import store
-from deployer.system import files
 
 #: The commands by task, as ``--help`` lists them.
 GROUPS = (
@@ -58,8 +56,10 @@ GROUPS = (
     ),
 )
 
-#: Commands that push and job.sh call; people do not.
-INTERNAL = dict(dict.fromkeys(jobs.INTERNAL, "site.jobs"), known="site.transfers", take="site.transfers")
+#: Commands that job.sh calls, on every node; people do not.
+FOR_JOBS = ("probe", "result", "stage", "shield")
+#: Those and the commands that push calls.
+INTERNAL = dict(dict.fromkeys(FOR_JOBS, "site.jobs"), known="site.transfers", take="site.transfers")
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -82,8 +82,11 @@ def _log_folder(words: List[str]) -> Optional[str]:
 
     Commands that job.sh calls on every node write no log file: their output is the job's, and many share one folder.
     """
-    if words[:1] and words[0] in jobs.INTERNAL:
+    if not words or words[0].startswith("-") or words[0] in FOR_JOBS:
         return None
+    from deployer.site.storage import store
+    from deployer.system import files
+
     option = words[words.index("--root") + 1] if "--root" in words[:-1] else None
     try:
         root = store.locate(option).root

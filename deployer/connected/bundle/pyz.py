@@ -16,19 +16,8 @@ from deployer.contract.errors import DeployerError
 _PARTS = ("__init__.py", "contract", "system", "site", "cli/__init__.py", "cli/site")
 #: Included libraries: pure Python, from the environment that requirements/connected.txt pins.
 _VENDORED = ("ecdsa", "six")
-#: `rank` is first and imports nothing else, because ranks must start fast.
-_MAIN = """\
-import sys
-
-if sys.argv[1:2] == ["rank"]:
-    from deployer.site.rank.rank import main
-
-    sys.exit(main(sys.argv[2:]))
-
-from deployer.cli.site.main import main
-
-sys.exit(main())
-"""
+#: The module that Python runs first.
+_MAIN = "cli/site/__main__.py"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 #: The size limit in bytes, so that the file stays small enough to mail and to review.
@@ -38,11 +27,12 @@ MAX_SIZE = 1_500_000
 def make_pyz() -> bytes:
     """Return the bytes of deployer.pyz. Raises DeployerError if it is too large or a library is incomplete."""
     package = Path(deployer.__file__).parent
-    sources = {"__main__.py": _MAIN.encode()}
+    sources = {"__main__.py": (package / _MAIN).read_bytes()}
     for part in _PARTS:
         root = package / part
         for path in [root] if root.is_file() else sorted(root.rglob("*.py")):
-            sources["deployer/" + path.relative_to(package).as_posix()] = path.read_bytes()
+            if path != package / _MAIN:
+                sources["deployer/" + path.relative_to(package).as_posix()] = path.read_bytes()
     for name in _VENDORED:
         sources.update(_distribution(name))
     buffer = io.BytesIO(b"#!/usr/bin/env python3\n")

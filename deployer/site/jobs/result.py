@@ -1,20 +1,24 @@
-"""result: read the evidence in a job's folder, judge it, and write result.json; job.sh calls it after each step."""
+"""result: read the evidence in a job's folder, judge it, and write result.json; job.sh calls it after each step.
+
+What judges is imported only for that: `status` and `jobs` only read.
+"""
 
 import os
 import re
 from contextlib import suppress
 from typing import Any, Callable, Dict, List, Mapping, Tuple, TypeVar
 
-from deployer.contract import evidence, json_records, lastlines
+from deployer.contract import evidence, json_records
 from deployer.contract.errors import DeployerError, SpaceError, UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.findings import Finding, errors, finding
 from deployer.contract.json_records import Fields
-from deployer.contract.payload import read_payload
-from deployer.contract.result import PAYLOAD as ENDING
-from deployer.contract.result import WHOLE_JOB, Evidence, Judgement, StepOutcome, assemble
 from deployer.site.jobs import result_reserve
 from deployer.system import files
+
+MYPY = False
+if MYPY:
+    from deployer.contract.result import Evidence, Judgement, StepOutcome
 
 LAUNCH_FILE = "job.json"
 RESULT_FILE = "result.json"
@@ -42,10 +46,13 @@ _LOG_FROM = "log-from"
 _T = TypeVar("_T")
 
 
-def write_result(folder: str, outcome: StepOutcome) -> Judgement:
+def write_result(folder: str, outcome: "StepOutcome") -> "Judgement":
     """Judge the job in ``folder`` after ``outcome`` and write its result.json. Raises DeployerError."""
+    from deployer.contract import lastlines
+    from deployer.contract.result import PAYLOAD, assemble
+
     started, found = launch(folder), gather(folder)
-    if outcome.step == ENDING:
+    if outcome.step == PAYLOAD:
         found = found._replace(told=lastlines.told(_payloads_output(folder)))
     if outcome.exit_code != 0 and outcome.signal is None:
         found = found._replace(image=_image(folder, started))
@@ -58,7 +65,7 @@ def write_result(folder: str, outcome: StepOutcome) -> Judgement:
         result_reserve.release(folder)
         verdict = assemble(started, found, outcome._replace(full=error.message))
         files.write_text(path, json_records.pretty(verdict.record))
-    if outcome.step == ENDING or verdict.exit_code:
+    if outcome.step == PAYLOAD or verdict.exit_code:
         result_reserve.release(folder)
     else:
         result_reserve.keep_on(folder, started.ranks)  # for a script that is submitted again by hand
@@ -91,6 +98,7 @@ def _payloads_output(folder: str) -> str:
 
 def _image(folder: str, started: Launch) -> List[Finding]:
     """Return what is wrong with the image of a failed job: it may have lost files, or be gone."""
+    from deployer.contract.result import WHOLE_JOB
     from deployer.site.storage import inventory
     from deployer.site.storage.store import Store
 
@@ -109,8 +117,11 @@ def launch(folder: str) -> Launch:
     return evidence.read_launch(files.read_text(path, "is this a job's folder?").encode(), path)
 
 
-def gather(folder: str) -> Evidence:
+def gather(folder: str) -> "Evidence":
     """Read all evidence of a job's steps; an unreadable record counts as missing."""
+    from deployer.contract.payload import read_payload
+    from deployer.contract.result import Evidence
+
     payload, reason = _payload(os.path.join(folder, PAYLOAD_FILE))
     hosts = texts(os.path.join(folder, HOSTS_FOLDER))
     ranks = texts(os.path.join(folder, RANKS_FOLDER))

@@ -17,11 +17,14 @@ import re
 import shutil
 from typing import List, NamedTuple, Optional
 
-from deployer.contract import json_records, manifest, plan
+from deployer.contract import json_records
 from deployer.contract.errors import IntegrityError, UsageError
-from deployer.contract.manifest import Manifest
-from deployer.contract.plan import Plan
 from deployer.system import files
+
+MYPY = False
+if MYPY:
+    from deployer.contract.manifest import Manifest
+    from deployer.contract.plan import Plan
 
 log = logging.getLogger("deployer.store")
 
@@ -104,9 +107,9 @@ class InstalledImage(NamedTuple):
         """Return the folder of the Horovod variant for an MPI's ABI, if the bundle has it."""
         return os.path.join(self.folder, VARIANTS, abi)
 
-    def manifest(self) -> Manifest:
+    def manifest(self) -> "Manifest":
         """Read the bundle's manifest; the folder was verified when it was installed."""
-        from deployer.contract import sealed_file
+        from deployer.contract import manifest, sealed_file
 
         path = os.path.join(self.folder, MANIFEST)
         return manifest.read(files.read_bytes(path, limit=sealed_file.MAX_MANIFEST), path)
@@ -118,7 +121,7 @@ class InstalledImage(NamedTuple):
             return []
         return sorted(name[: -len(".json")] for name in os.listdir(folder) if name.endswith(".json"))
 
-    def plan(self, site: Optional[str] = None) -> Plan:
+    def plan(self, site: Optional[str] = None) -> "Plan":
         """Return the plan for ``site``, which may be None if the bundle has only one. Raises UsageError."""
         known = self.sites()
         if site is None and len(known) == 1:
@@ -130,6 +133,8 @@ class InstalledImage(NamedTuple):
                 "plans here: %s; choose one with --plan SITE, or pack it with --site SITE"
                 % (", ".join(known) or "none"),
             )
+        from deployer.contract import plan
+
         path = os.path.join(self.folder, "plans", site + ".json")
         return plan.read(files.read_text(path).encode(), path)
 

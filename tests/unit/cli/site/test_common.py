@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 from deployer.cli.laptop import main
-from deployer.cli.site import common
+from deployer.cli.site import common, logs
 from deployer.cli.site import main as site
 from deployer.connected.ground import xdg
 from deployer.contract import errors
@@ -112,7 +112,7 @@ def test_logs_are_kept_and_capped(tmp_path: Path) -> None:
         (tmp_path / f"20200101-{number:06}-1-x.log").write_text("")
     assert common.run(command(lambda _: 0), ["verb"], str(tmp_path)) == 0
     assert len(list(tmp_path.iterdir())) == 51
-    assert common.start_log("/proc/nowhere", "x") is None
+    assert logs.start_log("/proc/nowhere", "x") is None
 
 
 def test_the_log_folder_follows_xdg(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
+import hashlib
 import io
 import json
+import marshal
 import os
 import shutil
 import socket
@@ -31,7 +33,7 @@ from deployer.contract.manifest import DATA, DataNeed
 from deployer.site.install import install as installing
 from deployer.site.install.install import install
 from deployer.site.storage.store import Store
-from deployer.system import files
+from deployer.system import files, tool_bytecode
 from tests import elves, tars, wheels
 
 
@@ -469,6 +471,28 @@ def test_a_rank_of_the_pyz_runs_its_payload_and_all_else_goes_to_the_command_lin
     assert (done.returncode, done.stdout) == (5, b"here\n")
     assert json.loads((tmp_path / "payload-0.json").read_text())["exit_code"] == 5
     assert subprocess.run([*words, "--version"], check=True, capture_output=True).stdout.strip()
+
+
+def test_a_start_of_the_pyz_keeps_its_bytecode_for_the_next_but_an_isolated_one_does_not(tmp_path: Path) -> None:
+    tool = tmp_path / "deployer.pyz"
+    tool.write_bytes(make_pyz())
+    environment = {"HOME": str(tmp_path)}
+
+    def start(*words: str) -> str:
+        return subprocess.run(
+            [sys.executable, *words], check=True, env=environment, capture_output=True, text=True
+        ).stdout
+
+    shown = start("-I", str(tool), "--help")
+    assert not (tmp_path / ".cache").exists()
+    assert start(str(tool), "--help") == shown
+    (kept,) = (tmp_path / ".cache/deployer/pyz").iterdir()
+    assert kept.name.startswith(hashlib.sha256(tool.read_bytes()).hexdigest() + "-cpython-3")
+    key = kept.name
+    spoilt = compile("def main(): return print('from bytecode')\nFOR_JOBS = ()", "x", "exec")
+    kept.write_bytes(tool_bytecode.written(key, {"deployer.cli.site.main": (False, marshal.dumps(spoilt))}))
+    assert start(str(tool), "--help") == "from bytecode\n"
+    assert start("-I", str(tool), "--help") == shown
 
 
 def test_a_job_whose_program_the_image_lacks_is_refused_and_nothing_is_written(tmp_path: Path, app: Path) -> None:

@@ -1,0 +1,28 @@
+"""The first module of deployer.pyz, which Python compiles at each start: so it is short.
+
+`rank` imports nothing else, because ranks must start fast. With -I, as job.sh starts Python inside containers, nothing
+of the user's home is used.
+"""
+
+import sys
+
+if sys.argv[1:2] == ["rank"]:
+    from deployer.site.rank.rank import main as rank
+
+    sys.exit(rank(sys.argv[2:]))
+
+from deployer.system import tool_bytecode
+
+loader = globals()["__loader__"]
+archive = getattr(loader, "archive", "")  # empty: this runs from a folder of sources, where Python keeps bytecode
+lacking = bool(archive) and not sys.flags.isolated and not tool_bytecode.use(archive, loader)
+
+from deployer.cli.site.main import FOR_JOBS, main  # noqa: E402
+
+try:
+    sys.exit(main())
+finally:
+    if lacking and sys.argv[1:2] not in [[name] for name in FOR_JOBS]:
+        from deployer.system.tool_compiler import keep
+
+        keep(archive)

@@ -1,0 +1,37 @@
+"""A log file for each command, below the root folder."""
+
+import io
+import logging
+import os
+import time
+from typing import Optional
+
+_KEPT = 50
+
+
+class _LogFile(logging.FileHandler):
+    """A log file that accepts any text in any locale."""
+
+    def _open(self) -> io.TextIOWrapper:
+        return io.open(self.baseFilename, "a", encoding="utf-8", errors="backslashreplace")
+
+
+def start_log(folder: str, command: str) -> Optional[str]:
+    """Log to a new file in ``folder``; return its path, or None if it cannot be written, which is not an error."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        for old in sorted(name for name in os.listdir(folder) if name.endswith(".log"))[:-_KEPT]:
+            os.unlink(os.path.join(folder, old))
+        path = os.path.join(folder, "%s-%d-%s.log" % (time.strftime("%Y%m%d-%H%M%S"), os.getpid(), command))
+        handler = _LogFile(path)
+    except OSError:
+        return None
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
+    logger = logging.getLogger("deployer")
+    for earlier in [each for each in logger.handlers if isinstance(each, _LogFile)]:  # another command of this process
+        logger.removeHandler(earlier)
+        earlier.close()
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    return path
