@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -66,6 +67,45 @@ def test_every_source_gives_the_same_layer(built: Cli, tmp_path: Path, monkeypat
     with closing(engines.connect()) as client:
         assert with_config[0]["env"] == engines.image_config(client, IMAGE)["Env"]
     assert found["folder"][1]["architecture"] == with_config[0]["architecture"]
+
+
+def test_an_image_that_is_known_is_not_read_again(built: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bytes come out, also after a kill in the middle, and from another way of reading."""
+    cli = Cli({**built.environment, "XDG_CACHE_HOME": str(tmp_path / "cache")})
+    definition = tmp_path / "hello-mpi"
+    shutil.copytree(ROOT / "bundles/hello-mpi", definition)
+    app = definition / "app"
+
+    def packed(name: str, *words: str) -> bytes:
+        cli("pack", definition, "--site", "lab", *words, "-o", tmp_path / name)
+        return (tmp_path / name).read_bytes()
+
+    first = packed("first.tar")
+    with next(app.iterdir()).open("a") as stream:
+        stream.write("# changed\n")
+    (record,) = (tmp_path / "cache").rglob("*.layer")
+    argv = [
+        str(ROOT / ".venv/bin/deployer"),
+        "pack",
+        str(definition),
+        "--site",
+        "lab",
+        "-o",
+        str(tmp_path / "known.tar"),
+    ]
+    for seconds in (0.5, 1.5):
+        with subprocess.Popen(argv, env=cli.environment, stdout=subprocess.DEVNULL) as killed:
+            time.sleep(seconds)
+            killed.kill()
+    known = packed("known.tar")
+    assert list((tmp_path / "cache").rglob("*.layer")) == [record]  # the known layer was used
+    assert known != first
+    assert known == packed("read.tar", "--no-cache")
+    monkeypatch.setenv("DOCKER_HOST", built.environment["DOCKER_HOST"])
+    reads = [sources.from_image(IMAGE, "x", "1"), sources.from_image(IMAGE, "x", "1")]
+    monkeypatch.setattr("deployer.connected.rootfs.imagelayers.layer_folders", lambda *_: [])
+    exported = [packing.pack(each, [], tmp_path / "e.tar", "zstd", tmp_path / "frames").digest for each in reads]
+    assert exported == [packing.pack(reads[0], [], tmp_path / "e.tar").digest] * 2
 
 
 def test_an_image_of_any_size_needs_little_memory(tmp_path: Path) -> None:

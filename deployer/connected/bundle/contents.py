@@ -25,6 +25,7 @@ class Contents(NamedTuple):
         mpi: the MPI families that the programs run on, the image's own first; empty if unknown; None: `pack` finds
             them in the image.
         kit: parts of the kit to include even if no site needs them.
+        identity: returns the ``ArchiveImage.identity`` that ``read`` would return. None: only reading tells.
     """
 
     name: str
@@ -37,3 +38,4 @@ class Contents(NamedTuple):
     carried: Mapping[str, Path] = {}
     mpi: Sequence[str] | None = ()
     kit: Collection[str] = ()
+    identity: Callable[[], str] | None = None

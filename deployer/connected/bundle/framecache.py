@@ -5,6 +5,8 @@ link cannot be made (another file system), the index names the bundle's own path
 digest. A frame that is read must have the SHA-256 from the bundle's segment table, so a moved, cut or overwritten
 bundle is a cache miss and never gives wrong bytes.
 
+Beside the index of a bundle may be a record of what its layer was made from (``known_layers``).
+
 An index is published by rename before its link, in a folder named by codec, version and level. A killed process can
 leave an index without a bundle, which the next pack removes. The modification time of an index is its last use. If the
 bundles exceed ``cap`` bytes, the longest unused are removed. A cache that cannot be read or written is not used.
@@ -18,7 +20,7 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from blake3 import blake3
 
@@ -33,7 +35,7 @@ _log = logging.getLogger("deployer.framecache")
 CAP = 4 * 1024**3
 
 _FORMAT = 1
-_INDEX, _BUNDLE = ".json", ".tar"
+_INDEX, _BUNDLE, _RECORD = ".json", ".tar", ".layer"
 _STALE = 3600  # age in seconds from which an incomplete entry counts as the leftover of a killed pack
 
 
@@ -102,9 +104,14 @@ class FrameCache:
             return None
         return CachedFrame(data, place.frame.sha256) if digest.sha256(data) == place.frame.sha256 else None
 
-    def keep(self, bundle: Path, name: str, frames: Iterable[Kept]) -> None:
-        """Add a finished bundle's frames to the cache. ``name`` is its digest in hexadecimal."""
-        index, link = (self._folder / (name + suffix) for suffix in (_INDEX, _BUNDLE))
+    def keep(self, bundle: Path, name: str, frames: Iterable[Kept], layer: str = "") -> None:
+        """Add a finished bundle's frames to the cache.
+
+        Args:
+            name: its digest in hexadecimal.
+            layer: the record of its layer, empty if there is none.
+        """
+        index, link, beside = (self._folder / (name + suffix) for suffix in (_INDEX, _BUNDLE, _RECORD))
         record = {"format": _FORMAT, "bundle": str(bundle.absolute()), "frames": [list(frame) for frame in frames]}
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -112,9 +119,34 @@ class FrameCache:
             with contextlib.suppress(OSError):
                 link.unlink(missing_ok=True)
                 os.link(bundle, link)
+            if layer:
+                files.write_text(str(beside), layer)
         except (OSError, DeployerError) as error:
             _log.debug("not kept: %s", error)
         self.trim()
+
+    def records(self) -> list[Path]:
+        """Return the records of layers, the last used first."""
+        found = []
+        for path in self._folder.glob(f"*{_RECORD}"):
+            with contextlib.suppress(OSError):
+                found.append((path.with_suffix(_INDEX).stat().st_mtime_ns, path))
+        return [path for _, path in sorted(found, reverse=True)]
+
+    def bundle(self, record: Path) -> IO[bytes] | None:
+        """Return the bundle of a record, open for reading, and note its use; None if it is gone."""
+        index = record.with_suffix(_INDEX)
+        path = _bundle_of(index)
+        try:
+            stream = open(path, "rb", buffering=0) if path else None
+            os.utime(index)
+        except OSError:
+            return None
+        return stream
+
+    def holds(self, record: Path) -> bool:
+        """Return whether the bundle of a record has a link in the cache, and so stays when its own file is gone."""
+        return record.with_suffix(_BUNDLE).is_file()
 
     def trim(self) -> None:
         """Remove the longest unused bundles until the cache is within its limit, and indexes without a bundle."""
@@ -129,12 +161,13 @@ class FrameCache:
         excess = sum(size for _, size, _ in found) - self._cap
         for _, size, index in sorted(found):
             if excess > 0:
-                _remove(index, index.with_suffix(_BUNDLE))
+                _remove(index, index.with_suffix(_BUNDLE), index.with_suffix(_RECORD))
                 excess -= size
         for path in self._top.glob("*/*"):
             with contextlib.suppress(OSError):
-                lost = path.suffix not in (_INDEX, _BUNDLE) and time.time() - path.stat().st_mtime > _STALE
-                if lost or (path.suffix == _BUNDLE and not path.with_suffix(_INDEX).exists()):
+                beside = path.suffix in (_BUNDLE, _RECORD)
+                lost = not beside and path.suffix != _INDEX and time.time() - path.stat().st_mtime > _STALE
+                if lost or (beside and not path.with_suffix(_INDEX).exists()):
                     path.unlink()
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
 """pack: write a bundle, one plain tar with an image and all that a site needs to run it."""
 
+import functools
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,21 +11,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import zstandard
 
 import deployer
-from deployer.connected.bundle import codecs
-from deployer.connected.bundle import layer as layers
-from deployer.connected.bundle.compress import Press, Pressed
+from deployer.connected.bundle import codecs, known_layers
 from deployer.connected.bundle.contents import Contents
-from deployer.connected.bundle.framecache import FrameCache, Kept
+from deployer.connected.bundle.framecache import FrameCache
+from deployer.connected.bundle.known_layers import DamagedLayer, KnownLayer
+from deployer.connected.bundle.layer_source import LayerSources
 from deployer.connected.bundle.pyz import make_pyz, vendored
 from deployer.connected.bundle.seal import BundleWriter
 from deployer.connected.ground import progress
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.linker import commands, families
-from deployer.connected.rootfs import archive, datafolder, imageconfig
+from deployer.connected.linker.commands import Tree
+from deployer.connected.rootfs import datafolder, imageconfig
 from deployer.connected.rootfs.datafolder import DataFile
 from deployer.connected.rootfs.entries import shown
-from deployer.connected.rootfs.flatten import FlattenedRootfs
-from deployer.connected.rootfs.merge import Rootfs
 from deployer.contract import json_records, oci
 from deployer.contract.errors import UsageError
 from deployer.contract.manifest import (
@@ -44,22 +43,9 @@ from deployer.contract.plan import Plan
 from deployer.system import files
 
 if TYPE_CHECKING:  # the import of the profile's model is slow, and a pack without a site does not need it
-    from deployer.connected.bundle.packages import PackageInventory
     from deployer.connected.site_profile.profile import Profile
 
 _logger = logging.getLogger("deployer.pack")
-
-_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-class _NoTree(FlattenedRootfs):
-    """The empty root filesystem of a bundle of only data, without mount points."""
-
-    def _check_is_root(self) -> None:
-        pass
-
-    def _make_mount_points(self, folders: Sequence[str]) -> None:
-        pass
 
 
 class Checking(NamedTuple):
@@ -140,16 +126,44 @@ def pack(
         SpaceError: there is no space for the bundle.
     """
     check_label(contents.name, contents.version)
-    compression = codecs.codec(codec)
     profiles = list(profiles)
     if profiles and contents.read is None:
         raise UsageError(f"{contents.name} holds only data, which needs no plan", "leave out --site")
     files.reap_parts(str(output))
+    write = functools.partial(
+        _packed, contents, profiles, output, codecs.codec(codec), cache, changes, checking or Checking(), say
+    )
+    try:
+        return write(may_know=changes is None)  # the list of paths that flatten changed is not kept
+    except DamagedLayer as error:
+        say(f"{error.message}: the image is read again")
+        return write(may_know=False)
+
+
+def _packed(
+    contents: Contents,
+    profiles: "Sequence[Profile]",
+    output: Path,
+    codec: codecs.Codec,
+    cache: Path | None,
+    changes: Path | None,
+    checking: Checking,
+    say: Callable[[str], None],
+    may_know: bool,
+) -> Packed:
+    """Write a bundle, as ``pack`` describes.
+
+    Args:
+        may_know: use a known layer if there is one.
+
+    Raises:
+        DamagedLayer: the known layer is damaged.
+    """
     with ExitStack() as cleanup:
+        frames = cleanup.enter_context(closing(FrameCache(cache, codec))) if cache else None
         scratch = cleanup.enter_context(Scratch(output.parent))
-        with files.errors_named(f"write {output}"):
-            image = contents.read(scratch) if contents.read else archive.ArchiveImage("unknown", {}, Rootfs())
-        contents = _with_families(contents, image.root, say)
+        sources = LayerSources(contents, codec, frames, scratch, output, may_know)
+        contents = _with_families(contents, sources, say)
         plans = _plans(profiles, contents)
         if plans or contents.kit:
             from deployer.connected.bundle import kit
@@ -157,40 +171,38 @@ def pack(
             parts = kit.carried(contents.kit, zip(profiles, plans, strict=True), say)
             contents = contents._replace(carried={**contents.carried, **parts})
         folders = {name: datafolder.files_of(path) for name, path in sorted(contents.data.items())}
-        frames = cleanup.enter_context(closing(FrameCache(cache, compression))) if cache else None
-        press = Press(compression, frames)
+        source = sources.layer([bind.target for plan in plans for bind in plan.binds], cleanup)
         with files.published(str(output)) as stream:
             with files.errors_named(f"write {output}"):
-                settings = imageconfig.read(image.config)
+                settings = imageconfig.read(source.config)
                 if settings.dropped:
                     say(
                         "variables of the image left out, because their names are not valid in a shell: "
                         + ", ".join(settings.dropped)
                     )
-                targets = [bind.target for plan in plans for bind in plan.binds]
-                tree = FlattenedRootfs(image.root, targets) if contents.read else _NoTree(image.root)
-                if commands.CODE not in (checking or Checking()).accept:
-                    _refuse_missing(contents, settings, tree, plans)
+                if commands.CODE not in checking.accept:
+                    _refuse_missing(contents, settings, source.tree, plans)
                 writer = BundleWriter(stream)
-                manifest = _write(writer, contents, image, settings, tree, folders, press, compression)
-                plans = _checked(writer, manifest, profiles, plans, checking or Checking())
+                writer.member("deployer.pyz", make_pyz(), 0o755)
+                writer.member(oci.LAYOUT_FILE, oci.LAYOUT)
+                layer = source.write(writer)
+                manifest = _write(writer, contents, layer, settings, folders, codec)
+                plans = _checked(writer, manifest, profiles, plans, checking)
                 digest = writer.seal(manifest)
                 manifest = manifest._replace(members=writer.members, segments=writer.segments)
                 scratch.settle()
             if changes:
-                files.write_text(str(changes), "".join(_change_lines(tree)))
-        if frames:
-            made = (segment for segment in manifest.segments if segment.kind == FRAME)
-            kept = (Kept(key, s.offset, s.size, s.sha256) for key, s in zip(press.keys, made, strict=True))
-            frames.keep(output, digest.rpartition(":")[2], kept)
-    return Packed(output, digest, output.stat().st_size, manifest, press.reused, plans)
+                files.write_text(str(changes), "".join(_change_lines(source.changed)))
+        sources.keep(layer, digest.rpartition(":")[2])
+        return Packed(output, digest, output.stat().st_size, manifest, source.reused, plans)
 
 
-def _with_families(contents: Contents, root: Rootfs, say: Callable[[str], None]) -> Contents:
+def _with_families(contents: Contents, sources: LayerSources, say: Callable[[str], None]) -> Contents:
     """Return the contents with the MPI families of the image's programs, unless the contents name them."""
     if contents.mpi is not None:
         return contents
-    found = families.find(root, contents.jobs, any(name.startswith(WHEELS_PREFIX) for name in contents.carried))
+    wheels = any(name.startswith(WHEELS_PREFIX) for name in contents.carried)
+    found = families.find(sources.users(), contents.jobs, wheels)
     if found.families:
         say(f"mpi: {', '.join(found.families)}, to which {found.path} is linked")
     return contents._replace(mpi=found.families)
@@ -227,9 +239,7 @@ def _checked(
     return checked
 
 
-def _refuse_missing(
-    contents: Contents, settings: imageconfig.ImageConfig, tree: FlattenedRootfs, plans: Sequence[Plan]
-) -> None:
+def _refuse_missing(contents: Contents, settings: imageconfig.ImageConfig, tree: Tree, plans: Sequence[Plan]) -> None:
     """Raise Refused if a job's command cannot start in the image at any site."""
     wheels = [path for name, path in contents.carried.items() if name.startswith((WHEELS_PREFIX, VARIANTS_PREFIX))]
     look = commands.in_tree(tree, contents.app)
@@ -237,39 +247,30 @@ def _refuse_missing(
     commands.refuse(contents.jobs, place)
 
 
-def _change_lines(tree: FlattenedRootfs) -> Iterator[str]:
-    for kind in tree.changes:
-        for path in sorted(tree.changed[kind]):
+def _change_lines(changed: Mapping[str, Sequence[bytes]]) -> Iterator[str]:
+    for kind in sorted(changed):
+        for path in sorted(changed[kind]):
             yield f"{kind}\t/{shown(path)}\n"
 
 
 def _write(
     writer: BundleWriter,
     contents: Contents,
-    image: archive.ArchiveImage,
+    layer: KnownLayer,
     settings: imageconfig.ImageConfig,
-    tree: FlattenedRootfs,
     folders: Mapping[str, Sequence[DataFile]],
-    press: Press,
     codec: codecs.Codec,
 ) -> Manifest:
-    """Write everything except plans, manifest and seal. Return the manifest without members and segments."""
-    writer.member("deployer.pyz", make_pyz(), 0o755)
-    writer.member(oci.LAYOUT_FILE, oci.LAYOUT)
-    with ThreadPoolExecutor(1, "packages") as beside:
-        finding = beside.submit(_packages, tree)
-        with progress.bar("pack", tree.size) as advance:
-            layer = writer.layer(_counted(press.frames(layers.pieces(tree)), advance))
-    architecture = image.architecture or tree.architecture()
-    config = writer.blob(oci.config(architecture, settings.kept(), press.raw.digest))
-    image_manifest = writer.blob(oci.manifest(config, layer, codec.name))
-    writer.member(oci.INDEX_FILE, oci.index(image_manifest, contents.name, contents.version, architecture))
+    """Write everything after the layer except plans, manifest and seal. Return the manifest without its tables."""
+    config = writer.blob(oci.config(layer.architecture, settings.kept(), layer.raw.digest))
+    image_manifest = writer.blob(oci.manifest(config, layer.layer, codec.name))
+    writer.member(oci.INDEX_FILE, oci.index(image_manifest, contents.name, contents.version, layer.architecture))
     for file in datafolder.app_files(contents.app) if contents.app else ():
         writer.member(APP_PREFIX + file.name, b"".join(datafolder.pieces(file)), file.mode)
     for name, path in sorted(contents.carried.items()):
         _write_file(writer, name, path)
     _write_data(writer, folders)
-    _write_sbom(writer, contents, finding.result())
+    _write_sbom(writer, contents, layer)
     return Manifest(
         name=contents.name,
         version=contents.version,
@@ -277,31 +278,24 @@ def _write(
         tools={"deployer": deployer.__version__, "zstandard": zstandard.__version__, **vendored()},
         image=Image(
             config_digest=config.digest,
-            layer_digest=layer.digest,
-            architecture=architecture,
+            layer_digest=layer.layer.digest,
+            architecture=layer.architecture,
             env=settings.env,
             workdir=settings.workdir or "/",
             entrypoint=settings.entrypoint,
             cmd=settings.cmd,
-            python=tree.find_program("python3", _search_path(settings.env)),
-            raw_size=press.raw.size,
-            entries=len(tree),
-            holes=press.holes,
+            python=layer.python,
+            raw_size=layer.raw.size,
+            entries=len(layer.entries),
+            holes=layer.holes,
         ),
-        changes={**tree.changes, **({"variables dropped": len(settings.dropped)} if settings.dropped else {})},
+        changes={**layer.changes, **({"variables dropped": len(settings.dropped)} if settings.dropped else {})},
         jobs=list(contents.jobs),
         members=[],
         segments=[],
         needs=tuple(contents.needs),
         mpi=tuple(contents.mpi or ()),
     )
-
-
-def _packages(tree: FlattenedRootfs) -> "PackageInventory":
-    """Return the packages of an image. The imports are slow, so this runs in another thread."""
-    from deployer.connected.bundle import packages, sbom  # noqa: F401
-
-    return packages.of_tree(tree)
 
 
 def _write_file(writer: BundleWriter, name: str, path: Path) -> None:
@@ -329,7 +323,7 @@ def _write_data(writer: BundleWriter, folders: Mapping[str, Sequence[DataFile]])
                 writer.pieces(member, file.size, datafolder.pieces(file, advance), file.mode)
 
 
-def _write_sbom(writer: BundleWriter, contents: Contents, installed: "PackageInventory") -> None:
+def _write_sbom(writer: BundleWriter, contents: Contents, layer: KnownLayer) -> None:
     """Write the SBOM of the members written so far: the image, the wheels and the data."""
     from deployer.connected.bundle import sbom
 
@@ -339,17 +333,5 @@ def _write_sbom(writer: BundleWriter, contents: Contents, installed: "PackageInv
         from deployer.connected.bundle import kit
 
         wheels += kit.packages(found)
-    pieces = sbom.make(contents.name, contents.version, installed, wheels, contents.data)
+    pieces = sbom.make(contents.name, contents.version, known_layers.inventory(layer), wheels, contents.data)
     writer.pieces(sbom.MEMBER, sum(map(len, pieces)), pieces)
-
-
-def _search_path(env: Sequence[str]) -> list[str]:
-    values = dict(item.partition("=")[::2] for item in env)
-    return values.get("PATH", _DEFAULT_PATH).split(":")
-
-
-def _counted(frames: Iterable[Pressed], advance: Callable[[int], None]) -> Iterator[Pressed]:
-    """Yield the frames, and call ``advance`` with the size of each."""
-    for frame in frames:
-        yield frame
-        advance(frame.raw)

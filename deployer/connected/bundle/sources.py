@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,7 +68,8 @@ def from_image(reference: str, name: str, version: str) -> Contents:
 
     Reading it raises MissingTool without an engine, and UsageError without the image.
     """
-    return Contents(name, version, functools.partial(_read_image, reference))
+    identity = functools.partial(_identity, reference)
+    return Contents(name, version, functools.partial(_read_image, reference), identity=identity)
 
 
 def from_archive(path: Path, name: str, version: str) -> Contents:
@@ -99,8 +101,29 @@ def _read_image(reference: str, scratch: Scratch) -> ArchiveImage:
 
     with contextlib.closing(engine.connect()) as client:
         config = engine.image_config(client, reference)
-        root = _from_layer_folders(client, reference) or _from_export(client, reference, config, scratch)
-    return ArchiveImage(str(config["Architecture"]), config, root)
+        same = str(config["Id"])  # from here on the same image, even if a build moves the tag meanwhile
+        root = _from_layer_folders(client, same) or _from_export(client, same, config, scratch)
+        return ArchiveImage(str(config["Architecture"]), config, root, _identity_of(client, config))
+
+
+def _identity(reference: str) -> str:
+    from deployer.connected.ground import engine
+
+    with contextlib.closing(engine.connect()) as client:
+        return _identity_of(client, engine.image_config(client, reference))
+
+
+def _identity_of(client: "docker.DockerClient", config: dict[str, Any]) -> str:
+    """Return the identity of an image in the engine: its record there, with the digests of its layers.
+
+    It includes the engine's address, because only that engine vouches for the digests. An export has other files for
+    flatten to remove than the layers' folders have, and the manifest counts them, so the way of reading is included.
+    """
+    from deployer.connected.ground import engine
+    from deployer.connected.rootfs import imagelayers
+
+    way = "folders" if imagelayers.layer_folders(client, str(config["Id"])) else "export"
+    return json.dumps([engine.address(), way, config], sort_keys=True)
 
 
 def _from_layer_folders(client: "docker.DockerClient", reference: str) -> Rootfs | None:

@@ -38,7 +38,7 @@ def connect() -> docker.DockerClient:
     Raises:
         MissingTool: no engine answers.
     """
-    host = _host()
+    host = address()
     try:
         _knock(host)
         client = docker.DockerClient.from_env(environment={**os.environ, "DOCKER_HOST": host}, timeout=_FIRST_ANSWER)
@@ -55,12 +55,13 @@ def connect() -> docker.DockerClient:
 def answers(client: docker.DockerClient) -> bool:
     """Return whether the engine still answers."""
     try:
-        return _knock(_host()) or bool(client.ping())
+        return _knock(address()) or bool(client.ping())
     except (DockerException, *_LOST, OSError):
         return False
 
 
-def _host() -> str:
+def address() -> str:
+    """Return the engine's address as ``DOCKER_HOST`` has it."""
     return os.environ.get("DOCKER_HOST") or DEFAULT_HOST
 
 

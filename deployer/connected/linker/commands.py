@@ -3,10 +3,11 @@
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from deployer.connected.linker import job_filesystem
 from deployer.connected.linker.index import Index
-from deployer.connected.rootfs.flatten import FlattenedRootfs
+from deployer.connected.rootfs.entries import FileContent
 from deployer.contract import command, tarformat
 from deployer.contract.command import DEFAULT_PATH, CommandSearch, Look, PathInfo
 from deployer.contract.errors import Refused
@@ -14,6 +15,7 @@ from deployer.contract.findings import Finding, finding
 from deployer.contract.hostfiles import PROGRAMS, HostFile
 from deployer.contract.job import Job
 from deployer.contract.plan import APP, Plan
+from deployer.contract.tarformat import TarEntry
 from deployer.system.wheel import Wheel
 
 #: The code of these findings, which ``pack --accept`` takes without a site as well.
@@ -27,6 +29,16 @@ _FROM_VIEW = {
 }
 _LINE = 256  # what the kernel reads of a script's first line
 _HOST_PROGRAMS = PROGRAMS.rpartition("/")[2] + "/"
+
+
+class Tree(Protocol):
+    """A root filesystem in the normal form."""
+
+    def find(self, path: bytes) -> TarEntry | None:
+        """Return the entry at a path relative to the root, without following links; for a hard link, the file."""
+
+    def content(self, entry: TarEntry) -> FileContent:
+        """Return a file's content."""
 
 
 def findings(jobs: Iterable[Job], place: CommandSearch) -> Iterator[Finding]:
@@ -65,7 +77,7 @@ def _host_programs(host: Iterable[HostFile]) -> Iterator[str]:
             yield item.name[len(_HOST_PROGRAMS) :]
 
 
-def in_tree(tree: FlattenedRootfs, app: Path | None) -> Look:
+def in_tree(tree: Tree, app: Path | None) -> Look:
     """Return the look into an image that is not packed yet, with the app folder."""
 
     def look(path: str) -> PathInfo | None:

@@ -37,8 +37,8 @@ class FoundFamilies(NamedTuple):
     path: str = ""
 
 
-def find(root: Rootfs, jobs: Sequence[Job], wheels: bool) -> FoundFamilies:
-    """Return the families that the programs of an image, else its libraries, are linked to.
+def find(found: Sequence[MpiUser], jobs: Sequence[Job], wheels: bool) -> FoundFamilies:
+    """Return the families that the programs of an image, else its libraries, are linked to. ``found``: its ``users``.
 
     Of several programs those count that the commands of ``jobs`` name. A folder with libraries for both families, as
     mpi4py has, runs on both. ``wheels``: the bundle has Python packages beside the image, which may call MPI.
@@ -46,7 +46,6 @@ def find(root: Rootfs, jobs: Sequence[Job], wheels: bool) -> FoundFamilies:
     Raises:
         Refused: the image has programs for both families; or for none, and a job has more than one rank.
     """
-    found = users(root)
     programs = [user for user in found if user.is_program]
     named = {posixpath.basename(word) for job in jobs for words in job.command for word in words.split()}
     started = [user for user in programs if posixpath.basename(user.path) in named]

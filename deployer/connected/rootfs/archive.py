@@ -41,11 +41,13 @@ class ArchiveImage(NamedTuple):
         architecture: as OCI names it, "" if the image does not state it.
         config: the image's configuration (``Env``, ``Cmd`` and so on), empty for a flat tar.
         root: the root filesystem.
+        identity: a text that two images share only if they are the same, "" if unknown.
     """
 
     architecture: str
     config: dict[str, Any]
     root: Rootfs
+    identity: str = ""
 
 
 class ArchivePart(NamedTuple):

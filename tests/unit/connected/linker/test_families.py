@@ -27,7 +27,7 @@ def program(library: bytes, monkeypatch: pytest.MonkeyPatch) -> bytes:
 
 def find(files: dict[str, bytes], *jobs: Job, wheels: bool = False) -> families.FoundFamilies:
     root = tars.root_of(tars.layer((f"{name}", data) for name, data in files.items()))
-    return families.find(root, jobs or [TWO], wheels)
+    return families.find(families.users(root), jobs or [TWO], wheels)
 
 
 def test_the_family_that_the_program_is_linked_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,265 @@
+"""The layer of a bundle: made from the image, or copied from a bundle in the frame cache if it is known."""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from deployer.connected.bundle import known_layers
+from deployer.connected.bundle import layer as layers
+from deployer.connected.bundle.codecs import Codec
+from deployer.connected.bundle.compress import Press, Pressed
+from deployer.connected.bundle.contents import Contents
+from deployer.connected.bundle.framecache import FrameCache, Kept
+from deployer.connected.bundle.known_layers import DamagedLayer, KnownBundle, KnownLayer, KnownTree, LayerRecord
+from deployer.connected.bundle.seal import BundleWriter
+from deployer.connected.ground import progress
+from deployer.connected.ground.scratch import Scratch
+from deployer.connected.linker import families
+from deployer.connected.linker.commands import Tree
+from deployer.connected.linker.families import MpiUser
+from deployer.connected.rootfs import imageconfig
+from deployer.connected.rootfs.archive import ArchiveImage
+from deployer.connected.rootfs.flatten import FlattenedRootfs
+from deployer.connected.rootfs.merge import Rootfs
+from deployer.contract.manifest import FRAME, Segment
+from deployer.system import files
+
+if TYPE_CHECKING:
+    from deployer.connected.bundle.packages import PackageInventory
+
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class LayerSource(Protocol):
+    """Where a layer comes from."""
+
+    @property
+    def tree(self) -> Tree:
+        """Return its root filesystem."""
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Return the image's configuration."""
+
+    def write(self, writer: BundleWriter) -> KnownLayer:
+        """Write the layer, and return what is known of it.
+
+        Raises:
+            DamagedLayer: a known layer is damaged.
+        """
+
+    @property
+    def changed(self) -> Mapping[str, Sequence[bytes]]:
+        """Return the paths that flatten changed, by kind of change. Only a layer that was made has them."""
+
+    @property
+    def reused(self) -> int:
+        """Return the number of frames from the cache, after the layer was written."""
+
+
+class LayerSources:
+    """Finds the source of a bundle's layer. The image is read once, and only if it must be.
+
+    Args:
+        contents: the contents of the bundle.
+        frames: the frame cache; None: no cache.
+        scratch: keeps the image's files open.
+        output: the path of the bundle, for errors.
+        may_know: use a known layer if there is one.
+    """
+
+    def __init__(
+        self,
+        contents: Contents,
+        codec: Codec,
+        frames: FrameCache | None,
+        scratch: Scratch,
+        output: Path,
+        may_know: bool,
+    ) -> None:
+        self._read = contents.read
+        self._codec = codec
+        self._frames = frames
+        self._scratch = scratch
+        self._output = output
+        self._key = ""
+        self._records: list[LayerRecord] = []
+        if frames and contents.identity and may_know:
+            self._key = known_layers.image_key(contents.identity(), codec)
+            self._records = list(known_layers.records(self._key, frames.records()))
+        self._users: Sequence[MpiUser] | None = None
+        self._targets: Sequence[str] = ()
+        self._stays = False  # the known layer is in the cache and stays there
+
+    def users(self) -> Sequence[MpiUser]:
+        """Return the image's files that are linked to an MPI library."""
+        found = (known.users for record in self._records if (known := record.load()))
+        self._users = next((users for users in found if users is not None), None)
+        if self._users is None:
+            self._users = families.users(self._image.root)
+        return self._users
+
+    def layer(self, targets: Sequence[str], cleanup: ExitStack) -> LayerSource:
+        """Return the source of the layer with mount points at ``targets``. ``cleanup`` closes its files."""
+        self._targets = targets
+        known = self._known(cleanup)
+        if known:
+            return CopiedLayer(known, self._codec)
+        tree = FlattenedRootfs(self._image.root, targets) if self._read else _NoTree(self._image.root)
+        return ReadLayer(self._image, tree, Press(self._codec, self._frames))
+
+    def keep(self, made: KnownLayer, name: str) -> None:
+        """Add the finished bundle to the cache, if its layer is not there. ``name`` is its digest in hexadecimal."""
+        if not self._frames or self._stays:
+            return
+        frames = (Kept(key, s.offset, s.size, s.sha256) for key, s in zip(made.keys, made.segments, strict=True))
+        # The key is of what was read: the name of an image may have moved since it was looked up.
+        image = known_layers.image_key(made.identity, self._codec)
+        text = ""
+        if image:
+            if made.users is None:
+                made = made._replace(users=self._users)
+            text = known_layers.record(image, known_layers.layer_key(image, self._targets), made)
+        self._frames.keep(self._output, name, frames, text)
+
+    @functools.cached_property
+    def _image(self) -> ArchiveImage:
+        with files.errors_named(f"write {self._output}"):
+            return self._read(self._scratch) if self._read else ArchiveImage("unknown", {}, Rootfs())
+
+    def _known(self, cleanup: ExitStack) -> KnownBundle | None:
+        wanted = known_layers.layer_key(self._key, self._targets)
+        for record in self._records:
+            if not self._frames or record.layer != wanted:
+                continue
+            bundle = self._frames.bundle(record.path)
+            if bundle is not None:
+                cleanup.enter_context(bundle)
+                layer = record.load()
+                if layer:
+                    self._stays = self._frames.holds(record.path)
+                    return KnownBundle(layer, bundle)
+        return None
+
+
+class _NoTree(FlattenedRootfs):
+    """The empty root filesystem of a bundle of only data, without mount points."""
+
+    def _check_is_root(self) -> None:
+        pass
+
+    def _make_mount_points(self, folders: Sequence[str]) -> None:
+        pass
+
+
+class ReadLayer:
+    """A layer that is made from an image."""
+
+    def __init__(self, image: ArchiveImage, tree: FlattenedRootfs, press: Press) -> None:
+        self._tree = tree
+        self._image = image
+        self._press = press
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return self._image.config
+
+    @property
+    def tree(self) -> Tree:
+        return self._tree
+
+    @property
+    def changed(self) -> Mapping[str, Sequence[bytes]]:
+        return self._tree.changed
+
+    @property
+    def reused(self) -> int:
+        return self._press.reused
+
+    def write(self, writer: BundleWriter) -> KnownLayer:
+        tree, press = self._tree, self._press
+        with ThreadPoolExecutor(1, "packages") as beside:
+            finding = beside.submit(_packages, tree)
+            with progress.bar("pack", tree.size) as advance:
+                layer = writer.layer(_counted(press.frames(layers.pieces(tree)), advance))
+        return KnownLayer(
+            identity=self._image.identity,
+            architecture=self._image.architecture or tree.architecture(),
+            config=self._image.config,
+            python=tree.find_program("python3", _search_path(imageconfig.read(self.config).env)),
+            changes=tree.changes,
+            layer=layer,
+            raw=press.raw,
+            holes=press.holes,
+            segments=_frames_of(writer),
+            keys=press.keys,
+            entries=list(tree.entries()),
+            packages=finding.result(),
+            users=None,
+        )
+
+
+class CopiedLayer:
+    """A known layer, copied from a bundle in the cache."""
+
+    def __init__(self, known: KnownBundle, codec: Codec) -> None:
+        self._tree = KnownTree(known, codec.decompress)
+        self._known = known
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return self._known.layer.config
+
+    @property
+    def tree(self) -> Tree:
+        return self._tree
+
+    @property
+    def changed(self) -> Mapping[str, Sequence[bytes]]:
+        return {}
+
+    @property
+    def reused(self) -> int:
+        return len(self._known.layer.segments)
+
+    def write(self, writer: BundleWriter) -> KnownLayer:
+        known = self._known.layer
+        with ThreadPoolExecutor(1, "packages") as beside:
+            beside.submit(_import)
+            with progress.bar("pack", known.raw.size) as advance:
+                layer = writer.layer(_counted(known_layers.copied(self._known), advance))
+        if layer != known.layer:
+            raise DamagedLayer("a bundle in the cache is damaged")
+        return known._replace(segments=_frames_of(writer))
+
+
+def _frames_of(writer: BundleWriter) -> list[Segment]:
+    return [segment for segment in writer.segments if segment.kind == FRAME]
+
+
+def _packages(tree: FlattenedRootfs) -> "PackageInventory":
+    """Return the packages of an image. The imports are slow, so this runs in another thread."""
+    from deployer.connected.bundle import packages
+
+    _import()
+    return packages.of_tree(tree)
+
+
+def _import() -> None:
+    """Import in another thread what is needed after the layer."""
+    from deployer.connected.bundle import sbom  # noqa: F401
+
+
+def _search_path(env: Sequence[str]) -> list[str]:
+    values = dict(item.partition("=")[::2] for item in env)
+    return values.get("PATH", _DEFAULT_PATH).split(":")
+
+
+def _counted(frames: Iterable[Pressed], advance: Callable[[int], None]) -> Iterator[Pressed]:
+    """Yield the frames, and call ``advance`` with the size of each."""
+    for frame in frames:
+        yield frame
+        advance(frame.raw)
