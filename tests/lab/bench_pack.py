@@ -18,6 +18,10 @@ from tests.lab.engine import take_engine
 
 WORK = Path(__file__).resolve().parents[2] / ".deployer" / "bench"
 _SECONDS = 600
+#: What is packed with one changed line of its app folder. Its image must be built.
+DEFINITION = Path(__file__).resolve().parents[2] / "bundles" / "digits-horovod"
+#: With `--changes` the image is read although its layer is known; all frames come from the cache.
+_READ = "one line of app/, image read again"
 
 
 class Way(NamedTuple):
@@ -52,6 +56,10 @@ def _ways(image: str, folder: Path, container: str) -> list[Way]:
     cache = WORK / "cache"
     os.environ["XDG_CACHE_HOME"] = str(cache)
     changed = folder / "usr" / "changed-by-bench.py"
+    known = WORK / "known"  # a cache that stays
+    definition = WORK / "definition"
+    shutil.copytree(DEFINITION, definition)
+    line = definition / "app" / "changed-by-bench.py"
 
     def empty() -> None:
         shutil.rmtree(cache, ignore_errors=True)
@@ -59,13 +67,19 @@ def _ways(image: str, folder: Path, container: str) -> list[Way]:
     def change() -> None:
         changed.write_text(f"changed = {time.time_ns()}\n")
 
+    def change_app() -> None:
+        line.write_text(f"changed = {time.time_ns()}\n")
+
+    def pack_app(output: Path, *words: str | Path) -> Sequence[str | Path]:
+        return ["env", f"XDG_CACHE_HOME={known}", tool, "pack", definition, "--site", "lab", *words, "-o", output]
+
     def pack(source: str, what: str | Path, output: Path) -> Sequence[str | Path]:
         return [tool, "pack", source, what, "--name", "bench", "--version", "1", "-o", output]
 
     def nothing() -> None:
         pass
 
-    tar_zstd, export_zstd, ours, ours_image, again = (WORK / f"{i}.out" for i in range(5))
+    tar_zstd, export_zstd, ours, ours_image, again, read, line_output = (WORK / f"{i}.out" for i in range(7))
     by_hand = "tar | zstd -3 -T0, folder"
     exported = "docker export | zstd -3 -T0, image"
     first = "deployer pack --rootfs, empty cache"
@@ -83,6 +97,8 @@ def _ways(image: str, folder: Path, container: str) -> list[Way]:
             "",
         ),
         Way("deployer pack --image, empty cache", empty, pack("--image", image, ours_image), ours_image, exported),
+        Way(_READ, change_app, pack_app(read, "--changes", WORK / "changes"), read, ""),
+        Way("the same, the image is known", change_app, pack_app(line_output), line_output, _READ),
     ]
 
 
