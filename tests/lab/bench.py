@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -17,8 +18,11 @@ import tomli
 from deployer.connected.bundle import pack, sources
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground import engine as engines
+from deployer.contract import json_records
+from deployer.contract.evidence import Launch
 from deployer.site.install.install import install
 from deployer.site.storage.store import Store
+from deployer.system import files
 from tests.lab import bench_delta, bench_overhead, bench_pack, bench_ping, bench_staging, bench_start, bench_unpack
 from tests.lab.engine import take_engine
 from tests.lab.software import find_python36
@@ -51,7 +55,9 @@ def show(seconds: dict[str, list[float]]) -> None:
 
 
 def start(args: argparse.Namespace) -> None:
-    """Time ``--help`` of the site half on CPython 3.6 beside a bare start of that Python, and the start of ranks.
+    """Time ``--help`` and ``status`` of the site half beside a bare start of Python, and the start of ranks.
+
+    On CPython 3.6 and on this Python. The first start keeps its bytecode, the second uses it.
 
     With ``--against``, time ``--help`` and the start of a rank without a container beside those of another commit.
     """
@@ -66,17 +72,30 @@ def start(args: argparse.Namespace) -> None:
     if args.against:
         _start_against(args, program, tool)
         return
-    show(
-        in_turn(
-            {
-                "python3.6 -c pass": [program, "-c", "pass"],
-                "python3.6 deployer.pyz --help": [program, str(tool), "--help"],
-            },
-            args.rounds,
-        )
-    )
+    for each in (program, sys.executable):
+        _start_beside_pass(args, each, str(tool))
+    if args.tool_only:
+        return
     print()
     bench_start.measure(args)
+
+
+def _start_beside_pass(args: argparse.Namespace, python: str, tool: str) -> None:
+    """Time the first and the second start of the tool, with a root folder that has one job."""
+    kept, root = WORK / "cache", WORK / "root"
+    shutil.rmtree(root, ignore_errors=True)
+    job = Launch(
+        "job", "tiny", "1.0", "sha256:0", "lab", "v", "", "native", 2, 1, 1, "1:00", ["true"], None, None, created=1
+    )
+    files.write_text(str(root / "jobs/job/job.json"), json_records.pretty(job.record()))
+    words = ["env", f"XDG_CACHE_HOME={kept}", python]
+    afresh = ["sh", "-c", f'rm -rf {shlex.quote(str(kept))} && exec {shlex.join([*words, tool])} "$@"', "sh"]
+    print(f"\n{subprocess.check_output([python, '--version'], text=True).strip()}")
+    commands: dict[str, Sequence[str]] = {"-c pass": [*words, "-c", "pass"]}
+    for name, given in (("--help", ["--help"]), ("status", ["status", "job", "--root", str(root)])):
+        commands[f"{name}, first start"] = [*afresh, *given]
+        commands[f"{name}, second start"] = [*words, tool, *given]
+    show(in_turn(commands, args.rounds))
 
 
 def _start_against(args: argparse.Namespace, python36: str, tool: Path) -> None:
@@ -155,6 +174,7 @@ def main() -> None:
     verbs = parser.add_subparsers(required=True)
     command = verbs.add_parser("start")
     command.set_defaults(run=start)
+    command.add_argument("--tool-only", action="store_true", help="do not start ranks")
     command.add_argument("--against", metavar="COMMIT", help="compare with the deployer.pyz of another commit alone")
     _add_image(command)
     command = verbs.add_parser("staging")

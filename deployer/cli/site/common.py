@@ -93,6 +93,24 @@ class Command(NamedTuple):
     summary: str
 
 
+class _NoParser:
+    """Stands for the parser of a command that was not requested: it accepts what modules call to describe it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: self
+
+
+class _WantedOnly(argparse._SubParsersAction):  # type: ignore[type-arg]
+    """Makes the parser of one command only, because argparse takes longer than most commands."""
+
+    wanted: Optional[str] = None
+
+    def add_parser(self, name: str, **kwargs: Any) -> Any:
+        if self.wanted in (None, name):
+            return super().add_parser(name, **kwargs)
+        return _NoParser()
+
+
 class Front(Parser):
     """The parser of a command line, with its commands by task.
 
@@ -121,7 +139,9 @@ class Front(Parser):
         self.add_argument("--version", action="version", version=__version__, help="show the version and exit")
         self.text, self.groups, self.internal, self.elsewhere = text, groups, internal, elsewhere
         self.table = {command.name: command for _, commands in groups for command in commands}
-        self._sub = self.add_subparsers(dest="command", help=argparse.SUPPRESS, parser_class=Parser, prog=prog)
+        self._sub: Any = self.add_subparsers(
+            dest="command", help=argparse.SUPPRESS, parser_class=Parser, prog=prog, action=_WantedOnly
+        )
 
     def add_wanted(self, words: Sequence[str]) -> None:
         """Register the command that ``words`` request, if any."""
@@ -130,6 +150,7 @@ class Front(Parser):
         module = command.module if command else self.internal.get(wanted)
         if module is None:
             return
+        self._sub.wanted = wanted
         importlib.import_module("deployer.cli." + module).add_parsers(self._sub)
         if command:
             parser = self._sub.choices[wanted]
