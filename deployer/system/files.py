@@ -11,9 +11,7 @@ import hashlib
 import io
 import os
 import re
-import shutil
 import stat
-import tempfile
 from contextlib import contextmanager, suppress
 from typing import IO, Callable, Iterator, List, NoReturn, Optional, Tuple
 
@@ -61,6 +59,8 @@ def published(path: str, mode: int = 0o666) -> Iterator[IO[bytes]]:
 
 def _new_part(folder: str, name: str) -> Tuple[int, str]:
     """Make a temporary file, locked while it is open; return its descriptor and path."""
+    import tempfile
+
     while True:
         descriptor, path = tempfile.mkstemp(prefix=".%s." % name, suffix=".part", dir=folder)
         with suppress(OSError):  # a file system without locks: then nothing removes it
@@ -244,6 +244,7 @@ def sha256_file(path: str) -> str:
 
 def remove_tree(path: str) -> None:
     """Remove a folder, also if it contains read-only folders; a missing path is not an error."""
+    import shutil  # like tempfile, only where it is needed: every start imports this module
 
     def make_writable(function, name, info):  # type: ignore[no-untyped-def]
         error = info[1] if isinstance(info, tuple) else info

@@ -12,7 +12,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import contextmanager, suppress
 from typing import (
@@ -340,6 +339,8 @@ def feed(
             does with ServerAliveInterval.
     """
     _logger.debug("$ %s", quoted(argv))
+    import tempfile
+
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             process = subprocess.Popen(

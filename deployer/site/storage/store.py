@@ -14,7 +14,6 @@
 import logging
 import os
 import re
-import shutil
 from typing import List, NamedTuple, Optional
 
 from deployer.contract import json_records
@@ -298,6 +297,8 @@ def bring_tool(where: Store) -> None:
     archive = _archive()
     if archive is None or files.lexists(where.tool):
         return
+    import shutil
+
     with files.errors_named("read " + archive), open(archive, "rb") as source, files.published(where.tool) as target:
         shutil.copyfileobj(source, target)
 
