@@ -9,6 +9,9 @@ from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.contract.job import Job
 from deployer.contract.manifest import DataNeed
 
+#: The member with the SBOM.
+SBOM_MEMBER = "deployer/sbom.cdx.json"
+
 
 class Contents(NamedTuple):
     """The contents of a bundle.

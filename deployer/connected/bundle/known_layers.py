@@ -11,6 +11,7 @@ another key, is not used. The frames are verified while they are copied, as ``co
 import contextlib
 import functools
 import hashlib
+import importlib.metadata
 import json
 import logging
 import os
@@ -20,9 +21,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
-
-import packaging
-import zstandard
 
 import deployer
 from deployer.connected.bundle.codecs import Codec
@@ -45,6 +43,8 @@ _log = logging.getLogger("deployer.known_layers")
 _AHEAD = 32 * 1024 * 1024
 #: Bytes of the first line of a record: three digests.
 _KEYS = 3 * 65
+#: The libraries that the frames, the packages and the SBOM depend on.
+_LIBRARIES = ("zstandard", "packaging", "cyclonedx-python-lib", "packageurl-python", "license-expression")
 
 
 class DamagedLayer(DeployerError):
@@ -68,6 +68,7 @@ class KnownLayer(NamedTuple):
         entries: the entries in the layer's order.
         packages: the packages of the image; ``inventory`` returns them also if they were read from a record.
         users: the files that are linked to MPI; None: nobody looked.
+        sbom: the SBOM of a bundle with it: a digest of all else that the SBOM names, then its pieces; or empty.
     """
 
     identity: str
@@ -83,6 +84,7 @@ class KnownLayer(NamedTuple):
     entries: Sequence[TarEntry]
     packages: "PackageInventory"
     users: Sequence[MpiUser] | None
+    sbom: Sequence[str] = ()
 
     def written(self) -> str:
         """Return it as text."""
@@ -141,17 +143,19 @@ def _digest(*words: str) -> str:
 
 @functools.cache
 def _tools() -> tuple[str, ...]:
-    """Return what decides on a layer besides the image: versions of the libraries, and a digest of our own sources.
+    """Return what decides on a layer besides the image: versions of the libraries, and a digest of our own files.
 
-    A number that is raised by hand would be forgotten. All sources count, because nearly any may change a layer or what
+    A number that is raised by hand would be forgotten. All files count, because nearly any may change a layer or what
     is known of it.
     """
     top = Path(deployer.__file__).parent
     state = hashlib.sha256()
-    for path in sorted(top.rglob("*.py")):
+    for path in sorted(top.rglob("*")):
+        if path.suffix == ".pyc" or not path.is_file():
+            continue
         source = path.read_bytes()
         state.update(f"{path.relative_to(top)}\0{len(source)}\0".encode() + source)
-    return (sys.version, zstandard.__version__, packaging.__version__, state.hexdigest())
+    return (sys.version, *map(importlib.metadata.version, _LIBRARIES), state.hexdigest())
 
 
 def record(image: str, layer: str, known: KnownLayer) -> str:

@@ -227,11 +227,10 @@ class CopiedLayer:
 
     def write(self, writer: BundleWriter) -> KnownLayer:
         known = self._known.layer
-        with ThreadPoolExecutor(1, "packages") as beside:
-            beside.submit(_import)
-            with progress.bar("pack", known.raw.size) as advance:
-                layer = writer.layer(_counted(known_layers.copied(self._known), advance))
-        if layer != known.layer:
+        with progress.bar("pack", known.raw.size) as advance:
+            # Each frame is verified. So the layer is the one with this digest, without computing it anew.
+            layer = writer.layer(_counted(known_layers.copied(self._known), advance), known.layer.digest)
+        if layer.size != known.layer.size:
             raise DamagedLayer("a bundle in the cache is damaged")
         return known._replace(segments=_frames_of(writer))
 
@@ -242,15 +241,9 @@ def _frames_of(writer: BundleWriter) -> list[Segment]:
 
 def _packages(tree: FlattenedRootfs) -> "PackageInventory":
     """Return the packages of an image. The imports are slow, so this runs in another thread."""
-    from deployer.connected.bundle import packages
+    from deployer.connected.bundle import packages, sbom  # noqa: F401  needed after the layer
 
-    _import()
     return packages.of_tree(tree)
-
-
-def _import() -> None:
-    """Import in another thread what is needed after the layer."""
-    from deployer.connected.bundle import sbom  # noqa: F401
 
 
 def _search_path(env: Sequence[str]) -> list[str]:

@@ -1,6 +1,8 @@
 """pack: write a bundle, one plain tar with an image and all that a site needs to run it."""
 
 import functools
+import hashlib
+import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +14,7 @@ import zstandard
 
 import deployer
 from deployer.connected.bundle import codecs, known_layers
-from deployer.connected.bundle.contents import Contents
+from deployer.connected.bundle.contents import SBOM_MEMBER, Contents
 from deployer.connected.bundle.framecache import FrameCache
 from deployer.connected.bundle.known_layers import DamagedLayer, KnownLayer
 from deployer.connected.bundle.layer_source import LayerSources
@@ -24,8 +26,8 @@ from deployer.connected.linker import commands, families
 from deployer.connected.linker.commands import Tree
 from deployer.connected.rootfs import datafolder, imageconfig
 from deployer.connected.rootfs.datafolder import DataFile
-from deployer.connected.rootfs.entries import shown
-from deployer.contract import json_records, oci
+from deployer.connected.rootfs.entries import Stored, shown
+from deployer.contract import json_records, oci, sealed_file
 from deployer.contract.errors import UsageError
 from deployer.contract.manifest import (
     APP_PREFIX,
@@ -187,6 +189,7 @@ def _packed(
                 writer.member(oci.LAYOUT_FILE, oci.LAYOUT)
                 layer = source.write(writer)
                 manifest = _write(writer, contents, layer, settings, folders, codec)
+                layer = _write_sbom(writer, contents, layer)
                 plans = _checked(writer, manifest, profiles, plans, checking)
                 digest = writer.seal(manifest)
                 manifest = manifest._replace(members=writer.members, segments=writer.segments)
@@ -261,7 +264,7 @@ def _write(
     folders: Mapping[str, Sequence[DataFile]],
     codec: codecs.Codec,
 ) -> Manifest:
-    """Write everything after the layer except plans, manifest and seal. Return the manifest without its tables."""
+    """Write what follows the layer up to the SBOM. Return the manifest without its tables."""
     config = writer.blob(oci.config(layer.architecture, settings.kept(), layer.raw.digest))
     image_manifest = writer.blob(oci.manifest(config, layer.layer, codec.name))
     writer.member(oci.INDEX_FILE, oci.index(image_manifest, contents.name, contents.version, layer.architecture))
@@ -270,7 +273,6 @@ def _write(
     for name, path in sorted(contents.carried.items()):
         _write_file(writer, name, path)
     _write_data(writer, folders)
-    _write_sbom(writer, contents, layer)
     return Manifest(
         name=contents.name,
         version=contents.version,
@@ -323,15 +325,31 @@ def _write_data(writer: BundleWriter, folders: Mapping[str, Sequence[DataFile]])
                 writer.pieces(member, file.size, datafolder.pieces(file, advance), file.mode)
 
 
-def _write_sbom(writer: BundleWriter, contents: Contents, layer: KnownLayer) -> None:
-    """Write the SBOM of the members written so far: the image, the wheels and the data."""
+def _write_sbom(writer: BundleWriter, contents: Contents, layer: KnownLayer) -> KnownLayer:
+    """Write the SBOM of the members written so far, and return the layer with it.
+
+    It lists the packages of the image, the wheels and the data. If the layer has the SBOM of the same, that is written:
+    the imports for a new one take longer than all else beside the layer.
+    """
+    found = writer.contents()
+    carried = {name: found[name] for name in found if name.startswith((WHEELS_PREFIX, VARIANTS_PREFIX, KIT_PREFIX))}
+    digests = sealed_file.contents(writer.members, writer.segments)
+    inputs = [[name, [segment.sha256 for segment in digests[name]]] for name in carried]
+    made_of = hashlib.sha256(json.dumps([contents.name, contents.version, sorted(contents.data), inputs]).encode())
+    if list(layer.sbom[:1]) != [made_of.hexdigest()]:
+        pieces = _sbom(contents, layer, carried)
+        layer = layer._replace(sbom=[made_of.hexdigest(), *(piece.decode() for piece in pieces)])
+    pieces = [piece.encode() for piece in layer.sbom[1:]]
+    writer.pieces(SBOM_MEMBER, sum(map(len, pieces)), pieces)
+    return layer
+
+
+def _sbom(contents: Contents, layer: KnownLayer, carried: Mapping[str, Stored]) -> list[bytes]:
     from deployer.connected.bundle import sbom
 
-    found = writer.contents()
-    wheels = [sbom.of_wheel(data, name) for name, data in found.items() if sbom.WHEELS.match(name)]
-    if any(name.startswith(KIT_PREFIX) for name in found):
+    wheels = [sbom.of_wheel(data, name) for name, data in carried.items() if sbom.WHEELS.match(name)]
+    if any(name.startswith(KIT_PREFIX) for name in carried):
         from deployer.connected.bundle import kit
 
-        wheels += kit.packages(found)
-    pieces = sbom.make(contents.name, contents.version, known_layers.inventory(layer), wheels, contents.data)
-    writer.pieces(sbom.MEMBER, sum(map(len, pieces)), pieces)
+        wheels += kit.packages(carried)
+    return sbom.make(contents.name, contents.version, known_layers.inventory(layer), wheels, contents.data)

@@ -25,6 +25,7 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
 import deployer
+from deployer.connected.bundle.contents import SBOM_MEMBER
 from deployer.connected.bundle.packages import DEB, PYPI, Package, PackageInventory, System, of_metadata
 from deployer.connected.rootfs.entries import FileContent
 from deployer.contract import sealed_file
@@ -32,7 +33,7 @@ from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.manifest import Manifest
 from deployer.system import files, wheel
 
-MEMBER = "deployer/sbom.cdx.json"
+MEMBER = SBOM_MEMBER
 
 #: Members that are Python packages.
 WHEELS = re.compile(r"^deployer/(?:wheels|kit|variants/[^/]+)/[^/]+\.whl$")

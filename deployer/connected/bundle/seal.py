@@ -66,12 +66,15 @@ class BundleWriter:
         self.member(blob.member, data)
         return blob
 
-    def layer(self, frames: Iterable[Pressed]) -> oci.Blob:
+    def layer(self, frames: Iterable[Pressed], digest: str = "") -> oci.Blob:
         """Append the layer, frame by frame, and return its descriptor.
 
         Its header contains the digest and the size, which are known only at the end, so the header is written last.
+
+        Args:
+            digest: the digest of the layer if it is known; else it is computed.
         """
-        digest = hashlib.sha256()
+        state = hashlib.sha256()
         header_offset = self._offset
         self._skip(BLOCK)
         start = self._offset
@@ -79,13 +82,14 @@ class BundleWriter:
         with _Flusher(self._stream) as flusher:
             for pressed in frames:
                 data, sha256 = pressed.frame
-                digest.update(data)
+                if not digest:
+                    state.update(data)
                 written.append(Segment(FRAME, self._offset, len(data), sha256, pressed.raw, pressed.holds))
                 self._stream.write(data)
                 self._offset += len(data)
                 flusher.wrote(len(data))
             flusher.settle()
-        blob = oci.Blob("sha256:" + digest.hexdigest(), self._offset - start)
+        blob = oci.Blob(digest or "sha256:" + state.hexdigest(), self._offset - start)
         member = BundleMember(blob.member, blob.size, 0o644)
         self.members.append(member)
         header = sealed_file.member_header(member)
