@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import deployer
 from deployer.connected.bundle import known_layers
 from deployer.connected.bundle import pack as packing
 from deployer.connected.bundle.contents import Contents
@@ -17,9 +18,9 @@ from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.connected.site_profile.profile import load
 from deployer.contract.errors import Refused, SpaceError
 from deployer.contract.job import Job
-from deployer.contract.manifest import FRAME
+from deployer.contract.manifest import FRAME, WHEELS_PREFIX
 from deployer.system import files
-from tests import elves, tars
+from tests import elves, tars, wheels
 
 PYTHON = b"#!/usr/bin/python3\n" + b"print('tool')\n" * 20
 METADATA = b"Metadata-Version: 2.1\nName: numpy\nVersion: 1.26\nLicense: BSD\n\n"
@@ -111,6 +112,34 @@ def test_all_facts_are_kept(packer: Packer) -> None:
     assert [each.reused for each in packed] == [0, frames]
     sbom = packed[1].path.read_bytes()
     assert all(name in sbom for name in (b"numpy", b"libc6", b"debian"))
+
+
+def test_a_changed_wheel_is_in_the_sbom(packer: Packer) -> None:
+    source = Source()
+    folder = packer.folder / "wheels"
+    folder.mkdir()
+    for number, version in enumerate(("1.0", "1.0", "2.0")):
+        path = folder / wheels.file_name(version=version)
+        path.write_bytes(wheels.wheel({"demo.py": b""}, version=version))
+        contents = packer.contents(source)._replace(carried={f"{WHEELS_PREFIX}{path.name}": path})
+        fast, slow = (
+            packing.pack(contents, [], packer.folder / f"{name}.tar", "zstd", cache).path.read_bytes()
+            for name, cache in (("fast", packer.cache), ("slow", None))
+        )
+        assert fast == slow
+        assert f"pkg:pypi/demo@{version}".encode() in fast
+        assert source.reads == number + 2
+
+
+def test_any_changed_file_of_ours_makes_another_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deployer, "__file__", str(tmp_path / "__init__.py"))
+    found = []
+    for name, text in (("__init__.py", "1"), ("flatten.py", "1"), ("flatten.py", "2"), ("pins.yaml", "1")):
+        (tmp_path / name).write_text(text)
+        known_layers._tools.cache_clear()
+        found.append(known_layers._tools())
+    known_layers._tools.cache_clear()
+    assert len(set(found)) == 4
 
 
 def test_commands_are_looked_up_in_what_is_known(packer: Packer) -> None:
