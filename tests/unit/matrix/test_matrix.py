@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,13 @@ def test_no_proof_ends_the_job_before_its_payload(name: str) -> None:
     assert "|| exit\n" not in changed
     assert changed.count(f"timeout -k 10 {run.STEP_S} ") == 4
     assert 'echo "matrix-exit: $code after $SECONDS s"' in changed
+
+
+def test_mpirun_binds_no_rank_since_the_lab_s_nodes_share_cores() -> None:
+    before = (GOLDEN / "job-host-mpi.sh").read_text()
+    launch = "launch=(mpirun --map-by ppr:1:node:PE=2 --bind-to core\n)"
+    changed = unstopped(re.sub(r"^launch=\(.*\n.*\n\)", launch, before, flags=re.MULTILINE))
+    assert launch.replace(":PE=2", "").replace("core", "none") in changed
 
 
 def test_a_script_that_has_changed_is_not_taken_for_proof() -> None:
