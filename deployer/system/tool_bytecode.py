@@ -16,10 +16,11 @@ import marshal
 import os
 import stat
 import sys
+from binascii import crc32
+from importlib.machinery import ModuleSpec  # not in find_spec, which an import there would call again
 
 MYPY = False
 if MYPY:
-    from importlib.machinery import ModuleSpec
     from types import CodeType, ModuleType
     from typing import Any, Dict, Optional, Tuple
 
@@ -41,17 +42,13 @@ class Modules:
 
     def find_spec(self, name: str, *_: "Any") -> "Optional[ModuleSpec]":
         """Return how to load a module; None if it is not here, or damaged."""
-        from importlib.machinery import ModuleSpec
-
         if name not in self._index or not self._code(name):
             return None
-        folder = os.path.join(self._archive, *name.split("."))
-        is_package = self.is_package(name)
-        file = os.path.join(folder, "__init__.py") if is_package else folder + ".py"
+        file, is_package = self._file(name), self.is_package(name)
         spec = ModuleSpec(name, self, origin=file, is_package=is_package)  # type: ignore[arg-type]
         spec.has_location = True
         if spec.submodule_search_locations is not None:
-            spec.submodule_search_locations.append(folder)
+            spec.submodule_search_locations.append(os.path.dirname(file))
         return spec
 
     def create_module(self, spec: "ModuleSpec") -> None:
@@ -67,7 +64,7 @@ class Modules:
 
     def get_source(self, name: str) -> "Optional[str]":
         """Return the module's source, for tracebacks."""
-        return self._sources.get_source(name)  # type: ignore[no-any-return]
+        return self._sources.get_data(self._file(name)).decode()  # type: ignore[no-any-return]
 
     def get_data(self, path: str) -> bytes:
         """Return a file of the .pyz."""
@@ -77,10 +74,12 @@ class Modules:
         """Return whether the module is a package."""
         return self._index[name][0]
 
+    def _file(self, name: str) -> str:
+        path = os.path.join(self._archive, *name.split("."))
+        return os.path.join(path, "__init__.py") if self.is_package(name) else path + ".py"
+
     def _code(self, name: str) -> bytes:
         """Return the module's bytecode; empty if the file is damaged there."""
-        from binascii import crc32
-
         _, start, size, checksum = self._index[name]
         code = self._codes[start : start + size]
         return code if len(code) == size and crc32(code) == checksum else b""
@@ -155,8 +154,6 @@ def written(key: str, codes: "Dict[str, Tuple[bool, bytes]]") -> bytes:
         key: what ``key_of`` returned.
         codes: by the name of a module: is it a package, and its bytecode as marshal writes it.
     """
-    from binascii import crc32
-
     index, at = {}, 0
     for name, (is_package, code) in codes.items():
         index[name] = (is_package, at, len(code), crc32(code))
@@ -168,8 +165,6 @@ def written(key: str, codes: "Dict[str, Tuple[bool, bytes]]") -> bytes:
 
 def _parsed(data: bytes, key: str) -> "Optional[Tuple[Index, bytes]]":
     """Return the index and the bytecode of a file; None if it is not the one named ``key``, or damaged."""
-    from binascii import crc32
-
     begin = len(key) + 1
     if data[:begin] != key.encode() + b"\n":
         return None

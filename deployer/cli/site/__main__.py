@@ -4,6 +4,7 @@
 of the user's home is used.
 """
 
+import os
 import sys
 
 if sys.argv[1:2] == ["rank"]:
@@ -16,6 +17,7 @@ from deployer.system import tool_bytecode
 loader = globals()["__loader__"]
 archive = getattr(loader, "archive", "")  # empty: this runs from a folder of sources, where Python keeps bytecode
 lacking = bool(archive) and not sys.flags.isolated and not tool_bytecode.use(archive, loader)
+archive = os.path.abspath(archive)  # a command may change the folder
 
 from deployer.cli.site.main import FOR_JOBS, main  # noqa: E402
 

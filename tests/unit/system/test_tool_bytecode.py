@@ -115,6 +115,23 @@ def test_modules_tell_their_file_source_and_data(tool):
     assert modules.get_code("pack.module").co_filename == tool.path + "/pack/module.py"
 
 
+def test_a_search_imports_nothing(tool):
+    """An import within a search would search again, without end."""
+    assert tool.keep()
+    code = (
+        "import sys, zipimport; from deployer.system import tool_bytecode;"
+        "assert tool_bytecode.use(sys.argv[1], zipimport.zipimporter(sys.argv[1]));"
+        "import pkgutil; print(pkgutil.get_data('pack', 'data.txt'));"
+        "import pack.module; print(pack.module.__loader__.get_source('pack.module'))"
+    )
+    root = os.path.dirname(os.path.dirname(os.path.dirname(tool_bytecode.__file__)))
+    words = [sys.executable, "-S", "-c", code, tool.path]
+    done = subprocess.run(
+        words, stdout=subprocess.PIPE, check=True, timeout=60, env={"HOME": str(tool.home), "PYTHONPATH": root}
+    )
+    assert done.stdout == b"b'data'\nWORD = 'first'\n\n"
+
+
 # --- hostile and damaged ---
 
 
