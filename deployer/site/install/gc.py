@@ -6,7 +6,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Set, Tuple, TypeV
 from deployer.contract.errors import DeployerError, Refused, Unknown
 from deployer.site.install import incoming
 from deployer.site.install.remove import check_rest, check_unused
-from deployer.site.storage import data, unfinished
+from deployer.site.storage import data, layers, unfinished
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, verify
 
@@ -30,12 +30,13 @@ class Garbage(NamedTuple):
 def find(store: Store, keep: int) -> List[Garbage]:
     """Return what can be removed under the root folder.
 
-    This is: leftovers of interrupted installs and pushes, bundles except the last of each name, and images except the
-    newest ``keep`` of each name. An image that a job uses, or whose data another bundle needs, is listed as spared.
+    This is: leftovers of interrupted installs and pushes, bundles except the last of each name, images except the
+    newest ``keep`` of each name, and layers that no other image needs. An image that a job uses, or whose data another
+    bundle needs, is listed as spared.
     """
     found = [
         Garbage(path, "left by an install, a removal or a run that was killed")
-        for folder in (store.root, store.images, store.jobs)
+        for folder in (store.root, store.images, store.layers, store.jobs)
         for path in unfinished.stale(folder)
     ]
     found += [Garbage(path, "left by a push that was not taken up again") for path in incoming.stale(store)]
@@ -51,7 +52,8 @@ def find(store: Store, keep: int) -> List[Garbage]:
         if kept[name] > keep:
             reason = "%s:%s, not among the newest %d of its name" % (name, image.receipt.version, keep)
             found.append(Garbage(image.folder, reason, _use(store, image)))
-    return found
+    going = {item.path for item in found if not item.spared}
+    return found + [Garbage(path, "no image needs this layer") for path in layers.unused(store, going)]
 
 
 def collect(garbage: List[Garbage]) -> None:
@@ -60,7 +62,9 @@ def collect(garbage: List[Garbage]) -> None:
         if item.spared:
             continue
         with files.errors_named("remove " + item.path):
-            if files.is_folder(item.path):
+            if layers.is_layer(item.path):
+                layers.discard(item.path)
+            elif files.is_folder(item.path):
                 unfinished.discard(item.path)
             else:
                 os.unlink(item.path)

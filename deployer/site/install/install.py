@@ -17,10 +17,11 @@ from deployer.contract.errors import IntegrityError
 from deployer.contract.manifest import DATA_PREFIX, KIT_PREFIX
 from deployer.site.install import bytecode, kit, remove, unpack, wheels
 from deployer.site.install.admit import admit, pin_signers
-from deployer.site.storage import data, inventory, space, unfinished
-from deployer.site.storage.store import MANIFEST, RECEIPT, InstalledImage, Receipt, Store, room_of_tool
+from deployer.site.storage import data, inventory, layers, space, unfinished
+from deployer.site.storage.layers import Layer
+from deployer.site.storage.store import MANIFEST, RECEIPT, ROOTFS, InstalledImage, Receipt, Store, room_of_tool
 from deployer.system import codec, files, policy, verify, workers
-from deployer.system.verify import Verification, VerifiedBundle
+from deployer.system.verify import Progress, Verification, VerifiedBundle
 
 #: Where members of a bundle go: those that a rank reads, the runtime that starts it, and everything.
 APP_ONLY = {"deployer/app/": "app"}
@@ -89,11 +90,25 @@ def install(
             processes = jobs or min(workers.cores(), workers.MOST)
             with files.errors_named("write under " + store.root, "free some, or choose another folder with --root"):
                 os.makedirs(store.images, exist_ok=True)
+                os.makedirs(store.layers, exist_ok=True)
                 unfinished.reap(store.images)
+                unfinished.reap(store.layers)
                 overlays = wheels.room(verification, stream, processes)
-                _check_space(verification, store, overlays, os.fstat(stream.fileno()) if kept else None)
-                with unfinished.folder(store.images) as made:
-                    written = _fill(made, verification, processes, progress)
+                name = layers.name(verification.layer_segments(), kit.has_udocker(verification.manifest))
+                layers.release(store, name)
+                shared = layers.whole(store, name)
+                if shared is None:
+                    remove.check_layer_unused(store, name)
+                _check_space(verification, store, shared, overlays, os.fstat(stream.fileno()) if kept else None)
+                with unfinished.folder(store.images) as made, layers.claimed(store, made, name):
+                    if shared and not files.is_folder(shared.folder):
+                        shared = None  # it was removed before it was claimed
+                    advance = _advance(verification, _MEMBERS, progress)
+                    if shared:
+                        written = _check_layer(shared, verification, processes, advance)
+                    else:
+                        written = _make_layer(store, name, verification, processes, advance)
+                    written = _add(written, _fill(made, verification, processes, advance))
                     bundle = verification.finish()
                     kit.prepare(InstalledImage(made, _receipt(bundle, written)))
                     bytecode.compile_overlays(made, bundle.manifest.image, processes)
@@ -101,7 +116,7 @@ def install(
                     inventory.write_inventory(made)
                     if claimed:  # and incomplete
                         unfinished.discard(folder)
-                    _publish(made, folder, store)
+                    unfinished.publish(made, folder, lambda: store.at(folder) is not None)
     image = store.at(folder)
     if image is None:
         raise IntegrityError("the image was removed while it was installed: %s" % folder, "install it again")
@@ -110,16 +125,24 @@ def install(
 
 
 def _check_space(
-    verification: Verification, store: Store, overlays: unpack.Unpacked, bundle: Optional[os.stat_result]
+    verification: Verification,
+    store: Store,
+    shared: Optional[Layer],
+    overlays: unpack.Unpacked,
+    bundle: Optional[os.stat_result],
 ) -> None:
     manifest = verification.manifest
-    size = overlays.bytes + sum(segment.raw or 0 for segment in verification.layer_segments())
-    size -= min(manifest.image.holes, size)
+    size = entries = 0
+    if shared is None:
+        size = sum(segment.raw or 0 for segment in verification.layer_segments())
+        size -= min(manifest.image.holes, size)
+        entries = manifest.image.entries
+    size += overlays.bytes
     size += sum(member.size for member in manifest.members if _target(member.name, _MEMBERS))
     if bundle and bundle.st_dev != os.stat(store.images).st_dev:
         size += bundle.st_size  # it will be copied; otherwise it is moved, and needs no more space
     size += room_of_tool(store)
-    space.check(store.images, size, manifest.image.entries + len(manifest.members) + overlays.entries)
+    space.check(store.images, size, entries + len(manifest.members) + overlays.entries)
 
 
 def is_data(name: str) -> bool:
@@ -135,9 +158,36 @@ def _target(name: str, targets: Mapping[str, str]) -> Optional[str]:
     return None
 
 
-def _fill(folder: str, verification: Verification, jobs: int, progress: Optional[InstallProgress]) -> unpack.Unpacked:
-    """Write the complete content of an image's folder into ``folder``, and check every segment."""
-    written = write_receipt(folder, verification, jobs, progress, _MEMBERS)
+def _check_layer(layer: Layer, verification: Verification, jobs: int, advance: Progress) -> unpack.Unpacked:
+    """Check every segment of a layer that is unpacked here already: the bundle may be damaged in it."""
+    frames = verification.layer_segments()
+
+    def read(number: int) -> None:
+        verification.read(frames[number])
+
+    with workers.Pool(min(jobs, len(frames)), read) as pool:
+        for number in range(len(frames)):
+            pool.submit(number)
+        for number, _ in pool.results():
+            verification.passed(frames[number])
+            advance(frames[number].raw or 0)
+    return unpack.Unpacked(layer.entries, layer.bytes)
+
+
+def _make_layer(store: Store, name: str, verification: Verification, jobs: int, advance: Progress) -> unpack.Unpacked:
+    """Unpack a bundle's layer and publish it; all that is in it has been checked then."""
+    with unfinished.folder(store.layers) as made:
+        rootfs = os.path.join(made, ROOTFS)
+        written = _unpack_layer(rootfs, verification, jobs, advance)
+        if kit.has_udocker(verification.manifest):
+            kit.protect(rootfs)
+        layers.publish(store, name, made, written.entries, written.bytes)
+    return written
+
+
+def _fill(folder: str, verification: Verification, jobs: int, advance: Progress) -> unpack.Unpacked:
+    """Write the content of an image's folder but its layer into ``folder``, and check every segment that is left."""
+    written = _write_members(folder, verification, jobs, advance, _MEMBERS)
     for need in verification.manifest.needs:
         os.makedirs(os.path.join(folder, "data", need.data), exist_ok=True)  # the target for another bundle's data
     for _ in verification.check(verification.left()):  # headers, padding, and members that only the laptop uses
@@ -156,17 +206,30 @@ def write_receipt(
 
     By default this is what a rank reads, without data: ``rootfs``, ``wheels``, ``variants`` and ``app``.
     """
-    manifest = verification.manifest
-    segments = verification.layer_segments()
-    decompress = codec.decompressor(str(manifest.codec["name"]))
-    frames = [unpack.Frame(str(segment.holds), segment.raw or 0) for segment in segments]
-    members = [member for member in manifest.members if _target(member.name, targets)]
-    total = sum(frame.raw for frame in frames) + sum(member.size for member in members)
-    total += sum(member.size for member in manifest.members if wheels.overlay(member.name))
+    advance = _advance(verification, targets, progress)
+    written = _unpack_layer(os.path.join(folder, ROOTFS), verification, jobs, advance)
+    return _add(written, _write_members(folder, verification, jobs, advance, targets))
+
+
+def _advance(verification: Verification, targets: Mapping[str, str], progress: Optional[InstallProgress]) -> Progress:
+    """Return a function to call with the bytes that were just processed of a bundle's layer, wheels and members."""
+    total = sum(segment.raw or 0 for segment in verification.layer_segments())
+    for member in verification.manifest.members:
+        if _target(member.name, targets) or wheels.overlay(member.name):
+            total += member.size
 
     def advance(size: int) -> None:
         if progress:
             progress(size, total)
+
+    return advance
+
+
+def _unpack_layer(rootfs: str, verification: Verification, jobs: int, advance: Progress) -> unpack.Unpacked:
+    """Unpack a bundle's layer into the new folder ``rootfs``."""
+    segments = verification.layer_segments()
+    decompress = codec.decompressor(str(verification.manifest.codec["name"]))
+    frames = [unpack.Frame(str(segment.holds), segment.raw or 0) for segment in segments]
 
     def source(number: int) -> memoryview:
         return decompress(verification.read(segments[number]), frames[number].raw)
@@ -175,9 +238,16 @@ def write_receipt(
         verification.passed(segments[number])
         advance(frames[number].raw)
 
-    rootfs = os.path.join(folder, "rootfs")
     os.mkdir(rootfs)
-    written = unpack.unpack(frames, source, rootfs, jobs, done)
+    return unpack.unpack(frames, source, rootfs, jobs, done)
+
+
+def _write_members(
+    folder: str, verification: Verification, jobs: int, advance: Progress, targets: Mapping[str, str]
+) -> unpack.Unpacked:
+    """Write overlays and the members in ``targets`` into ``folder``."""
+    manifest = verification.manifest
+    members = [member for member in manifest.members if _target(member.name, targets)]
     overlays = wheels.unpack(folder, verification, manifest.image.python, jobs, advance)
     contents = sealed_file.contents(manifest.members, manifest.segments)
     for member in members:
@@ -185,8 +255,11 @@ def write_receipt(
         # A bind is writable although the image is not, and data are shared: this at least prevents accidental changes.
         mode = member.mode & ~0o222 if is_data(member.name) else member.mode | 0o600
         _write(os.path.join(folder, str(_target(member.name, targets))), pieces, mode)
-    entries = written.entries + overlays.entries + len(members)
-    return unpack.Unpacked(entries, written.bytes + overlays.bytes + sum(member.size for member in members))
+    return _add(overlays, unpack.Unpacked(len(members), sum(member.size for member in members)))
+
+
+def _add(first: unpack.Unpacked, second: unpack.Unpacked) -> unpack.Unpacked:
+    return unpack.Unpacked(first.entries + second.entries, first.bytes + second.bytes)
 
 
 def _write_receipt(folder: str, bundle: VerifiedBundle, written: unpack.Unpacked) -> None:
@@ -214,21 +287,6 @@ def _write(path: str, pieces: Iterable[bytes], mode: int = 0o666) -> None:
         os.ftruncate(descriptor, size)  # the file may end with a hole
     finally:
         os.close(descriptor)
-
-
-def _publish(made: str, folder: str, store: Store) -> None:
-    """Give a finished image its name; if another install of the same bundle was first, that image is used."""
-    while True:
-        try:
-            os.rename(made, folder)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-            if store.at(folder):
-                return
-            unfinished.discard(folder)  # left by a removal by hand: without a receipt it is not an image
-        else:
-            return
 
 
 def keep(path: str, store: Store, image: InstalledImage) -> str:

@@ -7,7 +7,7 @@ such as mksquashfs, run from where they are.
     images/DIGEST/engine/    ready to run, and udocker's "repository" at once: run, start.py, bin/proot, lib/udocker/
 
 udocker looks for its engine there and finds it, so it never tries to download one. There is no second copy of the
-image: udocker uses ``rootfs``. proot shows it as it is on the disk, so write permission is removed from its files.
+image: udocker uses ``rootfs``. proot shows it as it is on the disk, so ``protect`` removes write permission there.
 """
 
 import os
@@ -19,6 +19,7 @@ from typing import List, Optional
 
 from deployer.contract import wheel
 from deployer.contract.errors import DeployerError, IntegrityError
+from deployer.contract.manifest import KIT_PREFIX, Manifest
 from deployer.site.container.runtimes.udocker import START
 from deployer.site.install.wheels import OverlayWriter
 from deployer.site.storage import pythons
@@ -55,7 +56,7 @@ def program(installed: InstalledImage, name: str) -> Optional[str]:
 
 
 def prepare(installed: InstalledImage, python: Optional[str] = None) -> None:
-    """Prepare the engine of an image that is being installed, and make its files read-only; nothing without a kit.
+    """Prepare the engine of an image that is being installed; nothing without udocker in its kit.
 
     Args:
         python: the site's Python that will run udocker; None: one that a plan names.
@@ -85,7 +86,12 @@ def prepare(installed: InstalledImage, python: Optional[str] = None) -> None:
     )
     _write(os.path.join(engine, START), _RUN.format(python=shlex.quote(python)).encode(), 0o755)
     _compile(python, os.path.join(engine, wheel.LIB))
-    protect(installed.rootfs)
+
+
+def has_udocker(manifest: Manifest) -> bool:
+    """Return whether a bundle's kit has udocker."""
+    kit = [member.name[len(KIT_PREFIX) :] for member in manifest.members if member.name.startswith(KIT_PREFIX)]
+    return any(map(_is_udocker, kit))
 
 
 def protect(rootfs: str) -> None:
@@ -99,7 +105,11 @@ def protect(rootfs: str) -> None:
 
 def _wheel(kit: str) -> Optional[str]:
     names = files.names(kit)
-    return next((name for name in sorted(names) if name.startswith("udocker-") and name.endswith(".whl")), None)
+    return next((name for name in sorted(names) if _is_udocker(name)), None)
+
+
+def _is_udocker(name: str) -> bool:
+    return name.startswith("udocker-") and name.endswith(".whl")
 
 
 def _pythons(installed: InstalledImage) -> List[str]:

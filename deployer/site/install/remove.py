@@ -7,13 +7,13 @@ from typing import Callable, List, Sequence
 from deployer.contract.errors import MissingTool, Refused, TransferError, Unknown, UsageError
 from deployer.contract.evidence import Launch
 from deployer.site.jobs import jobs, result
-from deployer.site.storage import data, unfinished
+from deployer.site.storage import data, layers, unfinished
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files
 
 
 def remove(store: Store, image: InstalledImage, force: bool = False) -> None:
-    """Remove an installed image: first its name, so that no one finds it half removed.
+    """Remove an installed image, and its layer if no other image needs it; first the names, then the contents.
 
     Args:
         force: do not check who uses it.
@@ -30,6 +30,7 @@ def remove(store: Store, image: InstalledImage, force: bool = False) -> None:
             raise Refused("%s needs the data of %s" % (", ".join(needing), name), "remove that first, or --force")
     with files.errors_named("remove " + image.folder):
         unfinished.discard(image.folder)
+        layers.release(store)
 
 
 def check_unused(store: Store, image: InstalledImage) -> None:
@@ -44,6 +45,16 @@ def check_unused(store: Store, image: InstalledImage) -> None:
 def check_rest(store: Store, folder: str) -> None:
     """Check as ``check_unused`` does for a damaged image in ``folder`` without a receipt that has its name."""
     _check_jobs(store, folder, lambda launch: folder in map(store.image_folder, _digests(launch)))
+
+
+def check_layer_unused(store: Store, layer: str) -> None:
+    """Check as ``check_unused`` does for all images that need a layer."""
+    for folder in layers.users(store, layer):
+        image = store.at(folder)
+        if image:
+            check_unused(store, image)
+        else:
+            check_rest(store, folder)
 
 
 def _digests(launch: Launch) -> Sequence[str]:
@@ -85,7 +96,7 @@ def uninstall(store: Store, with_jobs: bool = False, force: bool = False) -> Lis
             check_unused(store, image)
     with files.errors_named("remove " + store.root):
         unfinished.reap(store.root)
-        for folder in [store.images, store.bundles, store.incoming] + ([store.jobs] if with_jobs else []):
+        for folder in [store.images, store.layers, store.bundles, store.incoming] + ([store.jobs] if with_jobs else []):
             unfinished.discard(folder)
         shutil.rmtree(store.logs, ignore_errors=True)
         # The running program is removed last: a second try needs it.

@@ -330,6 +330,7 @@ def _fill(request: StageRequest) -> None:
     _merge(request)
     if request.kit:  # from now on the files are read-only
         kit.prepare(receipt._replace(folder=request.into), sys.executable)
+        kit.protect(os.path.join(request.into, ROOTFS))
         files.remove_tree(os.path.join(request.into, "kit"))
         os.mkdir(os.path.join(request.into, TEMPORARY))
 

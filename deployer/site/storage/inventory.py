@@ -3,13 +3,14 @@
 Sites remove files from their scratch that were not used for some weeks. An image then loses some of its files, and a
 job fails at the first missing file. The list is compared by names only: each folder is read once, its files are not.
 
-The list has names relative to the image's folder, each followed by a zero byte, compressed by zlib.
+An image and the layer that it shares have a list each: names relative to the folder, each followed by a zero byte,
+compressed by zlib.
 """
 
 import itertools
 import os
 import zlib
-from typing import Iterator, List, NamedTuple, Optional, Sequence
+from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence
 
 from deployer.contract.errors import IntegrityError
 from deployer.site.storage.store import InstalledImage, Store
@@ -44,7 +45,7 @@ class Gone(NamedTuple):
 
 
 def write_inventory(folder: str) -> None:
-    """Write the list of everything that is in the folder of an image; no list if it is too long."""
+    """Write the list of everything that is in the folder of an image or a layer; no list if it is too long."""
     found = list(itertools.islice(_walk(os.fsencode(folder)), _MAX_COUNT))
     names = _END.join(sorted(found)) if len(found) < _MAX_COUNT else b""
     if not 0 < len(names) <= _MAX_NAMES:
@@ -54,13 +55,28 @@ def write_inventory(folder: str) -> None:
 
 
 def gone(image: InstalledImage, most: int = 3) -> Gone:
-    """Return what is missing of an installed image, with at most ``most`` names."""
-    listed = _read(image.folder)
+    """Return what is missing of an installed image and of the layer that it shares, with at most ``most`` names."""
+    layer = image.layer
+    if layer is None:
+        return _gone(image.folder, most, lambda: image.manifest().image.entries)
+    own, shared = _gone(image.folder, most, lambda: 0), _gone(layer, most, lambda: image.manifest().image.entries)
+    first = sorted([*own.first, *shared.first])[:most]
+    return Gone(own.entries + shared.entries, own.missing + shared.missing, first, own.listed and shared.listed)
+
+
+def gone_of_layer(folder: str, entries: int) -> Gone:
+    """Return what is missing of the layer in ``folder``, whose rootfs had so many ``entries``."""
+    return _gone(folder, 0, lambda: entries)
+
+
+def _gone(folder: str, most: int, count: Callable[[], int]) -> Gone:
+    """Return what is missing in a folder; ``count`` returns the entries of its rootfs if there is no list."""
+    listed = _read(folder)
     if not listed:  # too many files, an image older than lists, or the list is gone too
-        entries = image.manifest().image.entries
-        left = sum(1 for name in _walk(os.fsencode(image.folder)) if name.startswith(b"rootfs/"))
+        entries = count()
+        left = sum(1 for name in _walk(os.fsencode(folder)) if name.startswith(b"rootfs/"))
         return Gone(entries, max(0, entries - left), [], False)
-    here = set(itertools.islice(_walk(os.fsencode(image.folder)), 2 * _MAX_COUNT))
+    here = set(itertools.islice(_walk(os.fsencode(folder)), 2 * _MAX_COUNT))
     missing = sorted(name for name in listed if name not in here)
     return Gone(len(listed), len(missing), [name.decode("utf-8", "backslashreplace") for name in missing[:most]])
 

@@ -4,13 +4,15 @@
 
     ROOT/deployer.pyz               the site half that was installed first
     ROOT/bundles/NAME-VERSION.tar   the last bundle of each name: the next push is a delta against it
-    ROOT/images/DIGEST/             an installed image: rootfs/ app/ data/ plans/ wheels/ variants/ kit/
-                                    engine/ bundle.json receipt.json
+    ROOT/images/DIGEST/             an installed image: app/ data/ plans/ wheels/ variants/ kit/ engine/
+                                    bundle.json receipt.json, and rootfs, a link to that of its layer
+    ROOT/layers/KEY-UID/            a layer: rootfs/, shared by the images that have the same (layers.py)
     ROOT/jobs/JOB/                  a job: job.sh, job.json, logs, ranks/, result.json
     ROOT/incoming/                  arriving bundles; never read under a final name
     ROOT/logs/                      a log file per command
 """
 
+import errno
 import logging
 import os
 import re
@@ -39,6 +41,10 @@ _SHOWN_DIGITS = 12
 #: How people name an installed image.
 REFERENCE = "NAME[:VERSION][@DIGEST]"
 
+#: Roots of older deployers have images with a folder ``rootfs`` of their own.
+ROOTFS = "rootfs"
+LAYERS = "layers"
+_LAYER_LINK = re.compile(r"\.\./\.\./%s/([0-9a-f]+-[0-9]+)/%s\Z" % (LAYERS, ROOTFS))
 RECEIPT = "receipt.json"
 MANIFEST = "bundle.json"
 WHEELS = "wheels"
@@ -82,7 +88,13 @@ class InstalledImage(NamedTuple):
 
     @property
     def rootfs(self) -> str:
-        return os.path.join(self.folder, "rootfs")
+        return os.path.join(self.folder, ROOTFS)
+
+    @property
+    def layer(self) -> Optional[str]:
+        """The folder of the layer that it shares; None for an image with a rootfs of its own."""
+        name = layer_link(self.folder)
+        return name and os.path.join(os.path.dirname(os.path.dirname(self.folder)), LAYERS, name)
 
     @property
     def app(self) -> str:
@@ -150,6 +162,10 @@ class Store(NamedTuple):
     @property
     def images(self) -> str:
         return os.path.join(self.root, "images")
+
+    @property
+    def layers(self) -> str:
+        return os.path.join(self.root, LAYERS)
 
     @property
     def jobs(self) -> str:
@@ -265,6 +281,22 @@ class Store(NamedTuple):
             "no image %s is installed under %s" % (reference, self.root),
             "installed: %s" % ", ".join(known) if known else "install a bundle first: install BUNDLE.tar",
         )
+
+
+def layer_link(folder: str) -> Optional[str]:
+    """Return the name of the layer that the image in ``folder`` needs; None if it needs none.
+
+    Raises:
+        PermissionError: the folder cannot be searched.
+    """
+    try:
+        found = _LAYER_LINK.match(os.readlink(os.path.join(folder, ROOTFS)))
+    except OSError as error:
+        # EINVAL: a folder, as in images of older deployers.
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EINVAL):
+            return None
+        raise
+    return found.group(1) if found else None
 
 
 def short(digest: str) -> str:

@@ -7,11 +7,12 @@ that looks: at once on the same host, on another host after a day, because the o
 """
 
 import binascii
+import errno
 import os
 import socket
 import time
 from contextlib import contextmanager
-from typing import Iterator, List
+from typing import Callable, Iterator, List, Optional
 
 from deployer.contract.errors import UsageError
 from deployer.system import afterwards, files
@@ -36,13 +37,39 @@ def folder(parent: str) -> Iterator[str]:
         files.remove_tree(path)
 
 
-def discard(path: str) -> None:
-    """Remove the folder ``path``: first its name, in one step, then its content."""
+def publish(made: str, path: str, good: Callable[[], bool]) -> None:
+    """Rename the finished folder ``made`` to ``path``, in place of what is there; a good one is kept instead."""
+    while True:
+        try:
+            os.rename(made, path)
+        except OSError as error:
+            if not _occupied(error):
+                raise
+            if good():
+                return
+            discard(path)
+        else:
+            return
+
+
+def discard(path: str, needed: Optional[Callable[[], bool]] = None) -> None:
+    """Remove the folder ``path``: first its name, in one step, then its content.
+
+    Args:
+        needed: called when the name is gone; if it returns True, the folder gets its name back.
+    """
     doomed = _name(os.path.dirname(path), REMOVING)
     try:
         os.rename(path, doomed)
     except FileNotFoundError:
         return  # another process was first
+    if needed and needed():
+        try:
+            os.rename(doomed, path)
+            return
+        except OSError as error:  # another process has made it anew
+            if not _occupied(error):
+                raise
     files.remove_tree(doomed)
 
 
@@ -60,6 +87,10 @@ def reap(parent: str) -> None:
             files.remove_tree(path)
         except (OSError, UsageError):
             continue
+
+
+def _occupied(error: OSError) -> bool:
+    return error.errno in (errno.ENOTEMPTY, errno.EEXIST)
 
 
 def _name(parent: str, prefix: str) -> str:

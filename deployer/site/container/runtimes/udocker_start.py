@@ -65,7 +65,7 @@ class StartArguments(object):
                 fail("what is %s?" % name)
         if len(rest) < 3 or rest[1] != "--":
             fail("usage: run [OPTION...] ROOTFS -- COMMAND [ARG...]")
-        self.rootfs = rest[0]
+        self.rootfs = os.path.realpath(rest[0])  # as the kernel reports it; images share it by links
         self.command = rest[2:]
 
     def whole_environment(self, host: "Mapping[str, str]", temporary: str) -> "Dict[str, str]":

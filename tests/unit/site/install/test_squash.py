@@ -242,7 +242,7 @@ def test_a_disk_that_gets_full_meanwhile(folder, squash_on):
     path.write_text('#!/bin/sh\nexec %s "$@" -noI -noD -noF\n' % _REAL)
     path.chmod(0o755)
     installed(folder)
-    done = squash_on("size=1600k")
+    done = squash_on("size=800k")
     assert done.returncode == 6, done.stderr
     assert "No space left on device" in done.stderr
     assert "image.sqfs" not in done.stdout

@@ -8,7 +8,9 @@ import time
 import pytest
 
 from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, TarEntry
+from deployer.site.install import gc
 from deployer.site.install.install import install
+from deployer.site.install.remove import remove
 from deployer.site.storage import unfinished
 from deployer.site.storage.store import Store
 from tests import bundles, wheels
@@ -65,6 +67,8 @@ def end(pid):
 
 
 def check_whole_or_nothing(store, tree):
+    needed = {image.layer for image in store.installed()}
+    assert all(map(os.path.isdir, needed))
     for image in store.installed():
         assert described(image.rootfs) == tree
         assert os.path.isfile(os.path.join(image.app, "a.py"))
@@ -80,9 +84,11 @@ def check_ends_whole(bundle, store):
     check_whole_or_nothing(store, tree)
     assert described(install(path, store, jobs=2).image.rootfs) == tree
     until = time.time() + 30  # a worker may have been at its last file while the next install reaped
-    while len(os.listdir(store.images)) > 1 and time.time() < until:
-        unfinished.reap(store.images)
-    assert len(os.listdir(store.images)) == 1
+    folders = (store.images, store.layers)
+    while max(len(os.listdir(folder)) for folder in folders) > 1 and time.time() < until:
+        for folder in folders:
+            unfinished.reap(folder)
+    assert [len(os.listdir(folder)) for folder in folders] == [1, 1]
 
 
 def test_killed_at_30_random_points(tmp_path, bundle):
@@ -105,9 +111,10 @@ def test_killed_at_30_random_points(tmp_path, bundle):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("function", ["mkdir", "open", "rename"])
+@pytest.mark.parametrize("function", ["mkdir", "open", "rename", "symlink"])
 def test_killed_at_each_step_of_publishing(tmp_path, bundle, function, when):
-    """os.open makes app, plans, manifest and receipt in the temporary folder, os.rename publishes the folder itself."""
+    """os.open makes app, plans, manifest and receipt in the temporary folder; os.symlink claims the layer; os.rename
+    publishes layer and image."""
     path, _ = bundle
     points = 0
     while True:
@@ -136,8 +143,50 @@ def test_killed_at_each_step_of_publishing(tmp_path, bundle, function, when):
             break
         assert code == -signal.SIGKILL
         points += 1
-    # images/, the folder, rootfs/, 20 folders, app/ and plans/; rootfs, the quota's file, app, plan, manifest, receipt
-    assert points >= {"mkdir": 25, "open": 5, "rename": 1}[function]
+    # images/, layers/, the folders, rootfs/, 20 folders, app/ and plans/; rootfs, the quota's file, app, plan, manifest,
+    # receipt; two links of the layer's own come from the unpacking
+    assert points >= {"mkdir": 27, "open": 5, "rename": 2, "symlink": 1}[function]
+
+
+def test_two_images_of_one_layer_and_one_is_removed_by_who_is_killed(tmp_path, bundle):
+    """At each rename and each removal of a file."""
+    first, tree = bundle
+    second = str(tmp_path / "second.tar")
+    with open(second, "wb") as stream:
+        stream.write(bundles.build(layer()[1], version="2"))
+    points = 0
+    store = Store(str(tmp_path / "root"))
+    while True:
+        install(second, store, jobs=2)
+        image = install(first, store, jobs=2).image
+
+        def remove_until(count=points, image=image):
+            calls = []
+
+            def deadly(real):
+                def either(*arguments, **more):
+                    calls.append(1)
+                    if len(calls) > count:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    return real(*arguments, **more)
+
+                return either
+
+            for name in ("rename", "unlink", "rmdir"):
+                setattr(os, name, deadly(getattr(os, name)))
+            remove(store, image)
+            remove(store, store.find("tiny:2"))
+
+        code = end(forked(remove_until))
+        for left in store.installed():
+            assert described(left.rootfs) == tree
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        gc.collect(gc.find(store, 2))
+        assert len(os.listdir(store.layers)) == min(1, len(store.installed()))
+        points += 1 if points < 40 else 97  # most are files of the layer
+    assert os.listdir(store.layers) == os.listdir(store.images) == []
 
 
 def test_two_at_once_end_in_one_image(tmp_path, bundle):
@@ -149,6 +198,28 @@ def test_two_at_once_end_in_one_image(tmp_path, bundle):
     assert described(store.find("tiny").rootfs) == tree
 
 
+def test_four_bundles_of_one_layer_at_once_while_others_are_removed(tmp_path):
+    store = Store(str(tmp_path / "root"))
+    entries, pieces = layer()
+    paths = [str(tmp_path / ("%d.tar" % number)) for number in range(5)]
+    for number, path in enumerate(paths):
+        with open(path, "wb") as stream:
+            stream.write(bundles.build(pieces, version=str(number)))
+
+    def come_and_go():
+        for _ in range(5):
+            remove(store, install(paths[4], store, jobs=1).image)
+            gc.collect(gc.find(store, 9))
+
+    works = [lambda path=path: install(path, store, jobs=1) for path in paths[:4]]
+    pids = [forked(work) for work in (come_and_go, *works)]
+    assert [end(pid) for pid in pids] == [0] * 5
+    assert sorted(image.receipt.version for image in store.installed()) == ["0", "1", "2", "3"]
+    for image in store.installed():
+        assert described(image.rootfs) == expected(entries)
+    assert len(os.listdir(store.layers)) == 1
+
+
 def test_interrupted_leaves_nothing(tmp_path, bundle):
     def interrupt(count, total):
         raise KeyboardInterrupt
@@ -156,4 +227,4 @@ def test_interrupted_leaves_nothing(tmp_path, bundle):
     store = Store(str(tmp_path / "root"))
     with pytest.raises(KeyboardInterrupt):
         install(bundle[0], store, interrupt, jobs=2)
-    assert os.listdir(store.images) == []
+    assert os.listdir(store.images) == os.listdir(store.layers) == []

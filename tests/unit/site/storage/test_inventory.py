@@ -29,8 +29,9 @@ def test_a_whole_image_lacks_nothing(store, path):
     image = installing.install(path, store).image
     found = inventory.check(store, image)
     assert (found.missing, found.listed) == (0, True)
-    here = sum(len(folders) + len(names) for _, folders, names in os.walk(image.folder))
-    assert found.entries == here - 1  # but the list itself
+    walks = [entry for folder in (image.folder, image.layer) for entry in os.walk(folder)]
+    here = sum(len(folders) + len(names) for _, folders, names in walks)
+    assert found.entries == here - 2  # but the lists themselves
 
 
 def test_files_that_went_are_named_and_a_second_install_brings_them_back(store, path):
@@ -41,7 +42,7 @@ def test_files_that_went_are_named_and_a_second_install_brings_them_back(store, 
     with pytest.raises(IntegrityError) as error:
         inventory.check(store, image)
     line = error.value.lines()[0]
-    assert "2 of its 11 files and folders are gone: app/train.py, rootfs/etc/odd\\xff name" in line
+    assert "2 of its 13 files and folders are gone: app/train.py, rootfs/etc/odd\\xff name" in line
     assert "`install BUNDLE.tar`" in error.value.hint
     again = installing.install(path, store)
     assert (again.known, inventory.gone(again.image).missing) == (False, 0)
@@ -65,6 +66,7 @@ def test_a_folder_that_went_whole(store, path):
 def test_without_the_list_the_count_of_the_layer_speaks(store, path):
     image = installing.install(path, store).image
     os.unlink(os.path.join(image.folder, inventory.LIST))
+    os.unlink(os.path.join(image.layer, inventory.LIST))
     assert inventory.gone(image) == (len(bundles.ENTRIES), 0, [], False)
     os.unlink(os.path.join(image.rootfs, "bin", "tool"))
     found = inventory.gone(image)
@@ -78,7 +80,7 @@ def test_an_image_of_too_many_files_has_no_list_and_is_counted(store, path, monk
     assert not os.path.exists(os.path.join(image.folder, inventory.LIST))
     found = inventory.gone(image)
     assert (found.missing, found.listed) == (0, False)
-    shutil.rmtree(os.path.join(image.folder, "rootfs"))
+    shutil.rmtree(os.path.realpath(image.rootfs))
     assert inventory.gone(image).missing == found.entries > 0
 
 

@@ -1,0 +1,266 @@
+"""Images with the same layer share one rootfs: who needs it keeps it, and whoever is killed leaves nothing for long."""
+
+import os
+import shutil
+import stat
+
+import pytest
+
+from deployer.contract.errors import IntegrityError, Refused
+from deployer.contract.tarformat import FILE, TarEntry
+from deployer.site.install import gc, remove
+from deployer.site.install import install as installing
+from deployer.site.storage import inventory, layers, unfinished
+from deployer.site.storage.store import Store
+from tests import bundles
+from tests.trees import described
+
+OTHER = [(TarEntry(FILE, b"other", 0o644, 1), b"x")]
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(str(tmp_path / "root"))
+
+
+def bundle(tmp_path, version="1", **options):
+    """Return the path of a bundle of the same layer as the others, with an app of its own."""
+    path = tmp_path / (version + ".tar")
+    path.write_bytes(bundles.build(extra=[("deployer/app/v", version.encode())], version=version, **options))
+    return str(path)
+
+
+@pytest.fixture
+def images(tmp_path, store):
+    """Return two images that share their layer."""
+    return [installing.install(bundle(tmp_path, version), store).image for version in ("1", "2")]
+
+
+def lose(image):
+    os.unlink(os.path.join(image.rootfs, "bin", "tool"))
+
+
+def own_form(image):
+    """Change an image into that of an older deployer, with a rootfs of its own."""
+    os.unlink(image.rootfs + "/../inventory")
+    os.unlink(image.folder + "/inventory")
+    moved = image.layer
+    os.unlink(image.rootfs)
+    os.rename(moved + "/rootfs", image.rootfs)
+    shutil.rmtree(moved)
+    inventory.write_inventory(image.folder)
+
+
+def test_one_rootfs_and_the_rest_is_each_ones_own(store, images):
+    first, second = images
+    assert first.layer == second.layer
+    assert os.listdir(store.layers) == [os.path.basename(first.layer)]
+    assert os.path.samefile(first.rootfs, second.rootfs)
+    assert described(second.rootfs) == described(first.layer + "/rootfs")
+    for image in images:
+        with open(image.app + "/v") as stream:
+            assert stream.read() == image.receipt.version
+        assert (image.receipt.files, image.receipt.bytes) == (len(bundles.ENTRIES) + 1, 609 + 1)
+    assert inventory.check(store, second).missing == 0
+
+
+def test_the_layer_goes_with_the_last_image(store, images):
+    remove.remove(store, images[0], force=True)
+    assert inventory.gone(images[1]).missing == 0
+    remove.remove(store, images[1], force=True)
+    assert os.listdir(store.layers) == os.listdir(store.images) == []
+
+
+def test_a_root_folder_that_moved(tmp_path, store, images):
+    os.rename(store.root, str(tmp_path / "moved"))
+    for image in Store(str(tmp_path / "moved")).installed():
+        assert inventory.gone(image).missing == 0
+
+
+def test_gc_lists_and_removes_the_layer_that_only_its_garbage_needs(tmp_path, store, images, monkeypatch):
+    monkeypatch.setattr(installing.time, "time", lambda: 2e9)
+    other = installing.install(bundle(tmp_path, "3", pieces=bundles.whole(OTHER)), store).image
+    assert len(gc.find(store, 2)) == 1  # the other image needs their layer
+    garbage = gc.find(store, 1)
+    assert [item.path for item in garbage][2:] == [images[0].layer]
+    gc.collect(garbage)
+    assert [image.folder for image in store.installed()] == [other.folder]
+    assert os.listdir(store.layers) == [os.path.basename(other.layer)]
+
+
+def test_a_remove_that_was_killed_leaves_a_layer_for_gc_and_for_the_next_install(tmp_path, store, images, monkeypatch):
+    layer = images[0].layer
+    for image in images:
+        unfinished.discard(image.folder)
+    assert [(item.path, item.reason) for item in gc.find(store, 1)] == [(layer, "no image needs this layer")]
+    inode = os.stat(layer).st_ino
+    assert os.stat(installing.install(bundle(tmp_path), store).image.layer).st_ino == inode
+    remove.remove(store, store.find("tiny"), force=True)
+    assert os.listdir(store.layers) == []
+
+
+def test_an_install_under_way_keeps_the_layer(tmp_path, store, images, monkeypatch):
+    """While it goes on, the other images are removed, and gc runs."""
+
+    def meanwhile(*_):
+        for image in images:
+            remove.remove(store, image, force=True)
+        gc.collect(gc.find(store, 1))
+
+    monkeypatch.setattr(installing.bytecode, "compile_overlays", meanwhile)
+    image = installing.install(bundle(tmp_path, "3"), store).image
+    assert store.installed() == [image]
+    assert inventory.gone(image).missing == 0
+
+
+def test_who_takes_a_layer_gives_it_back_if_an_image_came_meanwhile(tmp_path, store, images):
+    layer = images[0].layer
+    inode = os.stat(layer).st_ino
+    layers.discard(layer)
+    assert os.stat(layer).st_ino == inode
+    assert os.listdir(store.layers) == [os.path.basename(layer)]
+
+
+def test_a_layer_that_was_made_anew_meanwhile_is_kept(tmp_path):
+    path = tmp_path / "layer"
+    path.mkdir()
+
+    def needed():
+        (path / "new").mkdir(parents=True)
+        return True
+
+    unfinished.discard(str(path), needed)
+    assert os.listdir(str(tmp_path)) == ["layer"]
+    assert os.listdir(str(path)) == ["new"]
+
+
+def test_a_layer_that_was_removed_before_it_was_claimed_is_made(tmp_path, store, images, monkeypatch):
+    real = layers.claimed
+
+    def late(*arguments):
+        for image in images:
+            remove.remove(store, image, force=True)
+        return real(*arguments)
+
+    monkeypatch.setattr(layers, "claimed", late)
+    image = installing.install(bundle(tmp_path, "3"), store).image
+    assert inventory.gone(image).missing == 0
+
+
+def test_lost_files_are_repaired_once_for_all(tmp_path, store, images):
+    tree = described(images[0].rootfs)
+    lose(images[0])
+    for image in images:
+        assert inventory.gone(image)[1:3] == (1, ["rootfs/bin/tool"])
+    assert not installing.install(bundle(tmp_path, "2"), store).known
+    assert [inventory.gone(image).missing for image in images] == [0, 0]
+    assert described(images[0].rootfs) == tree
+    assert installing.install(bundle(tmp_path, "1"), store).known
+    assert len(os.listdir(store.layers)) == 1
+
+
+@pytest.mark.parametrize("lost", ["layer.json", "inventory", "rootfs"])
+def test_a_layer_without_its_record_list_or_rootfs(tmp_path, store, images, lost):
+    path = os.path.join(images[0].layer, lost)
+    (shutil.rmtree if lost == "rootfs" else os.unlink)(path)
+    if lost == "inventory":  # then only the number of files is known
+        assert [inventory.gone(image).missing for image in images] == [0, 0]
+        lose(images[0])
+    assert all(inventory.gone(image).missing for image in images)
+    installing.install(bundle(tmp_path, "3"), store)
+    assert [inventory.gone(image).missing for image in images] == [0, 0]
+
+
+def test_a_job_of_any_image_keeps_a_damaged_layer(tmp_path, store, images, monkeypatch):
+    lose(images[0])
+
+    def used(_, image):
+        if image == images[0]:
+            raise Refused("job x uses tiny:1")
+
+    monkeypatch.setattr(remove, "check_unused", used)
+    with pytest.raises(Refused, match="job x"):
+        installing.install(bundle(tmp_path, "3"), store)
+    assert os.path.isdir(images[0].rootfs)
+    os.unlink(os.path.join(images[0].folder, "receipt.json"))
+    monkeypatch.setattr(remove, "check_rest", lambda _, folder: used(_, images[0]))
+    with pytest.raises(Refused, match="job x"):
+        installing.install(bundle(tmp_path, "3"), store)
+
+
+def test_the_layer_of_an_image_without_a_receipt_stays_as_long_as_the_image(store, images):
+    remove.remove(store, images[1], force=True)
+    os.unlink(os.path.join(images[0].folder, "receipt.json"))
+    layers.release(store)
+    assert os.path.isdir(images[0].rootfs)
+    gc.collect(gc.find(store, 1))
+    assert os.listdir(store.layers) == os.listdir(store.images) == []
+
+
+def test_a_shared_layer_is_verified_in_each_bundle(tmp_path, store, images):
+    path = bundle(tmp_path, "3")
+    with open(path, "rb") as stream:
+        data = bytearray(stream.read())
+    for frame in images[0].manifest().segments:  # that of the others is at the same place
+        if frame.kind == "frame" and frame.holds == "files":
+            data[frame.offset + 20] ^= 1
+    with open(path, "wb") as stream:
+        stream.write(data)
+    with pytest.raises(IntegrityError, match="does not match its digest"):
+        installing.install(path, store)
+    assert len(store.installed()) == len(os.listdir(store.images)) == 2
+    assert inventory.gone(images[0]).missing == 0
+
+
+def test_a_bundle_cannot_claim_the_layer_of_another(tmp_path, store, images):
+    """install does not hash the layer as a whole, so what the manifest says of it proves nothing."""
+    digest = images[0].manifest().image.layer_digest
+    liar = bundle(tmp_path, "3", pieces=bundles.whole(OTHER), layer_digest=digest)
+    image = installing.install(liar, store).image
+    assert image.layer != images[0].layer
+    assert os.listdir(image.rootfs) == ["other"]
+
+
+def test_a_failed_install_leaves_no_layer(tmp_path, store, monkeypatch):
+    monkeypatch.setattr(installing.Verification, "left", lambda self: [])
+    with pytest.raises(AssertionError, match="never checked"):
+        installing.install(bundle(tmp_path), store)
+    assert os.listdir(store.layers) == os.listdir(store.images) == []
+
+
+def test_another_umask_has_a_rootfs_of_its_own(tmp_path, store, images):
+    before = os.umask(0o077)
+    try:
+        image = installing.install(bundle(tmp_path, "3"), store).image
+    finally:
+        os.umask(before)
+    assert image.layer != images[0].layer
+    assert stat.S_IMODE(os.stat(image.rootfs + "/bin").st_mode) == 0o700
+
+
+def test_an_image_of_an_older_deployer(tmp_path, store):
+    image = installing.install(bundle(tmp_path, "1"), store).image
+    tree = described(image.rootfs)
+    own_form(image)
+    assert (image.layer, inventory.check(store, image).missing) == (None, 0)
+    assert installing.install(bundle(tmp_path, "1"), store).known
+    second = installing.install(bundle(tmp_path, "2"), store).image
+    assert described(second.rootfs) == described(image.rootfs) == tree
+    lose(image)
+    assert inventory.gone(image).missing == 1
+    installing.install(bundle(tmp_path, "1"), store)
+    assert image.layer == second.layer
+    assert inventory.gone(image).missing == 0
+
+
+def test_layers_of_those_whose_images_are_closed_stay(store, images, monkeypatch):
+    """As in a group with umask 077: whether they need a layer cannot be seen."""
+
+    def closed(folder):
+        raise PermissionError(13, "Permission denied", folder)
+
+    theirs = os.path.join(store.layers, "0" * 32 + "-%d" % (os.geteuid() + 1))
+    os.mkdir(theirs)
+    monkeypatch.setattr(layers, "layer_link", closed)
+    assert layers.unused(store) == [theirs]
+    assert layers.users(store, os.path.basename(images[0].layer)) == []
