@@ -143,8 +143,8 @@ def test_killed_at_each_step_of_publishing(tmp_path, bundle, function, when):
             break
         assert code == -signal.SIGKILL
         points += 1
-    # images/, layers/, the folders, rootfs/, 20 folders, app/ and plans/; rootfs, the quota's file, app, plan, manifest,
-    # receipt; two links of the layer's own come from the unpacking
+    # images/, layers/, a folder in each, rootfs/, 20 folders, app/ and plans/; rootfs, the quota's file, app, plan,
+    # manifest, receipt
     assert points >= {"mkdir": 27, "open": 5, "rename": 2, "symlink": 1}[function]
 
 
