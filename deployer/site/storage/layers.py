@@ -73,7 +73,8 @@ def claimed(store: Store, made: str, layer: str) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        os.unlink(link)
+        with suppress(FileNotFoundError):  # the image has got its name, and the link with it
+            os.unlink(link)
         release(store)
         raise
 
@@ -81,7 +82,9 @@ def claimed(store: Store, made: str, layer: str) -> Iterator[None]:
 def publish(store: Store, layer: str, made: str, entries: int, size: int) -> Layer:
     """Give the finished layer in ``made`` its name, in place of an incomplete one."""
     record = json_records.stamped("layer", {"files": entries, "bytes": size})
-    files.write_text(os.path.join(made, RECORD), json_records.pretty(record))
+    # No temporary name and no fsync, which on some file systems waits for all that was written before.
+    with open(os.path.join(made, RECORD), "w", encoding="ascii") as stream:
+        stream.write(json_records.pretty(record))
     inventory.write_inventory(made)
     unfinished.publish(made, os.path.join(store.layers, layer), lambda: whole(store, layer) is not None)
     return Layer(os.path.join(store.layers, layer), entries, size)

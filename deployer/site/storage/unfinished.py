@@ -21,6 +21,8 @@ INSTALLING, REMOVING = ".installing-", ".removing-"
 _PREFIXES = (INSTALLING, REMOVING)
 #: Seconds after which an unchanged folder of another host is removed.
 STALE = 24 * 3600
+#: errno of a rename to the name of a folder that is not empty.
+_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
 
 @contextmanager
@@ -43,7 +45,7 @@ def publish(made: str, path: str, good: Callable[[], bool]) -> None:
         try:
             os.rename(made, path)
         except OSError as error:
-            if not _occupied(error):
+            if error.errno not in _TAKEN:
                 raise
             if good():
                 return
@@ -68,7 +70,7 @@ def discard(path: str, needed: Optional[Callable[[], bool]] = None) -> None:
             os.rename(doomed, path)
             return
         except OSError as error:  # another process has made it anew
-            if not _occupied(error):
+            if error.errno not in _TAKEN:
                 raise
     files.remove_tree(doomed)
 
@@ -87,10 +89,6 @@ def reap(parent: str) -> None:
             files.remove_tree(path)
         except (OSError, UsageError):
             continue
-
-
-def _occupied(error: OSError) -> bool:
-    return error.errno in (errno.ENOTEMPTY, errno.EEXIST)
 
 
 def _name(parent: str, prefix: str) -> str:
