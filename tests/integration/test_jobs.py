@@ -512,7 +512,8 @@ def test_an_image_that_goes_away_under_a_job(site: Site, anything: str) -> None:
     assert "uses anything:1" in site.tool("remove", anything, code=3)
     bundle = f"{WORKSPACE}/bundles/anything-1.tar"
     images = record(site.tool("list", "--json"))["images"]
-    site.alice(f"rm -rf {next(each['folder'] for each in images if each['name'] == anything)}")
+    folder = next(each["folder"] for each in images if each["name"] == anything)
+    site.alice(f"rm -rf $(dirname $(realpath {folder}/rootfs)) {folder}")
     try:
         ended = until(
             lambda: (found := record(site.tool("status", job["job"], "--json")))["active"] is False and found,
