@@ -106,7 +106,9 @@ APPS: tuple[App, ...] = (
            command=("python3", f"{APP}/parallel_h5py.py"), scripts=("parallel_h5py.py",),
            right=r"ranks wrote 3000\.0", world=r"(\d+) ranks wrote"),
     App("petsc4py", "bookworm", "openmpi", "Python", ("python3-petsc4py", "python3-petsc4py-real3.18"),
-        ("python3", f"{APP}/solve_petsc.py"), scripts=("solve_petsc.py",),
+        # Debian's petsc4py is found by this variable, or by a link that its package for developers makes.
+        ("env", "PETSC_DIR=/usr/lib/petscdir/petsc3.18/x86_64-linux-gnu-real", "python3", f"{APP}/solve_petsc.py"),
+        scripts=("solve_petsc.py",),
         right=r"ranks, solved: True", world=r"(\d+) ranks, solved"),
     App("abyss", "bookworm", "openmpi", "C++", ("abyss", "ray"),
         ("/usr/lib/abyss/ABYSS-P", "-k25", "-c0", "-e0", "-t0", "-b0", "-o", "contigs.fa", "reads1.fa", "reads2.fa"),
