@@ -51,7 +51,10 @@ def _unclear(linked: LinkedJob, case: Case, rules: Rules) -> Iterator[Finding]:
 
 
 def _imports(linked: LinkedJob) -> Iterator[Finding]:
-    """command.unclear, a note: whether a job calls MPI at all depends on what Python imports, or R or Ruby loads."""
+    """command.unclear: whether a job calls MPI at all depends on what Python imports, or on what R or Ruby loads.
+
+    The former is a note. The latter is not: Rmpi opens ``libmpi.so``, and so the image's, beside the site's.
+    """
     if linked.job is None or any(each.uses_mpi for each in linked.processes):
         return
     for each in linked.conditional:
@@ -60,9 +63,11 @@ def _imports(linked: LinkedJob) -> Iterator[Finding]:
             remedy = "import them at the top of the job's script, by their names"
             yield Finding("command.unclear", NOTE, f"job {linked.job.name}", text, remedy)
         elif each.may_load:
-            text = f"cannot tell whether {each.name} loads {each.may_load}, which calls MPI: only Python is followed"
-            remedy = "none is needed if the job uses it: it is judged as if it were loaded"
-            yield Finding("command.unclear", NOTE, f"job {linked.job.name}", text, remedy)
+            text = (
+                f"cannot tell whether {each.name} loads {each.may_load}, which calls MPI, and what that opens by name"
+            )
+            remedy = "try the job with two ranks: only Python's imports are followed, not those of R, Ruby or Perl"
+            yield Finding("command.unclear", MISSING_FACTS, f"job {linked.job.name}", text, remedy)
 
 
 def _unused(linked: LinkedJob, case: Case) -> Iterator[Finding]:

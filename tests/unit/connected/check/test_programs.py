@@ -214,8 +214,8 @@ RMPI = "/usr/lib/R/site-library/Rmpi/libs/Rmpi.so"
 @pytest.mark.parametrize(
     ("library", "expected"),
     [
-        ("libmpi.so.12", [("command.unclear", NOTE)]),
-        ("libmpi.so.40", [("mpi.family", UNKNOWN), ("command.unclear", NOTE)]),
+        ("libmpi.so.12", [("command.unclear", UNKNOWN)]),
+        ("libmpi.so.40", [("mpi.family", UNKNOWN), ("command.unclear", UNKNOWN)]),
     ],
 )
 def test_a_module_of_another_language_is_judged_as_if_it_were_loaded(
