@@ -94,6 +94,7 @@ except IntegrityError as error:
 """
 
 
+@pytest.mark.thorough
 def test_a_small_ending_with_a_huge_manifest():
     size = 60 * 1024 * 1024
     used, text = peak(_ENDING, size)
@@ -195,6 +196,7 @@ assert inventory._read(sys.argv[1]) == []
 """
 
 
+@pytest.mark.thorough
 def test_a_list_of_files_that_is_a_bomb(tmp_path):
     used, _ = peak(_INVENTORY, tmp_path)
     assert used < LIMIT

@@ -145,6 +145,7 @@ RECORDS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(RECORDS))
 def test_a_manifest_that_lies(tmp_path, name):
     data = bundles.reseal(BUNDLE, RECORDS[name])

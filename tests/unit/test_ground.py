@@ -104,6 +104,7 @@ def test_every_debian_package_says_why() -> None:
         assert not line or re.fullmatch(r"(?:[a-z0-9][a-z0-9+.-]+ +)?# .+", line), line
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("option", "outcome"), [((), "1 passed, 2 skipped"), (("--require-engines",), "1 passed, 2 error")]
 )

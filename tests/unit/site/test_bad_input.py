@@ -159,6 +159,7 @@ def called(store, *words):
     return subprocess.run(argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
 
 
+@pytest.mark.thorough
 def test_words_of_any_bytes_go_to_the_job_as_they_came(store, monkeypatch):
     monkeypatch.chdir(os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__)))))
     for word in ("\u00e9".encode(), b"\xff"):

@@ -420,6 +420,7 @@ def test_the_pmi_library_that_a_site_names(programs, intel, tmp_path):
     assert str(pmi) in found.system.files
 
 
+@pytest.mark.thorough
 def test_file_systems(programs, tmp_path, monkeypatch):
     for name in ("HOME", "TMPDIR"):
         monkeypatch.setenv(name, "/home/alice" if name == "HOME" else "/tmp")

@@ -114,6 +114,7 @@ def test_remove_tree_takes_read_only_folders(tmp_path):
     assert os.listdir(str(tmp_path)) == []
 
 
+@pytest.mark.thorough
 def test_remove_tree_takes_folders_of_any_depth(tmp_path):
     top, before = str(tmp_path / "top"), os.getcwd()
     os.mkdir(top)

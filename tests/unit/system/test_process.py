@@ -34,6 +34,7 @@ def test_a_failure_shows_the_last_words():
     assert python("import sys; sys.exit(3)", check=False).returncode == 3
 
 
+@pytest.mark.thorough
 def test_the_time_limit_kills_the_child():
     started = time.time()
     with pytest.raises(JobFailed, match="within 1 s"):

@@ -35,6 +35,7 @@ def called(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, s
     return code, said.out, said.err
 
 
+@pytest.mark.thorough
 def test_an_archive_is_built_and_packed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "root.tar").write_bytes(ROOT)
     digest = hashlib.sha256(ROOT).hexdigest()
@@ -53,6 +54,7 @@ def test_an_archive_is_built_and_packed(tmp_path: Path, capsys: pytest.CaptureFi
     assert not (tmp_path / "other.tar").exists()
 
 
+@pytest.mark.thorough
 def test_a_debian_base_is_made_once_and_packed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -225,6 +225,7 @@ WORDS = r"""
 """
 
 
+@pytest.mark.thorough
 @given(st.lists(st.sampled_from([*WORDS.split(), "\n", "\\\n"]), max_size=30))
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_dockerfile_and_no_script_is_too_odd(tmp_path: Path, words: list[str]) -> None:

@@ -185,6 +185,7 @@ def test_a_change_of_one_requirement_moves_no_other_pin(build: Build) -> None:
     assert "wheels: demo 1.0 -> 1.1" in build.said
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("unfetched")
 def test_the_target_is_the_images_python_not_this_one(build: Build) -> None:
     build("marked\nnative\n")

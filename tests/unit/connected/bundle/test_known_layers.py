@@ -200,6 +200,7 @@ def places(bundle: bytes, layers: int = 7) -> Iterator[int]:
     yield from (start, *range(start + 5, end - 600, (end - start) // layers))
 
 
+@pytest.mark.thorough
 def test_a_flipped_bit_in_the_known_bundle_is_found(packer: Packer) -> None:
     source = Source()
     whole = packer.pack(source)

@@ -459,6 +459,7 @@ def test_wrong_usage_has_its_exit_code_and_leaves_nothing(tmp_path: Path, words:
     assert not [path for path in tmp_path.rglob("*.tar*") if path.is_file()]
 
 
+@pytest.mark.thorough
 def test_a_rank_of_the_pyz_runs_its_payload_and_all_else_goes_to_the_command_line(tmp_path: Path) -> None:
     tool = tmp_path / "deployer.pyz"
     tool.write_bytes(make_pyz())

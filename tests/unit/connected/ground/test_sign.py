@@ -212,6 +212,7 @@ def test_the_library_travels_without_its_tests_and_with_its_licence() -> None:
     assert make_pyz() == data
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("python", [sys.executable, Path(__file__).parents[4] / ".venv36/bin/python"])
 def test_the_pyz_verifies_alone_where_there_is_no_openssh(bundle: Path, tmp_path: Path, python: Path) -> None:
     if not Path(python).exists():

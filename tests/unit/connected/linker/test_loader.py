@@ -204,6 +204,7 @@ def test_debian_s_mpich_is_only_reached_by_an_alias() -> None:
 # ------------------------------------------------------------------------------------------------ the real loader
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/lib64/ld-linux-x86-64.so.2").exists(), reason="needs glibc's loader for x86-64")
 def test_the_real_loader_maps_the_same_files() -> None:
     view = JobFilesystem(HostFiles())

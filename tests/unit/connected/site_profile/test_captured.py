@@ -153,6 +153,7 @@ def signed(tmp_path: Path, key: Path) -> tuple[Path, Path]:
     return path, allowed
 
 
+@pytest.mark.thorough
 @pytest.mark.needs("ssh-keygen")
 def test_a_signed_profile_is_verified(tmp_path: Path, key: Path) -> None:
     path, allowed = signed(tmp_path, key)

@@ -222,6 +222,7 @@ def test_what_holds_for_all_partitions_is_the_models() -> None:
     assert set(drift.SHARED) == set(Machine.model_fields)
 
 
+@pytest.mark.thorough
 def test_each_field_is_reported_with_what_it_means_for_plans() -> None:
     before, plan = profiles.comparable(BEFORE), plan_of(BEFORE)
     for keys, record in changes():

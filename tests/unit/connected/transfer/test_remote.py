@@ -68,6 +68,7 @@ def test_no_connection(far: Path, monkeypatch: pytest.MonkeyPatch, said: str, me
     assert hint in caught.value.hint
 
 
+@pytest.mark.thorough
 def test_prepare_brings_the_site_half(far: Path) -> None:
     with Remote(load("lab")) as remote:
         remote.prepare()
@@ -79,6 +80,7 @@ def test_prepare_brings_the_site_half(far: Path) -> None:
         remote.prepare()
 
 
+@pytest.mark.thorough
 def test_the_far_sides_errors_keep_their_code_and_hint(far: Path) -> None:
     with Remote(load("lab")) as remote:
         remote.prepare()
@@ -88,6 +90,7 @@ def test_the_far_sides_errors_keep_their_code_and_hint(far: Path) -> None:
     assert "install a bundle first" in caught.value.hint
 
 
+@pytest.mark.thorough
 def test_without_multiplexing_each_command_logs_in(far: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_MASTER", 'unix_listener: path "/very/long" too long for Unix domain socket')
     with Remote(load("lab")) as remote:

@@ -196,6 +196,7 @@ def test_a_job_breaks_the_rung_that_its_finding_is_about(healthy, code, rung, ex
     assert len(os.listdir(healthy.store.jobs)) > 0  # what is needed to look closer
 
 
+@pytest.mark.thorough
 def test_a_job_that_waits_too_long_is_cancelled(healthy):
     healthy.say("squeue", "PENDING|0:00||Priority")
     broken(healthy.doctor("--patience", "0.1"), "one node", 8, "PENDING Priority", "--patience")

@@ -53,6 +53,7 @@ def test_a_job_outlives_the_command_that_started_it(script, tmp_path):
     assert said(path) == "started\n%s\ndone\n" % tmp_path
 
 
+@pytest.mark.thorough
 def test_an_end_is_asked_for_at_the_time_limit_and_by_cancel(script):
     path = script("trap 'echo asked; exit 3' TERM", "echo ready", "while :; do sleep 0.05; done")
     ended(started(path, 1))  # by its limit alone; on a busy machine perhaps before it was ready

@@ -48,6 +48,7 @@ def run(folder, seconds, *names, **options):
     return done.returncode, done.stdout.decode(), json.loads((folder / "payload-5.json").read_text())
 
 
+@pytest.mark.thorough
 def test_its_kernels_are_seen(tmp_path):
     code, out, record = run(tmp_path, 0.6, TENSORFLOW, LOADER, KERNELS, HOROVOD)
     assert (code, out) == (0, "trained\n")
@@ -62,12 +63,14 @@ def test_a_tensorflow_without_it_is_ended_when_horovod_joins(tmp_path):
     assert record["itex"]["reason"] == "TensorFlow maps no libitex_*_internal*.so, and Horovod has joined it"
 
 
+@pytest.mark.thorough
 def test_one_that_ended_before_it_could_be_ended_is_judged_too(tmp_path):
     code, out, record = run(tmp_path, 0.6, TENSORFLOW)
     assert (code, out) == (3, "trained\n")
     assert record["itex"]["reason"].endswith("the payload has ended")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("names", "options"), [([], ["--itex"]), ([TENSORFLOW, HOROVOD], [])])
 def test_nothing_is_judged_without_tensorflow_or_when_it_was_not_asked(tmp_path, names, options):
     code, out, record = run(tmp_path, 0.6, *names, options=options)

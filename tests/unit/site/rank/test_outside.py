@@ -27,6 +27,7 @@ def watched(folder, command, library="", **environment):
     return read_payload(path.read_bytes(), "it")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("host", [True, False])
 def test_a_rank_shows_its_library_its_place_and_its_cpus(tmp_path, stand_in, host):
     copy = tmp_path / "libmpi.so.12"
@@ -74,6 +75,7 @@ def test_who_cannot_find_the_others(library, environment, more, reason):
     assert said is None if reason is None else reason in said
 
 
+@pytest.mark.thorough
 def test_a_program_with_mpi_inside_is_told_from_one_that_loads_it(tmp_path):
     if not shutil.which("gcc"):
         pytest.skip("no gcc")

@@ -64,6 +64,7 @@ def test_sigterm_to_the_group_lets_the_payload_decide(tmp_path):
     assert (code, out) == (5, "saved\n")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("seconds", "saved"), [(60, True), (0.2, False)])
 def test_a_rank_that_is_asked_to_end_waits_for_the_goodbyes_of_the_others(tmp_path, seconds, saved):
     """A launcher ends all of them when it sees that one has failed."""
@@ -126,6 +127,7 @@ def test_a_program_that_is_not_there(tmp_path):
     assert "Traceback" not in err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("nested", [False, True])
 def test_the_library_that_the_payload_maps_is_written_down(tmp_path, stand_in, nested):
     code = "import ctypes, sys, time; ctypes.CDLL(sys.argv[1]); time.sleep(1)"

@@ -278,6 +278,7 @@ def test_a_job_that_left_nothing(store, programs, monkeypatch):
     assert jobs.status(folder).problem == "a node of it died or no longer answers"
 
 
+@pytest.mark.thorough
 def test_following_ends_when_nobody_reads(store, programs):
     """ssh ended: the far end of `logs -f` must not ask Slurm until the job's end."""
     fake_slurm(programs, "RUNNING", log="one")

@@ -192,6 +192,7 @@ def test_slurms_end_takes_the_image_away_as_well(job, number):
     assert len(list(job.out.iterdir())) == 1
 
 
+@pytest.mark.thorough
 def test_who_says_goodbye_is_waited_for(job):
     process = job.start()
     answer(process)
@@ -220,6 +221,7 @@ def test_a_signal_while_it_unpacks_is_enough(job, monkeypatch):
         stage._stop_if_asked(1, 2)
 
 
+@pytest.mark.thorough
 def test_what_a_killed_job_left_is_reaped_and_what_lives_is_not(job):
     living = job.start(job.folder("1"))
     answer(living)
@@ -263,6 +265,7 @@ def test_another_bundle_under_the_name_is_refused(job):
     assert job.left() == []
 
 
+@pytest.mark.thorough
 def test_a_damaged_bundle_leaves_nothing(job):
     data = bytearray(Path(job.bundle).read_bytes())
     at = data.index(b"answer = 42") if b"answer = 42" in data else data.index(b"\x1f\x8b") + 20
@@ -414,6 +417,7 @@ def test_the_holder_asks_whether_those_who_join_get_the_environment(job, tmp_pat
     process.kill()
 
 
+@pytest.mark.thorough
 def test_what_is_mounted_goes_with_its_holder(job, tmp_path):
     squashed = tmp_path / "image.sqfs"
     squashed.write_bytes(b"compressed")

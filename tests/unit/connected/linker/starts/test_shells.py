@@ -198,6 +198,7 @@ def compare(lab: Lab, seed: int, shell: str) -> bool:
     return True
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shell", ["bash", "dash"])
 def test_random_scripts(tmp_path: Path, shell: str) -> None:
     lab = Lab(tmp_path)

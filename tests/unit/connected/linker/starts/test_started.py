@@ -170,6 +170,7 @@ def test_python_and_what_it_runs() -> None:
     assert scripts("hvdrun", "x") == ["hvdrun"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "text",
     [
