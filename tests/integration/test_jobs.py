@@ -406,7 +406,9 @@ def test_two_runs_at_once(site: Site) -> None:
 
 def test_a_full_disk_under_the_jobs(site: Site, fault: Fault) -> None:
     root = "$HOME/scratch/full"
-    site.alice(f"mkdir -p {root} && ln -s {WORKSPACE}/images {root}/images && cp {WORKSPACE}/deployer.pyz {root}/")
+    site.alice(
+        f"mkdir -p {root} && ln -s {WORKSPACE}/images {WORKSPACE}/layers {root}/ && cp {WORKSPACE}/deployer.pyz {root}/"
+    )
     fault("disk-full")
     try:
         said = site.tool("run", "hello-mpi", "--plan", "lab", "--root", root, code=6)
@@ -422,7 +424,7 @@ def shared_disk(site: Site) -> Iterator[str]:
     """Yield a root on a small disk that login node and nodes share, with the images of the usual one."""
     place = "/home/alice/shared"
     with disk(site.lab, ["login1", "cn1", "cn2"], place, 8):
-        site.alice(f"ln -s {WORKSPACE}/images {place}/images && cp {WORKSPACE}/deployer.pyz {place}/")
+        site.alice(f"ln -s {WORKSPACE}/images {WORKSPACE}/layers {place}/ && cp {WORKSPACE}/deployer.pyz {place}/")
         (site.lab.home / "alice" / "fill.py").write_text(FILL)
         site.alice(f"cat fill.py >{place}/fill.py")
         yield place
