@@ -107,7 +107,8 @@ def begun(site: Site, image: str, *options: str) -> dict[str, Any]:
 
 def start(site: Site, *words: object) -> "subprocess.Popen[str]":
     """Start the laptop's command line, as a shell does in a process group of its own, and return at once."""
-    argv = [str(ROOT / ".venv" / "bin" / "deployer"), *map(str, words)]
+    # Tests that run in the background ignore Ctrl-C, and so would what they start.
+    argv = ["env", "--default-signal=INT", str(ROOT / ".venv" / "bin" / "deployer"), *map(str, words)]
     pipe = subprocess.PIPE
     return subprocess.Popen(
         argv, cwd=ROOT, env=site.cli.environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
