@@ -7,7 +7,7 @@ bound over the image (data, the job's folder, folders of the site) are unknown, 
 
 import posixpath
 import re
-from typing import Callable, Collection, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Collection, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract import hostfiles
 from deployer.contract.plan import APP, DATA, JOB, NODE, TOOL, VARIANT, WHEELS
@@ -86,6 +86,11 @@ class CommandSearch(NamedTuple):
     programs: Collection[str] = ()
     workdir: Optional[str] = None
     outside: Sequence[str] = ()
+
+
+def variables(env: Iterable[str]) -> Dict[str, str]:
+    """Return the variables of an image, which its configuration has as NAME=VALUE."""
+    return dict(item.partition("=")[::2] for item in env)
 
 
 def missing(words: Sequence[str], place: CommandSearch) -> Optional[CommandProblem]:

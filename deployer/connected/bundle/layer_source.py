@@ -24,13 +24,12 @@ from deployer.connected.rootfs import imageconfig
 from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.connected.rootfs.merge import Rootfs
+from deployer.contract import command
 from deployer.contract.manifest import FRAME, Segment
 from deployer.system import files
 
 if TYPE_CHECKING:
     from deployer.connected.bundle.packages import PackageInventory
-
-_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class LayerSource(Protocol):
@@ -90,13 +89,14 @@ class LayerSources:
         if frames and contents.identity and may_know:
             self._key = known_layers.image_key(contents.identity(), codec)
             self._records = list(known_layers.records(self._key, frames.records()))
+        self._load = functools.lru_cache(1)(LayerRecord.load)  # of a large image: for its users, then for its layer
         self._users: Sequence[MpiUser] | None = None
         self._targets: Sequence[str] = ()
         self._stays = False  # the known layer is in the cache and stays there
 
     def users(self) -> Sequence[MpiUser]:
         """Return the image's files that are linked to an MPI library."""
-        found = (known.users for record in self._records if (known := record.load()))
+        found = (known.users for record in self._records if (known := self._load(record)))
         self._users = next((users for users in found if users is not None), None)
         if self._users is None:
             self._users = families.users(self._image.root)
@@ -138,7 +138,7 @@ class LayerSources:
             bundle = self._frames.bundle(record.path)
             if bundle is not None:
                 cleanup.enter_context(bundle)
-                layer = record.load()
+                layer = self._load(record)
                 if layer:
                     self._stays = self._frames.holds(record.path)
                     return KnownBundle(layer, bundle)
@@ -247,8 +247,7 @@ def _packages(tree: FlattenedRootfs) -> "PackageInventory":
 
 
 def _search_path(env: Sequence[str]) -> list[str]:
-    values = dict(item.partition("=")[::2] for item in env)
-    return values.get("PATH", _DEFAULT_PATH).split(":")
+    return command.variables(env).get("PATH", command.DEFAULT_PATH).split(":")
 
 
 def _counted(frames: Iterable[Pressed], advance: Callable[[int], None]) -> Iterator[Pressed]:

@@ -64,7 +64,7 @@ def place(
 
     ``programs`` are those of the bundle's wheels.
     """
-    path = dict(item.partition("=")[::2] for item in env).get("PATH", DEFAULT_PATH)
+    path = command.variables(env).get("PATH", DEFAULT_PATH)
     path = ":".join([path, *(plan.environment["PATH"] for plan in plans if "PATH" in plan.environment)])
     outside = [bind.target for plan in plans for bind in plan.binds]
     host = {name for plan in plans for name in _host_programs(plan.host)}

@@ -48,7 +48,7 @@ class _Linker:
         self.overlays = overlays
         self.host = host
         self.view = process.filesystem(files, overlays, host)
-        self.modules = process.modules(files, overlays)
+        self.modules = process.modules(files)
         self._made: dict[tuple[object, ...], Process] = {}
 
     def start(
@@ -122,7 +122,7 @@ class _Linker:
         place = commands.place(look, image.env, folder, [self.plan], brought)
         environment = {
             "PATH": place.path,
-            **dict(item.partition("=")[::2] for item in image.env),
+            **command.variables(image.env),
             **self.plan.environment,
         }
         searched = hostfiles.library_path(self.plan.environment, environment)

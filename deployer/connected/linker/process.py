@@ -12,7 +12,9 @@ from deployer.connected.linker.choosers import Chooser
 from deployer.connected.linker.index import Index
 from deployer.connected.linker.job_filesystem import LINK, BoundFiles, Captured, Files, JobFilesystem
 from deployer.connected.linker.loader import Loader, Object
+from deployer.connected.linker.package_imports import PACKAGED
 from deployer.contract import hostfiles
+from deployer.contract.command import variables
 from deployer.contract.dynamic import Facts
 from deployer.contract.manifest import Image
 from deployer.contract.plan import MPICH_ABI, OPENMPI, Plan, StartOption
@@ -128,23 +130,20 @@ def callers(files: Index, overlays: Sequence[Overlay]) -> list[str]:
     )
 
 
-def modules(files: Index, overlays: Sequence[Overlay]) -> list[str]:
-    """Return the files that call MPI and that a program loads by its own choice: extensions of R, Ruby or Perl.
+def modules(files: Index) -> list[str]:
+    """Return the files of an image that call MPI and that a program loads by its own choice: those of R, Ruby or Perl.
 
     They are shared objects without a soname, since nothing is linked to them. Python's are left out: its imports are
     followed.
     """
-    python = {
-        path for index in (files, *(overlay.files for overlay in overlays)) for path, _ in _packages(index).values()
-    }
     return sorted(
-        target + path
-        for target, found in _everything(files, overlays)
-        for path, facts in found
-        if _calls(facts)
-        and facts.dynamic.interpreter is None
-        and facts.dynamic.soname is None
-        and (target or path not in python)
+        path
+        for path, entry in files.entries.items()
+        if entry.facts
+        and _calls(entry.facts)
+        and entry.facts.dynamic.interpreter is None
+        and entry.facts.dynamic.soname is None
+        and not PACKAGED.match(path)
     )
 
 
@@ -178,7 +177,7 @@ def start(
     single = _single(plan, files, host)
     view = filesystem(files, overlays, {**host, hostfiles.FOLDER: single})
     if environment is None:
-        environment = dict(item.partition("=")[::2] for item in image.env)
+        environment = variables(image.env)
         searched = hostfiles.library_path(plan.environment, environment)
         environment = {**environment, **plan.environment, LIBRARY_PATH: searched}
     search = environment.get(LIBRARY_PATH, "")
@@ -281,7 +280,7 @@ def _program(view: JobFilesystem, image: Image, command: str) -> str | None:
     """Return the path of a command, as execvp finds it in the image's PATH."""
     if "/" in command:
         return view.resolve(command)
-    values = dict(item.partition("=")[::2] for item in image.env)
+    values = variables(image.env)
     for folder in values.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(":"):
         found = view.resolve(f"{folder}/{command}")
         if found and view.is_file(found):

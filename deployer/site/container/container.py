@@ -6,6 +6,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 from deployer.contract import hostfiles, shell, wheel
 from deployer.contract import layout as layouts
 from deployer.contract import plan as plans
+from deployer.contract.command import DEFAULT_PATH
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.manifest import Image
 from deployer.contract.plan import Bind, Plan
@@ -26,7 +27,6 @@ _PLUGINS, _PLUGIN_PATH = "tensorflow-plugins", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH
 #: Keeps Python from using packages below the user's home.
 _NO_USER_SITE = "PYTHONNOUSERSITE"
 _PROOT = "PROOT_"
-_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Home(NamedTuple):
@@ -109,7 +109,7 @@ def environment_of(image: Image) -> Dict[str, str]:
     Variables of proot are left out too: it runs outside the container, with the payload's environment. (It is
     static, so LD_* and similar variables have no effect on it.)
     """
-    found = {"PATH": _DEFAULT_PATH}
+    found = {"PATH": DEFAULT_PATH}
     found.update(entry.partition("=")[::2] for entry in image.env if "=" in entry and not entry.startswith(_PROOT))
     for name in ("HOME", "TMPDIR"):
         found.pop(name, None)

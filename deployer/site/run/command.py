@@ -31,7 +31,7 @@ def refuse(installed: InstalledImage, image: Image, plan: Plan, job: Job, binds:
             return _seen(installed.app + path[len(APP) :], own=True)
         return _seen(installed.rootfs + path)
 
-    environment = dict(entry.partition("=")[::2] for entry in image.env)
+    environment = command.variables(image.env)
     path = ":".join(filter(None, (environment.get("PATH", command.DEFAULT_PATH), plan.environment.get("PATH"))))
     outside = [bind.target for bind in binds if bind.target != APP]
     here = command.workdir(job.workdir, image.workdir)

@@ -125,7 +125,7 @@ def _provided(source: DefinitionSource, built: BuiltImage) -> set[str] | None:
             opened = Wheel(stream, file.name)
             inside = [each.path for each in opened.files if each.path.startswith(wheel.LIB + "/")]
         found |= {_module(wheel.relative_to_lib(each).partition("/")[0]) for each in inside}
-    settings = dict(item.partition("=")[::2] for item in built.env)
+    settings = command.variables(built.env)
     folders = [folder.strip("/") for folder in settings.get("PYTHONPATH", "").split(":") if folder]
     known = False
     for entry in built.tree.entries():

@@ -36,14 +36,6 @@ class Packages(NamedTuple):
     possible: frozenset[str]
     unclear: str = ""
 
-    def state(self, path: str) -> str:
-        """Return whether a file is of an imported package: "imported", "possible", or empty if it is not loaded."""
-        if any(path == top or path.startswith((top + "/", top + ".")) for top in self.imported):
-            return "imported"
-        if self.unclear or any(path == top or path.startswith((top + "/", top + ".")) for top in self.possible):
-            return "possible"
-        return ""
-
 
 class Runs(NamedTuple):
     """A Python with what it runs.

@@ -228,6 +228,13 @@ def test_a_module_of_another_language_is_judged_as_if_it_were_loaded(
     assert codes(linked(GOOD, files=files)) == []
 
 
+def test_packages_of_python_are_no_modules_of_another_language() -> None:
+    """They were: those of wheels, which are in no image, and extensions of Python's packages with a lone name."""
+    lone = MODULE.replace("hvd", "lone")
+    files = {**FILES, RMPI: lib(None, "libmpi.so.12", imports=CALLS), lone: lib(None, "libmpi.so.12", imports=CALLS)}
+    assert process.modules(index(files)) == [RMPI]
+
+
 def test_without_a_site_s_mpi_nothing_is_unused() -> None:
     assert judged(linked(SERIAL), PLAN._replace(mpi=None)) == []
 
