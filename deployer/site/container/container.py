@@ -13,6 +13,7 @@ from deployer.contract.plan import Bind, Plan
 from deployer.contract.shell import Value, Variable, Word
 from deployer.site.container import home as homes
 from deployer.site.container import hostfiles as site_hostfiles
+from deployer.site.container import targets
 from deployer.site.container.runtimes import native
 from deployer.site.container.runtimes.interface import Container
 from deployer.site.storage.store import InstalledImage
@@ -50,6 +51,7 @@ def make(
     variant: Optional[str] = None,
     contained: bool = True,
     own: Home = Home(),  # noqa: B008 (an immutable record)
+    makes_targets: bool = False,
 ) -> Container:
     """Return the container of ``installed`` at a site.
 
@@ -61,6 +63,7 @@ def make(
         contained: False: the host's environment replaces the image's, and the home is the user's own unless another one
             is chosen.
         own: the user's choices for the home.
+        makes_targets: as in ``Runtime``.
     """
     whole = environment_of(image) if contained else {}
     if contained and own.user_site:
@@ -73,7 +76,7 @@ def make(
         whole["LD_LIBRARY_PATH"] = searched
     bound = []
     if plan:
-        bound = _of_plan(installed, plan, whole) if contained else _of_host(plan)
+        bound = _of_plan(installed, plan, whole, makes_targets) if contained else _of_host(plan)
     if files.is_folder(installed.app):
         bound.append(Bind(installed.app, plans.APP, "the bundle's app folder"))
     bound += _overlays(installed, variant, whole)
@@ -117,10 +120,10 @@ def environment_of(image: Image) -> Dict[str, str]:
     return found
 
 
-def _of_plan(installed: InstalledImage, plan: Plan, environment: Dict[str, str]) -> List[Bind]:
+def _of_plan(installed: InstalledImage, plan: Plan, environment: Dict[str, str], makes: bool) -> List[Bind]:
     """Return the plan's binds. Raises Refused if the image has no target for one: it was not packed for this site."""
     for bind in plan.binds:
-        problem = _no_target(installed.rootfs, bind.target)
+        problem = targets.objection(installed.rootfs, bind.target, makes)
         if problem:
             raise Refused(
                 "%s cannot be bound into %s:%s: %s"
@@ -175,18 +178,24 @@ def _chosen_home(folder: str, rootfs: Optional[str]) -> Bind:
         Refused: the image in ``rootfs`` has no target for it.
     """
     path = homes.check_chosen(folder)
-    if rootfs is not None and _no_target(rootfs, plans.HOME):
+    if rootfs is not None and targets.objection(rootfs, plans.HOME):
         why = "the image was packed by an older deployer and has no %s" % plans.HOME
         raise Refused("--home %s: %s" % (folder, why), "pack it again, or leave --home out")
     return Bind(path, plans.HOME, "the home that was chosen")
 
 
-def parse_binds(options: Sequence[str], rootfs: str) -> List[Bind]:
+def parse_binds(
+    options: Sequence[str], rootfs: Optional[str], makes_targets: bool = False, others: Sequence[str] = ()
+) -> List[Bind]:
     """Return the user's ``SRC[:DST]`` words as binds; without DST the same path is used.
 
+    Args:
+        rootfs: the unpacked image; None without a container, where any target is only another name.
+        makes_targets: as in ``Runtime``.
+        others: other runtimes of the plan that make targets.
+
     Raises:
-        UsageError: the source does not exist, or the image has no such target. The image is read-only, so none can be
-            made.
+        UsageError: the source does not exist, or nothing can be bound to the target.
     """
     found = []
     for option in options:
@@ -197,45 +206,42 @@ def parse_binds(options: Sequence[str], rootfs: str) -> List[Bind]:
         target = target or source
         if not files.exists(source):
             raise UsageError("--bind %s: there is no %s" % (option, source))
-        if not target.startswith("/") or ".." in target.split("/"):
-            raise UsageError("--bind %s: the target must be an absolute path without .." % option)
-        _check_target(option, target, files.is_folder(source), rootfs)
+        if not target.startswith("/") or ".." in target.split("/") or not target.strip("/."):
+            raise UsageError("--bind %s: the target must be an absolute path without .., and not /" % option)
+        if rootfs is not None:
+            _check_target(option, target, files.is_folder(source), rootfs, makes_targets, others)
         found.append(Bind(source, target, "--bind"))
     return found
 
 
-def _check_target(option: str, target: str, folder: bool, rootfs: str) -> None:
-    offered = [
-        name for name in plans.MOUNT_FOLDERS if not name.startswith("/deployer/") and files.is_folder(rootfs + name)
-    ]
-    hint = "targets that this image offers: %s; or make the folder in the image's Dockerfile" % (
-        ", ".join(offered) or "none"
-    )
-    shared = next((name for name in _OF_THE_HOST if target.startswith(name + "/")), None)
+def _check_target(option: str, target: str, folder: bool, rootfs: str, makes: bool, others: Sequence[str]) -> None:
+    shared = next((name for name in _OF_THE_HOST if (target + "/").startswith(name + "/")), None)
     if shared is not None:
         raise UsageError(
             "--bind %s: %s in the container is the node's own, which all its users share, so nothing can be bound "
-            "below it" % (option, shared),
+            "%s it" % (option, shared, "over" if target.rstrip("/") == shared else "below"),
             "to have %s in the program's home, use a home that contains it: --home DIR; or bind it to /data and set "
             "the program's path to it" % os.path.basename(target.rstrip("/")),
         )
-    problem = _no_target(rootfs, target)
+    problem = targets.objection(rootfs, target, makes)
     if problem:
-        raise UsageError("--bind %s: %s" % (option, problem), hint)
-    if files.is_folder(rootfs + target) != folder:
-        raise UsageError("--bind %s: a folder can only be bound to a folder, a file to a file" % option, hint)
+        raise UsageError("--bind %s: %s" % (option, problem), _offers(target, rootfs, others))
+    if files.exists(rootfs + target) and files.is_folder(rootfs + target) != folder:
+        raise UsageError(
+            "--bind %s: a folder can only be bound to a folder, a file to a file" % option,
+            _offers(target, rootfs, others),
+        )
 
 
-def _no_target(rootfs: str, target: str) -> Optional[str]:
-    """Return why ``target`` cannot be the target of a bind, or None."""
-    path = rootfs
-    for part in target.strip("/").split("/"):
-        path = os.path.join(path, part)
-        if files.is_link(path):
-            return "%s is a link in the image" % path[len(rootfs) :]
-        if not files.exists(path):
-            return "the image is read-only and has no %s" % target
-    return None
+def _offers(target: str, rootfs: str, others: Sequence[str]) -> str:
+    """Return a hint that names what would make a bind possible."""
+    there = [
+        name for name in plans.MOUNT_FOLDERS if not name.startswith("/deployer/") and files.is_folder(rootfs + name)
+    ]
+    found = ["bind it to a path that this image offers: %s" % (", ".join(there) or "none")]
+    if targets.lacks(rootfs, target):
+        found += ["start it with --runtime %s, which makes the path" % name for name in others]
+    return "; or ".join([*found, "make the folder in the image's Dockerfile"])
 
 
 def user_environment() -> Dict[str, str]:

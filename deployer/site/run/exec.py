@@ -95,11 +95,20 @@ def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, boo
         why = "%s was packed for no site, so no plan allows %s" % (request.image, asked)
         raise UsageError(why, "pack it with --site SITE")
     abi = plan.abi if plan else next(iter(manifest.mpi), None)
-    bound = data.binds(installed, found) + container.parse_binds(request.binds, installed.rootfs)
     horovod = installed.variant(abi) if abi else None
     runtime = RUNTIMES[name]
-    threads = layout.own(os.environ)
-    made = container.make(installed, manifest.image, plan, bound, threads, horovod, runtime.contained, request.home)
+    bound = data.binds(installed, found) + run.users_binds(installed, plan, runtime, request.binds)
+    made = container.make(
+        installed,
+        manifest.image,
+        plan,
+        bound,
+        layout.own(os.environ),
+        horovod,
+        runtime.contained,
+        request.home,
+        runtime.makes_targets,
+    )
     if not container.has_workdir(manifest.image):
         made = made._replace(workdir=working_folder(made.binds, made.environment.get("HOME", "/"), _here()))
     return runtime, made, bool(option and option.join)

@@ -182,7 +182,7 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
     name = _new_name(installed)
     folder = os.path.join(store.jobs, name)
     launch = _launch(resolved, chosen, name)
-    users = container.parse_binds(resolved.request.binds, installed.rootfs)
+    users = users_binds(installed, plan, chosen.runtime, resolved.request.binds)
     made = _container(resolved, chosen, folder, users)
     if contained and not resolved.own and not resolved.request.force:
         command.refuse(installed, image, plan, resolved.job, made.binds)
@@ -267,7 +267,18 @@ def _container(resolved: _Resolved, chosen: _Chosen, folder: str, users: Sequenc
         variant=installed.variant(plan.abi) if plan.abi else None,
         contained=chosen.runtime.contained,
         own=resolved.request.home,
+        makes_targets=chosen.runtime.makes_targets,
     )
+
+
+def users_binds(
+    installed: InstalledImage, plan: Optional[Plan], runtime: Runtime, options: Sequence[str]
+) -> List[Bind]:
+    """Return the binds of ``--bind``. Raises UsageError if one is impossible with ``runtime``."""
+    names = dict.fromkeys(option.runtime for option in plan.containers) if plan else {}
+    others = [name for name in names if name in RUNTIMES and RUNTIMES[name].makes_targets]
+    rootfs = installed.rootfs if runtime.contained else None
+    return container.parse_binds(options, rootfs, runtime.makes_targets, others)
 
 
 def _bound(plan: Plan, users: Sequence[Bind], made: Container) -> List[str]:

@@ -71,6 +71,9 @@ class Runtime(object):
     namespaces = False
     #: Whether there is a container: with its own root, and only the passed variables of the host's environment.
     contained = True
+    #: Whether it makes a target that the read-only image lacks, for folders and files alike. Otherwise a bind needs a
+    #: target that the image has.
+    makes_targets = False
 
     def options(self, container: Container) -> List[Text]:
         """Return argv up to the image, without it; one word per option."""
