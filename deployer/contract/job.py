@@ -1,8 +1,9 @@
 """A job as its definition describes it: the command, and numbers that the user may override."""
 
 import re
-from typing import Callable, List, NamedTuple, Optional
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional
 
+from deployer.contract import variables
 from deployer.contract.errors import UsageError
 from deployer.contract.json_records import Fields, Record
 from deployer.contract.plan import APP
@@ -22,6 +23,8 @@ class Job(NamedTuple):
         time: the time limit, [D-]HH:MM:SS.
         workdir: the folder of the container that the command starts in; None: the image's own, else the job's folder.
         stdin: the file of the container that every rank reads as its standard input; None: empty input.
+        memory: MiB that one rank needs; None: not limited.
+        environment: variables of every rank.
     """
 
     name: str
@@ -32,10 +35,12 @@ class Job(NamedTuple):
     time: str
     workdir: Optional[str] = None
     stdin: Optional[str] = None
+    memory: Optional[int] = None
+    environment: Mapping[str, str] = {}
 
     def record(self) -> Record:
         """Return the job as a JSON object."""
-        return {name: value for name, value in self._asdict().items() if value is not None}
+        return {name: value for name, value in self._asdict().items() if value not in (None, {})}
 
     @staticmethod
     def read(fields: Fields) -> "Job":
@@ -48,6 +53,8 @@ class Job(NamedTuple):
             check_time(fields.text("time")),
             _path(fields, "workdir", check_workdir),
             _path(fields, "stdin", check_stdin),
+            fields.maybe_number("memory"),
+            _environment(fields),
         )
 
 
@@ -58,6 +65,17 @@ def _path(fields: Fields, name: str, check: Callable[[str], str]) -> Optional[st
         return path if path is None else check(path)
     except UsageError as error:
         raise fields.error("%s: field %r: %s" % (fields.what, name, error.message)) from error
+
+
+def _environment(fields: Fields) -> Dict[str, str]:
+    if "environment" not in fields.record:
+        return {}
+    found = fields.environment("environment", lines=True)
+    try:
+        variables.check(found)
+    except UsageError as error:
+        raise fields.error("%s: field 'environment': %s" % (fields.what, error.message), error.hint) from error
+    return found
 
 
 def check_workdir(path: str) -> str:

@@ -191,19 +191,19 @@ class Fields(object):
         """Return a list of strings that may have several lines each, such as a command."""
         return self.texts(name, lines=True)
 
-    def mapping(self, name: str) -> Dict[str, str]:
-        """Return an object whose values are strings."""
+    def mapping(self, name: str, lines: bool = False) -> Dict[str, str]:
+        """Return an object whose values are strings; with ``lines``, these may have several lines each."""
         values = self._get(name, dict)
         if not all(isinstance(value, str) for value in values.values()):
             raise self.error("%s: field %r has a value that is not a string" % (self.what, name))
         for key, value in values.items():
             self._check("field %r" % name, key)
-            self._check("field %r" % name, value)
+            self._check("field %r" % name, value, lines)
         return dict(values)
 
-    def environment(self, name: str) -> Dict[str, str]:
-        """Return an object of environment variables."""
-        found = self.mapping(name)
+    def environment(self, name: str, lines: bool = False) -> Dict[str, str]:
+        """Return an object of environment variables; with ``lines``, the values may have several lines each."""
+        found = self.mapping(name, lines)
         for key in found:
             self._check_variable(name, key)
         return found

@@ -9,9 +9,11 @@ from deployer.contract.job import Job
 from deployer.contract.json_records import Fields, Record
 
 SCHEMA = "bundle"
-#: The newest format that is read here, which bundles have only if a job has ``stdin``: an older reader would skip that
-#: field and run the job with empty input.
-FORMAT = _WITH_STDIN = 2
+#: Bundles have a newer format only if a job has the field that an older reader would skip: ``stdin``, and it would run
+#: the job with empty input; ``environment`` or ``memory``, and it would run the job without.
+_WITH_STDIN, _WITH_ENVIRONMENT = 2, 3
+#: The newest format that is read here.
+FORMAT = _WITH_ENVIRONMENT
 
 # Both become parts of file names and are shown on terminals: only characters that a definition allows.
 _NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*\Z")
@@ -233,8 +235,13 @@ class Manifest(NamedTuple):
         for name in ("needs", "mpi"):
             if not fields[name]:
                 del fields[name]
-        needed = _WITH_STDIN if any(job.stdin for job in self.jobs) else json_records.FORMAT
+        needed = self._needed_format()
         return json_records.stamped(SCHEMA, fields, needed, needed)
+
+    def _needed_format(self) -> int:
+        if any(job.environment or job.memory is not None for job in self.jobs):
+            return _WITH_ENVIRONMENT
+        return _WITH_STDIN if any(job.stdin for job in self.jobs) else json_records.FORMAT
 
     def job(self, name: Optional[str]) -> Optional[Job]:
         """Return the job of that name, or the first if no name is given; None if there is no such job."""

@@ -22,6 +22,7 @@ MYPY = False
 if MYPY:
     from deployer.site.container.container import Home
     from deployer.site.jobs.jobs import Status
+    from deployer.site.run.exec import ExecRequest
 
 _Add = Callable[..., argparse.ArgumentParser]
 
@@ -45,7 +46,7 @@ def _add_run(add: _Add) -> None:
         "--stdin", metavar="FILE", help="what every rank reads: absolute path in the container (default: the job's)"
     )
     parser.add_argument("--time", metavar="[D-]HH:MM:SS", help="time limit")
-    parser.add_argument("--memory", type=int, metavar="MIB", help="memory that one rank needs, in MiB")
+    parser.add_argument("--memory", type=int, metavar="MIB", help="memory that one rank needs (default: the job's)")
     parser.add_argument("--account", metavar="NAME", help="account to charge the job to (default: $SBATCH_ACCOUNT)")
     parser.add_argument("--partition", metavar="NAME", help="use a different partition with equivalent nodes")
     parser.add_argument("--constraint", metavar="FEATURES", help="features that its nodes must have")
@@ -146,6 +147,14 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
         help="bind this folder or file of the host; may be repeated",
     )
     parser.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set this environment variable in the container, over the image's, the job's and the plan's; may be "
+        "repeated",
+    )
+    parser.add_argument(
         "--home",
         metavar="DIR",
         help="use this folder as HOME (default: a private one on the node, removed at the end)",
@@ -183,6 +192,7 @@ def _run(args: argparse.Namespace) -> int:
         args.runtime,
         _home(args),
         args.stdin,
+        args.env,
     )
     folder = run.prepare(store, request)
     for line in run.warnings(folder):
@@ -240,14 +250,19 @@ def _wait(store: Store, folder: str, for_programs: bool) -> int:
 def _exec(args: argparse.Namespace) -> int:
     from deployer.site.run import exec as execs
 
-    request = execs.ExecRequest(args.image, args.plan, args.bind, args.runtime, _home(args))
-    execs.execute(_store(args), request, args.rest)
+    execs.execute(_store(args), _exec_request(args), args.rest)
 
 
 def _shell(args: argparse.Namespace) -> int:
     from deployer.site.run import exec as execs
 
-    execs.shell(_store(args), execs.ExecRequest(args.image, args.plan, args.bind, args.runtime, _home(args)))
+    execs.shell(_store(args), _exec_request(args))
+
+
+def _exec_request(args: argparse.Namespace) -> "ExecRequest":
+    from deployer.site.run.exec import ExecRequest
+
+    return ExecRequest(args.image, args.plan, args.bind, args.runtime, _home(args), args.env)
 
 
 def _home(args: argparse.Namespace) -> "Home":

@@ -18,6 +18,7 @@ from pydantic import (
 
 from deployer.connected.build import dockerfile as dockerfiles
 from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha256, form, load_model
+from deployer.contract import variables
 from deployer.contract.errors import UsageError
 from deployer.contract.job import check_stdin, check_time, check_workdir
 from deployer.contract.plan import MPICH_ABI
@@ -160,7 +161,8 @@ class DataFolder(Model):
 class JobDefinition(Model):
     """One way to run the bundle. The options of ``run`` can replace the numbers."""
 
-    many_lines = frozenset({"command"})
+    many_lines = frozenset({"command", "environment"})
+    variables = frozenset({"environment"})
 
     command: list[str] = Field(min_length=1, description="runs in the container, once per rank")
     nodes: int = Field(default=1, ge=1)
@@ -177,6 +179,28 @@ class JobDefinition(Model):
         description="absolute path of a file in the container: every rank reads it from its beginning as standard "
         "input; default: empty input",
     )
+    memory: int | None = Field(
+        default=None, ge=1, description="MiB that one rank needs; the batch system is asked for it; default: its own"
+    )
+    environment: dict[str, str] = Field(
+        default={},
+        description="variables of every rank, over the image's and under the site's; `run --env` replaces them",
+    )
+
+    @field_validator("environment")
+    @classmethod
+    def _possible(cls, environment: dict[str, str]) -> dict[str, str]:
+        """Refuse variables that a job cannot have."""
+        found: list[tuple[KeyPath, str]] = []
+        for name, value in environment.items():
+            try:
+                variables.check({name: value})
+            except UsageError as error:
+                found.append(((name,), f"{error.message.partition(': ')[2]} ({error.hint})"))
+        if found:
+            raise Problems(found)
+        variables.check(environment)
+        return environment
 
 
 class Definition(Model):

@@ -14,6 +14,7 @@ from deployer.connected.check.rules import (
     cpu,
     fabric,
     gpu,
+    layout,
     linking,
     mpi,
     places,
@@ -53,7 +54,7 @@ PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.usable, gpu.kernels,
     runtimes.allowed, runtimes.startable, space.room, wheels.tags, pmi.offered, pmi.spoken, fabric.slow, places.bound,
-    places.working, proof.outside,
+    places.working, proof.outside, layout.memory,
 )  # fmt: skip
 
 #: Every code that a finding can have; each has a section in docs/rules.md.
@@ -64,6 +65,7 @@ CODES = (
     "fabric.library", "fabric.missing", "fabric.provider", "fabric.tcp",
     "facts.cpu", "facts.fabric", "facts.gpu", "facts.mpi", "facts.plan", "facts.pmi", "facts.runtime",
     "gpu.capability", "gpu.driver", "gpu.kernels", "gpu.none",
+    "job.memory",
     "link.broken", "link.missing", "link.plugin", "link.program", "link.version",
     "mpi.cxx", "mpi.escape", "mpi.family", "mpi.mixed", "mpi.rpath", "mpi.serial", "mpi.symbols", "mpi.unused",
     "node.architecture",

@@ -123,6 +123,7 @@ class _Linker:
         environment = {
             "PATH": place.path,
             **command.variables(image.env),
+            **job.environment,
             **self.plan.environment,
         }
         searched = hostfiles.library_path(self.plan.environment, environment)

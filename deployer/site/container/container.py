@@ -52,6 +52,7 @@ def make(
     contained: bool = True,
     own: Home = Home(),  # noqa: B008 (an immutable record)
     makes_targets: bool = False,
+    users: Mapping[str, str] = {},
 ) -> Container:
     """Return the container of ``installed`` at a site.
 
@@ -64,6 +65,7 @@ def make(
             is chosen.
         own: the user's choices for the home.
         makes_targets: as in ``Runtime``.
+        users: the user's variables, over all others.
     """
     whole = environment_of(image) if contained else {}
     if contained and own.user_site:
@@ -71,7 +73,8 @@ def make(
     searched = hostfiles.library_path(plan.environment if plan else {}, whole)
     whole.update(environment)
     whole.update(plan.environment if plan else {})
-    layouts.one_way_to_bind(whole, {**environment, **(plan.environment if plan else {})})
+    whole.update(users)
+    layouts.one_way_to_bind(whole, {**environment, **(plan.environment if plan else {}), **users})
     if searched:
         whole["LD_LIBRARY_PATH"] = searched
     bound = []

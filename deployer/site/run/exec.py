@@ -39,6 +39,7 @@ class ExecRequest(NamedTuple):
         binds: extra binds, as the user wrote them.
         runtime: the runtime; None uses the plan's choice.
         home: the home that the process has.
+        env: variables of the process, as the user wrote them: NAME=VALUE.
     """
 
     image: str
@@ -46,6 +47,7 @@ class ExecRequest(NamedTuple):
     binds: Sequence[str] = ()
     runtime: Optional[str] = None
     home: container.Home = container.Home()
+    env: Sequence[str] = ()
 
 
 def execute(store: Store, request: ExecRequest, command: List[str]) -> NoReturn:
@@ -108,6 +110,7 @@ def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, boo
         runtime.contained,
         request.home,
         runtime.makes_targets,
+        run.users_environment(plan, request.env),
     )
     if not container.has_workdir(manifest.image):
         made = made._replace(workdir=working_folder(made.binds, made.environment.get("HOME", "/"), _here()))

@@ -4,9 +4,9 @@ import os
 import re
 import shlex
 import time
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from deployer.contract import findings, hostfiles, json_records
+from deployer.contract import findings, hostfiles, json_records, variables
 from deployer.contract import layout as layouts
 from deployer.contract import plan as plans
 from deployer.contract.choose import choose
@@ -56,6 +56,7 @@ class RunRequest(NamedTuple):
         runtime: the user's choice of runtime.
         home: the user's choices for the home.
         stdin: a file of the container that each rank reads.
+        env: variables of the ranks, as the user wrote them: NAME=VALUE.
     """
 
     image: str
@@ -74,6 +75,7 @@ class RunRequest(NamedTuple):
     runtime: Optional[str] = None
     home: container.Home = container.Home()
     stdin: Optional[str] = None
+    env: Sequence[str] = ()
 
 
 class _Resolved(NamedTuple):
@@ -92,6 +94,8 @@ class _Resolved(NamedTuple):
     layout: layouts.Layout
     #: Words for sbatch that are independent of the layout.
     directives: List[str]
+    #: The user's variables.
+    environment: Dict[str, str]
 
 
 class _Chosen(NamedTuple):
@@ -142,7 +146,7 @@ def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved
     if request.runtime == plans.NATIVE:
         plan = plan._replace(checked=None)  # it applies to the image
     check_verdict(plan, request.force)
-    layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, request.memory_mb)
+    layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, job.memory)
     return _Resolved(
         store=store,
         request=request,
@@ -154,6 +158,7 @@ def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved
         plan=plan,
         layout=layout,
         directives=sbatch_options(plan, request.options, job.nodes, job.time, os.environ),
+        environment=users_environment(plan, request.env),
     )
 
 
@@ -239,7 +244,7 @@ def _launch(resolved: _Resolved, chosen: _Chosen, name: str) -> Launch:
         time=resolved.job.time,
         command=resolved.job.command,
         mpi=plan.mpi,
-        provider=_provider(plan),
+        provider=_provider({**plan.environment, **resolved.environment}),
         created=int(time.time()),
         data=tuple(item.carrier.receipt.digest for item in resolved.data),
         expects=packages.expects(resolved.installed, plan) if chosen.runtime.contained else (),
@@ -263,11 +268,12 @@ def _container(resolved: _Resolved, chosen: _Chosen, folder: str, users: Sequenc
             *data.binds(installed, resolved.data),
             *users,
         ],
-        environment=_environment(resolved.layout, plan, chosen.start_option),
+        environment={**_environment(resolved.layout, plan, chosen.start_option), **resolved.job.environment},
         variant=installed.variant(plan.abi) if plan.abi else None,
         contained=chosen.runtime.contained,
         own=resolved.request.home,
         makes_targets=chosen.runtime.makes_targets,
+        users=resolved.environment,
     )
 
 
@@ -279,6 +285,15 @@ def users_binds(
     others = [name for name in names if name in RUNTIMES and RUNTIMES[name].makes_targets]
     rootfs = installed.rootfs if runtime.contained else None
     return container.parse_binds(options, rootfs, runtime.makes_targets, others)
+
+
+def users_environment(plan: Optional[Plan], words: Sequence[str]) -> Dict[str, str]:
+    """Return the variables of ``--env``. Raises UsageError if one cannot be set."""
+    found = variables.parse(words)
+    if plan:
+        folders = [hostfiles.FOLDER, *(bind.target for bind in plan.binds)]
+        variables.check_plan(found, plan.environment, folders)
+    return found
 
 
 def _bound(plan: Plan, users: Sequence[Bind], made: Container) -> List[str]:
@@ -419,6 +434,8 @@ def _job(manifest: Manifest, request: RunRequest) -> Job:
         job.time if request.time is None else check_time(request.time),
         job.workdir,
         job.stdin if request.stdin is None else check_stdin(request.stdin),
+        job.memory if request.memory_mb is None else request.memory_mb,
+        job.environment,
     )
 
 
@@ -430,9 +447,9 @@ def _environment(layout: layouts.Layout, plan: Plan, option: StartOption) -> Dic
     return found
 
 
-def _provider(plan: Plan) -> Optional[str]:
-    """Return libfabric's provider in the plan; None if it is a list or an exclusion ("^psm3")."""
-    found = plan.environment.get("FI_PROVIDER", "")
+def _provider(environment: Mapping[str, str]) -> Optional[str]:
+    """Return the provider that libfabric is told to use; None if it is a list or an exclusion ("^psm3")."""
+    found = environment.get("FI_PROVIDER", "")
     return found if re.match(r"^[a-z0-9_;-]+$", found) else None
 
 

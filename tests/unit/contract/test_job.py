@@ -31,9 +31,9 @@ def test_what_is_no_time_limit(limit):
 def test_paths_are_left_out_of_records_that_have_none():
     """Bundles without them are as they were, and those of before can be read."""
     made = job.Job("train", ["true"], 1, 1, 1, "1:00:00")
-    assert not {"workdir", "stdin"} & set(made.record())
+    assert not {"workdir", "stdin", "memory", "environment"} & set(made.record())
     assert job.Job.read(Fields(made.record(), "it")) == made
-    there = made._replace(workdir="/data/run", stdin="/data/run/in")
+    there = made._replace(workdir="/data/run", stdin="/data/run/in", memory=5, environment={"A": "b\nc"})
     assert job.Job.read(Fields(there.record(), "it")) == there
 
 
@@ -48,4 +48,11 @@ def test_a_working_folder_is_an_absolute_path(path):
 def test_standard_input_is_an_absolute_path_of_a_file(path):
     record = dict(job.Job("train", ["true"], 1, 1, 1, "1:00:00").record(), stdin=path)
     with pytest.raises(IntegrityError, match="it: field 'stdin'"):
+        job.Job.read(Fields(record, "it", IntegrityError))
+
+
+@pytest.mark.parametrize("name", ["A-B", "LD_LIBRARY_PATH", "PROOT_NO_SECCOMP", "PMI_RANK"])
+def test_a_bundle_sets_no_variable_that_a_definition_may_not(name):
+    record = dict(job.Job("train", ["true"], 1, 1, 1, "1:00:00").record(), environment={name: "1"})
+    with pytest.raises(IntegrityError, match="it: field 'environment': "):
         job.Job.read(Fields(record, "it", IntegrityError))

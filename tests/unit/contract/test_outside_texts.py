@@ -33,7 +33,7 @@ MANIFEST = Manifest(
     {"deployer": "1"},
     running.IMAGE._replace(entrypoint=["sh"], cmd=["-c", "true"]),
     {"devices": 1},
-    [job._replace(workdir="/work", stdin="/deployer/app/in") for job in running.JOBS],
+    [job._replace(workdir="/work", stdin="/deployer/app/in", memory=1, environment={"A": "1"}) for job in running.JOBS],
     [BundleMember("deployer/app/x", 1, 0o644)],
     [],
     (DataNeed("digits", "other:1"),),
@@ -41,7 +41,7 @@ MANIFEST = Manifest(
 )
 RECEIPT = Receipt("tiny", "1", "sha256:0", 1, 1, 1)
 #: Texts that may have several lines, by the end of their place.
-LINES = ("command.*", "env.*", "entrypoint.*", "cmd.*", "members.*.name")
+LINES = ("command.*", "env.*", "jobs.*.environment.A", "entrypoint.*", "cmd.*", "members.*.name")
 
 
 def leaves(record, place=()):
@@ -68,10 +68,14 @@ def lines_allowed(place):
     return dotted.endswith(LINES)
 
 
-def test_a_reader_that_knows_no_stdin_refuses_the_bundle_and_no_other():
-    """Without the field the job would run with empty input."""
-    plain = MANIFEST._replace(jobs=[job._replace(stdin=None) for job in MANIFEST.jobs])
-    assert [each.record()["min_reader"] for each in (MANIFEST, plain)] == [2, 1]
+def test_a_reader_that_does_not_know_a_job_s_field_refuses_the_bundle_and_no_other():
+    """Without the field the job would run with empty input, or without its variables or memory."""
+    plain = MANIFEST._replace(jobs=running.JOBS)
+    reading = plain._replace(jobs=[job._replace(stdin="/x") for job in running.JOBS])
+    asking = plain._replace(jobs=[running.JOBS[0]._replace(memory=1), running.JOBS[1]])
+    setting = plain._replace(jobs=[running.JOBS[0]._replace(environment={"A": "1"})])
+    manifests_ = (plain, reading, asking, setting, MANIFEST)
+    assert [each.record()["min_reader"] for each in manifests_] == [1, 2, 3, 3, 3]
     assert manifests.read(json.dumps(MANIFEST.record()).encode(), "it").jobs[0].stdin == "/deployer/app/in"
 
 

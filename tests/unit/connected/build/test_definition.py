@@ -70,6 +70,8 @@ def test_jobs_go_into_a_manifest_as_json(tmp_path: Path) -> None:
         "command": ["true"], "nodes": 4, "ranks_per_node": 1, "threads": 1, "time": "1-00:00:00",
         "workdir": None,
         "stdin": None,
+        "memory": None,
+        "environment": {},
     }  # fmt: skip
 
 
@@ -85,6 +87,25 @@ def test_a_job_starts_in_an_absolute_folder(tmp_path: Path, path: str) -> None:
     said = message_of(write(tmp_path / "input", MINIMAL.replace("nodes: 4", f'nodes: 4, stdin: "{path}"')))
     assert "jobs.second.stdin: invalid file for standard input: " in said
     assert "a file of app/ is /deployer/app/FILE" in said
+
+
+def test_a_job_has_memory_and_variables(tmp_path: Path) -> None:
+    good = MINIMAL.replace("nodes: 4", 'nodes: 4, memory: 2000, environment: {NCCL_DEBUG: INFO, TEXT: "a\\nb"}')
+    second = load(write(tmp_path, good)).jobs["second"]
+    assert (second.memory, second.environment) == (2000, {"NCCL_DEBUG": "INFO", "TEXT": "a\nb"})
+    wrong = {
+        "memory: 0": "jobs.second.memory: must be at least 1, not 0",
+        "memory: 2G": "jobs.second.memory: must be a whole number",
+        "environment: {A: 1}": "jobs.second.environment.A: must be text",
+        "environment: {A-B: x}": "jobs.second.environment.A-B: is not a name for a variable",
+        "environment: {LD_LIBRARY_PATH: /x}": "the site's MPI is found by it (a script in app/ can add folders",
+        "environment: {SLURM_NTASKS: '2'}": "the launcher tells the ranks their numbers by it (leave it out)",
+        'environment: {A: "\\0"}': "control character",
+    }
+    for number, (words, said) in enumerate(wrong.items()):
+        (tmp_path / str(number)).mkdir()
+        bad = write(tmp_path / str(number), MINIMAL.replace("nodes: 4", "nodes: 4, " + words))
+        assert said in message_of(bad), words
 
 
 def test_an_unknown_key_gets_a_guess(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from deployer.connected.check.rules import (
     cpu,
     fabric,
     gpu,
+    layout,
     linking,
     mpi,
     places,
@@ -90,6 +91,20 @@ def case(
 def manifest_of(members: list[BundleMember], size: int = 0, **image: Any) -> Manifest:
     segments = [Segment("data", 0, size, "")]
     return Manifest("hello", "1", {}, {}, IMAGE._replace(**image), {}, [], members, segments)
+
+
+def test_memory_that_ranks_need_is_compared_with_a_node() -> None:
+    job = Job("t", ["true"], 1, 4, 1, "00:01:00")
+
+    def found(memory: int | None) -> list[Finding]:
+        return list(layout.memory(case(manifest=manifest_of([])._replace(jobs=[job._replace(memory=memory)]))))
+
+    room = PLAN.node.memory_mb
+    assert found(None) == found(room // 4) == []
+    (few,) = found(room // 4 + 1)
+    assert (few.code, few.severity, few.remedy) == ("job.memory", WARNING, "start it with --ranks-per-node 3 at most")
+    assert f"4 x {room // 4 + 1} MiB = {4 * (room // 4 + 1)} MiB, but a job may use {room} MiB" in few.message
+    assert codes(found(room + 1)) == [("job.memory", ERROR)]
 
 
 def codes(findings: Any) -> list[tuple[str, str]]:

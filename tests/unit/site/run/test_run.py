@@ -3,6 +3,8 @@
 import hashlib
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 import socket
@@ -124,6 +126,28 @@ def test_the_plan_s_environment_stands_over_the_layout_s_over_the_image_s(tmp_pa
         assert "    --set-env=%s\n" % word in text
 
 
+def test_the_user_s_variables_stand_over_the_plan_s_over_the_job_s(tmp_path, programs):
+    plan = made.PLAN._replace(environment={"A": "plan", "B": "plan", "FI_PROVIDER": "tcp"})
+    image = made.IMAGE._replace(env=["C=image", "D=image"])
+    environment = {"A": "job", "B": "job", "C": "job", "OMP_NUM_THREADS": "3", "LINES": "a\nb"}
+    jobs_ = [made.JOBS[0]._replace(environment=environment, memory=700)]
+    store = made.store(tmp_path / "root", plan=plan, image=image, jobs=jobs_)
+    asked = ["A=user", "FI_PROVIDER=psm2", "QUOTED='x'", "DOLLAR=$HOME:$x", "EMPTY=", "BYTES=\udcff"]
+    folder = run.prepare(store, REQUEST._replace(env=asked))
+    text = run.show_script(folder)
+    for word in (
+        "A=user", "B=plan", "C=job", "D=image", "OMP_NUM_THREADS=3", "FI_PROVIDER=psm2", "EMPTY=", "BYTES=\udcff",
+    ):  # fmt: skip
+        assert re.search("^    '?--set-env=%s'?$" % re.escape(word), text, re.MULTILINE), word
+    assert "    $'--set-env=LINES=a\\nb'\n" in text
+    assert "    '--set-env=DOLLAR=$HOME:$x'\n" in text
+    assert "--set-env=QUOTED=" + shlex.quote("''x''")[1:-1] in text  # ch-run removes one pair
+    assert result.launch(folder).provider == "psm2"
+    assert "#SBATCH --mem=700M\n" in text
+    more = run.show_script(run.prepare(store, REQUEST._replace(memory_mb=900, ranks_per_node=2, threads=1)))
+    assert "#SBATCH --mem=1800M\n" in more
+
+
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
@@ -139,6 +163,8 @@ def test_the_plan_s_environment_stands_over_the_layout_s_over_the_image_s(tmp_pa
         (REQUEST._replace(binds=["/usr:/bin"]), "/bin is a link"),
         (REQUEST._replace(binds=["/usr:data"]), "absolute"),
         (REQUEST._replace(binds=["/usr:/data/../usr"]), "absolute"),
+        (REQUEST._replace(env=["NCCL_DEBUG"]), "--env NCCL_DEBUG has no ="),
+        (REQUEST._replace(env=["PATH=/x"]), "--env PATH: this variable cannot be set"),
         (REQUEST._replace(binds=["/etc/passwd:/data"]), "a folder can only be bound to a folder"),
     ],
 )
