@@ -83,11 +83,8 @@ class NodeShape(NamedTuple):
         return NodeShape(sockets, cores, threads, memory, *more)
 
 
-#: Runtimes that a bundle's kit can provide to a site that lacks them.
-CARRIED = ("udocker",)
 #: No container: the host's own programs, for comparison. It is used only if the user asks for it.
 NATIVE = "native"
-RUNTIME_NAMES = ("charliecloud", *CARRIED, NATIVE)
 
 #: MPI families, by the library of a program: libmpi.so.12 (MPICH, Intel MPI, Cray MPICH, MVAPICH), libmpi.so.40.
 MPICH_ABI = "mpich-abi"

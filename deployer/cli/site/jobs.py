@@ -15,7 +15,8 @@ from deployer.cli.site import common
 from deployer.contract import json_records
 from deployer.contract.dialogue import ANNOUNCE, ANSWER, TERMINAL
 from deployer.contract.errors import EXIT_INTERRUPTED, JobFailed, UsageError
-from deployer.contract.plan import RUNTIME_NAMES, STAGINGS
+from deployer.contract.plan import STAGINGS
+from deployer.contract.runtime_table import SUPPORTED
 from deployer.site.storage.store import REFERENCE, Store, locate
 
 MYPY = False
@@ -163,7 +164,7 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", metavar="SITE", help="use this plan, if the bundle has several")
     parser.add_argument(
         "--runtime",
-        choices=RUNTIME_NAMES,
+        choices=SUPPORTED,
         help="a runtime that the site's policy allows (default: the plan's choice); native: no container, the host's "
         "own programs, for comparison",
     )

@@ -5,8 +5,8 @@ profile, and are None or empty here. They are never guessed.
 """
 
 import datetime as dt
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import (
     BaseModel,
@@ -22,7 +22,8 @@ from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha25
 from deployer.contract.dynamic import Facts
 from deployer.contract.errors import Unknown, UsageError
 from deployer.contract.json_records import Fields
-from deployer.contract.plan import ABIS, CARRIED, MPICH_ABI, OPENMPI
+from deployer.contract.plan import ABIS, MPICH_ABI, NATIVE, OPENMPI
+from deployer.contract.runtime_table import CARRIED, NAMED, RUNTIMES, supported
 
 #: The library below an MPI's prefix that programs are linked to, if the profile names none.
 _LIBRARY = {MPICH_ABI: "lib/libmpi.so.12", OPENMPI: "lib/libmpi.so.40"}
@@ -70,9 +71,13 @@ FileFacts = Annotated[
         {"type": "object", "description": "facts of a file that the dynamic loader uses; capture writes them"}
     ),
 ]
-RuntimeName = Literal["charliecloud", "udocker", "apptainer"]
-#: The runtimes that a policy can allow, including none (native).
-Allowed = Literal[RuntimeName, "native"]
+if TYPE_CHECKING:
+    RuntimeName: TypeAlias = str
+    Allowed: TypeAlias = str
+else:
+    RuntimeName = Literal[tuple(name for name in NAMED if name != NATIVE)]
+    #: The runtimes that a policy can allow, including none (native).
+    Allowed = Literal[NAMED]
 
 
 class FactSource(Model):
@@ -458,7 +463,7 @@ class Profile(Machine):
                 offered = ", ".join(scheduler.pmi)
                 found.append(((name, "pmi"), f"{partition.pmi!r} is not offered by the scheduler: {offered}"))
             there = partition.runtimes or runtimes
-            if policy is not None and runtimes is not None and not set(policy.runtimes) & {*(there or ()), *CARRIED}:
+            if policy is not None and runtimes is not None and not _usable(policy.runtimes, there or ()):
                 allowed = ", ".join(policy.runtimes)
                 found.append(((name,), f"no runtime that the policy allows is on the site: {allowed}"))
         if found:
@@ -498,6 +503,15 @@ class Profile(Machine):
         own = self.partitions[chosen]
         shared = {key: getattr(self, key) for key in Machine.model_fields if not _says(getattr(own, key))}
         return chosen, own.model_copy(update=shared)
+
+
+def _usable(policy: Sequence[str], there: Iterable[str]) -> bool:
+    """Return whether nodes have a runtime that a policy allows, or a bundle can carry one.
+
+    A policy that allows only what deployer cannot use is `check`'s to refuse: it names the reason and an alternative.
+    """
+    carried = {RUNTIMES[name].policy_name for name in CARRIED}
+    return bool(set(policy) & {*there, *carried}) or not any(map(supported, policy))
 
 
 def _says(value: object) -> bool:

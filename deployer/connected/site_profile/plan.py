@@ -7,13 +7,11 @@ from deployer.connected.site_profile.binds import bindmap
 from deployer.connected.site_profile.launch import Way, choose, passed
 from deployer.connected.site_profile.profile import Mpi, Partition, Profile, known
 from deployer.connected.site_profile.staging import stagings
-from deployer.contract import json_records
+from deployer.contract import json_records, runtime_table
 from deployer.contract.errors import Refused
 from deployer.contract.plan import (
-    CARRIED,
     NATIVE,
     NOT_STAGED,
-    RUNTIME_NAMES,
     SONAMES,
     HostMpi,
     Limits,
@@ -22,8 +20,6 @@ from deployer.contract.plan import (
     StartOption,
 )
 
-#: Runtimes that need user namespaces.
-_NAMESPACES = ("charliecloud", "apptainer")
 #: The MPI whose ranks need no common user namespace.
 _STARTS_ALONE = "intel"
 
@@ -132,11 +128,16 @@ def _start_options(profile: Profile, partition: Partition, mpi: HostMpi | None, 
             staging.room_mb,
             staging.broadcast,
         )
-        for runtime in sorted(policy.runtimes, key=NATIVE.__eq__)
-        if runtime in RUNTIME_NAMES and (runtime in partition.runtimes or runtime in (*CARRIED, NATIVE))
+        for runtime in runtime_table.in_order(policy.runtimes)
+        if runtime_table.supported(runtime) and _there(partition, runtime)
         for staging in stagings(runtime, partition.filesystems, partition.fuse)
         if batch or staging.kind == NOT_STAGED  # a copy on each node needs a batch step besides that of the ranks
     ]
+
+
+def _there(partition: Partition, runtime: str) -> bool:
+    """Return whether nodes have a runtime, or a bundle can bring it."""
+    return runtime in partition.runtimes or runtime in (*runtime_table.CARRIED, NATIVE)
 
 
 def _against(profile: Profile, partition: Partition) -> dict[str, str]:
@@ -144,4 +145,8 @@ def _against(profile: Profile, partition: Partition) -> dict[str, str]:
     allowed = known(profile.policy, profile, "policy", "runtimes").runtimes
     if partition.user_namespaces is not False:
         return {}
-    return {runtime: "the nodes have no user namespaces" for runtime in allowed if runtime in _NAMESPACES}
+    return {
+        runtime: "the nodes have no user namespaces"
+        for runtime in runtime_table.in_order(allowed)
+        if runtime_table.needs_namespaces(runtime)
+    }

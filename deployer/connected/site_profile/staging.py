@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from deployer.connected.site_profile.model import Filesystem
+from deployer.contract import runtime_table
 from deployer.contract.plan import DISK, MEMORY, NOT_STAGED, SQUASHFS
 
 #: Up to so many nodes, ranks read the image from the shared file system, which needs no memory and no copy at the
@@ -16,11 +17,6 @@ MANY_NODES = 16
 _MEMORY_TYPES = ("tmpfs", "ramfs")
 #: Every node has it. /tmp may be small, or cleared during a job.
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108  named, not used here
-
-
-#: Others keep an image in a form and a place of their own; and those that mount one, once a node.
-_RUNTIMES = ("charliecloud", "udocker")
-_MOUNTING = ("charliecloud",)
 
 
 class Staging(NamedTuple):
@@ -53,8 +49,7 @@ def stagings(runtime: str, filesystems: Mapping[str, Filesystem], fuse: bool | N
         filesystems: the partition's file systems by path.
         fuse: users can mount images with FUSE; None if unknown.
     """
-    if runtime not in _RUNTIMES:
-        return [Staging(NOT_STAGED)]
+    possible = runtime_table.RUNTIMES[runtime].stagings
     own = {path: each for path, each in filesystems.items() if each.shared is False and each.type is not None}
     disks = {path: each for path, each in own.items() if each.type not in _MEMORY_TYPES}
     memories = {path: each for path, each in own.items() if each.type in _MEMORY_TYPES}
@@ -65,6 +60,7 @@ def stagings(runtime: str, filesystems: Mapping[str, Filesystem], fuse: bool | N
     if memories:
         path = _SHARED_MEMORY if _SHARED_MEMORY in memories else min(memories)
         staged.append(Staging(MEMORY, path, memories[path].size_mb, broadcast=MANY_NODES))
-        if fuse and runtime in _MOUNTING:
+        if fuse:
             staged.append(Staging(SQUASHFS, path, memories[path].size_mb, broadcast=MANY_NODES))
+    staged = [each for each in staged if each.kind in possible]
     return [Staging(NOT_STAGED, max_nodes=FEW_NODES if staged else None), *staged]

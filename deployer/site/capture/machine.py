@@ -8,6 +8,8 @@ import sys
 from typing import Any, Dict, List, Optional
 
 from deployer.contract.json_records import Record
+from deployer.contract.plan import NATIVE
+from deployer.contract.runtime_table import RUNTIMES
 from deployer.site.capture.tools import Tools
 
 #: Names in PATH, and the path of the Python for RHEL's own tools.
@@ -20,6 +22,10 @@ import ctypes, sys
 libc = ctypes.CDLL(None, use_errno=True)
 sys.exit(0 if libc.unshare(0x10000000 | 0x00020000) == 0 else ctypes.get_errno() or 255)
 """
+
+#: Asking for its version would make a folder in the home.
+_NOT_ASKED = ("udocker",)
+_VERSION_WORDS = {"enroot": ("version",)}
 
 _VERSION = re.compile(r"\d+(?:\.\d+)+[\w.+~-]*")
 
@@ -117,13 +123,16 @@ def fuse() -> bool:
 def runtimes(tools: Tools) -> Record:
     """Return the container runtimes in PATH, with their versions."""
     found: Record = {}
-    for name, program in (("charliecloud", "ch-run"), ("apptainer", "apptainer"), ("apptainer", "singularity")):
-        said = tools.ask([program, "--version"]) if shutil.which(program) and name not in found else None
+    for name, known in RUNTIMES.items():
+        if name == NATIVE or known.allowed_by or not shutil.which(known.program):
+            continue
+        if name in _NOT_ASKED:
+            found[name] = {}
+            continue
+        said = tools.ask([known.program, *_VERSION_WORDS.get(name, ("--version",))])
         match = _VERSION.search(said.both) if said else None
-        if match:
+        if match and said and not (name == "singularity" and "apptainer" in said.both):  # a link to apptainer
             found[name] = {"version": match.group()}
-    if shutil.which("udocker"):
-        found["udocker"] = {}  # asking for its version would make a folder in the home
     return found
 
 

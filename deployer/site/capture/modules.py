@@ -4,12 +4,13 @@ import os
 import re
 from typing import Dict, List, NamedTuple, Tuple
 
+from deployer.contract.runtime_table import RUNTIMES
 from deployer.site.capture.tools import Said, Tools
 
 _MPI = re.compile(
     r"(?:^|[/._-])(?:i|open|intel-?|para|ps|hpe-?|spectrum-?)?mpi(?:ch)?\d?(?:[/._-]|$)|mvapich|hpcx", re.I
 )
-_RUNTIMES = re.compile(r"^(?:.*/)?(charliecloud|udocker|apptainer)(?:/(\d[\w.-]*))?$", re.I)
+_RUNTIMES = re.compile(r"^(?:.*/)?(%s)(?:/(\d[\w.-]*))?$" % "|".join(map(re.escape, RUNTIMES)), re.I)
 _NAME = re.compile(r"^[A-Za-z0-9][\w./+-]{0,100}$")
 #: ``setenv("NAME", "value")`` of Lmod, ``setenv NAME value`` of Tcl; prepend and append for lists of folders.
 _SETS = re.compile(

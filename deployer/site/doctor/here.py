@@ -6,7 +6,7 @@ import sys
 from typing import Dict
 
 from deployer.contract.errors import IntegrityError, MissingTool, Refused, Unknown, UsageError
-from deployer.contract.plan import CARRIED
+from deployer.contract.runtime_table import CARRIED, needs_namespaces
 from deployer.contract.shell import argv
 from deployer.site.capture import machine
 from deployer.site.capture.tools import Tools
@@ -21,8 +21,6 @@ from deployer.site.storage import data, inventory
 from deployer.site.storage.store import InstalledImage
 from deployer.system import process
 
-#: Runtimes that require user namespaces.
-_NAMESPACES = ("charliecloud", "apptainer")
 #: Used to check a machine if no plan names a runtime.
 _RUNTIME = "charliecloud"
 #: Seconds for a container to start and print; a cold shared file system takes some.
@@ -40,7 +38,7 @@ def kernel(ground: Ground) -> str:
     if works:
         return name + ", user namespaces work"
     reason = tools.notes[0].partition(": ")[2] if tools.notes else "not tried"
-    if ground.plan and any(option.runtime not in _NAMESPACES for option in ground.plan.containers):
+    if ground.plan and not all(needs_namespaces(option.runtime) for option in ground.plan.containers):
         return "%s, no user namespaces (%s), which a runtime of the plan does without" % (name, reason)
     if ground.plan and ground.plan.namespaces:
         return "%s, no user namespaces here (%s); the nodes have them, as the plan knows" % (name, reason)

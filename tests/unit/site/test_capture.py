@@ -448,10 +448,15 @@ def test_file_systems(programs, tmp_path, monkeypatch):
 
 def test_this_machine(programs):
     made.program(programs, "ch-run", "echo 0.31 >&2")
-    made.program(programs, "apptainer", "echo 'apptainer version 1.4.5'")
+    for program in ("apptainer", "singularity"):  # a link to apptainer
+        made.program(programs, program, "echo 'apptainer version 1.4.5'")
+    made.program(programs, "podman", "echo 'podman version 4.3.1'")
+    made.program(programs, "docker", "exit 1")
+    made.program(programs, "enroot", '[ "$*" = version ] && echo 3.5.0')
     made.program(programs, "udocker", "touch %s/was-run" % programs)
     found = machine.machine(Tools())
-    assert found["runtimes"] == {"charliecloud": {"version": "0.31"}, "apptainer": {"version": "1.4.5"}, "udocker": {}}
+    versions = {"charliecloud": "0.31", "apptainer": "1.4.5", "podman": "4.3.1", "enroot": "3.5.0"}
+    assert found["runtimes"] == {**{name: {"version": versions[name]} for name in versions}, "udocker": {}}
     assert not (programs / "was-run").exists()
     assert found["pythons"][sys.executable] == "%d.%d.%d" % sys.version_info[:3]
     assert isinstance(found["user_namespaces"], bool)

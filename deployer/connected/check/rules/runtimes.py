@@ -3,37 +3,29 @@
 from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
+from deployer.contract import runtime_table
 from deployer.contract.findings import ERROR, NOTE, Finding
-from deployer.contract.plan import NATIVE, RUNTIME_NAMES, StartOption
-
-#: Runtimes that make a user namespace to become root in it.
-_NAMESPACES = ("charliecloud", "apptainer")
+from deployer.contract.plan import SQUASHFS, StartOption
 
 
 def allowed(case: Case) -> Iterator[Finding]:
-    """runtime.none, runtime.unknown: no runtime that the policy allows is on the nodes, or none that ``run`` knows."""
-    policy = case.profile.policy
-    unknown = [
-        name for name in case.partition.runtimes if policy and name in policy.runtimes and name not in RUNTIME_NAMES
-    ]
-    usable = any(option.runtime in RUNTIME_NAMES for option in case.plan.containers)
-    if unknown:
-        yield Finding(
-            "runtime.unknown",
-            NOTE if usable else ERROR,
-            case.plan.partition,
-            f"its nodes have {', '.join(unknown)}, which this version of deployer cannot use",
-            f"ask the site for one of: {', '.join(name for name in RUNTIME_NAMES if name != NATIVE)}; "
-            "udocker needs only the site's permission",
-        )
-    elif not usable:
+    """runtime.none, runtime.unsupported: no allowed runtime is on the nodes, or deployer cannot use an allowed one."""
+    policy = case.profile.policy.runtimes if case.profile.policy else []
+    options = [option.runtime for option in case.plan.containers]
+    usable = any(map(runtime_table.supported, options))
+    # An older deployer's plan may have start options that the policy does not explain.
+    unsupported = [name for name in dict.fromkeys([*policy, *options]) if not runtime_table.supported(name)]
+    for name in unsupported:
+        why, instead = runtime_table.refusal(name)
+        text = f"deployer cannot use {name}, which the site allows: {why}"
+        yield Finding("runtime.unsupported", NOTE if usable else ERROR, case.plan.partition, text, instead)
+    if not usable and not unsupported:
         there = ", ".join(case.partition.runtimes) or "none"
-        allows = ", ".join(policy.runtimes) if policy else "none"
         yield Finding(
             "runtime.none",
             ERROR,
             case.plan.partition,
-            f"runtimes on its nodes: {there}; runtimes that the site allows: {allows}",
+            f"runtimes on its nodes: {there}; runtimes that the site allows: {', '.join(policy) or 'none'}",
             "ask the site to install one that it allows; udocker needs only the site's permission",
         )
 
@@ -43,7 +35,7 @@ def startable(case: Case) -> Iterator[Finding]:
 
     A note if another start option can start, because the site then uses that one.
     """
-    known = [option for option in case.plan.containers if option.runtime in RUNTIME_NAMES]
+    known = [option for option in case.plan.containers if runtime_table.supported(option.runtime)]
     judged = [(option, list(_against(case, option))) for option in known]
     fine = any(not findings for _, findings in judged)
     for _, findings in judged:
@@ -54,9 +46,9 @@ def startable(case: Case) -> Iterator[Finding]:
 def _against(case: Case, option: StartOption) -> Iterator[Finding]:
     has = case.partition
     needs = []
-    if option.runtime in _NAMESPACES:
+    if runtime_table.needs_namespaces(option.runtime):
         needs.append(("namespaces", has.user_namespaces, "user namespaces"))
-    if option.runtime == "charliecloud" and option.staging == "squashfs":
+    if option.staging == SQUASHFS:
         needs.append(("fuse", has.fuse, "FUSE, which mounts a SquashFS"))
     for code, there, what in needs:
         if there is None:

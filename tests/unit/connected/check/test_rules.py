@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from pydantic import ValidationError
 
 from deployer.connected.bundle import pack, sources
 from deployer.connected.bundle.contents import Contents
@@ -38,7 +39,7 @@ from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.site_profile.model import RuntimeName
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract import plan as plans
-from deployer.contract import verdict
+from deployer.contract import runtime_table, verdict
 from deployer.contract.dynamic import Facts
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
@@ -679,24 +680,39 @@ def test_the_kernels_of_a_wheel_count() -> None:
     assert finding.subject == "/deployer/wheels/lib/torch/lib/libtorch_cuda.so"
 
 
-def test_a_runtime_that_run_does_not_know_is_refused() -> None:
-    policy = {"policy": {"runtimes": ["apptainer"]}, "runtimes": {"apptainer": {"version": "1.3"}}}
-    assert codes(runtimes.allowed(case(plan=PLAN._replace(start_options=[]), **policy))) == [("runtime.unknown", ERROR)]
+def test_a_runtime_without_an_adapter_is_refused_with_an_alternative() -> None:
+    policy = {"policy": {"runtimes": ["docker"]}, "runtimes": {"docker": {"version": "20.10"}}}
+    assert codes(runtimes.allowed(case(plan=PLAN._replace(start_options=[]), **policy))) == [
+        ("runtime.unsupported", ERROR)
+    ]
     # of an older deployer's plan
-    older = PLAN._replace(start_options=[START_OPTION._replace(name="apptainer-folder", runtime="apptainer")])
-    assert codes(runtimes.allowed(case(plan=older, **policy))) == [("runtime.unknown", ERROR)]
+    older = PLAN._replace(start_options=[START_OPTION._replace(name="docker-folder", runtime="docker")])
+    assert codes(runtimes.allowed(case(plan=older, **policy))) == [("runtime.unsupported", ERROR)]
     assert codes(runtimes.startable(case({"user_namespaces": False}, plan=older, **policy))) == []
-    both = {"policy": {"runtimes": ["apptainer", "udocker"]}, "runtimes": {"apptainer": {}}}
+    both = {"policy": {"runtimes": ["docker", "udocker"]}}
     fine = PLAN._replace(start_options=[START_OPTION._replace(name="udocker-folder", runtime="udocker")])
-    assert codes(runtimes.allowed(case(plan=fine, **both))) == [("runtime.unknown", NOTE)]
+    assert codes(runtimes.allowed(case(plan=fine, **both))) == [("runtime.unsupported", NOTE)]
 
 
 @pytest.mark.parametrize("runtime", get_args(RuntimeName))
-def test_each_runtime_of_a_profile_is_known_to_run_or_refused(runtime: str, rootfs: Path, tmp_path: Path) -> None:
-    profile = Profile.model_validate({**SITE, "policy": {"runtimes": [runtime]}, "runtimes": {runtime: {}}})
+@pytest.mark.parametrize("listed", [True, False], ids=["on the nodes", "in the policy"])
+def test_each_runtime_of_a_profile_is_known_to_run_or_refused(
+    runtime: str, listed: bool, rootfs: Path, tmp_path: Path
+) -> None:
+    has = {"runtimes": {runtime: {}} if listed else {}}
+    carried = [known.policy_name for known in runtime_table.TABLE if known.carried]
+    if not listed and runtime_table.supported(runtime) and runtime not in carried:
+        with pytest.raises(ValidationError, match="no runtime that the policy allows is on the site"):
+            Profile.model_validate({**SITE, "policy": {"runtimes": [runtime]}, **has})
+        return
+    profile = Profile.model_validate({**SITE, "policy": {"runtimes": [runtime]}, **has})
     bundle = tmp_path / "b.tar"
     pack.pack(contents(rootfs), [], bundle)
     made, checked = check.plan(str(bundle), profile)
-    assert {option.runtime for option in made.start_options} <= set(plans.RUNTIME_NAMES)
-    refused = [each.code for each in checked.against] == ["runtime.unknown"]
-    assert refused is (runtime not in plans.RUNTIME_NAMES)
+    assert {option.runtime for option in made.start_options} <= set(runtime_table.SUPPORTED)
+    refused = [each.code for each in checked.against] == ["runtime.unsupported"]
+    assert refused is (runtime not in runtime_table.SUPPORTED)
+    if refused:
+        (finding,) = checked.against
+        assert runtime in finding.message
+        assert finding.remedy.startswith("allow ")

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from deployer.contract import plan as plans
-from deployer.contract import shell, verdict
+from deployer.contract import runtime_table, shell, verdict
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.findings import ERROR, Finding
 from deployer.contract.hostfiles import DIRECTORY, FILE, LINK, HostFile
@@ -54,7 +54,10 @@ def replan(store, plan):
 
 
 def test_the_names_are_the_contract_s():
-    assert tuple(RUNTIMES) == plans.RUNTIME_NAMES
+    assert set(RUNTIMES) == set(runtime_table.SUPPORTED)
+    assert {name: RUNTIMES[name].program for name in RUNTIMES} == {
+        name: runtime_table.RUNTIMES[name].program for name in RUNTIMES
+    }
     assert [name for name in RUNTIMES if not RUNTIMES[name].contained] == [plans.NATIVE]
 
 

@@ -1,0 +1,133 @@
+"""All container runtimes that a site may have, by name: what each needs, and whether deployer can use it.
+
+This table is the only list. A site profile accepts its names, a plan orders them, `check` judges them, `capture` looks
+for their programs. Each supported name has an adapter in ``deployer.site.container.runtimes``; each other name has a
+refusal and an alternative.
+"""
+
+from typing import List, NamedTuple, Sequence, Tuple
+
+from deployer.contract.plan import DISK, MEMORY, NATIVE, NOT_STAGED, STAGINGS
+
+
+class KnownRuntime(NamedTuple):
+    """A container runtime.
+
+    Attributes:
+        name: its name in plans.
+        program: its program in PATH.
+        namespaces: an unprivileged user's container needs user namespaces on the node.
+        carried: a bundle's kit can provide it to a site that lacks it.
+        stagings: where the image can be while it runs, of ``plan.STAGINGS``.
+        allowed_by: the name with which a policy allows it, if that is another runtime's; then no profile has its own.
+        refusal: why deployer cannot use it; empty if it can.
+        instead: what to do if deployer cannot use it.
+    """
+
+    name: str
+    program: str
+    namespaces: bool = True
+    carried: bool = False
+    stagings: Tuple[str, ...] = (NOT_STAGED,)
+    allowed_by: str = ""
+    refusal: str = ""
+    instead: str = ""
+
+    @property
+    def policy_name(self) -> str:
+        """Return the name with which a policy allows it."""
+        return self.allowed_by or self.name
+
+    @property
+    def supported(self) -> bool:
+        """Return whether there is an adapter for it."""
+        return not self.refusal
+
+
+_UNPACKED = (NOT_STAGED, DISK, MEMORY)
+_ASK = "allow one that bundles carry: udocker needs nothing but the site's permission"
+_LATER = "this version of deployer has no adapter for it"
+
+#: In the order in which people see them.
+TABLE = (
+    KnownRuntime("charliecloud", "ch-run", stagings=STAGINGS),
+    KnownRuntime("apptainer", "apptainer", refusal=_LATER, instead=_ASK),
+    KnownRuntime("singularity", "singularity", refusal=_LATER, instead=_ASK),
+    KnownRuntime("podman", "podman", refusal=_LATER, instead=_ASK),
+    KnownRuntime("podman-hpc", "podman-hpc", refusal=_LATER, instead=_ASK),
+    KnownRuntime("enroot", "enroot", refusal=_LATER, instead=_ASK),
+    KnownRuntime(
+        "shifter",
+        "shifter",
+        namespaces=False,
+        refusal="it starts only images that the site's image gateway has converted, not a folder of the user's own",
+        instead="allow podman-hpc where the site has it; or " + _ASK,
+    ),
+    KnownRuntime(
+        "sarus",
+        "sarus",
+        namespaces=False,
+        refusal="it starts only images that were loaded into its own repository, not a folder of the user's own",
+        instead="allow podman where the site has it; or " + _ASK,
+    ),
+    KnownRuntime(
+        "uenv",
+        "uenv",
+        namespaces=False,
+        refusal="it mounts software into the host's root; an image does not become the root of a process",
+        instead=_ASK,
+    ),
+    KnownRuntime(
+        "docker",
+        "docker",
+        namespaces=False,
+        refusal="a service of root starts its containers, and only from that service's own store of images",
+        instead="allow podman, which needs no service; or " + _ASK,
+    ),
+    KnownRuntime("udocker", "udocker", namespaces=False, carried=True, stagings=_UNPACKED),
+    KnownRuntime(NATIVE, "env", namespaces=False),
+)
+RUNTIMES = {known.name: known for known in TABLE}
+
+#: Those that deployer can use, and those of them that a bundle's kit can provide.
+SUPPORTED = tuple(known.name for known in TABLE if known.supported)
+CARRIED = tuple(known.name for known in TABLE if known.carried)
+#: Those that a site profile can name.
+NAMED = tuple(known.name for known in TABLE if not known.allowed_by)
+
+
+def supported(name: str) -> bool:
+    """Return whether this deployer can use a runtime; plans of another version may have names that it does not know."""
+    return name in SUPPORTED
+
+
+def needs_namespaces(name: str) -> bool:
+    """Return whether an unprivileged user's container of a runtime needs user namespaces."""
+    return name in RUNTIMES and RUNTIMES[name].namespaces
+
+
+def refusal(name: str) -> Tuple[str, str]:
+    """Return why this deployer cannot use a runtime, and what to do instead."""
+    known = RUNTIMES.get(name)
+    if known is None:
+        return "this version of deployer does not know it", "use the deployer that made the plan; or " + _ASK
+    return known.refusal, known.instead
+
+
+def in_order(policy: Sequence[str]) -> List[str]:
+    """Return the runtimes that a policy allows, in the order in which a plan tries them.
+
+    The policy's order decides, with two exceptions. A runtime that bundles carry and that uses user namespaces comes
+    before udocker, which makes each operation on a path much slower. The host's own programs come last.
+    """
+    fast = {known.policy_name for known in TABLE if known.carried and known.namespaces}
+    slow = min(
+        (place for place, name in enumerate(policy) if name in CARRIED and name not in fast), default=len(policy)
+    )
+
+    def place(known: KnownRuntime) -> Tuple[bool, int, bool]:
+        own = policy.index(known.policy_name)
+        ahead = known.policy_name in fast
+        return known.name == NATIVE, min(own, slow) if ahead else own, not ahead
+
+    return [known.name for known in sorted((each for each in TABLE if each.policy_name in policy), key=place)]

@@ -1,0 +1,43 @@
+"""The table of runtimes: each name has an adapter or a refusal, and the order of a policy is kept."""
+
+import pytest
+
+from deployer.contract import runtime_table
+from deployer.contract.plan import NATIVE, NOT_STAGED, STAGINGS
+from deployer.contract.runtime_table import TABLE, KnownRuntime
+from deployer.site.container.runtimes import RUNTIMES
+
+
+@pytest.mark.parametrize("known", TABLE, ids=[known.name for known in TABLE])
+def test_each_name_has_an_adapter_or_a_refusal_with_an_alternative(known):
+    assert (known.name in RUNTIMES) is known.supported is not bool(known.refusal)
+    assert bool(known.refusal) is bool(known.instead)
+    assert known.program
+    assert NOT_STAGED in known.stagings
+    assert set(known.stagings) <= set(STAGINGS)
+    if known.supported:
+        assert RUNTIMES[known.name].namespaces is known.namespaces
+    else:
+        assert runtime_table.refusal(known.name) == (known.refusal, known.instead)
+
+
+def test_a_name_of_another_version_is_refused():
+    why, instead = runtime_table.refusal("sandbox9000")
+    assert "does not know it" in why
+    assert instead
+
+
+def test_the_order_is_the_policy_s_and_without_a_container_comes_last():
+    policy = ["udocker", NATIVE, "docker", "apptainer"]
+    assert runtime_table.in_order(policy) == ["udocker", "docker", "apptainer", NATIVE]
+
+
+def test_what_bundles_carry_comes_before_udocker_if_it_uses_user_namespaces(monkeypatch):
+    fast = KnownRuntime("charliecloud-kit", "ch-run", carried=True, allowed_by="charliecloud")
+    rest = [known for known in TABLE if known.name != fast.name]
+    monkeypatch.setattr(runtime_table, "TABLE", (*rest, fast))
+    monkeypatch.setattr(runtime_table, "CARRIED", ("udocker", fast.name))
+    both = ["charliecloud", "charliecloud-kit"]
+    assert runtime_table.in_order(["udocker", "charliecloud"]) == [*both, "udocker"]
+    assert runtime_table.in_order(["charliecloud", "apptainer", "udocker"]) == [*both, "apptainer", "udocker"]
+    assert runtime_table.in_order(["apptainer", "udocker", "charliecloud"]) == ["apptainer", *both, "udocker"]
