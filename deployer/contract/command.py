@@ -136,6 +136,15 @@ def there(path: str, place: CommandSearch) -> Optional[Located]:
     return found if found and found.seen.kind == FILE else None
 
 
+def is_certain(path: str, place: CommandSearch) -> bool:
+    """Return whether the image alone decides what is at a path."""
+    try:
+        _real(path, place)
+    except Unsure:
+        return False
+    return True
+
+
 def missing_input(stdin: str, place: CommandSearch) -> Optional[CommandProblem]:
     """Return why no rank can read the file ``stdin`` as its standard input; None if it can, or if that is not certain.
 

@@ -21,6 +21,7 @@ from deployer.connected.check.rules import (
     pmi,
     programs,
     proof,
+    python,
     runtimes,
     site,
     space,
@@ -48,13 +49,13 @@ _T = TypeVar("_T")
 PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
     linking.program, linking.missing, linking.versions, linking.broken, linking.plugins,
     mpi.family, mpi.library, mpi.linked, mpi.cxx, mpi.symbols, mpi.tree, mpi.doubled, mpi.serial,
-    fabric.library, fabric.provider,
+    fabric.library, fabric.provider, python.modules,
 )  # fmt: skip
 #: Of the bundle and the site as a whole.
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.usable, gpu.kernels,
-    runtimes.allowed, runtimes.startable, space.room, wheels.tags, pmi.offered, pmi.spoken, fabric.slow, places.bound,
-    places.working, proof.outside, layout.memory,
+    runtimes.allowed, runtimes.startable, space.room, wheels.tags, pmi.offered, pmi.spoken, pmi.truncated, fabric.slow,
+    places.bound, places.working, proof.outside, layout.memory,
 )  # fmt: skip
 
 #: Every code that a finding can have; each has a section in docs/rules.md.
@@ -65,11 +66,12 @@ CODES = (
     "fabric.library", "fabric.missing", "fabric.provider", "fabric.tcp",
     "facts.cpu", "facts.fabric", "facts.gpu", "facts.mpi", "facts.plan", "facts.pmi", "facts.runtime",
     "gpu.capability", "gpu.driver", "gpu.kernels", "gpu.none",
+    "import.missing",
     "job.memory",
     "link.broken", "link.missing", "link.plugin", "link.program", "link.version",
     "mpi.cxx", "mpi.escape", "mpi.family", "mpi.mixed", "mpi.rpath", "mpi.serial", "mpi.symbols", "mpi.unused",
     "node.architecture",
-    "plan.refused", "pmi.not-offered", "pmi.unmet", "profile.age", "proof.outside",
+    "plan.refused", "pmi.not-offered", "pmi.truncated", "pmi.unmet", "profile.age", "proof.outside",
     "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.unsupported",
     "space.files", "space.purge", "space.size",
     "wheel.tags",

@@ -33,14 +33,15 @@ _log = logging.getLogger("deployer.linker")
 
 SCHEMA = "link-index"
 #: Raise it when what is read of a file changes: older indexes are made anew.
-VERSION = 5
+VERSION = 6
 
 _MAGIC = b"\x7fELF"
 #: How a script begins, and what the kernel reads of its first line.
 _SCRIPT, _LINE = b"#!", 256
 #: How the names of files end that jobs run or source, and of those that say where Python finds packages.
-_TEXTS = (".sh", ".bash", ".env", ".pth", "pyvenv.cfg")
-_OWN_LIBRARY = re.compile(r"/lib/python3(?:\.\d+)?/")
+_TEXTS = (".sh", ".bash", ".env", ".py", ".pth", "pyvenv.cfg")
+#: Files of Python's own library are not read; those of its packages are searched, but not kept.
+_OWN_LIBRARY = re.compile(r"/lib(?:64)?/python3(?:\.\d+)?/(?!(?:.*/)?(?:site|user)customize\.py$)")
 #: Larger files of an image are not read as text, in bytes.
 MAX_TEXT = 1024 * 1024
 #: Files whose text is wanted: the loader's cache.
@@ -328,6 +329,8 @@ def _may_be_read(path: str, entry: Indexed) -> bool:
     if entry.facts or entry.bad:
         return False
     name = posixpath.basename(path)
+    if name.endswith(".py") and _OWN_LIBRARY.search(path):
+        return entry.executable
     return (
         entry.executable or bool(entry.target) or name.endswith(_TEXTS) or ("." not in name and "/share/" not in path)
     )

@@ -1,5 +1,7 @@
 """What a bundle's jobs start, each program linked in a process of its own."""
 
+import functools
+import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,6 +17,9 @@ from deployer.contract import command, hostfiles
 from deployer.contract.job import Job
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import APP, Plan
+
+#: Files in which Python finds modules, which are not looked into.
+_ARCHIVES = (".egg", ".zip", ".whl", ".pyz")
 
 
 class LinkedJob(NamedTuple):
@@ -89,7 +94,8 @@ class _Linker:
         if not known([environment.get(LIBRARY_PATH, "")]):
             environment = {**environment, LIBRARY_PATH: self.plan.environment.get(LIBRARY_PATH, "")}
         found = self.start(program.path or program.argv[0], packages, environment, program.script or "", module)
-        return found._replace(via=program.via, cleared=program.cleared)
+        decisive = program.decisive and program.certain
+        return found._replace(via=program.via, cleared=program.cleared, missing=program.missing, decisive=decisive)
 
     def candidates(self) -> Iterator[Process]:
         """Yield the processes of all programs of the bundle that call MPI; Python with all packages that do."""
@@ -141,7 +147,35 @@ class _Linker:
             for path, entry in each.entries.items()
             if entry.facts and entry.facts.imports
         ]
-        return Surroundings(self.view, place, image.python, brought, environment, packages, calling)
+        return Surroundings(self.view, place, image.python, brought, environment, packages, calling, self._elsewhere)
+
+    def _elsewhere(self, module: str) -> str:
+        """Return the path of what may be a Python module of a name, wherever it is in the job; empty if there is none.
+
+        Archives of packages count by their own names, since their content is not known.
+        """
+        return self._stems.get(module, "") or next(
+            (path for name, path in self._archives if name.lower().startswith(module.lower())), ""
+        )
+
+    @functools.cached_property
+    def _stems(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for path in self._paths():
+            name = posixpath.basename(path)
+            if "/site-packages/" in path or "/dist-packages/" in path:
+                found[name.partition(".")[0]] = path
+            else:
+                found.setdefault(name.partition(".")[0], path)
+        return found
+
+    @functools.cached_property
+    def _archives(self) -> list[tuple[str, str]]:
+        return [(posixpath.basename(path), path) for path in self._paths() if path.endswith(_ARCHIVES)]
+
+    def _paths(self) -> Iterator[str]:
+        for target, files in [("", self.files), *((each.target, each.files) for each in self.overlays)]:
+            yield from (target + path for path in files.entries)
 
 
 def _unsure(program: StartedProgram) -> str | None:

@@ -21,6 +21,11 @@ _AT_TOP = re.compile(rb"^(?:from[ \t]+([A-Za-z_]\w*)|import[ \t]+([^\n#;]+))", r
 _ANYWHERE = re.compile(rb"(?:^|;)[ \t]*(?:from[ \t]+([A-Za-z_]\w*)|import[ \t]+([^\n#;]+))", re.MULTILINE)
 _BY_NAME = re.compile(rb"(?:import_module|__import__)\(\s*[\"']([A-Za-z_]\w*)")
 _NAME = re.compile(rb"^\s*([A-Za-z_]\w*)")
+#: What changes where Python searches for modules, or how.
+_CHANGES = {
+    "path": re.compile(rb"\bsys\s*\.\s*path\s*(?:\.\s*(?:insert|append|extend)\b|\[|\+?=(?!=))|\baddsitedir\b"),
+    "hooks": re.compile(rb"\b(?:meta_path|path_hooks)\b"),
+}
 _SECTION = re.compile(r"^\s*\[([^\]]+)\]\s*$")
 _ENTRY = re.compile(r"^[^=\[]+=\s*([A-Za-z_]\w*)")
 #: Groups of entry points that no running program reads.
@@ -35,10 +40,12 @@ class PackageImports(NamedTuple):
     Attributes:
         certain: what it imports whenever it is imported.
         possible: what any file of it imports.
+        changes: "path" if a file of it changes ``sys.path``, "hooks" if one changes how modules are found.
     """
 
     certain: frozenset[str]
     possible: frozenset[str]
+    changes: frozenset[str] = frozenset()
 
 
 class Collector:
@@ -47,6 +54,7 @@ class Collector:
     def __init__(self) -> None:
         self._certain: dict[str, set[str]] = {}
         self._possible: dict[str, set[str]] = {}
+        self._changes: dict[str, set[str]] = {}
         self._plugins: set[str] = set()
 
     def add(self, top: str, name: str, inner: str, read: Callable[[], bytes]) -> None:
@@ -59,13 +67,18 @@ class Collector:
         path = f"{top}/{name.removesuffix('.py')}"
         possible = self._possible.setdefault(path, set())
         possible |= _found(_ANYWHERE, text) | {match.decode() for match in _BY_NAME.findall(text)}
+        self._changes.setdefault(path, set()).update(name for name, how in _CHANGES.items() if how.search(text))
         if inner in ("", "/__init__.py"):
             self._certain.setdefault(path, set()).update(_found(_AT_TOP, _STRINGS.sub(b"", text)))
 
     def packages(self) -> dict[str, PackageImports]:
         """Return the imports of each package by its path, and those of plugins by the empty path."""
         found = {
-            path: PackageImports(frozenset(self._certain.get(path, ())), frozenset(names - {path.rpartition("/")[2]}))
+            path: PackageImports(
+                frozenset(self._certain.get(path, ())),
+                frozenset(names - {path.rpartition("/")[2]}),
+                frozenset(self._changes[path]),
+            )
             for path, names in self._possible.items()
         }
         return {**found, "": PackageImports(frozenset(), frozenset(self._plugins))}

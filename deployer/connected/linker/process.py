@@ -13,6 +13,7 @@ from deployer.connected.linker.index import Index
 from deployer.connected.linker.job_filesystem import LINK, BoundFiles, Captured, Files, JobFilesystem
 from deployer.connected.linker.loader import Loader, Object
 from deployer.connected.linker.package_imports import PACKAGED
+from deployer.connected.linker.starts.python_packages import MissingModule
 from deployer.contract import hostfiles
 from deployer.contract.command import variables
 from deployer.contract.dynamic import Facts
@@ -63,6 +64,9 @@ class Process(NamedTuple):
         serial: packages that take their serial build, with the start options by which they do; no option: the file
             that chooses is missing.
         text: the Python script; empty if it is unknown.
+        missing: Python modules without which it ends with an error.
+        decisive: whether the job ends with an error if the program does.
+        packages: the packages that it imports; None if they are unknown, or if it is not a Python program.
     """
 
     plan: Plan
@@ -80,6 +84,9 @@ class Process(NamedTuple):
     may_load: str = ""
     serial: Mapping[Chooser, Sequence[StartOption]] = {}
     text: str = ""
+    missing: Sequence[MissingModule] = ()
+    decisive: bool = True
+    packages: Collection[str] | None = None
 
     @property
     def name(self) -> str:
@@ -91,6 +98,11 @@ class Process(NamedTuple):
         """Return whether the program calls MPI, as far as its files show."""
         inside = self.program is not None and self.program.facts.linked is not None
         return bool(self.users) or self.library is not None or inside
+
+    @property
+    def is_python(self) -> bool:
+        """Return whether the program is a Python, or has one in it, and so may load packages."""
+        return _is_python(self.loader)
 
     @property
     def library(self) -> Object | None:
@@ -225,7 +237,7 @@ def start(
     )
     opened = _tensorflow_plugins(files, overlays) if is_python and (packages is None or _opens(packages)) else []
     seen = Process(plan, view, loader, program, users, passed_over, sonames, opened, command)
-    return seen._replace(may_load=module, serial=serial, text=text)
+    return seen._replace(may_load=module, serial=serial, text=text, packages=packages)
 
 
 def _text(view: JobFilesystem, script: str) -> str:

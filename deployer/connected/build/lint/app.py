@@ -5,15 +5,14 @@ Python that finds packages in an unsupported way.
 """
 
 import ast
-import importlib.util
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from deployer.connected.build.lint import finding
 from deployer.connected.build.lint.image import BuiltImage
 from deployer.connected.build.lint.source import DefinitionSource, text_of
+from deployer.connected.linker.starts.python_path import may_be_built_in
 from deployer.contract import command, wheel
 from deployer.contract.findings import WARNING, Finding
 from deployer.contract.plan import APP
@@ -69,7 +68,7 @@ def imports(source: DefinitionSource, built: BuiltImage) -> Iterator[Finding]:
         said: set[str] = set()
         for module, line in found:
             top = module.partition(".")[0]
-            if top not in provided and top not in local and top not in said and not _is_built_in(top):
+            if top not in provided and top not in local and top not in said and not may_be_built_in(top):
                 said.add(top)
                 item = finding("app.import", f"{path}:{line}", module=top)
                 yield item if path in reached else item._replace(severity=WARNING)
@@ -105,14 +104,6 @@ def _reached(source: DefinitionSource, scripts: dict[Path, list[tuple[str, int]]
             place = path.parent.joinpath(*module.split("."))
             todo += [place.with_suffix(".py"), place / "__init__.py"]
     return reached
-
-
-def _is_built_in(name: str) -> bool:
-    """Return whether a standard library module may be compiled into the interpreter, without a file of its own."""
-    if name == "__main__" or name not in sys.stdlib_module_names:
-        return name == "__main__"
-    spec = importlib.util.find_spec(name)
-    return spec is None or not (spec.origin or "").endswith(".py")
 
 
 def _provided(source: DefinitionSource, built: BuiltImage) -> set[str] | None:

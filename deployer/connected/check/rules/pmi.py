@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.connected.linker.process import Process
-from deployer.contract.findings import ERROR, Finding
+from deployer.contract.command import variables
+from deployer.contract.findings import ERROR, NOTE, Finding
 from deployer.contract.plan import OPENMPI, Plan, StartOption
 
 PMI1, PMI2, PMIX = "PMI-1", "PMI-2", "PMIx"
@@ -22,6 +23,8 @@ _LAUNCHERS = {"mpiexec.hydra": {PMI1, PMI2}, "mpirun": {PMIX}}
 _COMPONENT = re.compile(r"mca_pmix_([a-z0-9]+?)(?:_component|\.so)$")
 #: Beside libmpi, the folders of the plug-ins: as Open MPI installs them, and Debian.
 _COMPONENTS = ("openmpi", "openmpi3")
+#: What MPICH's module for UCX is linked to, and the variable that chooses a module.
+_UCX, _NETMOD = "libucp.so.0", "MPIR_CVAR_CH4_NETMOD"
 #: Intel MPI opens this, by this name, when srun offers PMIx.
 _INTEL_PMIX = "libpmix.so"
 
@@ -54,6 +57,42 @@ def spoken(case: Case) -> Iterator[Finding]:
             continue
         for option in case.plan.containers:
             yield from _met(case.plan, process, option)
+
+
+def truncated(case: Case) -> Iterator[Finding]:
+    """pmi.truncated: MPICH 5 with UCX gives srun's PMI-1 a longer text than it reads.
+
+    It publishes 4,096 bytes from where its UCX address begins. Zeros are written short; what the program had in memory
+    before is not. Slurm's plugin reads a request of at most 1,024 bytes. A C program starts with clean memory; a Python
+    program that has imported much does not.
+    """
+    mpi = case.plan.mpi
+    over = [option for option in case.plan.containers if option.launcher == "srun" and option.pmi == "pmi2"]
+    if mpi is None or mpi.family != "mpich" or not mpi.version.startswith("5.") or not over:
+        return
+    if {**variables(case.manifest.image.env), **case.plan.environment}.get(_NETMOD) == "ofi":
+        return
+    for process in case.processes:
+        library = process.library
+        if not process.users or library is None or not process.host_path(library.path):
+            continue
+        if _UCX not in library.dynamic.needed:
+            continue
+        dirty = process.is_python and (process.packages is None or any(map(_is_large, process.packages)))
+        yield Finding(
+            "pmi.truncated",
+            MISSING_FACTS if dirty else NOTE,
+            process.name,
+            f"{mpi.says} gives its UCX address and what is in memory behind it to srun --mpi=pmi2, which cuts off what "
+            "is longer than 1,024 bytes: on several nodes, a program that has used much memory before MPI_Init dies or "
+            "hangs there" + (", as Python programs with large packages mostly do" if dirty else ""),
+            f"set the partition's launcher to mpiexec.hydra in the profile, or {_NETMOD}=ofi in the environment of the "
+            "image if the fabric's speed allows it",
+        )
+
+
+def _is_large(package: str) -> bool:
+    return posixpath.basename(package).partition(".")[0] != "mpi4py"
 
 
 def _cleared(process: Process) -> Finding:

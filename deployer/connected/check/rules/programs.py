@@ -76,7 +76,7 @@ def _unused(linked: LinkedJob, case: Case) -> Iterator[Finding]:
     if job is None or linked.unclear or not case.plan.mpi or job.nodes * job.ranks_per_node == 1:
         return
     processes = [*linked.processes, *linked.conditional]
-    if any(each.program is None or each.uses_mpi for each in processes):
+    if any(each.program is None or each.uses_mpi or (each.missing and each.decisive) for each in processes):
         return
     yield Finding(
         "mpi.unused",

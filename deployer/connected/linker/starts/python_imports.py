@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 #: Longer texts are not read, in bytes.
@@ -10,6 +10,15 @@ MAX_TEXT = 1024 * 1024
 
 _RUNS = frozenset(("run", "call", "check_call", "check_output", "Popen"))
 _OS = re.compile(r"(exec[lv]p?e?|spawn[lv]p?e?|posix_spawnp?|system|popen)$")
+#: Names of what decides where and how modules are found, besides ``sys.path`` and ``sys.modules``.
+_IMPORT_SYSTEM = (
+    "meta_path", "path_hooks", "path_importer_cache", "addsitedir", "addpackage", "spec_from_file_location",
+    "spec_from_loader", "extend_path", "load_source", "load_module", "zipimporter", "ModuleType",
+)  # fmt: skip
+#: Names of functions that may end the program.
+_ENDS = re.compile(
+    r"exit|quit|abort|usage|help|die|fatal|error|fail|version|^exec[lv]|^(main|run|cli|skip|kill)$", re.IGNORECASE
+)
 _LIBC = re.compile(r"lib(c|m|dl|pthread|rt)\.so(\.[0-9]+)?$")
 
 
@@ -22,7 +31,8 @@ class ModuleImports(NamedTuple):
         relative: names after ``from`` with dots, as (dots, name), certain or not.
         commands: words of programs that it starts; a text for ``sh -c`` is one word.
         unclear: reasons why it may import or start more.
-        changes_path: whether it changes ``sys.path``.
+        changes_path: whether it changes where or how modules are found.
+        required: names without which it ends with an error, each with its line: they are imported whatever happens.
     """
 
     certain: Sequence[str]
@@ -31,6 +41,7 @@ class ModuleImports(NamedTuple):
     commands: Sequence[tuple[str, ...]]
     unclear: Sequence[str]
     changes_path: bool
+    required: Mapping[str, int]
 
 
 def of_text(text: bytes, main: bool, executable: str) -> ModuleImports | None:
@@ -47,7 +58,8 @@ def of_text(text: bytes, main: bool, executable: str) -> ModuleImports | None:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    certain = list(_certain(tree, main))
+    reached = list(_reached(tree, main))
+    certain = [node for node, _ in reached]
     surely = set(map(id, certain))
     nodes = list(ast.walk(tree))
     imports = [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
@@ -58,15 +70,45 @@ def of_text(text: bytes, main: bool, executable: str) -> ModuleImports | None:
     for node in nodes:
         if isinstance(node, ast.Call):
             _called(node, imported, executable, commands, unclear, named)
+    required: dict[str, int] = {}
+    for node, sure in reached:
+        for name in _modules(node) if sure else ():
+            required.setdefault(name, node.lineno)
     return ModuleImports(
         [name for node in certain for name in _names(node)],
         [*(name for node in imports if id(node) not in surely for name in _names(node)), *named],
         [each for node in imports if isinstance(node, ast.ImportFrom) and node.level for each in _relative(node)],
         commands,
         list(dict.fromkeys(unclear)),
-        any(isinstance(node, ast.Attribute) and node.attr == "path" and _name(node) == "sys.path" for node in nodes)
-        or "addsitedir" in imported,
+        _changes_path(nodes, imports),
+        required,
     )
+
+
+def _changes_path(nodes: Sequence[ast.AST], imports: Sequence[ast.Import | ast.ImportFrom]) -> bool:
+    """Return whether a text names what decides where and how modules are found."""
+    aliases = {alias.asname or alias.name for node in imports for alias in node.names if alias.name == "sys"}
+    parts = {alias.name for node in imports if isinstance(node, ast.ImportFrom) for alias in node.names}
+    if not parts.isdisjoint((*_IMPORT_SYSTEM, "modules")) or any(
+        isinstance(node, ast.ImportFrom) and node.module == "sys" and any(alias.name == "path" for alias in node.names)
+        for node in imports
+    ):
+        return True
+    return any(
+        isinstance(node, ast.Attribute)
+        and (
+            node.attr in _IMPORT_SYSTEM
+            or (node.attr in ("path", "modules") and isinstance(node.value, ast.Name) and node.value.id in aliases)
+        )
+        for node in nodes
+    )
+
+
+def _modules(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """Return the modules that a statement imports, not what it takes from them."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module] if node.module and not node.level else []
 
 
 def _names(node: ast.Import | ast.ImportFrom) -> list[str]:
@@ -83,25 +125,63 @@ def _relative(node: ast.ImportFrom) -> list[tuple[int, str]]:
     return [(node.level, alias.name) for alias in node.names]
 
 
-def _certain(tree: ast.Module, main: bool) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Yield the imports that are reached whenever the module runs: at its top, and in functions that it calls there."""
+def _reached(tree: ast.Module, main: bool) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """Yield the imports that are reached whenever the module runs: at its top, and in functions that it calls there.
+
+    With each: whether nothing before it may end the program or guard it, so that it fails if there is no such module.
+    """
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    ending = _ending(functions)
     called: set[str] = set()
-    todo: list[ast.stmt] = list(tree.body)[::-1]
+    todo: list[tuple[ast.stmt | None, bool]] = [(node, False) for node in tree.body[::-1]]  # with: is it guarded?
+    sure = True
     while todo:
-        node = todo.pop()
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield node
+        node, guarded = todo.pop()
+        if node is None:
+            sure = False
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield node, sure and not guarded
         elif isinstance(node, (ast.With, ast.ClassDef)):
-            todo += node.body[::-1]
-        elif isinstance(node, ast.If):
-            if main and _is_main(node.test):
-                todo += node.body[::-1]
+            todo += [(inner, True) for inner in node.body[::-1]]
+        elif isinstance(node, ast.If) and main and _is_main(node.test):
+            todo += [(inner, guarded) for inner in node.body[::-1]]
         elif isinstance(node, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Return, ast.Raise)):
-            for name in _calls(node):
-                if name in functions and name not in called:
-                    called.add(name)
-                    todo += functions[name].body[::-1]
+            names = [name for name in _calls(node) if name in functions and name not in called]
+            called.update(names)
+            plain = len(names) == 1 and not _is_special(functions[names[0]])
+            if _may_end(node, ending):
+                todo.append((None, guarded))
+            todo += [(inner, guarded or not plain) for name in names for inner in functions[name].body[::-1]]
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            sure = sure and not _may_end(node, ending)
+
+
+def _is_special(function: ast.FunctionDef) -> bool:
+    """Return whether a call of a function may not run its body from the beginning."""
+    within = (node for statement in function.body for node in ast.walk(statement))
+    return bool(function.decorator_list) or any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in within)
+
+
+def _ending(functions: Mapping[str, ast.FunctionDef]) -> frozenset[str]:
+    """Return the functions of a module that may end the program."""
+    found = frozenset[str]()
+    while True:
+        more = frozenset(name for name, function in functions.items() if _may_end(function, found))
+        if more == found:
+            return found
+        found = more
+
+
+def _may_end(node: ast.AST, ending: Collection[str]) -> bool:
+    """Return whether a statement may end the program, or the function in which it is, without a failed import."""
+    for inner in ast.walk(node):
+        if isinstance(inner, (ast.Raise, ast.Return)):
+            return True
+        if isinstance(inner, ast.Call):
+            name = inner.func.attr if isinstance(inner.func, ast.Attribute) else getattr(inner.func, "id", "")
+            if name in ending or _ENDS.search(name):
+                return True
+    return False
 
 
 def _calls(node: ast.AST) -> list[str]:

@@ -4,23 +4,24 @@ The script and other texts outside the folders of packages are parsed; of packag
 """
 
 import posixpath
-import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.package_imports import PACKAGED, PackageImports
-from deployer.connected.linker.starts import python_imports
+from deployer.connected.linker.starts import python_imports, python_path
 from deployer.connected.linker.starts.python_imports import ModuleImports
+from deployer.connected.linker.starts.python_path import Runs
 
 _MAX_FILES, _MAX_BYTES = 500, 8 * 1024 * 1024
-_VERSION = re.compile(r"python(3\.[0-9]+)$")
 #: Packages whose extension modules are compiled against mpi4py import it from C.
 _FROM_C = "mpi4py"
 _NOTHING = PackageImports(frozenset(), frozenset())
 #: Modules that Python runs by itself if they are there.
 _AT_START = ("sitecustomize", "usercustomize")
+#: Packages that change how modules are found, but only for modules below their own, and ``distutils``.
+_OWN_HOOKS = ("six", "setuptools", "pkg_resources", "_distutils_hack", "pip", "_pytest", "pytest")
 
 
 class Packages(NamedTuple):
@@ -37,35 +38,36 @@ class Packages(NamedTuple):
     unclear: str = ""
 
 
-class Runs(NamedTuple):
-    """A Python with what it runs.
+class MissingModule(NamedTuple):
+    """A module that a program needs and that its Python does not find.
 
     Attributes:
-        python: the path by which it is started, links not resolved.
-        real: its own file.
-        script: the file, ``-m NAME`` or ``-c TEXT``; empty if unknown, None for none.
-        folder: the working folder, None if unknown.
-        path: PYTHONPATH; None if it is unknown.
-        module: a package that a launcher imports first; empty if there is none.
+        name: its first part.
+        place: the file and the line that import it.
+        elsewhere: where the job has a module of this name nevertheless; empty if nowhere.
     """
 
-    python: str
-    real: str
-    script: str | None
-    folder: str | None
-    path: Sequence[str] | None
-    module: str = ""
+    name: str
+    place: str
+    elsewhere: str = ""
 
 
 class Found(NamedTuple):
-    """The packages of a program, what it starts itself, and why that may not be all."""
+    """The packages of a program, what it starts itself, why that may not be all, and modules that are not there."""
 
     packages: Packages
     commands: Sequence[tuple[str, ...]]
     unclear: Sequence[str]
+    missing: Sequence[MissingModule] = ()
 
 
-def find(runs: Runs, view: JobFilesystem, data: Mapping[str, PackageImports], calling: Sequence[str]) -> Found:
+def find(
+    runs: Runs,
+    view: JobFilesystem,
+    data: Mapping[str, PackageImports],
+    calling: Sequence[str],
+    elsewhere: Callable[[str], str] = lambda _: "",
+) -> Found:
     """Return the packages that a program imports.
 
     Args:
@@ -73,14 +75,21 @@ def find(runs: Runs, view: JobFilesystem, data: Mapping[str, PackageImports], ca
         view: the files that the job sees.
         data: what packages import, by their paths in the container.
         calling: files that call MPI.
+        elsewhere: returns the path of any file or folder of the job that may be a module of that name, else nothing.
     """
-    return _Search(runs, view, data, calling).found()
+    return _Search(runs, view, data, calling, elsewhere).found()
 
 
 class _Search:
     def __init__(
-        self, runs: Runs, view: JobFilesystem, data: Mapping[str, PackageImports], calling: Sequence[str]
+        self,
+        runs: Runs,
+        view: JobFilesystem,
+        data: Mapping[str, PackageImports],
+        calling: Sequence[str],
+        elsewhere: Callable[[str], str],
     ) -> None:
+        self._elsewhere = elsewhere
         self._runs = runs
         self._view = view
         self._data = data
@@ -92,14 +101,19 @@ class _Search:
         self._possible: dict[str, None] = {}
         self._done: set[tuple[str, bool]] = set()
         self._bytes = 0
-        self._path: list[str] = []
+        self._search = python_path.of_python(runs, view)
+        self._path = list(self._search.folders)
         self._changed = False
+        self._sure = True  # whether what is read is run whatever happens
+        self._missing: list[MissingModule] = []
         self._listed: dict[str, list[str]] = {}
 
     def found(self) -> Found:
         """Return the result."""
         script = self._runs.script
-        self._path = self._search_path()
+        if self._runs.path is None:
+            self._unclear["PYTHONPATH is only known when it runs"] = None
+        self._start()
         if script is None:
             self._unclear["an interactive Python"] = None
         elif script == "":
@@ -110,61 +124,24 @@ class _Search:
             self._module(script[3:])
         else:
             self._script(script)
-        for name in (*_AT_START, *self._of_pth(), self._runs.module):
-            if name:
-                self._import(name, True)
         self._close()
+        missing = self._judged()
         packages = Packages(
             frozenset(self._certain), frozenset(self._possible.keys() - self._certain.keys()), "; ".join(self._unclear)
         )
-        return Found(packages, self._commands, list(self._starts))
+        return Found(packages, self._commands, list(self._starts), missing)
 
-    # ------------------------------------------------------------------------------------------------- the search path
-
-    def _search_path(self) -> list[str]:
-        """Return ``sys.path`` without its first folder."""
-        if self._runs.path is None:
-            self._unclear["PYTHONPATH is only known when it runs"] = None
-        found = [self._view.resolve(path) or path for path in self._runs.path or [] if path.startswith("/")]
-        beside = posixpath.dirname(self._runs.python)
-        for folder in (beside, posixpath.dirname(beside)):
-            config = self._content(f"{folder}/pyvenv.cfg")
-            if config is not None:
-                found += self._installed(folder)
-                home = re.search(r"^home\s*=\s*(\S+)", config, re.MULTILINE)
-                if re.search(r"^include-system-site-packages\s*=\s*true", config, re.MULTILINE | re.IGNORECASE):
-                    found += self._installed(posixpath.dirname(home[1]) if home else "/usr")
-                return found
-        return found + self._installed(posixpath.dirname(posixpath.dirname(self._runs.real)))
-
-    def _installed(self, prefix: str) -> list[str]:
-        """Return the folders of packages below a prefix."""
-        version = _VERSION.search(self._runs.real)
-        prefix = "" if prefix == "/" else prefix
-        prefixes = [prefix, f"{prefix}/local"] if prefix == "/usr" else [prefix]
-        found = []
-        for lib in (f"{each}/{lib}" for each in prefixes for lib in ("lib", "lib64")):
-            real = self._view.resolve(lib)
-            names = self._view.names(real) if real else []
-            for name in [f"python{version[1]}", "python3"] if version else names:
-                if name in names and name.startswith("python3"):
-                    found += [f"{lib}/{name}/site-packages", f"{lib}/{name}/dist-packages"]
-        return list(dict.fromkeys(path for path in map(self._view.resolve, found) if path))
-
-    def _of_pth(self) -> Iterator[str]:
-        """Yield modules that .pth files import, and add the folders that they name."""
-        for folder in list(self._path):
-            real = self._view.resolve(folder)
-            for name in self._view.names(real) if real else ():
-                if not name.endswith(".pth"):
-                    continue
-                for line in (self._content(f"{real}/{name}") or "").splitlines()[:200]:
-                    if line.startswith(("import ", "import\t")):
-                        yield from re.findall(r"\b(?:import\s+|__import__\([\"'])([A-Za-z_]\w*)", line)
-                    elif line.strip() and not line.startswith("#"):
-                        path = posixpath.normpath(posixpath.join(folder, line.strip()))
-                        if self._view.resolve(path) and path not in self._path:
-                            self._path.append(path)
+    def _start(self) -> None:
+        """Follow what is imported before the script: by Python, by .pth files, by a launcher."""
+        self._sure = False
+        for name in _AT_START:
+            for folder in self._search.library:
+                for path in self._at(folder, [name], True):
+                    self._file(path, True, False)
+        for name in (*_AT_START, *self._search.modules, self._runs.module):
+            if name:
+                self._import(name, True)
+        self._sure = True
 
     # ------------------------------------------------------------------------------------------------------- modules
 
@@ -186,10 +163,11 @@ class _Search:
         self._text(data, posixpath.basename(script), posixpath.dirname(real), True, True)
 
     def _module(self, name: str) -> None:
-        if self._runs.folder:
-            self._path.insert(0, self._runs.folder)
-        if not self._import(name, True) and name.partition(".")[0] not in sys.stdlib_module_names:
-            self._unclear[f"there is no module {name}"] = None
+        if not self._import(name, True) and not self._in_library(name.partition(".")[0]):
+            if self._exists_anywhere(name.partition(".")[0]):
+                self._unclear[f"there is no module {name}"] = None
+            else:
+                self._missing.append(MissingModule(name.partition(".")[0], f"-m {name}"))
         for path in self._files(f"{name}.__main__"):
             self._file(path, True, True)
         for path in self._files(name):
@@ -272,17 +250,55 @@ class _Search:
         self._starts |= dict.fromkeys(f"{shown}: {reason}" for reason in found.unclear if "starts" in reason)
         self._commands += found.commands
         self._changed = self._changed or found.changes_path
+        sure = self._sure
         for name in found.certain:
-            self._named(name, certain, shown)
+            self._sure = sure and name in found.required
+            self._named(name, certain, shown, found.required.get(name, 0))
+        self._sure = False
         for name in found.possible:
-            self._named(name, False, shown)
+            self._named(name, False, shown, 0)
         self._relative(found, folder, certain)
+        self._sure = sure
 
-    def _named(self, name: str, certain: bool, shown: str) -> None:
-        if self._import(name, certain) or name.partition(".")[0] in sys.stdlib_module_names:
+    def _named(self, name: str, certain: bool, shown: str, line: int) -> None:
+        top = name.partition(".")[0]
+        if self._import(name, certain) or self._in_library(top):
             return
         if self._changed:
-            self._unclear[f"{shown} changes sys.path, and {name.partition('.')[0]} may be anywhere"] = None
+            self._unclear[f"{shown} changes sys.path, and {top} may be anywhere"] = None
+        elif self._sure and not self._exists_anywhere(top):
+            self._missing.append(MissingModule(top, f"{shown}:{line}"))
+
+    def _exists_anywhere(self, top: str) -> bool:
+        return any(self._exists(f"{folder}/{top}") for folder in self._path)
+
+    def _in_library(self, top: str) -> bool:
+        """Return whether a module comes with Python."""
+        library = self._search.library
+        if any(self._exists(f"{folder}/{top}") for folder in library) or python_path.may_be_built_in(top):
+            return True
+        if top == "distutils":  # setuptools has it
+            return any(self._exists_anywhere(name) for name in ("setuptools", "_distutils_hack"))
+        return not library and top in sys.stdlib_module_names
+
+    def _judged(self) -> list[MissingModule]:
+        """Return the modules that are certainly missing; for others the program is unclear."""
+        packages = {path: self._data.get(path, _NOTHING).changes for path in (*self._certain, *self._possible)}
+        names = {path: posixpath.basename(path) for path in packages}
+        hooks = [f"{names[path]} changes how modules are found" for path in packages
+                 if "hooks" in packages[path] and names[path] not in _OWN_HOOKS]  # fmt: skip
+        unknown = [*self._search.unknown, *hooks]
+        doubts = [*self._search.doubts, *(f"{names[path]} changes sys.path" for path in packages
+                                          if "path" in packages[path])]  # fmt: skip
+        found = []
+        for each in self._missing:
+            where = self._elsewhere(each.name)
+            if self._changed or unknown or (where and doubts):
+                reason = [*unknown, *doubts, "sys.path is changed"][0]
+                self._unclear[f"{each.place} imports {each.name}, which may be anywhere: {reason}"] = None
+            else:
+                found.append(each._replace(elsewhere=where))
+        return list(dict.fromkeys(found))
 
     def _relative(self, found: ModuleImports, folder: str, certain: bool) -> None:
         for dots, name in found.relative:
@@ -309,12 +325,6 @@ class _Search:
             self._import(name, False)
         if any(each.startswith(path) for each in self._calling):
             self._import(_FROM_C, False)
-
-    def _content(self, path: str) -> str | None:
-        real = self._view.resolve(path)
-        if real is None or not self._view.is_file(real):
-            return None
-        return self._view.content(real).decode("utf-8", "surrogateescape")
 
 
 def _growing(paths: Mapping[str, None]) -> Iterator[str]:

@@ -48,6 +48,7 @@ class Seen(NamedTuple):
         line: the line of the script.
         certain: whether it is started whenever the script runs.
         stdin: the text of a here document, None if there is none.
+        decisive: whether the script ends with an error if it does.
     """
 
     environment: Mapping[str, str]
@@ -56,6 +57,7 @@ class Seen(NamedTuple):
     line: int
     certain: bool
     stdin: str | None
+    decisive: bool
 
 
 class Reader(NamedTuple):
@@ -108,10 +110,19 @@ class Script(ShellVariables):
     # ------------------------------------------------------------------------------------------------ statements
 
     def _statements(self, nodes: Sequence[Node], state: State) -> None:
-        for node in nodes:
+        last = state.last
+        for number, node in enumerate(nodes, 1):
             if not state.alive:
-                return
+                break
+            state.last = last and number == len(nodes)
             self._statement(node, state)
+        state.last = last
+
+    def _tested(self, nodes: Sequence[Node], state: State) -> None:
+        """Follow statements whose status is only looked at."""
+        tested, state.tested = state.tested, True
+        self._statements(nodes, state)
+        state.tested = tested
 
     def _statement(self, node: Node, state: State) -> None:
         self._budget.spend()
@@ -129,8 +140,11 @@ class Script(ShellVariables):
                 stdin = self._words.text(redirect.get("Word"), state)
             elif redirect.get("Op") in ("<", "<>", "<&"):
                 stdin = UnknownWord("a file as its input")
-        within = state.copy() if node.get("Background") or node.get("Coprocess") else state
+        apart = node.get("Background") or node.get("Coprocess")
+        within, tested = state.copy() if apart else state, state.tested
+        within.tested = bool(tested or apart or node.get("Negated"))
         self._command(node["Cmd"], within, stdin)
+        state.tested = tested
 
     def _command(self, node: Node, state: State, stdin: str | None) -> None:
         kind = node["Type"]
@@ -171,10 +185,13 @@ class Script(ShellVariables):
             self._statement(node["Y"], state.copy())
             return
         truth = self._truth([node["X"]], state)
-        self._statement(node["X"], state)
+        needed = operator == "&&"
+        if needed and state.last:
+            self._statement(node["X"], state)
+        else:
+            self._tested([node["X"]], state)
         if not state.alive:
             return
-        needed = operator == "&&"
         if truth is not None:
             if truth == needed:
                 self._statement(node["Y"], state)
@@ -190,7 +207,7 @@ class Script(ShellVariables):
             self._statements(node.get("Then") or [], state)
             return
         truth = self._truth(condition, state)
-        self._statements(condition, state)
+        self._tested(condition, state)
         if not state.alive:
             return
         other = node.get("Else")
@@ -234,11 +251,11 @@ class Script(ShellVariables):
         state.merge(found, certain)
 
     def _loop(self, node: Node, state: State) -> None:
-        certain = state.certain
+        certain, state.last = state.certain, False
         loop = node.get("Loop") or {}
         self._nested(loop, state)
         if node["Type"] == "WhileClause":
-            self._statements(node.get("Cond") or [], state)
+            self._tested(node.get("Cond") or [], state)
             if not state.alive:
                 return
         items: list[str] | None = None
@@ -273,7 +290,7 @@ class Script(ShellVariables):
         self._loops.append([])
         self._statements(node.get("Do") or [], body)
         if node["Type"] == "WhileClause" and body.alive:
-            self._statements(node.get("Cond") or [], body)
+            self._tested(node.get("Cond") or [], body)
         state.become([state.copy(), body, *self._loops.pop()])
 
     def _unrolled(self, node: Node, name: str, items: Sequence[str], state: State) -> None:
@@ -363,6 +380,7 @@ class Script(ShellVariables):
             self._line,
             state.certain,
             stdin,
+            (state.last or state.stops) and not state.tested,
         )
         self._reader.start(words, seen)
 
@@ -423,6 +441,7 @@ class Script(ShellVariables):
             if isinstance(words[0], UnknownWord):
                 self._unclear(f"exec starts {words[0]}, which is only known when it runs")
             else:
+                state.last = True
                 self._start(words, state, stdin)
             state.alive, state.ended = False, True
 
@@ -485,7 +504,7 @@ class Script(ShellVariables):
         if len(rest) < 2 or rest[0] in ("", "-") or rest[0].startswith("-"):
             return
         after = state.copy()
-        after.certain = False
+        after.certain, after.tested = False, True
         self._eval(["trap", rest[0]], after)
 
     # -------------------------------------------------------------------------------------- what is within words
@@ -500,8 +519,7 @@ class Script(ShellVariables):
                 value = self._words.fields([{"Parts": [{"Type": "DblQuoted", "Parts": [inner]}]}], state)
                 state.assign(name, value[0] if len(value) == 1 else UnknownWord(f"${name}"))
             else:
-                within = state.copy()
-                self._statements(inner.get("Stmts") or [], within)
+                self._tested(inner.get("Stmts") or [], state.copy())
 
     def _output(self, nodes: Sequence[Node], state: State) -> str:
         """Return what a command substitution prints, if that is certain; nothing is started here."""

@@ -27,6 +27,9 @@ class State:
         alive: whether it is reached at all.
         ended: whether the shell ended before it, without an error.
         may_have_ended: whether it did so in a branch before.
+        last: whether the script ends with the status of what is started here.
+        tested: whether a condition looks at that status.
+        stops: whether the script ends at the first command that fails (``set -e``).
     """
 
     name: str
@@ -41,6 +44,9 @@ class State:
     ended: bool = False
     pushed: tuple[str | None, ...] = ()
     may_have_ended: bool = False
+    last: bool = True
+    tested: bool = False
+    stops: bool = False
 
     def copy(self) -> "State":
         """Return a state that changes on its own."""
@@ -58,6 +64,7 @@ class State:
             return
         first = alive[0]
         self.arguments = first.arguments if all(each.arguments == first.arguments for each in alive) else None
+        self.stops = all(each.stops for each in alive)
         self.folder = first.folder if all(each.folder == first.folder for each in alive) else None
         self.pushed = first.pushed if all(each.pushed == first.pushed for each in alive) else ()
         names = dict.fromkeys(name for each in alive for name in each.variables)

@@ -144,7 +144,10 @@ class ShellVariables:
             rest and not isinstance(rest[0], UnknownWord) and rest[0][:1] in ("-", "+") and rest[0] not in ("-", "--")
         ):
             option = rest.pop(0)
-            rest = rest[option.count("o") :]  # each has a name after it: set -euo pipefail
+            names = rest[: option.count("o")]  # each has a name after it: set -euo pipefail
+            rest = rest[len(names) :]
+            if "e" in option[1:] or "errexit" in names:
+                state.stops = option.startswith("-")
             if "n" in option[1:] or "t" in option[1:]:
                 self._unclear(f"set {option} is not followed")
         if rest and rest[0] in ("-", "--") and not isinstance(rest[0], UnknownWord):

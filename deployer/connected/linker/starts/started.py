@@ -8,7 +8,8 @@ from typing import NamedTuple
 from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.package_imports import PackageImports
 from deployer.connected.linker.starts import python_command, python_packages, shell_syntax, wrappers
-from deployer.connected.linker.starts.python_packages import Packages, Runs
+from deployer.connected.linker.starts.python_packages import MissingModule, Packages
+from deployer.connected.linker.starts.python_path import Runs
 from deployer.connected.linker.starts.shell_script import Budget, Reader, Script, Seen
 from deployer.connected.linker.starts.shell_state import State
 from deployer.connected.linker.starts.shell_syntax import NotReadable
@@ -62,6 +63,8 @@ class StartedProgram(NamedTuple):
         packages: the Python packages that it imports; None for other programs.
         environment: the variables that it sees, as far as they are known; an unknown value is an UnknownWord.
         cleared: whether variables of the launcher (PMI, Slurm) were removed.
+        missing: Python modules without which it ends with an error.
+        decisive: whether the job ends with an error if the program does.
     """
 
     path: str | None
@@ -72,6 +75,8 @@ class StartedProgram(NamedTuple):
     packages: Packages | None = None
     environment: Mapping[str, str] = {}
     cleared: bool = False
+    missing: Sequence[MissingModule] = ()
+    decisive: bool = True
 
 
 class Started(NamedTuple):
@@ -97,6 +102,7 @@ class Surroundings(NamedTuple):
         environment: what the job starts with; a value that is unknown is an UnknownWord.
         packages: what Python packages import, by their paths in the container.
         calling: files that call MPI.
+        elsewhere: returns the path of what may be a Python module of a name, wherever it is; empty if there is none.
     """
 
     view: JobFilesystem
@@ -106,10 +112,14 @@ class Surroundings(NamedTuple):
     environment: Mapping[str, str]
     packages: Mapping[str, PackageImports] = {}
     calling: Sequence[str] = ()
+    elsewhere: Callable[[str], str] = lambda _: ""
 
 
 class _Context(NamedTuple):
-    """Where a command is started: what the shell or wrapper around it has set."""
+    """Where a command is started: what the shell or wrapper around it has set.
+
+    ``decisive``: whether its failure is the job's. ``alone``: whether no script runs before it.
+    """
 
     environment: Mapping[str, str]
     path: str | None
@@ -118,6 +128,8 @@ class _Context(NamedTuple):
     certain: bool = True
     stdin: str | None = None
     cleared: bool = False
+    decisive: bool = True
+    alone: bool = True
 
 
 def follow(words: Sequence[str], surroundings: Surroundings, stdin: str | None = None) -> Started:
@@ -204,10 +216,13 @@ class _Walk:
         context: _Context,
         script: str | None = None,
         packages: Packages | None = None,
+        missing: Sequence[MissingModule] = (),
     ) -> None:
         via, environment = _shown(", ".join(context.via)), dict(context.environment)
         certain, cleared = context.certain, context.cleared
-        found = StartedProgram(path, tuple(words), via, certain, script, packages, environment, cleared)
+        found = StartedProgram(
+            path, tuple(words), via, certain, script, packages, environment, cleared, missing, context.decisive
+        )
         if found not in self._programs:
             self._programs.append(found)
 
@@ -365,13 +380,17 @@ class _Walk:
             script = f"-c {context.stdin}"
         value = context.environment.get("PYTHONPATH", "")
         path = None if isinstance(value, UnknownWord) else value.split(":")
-        runs = Runs(found.path, found.real, script, context.folder, [] if python.isolated else path, python.module)
-        result = python_packages.find(runs, self._at.view, self._at.packages, self._at.calling)
-        packages = result.packages
+        runs = Runs(
+            found.path, found.real, script, context.folder, [] if python.isolated else path, python.module,
+            self._at.place, context.alone,
+        )  # fmt: skip
+        result = python_packages.find(runs, self._at.view, self._at.packages, self._at.calling, self._at.elsewhere)
+        packages, missing = result.packages, result.missing
         if "PYTHONHOME" in context.environment:
-            packages = packages._replace(unclear="PYTHONHOME is set")
-        self._add(found.real, words, context, script, packages)
-        within = context._replace(via=(*context.via, posixpath.basename(script or "python")[:40]), certain=False)
+            packages, missing = packages._replace(unclear="PYTHONHOME is set"), []
+        self._add(found.real, words, context, script, packages, missing)
+        shown = posixpath.basename(script or "python")[:40]
+        within = context._replace(via=(*context.via, shown), certain=False, decisive=False)
         for reason in result.unclear:
             self._not_followed(reason, within)
         for started in result.commands:
@@ -463,4 +482,6 @@ def _of_shell(seen: Seen, shown: str, context: _Context) -> _Context:
         seen.certain,
         seen.stdin if seen.stdin is not None else context.stdin,
         context.cleared,
+        context.decisive and seen.decisive,
+        False,
     )

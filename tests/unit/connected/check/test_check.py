@@ -527,6 +527,34 @@ def test_mpich_and_intel_speak_pmi_2(pmi: str, launcher: str, expected: list[str
     assert met(started(), pmi, launcher) == expected
 
 
+MPICH_5 = PLAN._replace(mpi=HostMpi("mpich", "5.0.2", PREFIX, PREFIX + "/lib/libmpi.so.12", "MPICH 5.0.2"))
+UCX_FILES = {
+    PREFIX + "/lib/libmpi.so.12": lib("libmpi.so.12", "libucp.so.0", exports=HAS),
+    PREFIX + "/lib/libucp.so.0": lib("libucp.so.0"),
+}
+
+
+def truncated(process: Process, way: str = "srun", pmi: str = "pmi2", **environment: str) -> list[str]:
+    option = START_OPTION._replace(pmi=pmi, launcher=way)
+    plan = process.plan._replace(start_options=[option], environment=environment)
+    case = Case(profile_of(), Partition(), plan, MANIFEST, index({}), [], [process])
+    return [finding.severity for finding in pmi_rules.truncated(case)]
+
+
+def test_mpich_5_sends_what_the_program_had_in_memory() -> None:
+    """Seen: Horovod under srun --mpi=pmi2 with MPICH 5.0.2: 4 of 23 jobs ran. C programs and mpi4py alone ran."""
+    python = started(None, UCX_FILES, MPICH_5)
+    assert truncated(python) == [verdict.MISSING_FACTS]
+    assert truncated(python._replace(packages={"/x/site-packages/mpi4py", "/x/site-packages/h5py"})) != [NOTE]
+    assert truncated(python._replace(packages={"/x/site-packages/mpi4py"})) == [NOTE]
+    program = lib(None, "libmpi.so.12", imports=CALLS)
+    assert truncated(started({**IMAGE_FILES, "/usr/bin/c": program}, UCX_FILES, MPICH_5, command="c")) == [NOTE]
+    assert truncated(python, "mpiexec.hydra", "") == truncated(python, pmi="pmix") == []
+    assert truncated(python, MPIR_CVAR_CH4_NETMOD="ofi") == []
+    assert truncated(started(None, UCX_FILES)) == []  # another MPI
+    assert truncated(started(None, HOST_FILES, MPICH_5)) == []  # with libfabric alone
+
+
 def test_mpich_that_was_built_with_pmix() -> None:
     mpich = PLAN._replace(mpi=HostMpi("mpich", "4.2.3", PREFIX, PREFIX + "/lib/libmpi.so.12", "MPICH"))
     host = {

@@ -278,3 +278,33 @@ def test_h5py_without_the_file_that_chooses() -> None:
     (finding,) = mpi.serial(h5py("mpirun", OPENS, "", selector=False))
     assert (finding.severity, finding.remedy) == (ERROR, "install python3-h5py-serial as well")
     assert list(mpi.serial(h5py("mpirun", "import h5py._debian_h5py_mpi", "", selector=False))) == []
+
+
+# ------------------------------------------------------------------------------------- modules that are not there
+
+WITH_LIBRARY: dict[str, Facts | None] = {
+    **{path: facts for path, facts in FILES.items() if path != MODULE},
+    "/usr/lib/python3/os.py": None,
+}
+
+
+def test_a_module_that_is_not_there_ends_the_job() -> None:
+    (found,) = judged(linked("python3", "-c", "import os, numpy", files=WITH_LIBRARY))  # no mpi.unused
+    assert (found.code, found.severity, found.subject) == ("import.missing", ERROR, "-c:1")
+    assert "it imports numpy, which is in none of the folders where /usr/bin/python3 searches" in found.message
+    assert "python.requirements" in found.remedy
+
+
+def test_a_module_of_another_place_is_named() -> None:
+    files = {**WITH_LIBRARY, "/opt/v/lib/python3.11/site-packages/numpy/__init__.py": None, "/opt/v/pyvenv.cfg": None}
+    (found,) = judged(linked("python3", "-c", "import numpy", files=files))
+    assert "; /opt/v/lib/python3.11/site-packages/numpy is not in them" in found.message
+    assert "start it with /opt/v/bin/python" in found.remedy
+    del files["/opt/v/pyvenv.cfg"]
+    (found,) = judged(linked("python3", "-c", "import numpy", files=files))
+    assert "set PYTHONPATH=/opt/v/lib/python3.11/site-packages" in found.remedy
+
+
+def test_a_module_that_is_not_there_where_the_job_goes_on() -> None:
+    found = linked("sh", "-c", "python3 -m numpy || /usr/bin/good", files=WITH_LIBRARY)
+    assert codes(found) == [("import.missing", NOTE)]

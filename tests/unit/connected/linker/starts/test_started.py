@@ -1,5 +1,6 @@
 """What commands start is found as the shells of this machine start it; what is not certain is unclear."""
 
+import posixpath
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -44,9 +45,11 @@ def follow(words: list[str], app: Mapping[str, Any] = {}, image: Mapping[str, An
     workdir = settings.pop("workdir", APP)
     place = commands.place(commands.in_bundle(found, {APP: inner}), ["PATH=/usr/bin:/bin"], workdir)
     environment = {"PATH": place.path, **settings}
-    return started.follow(
-        words, Surroundings(view, place, "/usr/bin/python3", frozenset(["hvdrun"]), environment, packages)
+    paths = {posixpath.basename(path).partition(".")[0]: path for path in [*found.entries, *inner.entries]}
+    at = Surroundings(
+        view, place, "/usr/bin/python3", frozenset(["hvdrun"]), environment, packages, (), lambda x: paths.get(x, "")
     )
+    return started.follow(words, at)
 
 
 def names(found: Started) -> list[str]:
@@ -200,10 +203,15 @@ SITE = "/usr/lib/python3/dist-packages"
 VENV = "/opt/venv/lib/python3.11/site-packages"
 
 
+PYTHON: dict[str, Any] = {
+    "/usr/bin/python3": ("python3.11",), "/usr/bin/python3.11": None, "/usr/lib/python3.11/os.py": "",
+    "/opt/venv/bin/python": ("/usr/bin/python3.11",), "/opt/venv/pyvenv.cfg": "home = /usr/bin\n",
+}  # fmt: skip
+
+
 def imports(text: str, words: str = "python3 t.py", **files_: str | None) -> tuple[set[str], set[str], str]:
     """Return the names of packages that a script imports for certain, those that it may, and what is unclear."""
-    image = {"/usr/bin/python3": ("python3.11",), "/usr/bin/python3.11": None, "/usr/lib/python3.11/os.py": "",
-             "/opt/venv/bin/python": ("/usr/bin/python3.11",), "/opt/venv/pyvenv.cfg": "home = /usr/bin\n"}  # fmt: skip
+    image = dict(PYTHON)
     for name in ("mpi4py", "h5py", "numpy", "torch"):
         image |= {f"{SITE}/{name}/__init__.py": "", f"{VENV}/{name}/__init__.py": ""}
     data = {
@@ -318,3 +326,127 @@ def test_a_login_shell_that_sets_more_is_unclear() -> None:
 def test_the_line_is_that_of_the_command() -> None:
     (program,) = script("X=$(\necho x\n)\na \\\n  $(\necho 1\n) 2\n").programs
     assert program.via == "run.sh line 4"
+
+
+# ------------------------------------------------------------------------------------------- modules that are not there
+
+
+def lacks(text: str, words: str = "python3 t.py", image: Mapping[str, Any] = {}, **settings: str) -> list[str]:
+    """Return the modules that a script in app/ certainly lacks, each with the place that imports it."""
+    data = {
+        f"{SITE}/plain": PackageImports(frozenset(), frozenset()),
+        f"{SITE}/adder": PackageImports(frozenset(), frozenset(), frozenset(["path"])),
+        f"{SITE}/hooker": PackageImports(frozenset(), frozenset(), frozenset(["hooks"])),
+        f"{SITE}/six": PackageImports(frozenset(), frozenset(), frozenset(["hooks"])),
+    }
+    whole = {**PYTHON, f"{VENV}/torch/__init__.py": ""}
+    whole |= {f"/usr/lib/python3.11/{name}.py": "" for name in ("json", "contextlib")}
+    whole |= {f"{path}/__init__.py": "" for path in data} | dict(image)
+    app = {"t.py": text, "near.py": "import json\nimport gone", "space/inner.py": "", "run.sh": settings.pop("sh", "")}
+    found = follow(shlex.split(words), app, whole, data, **settings)
+    return [f"{each.place} {each.name}" for program in found.programs for each in program.missing]
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("import json\n\nimport gone.part as x, json", ["t.py:3 gone"]),
+        ("from gone import x", ["t.py:1 gone"]),
+        ("import near", ["near.py:2 gone"]),
+        ("import plain\nimport gone", ["t.py:2 gone"]),
+        ("import torch", ["t.py:1 torch"]),  # it is in a venv that is not searched
+        ("import six, adder\nimport gone", ["t.py:2 gone"]),  # which is nowhere, wherever adder leads
+        ("def main():\n import gone\nif __name__ == '__main__':\n main()", ["t.py:2 gone"]),
+        ("import tkinter", ["t.py:1 tkinter"]),  # Python's own, but not in this image
+    ],
+)
+def test_modules_that_are_not_there(text: str, missing: list[str]) -> None:
+    assert lacks(text) == missing
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import json, math, sys, _ssl, space\nfrom space import inner",
+        "try:\n import gone\nexcept ImportError:\n pass",
+        "if x:\n import gone",
+        "def main():\n import gone",
+        "@command\ndef main():\n import gone\nmain()",
+        "def main():\n import gone\n yield\nmain()",
+        "import contextlib\nwith contextlib.suppress(ImportError):\n import gone",
+        "import sys\nif len(sys.argv) < 2:\n sys.exit()\nimport gone",
+        "def usage():\n raise SystemExit\nif x:\n usage()\nimport gone",
+        "import sys\nsys.path.insert(0, x)\nimport gone",
+        "from sys import path\npath.append(x)\nimport gone",
+        "import sys as s\ns.modules['gone'] = s\nimport gone",
+        "import hooker\nimport gone",
+        "import adder\nimport torch",
+        "import sys\ndef main():\n pass\nsys.exit(main())\nimport gone",
+        "import plain.gone",
+    ],
+)
+def test_modules_that_may_be_found(text: str) -> None:
+    assert lacks(text) == []
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        {f"{SITE}/extra.pth": "/opt/more\n", "/opt/more/gone/x.py": ""},
+        {f"{SITE}/__editable__.pth": "import finder\n", "/opt/src/gone.py": ""},
+        {f"{SITE}/more.pth": "/data/more\n"},
+        {f"{SITE}/easy-install.pth": "./gone-1.egg\n", f"{SITE}/gone-1.egg": "PK"},
+        {f"{SITE}/gone.cpython-311-x86_64-linux-gnu.so": None},
+        {"/usr/lib/python3.11/gone.pyc": ""},
+        {"/usr/lib/python311.zip": "PK"},
+        {"/usr/lib/python3.11/os.py": ("/nowhere",)},
+        {"/usr/lib/python3.11/sitecustomize.py": "import sys\nsys.path.append('/x')"},
+    ],
+)
+def test_modules_that_are_found_in_other_ways(image: Mapping[str, Any]) -> None:
+    assert lacks("import gone", image=image) == []
+
+
+def test_where_modules_are_searched() -> None:
+    assert lacks("import gone", PYTHONPATH="/opt/nothing") == ["t.py:1 gone"]
+    for path in ("/data/code", f"{APP}/x:relative", "/opt/archive.zip", ""):
+        known = [] if path else ["t.py:1 gone"]
+        assert lacks("import gone", image={"/opt/archive.zip": "PK"}, PYTHONPATH=path) == known
+    assert lacks("", "python3 -c 'import gone'") == ["-c:1 gone"]
+    assert lacks("", "python3 -c 'import near'", workdir=APP) == ["near.py:2 gone"]
+    assert lacks("", "python3 -m gone") == ["-m gone gone"]
+    assert lacks("", "python3 -m space.gone") == []
+    assert lacks("import torch", "/opt/venv/bin/python t.py") == []
+    assert lacks("import plain", "/opt/venv/bin/python t.py") == ["t.py:1 plain"]
+    assert lacks("import gone", "env PYTHONHOME=/opt/x python3 t.py") == []
+    # A job's own folder is empty, until a script has put something there.
+    assert lacks("", "python3 -c 'import gone'", workdir="/deployer/job") == ["-c:1 gone"]
+    assert lacks("", "sh -c 'python3 -c \"import gone\"'", workdir="/deployer/job") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "decisive"),
+    [
+        ("cd /\nenv A=1 python3 t.py", True),
+        ("exec python3 t.py\necho", True),
+        ("set -e\npython3 t.py\necho", True),
+        ("set -euo pipefail\nf() { python3 t.py; echo; }\nf\necho", True),
+        ("true && python3 t.py", True),
+        ("if [ -d / ]; then python3 t.py; fi", True),
+        ("python3 t.py | tee log", True),
+        ("sh -c 'python3 t.py'", True),
+        ("python3 t.py\necho", False),
+        ("set -e\npython3 t.py || echo", False),
+        ("set -e\nif python3 t.py; then echo; fi", False),
+        ("set -e\n! python3 t.py", False),
+        ("python3 t.py &", False),
+        ("x=$(python3 t.py)", False),
+        ("set -e; set +e\npython3 t.py\necho", False),
+        ("while python3 t.py; do echo; done", False),
+        ("for i in 1 2; do python3 t.py; done", False),
+        ("sh -c 'python3 t.py; echo'", False),
+    ],
+)
+def test_whether_a_failure_is_the_job_s(text: str, decisive: bool) -> None:
+    found = follow(["bash", f"{APP}/run.sh"], {"run.sh": text, "t.py": ""}, PYTHON)
+    assert {program.decisive for program in found.programs} == {decisive}

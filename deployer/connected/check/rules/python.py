@@ -1,0 +1,40 @@
+"""Rules of Python programs: that the modules that they import are there."""
+
+import posixpath
+from collections.abc import Iterator
+
+from deployer.connected.linker.package_imports import PACKAGED
+from deployer.connected.linker.process import Process
+from deployer.connected.linker.starts.python_packages import MissingModule
+from deployer.contract.findings import ERROR, NOTE, Finding
+
+
+def modules(process: Process) -> Iterator[Finding]:
+    """import.missing: a program imports a module that its Python does not find. A note if the job may go on."""
+    for each in process.missing:
+        yield Finding(
+            "import.missing",
+            ERROR if process.decisive else NOTE,
+            each.place,
+            f"it imports {each.name}, which is in none of the folders where {process.name} searches: it ends with "
+            f"ModuleNotFoundError{_there(each)}",
+            _remedy(process, each),
+        )
+
+
+def _there(missing: MissingModule) -> str:
+    shown = PACKAGED.match(missing.elsewhere) or missing.elsewhere.endswith((".py", ".so"))
+    return f"; {missing.elsewhere} is not in them" if shown else ""
+
+
+def _remedy(process: Process, missing: MissingModule) -> str:
+    packaged = PACKAGED.match(missing.elsewhere)
+    if packaged:
+        prefix = posixpath.dirname(posixpath.dirname(posixpath.dirname(packaged[1])))
+        if process.view.resolve(f"{prefix}/pyvenv.cfg"):
+            return f"start it with {prefix}/bin/python, or put {prefix}/bin first in PATH (ENV in the Dockerfile)"
+        return f"set PYTHONPATH={packaged[1]} (ENV in the Dockerfile), or start the program by `env PYTHONPATH=...`"
+    return (
+        "add its package to python.requirements in bundle.yaml or to the Dockerfile, and build again; a module of your "
+        "own goes into app/, beside the script"
+    )
