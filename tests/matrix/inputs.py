@@ -57,6 +57,110 @@ run 100
 """
 
 
+_ELK = """\
+tasks
+  0
+
+avec
+  1.0  1.0  0.0
+  1.0  0.0  1.0
+  0.0  1.0  1.0
+
+scale
+  3.8267
+
+sppath
+  '/usr/share/elk-lapw/species/'
+
+atoms
+  1
+  'Al.in'
+  1
+  0.0  0.0  0.0    0.0  0.0  0.0
+
+ngridk
+  2  2  2
+
+vkloff
+  0.5  0.5  0.5
+"""
+
+_TAXA = """\
+#NEXUS
+begin data;
+dimensions ntax=4 nchar=20;
+format datatype=dna;
+matrix
+a ACGTACGTACGTACGTACGT
+b ACGTACGAACGTACGTACGT
+c ACGTTCGTACGTACGTACCT
+d ACGTTCGTACGAACGTACCT
+;
+end;
+"""
+
+_GARLI = """\
+[general]
+datafname = taxa.nex
+constraintfile = none
+streefname = stepwise
+attachmentspertaxon = 10
+ofprefix = garli
+randseed = -1
+availablememory = 128
+logevery = 100
+saveevery = 1000
+refinestart = 0
+outputeachbettertopology = 0
+outputcurrentbesttopology = 0
+enforcetermconditions = 1
+genthreshfortopoterm = 200
+scorethreshforterm = 0.05
+significanttopochange = 0.01
+outputphyliptree = 0
+outputmostlyuselessfiles = 0
+writecheckpoints = 0
+restart = 0
+outgroup = 1
+resampleproportion = 1.0
+inferinternalstateprobs = 0
+searchreps = 1
+collapsebranches = 1
+datatype = nucleotide
+ratematrix = 1rate
+statefrequencies = equal
+ratehetmodel = none
+numratecats = 1
+invariantsites = none
+[master]
+nindivs = 4
+holdover = 1
+selectionintensity = 0.5
+holdoverpenalty = 0
+stopgen = 300
+stoptime = 20
+bootstrapreps = 0
+startoptprec = 0.5
+minoptprec = 0.01
+numberofprecreductions = 1
+treerejectionthreshold = 50.0
+topoweight = 1.0
+modweight = 0.05
+brlenweight = 0.2
+randnniweight = 0.1
+randsprweight = 0.3
+limsprweight = 0.6
+intervallength = 100
+intervalstostore = 5
+limsprrange = 6
+meanbrlenmuts = 5
+gammashapebrlen = 1000
+gammashapemodel = 1000
+uniqueswapbias = 0.1
+distanceswapbias = 1.0
+"""
+
+
 def _reads(number: int) -> str:
     """Return reads of a genome of 1500 bases, by chance but always the same."""
     chance = random.Random(1)
@@ -96,4 +200,9 @@ TEXTS = {
     "aln.phy": _alignment(),
     "start.tree": "(taxon0,taxon1,(taxon2,(taxon3,(taxon4,(taxon5,(taxon6,taxon7))))));\n",
     "grid.grf": _grid(),
+    "elk.in": _ELK,
+    "taxa.nex": _TAXA,
+    "garli.conf": _GARLI,
+    "binomial.frm": "Symbols x,y;\nLocal F=(x+y)^10;\nid y=1-x;\nPrint;\n.end\n",
+    "t.cdl": "netcdf t {\ndimensions: x = 4;\nvariables: int v(x);\ndata: v = 1,2,3,4;\n}\n",
 }

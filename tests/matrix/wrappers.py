@@ -68,7 +68,7 @@ WRAPPERS: Mapping[str, Callable[[Sequence[str]], Started]] = {
     "exec": lambda argv: Started(["bash", "-c", f"exec {shlex.join(argv)}"]),
     "env": _words("env OMP_NUM_THREADS=1"),
     "env -u": _words("/usr/bin/env -u DISPLAY nice -n 5"),
-    "timeout": _words("timeout 55"),
+    "timeout": _words("timeout 110"),
     "script in app": _script,
     "arguments": _arguments,
     "nested": _nested,
