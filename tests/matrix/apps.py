@@ -86,7 +86,7 @@ _STATIC_WHOLLY = (
 #: Packages that share a root; what some programs are compiled with.
 _PHYLOGENY = ("garli-mpi", "hyphy-mpi", "iqtree")
 _PHYSICS = ("elk-lapw", "form", "pnetcdf-bin", "python3-mpi4py-fft")
-_LIBRARIES = ("libfftw3-mpi-dev", "libhdf5-mpich-dev")
+_LIBRARIES = ("libfftw3-dev", "libfftw3-mpi-dev", "libhdf5-mpich-dev")
 _BOOKWORM_ONLY = ("libfftw3-mpi3", "murasaki-mpi", "yorick-mpy-openmpi")
 _OVER_MPICH = ("libhdf5-mpich-103-1", "yorick-mpy-mpich2")
 
