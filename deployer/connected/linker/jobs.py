@@ -8,7 +8,7 @@ from typing import NamedTuple
 from deployer.connected.linker import commands, process
 from deployer.connected.linker.index import Index
 from deployer.connected.linker.job_filesystem import Files
-from deployer.connected.linker.package_imports import PackageImports
+from deployer.connected.linker.package_imports import PACKAGED, PackageImports
 from deployer.connected.linker.process import LIBRARY_PATH, Overlay, Process
 from deployer.connected.linker.starts import started
 from deployer.connected.linker.starts.started import StartedProgram, Surroundings
@@ -162,11 +162,12 @@ class _Linker:
     def _stems(self) -> dict[str, str]:
         found: dict[str, str] = {}
         for path in self._paths():
-            name = posixpath.basename(path)
-            if "/site-packages/" in path or "/dist-packages/" in path:
-                found[name.partition(".")[0]] = path
+            stem, dot, suffix = posixpath.basename(path).partition(".")
+            packaged = PACKAGED.match(path)
+            if packaged and not packaged[3] and (not dot or suffix.endswith(("py", "so"))):
+                found[stem] = path
             else:
-                found.setdefault(name.partition(".")[0], path)
+                found.setdefault(stem, path)
         return found
 
     @functools.cached_property

@@ -14,6 +14,7 @@ from deployer.connected.linker.job_filesystem import LINK, BoundFiles, Captured,
 from deployer.connected.linker.loader import Loader, Object
 from deployer.connected.linker.package_imports import PACKAGED
 from deployer.connected.linker.starts.python_packages import MissingModule
+from deployer.connected.linker.starts.words import known
 from deployer.contract import hostfiles
 from deployer.contract.command import variables
 from deployer.contract.dynamic import Facts
@@ -27,6 +28,7 @@ FAMILIES = {
 }  # fmt: skip
 
 LIBRARY_PATH = "LD_LIBRARY_PATH"
+_NOW = "LD_BIND_NOW"
 
 #: How the names of Open MPI's C++ library begin, which release 5 has no more.
 CXX = "libmpi_cxx.so."
@@ -66,6 +68,7 @@ class Process(NamedTuple):
         text: the Python script; empty if it is unknown.
         missing: Python modules without which it ends with an error.
         decisive: whether the job ends with an error if the program does.
+        binds_now: whether LD_BIND_NOW makes the loader look up all functions at the start.
         packages: the packages that it imports; None if they are unknown, or if it is not a Python program.
     """
 
@@ -87,6 +90,7 @@ class Process(NamedTuple):
     missing: Sequence[MissingModule] = ()
     decisive: bool = True
     packages: Collection[str] | None = None
+    binds_now: bool = False
 
     @property
     def name(self) -> str:
@@ -219,11 +223,11 @@ def start(
     if opened_module is not None:
         users.append(opened_module)
     # The program itself, and libraries of the image that call MPI for others.
-    known = set(map(id, users))
+    taken = set(map(id, users))
     users += [
         each
         for each in loader.objects
-        if id(each) not in known and _calls(each.facts) and not any(_is_below(each.path, target) for target in host)
+        if id(each) not in taken and _calls(each.facts) and not any(_is_below(each.path, target) for target in host)
     ]
     for item in plan.host:  # each is there to be opened by something: MPI, a provider, a GPU's program
         if item.kind == hostfiles.FILE and single.kind(f"/{item.name}"):
@@ -236,8 +240,9 @@ def start(
         for path, facts in found
     )
     opened = _tensorflow_plugins(files, overlays) if is_python and (packages is None or _opens(packages)) else []
+    now = bool(known([environment.get(_NOW, "")]) and environment.get(_NOW))
     seen = Process(plan, view, loader, program, users, passed_over, sonames, opened, command)
-    return seen._replace(may_load=module, serial=serial, text=text, packages=packages)
+    return seen._replace(may_load=module, serial=serial, text=text, packages=packages, binds_now=now)
 
 
 def _text(view: JobFilesystem, script: str) -> str:

@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
+from deployer.connected.check.rules.case import MISSING_FACTS
 from deployer.connected.linker.loader import BY_PATH, LIBRARY_PATH, RPATH, RUNPATH, Object
 from deployer.connected.linker.process import CXX, FAMILIES, Process, family_of
 from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
@@ -115,8 +116,8 @@ def symbols(process: Process) -> Iterator[Finding]:
 
     Python loads extension modules with all symbols at once (RTLD_NOW), so each is needed. A program is linked lazily
     unless it was built otherwise, and dies when it comes to call one, which may be hours later; it names what it calls.
-    A library names all that it could ever call, so that a lazy one is a warning. One of MPI's own for another language
-    names all of MPI: a note, since the program calls the few functions that it calls in C.
+    A library names all that it could ever call: whether the program comes to that, its files do not show. One of MPI's
+    own for another language names all of MPI: a note, since the program calls the few functions that it calls in C.
     """
     for user in process.users:
         names = [name for name in user.dynamic.needed if name in FAMILIES]
@@ -128,10 +129,10 @@ def symbols(process: Process) -> Iterator[Finding]:
         exported = {name for exports in others for name in exports}
         absent = [name for name in user.facts.imports if name not in exported]
         if absent:
-            at_once = user.dynamic.now or user.first is not process.program
+            at_once = process.binds_now or user.dynamic.now or user.first is not process.program
             when = "" if at_once else ": it starts, and aborts when it calls one"
             shown = ", ".join(absent[:3]) + (f" and {len(absent) - 3} more" if len(absent) > 3 else "")
-            lazy = NOTE if (user.dynamic.soname or "").startswith(_BINDINGS) else WARNING
+            lazy = NOTE if (user.dynamic.soname or "").startswith(_BINDINGS) else MISSING_FACTS
             yield Finding(
                 "mpi.symbols",
                 ERROR if at_once or user is process.program else lazy,

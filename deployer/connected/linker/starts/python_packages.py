@@ -20,6 +20,8 @@ _FROM_C = "mpi4py"
 _NOTHING = PackageImports(frozenset(), frozenset())
 #: Modules that Python runs by itself if they are there.
 _AT_START = ("sitecustomize", "usercustomize")
+#: How the names of files end that are modules.
+_MODULE_FILES = (".py", ".pyc", ".so")
 #: Packages that change how modules are found, but only for modules below their own, and ``distutils``.
 _OWN_HOOKS = ("six", "setuptools", "pkg_resources", "_distutils_hack", "pip", "_pytest", "pytest")
 
@@ -201,7 +203,9 @@ class _Search:
         real = self._view.resolve(folder)
         if real is None:
             return False
-        return any(each == name or each.startswith(name + ".") for each in self._names(real))
+        return any(
+            each == name or (each.startswith(name + ".") and each.endswith(_MODULE_FILES)) for each in self._names(real)
+        )
 
     def _names(self, folder: str) -> list[str]:
         if folder not in self._listed:

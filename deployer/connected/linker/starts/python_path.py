@@ -4,10 +4,12 @@ import importlib.util
 import posixpath
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from deployer.connected.linker.job_filesystem import JobFilesystem
+from deployer.connected.linker.starts import pth_line
+from deployer.connected.linker.starts.pth_line import NotUnderstood
 from deployer.contract import command
 from deployer.contract.command import CommandSearch
 from deployer.contract.plan import JOB, VARIANT, WHEELS
@@ -30,6 +32,7 @@ class Runs(NamedTuple):
         path: PYTHONPATH; None if it is unknown.
         module: a package that a launcher imports first; empty if there is none.
         place: where commands are looked up, which knows the folders that are bound over the image.
+        environment: the variables that it sees; an unknown value is an UnknownWord.
         alone: whether nothing of the job has run before it, so that the job's own folder is empty.
     """
 
@@ -40,6 +43,7 @@ class Runs(NamedTuple):
     path: Sequence[str] | None
     module: str = ""
     place: CommandSearch | None = None
+    environment: Mapping[str, str] = {}
     alone: bool = True
 
 
@@ -182,9 +186,13 @@ class _Places:
     def _of_file(self, path: str, folder: str, name: str) -> Iterator[str]:
         for line in (self._content(path) or "").splitlines()[:_MAX_LINES]:
             if line.startswith(("import ", "import\t")):
-                if not _HARMLESS_PTH.match(name):
-                    self._doubts[f"{name} runs Python"] = None
-                yield from _IMPORTED.findall(line)
+                try:
+                    for named in pth_line.added(line, self._runs.environment):
+                        self._add(named, name)
+                except NotUnderstood:
+                    if not _HARMLESS_PTH.match(name):
+                        self._doubts[f"{name} runs Python"] = None
+                    yield from _IMPORTED.findall(line)
             elif line.strip() and not line.startswith("#"):
                 named = posixpath.normpath(posixpath.join(folder, line.strip()))
                 if named not in self._folders:

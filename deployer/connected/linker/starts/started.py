@@ -382,7 +382,7 @@ class _Walk:
         path = None if isinstance(value, UnknownWord) else value.split(":")
         runs = Runs(
             found.path, found.real, script, context.folder, [] if python.isolated else path, python.module,
-            self._at.place, context.alone,
+            self._at.place, context.environment, context.alone,
         )  # fmt: skip
         result = python_packages.find(runs, self._at.view, self._at.packages, self._at.calling, self._at.elsewhere)
         packages, missing = result.packages, result.missing

@@ -467,7 +467,9 @@ def test_a_program_is_linked_lazily_and_what_it_opens_is_not() -> None:
     late = [*CALLS, "MPI_Comm_c2f"]
     image = {**IMAGE_FILES, "/usr/bin/hello": lib(None, "libpart.so.1"), "/usr/lib/libpart.so.1": lib(
         "libpart.so.1", "libmpi.so.12", imports=late)}  # fmt: skip
-    assert codes(started(image, command="hello")) == [("mpi.symbols", WARNING)]
+    assert codes(started(image, command="hello")) == [("mpi.symbols", verdict.MISSING_FACTS)]
+    bound = PLAN._replace(environment={**PLAN.environment, "LD_BIND_NOW": "1"})
+    assert codes(started(image, plan=bound, command="hello")) == [("mpi.symbols", ERROR)]
     (finding,) = findings(
         started({**IMAGE_FILES, "/usr/bin/hello": lib(None, "libmpi.so.12", imports=late)}, command="hello")
     )

@@ -407,6 +407,29 @@ def test_modules_that_are_found_in_other_ways(image: Mapping[str, Any]) -> None:
     assert lacks("import gone", image=image) == []
 
 
+#: As Debian's petsc4py has it.
+PTH = (
+    "import sys, os; d = '/usr/lib/petsc'; d = os.path.join(os.getenv('PETSC_DIR') or d, 'lib/python3/dist-packages'); "
+    "d in sys.path or sys.path.append(d);\n"
+)
+
+
+def test_a_line_of_python_in_a_pth_file() -> None:
+    top = "/usr/lib/petscdir/real"
+    image = {f"{SITE}/petsc4py.pth": PTH, f"{top}/lib/python3/dist-packages/petsc4py/__init__.py": ""}
+    assert lacks("import petsc4py", image=image) == ["t.py:1 petsc4py"]
+    assert lacks("import petsc4py", image=image, PETSC_DIR=top) == []
+    assert lacks("import petsc4py, gone", f"env PETSC_DIR={top} python3 t.py", image) == ["t.py:1 gone"]
+    link = {**image, "/usr/lib/petsc": (top,)}
+    assert lacks("import petsc4py", image=link) == []
+    assert lacks("import petsc4py", "sh run.sh", image, sh="export PETSC_DIR=$(cat /x)\nexec python3 t.py") == []
+    for line in (
+        "import os; exec(x)", "import finder; sys.path.append('/x')", "import sys; sys.path = x",
+        "import sys; sys.path.append(sys.prefix)", "import os, sys; x = 1 +", "import sys" + ";x" * 9000,
+    ):  # fmt: skip
+        assert lacks("import petsc4py", image={**image, f"{SITE}/petsc4py.pth": line}) == []
+
+
 def test_where_modules_are_searched() -> None:
     assert lacks("import gone", PYTHONPATH="/opt/nothing") == ["t.py:1 gone"]
     for path in ("/data/code", f"{APP}/x:relative", "/opt/archive.zip", ""):
