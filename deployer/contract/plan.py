@@ -83,6 +83,10 @@ class NodeShape(NamedTuple):
         return NodeShape(sockets, cores, threads, memory, *more)
 
 
+#: The ch-run of a bundle's kit. No policy names it: one that allows charliecloud allows it.
+CHARLIECLOUD_KIT = "charliecloud-kit"
+#: Its folder in the kit and in an image's engine, and the file in it that starts it.
+CHARLIECLOUD_FOLDER, CHARLIECLOUD_START = "charliecloud", "run"
 #: No container: the host's own programs, for comparison. It is used only if the user asks for it.
 NATIVE = "native"
 

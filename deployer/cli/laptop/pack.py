@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 #: The parts in ``deployer.connected.bundle.kit``. Importing that module only for their names would be slow.
-_PARTS = ("udocker", "squashfs-tools")
+_PARTS = ("charliecloud", "udocker", "squashfs-tools")
 
 
 def add_parsers(subparsers: Any) -> None:

@@ -56,7 +56,7 @@ CACHES = (
     Cache("wheels", "wheels of wheelhouses, by SHA-256"),
     Cache("link", "facts that check read from images and wheels", cap=_GIB // 2),
     Cache("variants", "Horovod, compiled for each MPI family", cap=_GIB // 2),
-    Cache("kit", "parts of the kit (udocker, squashfs-tools)", cap=_GIB // 16),
+    Cache("kit", "parts of the kit (ch-run, udocker, squashfs-tools)", cap=_GIB // 16),
     Cache("resolver", "uv's data about package indexes", "", cap=_GIB),
     Cache("engine", "layers of the tests' own Docker engine", "", keeper="limits its size when it starts"),
     Cache("lab", "software of the lab", "", keeper="managed by the lab: see docs/lab.md"),

@@ -43,6 +43,9 @@ _MAX_METADATA = 4 * 1024 * 1024
 MAX_MEMORY = 200_000_000
 _CHUNK = 1024 * 1024
 
+#: The distribution of the Debian packages among the members: those of the kit.
+_KIT_SYSTEM = System("debian", "12")
+
 #: One line in so many ends a piece, by the line's hash.
 _PIECE_ODDS = 16
 
@@ -72,7 +75,7 @@ def make(
 
     Args:
         installed: the packages of the image.
-        wheels: the wheels among the bundle's members.
+        wheels: the wheels and other packages among the bundle's members.
         data: the names of the data folders.
     """
     components = [*_system(installed.system), *_packages(installed, wheels), *map(_data, sorted(data))]
@@ -130,7 +133,7 @@ def _packages(installed: PackageInventory, wheels: Iterable[Package]) -> list[Co
     for package in installed.packages:
         places.setdefault(package._replace(where=""), []).append(package.where)
     components = [_component(package, where, installed.system) for package, where in places.items()]
-    components += [_component(wheel, [wheel.where], installed.system) for wheel in wheels]
+    components += [_component(wheel, [wheel.where], _KIT_SYSTEM) for wheel in wheels]
     return components
 
 

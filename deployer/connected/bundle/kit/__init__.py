@@ -1,8 +1,9 @@
 """The kit: tools that a site may lack to run a bundle, included in the bundle in parts.
 
-``udocker`` is a runtime with its engine; ``squashfs-tools`` makes SquashFS images. A part is made on this machine from
-files that its recipe pins by SHA-256, and tested. It is published by rename as ``kit/KEY/`` in the cache, where KEY
-covers all that it depends on. A part includes its licences and, if these require it, its sources.
+``charliecloud`` is ch-run; ``udocker`` is a runtime with its engine; ``squashfs-tools`` makes SquashFS images. A part
+is made on this machine from files that its recipe pins by SHA-256, and tested. It is published by rename as
+``kit/KEY/`` in the cache, where KEY covers all that it depends on. A part includes its licences and, if these require
+it, its sources.
 """
 
 import hashlib
@@ -14,15 +15,15 @@ from typing import NamedTuple
 
 from deployer.connected.build import settings
 from deployer.connected.build.settings import BuildSettings
-from deployer.connected.bundle.kit import squashfs, udocker
+from deployer.connected.bundle.kit import charliecloud, squashfs, udocker
 from deployer.connected.bundle.kit.recipe import Recipe
-from deployer.connected.bundle.packages import GENERIC, Package
+from deployer.connected.bundle.packages import DEB, GENERIC, Package
 from deployer.connected.ground import xdg
 from deployer.connected.rootfs.entries import FileContent
 from deployer.connected.site_profile.model import Profile
 from deployer.contract.errors import JobFailed, MissingTool, TransferError
 from deployer.contract.manifest import KIT_PREFIX
-from deployer.contract.plan import SQUASHFS, Plan
+from deployer.contract.plan import CHARLIECLOUD_KIT, SQUASHFS, Plan
 from deployer.system import files
 
 _PART = ".part-"
@@ -36,18 +37,26 @@ class KitPart(NamedTuple):
     Attributes:
         recipe: its pins and files.
         make: makes the part in a folder.
-        program: the program that it compiles.
-        source: the pin of the program's source.
+        programs: the files that it compiles or takes from packages, each with the pin of its source or package.
         serves: returns whether a site can use the part.
-        optional: leave the part out with a warning if it cannot be made.
+        optional: returns whether a site can do without it: then it is left out with a warning if it cannot be made.
     """
 
     recipe: Recipe
     make: Callable[[Path, Path, BuildSettings, Say], None]
-    program: str
-    source: str
+    programs: Mapping[str, str]
     serves: Callable[[Profile, Plan], bool]
-    optional: bool = False
+    optional: Callable[[Plan], bool]
+
+
+def _needs_charliecloud(_: Profile, plan: Plan) -> bool:
+    return any(option.runtime == CHARLIECLOUD_KIT for option in plan.start_options) and not plan.against.get(
+        CHARLIECLOUD_KIT
+    )
+
+
+def _has_another_runtime(plan: Plan) -> bool:
+    return any(option.runtime not in {CHARLIECLOUD_KIT, *plan.against} for option in plan.containers)
 
 
 def _needs_udocker(_: Profile, plan: Plan) -> bool:
@@ -59,9 +68,14 @@ def _may_lack_mksquashfs(profile: Profile, plan: Plan) -> bool:
 
 
 PARTS: Mapping[str, KitPart] = {
-    "udocker": KitPart(udocker.RECIPE, udocker.make, udocker.PROGRAM, udocker.PROGRAM, _needs_udocker),
+    "charliecloud": KitPart(
+        charliecloud.RECIPE, charliecloud.make, charliecloud.PROGRAMS, _needs_charliecloud, _has_another_runtime
+    ),
+    "udocker": KitPart(
+        udocker.RECIPE, udocker.make, {udocker.PROGRAM: udocker.PROGRAM}, _needs_udocker, lambda _: False
+    ),
     "squashfs-tools": KitPart(
-        squashfs.RECIPE, squashfs.make, squashfs.PROGRAM, "squashfs-tools", _may_lack_mksquashfs, optional=True
+        squashfs.RECIPE, squashfs.make, {squashfs.PROGRAM: "squashfs-tools"}, _may_lack_mksquashfs, lambda _: True
     ),
 }
 
@@ -71,8 +85,8 @@ def carried(asked: Collection[str], sites: Iterable[tuple[Profile, Plan]], say: 
 
     Args:
         asked: parts to include in any case.
-        sites: parts that one of these sites can use are included too. If such a part is optional and cannot be made, it
-            is left out with a warning to ``say``.
+        sites: parts that one of these sites can use are included too. If all sites can do without such a part and it
+            cannot be made, it is left out with a warning to ``say``.
 
     Raises:
         DeployerError: a part cannot be made, see ``members``.
@@ -80,12 +94,13 @@ def carried(asked: Collection[str], sites: Iterable[tuple[Profile, Plan]], say: 
     found: dict[str, Path] = {}
     sites = list(sites)
     for name, part in PARTS.items():
-        if name not in asked and not any(part.serves(profile, plan) for profile, plan in sites):
+        served = [plan for profile, plan in sites if part.serves(profile, plan)]
+        if name not in asked and not served:
             continue
         try:
             found.update(members(name, say))
         except (MissingTool, TransferError, JobFailed) as error:
-            if name in asked or not part.optional:
+            if name in asked or not all(map(part.optional, served)):
                 raise
             say(f"deployer: warning: {error.message}: the bundle is packed without {name} ({error.hint})")
     return found
@@ -112,21 +127,26 @@ def members(name: str, say: Say) -> dict[str, Path]:
                 part.make(made, Path(work), host, say)
                 _publish(made, folder)
     os.utime(folder)  # its last use, for `cache prune`
-    return {KIT_PREFIX + path.name: path for path in sorted(folder.iterdir())}
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {KIT_PREFIX + path.relative_to(folder).as_posix(): path for path in found}
 
 
 def packages(contents: Mapping[str, FileContent]) -> list[Package]:
-    """Return the compiled packages among a bundle's members. They have no metadata of their own."""
-    return list(_compiled(contents))
+    """Return the packages of compiled programs among a bundle's members. They have no metadata of their own."""
+    return list(_packages(contents))
 
 
-def _compiled(contents: Mapping[str, FileContent]) -> Iterator[Package]:
+def _packages(contents: Mapping[str, FileContent]) -> Iterator[Package]:
     for part in PARTS.values():
-        member = KIT_PREFIX + part.program
-        content = contents.get(member)
-        if content is not None:
-            digest, pin = hashlib.sha256(content.read(0, content.size)).hexdigest(), part.recipe.pins()[part.source]
-            yield Package(GENERIC, part.source, pin["version"], member, os.uname().machine, (pin["licence"],), digest)
+        for program, name in part.programs.items():
+            content = contents.get(KIT_PREFIX + program)
+            if content is None:
+                continue
+            digest, pin = hashlib.sha256(content.read(0, content.size)).hexdigest(), part.recipe.pins()[name]
+            found = Package(
+                GENERIC, name, pin["version"], KIT_PREFIX + program, os.uname().machine, (pin["licence"],), digest
+            )
+            yield found if part.recipe.compiled else found._replace(kind=DEB, architecture="amd64")
 
 
 def _publish(made: Path, folder: Path) -> None:

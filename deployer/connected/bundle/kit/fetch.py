@@ -1,4 +1,4 @@
-"""Download the inputs of the kit: wheels by pip, sources and static libraries by apt, with this machine's settings.
+"""Download the inputs of the kit: wheels by pip, sources and packages by apt, with this machine's settings.
 
 Each file must match its pinned SHA-256 before it is used.
 """
@@ -45,7 +45,7 @@ def debian(
     Args:
         sources: names of pins of upstream sources.
         work: the folder for the files.
-        libraries: names of pins of packages with static libraries.
+        libraries: names of pins of packages with libraries or programs.
 
     Returns:
         The files, sources first.
@@ -57,16 +57,16 @@ def debian(
     """
     pins = recipe.pins()
     wanted: list[Mapping[str, str]] = [pins[name] for name in sources]
-    wanted += [recipe.static(name) for name in libraries]
+    wanted += [recipe.package(name) for name in libraries]
     argv = command([pins[name] for name in sources], work, host, [pins[name] for name in libraries])
     environment = {**process.base_environment(), **host.proxies}
     done = process.run(argv, _TIMEOUT, environment, check=False, hint=f"apt-get install mmdebstrap, {recipe.leave_out}")
     if done.returncode != 0:
         _log.debug("%s", done.stderr)
         said = [line.strip() for line in done.stderr.splitlines() if line.startswith("E: ")]
-        packages = ", ".join(f"{pins[name]['package']} ({pins[name]['suite']})" for name in sources)
+        packages = ", ".join(f"{pins[name]['package']} ({pins[name]['suite']})" for name in [*libraries, *sources])
         raise TransferError(
-            f"apt cannot download the source of {sources[0]} for the kit: {' / '.join(said[:2]) or done.last_words()}",
+            f"apt cannot download what the kit's {recipe.name} is made of: {' / '.join(said[:2]) or done.last_words()}",
             f"check that Debian's mirror answers and has {packages}, {recipe.leave_out}",
         )
     return [checked(recipe, work / each["file"], each["sha256"]) for each in wanted]

@@ -30,11 +30,13 @@ class Recipe(NamedTuple):
         name: the part's name, and its folder below ``recipes`` with ``pins.yaml``, ``README.txt`` and other inputs.
         version: raise it if the same pins give a different part.
         leave_out: the end of a hint: how to pack without the part.
+        compiled: the part depends on this machine's compiler and C library.
     """
 
     name: str
     version: int
     leave_out: str
+    compiled: bool = True
 
     @property
     def folder(self) -> Path:
@@ -44,7 +46,7 @@ class Recipe(NamedTuple):
         """Return the pins of the part's inputs, by name."""
         return _pins(self.folder / "pins.yaml")
 
-    def static(self, name: str) -> Mapping[str, str]:
+    def package(self, name: str) -> Mapping[str, str]:
         """Return the file name and digest of a pinned Debian package for this machine."""
         machine = os.uname().machine
         files: Mapping[str, Mapping[str, str]] = self.pins()[name]["files"]
@@ -60,9 +62,12 @@ class Recipe(NamedTuple):
     def key(self) -> str:
         """Return a short digest of all that the part depends on."""
         recipe = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(self.folder.iterdir())}
-        said = process.run(["gcc", "--version"], 30, hint=self.compiler).stdout.partition("\n")[0]
-        words = [self.version, recipe, said, _libc(), os.uname().machine]
+        words = [self.version, recipe, *(self._compiler() if self.compiled else ()), os.uname().machine]
         return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
+
+    def _compiler(self) -> list[str]:
+        said = process.run(["gcc", "--version"], 30, hint=self.compiler).stdout
+        return [said.partition("\n")[0], _libc()]
 
     def readme(self, command: str) -> str:
         """Return the README of the part. ``command`` is the command that compiled it."""

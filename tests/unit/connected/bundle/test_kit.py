@@ -10,7 +10,7 @@ import pytest
 from deployer.cli.laptop import pack as pack_cli
 from deployer.connected.build.settings import BuildSettings
 from deployer.connected.bundle import kit, sbom
-from deployer.connected.bundle.kit import fetch, recipe, squashfs, udocker
+from deployer.connected.bundle.kit import charliecloud, fetch, recipe, squashfs, udocker
 from deployer.connected.bundle.packages import PackageInventory, System
 from deployer.connected.rootfs.entries import InMemory
 from deployer.connected.site_profile.profile import Profile, load
@@ -61,9 +61,11 @@ def test_the_readmes_name_licences_and_sources() -> None:
     for made, words in (
         (udocker.RECIPE, ("Apache-2.0", "GPL-2.0-or-later", "LGPL-3.0-or-later", "proot_5.4.0.orig.tar.gz")),
         (squashfs.RECIPE, ("GPL-2.0-or-later", "Zlib", "BSD-3-Clause", "squashfs-tools_4.5.1.orig.tar", "zlib_1.2.13")),
+        (charliecloud.RECIPE, [pin["licence"] for pin in charliecloud.RECIPE.pins().values()]),
+        (charliecloud.RECIPE, ("lzo2_2.10.orig.tar.gz", "libc6=2.36", "source package glibc")),
     ):
         text = made.readme("make it")
-        for word in (*words, "make it"):
+        for word in (*words, *(["make it"] if made.compiled else [])):
             assert word in text
 
 
@@ -77,6 +79,42 @@ def test_the_sbom_names_what_was_compiled() -> None:
         sbom.make("n", "1", PackageInventory(System(), ()), found, [])
     )
     assert kit.packages({}) == []
+
+
+def test_the_sbom_names_the_packages_of_debian_with_its_own_release() -> None:
+    """The image may be of another distribution."""
+    found = kit.packages(
+        {f"deployer/kit/charliecloud/{name}": InMemory(b"x") for name in ("ch-run", "libc.so.6", "run")}
+    )
+    assert [(package.name, package.licences) for package in found] == [("charliecloud-runtime", ("Apache-2.0",))]
+    document = b"".join(sbom.make("n", "1", PackageInventory(System("alpine", "3"), ()), found, []))
+    assert b'"purl":"pkg:deb/debian/charliecloud-runtime@0.31-1?arch=amd64&distro=debian-12"' in document
+    whole = kit.packages({f"deployer/kit/{name}": InMemory(b"x") for name in charliecloud.PROGRAMS})
+    assert {package.name for package in whole} == set(charliecloud.RECIPE.pins()) - {"lzo2-source"}
+
+
+#: The loader lists where each library is; the script that starts ch-run prints its version.
+LOADER = '#!/bin/sh\n[ "$3" = --list ] && printf "libc.so.6 => %s/libc.so.6 (0x1)\\n" "{}"\n'
+
+
+@pytest.mark.parametrize(
+    ("library", "version", "said"),
+    [
+        ("$2", "0.31", ""),
+        ("/usr/lib", "0.31", "takes libc.so.6 from this machine"),
+        ("$2", "0.38", "has the version 0.38, not 0.31"),
+        ("$2", "none; exit 127", "does not start"),
+    ],
+)
+def test_a_ch_run_has_to_pass_a_test(tmp_path: Path, library: str, version: str, said: str) -> None:
+    for name, text in (("ld-linux-x86-64.so.2", LOADER.format(library)), ("run", f"#!/bin/sh\necho {version}\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    if not said:
+        charliecloud.check(tmp_path, "0.31")
+        return
+    with pytest.raises(JobFailed, match=said):
+        charliecloud.check(tmp_path, "0.31")
 
 
 def _fake(folder: Path, last: str) -> Path:
@@ -102,6 +140,8 @@ SQUASHFS = running.PLAN._replace(
     start_options=[running.START_OPTION._replace(runtime="charliecloud", staging="squashfs")]
 )
 UDOCKER = running.PLAN._replace(start_options=[running.START_OPTION._replace(runtime="udocker")])
+CARRIED = running.PLAN._replace(start_options=[running.START_OPTION._replace(runtime="charliecloud-kit")])
+FORBIDDEN = CARRIED._replace(against={"charliecloud-kit": "the nodes have no user namespaces"})
 
 
 @pytest.fixture
@@ -135,6 +175,9 @@ def lab(mksquashfs: bool | None) -> Profile:
         ([], ["squashfs-tools"], ["squashfs-tools"]),
         ([(lab(True), UDOCKER)], [], ["udocker"]),
         ([(lab(False), UDOCKER)], [], ["udocker"]),
+        ([(lab(True), CARRIED)], [], ["charliecloud"]),
+        ([(lab(True), FORBIDDEN)], [], []),
+        ([], ["charliecloud"], ["charliecloud"]),
     ],
 )
 def test_a_part_goes_in_where_a_site_may_use_it_or_somebody_asks(
@@ -155,9 +198,14 @@ def test_what_a_site_can_do_without_is_left_out_where_it_cannot_be_made(monkeypa
     assert (
         "cannot start gcc for squashfs-tools: the bundle is packed without squashfs-tools (apt-get install gcc)" in line
     )
-    for asked, plan in ((["squashfs-tools"], SQUASHFS), ([], UDOCKER)):
+    for asked, plan in ((["squashfs-tools"], SQUASHFS), ([], UDOCKER), ([], CARRIED)):
         with pytest.raises(MissingTool):
             kit.carried(asked, [(lab(None), plan)], print)
+    # Where the site's own ch-run may do.
+    either = CARRIED._replace(start_options=[running.START_OPTION, *CARRIED.start_options])
+    assert kit.carried([], [(lab(None), either)], said.append) == {}
+    with pytest.raises(MissingTool):
+        kit.carried([], [(lab(None), either._replace(against={"charliecloud": "too old"}))], print)
 
 
 def test_the_command_line_knows_the_parts() -> None:
