@@ -5,9 +5,11 @@ for their programs. Each supported name has an adapter in ``deployer.site.contai
 refusal and an alternative.
 """
 
-from typing import List, NamedTuple, Sequence, Tuple
+import re
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract.plan import DISK, MEMORY, NATIVE, NOT_STAGED, STAGINGS
+from deployer.contract import version as versions
+from deployer.contract.plan import CHARLIECLOUD_KIT, DISK, MEMORY, NATIVE, NOT_STAGED, STAGINGS
 
 
 class KnownRuntime(NamedTuple):
@@ -20,6 +22,7 @@ class KnownRuntime(NamedTuple):
         carried: a bundle's kit can provide it to a site that lacks it.
         stagings: where the image can be while it runs, of ``plan.STAGINGS``.
         allowed_by: the name with which a policy allows it, if that is another runtime's; then no profile has its own.
+        oldest: the oldest version that can be used; empty: any.
         refusal: why deployer cannot use it; empty if it can.
         instead: what to do if deployer cannot use it.
     """
@@ -30,6 +33,7 @@ class KnownRuntime(NamedTuple):
     carried: bool = False
     stagings: Tuple[str, ...] = (NOT_STAGED,)
     allowed_by: str = ""
+    oldest: str = ""
     refusal: str = ""
     instead: str = ""
 
@@ -44,13 +48,26 @@ class KnownRuntime(NamedTuple):
         return not self.refusal
 
 
+#: The first that read the pattern for ``--unset-env`` was 0.28. This is the oldest that deployer was tried with.
+_OLDEST_CHARLIECLOUD = "0.31"
+
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
+
 _UNPACKED = (NOT_STAGED, DISK, MEMORY)
 _ASK = "allow one that bundles carry: udocker needs nothing but the site's permission"
 _LATER = "this version of deployer has no adapter for it"
 
 #: In the order in which people see them.
 TABLE = (
-    KnownRuntime("charliecloud", "ch-run", stagings=STAGINGS),
+    KnownRuntime("charliecloud", "ch-run", stagings=STAGINGS, oldest=_OLDEST_CHARLIECLOUD),
+    KnownRuntime(
+        CHARLIECLOUD_KIT,
+        "ch-run",
+        carried=True,
+        stagings=STAGINGS,
+        allowed_by="charliecloud",
+        oldest=_OLDEST_CHARLIECLOUD,
+    ),
     KnownRuntime("apptainer", "apptainer", refusal=_LATER, instead=_ASK),
     KnownRuntime("singularity", "singularity", refusal=_LATER, instead=_ASK),
     KnownRuntime("podman", "podman", refusal=_LATER, instead=_ASK),
@@ -104,6 +121,15 @@ def supported(name: str) -> bool:
 def needs_namespaces(name: str) -> bool:
     """Return whether an unprivileged user's container of a runtime needs user namespaces."""
     return name in RUNTIMES and RUNTIMES[name].namespaces
+
+
+def too_old(name: str, version: Optional[str]) -> Optional[str]:
+    """Return why a version cannot be used, or None; ``version`` may be a text that contains it, or unknown."""
+    oldest = RUNTIMES[name].oldest
+    found = _VERSION.search(version or "")
+    if not oldest or found is None or not versions.is_older(found.group(), oldest):
+        return None
+    return "%s %s is too old: deployer uses %s or newer" % (RUNTIMES[name].program, found.group(), oldest)
 
 
 def refusal(name: str) -> Tuple[str, str]:

@@ -92,7 +92,7 @@ srun --mpi=none $overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-tas
     --image /home/alice/images/aaaa \
     --source '/home/alice/bundles/it'"'"'s-1.tar' \
     --abi mpich-abi \
-    --kit \
+    --kit udocker \
     --home "$home" \
     --tool "${tool[1]}" --into "$stage" --out "$job/ranks" </dev/null >"$pipe" &
 holder=$!

@@ -129,7 +129,7 @@ def _add_internal(add: _Add) -> None:
     parser.add_argument("--stubs")
     parser.add_argument("--sent")
     parser.add_argument("--sha256")
-    parser.add_argument("--kit", action="store_true")
+    parser.add_argument("--kit", nargs="?", const="udocker", default="")  # alone in scripts of older versions
     parser.add_argument("--home", help="remove this folder at the end")
     parser.set_defaults(run=_stage)
 

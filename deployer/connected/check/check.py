@@ -72,7 +72,7 @@ CODES = (
     "mpi.cxx", "mpi.escape", "mpi.family", "mpi.mixed", "mpi.rpath", "mpi.serial", "mpi.symbols", "mpi.unused",
     "node.architecture",
     "plan.refused", "pmi.not-offered", "pmi.truncated", "pmi.unmet", "profile.age", "proof.outside",
-    "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.unsupported",
+    "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.old", "runtime.unsupported",
     "space.files", "space.purge", "space.size",
     "wheel.tags",
     "workdir.missing", "workdir.read-only",

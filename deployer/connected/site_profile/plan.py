@@ -10,6 +10,7 @@ from deployer.connected.site_profile.staging import stagings
 from deployer.contract import json_records, runtime_table
 from deployer.contract.errors import Refused
 from deployer.contract.plan import (
+    CHARLIECLOUD_KIT,
     NATIVE,
     NOT_STAGED,
     SONAMES,
@@ -22,6 +23,8 @@ from deployer.contract.plan import (
 
 #: The MPI whose ranks need no common user namespace.
 _STARTS_ALONE = "intel"
+#: The architecture of the kit's ch-run.
+_KIT_ARCHITECTURE = "x86_64"
 
 
 def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition: str | None = None) -> Plan:
@@ -136,17 +139,23 @@ def _start_options(profile: Profile, partition: Partition, mpi: HostMpi | None, 
 
 
 def _there(partition: Partition, runtime: str) -> bool:
-    """Return whether nodes have a runtime, or a bundle can bring it."""
+    """Return whether nodes have a runtime, or a bundle can bring it and the nodes need it."""
+    if runtime == CHARLIECLOUD_KIT:
+        own = partition.runtimes.get(runtime_table.RUNTIMES[runtime].policy_name)
+        new = own is not None and own.version is not None and not runtime_table.too_old(runtime, own.version)
+        return not new and partition.architecture in (None, _KIT_ARCHITECTURE)
     return runtime in partition.runtimes or runtime in (*runtime_table.CARRIED, NATIVE)
 
 
 def _against(profile: Profile, partition: Partition) -> dict[str, str]:
     """Return the allowed runtimes that cannot be used on a partition, each with the reason."""
     allowed = known(profile.policy, profile, "policy", "runtimes").runtimes
-    if partition.user_namespaces is not False:
-        return {}
-    return {
-        runtime: "the nodes have no user namespaces"
-        for runtime in runtime_table.in_order(allowed)
-        if runtime_table.needs_namespaces(runtime)
+    found = {
+        name: reason
+        for name in allowed
+        if name in partition.runtimes and (reason := runtime_table.too_old(name, partition.runtimes[name].version))
     }
+    if partition.user_namespaces is False:
+        needing = filter(runtime_table.needs_namespaces, runtime_table.in_order(allowed))
+        found.update(dict.fromkeys(needing, "the nodes have no user namespaces"))
+    return found

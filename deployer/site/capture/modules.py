@@ -2,7 +2,7 @@
 
 import os
 import re
-from typing import Dict, List, NamedTuple, Tuple
+from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 from deployer.contract.runtime_table import RUNTIMES
 from deployer.site.capture.tools import Said, Tools
@@ -54,7 +54,7 @@ def like_mpi(found: List[str]) -> List[str]:
     return [name for name in found if _MPI.search(name)]
 
 
-def runtimes(found: List[str]) -> Dict[str, Tuple[str, str]]:
+def runtimes(found: Sequence[str]) -> Dict[str, Tuple[str, str]]:
     """Return (module, version) of each container runtime that has a module, the last of each."""
     matches = [(match, name) for name in found for match in [_RUNTIMES.match(name)] if match]
     return {match.group(1).lower(): (name, match.group(2) or "") for match, name in matches}

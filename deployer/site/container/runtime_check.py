@@ -3,8 +3,17 @@
 import shutil
 from typing import Optional, Sequence
 
+from deployer.contract import runtime_table
+from deployer.contract.errors import DeployerError
+from deployer.contract.shell import plain
 from deployer.site.capture import machine
+from deployer.site.capture.modules import runtimes as by_module
+from deployer.site.container.container import user_environment
 from deployer.site.container.runtimes.interface import Here, Runtime
+from deployer.system import process
+
+#: Seconds for a program to print its version; a cold shared file system takes some.
+_PATIENCE = 60.0
 
 
 def objection(runtime: Runtime, modules: Sequence[str], engine: str, here: bool = True) -> Optional[str]:
@@ -15,7 +24,24 @@ def objection(runtime: Runtime, modules: Sequence[str], engine: str, here: bool 
         engine: as in ``Here``.
         here: the process runs on this host. If so, user namespaces are tested by making them.
     """
-    found = runtime.veto(Here(shutil.which(runtime.program), list(modules), engine))
+    path = None if runtime.carried else shutil.which(runtime.program)
+    found = runtime.veto(Here(path, list(modules), engine))
     if found is None and runtime.namespaces and here:
         found = machine.namespaces_denied()
+    if found is None and runtime.asked and (path or runtime.carried) and runtime.asked not in by_module(modules):
+        found = _unusable(runtime.asked, plain(runtime.starter(engine)), runtime.carried)
     return found
+
+
+def _unusable(name: str, program: str, carried: bool) -> Optional[str]:
+    """Return why a program cannot be used: its version is too old, or it is the kit's and does not start.
+
+    A site's own may start on the nodes, if not here.
+    """
+    try:
+        done = process.run([program, "--version"], _PATIENCE, user_environment(), check=False)
+    except DeployerError as error:
+        return error.message if carried else None
+    if done.returncode and carried:
+        return "%s does not start: %s" % (program, done.last_words(1))
+    return runtime_table.too_old(name, done.stdout + done.stderr)

@@ -75,7 +75,7 @@ def runtime(ground: Ground) -> str:
     if ground.plan and name in CARRIED and name not in vetoes:
         return "%s, of the bundle's kit" % name
     program = RUNTIMES[name].program if name in RUNTIMES else name
-    path = shutil.which(program)
+    path = None if name in vetoes else shutil.which(program)
     if path is None:
         if ground.plan and name not in vetoes:
             raise Skipped("%s is not in PATH here; a job gets it with %s" % (program, ", ".join(ground.plan.modules)))
@@ -111,7 +111,7 @@ def image(ground: Ground) -> str:
         if ground.plan and ground.plan.namespaces:
             return "%s; no container was started here: %s" % (saw, refused.message)
         raise
-    if started.program not in CARRIED and shutil.which(started.program) is None:
+    if not started.carried and shutil.which(started.program) is None:
         return saw + "; no %s here to start it" % started.program
     command = [manifest.image.python, "-I", "-S", "-c", _ROOT]
     environment = container.user_environment()

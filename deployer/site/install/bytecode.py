@@ -30,7 +30,7 @@ _log = logging.getLogger("deployer.bytecode")
 #: Seconds; a wheelhouse of 4,000 modules takes 10 to 20.
 _PATIENCE = 600
 #: Runtimes for the container, best first: the site's, else the bundle's.
-_RUNTIMES = ("charliecloud", "udocker")
+_RUNTIMES = ("charliecloud", plans.CHARLIECLOUD_KIT, "udocker")
 _ARCHIVE = "bytecode.tar"
 _SUFFIX = ".pyc"
 

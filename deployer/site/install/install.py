@@ -13,19 +13,24 @@ import time
 from typing import Callable, Iterable, Mapping, NamedTuple, Optional, Tuple
 
 from deployer.contract import json_records, sealed_file
+from deployer.contract import plan as plans
 from deployer.contract.errors import IntegrityError
 from deployer.contract.manifest import DATA_PREFIX, KIT_PREFIX
 from deployer.site.install import bytecode, kit, remove, unpack, wheels
 from deployer.site.install.admit import admit, pin_signers
 from deployer.site.storage import data, inventory, layers, space, unfinished
 from deployer.site.storage.layers import Layer
-from deployer.site.storage.store import MANIFEST, RECEIPT, ROOTFS, InstalledImage, Receipt, Store, room_of_tool
+from deployer.site.storage.store import ENGINE, MANIFEST, RECEIPT, ROOTFS, InstalledImage, Receipt, Store, room_of_tool
 from deployer.system import codec, files, policy, verify, workers
 from deployer.system.verify import Progress, Verification, VerifiedBundle
 
 #: Where members of a bundle go: those that a rank reads, the runtime that starts it, and everything.
 APP_ONLY = {"deployer/app/": "app"}
-APP_AND_KIT = {**APP_ONLY, KIT_PREFIX: "kit"}
+APP_AND_KIT = {
+    **APP_ONLY,
+    KIT_PREFIX + plans.CHARLIECLOUD_FOLDER + "/": os.path.join(ENGINE, plans.CHARLIECLOUD_FOLDER),
+    KIT_PREFIX: "kit",
+}
 _MEMBERS = {
     **APP_AND_KIT,
     "deployer/plans/": "plans",

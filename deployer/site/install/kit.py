@@ -1,10 +1,11 @@
 """The bundle's kit, made ready at install in the image's folder: udocker and proot, offline. Other tools of the kit,
-such as mksquashfs, run from where they are.
+such as mksquashfs and ch-run, run from where they are.
 
 ::
 
     images/DIGEST/kit/       as the bundle carries it: udocker's wheel, proot, mksquashfs, and their sources
     images/DIGEST/engine/    ready to run, and udocker's "repository" at once: run, start.py, bin/proot, lib/udocker/
+    images/DIGEST/engine/charliecloud/    as the bundle carries it: ch-run, its loader and its libraries
 
 udocker looks for its engine there and finds it, so it never tries to download one. There is no second copy of the
 image: udocker uses ``rootfs``. proot shows it as it is on the disk, so ``protect`` removes write permission there.
@@ -27,6 +28,7 @@ from deployer.site.storage.store import InstalledImage
 from deployer.system import files, process
 from deployer.system import wheel as wheels
 
+UDOCKER = "udocker"
 #: Folders that udocker requires of a repository that is set up, with an engine new enough for any version of it.
 _FOLDERS = ("bin", "lib", "doc", "repos", "layers", "containers")
 _ENGINE_VERSION = "99.0.0\n"

@@ -11,10 +11,10 @@ from typing import List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tupl
 from deployer.contract import layout
 from deployer.contract.choose import choose
 from deployer.contract.errors import UsageError
-from deployer.contract.plan import Plan
+from deployer.contract.plan import CHARLIECLOUD_KIT, Plan
 from deployer.contract.shell import Text, Value, argv, plain, variables
 from deployer.contract.shell import data as text_of
-from deployer.site.container import container, home
+from deployer.site.container import container, home, runtime_check
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container, Mount, Runtime
 from deployer.site.run import run
@@ -22,8 +22,8 @@ from deployer.site.storage import data
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, payload, process
 
-#: Used if the bundle has no plan because it was packed for no site.
-_DEFAULT_RUNTIME = "charliecloud"
+#: Used if the bundle has no plan because it was packed for no site: the site's if it can be used, else the kit's.
+_DEFAULT_RUNTIMES = ("charliecloud", CHARLIECLOUD_KIT)
 #: Variables of mpirun, and of mpiexec of MPICH and Intel MPI, with the number of processes on the node.
 _LOCAL_TASKS = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 #: Variables of the user's terminal for an interactive shell.
@@ -92,7 +92,7 @@ def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, boo
     found = data.resolve(store, manifest)
     plan, asked = _plan(installed, request.plan), request.runtime
     option = choose(plan, 1, run.vetoes(plan, installed, here=True), runtime=asked).start_option if plan else None
-    name = option.runtime if option else _DEFAULT_RUNTIME
+    name = option.runtime if option else _default(installed)
     if asked not in (None, name):
         why = "%s was packed for no site, so no plan allows %s" % (request.image, asked)
         raise UsageError(why, "pack it with --site SITE")
@@ -115,6 +115,16 @@ def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, boo
     if not container.has_workdir(manifest.image):
         made = made._replace(workdir=working_folder(made.binds, made.environment.get("HOME", "/"), _here()))
     return runtime, made, bool(option and option.join)
+
+
+def _default(installed: InstalledImage) -> str:
+    """Return the first default runtime that can be used; if there is none, the first, whose start then says why."""
+    usable = (
+        name
+        for name in _DEFAULT_RUNTIMES
+        if not runtime_check.objection(RUNTIMES[name], (), installed.engine, here=False)
+    )
+    return next(usable, _DEFAULT_RUNTIMES[0])
 
 
 def working_folder(binds: Sequence[Mount], own: Value, here: str) -> Value:

@@ -6,7 +6,7 @@ import shlex
 import time
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from deployer.contract import findings, hostfiles, json_records, runtime_table, variables
+from deployer.contract import findings, hostfiles, json_records, variables
 from deployer.contract import layout as layouts
 from deployer.contract import plan as plans
 from deployer.contract.choose import choose
@@ -317,7 +317,7 @@ def _staging(resolved: _Resolved, option: StartOption, size_mb: int) -> Optional
         size_mb=size_mb,
         abi=resolved.plan.abi,
         broadcast=option.broadcast is not None and resolved.layout.nodes >= option.broadcast,
-        kit=option.runtime in runtime_table.CARRIED,
+        kit=option.runtime if RUNTIMES[option.runtime].carried else "",
     )
 
 

@@ -20,7 +20,7 @@ import stat
 import sys
 import time
 from contextlib import contextmanager, suppress
-from typing import Iterator, List, NamedTuple, Optional, Sequence
+from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract import evidence, json_records
 from deployer.contract import plan as plans
@@ -34,7 +34,7 @@ from deployer.site.jobs import result
 from deployer.site.rank.payload_monitor import GRACE
 from deployer.site.run.staging_script import BEGIN, EVIDENCE, ROOTFS, STUBS, TEMPORARY, TOOL
 from deployer.site.storage import space
-from deployer.site.storage.store import VARIANTS, WHEELS, InstalledImage, Store
+from deployer.site.storage.store import ENGINE, VARIANTS, WHEELS, InstalledImage, Store
 from deployer.system import files, process, verify, workers
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -63,7 +63,7 @@ class StageRequest(NamedTuple):
         stubs: the folder of stubs for host files, or None.
         sent: the path beside ``into`` to which the scheduler sends a copy of ``source``, or None.
         mount: words that mount the staged SquashFS file and run the following words in it; empty for a bundle.
-        kit: the runtime comes from the bundle's kit too.
+        kit: the runtime, if it comes from the bundle's kit, else empty.
         home: the job's home on this node, to be removed at the end, or None.
         sha256: the SHA-256 of a SquashFS file that is sent, or None.
     """
@@ -77,7 +77,7 @@ class StageRequest(NamedTuple):
     stubs: Optional[str] = None
     sent: Optional[str] = None
     mount: Sequence[str] = ()
-    kit: bool = False
+    kit: str = ""
     home: Optional[str] = None
     sha256: Optional[str] = None
 
@@ -100,11 +100,11 @@ class RankRoot(NamedTuple):
 
     Attributes:
         stat: the state of the folder, with its inode.
-        holder: the process that holds it mounted; 0 if it is not mounted.
+        holders: the processes that hold it mounted; none if it is not mounted.
     """
 
     stat: os.stat_result
-    holder: int
+    holders: Tuple[int, ...] = ()
 
 
 def need(store: Store, installed: InstalledImage, manifest: Manifest, ranks_mb: int) -> StagingNeed:
@@ -112,7 +112,8 @@ def need(store: Store, installed: InstalledImage, manifest: Manifest, ranks_mb: 
     receipt = installed.receipt
     size = receipt.bytes - sum(member.size for member in manifest.members if install.is_data(member.name))
     size += receipt.files * _A_FILE + bytecode.size(installed.folder)
-    size += kit.ROOM if files.is_folder(installed.engine) else 0
+    engine = kit.ROOM if files.is_folder(installed.engine) else 0
+    size += engine
     objections = {}
     if not files.is_file(store.bundle(receipt)):
         reason = "its bundle is not under %s: install it with --keep" % store.bundles
@@ -120,7 +121,7 @@ def need(store: Store, installed: InstalledImage, manifest: Manifest, ranks_mb: 
     sizes = {plans.MEMORY: _mib(size), plans.DISK: _mib(size)}
     squashed = squash.path(installed.folder)
     if files.is_file(squashed):
-        sizes[plans.SQUASHFS] = _mib(os.path.getsize(squashed))
+        sizes[plans.SQUASHFS] = _mib(os.path.getsize(squashed) + engine)  # at most
     else:
         objections[plans.SQUASHFS] = squash.absent(installed)
     return StagingNeed(sizes, ranks_mb, objections)
@@ -257,7 +258,7 @@ def _mounted(request: StageRequest) -> Iterator[RankRoot]:
     ends in its own time.
     """
     if not request.mount:
-        yield RankRoot(os.stat(os.path.join(request.into, ROOTFS)), 0)
+        yield RankRoot(os.stat(os.path.join(request.into, ROOTFS)))
         return
     held = process.HeldProcess([*request.mount, *_READY], container.user_environment())
     try:
@@ -270,7 +271,7 @@ def _mounted(request: StageRequest) -> Iterator[RankRoot]:
         joined = process.run(ask, _PATIENCE, env=container.user_environment(), check=False)
         bare = joined.returncode == 0 and joined.stdout.strip() != charliecloud.OBEYED
         files.write_text(os.path.join(request.into, "pid"), said + (" " + charliecloud.BARE if bare else "") + "\n")
-        yield RankRoot(os.stat("/proc/%s/root" % said), int(said))
+        yield RankRoot(os.stat("/proc/%s/root" % said), (held.pid, int(said)))
     finally:
         held.end()
 
@@ -286,7 +287,7 @@ def users(folder: str, root: RankRoot) -> List[int]:
     """Return this user's processes that run in the staged image, from it, or in a folder beside it; not its holder."""
     found = []
     for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) in (os.getpid(), root.holder):
+        if not name.isdigit() or int(name) in (os.getpid(), *root.holders):
             continue
         try:
             theirs = os.stat("/proc/%s/root" % name)
@@ -328,11 +329,11 @@ def _fill(request: StageRequest) -> None:
         install.write_receipt(request.into, verification, jobs, _stop_if_asked, targets)
     bytecode.restore(request.image, request.into)
     _merge(request)
-    if request.kit:  # from now on the files are read-only
+    if request.kit == kit.UDOCKER:  # from now on the files are read-only
         kit.prepare(receipt._replace(folder=request.into), sys.executable)
         kit.protect(os.path.join(request.into, ROOTFS))
-        files.remove_tree(os.path.join(request.into, "kit"))
         os.mkdir(os.path.join(request.into, TEMPORARY))
+    files.remove_tree(os.path.join(request.into, "kit"))
 
 
 def _fill_mounted(request: StageRequest) -> None:
@@ -343,11 +344,15 @@ def _fill_mounted(request: StageRequest) -> None:
             raise IntegrityError("%s is not %s: it came with other bytes" % (request.sent, request.source))
         os.rename(request.sent, target)
     else:
-        _check_room(_place(request), os.path.getsize(request.source) + os.path.getsize(request.tool), 2)
+        size = os.path.getsize(request.source) + os.path.getsize(request.tool) + (kit.ROOM if request.kit else 0)
+        _check_room(_place(request), size, 2)
         with open(request.source, "rb") as source, open(target, "wb") as copy:
             for chunk in iter(lambda: source.read(files.CHUNK), b""):
                 copy.write(chunk)
                 _stop_if_asked()
+    if request.kit:
+        carried = os.path.join(ENGINE, plans.CHARLIECLOUD_FOLDER)
+        shutil.copytree(os.path.join(request.image, carried), os.path.join(request.into, carried))
     shutil.copyfile(request.tool, os.path.join(request.into, TOOL))
     os.mkdir(os.path.join(request.into, ROOTFS))  # a folder to name as the image, although the root is joined
 

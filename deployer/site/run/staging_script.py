@@ -45,7 +45,7 @@ class StagedImage(NamedTuple):
         size_mb: MiB that it takes on the node.
         abi: the MPI family of the Horovod variant, or None.
         broadcast: the scheduler sends the file to the nodes; otherwise they read it where it is.
-        kit: the runtime comes from the bundle's kit, and each node gets it too.
+        kit: the runtime comes from the bundle's kit, and each node gets it too: its name; empty: it is the site's.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class StagedImage(NamedTuple):
     size_mb: int
     abi: Optional[str]
     broadcast: bool = False
-    kit: bool = False
+    kit: str = ""
 
     @property
     def mounted(self) -> bool:
@@ -179,7 +179,7 @@ container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")
         broadcast=_broadcast(staging, layout),
         sent=_sent(staging),
         mount=code(' -- "${{mount[@]}}"' if staging.mounted else ""),
-        at=runtime.into_mounted(container, STAGE).index(runtime.program) if staging.mounted else 0,
+        at=_place_of_starter(staging, runtime, container),
         options=[
             "--nodes=%d" % layout.nodes,
             "--ntasks=%d" % layout.nodes,
@@ -189,6 +189,12 @@ container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")
         what=_what(staging, container),
         nodes=layout.nodes,
     )
+
+
+def _place_of_starter(staging: StagedImage, runtime: Runtime, container: Container) -> int:
+    """Return the place of the runtime's program in the words of a rank."""
+    inside = moved(staging, container)
+    return runtime.into_mounted(inside, STAGE).index(runtime.starter(inside.engine)) if staging.mounted else 0
 
 
 def _broadcast(staging: StagedImage, layout: Layout) -> Code:
@@ -223,7 +229,7 @@ def _what(staging: StagedImage, container: Container) -> Code:
     found: List[Tuple[str, Text]] = [("--image", staging.image), ("--source", staging.source)]
     found += [("--abi", staging.abi)] if staging.abi else []
     lines = [code(" \\\n    {words}", words=pair) for pair in found]
-    lines += [code(" \\\n    --kit")] if staging.kit else []
+    lines += [code(" \\\n    --kit {name}", name=staging.kit)] if staging.kit else []
     lines += [code(" \\\n    --home {home}", home=Word(OWN))] if needs_home(container) else []
     stubs = [bind.source for bind in container.binds if bind.target == hostfiles.FOLDER]
     return shell.together([*lines, *(code(" \\\n    --stubs {path}", path=path) for path in stubs)])

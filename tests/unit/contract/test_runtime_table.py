@@ -3,8 +3,8 @@
 import pytest
 
 from deployer.contract import runtime_table
-from deployer.contract.plan import NATIVE, NOT_STAGED, STAGINGS
-from deployer.contract.runtime_table import TABLE, KnownRuntime
+from deployer.contract.plan import CHARLIECLOUD_KIT, NATIVE, NOT_STAGED, STAGINGS
+from deployer.contract.runtime_table import TABLE
 from deployer.site.container.runtimes import RUNTIMES
 
 
@@ -21,6 +21,29 @@ def test_each_name_has_an_adapter_or_a_refusal_with_an_alternative(known):
         assert runtime_table.refusal(known.name) == (known.refusal, known.instead)
 
 
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("0.30", "ch-run 0.30 is too old: deployer uses 0.31 or newer"),
+        ("ch-run 0.9.10~pre", "ch-run 0.9.10 is too old: deployer uses 0.31 or newer"),
+        ("0.31", None),
+        ("0.31.1", None),
+        ("1.0", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_a_version_may_be_too_old(version, expected):
+    for name in ("charliecloud", CHARLIECLOUD_KIT):
+        assert runtime_table.too_old(name, version) == expected
+    assert runtime_table.too_old("udocker", version) is None
+
+
+def test_a_profile_cannot_name_what_another_name_allows():
+    assert CHARLIECLOUD_KIT in runtime_table.SUPPORTED
+    assert CHARLIECLOUD_KIT not in runtime_table.NAMED
+
+
 def test_a_name_of_another_version_is_refused():
     why, instead = runtime_table.refusal("sandbox9000")
     assert "does not know it" in why
@@ -32,11 +55,7 @@ def test_the_order_is_the_policy_s_and_without_a_container_comes_last():
     assert runtime_table.in_order(policy) == ["udocker", "docker", "apptainer", NATIVE]
 
 
-def test_what_bundles_carry_comes_before_udocker_if_it_uses_user_namespaces(monkeypatch):
-    fast = KnownRuntime("charliecloud-kit", "ch-run", carried=True, allowed_by="charliecloud")
-    rest = [known for known in TABLE if known.name != fast.name]
-    monkeypatch.setattr(runtime_table, "TABLE", (*rest, fast))
-    monkeypatch.setattr(runtime_table, "CARRIED", ("udocker", fast.name))
+def test_what_bundles_carry_comes_before_udocker_if_it_uses_user_namespaces():
     both = ["charliecloud", "charliecloud-kit"]
     assert runtime_table.in_order(["udocker", "charliecloud"]) == [*both, "udocker"]
     assert runtime_table.in_order(["charliecloud", "apptainer", "udocker"]) == [*both, "apptainer", "udocker"]

@@ -31,7 +31,8 @@ def allowed(case: Case) -> Iterator[Finding]:
 
 
 def startable(case: Case) -> Iterator[Finding]:
-    """runtime.namespaces, runtime.fuse, facts.runtime: the kernel lacks what a start option needs.
+    """runtime.namespaces, runtime.fuse, facts.runtime: the kernel lacks what a start option needs. runtime.old: the
+    runtime is too old.
 
     A note if another start option can start, because the site then uses that one.
     """
@@ -45,6 +46,11 @@ def startable(case: Case) -> Iterator[Finding]:
 
 def _against(case: Case, option: StartOption) -> Iterator[Finding]:
     has = case.partition
+    own = has.runtimes.get(option.runtime)
+    age = runtime_table.too_old(option.runtime, own.version) if own else None
+    if age:
+        remedy = "ask the site for a newer one, or leave its version out of the profile if it has another module"
+        yield Finding("runtime.old", ERROR, option.name, f"{age} ({case.plan.partition})", remedy)
     needs = []
     if runtime_table.needs_namespaces(option.runtime):
         needs.append(("namespaces", has.user_namespaces, "user namespaces"))

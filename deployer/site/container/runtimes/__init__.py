@@ -2,9 +2,15 @@
 
 from typing import Dict
 
-from deployer.site.container.runtimes.charliecloud import Charliecloud
+from deployer.contract import plan as plans
+from deployer.site.container.runtimes.charliecloud import CarriedCharliecloud, Charliecloud
 from deployer.site.container.runtimes.interface import Runtime
 from deployer.site.container.runtimes.native import Native
 from deployer.site.container.runtimes.udocker import Udocker
 
-RUNTIMES: Dict[str, Runtime] = {"charliecloud": Charliecloud(), "udocker": Udocker(), "native": Native()}
+RUNTIMES: Dict[str, Runtime] = {
+    "charliecloud": Charliecloud(),
+    plans.CHARLIECLOUD_KIT: CarriedCharliecloud(),
+    "udocker": Udocker(),
+    "native": Native(),
+}

@@ -1,15 +1,20 @@
-"""Charliecloud's ch-run on an unpacked image. Versions 0.31, 0.38 and 0.45.2 accept the same options, except that
-0.45.2 ignores those for the environment of a process that joins a container.
+"""Charliecloud's ch-run on an unpacked image: the site's, or the one of the bundle's kit.
+
+Versions 0.31, 0.38 and 0.45.2 accept the same options, except that 0.45.2 ignores those for the environment of a
+process that joins a container.
 
 ch-run passes the host's whole environment, and applies neither ENV nor WORKDIR of the image: both are corrected here.
 """
 
+import os
 import re
-from typing import List
+from typing import List, Optional
 
+from deployer.contract import plan as plans
 from deployer.contract.errors import UsageError
 from deployer.contract.shell import Program, Text, Value
-from deployer.site.container.runtimes.interface import Container, Runtime
+from deployer.site.container.runtimes.interface import Container, Here, Runtime
+from deployer.system import files
 
 #: Called with the folder and ch-run's words. Signals reach the payload, as outside the process that mounts.
 #: ``bare`` is set if the holder found that ch-run ignores the environment options when it joins: then they go to the
@@ -48,10 +53,11 @@ class Charliecloud(Runtime):
 
     program = "ch-run"
     namespaces = True
+    asked = "charliecloud"
 
     def options(self, container: Container) -> List[Text]:
         return [
-            self.program,
+            self.starter(container.engine),
             "--unset-env=" + all_but(container.passed),
             # Without this option, a "$" at the start of a value or after a colon would be a variable of the host. It
             # applies only to the options after it.
@@ -71,6 +77,20 @@ class Charliecloud(Runtime):
     def join_options(self, ranks: int, tag: Value) -> List[Text]:
         # ch-run's default tag is only the step's number: two jobs on a node would join each other.
         return ["--join-ct=%d" % ranks, "--join-tag=" + tag]
+
+
+class CarriedCharliecloud(Charliecloud):
+    """The kit's ch-run, which has its own loader and libraries beside it (``deployer.connected.bundle.kit``)."""
+
+    carried = True
+
+    def starter(self, engine: Value) -> Value:
+        return engine + "/" + plans.CHARLIECLOUD_FOLDER + "/" + plans.CHARLIECLOUD_START
+
+    def veto(self, here: Here) -> Optional[str]:
+        if not files.is_file(os.path.join(here.engine, plans.CHARLIECLOUD_FOLDER, plans.CHARLIECLOUD_START)):
+            return "the bundle was packed without Charliecloud's kit"
+        return None
 
 
 def ask_joined(program: str, pid: str, image: str) -> List[str]:

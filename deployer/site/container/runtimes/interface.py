@@ -69,11 +69,20 @@ class Runtime(object):
     program = ""
     #: Whether it makes its own user namespaces.
     namespaces = False
+    #: Whether it comes from the bundle's kit.
+    carried = False
+    #: Its name in ``runtime_table``, if its program is asked for its version before it is used.
+    asked = ""
     #: Whether there is a container: with its own root, and only the passed variables of the host's environment.
     contained = True
     #: Whether it makes a target that the read-only image lacks, for folders and files alike. Otherwise a bind needs a
     #: target that the image has.
     makes_targets = False
+
+    def starter(self, engine: Value) -> Value:
+        """Return the first word of ``options``: its program in PATH, or in ``engine``, the folder of the kit's."""
+        del engine
+        return self.program
 
     def options(self, container: Container) -> List[Text]:
         """Return argv up to the image, without it; one word per option."""

@@ -10,7 +10,7 @@ import re
 from typing import List, Optional
 
 from deployer.contract.errors import UsageError
-from deployer.contract.shell import Text
+from deployer.contract.shell import Text, Value
 from deployer.site.container.runtimes.interface import Container, Here, Runtime
 from deployer.system import files
 
@@ -23,10 +23,14 @@ class Udocker(Runtime):
     """The container's files are read-only by mode; binds are writable; /tmp, /dev, /proc and /sys are the host's."""
 
     program = "udocker"
+    carried = True
+
+    def starter(self, engine: Value) -> Value:
+        return engine + "/" + START
 
     def options(self, container: Container) -> List[Text]:
         return [
-            container.engine + "/" + START,
+            self.starter(container.engine),
             *("--pass=" + _glob(name) for name in container.passed),
             *("--set-env=" + name + "=" + value for name, value in sorted(container.environment.items())),
             *self.binds(container.binds),

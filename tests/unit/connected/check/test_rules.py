@@ -374,6 +374,15 @@ def test_udocker_needs_no_namespace() -> None:
     assert codes(runtimes.startable(case({"user_namespaces": False}, plan=plan))) == [("runtime.namespaces", NOTE)]
 
 
+def test_a_site_s_ch_run_may_be_too_old() -> None:
+    old = case({"user_namespaces": True, "runtimes": {"charliecloud": {"version": "0.26"}}})
+    [found] = runtimes.startable(old)
+    assert (found.code, found.severity) == ("runtime.old", ERROR)
+    assert "ch-run 0.26 is too old" in found.message
+    both = PLAN._replace(start_options=[START_OPTION, START_OPTION._replace(name="kit", runtime="charliecloud-kit")])
+    assert codes(runtimes.startable(old._replace(plan=both))) == [("runtime.old", NOTE)]
+
+
 def test_without_a_container_there_is_nothing_to_judge() -> None:
     native = START_OPTION._replace(name="native", runtime="native", launcher="srun", pmi="pmix")
     plan = PLAN._replace(start_options=[START_OPTION, native])

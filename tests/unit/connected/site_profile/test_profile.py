@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from deployer.connected.site_profile import model
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.plan import digest, make_plan
 from deployer.connected.site_profile.profile import load
@@ -46,10 +47,13 @@ def test_all_errors_at_once_with_a_guess(tmp_path: Path) -> None:
     [
         ({"mpi": {}}, "partitions.batch.mpi"),
         ({"scheduler": {"kind": "slurm", "pmi": ["pmix"]}}, "partitions.batch.pmi"),
-        ({"runtimes": {}}, "no runtime"),
+        ({"runtimes": {}, "policy": {"runtimes": ["apptainer"]}}, "no runtime"),
     ],
 )
-def test_references_are_checked(tmp_path: Path, changes: dict[str, object], reason: str) -> None:
+def test_references_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], reason: str
+) -> None:
+    monkeypatch.setattr(model, "supported", lambda _: True)  # else check refuses
     with pytest.raises(UsageError, match=reason):
         load(lab(tmp_path, **changes))
 
@@ -160,6 +164,48 @@ def test_the_choice_of_runtimes_follows_policy_and_facts(tmp_path: Path) -> None
     with pytest.raises(Refused, match="the nodes have no user namespaces"):
         choose(plan(["charliecloud"], user_namespaces=False), 1, {})
     assert plan(["udocker"], runtimes={}).start_options[0].name == "udocker-folder"
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "facts", "expected", "against"),
+    [
+        ({"charliecloud": {"version": "0.31"}}, {}, ["charliecloud", "udocker"], {}),
+        ({"charliecloud": {"version": "0.38"}}, {}, ["charliecloud", "udocker"], {}),
+        ({"charliecloud": {}}, {}, ["charliecloud", "charliecloud-kit", "udocker"], {}),
+        ({}, {}, ["charliecloud-kit", "udocker"], {}),
+        ({}, {"architecture": "aarch64"}, ["udocker"], {}),
+        (
+            {"charliecloud": {"version": "0.26"}},
+            {"architecture": "x86_64"},
+            ["charliecloud", "charliecloud-kit", "udocker"],
+            {"charliecloud": "ch-run 0.26 is too old: deployer uses 0.31 or newer"},
+        ),
+        (
+            {},
+            {"user_namespaces": False},
+            ["charliecloud-kit", "udocker"],
+            dict.fromkeys(("charliecloud", "charliecloud-kit"), "the nodes have no user namespaces"),
+        ),
+    ],
+)
+@pytest.mark.parametrize("policy", [["charliecloud", "udocker"], ["udocker", "charliecloud"]])
+def test_the_kits_ch_run_comes_after_the_sites_and_before_udocker(
+    tmp_path: Path,
+    policy: list[str],
+    runtimes: dict[str, object],
+    facts: dict[str, object],
+    expected: list[str],
+    against: dict[str, str],
+) -> None:
+    profile = load(lab(tmp_path, policy={"runtimes": policy}, runtimes=runtimes, **facts))
+    found = make_plan(profile, "tiny:1.0")
+    assert list(dict.fromkeys(option.runtime for option in found.start_options)) == expected
+    assert found.against == against
+    assert {option.staging for option in found.start_options if option.runtime == "charliecloud-kit"} <= {
+        "folder",
+        "memory",
+        "squashfs",
+    }
 
 
 def test_without_a_container_only_where_the_policy_names_it(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from deployer.contract.errors import UsageError
 from deployer.contract.plan import Bind
 from deployer.contract.shell import argv
+from deployer.site.container import runtime_check
 from deployer.site.container.runtimes import RUNTIMES, charliecloud
 from deployer.site.container.runtimes.interface import Container, Here
 from tests import running
@@ -63,6 +64,59 @@ def test_veto():
     assert runtime.veto(Here(None, [], "")) == "no ch-run in PATH"
     assert runtime.veto(Here(None, ["charliecloud/0.38"], "")) is None
     assert runtime.veto(Here("/usr/bin/ch-run", [], "")) is None
+
+
+# --- the one of the kit ---
+
+carried = RUNTIMES["charliecloud-kit"]
+
+
+def engine(folder, script):
+    """Return the engine of an image with a ch-run that is ``script``."""
+    place = folder / "a b" / "engine"
+    (place / "charliecloud").mkdir(parents=True)
+    running.program(place / "charliecloud", "run", script)
+    return str(place)
+
+
+def test_the_kits_is_started_from_the_images_folder_with_the_same_words():
+    made = Container("/i/rootfs", [], {"A": "1"}, [], "/w", "/i/a b/engine")
+    assert carried.argv(made, ["true"]) == ["/i/a b/engine/charliecloud/run", *runtime.argv(made, ["true"])[1:]]
+    joined = carried.into_mounted(made, "/stage")
+    assert [word for word in joined if word == carried.starter(made.engine)] == [joined[5]]
+
+
+def test_the_kits_is_used_if_the_bundle_has_it_and_it_starts(tmp_path):
+    assert runtime_check.objection(carried, [], str(tmp_path), here=False) == (
+        "the bundle was packed without Charliecloud's kit"
+    )
+    assert runtime_check.objection(carried, [], engine(tmp_path / "1", "echo 0.31"), here=False) is None
+    broken = runtime_check.objection(carried, [], engine(tmp_path / "2", "echo libc.so.6: no >&2; exit 127"), False)
+    assert broken.endswith("/charliecloud/run does not start: libc.so.6: no")
+    foreign = engine(tmp_path / "3", "")
+    with open(foreign + "/charliecloud/run", "wb") as stream:
+        stream.write(b"\x7fELF of another processor")
+    assert "cannot start" in runtime_check.objection(carried, [], foreign, here=False)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("echo 0.31 >&2", None),
+        ("echo 0.38", None),
+        ("echo 0.45.2~pre+1", None),
+        ("echo unknown", None),
+        ("echo 0.30", "ch-run 0.30 is too old: deployer uses 0.31 or newer"),
+        ("echo 0.9.10", "ch-run 0.9.10 is too old: deployer uses 0.31 or newer"),
+        ("echo no library >&2; exit 127", None),  # it may start on the nodes
+    ],
+)
+def test_the_sites_is_used_if_it_is_new_enough(tmp_path, monkeypatch, said, expected):
+    running.program(tmp_path, "ch-run", said)
+    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
+    assert runtime_check.objection(runtime, ["intel-mpi/2021"], "", here=False) == expected
+    # The module may bring another one.
+    assert runtime_check.objection(runtime, ["charliecloud/0.38"], "", here=False) is None
 
 
 #: Notes its words and its own environment, and becomes the command, with the host's environment as it is.

@@ -115,7 +115,15 @@ CASES = {
     "staged-udocker": inputs(
         runtime=RUNTIMES["udocker"],
         start_option=made.START_OPTION._replace(runtime="udocker"),
-        staging=STAGING._replace(kit=True),
+        staging=STAGING._replace(kit="udocker"),
+    ),
+    "staged-carried": inputs(
+        runtime=RUNTIMES["charliecloud-kit"],
+        start_option=made.START_OPTION._replace(runtime="charliecloud-kit", join=True),
+        staging=STAGING._replace(
+            kind=plan.SQUASHFS, source="/home/alice/images/aaaa/image.sqfs", kit="charliecloud-kit"
+        ),
+        ranks=2,
     ),
     "host-mpi": inputs(),
     "joined": inputs(nodes=1, ranks=4, threads=1, shown=BARE, memory_mb=1000),

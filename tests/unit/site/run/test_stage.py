@@ -40,6 +40,17 @@ EXTRA = [
 ]
 
 
+#: Stands in for a kit's ch-run, also as what mounts.
+RUN = b"""#!/bin/sh
+case $1 in
+    --version) echo 0.31 ;;
+    --join-pid=*) echo obeyed ;;
+    *) shift; exec "$@" ;;
+esac
+"""
+CHARLIECLOUD = [("deployer/kit/charliecloud/run", RUN, 0o755), ("deployer/kit/charliecloud/libc.so.6", b"x")]
+
+
 class Job:
     """A kept and installed bundle, a node's folder, and what job.sh knows of them."""
 
@@ -93,7 +104,7 @@ def job(tmp_path):
 
 @pytest.fixture
 def with_kit(tmp_path):
-    job = Job(tmp_path, [*EXTRA, *KIT])
+    job = Job(tmp_path, [*EXTRA, *KIT, *CHARLIECLOUD])
     yield job
     cleared(job)
 
@@ -156,6 +167,30 @@ def test_the_runtime_of_the_kit_is_ready_on_the_node_and_the_files_are_read_only
     assert with_kit.left() == []
 
 
+def test_the_ch_run_of_the_kit_is_on_the_node_alone(with_kit):
+    """The bundle has udocker too, which is not made ready; only its engine takes the right to write from files."""
+    process = with_kit.start(more=["--kit", "charliecloud-kit"])
+    assert answer(process) == (0, "")
+    assert sorted(os.listdir(str(with_kit.into))) == ["engine", "evidence", "rootfs"]
+    assert os.listdir(str(with_kit.into / "engine")) == ["charliecloud"]
+    run = str(with_kit.into / "engine" / "charliecloud" / "run")
+    assert subprocess.check_output([run, "--version"]) == b"0.31\n"
+    assert (with_kit.into / "rootfs").stat().st_mode & 0o200
+    assert end(process) == (0, "")
+    assert with_kit.left() == []
+
+
+def test_the_ch_run_of_the_kit_is_beside_a_squashfs_file(with_kit, tmp_path):
+    squashed = tmp_path / "image.sqfs"
+    squashed.write_bytes(b"compressed")
+    engine = with_kit.into / "engine" / "charliecloud"
+    mount = [str(engine / "run"), str(with_kit.into / "image.sqfs")]
+    process = with_kit.start(source=squashed, mount=mount, more=["--kit", "charliecloud-kit"])
+    assert answer(process) == (0, "")
+    assert sorted(os.listdir(str(engine))) == ["libc.so.6", "run"]
+    process.kill()
+
+
 def test_a_runtime_of_the_site_needs_no_kit_on_the_node(with_kit):
     process = with_kit.start()
     assert answer(process) == (0, "")
@@ -201,9 +236,9 @@ def test_who_says_goodbye_is_waited_for(job):
     tool.chmod(0o755)
     payload = subprocess.Popen([str(tool), "600"])
     try:
-        root = stage.RankRoot(os.stat(str(job.into / "rootfs")), 0)
+        root = stage.RankRoot(os.stat(str(job.into / "rootfs")))
         assert stage.users(str(job.into), root) == [payload.pid]
-        assert stage.users(str(job.into), root._replace(holder=payload.pid)) == []
+        assert stage.users(str(job.into), root._replace(holders=(1, payload.pid))) == []
         process.send_signal(signal.SIGTERM)
         time.sleep(0.5)
         assert process.poll() is None
