@@ -63,6 +63,7 @@ _MEANINGS = (
     (r"\.max_(nodes|time)$", WARNING, "`run` uses the limits in the plan: make new plans"),
     (r"\.mpi$", ERROR, "jobs of this partition get another MPI: check bundles again and make new plans"),
     (r"\.(launcher|pmi)$", ERROR, "ranks are started in another way: check bundles again and make new plans"),
+    (r"(^|\.)mounts$", WARNING, "jobs see other folders of the site: make new plans, and pack again"),
     (r"\.(modules|environment|directives)(\.|$)", WARNING, "the site sets up its jobs in another way: make new plans"),
     (r"(^|\.)user_namespaces$", ERROR, "unprivileged containers need user namespaces: make new plans"),
     (r"(^|\.)fuse$", WARNING, "images in one file cannot be mounted without FUSE: make new plans"),

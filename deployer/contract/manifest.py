@@ -3,14 +3,14 @@
 import re
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Type
 
-from deployer.contract import json_records
+from deployer.contract import json_records, mount_points
 from deployer.contract.errors import DeployerError, IntegrityError, UsageError
 from deployer.contract.job import Job
 from deployer.contract.json_records import Fields, Record
 
 SCHEMA = "bundle"
-#: Bundles have a newer format only if a job has the field that an older reader would skip: ``stdin``, and it would run
-#: the job with empty input; ``environment`` or ``memory``, and it would run the job without.
+#: Bundles have a newer format only if they have a field that an older reader would skip. Then it would run a job with
+#: empty input (``stdin``), or without its variables, memory or mount points.
 _WITH_STDIN, _WITH_ENVIRONMENT = 2, 3
 #: The newest format that is read here.
 FORMAT = _WITH_ENVIRONMENT
@@ -199,6 +199,7 @@ class Manifest(NamedTuple):
         segments: the segment table.
         needs: data folders of other bundles; the JSON has no such field if there are none.
         mpi: the MPI families (``plan.ABIS``) that its programs run on, the image's own first; likewise.
+        mount_points: folders that are made in the image when it is unpacked; likewise.
     """
 
     name: str
@@ -212,6 +213,7 @@ class Manifest(NamedTuple):
     segments: List[Segment]
     needs: Sequence[DataNeed] = ()
     mpi: Sequence[str] = ()
+    mount_points: Sequence[str] = ()
 
     @property
     def is_data(self) -> bool:
@@ -232,14 +234,15 @@ class Manifest(NamedTuple):
         fields["segments"] = _records(self.segments)
         fields["needs"] = _records(self.needs)
         fields["mpi"] = list(self.mpi)
-        for name in ("needs", "mpi"):
+        fields["mount_points"] = list(self.mount_points)
+        for name in ("needs", "mpi", "mount_points"):
             if not fields[name]:
                 del fields[name]
         needed = self._needed_format()
         return json_records.stamped(SCHEMA, fields, needed, needed)
 
     def _needed_format(self) -> int:
-        if any(job.environment or job.memory is not None for job in self.jobs):
+        if self.mount_points or any(job.environment or job.memory is not None for job in self.jobs):
             return _WITH_ENVIRONMENT
         return _WITH_STDIN if any(job.stdin for job in self.jobs) else json_records.FORMAT
 
@@ -283,4 +286,12 @@ def read(data: bytes, what: str) -> Manifest:
         segments=[Segment.read(item) for item in fields.each("segments")],
         needs=tuple(DataNeed.read(item) for item in fields.items("needs")) if "needs" in fields.record else (),
         mpi=tuple(fields.texts("mpi")) if "mpi" in fields.record else (),
+        mount_points=_mount_points(fields),
     )
+
+
+def _mount_points(fields: Fields) -> Sequence[str]:
+    try:
+        return tuple(map(mount_points.check, fields.texts("mount_points"))) if "mount_points" in fields.record else ()
+    except UsageError as error:
+        raise IntegrityError("%s: %s" % (fields.what, error.message)) from error

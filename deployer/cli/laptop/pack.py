@@ -39,6 +39,9 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
     text = "include this part of the kit even if no --site needs it; may be repeated"
     command.add_argument("--kit", action="append", default=[], choices=_PARTS, help=text)
+    text = "make this folder in the image, for --bind at the site; may be repeated (with --site, those of the site's "
+    text += "profile are made)"
+    command.add_argument("--mount-point", action="append", default=[], metavar="DIR", help=text)
     command.add_argument("--codec", choices=("zstd", "gzip"), default="zstd", help="gzip: for sites without libzstd")
     command.add_argument("--changes", metavar="FILE", type=Path, help="list each path that flatten changed, and how")
     command.add_argument(
@@ -53,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     cache = None if args.no_cache else framecache.default_folder()
     with caches.in_use():
         packed = packing.pack(
-            _contents(args)._replace(kit=args.kit),
+            _contents(args)._replace(kit=args.kit, mount_points=args.mount_point),
             sites,
             Path(args.output),
             args.codec,

@@ -28,6 +28,7 @@ class Contents(NamedTuple):
         mpi: the MPI families that the programs run on, the image's own first; empty if unknown; None: `pack` finds
             them in the image.
         kit: parts of the kit to include even if no site needs them.
+        mount_points: further mount points of the image.
         identity: returns the ``ArchiveImage.identity`` that ``read`` would return. None: only reading tells.
     """
 
@@ -41,4 +42,5 @@ class Contents(NamedTuple):
     carried: Mapping[str, Path] = {}
     mpi: Sequence[str] | None = ()
     kit: Collection[str] = ()
+    mount_points: Collection[str] = ()
     identity: Callable[[], str] | None = None

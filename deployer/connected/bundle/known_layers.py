@@ -1,7 +1,7 @@
 """Layers of earlier packs that need not be made again: what ``pack`` derived from an image, beside its frames.
 
-A layer is known if all that its bytes depend on is the same: the image's identity, the mount points that flatten makes,
-the codec, the sources of deployer and the versions of its libraries. Then the image is not read, and the frames are
+A layer is known if all that its bytes depend on is the same: the image's identity, the codec, the sources of deployer
+and the versions of its libraries. Then the image is not read, and the frames are
 copied from the bundle in the frame cache.
 
 A record is one file: its key, the digest of the rest, and the rest as JSON. A record that is damaged, or belongs to
@@ -41,8 +41,8 @@ _log = logging.getLogger("deployer.known_layers")
 
 #: Bytes of frames that are read before they are written.
 _AHEAD = 32 * 1024 * 1024
-#: Bytes of the first line of a record: three digests.
-_KEYS = 3 * 65
+#: Bytes of the first line of a record: two digests.
+_KEYS = 2 * 65
 #: The libraries that the frames, the packages and the SBOM depend on.
 _LIBRARIES = ("zstandard", "packaging", "cyclonedx-python-lib", "packageurl-python", "license-expression")
 
@@ -132,11 +132,6 @@ def image_key(identity: str, codec: Codec) -> str:
     return _digest(identity, json.dumps(codec.record()), *_tools()) if identity else ""
 
 
-def layer_key(image: str, mount_points: Sequence[str]) -> str:
-    """Return the key of an image's layer with these mount points."""
-    return _digest(image, *sorted(set(mount_points))) if image else ""
-
-
 def _digest(*words: str) -> str:
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()
 
@@ -158,10 +153,10 @@ def _tools() -> tuple[str, ...]:
     return (sys.version, *map(importlib.metadata.version, _LIBRARIES), state.hexdigest())
 
 
-def record(image: str, layer: str, known: KnownLayer) -> str:
+def record(image: str, known: KnownLayer) -> str:
     """Return the text of a record."""
     text = known.written()
-    return f"{image} {layer} {hashlib.sha256(text.encode()).hexdigest()}\n{text}"
+    return f"{image} {hashlib.sha256(text.encode()).hexdigest()}\n{text}"
 
 
 class LayerRecord(NamedTuple):
@@ -169,12 +164,10 @@ class LayerRecord(NamedTuple):
 
     Attributes:
         path: the file.
-        layer: the key of the layer.
         sha256: the digest of the rest, in hexadecimal.
     """
 
     path: Path
-    layer: str
     sha256: str
 
     def load(self) -> KnownLayer | None:
@@ -194,8 +187,8 @@ def records(image: str, paths: Iterable[Path]) -> Iterator[LayerRecord]:
     for path in paths:
         with contextlib.suppress(OSError), open(path, "rb") as stream:
             keys = stream.readline(_KEYS).decode("ascii", "replace").split()
-            if len(keys) == 3 and keys[0] == image:
-                yield LayerRecord(path, *keys[1:])
+            if len(keys) == 2 and keys[0] == image:
+                yield LayerRecord(path, keys[1])
 
 
 # ------------------------------------------------------------------------------------------------ its content

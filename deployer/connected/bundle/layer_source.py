@@ -91,7 +91,6 @@ class LayerSources:
             self._records = list(known_layers.records(self._key, frames.records()))
         self._load = functools.lru_cache(1)(LayerRecord.load)  # of a large image: for its users, then for its layer
         self._users: Sequence[MpiUser] | None = None
-        self._targets: Sequence[str] = ()
         self._stays = False  # the known layer is in the cache and stays there
 
     def users(self) -> Sequence[MpiUser]:
@@ -102,13 +101,12 @@ class LayerSources:
             self._users = families.users(self._image.root)
         return self._users
 
-    def layer(self, targets: Sequence[str], cleanup: ExitStack) -> LayerSource:
-        """Return the source of the layer with mount points at ``targets``. ``cleanup`` closes its files."""
-        self._targets = targets
+    def layer(self, cleanup: ExitStack) -> LayerSource:
+        """Return the source of the layer. ``cleanup`` closes its files."""
         known = self._known(cleanup)
         if known:
             return CopiedLayer(known, self._codec)
-        tree = FlattenedRootfs(self._image.root, targets) if self._read else _NoTree(self._image.root)
+        tree = FlattenedRootfs(self._image.root) if self._read else _NoTree(self._image.root)
         return ReadLayer(self._image, tree, Press(self._codec, self._frames))
 
     def keep(self, made: KnownLayer, name: str) -> None:
@@ -122,7 +120,7 @@ class LayerSources:
         if image:
             if made.users is None:
                 made = made._replace(users=self._users)
-            text = known_layers.record(image, known_layers.layer_key(image, self._targets), made)
+            text = known_layers.record(image, made)
         self._frames.keep(self._output, name, frames, text)
 
     @functools.cached_property
@@ -131,12 +129,9 @@ class LayerSources:
             return self._read(self._scratch) if self._read else ArchiveImage("unknown", {}, Rootfs())
 
     def _known(self, cleanup: ExitStack) -> KnownBundle | None:
-        wanted = known_layers.layer_key(self._key, self._targets)
         for record in self._records:
-            if not self._frames or record.layer != wanted:
-                continue
-            bundle = self._frames.bundle(record.path)
-            if bundle is not None:
+            bundle = self._frames.bundle(record.path) if self._frames else None
+            if self._frames and bundle is not None:
                 cleanup.enter_context(bundle)
                 layer = self._load(record)
                 if layer:
@@ -151,7 +146,7 @@ class _NoTree(FlattenedRootfs):
     def _check_is_root(self) -> None:
         pass
 
-    def _make_mount_points(self, folders: Sequence[str]) -> None:
+    def _make_mount_points(self) -> None:
         pass
 
 

@@ -27,7 +27,7 @@ from deployer.connected.linker.commands import Tree
 from deployer.connected.rootfs import datafolder, imageconfig
 from deployer.connected.rootfs.datafolder import DataFile
 from deployer.connected.rootfs.entries import Stored, shown
-from deployer.contract import json_records, oci, sealed_file
+from deployer.contract import json_records, mount_points, oci, sealed_file, tarformat
 from deployer.contract.errors import UsageError
 from deployer.contract.manifest import (
     APP_PREFIX,
@@ -173,7 +173,7 @@ def _packed(
             parts = kit.carried(contents.kit, zip(profiles, plans, strict=True), say)
             contents = contents._replace(carried={**contents.carried, **parts})
         folders = {name: datafolder.files_of(path) for name, path in sorted(contents.data.items())}
-        source = sources.layer([bind.target for plan in plans for bind in plan.binds], cleanup)
+        source = sources.layer(cleanup)
         with files.published(str(output)) as stream:
             with files.errors_named(f"write {output}"):
                 settings = imageconfig.read(source.config)
@@ -182,13 +182,14 @@ def _packed(
                         "variables of the image left out, because their names are not valid in a shell: "
                         + ", ".join(settings.dropped)
                     )
+                made = _mount_points(contents, profiles, plans, source.tree)
                 if commands.CODE not in checking.accept:
                     _refuse_missing(contents, settings, source.tree, plans)
                 writer = BundleWriter(stream)
                 writer.member("deployer.pyz", make_pyz(), 0o755)
                 writer.member(oci.LAYOUT_FILE, oci.LAYOUT)
                 layer = source.write(writer)
-                manifest = _write(writer, contents, layer, settings, folders, codec)
+                manifest = _write(writer, contents, layer, settings, folders, codec)._replace(mount_points=made)
                 layer = _write_sbom(writer, contents, layer)
                 plans = _checked(writer, manifest, profiles, plans, checking)
                 digest = writer.seal(manifest)
@@ -240,6 +241,33 @@ def _checked(
     for plan in checked:
         writer.member(f"{PLANS_PREFIX}{plan.site}.json", json_records.pretty(plan.record()).encode())
     return checked
+
+
+def _mount_points(
+    contents: Contents, profiles: "Iterable[Profile]", plans: Iterable[Plan], tree: Tree
+) -> tuple[str, ...]:
+    """Return the mount points that the image lacks: for the plans' binds, the sites' file systems, and those asked for.
+
+    Raises:
+        UsageError: the image has a link or a file where something must be bound.
+    """
+
+    def is_folder(path: str) -> bool | None:
+        entry = tree.find(os.fsencode(path).strip(b"/"))
+        return None if entry is None else entry.kind == tarformat.FOLDER
+
+    bound = [bind.target for plan in plans for bind in plan.binds]
+    for path in [*bound, *map(mount_points.check_site, contents.mount_points)]:
+        part = mount_points.in_the_way(path, is_folder)
+        if part:
+            raise UsageError(
+                f"{path} must be a mount point, but {part} is not a folder in the image",
+                "bind to another path, or make it a folder in the Dockerfile",
+            )
+    file_systems = [path for profile in profiles for path in profile.partition()[1].filesystems]
+    free = (path for path in mount_points.possible(file_systems) if not mount_points.in_the_way(path, is_folder))
+    lacking = (path for path in {*bound, *contents.mount_points, *free} if is_folder(path) is None)
+    return tuple(sorted(map(mount_points.check, lacking)))
 
 
 def _refuse_missing(contents: Contents, settings: imageconfig.ImageConfig, tree: Tree, plans: Sequence[Plan]) -> None:

@@ -46,11 +46,8 @@ class FlattenedRootfs:
             .pyc headers are repaired while they are read.
     """
 
-    def __init__(self, root: Rootfs, mount_points: Sequence[str] = ()) -> None:
+    def __init__(self, root: Rootfs) -> None:
         """Bring ``root`` into the normal form.
-
-        Args:
-            mount_points: absolute paths of folders to make.
 
         Raises:
             UsageError: it is not a root filesystem, or a mount point cannot be made.
@@ -62,7 +59,7 @@ class FlattenedRootfs:
         self.changed["folders_made"] += root.made
         self._check_is_root()
         self._take(root.walk())
-        self._make_mount_points(mount_points)
+        self._make_mount_points()
 
     @property
     def changes(self) -> dict[str, int]:
@@ -191,7 +188,7 @@ class FlattenedRootfs:
 
     # --- making missing entries ---
 
-    def _make_mount_points(self, folders: Sequence[str]) -> None:
+    def _make_mount_points(self) -> None:
         for path in _NEEDED_FOLDERS:
             self._make_folder(path)
         for path in (*_NEEDED_FILES, *_ENGINE_FILLS, *(os.fsencode(name).strip(b"/") for name in plan.MOUNT_FILES)):
@@ -199,7 +196,7 @@ class FlattenedRootfs:
             self._make(TarEntry(FILE, path, 0o644))
         self._make(_MTAB)
         self._make(TarEntry(FILE, _CANARY, 0o644, len(_CANARY_TEXT)))
-        for name in (*plan.MOUNT_FOLDERS, *folders):
+        for name in plan.MOUNT_FOLDERS:
             self._make_folder(os.fsencode(name).strip(b"/"))
 
     def _make(self, entry: TarEntry) -> None:
@@ -217,7 +214,7 @@ class FlattenedRootfs:
             elif entry.kind != FOLDER:
                 raise UsageError(
                     f"/{shown(path)} must be a mount point, but /{shown(part)} is not a folder in the image",
-                    "bind to another path, or make it a folder in the Dockerfile",
+                    "make it a folder in the Dockerfile",
                 )
 
     # --- .pyc ---

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     Field,
     PlainSerializer,
@@ -19,6 +20,7 @@ from pydantic import (
 )
 
 from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha256, form
+from deployer.contract import mount_points
 from deployer.contract.dynamic import Facts
 from deployer.contract.errors import Unknown, UsageError
 from deployer.contract.json_records import Fields
@@ -34,6 +36,13 @@ def _read_facts(value: Any) -> Facts:
         return Facts.read(Fields(value, "it"))
     except UsageError as error:
         raise ValueError(error.message) from error
+
+
+def _checked_mount(path: str) -> str:
+    try:
+        return mount_points.check_site(path)
+    except UsageError as error:
+        raise ValueError(f"{error.message} ({error.hint})") from error
 
 
 class Lacking(Unknown):
@@ -61,6 +70,8 @@ HostName = Annotated[
     ),
 ]
 Absolute = Annotated[str, form(r"^/[^\n:]*$", "an absolute path, without colon or line break: /opt/mpi")]
+#: A folder of the site that jobs see on the same path.
+SiteMount = Annotated[Absolute, AfterValidator(_checked_mount)]
 Count = Annotated[int, Field(ge=1)]
 #: The facts of a file that the dynamic loader uses: the record of ``deployer.contract.dynamic.Facts``.
 FileFacts = Annotated[
@@ -378,6 +389,7 @@ class Partition(Machine):
         pmi: the PMI type for srun.
         modules: modules to load before the MPI's.
         environment: variables that the site sets for jobs.
+        mounts: folders of the site that jobs see on the same path, besides those of the whole profile.
         directives: additional options for the batch system.
         source: where these facts come from.
     """
@@ -395,6 +407,7 @@ class Partition(Machine):
     pmi: str | None = None
     modules: list[str] = []
     environment: dict[str, str] = {}
+    mounts: list[SiteMount] = []
     directives: list[str] = []
     source: FactSource | None = None
 
@@ -427,6 +440,7 @@ class Profile(Machine):
         scheduler: the batch system.
         policy: what the site allows.
         modules: modules that all jobs load.
+        mounts: folders of the site that all jobs see on the same path.
         mpi: MPI installations by name.
         partitions: partitions by name. The first one is the default.
     """
@@ -446,6 +460,7 @@ class Profile(Machine):
     scheduler: SiteScheduler | None = None
     policy: RuntimePolicy | None = None
     modules: list[str] = []
+    mounts: list[SiteMount] = []
     mpi: dict[str, Mpi] = {}
     partitions: dict[str, Partition] = {}
 

@@ -14,6 +14,7 @@ from deployer.contract.plan import (
     NATIVE,
     NOT_STAGED,
     SONAMES,
+    Bind,
     HostMpi,
     Limits,
     NodeShape,
@@ -67,7 +68,7 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
         directives=chosen.directives,
         modules=_modules(profile, chosen, mpi),
         mpi=host_mpi,
-        binds=bound.binds,
+        binds=[*_mounts(profile, chosen, bound.binds), *bound.binds],
         environment=bound.environment,
         pass_environment=[*passed(way, abi if host_mpi else None), *bound.passed],
         start_options=_start_options(profile, chosen, host_mpi, way),
@@ -104,6 +105,12 @@ def _modules(profile: Profile, partition: Partition, mpi: Mpi | None) -> list[st
     runtimes = [runtime for name, runtime in partition.runtimes.items() if _allowed(profile, name)]
     named = [mpi.module if mpi else None, *(runtime.module for runtime in runtimes)]
     return list(dict.fromkeys([*profile.modules, *partition.modules, *filter(None, named)]))
+
+
+def _mounts(profile: Profile, partition: Partition, others: Sequence[Bind]) -> list[Bind]:
+    """Return the binds of the site's folders, outer ones first; ``others`` follow them, and may be inside of them."""
+    folders = {*profile.mounts, *partition.mounts} - {bind.target for bind in others}
+    return [Bind(path, path, "the site's folder, on the same path") for path in sorted(folders)]
 
 
 def _allowed(profile: Profile, runtime: str) -> bool:

@@ -9,6 +9,7 @@ from deployer.contract import plan as plans
 from deployer.contract.command import DEFAULT_PATH
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.manifest import Image
+from deployer.contract.mount_points import OF_THE_NODE
 from deployer.contract.plan import Bind, Plan
 from deployer.contract.shell import Value, Variable, Word
 from deployer.site.container import home as homes
@@ -21,8 +22,6 @@ from deployer.system import files
 
 #: The private folder of the job or process on each node (see ``home``), known when the job or process starts.
 OWN = Variable("home")
-#: Folders that a runtime takes from the host, whatever the image has there.
-_OF_THE_HOST = ("/tmp", "/dev", "/proc", "/sys")  # noqa: S108
 #: The folder for TensorFlow's plug-ins in packages, such as Intel's extension, and the variable for more such folders.
 _PLUGINS, _PLUGIN_PATH = "tensorflow-plugins", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
 #: Keeps Python from using packages below the user's home.
@@ -131,7 +130,7 @@ def _of_plan(installed: InstalledImage, plan: Plan, environment: Dict[str, str],
             raise Refused(
                 "%s cannot be bound into %s:%s: %s"
                 % (bind.source, installed.receipt.name, installed.receipt.version, problem),
-                "pack it with --site %s, which makes the target" % plan.site,
+                "pack it with --site %s, which makes the target; if it was packed so, install it again" % plan.site,
             )
     single = site_hostfiles.binds(installed, plan)
     if any(bind.target.startswith(hostfiles.PROGRAMS + "/") for bind in single):
@@ -218,7 +217,7 @@ def parse_binds(
 
 
 def _check_target(option: str, target: str, folder: bool, rootfs: str, makes: bool, others: Sequence[str]) -> None:
-    shared = next((name for name in _OF_THE_HOST if (target + "/").startswith(name + "/")), None)
+    shared = next((name for name in OF_THE_NODE if (target + "/").startswith(name + "/")), None)
     if shared is not None:
         raise UsageError(
             "--bind %s: %s in the container is the node's own, which all its users share, so nothing can be bound "
@@ -243,8 +242,9 @@ def _offers(target: str, rootfs: str, others: Sequence[str]) -> str:
     ]
     found = ["bind it to a path that this image offers: %s" % (", ".join(there) or "none")]
     if targets.lacks(rootfs, target):
+        found.append("pack it again with --mount-point %s" % target)
         found += ["start it with --runtime %s, which makes the path" % name for name in others]
-    return "; or ".join([*found, "make the folder in the image's Dockerfile"])
+    return "; or ".join(found)
 
 
 def user_environment() -> Dict[str, str]:

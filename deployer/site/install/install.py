@@ -16,7 +16,7 @@ from deployer.contract import json_records, sealed_file
 from deployer.contract import plan as plans
 from deployer.contract.errors import IntegrityError
 from deployer.contract.manifest import DATA_PREFIX, KIT_PREFIX
-from deployer.site.install import bytecode, kit, remove, unpack, wheels
+from deployer.site.install import bytecode, kit, mount_points, remove, unpack, wheels
 from deployer.site.install.admit import admit, pin_signers
 from deployer.site.storage import data, inventory, layers, space, unfinished
 from deployer.site.storage.layers import Layer
@@ -84,6 +84,8 @@ def install(
         digest = verify.read_seal(stream, path).digest
         folder = store.image_folder(digest)
         claimed, present = store.at(folder), inventory.whole(store, digest)
+        if present:
+            mount_points.make_if_permitted(present.rootfs, present.manifest().mount_points)
         if claimed and not present:
             remove.check_unused(store, claimed)
         if present and not signers_file:
@@ -119,6 +121,7 @@ def install(
                     bytecode.compile_overlays(made, bundle.manifest.image, processes)
                     _write_receipt(made, bundle, written)
                     inventory.write_inventory(made)
+                    mount_points.make(os.path.join(made, ROOTFS), verification.manifest.mount_points)
                     if claimed:  # and incomplete
                         unfinished.discard(folder)
                     unfinished.publish(made, folder, lambda: store.at(folder) is not None)
@@ -212,7 +215,9 @@ def write_receipt(
     By default this is what a rank reads, without data: ``rootfs``, ``wheels``, ``variants`` and ``app``.
     """
     advance = _advance(verification, targets, progress)
-    written = _unpack_layer(os.path.join(folder, ROOTFS), verification, jobs, advance)
+    rootfs = os.path.join(folder, ROOTFS)
+    written = _unpack_layer(rootfs, verification, jobs, advance)
+    mount_points.make(rootfs, verification.manifest.mount_points)
     return _add(written, _write_members(folder, verification, jobs, advance, targets))
 
 

@@ -1,10 +1,13 @@
-"""Rules of places: that the image has one for each thing that the plan binds, and a folder for jobs to start in. None
-can be made on the site."""
+"""Rules of places: that the image has one for each thing that the plan binds, and a folder for jobs to start in."""
 
+import functools
 from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import Case
+from deployer.connected.linker import job_filesystem
+from deployer.connected.linker.index import Index
 from deployer.connected.linker.job_filesystem import JobFilesystem
+from deployer.contract import mount_points
 from deployer.contract.findings import ERROR, NOTE, Finding
 from deployer.contract.hostfiles import FOLDER
 from deployer.contract.plan import MOUNT_FOLDERS
@@ -12,17 +15,33 @@ from deployer.contract.plan import MOUNT_FOLDERS
 
 def bound(case: Case) -> Iterator[Finding]:
     """bind.place: the image has no folder, or a link, where the plan binds one of the site's."""
-    image = JobFilesystem(case.image)
     needed = {bind.target: f"pack it with --site {case.profile.name}" for bind in case.plan.binds}
     if case.plan.host:
         needed[FOLDER] = (
             "pack it again with this version of deployer: older images lack this folder for single host files"
         )
     for target, remedy in needed.items():
-        found = image.resolve(target)
-        if found != target:
-            text = f"it is a link to {found}" if found else "the image has no such folder"
-            yield Finding("bind.place", ERROR, target, f"{text}, but the plan binds the site's folder there", remedy)
+        part = mount_points.in_the_way(target, functools.partial(_is_folder, case.image))
+        if part:
+            text, remedy = _described(case.image, part), "make it a folder in the Dockerfile"
+        elif case.image.kind(target) or any(
+            (path + "/").startswith(target + "/") for path in case.manifest.mount_points
+        ):
+            continue
+        else:
+            text = "the image has no such folder"
+        yield Finding("bind.place", ERROR, target, f"{text}, but the plan binds the site's folder there", remedy)
+
+
+def _is_folder(image: Index, path: str) -> bool | None:
+    kind = image.kind(path)
+    return None if kind is None else kind == job_filesystem.FOLDER
+
+
+def _described(image: Index, path: str) -> str:
+    if image.kind(path) == job_filesystem.LINK:
+        return f"{path} is a link in the image, to {JobFilesystem(image).resolve(path) or 'nothing'}"
+    return f"{path} is a file in the image"
 
 
 def working(case: Case) -> Iterator[Finding]:

@@ -26,7 +26,7 @@ from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.connected.rootfs.entries import OnDisk
 from deployer.connected.rootfs.merge import Rootfs
 from deployer.connected.rootfs.tarreader import Spooled
-from deployer.connected.site_profile.profile import load
+from deployer.connected.site_profile.profile import Profile, load
 from deployer.contract.errors import DeployerError, Refused, UsageError
 from deployer.contract.job import Job
 from deployer.contract.manifest import DATA, DataNeed
@@ -167,6 +167,26 @@ def test_names_that_no_site_can_hold_are_refused(tmp_path: Path, name: str, reas
 
 
 # ------------------------------------------------------------------------------------------------ folders
+
+
+def test_mount_points_of_sites_and_those_asked_for(tmp_path: Path) -> None:
+    lab = load("lab").model_dump()
+    systems = ["/", "/home", "/tmp", "/dev/shm", "/lustre/p", "/etc/passwd/x", "/linked/x", "/usr/bin"]
+    lab |= {"filesystems": {path: {} for path in systems}, "mounts": ["/gpfs/all", "/usr/bin/own"]}
+    profile = Profile.model_validate(lab)
+    image = tars.layer([("usr/bin/tool", b"x"), ("etc/passwd", b""), ("linked", "-> usr")])
+    asked = contents(data=image)._replace(mount_points=["/scratch", "/p/fast"])
+    packed = packing.pack(asked, [profile], tmp_path / "b.tar")
+    made = ("/gpfs/all", "/lustre/p", "/opt/intel/mpi/2021.15", "/p/fast", "/usr/bin/own")
+    assert packed.manifest.mount_points == made  # others are there, or cannot be made
+    rootfs = Path(install(str(packed.path), Store(str(tmp_path / "root"))).image.rootfs)
+    assert all((rootfs / path[1:]).is_dir() for path in (*made, "/scratch", "/home"))
+    for path, part in (("/linked/x", "/linked"), ("/etc/passwd", "/etc/passwd")):
+        with pytest.raises(UsageError, match=f"^{path} must be a mount point, but {part} is not a folder in the image"):
+            packing.pack(asked._replace(mount_points=[path]), [], tmp_path / "c.tar")
+    with pytest.raises(UsageError, match="invalid mount point: '/tmp/x': /tmp is the node's own"):
+        packing.pack(asked._replace(mount_points=["/tmp/x"]), [], tmp_path / "c.tar")
+    assert not (tmp_path / "c.tar").exists()
 
 
 @pytest.fixture

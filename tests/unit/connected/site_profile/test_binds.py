@@ -1,5 +1,6 @@
 """The bind map of a site, rule by rule, from profiles with the facts that capture would write."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from deployer.connected.site_profile.binds import bindmap
 from deployer.connected.site_profile.binds.bindmap import BindMap
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import Profile
-from deployer.contract.errors import Unknown
+from deployer.contract.errors import Unknown, UsageError
 from deployer.contract.hostfiles import DIRECTORY, LINK
 from tests.unit.connected.check.test_check import lib
 
@@ -51,6 +52,32 @@ def profile(*sonames: str, needs: dict[str, list[str]] | None = None, mpi: dict[
 def made(given: Profile) -> BindMap:
     name, chosen = given.partition()
     return bindmap.make(given, name, chosen)
+
+
+def test_folders_of_the_site_are_bound_on_their_own_path() -> None:
+    record = profile().model_dump()
+    record["mounts"] = ["/lustre/p", "/opt/site", PREFIX]
+    record["partitions"]["batch"]["mounts"] = ["/lustre", "/lustre/p"]
+    plan = make_plan(Profile.model_validate(record), "hello:1")
+    bound = [(bind.source, bind.target) for bind in plan.binds]
+    assert bound == [(path, path) for path in ("/lustre", "/lustre/p", "/opt/site", PREFIX)]  # outer ones first
+    assert "the site's MPI" in plan.binds[-1].why
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [("lustre", "must be an absolute path"), ("/tmp/x", "is the node's own"), ("/usr", "which it would hide"),
+     ("/a/../b", "an empty part, . or .."), ("/deployer", "deployer's own")],
+)  # fmt: skip
+def test_a_folder_of_the_site_that_cannot_be_bound_is_an_error_of_the_profile(
+    path: str, said: str, tmp_path: Path
+) -> None:
+    text = (profiles.CURATED / "lab.yaml").read_text() + f"mounts: [/lustre, {path}]\n"
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(UsageError) as error:
+        profiles.load(str(tmp_path / "x.yaml"))
+    assert "mounts.1: " in error.value.message
+    assert said in error.value.message
 
 
 def names(found: BindMap) -> list[str]:

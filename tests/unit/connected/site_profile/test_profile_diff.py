@@ -83,6 +83,7 @@ WHOLE: dict[str, Any] = {
     },
     "policy": {"runtimes": ["charliecloud", "udocker"], "account": True, "source": SOURCE},
     "modules": ["slurm_setup"],
+    "mounts": ["/lustre/all"],
     "mpi": {"intel-2021.15": MPI, "mpich": {"family": "mpich", "prefix": "/opt/mpich"}},
     **MACHINE,
     "login": {
@@ -93,7 +94,7 @@ WHOLE: dict[str, Any] = {
         "batch": {
             "nodes": 100, "max_nodes": 16, "max_time": "48:00:00", "node": NODE, "mpi": "intel-2021.15",
             "launcher": "srun", "pmi": "pmi2", "modules": ["stack"], "environment": {"I_MPI_PIN": "1"},
-            "directives": ["--constraint=cpu"], "source": SOURCE,
+            "directives": ["--constraint=cpu"], "mounts": ["/lustre/batch"], "source": SOURCE,
         },
         "fat": {"node": NODE},
     },

@@ -57,7 +57,8 @@ class Job:
     def __init__(self, folder, extra=EXTRA):
         self.store = Store(str(folder / "root"))
         path = folder / "b.tar"
-        path.write_bytes(bundles.build(bundles.whole(ENTRIES), extra))
+        data = bundles.build(bundles.whole(ENTRIES), extra)
+        path.write_bytes(bundles.reseal(data, lambda record: record.update(mount_points=["/lustre/p"])))
         self.image = install(str(path), self.store).image
         keep(str(path), self.store, self.image)
         Path(self.store.tool).write_bytes(b"the tool")
@@ -142,7 +143,7 @@ def test_the_image_stands_on_the_node_with_all_that_a_rank_reads(job):
     assert (rootfs / "deployer/wheels/lib/demo/__init__.py").read_bytes() == b"answer = 42"
     assert (rootfs / "deployer/variant/lib/hvd.py").read_bytes() == b"mpich"
     assert (rootfs / "deployer/deployer.pyz").read_bytes() == b"the tool"
-    assert os.listdir(str(rootfs) + plans.NODE) == []
+    assert os.listdir(str(rootfs) + plans.NODE) == os.listdir(str(rootfs / "lustre/p")) == []
     assert sorted(os.listdir(str(job.into))) == ["evidence", "host", "rootfs"]  # no data, no other variant
     assert os.stat(str(job.into.parent)).st_mode & 0o777 == 0o700
     assert end(process) == (0, "")
@@ -153,6 +154,7 @@ def test_the_runtime_of_the_kit_is_ready_on_the_node_and_the_files_are_read_only
     process = with_kit.start(more=["--kit"])
     assert answer(process) == (0, "")
     assert sorted(os.listdir(str(with_kit.into))) == ["engine", "evidence", "rootfs", "tmp"]
+    assert os.stat(str(with_kit.into / "rootfs" / "lustre" / "p")).st_mode & 0o222 == 0
     run = [str(with_kit.into / "engine" / "run"), "--set-env=PATH=/usr/bin:/bin", str(with_kit.into / "rootfs"), "--"]
     script = "cat deployer/app/train.py; echo; echo $PROOT_TMP_DIR"
     # As on a site whose users have it on the shared file system.

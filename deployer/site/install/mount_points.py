@@ -1,0 +1,66 @@
+"""Makes the mount points of a bundle in its unpacked image: empty folders (see ``contract.mount_points``).
+
+Images share their layer, so a rootfs collects the mount points of all images that share it.
+"""
+
+import os
+import stat
+from contextlib import suppress
+from typing import Iterable
+
+from deployer.contract.errors import UsageError
+from deployer.site.container.targets import lacks
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def make(rootfs: str, mount_points: Iterable[str]) -> None:
+    """Make the mount points that an image lacks. If a link or file of the image is in the way, none is made there.
+
+    Everything is made relative to a folder's descriptor, and no link is followed. Folders of an image that are
+    read-only by mode stay so, and all keep their times.
+
+    Raises:
+        OSError: this user cannot write there.
+    """
+    for path in mount_points:
+        if lacks(rootfs, path):
+            _make(os.path.realpath(rootfs), path)
+
+
+def make_if_permitted(rootfs: str, mount_points: Iterable[str]) -> None:
+    """Do the same in an image that is installed, and may be another user's or on a read-only file system."""
+    with suppress(OSError, UsageError):
+        make(rootfs, mount_points)
+
+
+def _make(rootfs: str, path: str) -> None:
+    folder = os.open(rootfs, _FOLDER)
+    try:
+        for part in path.strip("/").split("/"):
+            _make_in(folder, part)
+            inner = os.open(part, _FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+    finally:
+        os.close(folder)
+
+
+def _make_in(folder: int, name: str) -> None:
+    """Make a folder in a folder, unless something is there."""
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+        return
+    except FileNotFoundError:
+        before = os.fstat(folder)
+    mode = stat.S_IMODE(before.st_mode)
+    read_only = not mode & stat.S_IWUSR
+    if read_only:
+        os.chmod(folder, mode | stat.S_IWUSR)
+    try:
+        with suppress(FileExistsError):  # another process of this user makes it too
+            os.mkdir(name, 0o555 if read_only else 0o755, dir_fd=folder)
+    finally:
+        if read_only:
+            os.chmod(folder, mode)
+    os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))
