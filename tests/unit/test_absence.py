@@ -37,6 +37,7 @@ REVIEWED = {
     "site/storage/space.py::available_memory": "/proc only; unknown",
     "site/jobs/result_reserve.py::release": "room that is not given back",
     "site/install/squash.py::_link": "a copy in place of a link",
+    "site/install/mount_points.py::make_if_permitted": "run refuses a bind whose target is still missing",
     "site/run/stage.py::users": "a process that is gone, or not ours",
     "site/storage/layers.py::_needed": "layers of a user whose images are closed count as needed",
     "site/storage/layers.py::release": "another user's layer is theirs to remove; gc names it",
