@@ -1,4 +1,5 @@
-"""Single files of the host in a real container: MPICH's alias, one library of a system folder, a driver's."""
+"""What a real container has of the site: single files (MPICH's alias, one library of a system folder, a driver's),
+folders on their own path, and variables."""
 
 import json
 import os
@@ -12,12 +13,14 @@ from typing import Any
 import pytest
 
 from deployer.connected.site_profile import profile as profiles
-from tests.integration.conftest import WORKSPACE, Cli, Site
+from tests.integration.conftest import PYTHON, WORKSPACE, Cli, Site
 from tests.lab import Lab
 from tests.lab.cluster import SUITE_VARIABLE
 
 SOURCES = Path(__file__).with_name("hosted")
 HOST = "/deployer/host/lib"
+#: Folders of the site, which no image has: one that the profile mounts, and one that it does not.
+SHARED, OWN = "/home/alice/shared", "/p/own data"
 SYSTEM = "/usr/lib/x86_64-linux-gnu"
 #: Stand-ins for a driver, compiled here: a file of each name that says its version.
 DRIVER = "550.99.01"
@@ -33,6 +36,7 @@ def decided(captured: Path, batch: dict[str, Any]) -> dict[str, Any]:
         "workspace": "~/deployer",
         "login": {"host": "login1"},
         "policy": {"runtimes": ["charliecloud"]},
+        "mounts": [SHARED],
         "partitions": {"batch": {"mpi": "intel-2021.15", "pmi": "pmi2", **batch}},
     }
 
@@ -53,6 +57,7 @@ def image(built: Cli, tmp_path_factory: pytest.TempPathFactory) -> str:
     shutil.copy(SOURCES / "open.py", folder)
     (folder / "Dockerfile").write_text(
         "FROM deployer/hello-mpi:1.0.0\n"
+        "RUN test ! -e /home/alice && test ! -e /p\n"
         f"COPY libmpich.so.12 {SYSTEM}/\nCOPY debian_mpi /usr/local/bin/\nCOPY open.py /usr/local/lib/\n"
         'ENV GREETING="it\'s  \\$5: cheap"\nWORKDIR /usr/local/lib\n'
     )
@@ -88,7 +93,9 @@ def profile(captured: Path, lab: Lab, tmp_path_factory: pytest.TempPathFactory) 
 def hosted(image: str, profile: Path, site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Yield a bundle of the image, packed for that site and pushed to it."""
     bundle = tmp_path_factory.mktemp("bundle") / "hosted.tar"
-    site.cli("pack", "--image", image, "--name", "hosted", "--version", "1", "--site", profile, "-o", bundle)
+    site.alice(f"mkdir -p {SHARED} own && echo shared >{SHARED}/name && echo own >own/name")
+    label = ["--name", "hosted", "--version", "1", "--site", profile, "--mount-point", OWN]
+    site.cli("pack", "--image", image, *label, "-o", bundle)
     site.cli("push", bundle, "lab", "--without-plan", "--ssh-config", site.lab.ssh_config)
     yield bundle
     site.cli("remove", *site.options, "hosted")
@@ -179,6 +186,44 @@ def test_the_script_says_what_is_bound_and_why(hosted: Path, site: Site) -> None
     text = site.tool("run", "hosted", "--nodes", "1", "--dry-run", "--", "true")
     assert f"/x86_64-linux-gnu/libpsm2.so.2:{HOST}/libpsm2.so.2\n" in text
     assert f"#   {HOST}/libpsm2.so.2: " in text
+
+
+#: Values that a shell, ch-run, proot or a script could read otherwise than they are.
+DIFFICULT = {
+    "LINES": "a\n b\n", "QUOTES": "'x' \"y\"", "SINGLE": "'x'", "DOLLAR": "$HOME:$(id) `id` $", "EMPTY": "",
+    "UNICODE": "\u00e9\u6f22\U0001f600", "LONG": "x" * 100_000, "EQUALS": "a=b=c", "BACK": "\\n\\", "COLON": ":$PATH:",
+}  # fmt: skip
+#: Prints, as JSON, the variables and folders that a rank sees.
+SEES = (
+    "import json, os, sys; print(json.dumps([{name: os.environ.get(name) for name in sys.argv[3].split(chr(44))}, "
+    "[open(folder + '/name').read() for folder in sys.argv[1:3]]]))"
+)
+
+
+def test_folders_of_the_site_and_variables_of_the_user_are_in_the_container(hosted: Path, site: Site) -> None:
+    code = f"""
+import json, os, subprocess, sys
+values = json.loads(sys.stdin.read())
+tool = [sys.executable, os.path.expanduser("{WORKSPACE}/deployer.pyz")]
+words = [word for name, value in values.items() for word in ("--env", name + "=" + value)]
+binds = ["--bind", os.path.expanduser("~/own") + ":{OWN}"]
+command = ["python3", "-c", {SEES!r}, "{SHARED}", "{OWN}", ",".join([*values, "NCCL_DEBUG"])]
+options = [*binds, *words, "--env", "NCCL_DEBUG=INFO"]
+sys.exit(subprocess.call([*tool, sys.argv[1], "hosted", *options, *sys.argv[2:], "--", *command]))
+"""
+    (site.lab.home / "alice" / "sees.py").write_text(code)
+    (site.lab.home / "alice" / "values.json").write_text(json.dumps(DIFFICULT))
+    expected = [{**DIFFICULT, "NCCL_DEBUG": "INFO"}, ["shared\n", "own\n"]]
+    assert json.loads(site.alice(f"{PYTHON} sees.py exec <values.json")) == expected
+    job = json.loads(site.alice(f"{PYTHON} sees.py run --json --nodes 2 --wait <values.json 2>/dev/null", timeout=600))
+    log = site.alice(f"cat {job['folder']}/output.log")
+    assert [json.loads(line) for line in log.splitlines() if line.startswith("[{")] == [expected] * 2
+
+
+def test_a_target_that_the_image_lacks_is_refused_with_what_helps(hosted: Path, site: Site) -> None:
+    said = site.tool("exec", "hosted", "--bind", "$HOME/own:/p/other", "--", "true", code=2)
+    assert "the image is read-only and has no /p/other" in said
+    assert "pack it again with --mount-point /p/other" in said
 
 
 def test_nodes_that_lack_what_is_bound_are_named_before_the_container_starts(
