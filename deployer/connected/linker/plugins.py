@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from deployer.connected.linker.loader import Loader, Object
+from deployer.connected.linker.starts.words import UnknownWord
 
 FABRIC = "libfabric.so.1"
 
@@ -71,15 +72,15 @@ def declared(loader: Loader) -> Iterator[Plugin]:
 
 
 def providers(loader: Loader, environment: Mapping[str, str], intel: bool) -> dict[str, list[str]] | None:
-    """Return the files of libfabric's providers, by the provider's name; None if no libfabric is mapped.
+    """Return the files of libfabric's providers, by the provider's name; None if it is not mapped or searched for sure.
 
     It opens all that is in the folders of FI_PROVIDER_PATH; where that is not set, it asks the loader for one name a
     provider, which for psm2 is another in ``intel``'s own build.
     """
     fabric = loader.find(FABRIC)
-    if fabric is None:
-        return None
     given = environment.get("FI_PROVIDER_PATH")
+    if fabric is None or isinstance(given, UnknownWord):
+        return None
     found: dict[str, list[str]] = {}
     if given:
         for folder in given.split(":"):

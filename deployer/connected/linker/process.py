@@ -28,7 +28,6 @@ FAMILIES = {
 }  # fmt: skip
 
 LIBRARY_PATH = "LD_LIBRARY_PATH"
-_NOW = "LD_BIND_NOW"
 
 #: How the names of Open MPI's C++ library begin, which release 5 has no more.
 CXX = "libmpi_cxx.so."
@@ -68,7 +67,7 @@ class Process(NamedTuple):
         text: the Python script; empty if it is unknown.
         missing: Python modules without which it ends with an error.
         decisive: whether the job ends with an error if the program does.
-        binds_now: whether LD_BIND_NOW makes the loader look up all functions at the start.
+        environment: the variables that it sees; an unknown value is an UnknownWord.
         packages: the packages that it imports; None if they are unknown, or if it is not a Python program.
     """
 
@@ -90,7 +89,12 @@ class Process(NamedTuple):
     missing: Sequence[MissingModule] = ()
     decisive: bool = True
     packages: Collection[str] | None = None
-    binds_now: bool = False
+    environment: Mapping[str, str] = {}
+
+    def variable(self, name: str) -> str:
+        """Return the value of a variable that the program sees, empty if it is unset or unknown."""
+        value = self.environment.get(name, "")
+        return value if known([value]) else ""
 
     @property
     def name(self) -> str:
@@ -240,9 +244,8 @@ def start(
         for path, facts in found
     )
     opened = _tensorflow_plugins(files, overlays) if is_python and (packages is None or _opens(packages)) else []
-    now = bool(known([environment.get(_NOW, "")]) and environment.get(_NOW))
     seen = Process(plan, view, loader, program, users, passed_over, sonames, opened, command)
-    return seen._replace(may_load=module, serial=serial, text=text, packages=packages, binds_now=now)
+    return seen._replace(may_load=module, serial=serial, text=text, packages=packages, environment=environment)
 
 
 def _text(view: JobFilesystem, script: str) -> str:

@@ -31,11 +31,11 @@ def library(process: Process) -> Iterator[Finding]:
 
 
 def provider(process: Process) -> Iterator[Finding]:
-    """fabric.provider, fabric.library, facts.fabric: the provider that the plan asks for is missing or incomplete."""
-    asked = process.plan.environment.get("FI_PROVIDER", "")
+    """fabric.provider, fabric.library, facts.fabric: the provider that is asked for is missing or incomplete."""
+    asked = process.variable("FI_PROVIDER")
     there = None
     if process.users:
-        there = plugins.providers(process.loader, process.plan.environment, _is_intel(process))
+        there = plugins.providers(process.loader, process.environment, _is_intel(process))
     if there is None or not asked or asked.startswith("^"):
         return
     found = [list(_of_one(process, name, there)) for name in asked.split(",")]

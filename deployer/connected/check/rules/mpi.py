@@ -26,6 +26,8 @@ _PARTS = {
 _CORES = re.compile(r"^(libopen-(?:pal|rte))(?:-[0-9a-f]{8})?\.so\.")
 #: Libraries of other languages than C: each function of theirs calls one of the C library.
 _BINDINGS = ("libmpi_mpifh", "libmpi_usempi", "libmpifort", "libmpichfort", "libmpicxx", "libmpichcxx", "libmpi_cxx")
+#: It makes the loader look up all functions at the start.
+_NOW = "LD_BIND_NOW"
 #: What is built for each family.
 _BUILT_FOR = {MPICH_ABI: "MPICH", OPENMPI: "Open MPI"}
 
@@ -129,7 +131,7 @@ def symbols(process: Process) -> Iterator[Finding]:
         exported = {name for exports in others for name in exports}
         absent = [name for name in user.facts.imports if name not in exported]
         if absent:
-            at_once = process.binds_now or user.dynamic.now or user.first is not process.program
+            at_once = bool(process.variable(_NOW)) or user.dynamic.now or user.first is not process.program
             when = "" if at_once else ": it starts, and aborts when it calls one"
             shown = ", ".join(absent[:3]) + (f" and {len(absent) - 3} more" if len(absent) > 3 else "")
             lazy = NOTE if (user.dynamic.soname or "").startswith(_BINDINGS) else MISSING_FACTS

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.connected.linker.process import Process
-from deployer.contract.command import variables
 from deployer.contract.findings import ERROR, NOTE, Finding
 from deployer.contract.plan import OPENMPI, Plan, StartOption
 
@@ -70,13 +69,11 @@ def truncated(case: Case) -> Iterator[Finding]:
     over = [option for option in case.plan.containers if option.launcher == "srun" and option.pmi == "pmi2"]
     if mpi is None or mpi.family != "mpich" or not mpi.version.startswith("5.") or not over:
         return
-    if {**variables(case.manifest.image.env), **case.plan.environment}.get(_NETMOD) == "ofi":
-        return
     for process in case.processes:
         library = process.library
         if not process.users or library is None or not process.host_path(library.path):
             continue
-        if _UCX not in library.dynamic.needed:
+        if _UCX not in library.dynamic.needed or process.variable(_NETMOD) == "ofi":
             continue
         dirty = process.is_python and (process.packages is None or any(map(_is_large, process.packages)))
         yield Finding(
@@ -87,7 +84,7 @@ def truncated(case: Case) -> Iterator[Finding]:
             "is longer than 1,024 bytes: on several nodes, a program that has used much memory before MPI_Init dies or "
             "hangs there" + (", as Python programs with large packages mostly do" if dirty else ""),
             f"set the partition's launcher to mpiexec.hydra in the profile, or {_NETMOD}=ofi in the environment of the "
-            "image if the fabric's speed allows it",
+            "job if the fabric's speed allows it",
         )
 
 
@@ -154,7 +151,7 @@ def _of_openmpi(process: Process) -> set[str]:
 
 def _of_intel(process: Process) -> set[str]:
     """Return PMIx where Intel MPI would find a PMIx library in the container."""
-    named = process.plan.environment.get("I_MPI_PMI_LIBRARY", _INTEL_PMIX)
+    named = process.variable("I_MPI_PMI_LIBRARY") or _INTEL_PMIX
     if "pmix" not in named or process.library is None:
         return set()
     return {PMIX} if process.loader.would_find(named, process.library) else set()

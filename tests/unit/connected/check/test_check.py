@@ -15,6 +15,7 @@ from deployer.connected.linker.index import Index, Indexed
 from deployer.connected.linker.job_filesystem import FILE, Captured, folders_of
 from deployer.connected.linker.loader import WrongVersion
 from deployer.connected.linker.process import Overlay, Process
+from deployer.connected.linker.starts.words import UnknownWord
 from deployer.connected.site_profile.profile import Partition, Profile
 from deployer.contract import verdict
 from deployer.contract.dynamic import Dynamic, Facts
@@ -274,8 +275,15 @@ def test_a_provider_s_library_of_the_host_that_is_asked_for() -> None:
     host = {**HOST_FILES, SYSTEM + "libpsm2.so.2": new, PREFIX + "/lib/libpsmx2-fi.so": lib(None, "libpsm2.so.2")}
     linked = hosted(IMAGE_FILES, host, psm2)
     assert ("fabric.library", ERROR) not in codes(linked)
-    asked = linked.plan._replace(environment={**linked.plan.environment, "FI_PROVIDER": "psm2"})
-    assert codes(linked._replace(plan=asked)) == [("link.version", NOTE), ("fabric.library", ERROR)]
+    asked = {**linked.environment, "FI_PROVIDER": "psm2"}
+    assert codes(linked._replace(environment=asked)) == [("link.version", NOTE), ("fabric.library", ERROR)]
+
+
+def test_a_provider_that_the_job_asks_for() -> None:
+    linked = started()
+    for value, found in (("verbs", ["fabric.provider"]), ("tcp", []), (UnknownWord("$X"), [])):
+        job = linked._replace(environment={**linked.environment, "FI_PROVIDER": value})
+        assert [code for code, _ in codes(job)] == found
 
 
 def test_a_base_for_each_version() -> None:
@@ -538,7 +546,7 @@ UCX_FILES = {
 
 def truncated(process: Process, way: str = "srun", pmi: str = "pmi2", **environment: str) -> list[str]:
     option = START_OPTION._replace(pmi=pmi, launcher=way)
-    plan = process.plan._replace(start_options=[option], environment=environment)
+    plan, process = process.plan._replace(start_options=[option]), process._replace(environment=environment)
     case = Case(profile_of(), Partition(), plan, MANIFEST, index({}), [], [process])
     return [finding.severity for finding in pmi_rules.truncated(case)]
 
