@@ -125,7 +125,9 @@ def build(definition: Definition, options: BuildOptions, say: Callable[[str], No
     lint.refuse(definition, options.accept)
     if not definition.needs_engine:
         return _build_alone(definition, definition.base, options, say)
-    with contextlib.closing(engine.connect()) as client:
+    with alone.engine_or_archive(definition):
+        connected = engine.connect()
+    with contextlib.closing(connected) as client:
         return _build(client, definition, definition.base, options, say)
 
 

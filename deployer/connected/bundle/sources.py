@@ -42,7 +42,8 @@ def from_definition(definition: "Definition") -> Contents:
     file = alone.ready(definition)
     variants: dict[str, Path] = {}
     if file is None:
-        image, variants = _built(definition)
+        with alone.engine_or_archive(definition):
+            image, variants = _built(definition)
         contents = from_image(image, definition.name, definition.version)
     else:
         contents = from_archive(file, definition.name, definition.version)

@@ -3,14 +3,15 @@
 The base is made from Debian packages or is an archive. There is no Dockerfile, and neither ``python`` nor ``horovod``.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from deployer.connected.build.bases import base as bases
 from deployer.connected.build.bases import imported
 from deployer.connected.build.definition import Base, Definition
 from deployer.connected.build.settings import BuildSettings
-from deployer.contract.errors import Refused
+from deployer.contract.errors import MissingTool, Refused
 
 
 def build(base: Base, folder: Path, host: BuildSettings, say: Callable[[str], None], offline: bool) -> Path:
@@ -42,6 +43,21 @@ def ready(definition: Definition) -> Path | None:
         hint = f"build it: deployer build {definition.folder}"
         raise Refused(f"cannot pack {definition.name}:{definition.version}: it is not built", hint)
     return path
+
+
+@contextlib.contextmanager
+def engine_or_archive(definition: Definition) -> Iterator[None]:
+    """Name the way without an engine in MissingTool, if the image of a definition is a registry's image alone."""
+    try:
+        yield
+    except MissingTool as error:
+        image = definition.base.image if definition.base else None
+        if image is None or definition.dockerfile_path or definition.python or definition.horovod:
+            raise
+        copied = f"skopeo copy docker://{image} docker-archive:{definition.folder}/base.tar"
+        raise MissingTool(
+            error.message, f"{error.hint}; or do without an engine: {copied}, and write `base: {{archive: base.tar}}`"
+        ) from error
 
 
 def _archive(base: Base, folder: Path) -> Path | None:

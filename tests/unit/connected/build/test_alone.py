@@ -87,6 +87,8 @@ def test_what_needs_the_engine_asks_for_it(tmp_path: Path, capsys: pytest.Captur
         code, _, said = called(capsys, *words)
         assert code == MissingTool.exit_code
         assert "no Docker engine answers" in said
+        copied = f"skopeo copy docker://a@sha256:{'0' * 64} docker-archive:{definition}/base.tar"
+        assert (f"{copied}, and write `base: {{archive: base.tar}}`" in said) == ("archive" not in base)
 
 
 def test_a_program_that_finds_no_mmdebstrap_names_it(
