@@ -20,6 +20,7 @@ from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground import engine as engines
 from deployer.contract import json_records
 from deployer.contract.evidence import Launch
+from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.install.install import install
 from deployer.site.storage.store import Store
 from deployer.system import files
@@ -174,6 +175,8 @@ def main() -> None:
     verbs = parser.add_subparsers(required=True)
     command = verbs.add_parser("start")
     command.set_defaults(run=start)
+    names = [name for name, runtime in RUNTIMES.items() if runtime.contained]
+    command.add_argument("--runtime", choices=names, default="charliecloud", help="(default: %(default)s)")
     command.add_argument("--tool-only", action="store_true", help="do not start ranks")
     command.add_argument("--against", metavar="COMMIT", help="compare with the deployer.pyz of another commit alone")
     _add_image(command)

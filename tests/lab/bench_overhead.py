@@ -22,8 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.contract import plan as plans
 from deployer.contract import shell
@@ -67,7 +65,7 @@ def add_parser(verbs: Any) -> None:
     """Add the verb; published are iterations of 10 batches of 256, 10 to warm up and 10 that count."""
     command = verbs.add_parser("overhead")
     command.set_defaults(run=measure)
-    command.add_argument("--bundle", help="a bundle of the definition that is there, with udocker's kit")
+    command.add_argument("--bundle", help="a bundle of the definition that is there, with both kits")
     command.add_argument("--pairs", type=int, default=_PAIRS)
     command.add_argument("--ways", default="", help="words of the ways to measure beside native, as: folder,udocker")
     command.add_argument("--only", default="rate,start,memory", help="which tables")
@@ -117,15 +115,12 @@ def _installed(args: argparse.Namespace, store: Store) -> InstalledImage:
 
 
 def _pack(bundle: Path) -> None:
-    """Build and pack the definition for a site that allows udocker, so that its kit is in the bundle."""
-    record = yaml.safe_load((ROOT / "site_profiles" / "lab.yaml").read_text())
-    record["policy"]["runtimes"] = ["charliecloud", "udocker"]
-    profile = WORK / "lab.yaml"
-    profile.write_text(yaml.safe_dump(record))
+    """Build and pack the definition with the runtimes that bundles carry."""
     deployer = str(Path(sys.executable).with_name("deployer"))
     with take_engine() as engine:
         environment = {**os.environ, "DOCKER_HOST": engine.docker_host}
-        for words in (["build", _DEFINITION], ["pack", _DEFINITION, "--site", str(profile), "-o", str(bundle)]):
+        kits = ["--kit", "charliecloud", "--kit", "udocker"]
+        for words in (["build", _DEFINITION], ["pack", _DEFINITION, "--site", "lab", *kits, "-o", str(bundle)]):
             subprocess.run([deployer, *words], check=True, cwd=ROOT, stdout=subprocess.DEVNULL, env=environment)
 
 
@@ -166,6 +161,7 @@ def _ways(store: Store, image: InstalledImage) -> Iterator[tuple[Mapping[str, Wa
             "native": partial(_argv, "native", _natively(whole)),
             "Charliecloud, folder": partial(_argv, "charliecloud", whole),
             "Charliecloud, SquashFS": lambda command: [*joined, *command],
+            "ch-run of the kit, folder": partial(_argv, plans.CHARLIECLOUD_KIT, whole),
             "udocker P1": partial(_argv, "udocker", whole),
         }
         yield ways, {"Charliecloud, SquashFS": holder}

@@ -1,4 +1,4 @@
-"""`scripts/bench start`: the cost of a rank's start, beside bare ch-run with the same binds.
+"""`scripts/bench start`: the cost of a rank's start, beside the bare runtime with the same binds.
 
 What job.sh starts is timed to the payload's first instruction (it is ``date``, which prints the time) and to its end,
 alone and several at once: with the image in a folder on disk, staged in memory, and mounted from there. One of each in
@@ -25,10 +25,11 @@ from deployer.connected.bundle import pack, sources
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground import engine as engines
 from deployer.contract import plan as plans
+from deployer.contract import runtime_table
 from deployer.contract.plan import Bind
 from deployer.contract.shell import argv
-from deployer.site.container.runtimes.charliecloud import Charliecloud
-from deployer.site.container.runtimes.interface import Container
+from deployer.site.container.runtimes import RUNTIMES
+from deployer.site.container.runtimes.interface import Container, Runtime
 from deployer.site.install import squash
 from deployer.site.install.install import install, keep
 from deployer.site.storage.store import InstalledImage, Store
@@ -38,7 +39,6 @@ WORK = Path(__file__).resolve().parents[2] / ".deployer" / "bench-start"
 MEMORY = Path("/dev/shm/deployer-bench-start")
 _AT_ONCE = 8
 _PATIENCE_S = 60
-_RUNTIME = Charliecloud()
 
 
 class Start(NamedTuple):
@@ -51,7 +51,8 @@ class Start(NamedTuple):
 
 
 def measure(args: argparse.Namespace) -> None:
-    """Print what a rank takes more than bare ch-run, in milliseconds."""
+    """Print what a rank takes more than the bare runtime, in milliseconds."""
+    runtime = RUNTIMES[args.runtime]
     for folder in (WORK, MEMORY):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -65,18 +66,26 @@ def measure(args: argparse.Namespace) -> None:
         print(f"{'ms, median of the rounds':<24} {'first instruction':>24} {'end':>26} {'processors':>26}")
         print(f"{'':<24} " + "  ".join(f"{word:>7}" for word in ("bare", "rank", "more") * 3))
         whole = Container(
-            image.rootfs, [*_binds(), Bind(store.tool, plans.TOOL, "")], {"PATH": "/usr/bin"}, ["SLURM_*"], "/"
+            image.rootfs,
+            [*_binds(), Bind(store.tool, plans.TOOL, "")],
+            {"PATH": "/usr/bin"},
+            ["SLURM_*"],
+            "/",
+            image.engine,
         )
-        _compare("folder", whole, python, "/deployer/job", args.rounds)
+        _compare("folder", runtime, whole, python, "/deployer/job", args.rounds)
         into = MEMORY / f"deployer-{os.getuid()}" / "1-0"
         binds = [*_binds(), Bind(f"{into}/evidence", plans.NODE, "")]
-        memory = Container(f"{into}/rootfs", binds, {"PATH": "/usr/bin"}, ["SLURM_*"], "/")
-        with staged(store, image, into, store.bundle(image.receipt)):
-            _compare("memory", memory, python, plans.NODE, args.rounds)
+        memory = Container(f"{into}/rootfs", binds, {"PATH": "/usr/bin"}, ["SLURM_*"], "/", f"{into}/engine")
+        kit = ["--kit", args.runtime] if runtime.carried else []
+        with staged(store, image, into, store.bundle(image.receipt), more=kit):
+            _compare("memory", runtime, memory, python, plans.NODE, args.rounds)
+        if plans.SQUASHFS not in runtime_table.RUNTIMES[args.runtime].stagings:
+            return
         mounted = memory._replace(binds=[*binds, Bind(f"{into}/deployer.pyz", plans.TOOL, "")])
-        mount = argv(_RUNTIME.mount(mounted, f"{into}/image.sqfs"))
-        with staged(store, image, into, squash.make(image, 2).path, mount):
-            words = argv([*_RUNTIME.into_mounted(mounted, str(into)), memory.rootfs, "--"])
+        mount = argv(runtime.mount(mounted, f"{into}/image.sqfs"))
+        with staged(store, image, into, squash.make(image, 2).path, mount, kit):
+            words = argv([*runtime.into_mounted(mounted, str(into)), memory.rootfs, "--"])
             _compare_words("squashfs", words, python, plans.NODE, args.rounds)
     finally:
         shutil.rmtree(WORK)
@@ -85,13 +94,14 @@ def measure(args: argparse.Namespace) -> None:
 
 def _installed(args: argparse.Namespace, store: Store) -> InstalledImage:
     bundle = WORK / "bundle.tar"
+    kit = [runtime_table.RUNTIMES[args.runtime].policy_name] if RUNTIMES[args.runtime].carried else []
     if args.rootfs:
-        pack.pack(sources.from_folder(Path(args.rootfs), "bench", "1"), [], bundle)
+        pack.pack(sources.from_folder(Path(args.rootfs), "bench", "1")._replace(kit=kit), [], bundle)
     else:
         with take_engine() as engine:
             os.environ["DOCKER_HOST"] = engine.docker_host
             engines.connect().close()
-            pack.pack(sources.from_image(args.image, "bench", "1"), [], bundle)
+            pack.pack(sources.from_image(args.image, "bench", "1")._replace(kit=kit), [], bundle)
     image = install(str(bundle), store).image
     keep(str(bundle), store, image)
     return image
@@ -105,10 +115,12 @@ def _binds() -> list[Bind]:
 
 
 @contextmanager
-def staged(store: Store, image: InstalledImage, into: Path, source: str, mount: Sequence[str] = ()) -> Iterator[int]:
+def staged(
+    store: Store, image: InstalledImage, into: Path, source: str, mount: Sequence[str] = (), more: Sequence[str] = ()
+) -> Iterator[int]:
     """Stage the image in memory as job.sh does, for the time of the block; yield the process that holds it."""
     words = ["stage", "--image", image.folder, "--source", source, "--tool", store.tool]
-    words += ["--into", str(into), "--out", str(WORK), *(["--", *mount] if mount else [])]
+    words += ["--into", str(into), "--out", str(WORK), *more, *(["--", *mount] if mount else [])]
     with subprocess.Popen([sys.executable, store.tool, *words], stdout=subprocess.PIPE, text=True) as holder:
         if holder.stdout is None or not holder.stdout.readline().startswith("staged 0"):
             sys.exit("bench: error: the image could not be staged")
@@ -118,8 +130,8 @@ def staged(store: Store, image: InstalledImage, into: Path, source: str, mount: 
             holder.send_signal(signal.SIGUSR2)
 
 
-def _compare(name: str, container: Container, python: str, evidence: str, rounds: int) -> None:
-    _compare_words(name, argv(_RUNTIME.argv(container, [])), python, evidence, rounds)
+def _compare(name: str, runtime: Runtime, container: Container, python: str, evidence: str, rounds: int) -> None:
+    _compare_words(name, argv(runtime.argv(container, [])), python, evidence, rounds)
 
 
 def _compare_words(name: str, words: list[str], python: str, evidence: str, rounds: int) -> None:
