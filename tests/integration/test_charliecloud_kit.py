@@ -101,7 +101,10 @@ def test_a_job_has_the_host_s_mpi_and_the_image_s_root(bare: Site) -> None:
     assert result["payload"]["sum"] == 1
 
 
-@pytest.mark.parametrize("staging", ["memory", pytest.param("squashfs", marks=pytest.mark.needs("squashfs"))])
+@pytest.mark.parametrize(
+    "staging",
+    [pytest.param("memory", marks=pytest.mark.slow), pytest.param("squashfs", marks=pytest.mark.needs("squashfs"))],
+)
 def test_a_staged_image_with_its_ch_run_leaves_nothing_behind(bare: Site, staging: str) -> None:
     if staging == "squashfs":
         bare.alice(f"python3 {WORKSPACE}/deployer.pyz install {WORKSPACE}/bundles/{NAME}-1.0.0.tar --squashfs")
@@ -158,6 +161,7 @@ def test_a_broken_ch_run_is_found_before_the_job(bare: Site) -> None:
     assert "does not start: " in said
 
 
+@pytest.mark.slow
 def test_a_ch_run_that_shows_the_host_s_root_stops_the_job(bare: Site) -> None:
     start = f"{engine(bare)}/run"
     fake = (
@@ -173,6 +177,7 @@ def test_a_ch_run_that_shows_the_host_s_root_stops_the_job(bare: Site) -> None:
     assert result["payload"] is None
 
 
+@pytest.mark.slow
 def test_doctor_finds_it(bare: Site) -> None:
     options = ["--site", "lab", "--ssh-config", str(bare.lab.ssh_config)]
     found = json.loads(bare.cli("doctor", *options, NAME, "--plan", WITHOUT, "--json").stdout)
