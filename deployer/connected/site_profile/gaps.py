@@ -14,8 +14,7 @@ from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import Lacking, Profile, known
 from deployer.contract import json_records
 from deployer.contract.errors import DeployerError, Unknown
-from deployer.contract.plan import MPICH_ABI, NATIVE
-from deployer.contract.runtime_table import NAMED, supported
+from deployer.contract.plan import MPICH_ABI
 
 _NODE = {"sockets": 2, "cores": 48, "threads_per_core": 2, "memory_mb": 90000}
 
@@ -41,7 +40,7 @@ _SOURCES = {
     "memory_mb": "MiB that a job may use: sinfo -o %m",
     "NAME": "the name of a partition: sinfo -s",
     "pmi": "srun --mpi=list",
-    "runtimes": f"what the site allows: {', '.join(name for name in NAMED if supported(name) and name != NATIVE)}",
+    "runtimes": "what the site allows; see docs/runtimes.md",
     "sockets": "lscpu",
     "threads_per_core": "lscpu",
     "workspace": "a folder with space, which all nodes see",

@@ -5,6 +5,7 @@ import shutil
 import sys
 from typing import Dict
 
+from deployer.contract import plan as plans
 from deployer.contract.errors import IntegrityError, MissingTool, Refused, Unknown, UsageError
 from deployer.contract.runtime_table import CARRIED, needs_namespaces
 from deployer.contract.shell import argv
@@ -19,15 +20,15 @@ from deployer.site.run import exec as execs
 from deployer.site.run import run
 from deployer.site.storage import data, inventory
 from deployer.site.storage.store import InstalledImage
-from deployer.system import process
+from deployer.system import files, process
 
 #: Used to check a machine if no plan names a runtime.
 _RUNTIME = "charliecloud"
 #: Seconds for a container to start and print; a cold shared file system takes some.
 _PATIENCE = 60.0
 
-#: The root that a process in the container sees, by device and inode.
-_ROOT = "import os; found = os.stat('/'); print('root', found.st_dev, found.st_ino)"
+#: Prints the device and the inode of a path that a process in the container sees.
+_ROOT = "import os, sys; found = os.stat(sys.argv[1]); print('root', found.st_dev, found.st_ino)"
 
 
 def kernel(ground: Ground) -> str:
@@ -113,7 +114,8 @@ def image(ground: Ground) -> str:
         raise
     if not started.carried and shutil.which(started.program) is None:
         return saw + "; no %s here to start it" % started.program
-    command = [manifest.image.python, "-I", "-S", "-c", _ROOT]
+    seen = plans.CANARY if started.overlays and files.is_file(installed.rootfs + plans.CANARY) else "/"
+    command = [manifest.image.python, "-I", "-S", "-c", _ROOT, seen]
     environment = container.user_environment()
     with home.temporary() as own:
         done = process.run(
@@ -128,8 +130,11 @@ def image(ground: Ground) -> str:
             "a container of %s does not start: %s" % (name, done.last_words()),
             "try: python3 deployer.pyz exec %s -- %s --version" % (name, manifest.image.python),
         )
-    here = os.stat(installed.rootfs)
-    if done.stdout.split() != ["root", str(here.st_dev), str(here.st_ino)]:
+    here = os.stat(installed.rootfs + seen)
+    words = done.stdout.split()
+    if started.overlays and len(words) > 1:
+        words[1] = str(here.st_dev)  # an overlay shows a device of its own
+    if words != ["root", str(here.st_dev), str(here.st_ino)]:
         raise IntegrityError(
             "the container of %s sees another root than its image's (%s)" % (name, done.stdout.strip()[:100]),
             "%s does not confine it: do not use it; see the profile's runtimes" % started.program,

@@ -105,7 +105,7 @@ def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, boo
         manifest.image,
         plan,
         bound,
-        layout.own(os.environ),
+        {**layout.own(os.environ), **(run.copies(plan, option) if plan and option else {})},
         horovod,
         runtime.contained,
         request.home,

@@ -6,7 +6,7 @@ import shlex
 import time
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from deployer.contract import findings, hostfiles, json_records, variables
+from deployer.contract import findings, hostfiles, json_records, memory_copies, variables
 from deployer.contract import layout as layouts
 from deployer.contract import plan as plans
 from deployer.contract.choose import choose
@@ -442,9 +442,17 @@ def _job(manifest: Manifest, request: RunRequest) -> Job:
 def _environment(layout: layouts.Layout, plan: Plan, option: StartOption) -> Dict[str, str]:
     found = layouts.environment(layout)
     launcher = LAUNCHERS[option.launcher]
+    found.update(copies(plan, option))
     found.update(launcher.environment(script.start(plan, option, layout, launcher)))
     found["DEPLOYER_RESULT"] = "%s/%s" % (plans.JOB, result.PAYLOAD_FILE)
     return found
+
+
+def copies(plan: Plan, option: StartOption) -> Dict[str, str]:
+    """Return the variables for copies between ranks' memories, if the plan wants them and the runtime prevents them."""
+    if not option.join or RUNTIMES[option.runtime].shares_memory:
+        return {}
+    return memory_copies.switched_off(plan.abi or "")
 
 
 def _provider(environment: Mapping[str, str]) -> Optional[str]:

@@ -293,11 +293,17 @@ def users(folder: str, root: RankRoot) -> List[int]:
             theirs = os.stat("/proc/%s/root" % name)
             inside = (theirs.st_dev, theirs.st_ino) == (root.stat.st_dev, root.stat.st_ino)
             used = [os.readlink("/proc/%s/%s" % (name, link)) for link in ("exe", "cwd")]
-            if inside or any(path.startswith(folder + "/") for path in used):
+            if inside or any(path.startswith(folder + "/") for path in used) or _binds(name, folder):
                 found.append(int(name))
         except OSError:
             continue  # it has ended, or is another user's
     return found
+
+
+def _binds(process: str, folder: str) -> bool:
+    """Return whether a process has a part of the staged folder mounted; its name is unpredictable, so text suffices."""
+    with open("/proc/%s/mountinfo" % process, encoding="utf-8", errors="replace") as stream:
+        return "/%s/" % os.path.basename(os.path.dirname(folder)) in stream.read()
 
 
 # --- the content ---

@@ -194,7 +194,8 @@ container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")
 def _place_of_starter(staging: StagedImage, runtime: Runtime, container: Container) -> int:
     """Return the place of the runtime's program in the words of a rank."""
     inside = moved(staging, container)
-    return runtime.into_mounted(inside, STAGE).index(runtime.starter(inside.engine)) if staging.mounted else 0
+    words = runtime.into_mounted(inside, STAGE) if staging.mounted else runtime.options(inside)
+    return words.index(runtime.starter(inside.engine))
 
 
 def _broadcast(staging: StagedImage, layout: Layout) -> Code:

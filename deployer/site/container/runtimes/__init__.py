@@ -3,6 +3,7 @@
 from typing import Dict
 
 from deployer.contract import plan as plans
+from deployer.site.container.runtimes.apptainer import Apptainer
 from deployer.site.container.runtimes.charliecloud import CarriedCharliecloud, Charliecloud
 from deployer.site.container.runtimes.interface import Runtime
 from deployer.site.container.runtimes.native import Native
@@ -11,6 +12,8 @@ from deployer.site.container.runtimes.udocker import Udocker
 RUNTIMES: Dict[str, Runtime] = {
     "charliecloud": Charliecloud(),
     plans.CHARLIECLOUD_KIT: CarriedCharliecloud(),
+    "apptainer": Apptainer("apptainer"),
+    "singularity": Apptainer("singularity"),
     "udocker": Udocker(),
     "native": Native(),
 }

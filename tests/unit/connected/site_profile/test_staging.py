@@ -31,7 +31,7 @@ def test_udocker_mounts_nothing() -> None:
 
 
 def test_a_runtime_that_keeps_images_itself_stages_nothing() -> None:
-    assert stagings("apptainer", {"/dev/shm": MEMORY}, True) == [Staging("folder")]
+    assert stagings("docker", {"/dev/shm": MEMORY}, True) == [Staging("folder")]
 
 
 def test_the_plan_for_the_lab_has_all() -> None:

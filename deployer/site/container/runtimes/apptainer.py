@@ -1,0 +1,124 @@
+"""Apptainer and Singularity: ``exec`` of an unpacked image or of a SquashFS file, with our own exact binds.
+
+One command serves all versions from SingularityCE 3.8 and Apptainer 1.0 on, because an option that an older version
+lacks is given as a variable, which that version ignores. What differs (from the sources of each version):
+
+    =================================  ==============================  =====================================
+    what                               Apptainer                       SingularityCE, Singularity 3
+    =================================  ==============================  =====================================
+    variables of the container         APPTAINERENV_, SINGULARITYENV_  SINGULARITYENV_
+    values are shell text              before 1.1; since: --no-eval    before 3.10; since: --no-eval
+    --no-mount=bind-paths              1.2                             3.11; before: a warning
+    --mount (paths with : or ,)        1.0                             3.9
+    --no-nv, --no-rocm                 1.0                             3.8
+    =================================  ==============================  =====================================
+
+The runtime reads ``APPTAINER_*`` and ``SINGULARITY_*`` as options, passes ``APPTAINERENV_*`` and
+``SINGULARITYENV_*`` into the container, and passes TERM and the proxies whatever its options are. All these are unset
+before it starts, so only what the plan lists reaches the container. The administrator's ``bind path``, ``mount home``,
+``mount hostfs`` and ``always use nv`` are switched off. Its own variables (``APPTAINER_NAME``, ``PS1``, ``LANG=C``)
+appear in the container, and /.singularity.d/libs at the end of LD_LIBRARY_PATH. /etc/resolv.conf, and the lines of the
+user in /etc/passwd and /etc/group, are the host's.
+"""
+
+import re
+from typing import List, Sequence
+
+from deployer.contract import shell
+from deployer.contract.errors import UsageError
+from deployer.contract.shell import Program, Text, Value
+from deployer.contract.text import is_name
+from deployer.site.container.runtimes.interface import Container, Mount, Runtime
+
+#: Called with the program and our words: --pass=GLOB and --set-env=NAME=VALUE, options of the program, the image, "--",
+#: and the command. Options of the user's environment are removed. -p: no BASH_ENV, no functions of the host.
+_START = Program(
+    r"""shopt -s extglob; set -f
+prefixes=(APPTAINER); [ "${0##*/}" = apptainer ] || prefixes+=(SINGULARITY)
+passed=() values=() words=()
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    case $1 in
+        --pass=*) passed+=("${1#*=}") ;;
+        --set-env=*) values+=("${1#*=}") ;;
+        *) words+=("$1") ;;
+    esac
+    shift
+done
+shift; found=()
+for name in $(compgen -e); do
+    for glob in "${passed[@]}"; do
+        if [[ $name = $glob ]]; then found+=("$name=${!name}"); break; fi
+    done
+    case $name in
+        APPTAINER*|SINGULARITY*|TERM|@(http|https|no|all|ftp)_proxy|@(HTTP|HTTPS|NO|ALL|FTP)_PROXY) unset "$name" ;;
+    esac
+done
+values=("${found[@]}" "${values[@]}"); text=
+case "${values[*]}" in *[\\\$\`]*) [[ $("$0" exec --help 2>&1) = *--no-eval* ]] || text=1 ;; esac
+for pair in "${values[@]}"; do
+    name=${pair%%=*} value=${pair#*=}
+    if [ "$text" ]; then value=${value//\\/\\\\}; value=${value//\$/\\\$}; value=${value//\`/\\\`}; fi
+    for prefix in "${prefixes[@]}"; do export "${prefix}ENV_$name=$value"; done
+done
+for prefix in "${prefixes[@]}"; do export ${prefix}_NO_{EVAL,NV,ROCM}=1; done
+exec "$0" --quiet exec "${words[@]}" "$@"
+"""
+)
+_PATTERN = re.compile(r"[A-Za-z0-9_*?]+")
+#: Mounts of the host that the administrator's configuration makes. /dev, /proc and /sys stay; /tmp is a bind of ours.
+_NOT_MOUNTED = "home,cwd,tmp,hostfs,bind-paths"
+_TMP = "/tmp"  # noqa: S108  the host's, as with the other runtimes
+#: Names that mean something else to the runtime, or that its shell cannot set.
+_IMPOSSIBLE = ("HOME", "PREPEND_PATH", "APPEND_PATH", "UID", "EUID", "GID", "PPID")
+
+
+class Apptainer(Runtime):
+    """The container is read-only; binds are writable; /tmp, /dev, /proc and /sys are the host's."""
+
+    namespaces = True
+    makes_targets = True
+    overlays = True
+    # Each process has a user namespace of its own. --sharens gives them one, but its first process leaves the payload
+    # behind when it gets SIGTERM (seen with 1.4.5).
+    shares_memory = False
+
+    def __init__(self, program: str) -> None:
+        self.program = program
+
+    def options(self, container: Container) -> List[Text]:
+        for name in container.passed:
+            if not _PATTERN.fullmatch(name):
+                raise UsageError("%r is not a glob for names of environment variables" % name)
+        settable = sorted(item for item in container.environment.items() if is_name(item[0]))
+        return [
+            "bash",
+            "-p",
+            "-c",
+            _START,
+            self.program,
+            *("--pass=" + name for name in container.passed),
+            *("--set-env=" + name + "=" + value for name, value in settable if name not in _IMPOSSIBLE),
+            "--cleanenv",
+            "--no-home",
+            "--no-mount=" + _NOT_MOUNTED,
+            # HOME cannot be set otherwise. Nothing is mounted there.
+            *(["--home=" + container.environment["HOME"]] if "HOME" in container.environment else []),
+            "--bind=%s:%s" % (_TMP, _TMP),
+            *self.binds(container.binds),
+            "--pwd=" + container.workdir,
+        ]
+
+    def binds(self, binds: Sequence[Mount]) -> List[Text]:
+        return [_bind(bind) for bind in binds]
+
+    def starting_in(self, folder: str) -> List[Text]:
+        return ["--pwd=" + folder]
+
+
+def _bind(bind: Mount) -> Text:
+    """Return the word for a bind. A path with a separator needs --mount, whose fields are those of a line of CSV."""
+    if not any(mark in shell.data(path) for path in (bind.source, bind.target) for mark in ":,\\"):
+        return "--bind=" + bind.source + ":" + bind.target
+    fields: List[Value] = ["source=" + bind.source, "destination=" + bind.target]
+    quoted = ['"' + shell.changed(field, lambda text: text.replace('"', '""')) + '"' for field in fields]
+    return "--mount=" + shell.joined(["type=bind", *quoted], ",")

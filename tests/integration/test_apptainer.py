@@ -1,0 +1,157 @@
+"""The real Apptainer, unprivileged, on the nodes of the lab: a job on two nodes, and what enters a container of it."""
+
+import json
+import shlex
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import SENSITIVE, WORKSPACE, Site, homes, plan_record, stranger
+from tests.lab import apptainer
+
+Plan = Callable[..., str]
+
+#: An administrator who lets everything in.
+CARELESS = """
+mount home = yes
+mount hostfs = yes
+mount tmp = yes
+bind path = /usr/share/doc:/mnt
+bind path = /etc/hostname
+always use nv = yes
+always use rocm = yes
+"""
+#: A user whose start files know Apptainer's variables, and what sites' modules set.
+HOSTILE = {
+    "APPTAINER_BIND": "/usr/share:/scratch",
+    "SINGULARITY_BINDPATH": "/usr/share:/scratch",
+    "APPTAINER_MOUNT": "type=bind,source=/usr/share,destination=/scratch",
+    "APPTAINER_CONTAINALL": "1",
+    "APPTAINER_WRITABLE_TMPFS": "1",
+    "APPTAINER_HOME": "/home/alice:/home/alice",
+    "APPTAINER_CWD": "/nowhere",
+    "APPTAINER_NV": "1",
+    "APPTAINERENV_LD_PRELOAD": "/evil.so",
+    "APPTAINERENV_PREPEND_PATH": "/evil",
+    "SINGULARITYENV_PYTHONPATH": "/evil",
+    "LD_PRELOAD_OF": "host",
+    "PYTHONSTARTUP": "/evil.py",
+    "PS1": "evil",
+    "http_proxy": "http://evil",
+    "SECRET": "host",
+}
+#: What Apptainer itself puts into each container.
+OWN = {
+    "PROMPT_COMMAND": 'PS1="Apptainer> "; unset PROMPT_COMMAND',
+    "PS1": "Apptainer> ",
+}
+#: Prints what a process in the container has, for a program to read.
+SHOW = (
+    "import json, os; lines = open('/proc/self/mountinfo').read().splitlines(); "
+    "print(json.dumps({'mounts': [line.split()[4] for line in lines], 'environment': dict(os.environ), "
+    "'root': open('/deployer/canary').read(), 'cwd': os.getcwd(), 'home': os.listdir('/home')}))"
+)
+
+
+@pytest.fixture(scope="module")
+def nodes(site: Site) -> Iterator[Site]:
+    """Yield the lab with Apptainer on its nodes."""
+    apptainer.install(site.lab)
+    yield site
+    apptainer.remove(site.lab)
+
+
+@pytest.fixture
+def by(nodes: Site, plan: Plan) -> str:
+    """Return the name of a plan that has Apptainer alone."""
+    return plan(variants=[_option(nodes, "lab")])
+
+
+def _option(site: Site, name: str, **fields: object) -> dict[str, Any]:
+    changed = {"name": "apptainer-folder", "runtime": "apptainer", "staging": "folder", "max_nodes": None}
+    return {**plan_record(site, name)["variants"][0], **changed, **fields}
+
+
+def _exec(site: Site, plan: str, script: str, *words: str, code: int = 0) -> str:
+    """Run a script that starts with ``exec IMAGE`` as alice on login1, in a login shell."""
+    start = f"python3 {WORKSPACE}/deployer.pyz exec hello-mpi --plan {plan} {shlex.join(words)} --"
+    return site.alice(f"bash -lc {shlex.quote(script.replace('INSIDE', start))}", code)
+
+
+def test_a_job_on_two_nodes_with_the_host_s_mpi(nodes: Site, by: str) -> None:
+    site = nodes
+    site.alice(f"bash -lc 'python3 {WORKSPACE}/deployer.pyz run hello-mpi --plan {by} --nodes 2 --wait'")
+    result = site.result()
+    assert (result["runtime"], result["world_size"], result["exit_code"], result["findings"]) == ("apptainer", 2, 0, [])
+    assert {rank["host"] for rank in result["ranks"]} == {"cn1", "cn2"}
+    for rank in result["ranks"]:
+        assert rank["mpi_library"].startswith("Intel(R) MPI Library 2021.15")
+        assert rank["mpi_identity"] == rank["host_mpi_identity"]
+    assert result["payload"]["sum"] == 1
+    assert homes(site.lab) == []
+
+
+def test_nothing_of_the_host_enters_but_what_the_plan_lists(nodes: Site, by: str) -> None:
+    config = nodes.lab.home / "apps/apptainer" / apptainer.CONFIG
+    before = config.read_text()
+    exports = "".join(f"export {name}={shlex.quote(value)}; " for name, value in HOSTILE.items())
+    config.write_text(before + CARELESS)
+    try:
+        said = _exec(nodes, by, f"{exports} cd /usr/share; INSIDE python3 -c {shlex.quote(SHOW)} 2>/dev/null")
+    finally:
+        config.write_text(before)
+    saw = json.loads(said)
+    plain = json.loads(_exec(nodes, by, f"cd /usr/share; INSIDE python3 -c {shlex.quote(SHOW)}"))
+    binds = {bind["target"] for bind in plan_record(nodes, "lab")["binds"]}
+    places = [place for place in saw["mounts"] if place not in binds and not place.startswith("/deployer/")]
+    system = ("/dev", "/proc", "/sys")
+    assert {place for place in places if not place.startswith(system)} == {
+        "/", "/tmp", "/etc/passwd", "/etc/group", "/etc/resolv.conf",
+    }  # fmt: skip
+    assert saw["root"].startswith("This is the root of an image")
+    assert saw["home"] == []
+    own = ("APPTAINER_", "SINGULARITY_", "HOME", "TMPDIR", "PWD")
+    mine = {name: value for name, value in saw["environment"].items() if not name.startswith(own)}
+    assert mine == {name: value for name, value in plain["environment"].items() if not name.startswith(own)}
+    assert {name: mine[name] for name in OWN} == OWN
+    assert not {"SECRET", "PYTHONSTARTUP", "http_proxy", "LD_PRELOAD", "USER_PATH", "TERM"} & set(mine)
+    assert "/evil" not in said
+
+
+def test_the_image_is_read_only_and_its_folder_and_exit_codes_are_the_payload_s(nodes: Site, by: str) -> None:
+    said = _exec(nodes, by, "INSIDE sh -c 'touch /etc/new /deployer/app/new; id -u; cat /deployer/canary'")
+    assert said.count("Read-only file system") >= 1
+    assert said.startswith("2001\n")
+    assert "This is the root of an image" in said
+    _exec(nodes, by, "INSIDE sh -c 'exit 7'", code=7)
+    _exec(nodes, by, "INSIDE sh -c 'kill -TERM $$'; exit $?", code=143)
+    _exec(nodes, by, "INSIDE /no/such/program", code=255)
+
+
+def test_a_signal_reaches_the_payload_and_leaves_nothing(nodes: Site, by: str) -> None:
+    said = _exec(
+        nodes,
+        by,
+        "INSIDE sh -c 'trap \"echo got it; exit 9\" TERM; echo begun; while :; do sleep 0.1; done' >out & "
+        "for try in $(seq 100); do grep -q begun out && break; sleep 0.1; done; "
+        "kill -TERM $!; wait $!; echo ended $?; cat out; "
+        "INSIDE sleep 977 & sleep 1; kill -KILL $!; sleep 0.5; pgrep -f '^sleep 977' || echo none left",
+    )
+    assert "ended 9" in said
+    assert "got it" in said
+    assert "none left" in said
+
+
+def test_what_another_user_leaves_in_tmp_does_not_run(nodes: Site, by: str) -> None:
+    with stranger(nodes.lab):
+        said = _exec(nodes, by, f"INSIDE sh -c '{SENSITIVE}' 2>&1")
+    assert "after" in said
+    assert "STOLEN" not in said
+    assert homes(nodes.lab) == []
+
+
+def test_doctor_tells_the_image_s_root_from_the_host_s(nodes: Site, by: str) -> None:
+    said = " ".join(nodes.alice(f"bash -lc 'python3 {WORKSPACE}/deployer.pyz doctor hello-mpi --plan {by}'").split())
+    assert "its container sees its own root" in said
+    assert "apptainer 1." in said

@@ -1,0 +1,76 @@
+"""A site's Apptainer on the nodes of a lab: the real program of Debian's newest suite, on whatever C library they have.
+
+Only Debian's sid has it, and it needs that suite's C library. So its programs get that library's loader, and their
+libraries beside them; the rest of a node stays as it was. It is unprivileged: Debian's package has no setuid program.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.lab import roots
+from tests.lab.kept import kept
+from tests.lab.software import admins_umask
+from tests.lab.state import write_atomically
+
+if TYPE_CHECKING:
+    from tests.lab.cluster import Lab
+
+#: Where nodes have it. The path of the loader is inside the programs, so it is fixed.
+PREFIX = "/home/apps/apptainer"
+CONFIG = "etc/apptainer/apptainer.conf"
+_SUITE = "sid"
+_LIBRARIES = "lib/x86_64-linux-gnu"
+_LOADER = "ld-linux-x86-64.so.2"
+_STARTER = f"{_LIBRARIES}/apptainer/bin/starter"
+#: What the programs need, and what they open by name for the user's number.
+_NEEDED = (
+    _LOADER, "libc.so.6", "libm.so.6", "libnss_files.so.2", "libresolv.so.2", "libseccomp.so.2", "libsqlite3.so.0",
+)  # fmt: skip
+_PROFILE = f'PATH="$PATH:{PREFIX}/bin"\n'
+
+
+def install(lab: Lab) -> Path:
+    """Install it on all nodes of a lab, in the PATH of a login shell; return its folder as a path of this machine."""
+    target = lab.home / Path(PREFIX).relative_to("/home")
+    if not target.exists():
+        with admins_umask():
+            target.parent.mkdir(exist_ok=True)
+            shutil.copytree(_tree(), target, symlinks=True)
+    write_atomically(lab.state.profile_d / "apptainer.sh", _PROFILE)
+    return target
+
+
+def remove(lab: Lab) -> None:
+    """Take it from the nodes."""
+    (lab.state.profile_d / "apptainer.sh").unlink(missing_ok=True)
+    shutil.rmtree(lab.home / Path(PREFIX).relative_to("/home"), ignore_errors=True)
+
+
+def _tree() -> Path:
+    root = roots.root(_SUITE, ("apptainer",), "apptainer")
+    inputs = [root.name, PREFIX, Path(__file__).read_bytes()]
+    return kept("apptainer", "apptainer", inputs, lambda made: _make(root, made))
+
+
+def _make(root: Path, made: Path) -> None:
+    with admins_umask():
+        (made / "bin").mkdir()
+        shutil.copy(root / "usr/bin/apptainer", made / "bin/apptainer")
+        (made / "bin/singularity").symlink_to("apptainer")
+        shutil.copytree(root / "usr" / _LIBRARIES / "apptainer", made / _LIBRARIES / "apptainer")
+        shutil.copytree(root / "etc/apptainer", made / "etc/apptainer")
+        libraries = made / "lib/beside"
+        libraries.mkdir()
+        for name in _NEEDED:
+            shutil.copy(root / "usr" / _LIBRARIES / name, libraries / name)
+        (made / "var/lib/apptainer/mnt/session").mkdir(parents=True)
+        for name in ("etc", "var"):  # its starter looks for them one folder too low where libraries are in lib/TRIPLET
+            (made / "lib" / name).symlink_to(f"../{name}")
+        for program in ("bin/apptainer", _STARTER):
+            words = ["patchelf", "--set-interpreter", f"{PREFIX}/lib/beside/{_LOADER}"]
+            words += ["--force-rpath", "--set-rpath", f"{PREFIX}/lib/beside", str(made / program)]
+            subprocess.run(words, check=True, timeout=60)
