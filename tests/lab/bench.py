@@ -24,7 +24,16 @@ from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.install.install import install
 from deployer.site.storage.store import Store
 from deployer.system import files
-from tests.lab import bench_delta, bench_overhead, bench_pack, bench_ping, bench_staging, bench_start, bench_unpack
+from tests.lab import (
+    bench_again,
+    bench_delta,
+    bench_overhead,
+    bench_pack,
+    bench_ping,
+    bench_staging,
+    bench_start,
+    bench_unpack,
+)
 from tests.lab.engine import take_engine
 from tests.lab.software import find_python36
 
@@ -198,6 +207,7 @@ def main() -> None:
     command.add_argument("--image", default="deployer/digits-horovod:1.0.0")
     command.set_defaults(run=bench_pack.measure)
     bench_delta.add_parsers(verbs)
+    bench_again.add_parser(verbs)
     command = verbs.add_parser("unpack")
     command.add_argument("--image", default="deployer/digits-horovod:1.0.0")
     command.add_argument("--bundle", help="a bundle that is there, in place of the image")

@@ -58,27 +58,28 @@ def delta(args: argparse.Namespace) -> None:
     WORK.mkdir(parents=True)
     with take_engine() as taken:
         os.environ["DOCKER_HOST"] = taken.docker_host
-        exported = {"old": _export(args.image, "old")}
+        exported = {"old": export(args.image, "old")}
         if args.rebuilt:
             what = "whole image built again without cache"
-            exported[what] = _export(args.rebuilt, "rebuilt")
-    raws = {what: _changed(raw, f"{raw.name}-same", lambda name: False, []) for what, raw in exported.items()}
+            exported[what] = export(args.rebuilt, "rebuilt")
+    raws = {what: same(raw) for what, raw in exported.items()}
     raws["one .py changed, one script added"] = _changed(
         raws["old"], "script", lambda name: False, _script(raws["old"])
     )
-    dropped, added = _bump(raws["old"])
-    raws[f"pip package bumped: {' '.join(_BUMPED)}"] = _changed(raws["old"], "pip", dropped, added)
+    raws[f"pip package bumped: {' '.join(_BUMPED)}"] = bumped(raws["old"])
 
     app = WORK / "app"
     app.mkdir()
     (app / "train.py").write_text("print('a')\n" * 500)
-    old = _pack(app, raws["old"], "old")
+    old = packed(app, raws["old"], "old")
     rows = [("unchanged", old, raws["old"])]
     rows += [
-        (what, _pack(app, raw, f"new{number}"), raw) for number, (what, raw) in enumerate(raws.items()) if what != "old"
+        (what, packed(app, raw, f"new{number}"), raw)
+        for number, (what, raw) in enumerate(raws.items())
+        if what != "old"
     ]
     (app / "train.py").write_text("print('a')\n" * 499 + "print('b')\n")
-    rows.insert(1, ("training script changed (app/)", _pack(app, raws["old"], "app"), raws["old"]))
+    rows.insert(1, ("training script changed (app/)", packed(app, raws["old"], "app"), raws["old"]))
     _compare(old, raws["old"], rows)
     shutil.rmtree(WORK)
 
@@ -102,16 +103,28 @@ def _compare(old: Path, old_raw: Path, rows: Sequence[tuple[str, Path, Path]]) -
         print(f"{what:<48} {shown}   ({files})", flush=True)
 
 
-def _export(reference: str, name: str) -> Path:
+def export(reference: str, name: str) -> Path:
+    """Return the root filesystem of an image as a tar."""
     path = WORK / f"{name}.rootfs.tar"
     with contextlib.closing(engine.connect()) as client, path.open("wb") as stream:
         engine.export_rootfs(client, reference, stream, lambda _: None)
     return path
 
 
-def _pack(app: Path, raw: Path, name: str) -> Path:
+def packed(app: Path, raw: Path, name: str) -> Path:
+    """Return a bundle of a root filesystem and an app folder."""
     contents = sources.from_archive(raw, "bench", "1")._replace(app=app)
     return pack.pack(contents, [load("lab")], WORK / f"{name}.tar").path
+
+
+def same(raw: Path) -> Path:
+    """Return a root filesystem that was written again, unchanged, to be compared with ``bumped``."""
+    return _changed(raw, f"{raw.name}-same", lambda name: False, [])
+
+
+def bumped(raw: Path) -> Path:
+    """Return a root filesystem with another version of one package."""
+    return _changed(raw, "pip", *_bump(raw))
 
 
 _Added = list[tuple[tarfile.TarInfo, bytes]]
