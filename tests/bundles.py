@@ -87,7 +87,7 @@ def whole(entries):
     return [(section, stream(list(pairs))) for section, pairs in sections] + [(tarformat.LINKS, END)]
 
 
-def build(pieces=None, extra=(), name="tiny", version="1.0", jobs=(), raws=None, layer_digest=None):
+def build(pieces=None, extra=(), name="tiny", version="1.0", jobs=(), raws=None, layer_digest=None, python=None):
     """Return the bytes of a bundle whose layer has the uncompressed ``pieces`` (holds, bytes), gzip frames.
 
     ``extra`` are more members: (name, bytes), or with the mode as a third.
@@ -112,7 +112,7 @@ def build(pieces=None, extra=(), name="tiny", version="1.0", jobs=(), raws=None,
     for member, data, *mode in extra:
         builder.member(member, [data], *mode)
     image = Image(
-        oci.blob(config).digest, layer.digest, "amd64", ["PATH=/bin"], "/", [], [], None, sum(raws), len(ENTRIES)
+        oci.blob(config).digest, layer.digest, "amd64", ["PATH=/bin"], "/", [], [], python, sum(raws), len(ENTRIES)
     )
     manifest = Manifest(name, version, {"name": "gzip", "version": "1", "level": 6}, {}, image, {}, list(jobs), [], [])
     return builder.seal(manifest)

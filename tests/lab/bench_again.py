@@ -1,6 +1,6 @@
 """`scripts/bench again`: what a changed bundle costs after the first one: pack, push and install, space at the site.
 
-One changed line: digits-horovod is packed and pushed to a lab, and again in each round, with a line of ``app/`` changed.
+One changed line: digits-horovod is packed and pushed to a lab, and again in each round with a changed line of ``app/``.
 One changed package: an image with another version of one package is installed beside the old one, in turn with the old
 one into an empty root folder.
 """

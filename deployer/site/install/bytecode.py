@@ -4,7 +4,8 @@ Without it each import of each rank would compile the modules again and write th
 files are marked as valid whatever the time of their source ("unchecked-hash", PEP 552), because no one changes an
 installed overlay. All of this is optional: the image works without it.
 
-The bytecode is also kept in one file beside the overlays, for nodes that unpack the bundle again.
+The bytecode is also kept in one file beside the overlays, for nodes that unpack the bundle again. Images that share
+their overlays share both.
 """
 
 import logging
@@ -16,13 +17,15 @@ from typing import List, Optional, Tuple
 from deployer.contract import plan as plans
 from deployer.contract import wheel
 from deployer.contract.errors import DeployerError
-from deployer.contract.manifest import Image
+from deployer.contract.manifest import KIT_PREFIX, Image, Manifest
 from deployer.contract.plan import Bind
 from deployer.contract.shell import argv
+from deployer.site.capture import machine
 from deployer.site.container import container, runtime_check
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container, Runtime
-from deployer.site.storage.store import ENGINE, VARIANTS, WHEELS
+from deployer.site.install.kit import has_udocker
+from deployer.site.storage.store import BYTECODE, VARIANTS, WHEELS
 from deployer.system import files, process
 
 _log = logging.getLogger("deployer.bytecode")
@@ -31,22 +34,38 @@ _log = logging.getLogger("deployer.bytecode")
 _PATIENCE = 600
 #: Runtimes for the container, best first: the site's, else the bundle's.
 _RUNTIMES = ("charliecloud", plans.CHARLIECLOUD_KIT, "udocker")
-_ARCHIVE = "bytecode.tar"
 _SUFFIX = ".pyc"
 
 
-def compile_overlays(folder: str, image: Image, jobs: int) -> None:
-    """Compile the modules in the overlays of the image in ``folder`` with ``jobs`` processes."""
+def is_possible(manifest: Manifest) -> bool:
+    """Return whether a container can be started here to compile the overlays of a bundle, as far as can be known now:
+    the runtimes of its kit are not unpacked yet."""
+    if manifest.image.python is None:
+        return False
+    carried = KIT_PREFIX + plans.CHARLIECLOUD_FOLDER + "/"
+    return (
+        has_udocker(manifest)
+        or runtime_check.objection(RUNTIMES["charliecloud"], (), "") is None
+        or (any(item.name.startswith(carried) for item in manifest.members) and machine.namespaces_denied() is None)
+    )
+
+
+def compile_overlays(folder: str, image: Image, jobs: int, rootfs: str, engine: str) -> None:
+    """Compile the modules in the overlays in ``folder`` with ``jobs`` processes.
+
+    Args:
+        rootfs: that of the image.
+        engine: the folder of the kit's runtime, which may not exist.
+    """
     found = _overlays(folder)
     if not found or image.python is None:
         return
-    engine = os.path.join(folder, ENGINE)
     runtime = _runtime(engine)
     if runtime is None:
         return
     for source, target in found:
         made = Container(
-            os.path.join(folder, "rootfs"),
+            rootfs,
             [Bind(source, target, "to compile")],
             container.environment_of(image),
             [],
@@ -74,13 +93,13 @@ def _runtime(engine: str) -> Optional[Runtime]:
 
 def size(folder: str) -> int:
     """Return the size in bytes of the bytecode that is kept with the image in ``folder``."""
-    path = os.path.join(folder, _ARCHIVE)
+    path = os.path.join(folder, BYTECODE)
     return os.path.getsize(path) if files.is_file(path) else 0
 
 
 def restore(folder: str, target: str) -> None:
     """Unpack the bytecode that is kept with the image in ``folder`` into its copy at ``target``."""
-    path = os.path.join(folder, _ARCHIVE)
+    path = os.path.join(folder, BYTECODE)
     if not files.is_file(path):
         return
     with tarfile.open(path, "r|") as archive:
@@ -103,7 +122,7 @@ def _keep(folder: str, overlays: List[str]) -> None:
         if name.endswith(_SUFFIX) and os.path.basename(parent) == "__pycache__"
     ]
     if found:
-        with tarfile.open(os.path.join(folder, _ARCHIVE), "w") as archive:
+        with tarfile.open(os.path.join(folder, BYTECODE), "w") as archive:
             for path in sorted(found):
                 archive.add(path, os.path.relpath(path, folder))
 

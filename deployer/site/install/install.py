@@ -10,17 +10,28 @@ import errno
 import os
 import shutil
 import time
-from typing import Callable, Iterable, Mapping, NamedTuple, Optional, Tuple
+from contextlib import ExitStack
+from typing import Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 from deployer.contract import json_records, sealed_file
 from deployer.contract import plan as plans
 from deployer.contract.errors import IntegrityError
-from deployer.contract.manifest import DATA_PREFIX, KIT_PREFIX
+from deployer.contract.manifest import DATA_PREFIX, KIT_PREFIX, Segment
 from deployer.site.install import bytecode, kit, mount_points, remove, unpack, wheels
 from deployer.site.install.admit import admit, pin_signers
 from deployer.site.storage import data, inventory, layers, space, unfinished
 from deployer.site.storage.layers import Layer
-from deployer.site.storage.store import ENGINE, MANIFEST, RECEIPT, ROOTFS, InstalledImage, Receipt, Store, room_of_tool
+from deployer.site.storage.store import (
+    BYTECODE,
+    ENGINE,
+    MANIFEST,
+    RECEIPT,
+    ROOTFS,
+    InstalledImage,
+    Receipt,
+    Store,
+    room_of_tool,
+)
 from deployer.system import codec, files, policy, verify, workers
 from deployer.system.verify import Progress, Verification, VerifiedBundle
 
@@ -39,6 +50,26 @@ _MEMBERS = {
 
 #: Called with the bytes that were just processed, and the total of bytes.
 InstallProgress = Callable[[int, int], None]
+
+
+class _Shares(NamedTuple):
+    """The layers that the image of a bundle will need here.
+
+    Attributes:
+        rootfs: the name of the layer with its rootfs.
+        overlays: the name of the layer with its overlays; empty if it has no wheels.
+        links: by the name in the image's folder: the layer.
+        wheels: the segments of all its wheels.
+    """
+
+    rootfs: str
+    overlays: str
+    links: Mapping[str, str]
+    wheels: List[Segment]
+
+    @property
+    def names(self) -> List[str]:
+        return [self.rootfs, self.overlays] if self.overlays else [self.rootfs]
 
 
 class InstallOutcome(NamedTuple):
@@ -100,27 +131,20 @@ def install(
                 os.makedirs(store.layers, exist_ok=True)
                 unfinished.reap(store.images)
                 unfinished.reap(store.layers)
-                overlays = wheels.room(verification, stream, processes)
-                name = layers.name(verification.layer_segments(), kit.has_udocker(verification.manifest))
-                layers.release(store, name)
-                shared = layers.whole(store, name)
-                if shared is None:
-                    remove.check_layer_unused(store, name)
-                _check_space(verification, store, shared, overlays, os.fstat(stream.fileno()) if kept else None)
-                with unfinished.folder(store.images) as made, layers.claimed(store, made, name):
-                    if shared and not files.is_folder(shared.folder):
-                        shared = None  # it was removed before it was claimed
+                shares = _shares(verification)
+                layers.release(store, shares.names)
+                there = _there(store, shares)
+                for name in shares.names:
+                    if name not in there:
+                        remove.check_layer_unused(store, name)
+                overlays = unpack.Unpacked(0, 0)
+                if shares.overlays and shares.overlays not in there:
+                    overlays = wheels.room(verification, stream, processes)
+                own_rootfs = shares.rootfs not in there
+                _check_space(verification, store, own_rootfs, overlays, os.fstat(stream.fileno()) if kept else None)
+                with unfinished.folder(store.images) as made, layers.claimed(store, made, shares.links):
                     advance = _advance(verification, _MEMBERS, progress)
-                    if shared:
-                        written = _check_layer(shared, verification, processes, advance)
-                    else:
-                        written = _make_layer(store, name, verification, processes, advance)
-                    written = _add(written, _fill(made, verification, processes, advance))
-                    bundle = verification.finish()
-                    kit.prepare(InstalledImage(made, _receipt(bundle, written)))
-                    bytecode.compile_overlays(made, bundle.manifest.image, processes)
-                    _write_receipt(made, bundle, written)
-                    inventory.write_inventory(made)
+                    _write_image(made, store, shares, there, verification, processes, advance)
                     mount_points.make(os.path.join(made, ROOTFS), verification.manifest.mount_points)
                     if claimed:  # and incomplete
                         unfinished.discard(folder)
@@ -132,16 +156,33 @@ def install(
     return InstallOutcome(image, bool(present), tuple(warnings + pin_signers(store, policies)))
 
 
+def _shares(verification: Verification) -> _Shares:
+    manifest = verification.manifest
+    rootfs = layers.name(verification.layer_segments(), kit.has_udocker(manifest))
+    found = sorted(wheels.segments(verification).items())
+    links, overlays = {ROOTFS: rootfs}, ""
+    if found:
+        overlays = layers.name_of_overlays(rootfs, found, manifest.image, bytecode.is_possible(manifest))
+        links.update((str(wheels.overlay(member)).partition("/")[0], overlays) for member, _ in found)
+    return _Shares(rootfs, overlays, links, [segment for _, segments in found for segment in segments])
+
+
+def _there(store: Store, shares: _Shares) -> Dict[str, Layer]:
+    """Return the layers that exist already, by name."""
+    found = [(name, layers.whole(store, name)) for name in shares.names]
+    return {name: layer for name, layer in found if layer}
+
+
 def _check_space(
     verification: Verification,
     store: Store,
-    shared: Optional[Layer],
+    own_rootfs: bool,
     overlays: unpack.Unpacked,
     bundle: Optional[os.stat_result],
 ) -> None:
     manifest = verification.manifest
     size = entries = 0
-    if shared is None:
+    if own_rootfs:
         size = sum(segment.raw or 0 for segment in verification.layer_segments())
         size -= min(manifest.image.holes, size)
         entries = manifest.image.entries
@@ -166,20 +207,54 @@ def _target(name: str, targets: Mapping[str, str]) -> Optional[str]:
     return None
 
 
-def _check_layer(layer: Layer, verification: Verification, jobs: int, advance: Progress) -> unpack.Unpacked:
-    """Check every segment of a layer that is unpacked here already: the bundle may be damaged in it."""
-    frames = verification.layer_segments()
+def _write_image(
+    made: str,
+    store: Store,
+    shares: _Shares,
+    there: Mapping[str, Layer],
+    verification: Verification,
+    jobs: int,
+    advance: Progress,
+) -> None:
+    """Write the image's folder ``made``, which has its links, with its receipt, and the layers that are not there."""
+    there = {name: layer for name, layer in there.items() if files.is_folder(layer.folder)}  # now they are claimed
+    checked = verification.layer_segments() if shares.rootfs in there else []
+    checked = checked + (shares.wheels if shares.overlays in there else [])
+    _check_shared(checked, verification, jobs, advance)
+    written = [unpack.Unpacked(layer.entries, layer.bytes) for layer in there.values()]
+    if shares.rootfs not in there:
+        written.append(_make_layer(store, shares.rootfs, verification, jobs, advance))
+    with ExitStack() as stack:
+        overlays = unpacked = None
+        if shares.overlays and shares.overlays not in there:
+            overlays = stack.enter_context(unfinished.folder(store.layers))
+            unpacked = wheels.unpack(overlays, verification, verification.manifest.image.python, jobs, advance)
+            written.append(unpacked)
+        written.append(_fill(made, verification, advance))
+        bundle, whole = verification.finish(), unpack.Unpacked(*map(sum, zip(*written)))
+        kit.prepare(InstalledImage(made, _receipt(bundle, whole)))
+        if overlays and unpacked:
+            rootfs, engine = os.path.join(made, ROOTFS), os.path.join(made, ENGINE)
+            bytecode.compile_overlays(overlays, bundle.manifest.image, jobs, rootfs, engine)
+            layers.publish(store, shares.overlays, overlays, unpacked.entries, unpacked.bytes)
+    if files.is_file(os.path.join(store.layers, shares.overlays, BYTECODE)):
+        layers.link(made, BYTECODE, shares.overlays)
+    _write_receipt(made, bundle, whole)
+    inventory.write_inventory(made)
+
+
+def _check_shared(segments: List[Segment], verification: Verification, jobs: int, advance: Progress) -> None:
+    """Check every segment of layers that are unpacked here already: the bundle may be damaged in them."""
 
     def read(number: int) -> None:
-        verification.read(frames[number])
+        verification.read(segments[number])
 
-    with workers.Pool(min(jobs, len(frames)), read) as pool:
-        for number in range(len(frames)):
+    with workers.Pool(min(jobs, len(segments)), read) as pool:
+        for number in range(len(segments)):
             pool.submit(number)
         for number, _ in pool.results():
-            verification.passed(frames[number])
-            advance(frames[number].raw or 0)
-    return unpack.Unpacked(layer.entries, layer.bytes)
+            verification.passed(segments[number])
+            advance(segments[number].raw or segments[number].size)
 
 
 def _make_layer(store: Store, name: str, verification: Verification, jobs: int, advance: Progress) -> unpack.Unpacked:
@@ -193,9 +268,9 @@ def _make_layer(store: Store, name: str, verification: Verification, jobs: int, 
     return written
 
 
-def _fill(folder: str, verification: Verification, jobs: int, advance: Progress) -> unpack.Unpacked:
-    """Write the content of an image's folder but its layer into ``folder``, and check every segment that is left."""
-    written = _write_members(folder, verification, jobs, advance, _MEMBERS)
+def _fill(folder: str, verification: Verification, advance: Progress) -> unpack.Unpacked:
+    """Write the content of an image's folder but its layers into ``folder``, and check every segment that is left."""
+    written = _write_members(folder, verification, advance, _MEMBERS)
     for need in verification.manifest.needs:
         os.makedirs(os.path.join(folder, "data", need.data), exist_ok=True)  # the target for another bundle's data
     for _ in verification.check(verification.left()):  # headers, padding, and members that only the laptop uses
@@ -218,7 +293,8 @@ def write_receipt(
     rootfs = os.path.join(folder, ROOTFS)
     written = _unpack_layer(rootfs, verification, jobs, advance)
     mount_points.make(rootfs, verification.manifest.mount_points)
-    return _add(written, _write_members(folder, verification, jobs, advance, targets))
+    written = _add(written, wheels.unpack(folder, verification, verification.manifest.image.python, jobs, advance))
+    return _add(written, _write_members(folder, verification, advance, targets))
 
 
 def _advance(verification: Verification, targets: Mapping[str, str], progress: Optional[InstallProgress]) -> Progress:
@@ -253,19 +329,18 @@ def _unpack_layer(rootfs: str, verification: Verification, jobs: int, advance: P
 
 
 def _write_members(
-    folder: str, verification: Verification, jobs: int, advance: Progress, targets: Mapping[str, str]
+    folder: str, verification: Verification, advance: Progress, targets: Mapping[str, str]
 ) -> unpack.Unpacked:
-    """Write overlays and the members in ``targets`` into ``folder``."""
+    """Write the members in ``targets`` into ``folder``."""
     manifest = verification.manifest
     members = [member for member in manifest.members if _target(member.name, targets)]
-    overlays = wheels.unpack(folder, verification, manifest.image.python, jobs, advance)
     contents = sealed_file.contents(manifest.members, manifest.segments)
     for member in members:
         pieces = verification.check(contents[member.name], advance)
         # A bind is writable although the image is not, and data are shared: this at least prevents accidental changes.
         mode = member.mode & ~0o222 if is_data(member.name) else member.mode | 0o600
         _write(os.path.join(folder, str(_target(member.name, targets))), pieces, mode)
-    return _add(overlays, unpack.Unpacked(len(members), sum(member.size for member in members)))
+    return unpack.Unpacked(len(members), sum(member.size for member in members))
 
 
 def _add(first: unpack.Unpacked, second: unpack.Unpacked) -> unpack.Unpacked:

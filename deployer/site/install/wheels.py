@@ -64,6 +64,12 @@ def room(verification: Verification, stream: IO[bytes], jobs: int) -> Unpacked:
     return Unpacked(entries, size)
 
 
+def segments(verification: Verification) -> Dict[str, List[Segment]]:
+    """Return the segments of each wheel of a bundle, by its name in the bundle."""
+    contents = sealed_file.contents(verification.manifest.members, verification.manifest.segments)
+    return {member.name: contents[member.name] for member in _wheels(verification.manifest)}
+
+
 def unpack(folder: str, verification: Verification, python: Optional[str], jobs: int, progress: Progress) -> Unpacked:
     """Write the overlays of a bundle's wheels into ``folder``.
 
@@ -78,7 +84,7 @@ def unpack(folder: str, verification: Verification, python: Optional[str], jobs:
     members = _wheels(verification.manifest)
     if not members:
         return Unpacked(0, 0)
-    contents = sealed_file.contents(verification.manifest.members, verification.manifest.segments)
+    contents = segments(verification)
     unpacking = _Unpacking(folder, verification, contents, python or _ANY_PYTHON)
     owners: Dict[Tuple[str, str], List[Tuple[str, str]]] = {}  # by overlay and path: the wheels that contain it
     met: List[Tuple[str, str]] = []

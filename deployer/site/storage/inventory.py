@@ -3,7 +3,7 @@
 Sites remove files from their scratch that were not used for some weeks. An image then loses some of its files, and a
 job fails at the first missing file. The list is compared by names only: each folder is read once, its files are not.
 
-An image and the layer that it shares have a list each: names relative to the folder, each followed by a zero byte,
+An image and each layer that it shares have a list each: names relative to the folder, each followed by a zero byte,
 compressed by zlib.
 """
 
@@ -55,13 +55,22 @@ def write_inventory(folder: str) -> None:
 
 
 def gone(image: InstalledImage, most: int = 3) -> Gone:
-    """Return what is missing of an installed image and of the layer that it shares, with at most ``most`` names."""
-    layer = image.layer
-    if layer is None:
-        return _gone(image.folder, most, lambda: image.manifest().image.entries)
-    own, shared = _gone(image.folder, most, lambda: 0), _gone(layer, most, lambda: image.manifest().image.entries)
-    first = sorted([*own.first, *shared.first])[:most]
-    return Gone(own.entries + shared.entries, own.missing + shared.missing, first, own.listed and shared.listed)
+    """Return what is missing of an installed image and of the layers that it shares, with at most ``most`` names."""
+    shared = image.layers
+    rootfs = shared[0] if shared else image.folder
+    found = [_gone(folder, most, _none) for folder in (image.folder, *shared) if folder != rootfs]
+    found.append(_gone(rootfs, most, lambda: image.manifest().image.entries))
+    return Gone(
+        sum(part.entries for part in found),
+        sum(part.missing for part in found),
+        sorted(name for part in found for name in part.first)[:most],
+        all(part.listed for part in found),
+    )
+
+
+def _none() -> int:
+    """Return the entries of a rootfs in a folder without one."""
+    return 0
 
 
 def gone_of_layer(folder: str, entries: int) -> Gone:
@@ -114,7 +123,7 @@ def _read(folder: str) -> List[bytes]:
 
 def _walk(folder: bytes) -> Iterator[bytes]:
     """Yield all names below ``folder``, relative to it, without the list itself; links are not followed."""
-    pending = [b""]
+    pending, own = [b""], LIST.encode()
     while pending:
         within = pending.pop()
         try:
@@ -122,8 +131,8 @@ def _walk(folder: bytes) -> Iterator[bytes]:
         except FileNotFoundError:
             continue  # a folder that was removed since its parent was read
         for entry in entries:
-            name = os.path.join(within, entry.name)
-            if name == LIST.encode():
+            name = within + b"/" + entry.name if within else entry.name
+            if name == own:
                 continue
             yield name
             if entry.is_dir(follow_symlinks=False):

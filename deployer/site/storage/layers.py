@@ -1,12 +1,13 @@
-"""Layers: unpacked rootfs, each shared by all images of one user whose bundles have the same layer.
+"""Layers: what is unpacked once for all images of one user whose bundles have the same.
 
 ::
 
     ROOT/layers/KEY-UID/    rootfs/ layer.json inventory
-    ROOT/images/DIGEST/     rootfs -> ../../layers/KEY-UID/rootfs
+    ROOT/layers/KEY-UID/    wheels/ variants/ bytecode.tar layer.json inventory     the overlays, if there are any
+    ROOT/images/DIGEST/     rootfs -> ../../layers/KEY-UID/rootfs, and a link of the same form for each of the others
 
-The link is the image's need for the layer; nothing is counted elsewhere. ``install`` makes the link in the folder under
-construction before it looks for the layer, and the link gets its final place with the receipt, by one rename. Who
+A link is the image's need for the layer; nothing is counted elsewhere. ``install`` makes the links in the folder under
+construction before it looks for the layers, and they get their final place with the receipt, by one rename. Who
 removes a layer first takes its name away, then looks for links again, and gives the name back if there is one. So one
 of two processes always sees the other, and a kill at any step leaves at worst a layer that no image needs, which the
 next ``install``, ``remove`` or ``gc`` removes.
@@ -15,16 +16,17 @@ Layers are not shared between users: files that the image closes to others, as i
 """
 
 import hashlib
+import json
 import os
 import re
 from contextlib import contextmanager, suppress
-from typing import Collection, Iterator, List, NamedTuple, Optional, Sequence, Set
+from typing import Collection, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from deployer.contract import json_records
 from deployer.contract.errors import IntegrityError, UsageError
-from deployer.contract.manifest import Segment
+from deployer.contract.manifest import Image, Segment
 from deployer.site.storage import inventory, unfinished
-from deployer.site.storage.store import LAYERS, ROOTFS, Store, layer_link
+from deployer.site.storage.store import LAYERS, Store, layer_links
 from deployer.system import files
 
 RECORD = "layer.json"
@@ -48,7 +50,7 @@ class Layer(NamedTuple):
 
 
 def name(frames: Sequence[Segment], read_only: bool) -> str:
-    """Return the name of the folder for a layer, as this user would unpack it now.
+    """Return the name of the folder for a rootfs, as this user would unpack it now.
 
     The key is made of what install verifies, the digest of each frame. The layer's own digest in the manifest is a mere
     claim: by it, a bundle could bring its own rootfs under another image.
@@ -62,21 +64,44 @@ def name(frames: Sequence[Segment], read_only: bool) -> str:
     return "%s-%d" % (key.hexdigest()[:_DIGITS], os.geteuid())
 
 
-@contextmanager
-def claimed(store: Store, made: str, layer: str) -> Iterator[None]:
-    """Give the image that is under construction in ``made`` its link to a layer, which may not exist yet.
+def name_of_overlays(rootfs: str, wheels: Sequence[Tuple[str, Sequence[Segment]]], image: Image, compiled: bool) -> str:
+    """Return the name of the folder for the overlays of a bundle, as this user would unpack and compile them now.
 
-    If the block fails, the link is removed, and the layer if no other image needs it.
+    Args:
+        rootfs: the name of the layer with the rootfs, whose Python compiles them.
+        wheels: each wheel's name in the bundle and its segments.
+        compiled: a container can be started here, so they will have bytecode.
     """
-    link = os.path.join(made, ROOTFS)
-    os.symlink(os.path.join("..", "..", LAYERS, layer, ROOTFS), link)
+    key = hashlib.sha256(json.dumps(["overlays", rootfs, image.python, list(image.env), compiled]).encode())
+    for member, segments in wheels:
+        key.update(json.dumps([member, [[segment.sha256, segment.size] for segment in segments]]).encode())
+    return "%s-%d" % (key.hexdigest()[:_DIGITS], os.geteuid())
+
+
+@contextmanager
+def claimed(store: Store, made: str, links: Mapping[str, str]) -> Iterator[None]:
+    """Give the image that is under construction in ``made`` its links to layers, which may not exist yet.
+
+    If the block fails, the links are removed, and the layers if no other image needs them.
+
+    Args:
+        links: by the name in the image's folder: the layer.
+    """
+    for shared, layer in links.items():
+        link(made, shared, layer)
     try:
         yield
     except BaseException:
-        with suppress(FileNotFoundError):  # the image has got its name, and the link with it
-            os.unlink(link)
+        for shared in links:
+            with suppress(FileNotFoundError):  # the image has got its name, and the link with it
+                os.unlink(os.path.join(made, shared))
         release(store)
         raise
+
+
+def link(made: str, shared: str, layer: str) -> None:
+    """Make the link ``shared`` of the image that is under construction in ``made`` to what a layer has."""
+    os.symlink(os.path.join("..", "..", LAYERS, layer, shared), os.path.join(made, shared))
 
 
 def publish(store: Store, layer: str, made: str, entries: int, size: int) -> Layer:
@@ -111,7 +136,7 @@ def users(store: Store, layer: str) -> List[str]:
     for name in files.names(store.images):
         folder = os.path.join(store.images, name)
         with suppress(PermissionError):  # another user's
-            if not name.startswith(".") and layer_link(folder) == layer:
+            if not name.startswith(".") and layer in layer_links(folder):
                 found.append(folder)
     return found
 
@@ -135,10 +160,10 @@ def discard(folder: str) -> None:
     unfinished.discard(folder, lambda: _needed(store).has(os.path.basename(folder)))
 
 
-def release(store: Store, spared: str = "") -> None:
+def release(store: Store, spared: Collection[str] = ()) -> None:
     """Remove the layers that no image needs, but for ``spared``, if permitted: those of other users may stay."""
     for folder in unused(store):
-        if os.path.basename(folder) != spared:
+        if os.path.basename(folder) not in spared:
             with suppress(OSError, UsageError):
                 discard(folder)
 
@@ -162,13 +187,12 @@ def _needed(store: Store, without: Collection[str] = ()) -> _Needed:
             if folder in without or name.startswith(unfinished.REMOVING):
                 continue
             try:
-                layer = layer_link(folder)
+                found = layer_links(folder)
             except PermissionError:
                 needed.hidden.add(_owner(folder))
                 continue
-            if layer:
-                needed.names.add(layer)
-            elif not files.lexists(folder):
+            needed.names.update(found)
+            if not found and not files.lexists(folder):
                 renamed = True  # perhaps to its final name, which this list does not have
         if not renamed:
             return needed

@@ -4,9 +4,10 @@
 
     ROOT/deployer.pyz               the site half that was installed first
     ROOT/bundles/NAME-VERSION.tar   the last bundle of each name: the next push is a delta against it
-    ROOT/images/DIGEST/             an installed image: app/ data/ plans/ wheels/ variants/ kit/ engine/
-                                    bundle.json receipt.json, and rootfs, a link to that of its layer
-    ROOT/layers/KEY-UID/            a layer: rootfs/, shared by the images that have the same (layers.py)
+    ROOT/images/DIGEST/             an installed image: app/ data/ plans/ kit/ engine/ bundle.json receipt.json, and
+                                    links into layers: rootfs, wheels, variants, bytecode.tar
+    ROOT/layers/KEY-UID/            a layer: rootfs/, or the overlays wheels/ variants/, shared by the images that have
+                                    the same (layers.py)
     ROOT/jobs/JOB/                  a job: job.sh, job.json, logs, ranks/, result.json
     ROOT/incoming/                  arriving bundles; never read under a final name
     ROOT/logs/                      a log file per command
@@ -41,14 +42,16 @@ _SHOWN_DIGITS = 12
 #: How people name an installed image.
 REFERENCE = "NAME[:VERSION][@DIGEST]"
 
-#: Roots of older deployers have images with a folder ``rootfs`` of their own.
 ROOTFS = "rootfs"
-LAYERS = "layers"
-_LAYER_LINK = re.compile(r"\.\./\.\./%s/([0-9a-f]+-[0-9]+)/%s\Z" % (LAYERS, ROOTFS))
-RECEIPT = "receipt.json"
-MANIFEST = "bundle.json"
 WHEELS = "wheels"
 VARIANTS = "variants"
+BYTECODE = "bytecode.tar"
+#: What an image shares with others, by links into layers. Images of older deployers have these themselves.
+SHARED = (ROOTFS, WHEELS, VARIANTS, BYTECODE)
+LAYERS = "layers"
+_LAYER_LINK = re.compile(r"\.\./\.\./%s/([0-9a-f]+-[0-9]+)/(%s)\Z" % (LAYERS, "|".join(map(re.escape, SHARED))))
+RECEIPT = "receipt.json"
+MANIFEST = "bundle.json"
 ENGINE = "engine"
 
 
@@ -91,10 +94,10 @@ class InstalledImage(NamedTuple):
         return os.path.join(self.folder, ROOTFS)
 
     @property
-    def layer(self) -> Optional[str]:
-        """The folder of the layer that it shares; None for an image with a rootfs of its own."""
-        name = layer_link(self.folder)
-        return name and os.path.join(os.path.dirname(os.path.dirname(self.folder)), LAYERS, name)
+    def layers(self) -> List[str]:
+        """The folders of the layers that it shares, that of its rootfs first; none for an image of an older form."""
+        parent = os.path.join(os.path.dirname(os.path.dirname(self.folder)), LAYERS)
+        return [os.path.join(parent, name) for name in layer_links(self.folder)]
 
     @property
     def app(self) -> str:
@@ -283,20 +286,24 @@ class Store(NamedTuple):
         )
 
 
-def layer_link(folder: str) -> Optional[str]:
-    """Return the name of the layer that the image in ``folder`` needs; None if it needs none.
+def layer_links(folder: str) -> List[str]:
+    """Return the names of the layers that the image in ``folder`` needs, that of its rootfs first.
 
     Raises:
         PermissionError: the folder cannot be searched.
     """
-    try:
-        found = _LAYER_LINK.match(os.readlink(os.path.join(folder, ROOTFS)))
-    except OSError as error:
-        # EINVAL: a folder, as in images of older deployers.
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EINVAL):
-            return None
-        raise
-    return found.group(1) if found else None
+    names: List[str] = []
+    for shared in SHARED:
+        try:
+            found = _LAYER_LINK.match(os.readlink(os.path.join(folder, shared)))
+        except OSError as error:
+            # EINVAL: a folder, as in images of older deployers.
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EINVAL):
+                continue
+            raise
+        if found and found.group(1) not in names:
+            names.append(found.group(1))
+    return names
 
 
 def short(digest: str) -> str:

@@ -191,7 +191,7 @@ def test_environment_is_exactly_what_is_given_and_passed(image):
     assert (lines["A"], lines["SLURM_ID"]) == (" $x b ", "1")
     assert not {"SECRET", "SLURMX", "HOME", "UDOCKER_DIR"} & set(lines)
     assert not os.path.exists(lines["PROOT_TMP_DIR"])
-    with open(image.layer + "/udocker") as stream:
+    with open(image.layers[0] + "/udocker") as stream:
         words = stream.read().splitlines()
     assert words[:4] == ["udocker", "--allow-root", "--quiet", "run"]
     assert {"--volume=/tmp:/data", "--workdir=/w", "--nosysdirs", "UDOCKER_DIR=" + image.engine} <= set(words)

@@ -25,8 +25,12 @@ def calls(tmp_path, monkeypatch):
     return lambda: notes.read_text().split("\nend\n")[:-1] if notes.exists() else []
 
 
+def compiled(folder, image, jobs):
+    bytecode.compile_overlays(folder, image, jobs, folder + "/rootfs", folder + "/engine")
+
+
 def test_each_overlay_is_compiled_by_the_images_own_python(folder, calls):
-    bytecode.compile_overlays(folder, running.IMAGE, 3)
+    compiled(folder, running.IMAGE, 3)
     wheels, variant = (call.splitlines() for call in calls())
     command = ["/usr/bin/python3", "-I", "-S", "-m", "compileall", "-q", "-j", "3"]
     command += ["--invalidation-mode", "unchecked-hash", "/deployer/wheels/lib"]
@@ -44,15 +48,15 @@ def test_what_the_bundle_brought_compiles_where_the_site_has_nothing(folder, cal
     os.rename(str(tmp_path / "ch-run"), folder + "/engine/run")
     if installed:
         running.program(tmp_path, "ch-run", "exit 1\n")
-    bytecode.compile_overlays(folder, running.IMAGE, 3)
+    compiled(folder, running.IMAGE, 3)
     wheels, _ = (call.splitlines() for call in calls())
     assert "--bind=%s/wheels:/deployer/wheels" % folder in wheels
     assert wheels[-1] == "/deployer/wheels/lib"
 
 
 def test_nothing_is_started_where_nothing_can_come_of_it(folder, calls, tmp_path, monkeypatch):
-    bytecode.compile_overlays(folder, running.IMAGE._replace(python=None), 1)
-    bytecode.compile_overlays(str(tmp_path), running.IMAGE, 1)
+    compiled(folder, running.IMAGE._replace(python=None), 1)
+    compiled(str(tmp_path), running.IMAGE, 1)
     monkeypatch.setenv("PATH", "/nowhere")
-    bytecode.compile_overlays(folder, running.IMAGE, 1)
+    compiled(folder, running.IMAGE, 1)
     assert calls() == []

@@ -13,6 +13,7 @@ from deployer.contract import delta, sealed_file
 from deployer.contract.delta import Ending
 from deployer.contract.errors import DeployerError, IntegrityError, SpaceError, TransferError, UsageError
 from deployer.site.install import gc, incoming, remove
+from deployer.site.install import receive as receiving
 from deployer.site.install.receive import receive
 from deployer.site.storage.store import Store
 from tests import bundles
@@ -181,6 +182,27 @@ def test_a_damaged_part_on_media_stays_and_is_named(store, tmp_path):
         receive(str(tmp_path), store)
     assert all((tmp_path / name).exists() for name, _ in items)
     assert files_of(store.bundles) == files_of(store.images) == []
+
+
+def test_a_damaged_kept_bundle_is_found_by_install(store, monkeypatch):
+    """Its segments are copied unchecked first, and the parts that came are kept until it is installed."""
+    first, second = bundles.build(extra=APP), bundles.build(extra=[*APP, ("deployer/app/n.py", b"new")])
+    kept = push(store, first)[0].bundle
+    monkeypatch.setattr(receiving, "_LITTLE", 1)
+    with open(kept, "r+b") as stream:
+        stream.seek(first.index(APP[1][1]))
+        stream.write(b"!")
+    digest, items = shipment(second, here(store, second))
+    incoming.take(as_stream(items), store, digest)
+    folder = incoming.folder_of(store, digest)
+    before = files_of(folder)
+    with pytest.raises(IntegrityError, match=r"tiny-1\.0\.tar is damaged") as caught:
+        receive(folder, store)
+    assert "remove that file" in caught.value.hint
+    assert files_of(folder) == before
+    assert len(store.installed()) == 1
+    os.unlink(kept)
+    assert content(push(store, second)[0].bundle) == second
 
 
 def test_a_kept_file_that_is_no_bundle_holds_nothing(store):

@@ -29,7 +29,7 @@ def test_a_whole_image_lacks_nothing(store, path):
     image = installing.install(path, store).image
     found = inventory.check(store, image)
     assert (found.missing, found.listed) == (0, True)
-    walks = [entry for folder in (image.folder, image.layer) for entry in os.walk(folder)]
+    walks = [entry for folder in (image.folder, image.layers[0]) for entry in os.walk(folder)]
     here = sum(len(folders) + len(names) for _, folders, names in walks)
     assert found.entries == here - 2  # but the lists themselves
 
@@ -66,7 +66,7 @@ def test_a_folder_that_went_whole(store, path):
 def test_without_the_list_the_count_of_the_layer_speaks(store, path):
     image = installing.install(path, store).image
     os.unlink(os.path.join(image.folder, inventory.LIST))
-    os.unlink(os.path.join(image.layer, inventory.LIST))
+    os.unlink(os.path.join(image.layers[0], inventory.LIST))
     assert inventory.gone(image) == (len(bundles.ENTRIES), 0, [], False)
     os.unlink(os.path.join(image.rootfs, "bin", "tool"))
     found = inventory.gone(image)

@@ -8,11 +8,12 @@ import pytest
 
 from deployer.contract.errors import IntegrityError, Refused
 from deployer.contract.tarformat import FILE, TarEntry
+from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.install import gc, remove
 from deployer.site.install import install as installing
 from deployer.site.storage import inventory, layers, unfinished
 from deployer.site.storage.store import Store
-from tests import bundles
+from tests import bundles, wheels
 from tests.trees import described
 
 OTHER = [(TarEntry(FILE, b"other", 0o644, 1), b"x")]
@@ -44,7 +45,7 @@ def own_form(image):
     """Change an image into that of an older deployer, with a rootfs of its own."""
     os.unlink(image.rootfs + "/../inventory")
     os.unlink(image.folder + "/inventory")
-    moved = image.layer
+    moved = image.layers[0]
     os.unlink(image.rootfs)
     os.rename(moved + "/rootfs", image.rootfs)
     shutil.rmtree(moved)
@@ -53,10 +54,10 @@ def own_form(image):
 
 def test_one_rootfs_and_the_rest_is_each_ones_own(store, images):
     first, second = images
-    assert first.layer == second.layer
-    assert os.listdir(store.layers) == [os.path.basename(first.layer)]
+    assert first.layers[0] == second.layers[0]
+    assert os.listdir(store.layers) == [os.path.basename(first.layers[0])]
     assert os.path.samefile(first.rootfs, second.rootfs)
-    assert described(second.rootfs) == described(first.layer + "/rootfs")
+    assert described(second.rootfs) == described(first.layers[0] + "/rootfs")
     for image in images:
         with open(image.app + "/v") as stream:
             assert stream.read() == image.receipt.version
@@ -82,19 +83,19 @@ def test_gc_lists_and_removes_the_layer_that_only_its_garbage_needs(tmp_path, st
     other = installing.install(bundle(tmp_path, "3", pieces=bundles.whole(OTHER)), store).image
     assert len(gc.find(store, 2)) == 1  # the other image needs their layer
     garbage = gc.find(store, 1)
-    assert [item.path for item in garbage][2:] == [images[0].layer]
+    assert [item.path for item in garbage][2:] == [images[0].layers[0]]
     gc.collect(garbage)
     assert [image.folder for image in store.installed()] == [other.folder]
-    assert os.listdir(store.layers) == [os.path.basename(other.layer)]
+    assert os.listdir(store.layers) == [os.path.basename(other.layers[0])]
 
 
 def test_a_remove_that_was_killed_leaves_a_layer_for_gc_and_for_the_next_install(tmp_path, store, images, monkeypatch):
-    layer = images[0].layer
+    layer = images[0].layers[0]
     for image in images:
         unfinished.discard(image.folder)
     assert [(item.path, item.reason) for item in gc.find(store, 1)] == [(layer, "no image needs this layer")]
     inode = os.stat(layer).st_ino
-    assert os.stat(installing.install(bundle(tmp_path), store).image.layer).st_ino == inode
+    assert os.stat(installing.install(bundle(tmp_path), store).image.layers[0]).st_ino == inode
     remove.remove(store, store.find("tiny"), force=True)
     assert os.listdir(store.layers) == []
 
@@ -107,14 +108,14 @@ def test_an_install_under_way_keeps_the_layer(tmp_path, store, images, monkeypat
             remove.remove(store, image, force=True)
         gc.collect(gc.find(store, 1))
 
-    monkeypatch.setattr(installing.bytecode, "compile_overlays", meanwhile)
+    monkeypatch.setattr(installing.kit, "prepare", meanwhile)
     image = installing.install(bundle(tmp_path, "3"), store).image
     assert store.installed() == [image]
     assert inventory.gone(image).missing == 0
 
 
 def test_who_takes_a_layer_gives_it_back_if_an_image_came_meanwhile(tmp_path, store, images):
-    layer = images[0].layer
+    layer = images[0].layers[0]
     inode = os.stat(layer).st_ino
     layers.discard(layer)
     assert os.stat(layer).st_ino == inode
@@ -161,7 +162,7 @@ def test_lost_files_are_repaired_once_for_all(tmp_path, store, images):
 
 @pytest.mark.parametrize("lost", ["layer.json", "inventory", "rootfs"])
 def test_a_layer_without_its_record_list_or_rootfs(tmp_path, store, images, lost):
-    path = os.path.join(images[0].layer, lost)
+    path = os.path.join(images[0].layers[0], lost)
     (shutil.rmtree if lost == "rootfs" else os.unlink)(path)
     if lost == "inventory":  # then only the number of files is known
         assert [inventory.gone(image).missing for image in images] == [0, 0]
@@ -217,7 +218,7 @@ def test_a_bundle_cannot_claim_the_layer_of_another(tmp_path, store, images):
     digest = images[0].manifest().image.layer_digest
     liar = bundle(tmp_path, "3", pieces=bundles.whole(OTHER), layer_digest=digest)
     image = installing.install(liar, store).image
-    assert image.layer != images[0].layer
+    assert image.layers[0] != images[0].layers[0]
     assert os.listdir(image.rootfs) == ["other"]
 
 
@@ -234,7 +235,7 @@ def test_another_umask_has_a_rootfs_of_its_own(tmp_path, store, images):
         image = installing.install(bundle(tmp_path, "3"), store).image
     finally:
         os.umask(before)
-    assert image.layer != images[0].layer
+    assert image.layers[0] != images[0].layers[0]
     assert stat.S_IMODE(os.stat(image.rootfs + "/bin").st_mode) == 0o700
 
 
@@ -242,15 +243,101 @@ def test_an_image_of_an_older_deployer(tmp_path, store):
     image = installing.install(bundle(tmp_path, "1"), store).image
     tree = described(image.rootfs)
     own_form(image)
-    assert (image.layer, inventory.check(store, image).missing) == (None, 0)
+    assert (image.layers, inventory.check(store, image).missing) == ([], 0)
     assert installing.install(bundle(tmp_path, "1"), store).known
     second = installing.install(bundle(tmp_path, "2"), store).image
     assert described(second.rootfs) == described(image.rootfs) == tree
     lose(image)
     assert inventory.gone(image).missing == 1
     installing.install(bundle(tmp_path, "1"), store)
-    assert image.layer == second.layer
+    assert image.layers[0] == second.layers[0]
     assert inventory.gone(image).missing == 0
+
+
+# ---------------------------------------------------------------- overlays
+
+
+def with_wheels(tmp_path, version, module=b"x = 1"):
+    found = [("deployer/wheels/" + wheels.file_name("one"), wheels.wheel({"one/m.py": module}, "one"))]
+    found.append(("deployer/variants/openmpi/" + wheels.file_name("two"), wheels.wheel({"two/m.py": b""}, "two")))
+    path = tmp_path / (version + ".tar")
+    extra = [("deployer/app/v", version.encode()), *found]
+    path.write_bytes(bundles.build(extra=extra, version=version, python="/usr/bin/python3"))
+    return str(path)
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Pretend that containers can be started; return the folders that were compiled, as often as they were."""
+    calls = []
+
+    def run(runtime, *_):
+        (module,) = [word[7:].partition(":")[0] for word in runtime if word.startswith("--bind=")]
+        calls.append(module)
+        os.mkdir(module + "/lib/__pycache__")
+        with open(module + "/lib/__pycache__/m.pyc", "w") as stream:
+            stream.write("compiled")
+
+    monkeypatch.setattr(installing.bytecode, "_runtime", lambda _: RUNTIMES["charliecloud"])
+    monkeypatch.setattr(installing.bytecode.process, "run", lambda words, *_, **more: run(words))
+    return calls
+
+
+def test_the_same_wheels_are_unpacked_and_compiled_once(tmp_path, store, compiled):
+    first, second = [installing.install(with_wheels(tmp_path, version), store).image for version in ("1", "2")]
+    assert len(compiled) == 2  # the wheelhouse and a variant
+    assert first.layers == second.layers
+    assert len(second.layers) == len(os.listdir(store.layers)) == 2
+    assert os.path.samefile(first.wheels, second.wheels)
+    assert os.path.samefile(first.variant("openmpi"), second.variant("openmpi"))
+    assert (first.receipt.files, first.receipt.bytes) == (second.receipt.files, second.receipt.bytes)
+    with open(second.wheels + "/lib/__pycache__/m.pyc") as stream:
+        assert stream.read() == "compiled"
+    installing.bytecode.restore(second.folder, str(tmp_path / "node"))
+    assert os.path.isfile(str(tmp_path / "node/variants/openmpi/lib/__pycache__/m.pyc"))
+    remove.remove(store, first, force=True)
+    assert inventory.check(store, second).missing == 0
+    remove.remove(store, second, force=True)
+    assert os.listdir(store.layers) == []
+
+
+def test_other_wheels_have_overlays_of_their_own_beside_the_same_rootfs(tmp_path, store, compiled):
+    first = installing.install(with_wheels(tmp_path, "1"), store).image
+    second = installing.install(with_wheels(tmp_path, "2", b"x = 2"), store).image
+    assert first.layers[0] == second.layers[0]
+    assert first.layers[1] != second.layers[1]
+    assert len(compiled) == 4
+
+
+def test_bytecode_is_made_where_a_container_starts_though_the_same_wheels_lack_it(
+    tmp_path, store, compiled, monkeypatch
+):
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(installing.bytecode, "_runtime", lambda _: None)
+        first = installing.install(with_wheels(tmp_path, "1"), store).image
+    second = installing.install(with_wheels(tmp_path, "2"), store).image
+    assert [installing.bytecode.size(image.folder) > 0 for image in (first, second)] == [False, True]
+    assert first.layers[0] == second.layers[0]
+
+
+def test_lost_overlays_are_repaired_and_damaged_wheels_are_refused(tmp_path, store, compiled):
+    first, second = [installing.install(with_wheels(tmp_path, version), store).image for version in ("1", "2")]
+    os.unlink(first.wheels + "/lib/one/m.py")
+    assert [inventory.gone(image).missing for image in (first, second)] == [1, 1]
+    assert not installing.install(with_wheels(tmp_path, "2"), store).known
+    assert [inventory.gone(image).missing for image in (first, second)] == [0, 0]
+    path = with_wheels(tmp_path, "3")
+    with open(path, "rb") as stream:
+        data = stream.read()
+    place = data.index(wheels.wheel({"one/m.py": b"x = 1"}, "one"))
+    with open(path, "wb") as stream:
+        stream.write(data[: place + 40] + b"!" + data[place + 41 :])
+    with pytest.raises(IntegrityError, match="does not match its digest"):
+        installing.install(path, store)
+    assert len(os.listdir(store.layers)) == 2
+
+
+# ---------------------------------------------------------------- other users and forms
 
 
 def test_layers_of_those_whose_images_are_closed_stay(store, images, monkeypatch):
@@ -261,6 +348,6 @@ def test_layers_of_those_whose_images_are_closed_stay(store, images, monkeypatch
 
     theirs = os.path.join(store.layers, "0" * 32 + "-%d" % (os.geteuid() + 1))
     os.mkdir(theirs)
-    monkeypatch.setattr(layers, "layer_link", closed)
+    monkeypatch.setattr(layers, "layer_links", closed)
     assert layers.unused(store) == [theirs]
-    assert layers.users(store, os.path.basename(images[0].layer)) == []
+    assert layers.users(store, os.path.basename(images[0].layers[0])) == []
