@@ -185,9 +185,14 @@ def verify(
     ``progress`` is called with the bytes checked since its last call.
     """
     verification = begin(stream, path, policies)
+    from concurrent.futures import ThreadPoolExecutor  # only here: ranks import this module
+
     layer = hashlib.sha256()
-    for data in verification.check(verification.layer_segments(), progress):
-        layer.update(data)
+    with ThreadPoolExecutor(1) as beside:  # the layer's own digest takes as long as those of its segments
+        last = beside.submit(layer.update, b"")
+        for data in verification.check(verification.layer_segments(), progress):
+            last.result()
+            last = beside.submit(layer.update, data)
     if "sha256:" + layer.hexdigest() != verification.manifest.image.layer_digest:
         raise IntegrityError("%s: the layer does not match its digest" % path, _HINT)
     for _ in verification.check(verification.left(), progress):

@@ -11,15 +11,17 @@ import os
 import shutil
 import time
 from contextlib import ExitStack
-from typing import Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from deployer.contract import json_records, sealed_file
 from deployer.contract import plan as plans
 from deployer.contract.errors import IntegrityError
 from deployer.contract.manifest import DATA_PREFIX, KIT_PREFIX, Segment
-from deployer.site.install import bytecode, kit, mount_points, remove, unpack, wheels
+from deployer.site.install import bytecode, donor, kit, mount_points, remove, unpack, wheels
 from deployer.site.install.admit import admit, pin_signers
-from deployer.site.storage import data, inventory, layers, space, unfinished
+from deployer.site.install.donor import Donor
+from deployer.site.storage import data, frames, inventory, layers, space, unfinished
+from deployer.site.storage.frames import FrameNote
 from deployer.site.storage.layers import Layer
 from deployer.site.storage.store import (
     BYTECODE,
@@ -60,12 +62,14 @@ class _Shares(NamedTuple):
         overlays: the name of the layer with its overlays; empty if it has no wheels.
         links: by the name in the image's folder: the layer.
         wheels: the segments of all its wheels.
+        donor: a layer that has some files of the rootfs already.
     """
 
     rootfs: str
     overlays: str
     links: Mapping[str, str]
     wheels: List[Segment]
+    donor: Optional[Donor]
 
     @property
     def names(self) -> List[str]:
@@ -131,7 +135,7 @@ def install(
                 os.makedirs(store.layers, exist_ok=True)
                 unfinished.reap(store.images)
                 unfinished.reap(store.layers)
-                shares = _shares(verification)
+                shares = _shares(verification, store)
                 layers.release(store, shares.names)
                 there = _there(store, shares)
                 for name in shares.names:
@@ -140,8 +144,8 @@ def install(
                 overlays = unpack.Unpacked(0, 0)
                 if shares.overlays and shares.overlays not in there:
                     overlays = wheels.room(verification, stream, processes)
-                own_rootfs = shares.rootfs not in there
-                _check_space(verification, store, own_rootfs, overlays, os.fstat(stream.fileno()) if kept else None)
+                rootfs = unpack.Unpacked(0, 0) if shares.rootfs in there else _room(verification, shares.donor)
+                _check_space(verification, store, [rootfs, overlays], os.fstat(stream.fileno()) if kept else None)
                 with unfinished.folder(store.images) as made, layers.claimed(store, made, shares.links):
                     advance = _advance(verification, _MEMBERS, progress)
                     _write_image(made, store, shares, there, verification, processes, advance)
@@ -156,15 +160,17 @@ def install(
     return InstallOutcome(image, bool(present), tuple(warnings + pin_signers(store, policies)))
 
 
-def _shares(verification: Verification) -> _Shares:
-    manifest = verification.manifest
-    rootfs = layers.name(verification.layer_segments(), kit.has_udocker(manifest))
+def _shares(verification: Verification, store: Store) -> _Shares:
+    manifest, segments = verification.manifest, verification.layer_segments()
+    read_only = kit.has_udocker(manifest)
+    rootfs = layers.name(segments, read_only)
     found = sorted(wheels.segments(verification).items())
     links, overlays = {ROOTFS: rootfs}, ""
     if found:
         overlays = layers.name_of_overlays(rootfs, found, manifest.image, bytecode.is_possible(manifest))
         links.update((str(wheels.overlay(member)).partition("/")[0], overlays) for member, _ in found)
-    return _Shares(rootfs, overlays, links, [segment for _, segments in found for segment in segments])
+    content = [segment for _, wheel in found for segment in wheel]
+    return _Shares(rootfs, overlays, links, content, donor.choose(store, rootfs, segments, read_only))
 
 
 def _there(store: Store, shares: _Shares) -> Dict[str, Layer]:
@@ -173,25 +179,27 @@ def _there(store: Store, shares: _Shares) -> Dict[str, Layer]:
     return {name: layer for name, layer in found if layer}
 
 
+def _room(verification: Verification, given: Optional[Donor]) -> unpack.Unpacked:
+    """Return how many files and bytes the rootfs of a bundle will need, less what a donor gives."""
+    image = verification.manifest.image
+    size = sum(segment.raw or 0 for segment in verification.layer_segments())
+    size -= min(image.holes, size)
+    entries = image.entries
+    if given:
+        size, entries = max(0, size - given.size), max(0, entries - given.files)
+    return unpack.Unpacked(entries, size)
+
+
 def _check_space(
-    verification: Verification,
-    store: Store,
-    own_rootfs: bool,
-    overlays: unpack.Unpacked,
-    bundle: Optional[os.stat_result],
+    verification: Verification, store: Store, parts: Sequence[unpack.Unpacked], bundle: Optional[os.stat_result]
 ) -> None:
     manifest = verification.manifest
-    size = entries = 0
-    if own_rootfs:
-        size = sum(segment.raw or 0 for segment in verification.layer_segments())
-        size -= min(manifest.image.holes, size)
-        entries = manifest.image.entries
-    size += overlays.bytes
+    size, entries = sum(part.bytes for part in parts), sum(part.entries for part in parts)
     size += sum(member.size for member in manifest.members if _target(member.name, _MEMBERS))
     if bundle and bundle.st_dev != os.stat(store.images).st_dev:
         size += bundle.st_size  # it will be copied; otherwise it is moved, and needs no more space
     size += room_of_tool(store)
-    space.check(store.images, size, entries + len(manifest.members) + overlays.entries)
+    space.check(store.images, size, entries + len(manifest.members))
 
 
 def is_data(name: str) -> bool:
@@ -223,7 +231,7 @@ def _write_image(
     _check_shared(checked, verification, jobs, advance)
     written = [unpack.Unpacked(layer.entries, layer.bytes) for layer in there.values()]
     if shares.rootfs not in there:
-        written.append(_make_layer(store, shares.rootfs, verification, jobs, advance))
+        written.append(_make_layer(store, shares, verification, jobs, advance))
     with ExitStack() as stack:
         overlays = unpacked = None
         if shares.overlays and shares.overlays not in there:
@@ -257,14 +265,20 @@ def _check_shared(segments: List[Segment], verification: Verification, jobs: int
             advance(segments[number].raw or segments[number].size)
 
 
-def _make_layer(store: Store, name: str, verification: Verification, jobs: int, advance: Progress) -> unpack.Unpacked:
+def _make_layer(
+    store: Store, shares: _Shares, verification: Verification, jobs: int, advance: Progress
+) -> unpack.Unpacked:
     """Unpack a bundle's layer and publish it; all that is in it has been checked then."""
+    segments = verification.layer_segments()
+    notes: Dict[int, FrameNote] = {}
+    read_only = kit.has_udocker(verification.manifest)
     with unfinished.folder(store.layers) as made:
         rootfs = os.path.join(made, ROOTFS)
-        written = _unpack_layer(rootfs, verification, jobs, advance)
-        if kit.has_udocker(verification.manifest):
+        written = _unpack_layer(rootfs, verification, jobs, advance, shares.donor, notes)
+        if read_only:
             kit.protect(rootfs)
-        layers.publish(store, name, made, written.entries, written.bytes)
+        frames.write(made, [(segments[number], notes[number]) for number in sorted(notes)], read_only)
+        layers.publish(store, shares.rootfs, made, written.entries, written.bytes)
     return written
 
 
@@ -311,21 +325,37 @@ def _advance(verification: Verification, targets: Mapping[str, str], progress: O
     return advance
 
 
-def _unpack_layer(rootfs: str, verification: Verification, jobs: int, advance: Progress) -> unpack.Unpacked:
-    """Unpack a bundle's layer into the new folder ``rootfs``."""
+def _unpack_layer(
+    rootfs: str,
+    verification: Verification,
+    jobs: int,
+    advance: Progress,
+    given: Optional[Donor] = None,
+    notes: Optional[Dict[int, FrameNote]] = None,
+) -> unpack.Unpacked:
+    """Unpack a bundle's layer into the new folder ``rootfs``, with the files that a donor gives.
+
+    ``notes`` is as in ``unpack``.
+    """
     segments = verification.layer_segments()
     decompress = codec.decompressor(str(verification.manifest.codec["name"]))
-    frames = [unpack.Frame(str(segment.holds), segment.raw or 0) for segment in segments]
+    sizes = [unpack.Frame(str(segment.holds), segment.raw or 0) for segment in segments]
+
+    def read(number: int) -> bytes:
+        return verification.read(segments[number])
 
     def source(number: int) -> memoryview:
-        return decompress(verification.read(segments[number]), frames[number].raw)
+        return decompress(read(number), sizes[number].raw)
 
     def done(number: int) -> None:
         verification.passed(segments[number])
-        advance(frames[number].raw)
+        advance(sizes[number].raw)
+
+    def link(root: int, folders: Set[bytes]) -> Iterator[unpack.Linked]:
+        return given.link(root, folders, segments, read, source, jobs) if given else iter(())
 
     os.mkdir(rootfs)
-    return unpack.unpack(frames, source, rootfs, jobs, done)
+    return unpack.unpack(sizes, source, rootfs, jobs, done, link, notes)
 
 
 def _write_members(

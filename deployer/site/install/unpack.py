@@ -11,11 +11,13 @@ it would change both. Owners can always write, so that an installed image can be
 
 import os
 import stat
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, TypeVar
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, TypeVar
 
 from deployer.contract import tarformat
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.tarformat import FILES, FOLDERS, LINKS, REST, SYMLINK, Buffer, TarEntry
+from deployer.site.storage import frames as lists
+from deployer.site.storage.frames import FrameNote
 from deployer.system import files, workers
 
 #: The time that flatten set: the headers of .pyc files contain it, and a file that differs is compiled at each import.
@@ -64,23 +66,41 @@ class _Rest(NamedTuple):
 class _Written(NamedTuple):
     """The result of one frame of files; ``rest`` if its last file continues."""
 
-    files: int
-    bytes: int
+    note: FrameNote
     rest: Optional[_Rest]
+
+
+class Linked(NamedTuple):
+    """The number of a frame whose files came from elsewhere, and what they are."""
+
+    number: int
+    note: FrameNote
 
 
 #: From a frame's number to its decompressed bytes, checked; called in the worker processes, or here.
 ReadFrame = Callable[[int], Buffer]
 #: Called in this process with the number of each frame that was unpacked.
 Done = Callable[[int], None]
+#: Called when all folders exist, with the open root and their paths; yields the frames that need not be unpacked.
+Link = Callable[[int, Set[bytes]], Iterator[Linked]]
 
 
 def unpack(
-    frames: Sequence[Frame], source: ReadFrame, root: str, jobs: int = 1, done: Optional[Done] = None
+    frames: Sequence[Frame],
+    source: ReadFrame,
+    root: str,
+    jobs: int = 1,
+    done: Optional[Done] = None,
+    link: Optional[Link] = None,
+    notes: Optional[Dict[int, FrameNote]] = None,
 ) -> Unpacked:
     """Write the layer's tar stream, in ``frames``, into the empty folder ``root`` with ``jobs`` processes.
 
     After an error, ``root`` contains a part of the layer; the caller removes it.
+
+    Args:
+        link: makes files of some frames.
+        notes: receives what was written of each frame of files, by its number.
 
     Raises:
         IntegrityError: the layer does not have the order and form that flatten writes.
@@ -91,7 +111,8 @@ def unpack(
         raise UsageError("the umask removes your own permissions on new files", "umask 022")
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return _Unpacking(frames, source, descriptor, done or _nothing).run(jobs)
+        unpacking = _Unpacking(frames, source, descriptor, done or _nothing, {} if notes is None else notes)
+        return unpacking.run(jobs, link)
     finally:
         os.close(descriptor)
 
@@ -109,21 +130,28 @@ def _check_order(frames: Sequence[Frame]) -> None:
 class _Unpacking(object):
     """The state of one call of ``unpack``. Each worker has a copy from the time after the folders were made."""
 
-    def __init__(self, frames: Sequence[Frame], source: ReadFrame, root: int, done: Done) -> None:
+    def __init__(
+        self, frames: Sequence[Frame], source: ReadFrame, root: int, done: Done, notes: Dict[int, FrameNote]
+    ) -> None:
         self.frames = frames
         self.size = sum(frame.raw for frame in frames)
         self.source = source
         self.root = root
         self.done = done
+        self.notes = notes
         self.folders: Set[bytes] = {b""}
         self.files = self.bytes = 0
         self.links: Set[bytes] = set()
 
-    def run(self, jobs: int) -> Unpacked:
+    def run(self, jobs: int, link: Optional[Link]) -> Unpacked:
         for number in self._numbers(FOLDERS):
             self._make_folders(self.source(number))
             self.done(number)
-        self._write_files(jobs)
+        linked = set()
+        for number, note in link(self.root, self.folders) if link else ():
+            self._count(number, note)
+            linked.add(number)
+        self._write_files(jobs, linked)
         ended = False
         for number in self._numbers(LINKS):
             ended = self._make_links(self.source(number), ended)
@@ -184,8 +212,14 @@ class _Unpacking(object):
 
     # --- files: one task per frame ---
 
-    def _write_files(self, jobs: int) -> None:
-        numbers = self._numbers(FILES)
+    def _count(self, number: int, note: FrameNote) -> None:
+        self.files += len(note.files)
+        self.bytes += note.written
+        self.notes[number] = note
+        self.done(number)
+
+    def _write_files(self, jobs: int, linked: Set[int]) -> None:
+        numbers = [number for number in self._numbers(FILES) if number not in linked]
         if not numbers:
             return
         open_files: Dict[bytes, int] = {}  # by path of a file in several frames: the number of frames to come
@@ -193,9 +227,7 @@ class _Unpacking(object):
             for number in numbers:
                 pool.submit((number, None))
             for (number, rest), written in pool.results():
-                self.files += written.files
-                self.bytes += written.bytes
-                self.done(number)
+                self._count(number, written.note)
                 if rest is None:
                     more = self._rests(number, written.rest)
                     if written.rest:
@@ -230,7 +262,8 @@ class _Unpacking(object):
 
     def _begin(self, data: memoryview) -> _Written:
         """Write a frame of whole files, of which the last may continue in the next frame."""
-        position = count = size = 0
+        position = size = 0
+        noted: List[bytes] = []
         while position < len(data):
             entry, position = self._entry(data, position, FILES)
             end = position + entry.size
@@ -246,14 +279,14 @@ class _Unpacking(object):
                 os.utime(descriptor, ns=_TIMES)
             finally:
                 os.close(descriptor)
-            count += 1
+            noted.append(lists.note(entry.path, entry.size, entry.mode))
             size += written
             position = end + tarformat.padding(entry.size)
             if position > len(data):
                 _check_padding(data[end:])
-                return _Written(count, size, _Rest(entry.path, entry.size, len(data) - end + entry.size))
+                return _Written(FrameNote(size, noted), _Rest(entry.path, entry.size, len(data) - end + entry.size))
             _check_padding(data[end:position])
-        return _Written(count, size, None)
+        return _Written(FrameNote(size, noted), None)
 
     def _go_on(self, data: memoryview, rest: _Rest) -> _Written:
         """Write a frame that is a part of one file."""
@@ -264,7 +297,7 @@ class _Unpacking(object):
             written = files.write_sparse(descriptor, content, rest.done)
         finally:
             os.close(descriptor)
-        return _Written(0, written, None)
+        return _Written(FrameNote(written, ()), None)
 
 
 def _nothing(number: int) -> None:

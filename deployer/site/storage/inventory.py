@@ -13,10 +13,13 @@ import zlib
 from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence
 
 from deployer.contract.errors import IntegrityError
+from deployer.site.storage import frames
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files
 
 LIST = "inventory"
+#: Not in the list: an image is whole without them.
+_LISTS = (LIST.encode(), frames.LIST.encode())
 _END = b"\0"
 #: The most bytes of names in the list. For a longer one there is no list, and only the number of files is compared.
 _MAX_NAMES = 64 * 1024 * 1024
@@ -122,8 +125,8 @@ def _read(folder: str) -> List[bytes]:
 
 
 def _walk(folder: bytes) -> Iterator[bytes]:
-    """Yield all names below ``folder``, relative to it, without the list itself; links are not followed."""
-    pending, own = [b""], LIST.encode()
+    """Yield all names below ``folder``, relative to it, without the lists themselves; links are not followed."""
+    pending = [b""]
     while pending:
         within = pending.pop()
         try:
@@ -132,7 +135,7 @@ def _walk(folder: bytes) -> Iterator[bytes]:
             continue  # a folder that was removed since its parent was read
         for entry in entries:
             name = within + b"/" + entry.name if within else entry.name
-            if name == own:
+            if name in _LISTS:
                 continue
             yield name
             if entry.is_dir(follow_symlinks=False):

@@ -1,0 +1,339 @@
+"""Files of unchanged frames are linked from another layer, but only those that are what install made of the frame."""
+
+import os
+import shutil
+import signal
+import stat
+
+import pytest
+
+from deployer.contract.errors import IntegrityError, SpaceError
+from deployer.contract.tarformat import FILE, FILES, FOLDER, FOLDERS, HARDLINK, LINKS, MTIME, REST, TarEntry, encode
+from deployer.site.install import donor, gc, remove
+from deployer.site.install import install as installing
+from deployer.site.storage import frames, inventory
+from deployer.site.storage.store import Store
+from tests import bundles
+from tests.trees import described
+
+LARGE = b"large" * 40000
+
+
+def pieces(changed=b"old"):
+    """Return a layer of five frames of files, of which the second has ``changed`` and the last two a large file."""
+    entries = [(TarEntry(FOLDER, b"d", 0o755), b"")]
+    groups = [[(b"d/a", b"a" * 900), (b"d/b", b"")], [(b"d/c", changed)], [(b"d/tool", b"#!")]]
+    found = [(FOLDERS, encode(entries[0][0]))]
+    for group in groups:
+        files = [(TarEntry(FILE, path, 0o755 if path == b"d/tool" else 0o644, len(data)), data) for path, data in group]
+        found.append((FILES, b"".join(encode(entry) + data + bytes(-len(data) % 512) for entry, data in files)))
+    large = encode(TarEntry(FILE, b"d/large", 0o644, len(LARGE))) + LARGE + bytes(-len(LARGE) % 512)
+    found += [(FILES, large[:70000]), (REST, large[70000:140000]), (REST, large[140000:])]
+    links = encode(TarEntry(HARDLINK, b"d/same", 0o777, 0, b"d/a"))
+    return [*found, (LINKS, links + bytes(1024))]
+
+
+def bundle(tmp_path, version, changed=b"old", **options):
+    path = tmp_path / (version + ".tar")
+    path.write_bytes(bundles.build(pieces(changed), version=version, **options))
+    return str(path)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(str(tmp_path / "root"))
+
+
+@pytest.fixture
+def first(tmp_path, store):
+    return installing.install(bundle(tmp_path, "1"), store).image
+
+
+@pytest.fixture
+def fresh(tmp_path):
+    """Return the tree of the second bundle, installed where nothing can be linked."""
+    elsewhere = Store(str(tmp_path / "elsewhere"))
+    return described(installing.install(bundle(tmp_path, "2", b"new"), elsewhere).image.rootfs)
+
+
+def second(tmp_path, store):
+    return installing.install(bundle(tmp_path, "2", b"new"), store).image
+
+
+def shared(one, other):
+    """Return the names in ``d`` that are the same file in both images."""
+    names = os.listdir(one.rootfs + "/d")
+    return {name for name in names if os.path.samefile(*(image.rootfs + "/d/" + name for image in (one, other)))}
+
+
+@pytest.fixture
+def compared(tmp_path, monkeypatch):
+    """Return the units that were compared by content, each with its first file; workers note them in a file."""
+    notes = tmp_path / "compared"
+    real = donor._Linking._is_same
+
+    def noted(self, unit, found):
+        same = real(self, unit, found)
+        with notes.open("a") as stream:
+            stream.write("%s %s\n" % (found[0].path.decode(), same))
+        return same
+
+    monkeypatch.setattr(donor._Linking, "_is_same", noted)
+    return lambda: sorted(notes.read_text().splitlines()) if notes.exists() else []
+
+
+def test_unchanged_frames_are_linked_and_the_tree_is_the_same(tmp_path, store, first, fresh):
+    image = second(tmp_path, store)
+    assert described(image.rootfs) == fresh
+    assert shared(first, image) == {"a", "b", "tool", "large", "same"}
+    assert image.receipt.bytes == first.receipt.bytes
+    assert image.receipt.files == first.receipt.files
+    assert inventory.gone(image).missing == 0
+    with open(first.rootfs + "/d/c") as stream:
+        assert stream.read() == "old"
+
+
+def test_the_new_layer_is_a_donor_as_well(tmp_path, store, first):
+    image = second(tmp_path, store)
+    remove.remove(store, first, force=True)
+    third = installing.install(bundle(tmp_path, "3", b"third"), store).image
+    assert shared(image, third) == {"a", "b", "tool", "large", "same"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: os.truncate(path, 3),
+        lambda path: os.utime(path, (1, 1)),
+        lambda path: os.chmod(path, 0o600),
+        os.unlink,
+        lambda path: (os.unlink(path), os.symlink("/etc/passwd", path)),
+        lambda path: (os.unlink(path), os.mkfifo(path)),
+        lambda path: (os.unlink(path), os.mkdir(path)),
+    ],
+    ids=["size", "time", "mode", "gone", "link", "pipe", "folder"],
+)
+@pytest.mark.parametrize("name", ["b", "large"])
+def test_a_file_that_does_not_look_as_installed_is_not_linked(tmp_path, store, first, fresh, name, change):
+    change(os.path.join(first.rootfs, "d", name))
+    image = second(tmp_path, store)
+    assert described(image.rootfs) == fresh
+    assert os.lstat(image.rootfs + "/d/" + name).st_ino != getattr(
+        os.lstat(first.rootfs + "/d/" + name) if os.path.lexists(first.rootfs + "/d/" + name) else None, "st_ino", 0
+    )
+
+
+@pytest.mark.parametrize(("name", "at"), [("a", 5), ("large", 5), ("large", 100000), ("large", len(LARGE) - 1)])
+def test_other_content_of_the_same_size_and_time_is_not_linked(tmp_path, store, first, fresh, compared, name, at):
+    """As after `cp -p` of another version over it: all files of images have the same time."""
+    path = first.rootfs + "/d/" + name
+    with open(path, "r+b") as stream:
+        stream.seek(at)
+        stream.write(b"!")
+    os.utime(path, (MTIME, MTIME))
+    image = second(tmp_path, store)
+    assert described(image.rootfs) == fresh
+    assert not os.path.samefile(path, image.rootfs + "/d/" + name)
+    assert compared() == ["d/%s False" % name]
+
+
+def test_a_touched_file_with_the_right_content_is_compared_and_linked(tmp_path, store, first, fresh, compared):
+    for name in ("a", "large"):
+        os.utime(first.rootfs + "/d/" + name, (MTIME, MTIME))
+    image = second(tmp_path, store)
+    assert described(image.rootfs) == fresh
+    assert shared(first, image) == {"a", "b", "tool", "large", "same"}
+    assert compared() == ["d/a True", "d/large True"]
+
+
+def test_a_changed_file_in_one_image_is_seen_before_it_is_shared_with_the_next(tmp_path, store, first):
+    """The two images share it; a third gets its own from the bundle."""
+    image = second(tmp_path, store)
+    with open(image.rootfs + "/d/a", "r+b") as stream:
+        stream.write(b"!")
+    third = installing.install(bundle(tmp_path, "3", b"third"), store).image
+    with open(third.rootfs + "/d/a", "rb") as stream:
+        assert stream.read() == b"a" * 900
+
+
+def test_frames_are_checked_though_their_files_are_linked(tmp_path, store, first):
+    path = bundle(tmp_path, "2", b"new")
+    with open(path, "rb") as stream:
+        data = bytearray(stream.read())
+    for frame in first.manifest().segments:
+        if frame.kind == "frame" and frame.holds == "files" and (frame.raw or 0) > 60000:
+            data[frame.offset + 20] ^= 1
+    with open(path, "wb") as stream:
+        stream.write(data)
+    with pytest.raises(IntegrityError, match="does not match its digest"):
+        installing.install(path, store)
+    assert len(os.listdir(store.layers)) == len(os.listdir(store.images)) == 1
+    assert inventory.gone(first).missing == 0
+
+
+@pytest.mark.parametrize("error", [OSError(31, "Too many links"), OSError(18, "Invalid cross-device link")])
+def test_where_links_fail_the_rest_is_unpacked(tmp_path, store, first, fresh, monkeypatch, error):
+    real = os.link
+
+    def limited(source, target, **options):
+        if options.get("follow_symlinks") is False and source in (b"d/b", b"d/large"):
+            raise error
+        real(source, target, **options)
+
+    monkeypatch.setattr(os, "link", limited)
+    image = second(tmp_path, store)
+    assert described(image.rootfs) == fresh
+    assert shared(first, image) == {"tool"}
+
+
+def test_a_donor_that_is_removed_meanwhile(tmp_path, store, first, fresh, monkeypatch):
+    real = donor._Linking._link
+
+    def late(self, found):
+        if os.path.isdir(first.folder):
+            remove.remove(store, first, force=True)
+        return real(self, found)
+
+    monkeypatch.setattr(donor._Linking, "_link", late)
+    image = second(tmp_path, store)
+    assert described(image.rootfs) == fresh
+    assert len(os.listdir(store.layers)) == 1
+
+
+def test_a_donor_that_was_removed_after_it_was_chosen(tmp_path, store, first, fresh, monkeypatch):
+    real = installing._make_layer
+
+    def late(*arguments):
+        remove.remove(store, first, force=True)
+        return real(*arguments)
+
+    monkeypatch.setattr(installing, "_make_layer", late)
+    assert described(second(tmp_path, store).rootfs) == fresh
+
+
+def test_each_image_is_removed_and_repaired_by_itself(tmp_path, store, first, fresh):
+    image = second(tmp_path, store)
+    os.unlink(first.rootfs + "/d/large")
+    assert (inventory.gone(first).missing, inventory.gone(image).missing) == (1, 0)
+    inode = os.stat(first.rootfs + "/d/a").st_ino
+    first = installing.install(bundle(tmp_path, "1"), store).image
+    assert inventory.gone(first).missing == 0
+    assert os.stat(first.rootfs + "/d/a").st_ino != inode  # a repair takes everything from the bundle
+    remove.remove(store, first, force=True)
+    gc.collect(gc.find(store, 1))
+    assert described(image.rootfs) == fresh
+
+
+@pytest.mark.parametrize("damage", [b"", b"no list", None])
+def test_a_layer_without_its_list_gives_nothing_and_is_whole(tmp_path, store, first, fresh, damage):
+    path = os.path.join(first.layers[0], frames.LIST)
+    os.unlink(path)
+    if damage is not None:
+        with open(path, "wb") as stream:
+            stream.write(damage)
+    assert inventory.gone(first).missing == 0
+    image = second(tmp_path, store)
+    assert described(image.rootfs) == fresh
+    assert shared(first, image) == set()
+
+
+def test_another_umask_or_read_only_files_are_not_shared(tmp_path, store, first):
+    before = os.umask(0o077)
+    try:
+        image = second(tmp_path, store)
+    finally:
+        os.umask(before)
+    assert shared(first, image) == set()
+    assert stat.S_IMODE(os.stat(image.rootfs + "/d/a").st_mode) == 0o600
+    assert donor.choose(store, "new", image.manifest().segments, True) is None
+
+
+def test_space_is_needed_only_for_what_is_not_linked(tmp_path, store, first, monkeypatch):
+    asked = []
+    monkeypatch.setattr(installing.space, "check", lambda where, size, entries: asked.append((size, entries)))
+    second(tmp_path, store)
+    other = Store(str(tmp_path / "other"))
+    installing.install(bundle(tmp_path, "2", b"new"), other)
+    (little, few), (much, many) = asked
+    assert little < much - len(LARGE)
+    assert few == many - 4
+
+    def full(*_):
+        raise SpaceError("full")
+
+    monkeypatch.setattr(installing.space, "check", full)
+    with pytest.raises(SpaceError):
+        installing.install(bundle(tmp_path, "3", b"third"), store)
+    assert len(os.listdir(store.layers)) == 2
+
+
+def test_a_path_of_a_list_that_leads_out_is_not_linked(tmp_path, store, first, fresh, monkeypatch):
+    """The list is this user's own file; still nothing is made outside."""
+    outside = store.root + "/out"
+    shutil.copy2(first.rootfs + "/d/tool", outside)
+    real = frames.ListedFrame.files
+
+    def files(self):
+        return [file._replace(path=b"../../../out") if file.path == b"d/tool" else file for file in real(self)]
+
+    monkeypatch.setattr(frames.ListedFrame, "files", files)
+    assert described(second(tmp_path, store).rootfs) == fresh
+
+
+# ---------------------------------------------------------------- several processes
+
+
+def forked(function):
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            function()
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+
+@pytest.mark.thorough
+def test_killed_at_each_link(tmp_path, store, first, fresh):
+    tree, points = described(first.rootfs), 0
+    path = bundle(tmp_path, "2", b"new")
+    while True:
+
+        def install_until(count=points):
+            real, calls = os.link, []
+
+            def deadly(*arguments, **options):
+                calls.append(1)
+                if len(calls) > count:
+                    os.kill(os.getppid() if os.getpid() != installer else os.getpid(), signal.SIGKILL)
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return real(*arguments, **options)
+
+            installer = os.getpid()
+            os.link = deadly
+            installing.install(path, store, jobs=1)
+
+        _, status = os.waitpid(forked(install_until), 0)
+        assert described(first.rootfs) == tree
+        image = installing.install(path, store).image
+        assert described(image.rootfs) == fresh
+        assert shared(first, image) == {"a", "b", "tool", "large", "same"}
+        remove.remove(store, image, force=True)
+        if status == 0:
+            break
+        points += 1
+    assert points == 4  # files; the first is also the hard link of the layer itself, which another process makes
+
+
+@pytest.mark.thorough
+def test_two_installs_at_once_from_one_donor(tmp_path, store, first, fresh):
+    paths = [bundle(tmp_path, version, b"new") for version in ("2", "3", "4", "5")]
+    pids = [forked(lambda path=path: installing.install(path, store, jobs=2)) for path in paths]
+    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * 4
+    for image in store.installed():
+        if image.receipt.version != "1":
+            assert described(image.rootfs) == fresh
+            assert shared(first, image) == {"a", "b", "tool", "large", "same"}
+    assert len(os.listdir(store.layers)) == 2
