@@ -132,7 +132,7 @@ def install(
             processes = jobs or min(workers.cores(), workers.MOST)
             with files.errors_named("write under " + store.root, "free some, or choose another folder with --root"):
                 os.makedirs(store.images, exist_ok=True)
-                os.makedirs(store.layers, exist_ok=True)
+                layers.make_folder(store)
                 unfinished.reap(store.images)
                 unfinished.reap(store.layers)
                 shares = _shares(verification, store)

@@ -49,6 +49,22 @@ class Layer(NamedTuple):
     bytes: int
 
 
+def make_folder(store: Store) -> None:
+    """Make the folder of layers.
+
+    Raises:
+        UsageError: it is not beside the folder of images, so an image's links would lead to nothing.
+    """
+    images, there = os.path.realpath(store.images), os.path.realpath(store.layers)
+    beside = os.path.join(os.path.dirname(images), LAYERS)
+    if os.path.realpath(beside) != there:
+        raise UsageError(
+            "%s leads to %s, but %s does not lead to %s" % (store.images, images, store.layers, beside),
+            "move what is in %s, if it exists, to %s and make it a link to that folder" % (store.layers, beside),
+        )
+    os.makedirs(there, exist_ok=True)
+
+
 def name(frames: Sequence[Segment], read_only: bool) -> str:
     """Return the name of the folder for a rootfs, as this user would unpack it now.
 

@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from deployer.contract.errors import IntegrityError, Refused
+from deployer.contract.errors import IntegrityError, Refused, UsageError
 from deployer.contract.tarformat import FILE, TarEntry
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.install import gc, remove
@@ -227,6 +227,23 @@ def test_a_failed_install_leaves_no_layer(tmp_path, store, monkeypatch):
     with pytest.raises(AssertionError, match="never checked"):
         installing.install(bundle(tmp_path), store)
     assert os.listdir(store.layers) == os.listdir(store.images) == []
+
+
+def test_images_that_are_elsewhere_without_their_layers_are_refused(tmp_path, store):
+    """The links of an image lead to the folder beside the real folder of images."""
+    other = tmp_path / "other"
+    (other / "images").mkdir(parents=True)
+    os.makedirs(store.root)
+    os.symlink(str(other / "images"), store.images)
+    with pytest.raises(UsageError, match=r"leads to .*/other/images, but .*/root/layers does not lead to") as caught:
+        installing.install(bundle(tmp_path), store)
+    assert "make it a link" in caught.value.hint
+    assert os.listdir(store.root) == ["images"]
+    assert os.listdir(store.images) == []
+    os.symlink(str(other / "layers"), store.layers)  # as the hint says; the folder is made
+    image = installing.install(bundle(tmp_path), store).image
+    assert inventory.check(store, image).missing == 0
+    assert os.listdir(str(other / "layers")) == [os.path.basename(image.layers[0])]
 
 
 def test_another_umask_has_a_rootfs_of_its_own(tmp_path, store, images):
