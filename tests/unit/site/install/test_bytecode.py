@@ -4,7 +4,8 @@ import pytest
 
 from deployer.site.container import runtime_check
 from deployer.site.install import bytecode
-from tests import running
+from deployer.system import verify
+from tests import bundles, running
 
 
 @pytest.fixture
@@ -60,3 +61,27 @@ def test_nothing_is_started_where_nothing_can_come_of_it(folder, calls, tmp_path
     monkeypatch.setenv("PATH", "/nowhere")
     compiled(folder, running.IMAGE, 1)
     assert calls() == []
+
+
+@pytest.mark.parametrize(
+    ("member", "namespaces", "possible"),
+    [
+        ("deployer/app/x", True, False),
+        ("deployer/kit/charliecloud/run", True, True),
+        ("deployer/kit/charliecloud/run", False, False),
+        ("deployer/kit/udocker-1.3.17-py3-none-any.whl", False, True),
+    ],
+)
+def test_whether_a_container_can_be_started_is_known_before_the_kit_is_unpacked(
+    tmp_path, monkeypatch, member, namespaces, possible
+):
+    """Overlays that were installed where none can be started have no bytecode, and are not shared with others."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(runtime_check.machine, "namespaces_denied", lambda: None if namespaces else "none here")
+    path = tmp_path / "b.tar"
+    path.write_bytes(bundles.build(extra=[(member, b"x")], python="/usr/bin/python3"))
+    with verify.opened(str(path)) as stream:
+        assert bytecode.is_possible(verify.begin(stream, str(path)).manifest) is possible
+    path.write_bytes(bundles.build(extra=[(member, b"x")]))
+    with verify.opened(str(path)) as stream:
+        assert not bytecode.is_possible(verify.begin(stream, str(path)).manifest)

@@ -64,7 +64,7 @@ def test_bundles_for_several_sites_share_their_layer(tmp_path, extra):
     store = Store(str(tmp_path / "root"))
     first = install(tmp_path, asking("/lustre/p", extra=extra), store)
     second = install(tmp_path, asking("/gpfs/q", extra=extra, name="other"), store)
-    assert first.layer == second.layer
+    assert first.layers == second.layers
     for image in (first, second):
         assert {"lustre", "gpfs"} < set(os.listdir(image.rootfs))
     remove(store, first, force=True)

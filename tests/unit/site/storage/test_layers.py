@@ -295,6 +295,7 @@ def compiled(monkeypatch):
         with open(module + "/lib/__pycache__/m.pyc", "w") as stream:
             stream.write("compiled")
 
+    monkeypatch.setattr(installing.bytecode, "is_possible", lambda _: True)
     monkeypatch.setattr(installing.bytecode, "_runtime", lambda _: RUNTIMES["charliecloud"])
     monkeypatch.setattr(installing.bytecode.process, "run", lambda words, *_, **more: run(words))
     return calls
@@ -330,6 +331,7 @@ def test_bytecode_is_made_where_a_container_starts_though_the_same_wheels_lack_i
     tmp_path, store, compiled, monkeypatch
 ):
     with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(installing.bytecode, "is_possible", lambda _: False)
         elsewhere.setattr(installing.bytecode, "_runtime", lambda _: None)
         first = installing.install(with_wheels(tmp_path, "1"), store).image
     second = installing.install(with_wheels(tmp_path, "2"), store).image
