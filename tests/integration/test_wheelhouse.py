@@ -79,7 +79,7 @@ def test_a_wheelhouse_is_imported_on_the_site_and_one_requirement_ships_one_whee
     assert said.startswith("/deployer/wheels/lib/markupsafe/_speedups.cpython-311-x86_64-linux-gnu.so 4.66.5")
     assert "4.66.5" in site.tool("exec", "hello-wheels", "--", "tqdm", "--version")
     folder = site.alice("ls -d deployer/images/*/wheels").split()[-1]
-    assert int(site.alice(f"find {folder} -name '*.cpython-311.pyc' | wc -l")) > 20  # compiled once, at install
+    assert int(site.alice(f"find {folder}/ -name '*.cpython-311.pyc' | wc -l")) > 20  # compiled once, at install
     site.cli("run", *site.options, "hello-wheels", "--wait")
     log = site.cli("logs", *site.options).stdout
     assert log.count("found /deployer/wheels/lib/markupsafe/_speedups") == 2
