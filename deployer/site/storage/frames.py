@@ -87,7 +87,7 @@ def _split(file: bytes) -> Sequence[bytes]:
 def write(folder: str, noted: Iterable[Tuple[Segment, FrameNote]], read_only: bool) -> None:
     """Write the list of the layer in ``folder``, when all its files are complete."""
     with open(os.path.join(folder, LIST), "wb") as stream:
-        finished = os.fstat(stream.fileno()).st_ctime_ns
+        finished = os.stat(stream.name).st_ctime_ns
         lines = [b"%d %o %d\n" % (finished, files.umask(), read_only)]
         for segment, written in noted:
             names = _BETWEEN.join(written.files)

@@ -133,7 +133,7 @@ def test_a_bundle_that_will_be_copied_counts(tmp_path, store, monkeypatch):
 
 
 def test_an_install_that_fails_leaves_nothing(tmp_path, store, monkeypatch):
-    def full(frames, source, root, jobs, done):
+    def full(frames, source, root, *_):
         open(os.path.join(root, "half"), "w").close()
         raise OSError(28, "No space left on device")
 
