@@ -5,6 +5,7 @@ Facts of the site can rule out a start option; they never add one.
 
 from typing import List, Mapping, NamedTuple, Optional
 
+from deployer.contract import runtime_table
 from deployer.contract.errors import Refused
 from deployer.contract.plan import DISK, NOT_STAGED, STAGINGS, Plan, StartOption
 
@@ -80,6 +81,9 @@ def choose(
 
 
 def _no_option(runtime: Optional[str], staging: Optional[str]) -> str:
+    known = runtime_table.RUNTIMES.get(runtime or "")
+    if known and staging and staging not in known.stagings:
+        return "%s cannot use an image that is staged so; it can: %s" % (known.name, ", ".join(known.stagings))
     said = "the plan has no start option"
     said += " with %s, which the site's policy must allow" % runtime if runtime else ""
     return said + (" that stages to " + staging if staging else "")

@@ -75,6 +75,12 @@ def test_the_user_s_runtime():
         choose(plan(SMALL, OTHER), 1, {"udocker": "not here"}, runtime="udocker")
 
 
+def test_a_staging_that_the_runtime_does_not_support_is_refused_with_those_that_it_does():
+    said = "udocker cannot use an image that is staged so; it can: folder, disk, memory$"
+    with pytest.raises(Refused, match=said):
+        choose(plan(SMALL, OTHER), 1, {}, runtime="udocker", staging="squashfs")
+
+
 def test_nothing_left_is_refused_with_every_reason():
     with pytest.raises(Refused) as error:
         choose(plan(SMALL, OTHER), 5, {"udocker": "not allowed"})
