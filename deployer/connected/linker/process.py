@@ -13,6 +13,7 @@ from deployer.connected.linker.index import Index
 from deployer.connected.linker.job_filesystem import LINK, BoundFiles, Captured, Files, JobFilesystem
 from deployer.connected.linker.loader import Loader, Object
 from deployer.connected.linker.package_imports import PACKAGED
+from deployer.connected.linker.starts import python_command
 from deployer.connected.linker.starts.python_packages import MissingModule
 from deployer.connected.linker.starts.words import known
 from deployer.contract import hostfiles
@@ -35,8 +36,6 @@ CXX = "libmpi_cxx.so."
 #: Where packages put what TensorFlow opens when it is imported.
 _TENSORFLOW_PLUGINS = "tensorflow-plugins/"
 _PACKAGES = ("/site-packages/", "/dist-packages/")
-#: How the file of a Python is called, without links.
-_PYTHON = re.compile(r"^(python|pypy)[\d.]*[a-z]?$")
 #: What only the tools of an Open MPI installation are linked to: ompi_info, mpirun.
 _TOOLS = re.compile(r"^libopen-(pal|rte)\.so|^libprrte\.so")
 _X86_64 = 62
@@ -259,7 +258,7 @@ def _text(view: JobFilesystem, script: str) -> str:
 def _is_python(loader: Loader) -> bool:
     """Return whether the program is a Python, or has one in it, and so may load packages."""
     paths = [posixpath.basename(each.path) for each in loader.objects]
-    return bool(paths) and (_PYTHON.match(paths[0]) is not None or any(name.startswith("libpython") for name in paths))
+    return bool(paths) and (python_command.is_python(paths[0]) or any(name.startswith("libpython") for name in paths))
 
 
 def is_of(path: str, packages: Collection[str]) -> bool:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from deployer.connected.linker.starts.words import UnknownWord
 
+_PYTHON = re.compile(r"^(python|pypy)[0-9.]*[a-z]?$")
 _FLAGS = "bBdEhiIOPqsSuvx"
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 #: Launchers whose words are known: their options without a value.
@@ -35,6 +36,11 @@ class PythonCommand(NamedTuple):
     program: Sequence[str] = ()
     isolated: bool = False
     module: str = ""
+
+
+def is_python(name: str) -> bool:
+    """Return whether a program is a Python by its name, which may have a version."""
+    return _PYTHON.match(name) is not None
 
 
 def parse(words: Sequence[str]) -> PythonCommand:

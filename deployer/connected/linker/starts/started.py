@@ -22,7 +22,6 @@ from deployer.contract.text import printable
 _MAX_DEPTH, _MAX_PROGRAMS = 16, 200
 _MAX_SHOWN = 300  # characters of a reason
 
-_PYTHON = re.compile(r"^(python|pypy)[0-9.]*$")
 #: Small tools that start nothing; only where a system has them.
 _TOOLS = frozenset((
     "arch", "awk", "gawk", "mawk", "basename", "base64", "bc", "bunzip2", "bzip2", "cat", "chgrp", "chmod", "chown",
@@ -198,7 +197,7 @@ class _Walk:
         elif in_system and (name in _TOOLS or name == "find"):
             return
         elif self._facts(found.real):
-            if _PYTHON.match(name):
+            if python_command.is_python(name):
                 self._python(found, words, context)
             else:
                 self._add(found.real, words, context)
