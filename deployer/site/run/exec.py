@@ -11,7 +11,7 @@ from typing import List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tupl
 from deployer.contract import layout
 from deployer.contract.choose import choose
 from deployer.contract.errors import UsageError
-from deployer.contract.plan import CHARLIECLOUD_KIT, Plan
+from deployer.contract.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_KIT, Plan
 from deployer.contract.shell import Text, Value, argv, plain, variables
 from deployer.contract.shell import data as text_of
 from deployer.site.container import container, home, runtime_check
@@ -118,13 +118,11 @@ def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, boo
 
 
 def _default(installed: InstalledImage) -> str:
-    """Return the first default runtime that can be used; if there is none, the first, whose start then says why."""
-    usable = (
-        name
-        for name in _DEFAULT_RUNTIMES
-        if not runtime_check.objection(RUNTIMES[name], (), installed.engine, here=False)
-    )
-    return next(usable, _DEFAULT_RUNTIMES[0])
+    """Return the runtime without a plan. If none can be used: the kit's if there is one, whose start says why."""
+    for name in _DEFAULT_RUNTIMES:
+        if runtime_check.objection(RUNTIMES[name], (), installed.engine, here=False) is None:
+            return name
+    return _DEFAULT_RUNTIMES[files.is_folder(os.path.join(installed.engine, CHARLIECLOUD_FOLDER))]
 
 
 def working_folder(binds: Sequence[Mount], own: Value, here: str) -> Value:

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -374,6 +375,24 @@ def test_standard_input_in_a_bound_folder_is_looked_for_on_this_host(tmp_path, p
     for name in ("in", "link", "link/in"):
         assert " --stdin /data/%s " % name in run.show_script(run.prepare(store, bound._replace(stdin="/data/" + name)))
     assert " --stdin /scratch/gone " in run.show_script(run.prepare(store, bound._replace(stdin="/scratch/gone")))
+
+
+def test_without_a_plan_exec_starts_the_kits_ch_run_if_the_site_has_none(store, programs, monkeypatch):
+    monkeypatch.setenv("PATH", str(programs))
+    installed = store.find("hello")
+    assert execs._default(installed) == "charliecloud"
+    os.unlink(str(programs / "ch-run"))
+    assert execs._default(installed) == "charliecloud"  # its start says that there is none
+    carried = Path(installed.engine) / "charliecloud"
+    carried.mkdir(parents=True)
+    for script in ("#!/bin/sh\necho 0.31\n", "#!/bin/sh\nexit 126\n"):  # the start of a broken one says why
+        (carried / "run").write_text(script)
+        (carried / "run").chmod(0o755)
+        assert execs._default(installed) == "charliecloud-kit"
+    made.program(programs, "ch-run", "echo 0.26")
+    assert execs._default(installed) == "charliecloud-kit"
+    made.program(programs, "ch-run", "echo 0.38")
+    assert execs._default(installed) == "charliecloud"
 
 
 def test_exec_starts_in_the_users_folder_if_it_is_bound_else_at_home(tmp_path):
