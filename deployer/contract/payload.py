@@ -1,9 +1,9 @@
-"""The records of a rank about its payload; apart from ``evidence``, so that a rank imports little."""
+"""The record of a rank about its payload, as the judge reads it; ``rank_record`` is what the rank writes."""
 
 from typing import List, NamedTuple, Optional
 
 from deployer.contract import json_records
-from deployer.contract.json_records import Fields, Record
+from deployer.contract.json_records import Fields
 
 PAYLOAD = "payload"
 
@@ -109,16 +109,6 @@ class PayloadRecord(NamedTuple):
     def refusal(self) -> Optional[str]:
         """Return why the payload must not continue, or None if it is as required."""
         return self.itex.reason if self.itex else None
-
-    def record(self) -> Record:
-        fields = dict(self._asdict())
-        fields["libraries"] = [dict(library._asdict()) for library in self.libraries]
-        fields["itex"] = dict(self.itex._asdict()) if self.itex else None
-        if self.outside:
-            fields["outside"] = dict(self.outside._asdict())
-        else:
-            del fields["outside"]
-        return json_records.stamped(PAYLOAD, fields)
 
 
 def read_payload(data: bytes, what: str) -> PayloadRecord:

@@ -1,21 +1,24 @@
 """The start of a payload: a fork that becomes the program. Apart from ``process``, because every rank waits for it.
 
-So it imports almost nothing. Types are in quotes, because ``typing`` takes longer than everything else here.
+So it imports only what Python has loaded or built in. Types are in quotes, because ``typing`` takes longer than
+everything else here, and so do the enumerations of ``signal``, which ``_signal`` lacks.
 """
 
 import os
-import signal
 import sys
 
 MYPY = False
 if MYPY:
+    import signal
     from typing import Dict, List, NoReturn, Optional, Set
+else:
+    import _signal as signal
 
 
 def start(
     command: "List[str]",
     environment: "Dict[str, str]",
-    awaited: "Set[signal.Signals]",
+    awaited: "Set[int]",
     stdin: "Optional[str]" = None,
 ) -> int:
     """Start ``command`` with this process's current signal handling, and return its pid.
@@ -46,11 +49,23 @@ def _become(command: "List[str]", environment: "Dict[str, str]", stdin: "Optiona
         restore_signals()
         if stdin is not None:
             _read_from(stdin)
-        os.execvpe(command[0], command, environment)
+        _execute(command, environment)
     except OSError:
         _explain(command, environment)
     finally:
         os._exit(1)
+
+
+def _execute(command: "List[str]", environment: "Dict[str, str]") -> "None":
+    """Become the program as ``os.execvpe`` does, which first imports ``warnings``. Raise OSError if there is none."""
+    if "/" in command[0]:
+        os.execve(command[0], command, environment)
+    for folder in environment.get("PATH", os.defpath).split(os.pathsep):
+        try:
+            os.execve(os.path.join(folder, command[0]), command, environment)
+        except OSError:  # as execvpe: the next folder may have it; _explain finds the reason again
+            continue
+    raise FileNotFoundError(command[0])
 
 
 def _read_from(path: "str") -> "None":

@@ -73,6 +73,6 @@ result probe $? || exit
 
 # 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
 "${launch[@]}" "${native[@]}" \
-    /opt/python/3.6/bin/python3 -I -S /home/alice/deployer/deployer.pyz rank --out /home/alice/deployer/jobs/hello-1/ranks -- python3 /home/alice/deployer/images/aaaa/app/train.py 'a b' </dev/null
+    /opt/python/3.6/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /home/alice/deployer/deployer.pyz rank --out /home/alice/deployer/jobs/hello-1/ranks -- python3 /home/alice/deployer/images/aaaa/app/train.py 'a b' </dev/null
 result payload $?
 exit

@@ -79,8 +79,10 @@ srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
 result hosts $? || exit
 
 # 2. Payload: each rank runs it. The image has no Python, so `rank` observes it from outside the container.
-watch=(/opt/python/3.6/bin/python3 -I -S /home/alice/deployer/deployer.pyz rank --out
-    /home/alice/deployer/jobs/hello-1/ranks --outside /opt/intel/mpi/2021.15/lib/libmpi.so.12 --
+watch=(/opt/python/3.6/bin/python3 -I -S -c
+    'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])'
+    /home/alice/deployer/deployer.pyz rank --out /home/alice/deployer/jobs/hello-1/ranks --outside
+    /opt/intel/mpi/2021.15/lib/libmpi.so.12 --
 )
 "${launch[@]}" "${watch[@]}" "${container[@]}" "$image" -- \
     python3 train.py --name 'a b' </dev/null

@@ -130,8 +130,10 @@ srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
 result root $? || exit
 
 # 3. Payload: each rank runs it. The image has no Python, so `rank` observes it from outside the container.
-watch=(/opt/python/3.6/bin/python3 -I -S "$stage"/rootfs/deployer/deployer.pyz rank --out "$stage"/evidence
-    --shared /home/alice/deployer/jobs/hello-1/ranks --outside /opt/intel/mpi/2021.15/lib/libmpi.so.12 --
+watch=(/opt/python/3.6/bin/python3 -I -S -c
+    'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])'
+    "$stage"/rootfs/deployer/deployer.pyz rank --out "$stage"/evidence --shared
+    /home/alice/deployer/jobs/hello-1/ranks --outside /opt/intel/mpi/2021.15/lib/libmpi.so.12 --
 )
 "${launch[@]}" "${watch[@]}" "${container[@]}" --bind=/home/alice/deployer/jobs/hello-1:/deployer/job "$image" -- \
     /bin/sh -c 'exec "$@" <"$0"' '/deployer/app/in put' python3 train.py --name 'a b' </dev/null

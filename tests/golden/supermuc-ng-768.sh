@@ -107,6 +107,6 @@ result probe $? || exit
 
 # 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
 "${launch[@]}" "${container[@]}" --cd=/deployer/job "$image" -- \
-    /usr/bin/python3 -I -S /deployer/deployer.pyz rank --out /deployer/job/ranks --abort -- python /deployer/app/train.py --intraop 12 --interop 2 </dev/null
+    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/job/ranks --abort -- python /deployer/app/train.py --intraop 12 --interop 2 </dev/null
 result payload $?
 exit

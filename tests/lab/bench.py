@@ -18,7 +18,7 @@ import tomli
 from deployer.connected.bundle import pack, sources
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground import engine as engines
-from deployer.contract import json_records
+from deployer.contract import first_bytes, json_records
 from deployer.contract.evidence import Launch
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.install.install import install
@@ -113,12 +113,18 @@ def _start_against(args: argparse.Namespace, python36: str, tool: Path) -> None:
     other = _pyz_of(args.against)
     print(f"deployer.pyz of {args.against}: {other.stat().st_size} bytes")
     programs = {args.against: str(other), "this checkout": str(tool)}
-    for before, after in (
-        ([python36], ["--help"]),
-        ([sys.executable, "-I", "-S"], ["rank", "--out", str(WORK), "--", "true"]),
-    ):
-        print(f"\n{' '.join([*before, 'deployer.pyz', *after])}")
-        show(in_turn({name: [*before, path, *after] for name, path in programs.items()}, args.rounds))
+    print(f"\n{python36} deployer.pyz --help")
+    show(in_turn({name: [python36, path, "--help"] for name, path in programs.items()}, args.rounds))
+    for python in (python36, sys.executable):
+        print(f"\n{python}: a rank, as job.sh starts it")
+        words = ["rank", "--out", str(WORK), "--", "true"]
+        show(in_turn({name: [*_rank_of(python, path), *words] for name, path in programs.items()}, args.rounds))
+
+
+def _rank_of(python: str, tool: str) -> list[str]:
+    """Return the words with which job.sh starts a rank by this deployer.pyz."""
+    fast = first_bytes.is_in(Path(tool).read_bytes()[: first_bytes.SIZE])
+    return [python, "-I", "-S", *(["-c", first_bytes.PROGRAM] if fast else []), tool]
 
 
 def _pyz_of(commit: str) -> Path:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 from deployer.connected.bundle import pack, sources
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground import engine as engines
+from deployer.contract import first_bytes
 from deployer.contract import plan as plans
 from deployer.contract import runtime_table
 from deployer.contract.plan import Bind
@@ -137,7 +138,20 @@ def _compare(name: str, runtime: Runtime, container: Container, python: str, evi
 def _compare_words(name: str, words: list[str], python: str, evidence: str, rounds: int) -> None:
     payload = ["date", "+%s.%N"]
     bare = [*words, *payload]
-    rank = [*words, python, "-I", "-S", plans.TOOL, "rank", "--out", evidence, "--", *payload]
+    rank = [
+        *words,
+        python,
+        "-I",
+        "-S",
+        "-c",
+        first_bytes.PROGRAM,
+        plans.TOOL,
+        "rank",
+        "--out",
+        evidence,
+        "--",
+        *payload,
+    ]
     for count in (1, _AT_ONCE):
         pairs = [(start(bare, count), start(rank, count)) for _ in range(rounds + 1)][1:]
         cells = []

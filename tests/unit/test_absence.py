@@ -18,6 +18,7 @@ WIDE = {"OSError", "IOError", "EnvironmentError", "PermissionError", "Exception"
 RAISING = {"raise_named", "refuse_unseen", "_not_started"}
 
 REVIEWED = {
+    "system/payload.py::_execute": "the next folder is tried, then the reason is found again and printed",
     "system/payload.py::_read_from": "any error ends the rank",
     "site/run/command.py::_seen": "unknown, which is its own answer",
     "site/rank/gpu.py::_driver": "no driver file: no driver",
@@ -50,6 +51,7 @@ REVIEWED = {
     "site/storage/unfinished.py::reap": "another user's rest is theirs to remove",
     "site/rank/payload_monitor.py::_end_all": "a process that is gone",
     "site/rank/payload_monitor.py::_write": "reported in the log; the record is then missing, which is a finding",
+    "site/rank/payload_monitor.py::_remove": "a mark or half a record that is gone, or stays",
     "site/rank/payload_monitor.py::await_others": "ends the wait",
     "site/rank/payload_monitor.py::shared_memory": "unknown",
     "site/rank/payload_monitor.py::wait": "a mark that others look for; without it they do not wait",

@@ -10,12 +10,28 @@ import zipfile
 from pathlib import Path
 
 import deployer
+from deployer.contract import first_bytes
 from deployer.contract.errors import DeployerError
 
 #: The parts of the package that a site needs. The others import libraries that a site does not have.
 _PARTS = ("__init__.py", "contract", "system", "site", "cli/__init__.py", "cli/site")
 #: Included libraries: pure Python, from the environment that requirements/connected.txt pins.
 _VENDORED = ("ecdsa", "six")
+#: The modules with which a rank starts: they are at the beginning of the file too, and the first is run (ADR 40).
+_OF_RANKS = (
+    "deployer/site/rank/first_module.py",
+    "deployer/__init__.py",
+    "deployer/contract/__init__.py",
+    "deployer/contract/rank_record.py",
+    "deployer/site/__init__.py",
+    "deployer/site/rank/__init__.py",
+    "deployer/site/rank/mapped_mpi.py",
+    "deployer/site/rank/oom.py",
+    "deployer/site/rank/payload_monitor.py",
+    "deployer/site/rank/rank.py",
+    "deployer/system/__init__.py",
+    "deployer/system/payload.py",
+)
 #: The module that Python runs first.
 _MAIN = "cli/site/__main__.py"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -35,7 +51,10 @@ def make_pyz() -> bytes:
                 sources["deployer/" + path.relative_to(package).as_posix()] = path.read_bytes()
     for name in _VENDORED:
         sources.update(_distribution(name))
-    buffer = io.BytesIO(b"#!/usr/bin/env python3\n")
+    head = first_bytes.joined({path: sources[path] for path in _OF_RANKS})
+    if len(head) > first_bytes.SIZE:
+        raise DeployerError(f"the modules of a rank have {len(head)} bytes, more than the {first_bytes.SIZE} promised")
+    buffer = io.BytesIO(head)
     buffer.seek(0, io.SEEK_END)
     # Stored, not deflated: zlib versions differ in their bytes, and imports are faster.
     with zipfile.ZipFile(buffer, "a") as archive:

@@ -5,38 +5,33 @@ again, and is trusted only if the file found there has the mapped inode.
 """
 
 import os
-import re
-from typing import List, NamedTuple
 
-from deployer.contract.errors import DeployerError
+MYPY = False
+if MYPY:  # see ``rank``
+    from typing import List, Tuple
 
+    #: A mapped file: its path, as the process sees it, and its inode.
+    Mapping = Tuple[str, int]
+
+#: How the name of each MPI library begins.
+_BEGIN = "libmpi"
 #: libmpi.so.12, libmpich.so.12, libmpi_cray.so.12, libmpi_gnu_123.so.12, libmpi_abi.so.1, libmpi-1a2b3c4d.so.40 (the
 #: names in wheels); not the Fortran and C++ wrappers around it (libmpifort, libmpi_mpifh, libmpicxx).
-_MPI_LIBRARY = re.compile(
-    r"^libmpi(ch)?(_cray|_gnu_\d+|_intel|_nvidia|_abi|_dbg|_mt|_dbg_mt)?(-[0-9a-f]{8})?\.so(\.\d+)*$"
-)
+_MPI_LIBRARY = _BEGIN + r"(ch)?(_cray|_gnu_\d+|_intel|_nvidia|_abi|_dbg|_mt|_dbg_mt)?(-[0-9a-f]{8})?\.so(\.\d+)*$"
 
 
-class Mapping(NamedTuple):
-    """A mapped file.
-
-    Attributes:
-        path: as the process sees it.
-        inode: its inode.
-    """
-
-    path: str
-    inode: int
-
-
-def mpi_libraries(text: str) -> List[Mapping]:
+def mpi_libraries(text: str) -> "List[Mapping]":
     """Return the MPI libraries in the text of a ``/proc/PID/maps``, each once, in order of address."""
-    found: List[Mapping] = []
+    found: "List[Mapping]" = []
     for line in text.splitlines():
+        if _BEGIN not in line:
+            continue
+        import re  # takes longer than all else here, and most processes map nothing of that name
+
         # address perms offset device inode path; a path may contain spaces, or end with " (deleted)"
         fields = line.split(None, 5)
-        if len(fields) == 6 and fields[4].isdigit() and _MPI_LIBRARY.match(os.path.basename(fields[5])):
-            mapping = Mapping(fields[5], int(fields[4]))
+        if len(fields) == 6 and fields[4].isdigit() and re.match(_MPI_LIBRARY, os.path.basename(fields[5])):
+            mapping = (fields[5], int(fields[4]))
             if mapping not in found:
                 found.append(mapping)
     return found
@@ -51,24 +46,26 @@ def maps(pid: int) -> str:
         return ""
 
 
-def identity(pid: int, mapping: Mapping) -> str:
+def identity(pid: int, mapping: "Mapping") -> str:
     """Return the identity of a file that process ``pid`` has mapped.
 
     It is ``unknown:inode:N`` if its path now leads to another file.
     """
+    from deployer.contract.errors import DeployerError
     from deployer.system import elf
 
+    path, inode = mapping
     # Under proot the kernel's paths are the host's, so they must not be resolved in the process's root.
-    for path in ("/proc/%d/root%s" % (pid, mapping.path), mapping.path):
+    for place in ("/proc/%d/root%s" % (pid, path), path):
         try:
-            if os.stat(path).st_ino == mapping.inode:
-                return elf.identity(path)
+            if os.stat(place).st_ino == inode:
+                return elf.identity(place)
         except (OSError, DeployerError):
             continue
-    return "unknown:inode:%d" % mapping.inode
+    return "unknown:inode:%d" % inode
 
 
-def family(pid: int) -> List[int]:
+def family(pid: int) -> "List[int]":
     """Return ``pid`` and its descendants, as far as the kernel shows them (CONFIG_PROC_CHILDREN; else only ``pid``)."""
     found = [pid]
     for parent in found:  # the list grows during the loop

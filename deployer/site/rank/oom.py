@@ -4,37 +4,33 @@ Slurm may have no accounting, and its messages differ between versions; the kern
 """
 
 import os
-from typing import NamedTuple, Optional
+
+MYPY = False
+if MYPY:  # see ``rank``
+    from typing import Optional, Tuple
+
+    #: Counts since the group was made, in this process's control group, and since the node was booted, on this node;
+    #: None if the kernel does not count (before 4.13).
+    Kills = Tuple[Optional[int], Optional[int]]
 
 _COUNTER = "oom_kill"
 
 
-class Kills(NamedTuple):
-    """Counts since the group was made and the node was booted; None if the kernel does not count (before 4.13).
-
-    Attributes:
-        group: in this process's control group.
-        node: on this node.
-    """
-
-    group: Optional[int]
-    node: Optional[int]
-
-    def since(self, before: "Kills") -> "Kills":
-        """Return the increase since ``before``."""
-        return Kills(_added(before.group, self.group), _added(before.node, self.node))
+def kills(proc: str = "/proc", groups: str = "/sys/fs/cgroup") -> "Kills":
+    """Return the current counts, of the group and of the node."""
+    return (_group(proc, groups), _counter(os.path.join(proc, "vmstat")))
 
 
-def kills(proc: str = "/proc", groups: str = "/sys/fs/cgroup") -> Kills:
-    """Return the current counts."""
-    return Kills(_group(proc, groups), _counter(os.path.join(proc, "vmstat")))
+def added(before: "Kills", after: "Kills") -> "Kills":
+    """Return the increase from ``before`` to ``after``."""
+    return (_added(before[0], after[0]), _added(before[1], after[1]))
 
 
-def _added(before: Optional[int], after: Optional[int]) -> Optional[int]:
+def _added(before: "Optional[int]", after: "Optional[int]") -> "Optional[int]":
     return None if before is None or after is None else max(0, after - before)
 
 
-def _group(proc: str, groups: str) -> Optional[int]:
+def _group(proc: str, groups: str) -> "Optional[int]":
     """Return the count of this process's control group; None if it is in none, or cannot see in which.
 
     Version 1 has a hierarchy for memory (``4:memory:/PATH``), version 2 one for everything (``0::/PATH``).
@@ -47,7 +43,7 @@ def _group(proc: str, groups: str) -> Optional[int]:
     return _counter(os.path.join(groups, places[""], "memory.events")) if places.get("") else None
 
 
-def _counter(path: str) -> Optional[int]:
+def _counter(path: str) -> "Optional[int]":
     for line in _read(path).splitlines():
         name, _, value = line.partition(" ")
         if name == _COUNTER and value.isdigit():

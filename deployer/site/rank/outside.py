@@ -73,7 +73,7 @@ class Watcher(object):
         self.seen = Outside(
             _number(seen.environment, TASK),
             _number(seen.environment, SIZE),
-            alone(seen, os.path.basename(libraries[0].path)) if libraries else None,
+            alone(seen, os.path.basename(libraries[0][0])) if libraries else None,
             static or (self.seen.static if self.seen and not libraries else None),
             int(threads) if threads.isdigit() else None,
             cpus,

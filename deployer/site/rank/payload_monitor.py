@@ -1,26 +1,24 @@
 """The process beside a payload: it records which MPI library the payload has mapped, and how it ended.
 
-It is imported after the payload has started, and imports only what it needs then.
+It is imported after the payload has started, and imports only what it needs then: see ``rank``.
 """
 
 import os
-import resource
-import select
-import signal
 import sys
 import time
-from contextlib import suppress
-from typing import Dict, NoReturn, Optional, Set
 
-from deployer.contract import json_records
-from deployer.contract.errors import Refused
-from deployer.contract.payload import MappedLibrary, PayloadRecord
+from deployer.contract import rank_record
 from deployer.site.rank import mapped_mpi, oom
 
 MYPY = False
 if MYPY:
+    import signal
+    from typing import Any, Dict, NoReturn, Optional, Set
+
     from deployer.site.rank.itex import Sight
     from deployer.site.rank.outside import Watcher
+else:
+    import _signal as signal
 
 #: Seconds between two checks: at first, at most until a library was seen, and at most after that.
 _FIRST, _SEARCHING, _SEEN = 0.02, 0.25, 30.0
@@ -39,15 +37,15 @@ def watch(
     out: str,
     shared: str,
     task: int,
-    awaited: Set[signal.Signals],
+    awaited: "Set[int]",
     abort: bool,
     itex: bool,
-    outside: Optional[str] = None,
+    outside: "Optional[str]" = None,
 ) -> int:
     """Stay beside the payload ``pid`` of rank ``task`` until it ends; return or end as ``rank.run`` describes."""
     path = os.path.join(out, "payload-%d.json" % task)
-    record = PayloadRecord(task, os.uname().nodename, [], None, None, None)
-    libraries: Dict[mapped_mpi.Mapping, MappedLibrary] = {}
+    record = rank_record.begun(task, os.uname().nodename)
+    libraries: "Dict[mapped_mpi.Mapping, Dict[str, Optional[str]]]" = {}
     sight = _sight() if itex else None
     watcher = None
     if outside is not None:
@@ -61,17 +59,16 @@ def watch(
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             break
-        before = record
+        before = dict(record)
         _look(pid, libraries, sight, watcher)
-        record = record._replace(libraries=list(libraries.values()), itex=sight.verdict if sight else None)
-        record = record._replace(outside=watcher.seen if watcher else None)
+        record.update(_seen(libraries, sight, watcher))
         if record != before:
             _write(path, record)
-        if record.refusal is not None:
+        if _is_refused(sight):
             stop = stop or time.time() + _PATIENCE
             _end_all(pid, signal.SIGKILL if time.time() > stop else signal.SIGTERM)
             pause = 1.0
-        elif record.libraries != before.libraries:
+        elif record["libraries"] != before["libraries"]:
             pause = 1.0
         else:
             known = libraries and not (sight and sight.verdict is None)
@@ -81,13 +78,15 @@ def watch(
     killer = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     if sight and status == 0 and not grace.asked():
         sight.end()
-        record = record._replace(itex=sight.verdict)
-    if record.refusal is not None:
+        record.update(_seen(libraries, sight, watcher))
+    if _is_refused(sight):
+        from deployer.contract.errors import Refused
+
         code, killer = Refused.exit_code, None
-    record = record._replace(exit_code=code, signal=killer, ended=int(time.time() * 1000))
+    record.update(exit_code=code, signal=killer, ended=int(time.time() * 1000))
     if code or killer:
-        ended = oom.kills().since(kills)
-        record = record._replace(shm=shared_memory(), oom_group=ended.group, oom_node=ended.node)
+        group, node = oom.added(kills, oom.kills())
+        record.update(shm=shared_memory(), oom_group=group, oom_node=node)
     _write(path, record)
     if grace.asked():
         grace.await_others()
@@ -101,18 +100,20 @@ class _GracePeriod:
     rank whose payload has ended waits until no such file exists.
     """
 
-    def __init__(self, awaited: Set[signal.Signals], mark: str) -> None:
+    def __init__(self, awaited: "Set[int]", mark: str) -> None:
         self._awaited = awaited
         self._mark = mark
-        self._since: Optional[float] = None
+        self._since: "Optional[float]" = None
 
     def wait(self, seconds: float) -> None:
         """Wait for a signal, for at most this time."""
         sent = signal.sigtimedwait(self._awaited, seconds)
         if sent is not None and sent.si_signo != signal.SIGCHLD and self._since is None:
             self._since = time.time()
-            with suppress(OSError):
+            try:
                 os.close(os.open(self._mark, os.O_CREAT, 0o600))
+            except OSError:
+                return
 
     def asked(self) -> bool:
         if self._since is None and signal.sigpending() & (self._awaited - {signal.SIGCHLD}):
@@ -121,17 +122,18 @@ class _GracePeriod:
 
     def await_others(self) -> None:
         """Wait until all ranks that were asked to end have ended, also those asked a moment later, up to the limit."""
-        with suppress(OSError):
-            os.unlink(self._mark)
+        _remove(self._mark)
         folder = os.path.dirname(self._mark)
-        with suppress(OSError):
+        try:
             while time.time() < (self._since or 0) + GRACE:
                 time.sleep(_LAST_WORDS)
                 if not any(name.startswith(_LEAVING) for name in os.listdir(folder)):
                     return
+        except OSError:
+            return
 
 
-def shared_memory() -> Optional[int]:
+def shared_memory() -> "Optional[int]":
     """Return the free bytes of the memory through which ranks of a node communicate."""
     try:
         state = os.statvfs("/dev/shm")  # noqa: S108
@@ -152,9 +154,27 @@ def _watcher(library: str) -> "Watcher":
     return Watcher(library or None)
 
 
+def _seen(
+    libraries: "Dict[mapped_mpi.Mapping, Dict[str, Optional[str]]]",
+    sight: "Optional[Sight]",
+    watcher: "Optional[Watcher]",
+) -> "Dict[str, Any]":
+    """Return the fields of the record that the observations fill."""
+    verdict = sight.verdict if sight else None
+    fields = {"libraries": list(libraries.values()), "itex": dict(verdict._asdict()) if verdict else None}
+    if watcher and watcher.seen:
+        fields["outside"] = dict(watcher.seen._asdict())
+    return fields
+
+
+def _is_refused(sight: "Optional[Sight]") -> bool:
+    """Return whether the payload must not continue."""
+    return sight is not None and sight.verdict is not None and sight.verdict.reason is not None
+
+
 def _look(
     pid: int,
-    libraries: Dict[mapped_mpi.Mapping, MappedLibrary],
+    libraries: "Dict[mapped_mpi.Mapping, Dict[str, Optional[str]]]",
     sight: "Optional[Sight]",
     watcher: "Optional[Watcher]" = None,
 ) -> None:
@@ -164,8 +184,9 @@ def _look(
         for mapping in mapped_mpi.mpi_libraries(maps):
             if mapping not in libraries:
                 found = mapped_mpi.identity(member, mapping)
-                path = watcher.host_copy(found) if watcher else mapping.path
-                libraries[mapping] = MappedLibrary(mapping.path, found, _says(path) if path else None)
+                path = watcher.host_copy(found) if watcher else mapping[0]
+                says = _says(path) if path else None
+                libraries[mapping] = {"path": mapping[0], "identity": found, "says": says}
         if sight:
             sight.look(member, maps)
         if watcher:
@@ -175,16 +196,22 @@ def _look(
 def _end_all(pid: int, number: int) -> None:
     """Send a signal to the payload's processes, parents first: a shell would start its next command."""
     for member in mapped_mpi.family(pid):
-        with suppress(OSError):
+        try:
             os.kill(member, number)
+        except OSError:
+            continue
 
 
-def _says(path: str) -> Optional[str]:
+def _says(path: str) -> "Optional[str]":
     """Return the version text of the library at ``path``, from a process of its own because it may crash or hang."""
+    import select
+
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
+            import resource
+
             silent = os.open(os.devnull, os.O_RDWR)
             for descriptor in (0, 1, 2):
                 os.dup2(silent, descriptor)
@@ -205,7 +232,7 @@ def _says(path: str) -> Optional[str]:
     return text.decode("utf-8", "replace") or None
 
 
-def _last_words(code: Optional[int], killer: Optional[int], abort: bool) -> int:
+def _last_words(code: "Optional[int]", killer: "Optional[int]", abort: bool) -> int:
     """End by a signal or return the exit code, when the payload's last output has arrived."""
     if code:
         # srun --kill-on-bad-exit ends the step when this process ends, and drops output not forwarded yet: in the
@@ -218,8 +245,10 @@ def _last_words(code: Optional[int], killer: Optional[int], abort: bool) -> int:
     return code or 0
 
 
-def _end_by(number: int) -> NoReturn:
+def _end_by(number: int) -> "NoReturn":
     """End this process by the signal that ended the payload, so that the launcher sees the cause."""
+    import resource
+
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # only the payload's core file is useful
     if number not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(number, signal.SIG_DFL)
@@ -228,15 +257,21 @@ def _end_by(number: int) -> NoReturn:
     os._exit(128 + number)
 
 
-def _write(path: str, record: PayloadRecord) -> None:
+def _write(path: str, record: "Dict[str, Any]") -> None:
     """Write the record, completely or not at all. A failure must not end a running training."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, ".%s.%d.part" % (name, os.getpid()))
     try:
         with open(temporary, "w") as stream:
-            stream.write(json_records.pretty(record.record()))
+            stream.write(rank_record.pretty(record) + "\n")
         os.replace(temporary, path)
     except OSError as error:
-        with suppress(OSError):
-            os.unlink(temporary)
+        _remove(temporary)
         sys.stderr.write("deployer: error: cannot write %s: %s\n" % (path, error.strerror))
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        return

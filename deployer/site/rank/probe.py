@@ -107,7 +107,7 @@ def rank(out: str, soname: Optional[str], expects: Sequence[str] = ()) -> ProbeR
         return record
     found = mapped_mpi.mpi_libraries(mapped_mpi.maps(os.getpid()))
     if found:
-        seen = MappedLibrary(found[0].path, mapped_mpi.identity(os.getpid(), found[0]), library.version())
+        seen = MappedLibrary(found[0][0], mapped_mpi.identity(os.getpid(), found[0]), library.version())
         record = record._replace(library=seen)
     record = record._replace(stage=evidence.STARTING)
     _write(path, record.record())

@@ -9,19 +9,22 @@ which would double them.
 A parent, unlike a forked observer, leaves nothing behind and returns each rank's own exit code. srun reports only the
 highest of all ranks, which hides the rank that failed behind those that srun killed.
 
-Each rank of a job starts this module anew. So the payload is started before the modules for observing it are imported,
-and types are in quotes, because ``typing`` takes longer than everything else here.
+Each rank of a job starts this module anew, and no bytecode of it is kept: none that is in reach of other ranks can be
+trusted. So the payload is started before the modules for observing it are imported. These, and all that they need
+beside an ordinary payload, import what Python has loaded or built in, and nothing else: see ``system.payload``.
 """
 
 import os
-import signal
 import sys
 
 from deployer.system import payload
 
 MYPY = False
 if MYPY:
-    from typing import Dict, List, Mapping, Optional
+    import signal
+    from typing import Dict, List, Mapping, Optional, Set
+else:
+    import _signal as signal
 
 #: Variables of launchers with a process's number. Slurm's own is last: below mpiexec and mpirun it is the daemon's.
 TASK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
@@ -69,7 +72,7 @@ def run(
         stdin: a file for the payload's standard input; None: this process's own.
     """
     environment = inherited_environment()
-    awaited = set(_SIGNALS) | {signal.SIGCHLD}
+    awaited: "Set[int]" = {signal.SIGCHLD, *_SIGNALS}
     pid = payload.start(command, environment, awaited, stdin)
     from deployer.site.rank import payload_monitor
 

@@ -6,7 +6,7 @@ import shlex
 import time
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from deployer.contract import findings, hostfiles, json_records, memory_copies, variables
+from deployer.contract import findings, first_bytes, hostfiles, json_records, memory_copies, variables
 from deployer.contract import layout as layouts
 from deployer.contract import plan as plans
 from deployer.contract.choose import choose
@@ -210,8 +210,15 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
         reader=canary_reader(installed.rootfs, image.python) if contained else (),
         workdir=resolved.job.workdir or (None if container.has_workdir(image) else plans.JOB),
         stdin=resolved.job.stdin,
+        fast=_has_first_bytes(store.tool),
     )
     return _Rendered(folder, launch, script.render(inputs))
+
+
+def _has_first_bytes(tool: str) -> bool:
+    """Return whether ranks can start from the first bytes of the .pyz, which may be of an older deployer."""
+    with files.errors_named("read " + tool), open(tool, "rb") as stream:
+        return first_bytes.is_in(stream.read(first_bytes.SIZE))
 
 
 def _write(store: Store, rendered: _Rendered) -> None:

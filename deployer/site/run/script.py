@@ -6,8 +6,8 @@ All text goes through ``contract.shell``: no record, image or profile can put co
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from deployer import __version__
+from deployer.contract import first_bytes, shell
 from deployer.contract import plan as plans
-from deployer.contract import shell
 from deployer.contract.command import SHELL
 from deployer.contract.evidence import Launch
 from deployer.contract.layout import Layout
@@ -44,6 +44,7 @@ class Inputs(NamedTuple):
         reader: a command of the image that prints its canary; empty if there is none.
         workdir: the folder in which the payload starts; None: the container's, as in the other steps.
         stdin: a file of the container that each rank of the payload reads; None: nothing.
+        fast: ranks start from the first bytes of the .pyz; False if it is an older deployer's, which has none for that.
     """
 
     launch: Launch
@@ -62,6 +63,7 @@ class Inputs(NamedTuple):
     reader: Sequence[str] = ()
     workdir: Optional[str] = None
     stdin: Optional[str] = None
+    fast: bool = True
 
 
 SLURM, SRUN = "slurm", "srun"
@@ -72,6 +74,8 @@ _WAYS = ("native", "container")
 
 #: Makes a command (``$@``) read a file (``$0``) of the container, by the shell of an image without Python.
 _READ = Program('exec "$@" <"$0"')
+#: Starts ``rank`` without the time that Python needs to run a zip file.
+_START = Program(first_bytes.PROGRAM)
 
 
 def render(inputs: Inputs) -> str:
@@ -362,7 +366,8 @@ def _payload(inputs: Inputs) -> Code:
         options += _abort(inputs)
         options += ["--itex"] if ITEX in inputs.launch.expects else []
         options += ["--stdin", *_given(inputs, inputs.stdin)] if inputs.stdin else []
-        command = [*_inner_tool(inputs), "rank", "--out", *_evidence(inputs), *options, "--", *command]
+        start = _rank(inputs, inputs.image_python, _given(inputs, plans.TOOL))
+        command = [*start, "--out", *_evidence(inputs), *options, "--", *command]
         what = "each rank runs it; `rank` records which MPI library its processes use and how they end."
     else:
         command = [SHELL, "-c", _READ, inputs.stdin, *command] if inputs.stdin else command
@@ -400,7 +405,7 @@ def _outside(inputs: Inputs) -> List[Text]:
         tool, evidence = staging_script.tool(inputs.staging), staging_script.evidence()
         out = ["--out", evidence, "--shared", ranks]
     library = inputs.plan.mpi.library if inputs.plan.mpi else ""
-    return [inputs.python, "-I", "-S", tool, "rank", *out, "--outside", library, *_abort(inputs), "--"]
+    return [*_rank(inputs, inputs.python, [tool]), *out, "--outside", library, *_abort(inputs), "--"]
 
 
 def _evidence(inputs: Inputs) -> List[Text]:
@@ -433,9 +438,18 @@ def _step(inputs: Inputs, name: str, command: Sequence[Text], more: Sequence[Tex
     )
 
 
+# -I: without the environment and the user's own packages; -S: without site packages, whose hooks slow down a start.
+_ISOLATED = ("-I", "-S")
+
+
 def _inner_tool(inputs: Inputs) -> List[Text]:
-    # -I: without the environment and the user's own packages; -S: without site packages, whose hooks slow down a start.
-    return [inputs.image_python or "", "-I", "-S", *_given(inputs, plans.TOOL)]
+    return [inputs.image_python or "", *_ISOLATED, *_given(inputs, plans.TOOL)]
+
+
+def _rank(inputs: Inputs, python: str, tool: Sequence[Text]) -> List[Text]:
+    """Return the words that start ``rank``, for which each payload waits."""
+    how: List[Text] = ["-c", _START] if inputs.fast else []
+    return [python, *_ISOLATED, *how, *tool, "rank"]
 
 
 def _given(inputs: Inputs, *words: str) -> List[Text]:

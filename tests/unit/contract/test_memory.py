@@ -2,7 +2,7 @@
 
 import pytest
 
-from deployer.contract import lastlines, memory, result
+from deployer.contract import lastlines, memory, rank_record, result
 from deployer.contract.json_records import dumps
 from deployer.contract.payload import PayloadRecord, read_payload
 from tests.unit.contract.test_result import LAUNCH, after, good
@@ -61,7 +61,8 @@ def test_the_kernels_counters_name_the_node():
     ended = [rank(0, oom_group=0, oom_node=1, **KILLED), rank(1, exit_code=1, oom_group=2, oom_node=2), rank(2)]
     message = "the kernel killed 2 processes in the job's control group for lack of memory"
     assert found(ended) == [("cn2", message)]  # a worker of rank 1; rank 0 was killed by the launcher
-    assert [read_payload(dumps(item.record()), "p") for item in ended] == ended
+    written = [{**rank_record.begun(item.task, item.host), **item._asdict()} for item in ended]
+    assert [read_payload(dumps(record), "p") for record in written] == ended
     message = "the kernel killed 1 process on this node for lack of memory"
     assert found([rank(0, oom_node=1, **KILLED)]) == [("cn1", message)]
     assert found([rank(0, oom_node=1, exit_code=137)]) == [("cn1", message)]  # a shell whose child was killed

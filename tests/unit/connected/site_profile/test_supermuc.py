@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import load
 from deployer.contract.errors import Refused, Unknown
@@ -78,6 +79,7 @@ def text(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(script, "__version__", "VERSION")
     monkeypatch.setattr(run, "_new_name", lambda _: "3dgan-1")
     store = store_of(plan, tmp_path)
+    Path(store.tool).write_bytes(make_pyz())
     found = run.show_script(run.prepare(store, REQUEST))
     return found.replace(str(tmp_path / "root"), WORKSPACE).replace(str(tmp_path), "/usr/bin")
 

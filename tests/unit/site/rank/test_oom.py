@@ -5,7 +5,6 @@ import os
 import pytest
 
 from deployer.site.rank import oom
-from deployer.site.rank.oom import Kills
 
 V1 = "9:name=systemd:/\n4:memory:/slurm/uid_1000/job_12/step_0/task_0\n0::/\n"
 V1_JOINED = "5:cpuset,memory:/slurm/uid_1000/job_12/step_0/task_0\n"
@@ -46,19 +45,19 @@ def host(tmp_path):
     ],
 )
 def test_the_count_of_the_control_group(host, cgroup, place, text, group):
-    assert host(cgroup, place, text) == Kills(group, 3)
+    assert host(cgroup, place, text) == (group, 3)
 
 
 @pytest.mark.parametrize("vmstat", ["", "pgfault 1\n", "oom_kill x\n"])
 def test_a_kernel_that_does_not_tell(host, vmstat):
-    assert host("", vmstat=vmstat) == Kills(None, None)
+    assert host("", vmstat=vmstat) == (None, None)
 
 
 def test_what_was_added_meanwhile():
-    assert Kills(3, 5).since(Kills(1, 5)) == Kills(2, 0)
-    assert Kills(None, 5).since(Kills(1, None)) == Kills(None, None)
+    assert oom.added((1, 5), (3, 5)) == (2, 0)
+    assert oom.added((1, None), (None, 5)) == (None, None)
 
 
 def test_this_kernel_tells_of_the_node():
     if tuple(int(word) for word in os.uname().release.split("-")[0].split(".")[:2]) >= (4, 13):
-        assert oom.kills().node is not None
+        assert oom.kills()[1] is not None

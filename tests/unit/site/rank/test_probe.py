@@ -81,11 +81,9 @@ def test_a_path_that_leads_elsewhere_proves_nothing(tmp_path):
     (tmp_path / "libmpi.so").write_text("abc")
     path = str(tmp_path / "libmpi.so")
     inode = os.stat(path).st_ino
-    assert mapped_mpi.identity(os.getpid(), mapped_mpi.Mapping(path, inode)).startswith("sha256:")
-    assert mapped_mpi.identity(os.getpid(), mapped_mpi.Mapping(path, inode + 1)) == "unknown:inode:%d" % (inode + 1)
-    assert (
-        mapped_mpi.identity(os.getpid(), mapped_mpi.Mapping(path + " (deleted)", inode)) == "unknown:inode:%d" % inode
-    )
+    assert mapped_mpi.identity(os.getpid(), (path, inode)).startswith("sha256:")
+    assert mapped_mpi.identity(os.getpid(), (path, inode + 1)) == "unknown:inode:%d" % (inode + 1)
+    assert mapped_mpi.identity(os.getpid(), (path + " (deleted)", inode)) == "unknown:inode:%d" % inode
 
 
 def test_a_process_that_is_gone_has_nothing_mapped():

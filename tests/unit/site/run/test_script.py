@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deployer.contract import layout, plan
+from deployer.contract import first_bytes, layout, plan
 from deployer.contract.command import SHELL
 from deployer.contract.errors import UsageError
 from deployer.contract.evidence import Launch
@@ -247,14 +247,14 @@ def test_what_is_to_be_proven_is_asked_of_the_probe():
     text = script.render(given._replace(launch=given.launch._replace(expects=("gpu", "itex"))))
     asked = " --library libmpi.so.12 --expect gpu </dev/null"
     assert [line.endswith(asked) for line in text.splitlines() if " probe --rank " in line] == [True]
-    assert " rank --out /deployer/job/ranks --itex -- " in text
+    assert " /deployer/deployer.pyz rank --out /deployer/job/ranks --itex -- " in text
 
 
 def test_without_python_ranks_are_watched_on_the_host():
     """The container starts below the watcher, in every staging; a launcher that wants a signal gets one."""
     option = made.START_OPTION._replace(launcher="mpiexec.hydra", pmi="")
     library = made.PLAN.mpi.library
-    python = ["/opt/python/3.6/bin/python3", "-I", "-S"]
+    python = ["/opt/python/3.6/bin/python3", "-I", "-S", "-c", first_bytes.PROGRAM]
 
     def watch(**values):
         text = script.render(inputs(image_python=None, **values))
@@ -271,6 +271,10 @@ def test_without_python_ranks_are_watched_on_the_host():
         folders = ["--out", "/s/evidence", "--shared", FOLDER + "/ranks"]
         expected = [*python, tool, "rank", *folders, "--outside", library, "--"]
         assert watch(staging=STAGING._replace(kind=kind)) == expected
+
+
+def test_ranks_of_an_older_deployer_start_from_its_zip_file():
+    assert " -S /deployer/deployer.pyz rank --out " in script.render(inputs(fast=False))
 
 
 def test_the_image_tells_the_launcher_nothing():

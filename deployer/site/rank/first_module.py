@@ -1,0 +1,61 @@
+"""The start of a rank, from the first bytes of deployer.pyz (``contract.first_bytes``).
+
+Everything else is imported from the zip file, as usual. No bytecode is kept: none that is in reach of other ranks can
+be trusted, and these modules compile in a few ms.
+"""
+
+import os
+import sys
+
+MYPY = False
+if MYPY:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any, Dict, List, Optional
+
+_PACKAGE = "/__init__.py"
+
+
+class RankModules:
+    """Finds and loads the modules of a rank."""
+
+    def __init__(self, archive: str, parts: "List[bytes]") -> None:
+        self._sources: "Dict[str, bytes]" = {}
+        self._paths: "Dict[str, str]" = {}
+        for part in parts:
+            if not part:
+                break
+            path, _, source = part.partition(b"\n")
+            file = path.decode()
+            is_package = file.endswith(_PACKAGE)
+            name = file[: -len(_PACKAGE) if is_package else -len(".py")].replace("/", ".")
+            self._sources[name], self._paths[name] = source, archive + "/" + file
+
+    def find_spec(self, name: str, *_: "Any") -> "Optional[ModuleSpec]":
+        """Return how to load a module; None if it is not here."""
+        path = self._paths.get(name)
+        if path is None:
+            return None
+        is_package = path.endswith(_PACKAGE)
+        # The class is taken from a module, because the import of importlib.machinery takes a while.
+        spec = type(sys.__spec__)(name, self, origin=path, is_package=is_package)  # type: ignore[arg-type]
+        if spec.submodule_search_locations is not None:
+            spec.submodule_search_locations.append(path[: -len(_PACKAGE)])
+        return spec
+
+    def create_module(self, spec: "Any") -> None:
+        """Let Python make the module."""
+
+    def exec_module(self, module: "ModuleType") -> None:
+        """Run the module."""
+        name = module.__name__
+        exec(compile(self._sources[name], self._paths[name], "exec", dont_inherit=True), module.__dict__)  # noqa: S102
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, sys.argv[1])
+    sys.meta_path.insert(0, RankModules(sys.argv[1], globals()["parts"][1:]))
+
+    from deployer.site.rank.rank import main
+
+    os._exit(main(sys.argv[3:]))  # at once: there is nothing to clean up

@@ -1,0 +1,61 @@
+"""The first bytes of deployer.pyz, from which ranks start."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deployer.connected.bundle import pyz
+from deployer.contract import first_bytes
+from deployer.contract.errors import DeployerError
+from deployer.contract.payload import read_payload
+
+#: What takes longer to import than the modules of a rank.
+SLOW = {"contextlib", "enum", "importlib.util", "json", "re", "runpy", "signal", "typing", "warnings"}
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Path:
+    """Return a file that begins as deployer.pyz does, and has no zip file."""
+    whole = pyz.make_pyz()
+    path = tmp_path / "head.pyz"
+    path.write_bytes(whole[: whole.index(b"\0\0PK")])
+    return path
+
+
+def start(tool: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    python = [sys.executable, "-I", "-S", "-X", "importtime", "-c", first_bytes.PROGRAM, str(tool), "rank"]
+    out = ["--out", str(tool.parent), "--"]
+    return subprocess.run([*python, *out, *words], check=False, capture_output=True, text=True)
+
+
+def test_a_rank_reads_nothing_else_and_imports_nothing_slow(head: Path) -> None:
+    done = start(head, "sh", "-c", "echo here; exit 5")
+    assert (done.returncode, done.stdout) == (5, "here\n")
+    assert read_payload((head.parent / "payload-0.json").read_bytes(), "it").exit_code == 5
+    imported = set(re.findall(r"^import time:.*\| +(\S+)$", done.stderr, re.MULTILINE))
+    assert "deployer.site.rank.payload_monitor" in imported
+    assert not imported & SLOW
+
+
+def test_other_modules_come_from_the_zip_file(tmp_path: Path) -> None:
+    tool = tmp_path / "deployer.pyz"
+    tool.write_bytes(pyz.make_pyz())
+    done = start(tool, "/no/such/program")
+    assert done.returncode == 7
+    assert "deployer: error: cannot start /no/such/program" in done.stderr
+
+
+def test_older_tools_have_no_such_bytes() -> None:
+    whole = pyz.make_pyz()
+    assert first_bytes.is_in(whole[: first_bytes.SIZE])
+    assert not first_bytes.is_in(b"#!/usr/bin/env python3\n" + whole[whole.index(b"PK") :])
+    assert not first_bytes.is_in(b"")
+
+
+def test_ranks_have_no_room_for_more_than_their_start_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_bytes, "SIZE", 1000)
+    with pytest.raises(DeployerError, match="the modules of a rank have"):
+        pyz.make_pyz()
