@@ -174,12 +174,14 @@ def check_path(path: bytes) -> None:
 
 def too_long(path: bytes) -> str:
     """Return in which way ``path`` exceeds the limits of a site; empty if it does not."""
+    if len(path) <= MAX_NAME:
+        return ""  # nor can it be too deep
     if len(path) > MAX_PATH:
         return "has %d bytes (at most %d)" % (len(path), MAX_PATH)
     depth = path.count(b"/") + 1
     if depth > MAX_DEPTH:
         return "is %d folders deep (at most %d)" % (depth, MAX_DEPTH)
-    longest = max(map(len, path.split(b"/"))) if len(path) > MAX_NAME else 0
+    longest = max(map(len, path.split(b"/")))
     return "has a name of %d bytes (at most %d)" % (longest, MAX_NAME) if longest > MAX_NAME else ""
 
 

@@ -98,6 +98,8 @@ def write_sparse(descriptor: int, content: memoryview, offset: int) -> int:
 
     Blocks of zeros are left out: they become holes, which take no space. The caller sets the file's size.
     """
+    if len(content) < HOLE:
+        return _write_all(descriptor, content, offset)
     written = begun = 0
     for at in range(0, len(content), HOLE):
         block = content[at : at + HOLE]
