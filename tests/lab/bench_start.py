@@ -24,9 +24,8 @@ from typing import NamedTuple
 from deployer.connected.bundle import pack, sources
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground import engine as engines
-from deployer.contract import first_bytes
+from deployer.contract import first_bytes, runtime_table
 from deployer.contract import plan as plans
-from deployer.contract import runtime_table
 from deployer.contract.plan import Bind
 from deployer.contract.shell import argv
 from deployer.site.container.runtimes import RUNTIMES
