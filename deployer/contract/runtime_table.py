@@ -125,6 +125,8 @@ def needs_namespaces(name: str) -> bool:
 
 def too_old(name: str, version: Optional[str]) -> Optional[str]:
     """Return why a version cannot be used, or None; ``version`` may be a text that contains it, or unknown."""
+    if name == "singularity" and "apptainer" in (version or ""):  # a link to it
+        name = "apptainer"
     oldest = RUNTIMES[name].oldest
     found = _VERSION.search(version or "")
     if not oldest or found is None or not versions.is_older(found.group(), oldest):

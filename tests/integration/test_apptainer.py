@@ -92,6 +92,31 @@ def test_a_job_on_two_nodes_with_the_host_s_mpi(nodes: Site, by: str) -> None:
     assert homes(site.lab) == []
 
 
+def test_open_mpi_by_slurm_s_pmix(nodes: Site, plan: Plan) -> None:
+    """A plan that wants the ranks to join; here they cannot, so their copies go through shared memory."""
+    lab = plan_record(nodes, "lab-openmpi")
+    option = _option(nodes, "lab-openmpi")
+    assert option["join"]
+    name = plan(**{**lab, "variants": [option], "site": "changed"})
+    nodes.alice(f"bash -lc 'python3 {WORKSPACE}/deployer.pyz run hello-mpi --plan {name} --nodes 2 --wait'")
+    result = nodes.result()
+    assert (result["runtime"], result["world_size"], result["exit_code"], result["findings"]) == ("apptainer", 2, 0, [])
+    assert all(rank["mpi_identity"] == rank["host_mpi_identity"] for rank in result["ranks"])
+    script = nodes.alice(f"cat $(ls -td {WORKSPACE}/jobs/* | head -n 1)/job.sh")
+    assert "--set-env=OMPI_MCA_btl_vader_single_copy_mechanism=none" in script
+
+
+def test_an_image_in_the_nodes_memory_leaves_nothing_behind(nodes: Site, plan: Plan) -> None:
+    staged = _option(nodes, "lab", name="apptainer-memory", staging="memory", place="/dev/shm")
+    name = plan(variants=[staged])
+    nodes.alice(f"bash -lc 'python3 {WORKSPACE}/deployer.pyz run hello-mpi --plan {name} --nodes 2 --wait'")
+    result = nodes.result()
+    assert (result["variant"], result["world_size"], result["exit_code"]) == ("apptainer-memory", 2, 0)
+    assert result["findings"] == []
+    look = "pgrep -u alice -a; find /dev/shm /tmp -mindepth 1 -name 'deployer-*'"
+    assert "".join(nodes.lab.sh(node, "root", look).stdout for node in ("cn1", "cn2")) == ""
+
+
 def test_nothing_of_the_host_enters_but_what_the_plan_lists(nodes: Site, by: str) -> None:
     config = nodes.lab.home / "apps/apptainer" / apptainer.CONFIG
     before = config.read_text()

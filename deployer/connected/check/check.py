@@ -54,7 +54,8 @@ PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
 #: Of the bundle and the site as a whole.
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.usable, gpu.kernels,
-    runtimes.allowed, runtimes.startable, space.room, wheels.tags, pmi.offered, pmi.spoken, pmi.truncated, fabric.slow,
+    runtimes.allowed, runtimes.startable,
+    runtimes.entering, space.room, wheels.tags, pmi.offered, pmi.spoken, pmi.truncated, fabric.slow,
     places.bound, places.working, proof.outside, layout.memory,
 )  # fmt: skip
 
@@ -72,7 +73,8 @@ CODES = (
     "mpi.cxx", "mpi.escape", "mpi.family", "mpi.mixed", "mpi.rpath", "mpi.serial", "mpi.symbols", "mpi.unused",
     "node.architecture",
     "plan.refused", "pmi.not-offered", "pmi.truncated", "pmi.unmet", "profile.age", "proof.outside",
-    "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.old", "runtime.unsupported",
+    "runtime.bind-path", "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.old", "runtime.start",
+    "runtime.unsupported",
     "space.files", "space.purge", "space.size",
     "wheel.tags",
     "workdir.missing", "workdir.read-only",

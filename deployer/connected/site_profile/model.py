@@ -111,10 +111,14 @@ class SiteRuntime(Model):
     Attributes:
         version: its version.
         module: the module that provides it, if it is not in PATH.
+        setuid: it has a setuid program, so that it needs no user namespaces (Apptainer, Singularity).
+        starts: a folder of the user's own started as an image, with targets that it lacks (the same; tried).
     """
 
     version: str | None = None
     module: str | None = None
+    setuid: bool | None = None
+    starts: bool | None = None
 
 
 class Fabric(Model):

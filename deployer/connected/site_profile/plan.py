@@ -154,6 +154,12 @@ def _there(partition: Partition, runtime: str) -> bool:
     return runtime in partition.runtimes or runtime in (*runtime_table.CARRIED, NATIVE)
 
 
+def needs_namespaces(partition: Partition, runtime: str) -> bool:
+    """Return whether a runtime needs user namespaces on a partition's nodes."""
+    own = partition.runtimes.get(runtime)
+    return runtime_table.needs_namespaces(runtime) and not (own and own.setuid)
+
+
 def _against(profile: Profile, partition: Partition) -> dict[str, str]:
     """Return the allowed runtimes that cannot be used on a partition, each with the reason."""
     allowed = known(profile.policy, profile, "policy", "runtimes").runtimes
@@ -162,7 +168,10 @@ def _against(profile: Profile, partition: Partition) -> dict[str, str]:
         for name in allowed
         if name in partition.runtimes and (reason := runtime_table.too_old(name, partition.runtimes[name].version))
     }
+    for name in allowed:
+        if name in partition.runtimes and partition.runtimes[name].starts is False:
+            found.setdefault(name, "it starts no folder of the user's own on the nodes")
     if partition.user_namespaces is False:
-        needing = filter(runtime_table.needs_namespaces, runtime_table.in_order(allowed))
+        needing = [name for name in runtime_table.in_order(allowed) if needs_namespaces(partition, name)]
         found.update(dict.fromkeys(needing, "the nodes have no user namespaces"))
     return found

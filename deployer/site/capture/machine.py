@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional
 from deployer.contract.json_records import Record
 from deployer.contract.plan import NATIVE
 from deployer.contract.runtime_table import RUNTIMES
+from deployer.site.capture import apptainer
 from deployer.site.capture.tools import Tools
 
 #: Names in PATH, and the path of the Python for RHEL's own tools.
@@ -133,6 +134,8 @@ def runtimes(tools: Tools) -> Record:
         match = _VERSION.search(said.both) if said else None
         if match and said and not (name == "singularity" and "apptainer" in said.both):  # a link to apptainer
             found[name] = {"version": match.group()}
+            if name in ("apptainer", "singularity"):
+                found[name].update(apptainer.facts(tools, known.program))
     return found
 
 

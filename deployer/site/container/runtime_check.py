@@ -26,7 +26,7 @@ def objection(runtime: Runtime, modules: Sequence[str], engine: str, here: bool 
     """
     path = None if runtime.carried else shutil.which(runtime.program)
     found = runtime.veto(Here(path, list(modules), engine))
-    if found is None and runtime.namespaces and here:
+    if found is None and runtime.namespaces and here and not runtime.without_namespaces(path):
         found = machine.namespaces_denied()
     if found is None and runtime.asked and (path or runtime.carried) and runtime.asked not in by_module(modules):
         found = _unusable(runtime.asked, plain(runtime.starter(engine)), runtime.carried)

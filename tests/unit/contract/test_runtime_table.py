@@ -60,3 +60,10 @@ def test_what_bundles_carry_comes_before_udocker_if_it_uses_user_namespaces():
     assert runtime_table.in_order(["udocker", "charliecloud"]) == [*both, "udocker"]
     assert runtime_table.in_order(["charliecloud", "apptainer", "udocker"]) == [*both, "apptainer", "udocker"]
     assert runtime_table.in_order(["apptainer", "udocker", "charliecloud"]) == ["apptainer", *both, "udocker"]
+
+
+def test_a_singularity_that_is_a_link_to_apptainer_has_its_versions():
+    assert runtime_table.too_old("singularity", "apptainer version 1.4.5") is None
+    assert runtime_table.too_old("singularity", "singularity-ce version 3.11.4-jammy") is None
+    assert "3.8 or newer" in str(runtime_table.too_old("singularity", "singularity version 3.7.4-1.el7"))
+    assert "1.0 or newer" in str(runtime_table.too_old("singularity", "apptainer version 0.1.1"))

@@ -11,7 +11,7 @@ import pytest
 
 from deployer.contract import facts
 from deployer.contract.errors import IntegrityError, UsageError
-from deployer.site.capture import fabric, filesystems, machine, modules, mpi, node, redact, report, scheduler
+from deployer.site.capture import apptainer, fabric, filesystems, machine, modules, mpi, node, redact, report, scheduler
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.libraries import Libraries
 from deployer.site.capture.tools import Tools
@@ -446,17 +446,53 @@ def test_file_systems(programs, tmp_path, monkeypatch):
     assert any("/dead: it did not end" in note for note in tools.notes)
 
 
+#: Starts the last word but one, a folder, with binds; fails as the real one does without overlay and underlay.
+APPTAINER = """\
+case $1 in --version) echo 'apptainer version 1.4.5'; exit ;; esac
+[ -z "$REFUSES" ] || { echo "FATAL: destination /bin doesn't exist in container" >&2; exit 255; }
+while [ $# -gt 2 ]; do shift; done
+[ -d "$1/proc" ] && [ "$2" = /bin/true ]"""
+
+
+def test_an_apptainer_that_starts_nothing(programs):
+    made.program(programs, "apptainer", "REFUSES=1\n" + APPTAINER)
+    tools = Tools()
+    assert machine.runtimes(tools)["apptainer"] == {"version": "1.4.5", "setuid": False, "starts": False}
+    assert any("doesn't exist in container" in note for note in tools.notes)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root makes a program of root; run as root")
+@pytest.mark.parametrize("folder", ["libexec/apptainer", "lib/x86_64-linux-gnu/singularity"])
+def test_a_setuid_installation(tmp_path, folder):
+    program, starter = tmp_path / "bin" / "apptainer", tmp_path / folder / "bin" / "starter-suid"
+    for path, mode in ((program, 0o755), (starter, 0o755)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+        path.chmod(mode)
+    assert apptainer.starter(str(program)) is None  # without the bit it starts nothing
+    starter.chmod(0o4755)
+    nosuid = bool(os.statvfs(str(starter)).f_flag & os.ST_NOSUID)
+    assert apptainer.starter(str(program)) == (None if nosuid else str(starter))
+    os.chown(str(starter), 1234, 1234)
+    starter.chmod(0o4755)
+    assert apptainer.starter(str(program)) is None
+    assert apptainer.starter(None) is None
+
+
 def test_this_machine(programs):
     made.program(programs, "ch-run", "echo 0.31 >&2")
     for program in ("apptainer", "singularity"):  # a link to apptainer
         made.program(programs, program, "echo 'apptainer version 1.4.5'")
+    made.program(programs, "apptainer", APPTAINER)
     made.program(programs, "podman", "echo 'podman version 4.3.1'")
     made.program(programs, "docker", "exit 1")
     made.program(programs, "enroot", '[ "$*" = version ] && echo 3.5.0')
     made.program(programs, "udocker", "touch %s/was-run" % programs)
     found = machine.machine(Tools())
     versions = {"charliecloud": "0.31", "apptainer": "1.4.5", "podman": "4.3.1", "enroot": "3.5.0"}
-    assert found["runtimes"] == {**{name: {"version": versions[name]} for name in versions}, "udocker": {}}
+    expected = {**{name: {"version": versions[name]} for name in versions}, "udocker": {}}
+    expected["apptainer"].update(setuid=False, starts=True)
+    assert found["runtimes"] == expected
     assert not (programs / "was-run").exists()
     assert found["pythons"][sys.executable] == "%d.%d.%d" % sys.version_info[:3]
     assert isinstance(found["user_namespaces"], bool)

@@ -3,9 +3,14 @@
 from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
+from deployer.connected.site_profile.plan import needs_namespaces
 from deployer.contract import runtime_table
+from deployer.contract import version as versions
 from deployer.contract.findings import ERROR, NOTE, Finding
 from deployer.contract.plan import SQUASHFS, StartOption
+
+#: The first version whose --no-mount knows ``bind-paths``.
+_WITHOUT_BIND_PATHS = {"apptainer": "1.2", "singularity": "3.11"}
 
 
 def allowed(case: Case) -> Iterator[Finding]:
@@ -30,6 +35,22 @@ def allowed(case: Case) -> Iterator[Finding]:
         )
 
 
+def entering(case: Case) -> Iterator[Finding]:
+    """runtime.bind-path: the runtime is too old to leave out the folders that its administrator adds."""
+    for name in dict.fromkeys(option.runtime for option in case.plan.containers):
+        own = case.partition.runtimes.get(name)
+        first = _WITHOUT_BIND_PATHS.get(name)
+        if own and own.version and first and versions.is_older(own.version, first):
+            yield Finding(
+                "runtime.bind-path",
+                NOTE,
+                case.plan.partition,
+                f"{name} {own.version} has no option against `bind path` of its administrator's configuration: these "
+                "files and folders of the host enter the container",
+                f"by default they are /etc/localtime and /etc/hosts; ask the site for {first} or newer",
+            )
+
+
 def startable(case: Case) -> Iterator[Finding]:
     """runtime.namespaces, runtime.fuse, facts.runtime: the kernel lacks what a start option needs. runtime.old: the
     runtime is too old.
@@ -51,8 +72,17 @@ def _against(case: Case, option: StartOption) -> Iterator[Finding]:
     if age:
         remedy = "ask the site for a newer one, or leave its version out of the profile if it has another module"
         yield Finding("runtime.old", ERROR, option.name, f"{age} ({case.plan.partition})", remedy)
+    if own and own.starts is False and not age:
+        yield Finding(
+            "runtime.start",
+            ERROR,
+            option.name,
+            f"{option.runtime} started no folder of the user's own on the nodes of {case.plan.partition} at capture",
+            "see the capture's notes; ask the site for `allow container dir`, `user bind control` and an overlay or "
+            "underlay in the runtime's configuration, or allow udocker in the profile's policy",
+        )
     needs = []
-    if runtime_table.needs_namespaces(option.runtime):
+    if needs_namespaces(has, option.runtime):
         needs.append(("namespaces", has.user_namespaces, "user namespaces"))
     if option.staging == SQUASHFS:
         needs.append(("fuse", has.fuse, "FUSE, which mounts a SquashFS"))

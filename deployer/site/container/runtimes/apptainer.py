@@ -22,18 +22,20 @@ user in /etc/passwd and /etc/group, are the host's.
 """
 
 import re
-from typing import List, Sequence
+from typing import List, Optional, Sequence
 
 from deployer.contract import shell
 from deployer.contract.errors import UsageError
 from deployer.contract.shell import Program, Text, Value
 from deployer.contract.text import is_name
+from deployer.site.capture import apptainer
 from deployer.site.container.runtimes.interface import Container, Mount, Runtime
 
 #: Called with the program and our words: --pass=GLOB and --set-env=NAME=VALUE, options of the program, the image, "--",
 #: and the command. Options of the user's environment are removed. -p: no BASH_ENV, no functions of the host.
 _START = Program(
-    r"""shopt -s extglob; set -f
+    r"""# Only what --pass and --set-env name reaches the container; the environment gives no options to the runtime.
+shopt -s extglob; set -f
 prefixes=(APPTAINER); [ "${0##*/}" = apptainer ] || prefixes+=(SINGULARITY)
 passed=() values=() words=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
@@ -84,6 +86,10 @@ class Apptainer(Runtime):
 
     def __init__(self, program: str) -> None:
         self.program = program
+        self.asked = program  # which is its name too
+
+    def without_namespaces(self, found: Optional[str]) -> bool:
+        return apptainer.starter(found) is not None
 
     def options(self, container: Container) -> List[Text]:
         for name in container.passed:

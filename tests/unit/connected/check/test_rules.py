@@ -383,6 +383,33 @@ def test_a_site_s_ch_run_may_be_too_old() -> None:
     assert codes(runtimes.startable(old._replace(plan=both))) == [("runtime.old", NOTE)]
 
 
+def test_a_setuid_apptainer_needs_no_namespaces() -> None:
+    plan = PLAN._replace(start_options=[START_OPTION._replace(name="a", runtime="apptainer")])
+    for own, expected in (({}, [("runtime.namespaces", ERROR)]), ({"setuid": True}, [])):
+        found = case({"user_namespaces": False, "runtimes": {"apptainer": own}}, plan=plan)
+        assert codes(runtimes.startable(found)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "noted"),
+    [("apptainer", "1.1.9", True), ("apptainer", "1.2.0", False), ("singularity", "3.8.7-1.el8", True),
+     ("singularity", "4.1.0", False), ("apptainer", None, False)],
+)  # fmt: skip
+def test_an_old_apptainer_lets_the_administrator_s_folders_in(name: str, version: str | None, noted: bool) -> None:
+    plan = PLAN._replace(start_options=[START_OPTION._replace(name="a", runtime=name)])
+    found = list(runtimes.entering(case({"runtimes": {name: {"version": version}}}, plan=plan)))
+    assert codes(found) == ([("runtime.bind-path", NOTE)] if noted else [])
+
+
+def test_an_apptainer_that_started_nothing_at_capture() -> None:
+    plan = PLAN._replace(start_options=[START_OPTION._replace(name="a", runtime="apptainer")])
+    facts = {"user_namespaces": True, "runtimes": {"apptainer": {"starts": False}}}
+    [found] = runtimes.startable(case(facts, plan=plan))
+    assert (found.code, found.severity) == ("runtime.start", ERROR)
+    both = plan._replace(start_options=[*plan.start_options, START_OPTION])
+    assert codes(runtimes.startable(case(facts, plan=both))) == [("runtime.start", NOTE)]
+
+
 def test_without_a_container_there_is_nothing_to_judge() -> None:
     native = START_OPTION._replace(name="native", runtime="native", launcher="srun", pmi="pmix")
     plan = PLAN._replace(start_options=[START_OPTION, native])

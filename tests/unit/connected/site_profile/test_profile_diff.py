@@ -35,7 +35,7 @@ MACHINE = {
     "pythons": {"/usr/bin/python3": "3.6.15"},
     "user_namespaces": True,
     "fuse": True,
-    "runtimes": {"charliecloud": {"version": "0.31", "module": "charliecloud"}},
+    "runtimes": {"charliecloud": {"version": "0.31", "module": "charliecloud", "setuid": False, "starts": True}},
     "launchers": ["srun"],
     "fabric": {
         "kind": "omni-path", "provider": "psm2", "providers": ["psm2", "tcp"], "devices": ["hfi1_0"],

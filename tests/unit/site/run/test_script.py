@@ -125,6 +125,12 @@ CASES = {
         ),
         ranks=2,
     ),
+    "staged-apptainer": inputs(
+        runtime=RUNTIMES["apptainer"],
+        start_option=made.START_OPTION._replace(runtime="apptainer", join=True),
+        staging=STAGING,
+        ranks=2,
+    ),
     "host-mpi": inputs(),
     "joined": inputs(nodes=1, ranks=4, threads=1, shown=BARE, memory_mb=1000),
     "no-python": inputs(nodes=1, image_python=None, reader=[]),
