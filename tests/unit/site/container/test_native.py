@@ -171,7 +171,7 @@ def test_only_who_asks_gets_it(store, monkeypatch):
     replan(store, made.PLAN)
     with pytest.raises(Refused, match="no start option with native, which the site's policy must allow"):
         run.prepare(store, ASKED)
-    with pytest.raises(Refused, match=r"with native, .* that stages to memory"):
+    with pytest.raises(Refused, match=r"native cannot use an image that is staged so; it can: folder"):
         run.prepare(store, ASKED._replace(staging="memory"))
 
 
