@@ -100,7 +100,8 @@ def _of_possible(process: Process, case: Case, rules: Rules) -> list[Finding]:
     """Return the findings on a program that may be started; one that is not there is not."""
     if process.program is None:
         return []
-    return [*_of_process(process, rules), *pmi.spoken(case._replace(processes=[process]))]
+    alone = case._replace(processes=[process])
+    return [*_of_process(process, rules), *pmi.spoken(alone), *pmi.truncated(alone)]
 
 
 def _unsure(finding: Finding) -> Finding:

@@ -15,7 +15,19 @@ from deployer.contract.linked_mpi import SYMBOLS
 from deployer.contract.plan import Plan
 from deployer.contract.verdict import MISSING_FACTS as UNKNOWN
 from tests.running import PREFIX, START_OPTION
-from tests.unit.connected.check.test_check import CALLS, HAS, HOST_FILES, IMAGE_FILES, MODULE, PLAN, index, lib, started
+from tests.unit.connected.check.test_check import (
+    CALLS,
+    HAS,
+    HOST_FILES,
+    IMAGE_FILES,
+    MODULE,
+    MPICH_5,
+    PLAN,
+    UCX_FILES,
+    index,
+    lib,
+    started,
+)
 from tests.unit.connected.check.test_check import _Below as Below
 from tests.unit.connected.check.test_rules import case, manifest_of
 
@@ -308,3 +320,13 @@ def test_a_module_of_another_place_is_named() -> None:
 def test_a_module_that_is_not_there_where_the_job_goes_on() -> None:
     found = linked("sh", "-c", "python3 -m numpy || /usr/bin/good", files=WITH_LIBRARY)
     assert codes(found) == [("import.missing", NOTE)]
+
+
+def test_what_a_program_may_import_is_cut_off_by_slurm_as_well() -> None:
+    """Seen: horovod.tensorflow is imported within its package; the first verdict with MPICH 5 was RUN."""
+    certain, possible = started(None, UCX_FILES, MPICH_5), started(None, UCX_FILES, MPICH_5)
+    found = LinkedJob(job("python3"), [certain._replace(users=[])], [possible._replace(may_import="a condition")])
+    here = case(plan=MPICH_5._replace(start_options=[START_OPTION._replace(pmi="pmi2", launcher="srun")]))
+    assert ("pmi.truncated", UNKNOWN) in [
+        (finding.code, finding.severity) for finding in programs.of_job(found, here, check.PROCESS_RULES)
+    ]
