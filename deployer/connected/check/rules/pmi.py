@@ -24,6 +24,8 @@ _COMPONENT = re.compile(r"mca_pmix_([a-z0-9]+?)(?:_component|\.so)$")
 _COMPONENTS = ("openmpi", "openmpi3")
 #: What MPICH's module for UCX is linked to, and the variable that chooses a module.
 _UCX, _NETMOD = "libucp.so.0", "MPIR_CVAR_CH4_NETMOD"
+#: Packages that leave memory as it is: mpi4py starts MPI as soon as it is imported, setuptools adds the other.
+_SMALL = ("mpi4py", "_distutils_hack")
 #: Intel MPI opens this, by this name, when srun offers PMIx.
 _INTEL_PMIX = "libpmix.so"
 
@@ -89,7 +91,7 @@ def truncated(case: Case) -> Iterator[Finding]:
 
 
 def _is_large(package: str) -> bool:
-    return posixpath.basename(package).partition(".")[0] != "mpi4py"
+    return posixpath.basename(package).partition(".")[0] not in _SMALL
 
 
 def _cleared(process: Process) -> Finding:
