@@ -57,7 +57,7 @@ ENGINES = {
     ),
     "mmdebstrap": Engine(_programs("mmdebstrap"), _INSTALL.format("mmdebstrap")),
     "munge": Engine(_programs("munged"), _INSTALL.format("munge")),
-    "podman": Engine(_programs("podman"), _INSTALL.format("podman")),
+    "podman": Engine(_programs("podman", "crun"), _INSTALL.format("podman, crun")),
     "python3.6": Engine(
         (ROOT / ".venv36" / "bin" / "python").exists, "pyenv install 3.6.15, then scripts/setup --tests"
     ),

@@ -70,8 +70,8 @@ TABLE = (
     ),
     KnownRuntime("apptainer", "apptainer", stagings=_UNPACKED, oldest="1.0"),
     KnownRuntime("singularity", "singularity", stagings=_UNPACKED, oldest="3.8"),
-    KnownRuntime("podman", "podman", refusal=_LATER, instead=_ASK),
-    KnownRuntime("podman-hpc", "podman-hpc", refusal=_LATER, instead=_ASK),
+    KnownRuntime("podman", "podman", stagings=_UNPACKED),
+    KnownRuntime("podman-hpc", "podman-hpc", stagings=_UNPACKED),
     KnownRuntime("enroot", "enroot", refusal=_LATER, instead=_ASK),
     KnownRuntime(
         "shifter",

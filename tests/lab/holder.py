@@ -73,7 +73,7 @@ def _set_up_machine(spec: NodeSpec) -> None:
         (new_root / name).symlink_to(target)
     for name, major, minor in DEVICES:
         os.mknod(new_root / "dev" / name, 0o020666, os.makedev(major, minor))
-    for name in ("pts", "shm"):
+    for name in ("pts", "shm", "mqueue"):
         (new_root / "dev" / name).mkdir(mode=0o755)
     for mount in node_mounts(spec.name, spec.state, spec.root, spec.opt, spec.memory_mb, spec.scratch):
         _mount(mount, new_root)

@@ -82,8 +82,11 @@ def node_mounts(node: str, state: str, root: str, opt: str, memory_mb: int, scra
         # By it UCX tells machines apart; all nodes have one kernel.
         bind(f"{own}/boot_id", "proc/sys/kernel/random/boot_id", read_only=True),
         Mount("sysfs", "sysfs", "sys", read_only=True),
+        # As on any node, and without the right to make groups in it: runtimes of containers look for it.
+        Mount("cgroup2", "cgroup2", "sys/fs/cgroup", read_only=True),
         Mount("devpts", "devpts", "dev/pts", "newinstance,ptmxmode=0666,mode=0620,gid=5"),
         tmpfs("dev/shm", f"mode=1777,size={memory_mb // 2}m"),
+        Mount("mqueue", "mqueue", "dev/mqueue"),
         tmpfs("run", "mode=755,size=64m"),
         bind(f"{own}/log", "var/log"),
         # On disk, so that slurmctld still knows its jobs when login1 was killed and starts again.

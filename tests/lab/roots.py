@@ -20,9 +20,9 @@ _TIMEOUT_S = 1200
 _MOVING = ("sid",)
 #: What a node of a site needs beside Slurm and a runtime; with Debian's own Open MPI, in the system's folders.
 NODE = (
-    "ca-certificates", "charliecloud", "curl", "hostname", "iproute2", "iptables", "libpmix-dev", "libpsm2-2", "lmod",
-    "munge", "openmpi-bin", "openssh-client", "openssh-server", "procps", "python3", "slurm-wlm", "squashfs-tools",
-    "tcsh", "util-linux",
+    "ca-certificates", "charliecloud", "crun", "curl", "hostname", "iproute2", "iptables", "libpmix-dev", "libpsm2-2",
+    "lmod", "munge", "openmpi-bin", "openssh-client", "openssh-server", "podman", "procps", "python3", "slurm-wlm",
+    "squashfs-tools", "tcsh", "util-linux",
 )  # fmt: skip
 #: gcc is enough for most; Debian's own MPIs bring their wrappers.
 GCC = ("gcc", "libc6-dev")

@@ -95,12 +95,13 @@ def make(
         list(plan.pass_environment) if plan else [],
         image.workdir or "/",
         installed.engine,
+        Word(OWN) if contained else "",
     )
 
 
 def needs_home(container: Container) -> bool:
     """Return whether the job or process needs a private folder; without a container, the user's home is used."""
-    return OWN in shell.variables(list(container.environment.values()))
+    return OWN in shell.variables([container.private, *container.environment.values()])
 
 
 def has_workdir(image: Image) -> bool:

@@ -7,6 +7,7 @@ from deployer.site.container.runtimes.apptainer import Apptainer
 from deployer.site.container.runtimes.charliecloud import CarriedCharliecloud, Charliecloud
 from deployer.site.container.runtimes.interface import Runtime
 from deployer.site.container.runtimes.native import Native
+from deployer.site.container.runtimes.podman import Podman, PodmanHpc
 from deployer.site.container.runtimes.udocker import Udocker
 
 RUNTIMES: Dict[str, Runtime] = {
@@ -14,6 +15,8 @@ RUNTIMES: Dict[str, Runtime] = {
     plans.CHARLIECLOUD_KIT: CarriedCharliecloud(),
     "apptainer": Apptainer("apptainer"),
     "singularity": Apptainer("singularity"),
+    "podman": Podman(),
+    "podman-hpc": PodmanHpc(),
     "udocker": Udocker(),
     "native": Native(),
 }

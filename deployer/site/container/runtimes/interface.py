@@ -38,6 +38,7 @@ class Container(NamedTuple):
         passed: the only variables (globs) that enter from the host.
         workdir: a folder of the image.
         engine: the folder of the runtime from the bundle's kit, if any; it need not exist.
+        private: the private folder of the job or process on the node; empty if it has none.
     """
 
     rootfs: Value
@@ -46,6 +47,7 @@ class Container(NamedTuple):
     passed: List[str]
     workdir: Value
     engine: Value = ""
+    private: Value = ""
 
 
 class Here(NamedTuple):
@@ -73,6 +75,8 @@ class Runtime(object):
     carried = False
     #: Its name in ``runtime_table``, if its program is asked for its version before it is used.
     asked = ""
+    #: The beginning of a word that binds SRC:DST.
+    bind_option = "--bind="
     #: Whether there is a container: with its own root, and only the passed variables of the host's environment.
     contained = True
     #: Whether the root may be an overlay of the image's folder, whose inode is not the folder's.
@@ -104,7 +108,7 @@ class Runtime(object):
             if ":" in path:
                 why = "its name has a colon, and %s has no way to quote it" % self.program
                 raise UsageError("%s cannot be bound: %s" % (path, why))
-        return ["--bind=" + bind.source + ":" + bind.target for bind in binds]
+        return [self.bind_option + bind.source + ":" + bind.target for bind in binds]
 
     def starting_in(self, folder: str) -> List[Text]:
         """Return the words that start a process in ``folder`` of the container instead of the one in ``options``; they

@@ -53,7 +53,7 @@ def inputs(nodes=2, ranks=1, threads=2, shown=made.PLAN, **values):
     environment.update(GREETING="it's $5: cheap", HOME=Word(OWN), TMPDIR=Word(OWN))
     binds = [*shown.binds, Bind(FOLDER, plan.JOB, "the job's folder")]
     rootfs = "/home/alice/deployer/images/aaaa/rootfs"
-    container = Container(rootfs, binds, environment, shown.pass_environment, "/work")
+    container = Container(rootfs, binds, environment, shown.pass_environment, "/work", private=Word(OWN))
     return script.Inputs(
         launch,
         laid_out,
@@ -96,7 +96,9 @@ def native(made):
     return made._replace(
         launch=made.launch._replace(start_option="native-folder", command=["python3", "/deployer/app/train.py", "a b"]),
         runtime=RUNTIMES["native"],
-        container=made.container._replace(binds=[*made.container.binds, app, tool], environment=environment),
+        container=made.container._replace(
+            binds=[*made.container.binds, app, tool], environment=environment, private=""
+        ),
         image_python=made.python,
         reader=(),
     )
@@ -130,6 +132,11 @@ CASES = {
         start_option=made.START_OPTION._replace(runtime="apptainer", join=True),
         staging=STAGING,
         ranks=2,
+    ),
+    "podman": inputs(
+        ranks=2,
+        runtime=RUNTIMES["podman"],
+        start_option=made.START_OPTION._replace(name="podman-folder", runtime="podman", join=True),
     ),
     "host-mpi": inputs(),
     "joined": inputs(nodes=1, ranks=4, threads=1, shown=BARE, memory_mb=1000),

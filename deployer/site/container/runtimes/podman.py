@@ -1,0 +1,115 @@
+"""Podman without root and without a store of images, on an unpacked image. Seen with 4.3 and 5.4.
+
+Podman alone needs ranges of extra user numbers (/etc/subuid), keeps files in the home and in /run/user, leaves a
+process behind that holds its user namespace, and obeys several configuration files and variables. So a rank starts it
+in a user namespace that has the user's own number only, with configuration and state in the private folder on the node.
+"""
+
+import re
+from typing import List
+
+from deployer.contract.errors import UsageError
+from deployer.contract.shell import Program, Text, Value
+from deployer.site.container.runtimes.interface import Container, Runtime
+
+_PATTERN = re.compile(r"[A-Za-z0-9_*?]+")
+
+#: Called with podman ($0), a private folder, options of `podman run`, the image, --, and the command; becomes podman.
+#: -p: no BASH_ENV, no functions of the host.
+#:
+#: - Passed variables go by name: values in a command line could be read by other users of the node. All others are
+#:   unset, because many change what podman does; the container gets none of them anyway. The script's own are not
+#:   exported.
+#: - crun can give the process the user's own number, which PMIx checks. runc cannot without ranges of extra numbers;
+#:   then the number in the container is 0.
+#: - Podman refuses a runroot of more than 50 characters, so it gets a short path of the private folder.
+#: - PMI_FD is a descriptor of the launcher. Podman passes descriptors on only from 3.
+#: - A container outlives a podman that is killed. So a process in the background waits for the end of podman (its
+#:   number stays $$), ends the container if it is still there, and removes the folder.
+#: - Podman would make a target that the image lacks inside the image, so hosts and resolv.conf need one.
+_START = Program(
+    """\
+export -n state passed words image user gid keep name glob file oci short
+state=$(mktemp -d "$1/podman.XXXXXX") && mkdir "$state/run" || exit 125
+shift; passed=() words=()
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    case $1 in --pass=*) passed+=("${1#*=}") ;; *) words+=("$1") ;; esac
+    shift
+done
+shift; image=${words[-1]}; unset 'words[-1]'
+printf '[engine]\\nlock_type="file"\\n' >"$state/containers.conf"
+printf '[storage]\\ndriver="vfs"\\n' >"$state/storage.conf"
+: >"$state/mounts.conf"
+user=${USER:-$UID}; gid=$(id -g); keep=()
+[ -z "$PMI_FD" ] || { exec 3<&"$PMI_FD"; PMI_FD=3; keep+=(--preserve-fds=1); }
+for name in $(compgen -e); do
+    for glob in "${passed[@]}"; do
+        [[ $name != $glob ]] || { keep+=(--env="$name"); continue 2; }
+    done
+    [ "$name" = PATH ] || [ "$name" = LD_LIBRARY_PATH ] || unset "$name" 2>/dev/null
+done
+for file in /etc/hosts /etc/resolv.conf; do
+    [ ! -e "$file" ] || [ ! -f "$image$file" ] || keep+=(--volume="$file:$file:ro")
+done
+if oci=$(type -P crun); then
+    keep+=(--uidmap="$UID:0:1" --gidmap="$gid:0:1" --user="$UID:$gid" --group-add=keep-groups)
+    keep+=(--passwd-entry="$user:x:$UID:$gid::/:/bin/sh")
+else
+    oci=runc; keep+=(--userns=host)
+fi
+if [ -t 0 ] && [ -t 1 ]; then keep+=(--tty --log-driver=none); else keep+=(--log-driver=passthrough); fi
+export HOME=$state XDG_RUNTIME_DIR=$state/run TMPDIR=$state USER=$user
+export CONTAINERS_CONF=$state/containers.conf CONTAINERS_STORAGE_CONF=$state/storage.conf
+export _CONTAINERS_USERNS_CONFIGURED=done _CONTAINERS_ROOTLESS_UID=$UID _CONTAINERS_ROOTLESS_GID=$gid
+cd "$state" || exit 125; short=/proc/$$/cwd
+(
+    trap '' HUP INT TERM
+    while kill -0 $$; do sleep 1; done
+    for file in "$state"/runroot/*-containers/*/userdata/pidfile; do kill -KILL "$(<"$file")"; done
+    rm -rf -- "$state"
+) </dev/null >/dev/null 2>&1 3<&- &
+exec unshare --user --map-root-user --mount --propagation=slave "$0" --log-level=error \\
+    --root="$short/root" --runroot="$short/runroot" --tmpdir="$short/tmp" --storage-driver=vfs \\
+    --cgroup-manager=cgroupfs --events-backend=none --default-mounts-file="$state/mounts.conf" --runtime="$oci" \\
+    run --rm --interactive --pull=never --read-only --read-only-tmpfs=false --network=host --pid=host --ipc=host \\
+    --no-hosts --dns=none --http-proxy=false --systemd=false --ulimit=host --umask="$(umask)" --unsetenv-all \\
+    --security-opt=seccomp=unconfined --security-opt=unmask=ALL --security-opt=label=disable \\
+    --tmpfs=/run --volume=/dev:/dev:rslave --volume=/sys:/sys:rslave --volume=/proc:/proc:rslave \\
+    --volume=/tmp:/tmp:rslave "${keep[@]}" "${words[@]}" --rootfs "$image" "$@\""""
+)
+
+
+class Podman(Runtime):
+    """The container is read-only; binds are writable; /tmp, /dev, /proc and /sys are the host's, /run is empty."""
+
+    program = "podman"
+    namespaces = True
+    bind_option = "--volume="
+    #: What ranks start; it is also what NERSC's podman-hpc starts, with options for stores of images.
+    starts = "podman"
+
+    def options(self, container: Container) -> List[Text]:
+        for name in container.passed:
+            if not _PATTERN.fullmatch(name):
+                raise UsageError("%r is not a glob for names of environment variables" % name)
+        return [
+            "bash",
+            "-p",
+            "-c",
+            _START,
+            self.starts,
+            container.private,
+            *("--pass=" + name for name in container.passed),
+            *("--env=" + name + "=" + value for name, value in sorted(container.environment.items())),
+            *self.binds(container.binds),
+            *self.starting_in(container.workdir),
+        ]
+
+    def starting_in(self, folder: Value) -> List[Text]:
+        return ["--workdir=" + folder]
+
+
+class PodmanHpc(Podman):
+    """NERSC's podman-hpc: its own podman runs a folder in the same way, without the stores that the wrapper adds."""
+
+    program = "podman-hpc"

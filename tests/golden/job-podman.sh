@@ -1,0 +1,148 @@
+#!/bin/bash -l
+# Job hello-1: bundle hello:1 on lab, written by deployer VERSION.
+# 2 nodes x 2 ranks x 2 threads; variant charliecloud-folder: first in the plan.
+# To submit this script by hand: sbatch job.sh. You may edit it and submit it again.
+#SBATCH --job-name=hello
+#SBATCH --output=/home/alice/deployer/jobs/hello-1/output.log
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=2
+#SBATCH --cpus-per-task=2
+#SBATCH --time=00:30:00
+#SBATCH --no-requeue
+#SBATCH --partition=batch
+
+job=/home/alice/deployer/jobs/hello-1
+tool=(/opt/python/3.6/bin/python3 /home/alice/deployer/deployer.pyz)
+started=$(date +%s)
+stopped=
+
+# At a time limit or cancel, Slurm sends SIGTERM to the ranks and to this script. The script continues as long as it
+# can, to write result.json.
+trap 'stopped=TERM' TERM
+
+# result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
+result() {
+    "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
+}
+
+# After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment.
+unset SLURM_EXPORT_ENV
+grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
+export USER=${USER:-$(id -un)}  # ch-run needs USER
+unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
+
+rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
+mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
+
+module load intel-mpi/2021.15 || { result hosts 1 --module intel-mpi/2021.15; exit 1; }
+
+# Home: a private folder of this job on each node, created in step 1.
+home=/tmp/deployer-home-$UID-$unique
+leave() {
+    [ -z "$stopped" ] && timeout 30 srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
+        rm -rf -- "$home" </dev/null >/dev/null 2>&1 || rm -rf -- "$home"
+}
+trap leave EXIT
+
+# The container: read-only; from the host's environment only what the plan passes. Binds:
+#   /opt/intel/mpi/2021.15: the site's MPI, on the same path
+#   /deployer/job: the job's folder
+container=(bash
+    -p
+    -c
+    'export -n state passed words image user gid keep name glob file oci short
+state=$(mktemp -d "$1/podman.XXXXXX") && mkdir "$state/run" || exit 125
+shift; passed=() words=()
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    case $1 in --pass=*) passed+=("${1#*=}") ;; *) words+=("$1") ;; esac
+    shift
+done
+shift; image=${words[-1]}; unset '"'"'words[-1]'"'"'
+printf '"'"'[engine]\nlock_type="file"\n'"'"' >"$state/containers.conf"
+printf '"'"'[storage]\ndriver="vfs"\n'"'"' >"$state/storage.conf"
+: >"$state/mounts.conf"
+user=${USER:-$UID}; gid=$(id -g); keep=()
+[ -z "$PMI_FD" ] || { exec 3<&"$PMI_FD"; PMI_FD=3; keep+=(--preserve-fds=1); }
+for name in $(compgen -e); do
+    for glob in "${passed[@]}"; do
+        [[ $name != $glob ]] || { keep+=(--env="$name"); continue 2; }
+    done
+    [ "$name" = PATH ] || [ "$name" = LD_LIBRARY_PATH ] || unset "$name" 2>/dev/null
+done
+for file in /etc/hosts /etc/resolv.conf; do
+    [ ! -e "$file" ] || [ ! -f "$image$file" ] || keep+=(--volume="$file:$file:ro")
+done
+if oci=$(type -P crun); then
+    keep+=(--uidmap="$UID:0:1" --gidmap="$gid:0:1" --user="$UID:$gid" --group-add=keep-groups)
+    keep+=(--passwd-entry="$user:x:$UID:$gid::/:/bin/sh")
+else
+    oci=runc; keep+=(--userns=host)
+fi
+if [ -t 0 ] && [ -t 1 ]; then keep+=(--tty --log-driver=none); else keep+=(--log-driver=passthrough); fi
+export HOME=$state XDG_RUNTIME_DIR=$state/run TMPDIR=$state USER=$user
+export CONTAINERS_CONF=$state/containers.conf CONTAINERS_STORAGE_CONF=$state/storage.conf
+export _CONTAINERS_USERNS_CONFIGURED=done _CONTAINERS_ROOTLESS_UID=$UID _CONTAINERS_ROOTLESS_GID=$gid
+cd "$state" || exit 125; short=/proc/$$/cwd
+(
+    trap '"'"''"'"' HUP INT TERM
+    while kill -0 $$; do sleep 1; done
+    for file in "$state"/runroot/*-containers/*/userdata/pidfile; do kill -KILL "$(<"$file")"; done
+    rm -rf -- "$state"
+) </dev/null >/dev/null 2>&1 3<&- &
+exec unshare --user --map-root-user --mount --propagation=slave "$0" --log-level=error \
+    --root="$short/root" --runroot="$short/runroot" --tmpdir="$short/tmp" --storage-driver=vfs \
+    --cgroup-manager=cgroupfs --events-backend=none --default-mounts-file="$state/mounts.conf" --runtime="$oci" \
+    run --rm --interactive --pull=never --read-only --read-only-tmpfs=false --network=host --pid=host --ipc=host \
+    --no-hosts --dns=none --http-proxy=false --systemd=false --ulimit=host --umask="$(umask)" --unsetenv-all \
+    --security-opt=seccomp=unconfined --security-opt=unmask=ALL --security-opt=label=disable \
+    --tmpfs=/run --volume=/dev:/dev:rslave --volume=/sys:/sys:rslave --volume=/proc:/proc:rslave \
+    --volume=/tmp:/tmp:rslave "${keep[@]}" "${words[@]}" --rootfs "$image" "$@"'
+    podman
+    "$home"
+    '--pass=SLURM_*'
+    '--pass=PMI_*'
+    --env=FI_PROVIDER=tcp
+    '--env=GREETING=it'"'"'s $5: cheap'
+    --env=HOME="$home"
+    --env=I_MPI_PIN_DOMAIN=2:compact
+    --env=KMP_BLOCKTIME=0
+    --env=LD_LIBRARY_PATH=/opt/intel/mpi/2021.15/lib
+    --env=OMP_NUM_THREADS=2
+    --env=OMP_PLACES=cores
+    --env=OMP_PROC_BIND=close
+    --env=TF_NUM_INTEROP_THREADS=2
+    --env=TF_NUM_INTRAOP_THREADS=2
+    --env=TMPDIR="$home"
+    --volume=/opt/intel/mpi/2021.15:/opt/intel/mpi/2021.15
+    --volume=/home/alice/deployer/jobs/hello-1:/deployer/job
+    --workdir=/work
+)
+image=/home/alice/deployer/images/aaaa/rootfs
+
+# The ranks: srun starts 2 per node, with 2 cores per rank.
+launch=(srun --mpi=pmi2 --nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task=2 --distribution=block:cyclic
+    --cpu-bind=cores --kill-on-bad-exit=1
+)
+
+# 1. Hosts: each node writes its facts into hosts/, from outside the container.
+srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
+    "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 --home "$home" </dev/null
+result hosts $? || exit
+
+# Root: on each node, a container reads the image's marker file. If it shows the host's root instead, the job ends here.
+srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
+    --output=/home/alice/deployer/jobs/hello-1/hosts/%N.root \
+    "${container[@]}" "$image" -- /bin/cat /deployer/canary </dev/null
+result root $? || exit
+
+# 2. Probe: each rank records its MPI library, network and CPUs in the container in ranks/. If they do not match the
+#    plan, the job ends here, before the payload.
+"${launch[@]}" "${container[@]}" "$image" -- \
+    /usr/bin/python3 -I -S /deployer/deployer.pyz probe --rank --out /deployer/job/ranks --library libmpi.so.12 </dev/null
+result probe $? || exit
+
+# 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
+"${launch[@]}" "${container[@]}" "$image" -- \
+    /usr/bin/python3 -I -S /deployer/deployer.pyz rank --out /deployer/job/ranks -- python3 train.py --name 'a b' </dev/null
+result payload $?
+exit

@@ -1,0 +1,148 @@
+"""podman's words, and the script around them with stand-ins for podman and unshare. The real ones:
+tests/integration/test_podman.py."""
+
+import os
+import re
+import subprocess
+import time
+
+import pytest
+
+from deployer.contract.errors import UsageError
+from deployer.contract.plan import Bind
+from deployer.contract.shell import Variable, Word, argv
+from deployer.site.container.runtimes import RUNTIMES
+from deployer.site.container.runtimes.interface import Container, Here
+from tests import running as made
+
+runtime = RUNTIMES["podman"]
+OWN = Word(Variable("home"))
+#: Shows its words and environment, a line each.
+PODMAN = """\
+printf '%s\\0' "$@" >"$SHOWN/words"; env -0 >"$SHOWN/environment"
+[ -z "$PMI_FD" ] || cat <&"$PMI_FD" >"$SHOWN/read"
+exec sh -c "$STAND_IN"
+"""
+UNSHARE = 'while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"'
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Return a function that starts a command with the stand-ins: its exit code, podman's words and environment."""
+    programs, private = tmp_path / "bin", tmp_path / "private"
+    for folder in (programs, private):
+        folder.mkdir()
+    made.program(programs, "podman", PODMAN)
+    made.program(programs, "unshare", UNSHARE)
+    made.program(programs, "crun", "exit 1")
+    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % programs)
+
+    def call(container, *command, **host):
+        words = argv(runtime.argv(container, command), {"home": str(private)})
+        known = {"SHOWN", "STAND_IN"}
+        words[6:6] = ["--pass=" + name for name in sorted(known)]
+        environment = {"PATH": os.environ["PATH"], "SHOWN": str(tmp_path), "STAND_IN": "exit 7", **host}
+        fds = [int(host["PMI_FD"])] if "PMI_FD" in host else []
+        code = subprocess.call(words, env=environment, pass_fds=fds, stdin=subprocess.DEVNULL)
+        said = (tmp_path / "words").read_text().split("\0")[:-1]
+        found = dict(each.partition("=")[::2] for each in (tmp_path / "environment").read_text().split("\0") if each)
+        return code, said, found
+
+    return call
+
+
+def box(**values):
+    return Container(
+        "/i/rootfs", [Bind("/a b", "/data", "why")], {"A": "$x\n*"}, ["SLURM_*"], "/w", private=OWN
+    )._replace(**values)
+
+
+def test_the_words():
+    found = runtime.options(box())
+    assert found[:3] == ["bash", "-p", "-c"]
+    assert found[4:] == ["podman", OWN, "--pass=SLURM_*", "--env=A=$x\n*", "--volume=/a b:/data", "--workdir=/w"]
+    assert runtime.starting_in("/work") == ["--workdir=/work"]
+    assert runtime.join_options(4, "tag") == []
+
+
+def test_what_podman_gets(start, tmp_path):
+    code, words, environment = start(
+        box(),
+        "sh",
+        "--",
+        "x y",
+        SLURM_JOB_ID="7 8",
+        LEAK="1",
+        CONTAINER_HOST="unix:///x",
+        state="s",
+        CONTAINERS_CONF="/c",
+    )
+    assert code == 7
+    run = words.index("run")
+    state = environment["HOME"]
+    assert os.path.dirname(state) == str(tmp_path / "private")
+    places = [word for word in words[:run] if word.startswith(("--root=", "--runroot=", "--tmpdir="))]
+    assert len(places) == 3
+    assert all(re.fullmatch(r"--\w+=/proc/\d+/cwd/\w+", word) for word in places)  # podman refuses long ones
+    for word in (
+        "--pull=never", "--read-only", "--read-only-tmpfs=false", "--unsetenv-all", "--http-proxy=false", "--rm",
+        "--env=SLURM_JOB_ID", "--log-driver=passthrough", "--volume=/a b:/data", "--env=A=$x\n*",
+    ):  # fmt: skip
+        assert word in words[run:]
+    assert words[-5:] == ["--rootfs", "/i/rootfs", "sh", "--", "x y"]
+    assert words.index("--env=SLURM_JOB_ID") < words.index("--env=A=$x\n*")  # ours override
+    assert "--uidmap=%d:0:1" % os.getuid() in words
+    assert not {"LEAK", "CONTAINER_HOST", "state"} & set(environment)
+    assert not [word for word in words if "LEAK" in word or "7 8" in word]
+    assert environment["SLURM_JOB_ID"] == "7 8"
+    for name in ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "XDG_RUNTIME_DIR", "HOME"):
+        assert environment[name].startswith(state)
+
+
+def test_the_launcher_s_descriptor_arrives(start, tmp_path):
+    read, write = os.pipe()
+    os.write(write, b"from the launcher")
+    os.close(write)
+    high = os.dup2(read, 27, inheritable=True)
+    os.close(read)
+    try:
+        _, words, environment = start(box(passed=["PMI_*"]), "true", PMI_FD="27")
+    finally:
+        os.close(high)
+    assert "--preserve-fds=1" in words
+    assert environment["PMI_FD"] == "3"
+    assert (tmp_path / "read").read_bytes() == b"from the launcher"
+
+
+def test_a_container_whose_podman_was_killed_ends(start, tmp_path):
+    left = subprocess.Popen(["sleep", "60"])
+    folder = "cd $HOME; mkdir -p runroot/vfs-containers/1/userdata; cd runroot/vfs-containers/1/userdata"
+    code, _, environment = start(box(), "true", STAND_IN="%s; printf %d >pidfile; kill -9 $$" % (folder, left.pid))
+    assert code == -9
+    assert left.wait(10) == -9
+    until = time.time() + 10
+    while os.path.exists(environment["HOME"]) and time.time() < until:
+        time.sleep(0.05)
+    assert not os.path.exists(environment["HOME"])
+
+
+def test_a_private_folder_is_needed(start):
+    with pytest.raises(FileNotFoundError):  # podman was not called
+        start(box(private="/nowhere"), "true")
+
+
+@pytest.mark.parametrize("name", ["A|B", "A B", "", "$(x)", "[A]"])
+def test_a_name_cannot_open_the_gate(name):
+    with pytest.raises(UsageError):
+        runtime.options(box(passed=[name]))
+
+
+def test_a_colon_in_a_bind_is_refused():
+    with pytest.raises(UsageError, match="has a colon, and podman"):
+        runtime.options(box(binds=[Bind("/a:b", "/data", "")]))
+
+
+def test_it_is_looked_for_by_name():
+    assert runtime.veto(Here(None, [], "")) == "no podman in PATH"
+    assert RUNTIMES["podman-hpc"].veto(Here(None, [], "")) == "no podman-hpc in PATH"
+    assert RUNTIMES["podman-hpc"].options(box()) == runtime.options(box())
