@@ -143,6 +143,6 @@ result probe $? || exit
 
 # 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
 "${launch[@]}" "${container[@]}" "$image" -- \
-    /usr/bin/python3 -I -S /deployer/deployer.pyz rank --out /deployer/job/ranks -- python3 train.py --name 'a b' </dev/null
+    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/job/ranks -- python3 train.py --name 'a b' </dev/null
 result payload $?
 exit

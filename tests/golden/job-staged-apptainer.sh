@@ -178,7 +178,7 @@ result probe $code || exit
 
 # 4. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
 "${launch[@]}" "${container[@]}" --bind=/home/alice/deployer/jobs/hello-1:/deployer/job "$image" -- \
-    /usr/bin/python3 -I -S /deployer/deployer.pyz rank --out /deployer/node --shared /deployer/job/ranks -- python3 train.py --name 'a b' </dev/null
+    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/node --shared /deployer/job/ranks -- python3 train.py --name 'a b' </dev/null
 code=$?
 unstage
 result payload $code

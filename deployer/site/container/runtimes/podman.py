@@ -85,6 +85,7 @@ class Podman(Runtime):
     program = "podman"
     namespaces = True
     bind_option = "--volume="
+    shares_memory = False  # each rank has a user namespace of its own
     #: What ranks start; it is also what NERSC's podman-hpc starts, with options for stores of images.
     starts = "podman"
 

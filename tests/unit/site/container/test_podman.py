@@ -103,12 +103,12 @@ def test_the_launcher_s_descriptor_arrives(start, tmp_path):
     read, write = os.pipe()
     os.write(write, b"from the launcher")
     os.close(write)
-    high = os.dup2(read, 27, inheritable=True)
+    os.dup2(read, 27)
     os.close(read)
     try:
         _, words, environment = start(box(passed=["PMI_*"]), "true", PMI_FD="27")
     finally:
-        os.close(high)
+        os.close(27)
     assert "--preserve-fds=1" in words
     assert environment["PMI_FD"] == "3"
     assert (tmp_path / "read").read_bytes() == b"from the launcher"
