@@ -71,13 +71,25 @@ def choose(
     for option in offered:
         objection = _objection(option, plan, nodes, vetoes, need, staging)
         if objection is None:
-            return Choice(option, asked + _reason(plan, nodes, against))
+            return Choice(option, asked + _reason(plan, nodes, against + _without_option(plan, runtime)))
         against.append("%s (%s)" % (option.name, objection))
     raise Refused(
         "no way to start %s on %d nodes of %s: %s"
-        % (plan.bundle, nodes, plan.site, ", ".join(against) or _no_option(runtime, staging)),
+        % (
+            plan.bundle,
+            nodes,
+            plan.site,
+            ", ".join(against + _without_option(plan, runtime)) or _no_option(runtime, staging),
+        ),
         "the plan's start options come from the site's profile: correct it and make a new plan (`deployer plan`)",
     )
+
+
+def _without_option(plan: Plan, runtime: Optional[str]) -> List[str]:
+    """Return the reasons against runtimes that the policy allows but that have no start option."""
+    tried = [option.runtime for option in plan.start_options]
+    over = [name for name in plan.against if name not in tried and runtime in (None, name)]
+    return ["%s (%s)" % (name, plan.against[name]) for name in over]
 
 
 def _no_option(runtime: Optional[str], staging: Optional[str]) -> str:

@@ -269,6 +269,25 @@ class Plan(NamedTuple):
         listed = [" or ".join(dict.fromkeys(names)) or "nothing to start it" for names in (launchers, runtimes)]
         return "with %s, %s, %s" % (own, listed[0], listed[1])
 
+    @property
+    def order(self) -> List[Tuple[str, Optional[str]]]:
+        """Return the runtimes in the order in which a job tries them, each with the reason against it, if any.
+
+        Runtimes that the policy allows but that have no start option are last.
+        """
+        names = [*(option.runtime for option in self.containers), *self.against]
+        return [(name, self.against.get(name)) for name in dict.fromkeys(names) if name != NATIVE]
+
+    @property
+    def tries(self) -> str:
+        """Return ``order`` in one line."""
+        names = [name for name, against in self.order if against is None]
+        over = ["%s (%s)" % (name, against) for name, against in self.order if against is not None]
+        return "runtimes that a job tries, in this order: %s%s" % (
+            ", ".join(names) or "none",
+            "; passed over: " + ", ".join(over) if over else "",
+        )
+
     def record(self) -> Record:
         """Return the plan as a JSON record."""
         keys = {"start_options": _START_OPTIONS_KEY}

@@ -83,7 +83,7 @@ def _plan(args: argparse.Namespace) -> int:
         print(json.dumps({"plan": args.output, "site": plan.site, "verdict": checked.verdict}))
     else:
         print(f"plan for {plan.site}: {args.output}\ncheck {plan.site}: {checked.verdict}")
-        common.show(checked, plan.way)
+        common.show(checked, plan.way, plan.tries)
     return 0
 
 

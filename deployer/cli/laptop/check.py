@@ -36,5 +36,5 @@ def run(args: argparse.Namespace) -> int:
     else:
         partition = f", partition {verdict.partition}" if verdict.partition else ""
         print(f"{verdict.checked.verdict}: {verdict.bundle} on {verdict.site}{partition}")
-        common.show(verdict.checked, verdict.way)
+        common.show(verdict.checked, verdict.way, verdict.plan.tries if verdict.plan else "")
     return _EXIT.get(verdict.checked.verdict, 0)

@@ -82,17 +82,31 @@ CODES = (
 
 
 class Verdict(NamedTuple):
-    """What ``check`` says of a bundle at a site, and why. ``way``: what ranks would run with, empty without a plan."""
+    """What ``check`` says of a bundle at a site, and why.
+
+    Attributes:
+        bundle: NAME:VERSION.
+        site: the site profile's name.
+        partition: the partition; empty without a plan.
+        checked: the verdict and its reasons.
+        plan: the plan; None if there can be none.
+    """
 
     bundle: str
     site: str
     partition: str
     checked: Checked
-    way: str = ""
+    plan: Plan | None = None
+
+    @property
+    def way(self) -> str:
+        """Return what ranks would run with; empty without a plan."""
+        return self.plan.way if self.plan else ""
 
     def record(self) -> json_records.Record:
         where = {"bundle": self.bundle, "site": self.site, "partition": self.partition, "way": self.way}
-        return {**where, **self.checked.record()}
+        order = [{"name": name, "against": against} for name, against in self.plan.order] if self.plan else []
+        return {**where, "runtimes": order, **self.checked.record()}
 
 
 def check(
@@ -113,7 +127,7 @@ def check(
         made, checked = plan(path, profile, partition, accept, cache, today)
     except (Refused, Unknown) as error:
         return Verdict(_label(path), profile.name, partition or "", judged([site.no_plan(profile, error)], accept))
-    return Verdict(made.bundle, made.site, made.partition, checked, made.way)
+    return Verdict(made.bundle, made.site, made.partition, checked, made)
 
 
 def plan(

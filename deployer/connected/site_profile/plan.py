@@ -161,17 +161,21 @@ def needs_namespaces(partition: Partition, runtime: str) -> bool:
 
 
 def _against(profile: Profile, partition: Partition) -> dict[str, str]:
-    """Return the allowed runtimes that cannot be used on a partition, each with the reason."""
+    """Return the allowed runtimes that cannot be used on a partition, each with the reason, in the plan's order."""
     allowed = known(profile.policy, profile, "policy", "runtimes").runtimes
-    found = {
-        name: reason
-        for name in allowed
-        if name in partition.runtimes and (reason := runtime_table.too_old(name, partition.runtimes[name].version))
-    }
-    for name in allowed:
-        if name in partition.runtimes and partition.runtimes[name].starts is False:
-            found.setdefault(name, "it starts no folder of the user's own on the nodes")
-    if partition.user_namespaces is False:
-        needing = [name for name in runtime_table.in_order(allowed) if needs_namespaces(partition, name)]
-        found.update(dict.fromkeys(needing, "the nodes have no user namespaces"))
-    return found
+    reasons = {name: _objection(partition, name) for name in runtime_table.in_order(allowed)}
+    return {name: reason for name, reason in reasons.items() if reason}
+
+
+def _objection(partition: Partition, runtime: str) -> str | None:
+    if not runtime_table.supported(runtime):
+        return f"deployer cannot use it: {runtime_table.refusal(runtime)[0]}"
+    if needs_namespaces(partition, runtime) and partition.user_namespaces is False:
+        return "the nodes have no user namespaces"
+    own = partition.runtimes.get(runtime)
+    if own is not None:
+        stopped = "it starts no folder of the user's own on the nodes" if own.starts is False else None
+        return runtime_table.too_old(runtime, own.version) or stopped
+    if runtime in (*runtime_table.CARRIED, NATIVE):
+        return None
+    return "it is not on the nodes, according to the profile"

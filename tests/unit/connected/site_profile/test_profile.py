@@ -166,14 +166,17 @@ def test_the_choice_of_runtimes_follows_policy_and_facts(tmp_path: Path) -> None
     assert plan(["udocker"], runtimes={}).start_options[0].name == "udocker-folder"
 
 
+ABSENT = {"charliecloud": "it is not on the nodes, according to the profile"}
+
+
 @pytest.mark.parametrize(
     ("runtimes", "facts", "expected", "against"),
     [
         ({"charliecloud": {"version": "0.31"}}, {}, ["charliecloud", "udocker"], {}),
         ({"charliecloud": {"version": "0.38"}}, {}, ["charliecloud", "udocker"], {}),
         ({"charliecloud": {}}, {}, ["charliecloud", "charliecloud-kit", "udocker"], {}),
-        ({}, {}, ["charliecloud-kit", "udocker"], {}),
-        ({}, {"architecture": "aarch64"}, ["udocker"], {}),
+        ({}, {}, ["charliecloud-kit", "udocker"], ABSENT),
+        ({}, {"architecture": "aarch64"}, ["udocker"], ABSENT),
         (
             {"charliecloud": {"version": "0.26"}},
             {"architecture": "x86_64"},
@@ -206,6 +209,24 @@ def test_the_kits_ch_run_comes_after_the_sites_and_before_udocker(
         "memory",
         "squashfs",
     }
+
+
+def test_the_order_and_why_each_was_passed_over(tmp_path: Path) -> None:
+    policy = {"runtimes": ["docker", "apptainer", "charliecloud", "udocker", "native"]}
+    made = make_plan(load(lab(tmp_path, policy=policy)), "tiny:1.0")
+    own = ["charliecloud", "udocker"]
+    assert made.order[: len(own)] == [(name, None) for name in own]
+    assert dict(made.order[len(own) :]) == made.against
+    assert made.against["apptainer"] == ABSENT["charliecloud"]
+    assert made.against["docker"].startswith("deployer cannot use it: a service of root")
+    assert made.tries.startswith(
+        "runtimes that a job tries, in this order: charliecloud, udocker; passed over: docker ("
+    )
+    reason = choose(made, 1, {}).reason
+    assert "skipped: docker (deployer cannot use it: " in reason
+    assert "apptainer (it is not on the nodes" in reason
+    with pytest.raises(Refused, match=r"docker \(deployer cannot use it"):
+        choose(made, 1, {"charliecloud": "x", "udocker": "y"})
 
 
 def test_without_a_container_only_where_the_policy_names_it(tmp_path: Path) -> None:
