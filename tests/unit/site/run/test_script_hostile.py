@@ -76,7 +76,7 @@ def full():
     ]
     environment = {"I_MPI_FABRICS": "ofi", "OMPI_MCA_btl": "tcp", "LD_LIBRARY_PATH": "/opt/mpi/lib"}
     plan = plan._replace(environment=environment)
-    container = Container("/images/a/rootfs", binds, environment, ["SLURM_*"], "/work", "/images/a/engine")
+    container = Container("/images/a/rootfs", binds, environment, ["SLURM_*"], "/work", "/images/a/engine", "/tmp/own")
     staging = StagedImage(plans.MEMORY, "/dev/shm", "/images/a", "/bundles/a.tar", 100, "mpich-abi", True, True)
     return script.Inputs(
         launch, shape, plan, option, RUNTIMES["charliecloud"], LAUNCHERS["srun"], container, "/jobs/hello-1",
