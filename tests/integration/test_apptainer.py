@@ -68,9 +68,9 @@ def by(nodes: Site, plan: Plan) -> str:
     return plan(variants=[_option(nodes, "lab")])
 
 
-def _option(site: Site, name: str, **fields: object) -> dict[str, Any]:
+def _option(site: Site, profile: str, **fields: object) -> dict[str, Any]:
     changed = {"name": "apptainer-folder", "runtime": "apptainer", "staging": "folder", "max_nodes": None}
-    return {**plan_record(site, name)["variants"][0], **changed, **fields}
+    return {**plan_record(site, profile)["variants"][0], **changed, **fields}
 
 
 def _exec(site: Site, plan: str, script: str, *words: str, code: int = 0) -> str:
