@@ -1,4 +1,4 @@
-"""Podman without root and without a store of images, on an unpacked image. Seen with 4.3 and 5.4.
+"""Podman without root and without a store of images, on an unpacked image. Seen with 4.3.
 
 Podman alone needs ranges of extra user numbers (/etc/subuid), keeps files in the home and in /run/user, leaves a
 process behind that holds its user namespace, and obeys several configuration files and variables. So a rank starts it
