@@ -74,8 +74,6 @@ _WAYS = ("native", "container")
 
 #: Makes a command (``$@``) read a file (``$0``) of the container, by the shell of an image without Python.
 _READ = Program('exec "$@" <"$0"')
-#: Starts ``rank`` without the time that Python needs to run a zip file.
-_START = Program(first_bytes.PROGRAM)
 
 
 def render(inputs: Inputs) -> str:
@@ -448,7 +446,7 @@ def _inner_tool(inputs: Inputs) -> List[Text]:
 
 def _rank(inputs: Inputs, python: str, tool: Sequence[Text]) -> List[Text]:
     """Return the words that start ``rank``, for which each payload waits."""
-    how: List[Text] = ["-c", _START] if inputs.fast else []
+    how: List[Text] = ["-c", first_bytes.PROGRAM] if inputs.fast else []
     return [python, *_ISOLATED, *how, *tool, "rank"]
 
 
