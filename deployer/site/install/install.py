@@ -245,7 +245,7 @@ def _write_image(
             rootfs, engine = os.path.join(made, ROOTFS), os.path.join(made, ENGINE)
             bytecode.compile_overlays(overlays, bundle.manifest.image, jobs, rootfs, engine)
             layers.publish(store, shares.overlays, overlays, unpacked.entries, unpacked.bytes)
-    if files.is_file(os.path.join(store.layers, shares.overlays, BYTECODE)):
+    if shares.overlays and files.is_file(os.path.join(store.layers, shares.overlays, BYTECODE)):
         layers.link(made, BYTECODE, shares.overlays)
     _write_receipt(made, bundle, whole)
     inventory.write_inventory(made)

@@ -359,6 +359,14 @@ def test_lost_overlays_are_repaired_and_damaged_wheels_are_refused(tmp_path, sto
 # ---------------------------------------------------------------- other users and forms
 
 
+def test_a_stray_file_among_the_layers_is_no_images_bytecode(tmp_path, store, images):
+    """In a root folder of a group others can put one there; nodes would unpack it over the image."""
+    with open(os.path.join(store.layers, "bytecode.tar"), "wb"):
+        pass
+    third = installing.install(bundle(tmp_path, "3"), store).image
+    assert "bytecode.tar" not in os.listdir(third.folder)
+
+
 def test_layers_of_those_whose_images_are_closed_stay(store, images, monkeypatch):
     """As in a group with umask 077: whether they need a layer cannot be seen."""
 
