@@ -3,15 +3,18 @@
 The donor is a layer of the same user with some of the same frames. The new bundle's frames are checked as always. A
 file is linked only if it is the file that install made from the same frame:
 
-- a regular file of this user with the size, time, mode and group that install gives it, and
-- it was not changed since (``st_ctime``), else its content is compared with the frame's.
+- a regular file of this user with the size, time, mode and group that install gives it, below no link, and
+- it was not changed since (``st_ctime``), nor was a folder above it replaced (inode), else its content is compared with
+  the frame's.
 
-ctime is new after any write, chmod, utime or rename, and cannot be set. It is new after a link or a removal of another
+ctime is new after any write, chmod, utime or rename, and cannot be set. But the move of a folder leaves that of its
+files as it was. It is new after a link or a removal of another
 link, too; therefore the comparison. If one file of a frame fails, or a link fails, the frame is unpacked.
 """
 
 import os
 import stat
+from contextlib import suppress
 from functools import partial
 from typing import IO, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
@@ -20,6 +23,7 @@ from deployer.contract.manifest import Segment
 from deployer.contract.tarformat import FILES, REST
 from deployer.site.install.unpack import Linked, ReadFrame
 from deployer.site.storage import frames as lists
+from deployer.site.storage import layers
 from deployer.site.storage.frames import FrameList, LayerFile, ListedFrame
 from deployer.site.storage.store import ROOTFS, Store
 from deployer.system import files, workers
@@ -127,11 +131,9 @@ def choose(store: Store, name: str, segments: Sequence[Segment], read_only: bool
 def _newest(store: Store) -> List[str]:
     """Return the folders of this user's layers that have a list, the newest first."""
     found = []
-    for name in files.names(store.layers):
-        folder = os.path.join(store.layers, name)
-        listed = files.status(os.path.join(folder, lists.LIST), follow=False)
-        if listed and not name.startswith(".") and listed.st_uid == os.geteuid():
-            found.append((listed.st_mtime, folder))
+    for folder in layers.own(store):
+        with suppress(OSError):
+            found.append((os.lstat(os.path.join(folder, lists.LIST)).st_mtime, folder))
     return [folder for _, folder in sorted(found, reverse=True)[:_MOST]]
 
 
@@ -159,6 +161,8 @@ class _Linking(object):
         source: ReadFrame,
     ) -> None:
         self.finished = layer.finished
+        self.inodes = layer.folders
+        self.placed: Dict[bytes, Optional[bool]] = {}
         self.kept = ~layer.umask & (~0o222 if layer.read_only else ~0)
         self.theirs = theirs
         self.root = root
@@ -172,10 +176,10 @@ class _Linking(object):
         found = unit.files()
         changed = False
         for file in found:
-            state = self._state(file)
-            if state is None:
+            state, placed = self._state(file), self._is_in_place(file.path.rpartition(b"/")[0])
+            if state is None or placed is None:
                 return False
-            changed = changed or state.st_ctime_ns > self.finished
+            changed = changed or not placed or state.st_ctime_ns > self.finished
         if changed:
             if not self._is_same(unit, found):
                 return False
@@ -186,12 +190,28 @@ class _Linking(object):
 
     def _state(self, file: LayerFile) -> Optional[os.stat_result]:
         """Return the state of the donor's file; None unless it looks as install made it."""
-        try:
-            state = os.stat(file.path, dir_fd=self.theirs, follow_symlinks=False)
-        except OSError:
+        state = self._look(file.path)
+        if state is None:
             return None
         expected = (stat.S_IFREG | ((file.mode | 0o600) & self.kept), file.size, _TIME, self.owner)
         return state if (state.st_mode, state.st_size, state.st_mtime_ns, state[4:6]) == expected else None
+
+    def _is_in_place(self, folder: bytes) -> Optional[bool]:
+        """Return whether a folder and those above it are those that install made; None if one is not a folder."""
+        if folder not in self.placed:
+            above = not folder or self._is_in_place(folder.rpartition(b"/")[0])
+            state = self._look(folder or b".")
+            if above is None or state is None or not stat.S_ISDIR(state.st_mode):
+                self.placed[folder] = None
+            else:
+                self.placed[folder] = above and state.st_ino == self.inodes.get(folder)
+        return self.placed[folder]
+
+    def _look(self, path: bytes) -> Optional[os.stat_result]:
+        try:
+            return os.stat(path, dir_fd=self.theirs, follow_symlinks=False)
+        except OSError:
+            return None
 
     def _is_same(self, unit: _Unit, found: Sequence[LayerFile]) -> bool:
         """Return whether the donor's files have the content that the frames have."""
@@ -221,7 +241,7 @@ class _Linking(object):
                         return False
                     stream, position = memoryview(rest), 0
             position += tarformat.padding(file.size)
-        return next(data, None) is None
+        return position >= len(stream) and next(data, None) is None
 
     def _link(self, found: Sequence[LayerFile]) -> bool:
         linked = []

@@ -10,9 +10,10 @@ an image that lost it is still whole.
 
 import os
 import zlib
-from typing import Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from deployer.contract.manifest import Segment
+from deployer.site.storage.store import ROOTFS
 from deployer.system import files
 
 LIST = "frames"
@@ -66,12 +67,14 @@ class FrameList(NamedTuple):
         finished: when all its files were complete: nanoseconds of the file system's clock.
         umask: of the process that wrote them.
         read_only: write permission was removed from them.
+        folders: the inode of each folder with files, and of those above it: another one may have been moved there.
         frames: those that hold files, in order.
     """
 
     finished: int
     umask: int
     read_only: bool
+    folders: Dict[bytes, int]
     frames: List[ListedFrame]
 
 
@@ -84,11 +87,31 @@ def _split(file: bytes) -> Sequence[bytes]:
     return file.split(b" ", 2)
 
 
-def write(folder: str, noted: Iterable[Tuple[Segment, FrameNote]], read_only: bool) -> None:
+def _path(file: bytes) -> bytes:
+    return _split(file)[2]
+
+
+def _above(paths: Iterable[bytes]) -> Set[bytes]:
+    """Return the folders above paths; that of the layer itself is empty."""
+    found: Set[bytes] = set()
+    for path in paths:
+        while path:
+            path = path.rpartition(b"/")[0]
+            if path in found:
+                break
+            found.add(path)
+    return found
+
+
+def write(folder: str, noted: Sequence[Tuple[Segment, FrameNote]], read_only: bool) -> None:
     """Write the list of the layer in ``folder``, when all its files are complete."""
+    rootfs = os.fsencode(os.path.join(folder, ROOTFS))
+    above = _above(path for _, written in noted for path in map(_path, written.files))
+    folders = [b"%d %s" % (os.lstat(os.path.join(rootfs, path)).st_ino, path) for path in sorted(above)]
     with open(os.path.join(folder, LIST), "wb") as stream:
         finished = os.stat(stream.name).st_ctime_ns
-        lines = [b"%d %o %d\n" % (finished, files.umask(), read_only)]
+        placed = _BETWEEN.join(folders)
+        lines = [b"%d %o %d %d\n%s" % (finished, files.umask(), read_only, len(placed), placed)]
         for segment, written in noted:
             names = _BETWEEN.join(written.files)
             fields = (segment.sha256.encode(), str(segment.holds).encode(), written.written, len(names))
@@ -109,16 +132,24 @@ def read(folder: str) -> Optional[FrameList]:
 
 def _parsed(data: bytes) -> FrameList:
     line, position = _line(data, 0)
-    finished, umask, read_only = line.split()
-    found = FrameList(int(finished), int(umask, 8), read_only == b"1", [])
+    finished, umask, read_only, length = line.split()
+    placed, position = _items(data, position, length)
+    folders = {path: int(inode) for inode, path in (each.split(b" ", 1) for each in placed)}
+    found = FrameList(int(finished), int(umask, 8), read_only == b"1", folders, [])
     while position < len(data):
         line, position = _line(data, position)
         sha256, holds, written, length = line.split()
-        names = data[position : position + int(length)]
-        position += int(length)
-        noted = FrameNote(int(written), names.split(_BETWEEN) if names else [])
+        names, position = _items(data, position, length)
+        noted = FrameNote(int(written), names)
         found.frames.append(ListedFrame(sha256.decode("ascii"), holds.decode("ascii"), noted))
     return found
+
+
+def _items(data: bytes, position: int, length: bytes) -> Tuple[List[bytes], int]:
+    """Return the items that are at a position in ``length`` bytes, and the position after them."""
+    end = position + int(length)
+    items = data[position:end]
+    return items.split(_BETWEEN) if items else [], end
 
 
 def _line(data: bytes, position: int) -> Tuple[bytes, int]:

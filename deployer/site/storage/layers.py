@@ -19,6 +19,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 from contextlib import contextmanager, suppress
 from typing import Collection, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
@@ -144,6 +145,19 @@ def whole(store: Store, layer: str) -> Optional[Layer]:
     except IntegrityError:
         return None
     return found if not inventory.gone_of_layer(folder, found.entries).missing else None
+
+
+def own(store: Store) -> List[str]:
+    """Return the folders of this user's layers. Those of others may be closed to this user."""
+    ending = "-%d" % os.geteuid()
+    names = [name for name in files.names(store.layers) if _FOLDER.match(name) and name.endswith(ending)]
+    return [folder for folder in (os.path.join(store.layers, name) for name in names) if _is_own(folder)]
+
+
+def _is_own(folder: str) -> bool:
+    """Return whether a layer's folder is really this user's, whatever its name says."""
+    found = files.status(folder, follow=False)
+    return found is not None and stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def users(store: Store, layer: str) -> List[str]:

@@ -137,6 +137,44 @@ def test_other_content_of_the_same_size_and_time_is_not_linked(tmp_path, store, 
     assert compared() == ["d/%s False" % name]
 
 
+def replaced(tmp_path, store, put):
+    """Return the first image, with another ``d``: of an older image, with other content of the same size."""
+    old = installing.install(bundle(tmp_path, "0"), Store(str(tmp_path / "older"))).image.rootfs + "/d"
+    with open(old + "/a", "r+b") as stream:
+        stream.write(b"!")
+    os.utime(old + "/a", (MTIME, MTIME))
+    image = installing.install(bundle(tmp_path, "1"), store).image
+    os.rename(image.rootfs + "/d", str(tmp_path / "aside"))
+    put(old, image.rootfs + "/d")
+    return image
+
+
+def test_files_of_a_folder_that_was_moved_there_are_compared(tmp_path, store, fresh, compared):
+    """A move leaves the ctime of what is in the folder."""
+    image = replaced(tmp_path, store, os.rename)
+    made = second(tmp_path, store)
+    assert described(made.rootfs) == fresh
+    assert shared(image, made) == {"tool", "large"}
+    assert compared() == ["d/a False", "d/large True", "d/tool True"]
+
+
+def test_files_below_a_link_are_not_linked(tmp_path, store, fresh, compared):
+    image = replaced(tmp_path, store, os.symlink)
+    made = second(tmp_path, store)
+    assert described(made.rootfs) == fresh
+    assert (shared(image, made), compared()) == (set(), [])
+
+
+def test_layers_of_others_give_nothing_and_may_be_closed(tmp_path, store, first):
+    """A path in a folder without permission cannot be looked at; for root, one below a file cannot."""
+    theirs = os.path.join(store.layers, "0" * 32 + "-%d" % (os.geteuid() + 1))
+    with open(theirs, "wb"):
+        pass
+    os.symlink(first.layers[0], os.path.join(store.layers, "0" * 32 + "-%d" % os.geteuid()))
+    assert donor._newest(store) == first.layers
+    assert shared(first, second(tmp_path, store)) == {"a", "b", "tool", "large", "same"}
+
+
 def test_a_touched_file_with_the_right_content_is_compared_and_linked(tmp_path, store, first, fresh, compared):
     for name in ("a", "large"):
         os.utime(first.rootfs + "/d/" + name, (MTIME, MTIME))
