@@ -268,6 +268,7 @@ def _write(path: str, record: "Dict[str, Any]") -> None:
     except OSError as error:
         _remove(temporary)
         sys.stderr.write("deployer: error: cannot write %s: %s\n" % (path, error.strerror))
+        sys.stderr.flush()  # a rank ends without Python's own end, and before 3.9 the text would be lost
 
 
 def _remove(path: str) -> None:

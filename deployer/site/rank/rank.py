@@ -44,6 +44,7 @@ def main(words: "List[str]") -> int:
     if not given.get("--out") or set(given) - {*_VALUED, "--abort", "--itex"} or not command:
         usage = "rank --out DIR [--shared DIR] [--outside LIBRARY] [--stdin FILE] [--abort] [--itex] -- COMMAND"
         sys.stderr.write("deployer: error: %s is what job.sh calls\n" % usage)
+        sys.stderr.flush()  # as in payload_monitor
         return 2
     shared, outside, stdin = given.get("--shared"), given.get("--outside"), given.get("--stdin")
     return run(given["--out"], command, shared, "--abort" in given, "--itex" in given, outside, stdin)

@@ -13,12 +13,13 @@ from deployer.site.rank import rank
 from deployer.system import elf
 
 #: Called with the folder of the rank, that of all ranks, and the seconds for goodbyes; last words are shorter here.
+#: It ends as first_module does.
 CODE = """
-import sys
+import os, sys
 from deployer.site.rank import rank, payload_monitor as watch
 watch._LAST_WORDS = 0.1
 watch.GRACE = float(sys.argv[3])
-sys.exit(rank.main(["--out", sys.argv[1], "--shared", sys.argv[2], *sys.argv[4:]]))
+os._exit(rank.main(["--out", sys.argv[1], "--shared", sys.argv[2], *sys.argv[4:]]))
 """
 
 
