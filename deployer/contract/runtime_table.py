@@ -51,6 +51,9 @@ class KnownRuntime(NamedTuple):
 #: The first that read the pattern for ``--unset-env`` was 0.28. This is the oldest that deployer was tried with.
 _OLDEST_CHARLIECLOUD = "0.31"
 
+#: The oldest that deployer was tried with. 4.0 and older lack options of every start, such as --unsetenv-all.
+_OLDEST_PODMAN = "4.3"
+
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 _UNPACKED = (NOT_STAGED, DISK, MEMORY)
@@ -70,7 +73,7 @@ TABLE = (
     ),
     KnownRuntime("apptainer", "apptainer", stagings=_UNPACKED, oldest="1.0"),
     KnownRuntime("singularity", "singularity", stagings=_UNPACKED, oldest="3.8"),
-    KnownRuntime("podman", "podman", stagings=_UNPACKED),
+    KnownRuntime("podman", "podman", stagings=_UNPACKED, oldest=_OLDEST_PODMAN),
     KnownRuntime("podman-hpc", "podman-hpc", stagings=_UNPACKED),
     KnownRuntime("enroot", "enroot", refusal=_LATER, instead=_ASK),
     KnownRuntime(

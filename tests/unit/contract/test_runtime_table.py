@@ -67,3 +67,8 @@ def test_a_singularity_that_is_a_link_to_apptainer_has_its_versions():
     assert runtime_table.too_old("singularity", "singularity-ce version 3.11.4-jammy") is None
     assert "3.8 or newer" in str(runtime_table.too_old("singularity", "singularity version 3.7.4-1.el7"))
     assert "1.0 or newer" in str(runtime_table.too_old("singularity", "apptainer version 0.1.1"))
+
+
+def test_a_podman_without_the_options_of_every_start_is_too_old():
+    assert runtime_table.too_old("podman", "podman version 4.3.1") is None
+    assert "4.3 or newer" in str(runtime_table.too_old("podman", "podman version 3.4.4"))

@@ -86,8 +86,12 @@ class Podman(Runtime):
     namespaces = True
     bind_option = "--volume="
     shares_memory = False  # each rank has a user namespace of its own
-    #: What ranks start; it is also what NERSC's podman-hpc starts, with options for stores of images.
-    starts = "podman"
+    asked = "podman"
+
+    def starter(self, engine: Value) -> Value:
+        # Podman-hpc too starts it, with options for stores of images.
+        del engine
+        return "podman"
 
     def options(self, container: Container) -> List[Text]:
         for name in container.passed:
@@ -98,7 +102,7 @@ class Podman(Runtime):
             "-p",
             "-c",
             _START,
-            self.starts,
+            self.starter(container.engine),
             container.private,
             *("--pass=" + name for name in container.passed),
             *("--env=" + name + "=" + value for name, value in sorted(container.environment.items())),

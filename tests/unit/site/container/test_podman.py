@@ -11,6 +11,7 @@ import pytest
 from deployer.contract.errors import UsageError
 from deployer.contract.plan import Bind
 from deployer.contract.shell import Variable, Word, argv
+from deployer.site.container import runtime_check
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container, Here
 from tests import running as made
@@ -146,3 +147,10 @@ def test_it_is_looked_for_by_name():
     assert runtime.veto(Here(None, [], "")) == "no podman in PATH"
     assert RUNTIMES["podman-hpc"].veto(Here(None, [], "")) == "no podman-hpc in PATH"
     assert RUNTIMES["podman-hpc"].options(box()) == runtime.options(box())
+
+
+def test_an_old_podman_is_passed_over(tmp_path, monkeypatch):
+    made.program(tmp_path, "podman", "echo podman version 3.4.4")
+    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
+    found = runtime_check.objection(runtime, [], "", here=False)
+    assert found == "podman 3.4.4 is too old: deployer uses 4.3 or newer"

@@ -1,6 +1,7 @@
 """The batch script is compared whole with the golden ones. To renew them: DEPLOYER_GOLDEN=write, and read the diff."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from deployer.contract.command import SHELL
 from deployer.contract.errors import UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.plan import Bind
+from deployer.contract.runtime_table import TABLE
 from deployer.contract.shell import Word, argv
 from deployer.site.container.container import OWN
 from deployer.site.container.runtimes import RUNTIMES
@@ -174,6 +176,17 @@ def test_bash_can_read_the_script(name):
     text = script.render(CASES[name]).encode()
     done = subprocess.run(["bash", "-n"], input=text, stderr=subprocess.PIPE, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+STAGED = [(known.name, staging) for known in TABLE if known.supported for staging in known.stagings[1:]]
+
+
+@pytest.mark.parametrize(("name", "staging"), STAGED)
+def test_each_runtime_renders_the_stagings_of_its_row(name, staging):
+    option = made.START_OPTION._replace(runtime=name, staging=staging)
+    text = script.render(inputs(runtime=RUNTIMES[name], start_option=option, staging=STAGING._replace(kind=staging)))
+    [(place, program)] = re.findall(r"^container\[(\d+)\]=\$\(type -P \"\$\{container\[(\d+)\]\}\"", text, re.MULTILINE)
+    assert place == program
 
 
 def test_every_word_reaches_the_container_as_it_was_given(tmp_path):
