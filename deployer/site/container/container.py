@@ -211,6 +211,12 @@ def parse_binds(
             raise UsageError("--bind %s: there is no %s" % (option, source))
         if not target.startswith("/") or ".." in target.split("/") or not target.strip("/."):
             raise UsageError("--bind %s: the target must be an absolute path without .., and not /" % option)
+        if ":" in target:
+            # Apptainer would make this path, and the program would not find its own.
+            raise UsageError(
+                "--bind %s: the target has a colon" % option, "binds have no options: leave out what follows"
+            )
+        target = "/" + "/".join(part for part in target.split("/") if part not in ("", "."))
         if rootfs is not None:
             _check_target(option, target, files.is_folder(source), rootfs, makes_targets, others)
         found.append(Bind(source, target, "--bind"))

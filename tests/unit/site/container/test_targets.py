@@ -63,8 +63,10 @@ def test_a_runtime_that_makes_targets_needs_none(rootfs):
     source = os.path.dirname(rootfs)
     (found,) = container.parse_binds([source + ":/p/scratch"], rootfs, makes_targets=True)
     assert found == Bind(source, "/p/scratch", "--bind")
-    for target in ("/lustre/p", "/etc/conf/x", "/tmp/x", "/tmp", "/dev", "/", "//"):
+    for target in ("/lustre/p", "/etc/conf/x", "/tmp/x", "/tmp", "/dev", "/", "//", "//tmp/x", "/./proc"):
         refused(rootfs, target, makes_targets=True)
+    assert "has a colon" in refused(rootfs, "/p/scratch:ro", makes_targets=True).message
+    assert container.parse_binds([source + "://p/./scratch/"], rootfs, makes_targets=True) == [found]
 
 
 def test_without_a_container_a_target_is_only_a_name(tmp_path):
