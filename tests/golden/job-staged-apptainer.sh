@@ -65,7 +65,13 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
     esac
     shift
 done
-shift; found=()
+shift; found=() clean=()
+# Bash cannot unset a name that is not its own kind, such as APPTAINERENV_a.b or APPTAINERENV_BASH_FUNC_f%%.
+while IFS= read -r -d '"'"''"'"' pair; do
+    name=${pair%%=*}
+    case $name in @(APPTAINER|SINGULARITY)*[!A-Za-z0-9_]*) clean+=(-u "$name") ;; esac
+done </proc/$$/environ
+[ ${#clean[@]} = 0 ] || clean=(env "${clean[@]}")
 for name in $(compgen -e); do
     for glob in "${passed[@]}"; do
         if [[ $name = $glob ]]; then found+=("$name=${!name}"); break; fi
@@ -82,7 +88,7 @@ for pair in "${values[@]}"; do
     for prefix in "${prefixes[@]}"; do export "${prefix}ENV_$name=$value"; done
 done
 for prefix in "${prefixes[@]}"; do export ${prefix}_NO_{EVAL,NV,ROCM}=1; done
-exec "$0" --quiet exec "${words[@]}" "$@"
+exec "${clean[@]}" "$0" --quiet exec "${words[@]}" "$@"
 '
     apptainer
     '--pass=SLURM_*'

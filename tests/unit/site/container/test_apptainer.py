@@ -12,7 +12,7 @@ from deployer.site.container.runtimes.interface import Container, Staged
 
 #: Prints its words, then its environment; ``HELP`` is what it prints about its options.
 STAND_IN = """\
-#!/bin/sh
+#!/bin/bash -p
 if [ "$1 $2" = "exec --help" ]; then echo "%s"; exit; fi
 printf '%%s\\0' "$@" "" && exec env -0
 """
@@ -71,6 +71,8 @@ def test_only_what_is_passed_or_set_reaches_the_container(start):
         "SINGULARITY_BINDPATH": "/:/mnt",
         "APPTAINER_WRITABLE": "1",
         "SINGULARITY_CONTAINALL": "1",
+        "APPTAINERENV_a.b": "evil",
+        "SINGULARITYENV_BASH_FUNC_f%%": "() { evil; }",
         "http_proxy": "evil",
         "HTTPS_PROXY": "evil",
         "TERM": "evil",
