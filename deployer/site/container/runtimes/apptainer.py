@@ -21,15 +21,13 @@ appear in the container, and /.singularity.d/libs at the end of LD_LIBRARY_PATH.
 user in /etc/passwd and /etc/group, are the host's.
 """
 
-import re
 from typing import List, Optional, Sequence
 
 from deployer.contract import shell
-from deployer.contract.errors import UsageError
 from deployer.contract.shell import Program, Text, Value
 from deployer.contract.text import is_name
 from deployer.site.capture import apptainer
-from deployer.site.container.runtimes.interface import Container, Mount, Runtime
+from deployer.site.container.runtimes.interface import Container, Mount, Runtime, globs
 
 #: Called with the program and our words: --pass=GLOB and --set-env=NAME=VALUE, options of the program, the image, "--",
 #: and the command. Options of the user's environment are removed. -p: no BASH_ENV, no functions of the host.
@@ -72,7 +70,6 @@ for prefix in "${prefixes[@]}"; do export ${prefix}_NO_{EVAL,NV,ROCM}=1; done
 exec "${clean[@]}" "$0" --quiet exec "${words[@]}" "$@"
 """
 )
-_PATTERN = re.compile(r"[A-Za-z0-9_*?]+")
 #: Mounts of the host that the administrator's configuration makes. /dev, /proc and /sys stay; /tmp is a bind of ours.
 _NOT_MOUNTED = "home,cwd,tmp,hostfs,bind-paths"
 _TMP = "/tmp"  # noqa: S108  the host's, as with the other runtimes
@@ -98,9 +95,6 @@ class Apptainer(Runtime):
         return apptainer.starter(found) is not None
 
     def options(self, container: Container) -> List[Text]:
-        for name in container.passed:
-            if not _PATTERN.fullmatch(name):
-                raise UsageError("%r is not a glob for names of environment variables" % name)
         settable = sorted(item for item in container.environment.items() if is_name(item[0]))
         return [
             "bash",
@@ -108,7 +102,7 @@ class Apptainer(Runtime):
             "-c",
             _START,
             self.program,
-            *("--pass=" + name for name in container.passed),
+            *("--pass=" + name for name in globs(container.passed)),
             *("--set-env=" + name + "=" + value for name, value in settable if name not in _IMPOSSIBLE),
             "--cleanenv",
             "--no-home",

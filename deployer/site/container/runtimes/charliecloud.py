@@ -7,13 +7,11 @@ ch-run passes the host's whole environment, and applies neither ENV nor WORKDIR 
 """
 
 import os
-import re
 from typing import List, Optional
 
 from deployer.contract import plan as plans
-from deployer.contract.errors import UsageError
 from deployer.contract.shell import Program, Text, Value
-from deployer.site.container.runtimes.interface import Container, Here, Runtime
+from deployer.site.container.runtimes.interface import Container, Here, Runtime, globs
 from deployer.system import files
 
 #: Called with the folder and ch-run's words. Signals reach the payload, as outside the process that mounts.
@@ -45,7 +43,6 @@ fi
 exec "$run" --join-pid="$pid" "$@\""""
 )
 OBEYED, BARE = "obeyed", "bare"
-_PATTERN = re.compile(r"[A-Za-z0-9_*?]+")
 
 
 class Charliecloud(Runtime):
@@ -101,10 +98,7 @@ def ask_joined(program: str, pid: str, image: str) -> List[str]:
 
 def all_but(names: List[str]) -> str:
     """Return the glob (fnmatch with FNM_EXTMATCH) for all variables that match none of ``names``."""
-    for name in names:
-        if not _PATTERN.fullmatch(name):
-            raise UsageError("%r is not a glob for names of environment variables" % name)
-    return "!(%s)" % "|".join(names) if names else "*"
+    return "!(%s)" % "|".join(globs(names)) if names else "*"
 
 
 def assignment(name: str, value: Value) -> Value:

@@ -3,12 +3,23 @@
 Words have the types of ``contract.shell``: the script quotes every str, whatever its content.
 """
 
+import re
 from typing import List, Mapping, NamedTuple, Optional, Sequence, Union
 
 from deployer.contract import shell
 from deployer.contract.errors import UsageError
 from deployer.contract.plan import Bind
 from deployer.contract.shell import Text, Value
+
+_GLOB = re.compile(r"[A-Za-z0-9_*?]+")
+
+
+def globs(names: Sequence[str]) -> Sequence[str]:
+    """Return the globs of variables that enter from the host. Raises UsageError for text that is more than a glob."""
+    for name in names:
+        if not _GLOB.fullmatch(name):
+            raise UsageError("%r is not a glob for names of environment variables" % name)
+    return names
 
 
 class Staged(NamedTuple):

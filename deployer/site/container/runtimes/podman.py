@@ -5,14 +5,10 @@ process behind that holds its user namespace, and obeys several configuration fi
 in a user namespace that has the user's own number only, with configuration and state in the private folder on the node.
 """
 
-import re
 from typing import List
 
-from deployer.contract.errors import UsageError
 from deployer.contract.shell import Program, Text, Value
-from deployer.site.container.runtimes.interface import Container, Runtime
-
-_PATTERN = re.compile(r"[A-Za-z0-9_*?]+")
+from deployer.site.container.runtimes.interface import Container, Runtime, globs
 
 #: Called with podman ($0), a private folder, options of `podman run`, the image, --, and the command; becomes podman.
 #: -p: no BASH_ENV, no functions of the host.
@@ -94,9 +90,6 @@ class Podman(Runtime):
         return "podman"
 
     def options(self, container: Container) -> List[Text]:
-        for name in container.passed:
-            if not _PATTERN.fullmatch(name):
-                raise UsageError("%r is not a glob for names of environment variables" % name)
         return [
             "bash",
             "-p",
@@ -104,7 +97,7 @@ class Podman(Runtime):
             _START,
             self.starter(container.engine),
             container.private,
-            *("--pass=" + name for name in container.passed),
+            *("--pass=" + name for name in globs(container.passed)),
             *("--env=" + name + "=" + value for name, value in sorted(container.environment.items())),
             *self.binds(container.binds),
             *self.starting_in(container.workdir),

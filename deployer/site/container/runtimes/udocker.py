@@ -6,17 +6,14 @@ of a node share its namespaces.
 """
 
 import os
-import re
 from typing import List, Optional
 
-from deployer.contract.errors import UsageError
 from deployer.contract.shell import Text, Value
-from deployer.site.container.runtimes.interface import Container, Here, Runtime
+from deployer.site.container.runtimes.interface import Container, Here, Runtime, globs
 from deployer.system import files
 
 #: A file in the engine's folder.
 START = "run"
-_PATTERN = re.compile(r"[A-Za-z0-9_*?]+")
 
 
 class Udocker(Runtime):
@@ -31,7 +28,7 @@ class Udocker(Runtime):
     def options(self, container: Container) -> List[Text]:
         return [
             self.starter(container.engine),
-            *("--pass=" + _glob(name) for name in container.passed),
+            *("--pass=" + name for name in globs(container.passed)),
             *("--set-env=" + name + "=" + value for name, value in sorted(container.environment.items())),
             *self.binds(container.binds),
             "--cd=" + container.workdir,
@@ -42,9 +39,3 @@ class Udocker(Runtime):
         if not files.is_file(os.path.join(here.engine, START)):
             return "the bundle was packed without udocker's kit"
         return None
-
-
-def _glob(name: str) -> str:
-    if not _PATTERN.fullmatch(name):
-        raise UsageError("%r is not a glob for names of environment variables" % name)
-    return name
