@@ -13,6 +13,7 @@ from deployer.connected.linker.package_imports import PACKAGED, PackageImports
 from deployer.connected.linker.starts import python_imports, python_path
 from deployer.connected.linker.starts.python_imports import ModuleImports
 from deployer.connected.linker.starts.python_path import Runs
+from deployer.contract.plan import APP
 
 _MAX_FILES, _MAX_BYTES = 500, 8 * 1024 * 1024
 #: Packages whose extension modules are compiled against mpi4py import it from C.
@@ -121,6 +122,8 @@ class _Search:
         elif script == "":
             self._unclear["the words of the Python are not understood"] = None
         elif script.startswith("-c "):
+            # Python searches the working folder of the moment.
+            self._changed = self._changed or "chdir" in script
             self._text(script[3:].encode("utf-8", "surrogateescape"), "-c", "", True, True)
         elif script.startswith("-m "):
             self._module(script[3:])
@@ -297,12 +300,17 @@ class _Search:
         found = []
         for each in self._missing:
             where = self._elsewhere(each.name)
-            if self._changed or unknown or (where and doubts):
-                reason = [*unknown, *doubts, "sys.path is changed"][0]
+            built = [f"an earlier step may make it from {where}"] if self._may_be_built(where) else []
+            if self._changed or unknown or built or (where and doubts):
+                reason = [*unknown, *built, *doubts, "sys.path is changed"][0]
                 self._unclear[f"{each.place} imports {each.name}, which may be anywhere: {reason}"] = None
             else:
                 found.append(each._replace(elsewhere=where))
         return list(dict.fromkeys(found))
+
+    def _may_be_built(self, source: str) -> bool:
+        """Return whether an earlier step of the job may make a module of a file: only app/ can be written to."""
+        return not self._runs.alone and source.startswith(f"{APP}/") and not source.endswith(_MODULE_FILES)
 
     def _relative(self, found: ModuleImports, folder: str, certain: bool) -> None:
         for dots, name in found.relative:

@@ -407,6 +407,16 @@ def test_modules_that_are_found_in_other_ways(image: Mapping[str, Any]) -> None:
     assert lacks("import gone", image=image) == []
 
 
+def test_a_module_that_an_earlier_step_may_build() -> None:
+    """Only app/ can be written to, and only a script has earlier steps."""
+    source = {f"{APP}/gone.pyx": ""}
+    build = "python3 setup.py build_ext --inplace\nexec python3 t.py"
+    assert lacks("import gone", "sh run.sh", source, sh=build) == []
+    assert lacks("import gone", image=source) == ["t.py:1 gone"]
+    assert lacks("import gone", "sh run.sh", {f"{APP}/lib/gone.py": ""}, sh=build) == ["t.py:1 gone"]
+    assert lacks("import gone", "sh run.sh", {"/opt/src/gone.pyx": ""}, sh=build) == ["t.py:1 gone"]
+
+
 #: As Debian's petsc4py has it.
 PTH = (
     "import sys, os; d = '/usr/lib/petsc'; d = os.path.join(os.getenv('PETSC_DIR') or d, 'lib/python3/dist-packages'); "
@@ -436,6 +446,7 @@ def test_where_modules_are_searched() -> None:
         known = [] if path else ["t.py:1 gone"]
         assert lacks("import gone", image={"/opt/archive.zip": "PK"}, PYTHONPATH=path) == known
     assert lacks("", "python3 -c 'import gone'") == ["-c:1 gone"]
+    assert lacks("", "python3 -c 'import os; os.chdir(os.environ[\"X\"]); import gone'") == []
     assert lacks("", "python3 -c 'import near'", workdir=APP) == ["near.py:2 gone"]
     assert lacks("", "python3 -m gone") == ["-m gone gone"]
     assert lacks("", "python3 -m space.gone") == []
