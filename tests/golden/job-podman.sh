@@ -50,7 +50,7 @@ trap leave EXIT
 container=(bash
     -p
     -c
-    'export -n state passed words image user gid keep name glob file oci short
+    'export -n state passed words image user gid keep name glob file oci short task children
 state=$(mktemp -d "$1/podman.XXXXXX") && mkdir "$state/run" || exit 125
 shift; passed=() words=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
@@ -86,7 +86,11 @@ cd "$state" || exit 125; short=/proc/$$/cwd
 (
     trap '"'"''"'"' HUP INT TERM
     while kill -0 $$; do sleep 1; done
-    for file in "$state"/runroot/*-containers/*/userdata/pidfile; do kill -KILL "$(<"$file")"; done
+    for task in /proc/[0-9]*; do
+        task=${task##*/}
+        [ "/proc/$task/cwd" -ef . ] && [ "$task" != "$BASHPID" ] || continue
+        read -r -a children <"/proc/$task/task/$task/children"; kill -KILL "$task" "${children[@]}"
+    done
     rm -rf -- "$state"
 ) </dev/null >/dev/null 2>&1 3<&- &
 exec unshare --user --map-root-user --mount --propagation=slave "$0" --log-level=error \

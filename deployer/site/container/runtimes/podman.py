@@ -21,11 +21,13 @@ from deployer.site.container.runtimes.interface import Container, Runtime, globs
 #: - Podman refuses a runroot of more than 50 characters, so it gets a short path of the private folder.
 #: - PMI_FD is a descriptor of the launcher. Podman passes descriptors on only from 3.
 #: - A container outlives a podman that is killed. So a process in the background waits for the end of podman (its
-#:   number stays $$), ends the container if it is still there, and removes the folder.
+#:   number stays $$), ends the container if it is still there, and removes the folder. The container's parent, conmon,
+#:   is known by its working folder, this one: files in it may be gone, because who made the private folder removes it
+#:   at the same time. conmon goes first: at the end of a container it would start podman again.
 #: - Podman would make a target that the image lacks inside the image, so hosts and resolv.conf need one.
 _START = Program(
     """\
-export -n state passed words image user gid keep name glob file oci short
+export -n state passed words image user gid keep name glob file oci short task children
 state=$(mktemp -d "$1/podman.XXXXXX") && mkdir "$state/run" || exit 125
 shift; passed=() words=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
@@ -61,7 +63,11 @@ cd "$state" || exit 125; short=/proc/$$/cwd
 (
     trap '' HUP INT TERM
     while kill -0 $$; do sleep 1; done
-    for file in "$state"/runroot/*-containers/*/userdata/pidfile; do kill -KILL "$(<"$file")"; done
+    for task in /proc/[0-9]*; do
+        task=${task##*/}
+        [ "/proc/$task/cwd" -ef . ] && [ "$task" != "$BASHPID" ] || continue
+        read -r -a children <"/proc/$task/task/$task/children"; kill -KILL "$task" "${children[@]}"
+    done
     rm -rf -- "$state"
 ) </dev/null >/dev/null 2>&1 3<&- &
 exec unshare --user --map-root-user --mount --propagation=slave "$0" --log-level=error \\

@@ -3,6 +3,7 @@ tests/integration/test_podman.py."""
 
 import os
 import re
+import select
 import subprocess
 import time
 
@@ -115,12 +116,22 @@ def test_the_launcher_s_descriptor_arrives(start, tmp_path):
     assert (tmp_path / "read").read_bytes() == b"from the launcher"
 
 
-def test_a_container_whose_podman_was_killed_ends(start, tmp_path):
-    left = subprocess.Popen(["sleep", "60"])
-    folder = "cd $HOME; mkdir -p runroot/vfs-containers/1/userdata; cd runroot/vfs-containers/1/userdata"
-    code, _, environment = start(box(), "true", STAND_IN="%s; printf %d >pidfile; kill -9 $$" % (folder, left.pid))
+#: As conmon does, stays in podman's working folder and starts the command, which has another one and holds the output.
+CONMON = "(cd / && exec sleep 60 >$SHOWN/output) & echo >$SHOWN/output; wait"
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["kept", "removed"])
+def test_a_container_whose_podman_was_killed_ends(start, tmp_path, removed):
+    os.mkfifo(str(tmp_path / "output"))
+    output = os.open(str(tmp_path / "output"), os.O_RDWR)
+    podman = "sh -c '%s' & read -r began <$SHOWN/output; %s kill -9 $$" % (CONMON, "rm -rf $HOME;" if removed else "")
+    code, _, environment = start(box(), "true", STAND_IN=podman)
+    reader = os.open(str(tmp_path / "output"), os.O_RDONLY)
+    os.close(output)
     assert code == -9
-    assert left.wait(10) == -9
+    assert select.select([reader], [], [], 10)[0]
+    assert os.read(reader, 1) == b""  # no process has it
+    os.close(reader)
     until = time.time() + 10
     while os.path.exists(environment["HOME"]) and time.time() < until:
         time.sleep(0.05)
