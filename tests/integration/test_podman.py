@@ -1,6 +1,8 @@
 """podman on the lab: a job runs as with Charliecloud, on nodes without ranges of extra user numbers and without control
 groups of the user's own, whatever the settings of the admin and of the user are, and ends as it should."""
 
+import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -98,9 +100,55 @@ def test_open_mpi_starts_by_pmix(podman: Site, plan: Callable[..., str]) -> None
     assert all(rank["mpi_identity"] == rank["host_mpi_identity"] for rank in result["ranks"])
 
 
+def test_the_container_is_the_image_and_nothing_of_the_host(podman: Site) -> None:
+    said = inside(
+        podman,
+        "exec 2>&1; env; echo USER; id -un; id -u; cat /deployer/canary; ls /mnt /srv /home; touch /etc/new; "
+        'echo MOUNTS; cut -d" " -f5 /proc/self/mountinfo',
+    )
+    assert "LEAK" not in said.upper()
+    variables, _, rest = said.partition("USER\n")
+    user, _, mounts = rest.partition("MOUNTS\n")
+    assert user.startswith("alice\n2001\nThis is the root of an image")
+    assert re.search("/etc/new'?: Read-only file system\n$", user)
+    of_the_image = {"PATH", "LANG"}
+    of_the_plan = {
+        "HOME", "TMPDIR", "PYTHONNOUSERSITE", "LD_LIBRARY_PATH", "FI_PROVIDER", "I_MPI_ROOT", "MPI4PY_MPIABI"
+    }  # fmt: skip
+    of_podman_and_the_shell = {"HOSTNAME", "PWD", "SHLVL"}
+    names = {line.partition("=")[0] for line in variables.splitlines()}
+    assert names == of_the_image | of_the_plan | of_podman_and_the_shell
+    systems = re.compile("/(proc|sys|dev)(/|$)")
+    assert {path for path in mounts.splitlines() if not systems.match(path)} == {
+        "/", "/tmp", "/run", "/etc/passwd", "/etc/group", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf",
+        "/deployer/app", "/deployer/host", "/opt/intel/mpi/2021.15",
+    }  # fmt: skip
+
+
 def test_exit_codes_and_standard_input(podman: Site) -> None:
     inside(podman, "exit 7", code=7)
     inside(podman, "kill -9 $$", code=137)
     assert podman.alice(f"echo said | python3 {WORKSPACE}/deployer.pyz exec hello-mpi --plan changed -- cat").endswith(
         "said\n"
     )
+
+
+def test_sigterm_reaches_the_command_and_a_killed_start_takes_it_along(podman: Site) -> None:
+    script = 'trap "exit 5" TERM; echo $$ >/tmp/began; while :; do sleep 0.1; done'  # the number is the host's
+    for signal, expected in (("TERM", "code 5"), ("KILL", "code 137")):
+        said = podman.alice(
+            f"rm -f /tmp/began; python3 {WORKSPACE}/deployer.pyz exec hello-mpi --plan changed -- sh -c '{script}' & "
+            "for i in $(seq 300); do [ -s /tmp/began ] && break; sleep 0.1; done; "
+            f"kill -{signal} $!; wait $!; echo code $?; pid=$(cat /tmp/began); rm /tmp/began; "
+            "for i in $(seq 80); do kill -0 $pid 2>/dev/null || break; sleep 0.1; done; "
+            "kill -0 $pid 2>/dev/null || echo none"
+        )
+        assert said.startswith(f"{expected}\nnone\n")
+
+
+def test_capture_and_doctor_know_it(podman: Site) -> None:
+    podman.tool("capture", "--node", "--partition", "batch", "-o", "podman.json")
+    facts = json.loads(podman.alice("cat podman.json; rm podman.json"))
+    assert "podman" in json.dumps(facts)
+    said = podman.tool("doctor", "--plan", "changed", "hello-mpi")
+    assert "podman " in said
