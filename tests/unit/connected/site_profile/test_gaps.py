@@ -21,9 +21,10 @@ def printed(text: str) -> str:
 
 
 def test_all_that_is_missing_is_listed_with_lines_that_make_a_plan(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bare = tmp_path / "bare.yaml"
+    monkeypatch.chdir(tmp_path)  # its path is printed as it is seen from here
+    bare = Path("bare.yaml")
     bare.write_text(BARE + "partitions: {cn.big: {nodes: 3}, gpu: {}}\nscheduler: {kind: slurm}\n")
     for command in (["profile", "validate"], ["profile", "show"]):
         assert main([*command, str(bare)]) == 0
