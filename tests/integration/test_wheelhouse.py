@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -19,8 +20,9 @@ base: {debian: bookworm, include: [python3]}
 python: {requirements: requirements.txt}
 jobs:
   say:
-    command: [python3, -c, "import markupsafe._speedups as native, tqdm; print('found', native.__file__)"]
+    command: [python3, -c, "import os, markupsafe._speedups as m, tqdm; print('found', m.__file__, os.getcwd())"]
     nodes: 2
+    workdir: /usr/lib
 """
 DOCKERFILE = "ARG BASE\nARG BUILD_BASE\nFROM deployer/hello-mpi:1.0.0\n"
 CONNECTS = "RUN python3 -c \"import socket; socket.create_connection(('192.0.2.1', 80), 5)\"\n"
@@ -82,7 +84,8 @@ def test_a_wheelhouse_is_imported_on_the_site_and_one_requirement_ships_one_whee
     assert int(site.alice(f"find {folder}/ -name '*.cpython-311.pyc' | wc -l")) > 20  # compiled once, at install
     site.cli("run", *site.options, "hello-wheels", "--wait")
     log = site.cli("logs", *site.options).stdout
-    assert log.count("found /deployer/wheels/lib/markupsafe/_speedups") == 2
+    native = re.escape("/deployer/wheels/lib/markupsafe/_speedups.cpython-311-x86_64-linux-gnu.so")
+    assert len(re.findall(f"found {native} /usr/lib$", log, re.MULTILINE)) == 2
     # Another release of one package: the layer and the other wheel are at the site already.
     wheels.write("requirements.txt", REQUIREMENTS.replace("4.66.5", "4.66.6"))
     wheels.build()
