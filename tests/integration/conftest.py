@@ -5,11 +5,11 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -131,6 +131,42 @@ def site(built: Cli, bundle: Path, lab: Lab) -> Site:
     """Return the lab with hello-mpi pushed to it."""
     built("push", bundle, "lab", "--ssh-config", lab.ssh_config)
     return Site(built, lab)
+
+
+#: Values that a shell, a runtime or a script could read otherwise than they are.
+DIFFICULT = {
+    "LINES": "a\n b\n", "QUOTES": "'x' \"y\"", "SINGLE": "'x'", "DOLLAR": "$HOME:$(id) `id` $", "EMPTY": "",
+    "UNICODE": "\u00e9\u6f22\U0001f600", "LONG": "x" * 100_000, "EQUALS": "a=b=c", "BACK": "\\n\\", "COLON": ":$PATH:",
+    "NCCL_DEBUG": "INFO",
+}  # fmt: skip
+#: Prints, as JSON, variables and the content of the file "name" in folders.
+_LOOK = (
+    "import json, os, sys; names, folders = map(json.loads, sys.argv[1:]); "
+    "print(json.dumps([{name: os.environ.get(name) for name in names}, "
+    "{folder: open(folder + '/name').read() for folder in folders}]))"
+)
+
+
+class Sight(NamedTuple):
+    """What a process in the container sees: variables, and the file ``name`` of folders."""
+
+    variables: dict[str, str]
+    folders: dict[str, str]
+
+
+def look(site: Site, verb: str, bundle: str, options: Sequence[str] = (), folders: Sequence[str] = ()) -> list[Sight]:
+    """Return what the container sees of DIFFICULT and folders: one of ``exec``, of ``run`` one for each rank."""
+    sets = [word for name, value in DIFFICULT.items() for word in ("--env", f"{name}={value}")]
+    command = ["python3", "-c", _LOOK, json.dumps(list(DIFFICULT)), json.dumps(list(folders))]
+    more = ["--json", "--wait"] if verb == "run" else []
+    words = [verb, bundle, *options, *sets, *more, "--", *command]
+    # A shell's own line is too short for them.
+    (site.lab.home / "alice" / "words.json").write_text(json.dumps(words))
+    start = "import json, os, sys; os.execv(sys.executable, [sys.executable, sys.argv[1], *json.load(sys.stdin)])"
+    said = site.alice(f"{PYTHON} -c '{start}' {WORKSPACE}/deployer.pyz <words.json 2>/dev/null", timeout=600)
+    if verb == "run":
+        said = site.alice(f"cat {json.loads(said)['folder']}/output.log")
+    return [Sight(*json.loads(line)) for line in said.splitlines() if line.startswith("[{")]
 
 
 #: What another user of a node can leave in its /tmp, for whoever has that as HOME.

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from deployer.connected.site_profile import profile as profiles
-from tests.integration.conftest import PYTHON, WORKSPACE, Cli, Site
+from tests.integration.conftest import DIFFICULT, WORKSPACE, Cli, Sight, Site, look
 from tests.lab import Lab
 from tests.lab.cluster import SUITE_VARIABLE
 
@@ -188,36 +188,11 @@ def test_the_script_says_what_is_bound_and_why(hosted: Path, site: Site) -> None
     assert f"#   {HOST}/libpsm2.so.2: " in text
 
 
-#: Values that a shell, ch-run, proot or a script could read otherwise than they are.
-DIFFICULT = {
-    "LINES": "a\n b\n", "QUOTES": "'x' \"y\"", "SINGLE": "'x'", "DOLLAR": "$HOME:$(id) `id` $", "EMPTY": "",
-    "UNICODE": "\u00e9\u6f22\U0001f600", "LONG": "x" * 100_000, "EQUALS": "a=b=c", "BACK": "\\n\\", "COLON": ":$PATH:",
-}  # fmt: skip
-#: Prints, as JSON, the variables and folders that a rank sees.
-SEES = (
-    "import json, os, sys; print(json.dumps([{name: os.environ.get(name) for name in sys.argv[3].split(chr(44))}, "
-    "[open(folder + '/name').read() for folder in sys.argv[1:3]]]))"
-)
-
-
 def test_folders_of_the_site_and_variables_of_the_user_are_in_the_container(hosted: Path, site: Site) -> None:
-    code = f"""
-import json, os, subprocess, sys
-values = json.loads(sys.stdin.read())
-tool = [sys.executable, os.path.expanduser("{WORKSPACE}/deployer.pyz")]
-words = [word for name, value in values.items() for word in ("--env", name + "=" + value)]
-binds = ["--bind", os.path.expanduser("~/own") + ":{OWN}"]
-command = ["python3", "-c", {SEES!r}, "{SHARED}", "{OWN}", ",".join([*values, "NCCL_DEBUG"])]
-options = [*binds, *words, "--env", "NCCL_DEBUG=INFO"]
-sys.exit(subprocess.call([*tool, sys.argv[1], "hosted", *options, *sys.argv[2:], "--", *command]))
-"""
-    (site.lab.home / "alice" / "sees.py").write_text(code)
-    (site.lab.home / "alice" / "values.json").write_text(json.dumps(DIFFICULT))
-    expected = [{**DIFFICULT, "NCCL_DEBUG": "INFO"}, ["shared\n", "own\n"]]
-    assert json.loads(site.alice(f"{PYTHON} sees.py exec <values.json")) == expected
-    job = json.loads(site.alice(f"{PYTHON} sees.py run --json --nodes 2 --wait <values.json 2>/dev/null", timeout=600))
-    log = site.alice(f"cat {job['folder']}/output.log")
-    assert [json.loads(line) for line in log.splitlines() if line.startswith("[{")] == [expected] * 2
+    options = ["--bind", f"/home/alice/own:{OWN}"]
+    expected = Sight(DIFFICULT, {SHARED: "shared\n", OWN: "own\n"})
+    assert look(site, "exec", "hosted", options, [SHARED, OWN]) == [expected]
+    assert look(site, "run", "hosted", ["--nodes", "2", *options], [SHARED, OWN]) == [expected] * 2
 
 
 def test_a_target_that_the_image_lacks_is_refused_with_what_helps(hosted: Path, site: Site) -> None:

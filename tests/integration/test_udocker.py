@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.conftest import ROOT, SENSITIVE, WORKSPACE, Cli, Site, homes, stranger
+from tests.integration.conftest import DIFFICULT, ROOT, SENSITIVE, WORKSPACE, Cli, Site, homes, look, stranger
 from tests.lab import Lab
 
 NAME = "hello-udocker"
@@ -72,8 +72,9 @@ signal.signal(signal.SIGTERM, bye)
 print("begun", flush=True)
 time.sleep(600)
 """
-GOODBYE_JOB = """
+MORE_JOBS = """
   goodbye: {command: [python3, /mnt/goodbye.py], nodes: 1, ranks_per_node: 1, threads: 1, time: "00:05:00"}
+  anything: {command: [env], nodes: 1, ranks_per_node: 1, threads: 1, time: "00:05:00"}
 """
 
 
@@ -96,7 +97,7 @@ def udocker(built: Cli, lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> I
     definition = folder / NAME
     shutil.copytree(ROOT / "bundles" / "hello-mpi", definition)
     text = (definition / "bundle.yaml").read_text()
-    (definition / "bundle.yaml").write_text(text.replace("name: hello-mpi", f"name: {NAME}") + GOODBYE_JOB)
+    (definition / "bundle.yaml").write_text(text.replace("name: hello-mpi", f"name: {NAME}") + MORE_JOBS)
     both = ["charliecloud", "udocker"]
     sites = [
         _profile(folder, ALONE, ["udocker"]),
@@ -242,6 +243,12 @@ def test_the_container_is_the_image_and_nothing_of_the_host(udocker: Site) -> No
     assert "alice" not in said
     assert "This is the root of an image" in said
     assert "touch: /etc/new: Permission denied" in said
+
+
+def test_variables_of_the_user_are_in_the_container_as_they_are(udocker: Site) -> None:
+    for verb, job in (("exec", []), ("run", ["anything"])):
+        found = look(udocker, verb, NAME, [*job, "--plan", ALONE])
+        assert [seen.variables for seen in found] == [DIFFICULT]
 
 
 def test_what_another_user_leaves_in_tmp_does_not_run(udocker: Site) -> None:
