@@ -1,10 +1,12 @@
 """What the integration tests share: the command line as a user calls it, and one hello-mpi bundle on one lab."""
 
+import base64
 import json
 import os
 import shlex
 import subprocess
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -139,11 +141,13 @@ DIFFICULT = {
     "UNICODE": "\u00e9\u6f22\U0001f600", "LONG": "x" * 100_000, "EQUALS": "a=b=c", "BACK": "\\n\\", "COLON": ":$PATH:",
     "NCCL_DEBUG": "INFO",
 }  # fmt: skip
-#: Prints, as JSON, variables and the content of the file "name" in folders.
+#: Prints variables and the content of the file "name" in folders, as JSON; packed, because long lines of several
+#: ranks get mixed in the job's output.
 _LOOK = (
-    "import json, os, sys; names, folders = map(json.loads, sys.argv[1:]); "
-    "print(json.dumps([{name: os.environ.get(name) for name in names}, "
-    "{folder: open(folder + '/name').read() for folder in folders}]))"
+    "import base64, json, os, sys, zlib; names, folders = map(json.loads, sys.argv[1:]); "
+    "seen = json.dumps([{name: os.environ.get(name) for name in names}, "
+    "{folder: open(folder + '/name').read() for folder in folders}]); "
+    "print('seen', base64.b64encode(zlib.compress(seen.encode())).decode())"
 )
 
 
@@ -166,7 +170,8 @@ def look(site: Site, verb: str, bundle: str, options: Sequence[str] = (), folder
     said = site.alice(f"{PYTHON} -c '{start}' {WORKSPACE}/deployer.pyz <words.json 2>/dev/null", timeout=600)
     if verb == "run":
         said = site.alice(f"cat {json.loads(said)['folder']}/output.log")
-    return [Sight(*json.loads(line)) for line in said.splitlines() if line.startswith("[{")]
+    packed = [line[len("seen ") :] for line in said.splitlines() if line.startswith("seen ")]
+    return [Sight(*json.loads(zlib.decompress(base64.b64decode(each)))) for each in packed]
 
 
 #: What another user of a node can leave in its /tmp, for whoever has that as HOME.

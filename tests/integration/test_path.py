@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import struct
 import subprocess
 import tempfile
@@ -222,4 +223,10 @@ def test_tools_that_are_not_ours_read_it(site: Site, bundle: Path, tmp_path: Pat
     digest = site.tool("list", "--json")
     folder = next(image["folder"] for image in json.loads(digest)["images"] if image["name"] == "hello-mpi")
     installed = (site.lab.home / Path(folder).relative_to("/home") / "rootfs").resolve()  # a link to its layer's
-    tool("diff", "-r", "--no-dereference", tmp_path / "tree", installed)
+    compared = ["diff", "-r", "--no-dereference", str(tmp_path / "tree"), str(installed)]
+    for line in subprocess.run(compared, capture_output=True, text=True, timeout=120, check=False).stdout.splitlines():
+        found = re.fullmatch(r"Only in (.+): (.+)", line)
+        assert found, line
+        made = Path(found[1], found[2])  # a mount point, which is made at install, and no part of the layer
+        assert made.is_relative_to(installed), line
+        assert all(path.is_dir() for path in (made, *made.rglob("*"))), line
