@@ -30,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for pair in drawn:
             print(_named(pair))
         return 0
+    if not drawn:
+        parser.error(f"none of the pairs drawn holds {args.only!r}; draw more with --pairs")
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
