@@ -23,8 +23,8 @@ def printed(text: str) -> str:
 def test_all_that_is_missing_is_listed_with_lines_that_make_a_plan(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # its path is printed as it is seen from here
-    bare = Path("bare.yaml")
+    monkeypatch.chdir(tmp_path)  # its path is printed as it is seen from here, and whole
+    bare = tmp_path / "bare.yaml"
     bare.write_text(BARE + "partitions: {cn.big: {nodes: 3}, gpu: {}}\nscheduler: {kind: slurm}\n")
     for command in (["profile", "validate"], ["profile", "show"]):
         assert main([*command, str(bare)]) == 0
