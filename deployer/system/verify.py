@@ -185,7 +185,7 @@ def verify(
     ``progress`` is called with the bytes checked since its last call.
     """
     verification = begin(stream, path, policies)
-    from concurrent.futures import ThreadPoolExecutor  # only here: ranks import this module
+    from concurrent.futures import ThreadPoolExecutor  # only here: its import is slow, and install does without
 
     layer = hashlib.sha256()
     with ThreadPoolExecutor(1) as beside:  # the layer's own digest takes as long as those of its segments

@@ -1,8 +1,7 @@
 """The first module of deployer.pyz, which Python compiles at each start: so it is short.
 
 `rank` imports nothing else, because ranks must start fast; newer job scripts start it by the first bytes of the file
-(``contract.first_bytes``). With -I, as job.sh starts Python inside containers, nothing
-of the user's home is used.
+(``contract.first_bytes``). With -I, as job.sh starts Python inside containers, nothing of the user's home is used.
 """
 
 import os

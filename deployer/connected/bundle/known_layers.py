@@ -1,8 +1,8 @@
 """Layers of earlier packs that need not be made again: what ``pack`` derived from an image, beside its frames.
 
 A layer is known if all that its bytes depend on is the same: the image's identity, the codec, the sources of deployer
-and the versions of its libraries. Then the image is not read, and the frames are
-copied from the bundle in the frame cache.
+and the versions of its libraries. Then the image is not read, and the frames are copied from the bundle in the frame
+cache.
 
 A record is one file: its key, the digest of the rest, and the rest as JSON. A record that is damaged, or belongs to
 another key, is not used. The frames are verified while they are copied, as ``copied`` describes.

@@ -129,9 +129,11 @@ class LayerSources:
             return self._read(self._scratch) if self._read else ArchiveImage("unknown", {}, Rootfs())
 
     def _known(self, cleanup: ExitStack) -> KnownBundle | None:
+        if not self._frames:
+            return None
         for record in self._records:
-            bundle = self._frames.bundle(record.path) if self._frames else None
-            if self._frames and bundle is not None:
+            bundle = self._frames.bundle(record.path)
+            if bundle is not None:
                 cleanup.enter_context(bundle)
                 layer = self._load(record)
                 if layer:

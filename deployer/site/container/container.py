@@ -70,10 +70,9 @@ def make(
     if contained and own.user_site:
         del whole[_NO_USER_SITE]
     searched = hostfiles.library_path(plan.environment if plan else {}, whole)
-    whole.update(environment)
-    whole.update(plan.environment if plan else {})
-    whole.update(users)
-    layouts.one_way_to_bind(whole, {**environment, **(plan.environment if plan else {}), **users})
+    given = {**environment, **(plan.environment if plan else {}), **users}
+    whole.update(given)
+    layouts.one_way_to_bind(whole, given)
     if searched:
         whole["LD_LIBRARY_PATH"] = searched
     bound = []

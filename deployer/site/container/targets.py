@@ -2,8 +2,10 @@
 
 import os
 import stat
+from functools import partial
 from typing import Optional
 
+from deployer.contract import mount_points
 from deployer.system import files
 
 
@@ -14,20 +16,20 @@ def objection(rootfs: str, target: str, made: bool = False) -> Optional[str]:
         rootfs: the unpacked image.
         made: the runtime makes targets that the image lacks.
     """
-    path = ""
-    parts = [part for part in target.split("/") if part]
-    for number, part in enumerate(parts):
-        path += "/" + part
-        found = files.status(rootfs + path, follow=False)
-        if found is None:
-            return None if made else "the image is read-only and has no %s" % target
-        if stat.S_ISLNK(found.st_mode):
-            return "%s is a link in the image, to %s" % (path, os.readlink(rootfs + path))
-        if number + 1 < len(parts) and not stat.S_ISDIR(found.st_mode):
-            return "%s is a file in the image" % path
-    return None
+    part = mount_points.in_the_way(target, partial(_is_folder, rootfs))
+    if part is None:
+        return "the image is read-only and has no %s" % target if not made and lacks(rootfs, target) else None
+    if files.is_link(rootfs + part):
+        return "%s is a link in the image, to %s" % (part, os.readlink(rootfs + part))
+    return None if part == "/" + target.strip("/") else "%s is a file in the image" % part  # a file can be bound to one
 
 
 def lacks(rootfs: str, target: str) -> bool:
     """Return whether an image has nothing at ``target``, and nothing that prevents making it."""
-    return objection(rootfs, target) is not None and objection(rootfs, target, made=True) is None
+    is_folder = partial(_is_folder, rootfs)
+    return mount_points.in_the_way(target, is_folder) is None and is_folder(target) is None
+
+
+def _is_folder(rootfs: str, path: str) -> Optional[bool]:
+    found = files.status(rootfs + path, follow=False)
+    return None if found is None else stat.S_ISDIR(found.st_mode)

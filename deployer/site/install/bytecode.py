@@ -17,14 +17,14 @@ from typing import List, Optional, Tuple
 from deployer.contract import plan as plans
 from deployer.contract import wheel
 from deployer.contract.errors import DeployerError
-from deployer.contract.manifest import KIT_PREFIX, Image, Manifest
+from deployer.contract.manifest import Image, Manifest
 from deployer.contract.plan import Bind
 from deployer.contract.shell import argv
 from deployer.site.capture import machine
 from deployer.site.container import container, runtime_check
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container, Runtime
-from deployer.site.install.kit import has_udocker
+from deployer.site.install.kit import has_charliecloud, has_udocker
 from deployer.site.storage.store import BYTECODE, VARIANTS, WHEELS
 from deployer.system import files, process
 
@@ -42,11 +42,10 @@ def is_possible(manifest: Manifest) -> bool:
     the runtimes of its kit are not unpacked yet."""
     if manifest.image.python is None:
         return False
-    carried = KIT_PREFIX + plans.CHARLIECLOUD_FOLDER + "/"
     return (
         has_udocker(manifest)
         or runtime_check.objection(RUNTIMES["charliecloud"], (), "") is None
-        or (any(item.name.startswith(carried) for item in manifest.members) and machine.namespaces_denied() is None)
+        or (has_charliecloud(manifest) and machine.namespaces_denied() is None)
     )
 
 

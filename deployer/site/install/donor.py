@@ -7,9 +7,9 @@ file is linked only if it is the file that install made from the same frame:
 - it was not changed since (``st_ctime``), nor was a folder above it replaced (inode), else its content is compared with
   the frame's.
 
-ctime is new after any write, chmod, utime or rename, and cannot be set. But the move of a folder leaves that of its
-files as it was. It is new after a link or a removal of another
-link, too; therefore the comparison. If one file of a frame fails, or a link fails, the frame is unpacked.
+ctime changes with every write, chmod, utime or rename, and cannot be set. But if a folder is moved, its files keep
+their ctime. ctime also changes when a link to the file is made or removed, so that contents must be compared then. If
+one file of a frame fails, or a link fails, the frame is unpacked.
 """
 
 import os

@@ -194,7 +194,7 @@ def _check_space(
     verification: Verification, store: Store, parts: Sequence[unpack.Unpacked], bundle: Optional[os.stat_result]
 ) -> None:
     manifest = verification.manifest
-    size, entries = sum(part.bytes for part in parts), sum(part.entries for part in parts)
+    entries, size = _total(parts)
     size += sum(member.size for member in manifest.members if _target(member.name, _MEMBERS))
     if bundle and bundle.st_dev != os.stat(store.images).st_dev:
         size += bundle.st_size  # it will be copied; otherwise it is moved, and needs no more space
@@ -239,7 +239,7 @@ def _write_image(
             unpacked = wheels.unpack(overlays, verification, verification.manifest.image.python, jobs, advance)
             written.append(unpacked)
         written.append(_fill(made, verification, advance))
-        bundle, whole = verification.finish(), unpack.Unpacked(*map(sum, zip(*written)))
+        bundle, whole = verification.finish(), _total(written)
         kit.prepare(InstalledImage(made, _receipt(bundle, whole)))
         if overlays and unpacked:
             rootfs, engine = os.path.join(made, ROOTFS), os.path.join(made, ENGINE)
@@ -307,8 +307,8 @@ def write_receipt(
     rootfs = os.path.join(folder, ROOTFS)
     written = _unpack_layer(rootfs, verification, jobs, advance)
     mount_points.make(rootfs, verification.manifest.mount_points)
-    written = _add(written, wheels.unpack(folder, verification, verification.manifest.image.python, jobs, advance))
-    return _add(written, _write_members(folder, verification, advance, targets))
+    overlays = wheels.unpack(folder, verification, verification.manifest.image.python, jobs, advance)
+    return _total([written, overlays, _write_members(folder, verification, advance, targets)])
 
 
 def _advance(verification: Verification, targets: Mapping[str, str], progress: Optional[InstallProgress]) -> Progress:
@@ -373,8 +373,8 @@ def _write_members(
     return unpack.Unpacked(len(members), sum(member.size for member in members))
 
 
-def _add(first: unpack.Unpacked, second: unpack.Unpacked) -> unpack.Unpacked:
-    return unpack.Unpacked(first.entries + second.entries, first.bytes + second.bytes)
+def _total(parts: Sequence[unpack.Unpacked]) -> unpack.Unpacked:
+    return unpack.Unpacked(sum(part.entries for part in parts), sum(part.bytes for part in parts))
 
 
 def _write_receipt(folder: str, bundle: VerifiedBundle, written: unpack.Unpacked) -> None:

@@ -21,6 +21,7 @@ from typing import List, Optional
 from deployer.contract import wheel
 from deployer.contract.errors import DeployerError, IntegrityError
 from deployer.contract.manifest import KIT_PREFIX, Manifest
+from deployer.contract.plan import CHARLIECLOUD_FOLDER
 from deployer.site.container.runtimes.udocker import START
 from deployer.site.install.wheels import OverlayWriter
 from deployer.site.storage import pythons
@@ -92,8 +93,16 @@ def prepare(installed: InstalledImage, python: Optional[str] = None) -> None:
 
 def has_udocker(manifest: Manifest) -> bool:
     """Return whether a bundle's kit has udocker."""
-    kit = [member.name[len(KIT_PREFIX) :] for member in manifest.members if member.name.startswith(KIT_PREFIX)]
-    return any(map(_is_udocker, kit))
+    return any(map(_is_udocker, _carried(manifest)))
+
+
+def has_charliecloud(manifest: Manifest) -> bool:
+    """Return whether a bundle's kit has ch-run."""
+    return any(name.startswith(CHARLIECLOUD_FOLDER + "/") for name in _carried(manifest))
+
+
+def _carried(manifest: Manifest) -> List[str]:
+    return [member.name[len(KIT_PREFIX) :] for member in manifest.members if member.name.startswith(KIT_PREFIX)]
 
 
 def protect(rootfs: str) -> None:

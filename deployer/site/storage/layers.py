@@ -78,7 +78,7 @@ def name(frames: Sequence[Segment], read_only: bool) -> str:
     key = hashlib.sha256(("%o %d\n" % (files.umask(), read_only)).encode())  # modes depend on these
     for frame in frames:
         key.update(("%s %d %s %s\n" % (frame.sha256, frame.size, frame.raw, frame.holds)).encode())
-    return "%s-%d" % (key.hexdigest()[:_DIGITS], os.geteuid())
+    return _named(key.hexdigest())
 
 
 def name_of_overlays(rootfs: str, wheels: Sequence[Tuple[str, Sequence[Segment]]], image: Image, compiled: bool) -> str:
@@ -92,7 +92,12 @@ def name_of_overlays(rootfs: str, wheels: Sequence[Tuple[str, Sequence[Segment]]
     key = hashlib.sha256(json.dumps(["overlays", rootfs, image.python, list(image.env), compiled]).encode())
     for member, segments in wheels:
         key.update(json.dumps([member, [[segment.sha256, segment.size] for segment in segments]]).encode())
-    return "%s-%d" % (key.hexdigest()[:_DIGITS], os.geteuid())
+    return _named(key.hexdigest())
+
+
+def _named(key: str) -> str:
+    """Return the name of this user's folder for what has a key."""
+    return "%s-%d" % (key[:_DIGITS], os.geteuid())
 
 
 @contextmanager

@@ -105,7 +105,7 @@ def _changes_path(nodes: Sequence[ast.AST], imports: Sequence[ast.Import | ast.I
 
 
 def _modules(node: ast.Import | ast.ImportFrom) -> list[str]:
-    """Return the modules that a statement imports, not what it takes from them."""
+    """Return the modules that a statement names, without what it takes from them."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     return [node.module] if node.module and not node.level else []
@@ -128,7 +128,7 @@ def _relative(node: ast.ImportFrom) -> list[tuple[int, str]]:
 def _reached(tree: ast.Module, main: bool) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
     """Yield the imports that are reached whenever the module runs: at its top, and in functions that it calls there.
 
-    With each: whether nothing before it may end the program or guard it, so that it fails if there is no such module.
+    Each comes with a flag: nothing before it can end or guard the program, so it fails without the module.
     """
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     ending = _ending(functions)
