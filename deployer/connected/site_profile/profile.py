@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from deployer.connected.ground.yaml_model import Document, KeyPath, Problem, checked
-from deployer.connected.site_profile.model import Driver, Fabric, Lacking, Mpi, Partition, Profile, SiteFiles, age
+from deployer.connected.site_profile.machine import Driver, Fabric
+from deployer.connected.site_profile.model import Lacking, Mpi, Partition, Profile, SiteFiles, age
 from deployer.contract import drift
 from deployer.contract import facts as captured
 from deployer.contract.errors import IntegrityError, UsageError

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from deployer.connected.site_profile.model import Filesystem
+from deployer.connected.site_profile.machine import Filesystem
 from deployer.contract import runtime_table
 from deployer.contract.plan import DISK, MEMORY, NOT_STAGED, SQUASHFS
 

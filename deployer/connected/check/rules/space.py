@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import Case
-from deployer.connected.site_profile.model import Filesystem
+from deployer.connected.site_profile.machine import Filesystem
 from deployer.contract.findings import ERROR, NOTE, Finding
 from deployer.contract.manifest import OURS, Manifest
 

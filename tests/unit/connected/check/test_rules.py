@@ -36,7 +36,7 @@ from deployer.connected.linker.index import Index, Indexed
 from deployer.connected.linker.job_filesystem import HostFiles, JobFilesystem
 from deployer.connected.linker.loader import Loader
 from deployer.connected.linker.process import Overlay, Process
-from deployer.connected.site_profile.model import RuntimeName
+from deployer.connected.site_profile.forms import RuntimeName
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract import plan as plans
 from deployer.contract import runtime_table, verdict

@@ -11,7 +11,7 @@ import yaml
 
 from deployer.cli.laptop.main import main
 from deployer.connected.site_profile import profile as profiles
-from deployer.connected.site_profile.model import Machine
+from deployer.connected.site_profile.machine import Machine
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.signatures import sign_profile, verify_profile
 from deployer.contract import drift

@@ -3,7 +3,8 @@
 import pytest
 
 from deployer.connected.site_profile.launch import Way, choose, passed
-from deployer.connected.site_profile.model import FactSource, Mpi, Partition, Profile, SiteScheduler
+from deployer.connected.site_profile.machine import FactSource
+from deployer.connected.site_profile.model import Mpi, Partition, Profile, SiteScheduler
 from deployer.contract.errors import Refused, Unknown
 from deployer.contract.plan import MPICH_ABI, OPENMPI
 

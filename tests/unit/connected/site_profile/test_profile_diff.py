@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from deployer.cli.laptop import main
 from deployer.connected.site_profile import profile as profiles
-from deployer.connected.site_profile.model import Machine
+from deployer.connected.site_profile.machine import Machine
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract import drift

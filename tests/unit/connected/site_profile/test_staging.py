@@ -1,6 +1,6 @@
 """The ways to stage, out of what a profile says of file systems."""
 
-from deployer.connected.site_profile.model import Filesystem
+from deployer.connected.site_profile.machine import Filesystem
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import load
 from deployer.connected.site_profile.staging import FEW_NODES, MANY_NODES, Staging, stagings

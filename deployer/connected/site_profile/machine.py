@@ -1,0 +1,193 @@
+"""The model of machines in a site profile: what login nodes and compute nodes have, and the shape of a node."""
+
+import datetime as dt
+from typing import Literal
+
+from deployer.connected.ground.yaml_model import Model
+from deployer.connected.site_profile.forms import Absolute, Count, FileFacts, RuntimeName
+
+
+class FactSource(Model):
+    """Where facts come from.
+
+    Attributes:
+        kind: captured on the site, from a document, or unverified.
+        where: the command, the document, or the person.
+        date: the day on which the facts were true; left out if the document has no date.
+    """
+
+    kind: Literal["captured", "document", "unverified"]
+    where: str
+    date: dt.date | None = None
+
+
+class SiteRuntime(Model):
+    """A container runtime on the site's nodes.
+
+    Attributes:
+        version: its version.
+        module: the module that provides it, if it is not in PATH.
+        setuid: it has a setuid program, so that it needs no user namespaces (Apptainer, Singularity).
+        starts: a folder of the user's own started as an image, with targets that it lacks (the same; tried).
+    """
+
+    version: str | None = None
+    module: str | None = None
+    setuid: bool | None = None
+    starts: bool | None = None
+
+
+class Fabric(Model):
+    """The network for MPI.
+
+    Attributes:
+        kind: the kind of network.
+        provider: libfabric's provider to use.
+        providers: all providers of libfabric on the nodes.
+        devices: the kernel's names of the devices (``hfi1_0``, ``mlx5_0``, ``eth0``).
+        libraries: paths of the user-space libraries (psm2, verbs, UCX) by soname.
+        source: where these facts come from.
+    """
+
+    kind: Literal["ethernet", "omni-path", "infiniband"] | None = None
+    provider: str | None = None
+    providers: list[str] = []
+    devices: list[str] = []
+    libraries: dict[str, Absolute] = {}
+    source: FactSource | None = None
+
+
+class Driver(Model):
+    """The driver of the GPUs.
+
+    Attributes:
+        kind: the vendor.
+        version: its version.
+        libraries: paths of its libraries by soname.
+        smi: the path of ``nvidia-smi``.
+        source: where these facts come from.
+    """
+
+    kind: Literal["nvidia"]
+    version: str | None = None
+    libraries: dict[str, Absolute] = {}
+    smi: Absolute | None = None
+    source: FactSource | None = None
+
+
+class Filesystem(Model):
+    """A file system, by the path of its folder.
+
+    Attributes:
+        type: its type, as the kernel names it.
+        shared: all nodes see the same files.
+        size_mb: its size in MiB.
+        inodes: its number of inodes.
+        quota_mb: the limit per user in MiB.
+        quota_inodes: the limit of inodes per user.
+        purge_days: files unused for so many days are removed.
+        source: where these facts come from.
+    """
+
+    type: str | None = None
+    shared: bool | None = None
+    size_mb: int | None = None
+    inodes: int | None = None
+    quota_mb: int | None = None
+    quota_inodes: int | None = None
+    purge_days: int | None = None
+    source: FactSource | None = None
+
+
+class Machine(Model):
+    """Facts that equal machines have in common.
+
+    Attributes:
+        architecture: the kernel's name of the architecture.
+        os: the distribution.
+        kernel: the kernel's release.
+        glibc: the version of glibc.
+        libzstd: the version of libzstd.
+        pythons: versions of Python interpreters by path.
+        user_namespaces: a user without privileges can make user namespaces (tested by making one).
+        fuse: a user without privileges can mount with FUSE (tested by mounting).
+        runtimes: container runtimes.
+        launchers: programs that start ranks.
+        fabric: the network for MPI.
+        driver: the driver of the GPUs.
+        filesystems: file systems by path.
+        files: facts of system libraries that MPI, fabric or driver need, by path.
+        links: targets of symbolic links to them, by path.
+    """
+
+    architecture: str | None = None
+    os: str | None = None
+    kernel: str | None = None
+    glibc: str | None = None
+    libzstd: str | None = None
+    pythons: dict[str, str] = {}
+    user_namespaces: bool | None = None
+    fuse: bool | None = None
+    runtimes: dict[RuntimeName, SiteRuntime] = {}
+    launchers: list[str] = []
+    fabric: Fabric | None = None
+    driver: Driver | None = None
+    filesystems: dict[Absolute, Filesystem] = {}
+    files: dict[Absolute, FileFacts] = {}
+    links: dict[Absolute, str] = {}
+
+
+class NodeGpus(Model):
+    """The GPUs of a node.
+
+    Attributes:
+        kind: the vendor.
+        model: the model's name.
+        count: GPUs per node.
+        memory_mb: memory per GPU in MiB.
+        capability: NVIDIA's compute capability (``7.0``).
+    """
+
+    kind: Literal["nvidia"] | None = None
+    model: str | None = None
+    count: Count | None = None
+    memory_mb: Count | None = None
+    capability: str | None = None
+
+
+class Cpu(Model):
+    """The processors of a node.
+
+    Attributes:
+        model: the model's name.
+        flags: instruction sets by the kernel's names: those of ``contract.cpu.FLAGS`` that the processors have.
+    """
+
+    model: str | None = None
+    flags: list[str] | None = None
+
+
+class NodeHardware(Model):
+    """The shape of a node.
+
+    Attributes:
+        sockets: sockets per node.
+        cores: physical cores per node.
+        threads_per_core: hardware threads per core.
+        numa_domains: NUMA domains per node.
+        cpus: CPUs that the scheduler counts, if they are not the hardware threads.
+        memory_mb: memory in MiB that a job may use.
+        memory_total_mb: the node's memory in MiB.
+        cpu: the processors.
+        gpus: the GPUs.
+    """
+
+    sockets: Count | None = None
+    cores: Count | None = None
+    threads_per_core: Count | None = None
+    numa_domains: Count | None = None
+    cpus: Count | None = None
+    memory_mb: Count | None = None
+    memory_total_mb: Count | None = None
+    cpu: Cpu | None = None
+    gpus: NodeGpus | None = None
