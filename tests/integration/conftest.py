@@ -201,19 +201,28 @@ def stranger(lab: Lab) -> Iterator[None]:
             lab.sh(node, "root", "rm -rf /tmp/.bashrc /tmp/.profile /tmp/.local")
 
 
-def homes(lab: Lab) -> list[str]:
-    """Return the homes that are left on the nodes; that of a process goes a moment after it."""
+#: What deployer or a user's processes can leave on a node.
+PROCESSES, FILES = "pgrep -u alice -a", "find /dev/shm /tmp -mindepth 1 -maxdepth 1 -name 'deployer-*'"
+
+
+@contextmanager
+def nothing_left(
+    lab: Lab, look: str = f"{PROCESSES}; {FILES}", nodes: Sequence[str] = ("cn1", "cn2")
+) -> Iterator[None]:
+    """Check that what is done inside leaves nothing on the nodes that was not there before it.
+
+    The lab is shared: a killed job of another test may have left its home. What ends a moment later is waited for.
+    """
+
+    def there() -> set[str]:
+        return {f"{node}: {line}" for node in nodes for line in lab.sh(node, "root", look).stdout.splitlines()}
+
+    before = there()
+    yield
     until = time.monotonic() + 10
-    while True:
-        found = [
-            name
-            for node in ("login1", "cn1", "cn2")
-            for name in lab.sh(node, "root", "ls /tmp").stdout.split()
-            if name.startswith("deployer-home")
-        ]
-        if not found or time.monotonic() > until:
-            return found
+    while (left := there() - before) and time.monotonic() < until:
         time.sleep(0.2)
+    assert left == set()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.conftest import ROOT, WORKSPACE, Cli, Site
+from tests.integration.conftest import ROOT, WORKSPACE, Cli, Site, nothing_left
 from tests.lab import Lab
 
 NAME = "hello-carried"
@@ -79,12 +79,6 @@ def engine(site: Site) -> str:
     return f"{folder}/engine/charliecloud"
 
 
-def left(site: Site) -> str:
-    """Return what of alice's is on the nodes: processes, and files of deployer's."""
-    look = "pgrep -u alice -a; find /dev/shm /tmp -mindepth 1 -name 'deployer-*'"
-    return "".join(site.lab.sh(node, "root", look).stdout for node in ("cn1", "cn2"))
-
-
 def test_the_nodes_have_no_charliecloud(bare: Site) -> None:
     for node in NODES:
         assert bare.lab.sh(node, "alice", "ch-run --version").returncode in (126, 127)
@@ -108,10 +102,10 @@ def test_a_job_has_the_host_s_mpi_and_the_image_s_root(bare: Site) -> None:
 def test_a_staged_image_with_its_ch_run_leaves_nothing_behind(bare: Site, staging: str) -> None:
     if staging == "squashfs":
         bare.alice(f"python3 {WORKSPACE}/deployer.pyz install {WORKSPACE}/bundles/{NAME}-1.0.0.tar --squashfs")
-    result = job(bare, "--staging", staging)
+    with nothing_left(bare.lab):
+        result = job(bare, "--staging", staging)
     assert (result["variant"], result["world_size"]) == (f"charliecloud-kit-{staging}", 2)
     assert (result["exit_code"], result["findings"]) == (0, [])
-    assert left(bare) == ""
 
 
 def test_the_site_s_own_is_passed_over_with_the_reason(bare: Site) -> None:

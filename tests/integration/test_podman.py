@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import WORKSPACE, Site, homes, plan_record
+from tests.integration.conftest import PROCESSES, WORKSPACE, Site, nothing_left, plan_record
 
 pytestmark = pytest.mark.needs("podman")
 
@@ -73,23 +73,16 @@ def inside(site: Site, command: str, code: int = 0) -> str:
     return site.alice(f"{LEAKS} python3 {WORKSPACE}/deployer.pyz {words}", code)
 
 
-def left(site: Site) -> str:
-    """Return what of alice's is on the nodes: processes, and files of deployer's or podman's."""
-    look = "sleep 2; pgrep -u alice -a; find /dev/shm /tmp /run -mindepth 1 -user alice"
-    return "".join(site.lab.sh(node, "root", look).stdout for node in NODES[1:])
-
-
 @pytest.mark.parametrize("staging", ["folder", "memory"])
 def test_a_job_on_two_nodes(podman: Site, staging: str) -> None:
-    result = podman.run("--plan", "changed", "--nodes", "2", "--staging", staging)
+    with nothing_left(podman.lab, f"{PROCESSES}; find /dev/shm /tmp /run -mindepth 1 -user alice"):
+        result = podman.run("--plan", "changed", "--nodes", "2", "--staging", staging)
     assert (result["runtime"], result["variant"]) == ("podman", f"podman-{staging}")
     assert (result["world_size"], result["exit_code"], result["findings"]) == (2, 0, [])
     assert {rank["host"] for rank in result["ranks"]} == {"cn1", "cn2"}
     for rank in result["ranks"]:
         assert rank["mpi_library"].startswith("Intel(R) MPI Library 2021.15")
         assert rank["mpi_identity"] == rank["host_mpi_identity"]
-    assert left(podman) == ""
-    assert homes(podman.lab) == []
 
 
 def test_open_mpi_starts_by_pmix(podman: Site, plan: Callable[..., str]) -> None:

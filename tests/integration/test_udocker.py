@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.conftest import DIFFICULT, ROOT, SENSITIVE, WORKSPACE, Cli, Site, homes, look, stranger
+from tests.integration.conftest import (
+    DIFFICULT,
+    FILES,
+    ROOT,
+    SENSITIVE,
+    WORKSPACE,
+    Cli,
+    Site,
+    look,
+    nothing_left,
+    stranger,
+)
 from tests.lab import Lab
 
 NAME = "hello-udocker"
@@ -161,17 +172,11 @@ def test_open_mpi_starts_by_pmix_and_by_its_own_launcher(udocker: Site, plan: st
 
 
 def test_an_image_in_the_nodes_memory_with_its_engine_leaves_nothing_behind(udocker: Site) -> None:
-    result = job(udocker, "--staging", "memory")
+    with nothing_left(udocker.lab):
+        result = job(udocker, "--staging", "memory")
     assert (result["variant"], result["world_size"], result["exit_code"]) == ("udocker-memory", 2, 0)
     assert result["findings"] == []
     assert {rank["mpi_seen_in"] for rank in result["ranks"]} == {"payload"}
-    assert left(udocker) == ""
-
-
-def left(site: Site) -> str:
-    """Return what of alice's is on the nodes: processes, and files of deployer's."""
-    look = "pgrep -u alice -a; find /dev/shm /tmp -mindepth 1 -name 'deployer-*'"
-    return "".join(site.lab.sh(node, "root", look).stdout for node in NODES)
 
 
 def test_without_user_namespaces_udocker_is_taken_where_the_policy_has_it(udocker: Site) -> None:
@@ -252,13 +257,12 @@ def test_variables_of_the_user_are_in_the_container_as_they_are(udocker: Site) -
 
 
 def test_what_another_user_leaves_in_tmp_does_not_run(udocker: Site) -> None:
-    with stranger(udocker.lab):
+    with stranger(udocker.lab), nothing_left(udocker.lab, FILES, ["login1", *NODES]):
         said = udocker.alice(f"python3 {WORKSPACE}/deployer.pyz exec {NAME} --plan {ALONE} -- sh -c '{SENSITIVE}' 2>&1")
         job(udocker)
     assert "after" in said
     assert "STOLEN" not in said
     assert "STOLEN" not in udocker.tool("logs")
-    assert homes(udocker.lab) == []
 
 
 def test_the_current_folder_may_be_any_and_nothing_is_left_in_it(udocker: Site) -> None:
@@ -376,11 +380,12 @@ def test_the_time_limit_asks_the_payload_and_leaves_nothing(udocker: Site) -> No
     path.chmod(0o644)
     asked = ["--nodes", "1", "--time", "00:01:00", "--bind", "$HOME:/mnt", "--json"]
     folders = {}
-    for plan in (ALONE, BOTH):
-        for staging in ("folder", "memory"):
-            said = udocker.tool("run", NAME, "goodbye", "--plan", plan, "--staging", staging, *asked)
-            folders[plan, staging] = json.JSONDecoder().raw_decode(said)[0]["folder"]
-    udocker.alice('while [ -n "$(squeue -h -u alice)" ]; do sleep 1; done', timeout=800)
+    with nothing_left(udocker.lab):
+        for plan in (ALONE, BOTH):
+            for staging in ("folder", "memory"):
+                said = udocker.tool("run", NAME, "goodbye", "--plan", plan, "--staging", staging, *asked)
+                folders[plan, staging] = json.JSONDecoder().raw_decode(said)[0]["folder"]
+        udocker.alice('while [ -n "$(squeue -h -u alice)" ]; do sleep 1; done', timeout=800)
     for (plan, staging), folder in folders.items():
         result = json.loads(udocker.alice(f"cat {folder}/result.json"))
         runtime = "udocker" if plan == ALONE else "charliecloud"
@@ -391,7 +396,6 @@ def test_the_time_limit_asks_the_payload_and_leaves_nothing(udocker: Site) -> No
         assert udocker.alice(f"cat {folder}/goodbye").split() == [result["ranks"][0]["host"]]
         state = json.JSONDecoder().raw_decode(udocker.tool("status", Path(folder).name, "--json"))[0]
         assert (state["state"], state["active"]) == ("TIMEOUT", False)
-    assert left(udocker) == ""
 
 
 @pytest.mark.slow
