@@ -19,7 +19,7 @@ PROFILE_NAMESPACE = "deployer-profile"
 
 _MAGIC = b"SSHSIG"
 _VERSION = 1
-_BEGIN, _END = "-----BEGIN SSH SIGNATURE-----", "-----END SSH SIGNATURE-----"
+BEGIN, _END = "-----BEGIN SSH SIGNATURE-----", "-----END SSH SIGNATURE-----"
 _LINE = 70
 _HASHES = {b"sha256": hashlib.sha256, b"sha512": hashlib.sha512}
 _MIN_RSA_BITS = 2048
@@ -185,16 +185,24 @@ def armored(blob: bytes) -> str:
     """Return a signature in the form that ssh-keygen reads."""
     text = encode(blob)
     lines = [text[start : start + _LINE] for start in range(0, len(text), _LINE)]
-    return "\n".join([_BEGIN, *lines, _END]) + "\n"
+    return "\n".join([BEGIN, *lines, _END]) + "\n"
 
 
 def unarmored(text: str) -> bytes:
     """Return the blob of a signature that ssh-keygen wrote. Raises IntegrityError."""
     lines = text.split()
-    begin, end = _BEGIN.split(), _END.split()
+    begin, end = BEGIN.split(), _END.split()
     if lines[: len(begin)] != begin or lines[-len(end) :] != end:
         raise IntegrityError("a signature is not in OpenSSH's armor")
     return _from_base64("".join(lines[len(begin) : -len(end)]))
+
+
+def unarmored_all(text: str) -> List[bytes]:
+    """Return the blobs of signatures that follow each other, with white space between them. Raises IntegrityError."""
+    pieces = text.split(_END)
+    if pieces[-1].strip():
+        raise IntegrityError("a signature is not in OpenSSH's armor")
+    return [unarmored(piece + _END) for piece in pieces[:-1]]
 
 
 def _from_base64(text: str) -> bytes:

@@ -75,13 +75,16 @@ def read(path: str) -> Policy:
     return Policy(path, demands[0], tuple(signers.read(allowed)) if allowed else None, revoked, demands[1])
 
 
-def judge(policies: Iterable[Policy], keys: Sequence[Key], now: Optional[float] = None) -> List[str]:
+def judge(
+    policies: Iterable[Policy], keys: Sequence[Key], now: Optional[float] = None, what: str = "bundle"
+) -> List[str]:
     """Return the names under which the policies know the signers; empty for a bundle without signatures.
 
     Args:
         keys: the keys whose signatures of the bundle are valid. Each policy that requires or names signers must accept
             one of them that no policy revokes.
         now: seconds since the epoch; None: the current time.
+        what: what was signed, for errors.
 
     Raises:
         Refused: a policy does not accept the bundle; the message has the reasons.
@@ -94,7 +97,7 @@ def judge(policies: Iterable[Policy], keys: Sequence[Key], now: Optional[float] 
             if policy.revoked_keys and signers.is_revoked(policy.revoked_keys, key):
                 reasons[key] = "%s is revoked by %s" % (key.fingerprint, policy.revoked_keys)
     if keys and len(reasons) == len(set(keys)):
-        _refuse(reasons.values(), "each key that signed the bundle is revoked")
+        _refuse(reasons.values(), "each key that signed the %s is revoked" % what, what)
     good = [key for key in keys if key not in reasons]
     names = []
     for policy in policies:
@@ -103,12 +106,12 @@ def judge(policies: Iterable[Policy], keys: Sequence[Key], now: Optional[float] 
         if not keys and not policy.require_signature:
             continue
         if not keys:
-            _refuse([], "the bundle is not signed, and %s demands it" % policy.source)
+            _refuse([], "the %s is not signed, and %s demands it" % (what, policy.source), what)
         answers = [_answer(policy.allowed, key, now) for key in good]
         accepted = [who for who, _ in answers if who]
         if not accepted:
             told = list(reasons.values()) + [reason for _, reason in answers]
-            _refuse(told, "no signer of the bundle is accepted by %s" % policy.source)
+            _refuse(told, "no signer of the %s is accepted by %s" % (what, policy.source), what)
         names += accepted
     return sorted(set(names))
 
@@ -157,7 +160,7 @@ def _answer(allowed: Iterable[Signer], key: Key, now: float) -> Tuple[str, str]:
     return "", "; ".join(reasons) or "%s is not among the allowed signers" % key.fingerprint
 
 
-def _refuse(reasons: Iterable[str], message: str) -> None:
+def _refuse(reasons: Iterable[str], message: str, what: str) -> None:
     told = "; ".join(reasons)
-    hint = "ask the stager for a bundle signed by an allowed key, or the site's admin about its policy"
+    hint = "ask the stager for a %s signed by an allowed key, or the site's admin about its policy" % what
     raise Refused(message + (": " + told if told else ""), hint)

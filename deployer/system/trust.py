@@ -19,11 +19,14 @@ class Trust(NamedTuple):
     signers: List[str]
 
 
-def establish(message: bytes, signatures: Sequence[bytes], policies: Optional[Sequence[Policy]] = None) -> Trust:
+def establish(
+    message: bytes, signatures: Sequence[bytes], policies: Optional[Sequence[Policy]] = None, what: str = "bundle"
+) -> Trust:
     """Verify all signatures of ``message`` and let the policies judge the signers.
 
     Args:
         policies: the policies to apply; None: those of ``policy.load()``, so that the admin's is never forgotten.
+        what: what was signed, for errors.
 
     Raises:
         IntegrityError: a signature is wrong.
@@ -31,4 +34,4 @@ def establish(message: bytes, signatures: Sequence[bytes], policies: Optional[Se
         MissingTool: a signature cannot be verified on this machine.
     """
     keys = [signature.check(blob, message) for blob in signatures]
-    return Trust(keys, policy.judge(policy.load() if policies is None else policies, keys))
+    return Trust(keys, policy.judge(policy.load() if policies is None else policies, keys, what=what))

@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,16 @@ from deployer.cli.site import common
 from deployer.connected.bundle import diff as diffing
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.check import check as checking
-from deployer.connected.ground.sign import sign
+from deployer.connected.ground.sign import sign, sign_update
 from deployer.connected.linker import index
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.transfer import push as pushing
-from deployer.contract import json_records
+from deployer.connected.transfer.push_plan import push_plan
 from deployer.contract.errors import UsageError
+from deployer.contract.plan_update import PlanUpdate
 from deployer.site.storage.space import human
 from deployer.system import files
+from deployer.system.verify import opened, read_seal
 
 #: The number of files that diff lists per kind: added, removed, changed.
 _NAMED = 20
@@ -32,14 +35,15 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--partition", help="a partition of the profile (default: its first)")
     text = "treat this rule of check as a warning; the plan records it"
     command.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
-    command.add_argument("-o", "--output", metavar="FILE", required=True)
+    text = "write the plan to this file, for `push --plan`"
+    command.add_argument("-o", "--output", metavar="FILE", required=True, help=text)
 
     command = common.add_command(subparsers, "sign", _sign)
-    command.add_argument("bundle", metavar="B.tar")
+    command.add_argument("bundle", metavar="FILE", help="a bundle, or a plan that `plan -o` wrote")
     command.add_argument("--key", metavar="KEY", type=Path, required=True, help="a private key, or an agent's .pub")
 
     command = common.add_command(subparsers, "push", _push)
-    command.add_argument("bundle", metavar="B.tar")
+    command.add_argument("bundle", metavar="B.tar", nargs="?", help="the bundle; left out with --plan")
     text = "a curated profile's name, or a profile's path; --site SITE is the same"
     command.add_argument("site", metavar="SITE", nargs="?", help=text)
     command.add_argument("--site", dest="named", metavar="SITE", help=argparse.SUPPRESS)
@@ -52,6 +56,8 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument(
         "--force", action="store_true", help="send it even if check predicts that it will not run there"
     )
+    text = "send this new plan for a bundle that is installed at the site; `run` uses it from then on"
+    command.add_argument("--plan", metavar="FILE", type=Path, help=text)
     text = "send it even if it has no plan for the site: `exec` and `shell` work there, `run` does not"
     command.add_argument("--without-plan", action="store_true", help=text)
     command.add_argument("--dry-run", action="store_true", help="print what would be sent, and send nothing")
@@ -78,17 +84,22 @@ def _plan(args: argparse.Namespace) -> int:
     plan, checked = checking.plan(
         args.bundle, profiles.load(args.site), args.partition, args.accept, index.default_folder()
     )
-    files.write_text(args.output, json_records.pretty(plan.record()))
+    with opened(args.bundle) as stream:
+        digest = read_seal(stream, args.bundle).digest
+    update = PlanUpdate(digest, plan.bundle, int(time.time()), [plan])
+    files.write_text(args.output, update.text())
     if args.json:
         print(json.dumps({"plan": args.output, "site": plan.site, "verdict": checked.verdict}))
     else:
         print(f"plan for {plan.site}: {args.output}\ncheck {plan.site}: {checked.verdict}")
         common.show(checked, plan.way, plan.tries)
+        print(f"if {plan.bundle} is installed there: deployer push --plan {args.output} {args.site}")
     return 0
 
 
 def _sign(args: argparse.Namespace) -> int:
-    signed = sign(Path(args.bundle), args.key)
+    path = Path(args.bundle)
+    signed = (sign_update if _is_update(path) else sign)(path, args.key)
     if args.json:
         print(json.dumps(signed.record()))
         return 0
@@ -98,7 +109,41 @@ def _sign(args: argparse.Namespace) -> int:
     return 0
 
 
+def _is_update(path: Path) -> bool:
+    """Return whether a file is a plan update, which is text; a bundle is a tar file."""
+    with files.errors_named(f"read {path}"), files.open_regular(str(path)) as stream:
+        return stream.read(1) == b"{"
+
+
+def _push_plan(args: argparse.Namespace) -> int:
+    others = ("full", "without_plan", "squashfs", "transfer_host", "to", "have")
+    used = [f"--{name.replace('_', '-')}" for name in others if getattr(args, name)]
+    if used:
+        raise UsageError(f"{' and '.join(used)} cannot be used with --plan: it sends one small file")
+    sites = [site for site in (args.bundle, args.site, args.named) if site]
+    if len(sites) != 1:
+        raise UsageError("push --plan requires one SITE, and no bundle", "write: deployer push --plan FILE SITE")
+    pushed = push_plan(args.plan, profiles.load(sites[0]), args.ssh_config, args.dry_run, args.force)
+    if args.json:
+        print(json.dumps(pushed.record()))
+        return 0
+    if pushed.plan is None:
+        print(f"would send {human(pushed.sent)}")
+        return 0
+    print(f"sent {pushed.sent} bytes in {pushed.seconds:.1f} s: {pushed.plan}")
+    print(f"jobs of {pushed.bundle} use this plan for {pushed.site} from now on")
+    for signer in pushed.signers:
+        print(f"signed by {signer}")
+    for warning in pushed.warnings:
+        print(f"deployer: warning: {warning}", file=sys.stderr)
+    return 0
+
+
 def _push(args: argparse.Namespace) -> int:
+    if args.plan:
+        return _push_plan(args)
+    if not args.bundle:
+        raise UsageError("push requires a bundle, or --plan FILE", "see: deployer push --help")
     if args.site and args.named and args.site != args.named:
         raise UsageError(f"push accepts one site, not two: {args.site} and --site {args.named}", "give one of them")
     args.site = args.site or args.named
@@ -113,6 +158,16 @@ def _push(args: argparse.Namespace) -> int:
         args.full, args.dry_run, args.transfer_host, args.force, facts, args.squashfs, args.without_plan
     )
     pushed = pushing.push(Path(args.bundle), profiles.load(args.site), args.ssh_config, options)
+    _show_pushed(args, pushed)
+    for warning in pushed.warnings:
+        print(f"deployer: warning: {warning}", file=sys.stderr)
+    if pushed.checked and pushed.checked.findings:
+        print(f"check {args.site}: {pushed.checked.verdict}", file=sys.stderr)
+        common.show(pushed.checked, stream=sys.stderr)
+    return 0
+
+
+def _show_pushed(args: argparse.Namespace, pushed: pushing.Pushed) -> None:
     if args.json:
         print(json.dumps(pushed.record()))
     elif pushed.sent == 0:
@@ -130,12 +185,6 @@ def _push(args: argparse.Namespace) -> int:
         print(f"SquashFS file of {human(made['size'])} in {made['seconds']:.1f} s by {by}: {made['path']}")
     elif args.squashfs and pushed.folder:
         print("its SquashFS file is already at the site")
-    for warning in pushed.warnings:
-        print(f"deployer: warning: {warning}", file=sys.stderr)
-    if pushed.checked and pushed.checked.findings:
-        print(f"check {args.site}: {pushed.checked.verdict}", file=sys.stderr)
-        common.show(pushed.checked, stream=sys.stderr)
-    return 0
 
 
 def _push_to(args: argparse.Namespace) -> int:

@@ -33,8 +33,8 @@ GROUPS = (
         (
             Command("profile", "laptop.profiles", "list, show, validate, compare and sign site profiles"),
             Command("check", "laptop.check", "predict whether a bundle will run on a site"),
-            Command("plan", "laptop.bundles", "make a plan for a site apart from the bundle"),
-            Command("sign", "laptop.bundles", "sign a bundle with an OpenSSH key"),
+            Command("plan", "laptop.bundles", "make a new plan for a bundle that is installed at a site"),
+            Command("sign", "laptop.bundles", "sign a bundle or a plan with an OpenSSH key"),
         ),
     ),
     (
@@ -64,7 +64,9 @@ GROUPS = (
 
 _THERE = "on the site: python3 deployer.pyz %s --help"
 #: Commands that exist only on the site. Here they give a hint.
-_ELSEWHERE = {name: _THERE % name for name in ("capture", "exec", "install", "receipt", "receive", "shell")}
+_ELSEWHERE = {
+    name: _THERE % name for name in ("capture", "exec", "install", "receipt", "receive", "shell", "take-plan")
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -22,7 +22,7 @@ from deployer.site.storage.store import InstalledImage
 from deployer.system import files, policy, workers
 from deployer.system import verify as verifying
 
-_SIGNERS = "require a signature by one of these allowed signers (ssh-keygen format)"
+SIGNERS = "require a signature by one of these allowed signers (ssh-keygen format)"
 #: gc's defaults: the number of images of each name to keep, and the age of job folders to remove.
 _KEPT_IMAGES, _OLD_SECONDS = 2, 30 * 86400
 _JOBS = "number of processes (default: one per core, at most 16)"
@@ -32,14 +32,14 @@ def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = common.add_command(subparsers, "verify", _verify)
     command.add_argument("bundle", metavar="BUNDLE.tar")
-    command.add_argument("--signers", metavar="FILE", help=_SIGNERS)
+    command.add_argument("--signers", metavar="FILE", help=SIGNERS)
     command = add_store_command(subparsers, "install", _install)
     command.add_argument("bundle", metavar="BUNDLE.tar")
     command.add_argument("--keep", action="store_true", help="afterwards move the bundle to ROOT/bundles, as push does")
     add_squashfs(command)
     command.add_argument("--jobs", type=count, metavar="N", help=_JOBS)
     command.add_argument(
-        "--signers", metavar="FILE", help=_SIGNERS + "; the first such file becomes the root folder's policy"
+        "--signers", metavar="FILE", help=SIGNERS + "; the first such file becomes the root folder's policy"
     )
     command = add_store_command(subparsers, "squash", _squash)
     command.add_argument("image", metavar=store.REFERENCE)

@@ -19,6 +19,7 @@ GROUPS = (
             Command(
                 "receipt", "site.transfers", "list the segments that this site has, so that push --to can skip them"
             ),
+            Command("take-plan", "site.transfers", "use a newer plan for an installed image"),
         ),
     ),
     (

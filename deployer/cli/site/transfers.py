@@ -1,4 +1,4 @@
-"""The site's commands for incoming bundles: receive, receipt; and those that push calls: known, take."""
+"""The site's commands for what arrives: receive, receipt, take-plan; and those that push calls: known, take."""
 
 import argparse
 import json
@@ -8,10 +8,10 @@ import sys
 import time
 from typing import Any
 
-from deployer.cli.site.images import Meter, add_squashfs, add_store_command, show_squashed, squashed_now, warn
-from deployer.contract import delta, json_records
+from deployer.cli.site.images import SIGNERS, Meter, add_squashfs, add_store_command, show_squashed, squashed_now, warn
+from deployer.contract import delta, json_records, plan_update
 from deployer.contract.errors import UsageError
-from deployer.site.install import incoming
+from deployer.site.install import incoming, take_plan
 from deployer.site.install.receive import finish, receive
 from deployer.site.storage import inventory, store
 from deployer.site.storage.space import human
@@ -32,6 +32,9 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("digest", metavar="DIGEST")
     command = add_store_command(subparsers, "take", _take, "write the parts from standard input; called by push")
     command.add_argument("digest", metavar="DIGEST")
+    command = add_store_command(subparsers, "take-plan", _take_plan)
+    command.add_argument("file", metavar="FILE", help="a file that `plan -o` wrote; - reads what push sends")
+    command.add_argument("--signers", metavar="FILE", help=SIGNERS)
 
 
 def _receive(args: argparse.Namespace) -> int:
@@ -95,4 +98,23 @@ def _take(args: argparse.Namespace) -> int:
     enlarge_pipe(sys.stdin.fileno())
     count = incoming.take(sys.stdin.buffer, store.locate(args.root), args.digest)
     print(json.dumps({"taken": count}) if args.json else "%d came" % count)
+    return 0
+
+
+def _take_plan(args: argparse.Namespace) -> int:
+    if args.file == "-":
+        what = "the plan from standard input"
+        data = plan_update.unpacked(sys.stdin.buffer.read(plan_update.MAX_SIZE + 1), what)
+    else:
+        data, what = files.read_bytes(args.file, limit=plan_update.MAX_SIZE), args.file
+    taken = take_plan.take(data, what, store.locate(args.root), args.signers)
+    path = taken.image.newer_plan(taken.update.site)
+    if args.json:
+        signers, warnings = taken.signers, list(taken.warnings)
+        print(json.dumps({"plan": path, "bundle": taken.update.bundle, "signers": signers, "warnings": warnings}))
+        return 0
+    print("jobs of %s use this plan for %s from now on: %s" % (taken.update.bundle, taken.update.site, path))
+    for signer in taken.signers:
+        print("signed by %s" % signer)
+    warn(taken.warnings)
     return 0

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from deployer.contract import json_records, sealed_file, sshsig
+from deployer.contract import json_records, plan_update, sealed_file, sshsig
 from deployer.contract.errors import IntegrityError, MissingTool, UsageError
 from deployer.contract.sealed_file import Seal
 from deployer.contract.sshsig import Key
@@ -28,7 +28,7 @@ class Signed(NamedTuple):
     Attributes:
         digest: the bundle's digest.
         key: the key of the new signature.
-        keys: the fingerprints of all keys that signed the bundle.
+        keys: the fingerprints of all keys that signed it.
     """
 
     digest: str
@@ -70,6 +70,25 @@ def sign(bundle: Path, key: Path) -> Signed:
         seal = before._replace(signatures=tuple(sorted([blob, *others])))
         _replace_tail(stream, bundle, seal)
     return Signed(seal.digest, signer, [sshsig.read(item).key.fingerprint for item in seal.signatures])
+
+
+def sign_update(path: Path, key: Path) -> Signed:
+    """Sign a plan update: its text is written again with the signature. Signatures by other keys stay.
+
+    Raises:
+        IntegrityError: an earlier signature is wrong.
+        UsageError: the file or the key cannot be used.
+        MissingTool: there is no ssh-keygen that can sign.
+    """
+    data = files.read_bytes(str(path), limit=plan_update.MAX_SIZE)
+    update = plan_update.read(data, str(path))
+    message, earlier = plan_update.split(data)
+    before = {signature.check(blob, message): blob for blob in earlier}
+    blob = made(message, key)
+    signer = signature.check(blob, message)
+    blobs = sorted({**before, signer: blob}.values())
+    files.write_text(str(path), message.decode() + "".join(map(sshsig.armored, blobs)))
+    return Signed(update.digest, signer, [sshsig.read(item).key.fingerprint for item in blobs])
 
 
 def made(message: bytes, key: Path, namespace: str = sshsig.NAMESPACE) -> bytes:

