@@ -101,7 +101,8 @@ RULES: Dict[str, Rule] = {
     "mpi.host-drift": Rule(
         ERROR,
         "its {library} is {identity}, but the site was captured with {expected}",
-        "the site's MPI was replaced: capture the site again, check the bundle against it and make a new plan",
+        "the site's MPI was replaced: capture the site again, make a new plan (`deployer plan`) and send it "
+        "(`deployer push --plan`)",
     ),
     # The stage step: the image on its way to the nodes.
     "stage.failed": Rule(

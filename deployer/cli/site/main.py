@@ -13,12 +13,10 @@ GROUPS = (
     (
         "receive and install bundles",
         (
-            Command("verify", "site.images", "check every byte of a bundle, its signatures and the site's policies"),
+            Command("verify", "site.images", "check every byte of a bundle, its signatures and the policies"),
             Command("install", "site.images", "verify a bundle and unpack it under the root folder"),
             Command("receive", "site.transfers", "rebuild a bundle from carried parts, and install it"),
-            Command(
-                "receipt", "site.transfers", "list the segments that this site has, so that push --to can skip them"
-            ),
+            Command("receipt", "site.transfers", "list the segments that this site has, for push --to --have"),
             Command("take-plan", "site.transfers", "use a newer plan for an installed image"),
         ),
     ),
