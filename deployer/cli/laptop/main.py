@@ -31,6 +31,7 @@ GROUPS = (
     (
         "prepare it for a site",
         (
+            Command("capture", "laptop.capture", "make a site's profile over ssh: capture its nodes, list decisions"),
             Command("profile", "laptop.profiles", "list, show, validate, compare and sign site profiles"),
             Command("check", "laptop.check", "predict whether a bundle will run on a site"),
             Command("plan", "laptop.bundles", "make a new plan for a bundle that is installed at a site"),
@@ -64,9 +65,7 @@ GROUPS = (
 
 _THERE = "on the site: python3 deployer.pyz %s --help"
 #: Commands that exist only on the site. Here they give a hint.
-_ELSEWHERE = {
-    name: _THERE % name for name in ("capture", "exec", "install", "receipt", "receive", "shell", "take-plan")
-}
+_ELSEWHERE = {name: _THERE % name for name in ("exec", "install", "receipt", "receive", "shell", "take-plan")}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,12 +5,15 @@ import json
 import os
 import sys
 import time
-from typing import Any
+from typing import Any, Dict
 
 from deployer.cli.site.common import add_command
 from deployer.contract import drift
 from deployer.contract.errors import EXIT_DONE, Refused, UsageError
 from deployer.contract.findings import ERROR
+
+#: Seconds between two looks at the jobs, at first and at most.
+_FIRST, _LAST = 0.5, 15.0
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -35,6 +38,16 @@ def add_parsers(subparsers: Any) -> None:
         metavar="PREFIX",
         help="also capture the MPI installed here; may be repeated",
     )
+    text = (
+        "capture this login node, and by one small job each a node of these partitions (A,B,... or all), and merge them"
+    )
+    command.add_argument("--partitions", metavar="LIST", help=text)
+    text = "with --partitions: do not wait for the jobs; the same command later continues"
+    command.add_argument("--no-wait", action="store_true", help=text)
+    command.add_argument("--dry-run", action="store_true", help="with --partitions: print the jobs, and submit nothing")
+    command.add_argument("--account", metavar="NAME", help="with --partitions: charge the jobs to this account")
+    text = "with --partitions: a further word for the batch system, as --directive=--qos=test; may be repeated"
+    command.add_argument("--directive", action="append", default=[], metavar="WORD", help=text)
     command.add_argument("--name", help="the site's name (default: the cluster's)")
     text = "merge captures of login and compute nodes instead of capturing; later files override earlier ones"
     command.add_argument("--merge", nargs="+", metavar="FILE.json", help=text)
@@ -52,6 +65,8 @@ def _capture(args: argparse.Namespace) -> int:
     if args.output and not args.output.endswith(".json"):
         raise UsageError("a capture is a JSON file: %r does not end in .json" % args.output, "name it FILE.json")
     started = time.time()
+    if args.partitions:
+        return _survey(args)
     before = report.whole(report.read(args.compare)) if args.compare else None  # its errors are reported first
     if args.merge:
         captured = report.merge([report.read(path) for path in args.merge])
@@ -79,6 +94,71 @@ def _capture(args: argparse.Namespace) -> int:
     print("%d MPI, %.1f s" % (len(captured.profile.get("mpi", {})), seconds))
     for note in notes:
         print("note: %s" % note, file=sys.stderr)
+    return EXIT_DONE
+
+
+def _survey(args: argparse.Namespace) -> int:
+    from deployer.site.capture.report import facts_path
+    from deployer.site.jobs import survey
+
+    used = [name for name in ("node", "partition", "merge", "compare") if getattr(args, name)]
+    if used or not args.output:
+        problem = "--%s cannot be used" % used[0] if used else "-o FILE.json is required"
+        raise UsageError("%s with --partitions" % problem, "see: deployer.pyz capture --help")
+    request = survey.SurveyRequest(
+        os.path.abspath(args.output),
+        None if args.partitions == "all" else [name for name in args.partitions.split(",") if name],
+        args.name,
+        args.mpi,
+        args.account,
+        args.directive,
+        args.redact,
+        args.hide,
+    )
+    if args.dry_run:
+        return _show_jobs(args, request)
+    began = time.time()
+    shown: Dict[str, str] = {}
+    while True:
+        found = survey.step(request)
+        for each in found:
+            if not args.json and shown.get(each.name) != each.state:
+                sys.stderr.write("deployer: %s\n" % str(each))
+                sys.stderr.flush()
+                shown[each.name] = each.state
+        if args.no_wait or not any(each.active for each in found):
+            break
+        time.sleep(min(_LAST, _FIRST + (time.time() - began) / 10))
+    waiting = [each for each in found if each.active]
+    notes = [] if waiting else survey.collect(request, found)
+    if args.json:
+        record = {"profile": None if waiting else request.output, "facts": facts_path(request.output), "notes": notes}
+        print(json.dumps(dict(record, partitions=[dict(each._asdict()) for each in found])))
+        return EXIT_DONE
+    for note in notes:
+        print("note: %s" % note, file=sys.stderr)
+    if waiting:
+        print("%d of %d jobs have not ended: the same command continues" % (len(waiting), len(found)))
+    else:
+        captured = sum(1 for each in found if each.state == survey.CAPTURED)
+        print("%s: the login node and %d of %d partitions" % (request.output, captured, len(found)))
+    return EXIT_DONE
+
+
+def _show_jobs(args: argparse.Namespace, request: Any) -> int:
+    """Print the jobs that a survey would submit. The login node is captured for it, and nothing of it is kept."""
+    from deployer.site.jobs import survey
+    from deployer.system import files
+
+    profile = survey.login(request).profile
+    scripts = {part.name: survey.script(request, profile, part) for part in survey.parts(request, profile)}
+    files.remove_tree(request.folder)
+    if args.json:
+        print(json.dumps({"jobs": scripts}))
+        return EXIT_DONE
+    for name, text in scripts.items():
+        print("# one node of the partition %s:\n%s" % (name, text))
+    print("would submit %d jobs; nothing was submitted" % len(scripts))
     return EXIT_DONE
 
 

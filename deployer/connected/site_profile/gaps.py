@@ -79,7 +79,7 @@ def find(profile: Profile) -> list[Gap]:
         # The image's MPI is not a fact of the profile, so any family serves as example.
         abis = () if profile.partition(name)[1].mpi else (MPICH_ABI,)
         profile = _fill(profile, found, lambda current, name=name, abis=abis: make_plan(current, "x:1", abis, name))
-    if not _runtimes(profile) and any(gap.place == _POLICY[:1] for gap in found):
+    if not runtimes(profile) and any(gap.place == _POLICY[:1] for gap in found):
         message = f"the profile of {profile.name} lacks runtimes"
         found.append(Gap(("runtimes",), message, "list those of the site", EXAMPLES["runtimes"]))
     return found
@@ -119,10 +119,10 @@ def _gap(profile: Profile, error: Lacking) -> Gap:
     place = error.place
     if place != _POLICY:
         return Gap(place, error.message, error.hint, EXAMPLES[place[-1]])
-    return Gap(place[:1], error.message, error.hint, {"runtimes": _runtimes(profile) or list(EXAMPLES["runtimes"])})
+    return Gap(place[:1], error.message, error.hint, {"runtimes": runtimes(profile) or list(EXAMPLES["runtimes"])})
 
 
-def _runtimes(profile: Profile) -> list[str]:
+def runtimes(profile: Profile) -> list[str]:
     """Return the site's runtimes according to its profile."""
     return sorted({*profile.runtimes, *(name for each in profile.partitions.values() for name in each.runtimes)})
 

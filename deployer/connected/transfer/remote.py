@@ -4,11 +4,13 @@ A master connection is opened once; commands and copies use it. The site's login
 that this module reads begins with a marker.
 """
 
+import base64
 import logging
 import re
 import shlex
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -195,14 +197,21 @@ class Remote:
         if answers.get("tool", "").split(" ")[0] != oci.blob(tool).digest.split(":")[1]:
             self._put(tool, "deployer.pyz")
 
-    def site(self, words: Sequence[str], timeout: float = _CALL_SECONDS) -> json_records.Record:
+    @property
+    def python(self) -> str:
+        """The site's Python that ``prepare`` found."""
+        return self._python
+
+    def site(self, words: Sequence[str], timeout: float = _CALL_SECONDS, login: bool = False) -> json_records.Record:
         """Run a command of the site's deployer and return its JSON answer. Its errors are raised here.
 
         Args:
             words: the command and its arguments, without ``--json``.
             timeout: seconds.
+            login: run it as after a login, with the site's modules and settings.
         """
-        done = self.shell(shlex.join([*self._site_argv(words), "--json"]), timeout=timeout)
+        before = ["bash", "-l", "-c", 'exec "$@"', "bash"] if login else []
+        done = self.shell(shlex.join([*before, *self._site_argv(words), "--json"]), timeout=timeout)
         return self._answer(done, words)
 
     def watch(self, words: Sequence[str], timeout: float, tell: Callable[[int, int], None]) -> json_records.Record:
@@ -261,6 +270,29 @@ class Remote:
                 f"the job continues: check it with `{f'status {job}'.strip()}`",
             )
         return Attended(status, job, number)
+
+    def fetch(self, path: str, limit: int) -> bytes:
+        """Return the content of a file of the site.
+
+        Raises:
+            TransferError: it cannot be read, or has more than ``limit`` bytes.
+        """
+        # As one line of text with our mark: a login shell may print anything before it.
+        script = f"printf %s {_MARK}file=; gzip -9c {shlex.quote(path)} | base64 | tr -d '\\n'; echo"
+        lines = [line for line in self.shell(script).stdout.splitlines() if line.startswith(f"{_MARK}file=")]
+        whole = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+        try:
+            data = whole.decompress(base64.b64decode(lines[-1].partition("=")[2]), limit + 1)
+        except (IndexError, ValueError, zlib.error) as error:
+            raise TransferError(f"{self.host}: cannot fetch {path}", "try again; it needs gzip and base64") from error
+        if len(data) > limit or not whole.eof:
+            raise TransferError(f"{self.host}: {path} is incomplete, or has more than {limit} bytes")
+        return data
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove files and folders below the workspace; an empty name means the workspace, if nothing is left in it."""
+        words = [f"rm -rf {self._path(name)}" if name else f"rmdir {self._path()}" for name in names]
+        self.shell("\n".join(f"{each} 2>/dev/null" for each in words), check=False)
 
     def upload(self, files: Sequence[Path], target: str, host: str) -> None:
         """Copy files into the folder ``target`` of the site by sftp through ``host``, which may allow nothing else.

@@ -347,7 +347,7 @@ def locate(option: Optional[str]) -> Store:
 
 def room_of_tool(where: Store) -> int:
     """Return how many bytes ``bring_tool`` will write."""
-    archive = _archive()
+    archive = running_archive()
     return 0 if archive is None or files.lexists(where.tool) else os.path.getsize(archive)
 
 
@@ -356,7 +356,7 @@ def bring_tool(where: Store) -> None:
 
     An existing one is kept: ``push`` renews it.
     """
-    archive = _archive()
+    archive = running_archive()
     if archive is None or files.lexists(where.tool):
         return
     import shutil
@@ -367,13 +367,13 @@ def bring_tool(where: Store) -> None:
 
 def _own_root() -> Optional[str]:
     """Return the folder of the running .pyz if it is an installed one, ROOT/deployer.pyz."""
-    archive = _archive() or ""
+    archive = running_archive() or ""
     if archive.endswith("deployer.pyz") and files.is_folder(os.path.join(os.path.dirname(archive), "images")):
         return os.path.dirname(archive)
     return None
 
 
-def _archive() -> Optional[str]:
+def running_archive() -> Optional[str]:
     """Return the path of the running .pyz; None if this does not run from one."""
     import __main__
 

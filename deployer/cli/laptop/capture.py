@@ -1,0 +1,135 @@
+"""deployer capture HOST: make a site's profile with one command."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from deployer.cli.site import common
+from deployer.connected.transfer.capture_site import (
+    CapturedSite,
+    PartitionRecord,
+    SiteRequest,
+    capture_site,
+    dry_run,
+    stem,
+)
+from deployer.contract.errors import TransferError, UsageError
+from deployer.contract.text import printable
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Register ``capture``."""
+    command = common.add_command(subparsers, "capture", _capture)
+    command.add_argument("host", metavar="HOST", help="a login node, as you give it to ssh")
+    text = "capture a node of each of these partitions (A,B,...; default: all)"
+    command.add_argument("--partitions", metavar="LIST", default="all", help=text)
+    text = "write the profile to this file (default: site_profiles/HOST.yaml), and the capture beside it"
+    command.add_argument("-o", "--output", metavar="FILE.yaml", type=Path, help=text)
+    command.add_argument("--name", help="the site's name (default: the cluster's)")
+    command.add_argument("--workspace", metavar="DIR", help="the folder for images at the site, for the profile")
+    text = "a folder at the site that all nodes see, for the capture itself (default: one in the home, removed later)"
+    command.add_argument("--folder", metavar="DIR", help=text)
+    text = "use this ssh configuration instead of ~/.ssh/config"
+    command.add_argument("--ssh-config", metavar="F", type=Path, help=text)
+    command.add_argument("--account", metavar="NAME", help="charge the jobs to this account")
+    text = "a further word for the batch system, as --directive=--qos=test; may be repeated"
+    command.add_argument("--directive", action="append", default=[], metavar="WORD", help=text)
+    text = "also capture the MPI installed here; may be repeated"
+    command.add_argument("--mpi", action="append", default=[], metavar="PREFIX", help=text)
+    command.add_argument("--redact", action="store_true", help="replace hosts, users and addresses by placeholders")
+    text = "also replace this path or name by a placeholder; may be repeated"
+    command.add_argument("--hide", action="append", default=[], metavar="TEXT", help=text)
+    command.add_argument("--dry-run", action="store_true", help="print the jobs, submit nothing and write nothing")
+
+
+def _capture(args: argparse.Namespace) -> int:
+    output = args.output or Path("site_profiles", f"{args.name or stem(args.host)}.yaml")
+    if output.suffix != ".yaml":
+        raise UsageError(f"a profile is a YAML file: {output} does not end in .yaml", "name it FILE.yaml")
+    repeated = (("--mpi", args.mpi), ("--directive", args.directive), ("--hide", args.hide))
+    options = [f"{name}={value}" for name, values in repeated for value in values]
+    options += [f"--account={args.account}"] if args.account else []
+    options += ["--redact"] if args.redact else []
+    request = SiteRequest(args.host, output, args.partitions, args.name, args.ssh_config, workspace=args.workspace)
+    request = request._replace(options=options, **({"folder": args.folder} if args.folder else {}))
+    if args.dry_run:
+        return _show_jobs(args, dry_run(request))
+    meter = _Meter()
+    try:
+        done = capture_site(request, meter)
+    except TransferError as error:
+        hint = f"{error.hint}; the same command continues what was begun" if error.hint else ""
+        raise TransferError(error.message, hint or "the same command continues what was begun") from error
+    except KeyboardInterrupt:
+        if meter.shown:
+            print("hint: the jobs stay in the queue, and the same command continues", file=sys.stderr)
+        raise
+    if args.json:
+        print(json.dumps(_record(request, done)))
+        return 0
+    _show(request, done)
+    return 0
+
+
+class _Meter:
+    """Prints the state of a partition each time it changes."""
+
+    def __init__(self) -> None:
+        self.shown: dict[str, str] = {}
+
+    def __call__(self, partitions: Sequence[PartitionRecord]) -> None:
+        for each in partitions:
+            name, state, reason = (printable(str(each[key])) for key in ("name", "state", "reason"))
+            said = f"{state}{f': {reason}' if reason else ''}"
+            if self.shown.get(name) != said:
+                job = printable(f" (job {each['job_id']}, {each['seconds']} s)") if each["job_id"] else ""
+                print(f"deployer: {name}: {said}{job}", file=sys.stderr)
+                self.shown[name] = said
+
+
+def _show_jobs(args: argparse.Namespace, jobs: dict[str, str]) -> int:
+    if args.json:
+        print(json.dumps({"jobs": jobs}))
+        return 0
+    for name, script in jobs.items():
+        print(f"# one node of the partition {printable(name)}:")
+        print("\n".join(map(printable, script.splitlines())), end="\n\n")
+    print(f"would submit {len(jobs)} job{'' if len(jobs) == 1 else 's'}; nothing was submitted")
+    return 0
+
+
+def _record(request: SiteRequest, done: CapturedSite) -> dict[str, Any]:
+    return {
+        "profile": str(request.output),
+        "captured": str(request.captured),
+        "facts": str(request.facts),
+        "name": done.profile.name,
+        "seconds": round(done.seconds, 3),
+        "partitions": done.partitions,
+        "decisions": [{"key": each.key, "value": each.value, "why": each.why} for each in done.decisions],
+        "missing": done.missing,
+        "notes": done.notes,
+        "differences": [each.record() for each in done.differences],
+    }
+
+
+def _show(request: SiteRequest, done: CapturedSite) -> None:
+    captured = sum(each["state"] == "captured" for each in done.partitions)
+    print(f"captured the login node and {captured} of {len(done.partitions)} partitions in {done.seconds:.0f} s")
+    print(f"facts: {request.captured}, {request.facts.name}")
+    for note in done.notes:
+        print(common.wrapped(printable(f"note: {note}"), "", "  "), file=sys.stderr)
+    for difference in done.differences:
+        print(f"{difference}\n         {difference.severity}: {difference.meaning}")
+    if done.decisions:
+        print(f"{request.output} is valid; only a person can decide:")
+        for each in done.decisions:
+            value = json.dumps(each.value)
+            print(common.wrapped(f"{each.key}: {value} ({each.why})", "  ", "    "))
+    else:
+        print(f"{request.output} was there and is valid; it was not changed")
+    for text in done.missing:
+        print(common.wrapped(f"missing: {text}", "  ", "    "))

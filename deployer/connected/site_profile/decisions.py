@@ -1,0 +1,133 @@
+"""The decisions that only a person can make about a captured site, as a short profile over the capture.
+
+Each has a value that makes a valid profile, and the reason why a person must look at it. What the capture found is
+never repeated: a new capture replaces the facts and leaves this file alone.
+"""
+
+import json
+from typing import Any, NamedTuple
+
+from deployer.connected.site_profile import gaps
+from deployer.connected.site_profile.profile import Profile
+from deployer.contract import runtime_table
+from deployer.contract.plan import CHARLIECLOUD_KIT
+
+
+class Decision(NamedTuple):
+    """A decision.
+
+    Attributes:
+        place: the keys in the profile.
+        value: what was written.
+        why: what to consider, in one line.
+    """
+
+    place: tuple[str, ...]
+    value: Any
+    why: str
+
+    @property
+    def key(self) -> str:
+        return ".".join(self.place)
+
+
+class Access(NamedTuple):
+    """How the capture reached the site.
+
+    Attributes:
+        host: the login host for ssh.
+        python: the site's Python.
+        workspace: the root folder that the user named, or None.
+    """
+
+    host: str
+    python: str
+    workspace: str | None = None
+
+
+def decide(profile: Profile, access: Access) -> list[Decision]:
+    """Return the decisions for a capture."""
+    room = ", ".join(
+        f"{path} ({_room(each.size_mb)})"
+        for path, each in profile.login.filesystems.items()
+        if each.size_mb and each.shared is not False and each.type != "tmpfs"
+    )
+    found = [
+        Decision(
+            ("workspace",),
+            access.workspace or "~/deployer",
+            _sentence(f"a folder of all nodes with room for images; found: {room}"),
+        ),
+        Decision(("policy", "runtimes"), *_runtimes(profile)),
+    ]
+    for name, partition in profile.partitions.items():
+        if profile.mpi and partition.node and partition.source:
+            others = ", ".join(profile.mpi)
+            why = f"the MPI that its jobs use; found: {others}; null: the image's own"
+            found.append(Decision(("partitions", name, "mpi"), next(iter(profile.mpi)), why))
+    return found
+
+
+def lacking(profile: Profile) -> list[Decision]:
+    """Return an example for each fact that plans still lack: neither the capture nor a decision has it."""
+    return [
+        Decision(tuple(map(str, gap.place)), gap.example, _sentence(f"an example, not a fact: {gap.message}"))
+        for gap in gaps.find(profile)
+        if gap.place
+    ]
+
+
+def text(name: str, extends: str, access: Access, decisions: list[Decision], heading: str) -> str:
+    """Return the profile with these decisions, each with its reason in a comment."""
+    login = {"host": access.host, **({} if access.python == "python3" else {"python": [access.python, "python3"]})}
+    lines = [
+        f"# {heading}",
+        "format: 1",
+        f"name: {_flow(name)}",
+        f"extends: {_flow(extends)}",
+        f"login: {_flow(login)}",
+    ]
+    tree: dict[str, Any] = {}
+    for each in decisions:
+        inner = tree
+        for word in each.place[:-1]:
+            inner = inner.setdefault(word, {})
+        inner[each.place[-1]] = each
+    return "\n".join([*lines, *_lines(tree, "")]) + "\n"
+
+
+def _lines(tree: dict[str, Any], indent: str) -> list[str]:
+    found = []
+    for key, value in tree.items():
+        if isinstance(value, Decision):
+            found += [f"{indent}# decide: {value.why}", f"{indent}{_key(key)}: {_flow(value.value)}"]
+        else:
+            found += [f"{indent}{_key(key)}:", *_lines(value, indent + "  ")]
+    return found
+
+
+def _runtimes(profile: Profile) -> tuple[list[str], str]:
+    """Return the runtimes to allow, and what was found."""
+    there = gaps.runtimes(profile)
+    usable = [name for name in there if runtime_table.supported(name)]
+    namespaces = [each.user_namespaces for each in profile.partitions.values()] or [profile.login.user_namespaces]
+    carried = [runtime_table.RUNTIMES[CHARLIECLOUD_KIT].policy_name] if all(namespaces) else ["udocker"]
+    why = f"what users may use; found: {', '.join(there) or 'none'}; bundles can bring charliecloud and udocker"
+    return list(dict.fromkeys([*usable, *carried])), why
+
+
+def _room(megabytes: int) -> str:
+    return f"{megabytes / 1024:.0f} GiB" if megabytes >= 1024 else f"{megabytes} MiB"
+
+
+def _sentence(words: str) -> str:
+    return words.removesuffix("; found: ").rstrip("; ")
+
+
+def _key(word: str) -> str:
+    return word if word.replace("_", "a").replace("-", "a").isalnum() and not word[0].isdigit() else _flow(word)
+
+
+def _flow(value: Any) -> str:
+    """Return a value in JSON, which YAML includes."""
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,213 @@
+"""capture HOST: a site's profile made from here. The site's deployer captures its login node and a node per partition.
+
+What was begun is kept on the site until all is together, so a command that was cut continues when it is called again.
+What comes back is text from outside: it is read as JSON, and written under names of our own.
+"""
+
+import hashlib
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from deployer.connected.site_profile import decisions
+from deployer.connected.site_profile import profile as profiles
+from deployer.connected.site_profile.decisions import Access, Decision
+from deployer.connected.site_profile.profile import Profile
+from deployer.connected.transfer.remote import Remote
+from deployer.contract import drift, facts, json_records
+from deployer.contract.errors import TransferError, UsageError
+from deployer.system import files
+
+#: The folder on the site, removed at the end.
+_FOLDER = "~/.deployer-capture"
+#: Pythons to try: the last one is RHEL's own, which is not in PATH.
+_PYTHONS = ["python3", "/usr/bin/python3", "/usr/libexec/platform-python"]
+#: Seconds for the capture of the login node, and between two looks at the jobs, at first and at most.
+_LOGIN_SECONDS = 300.0
+_FIRST, _LAST = 1.0, 15.0
+#: Bytes.
+_MAX_PROFILE, _MAX_FACTS = 4 * 1024 * 1024, 32 * 1024 * 1024
+
+#: A partition as the site's deployer reports it.
+PartitionRecord = dict[str, Any]
+
+
+class SiteRequest(NamedTuple):
+    """What to capture.
+
+    Attributes:
+        host: the login host for ssh.
+        output: the profile to write; the capture is written beside it.
+        partitions: ``all``, or names separated by commas.
+        name: the site's name (default: the cluster's).
+        ssh_config: an ssh configuration instead of the user's.
+        folder: a folder on the site that all nodes see.
+        workspace: the root folder for the profile.
+        options: further words for the site's command.
+    """
+
+    host: str
+    output: Path
+    partitions: str = "all"
+    name: str | None = None
+    ssh_config: Path | None = None
+    folder: str = _FOLDER
+    workspace: str | None = None
+    options: Sequence[str] = ()
+
+    @property
+    def captured(self) -> Path:
+        return self.output.with_name(f"{self.output.stem}-captured.json")
+
+    @property
+    def facts(self) -> Path:
+        return self.output.with_name(f"{self.output.stem}-captured.facts.json")
+
+
+class CapturedSite(NamedTuple):
+    """The result of a capture.
+
+    Attributes:
+        profile: the profile.
+        decisions: what a person must look at; empty if the profile was there already.
+        missing: facts that plans still lack.
+        partitions: how the capture of each partition ended.
+        notes: what could not be found out.
+        differences: what differs from the capture that was there before.
+        seconds: the duration.
+    """
+
+    profile: Profile
+    decisions: list[Decision]
+    missing: list[str]
+    partitions: list[PartitionRecord]
+    notes: list[str]
+    differences: list[drift.Drift]
+    seconds: float
+
+
+def dry_run(request: SiteRequest) -> dict[str, str]:
+    """Return the jobs that would be submitted, by partition. Only the login node is captured, and nothing is kept."""
+    with _remote(request) as remote:
+        remote.prepare()
+        answer = remote.site([*_words(request, remote), "--dry-run"], _LOGIN_SECONDS, login=True)
+        _clean(request, remote)
+    return {str(name): str(script) for name, script in answer["jobs"].items()}
+
+
+def capture_site(request: SiteRequest, tell: Callable[[Sequence[PartitionRecord]], None]) -> CapturedSite:
+    """Capture a site, and write its capture, its facts and, if there is none yet, a profile with the decisions.
+
+    Args:
+        tell: receives the state of all partitions after each look at them.
+
+    Raises:
+        TransferError: the connection failed; the next call continues.
+        UsageError: there is no such partition, or what was captured is not a profile.
+    """
+    began = time.monotonic()
+    before = profiles.load(str(request.captured)) if request.captured.is_file() else None
+    with _remote(request) as remote:
+        remote.prepare()
+        words = _words(request, remote)
+        while True:
+            answer = remote.site([*words, "--no-wait"], _LOGIN_SECONDS, login=True)
+            tell(answer["partitions"])
+            if answer["profile"]:
+                break
+            time.sleep(min(_LAST, _FIRST + (time.monotonic() - began) / 10))
+        _write(
+            request,
+            remote.fetch(str(answer["profile"]), _MAX_PROFILE),
+            remote.fetch(str(answer["facts"]), _MAX_FACTS),
+        )
+        _clean(request, remote)
+        access = Access(request.host, remote.python, request.workspace)
+    made = _decided(request, access)
+    profile = profiles.load(str(request.output))
+    differences = (
+        drift.between(*map(profiles.comparable, (before, profiles.load(str(request.captured))))) if before else []
+    )
+    return CapturedSite(
+        profile,
+        made,
+        [f"{each.key}: {each.why}" for each in decisions.lacking(profile)],
+        list(answer["partitions"]),
+        [str(note) for note in answer["notes"]],
+        differences,
+        time.monotonic() - began,
+    )
+
+
+def _remote(request: SiteRequest) -> Remote:
+    """Return a connection to a site of which only the host is known. Raises UsageError for an invalid host."""
+    record = {
+        "format": 1,
+        "name": "captured",
+        "source": {"kind": "unverified", "where": "the command line"},
+        "login": {"host": request.host, "python": _PYTHONS},
+        "workspace": request.folder,
+    }
+    try:
+        profile = Profile.model_validate(record)
+    except ValueError as error:
+        raise UsageError(f"{request.host!r} is not a host for ssh", "give the name of a login node") from error
+    return Remote(profile, request.ssh_config)
+
+
+def _words(request: SiteRequest, remote: Remote) -> list[str]:
+    target = f"{remote.workspace}/{request.captured.name}"
+    name = ["--name", request.name] if request.name else []
+    return ["capture", "--partitions", request.partitions, "-o", target, *name, *request.options]
+
+
+def _clean(request: SiteRequest, remote: Remote) -> None:
+    """Remove what the capture left on the site: all of our own folder, of another one only the result."""
+    if request.folder == _FOLDER:
+        remote.remove(["deployer.pyz", "incoming", "images", "logs", request.captured.name, request.facts.name, ""])
+    else:
+        remote.remove([request.captured.name, request.facts.name])
+
+
+def _write(request: SiteRequest, profile: bytes, trees: bytes) -> None:
+    """Write the capture. Raises TransferError unless both files belong together."""
+    record = json_records.parse(profile, f"the capture of {request.host}", TransferError)
+    facts.read(trees, f"the facts of {request.host}")
+    expected = {"file": request.facts.name, "sha256": hashlib.sha256(trees).hexdigest()}
+    if not isinstance(record, dict) or record.get("facts") != expected:
+        raise TransferError(f"{request.host}: the capture and its facts do not belong together", "capture again")
+    files.write_text(str(request.facts), trees.decode("utf-8"))
+    files.write_text(str(request.captured), profile.decode("utf-8"))
+
+
+def _decided(request: SiteRequest, access: Access) -> list[Decision]:
+    """Write the profile over the capture unless it is there, and return its decisions."""
+    if request.output.exists():
+        return []
+    captured = profiles.load(str(request.captured))
+    name = request.name or captured.name
+    extends = f"./{request.captured.name}"
+    date = captured.source.date or ""
+    heading = f"What people decide about {name}. Its facts are in {extends}, captured {date}."
+    found = decisions.decide(captured, access)
+    place = request.output.with_name(f".{request.output.name}.new")
+    try:
+        files.write_text(str(place), decisions.text(name, extends, access, found, heading))
+        found = _known(found, decisions.lacking(profiles.load(str(place))))
+        files.write_text(str(request.output), decisions.text(name, extends, access, found, heading))
+    finally:
+        place.unlink(missing_ok=True)
+    return found
+
+
+def _known(found: Iterable[Decision], more: Iterable[Decision]) -> list[Decision]:
+    places = {each.place: each for each in [*found, *more]}
+    return list(places.values())
+
+
+def stem(host: str) -> str:
+    """Return a profile's file name for a host."""
+    short = host.rpartition("@")[2].partition(".")[0].lower()
+    return re.sub(r"^[^a-z0-9]+", "", re.sub(r"[^a-z0-9_-]+", "-", short)) or "site"

@@ -1,0 +1,283 @@
+"""survey: the capture of a whole site. The login node is captured here, and one node of each partition by a small job.
+
+Everything is kept in a folder beside the result until all is together, so a survey that was cut continues: captures and
+jobs that exist are not made again. Each call of ``step`` does what can be done now and never waits for the queue.
+"""
+
+import os
+import re
+import stat
+import sys
+import time
+from typing import List, NamedTuple, Optional, Sequence
+
+from deployer.contract import json_records, shell
+from deployer.contract.errors import Refused, UsageError
+from deployer.contract.shell import code
+from deployer.site.capture import redact, report
+from deployer.site.capture.capture import CaptureRequest, capture
+from deployer.site.capture.report import CaptureReport
+from deployer.site.jobs import jobs
+from deployer.site.jobs.schedulers import SCHEDULERS
+from deployer.site.jobs.schedulers.interface import Scheduler
+from deployer.site.storage import store
+from deployer.system import files
+
+#: The states of a partition's capture. WAITING and RUNNING can still change.
+CAPTURED, WAITING, RUNNING, FAILED, SKIPPED = "captured", "waiting", "running", "failed", "skipped"
+#: The time limit of a job. A capture takes at most half a minute.
+_MINUTES = 10
+#: Seconds after which an unfinished survey is not continued: its facts may be old.
+_STALE = 86400.0
+#: Seconds until a shared file system shows on this node what another one has written.
+_LAG = 15.0
+_LOGIN = "login.json"
+_MAX_LOG = 64 * 1024
+
+
+class SurveyRequest(NamedTuple):
+    """What to survey.
+
+    Attributes:
+        output: the path of the result, FILE.json.
+        partitions: their names; None: all.
+        name: the site's name (default: the cluster's).
+        mpi: prefixes of installations that would not be found.
+        account: charged for the jobs.
+        directives: further words for the batch system.
+        redact: replace hosts, users and addresses by placeholders.
+        hide: further words to replace.
+    """
+
+    output: str
+    partitions: Optional[Sequence[str]] = None
+    name: Optional[str] = None
+    mpi: Sequence[str] = ()
+    account: Optional[str] = None
+    directives: Sequence[str] = ()
+    redact: bool = False
+    hide: Sequence[str] = ()
+
+    @property
+    def folder(self) -> str:
+        """The folder for what is not together yet."""
+        return self.output + ".parts"
+
+
+class PartitionCapture(NamedTuple):
+    """How far the capture of a partition is.
+
+    Attributes:
+        name: the partition.
+        state: one of the states above.
+        reason: why, in the scheduler's words or the job's.
+        job_id: the scheduler's id of the job, or empty.
+        seconds: since it was submitted.
+    """
+
+    name: str
+    state: str
+    reason: str = ""
+    job_id: str = ""
+    seconds: int = 0
+
+    @property
+    def active(self) -> bool:
+        return self.state in (WAITING, RUNNING)
+
+    def __str__(self) -> str:
+        job = " (job %s)" % self.job_id if self.active else ""
+        since = " for %d s" % self.seconds if self.active else ""
+        return "%s: %s%s%s%s" % (self.name, self.state, since, job, ": " + self.reason if self.reason else "")
+
+
+class _Part(NamedTuple):
+    """The files of a partition's capture."""
+
+    name: str
+    stem: str
+
+    @property
+    def capture(self) -> str:
+        return self.stem + ".json"
+
+    @property
+    def script(self) -> str:
+        return self.stem + ".sh"
+
+    @property
+    def job_id(self) -> str:
+        return self.stem + ".job"
+
+    @property
+    def log(self) -> str:
+        return self.stem + ".log"
+
+
+def step(request: SurveyRequest) -> List[PartitionCapture]:
+    """Do what can be done now, and return how far each partition is.
+
+    Raises:
+        UsageError: there is no such partition, or the folder cannot be used.
+        TransferError: the batch system does not answer.
+    """
+    profile = login(request).profile
+    wanted = parts(request, profile)
+    _cancel_others(request, profile, wanted)
+    scheduler = _scheduler(profile)
+    return [_advance(request, profile, scheduler, part) for part in wanted] if scheduler else []
+
+
+def login(request: SurveyRequest) -> CaptureReport:
+    """Return the capture of the login node; it is made if there is none yet."""
+    _make_folder(request.folder)
+    path = os.path.join(request.folder, _LOGIN)
+    if files.lexists(path) and time.time() - os.stat(path).st_mtime > _STALE:
+        files.remove_tree(request.folder)
+        _make_folder(request.folder)
+    if not files.lexists(path):
+        report.write_report(path, capture(CaptureRequest(mpi=request.mpi, name=request.name)))
+    return report.read(path)
+
+
+def parts(request: SurveyRequest, profile: json_records.Record) -> List[_Part]:
+    """Return the partitions to capture. Raises UsageError for one that does not exist."""
+    known = list(profile.get("partitions") or {})
+    unknown = [name for name in request.partitions or () if name not in known]
+    if unknown:
+        raise UsageError(
+            "there is no partition %s" % ", ".join(unknown), "there are: %s" % (", ".join(known) or "none")
+        )
+    wanted = known if request.partitions is None else [name for name in known if name in request.partitions]
+    return [_Part(name, os.path.join(request.folder, _stem(known.index(name), name))) for name in wanted]
+
+
+def collect(request: SurveyRequest, found: Sequence[PartitionCapture]) -> List[str]:
+    """Write the result, remove what is no longer needed, and return the notes for people."""
+    base = login(request)
+    wanted = {part.name: part for part in parts(request, base.profile)}
+    done = [wanted[each.name].capture for each in found if each.state == CAPTURED]
+    merged = report.merge([base, *map(report.read, done)])
+    missing = [each for each in found if each.state != CAPTURED]
+    left_out = ["partition %s: no node was captured: %s" % (each.name, each.reason or each.state) for each in missing]
+    notes = [*merged.profile.get("notes", []), *left_out]
+    profile = dict(merged.profile, **({"notes": notes} if notes else {}))
+    merged = CaptureReport(profile, merged.facts)
+    if request.redact or request.hide:
+        hide = redact.of(merged.profile, request.hide)
+        merged = CaptureReport(hide(merged.profile), hide(merged.facts))
+    report.write_report(request.output, merged)
+    files.remove_tree(request.folder)
+    return notes
+
+
+def script(request: SurveyRequest, profile: json_records.Record, part: _Part) -> str:
+    """Return the batch script for a partition."""
+    tool = store.running_archive()
+    if tool is None:
+        raise UsageError("a capture of compute nodes needs deployer.pyz", "start it as: python3 deployer.pyz capture")
+    words = [tool, "capture", "--node", "--partition", part.name, "-o", part.capture]
+    words += [word for prefix in request.mpi for word in ("--mpi", prefix)]
+    pieces = [code("#!/bin/bash -l\n")]  # a login shell, so that modules are seen
+    pieces += [shell.directive(word) for word in _directives(request, profile, part)]
+    pieces.append(
+        code(
+            """\
+for python in {pythons}; do
+    command -v "$python" >/dev/null 2>&1 && exec "$python" {words}
+done
+echo 'deployer: error: this node has no Python' >&2
+exit 7
+""",
+            pythons=[sys.executable, "python3"],
+            words=words,
+        )
+    )
+    return shell.together(pieces).text
+
+
+def _directives(request: SurveyRequest, profile: json_records.Record, part: _Part) -> List[str]:
+    words = ["--job-name=capture", "--output=" + part.log.replace("%", "%%"), "--nodes=1", "--ntasks=1"]
+    words += ["--time=%d" % _MINUTES, "--partition=" + part.name]
+    words += ["--account=" + request.account] if request.account else []
+    if ((profile.get("partitions") or {}).get(part.name, {}).get("node") or {}).get("gpus"):
+        words.append("--gres=gpu:1")  # else the job may see none; the scheduler tells how many a node has
+    return words + list(request.directives)
+
+
+def _advance(
+    request: SurveyRequest, profile: json_records.Record, scheduler: Scheduler, part: _Part
+) -> PartitionCapture:
+    if files.lexists(part.capture):
+        return PartitionCapture(part.name, CAPTURED)
+    if not files.lexists(part.job_id):
+        return _submit(request, profile, scheduler, part)
+    job_id = files.read_text(part.job_id).strip()
+    seconds = int(time.time() - os.stat(part.job_id).st_mtime)
+    state = scheduler.parse_states(*jobs.ask(scheduler.states([job_id]))).get(job_id)
+    if state and state.active:
+        running = bool(state.nodes)
+        return PartitionCapture(part.name, RUNNING if running else WAITING, state.reason, job_id, seconds)
+    until = time.monotonic() + _LAG
+    while not files.lexists(part.capture) and time.monotonic() < until and not _words(part):
+        time.sleep(0.2)
+    if files.lexists(part.capture):
+        return PartitionCapture(part.name, CAPTURED)
+    reason = _words(part) or "job %s ended without a capture (%s)" % (job_id, state.word if state else "forgotten")
+    return PartitionCapture(part.name, FAILED, reason, job_id, seconds)
+
+
+def _submit(
+    request: SurveyRequest, profile: json_records.Record, scheduler: Scheduler, part: _Part
+) -> PartitionCapture:
+    queue = scheduler.parse_queue(*jobs.ask(scheduler.queue(part.name)))
+    if queue is None or not queue.open or not queue.usable:
+        return PartitionCapture(part.name, SKIPPED, "it runs no jobs now: %s" % (queue.says if queue else "not found"))
+    files.write_text(part.script, script(request, profile, part), 0o700)
+    try:
+        job_id = scheduler.parse_submit(*jobs.ask(scheduler.submit(part.script, _MINUTES * 60)))
+    except Refused as error:
+        return PartitionCapture(part.name, FAILED, error.message)
+    files.write_text(part.job_id, job_id + "\n")
+    return PartitionCapture(part.name, WAITING, "", job_id)
+
+
+def _cancel_others(request: SurveyRequest, profile: json_records.Record, wanted: Sequence[_Part]) -> None:
+    """Cancel the jobs of an earlier call for partitions that are no longer wanted."""
+    scheduler = _scheduler(profile)
+    for part in parts(request._replace(partitions=None), profile):
+        if scheduler and part not in wanted and files.lexists(part.job_id):
+            scheduler.parse_cancel(*jobs.ask(scheduler.cancel(files.read_text(part.job_id).strip())))
+            os.unlink(part.job_id)
+
+
+def _scheduler(profile: json_records.Record) -> Optional[Scheduler]:
+    """Return the batch system that the login node's capture found, or None."""
+    return SCHEDULERS.get(str((profile.get("scheduler") or {}).get("kind")))
+
+
+def _stem(number: int, name: str) -> str:
+    return "%02d-%s" % (number, re.sub(r"[^A-Za-z0-9_.-]", "_", name))
+
+
+def _words(part: _Part) -> str:
+    """Return the error in a job's log, if there is one."""
+    try:
+        with files.open_regular(part.log) as stream:
+            lines = stream.read(_MAX_LOG).decode("utf-8", "replace").splitlines()
+    except FileNotFoundError:
+        return ""
+    found = [line for line in lines if "error" in line.lower()]
+    return found[-1].strip() if found else ""
+
+
+def _make_folder(path: str) -> None:
+    """Make a folder that only we can write to, or accept one that is so. Raises UsageError for any other."""
+    with files.errors_named("make " + path, "choose another file with -o"):
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            state = os.lstat(path)
+            if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & 0o022:
+                raise UsageError("%s is not a folder of yours alone" % path, "choose another file with -o") from None

@@ -1,0 +1,146 @@
+"""The capture of a whole site with a fake Slurm on PATH: nothing is submitted twice, and what was cut continues."""
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from deployer.cli.site import main
+from deployer.contract.errors import UsageError
+from deployer.site.capture import report
+from deployer.site.capture.report import CaptureReport
+from deployer.site.jobs import survey
+from deployer.site.storage import store
+from tests.running import program
+
+LOGIN = {
+    "format": 1,
+    "name": "here",
+    "source": {"kind": "captured", "where": "login1", "date": "2026-11-22"},
+    "login": {"host": "login1"},
+    "scheduler": {"kind": "slurm"},
+    "mpi": {},
+    "partitions": {"batch": {"nodes": 2}, "gpu x;$(id)": {"nodes": 1, "node": {"gpus": {"count": 4}}}},
+}
+
+
+@pytest.fixture
+def request_(tmp_path, monkeypatch):
+    """Return a request whose login node was captured already, and the fakes' folder first in PATH."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    program(programs, "sinfo", "cat %s/queue\n" % tmp_path)
+    program(programs, "squeue", "cat %s/states\n" % tmp_path)
+    program(programs, "sbatch", 'echo "$2" >>%s/submitted; wc -l <%s/submitted\n' % (tmp_path, tmp_path))
+    program(programs, "scancel", 'echo "$1" >>%s/cancelled\n' % tmp_path)
+    monkeypatch.setenv("PATH", str(programs) + os.pathsep + os.environ["PATH"])
+    monkeypatch.setattr(store, "running_archive", lambda: "/home/a b/deployer.pyz")
+    monkeypatch.setattr(survey, "_LAG", 0.0)
+    (tmp_path / "queue").write_text("batch|up|2|idle\n")
+    (tmp_path / "states").write_text("")
+    (tmp_path / "submitted").write_text("")
+    made = survey.SurveyRequest(str(tmp_path / "out" / "site.json"))
+    os.makedirs(made.folder, 0o700)
+    report.write_report(os.path.join(made.folder, "login.json"), CaptureReport(LOGIN, None))
+    return made
+
+
+def captured(request, part, **more):
+    (found,) = [each for each in survey.parts(request, LOGIN) if each.name == part]
+    record = dict(LOGIN, partitions={part: dict({"nodes": 1, "fuse": True}, **more)})
+    report.write_report(found.capture, CaptureReport({key: record[key] for key in record if key != "login"}, None))
+
+
+def states(found):
+    return {each.name: each.state for each in found}
+
+
+def test_each_partition_gets_one_job_and_the_result_is_one_capture(request_, tmp_path):
+    first = survey.step(request_)
+    assert [(each.state, each.job_id) for each in first] == [("waiting", "1"), ("waiting", "2")]
+    scripts = (tmp_path / "submitted").read_text().split("\n")[:2]
+    text = Path(scripts[1]).read_text()
+    assert text.startswith("#!/bin/bash -l\n#SBATCH --job-name=capture\n")
+    assert "#SBATCH --gres=gpu:1\n" in text
+    assert "'#SBATCH" not in text
+    assert "#SBATCH '--partition=gpu x;$(id)'\n" in text
+    assert "'/home/a b/deployer.pyz' capture --node --partition 'gpu x;$(id)' -o " in text
+    (tmp_path / "states").write_text("1|RUNNING|0:01|cn1|None\n2|PENDING|0:00||Resources\n")
+    second = survey.step(request_)
+    assert [(each.state, each.reason) for each in second] == [("running", ""), ("waiting", "Resources")]
+    captured(request_, "batch")
+    captured(request_, "gpu x;$(id)")
+    last = survey.step(request_)
+    assert set(states(last).values()) == {"captured"}
+    assert (tmp_path / "submitted").read_text().count("\n") == 2
+    assert survey.collect(request_, last) == []
+    profile = json.loads(Path(request_.output).read_text())
+    assert profile["login"] == {"host": "login1"}
+    assert [each["fuse"] for each in profile["partitions"].values()] == [True, True]
+    assert os.listdir(os.path.dirname(request_.output)) == ["site.json"]
+
+
+def test_what_cannot_be_captured_is_a_note_and_the_rest_is_there(request_, tmp_path):
+    survey.step(request_)
+    part = survey.parts(request_, LOGIN)[1]
+    with open(part.log, "w") as stream:
+        stream.write("hello\ndeployer: error: no module\n")
+    captured(request_, "batch")
+    found = survey.step(request_)
+    assert [(each.state, each.reason) for each in found][1] == ("failed", "deployer: error: no module")
+    os.unlink(part.log)
+    assert survey.step(request_)[1].reason == "job 2 ended without a capture (forgotten)"
+    notes = survey.collect(request_, found)
+    assert notes == ["partition gpu x;$(id): no node was captured: deployer: error: no module"]
+    assert json.loads(Path(request_.output).read_text())["notes"] == notes
+
+
+def test_a_partition_that_runs_nothing_is_skipped(request_, tmp_path):
+    (tmp_path / "queue").write_text("batch|down|2|idle\n")
+    found = survey.step(request_._replace(partitions=["batch"]))
+    assert [(each.state, each.reason) for each in found] == [("skipped", "it runs no jobs now: 2 idle")]
+    assert (tmp_path / "submitted").read_text() == ""
+
+
+def test_a_job_that_is_no_longer_wanted_is_cancelled(request_, tmp_path):
+    survey.step(request_)
+    captured(request_, "batch")
+    found = survey.step(request_._replace(partitions=["batch"]))
+    assert states(found) == {"batch": "captured"}
+    assert (tmp_path / "cancelled").read_text() == "2\n"
+    with pytest.raises(UsageError, match="there is no partition nope"):
+        survey.step(request_._replace(partitions=["nope"]))
+
+
+def test_the_folder_of_another_is_not_used(request_):
+    os.chmod(request_.folder, stat.S_IRWXU | stat.S_IWOTH)
+    with pytest.raises(UsageError, match="not a folder of yours alone"):
+        survey.step(request_)
+    os.rename(request_.folder, request_.folder + "2")
+    os.symlink(request_.folder + "2", request_.folder)
+    with pytest.raises(UsageError, match="not a folder of yours alone"):
+        survey.step(request_)
+
+
+def test_an_old_survey_begins_again(request_, monkeypatch):
+    seen = []
+    monkeypatch.setattr(survey, "capture", lambda request: seen.append(request) or CaptureReport(LOGIN, None))
+    os.utime(os.path.join(request_.folder, "login.json"), (1, 1))
+    captured(request_, "batch")
+    assert states(survey.step(request_))["batch"] == "waiting"
+    assert len(seen) == 1
+
+
+def test_the_command_does_not_wait_if_it_is_told_so(request_, tmp_path, capsys):
+    words = ["capture", "--partitions", "batch", "-o", request_.output, "--no-wait", "--json"]
+    assert main.main(words) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["profile"], said["partitions"][0]["state"]) == (None, "waiting")
+    captured(request_, "batch")
+    assert main.main(words) == 0
+    assert json.loads(capsys.readouterr().out)["profile"] == request_.output
+    for more, reason in ((["--node"], "--node cannot be used"), (["--merge", "x"], "--merge cannot be used")):
+        assert main.main([*words, *more]) == 2
+        assert reason in capsys.readouterr().err
