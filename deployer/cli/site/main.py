@@ -50,7 +50,7 @@ GROUPS = (
         "examine the site",
         (
             Command("doctor", "site.doctor", "test each layer from the kernel to Horovod on two nodes"),
-            Command("capture", "site.capture", "write a profile of this site; changes nothing, submits nothing"),
+            Command("capture", "site.capture", "write a profile of this site; changes nothing there"),
         ),
     ),
 )

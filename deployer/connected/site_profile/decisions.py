@@ -7,6 +7,8 @@ never repeated: a new capture replaces the facts and leaves this file alone.
 import json
 from typing import Any, NamedTuple
 
+import yaml
+
 from deployer.connected.site_profile import gaps
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract import runtime_table
@@ -125,7 +127,11 @@ def _sentence(words: str) -> str:
 
 
 def _key(word: str) -> str:
-    return word if word.replace("_", "a").replace("-", "a").isalnum() and not word[0].isdigit() else _flow(word)
+    """Return a key, quoted if YAML would read it as anything else, for instance a partition called ``on``."""
+    try:
+        return word if yaml.safe_load(word) == word else _flow(word)
+    except yaml.YAMLError:
+        return _flow(word)
 
 
 def _flow(value: Any) -> str:
