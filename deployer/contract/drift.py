@@ -15,7 +15,7 @@ CHANGED, GONE, NEW = "changed", "gone", "new"
 #: Fields at the top of a profile that apply to the nodes of all partitions, unless a partition overrides them.
 SHARED = (
     "architecture", "os", "kernel", "glibc", "libzstd", "pythons", "user_namespaces", "fuse", "runtimes", "launchers",
-    "fabric", "driver", "filesystems", "files", "links",
+    "fabric", "fabrics", "devices", "driver", "filesystems", "files", "links",
 )  # fmt: skip
 #: Fields that are decisions or name the source of facts. They are not facts of the site.
 _NO_FACTS = (
@@ -37,7 +37,7 @@ _MEANINGS = (
     (r"^(extends|facts)(\.|$)", NOTE, "where the profile keeps its facts: their differences are listed too"),
     (r"^name$", WARNING, "plans are found by this name: make new plans"),
     (r"^workspace$", WARNING, "images and jobs go to another folder: make new plans and install there"),
-    (r"^modules$", WARNING, "jobs load other modules: make new plans"),
+    (r"^(modules|module_paths|scripts)$", WARNING, "jobs load other modules: make new plans"),
     (r"^policy\.account$", WARNING, "whether jobs must name an account: make new plans"),
     (r"^policy(\.|$)", ERROR, "the site allows other runtimes: check bundles again and make new plans"),
     (r"^scheduler\.(version|default_pmi)$", NOTE, "plans stay valid if the scheduler still has their PMI"),
@@ -49,7 +49,7 @@ _MEANINGS = (
     (r"^mpi\.\*\.module$", ERROR, "jobs load a module that may not be there: correct it and make new plans"),
     (r"^mpi\.\*\.environment(\.|$)", WARNING, "the site tunes this MPI in another way: make new plans"),
     (r"^mpi(\.|$)", ERROR, "jobs would bind what is not there, or another MPI: correct the profile and make new plans"),
-    (r"^login\.(host|transfer)$", WARNING, "push and --site connect to another host; plans stay valid"),
+    (r"^login\.(host|transfer|inbox)$", WARNING, "push and --site connect to another host; plans stay valid"),
     (r"^login\.python$", WARNING, "the site half is started with another Python: make new plans"),
     (r"^login\.(user_namespaces|fuse|runtimes)(\.|$)", NOTE, "exec and shell on the login node can use other means"),
     (r"^login(\.|$)", NOTE, "what install and push find on the login node has changed; plans stay valid"),
@@ -64,13 +64,19 @@ _MEANINGS = (
     (r"\.mpi$", ERROR, "jobs of this partition get another MPI: check bundles again and make new plans"),
     (r"\.(launcher|pmi)$", ERROR, "ranks are started in another way: check bundles again and make new plans"),
     (r"(^|\.)mounts$", WARNING, "jobs see other folders of the site: make new plans, and pack again"),
-    (r"\.(modules|environment|directives)(\.|$)", WARNING, "the site sets up its jobs in another way: make new plans"),
+    (r"\.(queue|qos|cluster|constraint|gpu_request|storage)$", ERROR, "jobs request other nodes: make new plans"),
+    (r"\.account(_suffix)?$", WARNING, "jobs are charged to another account: make new plans"),
+    (
+        r"\.(modules|module_paths|scripts|environment|directives)(\.|$)", WARNING,
+        "the site sets up its jobs in another way: make new plans",
+    ),
     (r"(^|\.)user_namespaces$", ERROR, "unprivileged containers need user namespaces: make new plans"),
     (r"(^|\.)fuse$", WARNING, "images in one file cannot be mounted without FUSE: make new plans"),
     (r"(^|\.)runtimes(\.|$)", ERROR, "plans may name a container runtime that is not there: make new plans"),
     (r"(^|\.)launchers$", WARNING, "the programs that start ranks have changed: make new plans"),
     (r"(^|\.)driver(\.|$)", WARNING, "the GPU's driver was replaced: check bundles again and make new plans"),
-    (r"(^|\.)fabric(\.|$)", WARNING, "the fast network looks different, or jobs may fall back to TCP: make new plans"),
+    (r"(^|\.)devices$", WARNING, "jobs see other devices of the nodes: make new plans"),
+    (r"(^|\.)fabrics?(\.|$)", WARNING, "the network looks different, or jobs may fall back to TCP: make new plans"),
     (r"(^|\.)(files|links)(\.|$)", WARNING, "a system library that jobs may get has changed: make new plans"),
     (r"(^|\.)glibc$", WARNING, "libraries that are bound into images may need this C library: check bundles again"),
     (r"(^|\.)filesystems(\.|$)", WARNING, "room for images or data has changed: make new plans"),

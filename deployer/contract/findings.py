@@ -305,6 +305,11 @@ RULES: Dict[str, Rule] = {
         "the node has no {launcher}, which starts the ranks",
         "see the MPI's module and launcher in the site's profile; `deployer capture` finds them",
     ),
+    "job.setup": Rule(
+        ERROR,
+        "`{command}` failed on the node, which the site's profile requires before modules are loaded",
+        "correct scripts and module_paths in the site's profile, and make a new plan",
+    ),
     "job.module": Rule(
         ERROR,
         "`module load {module}` failed on the node",

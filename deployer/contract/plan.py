@@ -12,8 +12,10 @@ from deployer.contract.json_records import Fields, Record
 from deployer.contract.verdict import Checked
 
 SCHEMA = "plan"
-#: Since format 2 a plan has ``host``; without it a job would run on the image's own libraries.
-_FORMAT, _WITHOUT_HOST = 2, 1
+#: Since format 2 a plan has ``host``; without it a job would run on the image's own libraries. Since format 3 it has
+#: what ``_SINCE_3`` lists, without which the batch system would get another request.
+_FORMAT, _HOST, _OLDEST = 3, 2, 1
+_SINCE_3 = ("batch", "scripts", "module_paths", "mounts", "devices")
 #: The key is older than the term "start option", and deployers of other versions read it.
 _START_OPTIONS_KEY = "variants"
 
@@ -151,6 +153,8 @@ class StartOption(NamedTuple):
         place: the node's own folder in which the image is staged.
         room_mb: MiB of that folder's file system; None if unknown.
         broadcast: from this number of nodes on, the scheduler sends the staged file to the nodes.
+        modules: modules of the runtime, loaded after the plan's.
+        arguments: further words for the runtime, before the image.
     """
 
     name: str
@@ -164,6 +168,8 @@ class StartOption(NamedTuple):
     place: Optional[str] = None
     room_mb: Optional[int] = None
     broadcast: Optional[int] = None
+    modules: Tuple[str, ...] = ()
+    arguments: Tuple[str, ...] = ()
 
     @staticmethod
     def read(fields: Fields) -> "StartOption":
@@ -180,6 +186,8 @@ class StartOption(NamedTuple):
             fields.maybe_text("place"),
             fields.maybe_number("room_mb"),
             fields.maybe_number("broadcast"),
+            _texts(fields, "modules"),
+            _texts(fields, "arguments"),
         )
 
 
@@ -201,6 +209,60 @@ class Limits(NamedTuple):
         return Limits(
             fields.maybe_number("max_nodes"), fields.maybe_text("max_time"), fields.record.get("account") is True
         )
+
+
+class GpuRequest(NamedTuple):
+    """How a job requests the GPUs of its nodes.
+
+    Attributes:
+        word: the batch system's word for it, for instance gres.
+        per_node: GPUs per node.
+        type: the batch system's word for the model; None: none is needed.
+    """
+
+    word: str
+    per_node: int
+    type: Optional[str] = None
+
+    @staticmethod
+    def read(fields: Fields) -> "GpuRequest":
+        return GpuRequest(fields.text("word"), fields.number("per_node"), fields.maybe_text("type"))
+
+
+class Batch(NamedTuple):
+    """What a job requests of the batch system besides its layout. None, or empty: nothing.
+
+    Attributes:
+        queue: the partition or queue; None: it has the plan's partition's name; empty: the batch system's default.
+        qos: the quality of service.
+        cluster: the cluster, if the batch system has several.
+        constraint: features of nodes.
+        account_suffix: appended to the account.
+        storage: file systems to request; they may have placeholders.
+        gpus: the GPUs.
+    """
+
+    queue: Optional[str] = None
+    qos: Optional[str] = None
+    cluster: Optional[str] = None
+    constraint: Optional[str] = None
+    account_suffix: Optional[str] = None
+    storage: Tuple[str, ...] = ()
+    gpus: Optional[GpuRequest] = None
+
+    def record(self) -> Record:
+        return {
+            **self._asdict(),
+            "storage": list(self.storage),
+            "gpus": dict(self.gpus._asdict()) if self.gpus else None,
+        }
+
+    @staticmethod
+    def read(fields: Fields) -> "Batch":
+        queue, qos, cluster, constraint, suffix = (fields.maybe_text(name) for name in Batch._fields[:5])
+        gpus = fields.maybe_child("gpus")
+        storage = _texts(fields, "storage")
+        return Batch(queue, qos, cluster, constraint, suffix, storage, GpuRequest.read(gpus) if gpus else None)
 
 
 class Plan(NamedTuple):
@@ -226,10 +288,15 @@ class Plan(NamedTuple):
             own; None if the image's family is unknown.
         checked: the answer of `check` when the plan was made; None in plans of an older deployer.
         host: single files of the host, which the container sees in a folder of their own.
-        account: charged if the user names none.
+        account: charged if the user names none; it may have placeholders.
         limits: what a job may request.
         against: why runtimes of start options cannot be used on the nodes, according to the profile.
         namespaces: whether users can make user namespaces on the nodes; None if unknown.
+        batch: further requests to the batch system.
+        scripts: scripts that the job's shell reads before it loads modules.
+        module_paths: folders of modules to use.
+        mounts: folders of the site whose paths have placeholders: binds on the same path, once these are replaced.
+        devices: devices that a runtime does not show by itself: paths, or CDI names.
     """
 
     site: str
@@ -254,6 +321,21 @@ class Plan(NamedTuple):
     limits: Limits = Limits()
     against: Mapping[str, str] = {}
     namespaces: Optional[bool] = None
+    batch: Batch = Batch()
+    scripts: Tuple[str, ...] = ()
+    module_paths: Tuple[str, ...] = ()
+    mounts: Tuple[str, ...] = ()
+    devices: Tuple[str, ...] = ()
+
+    def modules_of(self, runtime: str) -> List[str]:
+        """Return the modules that a job with a runtime loads, in order."""
+        own = [name for option in self.start_options if option.runtime == runtime for name in option.modules]
+        return list(dict.fromkeys([*self.modules, *own]))
+
+    @property
+    def queue(self) -> str:
+        """Return the batch system's name of the partition; empty: its default one."""
+        return self.partition if self.batch.queue is None else self.batch.queue
 
     @property
     def containers(self) -> List[StartOption]:
@@ -303,13 +385,17 @@ class Plan(NamedTuple):
             fields["checked"] = self.checked.record()
         fields["host"] = [dict(item._asdict()) for item in self.host]
         fields["limits"] = dict(self.limits._asdict())
-        return json_records.stamped(SCHEMA, fields, _FORMAT, _FORMAT if self.host else _WITHOUT_HOST)
+        fields["batch"] = self.batch.record()
+        new = any(getattr(self, name) != Plan._field_defaults[name] for name in _SINCE_3)
+        new = new or any(option.modules or option.arguments for option in self.start_options)
+        needed = _FORMAT if new else _HOST if self.host else _OLDEST
+        return json_records.stamped(SCHEMA, fields, _FORMAT, needed)
 
 
 def read(data: bytes, what: str) -> Plan:
     """Parse a plan; ``what`` names it in errors. Raises UsageError."""
     fields = json_records.loads(data, SCHEMA, what, known=_FORMAT)
-    mpi, limits, checked = (fields.maybe_child(name) for name in ("mpi", "limits", "checked"))
+    mpi, limits, checked, batch = (fields.maybe_child(name) for name in ("mpi", "limits", "checked", "batch"))
     return Plan(
         site=fields.text("site"),
         partition=fields.text("partition"),
@@ -333,4 +419,14 @@ def read(data: bytes, what: str) -> Plan:
         limits=Limits.read(limits) if limits else Limits(),
         against=fields.mapping("against") if "against" in fields.record else {},
         namespaces=fields.maybe_flag("namespaces"),
+        batch=Batch.read(batch) if batch else Batch(),
+        scripts=_texts(fields, "scripts"),
+        module_paths=_texts(fields, "module_paths"),
+        mounts=_texts(fields, "mounts"),
+        devices=_texts(fields, "devices"),
     )
+
+
+def _texts(fields: Fields, name: str) -> Tuple[str, ...]:
+    """Return a list of texts that older plans do not have."""
+    return tuple(fields.texts(name)) if name in fields.record else ()

@@ -51,6 +51,7 @@ class StepOutcome(NamedTuple):
         reason: the step's own message about its failure, or None.
         launcher: the launcher that is missing, or None.
         full: the error message about a full disk of the job's folder, or None.
+        setup: the command of the site's setup that failed, or None.
     """
 
     step: str
@@ -63,6 +64,7 @@ class StepOutcome(NamedTuple):
     reason: Optional[str] = None
     launcher: Optional[str] = None
     full: Optional[str] = None
+    setup: Optional[str] = None
 
 
 class Evidence(NamedTuple):
@@ -225,6 +227,8 @@ def judge(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding
     findings: List[Finding] = []
     if outcome.module is not None:
         return [finding("job.module", WHOLE_JOB, module=outcome.module)]
+    if outcome.setup is not None:
+        return [finding("job.setup", WHOLE_JOB, command=outcome.setup)]
     if outcome.launcher is not None:
         return [finding("job.launcher", WHOLE_JOB, launcher=outcome.launcher)]
     if outcome.full is not None:

@@ -116,6 +116,7 @@ def _add_internal(add: _Add) -> None:
     parser.add_argument("--started", type=int, required=True, metavar="SECONDS", help="since the epoch")
     parser.add_argument("--signal", default="", metavar="NAME", help="what the script was asked to stop with")
     parser.add_argument("--module", metavar="NAME", help="the module that could not be loaded")
+    parser.add_argument("--setup", metavar="COMMAND", help="the command of the site's setup that failed")
     parser.add_argument("--launcher", metavar="PROGRAM", help="the launcher that is not there")
     parser.add_argument("--reason", metavar="TEXT", help="what the step said of its failure")
     parser.set_defaults(run=_result)
@@ -131,6 +132,7 @@ def _add_internal(add: _Add) -> None:
     parser.add_argument("--sha256")
     parser.add_argument("--kit", nargs="?", const="udocker", default="")  # alone in scripts of older versions
     parser.add_argument("--home", help="remove this folder at the end")
+    parser.add_argument("--mount-point", action="append", default=[], help="make this folder in the image")
     parser.set_defaults(run=_stage)
 
 
@@ -394,6 +396,7 @@ def _stage(args: argparse.Namespace) -> int:
             args.kit,
             args.home,
             args.sha256,
+            args.mount_point,
         )
     )
 
@@ -413,6 +416,7 @@ def _result(args: argparse.Namespace) -> int:
         args.module,
         args.reason,
         args.launcher,
+        setup=args.setup,
     )
     verdict = result.write_result(args.folder, outcome)
     for found in result.findings(args.folder):

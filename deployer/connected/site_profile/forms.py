@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema
 
 from deployer.connected.ground.yaml_model import form
-from deployer.contract import mount_points
+from deployer.contract import mount_points, placeholders
 from deployer.contract.dynamic import Facts
 from deployer.contract.errors import UsageError
 from deployer.contract.json_records import Fields
@@ -20,11 +20,31 @@ def _read_facts(value: Any) -> Facts:
         raise ValueError(error.message) from error
 
 
-def _checked_mount(path: str) -> str:
+def _checked_placeholders(text: str) -> str:
     try:
-        return mount_points.check_site(path)
+        return placeholders.check(text)
     except UsageError as error:
         raise ValueError(f"{error.message} ({error.hint})") from error
+
+
+def _checked_mount(path: str) -> str:
+    try:
+        mount_points.check_site(placeholders.sample(path))
+    except UsageError as error:
+        raise ValueError(f"{error.message} ({error.hint})") from error
+    return path
+
+
+def _several(value: Any) -> Any:
+    """Return one text as a list, and null as an empty one."""
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else value
+
+
+def _few(names: list[str]) -> Any:
+    """Return a list as a file has it: one name as text, none as null."""
+    return names if len(names) > 1 else next(iter(names), None)
 
 
 SiteName = Annotated[
@@ -44,8 +64,59 @@ HostName = Annotated[
     ),
 ]
 Absolute = Annotated[str, form(r"^/[^\n:]*$", "an absolute path, without colon or line break: /opt/mpi")]
-#: A folder of the site that jobs see on the same path.
-SiteMount = Annotated[Absolute, AfterValidator(_checked_mount)]
+#: A folder of the site that jobs see on the same path. It may have placeholders.
+SiteMount = Annotated[
+    str,
+    form(r"^[/$][^\n:]*$", "an absolute path, without colon or line break: /lustre/project, /scratch/$PROJECT"),
+    AfterValidator(_checked_placeholders),
+    AfterValidator(_checked_mount),
+]
+#: A folder that may begin with the user's home, and may have placeholders.
+UsersFolder = Annotated[
+    str,
+    form(r"^[/$~][^\n:]*$", "an absolute path, or one that begins with ~ or a variable: $SCRATCH/deployer"),
+    AfterValidator(_checked_placeholders),
+]
+Account = Annotated[
+    str,
+    form(r"^[A-Za-z0-9_$][A-Za-z0-9_.${}@%/+=-]*$", "an account without spaces: pn12ab, or a variable: $PROJECT"),
+    AfterValidator(_checked_placeholders),
+]
+#: A request for a PBS storage: gdata/ab12, scratch/$PROJECT.
+Storage = Annotated[
+    str,
+    form(r"^[A-Za-z0-9_$][A-Za-z0-9_./${}-]*$", "a file system and a project: scratch/$PROJECT"),
+    AfterValidator(_checked_placeholders),
+]
+#: A name in options of a batch system.
+BatchName = Annotated[str, form(r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$", "a name without spaces: normal")]
+#: The same, or empty for the batch system's default.
+QueueName = Annotated[
+    str, form(r"^([A-Za-z0-9_][A-Za-z0-9_.@+-]*)?$", "a name without spaces, or empty for the default: normal")
+]
+#: Features of nodes, in the words of the batch system.
+Constraint = Annotated[
+    str,
+    form(r"^[A-Za-z0-9_(\[][A-Za-z0-9_.,&|*:=()\[\]-]*$", "features without spaces: gpu, or zen3&nvme"),
+]
+#: A device node, or a device by its name in the Container Device Interface.
+Device = Annotated[
+    str,
+    form(
+        r"^(/dev/[A-Za-z0-9_./-]+|[a-z0-9.-]+/[A-Za-z0-9_-]+=[A-Za-z0-9_.:-]+)$",
+        "a path below /dev, or a CDI name VENDOR/CLASS=NAME: /dev/kfd, nvidia.com/gpu=all",
+    ),
+]
+#: One name or a list of names.
+Names = Annotated[
+    list[str],
+    BeforeValidator(_several),
+    PlainSerializer(_few),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]}),
+]
+#: The kernel's name of an architecture.
+Architecture = Literal["x86_64", "aarch64", "ppc64le", "riscv64", "s390x"]
+GpuVendor = Literal["nvidia", "amd", "intel"]
 Count = Annotated[int, Field(ge=1)]
 #: The facts of a file that the dynamic loader uses: the record of ``deployer.contract.dynamic.Facts``.
 FileFacts = Annotated[

@@ -1,10 +1,22 @@
 """The model of machines in a site profile: what login nodes and compute nodes have, and the shape of a node."""
 
 import datetime as dt
-from typing import Literal
+from typing import Annotated, Literal
 
-from deployer.connected.ground.yaml_model import Model
-from deployer.connected.site_profile.forms import Absolute, Count, FileFacts, RuntimeName
+from pydantic import Field, ValidationInfo, field_validator
+
+from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, form
+from deployer.connected.site_profile.forms import (
+    Absolute,
+    Architecture,
+    BatchName,
+    Count,
+    Device,
+    FileFacts,
+    GpuVendor,
+    Names,
+    RuntimeName,
+)
 
 
 class FactSource(Model):
@@ -26,13 +38,16 @@ class SiteRuntime(Model):
 
     Attributes:
         version: its version.
-        module: the module that provides it, if it is not in PATH.
+        module: the module that provides it, if it is not in PATH, or several modules, in order.
+        arguments: further words of its command line, before the image, each an option with its value
+            (``--no-mount=hostfs``).
         setuid: it has a setuid program, so that it needs no user namespaces (Apptainer, Singularity).
         starts: a folder of the user's own started as an image, with targets that it lacks (the same; tried).
     """
 
     version: str | None = None
-    module: str | None = None
+    module: Names = []
+    arguments: list[Annotated[str, form(r"^-.*$", "one option, with its value after =: --no-mount=hostfs")]] = []
     setuid: bool | None = None
     starts: bool | None = None
 
@@ -44,12 +59,12 @@ class Fabric(Model):
         kind: the kind of network.
         provider: libfabric's provider to use.
         providers: all providers of libfabric on the nodes.
-        devices: the kernel's names of the devices (``hfi1_0``, ``mlx5_0``, ``eth0``).
-        libraries: paths of the user-space libraries (psm2, verbs, UCX) by soname.
+        devices: the kernel's names of the devices (``hfi1_0``, ``mlx5_0``, ``cxi0``, ``eth0``).
+        libraries: paths of the user-space libraries (psm2, verbs, UCX, cxi) by soname.
         source: where these facts come from.
     """
 
-    kind: Literal["ethernet", "omni-path", "infiniband"] | None = None
+    kind: Literal["ethernet", "omni-path", "infiniband", "slingshot"] | None = None
     provider: str | None = None
     providers: list[str] = []
     devices: list[str] = []
@@ -61,14 +76,14 @@ class Driver(Model):
     """The driver of the GPUs.
 
     Attributes:
-        kind: the vendor.
+        kind: the vendor. AMD's and Intel's are parts of the kernel: their libraries (ROCm, level-zero) are the image's.
         version: its version.
         libraries: paths of its libraries by soname.
         smi: the path of ``nvidia-smi``.
         source: where these facts come from.
     """
 
-    kind: Literal["nvidia"]
+    kind: GpuVendor
     version: str | None = None
     libraries: dict[str, Absolute] = {}
     smi: Absolute | None = None
@@ -114,13 +129,15 @@ class Machine(Model):
         runtimes: container runtimes.
         launchers: programs that start ranks.
         fabric: the network for MPI.
+        fabrics: further networks.
+        devices: devices that a job needs and that a runtime does not show by itself: paths, or CDI names.
         driver: the driver of the GPUs.
         filesystems: file systems by path.
         files: facts of system libraries that MPI, fabric or driver need, by path.
         links: targets of symbolic links to them, by path.
     """
 
-    architecture: str | None = None
+    architecture: Architecture | None = None
     os: str | None = None
     kernel: str | None = None
     glibc: str | None = None
@@ -131,6 +148,8 @@ class Machine(Model):
     runtimes: dict[RuntimeName, SiteRuntime] = {}
     launchers: list[str] = []
     fabric: Fabric | None = None
+    fabrics: list[Fabric] = []
+    devices: list[Device] = []
     driver: Driver | None = None
     filesystems: dict[Absolute, Filesystem] = {}
     files: dict[Absolute, FileFacts] = {}
@@ -143,16 +162,34 @@ class NodeGpus(Model):
     Attributes:
         kind: the vendor.
         model: the model's name.
-        count: GPUs per node.
+        type: the batch system's word for the model in requests (``v100``), if it requires one.
+        count: GPUs per node, as the batch system counts them.
         memory_mb: memory per GPU in MiB.
         capability: NVIDIA's compute capability (``7.0``).
+        target: AMD's name of the architecture (``gfx90a``).
     """
 
-    kind: Literal["nvidia"] | None = None
+    kind: GpuVendor | None = None
     model: str | None = None
+    type: BatchName | None = None
     count: Count | None = None
     memory_mb: Count | None = None
     capability: str | None = None
+    target: Annotated[str, form(r"^gfx[0-9a-f]{3,5}$", "AMD's name of an architecture: gfx90a")] | None = None
+
+
+class Affinity(Model):
+    """What is near a NUMA domain.
+
+    Attributes:
+        numa_domain: the domain's number.
+        gpus: the numbers of its GPUs, as the driver counts them.
+        nics: its network devices.
+    """
+
+    numa_domain: Annotated[int, Field(ge=0)]
+    gpus: list[Annotated[int, Field(ge=0)]] = []
+    nics: list[str] = []
 
 
 class Cpu(Model):
@@ -180,6 +217,7 @@ class NodeHardware(Model):
         memory_total_mb: the node's memory in MiB.
         cpu: the processors.
         gpus: the GPUs.
+        affinity: what is near each NUMA domain. Ranks that have a GPU each then get the nearest.
     """
 
     sockets: Count | None = None
@@ -191,3 +229,22 @@ class NodeHardware(Model):
     memory_total_mb: Count | None = None
     cpu: Cpu | None = None
     gpus: NodeGpus | None = None
+    affinity: list[Affinity] = []
+
+    @field_validator("affinity")
+    @classmethod
+    def _is_whole(cls, affinity: list[Affinity], info: ValidationInfo) -> list[Affinity]:
+        """Check that each GPU of the node is near one domain, and that each domain is listed once."""
+        domains, listed = [each.numa_domain for each in affinity], [gpu for each in affinity for gpu in each.gpus]
+        gpus, known = info.data.get("gpus"), info.data.get("numa_domains")
+        found: list[tuple[KeyPath, str]] = []
+        if len(set(domains)) < len(domains):
+            found.append(((), "a NUMA domain is listed twice"))
+        if known is not None and domains and max(domains) >= known:
+            found.append(((), f"domain {max(domains)} does not exist: numa_domains is {known}, and they count from 0"))
+        if listed and gpus and gpus.count and sorted(listed) != list(range(gpus.count)):
+            numbers = ", ".join(map(str, range(gpus.count)))
+            found.append(((), f"gpus must list each of the node's GPUs once: {numbers}"))
+        if found:
+            raise Problems(found)
+        return affinity

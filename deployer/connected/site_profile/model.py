@@ -11,7 +11,22 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha256, form
-from deployer.connected.site_profile.forms import Absolute, Allowed, Count, FileFacts, HostName, SiteMount, SiteName
+from deployer.connected.site_profile.forms import (
+    Absolute,
+    Account,
+    Allowed,
+    BatchName,
+    Constraint,
+    Count,
+    FileFacts,
+    HostName,
+    Names,
+    QueueName,
+    SiteMount,
+    SiteName,
+    Storage,
+    UsersFolder,
+)
 from deployer.connected.site_profile.machine import FactSource, Machine, NodeHardware
 from deployer.contract.dynamic import Facts
 from deployer.contract.errors import Unknown, UsageError
@@ -36,6 +51,7 @@ class Login(Machine):
     Attributes:
         host: the login host for ssh.
         transfer: a host only for files.
+        inbox: the folder for arriving files, if it is not in the workspace.
         python: Python interpreters in order of preference.
         mksquashfs: it is in PATH. If this is false or unknown, bundles include their own.
         source: where these facts come from.
@@ -43,6 +59,7 @@ class Login(Machine):
 
     host: HostName | None = None
     transfer: HostName | None = None
+    inbox: UsersFolder | None = None
     python: list[str] = Field(default=["python3"], min_length=1)
     mksquashfs: bool | None = None
     source: FactSource | None = None
@@ -52,20 +69,55 @@ class SiteScheduler(Model):
     """The batch system.
 
     Attributes:
-        kind: slurm, or local: there is no batch system, and jobs run immediately on the login host.
+        kind: slurm, pbs (PBS Pro, OpenPBS), lsf, gridengine; or hosts: there is none, and ranks start on a list of
+            hosts; or local: there is none, and jobs run immediately on the login host.
         version: its version.
         pmi: PMI types of its launcher (``srun --mpi=list``).
         default_pmi: the PMI type that the launcher uses by default.
         account: the account for jobs whose user names none.
+        gpu_request: the word with which jobs request GPUs. Slurm: ``gres`` (``--gres=gpu:TYPE:N``) or
+            ``gpus-per-node``; PBS: ``ngpus``; LSF: ``gpu``; Grid Engine: the name of the resource. If it is left out,
+            jobs request none.
+        storage: file systems that each job must request (PBS: ``-l storage=``).
         source: where these facts come from.
     """
 
-    kind: Literal["slurm", "local"]
+    kind: Literal["slurm", "pbs", "lsf", "gridengine", "hosts", "local"]
     version: str | None = None
     pmi: list[str] = []
     default_pmi: str | None = None
-    account: str | None = None
+    account: Account | None = None
+    gpu_request: BatchName | None = None
+    storage: list[Storage] = []
     source: FactSource | None = None
+
+    @field_validator("gpu_request")
+    @classmethod
+    def _is_known(cls, word: str | None, info: ValidationInfo) -> str | None:
+        said = _unknown_request(info.data.get("kind"), word)
+        if said:
+            raise ValueError(said)
+        return word
+
+    @field_validator("storage")
+    @classmethod
+    def _has_a_request(cls, storage: list[str], info: ValidationInfo) -> list[str]:
+        if storage and info.data.get("kind") not in (None, _STORAGE):
+            raise ValueError(f"only {_STORAGE} has such a request: remove it, or list it in directives")
+        return storage
+
+
+#: The batch system with requests for storage, and the words of those that have a fixed list.
+_STORAGE = "pbs"
+_GPU_REQUESTS = {"slurm": ("gres", "gpus-per-node"), "local": (), "hosts": ()}
+
+
+def _unknown_request(kind: str | None, word: str | None) -> str | None:
+    """Return what is wrong with a word that requests GPUs, or None."""
+    known = _GPU_REQUESTS.get(kind or "")
+    if word is None or known is None or word in known:
+        return None
+    return f"{kind} knows {' and '.join(known)}, not {word!r}" if known else f"{kind} has no requests: remove it"
 
 
 class RuntimePolicy(Model):
@@ -93,7 +145,7 @@ class Mpi(Model):
         libraries: folders that the loader must search, in order.
         providers: the folder of libfabric's providers.
         binds: further folders that it needs on their own path.
-        module: the module that loads it.
+        module: the module that loads it, or several, in order.
         launcher: its launcher (``bin/mpirun``). Default: in PATH after its module is loaded.
         environment: variables that the site sets for it.
         says: the beginning of MPI_Get_library_version.
@@ -113,7 +165,7 @@ class Mpi(Model):
     libraries: list[str] = ["lib"]
     providers: str | None = None
     binds: list[Absolute] = []
-    module: str | None = None
+    module: Names = []
     launcher: str | None = None
     environment: dict[str, str] = {}
     says: str | None = None
@@ -125,6 +177,11 @@ class Mpi(Model):
     files: dict[str, FileFacts] = {}
     links: dict[str, str] = {}
     source: FactSource | None = None
+
+    @property
+    def abi(self) -> str:
+        """Return the ABI for which the programs that it can run are compiled."""
+        return ABIS.get(self.family, self.family)
 
     @property
     def library_path(self) -> str:
@@ -140,10 +197,22 @@ class Partition(Machine):
         max_nodes: the largest number of nodes per job.
         max_time: the time limit of jobs.
         node: the shape of a node.
-        mpi: an entry of the profile's ``mpi``; null: the image's own MPI is used.
+        queue: the batch system's name of the partition, if it differs from this entry's; empty: its default one. Two
+            kinds of nodes in one partition are two entries with the same queue.
+        qos: the quality of service that jobs request.
+        cluster: the cluster of the batch system, if there are several (Slurm: ``--clusters``).
+        constraint: features that jobs request, which only these nodes have.
+        account: the account for jobs whose user names none.
+        account_suffix: appended to accounts for these nodes, for instance ``-gpu``.
+        gpu_request: over that of ``scheduler``.
+        storage: file systems that each job must request, besides those of ``scheduler``.
+        mpi: an entry of the profile's ``mpi``, or several, best first: the first one that the bundle can use is chosen.
+            null: the image's own MPI is used.
         launcher: the program that starts ranks. Default: srun if ``pmi`` is given or srun offers a PMI that the MPI
             supports, otherwise the MPI's own launcher.
         pmi: the PMI type for srun.
+        scripts: scripts that the job's shell reads first, besides those of the whole profile.
+        module_paths: folders of modules to use, besides those of the whole profile.
         modules: modules to load before the MPI's.
         environment: variables that the site sets for jobs.
         mounts: folders of the site that jobs see on the same path, besides those of the whole profile.
@@ -159,9 +228,19 @@ class Partition(Machine):
         Annotated[str, form(r"^((\d+-)?\d+(:[0-5]\d){0,2}|infinite)$", "[D-]HH:MM:SS, or infinite: 2-00:00:00")] | None
     ) = None
     node: NodeHardware | None = None
-    mpi: str | None = None
+    queue: QueueName | None = None
+    qos: BatchName | None = None
+    cluster: BatchName | None = None
+    constraint: Constraint | None = None
+    account: Account | None = None
+    account_suffix: Annotated[str, form(r"^[A-Za-z0-9_.+-]+$", "letters, digits and _ . + -: -gpu")] | None = None
+    gpu_request: BatchName | None = None
+    storage: list[Storage] = []
+    mpi: Names = []
     launcher: Literal["srun", "mpiexec.hydra", "mpirun"] | None = None
     pmi: str | None = None
+    scripts: list[Absolute] = []
+    module_paths: list[Absolute] = []
     modules: list[str] = []
     environment: dict[str, str] = {}
     mounts: list[SiteMount] = []
@@ -196,8 +275,11 @@ class Profile(Machine):
         workspace: the root folder on the site.
         scheduler: the batch system.
         policy: what the site allows.
+        scripts: scripts that the shell of all jobs reads first.
+        module_paths: folders of modules to use (``module use``).
         modules: modules that all jobs load.
-        mounts: folders of the site that all jobs see on the same path.
+        mounts: folders of the site that all jobs see on the same path. They may have variables of the user's login
+            shell (``/scratch/$PROJECT``), as may ``workspace`` and accounts: the site replaces them.
         mpi: MPI installations by name.
         partitions: partitions by name. The first one is the default.
     """
@@ -213,9 +295,11 @@ class Profile(Machine):
     facts: FactsFile | None = None
     notes: list[str] = []
     login: Login = Login()
-    workspace: str | None = None
+    workspace: UsersFolder | None = None
     scheduler: SiteScheduler | None = None
     policy: RuntimePolicy | None = None
+    scripts: list[Absolute] = []
+    module_paths: list[Absolute] = []
     modules: list[str] = []
     mounts: list[SiteMount] = []
     mpi: dict[str, Mpi] = {}
@@ -228,9 +312,12 @@ class Profile(Machine):
         mpi, scheduler = info.data.get("mpi"), info.data.get("scheduler")
         policy, runtimes = info.data.get("policy"), info.data.get("runtimes")
         for name, partition in partitions.items():
-            if mpi is not None and partition.mpi is not None and partition.mpi not in mpi:
-                known = ", ".join(mpi) or "none"
-                found.append(((name, "mpi"), f"{partition.mpi!r} is not in mpi of the profile; known: {known}"))
+            known = ", ".join(mpi or ()) or "none"
+            missing = [each for each in partition.mpi if mpi is not None and each not in mpi]
+            found += [((name, "mpi"), f"{each!r} is not in mpi of the profile; known: {known}") for each in missing]
+            request = _unknown_request(scheduler.kind, partition.gpu_request) if scheduler else None
+            if request:
+                found.append(((name, "gpu_request"), request))
             if scheduler is not None and scheduler.pmi and partition.pmi and partition.pmi not in scheduler.pmi:
                 offered = ", ".join(scheduler.pmi)
                 found.append(((name, "pmi"), f"{partition.pmi!r} is not offered by the scheduler: {offered}"))
@@ -242,29 +329,30 @@ class Profile(Machine):
             raise Problems(found)
         return partitions
 
-    def site_files(self, partition: str | None = None) -> "SiteFiles":
+    def site_files(self, partition: str | None = None, mpi_name: str | None = None) -> "SiteFiles":
         """Return captured facts of the files that jobs of a partition can load: those of its MPI, and system libraries.
 
         Args:
             partition: None: the first.
+            mpi_name: one of the partition's MPIs; None: the first.
         """
-        _, chosen = self.partition(partition)
+        _, chosen = self.partition(partition, mpi_name)
         found = SiteFiles(dict(chosen.files), dict(chosen.links))
-        if chosen.mpi:
-            mpi = self.mpi[chosen.mpi]
+        for mpi in (self.mpi[each] for each in chosen.mpi[:1]):
             found.files.update({f"{mpi.prefix}/{path}": facts for path, facts in mpi.files.items()})
             found.links.update({f"{mpi.prefix}/{path}": target for path, target in mpi.links.items()})
         return found
 
-    def partition(self, name: str | None = None) -> tuple[str, Partition]:
+    def partition(self, name: str | None = None, mpi: str | None = None) -> tuple[str, Partition]:
         """Return a partition with the facts from the top of the profile, and its name.
 
         Args:
             name: None: the first.
+            mpi: the only one of its MPIs to keep; None: all.
 
         Raises:
             Lacking: the profile has no partitions.
-            UsageError: there is no partition of this name.
+            UsageError: there is no partition of this name, or it has no such MPI.
         """
         if not self.partitions:
             hint = "list them: `python3 deployer.pyz capture` does"
@@ -274,6 +362,11 @@ class Profile(Machine):
             raise UsageError(f"site {self.name} has no partition {chosen!r}", f"it has: {', '.join(self.partitions)}")
         own = self.partitions[chosen]
         shared = {key: getattr(self, key) for key in Machine.model_fields if not _says(getattr(own, key))}
+        if mpi is not None:
+            if mpi not in own.mpi:
+                known = ", ".join(own.mpi) or "none: jobs use the image's own"
+                raise UsageError(f"partition {chosen} of {self.name} has no MPI {mpi!r}", f"it has: {known}")
+            shared["mpi"] = [mpi]
         return chosen, own.model_copy(update=shared)
 
 

@@ -5,16 +5,18 @@ from collections.abc import Sequence
 
 from deployer.connected.site_profile.binds import bindmap
 from deployer.connected.site_profile.launch import Way, choose, passed
-from deployer.connected.site_profile.profile import Mpi, Partition, Profile, known
+from deployer.connected.site_profile.profile import Mpi, Partition, Profile, SiteScheduler, known
 from deployer.connected.site_profile.staging import stagings
-from deployer.contract import json_records, runtime_table
+from deployer.contract import json_records, placeholders, runtime_table
 from deployer.contract.errors import Refused
 from deployer.contract.plan import (
     CHARLIECLOUD_KIT,
     NATIVE,
     NOT_STAGED,
     SONAMES,
+    Batch,
     Bind,
+    GpuRequest,
     HostMpi,
     Limits,
     NodeShape,
@@ -24,25 +26,30 @@ from deployer.contract.plan import (
 
 #: The MPI whose ranks need no common user namespace.
 _STARTS_ALONE = "intel"
+#: The batch systems that a site's deployer knows.
+_USABLE = {"slurm", "local"}
 #: The architecture of the kit's ch-run.
 _KIT_ARCHITECTURE = "x86_64"
 
 
-def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition: str | None = None) -> Plan:
+def make_plan(
+    profile: Profile, bundle: str, abis: Sequence[str] = (), partition: str | None = None, mpi_name: str | None = None
+) -> Plan:
     """Return the plan for a bundle on a partition.
 
     Args:
         bundle: NAME:VERSION.
         abis: the MPI families that the bundle's programs run on, the image's own first; empty if unknown.
         partition: None: the profile's first.
+        mpi_name: the MPI to use, of those of the partition; None: the first of a family of the bundle.
 
     Raises:
-        Refused: the site's MPI belongs to none of these families, or no runtime can be used.
-        UsageError: the site has no such partition.
+        Refused: the site's MPIs belong to none of these families, or no runtime can be used.
+        UsageError: the site has no such partition, or the partition no such MPI.
         Unknown: the profile lacks a fact that a plan needs.
     """
-    name, chosen = profile.partition(partition)
-    mpi = profile.mpi[chosen.mpi] if chosen.mpi else None
+    name, chosen = profile.partition(partition, mpi_name or _fitting(profile, partition, abis))
+    mpi = profile.mpi[chosen.mpi[0]] if chosen.mpi else None
     bound = bindmap.make(profile, name, chosen)
     host_mpi = _host_mpi(mpi) if mpi else None
     if host_mpi and abis and host_mpi.abi not in abis:
@@ -55,6 +62,11 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
     abi = host_mpi.abi if host_mpi else next(iter(abis), None)
     way = choose(profile, name, chosen, mpi, abi)
     scheduler = known(profile.scheduler, profile, "scheduler")
+    if scheduler.kind not in _USABLE:
+        raise Refused(
+            f"jobs on {profile.name} are submitted to {scheduler.kind}, which deployer cannot use yet",
+            f"scheduler.kind that it can use: {', '.join(sorted(_USABLE))}",
+        )
     policy = known(profile.policy, profile, "policy", "runtimes")
     return Plan(
         site=profile.name,
@@ -74,12 +86,43 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
         start_options=_start_options(profile, chosen, host_mpi, way),
         abi=abi,
         host=bound.host,
-        account=scheduler.account,
+        account=chosen.account or scheduler.account,
         limits=Limits(
             chosen.max_nodes, None if chosen.max_time == "infinite" else chosen.max_time, policy.account is True
         ),
         against=_against(profile, chosen),
         namespaces=chosen.user_namespaces,
+        batch=_batch(scheduler, chosen),
+        scripts=_distinct(profile.scripts, chosen.scripts),
+        module_paths=_distinct(profile.module_paths, chosen.module_paths),
+        mounts=tuple(path for path in _distinct(profile.mounts, chosen.mounts) if placeholders.names(path)),
+        devices=tuple(chosen.devices),
+    )
+
+
+def _fitting(profile: Profile, partition: str | None, abis: Sequence[str]) -> str | None:
+    """Return the first MPI of a partition that belongs to one of the families, else the first, if there is one."""
+    own = profile.partition(partition)[1].mpi
+    fits = [name for name in own if not abis or profile.mpi[name].abi in abis]
+    return next(iter([*fits, *own]), None)
+
+
+def _distinct(*groups: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(each for group in groups for each in group))
+
+
+def _batch(scheduler: SiteScheduler, partition: Partition) -> Batch:
+    """Return what jobs of a partition request besides their layout."""
+    gpus = partition.node.gpus if partition.node else None
+    word = partition.gpu_request or scheduler.gpu_request
+    return Batch(
+        queue=partition.queue,
+        qos=partition.qos,
+        cluster=partition.cluster,
+        constraint=partition.constraint,
+        account_suffix=partition.account_suffix,
+        storage=_distinct(scheduler.storage, partition.storage),
+        gpus=GpuRequest(word, gpus.count, gpus.type) if word and gpus and gpus.count else None,
     )
 
 
@@ -101,20 +144,15 @@ def _node(profile: Profile, name: str, partition: Partition) -> NodeShape:
 
 
 def _modules(profile: Profile, partition: Partition, mpi: Mpi | None) -> list[str]:
-    """Return the modules that a job loads: those of the site, the partition, the MPI and the runtimes."""
-    runtimes = [runtime for name, runtime in partition.runtimes.items() if _allowed(profile, name)]
-    named = [mpi.module if mpi else None, *(runtime.module for runtime in runtimes)]
-    return list(dict.fromkeys([*profile.modules, *partition.modules, *filter(None, named)]))
+    """Return the modules that a job loads before those of its runtime: of the site, the partition and the MPI."""
+    return list(_distinct(profile.modules, partition.modules, mpi.module if mpi else ()))
 
 
 def _mounts(profile: Profile, partition: Partition, others: Sequence[Bind]) -> list[Bind]:
     """Return the binds of the site's folders, outer ones first; ``others`` follow them, and may be inside of them."""
     folders = {*profile.mounts, *partition.mounts} - {bind.target for bind in others}
+    folders = {path for path in folders if not placeholders.names(path)}
     return [Bind(path, path, "the site's folder, on the same path") for path in sorted(folders)]
-
-
-def _allowed(profile: Profile, runtime: str) -> bool:
-    return runtime in known(profile.policy, profile, "policy", "runtimes").runtimes
 
 
 def _start_options(profile: Profile, partition: Partition, mpi: HostMpi | None, way: Way) -> list[StartOption]:
@@ -137,12 +175,19 @@ def _start_options(profile: Profile, partition: Partition, mpi: HostMpi | None, 
             staging.place,
             staging.room_mb,
             staging.broadcast,
+            *_of_runtime(partition, runtime),
         )
         for runtime in runtime_table.in_order(policy.runtimes)
         if runtime_table.supported(runtime) and _there(partition, runtime)
         for staging in stagings(runtime, partition.filesystems, partition.fuse)
         if batch or staging.kind == NOT_STAGED  # a copy on each node needs a batch step besides that of the ranks
     ]
+
+
+def _of_runtime(partition: Partition, runtime: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the modules and the arguments of a runtime of the site."""
+    own = partition.runtimes.get(runtime)
+    return (tuple(own.module), tuple(own.arguments)) if own else ((), ())
 
 
 def _there(partition: Partition, runtime: str) -> bool:

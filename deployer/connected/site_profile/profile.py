@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from deployer.connected.ground.yaml_model import Document, KeyPath, Problem, checked
 from deployer.connected.site_profile.machine import Driver, Fabric
-from deployer.connected.site_profile.model import Lacking, Mpi, Partition, Profile, SiteFiles, age
+from deployer.connected.site_profile.model import Lacking, Mpi, Partition, Profile, SiteFiles, SiteScheduler, age
 from deployer.contract import drift
 from deployer.contract import facts as captured
 from deployer.contract.errors import IntegrityError, UsageError
@@ -30,6 +30,7 @@ __all__ = [
     "Profile",
     "Resolved",
     "SiteFiles",
+    "SiteScheduler",
     "age",
     "comparable",
     "curated",

@@ -19,7 +19,7 @@ from typing import NamedTuple, NoReturn
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground import locked_folder
 from deployer.connected.site_profile.profile import Profile, known
-from deployer.contract import dialogue, json_records, oci
+from deployer.contract import dialogue, json_records, oci, placeholders
 from deployer.contract.errors import DeployerError, MissingTool, SpaceError, TransferError, UsageError
 from deployer.contract.shell import for_any_login_shell
 from deployer.system import process
@@ -84,7 +84,8 @@ class Remote:
 
     Attributes:
         host: the login host's name for ssh.
-        workspace: the site's root folder as the profile names it. ``~`` is the user's home on the site.
+        workspace: the site's root folder as the profile names it: ``~`` is the user's home on the site, and it may have
+            placeholders. After ``prepare`` it is the path there.
         options: the options that make ssh use the connection.
     """
 
@@ -170,6 +171,7 @@ class Remote:
             TransferError: the workspace cannot be used.
             MissingTool: the site has none of the profile's Python interpreters.
         """
+        self.workspace = self._with_variables(self.workspace)
         tool = make_pyz()
         script = "\n".join(
             [
@@ -317,6 +319,19 @@ class Remote:
             self._upload_failed(done, max(file.stat().st_size for file in files))
 
     # --- internal ---
+
+    def _with_variables(self, folder: str) -> str:
+        """Return a folder of the profile with the values of its placeholders in the user's login shell.
+
+        Raises:
+            UsageError: a variable is empty there, or its value is unsafe.
+        """
+        names = placeholders.names(folder)
+        if not names:
+            return folder
+        question = shlex.quote(placeholders.question(names))
+        said = self.shell(f'printf %s {question} | "${{SHELL:-/bin/sh}}" -l', check=False).stdout
+        return placeholders.expand(folder, placeholders.answers(said, names), "workspace")
 
     def _path(self, below: str = "") -> str:
         """Return a path below the workspace, quoted for sh. A leading ``~`` is expanded on the site."""

@@ -79,7 +79,9 @@ def runtime(ground: Ground) -> str:
     path = None if name in vetoes else shutil.which(program)
     if path is None:
         if ground.plan and name not in vetoes:
-            raise Skipped("%s is not in PATH here; a job gets it with %s" % (program, ", ".join(ground.plan.modules)))
+            raise Skipped(
+                "%s is not in PATH here; a job gets it with %s" % (program, ", ".join(ground.plan.modules_of(name)))
+            )
         raise MissingTool(
             vetoes.get(name) or "no %s in PATH" % program,
             "see `module avail %s`, and name the module in the site's profile" % name,

@@ -17,7 +17,8 @@ from deployer.contract.shell import data as text_of
 from deployer.site.container import container, home, runtime_check
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container, Mount, Runtime
-from deployer.site.run import run
+from deployer.site.install import mount_points
+from deployer.site.run import placeholders, run
 from deployer.site.storage import data
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, payload, process
@@ -111,7 +112,7 @@ def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, boo
         request.home,
         runtime.makes_targets,
         run.users_environment(plan, request.env),
-    )
+    )._replace(arguments=option.arguments if option else (), devices=run.cdi_names(plan))
     if not container.has_workdir(manifest.image):
         made = made._replace(workdir=working_folder(made.binds, made.environment.get("HOME", "/"), _here()))
     return runtime, made, bool(option and option.join)
@@ -173,4 +174,8 @@ def tasks_here(environment: Mapping[str, str]) -> int:
 
 
 def _plan(installed: InstalledImage, site: Optional[str]) -> Optional[Plan]:
-    return installed.plan(site) if site is not None or installed.sites() else None
+    if site is None and not installed.sites():
+        return None
+    plan = placeholders.expanded(installed.plan(site), os.environ)
+    mount_points.make_if_permitted(installed.rootfs, plan.mounts)
+    return plan

@@ -21,10 +21,10 @@ from deployer.contract.verdict import REFUSE
 from deployer.site.container import container, runtime_check
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container, Runtime
-from deployer.site.install import squash
+from deployer.site.install import mount_points, squash
 from deployer.site.jobs import jobs, result, result_reserve
 from deployer.site.jobs.schedulers import SCHEDULERS
-from deployer.site.run import command, script, stage
+from deployer.site.run import command, placeholders, script, stage
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.launchers.interface import Launcher
 from deployer.site.run.staging_script import StagedImage
@@ -142,10 +142,11 @@ def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved
     manifest = installed.manifest()
     found = data.resolve(store, manifest)
     job = own or _job(manifest, request)
-    plan = installed.plan(request.plan)
+    plan = placeholders.expanded(installed.plan(request.plan), os.environ)
     if request.runtime == plans.NATIVE:
         plan = plan._replace(checked=None)  # it applies to the image
     check_verdict(plan, request.force)
+    mount_points.make_if_permitted(installed.rootfs, plan.mounts)
     layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, job.memory)
     return _Resolved(
         store=store,
@@ -167,6 +168,9 @@ def _choose(resolved: _Resolved) -> _Chosen:
     store, request, installed = resolved.store, resolved.request, resolved.installed
     plan, layout = resolved.plan, resolved.layout
     need = stage.need(store, installed, resolved.manifest, layout.ranks_per_node * (layout.memory_mb or 0))
+    if plan.mounts:
+        objection = "its mount points for %s cannot be made in it" % ", ".join(plan.mounts)
+        need = need._replace(objections={plans.SQUASHFS: objection, **need.objections})
     choice = choose(plan, layout.nodes, vetoes(plan, installed), need, request.staging, request.runtime)
     check_drift(plan)
     if not files.is_file(store.tool):
@@ -281,7 +285,7 @@ def _container(resolved: _Resolved, chosen: _Chosen, folder: str, users: Sequenc
         own=resolved.request.home,
         makes_targets=chosen.runtime.makes_targets,
         users=resolved.environment,
-    )
+    )._replace(arguments=chosen.start_option.arguments, devices=cdi_names(plan))
 
 
 def users_binds(
@@ -304,10 +308,16 @@ def users_environment(plan: Optional[Plan], words: Sequence[str]) -> Dict[str, s
 
 
 def _bound(plan: Plan, users: Sequence[Bind], made: Container) -> List[str]:
-    """Return the host paths that the job binds and that each node must have."""
+    """Return the host paths that the job binds or uses, and that each node must have."""
     single = [bind for bind in made.binds if bind.target.startswith(hostfiles.FOLDER + "/")]
     chosen = [bind for bind in made.binds if bind.target == plans.HOME]
-    return sorted({plain(bind.source) for bind in [*plan.binds, *single, *users, *chosen]})
+    devices = [path for path in plan.devices if path.startswith("/")]
+    return sorted({*devices, *(plain(bind.source) for bind in [*plan.binds, *single, *users, *chosen])})
+
+
+def cdi_names(plan: Optional[Plan]) -> List[str]:
+    """Return the plan's devices that are names in the Container Device Interface."""
+    return [name for name in plan.devices if not name.startswith("/")] if plan else []
 
 
 def _staging(resolved: _Resolved, option: StartOption, size_mb: int) -> Optional[StagedImage]:
@@ -323,6 +333,7 @@ def _staging(resolved: _Resolved, option: StartOption, size_mb: int) -> Optional
         source=squash.path(installed.folder) if mounted else resolved.store.bundle(installed.receipt),
         size_mb=size_mb,
         abi=resolved.plan.abi,
+        mounts=resolved.plan.mounts,
         broadcast=option.broadcast is not None and resolved.layout.nodes >= option.broadcast,
         kit=option.runtime if RUNTIMES[option.runtime].carried else "",
     )
@@ -367,7 +378,8 @@ def vetoes(plan: Plan, installed: InstalledImage, here: bool = False) -> Dict[st
         if name not in RUNTIMES:
             found[name] = "this deployer has no runtime %s" % name
             continue
-        objection = runtime_check.objection(RUNTIMES[name], plan.modules, installed.engine, here or not plan.namespaces)
+        modules = plan.modules_of(name)
+        objection = runtime_check.objection(RUNTIMES[name], modules, installed.engine, here or not plan.namespaces)
         if objection:
             found[name] = objection
     return found

@@ -168,12 +168,28 @@ mkdir "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
             batch=_slurm_ground() if batch else code(""),
         )
     ]
-    for module in inputs.plan.modules:
-        load = "\nmodule load {name} || {{ result hosts 1 --module {name}; exit 1; }}\n"
-        pieces.append(code(load, name=module))
+    pieces += _environment_of_the_site(inputs)
     if needs_home(inputs.container):
         pieces.append(_home(inputs))
     return shell.together(pieces)
+
+
+def _environment_of_the_site(inputs: Inputs) -> List[Code]:
+    """Return the lines that read the site's scripts and load its modules, those of the runtime last.
+
+    A script's status is that of its last command, and often not 0, so it is only checked that the script can be read.
+    """
+    plan, pieces = inputs.plan, []
+    for path in plan.scripts:
+        read = "\n[ -r {path} ] || {{ result hosts 1 --setup {command}; exit 1; }}\nsource {path}\n"
+        pieces.append(code(read, path=path, command="source " + path))
+    for path in plan.module_paths:
+        use = "\nmodule use {path} || {{ result hosts 1 --setup {command}; exit 1; }}\n"
+        pieces.append(code(use, path=path, command="module use " + path))
+    for name in plan.modules_of(inputs.start_option.runtime):
+        load = "\nmodule load {name} || {{ result hosts 1 --module {name}; exit 1; }}\n"
+        pieces.append(code(load, name=name))
+    return pieces
 
 
 def _home(inputs: Inputs) -> Code:

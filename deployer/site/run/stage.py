@@ -29,7 +29,7 @@ from deployer.contract.errors import DeployerError, IntegrityError, JobFailed, M
 from deployer.contract.manifest import KIT_PREFIX, Manifest
 from deployer.site.container import container, node_folder
 from deployer.site.container.runtimes import charliecloud
-from deployer.site.install import bytecode, install, kit, squash, wheels
+from deployer.site.install import bytecode, install, kit, mount_points, squash, wheels
 from deployer.site.jobs import result
 from deployer.site.rank.payload_monitor import GRACE
 from deployer.site.run.staging_script import BEGIN, EVIDENCE, ROOTFS, STUBS, TEMPORARY, TOOL
@@ -66,6 +66,7 @@ class StageRequest(NamedTuple):
         kit: the runtime, if it comes from the bundle's kit, else empty.
         home: the job's home on this node, to be removed at the end, or None.
         sha256: the SHA-256 of a SquashFS file that is sent, or None.
+        mounts: mount points that the bundle does not list.
     """
 
     image: str
@@ -80,6 +81,7 @@ class StageRequest(NamedTuple):
     kit: str = ""
     home: Optional[str] = None
     sha256: Optional[str] = None
+    mounts: Sequence[str] = ()
 
     def nearest(self) -> str:
         """Return the file to read: the sent copy if it is complete, else ``source``.
@@ -333,6 +335,7 @@ def _fill(request: StageRequest) -> None:
         _check_room(_place(request), size, entries)
         targets = install.APP_AND_KIT if request.kit else install.APP_ONLY
         install.write_receipt(request.into, verification, jobs, _stop_if_asked, targets)
+        mount_points.make(os.path.join(request.into, ROOTFS), request.mounts)
     bytecode.restore(request.image, request.into)
     _merge(request)
     if request.kit == kit.UDOCKER:  # from now on the files are read-only

@@ -3,7 +3,7 @@
 The folder's name contains the job's number, so words of the container refer to a variable of the script, ``STAGE``.
 """
 
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract import hostfiles, shell
 from deployer.contract import plan as plans
@@ -46,6 +46,7 @@ class StagedImage(NamedTuple):
         abi: the MPI family of the Horovod variant, or None.
         broadcast: the scheduler sends the file to the nodes; otherwise they read it where it is.
         kit: the runtime comes from the bundle's kit, and each node gets it too: its name; empty: it is the site's.
+        mounts: mount points that the bundle does not list.
     """
 
     kind: str
@@ -56,6 +57,7 @@ class StagedImage(NamedTuple):
     abi: Optional[str]
     broadcast: bool = False
     kit: str = ""
+    mounts: Sequence[str] = ()
 
     @property
     def mounted(self) -> bool:
@@ -231,6 +233,7 @@ def _what(staging: StagedImage, container: Container) -> Code:
     found += [("--abi", staging.abi)] if staging.abi else []
     lines = [code(" \\\n    {words}", words=pair) for pair in found]
     lines += [code(" \\\n    --kit {name}", name=staging.kit)] if staging.kit else []
+    lines += [code(" \\\n    --mount-point {path}", path=path) for path in staging.mounts]
     lines += [code(" \\\n    --home {home}", home=Word(OWN))] if needs_home(container) else []
     stubs = [bind.source for bind in container.binds if bind.target == hostfiles.FOLDER]
     return shell.together([*lines, *(code(" \\\n    --stubs {path}", path=path) for path in stubs)])

@@ -15,6 +15,11 @@ _OURS = ("job-name", "J", "output", "o", "nodes", "N", "ntasks", "n", "ntasks-pe
 _VARIABLES = ("SBATCH_ACCOUNT", "SLURM_ACCOUNT")
 
 
+#: Slurm's words that request GPUs.
+_GPUS = re.compile(r"--gres=gpu|--gpus|-G")
+_GRES = "gres"
+
+
 class SubmissionOptions(NamedTuple):
     """The user's options; None: the plan's value.
 
@@ -36,7 +41,10 @@ class SubmissionOptions(NamedTuple):
 def sbatch_options(
     plan: Plan, options: SubmissionOptions, nodes: int, time: str, environment: Mapping[str, str]
 ) -> List[str]:
-    """Return the words for sbatch. Only the limits of the plan's own partition are known and checked.
+    """Return the words for sbatch.
+
+    The constraints of the plan and of the user both hold. Only the limits of the plan's own partition are known and
+    checked.
 
     Args:
         time: the job's time limit.
@@ -49,8 +57,8 @@ def sbatch_options(
     if plan.scheduler == "local" and nodes > 1:
         raise Refused("%s has no batch system: a job has one node, not %d" % (plan.site, nodes), "--nodes 1")
     limits = plan.limits
-    partition = options.partition or plan.partition
-    if partition == plan.partition:
+    partition, batch = options.partition or plan.queue, plan.batch
+    if partition == plan.queue:
         if limits.max_nodes is not None and nodes > limits.max_nodes:
             raise Refused(
                 "%d nodes are asked for, but a job in %s may have %d" % (nodes, _named(plan), limits.max_nodes),
@@ -67,17 +75,35 @@ def sbatch_options(
             "jobs on %s must name the account that they are charged to" % plan.site,
             "--account NAME, or SBATCH_ACCOUNT in the environment, or scheduler.account in the site's profile",
         )
+    suffix = batch.account_suffix
+    if account and suffix and not account.endswith(suffix):
+        account += suffix
+    constraint = "&".join(filter(None, [batch.constraint, options.constraint]))
     asked = [
+        ("clusters", batch.cluster),
         ("partition", partition),
         ("account", account),
-        ("constraint", options.constraint),
+        ("qos", None if _in_directives(options.directives, "qos", "q") else batch.qos),
+        ("constraint", constraint),
         ("reservation", options.reservation),
     ]
     return [
         *("--%s=%s" % (name, _one_line(value)) for name, value in asked if value),
+        *_gpus(plan, options),
         *plan.directives,
         *map(_directive, options.directives),
     ]
+
+
+def _gpus(plan: Plan, options: SubmissionOptions) -> List[str]:
+    """Return the words that request all GPUs of the nodes, unless other words request GPUs."""
+    gpus, words = plan.batch.gpus, [*plan.directives, *options.directives]
+    if gpus is None or any(_GPUS.match(word) for word in words):
+        return []
+    kind = gpus.type + ":" if gpus.type else ""
+    if gpus.word == _GRES:
+        return ["--gres=gpu:%s%d" % (kind, gpus.per_node)]
+    return ["--%s=%s%d" % (gpus.word, kind, gpus.per_node)]
 
 
 def _directive(word: str) -> str:

@@ -26,15 +26,16 @@ class BindMap(NamedTuple):
 
 
 def make(profile: Profile, name: str, partition: Partition) -> BindMap:
-    """Return the bind map of the partition ``name``.
+    """Return the bind map of the partition ``name`` with the first of its MPIs.
 
     Raises:
         Unknown: it is unknown how to bind the partition's MPI, or the captured GPU driver has two versions.
     """
-    mpi = profile.mpi[partition.mpi] if partition.mpi else None
-    if mpi and partition.mpi:
-        installation.check(partition.mpi, mpi)
-    host = system.captured(profile.site_files(name), mpi.prefix if mpi else "")
+    chosen = next(iter(partition.mpi), None)
+    mpi = profile.mpi[chosen] if chosen else None
+    if mpi and chosen:
+        installation.check(chosen, mpi)
+    host = system.captured(profile.site_files(name, chosen), mpi.prefix if mpi else "")
     found = _of_mpi(host, mpi, partition) if mpi else BindMap([], (), {}, ())
     environment = dict(found.environment)
     if not mpi and partition.fabric and partition.fabric.provider:

@@ -112,6 +112,7 @@ class Apptainer(Runtime):
             "--bind=%s:%s" % (_TMP, _TMP),
             *self.binds(container.binds),
             "--pwd=" + container.workdir,
+            *container.arguments,
         ]
 
     def binds(self, binds: Sequence[Mount]) -> List[Text]:

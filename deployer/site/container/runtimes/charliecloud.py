@@ -62,6 +62,7 @@ class Charliecloud(Runtime):
             *("--set-env=" + assignment(name, value) for name, value in sorted(container.environment.items())),
             *self.binds(container.binds),
             "--cd=" + container.workdir,
+            *container.arguments,
         ]
 
     def mount(self, container: Container, image: Value) -> List[Text]:

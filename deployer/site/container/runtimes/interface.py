@@ -50,6 +50,8 @@ class Container(NamedTuple):
         workdir: a folder of the image.
         engine: the folder of the runtime from the bundle's kit, if any; it need not exist.
         private: the private folder of the job or process on the node; empty if it has none.
+        arguments: further words for the runtime, from the site's profile.
+        devices: devices by their names in the Container Device Interface.
     """
 
     rootfs: Value
@@ -59,6 +61,8 @@ class Container(NamedTuple):
     workdir: Value
     engine: Value = ""
     private: Value = ""
+    arguments: Sequence[str] = ()
+    devices: Sequence[str] = ()
 
 
 class Here(NamedTuple):

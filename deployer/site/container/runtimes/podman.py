@@ -107,6 +107,8 @@ class Podman(Runtime):
             *("--env=" + name + "=" + value for name, value in sorted(container.environment.items())),
             *self.binds(container.binds),
             *self.starting_in(container.workdir),
+            *("--device=" + name for name in container.devices),
+            *container.arguments,
         ]
 
     def starting_in(self, folder: Value) -> List[Text]:

@@ -81,7 +81,7 @@ def test_a_capture_is_a_profile_and_a_few_lines_over_it_make_a_plan(site: Path, 
     assert plan.mpi.library == f"{site}/lib/libmpi.so.12"
     assert plan.mpi.identity == whole.mpi["intel-2021.99"].identity
     assert plan.mpi.identity is not None
-    assert plan.modules == ["charliecloud"]
+    assert plan.modules_of("charliecloud") == ["charliecloud"]
     assert (plan.node.sockets, plan.node.cores, plan.node.memory_mb) == (2, 48, 96000)
     assert "MPI_Init" in whole.site_files().files[plan.mpi.library].exports
 

@@ -35,12 +35,18 @@ MACHINE = {
     "pythons": {"/usr/bin/python3": "3.6.15"},
     "user_namespaces": True,
     "fuse": True,
-    "runtimes": {"charliecloud": {"version": "0.31", "module": "charliecloud", "setuid": False, "starts": True}},
+    "runtimes": {
+        "charliecloud": {
+            "version": "0.31", "module": "charliecloud", "arguments": ["-W"], "setuid": False, "starts": True,
+        },
+    },
     "launchers": ["srun"],
     "fabric": {
         "kind": "omni-path", "provider": "psm2", "providers": ["psm2", "tcp"], "devices": ["hfi1_0"],
         "libraries": {"libpsm2.so.2": "/usr/lib64/libpsm2.so.2"}, "source": SOURCE,
     },
+    "fabrics": [{"kind": "ethernet"}],
+    "devices": ["/dev/kfd"],
     "driver": {
         "kind": "nvidia", "version": "550.54", "libraries": {"libcuda.so.1": "/usr/lib64/libcuda.so.1"},
         "smi": "/usr/bin/nvidia-smi", "source": SOURCE,
@@ -58,7 +64,11 @@ MACHINE = {
 NODE = {
     "sockets": 2, "cores": 48, "threads_per_core": 2, "numa_domains": 2, "cpus": 96, "memory_mb": 90000,
     "memory_total_mb": 96000, "cpu": {"model": "Platinum 8174", "flags": ["avx2", "avx512f"]},
-    "gpus": {"kind": "nvidia", "model": "V100", "count": 4, "memory_mb": 16000, "capability": "7.0"},
+    "gpus": {
+        "kind": "nvidia", "model": "V100", "type": "v100", "count": 4, "memory_mb": 16000, "capability": "7.0",
+        "target": "gfx90a",
+    },
+    "affinity": [{"numa_domain": 0, "gpus": [0, 1], "nics": ["hfi1_0"]}, {"numa_domain": 1, "gpus": [2, 3]}],
 }  # fmt: skip
 MPI = {
     "family": "intel", "version": "2021.15", "prefix": "/opt/intel/mpi", "library": "lib/release/libmpi.so.12",
@@ -79,20 +89,25 @@ WHOLE: dict[str, Any] = {
     "workspace": "/work",
     "scheduler": {
         "kind": "slurm", "version": "22.05", "pmi": ["pmi2", "pmix"], "default_pmi": "pmi2", "account": "pr1",
-        "source": SOURCE,
+        "gpu_request": "gres", "storage": [], "source": SOURCE,
     },
     "policy": {"runtimes": ["charliecloud", "udocker"], "account": True, "source": SOURCE},
+    "scripts": ["/etc/site.sh"],
+    "module_paths": ["/opt/modules"],
     "modules": ["slurm_setup"],
     "mounts": ["/lustre/all"],
     "mpi": {"intel-2021.15": MPI, "mpich": {"family": "mpich", "prefix": "/opt/mpich"}},
     **MACHINE,
     "login": {
-        **MACHINE, "host": "login1", "transfer": "data1", "python": ["python3", "python3.9"], "mksquashfs": True,
-        "source": SOURCE,
+        **MACHINE, "host": "login1", "transfer": "data1", "inbox": "/inbox/$USER", "python": ["python3", "python3.9"],
+        "mksquashfs": True, "source": SOURCE,
     },
     "partitions": {
         "batch": {
             "nodes": 100, "max_nodes": 16, "max_time": "48:00:00", "node": NODE, "mpi": "intel-2021.15",
+            "queue": "normal", "qos": "long", "cluster": "one", "constraint": "cpu", "account": "pr2",
+            "account_suffix": "-cpu", "gpu_request": "gres", "storage": [], "scripts": ["/etc/batch.sh"],
+            "module_paths": ["/opt/more"],
             "launcher": "srun", "pmi": "pmi2", "modules": ["stack"], "environment": {"I_MPI_PIN": "1"},
             "directives": ["--constraint=cpu"], "mounts": ["/lustre/batch"], "source": SOURCE,
         },
@@ -110,6 +125,12 @@ OTHERS: dict[str, Any] = {
     "mpi": "mpich",
     "pmi": "pmix",
     "name": "lab-2",
+    "target": "gfx1030",
+    "gpu_request": "gpus-per-node",
+    "devices": ["nvidia.com/gpu=all"],
+    "fabrics": [{"kind": "infiniband"}],
+    "affinity": [{"numa_domain": 1, "gpus": [0, 1, 2, 3]}],
+    "arguments": ["--no-mount=hostfs"],
 }
 
 
@@ -145,6 +166,8 @@ def other(keys: Keys, annotation: Any, value: Any) -> Any:
     """Return another value that the field may have; None where there is but one."""
     if get_origin(annotation) is Literal:
         return next((each for each in get_args(annotation) if each != value), None)
+    if isinstance(value, list) and not isinstance(OTHERS.get(keys[-1], ""), str):
+        return OTHERS[keys[-1]]
     if isinstance(value, list):
         return [*value, "/another"] if keys[-1] != "runtimes" else [value[1], value[0]]
     if isinstance(value, dict):
@@ -194,6 +217,8 @@ def value_at(keys: Keys) -> Any:
 def changes() -> Iterator[tuple[Keys, dict[str, Any]]]:
     """Yield each field with a profile in which it has another value, and one in which it is left out."""
     for keys, annotation in FIELDS:
+        if keys[-1] == "storage":
+            continue  # the sample has Slurm, which knows no such request: see below
         for value in (other(keys, annotation, value_at(keys)), None):
             record = put(keys, value)
             try:
@@ -237,6 +262,17 @@ def test_each_field_is_reported_with_what_it_means_for_plans() -> None:
         if plan_of(after) != plan:
             said = [each.meaning for each in found]
             assert any("make new plans" in meaning for meaning in said), f"{where}: plans change, and it says {said}"
+
+
+def test_other_storage_of_a_pbs_changes_plans() -> None:
+    short = {"format": 1, "name": "x", "source": SOURCE}
+    one, two = (
+        profiles.comparable(Profile.model_validate({**short, "scheduler": {"kind": "pbs", "storage": [each]}}))
+        for each in ("scratch/ab12", "gdata/ab12")
+    )
+    (found,) = drift.between(one, two)
+    assert (found.place, found.severity) == ("scheduler.storage", "error")
+    assert "make new plans" in found.meaning
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_a_profile_over_another_says_only_what_differs(tmp_path: Path) -> None:
     assert found.profile.scheduler is not None
     assert (found.profile.scheduler.version, found.profile.scheduler.pmi) == ("22.05", ["pmix", "pmi2"])
     assert list(found.profile.partitions) == ["batch", "fat"]
-    assert found.profile.partitions["batch"].mpi is None  # null takes away what the other says
+    assert found.profile.partitions["batch"].mpi == []  # null takes away what the other says
     assert found.profile.partitions["batch"].nodes == 2
     assert found.origin(("workspace",)) == f"{tmp_path / 'site.yaml'}:3"
     assert found.origin(("scheduler", "version")).startswith(f"{tmp_path / 'captured.json'}:")
@@ -180,7 +180,7 @@ def test_the_plan_for_supermuc_ng_binds_what_the_published_job_binds(tmp_path: P
     path = write(tmp_path, "own.yaml", {"format": 1, "extends": "supermuc-ng", "workspace": "~/scratch"})
     plan = make_plan(load(str(path)), "tiny:1")
     assert [(bind.source, bind.target) for bind in plan.binds] == [("/lrz/sys", "/lrz/sys")]
-    assert plan.modules == ["slurm_setup", "mpi.intel/2019", "charliecloud"]
+    assert plan.modules_of("charliecloud") == ["slurm_setup", "mpi.intel/2019", "charliecloud"]
     assert plan.environment["I_MPI_PIN_RESPECT_CPUSET"] == "0"
     assert plan.environment["FI_PROVIDER"] == "psm2"
     assert (plan.node.cores, plan.node.memory_mb) == (48, 73432)

@@ -11,7 +11,7 @@ import pytest
 
 from deployer.cli.laptop import main
 from deployer.connected.bundle.pyz import make_pyz
-from deployer.connected.site_profile.profile import load
+from deployer.connected.site_profile.profile import Profile, load
 from deployer.connected.transfer.remote import Attended, Remote
 from deployer.contract.errors import DeployerError, MissingTool, SpaceError, TransferError, UsageError
 
@@ -227,3 +227,30 @@ def test_ctrl_c_tells_what_becomes_of_the_job(far: Path, announced: str, said: s
     assert laptop.returncode == 130
     assert "deployer: interrupted" in err
     assert said in err
+
+
+def lab_at(workspace: str) -> Profile:
+    return load("lab").model_copy(update={"workspace": workspace})
+
+
+def test_a_workspace_with_variables_is_where_the_login_shell_says(far: Path) -> None:
+    (far / ".profile").write_text(f"echo Welcome\nexport PROJECT=ab12 SCRATCH={far}/scratch\n")
+    with Remote(lab_at("$SCRATCH/${PROJECT}/deployer")) as remote:
+        remote.prepare()
+        assert remote.workspace == f"{far}/scratch/ab12/deployer"
+    assert (far / "scratch" / "ab12" / "deployer" / "deployer.pyz").is_file()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", r"workspace .* is \$SCRATCH/x, and \$SCRATCH is empty or not set in your login shell"),
+        ("export SCRATCH='/tmp/$(touch here)'", r"the value of \$SCRATCH is unsafe"),
+        ("export SCRATCH=/scratch/../etc", r"the value of \$SCRATCH is unsafe"),
+    ],
+)
+def test_a_variable_that_is_empty_or_unsafe_is_named(far: Path, line: str, message: str) -> None:
+    (far / ".profile").write_text(line + "\n")
+    with Remote(lab_at("$SCRATCH/x")) as remote, pytest.raises(UsageError, match=message):
+        remote.prepare()
+    assert [path.name for path in far.iterdir()] == [".profile"]

@@ -18,9 +18,10 @@ from deployer.site.container.container import OWN
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container
 from deployer.site.container.runtimes.native import inherited
-from deployer.site.run import script
+from deployer.site.run import placeholders, script
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.staging_script import StagedImage
+from deployer.site.run.submission import SubmissionOptions, sbatch_options
 from tests import running as made
 
 GOLDEN = Path(__file__).resolve().parents[3] / "golden"
@@ -106,6 +107,25 @@ def native(made):
     )
 
 
+def gpu_partition():
+    """Return the inputs for a partition with a queue, QoS, cluster, constraint, GPUs, setup, and a runtime's module."""
+    batch = plan.Batch("normal", "long", "one", "gpu&nvme", "-gpu", (), plan.GpuRequest("gres", 4, "v100"))
+    option = made.START_OPTION._replace(modules=("charliecloud/0.38",), arguments=("--no-passwd",))
+    shown = made.PLAN._replace(
+        account="$PROJECT",
+        batch=batch,
+        scripts=("/etc/profile.d/it's site.sh",),
+        module_paths=("/opt/my modules",),
+        mounts=("/scratch/$PROJECT",),
+        devices=("/dev/kfd",),
+        start_options=[option],
+    )
+    shown = placeholders.expanded(shown, {"PROJECT": "ab12"})
+    found = inputs(ranks=2, shown=shown, directives=sbatch_options(shown, SubmissionOptions(), 2, "00:30:00", {}))
+    staging = STAGING._replace(mounts=shown.mounts)
+    return found._replace(container=found.container._replace(arguments=option.arguments), staging=staging)
+
+
 CASES = {
     "staged": inputs(ranks=2, staging=STAGING, memory_mb=1000),
     "staged-squashfs": inputs(
@@ -156,6 +176,7 @@ CASES = {
             start_options=[made.START_OPTION._replace(launcher="mpiexec.hydra", pmi="", join=True)],
         ),
     ),
+    "gpu-partition": gpu_partition(),
     "native": native(inputs(ranks=2)),
 }
 

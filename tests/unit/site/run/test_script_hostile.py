@@ -52,6 +52,7 @@ mktemp() { echo "$PIPE"; }
 def full():
     """Return inputs with a value in every field that can hold text."""
     option = running.START_OPTION._replace(join=True, program="/opt/run", place="/dev/shm", max_nodes=9, broadcast=1)
+    option = option._replace(modules=("runtime/1",), arguments=("--no-x",))
     checked = judged([Finding("a", ERROR, "b", "c", "d")], ["e"])
     plan = running.PLAN._replace(
         abi="mpich-abi",
@@ -63,6 +64,11 @@ def full():
         limits=plans.Limits(4, "01:00:00", True),
         mpi=running.PLAN.mpi._replace(identity="sha256:0"),
         start_options=[option],
+        batch=plans.Batch("normal", "long", "one", "cpu", "-gpu", ("scratch/a",), plans.GpuRequest("gres", 4, "v100")),
+        scripts=("/etc/site.sh",),
+        module_paths=("/opt/modules",),
+        mounts=("/scratch/a",),
+        devices=("/dev/kfd",),
     )
     shape = layout.lay_out(2, 2, 1, plan.node, 1000)
     launch = evidence.Launch(
@@ -77,7 +83,9 @@ def full():
     environment = {"I_MPI_FABRICS": "ofi", "OMPI_MCA_btl": "tcp", "LD_LIBRARY_PATH": "/opt/mpi/lib"}
     plan = plan._replace(environment=environment)
     container = Container("/images/a/rootfs", binds, environment, ["SLURM_*"], "/work", "/images/a/engine", "/tmp/own")
+    container = container._replace(arguments=["--no-x"], devices=["nvidia.com/gpu=all"])
     staging = StagedImage(plans.MEMORY, "/dev/shm", "/images/a", "/bundles/a.tar", 100, "mpich-abi", True, True)
+    staging = staging._replace(mounts=("/scratch/a",))
     return script.Inputs(
         launch, shape, plan, option, RUNTIMES["charliecloud"], LAUNCHERS["srun"], container, "/jobs/hello-1",
         "/deployer.pyz", "/usr/bin/python3", "/usr/bin/python3", ["--partition=batch"], staging,

@@ -3,7 +3,7 @@
 import pytest
 
 from deployer.contract.errors import Refused, UsageError
-from deployer.contract.plan import Limits
+from deployer.contract.plan import Batch, GpuRequest, Limits
 from deployer.site.run.submission import SubmissionOptions, sbatch_options
 from tests import running as made
 
@@ -80,3 +80,33 @@ def test_without_a_batch_system_a_job_has_one_node():
 def test_words_that_would_contradict_the_script_or_are_none(word):
     with pytest.raises(UsageError):
         words(account="a", directives=[word])
+
+
+def test_the_plans_requests_stand_in_the_script():
+    batch = Batch("normal", "long", "one", "gpu", "-gpu", (), GpuRequest("gres", 4, "v100"))
+    plan = LIMITED._replace(batch=batch, account="pawsey1")
+    assert words(plan) == [
+        "--clusters=one",
+        "--partition=normal",
+        "--account=pawsey1-gpu",
+        "--qos=long",
+        "--constraint=gpu",
+        "--gres=gpu:v100:4",
+    ]
+    assert "--constraint=gpu&nvme" in words(plan, constraint="nvme")  # both hold
+    assert "--account=mine-gpu" in words(plan, account="mine-gpu")
+    assert "--gpus-per-node=4" in words(plan._replace(batch=Batch(gpus=GpuRequest("gpus-per-node", 4))))
+    assert words(made.PLAN._replace(batch=Batch(queue=""))) == []  # the batch system's default
+
+
+@pytest.mark.parametrize("word", ["--gres=gpu:1", "--gpus=2", "-G1", "--gpus-per-node=1"])
+def test_the_users_own_request_for_gpus_counts(word):
+    plan = LIMITED._replace(account="a", batch=Batch(gpus=GpuRequest("gres", 4)))
+    assert [each for each in words(plan, directives=[word]) if "G" in each or "g" in each] == [word]
+
+
+def test_the_limits_are_those_of_the_queue():
+    plan = LIMITED._replace(account="a", batch=Batch(queue="normal"))
+    with pytest.raises(Refused, match="may have 792"):
+        words(plan, nodes=793)
+    assert words(plan, nodes=793, partition="other")

@@ -1,0 +1,55 @@
+"""Variables of the user's login shell in a plan: their values, and the plan with them (see ``contract.placeholders``).
+
+A command that arrives by ssh does not have the environment of a login shell. So what is missing in the environment is
+asked of the user's login shell.
+"""
+
+import os
+import pwd
+from typing import Dict, Iterable, List, Mapping
+
+from deployer.contract import mount_points, placeholders
+from deployer.contract.errors import DeployerError
+from deployer.contract.plan import Bind, Plan
+from deployer.system import process
+
+#: Seconds. Start files of a login shell may wait for a slow file system.
+_PATIENCE = 30.0
+
+
+def expanded(plan: Plan, environment: Mapping[str, str]) -> Plan:
+    """Return a plan with the values of its placeholders: in the account, requests for storage, and mounts.
+
+    Raises:
+        UsageError: a variable is empty, or its value is unsafe.
+    """
+    texts = [*plan.mounts, *plan.batch.storage, plan.account or ""]
+    found = values((name for text in texts for name in placeholders.names(text)), environment)
+    mounts = [mount_points.check_site(placeholders.expand(path, found, "mounts")) for path in plan.mounts]
+    others = {bind.target for bind in plan.binds}
+    added = [Bind(path, path, "the site's folder, on the same path") for path in sorted(set(mounts) - others)]
+    storage = tuple(placeholders.expand(text, found, "scheduler.storage") for text in plan.batch.storage)
+    return plan._replace(
+        account=placeholders.expand(plan.account, found, "account") if plan.account else None,
+        batch=plan.batch._replace(storage=storage),
+        binds=sorted([*added, *plan.binds], key=lambda bind: bind.target) if added else plan.binds,  # outer ones first
+        mounts=tuple(mounts),
+    )
+
+
+def values(names: Iterable[str], environment: Mapping[str, str]) -> Dict[str, str]:
+    """Return the values of variables, without those that are unset."""
+    wanted = sorted(set(names))
+    found = {name: environment[name] for name in wanted if environment.get(name)}
+    missing = [name for name in wanted if name not in found]
+    return {**found, **_of_login_shell(missing)} if missing else found
+
+
+def _of_login_shell(names: List[str]) -> Dict[str, str]:
+    """Return the values that the user's login shell has; none if it does not answer."""
+    shell = pwd.getpwuid(os.getuid()).pw_shell or "/bin/sh"
+    try:
+        said = process.run([shell, "-l"], _PATIENCE, stdin=placeholders.question(names), check=False).stdout
+    except DeployerError:
+        return {}
+    return placeholders.answers(said, names)
