@@ -181,8 +181,8 @@ def _environment_of_the_site(inputs: Inputs) -> List[Code]:
     """
     plan, pieces = inputs.plan, []
     for path in plan.scripts:
-        read = "\n[ -r {path} ] || {{ result hosts 1 --setup {command}; exit 1; }}\nsource {path}\n"
-        pieces.append(code(read, path=path, command="source " + path))
+        source = "\n[ -r {path} ] || {{ result hosts 1 --setup {command}; exit 1; }}\nsource {path}\n"
+        pieces.append(code(source, path=path, command="source " + path))
     for path in plan.module_paths:
         use = "\nmodule use {path} || {{ result hosts 1 --setup {command}; exit 1; }}\n"
         pieces.append(code(use, path=path, command="module use " + path))
