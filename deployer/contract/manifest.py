@@ -7,6 +7,7 @@ from deployer.contract import json_records, mount_points
 from deployer.contract.errors import DeployerError, IntegrityError, UsageError
 from deployer.contract.job import Job
 from deployer.contract.json_records import Fields, Record
+from deployer.contract.tarformat import HOLDINGS
 
 SCHEMA = "bundle"
 #: Bundles have a newer format only if they have a field that an older reader would skip. Then it would run a job with
@@ -40,6 +41,9 @@ DATA = "data"  # a member's content, or a part of it
 FRAME = "frame"  # one independently compressed piece of the layer
 PADDING = "padding"  # zeros up to the next multiple of 512
 
+_KINDS = (HEADER, DATA, FRAME, PADDING)
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+
 #: The most bytes of a decompressed frame, which is held in memory; no writer makes a larger frame
 #: (connected/bundle/layer.py).
 MAX_RAW = 16 * 1024 * 1024
@@ -47,6 +51,10 @@ MAX_RAW = 16 * 1024 * 1024
 #: Bytes of memory for parsing bundle.json (json_records.memory): enough for 92,000 data files, or for 370,000
 #: segments, which are 190 GB of image. The parsed data and the rest of the program stay below 512 MiB.
 MAX_MEMORY = json_records.MAX_LARGE
+
+
+def _is_sha256(text: Any) -> bool:
+    return isinstance(text, str) and _SHA256.match(text) is not None
 
 
 class Segment(NamedTuple):
@@ -73,6 +81,17 @@ class Segment(NamedTuple):
         if self.raw is None:
             del fields["raw"], fields["holds"]
         return fields
+
+    @staticmethod
+    def usual(record: Any) -> "Optional[Segment]":
+        """Return the segment that ``read`` returns for a record of the common form; None for any other record."""
+        try:
+            made = Segment(**record)
+        except TypeError:  # fields are missing or unknown, or it is not an object
+            return None
+        texts = made.kind in _KINDS and (made.holds is None or made.holds in HOLDINGS) and _is_sha256(made.sha256)
+        numbers = [made.offset, made.size] if made.raw is None else [made.offset, made.size, made.raw]
+        return made if texts and all(type(number) is int and number >= 0 for number in numbers) else None
 
     @staticmethod
     def read(fields: Fields) -> "Segment":
@@ -283,7 +302,7 @@ def read(data: bytes, what: str) -> Manifest:
         changes={name: fields.child("changes").number(name) for name in fields.child("changes").record},
         jobs=[Job.read(item) for item in fields.items("jobs")],
         members=[BundleMember.read(item) for item in fields.each("members")],
-        segments=[Segment.read(item) for item in fields.each("segments")],
+        segments=fields.many("segments", Segment.usual, Segment.read),
         needs=tuple(DataNeed.read(item) for item in fields.items("needs")) if "needs" in fields.record else (),
         mpi=tuple(fields.texts("mpi")) if "mpi" in fields.record else (),
         mount_points=_mount_points(fields),

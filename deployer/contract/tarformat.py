@@ -83,6 +83,13 @@ def encode(entry: TarEntry) -> bytes:
     return blocks + _block(name[:100], entry.mode, entry.size, entry.kind, entry.target[:100])
 
 
+def header_size(entry: TarEntry) -> int:
+    """Return the bytes of ``encode(entry)``, without making them."""
+    name = len(entry.path) + (entry.kind == FOLDER)
+    longer = [length + 1 for length in (name, len(entry.target)) if length > 100]
+    return BLOCK + sum(BLOCK + length + padding(length) for length in longer)
+
+
 def decode(data: Buffer, position: int) -> Tuple[TarEntry, int]:
     """Read the header at ``position``; return its entry and the position of its content.
 

@@ -26,6 +26,8 @@ MAX_TEXT = 16 * 1024 * 1024
 HOLE = 64 * 1024
 _ZEROS = bytes(HOLE)
 _FAR = 2**62  # system calls accept no offset far above
+#: F_SETPIPE_SZ of Linux's fcntl.h; Python has had a name for it since 3.10.
+_SET_PIPE_SIZE = 1031
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -356,3 +358,9 @@ def umask() -> int:
     current = os.umask(0)
     os.umask(current)
     return current
+
+
+def enlarge_pipe(descriptor: int) -> None:
+    """Let a pipe hold 1 MiB, so that its two ends wait less for each other. If that fails, nothing is lost."""
+    with suppress(OSError):
+        fcntl.fcntl(descriptor, _SET_PIPE_SIZE, 1024 * 1024)

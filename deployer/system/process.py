@@ -5,7 +5,6 @@ default, a closed standard input. Nothing here uses a shell.
 """
 
 import errno
-import fcntl
 import logging
 import os
 import selectors
@@ -31,15 +30,13 @@ from typing import (
 
 from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, JobFailed, MissingTool
 from deployer.contract.shell import quoted
+from deployer.system import files
 
 _logger = logging.getLogger("deployer.process")
 
 #: The part of the environment that a child gets by default: enough to find programs, a home and a locale. The connected
 #: side adds what ssh, proxies and TLS need.
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ")
-
-#: F_SETPIPE_SZ of Linux's fcntl.h; Python has had a name for it since 3.10.
-_SET_PIPE_SIZE = 1031
 
 #: Seconds to wait for a program's last lines after its end.
 _LAST_LINES = 0.5
@@ -354,7 +351,7 @@ def feed(
             _not_started(argv, error, "")
         if process.stdin is None:
             raise AssertionError("a pipe was asked for")
-        enlarge_pipe(process.stdin.fileno())
+        files.enlarge_pipe(process.stdin.fileno())
         try:
             try:
                 with process.stdin as stdin:
@@ -376,12 +373,6 @@ def feed(
         done = Completed(argv, process.returncode, _text(out.read(_MAX_OUTPUT)), _text(err.read(_MAX_OUTPUT)))
     _logger.debug("exit %d%s", done.returncode, ": " + done.last_words() if done.returncode else "")
     return done
-
-
-def enlarge_pipe(descriptor: int) -> None:
-    """Let a pipe hold 1 MiB, so that its two ends wait less for each other. If that fails, nothing is lost."""
-    with suppress(OSError):
-        fcntl.fcntl(descriptor, _SET_PIPE_SIZE, 1024 * 1024)
 
 
 #: Becomes the given program, and ends it when the pipe on standard input is closed, also by our own death.

@@ -17,9 +17,12 @@ from deployer.contract import sealed_file
 from deployer.contract.errors import IntegrityError, Refused, UsageError
 from deployer.contract.manifest import Manifest, Segment
 from deployer.contract.sealed_file import Seal
-from deployer.system import digest, files, trust
-from deployer.system.policy import Policy
-from deployer.system.trust import Trust
+from deployer.system import digest, files
+
+MYPY = False
+if MYPY:
+    from deployer.system.policy import Policy
+    from deployer.system.trust import Trust
 
 #: Called with the number of bytes that were just processed.
 Progress = Callable[[int], None]
@@ -33,7 +36,7 @@ _HINT = "the file is damaged or was changed: send it again; nothing was installe
 class VerifiedBundle(object):
     """A bundle of which every byte was checked. Only ``Verification.finish`` makes one. ``trust`` names its signers."""
 
-    def __init__(self, seal: Seal, manifest: Manifest, manifest_bytes: bytes, whose: Trust) -> None:
+    def __init__(self, seal: Seal, manifest: Manifest, manifest_bytes: bytes, whose: "Trust") -> None:
         self.trust = whose
         self.seal = seal
         self.digest = seal.digest
@@ -50,7 +53,9 @@ class Verification(object):
     publishes its output only after ``finish``, thus verifies and uses the same bytes in one pass.
     """
 
-    def __init__(self, stream: IO[bytes], path: str, seal: Seal, data: bytes, manifest: Manifest, whose: Trust) -> None:
+    def __init__(
+        self, stream: IO[bytes], path: str, seal: Seal, data: bytes, manifest: Manifest, whose: "Trust"
+    ) -> None:
         #: Who signed it.
         self.trust = whose
         self._descriptor = stream.fileno()
@@ -155,7 +160,7 @@ def read_manifest_block(stream: IO[bytes], seal: Seal) -> bytes:
     return stream.read(seal.end - seal.offset)
 
 
-def begin(stream: IO[bytes], path: str, policies: Optional[Sequence[Policy]] = None) -> Verification:
+def begin(stream: IO[bytes], path: str, policies: "Optional[Sequence[Policy]]" = None) -> Verification:
     """Check signatures, seal, manifest and segment table of an open bundle; the Verification checks the other bytes.
 
     Args:
@@ -166,6 +171,8 @@ def begin(stream: IO[bytes], path: str, policies: Optional[Sequence[Policy]] = N
         IntegrityError: the bundle is damaged, or a signature is wrong.
         Refused: a policy does not accept the bundle.
     """
+    from deployer.system import trust  # only here: its imports are slow, and push's `known` and `take` do without
+
     seal = read_seal(stream, path)
     with _named(path), files.errors_named("read " + path):
         data = sealed_file.manifest_bytes(read_manifest_block(stream, seal), seal)
@@ -177,14 +184,17 @@ def verify(
     stream: IO[bytes],
     path: str,
     progress: Optional[Progress] = None,
-    policies: Optional[Sequence[Policy]] = None,
+    policies: "Optional[Sequence[Policy]]" = None,
 ) -> VerifiedBundle:
     """Check every byte of an open bundle and return it as a VerifiedBundle. Raises as ``begin`` does.
 
-
     ``progress`` is called with the bytes checked since its last call.
     """
-    verification = begin(stream, path, policies)
+    return verify_rest(begin(stream, path, policies), path, progress)
+
+
+def verify_rest(verification: Verification, path: str, progress: Optional[Progress] = None) -> VerifiedBundle:
+    """Check every byte that ``begin`` did not check, as ``verify`` does."""
     from concurrent.futures import ThreadPoolExecutor  # only here: its import is slow, and install does without
 
     layer = hashlib.sha256()

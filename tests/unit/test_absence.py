@@ -65,7 +65,7 @@ REVIEWED = {
     "system/files.py::reap_parts": "another user's rest is theirs to remove",
     "system/payload.py::_become": "explained, then the process ends",
     "system/process.py::glance": "a process that is gone",
-    "system/process.py::enlarge_pipe": "a smaller pipe",
+    "system/files.py::enlarge_pipe": "a smaller pipe",
     "system/tool_bytecode.py::use": "the tool runs from its sources",
     "system/tool_compiler.py::keep": "the next start compiles again",
     "system/workers.py::_serve": "the parent is gone, or the error travels to it",

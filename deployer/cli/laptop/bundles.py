@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from deployer.cli.site import common
-from deployer.connected.bundle import diff as diffing
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.check import check as checking
 from deployer.connected.ground.sign import sign, sign_update
@@ -208,6 +207,8 @@ def _push_to(args: argparse.Namespace) -> int:
 
 
 def _diff(args: argparse.Namespace) -> int:
+    from deployer.connected.bundle import diff as diffing  # only here: its imports are slow, and push does without
+
     found = diffing.diff(args.old, args.new)
     if args.json:
         print(json.dumps(found.record()))

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deployer.cli.site import common, doctor, images, jobs
+from deployer.cli.site import common, doctor, images, installs, jobs
 from deployer.contract.errors import EXIT_INTERRUPTED
 from deployer.contract.shell import quoted
 
@@ -21,7 +21,7 @@ _COMMANDS = {
     "logs": jobs,
     "cancel": jobs,
     "doctor": doctor,
-    "squash": images,
+    "squash": installs,
     "list": images,
     "remove": images,
     "gc": images,

@@ -8,7 +8,7 @@ import importlib
 import io
 import os
 import sys
-from typing import IO, Any, Callable, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
+from typing import IO, Any, Callable, Iterable, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from deployer import __version__
 from deployer.contract.dialogue import ANSWERS
@@ -20,6 +20,8 @@ MYPY = False
 if MYPY:
     from deployer.contract.verdict import Checked
 
+#: The text of --signers.
+SIGNERS = "require a signature by one of these allowed signers (ssh-keygen format)"
 #: Spaces between the columns of a table.
 _GAP = 2
 
@@ -185,6 +187,27 @@ def add_command(
     command.add_argument("--json", action="store_true", help="print a record for programs")
     command.set_defaults(run=function)
     return command
+
+
+def add_store_command(subparsers: Any, name: str, function: Any, text: Optional[str] = None) -> Any:
+    """Register a command on the store under --root, and return its parser."""
+    command = add_command(subparsers, name, function, text)
+    command.add_argument("--root", help="the root folder (default: $DEPLOYER_ROOT, or the folder of this .pyz)")
+    return command
+
+
+def count(text: str) -> int:
+    """Return a number of at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """Print warnings for the user on stderr."""
+    for warning in warnings:
+        sys.stderr.write("deployer: warning: %s\n" % warning)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> List[str]:

@@ -1,4 +1,4 @@
-"""Commands on bundles and installed images: verify, install, list, remove, gc."""
+"""Commands on bundles and installed images: verify, list, remove, gc."""
 
 import argparse
 import json
@@ -6,54 +6,37 @@ import os
 import re
 import sys
 import time
-from typing import Any, Dict, Iterable, Optional
+from typing import Any, Dict, Optional
 
 from deployer.cli.site import common
-from deployer.contract import dialogue
 from deployer.contract.errors import UsageError
-from deployer.site.install import admit, squash
+from deployer.site.install import admit
 from deployer.site.install import gc as collecting
-from deployer.site.install import install as installing
 from deployer.site.install import remove as removing
-from deployer.site.install.squash import Squashed
 from deployer.site.jobs import jobfolders
 from deployer.site.storage import space, store
-from deployer.site.storage.store import InstalledImage
-from deployer.system import files, policy, workers
+from deployer.system import files, policy
 from deployer.system import verify as verifying
 
-SIGNERS = "require a signature by one of these allowed signers (ssh-keygen format)"
 #: gc's defaults: the number of images of each name to keep, and the age of job folders to remove.
 _KEPT_IMAGES, _OLD_SECONDS = 2, 30 * 86400
-_JOBS = "number of processes (default: one per core, at most 16)"
 
 
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = common.add_command(subparsers, "verify", _verify)
     command.add_argument("bundle", metavar="BUNDLE.tar")
-    command.add_argument("--signers", metavar="FILE", help=SIGNERS)
-    command = add_store_command(subparsers, "install", _install)
-    command.add_argument("bundle", metavar="BUNDLE.tar")
-    command.add_argument("--keep", action="store_true", help="afterwards move the bundle to ROOT/bundles, as push does")
-    add_squashfs(command)
-    command.add_argument("--jobs", type=count, metavar="N", help=_JOBS)
-    command.add_argument(
-        "--signers", metavar="FILE", help=SIGNERS + "; the first such file becomes the root folder's policy"
-    )
-    command = add_store_command(subparsers, "squash", _squash)
-    command.add_argument("image", metavar=store.REFERENCE)
-    command.add_argument("--jobs", type=count, metavar="N", help=_JOBS)
-    add_store_command(subparsers, "list", _list)
-    command = add_store_command(subparsers, "remove", _remove)
+    command.add_argument("--signers", metavar="FILE", help=common.SIGNERS)
+    common.add_store_command(subparsers, "list", _list)
+    command = common.add_store_command(subparsers, "remove", _remove)
     command.add_argument("image", metavar=store.REFERENCE, nargs="?")
     command.add_argument("--all", action="store_true", help="remove all images, bundles, logs and this tool")
     command.add_argument(
         "--job-folders", action="store_true", help="with --all: remove job folders and their results as well"
     )
     command.add_argument("--force", action="store_true", help="remove it even if a job uses it")
-    command = add_store_command(subparsers, "gc", _gc)
-    command.add_argument("--keep", type=count, metavar="K", help="images to keep of each name (default: 2)")
+    command = common.add_store_command(subparsers, "gc", _gc)
+    command.add_argument("--keep", type=common.count, metavar="K", help="images to keep of each name (default: 2)")
     command.add_argument("--dry-run", action="store_true", help="only print what would be removed")
     command.add_argument("--jobs", action="store_true", help="remove the folders of old finished jobs instead")
     text = "with --jobs: folders unchanged for this time, such as 30d or 12h (default: 30d)"
@@ -61,27 +44,6 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument(
         "--yes", action="store_true", help="with --jobs: remove folders with results too, without asking"
     )
-
-
-def add_store_command(subparsers: Any, name: str, function: Any, text: Optional[str] = None) -> Any:
-    """Register a command on the store under --root, and return its parser."""
-    command = common.add_command(subparsers, name, function, text)
-    command.add_argument("--root", help="the root folder (default: $DEPLOYER_ROOT, or the folder of this .pyz)")
-    return command
-
-
-def add_squashfs(command: Any) -> None:
-    """Register the option for a SquashFS file, which all commands that install share."""
-    text = "also make its SquashFS file, for --staging squashfs, with the site's mksquashfs or else the kit's"
-    command.add_argument("--squashfs", action="store_true", help=text)
-
-
-def count(text: str) -> int:
-    """Return a number of at least 1."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
 
 
 def duration(text: str) -> int:
@@ -114,7 +76,7 @@ def _verify(args: argparse.Namespace) -> int:
     print("digest %s" % bundle.digest)
     for signer in bundle.trust.signers:
         print("signed by %s" % signer)
-    warn(admit.origin(bundle.trust, bundle.digest))
+    common.warn(admit.origin(bundle.trust, bundle.digest))
     return 0
 
 
@@ -124,75 +86,6 @@ def _known_root() -> Optional[str]:
         return store.locate(None).root
     except UsageError:
         return None
-
-
-def warn(warnings: Iterable[str]) -> None:
-    """Print warnings for the user on stderr."""
-    for warning in warnings:
-        sys.stderr.write("deployer: warning: %s\n" % warning)
-
-
-def _install(args: argparse.Namespace) -> int:
-    where = store.locate(args.root)
-    started = time.time()
-    meter = Meter()
-    outcome = installing.install(args.bundle, where, meter, args.jobs, args.keep, args.signers)
-    store.bring_tool(where)
-    meter.end()
-    image = outcome.image
-    # A bundle that is already installed was not read again. Its file may not really be that bundle, so it is kept.
-    keeps = args.keep and not outcome.known
-    bundle = installing.keep(args.bundle, where, image) if keeps else args.bundle
-    squashed = squashed_now(image, args.jobs) if args.squashfs else None
-    if args.json:
-        print(
-            json.dumps(
-                {
-                    "folder": image.folder,
-                    "known": outcome.known,
-                    "digest": image.receipt.digest,
-                    "bundle": bundle,
-                    "warnings": list(outcome.warnings),
-                    "seconds": round(time.time() - started, 3),
-                    "squashfs": squashed.record() if squashed else None,
-                }
-            )
-        )
-        return 0
-    warn(outcome.warnings)
-    name = "%s:%s" % (image.receipt.name, image.receipt.version)
-    if outcome.known:
-        print("%s is already installed: %s" % (name, image.folder))
-    else:
-        print(
-            "installed %s: %d entries, %s, in %.1f s: %s"
-            % (name, image.receipt.files, space.human(image.receipt.bytes), time.time() - started, image.folder)
-        )
-    if args.squashfs:
-        show_squashed(image, squashed)
-    return 0
-
-
-def squashed_now(image: InstalledImage, jobs: Optional[int] = None) -> Optional[Squashed]:
-    """Make the SquashFS file of an image and return it; None if it exists already."""
-    if files.is_file(squash.path(image.folder)):
-        return None
-    return squash.make(image, jobs or min(workers.cores(), workers.MOST))
-
-
-def show_squashed(image: InstalledImage, squashed: Optional[Squashed]) -> None:
-    """Print which SquashFS file an image has."""
-    print(squashed.line() if squashed else "its SquashFS file exists already: %s" % squash.path(image.folder))
-
-
-def _squash(args: argparse.Namespace) -> int:
-    image = store.locate(args.root).find(args.image)
-    squashed = squashed_now(image, args.jobs)
-    if args.json:
-        print(json.dumps({"folder": image.folder, "squashfs": squashed.record() if squashed else None}))
-    else:
-        show_squashed(image, squashed)
-    return 0
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -295,42 +188,3 @@ def _gc_jobs(args: argparse.Namespace) -> int:
         kept = "contains %s; --yes removes it" % item.keeps if item.keeps and item not in doomed else ""
         print("%s %s: %s" % (word, item.path, item.spared or kept or "unchanged for %d days" % item.days))
     return 0
-
-
-class Meter(object):
-    """Progress: one line on a terminal, lines for a laptop that requests them, otherwise silent.
-
-    The count of bytes starts again when the total changes.
-    """
-
-    def __init__(self) -> None:
-        self.told = os.environ.get(dialogue.PROGRESS) == "1"
-        self.shown = sys.stderr.isatty() and not self.told
-        self.total = self.done = 0
-        self.last = 0.0
-
-    def __call__(self, count: int, total: int) -> None:
-        if total != self.total:
-            self.total, self.done = total, 0
-        self.done += count
-        now = time.time()
-        if now - self.last <= 0.2:
-            return
-        self.last = now
-        if self.told:
-            self._tell()
-        elif self.shown:
-            sys.stderr.write("\r%3d %% of %s " % (100 * self.done // max(total, 1), space.human(total)))
-            sys.stderr.flush()
-
-    def _tell(self) -> None:
-        try:
-            sys.stderr.write("%s%d %d\n" % (dialogue.PROGRESS_LINE, self.done, self.total))
-            sys.stderr.flush()
-        except OSError:  # the laptop is gone: the install continues
-            self.told = False
-
-    def end(self) -> None:
-        """Clear the line."""
-        if self.shown and self.last:
-            sys.stderr.write("\r" + " " * 30 + "\r")

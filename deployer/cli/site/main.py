@@ -14,10 +14,10 @@ GROUPS = (
         "receive and install bundles",
         (
             Command("verify", "site.images", "check every byte of a bundle, its signatures and the policies"),
-            Command("install", "site.images", "verify a bundle and unpack it under the root folder"),
-            Command("receive", "site.transfers", "rebuild a bundle from carried parts, and install it"),
+            Command("install", "site.installs", "verify a bundle and unpack it under the root folder"),
+            Command("receive", "site.installs", "rebuild a bundle from carried parts, and install it"),
             Command("receipt", "site.transfers", "list the segments that this site has, for push --to --have"),
-            Command("take-plan", "site.transfers", "use a newer plan for an installed image"),
+            Command("take-plan", "site.installs", "use a newer plan for an installed image"),
         ),
     ),
     (
@@ -41,7 +41,7 @@ GROUPS = (
         "manage images",
         (
             Command("list", "site.images", "show the installed images"),
-            Command("squash", "site.images", "make the SquashFS file of an installed image"),
+            Command("squash", "site.installs", "make the SquashFS file of an installed image"),
             Command("remove", "site.images", "remove an installed image, or with --all everything"),
             Command("gc", "site.images", "remove old bundles and images, or with --jobs old job folders"),
         ),

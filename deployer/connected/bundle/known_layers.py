@@ -41,6 +41,8 @@ _log = logging.getLogger("deployer.known_layers")
 
 #: Bytes of frames that are read before they are written.
 _AHEAD = 32 * 1024 * 1024
+#: How names of files are written in a record: any bytes, as ``os.fsdecode`` does on Linux, but faster.
+_AS_TEXT = ("utf-8", "surrogateescape")
 #: Bytes of the first line of a record: two digests.
 _KEYS = 2 * 65
 #: The libraries that the frames, the packages and the SBOM depend on.
@@ -91,7 +93,9 @@ class KnownLayer(NamedTuple):
         record = {
             **self._asdict(),
             "segments": [list(segment) for segment in self.segments],
-            "entries": [[os.fsdecode(part) if isinstance(part, bytes) else part for part in e] for e in self.entries],
+            "entries": [
+                [part.decode(*_AS_TEXT) if isinstance(part, bytes) else part for part in e] for e in self.entries
+            ],
         }
         return json.dumps(record, separators=(",", ":"))
 
@@ -107,7 +111,7 @@ class KnownLayer(NamedTuple):
                 "raw": oci.Blob(*found["raw"]),
                 "segments": [Segment(*fields) for fields in found["segments"]],
                 "entries": [
-                    TarEntry(os.fsencode(kind), os.fsencode(path), mode, size, os.fsencode(target))
+                    TarEntry(kind.encode(), path.encode(*_AS_TEXT), mode, size, target.encode(*_AS_TEXT))
                     for kind, path, mode, size, target in found["entries"]
                 ],
                 "users": None if users is None else [MpiUser(*fields) for fields in users],
@@ -262,7 +266,7 @@ class KnownTree:
         """Return where the content of each file begins in the uncompressed layer."""
         starts, position = {}, 0
         for entry in self._known.entries:
-            position += len(tarformat.encode(entry))
+            position += tarformat.header_size(entry)
             if entry.kind == FILE:
                 starts[entry.path] = position
             position += entry.size + tarformat.padding(entry.size)

@@ -162,7 +162,7 @@ class _Linker:
     def _stems(self) -> dict[str, str]:
         found: dict[str, str] = {}
         for path in self._paths():
-            stem, dot, suffix = posixpath.basename(path).partition(".")
+            stem, dot, suffix = path.rpartition("/")[2].partition(".")
             packaged = PACKAGED.match(path)
             if packaged and not packaged[3] and (not dot or suffix.endswith(("py", "so"))):
                 found[stem] = path

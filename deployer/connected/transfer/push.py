@@ -22,7 +22,7 @@ from deployer.contract.errors import Refused, SpaceError
 from deployer.contract.manifest import PLANS_PREFIX, Manifest
 from deployer.contract.verdict import REFUSE, Checked
 from deployer.system import files
-from deployer.system.verify import VerifiedBundle, begin, opened, verify
+from deployer.system.verify import Verification, VerifiedBundle, begin, opened, verify_rest
 
 #: The site unpacks and verifies at disk speed, and a shared file system may be slow.
 _INSTALL_SECONDS = 4 * 3600
@@ -122,8 +122,9 @@ def push(bundle: Path, profile: Profile, ssh_config: Path | None = None, options
         DeployerError: an error of the site's deployer, with its exit code.
     """
     with opened(str(bundle)) as stream:
-        verified = _verified(stream, bundle)
-        checked = check_carried(begin(stream, str(bundle)), profile, options.facts)
+        verification = begin(stream, str(bundle))
+        verified = _verified(verification, bundle)
+        checked = check_carried(verification, profile, options.facts)
         if checked is None and not verified.manifest.is_data and not options.without_plan:
             raise _no_plan(profile, verified)
         if checked and checked.verdict == REFUSE and not options.force:
@@ -216,7 +217,7 @@ def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> FolderPu
     if receipt is not None:
         held = delta.read_receipt(files.read_text(str(receipt)).encode(), str(receipt))
     with opened(str(bundle)) as stream:
-        verified = _verified(stream, bundle)
+        verified = _verified(begin(stream, str(bundle)), bundle)
         manifest = verified.manifest
         shipment = shipment_for(stream, verified.seal, manifest, held)
         with progress.bar("write", shipment.size) as advance:
@@ -225,9 +226,9 @@ def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> FolderPu
     return FolderPush(verified.digest, str(folder), size, count, plans_in(manifest), manifest.is_data)
 
 
-def _verified(stream: IO[bytes], bundle: Path) -> VerifiedBundle:
+def _verified(verification: Verification, bundle: Path) -> VerifiedBundle:
     with progress.bar("verify", bundle.stat().st_size) as advance:
-        return verify(stream, str(bundle), advance)
+        return verify_rest(verification, str(bundle), advance)
 
 
 def _check_space(remote: Remote, free: int, shipment: Shipment, bundle: VerifiedBundle) -> None:

@@ -89,7 +89,7 @@ def _gone(folder: str, most: int, count: Callable[[], int]) -> Gone:
         left = sum(1 for name in _walk(os.fsencode(folder)) if name.startswith(b"rootfs/"))
         return Gone(entries, max(0, entries - left), [], False)
     here = set(itertools.islice(_walk(os.fsencode(folder)), 2 * _MAX_COUNT))
-    missing = sorted(name for name in listed if name not in here)
+    missing = sorted(set(listed) - here)
     return Gone(len(listed), len(missing), [name.decode("utf-8", "backslashreplace") for name in missing[:most]])
 
 
@@ -130,13 +130,9 @@ def _walk(folder: bytes) -> Iterator[bytes]:
     while pending:
         within = pending.pop()
         try:
-            entries = list(os.scandir(os.path.join(folder, within)))
+            found = list(os.scandir(os.path.join(folder, within)))
         except FileNotFoundError:
             continue  # a folder that was removed since its parent was read
-        for entry in entries:
-            name = within + b"/" + entry.name if within else entry.name
-            if name in _LISTS:
-                continue
-            yield name
-            if entry.is_dir(follow_symlinks=False):
-                pending.append(name)
+        entries = found if within else [entry for entry in found if entry.name not in _LISTS]
+        yield from [within + entry.name for entry in entries]
+        pending += [within + entry.name + b"/" for entry in entries if entry.is_dir(follow_symlinks=False)]

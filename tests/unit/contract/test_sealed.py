@@ -1,7 +1,8 @@
 import pytest
 
-from deployer.contract import sealed_file
+from deployer.contract import json_records, sealed_file
 from deployer.contract.errors import IntegrityError
+from deployer.contract.manifest import Segment
 from tests import bundles
 
 
@@ -60,3 +61,48 @@ def test_a_manifest_that_is_not_the_file_is_refused(change):
 def test_no_tail(size):
     with pytest.raises(IntegrityError):
         sealed_file.read_tail(b"\0" * size, size)
+
+
+USUAL = {"kind": "frame", "offset": 5, "size": 6, "sha256": "a" * 64, "raw": 7, "holds": "files"}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        USUAL,
+        {"kind": "data", "offset": 0, "size": 6, "sha256": "0" * 64},
+        dict(USUAL, raw=None, holds=None),
+        dict(USUAL, raw=None),
+        dict(USUAL, holds=None),
+    ],
+)
+def test_a_usual_segment_is_read_as_any_other(record):
+    assert Segment.usual(record) == Segment.read(json_records.Fields(record, "it")) is not None
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        [],
+        None,
+        {},
+        {"offset": 5},
+        dict(USUAL, more=1),
+        dict(USUAL, kind=["frame"]),
+        dict(USUAL, kind="other"),
+        dict(USUAL, offset=-1),
+        dict(USUAL, offset=True),
+        dict(USUAL, size=1.0),
+        dict(USUAL, size=None),
+        dict(USUAL, raw=-1),
+        dict(USUAL, raw=False),
+        dict(USUAL, raw="7"),
+        dict(USUAL, sha256="A" * 64),
+        dict(USUAL, sha256="a" * 64 + "\n"),
+        dict(USUAL, sha256=None),
+        dict(USUAL, holds="files\x1b"),
+        dict(USUAL, holds={}),
+    ],
+)
+def test_any_other_segment_is_left_to_the_reader_with_all_checks(record):
+    assert Segment.usual(record) is None

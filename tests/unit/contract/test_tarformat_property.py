@@ -39,6 +39,7 @@ def test_what_is_written_is_read(entry):
     header = tarformat.encode(entry)
     for data in (header, bytearray(header), memoryview(header)):
         assert tarformat.decode(data, 0) == (entry, len(header))
+    assert tarformat.header_size(entry) == len(header)
 
 
 @SETTINGS

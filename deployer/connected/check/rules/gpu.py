@@ -111,7 +111,7 @@ def cuda(case: Case) -> tuple[str, int] | None:
     """Return the run time of CUDA that the bundle brings: its path, and its major release."""
     for index in (*(overlay.files for overlay in case.overlays), case.image):
         for path in index.entries:
-            match = _CUDART.match(posixpath.basename(path))
+            match = _CUDART.match(path.rpartition("/")[2])
             if match:
                 return path, int(match[1])
     return None

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from deployer.cli.site import main
-from deployer.cli.site.images import Meter
+from deployer.cli.site.installs import Meter
 from deployer.contract import delta, sealed_file
 from deployer.contract.delta import Ending
 from deployer.contract.errors import DeployerError, IntegrityError, SpaceError, TransferError, UsageError

@@ -1,0 +1,202 @@
+"""Commands that make or change an installed image: install, receive, squash, take-plan."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from typing import Any, Optional
+
+from deployer.cli.site import common
+from deployer.contract import dialogue, plan_update
+from deployer.site.install import install as installing
+from deployer.site.install import take_plan
+from deployer.site.install.receive import receive
+from deployer.site.storage import space, store
+from deployer.site.storage.store import InstalledImage
+from deployer.system import files, workers
+
+MYPY = False
+if MYPY:
+    from deployer.site.install.squash import Squashed
+
+_JOBS = "number of processes (default: one per core, at most 16)"
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Register this group's commands."""
+    command = common.add_store_command(subparsers, "install", _install)
+    command.add_argument("bundle", metavar="BUNDLE.tar")
+    command.add_argument("--keep", action="store_true", help="afterwards move the bundle to ROOT/bundles, as push does")
+    add_squashfs(command)
+    command.add_argument("--jobs", type=common.count, metavar="N", help=_JOBS)
+    command.add_argument(
+        "--signers", metavar="FILE", help=common.SIGNERS + "; the first such file becomes the root folder's policy"
+    )
+    command = common.add_store_command(subparsers, "squash", _squash)
+    command.add_argument("image", metavar=store.REFERENCE)
+    command.add_argument("--jobs", type=common.count, metavar="N", help=_JOBS)
+    command = common.add_store_command(subparsers, "receive", _receive)
+    command.add_argument("folder", metavar="DIR", help="the folder that push --to wrote, complete")
+    add_squashfs(command)
+    command = common.add_store_command(subparsers, "take-plan", _take_plan)
+    command.add_argument("file", metavar="FILE", help="a file that `plan -o` wrote; - reads what push sends")
+    command.add_argument("--signers", metavar="FILE", help=common.SIGNERS)
+
+
+def add_squashfs(command: Any) -> None:
+    """Register the option for a SquashFS file, which all commands that install share."""
+    text = "also make its SquashFS file, for --staging squashfs, with the site's mksquashfs or else the kit's"
+    command.add_argument("--squashfs", action="store_true", help=text)
+
+
+def _install(args: argparse.Namespace) -> int:
+    where = store.locate(args.root)
+    started = time.time()
+    meter = Meter()
+    outcome = installing.install(args.bundle, where, meter, args.jobs, args.keep, args.signers)
+    store.bring_tool(where)
+    meter.end()
+    image = outcome.image
+    # A bundle that is already installed was not read again. Its file may not really be that bundle, so it is kept.
+    keeps = args.keep and not outcome.known
+    bundle = installing.keep(args.bundle, where, image) if keeps else args.bundle
+    squashed = squashed_now(image, args.jobs) if args.squashfs else None
+    if args.json:
+        print(
+            json.dumps(
+                {
+                    "folder": image.folder,
+                    "known": outcome.known,
+                    "digest": image.receipt.digest,
+                    "bundle": bundle,
+                    "warnings": list(outcome.warnings),
+                    "seconds": round(time.time() - started, 3),
+                    "squashfs": squashed.record() if squashed else None,
+                }
+            )
+        )
+        return 0
+    common.warn(outcome.warnings)
+    name = "%s:%s" % (image.receipt.name, image.receipt.version)
+    if outcome.known:
+        print("%s is already installed: %s" % (name, image.folder))
+    else:
+        print(
+            "installed %s: %d entries, %s, in %.1f s: %s"
+            % (name, image.receipt.files, space.human(image.receipt.bytes), time.time() - started, image.folder)
+        )
+    if args.squashfs:
+        show_squashed(image, squashed)
+    return 0
+
+
+def _receive(args: argparse.Namespace) -> int:
+    started = time.time()
+    meter = Meter()
+    where = store.locate(args.root)
+    received = receive(os.path.abspath(args.folder), where, meter)
+    store.bring_tool(where)
+    meter.end()
+    image, seconds = received.outcome.image, time.time() - started
+    squashed = squashed_now(image) if args.squashfs else None
+    if args.json:
+        record = {"folder": image.folder, "known": received.outcome.known, "digest": received.digest}
+        warnings = list(received.outcome.warnings)
+        record.update(bundle=received.bundle, warnings=warnings, seconds=round(seconds, 3))
+        print(json.dumps(dict(record, squashfs=squashed.record() if squashed else None)))
+        return 0
+    name = "%s:%s" % (image.receipt.name, image.receipt.version)
+    if received.outcome.known:
+        print("%s is already installed: %s" % (name, image.folder))
+    else:
+        print("rebuilt, verified and installed %s in %.1f s: %s" % (name, seconds, image.folder))
+        print("digest %s" % received.digest)
+    if args.squashfs:
+        show_squashed(image, squashed)
+    common.warn(received.outcome.warnings)
+    return 0
+
+
+def _take_plan(args: argparse.Namespace) -> int:
+    if args.file == "-":
+        what = "the plan from standard input"
+        data = plan_update.unpacked(sys.stdin.buffer.read(plan_update.MAX_SIZE + 1), what)
+    else:
+        data, what = files.read_bytes(args.file, limit=plan_update.MAX_SIZE), args.file
+    taken = take_plan.take(data, what, store.locate(args.root), args.signers)
+    path = taken.image.newer_plan(taken.update.site)
+    if args.json:
+        signers, warnings = taken.signers, list(taken.warnings)
+        print(json.dumps({"plan": path, "bundle": taken.update.bundle, "signers": signers, "warnings": warnings}))
+        return 0
+    print("jobs of %s use this plan for %s from now on: %s" % (taken.update.bundle, taken.update.site, path))
+    for signer in taken.signers:
+        print("signed by %s" % signer)
+    common.warn(taken.warnings)
+    return 0
+
+
+def squashed_now(image: InstalledImage, jobs: Optional[int] = None) -> "Optional[Squashed]":
+    """Make the SquashFS file of an image and return it; None if it exists already."""
+    from deployer.site.install import squash
+
+    if files.is_file(squash.path(image.folder)):
+        return None
+    return squash.make(image, jobs or min(workers.cores(), workers.MOST))
+
+
+def show_squashed(image: InstalledImage, squashed: "Optional[Squashed]") -> None:
+    """Print which SquashFS file an image has."""
+    from deployer.site.install import squash
+
+    print(squashed.line() if squashed else "its SquashFS file exists already: %s" % squash.path(image.folder))
+
+
+def _squash(args: argparse.Namespace) -> int:
+    image = store.locate(args.root).find(args.image)
+    squashed = squashed_now(image, args.jobs)
+    if args.json:
+        print(json.dumps({"folder": image.folder, "squashfs": squashed.record() if squashed else None}))
+    else:
+        show_squashed(image, squashed)
+    return 0
+
+
+class Meter(object):
+    """Progress: one line on a terminal, lines for a laptop that requests them, otherwise silent.
+
+    The count of bytes starts again when the total changes.
+    """
+
+    def __init__(self) -> None:
+        self.told = os.environ.get(dialogue.PROGRESS) == "1"
+        self.shown = sys.stderr.isatty() and not self.told
+        self.total = self.done = 0
+        self.last = 0.0
+
+    def __call__(self, count: int, total: int) -> None:
+        if total != self.total:
+            self.total, self.done = total, 0
+        self.done += count
+        now = time.time()
+        if now - self.last <= 0.2:
+            return
+        self.last = now
+        if self.told:
+            self._tell()
+        elif self.shown:
+            sys.stderr.write("\r%3d %% of %s " % (100 * self.done // max(total, 1), space.human(total)))
+            sys.stderr.flush()
+
+    def _tell(self) -> None:
+        try:
+            sys.stderr.write("%s%d %d\n" % (dialogue.PROGRESS_LINE, self.done, self.total))
+            sys.stderr.flush()
+        except OSError:  # the laptop is gone: the install continues
+            self.told = False
+
+    def end(self) -> None:
+        """Clear the line."""
+        if self.shown and self.last:
+            sys.stderr.write("\r" + " " * 30 + "\r")
