@@ -16,7 +16,7 @@ from deployer.contract.job import Job, check_stdin, check_time, seconds
 from deployer.contract.manifest import Manifest
 from deployer.contract.pinning import pin
 from deployer.contract.plan import Bind, Plan, StartOption
-from deployer.contract.shell import plain
+from deployer.contract.shell import Value, plain
 from deployer.contract.verdict import REFUSE
 from deployer.site.container import container, runtime_check
 from deployer.site.container.runtimes import RUNTIMES
@@ -195,7 +195,7 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
     made = _container(resolved, chosen, folder, users)
     if contained and not resolved.own and not resolved.request.force:
         command.refuse(installed, image, plan, resolved.job, made.binds)
-    launch = launch._replace(bound=_bound(plan, users, made))
+    launch = launch._replace(bound=_bound(plan, users, made), provider=_provider(made.environment))
     python = pythons.choose(plan.python)
     inputs = script.Inputs(
         launch=launch,
@@ -238,7 +238,7 @@ def _write(store: Store, rendered: _Rendered) -> None:
 
 
 def _launch(resolved: _Resolved, chosen: _Chosen, name: str) -> Launch:
-    """Return the record of the job ``name``, without its binds."""
+    """Return the record of the job ``name``, without what its container determines: binds and provider."""
     receipt, plan, layout = resolved.installed.receipt, resolved.plan, resolved.layout
     return Launch(
         job=name,
@@ -255,7 +255,7 @@ def _launch(resolved: _Resolved, chosen: _Chosen, name: str) -> Launch:
         time=resolved.job.time,
         command=resolved.job.command,
         mpi=plan.mpi,
-        provider=_provider({**plan.environment, **resolved.environment}),
+        provider=None,
         created=int(time.time()),
         data=tuple(item.carrier.receipt.digest for item in resolved.data),
         expects=packages.expects(resolved.installed, plan) if chosen.runtime.contained else (),
@@ -474,10 +474,10 @@ def copies(plan: Plan, option: StartOption) -> Dict[str, str]:
     return memory_copies.switched_off(plan.abi or "")
 
 
-def _provider(environment: Mapping[str, str]) -> Optional[str]:
+def _provider(environment: Mapping[str, Value]) -> Optional[str]:
     """Return the provider that libfabric is told to use; None if it is a list or an exclusion ("^psm3")."""
     found = environment.get("FI_PROVIDER", "")
-    return found if re.match(r"^[a-z0-9_;-]+$", found) else None
+    return found if isinstance(found, str) and re.match(r"^[a-z0-9_;-]+\Z", found) else None
 
 
 def _new_name(installed: InstalledImage) -> str:

@@ -127,6 +127,31 @@ def test_the_plan_s_environment_stands_over_the_layout_s_over_the_image_s(tmp_pa
         assert "    --set-env=%s\n" % word in text
 
 
+@pytest.mark.parametrize(
+    ("image", "job", "plan", "user", "expected"),
+    [
+        ("psm3", "", "", "", "psm3"),
+        ("psm3", "verbs;ofi_rxm", "", "", "verbs;ofi_rxm"),
+        ("psm3", "verbs", "tcp", "", "tcp"),
+        ("", "verbs", "tcp", "psm2", "psm2"),
+        ("", "^psm3", "", "", None),
+        ("", "", "", "", None),
+    ],
+)
+def test_the_provider_to_expect_is_the_one_that_the_job_gets(tmp_path, programs, image, job, plan, user, expected):
+    def given(value):
+        return {"FI_PROVIDER": value} if value else {}
+
+    store = made.store(
+        tmp_path / "root",
+        plan=made.PLAN._replace(environment=given(plan)),
+        image=made.IMAGE._replace(env=["FI_PROVIDER=" + image] if image else []),
+        jobs=[made.JOBS[0]._replace(environment=given(job))],
+    )
+    folder = run.prepare(store, REQUEST._replace(env=["FI_PROVIDER=" + user] if user else []))
+    assert result.launch(folder).provider == expected
+
+
 def test_the_user_s_variables_stand_over_the_plan_s_over_the_job_s(tmp_path, programs):
     plan = made.PLAN._replace(environment={"A": "plan", "B": "plan", "FI_PROVIDER": "tcp"})
     image = made.IMAGE._replace(env=["C=image", "D=image"])
