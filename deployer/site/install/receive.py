@@ -73,19 +73,22 @@ def _receive(folder: str, store: Store, progress: Optional[InstallProgress]) -> 
         return Received(InstallOutcome(present, True), digest, finish(store, digest, present))
     gathered = incoming.folder_of(store, digest)
     target = os.path.join(gathered, incoming.BUNDLE)
-    unchecked = False
+    checked = False  # an earlier receive may have copied what it did not check
     if not _is_rebuilt(target, digest):
-        unchecked = sum(part.size for part in parcel.parts) <= parcel.seal.offset * _LITTLE
-        rebuild(parcel, store, target, progress, checked=not unchecked)
-        if parcel.folder == gathered and not unchecked:  # the image needs their space
+        checked = sum(part.size for part in parcel.parts) > parcel.seal.offset * _LITTLE
+        rebuild(parcel, store, target, progress, checked)
+        if parcel.folder == gathered and checked:  # the image needs their space
             parcel.remove_parts()
     try:
         outcome = install(target, store, progress)
-    except IntegrityError:
-        if not unchecked:
+    except IntegrityError as error:
+        if checked:
             raise
         os.unlink(target)
-        rebuild(parcel, store, target, progress)
+        try:
+            rebuild(parcel, store, target, progress)
+        except UsageError:  # an earlier receive removed the parts
+            raise IntegrityError(error.message, "the damaged file was removed: push the bundle again") from error
         outcome = install(target, store, progress)
     return Received(outcome, digest, finish(store, digest, outcome.image))
 

@@ -227,6 +227,46 @@ def test_a_receive_that_was_killed_before_install_goes_on(store, monkeypatch):
     assert content(receive(incoming.folder_of(store, digest), store).bundle) == data
 
 
+def kill_before_install(store, monkeypatch, data):
+    """Receive the bundle ``data`` until it is assembled; return its digest and the assembled file."""
+    digest, items = shipment(data, here(store, data))
+    incoming.take(as_stream(items), store, digest)
+    with monkeypatch.context() as patched:
+        patched.setattr("deployer.site.install.receive.install", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            receive(incoming.folder_of(store, digest), store)
+    return digest, os.path.join(incoming.folder_of(store, digest), incoming.BUNDLE)
+
+
+def test_what_a_killed_receive_assembled_from_a_damaged_bundle_is_assembled_again(store, monkeypatch):
+    first, second = bundles.build(extra=APP), bundles.build(extra=[*APP, ("deployer/app/n.py", b"new")])
+    kept = push(store, first)[0].bundle
+    monkeypatch.setattr(receiving, "_LITTLE", 1)
+    with open(kept, "r+b") as stream:
+        stream.seek(first.index(APP[1][1]))
+        stream.write(b"!")
+    digest, assembled = kill_before_install(store, monkeypatch, second)
+    assert os.path.isfile(assembled)
+    with pytest.raises(IntegrityError, match=r"tiny-1\.0\.tar is damaged"):
+        receive(incoming.folder_of(store, digest), store)
+    assert not os.path.exists(assembled)
+    os.unlink(kept)
+    assert content(push(store, second)[0].bundle) == second
+
+
+def test_a_file_that_was_damaged_after_a_kill_is_removed_if_its_parts_are_gone(store, monkeypatch):
+    data = bundles.build(extra=APP)
+    digest, assembled = kill_before_install(store, monkeypatch, data)
+    with open(assembled, "r+b") as stream:
+        stream.seek(data.index(APP[1][1]))
+        stream.write(b"!")
+    with pytest.raises(IntegrityError, match=r"bundle\.tar") as caught:
+        receive(incoming.folder_of(store, digest), store)
+    assert "push" in caught.value.hint
+    assert not os.path.exists(assembled)
+    assert content(push(store, data)[0].bundle) == data
+
+
 def test_a_receive_that_was_killed_after_install_keeps_the_bundle_the_next_time(store, monkeypatch):
     data = bundles.build()
     digest, items = shipment(data)
