@@ -50,7 +50,7 @@ trap leave EXIT
 container=(bash
     -p
     -c
-    'export -n state passed words image user gid keep name glob file oci short task children
+    'export -n state passed words image user gid keep name glob file oci short task children line
 state=$(mktemp -d "$1/podman.XXXXXX") && mkdir "$state/run" || exit 125
 shift; passed=() words=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
@@ -62,7 +62,7 @@ printf '"'"'[engine]\nlock_type="file"\n'"'"' >"$state/containers.conf"
 printf '"'"'[storage]\ndriver="vfs"\n'"'"' >"$state/storage.conf"
 : >"$state/mounts.conf"
 user=${USER:-$UID}; gid=$(id -g); keep=()
-[ -z "$PMI_FD" ] || { exec 3<&"$PMI_FD"; PMI_FD=3; keep+=(--preserve-fds=1); }
+[ -z "$PMI_FD" ] || { exec 3<&"$PMI_FD"-; PMI_FD=3; keep+=(--preserve-fds=1); }
 for name in $(compgen -e); do
     for glob in "${passed[@]}"; do
         [[ $name != $glob ]] || { keep+=(--env="$name"); continue 2; }
@@ -78,14 +78,16 @@ if oci=$(type -P crun); then
 else
     oci=runc; keep+=(--userns=host)
 fi
-if [ -t 0 ] && [ -t 1 ]; then keep+=(--tty --log-driver=none); else keep+=(--log-driver=passthrough); fi
+if [ -t 0 ] && [ -t 1 ]; then keep+=(--tty --log-driver=none)
+elif [ -t 0 ] || [ -t 1 ] || [ -t 2 ]; then keep+=(--log-driver=none)
+else keep+=(--log-driver=passthrough); fi
 export HOME=$state XDG_RUNTIME_DIR=$state/run TMPDIR=$state USER=$user
 export CONTAINERS_CONF=$state/containers.conf CONTAINERS_STORAGE_CONF=$state/storage.conf
 export _CONTAINERS_USERNS_CONFIGURED=done _CONTAINERS_ROOTLESS_UID=$UID _CONTAINERS_ROOTLESS_GID=$gid
 cd "$state" || exit 125; short=/proc/$$/cwd
 (
     trap '"'"''"'"' HUP INT TERM
-    while kill -0 $$; do sleep 1; done
+    while read -r line </proc/$$/stat && [[ ${line##*)} != " Z"* ]]; do sleep 1; done
     for task in /proc/[0-9]*; do
         task=${task##*/}
         [ "/proc/$task/cwd" -ef . ] && [ "$task" != "$BASHPID" ] || continue

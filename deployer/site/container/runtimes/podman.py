@@ -19,15 +19,19 @@ from deployer.site.container.runtimes.interface import Container, Runtime, globs
 #: - crun can give the process the user's own number, which PMIx checks. runc cannot without ranges of extra numbers;
 #:   then the number in the container is 0.
 #: - Podman refuses a runroot of more than 50 characters, so it gets a short path of the private folder.
-#: - PMI_FD is a descriptor of the launcher. Podman passes descriptors on only from 3.
+#: - PMI_FD is a descriptor of the launcher. Podman passes descriptors on only from 3. It is moved there, not copied:
+#:   Hydra waits until nobody has it.
+#: - Podman passes standard input and output through unchanged unless one of them is a terminal, as with `| less` and
+#:   with Open MPI's mpirun, which gives each rank a terminal as its output. Then podman copies.
 #: - A container outlives a podman that is killed. So a process in the background waits for the end of podman (its
-#:   number stays $$), ends the container if it is still there, and removes the folder. The container's parent, conmon,
+#:   number stays $$, and its launcher may leave it a zombie for a while), ends the container if it is still there, and
+#:   removes the folder. The container's parent, conmon,
 #:   is known by its working folder, this one: files in it may be gone, because who made the private folder removes it
 #:   at the same time. conmon goes first: at the end of a container it would start podman again.
 #: - Podman would make a target that the image lacks inside the image, so hosts and resolv.conf need one.
 _START = Program(
     """\
-export -n state passed words image user gid keep name glob file oci short task children
+export -n state passed words image user gid keep name glob file oci short task children line
 state=$(mktemp -d "$1/podman.XXXXXX") && mkdir "$state/run" || exit 125
 shift; passed=() words=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
@@ -39,7 +43,7 @@ printf '[engine]\\nlock_type="file"\\n' >"$state/containers.conf"
 printf '[storage]\\ndriver="vfs"\\n' >"$state/storage.conf"
 : >"$state/mounts.conf"
 user=${USER:-$UID}; gid=$(id -g); keep=()
-[ -z "$PMI_FD" ] || { exec 3<&"$PMI_FD"; PMI_FD=3; keep+=(--preserve-fds=1); }
+[ -z "$PMI_FD" ] || { exec 3<&"$PMI_FD"-; PMI_FD=3; keep+=(--preserve-fds=1); }
 for name in $(compgen -e); do
     for glob in "${passed[@]}"; do
         [[ $name != $glob ]] || { keep+=(--env="$name"); continue 2; }
@@ -55,14 +59,16 @@ if oci=$(type -P crun); then
 else
     oci=runc; keep+=(--userns=host)
 fi
-if [ -t 0 ] && [ -t 1 ]; then keep+=(--tty --log-driver=none); else keep+=(--log-driver=passthrough); fi
+if [ -t 0 ] && [ -t 1 ]; then keep+=(--tty --log-driver=none)
+elif [ -t 0 ] || [ -t 1 ] || [ -t 2 ]; then keep+=(--log-driver=none)
+else keep+=(--log-driver=passthrough); fi
 export HOME=$state XDG_RUNTIME_DIR=$state/run TMPDIR=$state USER=$user
 export CONTAINERS_CONF=$state/containers.conf CONTAINERS_STORAGE_CONF=$state/storage.conf
 export _CONTAINERS_USERNS_CONFIGURED=done _CONTAINERS_ROOTLESS_UID=$UID _CONTAINERS_ROOTLESS_GID=$gid
 cd "$state" || exit 125; short=/proc/$$/cwd
 (
     trap '' HUP INT TERM
-    while kill -0 $$; do sleep 1; done
+    while read -r line </proc/$$/stat && [[ ${line##*)} != " Z"* ]]; do sleep 1; done
     for task in /proc/[0-9]*; do
         task=${task##*/}
         [ "/proc/$task/cwd" -ef . ] && [ "$task" != "$BASHPID" ] || continue

@@ -4,6 +4,7 @@ tests/integration/test_podman.py."""
 import os
 import re
 import select
+import socket
 import subprocess
 import time
 
@@ -30,7 +31,10 @@ UNSHARE = 'while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"'
 
 @pytest.fixture
 def start(tmp_path, monkeypatch):
-    """Return a function that starts a command with the stand-ins: its exit code, podman's words and environment."""
+    """Return a function that starts a command with the stand-ins: its exit code, podman's words and environment.
+
+    ``launcher`` is called before the end of podman is waited for.
+    """
     programs, private = tmp_path / "bin", tmp_path / "private"
     for folder in (programs, private):
         folder.mkdir()
@@ -39,13 +43,18 @@ def start(tmp_path, monkeypatch):
     made.program(programs, "crun", "exit 1")
     monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % programs)
 
-    def call(container, *command, **host):
+    def call(container, *command, launcher=lambda: None, streams=(subprocess.DEVNULL, None, None), **host):
         words = argv(runtime.argv(container, command), {"home": str(private)})
         known = {"SHOWN", "STAND_IN"}
         words[6:6] = ["--pass=" + name for name in sorted(known)]
         environment = {"PATH": os.environ["PATH"], "SHOWN": str(tmp_path), "STAND_IN": "exit 7", **host}
         fds = [int(host["PMI_FD"])] if "PMI_FD" in host else []
-        code = subprocess.call(words, env=environment, pass_fds=fds, stdin=subprocess.DEVNULL)
+        stdin, stdout, stderr = streams
+        with subprocess.Popen(
+            words, env=environment, pass_fds=fds, stdin=stdin, stdout=stdout, stderr=stderr
+        ) as process:
+            launcher()
+            code = process.wait()
         said = (tmp_path / "words").read_text().split("\0")[:-1]
         found = dict(each.partition("=")[::2] for each in (tmp_path / "environment").read_text().split("\0") if each)
         return code, said, found
@@ -114,6 +123,49 @@ def test_the_launcher_s_descriptor_arrives(start, tmp_path):
     assert "--preserve-fds=1" in words
     assert environment["PMI_FD"] == "3"
     assert (tmp_path / "read").read_bytes() == b"from the launcher"
+
+
+@pytest.mark.parametrize(
+    ("terminals", "driver"),
+    [
+        ((), "passthrough"),
+        ((0,), "none"),
+        ((1,), "none"),  # Open MPI's mpirun
+        ((2,), "none"),
+        ((0, 1, 2), "none"),
+    ],
+)
+def test_podman_copies_what_is_a_terminal(start, terminals, driver):
+    ours, theirs = os.openpty()
+    try:
+        streams = tuple(theirs if number in terminals else subprocess.DEVNULL for number in range(3))
+        _, words, _ = start(box(), "true", streams=streams)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert "--log-driver=" + driver in words
+    assert ("--tty" in words) == (len(terminals) == 3)
+
+
+def test_a_launcher_that_waits_for_its_descriptor_s_end_before_podman_s_is_not_kept_waiting(start, tmp_path):
+    """As Hydra does."""
+    ours, theirs = socket.socketpair()
+
+    def launcher():
+        theirs.close()
+        assert select.select([ours], [], [], 20)[0]
+        assert ours.recv(1) == b""
+        until = time.time() + 10
+        while any((tmp_path / "private").iterdir()) and time.time() < until:  # podman is a zombie, and its folder goes
+            time.sleep(0.05)
+        assert not any((tmp_path / "private").iterdir())
+
+    theirs.set_inheritable(True)
+    number = theirs.fileno()
+    ours.shutdown(socket.SHUT_WR)
+    with ours:
+        code, _, _ = start(box(), "true", launcher=launcher, PMI_FD=str(number))
+    assert code == 7
 
 
 #: As conmon does, stays in podman's working folder and starts the command, which has another one and holds the output.
