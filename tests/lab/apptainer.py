@@ -2,16 +2,19 @@
 
 Only Debian's sid has it, and it needs that suite's C library. So its programs get that library's loader, and their
 libraries beside them; the rest of a node stays as it was. It is unprivileged: Debian's package has no setuid program.
+Its version and programs are pinned. The libraries are the suite's newest, because the mirror has no older ones.
 """
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.lab import roots
+from tests.lab.errors import LabError
 from tests.lab.kept import kept
 from tests.lab.software import admins_umask
 from tests.lab.state import write_atomically
@@ -23,9 +26,18 @@ if TYPE_CHECKING:
 PREFIX = "/home/apps/apptainer"
 CONFIG = "etc/apptainer/apptainer.conf"
 _SUITE = "sid"
+_VERSION = "1.4.5-2"
 _LIBRARIES = "lib/x86_64-linux-gnu"
 _LOADER = "ld-linux-x86-64.so.2"
 _STARTER = f"{_LIBRARIES}/apptainer/bin/starter"
+#: Programs of the package, and their SHA-256.
+PINS = {
+    "bin/apptainer": "637596eb35fc0306850ae2346ba0cc1b45e3298883900c69c1fb420c99d13acf",
+    _STARTER: "767a66cface525cc2441fa9adf5fddbdce09ba0fbfd80a9ac331d5c77cd7e4c7",
+}
+_RENEW = (
+    "a newer one must pass tests/integration/test_apptainer.py first; then change the pins in tests/lab/apptainer.py"
+)
 #: What the programs need, and what they open by name for the user's number.
 _NEEDED = (
     _LOADER, "libc.so.6", "libm.so.6", "libnss_files.so.2", "libresolv.so.2", "libseccomp.so.2", "libsqlite3.so.0",
@@ -51,9 +63,29 @@ def remove(lab: Lab) -> None:
 
 
 def _tree() -> Path:
-    root = roots.root(_SUITE, ("apptainer",), "apptainer")
+    root = pinned_root()
     inputs = [root.name, PREFIX, Path(__file__).read_bytes()]
     return kept("apptainer", "apptainer", inputs, lambda made: _make(root, made))
+
+
+def pinned_root() -> Path:
+    """Return a root with the pinned package; raises LabError if the mirror lacks it or has another."""
+    try:
+        root = roots.root(_SUITE, (f"apptainer={_VERSION}",), "apptainer")
+    except LabError as error:
+        raise LabError(f"cannot get Apptainer {_VERSION} of Debian's {_SUITE}: {error.message}", _RENEW) from error
+    check(root)
+    return root
+
+
+def check(root: Path) -> None:
+    """Raise LabError unless the programs of a root are the pinned ones."""
+    for name, pinned in PINS.items():
+        found = hashlib.sha256((root / "usr" / name).read_bytes()).hexdigest()
+        if found != pinned:
+            raise LabError(
+                f"/usr/{name} of Apptainer {_VERSION} has the SHA-256 {found}, not the pinned {pinned}", _RENEW
+            )
 
 
 def _make(root: Path, made: Path) -> None:

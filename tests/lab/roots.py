@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import subprocess
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from deployer.connected.build import settings
@@ -15,6 +17,9 @@ from tests.lab.errors import LabError
 from tests.lab.kept import kept
 
 _TIMEOUT_S = 1200
+#: A mirror that is being updated may lack for a moment what its index lists. These errors of apt do not pass.
+_TRIES = 3
+_FINAL = ("Unable to locate package", "was not found")
 
 #: Suites that change from day to day: a mirror may be behind by more than their archive's date allows.
 _MOVING = ("sid",)
@@ -47,14 +52,29 @@ def root(suite: str, packages: tuple[str, ...], name: str) -> Path:
         host = settings.from_host(None, None, os.environ)
         late = {"Acquire::Check-Valid-Until": "false"} if suite in _MOVING else {}
         argv = base.command(spec, {**host.apt, **late}, host.sources)
-        unpack = ["tar", "-x", "--numeric-owner", "--exclude=./dev/*", "-C", str(target)]
-        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=False) as made:
-            unpacked = subprocess.run(unpack, stdin=made.stdout, check=False, timeout=_TIMEOUT_S)
-            _, said = made.communicate(timeout=_TIMEOUT_S)
-        if made.returncode or unpacked.returncode:
-            raise LabError(f"mmdebstrap cannot make {suite}: {said.decode(errors='replace')[-2000:]}")
+        said = ""
+        for attempt in range(_TRIES):
+            time.sleep(5 * attempt)
+            shutil.rmtree(target)
+            target.mkdir(mode=0o755)
+            said = _unpacked(argv, target)
+            if not said or any(sign in said for sign in _FINAL):
+                break
+        if said:
+            raise LabError(f"mmdebstrap cannot make {suite}: {said[-2000:]}")
 
     return kept("roots", f"{suite}-{name}", [base.base_key(spec)], make)
+
+
+def _unpacked(argv: Sequence[str], target: Path) -> str:
+    """Unpack what mmdebstrap writes; return what it says if it fails, or nothing."""
+    unpack = ["tar", "-x", "--numeric-owner", "--exclude=./dev/*", "-C", str(target)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=False) as made:
+        unpacked = subprocess.run(unpack, stdin=made.stdout, check=False, timeout=_TIMEOUT_S)
+        _, said = made.communicate(timeout=_TIMEOUT_S)
+    if made.returncode or unpacked.returncode:
+        return said.decode(errors="replace") or "no reason given"
+    return ""
 
 
 def run_inside(folder: Path, argv: Iterable[str], binds: Iterable[tuple[Path, str]] = ()) -> None:
