@@ -1,21 +1,44 @@
-"""The real job: TensorFlow, ITEX and Horovod on two nodes, one bundle for a site of Intel MPI and one of Open MPI."""
+"""The real job: TensorFlow, ITEX and Horovod on two nodes, one bundle for a site of Intel MPI and one of Open MPI, and
+for sites that allow one other runtime each."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from deployer.contract.runtime_table import RUNTIMES
 from tests.integration.conftest import SITES, Cli, Site, image_folder
-from tests.lab import Lab
+from tests.lab import Lab, apptainer
 
 LAYOUT = ("--nodes", "2", "--ranks-per-node", "1", "--threads", "1")
+#: Runtimes of sites that are like the lab apart from them.
+OTHERS = ("apptainer", "podman", "charliecloud-kit", "udocker")
+
+
+def _like_the_lab(folder: Path, runtime: str) -> Path:
+    """Return the profile of a site that allows one runtime, and lacks its own if the bundle's kit has it."""
+    known = RUNTIMES[runtime]
+    record = {
+        "format": 1,
+        "name": f"lab-{runtime}",
+        "extends": "lab",
+        "policy": {"runtimes": [known.policy_name]},
+        "runtimes": {"charliecloud": None, **({} if known.carried else {runtime: {}})},
+    }
+    path = folder / f"{record['name']}.json"
+    path.write_text(json.dumps(record))
+    return path
 
 
 @pytest.fixture(scope="module")
 def digits(built: Cli, site: Site, lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Yield the lab with digits-horovod on it, pushed once for both sites."""
-    bundle = tmp_path_factory.mktemp("digits") / "digits.tar"
+    folder = tmp_path_factory.mktemp("digits")
+    bundle = folder / "digits.tar"
+    others = [word for runtime in OTHERS for word in ("--site", _like_the_lab(folder, runtime))]
     built("build", "bundles/digits-horovod", timeout=1800)
-    built("pack", "bundles/digits-horovod", *SITES, "-o", bundle)
+    built("pack", "bundles/digits-horovod", *SITES, *others, "-o", bundle)
     built("push", bundle, "lab", "--ssh-config", lab.ssh_config)
     yield site
     built("remove", *site.options, "digits-horovod")
@@ -50,6 +73,29 @@ def test_the_same_bundle_trains_on_open_mpi(digits: Site) -> None:
     payload = result["payload"]
     assert (payload["world_size"], len(payload["epochs"])) == (2, 2)
     assert payload["epochs"][1]["loss"] < payload["epochs"][0]["loss"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("runtime", OTHERS)
+def test_the_same_bundle_trains_with_each_runtime(digits: Site, runtime: str) -> None:
+    """`-s` shows a row for docs/runtimes.md."""
+    apptainer.install(digits.lab)
+    try:
+        result = digits.run(*LAYOUT, "--plan", f"lab-{runtime}", bundle="digits-horovod")
+    finally:
+        apptainer.remove(digits.lab)
+    assert (result["runtime"], result["world_size"], result["findings"]) == (runtime, 2, [])
+    assert {rank["host"] for rank in result["ranks"]} == {"cn1", "cn2"}
+    for rank in result["ranks"]:
+        assert rank["mpi_library"].startswith("Intel(R) MPI Library 2021.15")
+        assert rank["mpi_identity"] == rank["host_mpi_identity"]
+        assert rank["mpi_seen_in"] == "payload"
+        assert rank["itex"]["library"].startswith("libitex_cpu_internal_")
+    payload = result["payload"]
+    assert payload["val_accuracy"] >= 0.95
+    epochs = sum(epoch["seconds"] for epoch in payload["epochs"])
+    print(f"| `{runtime}` | {payload['val_accuracy']:.4f} | {epochs:.1f} | {result['seconds']} |")
 
 
 @pytest.mark.slow
