@@ -10,12 +10,12 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deployer.connected.bundle import kit, pack, sources
+from deployer.connected.bundle import pack, sources
 from deployer.contract.job import Job
 from deployer.contract.plan import APP
 from tests.lab import kept, roots
 from tests.matrix import inputs, mpis
-from tests.matrix.images import JOB
+from tests.matrix.images import JOB, kit_members
 from tests.matrix.linked import link_tree
 from tests.matrix.wrappers import IMAGE_SCRIPT, WRAPPERS
 
@@ -290,7 +290,7 @@ def _make_venv(target: Path, tree: Path, modules: Path) -> None:
 
 
 def bundle(app: App, wrapper: str, work: Path) -> Path:
-    """Return the application packed behind a wrapper, with udocker's kit and without a plan."""
+    """Return the application packed behind a wrapper, with the kit and without a plan."""
     started = WRAPPERS[wrapper](app.command)
     folder = work / f"{app.name}-{wrapper.replace(' ', '-')}"
     scripts = folder / "app"
@@ -304,7 +304,7 @@ def bundle(app: App, wrapper: str, work: Path) -> Path:
     contents = contents._replace(
         jobs=[Job(JOB, list(started.command), 2, 1, 1, "00:05:00")],
         app=scripts if any(scripts.iterdir()) else None,
-        carried=kit.members("udocker", lambda step: None),
+        carried=kit_members(),
     )
     path = folder / "bundle.tar"
     pack.pack(contents, (), path, cache=kept.folder() / "frames")

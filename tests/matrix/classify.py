@@ -26,6 +26,8 @@ _REASONS = tuple(
         r"((?:ImportError|OSError|RuntimeError|ModuleNotFoundError|ValueError): .*)",
         r"(.*built with SLURM's PMI support.*)",
         r"(ch-run\[\d+\]: error: .*)",
+        r"(FATAL:   .*)",
+        r"(Error: (?:crun|runc|OCI|creating|mounting|statfs|invalid).*)",
         r"(deployer: error: .*)",
         r"(.*(?:SIGSEGV|Abort\(|MPI_ERR|Fatal error|Assertion failed|PMI_Init|double free|corrupted).*)",
         r"(srun: error: \w+: tasks? .*)",
@@ -42,7 +44,7 @@ _MEANT = {
 
 
 #: A runtime that did not start the container.
-_RUNTIME = re.compile(r"udocker: |^ch-run\[")
+_RUNTIME = re.compile(r"udocker: |^ch-run\[|^FATAL: |^Error: ")
 
 
 class Outcome(NamedTuple):

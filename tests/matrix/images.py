@@ -160,10 +160,19 @@ def _compile(image: Image, compilers: Path, tree: Path | None, work: Path) -> No
     roots.run_inside(compilers, argv, binds)
 
 
+def kit_members() -> dict[str, Path]:
+    """Return the parts of the kit for sites that lack a runtime: each bundle of the matrix has them."""
+    return {
+        name: path
+        for part in ("charliecloud", "udocker")
+        for name, path in kit.members(part, lambda step: None).items()
+    }
+
+
 def bundle(image: Image) -> Path:
-    """Return the image packed with udocker's kit, without a plan; made now if need be."""
+    """Return the image packed with the kit, without a plan; made now if need be."""
     packers = [Path(str(module.__file__)).read_text() for module in (flatten, pack, seal, hostfiles)]
-    carried = kit.members("udocker", lambda step: None)
+    carried = kit_members()
     made_of = [packers, sorted(map(str, carried.values())), plan.MOUNT_FILES, plan.MOUNT_FOLDERS, image, _texts(image)]
     inputs = [*made_of, None if image.definition else rootfs(image).name]
 

@@ -55,7 +55,10 @@ MEANT = {
     "mpich": (("srun", "pmi2"), ("srun", "pmi2"), ("mpiexec.hydra", "")),
     "openmpi": (("srun", "pmix"), ("srun", "pmix"), ("mpirun", "")),
 }
-RUNTIMES = ("charliecloud", "charliecloud", "charliecloud", "udocker")
+#: Container runtimes, as often as they are to be drawn: most sites have Apptainer.
+RUNTIMES = (
+    "apptainer", "apptainer", "apptainer", "charliecloud", "charliecloud-kit", "podman", "podman", "udocker",
+)  # fmt: skip
 
 #: How often what fits is taken on purpose; else it is whatever comes, which may fit as well.
 _FITS = 0.7

@@ -12,7 +12,8 @@ from typing import Any
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.profile import Profile
-from tests.lab import Lab, roots
+from deployer.contract.runtime_table import RUNTIMES
+from tests.lab import Lab, apptainer, roots
 from tests.lab.config import PYTHON36_PREFIX
 from tests.lab.site import USER, USER_ID
 from tests.matrix import mpis
@@ -39,6 +40,7 @@ class Place:
         root = Path("/") if self.suite == "bookworm" else roots.node(self.suite)
         self.lab = Lab(self._name, root=root, opt=mpis.site_opt(names), say=lambda line: None)
         self.lab.up(nodes=2)
+        apptainer.install(self.lab)
         for folder in (self.folder, self.folder / "images"):
             folder.mkdir(exist_ok=True)
             os.chown(folder, USER_ID, USER_ID)
@@ -82,11 +84,13 @@ class Place:
             "extends": str(self._captured),
             "workspace": f"~/{WORKSPACE}",
             "login": {"host": "login1"},
-            "policy": {"runtimes": [site.runtime]},
+            "policy": {"runtimes": [RUNTIMES[site.runtime].policy_name]},
             "partitions": {"batch": {"mpi": self._names[prefix_of(site.mpi)], "launcher": site.launcher}},
         }
         if site.pmi:
             record["partitions"]["batch"]["pmi"] = site.pmi
+        if RUNTIMES[site.runtime].allowed_by:  # the kit's, used by a site that lacks its own
+            record["runtimes"] = {RUNTIMES[site.runtime].allowed_by: None}
         path = self.work / f"{site.name}.json"
         path.write_text(json.dumps(record, indent=1))
         return profiles.load(str(path))

@@ -11,11 +11,11 @@ from deployer.contract.verdict import UNKNOWN, WARN
 from tests.matrix import classify
 from tests.matrix.apps import App
 from tests.matrix.classify import Outcome
-from tests.matrix.pairs import Pair
+from tests.matrix.pairs import RUNTIMES, Pair
 from tests.matrix.wrappers import DIRECT
 
 #: Of all pairs, how many may be refused wrongly, and how many may be left open.
-FALSE_REFUSES, OPEN = 0.05, 0.15
+FALSE_REFUSES, OPEN = 0.02, 0.10
 
 
 class Line(NamedTuple):
@@ -65,6 +65,8 @@ def render(lines: Sequence[Line]) -> str:
         "Applications of others": [line for line in lines if isinstance(line.pair.image, App)],
         "Of these set aside": [line for line in lines if line.pair.set_aside],
     }
+    for runtime in dict.fromkeys(RUNTIMES):
+        parts[f"With {runtime}"] = [line for line in lines if line.pair.site.runtime == runtime]
     counted = [f"{name}: {counts(part)}" for name, part in parts.items() if part]
     return "\n".join([HEAD, *(line.row(number) for number, line in enumerate(lines, 1)), "", *sums(lines), *counted])
 

@@ -1,9 +1,9 @@
 """Looks from outside at what a payload's processes have mapped: a process of this machine, which sees all of a lab's.
 
-    python -m tests.matrix.watch NODE=UTS ...       ends when its stdin does, and prints what it saw as JSON
+    python -m tests.matrix.watch NODE=NET ...       ends when its stdin does, and prints what it saw as JSON
 
-A node is told by its UTS namespace. The payload's processes are those below the product's ``rank``, which starts them;
-nothing that the product says of them is looked at.
+A node is told by its network namespace, which containers share. The payload's processes are those below the product's
+``rank``, which starts them; nothing that the product says of them is looked at.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Watch:
     """What runs beside a job. ``ended`` has what was seen."""
 
     def __init__(self, lab: Lab, nodes: Iterable[str]) -> None:
-        named = [f"{node}={_uts(lab.holder(node))}" for node in nodes]
+        named = [f"{node}={_network(lab.holder(node))}" for node in nodes]
         self._argv = [sys.executable, "-s", "-m", "tests.matrix.watch", *named]
         self.seen: list[Watched] = []
 
@@ -62,12 +62,12 @@ class Watch:
         ]
 
 
-def _uts(pid: int | str) -> str:
-    return os.readlink(f"/proc/{pid}/ns/uts")
+def _network(pid: int | str) -> str:
+    return os.readlink(f"/proc/{pid}/ns/net")
 
 
 class PayloadProcesses:
-    """The processes of payloads on some nodes, told by their UTS namespaces. ``found`` has what was seen of each."""
+    """The processes of payloads on nodes, told by their network namespaces. ``found`` has what was seen of each."""
 
     def __init__(self, nodes: dict[str, str]) -> None:
         self._nodes = nodes
@@ -85,7 +85,7 @@ class PayloadProcesses:
                 self._look_at(pid)
 
     def _look_at(self, pid: str) -> None:
-        host = self._nodes.get(_uts(pid), "")
+        host = self._nodes.get(_network(pid), "")
         if pid not in self._payload:
             (self._payload if host and self._is_payload(pid) else self._others).add(pid)
         if pid not in self._payload:
@@ -116,7 +116,7 @@ def _mapped(pid: str) -> Iterator[tuple[str, int]]:
 
 def main(words: list[str]) -> None:
     """Look until the end of stdin."""
-    seen = PayloadProcesses({uts: node for node, _, uts in (word.partition("=") for word in words)})
+    seen = PayloadProcesses({network: node for node, _, network in (word.partition("=") for word in words)})
     while not select.select([sys.stdin], [], [], _PAUSE)[0]:
         seen.look()
     found: list[Any] = [[host, program, list(mapped)] for host, program, mapped in seen.found.values()]

@@ -140,8 +140,8 @@ def test_the_watcher_sees_what_a_program_below_rank_has_mapped_and_no_other(tmp_
     maps = "import mmap, sys; f = open(sys.argv[1], 'rb'); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); input()"
     rank = f"exec {shlex.join([sys.executable, '-c', maps, str(library)])}"
     parent = ["sh", "-c", 'shift; "$@"; exit', "deployer.pyz", "rank", "sh", "-c", rank]
-    uts = os.readlink("/proc/self/ns/uts")
-    found = watch.PayloadProcesses({uts: "cn1"})
+    network = os.readlink("/proc/self/ns/net")
+    found = watch.PayloadProcesses({network: "cn1"})
     with (
         subprocess.Popen(parent, stdin=subprocess.PIPE) as below,
         subprocess.Popen(["sh", "-c", rank], stdin=subprocess.PIPE) as beside,

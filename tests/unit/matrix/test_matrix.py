@@ -11,7 +11,7 @@ import pytest
 from tests.matrix import classify, run, table
 from tests.matrix.classify import FAILS, HANGS, RUNS, WRONG, Outcome
 from tests.matrix.images import BY_NAME, IMAGES
-from tests.matrix.pairs import Pair, Site, draw
+from tests.matrix.pairs import RUNTIMES, Pair, Site, draw
 from tests.matrix.run import Seen, unstopped
 from tests.matrix.table import Line
 
@@ -40,6 +40,7 @@ def test_the_same_seed_draws_the_same_pairs_and_each_once() -> None:
     assert {"mpich", "openmpi"} <= {pair.image.family for pair in drawn}
     assert any(pair.image.family and pair.image.family != pair.site.family for pair in drawn)
     assert any(pair.image.family == pair.site.family for pair in drawn)
+    assert {pair.site.runtime for pair in drawn} == set(RUNTIMES)
 
 
 def test_names_of_images_are_of_bundles_and_each_is_one() -> None:
@@ -83,6 +84,8 @@ def test_a_script_that_has_changed_is_not_taken_for_proof() -> None:
          FAILS, "/lib/libc.so.6: version `GLIBC_2.38' not found (required by /p)"),
         (seen(137, timed_out=True), HANGS, "before the sum"),
         (seen(None, "deployer: error: no such plan\n"), FAILS, "deployer: error: no such plan"),
+        (seen(255, "FATAL:   no such folder: /x\nlast\n"), FAILS, "FATAL: no such folder: /x"),
+        (seen(126, "Error: crun: no such folder: /x\nlast\n"), FAILS, "Error: crun: no such folder: /x"),
     ],
 )  # fmt: skip
 def test_what_was_seen(found: Seen, kind: str, reason: str) -> None:
@@ -112,6 +115,9 @@ MISSING = Outcome(FAILS, "error while loading shared libraries: libgomp.so.1: ca
         ("REFUSE", ["link.version"], MISSING, classify.OTHER_REASON),
         ("REFUSE", ["link.version", "link.missing"], MISSING, classify.RIGHT),
         ("REFUSE", ["mpi.family"], Outcome(FAILS, "udocker: NameError: need curl"), classify.OTHER_REASON),
+        ("REFUSE", ["mpi.family"], Outcome(FAILS, "FATAL: no such folder: /x"), classify.OTHER_REASON),
+        ("REFUSE", ["mpi.family"], Outcome(FAILS, "Error: crun: no such folder: /x"), classify.OTHER_REASON),
+        ("REFUSE", ["runtime.start"], Outcome(FAILS, "FATAL: no such folder: /x"), classify.RIGHT),
         ("WARN", ["mpi.mixed"], Outcome(RUNS, ""), classify.RIGHT),
         ("WARN", ["mpi.mixed"], MISSING, classify.FALSE_WARN),
         ("UNKNOWN", ["facts.mpi"], Outcome(RUNS, ""), classify.UNDECIDED),
@@ -122,11 +128,11 @@ def test_a_verdict_is_judged_by_what_was_seen(verdict: str, codes: list[str], ou
 
 
 def test_the_matrix_holds_within_its_limits_only() -> None:
-    right = [line("RUN", [], Outcome(RUNS, ""))] * 19
+    right = [line("RUN", [], Outcome(RUNS, ""))] * 49
     assert table.holds(right)
     assert table.holds([*right, line("REFUSE", ["mpi.escape"], Outcome(RUNS, ""))])
     assert not table.holds([*right[1:], *[line("REFUSE", ["mpi.escape"], Outcome(RUNS, ""))] * 2])
     assert not table.holds([*right, line("RUN", [], MISSING)])
-    assert table.holds([*right, *[line("UNKNOWN", ["facts.mpi"], MISSING)] * 3])
-    assert not table.holds([*right, *[line("UNKNOWN", ["facts.mpi"], MISSING)] * 4])
+    assert table.holds([*right, *[line("UNKNOWN", ["facts.mpi"], MISSING)] * 5])
+    assert not table.holds([*right, *[line("UNKNOWN", ["facts.mpi"], MISSING)] * 6])
     assert "THE MATRIX DOES NOT HOLD." in table.render([line("RUN", [], MISSING)])
