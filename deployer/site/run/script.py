@@ -229,6 +229,13 @@ grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
     )
 
 
+#: Why the ranks of a node do not share memory as the plan wants.
+_NO_CMA = """\
+# The ranks of a node copy through shared memory, not from each other's memory (CMA): {runtime} gives each
+# of them a user namespace of its own.
+"""
+
+
 def _container(inputs: Inputs) -> Code:
     container, arrays = inputs.container, [(_WAYS[inputs.runtime.contained], inputs.runtime.options(inputs.container))]
     if inputs.staging:
@@ -239,6 +246,8 @@ def _container(inputs: Inputs) -> Code:
         says = "# The container: read-only; from the host's environment only what the plan passes. Binds:\n"
         pieces.append(code(says))
         pieces += [code("#   {target}: {why}\n", target=bind.target, why=bind.why) for bind in container.binds]
+        if inputs.start_option.join and not inputs.runtime.shares_memory:
+            pieces.append(code(_NO_CMA, runtime=inputs.start_option.runtime))
     else:
         says = "# No container: the host's programs and environment. These paths replace the binds of a container:\n"
         pieces.append(code(says))
