@@ -107,7 +107,7 @@ def test_the_tool_that_comes_with_the_first_image_counts(tmp_path, store, monkey
     tool.write_bytes(b"x" * 5000)
     path, sizes = write(tmp_path, bundles.build()), []
     monkeypatch.setattr(installing.space, "check", lambda folder, size, entries: sizes.append(size))
-    monkeypatch.setattr(stores, "_archive", lambda: str(tool))
+    monkeypatch.setattr(stores, "running_archive", lambda: str(tool))
     for _ in range(2):
         installing.install(path, store)
         remove(store, store.find("tiny"))
