@@ -127,6 +127,8 @@ FileFacts = Annotated[
         {"type": "object", "description": "facts of a file that the dynamic loader uses; capture writes them"}
     ),
 ]
+#: Variables by which Open MPI and PMIx find their plugins, their help texts and the site's settings.
+FolderVariable = Literal["OPAL_PKGLIBDIR", "OPAL_PKGDATADIR", "OPAL_SYSCONFDIR", "PMIX_PKGLIBDIR", "PMIX_PKGDATADIR"]
 if TYPE_CHECKING:
     RuntimeName: TypeAlias = str
     Allowed: TypeAlias = str

@@ -19,6 +19,7 @@ from deployer.connected.site_profile.forms import (
     Constraint,
     Count,
     FileFacts,
+    FolderVariable,
     HostName,
     Names,
     QueueName,
@@ -35,6 +36,8 @@ from deployer.contract.runtime_table import CARRIED, RUNTIMES, supported
 
 #: The library below an MPI's prefix that programs are linked to, if the profile names none.
 _LIBRARY = {MPICH_ABI: "lib/libmpi.so.12", OPENMPI: "lib/libmpi.so.40"}
+#: Prefixes of the system. Bound on their own path, they would hide the image's files.
+_SYSTEM = ("/", "/usr", "/usr/local", "/usr/lib", "/usr/lib64", "/lib", "/lib64")
 
 
 class Lacking(Unknown):
@@ -145,6 +148,7 @@ class Mpi(Model):
         libraries: folders that the loader must search, in order.
         providers: the folder of libfabric's providers.
         binds: further folders that it needs on their own path.
+        folders: folders outside of the prefix that Open MPI and PMIx find by a variable, by that variable's name.
         module: the module that loads it, or several, in order.
         launcher: its launcher (``bin/mpirun``). Default: in PATH after its module is loaded.
         environment: variables that the site sets for it.
@@ -165,6 +169,7 @@ class Mpi(Model):
     libraries: list[str] = ["lib"]
     providers: str | None = None
     binds: list[Absolute] = []
+    folders: dict[FolderVariable, Absolute] = {}
     module: Names = []
     launcher: str | None = None
     environment: dict[str, str] = {}
@@ -187,6 +192,11 @@ class Mpi(Model):
     def library_path(self) -> str:
         """Return the path of the library that programs are linked to."""
         return f"{self.prefix}/{self.library or _LIBRARY[ABIS.get(self.family, MPICH_ABI)]}"
+
+    @property
+    def in_system(self) -> bool:
+        """Return whether it is among the system's own libraries, as distributions package it."""
+        return self.prefix in _SYSTEM
 
 
 class Partition(Machine):

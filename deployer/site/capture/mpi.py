@@ -5,7 +5,7 @@ import mmap
 import os
 import re
 import sys
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract.dynamic import Facts
 from deployer.contract.errors import DeployerError
@@ -29,6 +29,14 @@ _USUAL = ("/opt/*", "/opt/*/*", "/opt/*/*/*", "/usr/lib64/openmpi", "/usr/lib64/
 _SKIPPED = ("debug", "debug_mt", "release_mt", "mic", "doc", "man", "share", "include", "benchmarks", "pkgconfig",
             "python", "test")  # fmt: skip
 _SYSTEM = ("/", "/usr", "/usr/local")
+#: What ompi_info calls folders of Open MPI, and the variables that lead the library to them.
+_OPENMPI_FOLDERS = (
+    ("pkglibdir", "OPAL_PKGLIBDIR"),
+    ("pkgdatadir", "OPAL_PKGDATADIR"),
+    ("sysconfdir", "OPAL_SYSCONFDIR"),
+)
+#: Those of PMIx, relative to the folder of its library.
+_PMIX_FOLDERS = (("pmix", "PMIX_PKGLIBDIR"), ("../share/pmix", "PMIX_PKGDATADIR"))
 
 _MAX_ENTRIES = 20000
 _MAX_LIBRARIES = 600
@@ -103,6 +111,13 @@ def find(
         system = libraries.closure([real, *files, *pmi], search, "" if place.prefix in _SYSTEM else place.prefix)
         for path in pmi:
             libraries.add(system, path)
+        folders = dict(_folders(tools, place, described["family"]), **_pmix_folders(system))
+        if folders:
+            described["folders"] = folders
+            opened = [libraries.add(system, path) for path in _inside(folders.values())]
+            more = libraries.closure(opened, search)
+            system.files.update(more.files)
+            system.links.update(more.links)
         beside = sorted({_above(os.path.dirname(path)) for path in [*system.files, *system.links] if _is_own(path)})
         if beside:
             described["binds"] = beside
@@ -111,6 +126,41 @@ def find(
         found.system.files.update(system.files)
         found.system.links.update(system.links)
     return found
+
+
+def _folders(tools: Tools, place: _Place, family: str) -> Dict[str, str]:
+    """Return the folders of an Open MPI outside of its prefix, by variable; all of them if the prefix is the system's.
+
+    A folder that others use as well, such as /etc, is left out: its path has no "openmpi".
+    """
+    program = os.path.join(place.prefix, "bin", "ompi_info")
+    if family != "openmpi" or not os.access(program, os.X_OK):
+        return {}
+    search = {"OPAL_PREFIX": place.prefix, "LD_LIBRARY_PATH": os.path.join(place.prefix, place.folder)}
+    said = tools.ask([program, "--path", "all", "--parsable"], environment={} if place.prefix in _SYSTEM else search)
+    told = dict(line.split(":")[1:3] for line in said.out.splitlines() if line.count(":") == 2) if said else {}
+    found = {variable: os.path.normpath(told[name]) for name, variable in _OPENMPI_FOLDERS if told.get(name)}
+    return {
+        variable: path
+        for variable, path in found.items()
+        if path.startswith("/") and "openmpi" in path and os.path.isdir(path)
+        and (place.prefix in _SYSTEM or not path.startswith(place.prefix + "/"))
+    }  # fmt: skip
+
+
+def _pmix_folders(system: LibraryTree) -> Dict[str, str]:
+    """Return the folders of the system's PMIx, if an MPI needs it."""
+    library = next((path for path in system.files if os.path.basename(path).startswith("libpmix.so")), None)
+    if library is None:
+        return {}
+    paths = {variable: os.path.join(os.path.dirname(library), inner) for inner, variable in _PMIX_FOLDERS}
+    return {variable: os.path.normpath(path) for variable, path in paths.items() if os.path.isdir(path)}
+
+
+def _inside(folders: Iterable[str]) -> Iterator[str]:
+    """Yield the libraries that are directly in some folders."""
+    for folder in folders:
+        yield from sorted(glob.glob(os.path.join(glob.escape(folder), "*.so")))
 
 
 def _pmi(place: _Place) -> List[str]:
@@ -301,13 +351,15 @@ def _free_name(described: Record, taken: Record) -> str:
 def _tree(tools: Tools, libraries: Libraries, place: _Place, described: Record) -> LibraryTree:
     """Return the facts of all libraries below the prefix that a job could load, plug-ins included.
 
-    If the installation shares the system's folders, only its own library is included: the others belong to the system.
+    If the installation shares the system's folders, only its own libraries are included, for C and other languages:
+    the others belong to the system.
     """
     tree = LibraryTree({}, {})
     if place.prefix in _SYSTEM:
         path = os.path.join(place.prefix, described["library"])
-        _add(tree, libraries, place.prefix, path)
-        _add(tree, libraries, place.prefix, os.path.realpath(path))
+        for each in [path, *_bindings(libraries, path, described.get("soname"))]:
+            _add(tree, libraries, place.prefix, each)
+            _add(tree, libraries, place.prefix, os.path.realpath(each))
         return tree
     entries = 0
     for folder, folders, names in os.walk(place.prefix):
@@ -323,6 +375,16 @@ def _tree(tools: Tools, libraries: Libraries, place: _Place, described: Record) 
             tools.note("%s: has more files than were examined" % place.prefix)
             break
     return tree
+
+
+def _bindings(libraries: Libraries, path: str, soname: Optional[str]) -> List[str]:
+    """Return the libraries beside an MPI library that are for other languages, by the names that programs need."""
+    found = []
+    for each in sorted(glob.glob(os.path.join(glob.escape(os.path.dirname(path)), "libmpi*.so.*"))):
+        facts = libraries.facts(os.path.realpath(each))
+        if facts and facts.dynamic.soname == os.path.basename(each) and soname in facts.dynamic.needed:
+            found.append(each)
+    return found
 
 
 def _add(tree: LibraryTree, libraries: Libraries, prefix: str, path: str) -> None:

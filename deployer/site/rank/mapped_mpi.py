@@ -56,13 +56,26 @@ def identity(pid: int, mapping: "Mapping") -> str:
 
     path, inode = mapping
     # Under proot the kernel's paths are the host's, so they must not be resolved in the process's root.
-    for place in ("/proc/%d/root%s" % (pid, path), path):
+    for place in ("/proc/%d/root%s" % (pid, path), path, *_single_files()):
         try:
             if os.stat(place).st_ino == inode:
                 return elf.identity(place)
         except (OSError, DeployerError):
             continue
     return "unknown:inode:%d" % inode
+
+
+def _single_files() -> "List[str]":
+    """Return the MPI libraries among the single files of the host that this container has.
+
+    Under proot the path of such a file in maps is the host's, and an image may have another file there.
+    """
+    from deployer.contract.hostfiles import LIBRARIES
+
+    try:
+        return [LIBRARIES + "/" + name for name in os.listdir(LIBRARIES) if name.startswith(_BEGIN)]
+    except OSError:
+        return []
 
 
 def family(pid: int) -> "List[int]":

@@ -244,6 +244,57 @@ def test_a_libfabric_that_is_not_beside_the_library(programs, intel, folder):
     assert (described["libraries"], described["providers"]) == (["lib", folder], folder + "/prov")
 
 
+@pytest.fixture
+def packaged(programs, intel, tmp_path, monkeypatch):
+    """Return a system in which a package put an Open MPI, and that stands where a test says."""
+    usr, compiler = tmp_path / "usr", shutil.which("cc") or shutil.which("gcc")
+    (usr / "lib" / "openmpi" / "plugins").mkdir(parents=True)
+    (usr / "lib" / "pmix").mkdir()
+    (usr / "bin").mkdir()
+    (tmp_path / "etc" / "openmpi").mkdir(parents=True)
+    (usr / "mpi.c").write_text(MPI_C.replace("Intel(R) MPI Library 2021.99 for Linux* OS", "Open MPI v4.1.4"))
+    (usr / "else.c").write_text("int other(void) { return 0; }\n")
+    for name, needs in (("libpmix.so.2", ()), ("pmix/mca_a.so", ()), ("openmpi/plugins/mca_b.so", ()),
+                        ("libother.so.1", ()), ("libmpi_mpifh.so.40", ("libmpi.so.40",)),
+                        ("libmpich.so.12", ()), ("libmpi.so.40", ("libpmix.so.2",))):  # fmt: skip
+        source = "mpi.c" if name == "libmpi.so.40" else "else.c"
+        wanted = ["-Wl,--no-as-needed", "-L%s/lib" % usr, *("-l:" + need for need in needs if need != "libmpi.so.40")]
+        subprocess.check_call(
+            [compiler, "-shared", "-fPIC", "-Wl,--build-id", "-Wl,-rpath,%s/lib" % usr,
+             "-Wl,-soname," + name.rpartition("/")[2], "-o", str(usr / "lib" / name), str(usr / source), *wanted]
+        )  # fmt: skip
+    wanted = ["-Wl,--no-as-needed", "-L%s/lib" % usr, "-l:libmpi.so.40", "-Wl,-soname,libmpi_mpifh.so.40"]
+    binding = str(usr / "lib" / "libmpi_mpifh.so.40")
+    subprocess.check_call([compiler, "-shared", "-fPIC", "-o", binding, str(usr / "else.c"), *wanted])
+    made.program(
+        usr / "bin",
+        "ompi_info",
+        'echo path:prefix:/usr; echo "path:pkglibdir:%s/lib/openmpi/plugins"; echo "path:sysconfdir:%s/etc/openmpi"\n'
+        'echo "path:pkgdatadir:%s/share/openmpi"; echo path:localstatedir:/etc' % (usr, tmp_path, usr),
+    )
+    return usr
+
+
+def test_an_open_mpi_among_the_system_s_libraries(programs, packaged, tmp_path, monkeypatch):
+    monkeypatch.setattr(mpi, "_SYSTEM", (str(packaged),))
+    _, found = find_mpi(packaged)
+    described = found.mpi["openmpi-4.1.4"]
+    assert described["folders"] == {  # share/openmpi is not there
+        "OPAL_PKGLIBDIR": str(packaged / "lib/openmpi/plugins"),
+        "OPAL_SYSCONFDIR": str(tmp_path / "etc/openmpi"),
+        "PMIX_PKGLIBDIR": str(packaged / "lib/pmix"),
+    }
+    assert sorted(found.trees["openmpi-4.1.4"].files) == ["lib/libmpi.so.40", "lib/libmpi_mpifh.so.40"]
+    inside = {os.path.relpath(path, str(packaged)) for path in found.system.files}
+    assert {"lib/openmpi/plugins/mca_b.so", "lib/pmix/mca_a.so", "lib/libpmix.so.2"} <= inside
+    assert not {"lib/libother.so.1", "lib/libmpich.so.12"} & inside
+
+
+def test_the_settings_of_an_open_mpi_outside_of_its_prefix(programs, packaged, tmp_path):
+    _, found = find_mpi(packaged)
+    assert found.mpi["openmpi-4.1.4"]["folders"] == {"OPAL_SYSCONFDIR": str(tmp_path / "etc/openmpi")}
+
+
 def test_what_an_mpi_needs_in_other_prefixes(programs, tmp_path):
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not compiler:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from deployer.connected.site_profile.binds import fabric, gpu, installation, system
+from deployer.connected.site_profile.binds import fabric, gpu, installation, packaged, system
 from deployer.connected.site_profile.binds.system import CapturedHost
 from deployer.connected.site_profile.profile import Driver, Mpi, Partition, Profile
 from deployer.contract.hostfiles import FILE, LIBRARIES, HostFile
@@ -35,7 +35,7 @@ def make(profile: Profile, name: str, partition: Partition) -> BindMap:
     mpi = profile.mpi[chosen] if chosen else None
     if mpi and chosen:
         installation.check(chosen, mpi)
-    host = system.captured(profile.site_files(name, chosen), mpi.prefix if mpi else "")
+    host = system.captured(profile.site_files(name, chosen), mpi.prefix if mpi and not mpi.in_system else "")
     found = _of_mpi(host, mpi, partition) if mpi else BindMap([], (), {}, ())
     environment = dict(found.environment)
     if not mpi and partition.fabric and partition.fabric.provider:
@@ -58,8 +58,16 @@ def _of_mpi(host: CapturedHost, mpi: Mpi, partition: Partition) -> BindMap:
     network = fabric.parts(host, partition.fabric)
     core = system.tree_needs(host, mpi.library_path)
     plugins = fabric.wanted_plugins(host, core, fabric.kind(partition.fabric))
-    needed = system.needs(host, [mpi.library_path, *plugins, *network.roots])
-    single = [*installation.alias(mpi), *network.host, *system.libraries(needed, "the site's MPI needs it")]
+    own = packaged.files(mpi)
+    roots = [mpi.library_path, *plugins, *(item.source for item in own), *packaged.plugins(host, mpi), *network.roots]
+    needed = system.needs(host, roots)
+    single = [
+        *own,
+        *installation.alias(mpi),
+        *packaged.folders(mpi),
+        *network.host,
+        *system.libraries(needed, "the site's MPI needs it"),
+    ]
     environment = installation.environment(mpi) | fabric.environment(host, mpi, partition.fabric, network)
     return BindMap([*installation.binds(mpi), *network.binds], tuple(single), environment, ())
 

@@ -117,7 +117,7 @@ def environment(host: CapturedHost, mpi: Mpi, fabric: Fabric | None, own: Parts)
     """
     found: dict[str, str] = {}
     plugins = {name: path for name, path in sorted(host.inside.items()) if _PLUGIN.match(name)}
-    if mpi.providers:
+    if mpi.providers and not mpi.in_system:
         found["FI_PROVIDER_PATH"] = f"{mpi.prefix}/{mpi.providers}"
     elif plugins:
         found["FI_PROVIDER_PATH"] = posixpath.dirname(next(iter(plugins.values())))

@@ -4,6 +4,7 @@ An incomplete MPI is worse than none: without LD_LIBRARY_PATH, Intel MPI loads t
 lab), and Open MPI's plugins differ between releases with the same soname.
 """
 
+from deployer.connected.site_profile.binds import packaged
 from deployer.connected.site_profile.binds.system import CapturedHost, libraries, library, needs
 from deployer.connected.site_profile.profile import Mpi
 from deployer.contract.errors import Unknown
@@ -12,9 +13,6 @@ from deployer.contract.plan import ABIS, MPICH_ABI, OPENMPI, Bind
 
 #: mpi4py's names of the families. Its wheel supports both, and would use the one whose library it finds first.
 _MPI4PY = {MPICH_ABI: "mpich", OPENMPI: "openmpi"}
-
-#: Prefixes of the system. Bound on their own path, they would hide the image's files.
-_SYSTEM = ("/", "/usr", "/usr/local", "/usr/lib", "/usr/lib64", "/lib", "/lib64")
 
 #: Debian's name of MPICH's library. Without it, a program linked to this name silently uses the container's library.
 _DEBIAN = "libmpich.so.12"
@@ -29,24 +27,24 @@ def check(name: str, mpi: Mpi) -> None:
             f"mpi.{name}: what {mpi.family} needs in a container is unknown: no real one has been captured yet",
             "capture the site and send the capture to deployer's makers; or plan with the image's own MPI (mpi: null)",
         )
-    if mpi.prefix in _SYSTEM:
-        raise Unknown(
-            f"mpi.{name}: it is among the system's own libraries in {mpi.prefix}, which cannot be bound as a whole",
-            "name an MPI in a prefix of its own, or plan with the image's own (mpi: null in the partition)",
-        )
+    if mpi.in_system:
+        packaged.check(name, mpi)
 
 
 def binds(mpi: Mpi) -> list[Bind]:
-    """Return binds of the installation and of the folders that it needs, on the same paths."""
+    """Return binds of the installation and of the folders that it needs, on the same paths.
+
+    The prefix of an MPI among the system's own libraries is not bound: ``packaged`` has its files.
+    """
     needed = [Bind(path, path, "what the site's MPI needs, on the same path") for path in mpi.binds]
-    if any(f"{mpi.prefix}/".startswith(f"{path}/") for path in mpi.binds):
+    if mpi.in_system or any(f"{mpi.prefix}/".startswith(f"{path}/") for path in mpi.binds):
         return needed
     return [Bind(mpi.prefix, mpi.prefix, "the site's MPI, on the same path"), *needed]
 
 
 def alias(mpi: Mpi) -> list[HostFile]:
     """Return a link from Debian's name to the site's library. It has no effect if no program needs that name."""
-    if ABIS.get(mpi.family) != MPICH_ABI or mpi.library_path.endswith("/" + _DEBIAN):
+    if ABIS.get(mpi.family) != MPICH_ABI or mpi.in_system or mpi.library_path.endswith("/" + _DEBIAN):
         return []
     return [HostFile(f"lib/{_DEBIAN}", LINK, mpi.library_path, "Debian's name of the site's MPI library")]
 
@@ -58,7 +56,8 @@ def pmi(host: CapturedHost, mpi: Mpi, environment: dict[str, str]) -> list[HostF
         environment: receives the library's path in the container.
     """
     path = environment.get(_PMI, "")
-    if not path.startswith("/") or any(f"{path}/".startswith(f"{folder}/") for folder in (mpi.prefix, *mpi.binds)):
+    own = [bind.source for bind in binds(mpi)]
+    if not path.startswith("/") or any(f"{path}/".startswith(f"{folder}/") for folder in own):
         return []
     found = library(path, "PMI, by which ranks learn who they are")
     environment[_PMI] = found.target
@@ -67,7 +66,7 @@ def pmi(host: CapturedHost, mpi: Mpi, environment: dict[str, str]) -> list[HostF
 
 def environment(mpi: Mpi) -> dict[str, str]:
     """Return the variables by which the loader finds the site's MPI before the image's, and the MPI its plugins."""
-    folders = [f"{mpi.prefix}/{folder}" for folder in mpi.libraries]
+    folders = [] if mpi.in_system else [f"{mpi.prefix}/{folder}" for folder in mpi.libraries]
     found = {"LD_LIBRARY_PATH": ":".join([*folders, LIBRARIES])}
     if mpi.family in ABIS:
         found["MPI4PY_MPIABI"] = _MPI4PY[ABIS[mpi.family]]
@@ -78,4 +77,4 @@ def environment(mpi: Mpi) -> dict[str, str]:
         # The launcher's PMIx also offers its data in files of the host (PMIX_SERVER_TMPDIR), and authentication by
         # munge. Neither is in the container, and the library would warn about both.
         found |= {"PMIX_MCA_gds": "hash", "PMIX_MCA_psec": "native"}
-    return found
+    return found | packaged.environment(mpi)

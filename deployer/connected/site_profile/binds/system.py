@@ -22,10 +22,11 @@ from deployer.contract.hostfiles import FILE, HostFile
 _NEVER = re.compile(
     r"^(ld-linux.*|ld64|lib(c|m|mvec|dl|rt|pthread|util|resolv|nsl(?=\.so\.1$)|anl|BrokenLocale|thread_db|nss_\w+))\.so\.\d+$"
 )
-#: Omni-Path, verbs, UCX, EFA, XPMEM, Slingshot; libfabric; PMI, Slurm, munge; Open MPI's dependencies; NVIDIA.
+#: Omni-Path, verbs, UCX, EFA, XPMEM, Slingshot; libfabric; PMI, Slurm, munge; Open MPI's parts and what they need;
+#: NVIDIA.
 _HOSTS = re.compile(
     r"^lib(psm2|psm_infinipath|ibverbs|rdmacm|ibumad|ibmad|mlx[45]|hns|mana|efa|uc[pstm]|uc[st]_\w+|xpmem|cxi"
-    r"|fabric|pmi2?|pmix|slurm\w*|munge|hwloc|event\w*(-[\d.]+)?|prrte"
+    r"|fabric|pmi2?|pmix|slurm\w*|munge|open-(pal|rte)|mca_common_\w+|hwloc|event\w*(-[\d.]+)?|prrte"
     r"|cuda|cudadebugger|nvidia-[\w-]+)\.so(\.[\d.]+)?$"
 )
 

@@ -185,9 +185,84 @@ def test_families_that_nobody_has_captured_are_unknown(family: str) -> None:
     assert "capture" in caught.value.hint
 
 
-def test_an_mpi_among_the_system_s_libraries_cannot_be_bound() -> None:
-    with pytest.raises(Unknown, match="is among the system's own libraries in /usr,"):
-        made(profile(mpi={"prefix": "/usr", "files": {}, "links": {}}))
+#: Debian's Open MPI: its parts are beside the C library, its plugins in a folder of their own.
+PLUGINS = f"{SYSTEM}/openmpi/lib/openmpi3"
+FOLDERS = {"OPAL_PKGLIBDIR": PLUGINS, "OPAL_PKGDATADIR": "/usr/share/openmpi", "OPAL_SYSCONFDIR": "/etc/openmpi"}
+
+
+def debian(**mpi: Any) -> Profile:
+    """Return a site whose Open MPI is in the system's folders."""
+    inner = f"{SYSTEM.removeprefix('/usr/')}"
+    core = lib("libmpi.so.40", "libopen-pal.so.40", "libc.so.6", exports=["MPI_Init"])
+    own = {
+        f"{inner}/libmpi.so.40.30": core,
+        f"{inner}/libmpi_mpifh.so.40": lib("libmpi_mpifh.so.40", "libmpi.so.40", "libgfortran.so.5"),
+    }
+    files, links = system("libc.so.6", "libopen-pal.so.40", "libgfortran.so.5", "libpsm2.so.2", "libhwloc.so.15",
+                          libopen_pal=["libhwloc.so.15"])  # fmt: skip
+    files[f"{PLUGINS}/mca_mtl_psm2.so"] = lib(None, "libpsm2.so.2", "libc.so.6").record()
+    entry = {
+        "family": "openmpi", "prefix": "/usr", "library": f"{inner}/libmpi.so.40", "libraries": [inner],
+        "soname": "libmpi.so.40", "folders": FOLDERS, "files": {path: facts.record() for path, facts in own.items()},
+        "links": {f"{inner}/libmpi.so.40": "libmpi.so.40.30"}, "providers": f"{inner}/libfabric", **mpi,
+    }  # fmt: skip
+    return profile(mpi=entry, files=files, links=links)
+
+
+def test_an_mpi_of_the_system_is_bound_file_by_file_with_its_folders() -> None:
+    found = made(debian())
+    host = {item.name: item for item in found.host}
+    assert not [bind for bind in found.binds if bind.source.startswith("/usr")]
+    assert host["lib/libmpi.so.40"].source == f"{SYSTEM}/libmpi.so.40"
+    for name in ("libmpi.so.40", "libmpi_mpifh.so.40", "libopen-pal.so.40", "libhwloc.so.15", "libpsm2.so.2"):
+        assert not host[f"lib/{name}"].spare, name
+    assert host["lib/libgfortran.so.5"].spare
+    assert "lib/libc.so.6" not in host
+    assert {item.name: item.source for item in found.host if item.kind == DIRECTORY} == {
+        "lib/openmpi": PLUGINS, "lib/openmpi-help": "/usr/share/openmpi", "lib/openmpi-settings": "/etc/openmpi",
+    }  # fmt: skip
+    assert found.environment["LD_LIBRARY_PATH"] == "/deployer/host/lib"
+    assert found.environment["OPAL_PREFIX"] == "/usr"
+    assert found.environment["OPAL_PKGLIBDIR"] == "/deployer/host/lib/openmpi"
+    assert "FI_PROVIDER_PATH" not in found.environment  # it would be a folder of the image
+
+
+def test_the_image_s_plugins_are_never_those_of_the_system_s_mpi() -> None:
+    found = made(debian(folders={"OPAL_PKGLIBDIR": PLUGINS, "PMIX_PKGLIBDIR": "/usr/lib64/pmix"}))
+    assert {name: value for name, value in found.environment.items() if name.endswith("DIR")} == {
+        "OPAL_PKGLIBDIR": "/deployer/host/lib/openmpi",
+        "OPAL_PKGDATADIR": "/deployer/host/lib/openmpi-help",  # it is not bound, and nothing of the image is used
+        "OPAL_SYSCONFDIR": "/deployer/host/lib/openmpi-settings",
+        "PMIX_PKGLIBDIR": "/deployer/host/lib/pmix",
+    }
+    assert "lib/openmpi-help" not in names(found)
+
+
+def test_settings_outside_of_a_prefix() -> None:
+    """Red Hat's Open MPI has a prefix of its own, and its settings in /etc."""
+    entry = {"family": "openmpi", "folders": {"OPAL_SYSCONFDIR": "/etc/openmpi-x86_64"}, "library": "lib/libmpi.so.12"}
+    found = made(profile(mpi=entry))
+    assert found.environment["OPAL_SYSCONFDIR"] == "/deployer/host/lib/openmpi-settings"
+    assert "OPAL_PKGLIBDIR" not in found.environment
+    assert PREFIX in [bind.source for bind in found.binds]
+
+
+def test_debian_s_mpich_has_two_names() -> None:
+    inner = SYSTEM.removeprefix("/usr/")
+    files = {f"{inner}/libmpich.so.12": lib("libmpich.so.12", "libc.so.6", exports=["MPI_Init"]).record()}
+    entry = {"family": "mpich", "library": f"{inner}/libmpich.so.12", "soname": "libmpich.so.12", "files": files}
+    found = {item.name: item for item in made(debian(folders={}, links={}, **entry)).host}
+    assert found["lib/libmpich.so.12"].source == f"{SYSTEM}/libmpich.so.12"
+    assert (found["lib/libmpi.so.12"].kind, found["lib/libmpi.so.12"].source) == (LINK, "libmpich.so.12")
+
+
+@pytest.mark.parametrize(
+    ("lacks", "text"), [({"files": {}}, "its libraries were not"), ({"folders": {}}, "the folder of its plugins is")]
+)
+def test_an_mpi_of_the_system_that_was_not_captured_whole(lacks: dict[str, Any], text: str) -> None:
+    with pytest.raises(Unknown, match=f"is among the system's own libraries in /usr, and {text}") as caught:
+        made(debian(**lacks))
+    assert "ompi_info" in caught.value.hint
 
 
 GPUS = {"node": {"sockets": 1, "cores": 1, "threads_per_core": 1, "memory_mb": 1, "gpus": {"kind": "nvidia"}}}

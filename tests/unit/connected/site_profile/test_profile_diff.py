@@ -73,6 +73,7 @@ NODE = {
 MPI = {
     "family": "intel", "version": "2021.15", "prefix": "/opt/intel/mpi", "library": "lib/release/libmpi.so.12",
     "libraries": ["lib/release", "libfabric/lib"], "providers": "libfabric/lib/prov", "binds": ["/opt/intel/more"],
+    "folders": {"OPAL_SYSCONFDIR": "/etc/openmpi"},
     "module": "intel-mpi", "launcher": "bin/mpiexec.hydra", "environment": {"I_MPI_DEBUG": "0"}, "says": "Intel(R) MPI",
     "soname": "libmpi.so.12", "identity": "build-id:aa", "files": {"lib/release/libmpi.so.12": LIBRARY},
     "links": {"lib/libmpi.so": "release/libmpi.so.12"}, "source": SOURCE,

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from deployer.contract import evidence
+from deployer.contract import evidence, hostfiles
 from deployer.contract.errors import DeployerError
 from deployer.site.rank import mapped_mpi, mpi, probe
 from deployer.system import elf
@@ -84,6 +84,16 @@ def test_a_path_that_leads_elsewhere_proves_nothing(tmp_path):
     assert mapped_mpi.identity(os.getpid(), (path, inode)).startswith("sha256:")
     assert mapped_mpi.identity(os.getpid(), (path, inode + 1)) == "unknown:inode:%d" % (inode + 1)
     assert mapped_mpi.identity(os.getpid(), (path + " (deleted)", inode)) == "unknown:inode:%d" % inode
+
+
+def test_a_single_file_of_the_host_under_proot(tmp_path, monkeypatch):
+    """The kernel shows the host's path of a file that proot binds, where the image may have another file."""
+    (tmp_path / "host").mkdir()
+    (tmp_path / "host" / "libmpi.so.40").write_text("abc")
+    (tmp_path / "libmpi.so.40.30").write_text("the image's")
+    monkeypatch.setattr(hostfiles, "LIBRARIES", str(tmp_path / "host"))
+    mapping = (str(tmp_path / "libmpi.so.40.30"), os.stat(str(tmp_path / "host" / "libmpi.so.40")).st_ino)
+    assert mapped_mpi.identity(os.getpid(), mapping) == elf.identity(str(tmp_path / "host" / "libmpi.so.40"))
 
 
 def test_a_process_that_is_gone_has_nothing_mapped():
