@@ -95,7 +95,7 @@ NATIVE = "native"
 #: MPI families, by the library of a program: libmpi.so.12 (MPICH, Intel MPI, Cray MPICH, MVAPICH), libmpi.so.40.
 MPICH_ABI = "mpich-abi"
 OPENMPI = "openmpi"
-ABIS = {"intel": MPICH_ABI, "mpich": MPICH_ABI, "openmpi": OPENMPI}
+ABIS = {"intel": MPICH_ABI, "mpich": MPICH_ABI, "cray": MPICH_ABI, "mvapich": MPICH_ABI, "openmpi": OPENMPI}
 SONAMES = {MPICH_ABI: "libmpi.so.12", OPENMPI: "libmpi.so.40"}
 
 

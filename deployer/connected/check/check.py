@@ -48,7 +48,7 @@ _T = TypeVar("_T")
 #: Of one program and what it loads.
 PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
     linking.program, linking.missing, linking.versions, linking.broken, linking.plugins,
-    mpi.family, mpi.library, mpi.linked, mpi.cxx, mpi.symbols, mpi.tree, mpi.doubled, mpi.serial,
+    mpi.family, mpi.library, mpi.linked, mpi.cxx, mpi.symbols, mpi.tree, mpi.gtl, mpi.doubled, mpi.serial,
     fabric.library, fabric.provider, python.modules,
 )  # fmt: skip
 #: Of the bundle and the site as a whole.
@@ -69,7 +69,8 @@ CODES = (
     "import.missing",
     "job.memory",
     "link.broken", "link.missing", "link.plugin", "link.program", "link.version",
-    "mpi.cxx", "mpi.escape", "mpi.family", "mpi.mixed", "mpi.rpath", "mpi.serial", "mpi.symbols", "mpi.unused",
+    "mpi.cxx", "mpi.escape", "mpi.family", "mpi.gtl", "mpi.mixed",
+    "mpi.rpath", "mpi.serial", "mpi.symbols", "mpi.unused",
     "node.architecture",
     "plan.refused", "pmi.not-offered", "pmi.truncated", "pmi.unmet", "profile.age", "proof.outside",
     "runtime.bind-path", "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.old", "runtime.start",

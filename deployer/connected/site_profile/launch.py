@@ -12,6 +12,8 @@ SRUN, HYDRA, MPIRUN = "srun", "mpiexec.hydra", "mpirun"
 #: only if version 4 was built with Slurm's library, which cannot be detected.
 _OWN = {MPICH_ABI: HYDRA, OPENMPI: MPIRUN}
 _SPEAKS = {MPICH_ABI: ("pmi2",), OPENMPI: ("pmix", "pmix_v5", "pmix_v4", "pmix_v3", "pmix_v2")}
+#: Cray MPICH asks Slurm's plugin for Cray's PMI, which sets these variables besides, and those of Slingshot's switch.
+_CRAY, _SPEAKS_CRAY, _PASSED_CRAY = "cray", ("cray_shasta",), ("PALS_*", "SLINGSHOT_*")
 
 _SLURM = ("SLURM_*", "SLURMD_*")
 _PASSED = {
@@ -65,13 +67,14 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
         launcher = SRUN
     offered = profile.scheduler.pmi if profile.scheduler and not local else []
     if pmi is None and launcher in (None, SRUN):
-        spoken = [each for each in _SPEAKS.get(abi or "", ()) if each in offered]
+        known = _SPEAKS_CRAY if mpi and mpi.family == _CRAY else _SPEAKS.get(abi or "", ())
+        spoken = [each for each in known if each in offered]
         if spoken:
             launcher, pmi = SRUN, spoken[0]
         elif launcher == SRUN:
             raise Lacking(unsaid, _hint(offered, abi), place)
     if launcher is None:
-        launcher = _OWN.get(abi or "")
+        launcher = None if mpi and mpi.family == _CRAY else _OWN.get(abi or "")  # Cray has no hydra
         if launcher is None or not (offered or local or launcher in partition.launchers):
             raise Lacking(f"{unsaid}, or launcher", _hint(offered, abi), place)
         if not (mpi or launcher in partition.launchers):
@@ -85,9 +88,10 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
     return Way(launcher, "", f"{mpi.prefix}/{mpi.launcher}" if mpi and mpi.launcher else None)
 
 
-def passed(way: Way, abi: str | None) -> list[str]:
-    """Return the names (globs) of the host's variables that are passed to the ranks."""
-    names = [*_SLURM, *_PASSED[way.launcher], *(_PASSED_OPENMPI if abi == OPENMPI else ())]
+def passed(way: Way, abi: str | None, family: str | None = None) -> list[str]:
+    """Return the names (globs) of the host's variables that are passed to the ranks of an MPI."""
+    more = {OPENMPI: _PASSED_OPENMPI, _CRAY: _PASSED_CRAY}
+    names = [*_SLURM, *_PASSED[way.launcher], *more.get(abi or "", ()), *more.get(family or "", ())]
     return list(dict.fromkeys(names))
 
 

@@ -82,7 +82,7 @@ def make_plan(
         mpi=host_mpi,
         binds=[*_mounts(profile, chosen, bound.binds), *bound.binds],
         environment=bound.environment,
-        pass_environment=[*passed(way, abi if host_mpi else None), *bound.passed],
+        pass_environment=[*passed(way, abi if host_mpi else None, mpi.family if mpi else None), *bound.passed],
         start_options=_start_options(profile, chosen, host_mpi, way),
         abi=abi,
         host=bound.host,

@@ -52,6 +52,10 @@ def capture(request: CaptureRequest) -> CaptureReport:
     named = modules.names(tools)
     described = modules.show(tools, modules.like_mpi(named))
     mpis = mpi.find(tools, libraries, described, list(request.mpi), source)
+    if slurm and slurm.spool:
+        for found in mpis.mpi.values():
+            if found["family"] == "cray":  # Cray's PMI reads there which ranks there are
+                found["binds"] = sorted({*found.get("binds", ()), slurm.spool})
     network = fabric.find(tools, libraries)
     this = machine.machine(tools)
     for name, (module, version) in modules.runtimes(named).items():

@@ -12,7 +12,8 @@ from deployer.site.capture.tools import Tools
 
 #: The libraries that MPI and libfabric's providers load for a fabric: Omni-Path, verbs, UCX, EFA.
 _FABRIC = ("libpsm2.so.2", "libpsm_infinipath.so.1", "libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1", "libefa.so.1",
-           "libucp.so.0", "libuct.so.0", "libucs.so.0", "libucm.so.0", "libfabric.so.1", "libnuma.so.1")  # fmt: skip
+           "libucp.so.0", "libuct.so.0", "libucs.so.0", "libucm.so.0", "libfabric.so.1", "libcxi.so.1",
+           "libnuma.so.1")  # fmt: skip
 #: The parts of NVIDIA's driver for computing; the neutral libGL and libOpenCL do not belong to the driver.
 _NVIDIA = ("libcuda.so.1", "libcudadebugger.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1",
            "libnvidia-nvvm.so.4", "libnvidia-cfg.so.1")  # fmt: skip
@@ -43,10 +44,12 @@ def find(tools: Tools, libraries: Libraries, sys: str = "/sys", dev: str = "/dev
     omni_path = [name for name in verbs if name.startswith("hfi1")] or _names(dev, "hfi1_[0-9]*")
     wires = [name for name in _names(os.path.join(sys, "class/net")) if not _LOCAL.match(name)]
     infiniband = [name for name in verbs if _link_layer(sys, name) == "InfiniBand"]
+    slingshot = _names(os.path.join(sys, "class/cxi")) or _names(dev, "cxi[0-9]*")
     fabric: Record = {}
-    if omni_path or infiniband or wires:
-        fabric["kind"] = "omni-path" if omni_path else "infiniband" if infiniband else "ethernet"
-        fabric["devices"] = sorted(set(omni_path) | set(verbs)) or wires
+    if slingshot or omni_path or infiniband or wires:
+        fast = "cxi" if slingshot else "omni-path" if omni_path else "infiniband" if infiniband else None
+        fabric["kind"] = fast or "ethernet"
+        fabric["devices"] = sorted(set(slingshot) | set(omni_path) | set(verbs)) or wires
     providers = _providers(tools)
     if providers:
         fabric["providers"] = providers

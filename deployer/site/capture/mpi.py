@@ -19,12 +19,14 @@ _VARIABLES = ("I_MPI_ROOT", "MPI_HOME", "MPI_ROOT", "MPICH_HOME", "MPICH_DIR", "
               "EBROOTIMPI", "EBROOTOPENMPI", "EBROOTMPICH", "HPCX_MPI_DIR")  # fmt: skip
 _PROGRAMS = ("mpicc", "mpirun", "mpiexec.hydra", "mpiexec")
 #: Folders below a prefix that contain libmpi, and its sonames, of the C library, by ABI.
-_FOLDERS = ("lib", "lib64", "lib/release", "intel64/lib/release", "intel64/lib", "lib/x86_64-linux-gnu",
-            "lib64/openmpi/lib", "lib/aarch64-linux-gnu")  # fmt: skip
+_FOLDERS = ("lib-abi-mpich", "lib", "lib64", "lib/release", "intel64/lib/release", "intel64/lib",
+            "lib/x86_64-linux-gnu", "lib64/openmpi/lib", "lib/aarch64-linux-gnu")  # fmt: skip
 _SONAMES = ("libmpi.so.12", "libmpi.so.40", "libmpi.so.20", "libmpich.so.12", "libmpi_cray.so.12", "libmpi_gnu_*.so.12")
+#: Cray MPICH's folder with its library under the name of MPICH's ABI.
+_CRAY_ABI = "lib-abi-mpich"
 #: The usual folders of installations, as shell patterns.
 _USUAL = ("/opt/*", "/opt/*/*", "/opt/*/*/*", "/usr/lib64/openmpi", "/usr/lib64/mpich*", "/usr/lib64/mvapich*",
-          "/usr/mpi/*/*", "/usr")  # fmt: skip
+          "/usr/mpi/*/*", "/opt/cray/pe/mpich/*/ofi/*/*", "/usr")  # fmt: skip
 #: Folders below a prefix with nothing that a job loads.
 _SKIPPED = ("debug", "debug_mt", "release_mt", "mic", "doc", "man", "share", "include", "benchmarks", "pkgconfig",
             "python", "test")  # fmt: skip
@@ -50,7 +52,7 @@ _NO_TUNING = re.compile(r"^(I_MPI_(CC|CXX|FC|F77|F90|ROOT|.*_PATH)|MPICH_(HOME|D
 _SAYS = (
     ("intel", re.compile(r"Intel\(R\) MPI Library (\d[\w.]*)")),
     ("openmpi", re.compile(r"Open MPI v(\d[\w.]*)")),
-    ("cray", re.compile(r"MPI VERSION\s*: CRAY MPICH version (\d[\w.]*)")),
+    ("cray", re.compile(r"CRAY MPICH version (\d[\w.]*)")),
     ("mvapich", re.compile(r"MVAPICH2?\S* [Vv]ersion\s*: *(\d[\w.]*)")),
     ("mpich", re.compile(r"MPICH [Vv]ersion: *(\d[\w.]*)")),
 )
@@ -106,7 +108,7 @@ def find(
         tree = _tree(tools, libraries, place, described)
         files = [os.path.join(place.prefix, inner) for inner in tree.files]
         search = [os.path.join(place.prefix, folder) for folder in described["libraries"]]
-        search += [value for key, value in place.module.adds if key == "LD_LIBRARY_PATH"] if place.module else []
+        search += _added(place)
         pmi = _pmi(place)
         system = libraries.closure([real, *files, *pmi], search, "" if place.prefix in _SYSTEM else place.prefix)
         for path in pmi:
@@ -161,6 +163,11 @@ def _inside(folders: Iterable[str]) -> Iterator[str]:
     """Yield the libraries that are directly in some folders."""
     for folder in folders:
         yield from sorted(glob.glob(os.path.join(glob.escape(folder), "*.so")))
+
+
+def _added(place: _Place) -> List[str]:
+    """Return the folders that the installation's module adds to those that the loader searches."""
+    return [value for key, value in place.module.adds if key == "LD_LIBRARY_PATH"] if place.module else []
 
 
 def _pmi(place: _Place) -> List[str]:
@@ -232,7 +239,9 @@ def _describe(tools: Tools, libraries: Libraries, place: _Place) -> Optional[Rec
         tools.note("%s is not an MPI library" % path)
         return None
     searched = [place.folder, *_beside(place)]
-    says = _says(tools, path, [os.path.join(place.prefix, each) for each in searched])
+    if place.folder == _CRAY_ABI and os.path.isdir(os.path.join(place.prefix, "lib")):
+        searched.append("lib")  # the libraries for Fortran, and what the links lead to
+    says = _says(tools, path, [*(os.path.join(place.prefix, each) for each in searched), *_added(place)])
     family, version = _family(says)
     if family is None:
         family = _family_of_file(path, facts)

@@ -21,11 +21,13 @@ class SlurmFacts(NamedTuple):
         scheduler: a profile's ``scheduler``.
         partitions: a profile's ``partitions``, the default one first.
         cluster: the cluster's name, or None.
+        spool: the folder of its daemon on nodes, with which ranks of Cray MPICH exchange files; None if unknown.
     """
 
     scheduler: Record
     partitions: Record
     cluster: Optional[str]
+    spool: Optional[str] = None
 
 
 def slurm(tools: Tools) -> Optional[SlurmFacts]:
@@ -45,7 +47,9 @@ def slurm(tools: Tools) -> Optional[SlurmFacts]:
     # If the controller did not answer, it will not answer now.
     listed = tools.ask(["sinfo", "--noheader", "--exact", "--format=" + _FORMAT]) if settings else None
     partitions = parse_partitions(listed.out, tools) if listed else {}
-    return SlurmFacts(scheduler, partitions, settings.get("ClusterName"))
+    spool = settings.get("SlurmdSpoolDir", "")
+    known = spool.startswith("/") and "%" not in spool  # %n and %h are of each node
+    return SlurmFacts(scheduler, partitions, settings.get("ClusterName"), spool if known else None)
 
 
 def own_node(tools: Tools, name: Optional[str]) -> Record:

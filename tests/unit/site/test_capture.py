@@ -295,6 +295,27 @@ def test_the_settings_of_an_open_mpi_outside_of_its_prefix(programs, packaged, t
     assert found.mpi["openmpi-4.1.4"]["folders"] == {"OPAL_SYSCONFDIR": str(tmp_path / "etc/openmpi")}
 
 
+def test_cray_mpich_by_the_name_of_mpich_s_abi(programs, intel, tmp_path):
+    prefix = tmp_path / "cray/pe/mpich/8.1.32/ofi/gnu/11.2"
+    (prefix / "lib").mkdir(parents=True)
+    (prefix / "lib-abi-mpich").mkdir()
+    (prefix / "mpi.c").write_text(
+        MPI_C.replace(
+            "Intel(R) MPI Library 2021.99 for Linux* OS", "MPI VERSION    : CRAY MPICH version 8.1.32.110 (ANL)"
+        )
+    )
+    build(shutil.which("cc"), prefix, "lib/libmpi_gnu_112.so.12.0", "libmpi_gnu_112.so.12", "1")
+    os.symlink("libmpi_gnu_112.so.12.0", str(prefix / "lib" / "libmpi_gnu_112.so.12"))
+    os.symlink("../lib/libmpi_gnu_112.so.12", str(prefix / "lib-abi-mpich" / "libmpi.so.12"))
+    _, found = find_mpi(prefix)
+    described = found.mpi["cray-8.1.32.110"]
+    assert described["library"] == "lib-abi-mpich/libmpi.so.12"
+    assert described["libraries"] == ["lib-abi-mpich", "lib"]
+    assert described["soname"] == "libmpi_gnu_112.so.12"
+    assert described["says"] == "MPI VERSION : CRAY MPICH version 8.1.32.110"
+    assert found.trees["cray-8.1.32.110"].links["lib-abi-mpich/libmpi.so.12"] == "../lib/libmpi_gnu_112.so.12"
+
+
 def test_what_an_mpi_needs_in_other_prefixes(programs, tmp_path):
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not compiler:

@@ -21,11 +21,14 @@ _PARTS = {
     "openmpi": ("libopen-pal.so", "libopen-rte.so", "libpmix.so", "libprrte.so", "libevent", "libhwloc.so"),
     "intel": ("libfabric.so",),
     "mpich": ("libfabric.so", "libucp.so", "libucs.so"),
+    "cray": ("libfabric.so", "libpmi.so", "libpmi2.so", "libpals.so", "libcxi.so", "libxpmem.so"),
 }
 #: Of these Open MPI's other libraries share one: a second one of another release has data of its own, which is empty.
 _CORES = re.compile(r"^(libopen-(?:pal|rte))(?:-[0-9a-f]{8})?\.so\.")
 #: Libraries of other languages than C: each function of theirs calls one of the C library.
 _BINDINGS = ("libmpi_mpifh", "libmpi_usempi", "libmpifort", "libmpichfort", "libmpicxx", "libmpichcxx", "libmpi_cxx")
+#: Cray MPICH's switch for messages out of the memory of GPUs, and how its library for that begins.
+_GPU_SUPPORT, _GTL = "MPICH_GPU_SUPPORT_ENABLED", "libmpi_gtl_"
 #: It makes the loader look up all functions at the start.
 _NOW = "LD_BIND_NOW"
 #: What is built for each family.
@@ -157,11 +160,29 @@ def tree(process: Process) -> Iterator[Finding]:
         if each.parent is not None and process.host_path(each.parent.path):
             yield Finding(
                 "mpi.mixed",
-                ERROR if mpi.family == "openmpi" else WARNING,
+                ERROR if mpi.family in ("openmpi", "cray") else WARNING,
                 each.path,
                 f"{each.parent.path} of the site's MPI would load it from the image",
                 "bind the whole installation: in the profile, add the folder that contains it to the MPI's libraries",
             )
+
+
+def gtl(process: Process) -> Iterator[Finding]:
+    """mpi.gtl: Cray MPICH is told to send from GPUs, and its library for that is not loaded: MPI_Init aborts."""
+    mpi = process.plan.mpi
+    if mpi is None or mpi.family != "cray" or process.variable(_GPU_SUPPORT) != "1" or not process.users:
+        return
+    loaded = [each.dynamic.soname or "" for each in process.loader.objects]
+    preloaded = [posixpath.basename(path) for path in re.split("[ :]", process.variable("LD_PRELOAD"))]
+    if not any(name.startswith(_GTL) for name in [*loaded, *preloaded]):
+        yield Finding(
+            "mpi.gtl",
+            ERROR,
+            process.name,
+            f"{_GPU_SUPPORT} is 1, and no {_GTL}*.so is loaded: MPI_Init would abort",
+            f"set {_GPU_SUPPORT} to 0 in the environment of the partition, or LD_PRELOAD to the site's library "
+            "(gtl/lib beside the MPI), which must be in binds of the MPI",
+        )
 
 
 def doubled(process: Process) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from deployer.connected.linker.process import Process
 from deployer.contract.findings import ERROR, NOTE, Finding
 from deployer.contract.plan import OPENMPI, Plan, StartOption
 
-PMI1, PMI2, PMIX = "PMI-1", "PMI-2", "PMIx"
+PMI1, PMI2, PMIX, CRAY_PMI = "PMI-1", "PMI-2", "PMIx", "Cray's PMI"
 
 #: What launchers other than srun offer to their ranks.
 _LAUNCHERS = {"mpiexec.hydra": {PMI1, PMI2}, "mpirun": {PMIX}}
@@ -123,7 +123,7 @@ def _met(plan: Plan, process: Process, option: StartOption) -> Iterator[Finding]
 def _of_srun(pmi: str) -> set[str]:
     if pmi.startswith("pmix"):
         return {PMIX}
-    return {"pmi2": {PMI1, PMI2}, "cray_shasta": {PMI1, PMI2}}.get(pmi, set())
+    return {"pmi2": {PMI1, PMI2}, "cray_shasta": {CRAY_PMI}}.get(pmi, set())
 
 
 def languages(process: Process) -> set[str] | None:
@@ -135,6 +135,8 @@ def languages(process: Process) -> set[str] | None:
         return None
     if "libmpi.so.40" in (library.dynamic.soname, library.found.rpartition("/")[2]):
         return _of_openmpi(process) or pmix or None
+    if process.plan.mpi and process.plan.mpi.family == "cray":
+        return {CRAY_PMI} | pmix
     if not process.plan.mpi or process.plan.mpi.family == "intel":
         pmix |= _of_intel(process)
     return {PMI1, PMI2} | pmix
@@ -164,6 +166,8 @@ def _names(languages: set[str]) -> str:
 
 
 def _remedy(plan: Plan, speaks: set[str]) -> str:
+    if CRAY_PMI in speaks:
+        return "set pmi of the partition to cray_shasta in the profile"
     if PMIX in speaks:
         return "set pmi of the partition to pmix, or its launcher to Open MPI's own mpirun, in the profile"
     if plan.abi == OPENMPI:

@@ -4,12 +4,14 @@ An incomplete MPI is worse than none: without LD_LIBRARY_PATH, Intel MPI loads t
 lab), and Open MPI's plugins differ between releases with the same soname.
 """
 
+import posixpath
+
 from deployer.connected.site_profile.binds import packaged
 from deployer.connected.site_profile.binds.system import CapturedHost, libraries, library, needs
 from deployer.connected.site_profile.profile import Mpi
-from deployer.contract.errors import Unknown
+from deployer.contract.errors import Refused
 from deployer.contract.hostfiles import LIBRARIES, LINK, HostFile
-from deployer.contract.plan import ABIS, MPICH_ABI, OPENMPI, Bind
+from deployer.contract.plan import ABIS, MPICH_ABI, OPENMPI, SONAMES, Bind
 
 #: mpi4py's names of the families. Its wheel supports both, and would use the one whose library it finds first.
 _MPI4PY = {MPICH_ABI: "mpich", OPENMPI: "openmpi"}
@@ -19,13 +21,25 @@ _DEBIAN = "libmpich.so.12"
 
 _PMI = "I_MPI_PMI_LIBRARY"
 
+#: The folder in which Cray MPICH has its library under the name of MPICH's ABI.
+_CRAY, _CRAY_ABI = "cray", "lib-abi-mpich"
+
+#: MVAPICH binds each rank's threads to one core, even if the launcher has given it more. The launcher pins the ranks.
+_MVAPICH = {"MV2_ENABLE_AFFINITY": "0", "MVP_ENABLE_AFFINITY": "0"}
+
 
 def check(name: str, mpi: Mpi) -> None:
-    """Raise Unknown if it is unknown how to bind this MPI into a container."""
-    if mpi.family not in ABIS:
-        raise Unknown(
-            f"mpi.{name}: what {mpi.family} needs in a container is unknown: no real one has been captured yet",
-            "capture the site and send the capture to deployer's makers; or plan with the image's own MPI (mpi: null)",
+    """Check that this MPI can be bound into a container.
+
+    Raises:
+        Refused: programs of containers cannot find its library.
+        Unknown: facts are missing.
+    """
+    if mpi.family == _CRAY and posixpath.basename(mpi.library_path) != SONAMES[MPICH_ABI]:
+        raise Refused(
+            f"mpi.{name}: {mpi.library_path} is for programs of Cray's compilers; those of an image need "
+            f"{SONAMES[MPICH_ABI]}, which Cray MPICH has in {mpi.prefix}/{_CRAY_ABI}",
+            f"set library to {_CRAY_ABI}/{SONAMES[MPICH_ABI]} in the profile, or ask the site for cray-mpich-abi",
         )
     if mpi.in_system:
         packaged.check(name, mpi)
@@ -68,10 +82,11 @@ def environment(mpi: Mpi) -> dict[str, str]:
     """Return the variables by which the loader finds the site's MPI before the image's, and the MPI its plugins."""
     folders = [] if mpi.in_system else [f"{mpi.prefix}/{folder}" for folder in mpi.libraries]
     found = {"LD_LIBRARY_PATH": ":".join([*folders, LIBRARIES])}
-    if mpi.family in ABIS:
-        found["MPI4PY_MPIABI"] = _MPI4PY[ABIS[mpi.family]]
+    found["MPI4PY_MPIABI"] = _MPI4PY[ABIS[mpi.family]]
     if mpi.family == "intel":
         found["I_MPI_ROOT"] = mpi.prefix
+    if mpi.family == "mvapich":
+        found |= _MVAPICH
     if mpi.family == "openmpi":
         found["OPAL_PREFIX"] = mpi.prefix
         # The launcher's PMIx also offers its data in files of the host (PMIX_SERVER_TMPDIR), and authentication by

@@ -26,7 +26,7 @@ _NEVER = re.compile(
 #: NVIDIA.
 _HOSTS = re.compile(
     r"^lib(psm2|psm_infinipath|ibverbs|rdmacm|ibumad|ibmad|mlx[45]|hns|mana|efa|uc[pstm]|uc[st]_\w+|xpmem|cxi"
-    r"|fabric|pmi2?|pmix|slurm\w*|munge|open-(pal|rte)|mca_common_\w+|hwloc|event\w*(-[\d.]+)?|prrte"
+    r"|fabric|pals|pmi2?|pmix|slurm\w*|munge|open-(pal|rte)|mca_common_\w+|hwloc|event\w*(-[\d.]+)?|prrte"
     r"|cuda|cudadebugger|nvidia-[\w-]+)\.so(\.[\d.]+)?$"
 )
 

@@ -537,6 +537,50 @@ def test_mpich_and_intel_speak_pmi_2(pmi: str, launcher: str, expected: list[str
     assert met(started(), pmi, launcher) == expected
 
 
+CRAY = PLAN._replace(
+    mpi=HostMpi("cray", "8.1.32", PREFIX, PREFIX + "/lib/libmpi.so.12", "CRAY MPICH version 8.1.32"),
+    environment={"LD_LIBRARY_PATH": PREFIX + "/lib"},
+)
+#: As Cray MPICH 8 is linked, and each library of which Cray's PMI and Slingshot's libfabric consist.
+CRAY_FILES = {
+    PREFIX + "/lib/libmpi.so.12": lib("libmpi_gnu_112.so.12", "libpmi.so.0", "libfabric.so.1", exports=HAS),
+    PREFIX + "/lib/libpmi.so.0": lib("libpmi.so.0", "libpmi2.so.0"),
+    PREFIX + "/lib/libpmi2.so.0": lib("libpmi2.so.0", "libpals.so.0"),
+    PREFIX + "/lib/libpals.so.0": lib("libpals.so.0"),
+    PREFIX + "/lib/libfabric.so.1": lib("libfabric.so.1", "libcxi.so.1", "libxpmem.so.0"),
+    PREFIX + "/lib/libcxi.so.1": lib("libcxi.so.1"),
+    PREFIX + "/lib/libxpmem.so.0": lib("libxpmem.so.0"),
+}
+
+
+@pytest.mark.parametrize(("pmi", "expected"), [("cray_shasta", []), ("pmi2", ["pmi.unmet"]), ("pmix", ["pmi.unmet"])])
+def test_cray_mpich_speaks_cray_s_own_pmi(pmi: str, expected: list[str]) -> None:
+    linked = started(host=CRAY_FILES, plan=CRAY)
+    assert findings(linked) == []
+    assert met(linked, pmi) == expected
+    assert met(started(), "cray_shasta") == ["pmi.unmet"]  # Intel MPI: Cray's plugin answers no PMI-2
+
+
+@pytest.mark.parametrize("name", sorted(path.rpartition("/")[2] for path in CRAY_FILES if "libmpi." not in path))
+def test_each_library_of_cray_s_that_is_missing_is_named(name: str) -> None:
+    host = {path: facts for path, facts in CRAY_FILES.items() if not path.endswith("/" + name)}
+    (finding,) = findings(started(host=host, plan=CRAY))
+    assert (finding.code, finding.severity) == ("link.missing", ERROR)
+    assert name in finding.message
+    image = {**IMAGE_FILES, f"/usr/lib/x86_64-linux-gnu/{name}": lib(name)}  # of another release, without Cray's parts
+    assert codes(started(image, host, CRAY)) == [("mpi.mixed", ERROR)]
+
+
+def test_cray_mpich_needs_its_library_for_gpus_if_it_is_told_to_use_them() -> None:
+    def told(**environment: str) -> list[tuple[str, str]]:
+        plan = CRAY._replace(environment={**CRAY.environment, "MPICH_GPU_SUPPORT_ENABLED": "1", **environment})
+        return codes(started(host=CRAY_FILES, plan=plan))
+
+    assert told() == [("mpi.gtl", ERROR)]
+    assert told(MPICH_GPU_SUPPORT_ENABLED="0") == []
+    assert told(LD_PRELOAD="/opt/cray/pe/mpich/8.1.32/gtl/lib/libmpi_gtl_cuda.so.0") == []
+
+
 MPICH_5 = PLAN._replace(mpi=HostMpi("mpich", "5.0.2", PREFIX, PREFIX + "/lib/libmpi.so.12", "MPICH 5.0.2"))
 UCX_FILES = {
     PREFIX + "/lib/libmpi.so.12": lib("libmpi.so.12", "libucp.so.0", exports=HAS),

@@ -11,7 +11,7 @@ from deployer.connected.site_profile.binds import bindmap
 from deployer.connected.site_profile.binds.bindmap import BindMap
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import Profile
-from deployer.contract.errors import Unknown, UsageError
+from deployer.contract.errors import Refused, Unknown, UsageError
 from deployer.contract.hostfiles import DIRECTORY, LINK
 from tests.unit.connected.check.test_check import lib
 
@@ -178,11 +178,61 @@ def test_the_scheduler_s_pmi_is_named_by_where_the_container_has_it() -> None:
     assert made(profile(environment=inside)).environment["I_MPI_PMI_LIBRARY"] == inside["I_MPI_PMI_LIBRARY"]
 
 
-@pytest.mark.parametrize("family", ["cray", "mvapich"])
-def test_families_that_nobody_has_captured_are_unknown(family: str) -> None:
-    with pytest.raises(Unknown, match=f"{family} needs in a container is unknown") as caught:
-        make_plan(profile(mpi={"family": family}), "x:1", ["mpich-abi"])
-    assert "capture" in caught.value.hint
+CRAY = "/opt/cray/pe/mpich/8.1.32/ofi/gnu/11.2"
+
+
+def cray(**mpi: Any) -> Profile:
+    """Return a site with Cray MPICH and Slingshot, as its documents describe them."""
+    own = {
+        "lib/libmpi_gnu_112.so.12.0": lib("libmpi_gnu_112.so.12", "libpmi.so.0", "libfabric.so.1", exports=["MPI_Init"])
+    }
+    places = {
+        "/opt/cray/pe/pmi/6.1.15/lib/libpmi.so.0": ["libpmi2.so.0"],
+        "/opt/cray/pe/pmi/6.1.15/lib/libpmi2.so.0": ["libpals.so.0"],
+        "/opt/cray/pe/pals/1.2.12/lib/libpals.so.0": [],
+        "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1": ["libcxi.so.1", "libxpmem.so.0", "libjson-c.so.5"],
+        "/usr/lib64/libcxi.so.1": [],
+        "/usr/lib64/libjson-c.so.5": [],
+        "/opt/cray/xpmem/2.9/lib64/libxpmem.so.0": [],
+    }
+    files = {path: lib(path.rpartition("/")[2], *needed).record() for path, needed in places.items()}
+    entry = {
+        "family": "cray", "prefix": CRAY, "library": "lib-abi-mpich/libmpi.so.12", "libraries": ["lib-abi-mpich", "lib"],
+        "files": {path: facts.record() for path, facts in own.items()}, "binds": ["/var/spool/slurmd"],
+        "links": {"lib-abi-mpich/libmpi.so.12": "../lib/libmpi_gnu_112.so.12.0"}, **mpi,
+    }  # fmt: skip
+    given = profile(mpi=entry, files=files, links={}, fabric={"kind": "cxi"}, pmi=None)
+    assert given.scheduler is not None
+    offered = given.scheduler.model_copy(update={"pmi": ["cray_shasta", "none", "pmi2"]})
+    return given.model_copy(update={"scheduler": offered})
+
+
+def test_cray_mpich_with_slingshot() -> None:
+    found = made(cray())
+    host = {item.name: item for item in found.host}
+    assert {bind.source for bind in found.binds} == {CRAY, "/var/spool/slurmd"}
+    for name in ("libpmi.so.0", "libpmi2.so.0", "libpals.so.0", "libfabric.so.1", "libcxi.so.1", "libxpmem.so.0"):
+        assert not host[f"lib/{name}"].spare, name
+    assert host["lib/libjson-c.so.5"].spare
+    assert found.environment["LD_LIBRARY_PATH"] == f"{CRAY}/lib-abi-mpich:{CRAY}/lib:/deployer/host/lib"
+    assert "FI_PROVIDER" not in found.environment  # Cray MPICH chooses cxi itself
+    plan = make_plan(cray(), "x:1", ["mpich-abi"])
+    assert plan.start_options[0].pmi == "cray_shasta"
+    assert {"PALS_*", "SLINGSHOT_*"} <= set(plan.pass_environment)
+
+
+def test_cray_mpich_for_cray_s_compilers_alone_is_refused() -> None:
+    with pytest.raises(Refused, match=r"lib/libmpi_gnu_112\.so\.12 is for programs of Cray's compilers") as caught:
+        made(cray(library="lib/libmpi_gnu_112.so.12"))
+    assert "lib-abi-mpich/libmpi.so.12" in caught.value.hint
+
+
+def test_mvapich_leaves_pinning_to_the_launcher() -> None:
+    found = made(profile(mpi={"family": "mvapich"}))
+    assert found.environment["MV2_ENABLE_AFFINITY"] == found.environment["MVP_ENABLE_AFFINITY"] == "0"
+    assert {item.name for item in found.host if item.kind == LINK} == {"lib/libmpich.so.12"}
+    sites = made(profile(mpi={"family": "mvapich", "environment": {"MV2_ENABLE_AFFINITY": "1"}}))
+    assert sites.environment["MV2_ENABLE_AFFINITY"] == "1"
 
 
 #: Debian's Open MPI: its parts are beside the C library, its plugins in a folder of their own.

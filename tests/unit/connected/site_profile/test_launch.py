@@ -91,3 +91,5 @@ def test_the_ranks_see_what_their_launcher_speaks_by_and_no_more() -> None:
     assert {"PMIX_*", "OMPI_*", "PRTE_*"} <= set(mpirun)
     assert "PMI_*" not in mpirun
     assert len(mpirun) == len(set(mpirun))
+    cray = passed(Way("srun", "cray_shasta", None), MPICH_ABI, "cray")
+    assert cray == ["SLURM_*", "SLURMD_*", "PMI_*", "PMI2_*", "PMIX_*", "PALS_*", "SLINGSHOT_*"]
