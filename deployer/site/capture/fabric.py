@@ -47,7 +47,7 @@ def find(tools: Tools, libraries: Libraries, sys: str = "/sys", dev: str = "/dev
     slingshot = _names(os.path.join(sys, "class/cxi")) or _names(dev, "cxi[0-9]*")
     fabric: Record = {}
     if slingshot or omni_path or infiniband or wires:
-        fast = "cxi" if slingshot else "omni-path" if omni_path else "infiniband" if infiniband else None
+        fast = "slingshot" if slingshot else "omni-path" if omni_path else "infiniband" if infiniband else None
         fabric["kind"] = fast or "ethernet"
         fabric["devices"] = sorted(set(slingshot) | set(omni_path) | set(verbs)) or wires
     providers = _providers(tools)

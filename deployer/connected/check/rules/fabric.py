@@ -12,7 +12,7 @@ from deployer.contract.findings import ERROR, WARNING, Finding
 
 #: Providers of no fast network, by kinds of fabric that have one.
 _SLOW = {"tcp", "sockets", "udp"}
-_FAST = {"omni-path": "psm2 or opx", "infiniband": "verbs or mlx", "cxi": "cxi"}
+_FAST = {"omni-path": "psm2 or opx", "infiniband": "verbs or mlx", "slingshot": "cxi"}
 #: What every libfabric has in itself, unless it is Intel's, whose providers are files.
 _BUILT_IN = {*_SLOW, "shm", "ofi_rxm", "ofi_rxd", "rxm"}
 

@@ -16,7 +16,7 @@ from deployer.contract.plan import ABIS, MPICH_ABI, Bind
 #: The libraries of each kind of fabric. Plugins of an MPI that need libraries of another kind are not bound.
 _OF_KIND = {
     "omni-path": re.compile(r"^libpsm(2|_infinipath)\.so"),
-    "cxi": re.compile(r"^libcxi\.so"),
+    "slingshot": re.compile(r"^libcxi\.so"),
     "infiniband": re.compile(r"^lib(ibverbs|rdmacm|ibumad|ibmad|mlx[45]|hns|mana|efa|uc[pstm])\.so"),
 }
 #: The kernel's names of adapters with verbs: InfiniBand, and RDMA over Ethernet.
@@ -29,7 +29,7 @@ _VERBS_FOLDER = "/etc/libibverbs.d"
 #: psm2; its opx supports the same adapters.
 _PROVIDERS = {
     "omni-path": (("psm2", "libpsmx2-fi.so"), ("opx", "libopx-fi.so")),
-    "cxi": (("cxi", "libcxi-fi.so"),),
+    "slingshot": (("cxi", "libcxi-fi.so"),),
     "infiniband": (("mlx", "libmlx-fi.so"), ("verbs", "libverbs-fi.so")),
     "ethernet": (("tcp", "libtcp-fi.so"),),
 }

@@ -197,11 +197,12 @@ def cray(**mpi: Any) -> Profile:
     }
     files = {path: lib(path.rpartition("/")[2], *needed).record() for path, needed in places.items()}
     entry = {
-        "family": "cray", "prefix": CRAY, "library": "lib-abi-mpich/libmpi.so.12", "libraries": ["lib-abi-mpich", "lib"],
+        "family": "cray", "prefix": CRAY, "library": "lib-abi-mpich/libmpi.so.12",
+        "libraries": ["lib-abi-mpich", "lib"],
         "files": {path: facts.record() for path, facts in own.items()}, "binds": ["/var/spool/slurmd"],
         "links": {"lib-abi-mpich/libmpi.so.12": "../lib/libmpi_gnu_112.so.12.0"}, **mpi,
     }  # fmt: skip
-    given = profile(mpi=entry, files=files, links={}, fabric={"kind": "cxi"}, pmi=None)
+    given = profile(mpi=entry, files=files, links={}, fabric={"kind": "slingshot"}, pmi=None)
     assert given.scheduler is not None
     offered = given.scheduler.model_copy(update={"pmi": ["cray_shasta", "none", "pmi2"]})
     return given.model_copy(update={"scheduler": offered})
