@@ -1,4 +1,4 @@
-"""deployer profile: list, show, validate, diff, sign, verify, schema."""
+"""deployer profile: list, show, validate, import, diff, sign, verify, schema."""
 
 import argparse
 import json
@@ -8,6 +8,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from deployer.cli.laptop import profile_import
 from deployer.cli.site import common
 from deployer.connected.ground.yaml_model import KeyPath
 from deployer.connected.site_profile import gaps
@@ -30,6 +31,7 @@ def add_parsers(subparsers: Any) -> None:
     verb.add_argument("--files", action="store_true", help="show the facts of libraries as well")
     verb = common.add_command(verbs, "validate", _validate, "check profiles and print all errors at once")
     verb.add_argument("sites", metavar="SITE", nargs="+")
+    profile_import.add_parser(verbs)
     verb = common.add_command(verbs, "diff", _diff, "show what differs between two profiles, and what it means")
     verb.add_argument("old", metavar="A")
     verb.add_argument("new", metavar="B")

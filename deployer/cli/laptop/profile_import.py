@@ -1,0 +1,67 @@
+"""deployer profile import: the draft of a profile from configuration files of other programs."""
+
+import argparse
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from deployer.cli.site import common
+from deployer.connected.site_profile.importers import files as importers
+from deployer.connected.site_profile.importers.draft import Draft
+from deployer.contract.errors import UsageError
+from deployer.system import files
+
+_EPILOG = (
+    "Formats: an nf-core institutional configuration, a ReFrame site configuration, Spack's packages.yaml, slurm.conf "
+    "with gres.conf and included files. Several files of one site make one draft. The files are read, never run. The "
+    "draft has only what is certain, with the line of each fact as a comment. The rest of the files is in its notes: "
+    "docs/profiles-import.md."
+)
+
+
+def add_parser(verbs: Any) -> None:
+    """Register ``profile import``."""
+    verb = common.add_command(verbs, "import", _import, "draft a profile from configuration files of other programs")
+    verb.epilog = _EPILOG
+    verb.add_argument("files", metavar="FILE", nargs="+", type=Path)
+    verb.add_argument("-o", "--output", metavar="FILE", type=Path, help="write the draft there, not to stdout")
+    verb.add_argument("--name", help="the profile's name; else the cluster's or the file's")
+    verb.add_argument("--system", metavar="NAME", help="a system of a ReFrame file, or a profile of an nf-core file")
+
+
+def _import(args: argparse.Namespace) -> int:
+    if args.output and files.lexists(str(args.output)):
+        raise UsageError(f"{args.output} exists", "remove it, or select another file with -o")
+    draft = importers.draft(args.files, args.name, args.system)
+    if args.output:
+        with files.published(str(args.output)) as stream:
+            stream.write(draft.yaml().encode())
+    if args.json:
+        record = {
+            "profile": draft.tree(),
+            "sources": draft.sources(),
+            "not_expressed": [each.record() for each in draft.unexpressed],
+        }
+        print(json.dumps(record))
+        return 0
+    if not args.output:
+        print(draft.yaml(), end="")
+    _summary(draft, args.output)
+    return 0
+
+
+def _summary(draft: Draft, output: Path | None) -> None:
+    """Print what was read and what was not, apart from a draft on stdout."""
+    stream = sys.stdout if output else sys.stderr
+    kinds = Counter(each.kind for each in draft.unexpressed)
+    where = f" in {output}" if output else ""
+    print(f"{draft.count()} facts{where}; not expressed: {len(draft.unexpressed)}", file=stream)
+    if output:
+        for each in draft.unexpressed:
+            print(common.wrapped(str(each), "  ", "    "), file=stream)
+        print(f"next: `deployer profile validate {output}` lists what a plan still lacks", file=stream)
+    else:
+        for kind, count in kinds.most_common():
+            print(f"  {count:4} {kind}", file=stream)

@@ -1,0 +1,87 @@
+"""Shell commands that prepare a job (``module load x``), read as facts. They are never executed."""
+
+import re
+import shlex
+
+from deployer.connected.ground.yaml_model import KeyPath
+from deployer.connected.site_profile.importers.draft import Draft, FileLine
+from deployer.connected.site_profile.importers.values import is_known
+from deployer.contract.runtime_table import NAMED
+
+_ENDS = re.compile(r"\n|;|&&")
+_LOADS = ("load", "add")
+#: Modules of the program that wrote the file, which deployer's jobs do not need.
+_TOOLS = ("nextflow", "java", "openjdk", "jdk", "graphviz", "nf-core")
+#: Variables of the runtimes' own caches, and of Nextflow: nothing that a job of deployer reads.
+_NOT_OURS = re.compile(r"(NXF|SINGULARITY|APPTAINER|SINGULARITYENV|APPTAINERENV)_|_JAVA_OPTIONS$|JAVA_")
+
+
+class Commands:
+    """Commands of one place of a file, written to a draft."""
+
+    def __init__(self, draft: Draft, origin: FileLine, partition: str | None = None) -> None:
+        """Read for a partition of the draft; None: for all partitions."""
+        self._draft = draft
+        self._origin = origin
+        self._at: KeyPath = ("partitions", partition) if partition else ()
+
+    def read(self, script: str) -> None:
+        """Write what a script says to the draft."""
+        for command in _ENDS.split(script):
+            text = command.strip()
+            if not text or text.startswith("#"):
+                continue
+            try:
+                words = shlex.split(text)
+            except ValueError:
+                words = []
+            if not is_known(text) or not self._command(words):
+                self._draft.note("a command before each job", text, self._origin)
+
+    def modules(self, names: list[str]) -> None:
+        """Write modules that jobs load, in their order. Those up to a runtime's own belong to that runtime."""
+        needed: list[str] = []
+        for name in names:
+            base = re.split(r"[/-]", name.lower().removeprefix("tools/").removeprefix("apps/"))[0]
+            if base in _TOOLS:
+                self._draft.note("a module of the workflow's own tools", name, self._origin)
+                continue
+            needed.append(name)
+            if base in NAMED:
+                self._draft.set(("runtimes", base, "module"), needed if len(needed) > 1 else name, self._origin)
+                needed = []
+        if needed:
+            self._draft.add((*self._at, "modules"), needed, self._origin)
+
+    def variable(self, name: str, value: str) -> bool:
+        """Write a variable of the jobs' environment. Return False if it is not one that a profile can have."""
+        if _NOT_OURS.match(name) or not is_known(value) or "$" in value:
+            return False
+        if self._at:
+            self._draft.set((*self._at, "environment", name), value, self._origin)
+        else:
+            self._draft.for_all(("environment", name), value, self._origin)
+        return True
+
+    def _command(self, words: list[str]) -> bool:
+        """Write one command to the draft. Return whether it can be expressed."""
+        first, rest = (words[0], words[1:]) if words else ("", [])
+        if first in ("module", "ml") and rest:
+            verb = rest[0]
+            if verb == "use" and len(rest) > 1:
+                self._draft.add((*self._at, "module_paths"), rest[1:], self._origin)
+                return True
+            if verb in _LOADS and len(rest) > 1:
+                self.modules(rest[1:])
+                return True
+            if first == "ml" and verb not in ("purge", "unload", "swap", "restore") and not verb.startswith("-"):
+                self.modules(rest)
+                return True
+            return False
+        if first in ("source", ".") and len(rest) == 1 and rest[0].startswith("/"):
+            self._draft.add((*self._at, "scripts"), rest, self._origin)
+            return True
+        if first == "export" and len(rest) == 1 and "=" in rest[0]:
+            name, _, value = rest[0].partition("=")
+            return self.variable(name, value)
+        return False

@@ -1,0 +1,412 @@
+"""Facts from Slurm's own configuration: slurm.conf and gres.conf, as an administrator has them."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from deployer.connected.site_profile.importers.draft import Draft, FileLine
+from deployer.contract.errors import UsageError
+
+#: Nodes of a site, after all ranges are expanded.
+_MAX_NODES = 200_000
+_MAX_INCLUDES = 20
+#: Kinds of node in a partition that become partitions of the profile.
+_MAX_KINDS = 16
+#: Members of all partitions together.
+_MAX_MEMBERS = 4_000_000
+
+_PAIR = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*)\s*\+?=\s*(\"(?:[^\"\\]|\\.)*\"|\S*)")
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_BRACKETS = re.compile(r"\[([^\]]*)\]")
+_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*")
+_LOOKS = re.compile(r"(?im)^\s*(NodeName|PartitionName|ClusterName|ControlMachine|SlurmctldHost)\s*=")
+_LOOKS_GRES = re.compile(r"(?im)^\s*((NodeName\s*=\s*\S+\s+)?Name\s*=\s*\w+\s|AutoDetect\s*=)")
+#: Who makes the GPUs that gres.conf finds by a vendor's library, or by devices.
+_VENDORS = {"nvml": "nvidia", "nvidia": "nvidia", "rsmi": "amd", "oneapi": "intel"}
+#: Settings of a partition that no key of a profile expresses, with the words of their note.
+_NOT_EXPRESSED = {
+    "allowaccounts": "who may use a partition",
+    "allowgroups": "who may use a partition",
+    "allowqos": "who may use a partition",
+    "denyaccounts": "who may use a partition",
+    "denyqos": "who may use a partition",
+    "rootonly": "who may use a partition",
+    "reqresv": "who may use a partition",
+    "minnodes": "a least number of nodes",
+    "exclusiveuser": "how jobs share nodes",
+    "oversubscribe": "how jobs share nodes",
+    "shared": "how jobs share nodes",
+    "qos": "limits of a partition in its own QoS",
+    "maxcpuspernode": "a limit of cores per job",
+    "maxmempernode": "a limit of memory",
+    "maxmempercpu": "a limit of memory",
+    "defmempercpu": "memory of jobs that name none",
+    "defmempernode": "memory of jobs that name none",
+    "defaulttime": "the time of jobs that name none",
+}
+
+
+class _Record(NamedTuple):
+    """A line of the file with its settings, by key in lower case."""
+
+    values: dict[str, str]
+    origin: FileLine
+
+
+class _Kind(NamedTuple):
+    """What equal nodes have in common; None is unknown."""
+
+    sockets: int | None
+    cores: int | None
+    threads: int | None
+    cpus: int | None
+    memory: int | None
+    gpus: int | None
+    gpu_type: str | None
+
+
+class _Node(NamedTuple):
+    """A kind of node with its features and the line that describes it."""
+
+    kind: _Kind
+    features: frozenset[str]
+    origin: FileLine
+
+
+def is_slurm_conf(text: str) -> bool:
+    """Return whether a text is a slurm.conf or a part of it."""
+    return _LOOKS.search(text) is not None
+
+
+def is_gres_conf(text: str) -> bool:
+    """Return whether a text is a gres.conf."""
+    return _LOOKS_GRES.search(text) is not None
+
+
+class SlurmConf:
+    """The files of one cluster, read together: gres.conf and included files complete slurm.conf."""
+
+    def __init__(self, draft: Draft, texts: Mapping[str, str]) -> None:
+        """Read files.
+
+        Args:
+            texts: the contents by file name. An ``Include`` is followed if its file is one of them.
+
+        Raises:
+            UsageError: the files describe too many nodes, or include each other without end.
+        """
+        self._draft = draft
+        self._texts = texts
+        self._general: dict[str, tuple[str, FileLine]] = {}
+        self._nodes: dict[str, _Node] = {}
+        self._sets: dict[str, list[str]] = {}
+        self._partitions: list[_Record] = []
+        self._vendors: set[tuple[str, FileLine]] = set()
+        self._gres: list[_Record] = []
+        self._defaults: dict[str, dict[str, str]] = {"nodename": {}, "partitionname": {}, "nodeset": {}}
+        self._included: set[str] = set()
+        self._members_read = 0
+
+    def facts(self) -> None:
+        """Write all facts to the draft."""
+        for name, text in sorted(self._texts.items(), key=lambda item: is_gres_conf(item[1])):
+            if name not in self._included:
+                self._file(name, text, 0)
+        self._site()
+        for record in sorted(self._partitions, key=lambda each: each.values.get("default", "").upper() != "YES"):
+            self._partition(record)
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    def _file(self, name: str, text: str, depth: int) -> None:
+        if depth > _MAX_INCLUDES:
+            raise UsageError(f"{name} is included in a circle")
+        self._included.add(name)
+        for line, origin in _lines(text, name):
+            include = re.match(r"include\s+(\S+)", line, re.IGNORECASE)
+            if include:
+                other = include.group(1).rpartition("/")[2]
+                if other in self._texts:
+                    self._file(other, self._texts[other], depth + 1)
+                else:
+                    self._draft.note("an included file that was not given", include.group(1), origin)
+                continue
+            values = {key.lower(): _unquoted(value) for key, value in _PAIR.findall(line)}
+            first = next(iter(values), "")
+            if not values:
+                self._draft.note("a line without a setting", line, origin)
+            elif first in ("nodename", "partitionname", "nodeset") and "name" not in values:
+                self._record(first, values, origin)
+            elif "name" in values or first == "autodetect":
+                self._gres_line(values, origin)
+            else:
+                for key, value in values.items():
+                    self._general.setdefault(key, (value, origin))
+
+    def _record(self, kind: str, values: dict[str, str], origin: FileLine) -> None:
+        if values[kind].upper() == "DEFAULT":
+            self._defaults[kind].update({key: value for key, value in values.items() if key != kind})
+            return
+        complete = {**self._defaults[kind], **values}
+        if kind == "partitionname":
+            self._partitions.append(_Record(complete, origin))
+        elif kind == "nodeset":
+            self._sets[values[kind]] = [
+                *self._expanded(complete.get("nodes", ""), origin),
+                *(f"feature:{name}" for name in complete.get("feature", "").split(",") if name),
+            ]
+        elif "autodetect" in values and len(values) <= 2 + ("gres" in values):
+            self._gres_line(values, origin)
+        else:
+            node = _node(complete, origin)
+            for name in self._expanded(values[kind], origin):
+                self._nodes[name] = node
+
+    def _gres_line(self, values: dict[str, str], origin: FileLine) -> None:
+        vendor = _VENDORS.get(values.get("autodetect", "").lower())
+        if vendor:
+            self._vendors.add((vendor, origin))
+        if values.get("name", "").lower() == "gpu":
+            self._gres.append(_Record(values, origin))
+            if "/nvidia" in values.get("file", ""):
+                self._vendors.add(("nvidia", origin))
+            if "cores" in values or "cpus" in values:
+                self._draft.note("which cores are near a GPU", values.get("cores") or values.get("cpus"), origin)
+        elif "name" in values:
+            self._draft.note("a resource that is not a GPU", values["name"], origin)
+
+    def _expanded(self, text: str, origin: FileLine) -> list[str]:
+        found = []
+        for each in _words(text):
+            found += _expand(each, origin)
+            if len(found) + len(self._nodes) > _MAX_NODES:
+                raise UsageError(f"{origin}: more than {_MAX_NODES} nodes")
+        return found
+
+    # --------------------------------------------------------------------------------------------------------- facts
+
+    def _site(self) -> None:
+        if self._partitions or self._nodes:
+            origin = self._partitions[0].origin if self._partitions else next(iter(self._nodes.values())).origin
+            self._draft.set(("scheduler", "kind"), "slurm", origin)
+        default = self._general.get("mpidefault")
+        if default and default[0].lower() != "none":
+            self._draft.set(("scheduler", "default_pmi"), default[0], default[1])
+        if any(node.kind.gpus for node in self._nodes.values()):
+            origin = next(node.origin for node in self._nodes.values() if node.kind.gpus)
+            self._draft.set(("scheduler", "gpu_request"), "gres", origin)
+        for key, kind in (("prolog", "a program before each job"), ("taskprolog", "a program before each job"),
+                          ("jobsubmitplugins", "a plugin that changes jobs")):  # fmt: skip
+            if key in self._general:
+                self._draft.note(kind, *self._general[key])
+
+    def cluster(self) -> str | None:
+        """Return the cluster's name, or None."""
+        found = self._general.get("clustername")
+        return found[0] if found else None
+
+    def _partition(self, record: _Record) -> None:
+        name = record.values["partitionname"]
+        if not _NAME.fullmatch(name):
+            self._draft.note("an invalid name of a partition", name, record.origin)
+            return
+        state = record.values.get("state", "UP").upper()
+        if state != "UP":
+            self._draft.note("a partition that is not in use", f"{name} State={state}", record.origin)
+            return
+        members = self._members(record)
+        self._members_read += len(members)
+        if self._members_read > _MAX_MEMBERS:
+            raise UsageError(f"{record.origin}: the partitions have more than {_MAX_MEMBERS} nodes together")
+        groups: dict[_Kind, list[_Node]] = {}
+        for node in members:
+            groups.setdefault(node.kind, []).append(node)
+        features = _telling(groups)
+        if len(groups) > 1 and features is not None:
+            for kind, feature in features.items():
+                self._write(f"{name}-{feature}", record, groups[kind], {"queue": name, "constraint": feature})
+        else:
+            self._write(name, record, members, {})
+            if len(groups) > 1:
+                text = f"{name}: {len(groups)} kinds, and no feature tells them apart"
+                self._draft.note("a partition of different nodes", text, record.origin)
+        for key, words in _NOT_EXPRESSED.items():
+            value = record.values.get(key)
+            if value is not None and value.upper() not in ("ALL", "NO", "UNLIMITED"):
+                self._draft.note(words, f"{name}: {key}={value}", record.origin)
+
+    def _members(self, record: _Record) -> list[_Node]:
+        text = record.values.get("nodes", "")
+        found: list[_Node] = list(self._nodes.values()) if text.upper() == "ALL" else []
+        if found:
+            return found
+        missing = 0
+        for name in dict.fromkeys(self._expanded(text, record.origin)):
+            for each in self._sets.get(name, [name]):
+                if each.startswith("feature:"):
+                    found += [node for node in self._nodes.values() if each[8:] in node.features]
+                elif each in self._nodes:
+                    found.append(self._nodes[each])
+                else:
+                    missing += 1
+        if missing:
+            partition = record.values["partitionname"]
+            self._draft.note("nodes that the files do not describe", f"{partition}: {missing}", record.origin)
+        return found
+
+    def _write(self, name: str, record: _Record, members: Sequence[_Node], more: Mapping[str, str]) -> None:
+        draft, place = self._draft, ("partitions", name)
+        draft.set(place, {}, record.origin)
+        for key, value in more.items():
+            draft.set((*place, key), value, record.origin)
+        if members:
+            draft.set((*place, "nodes"), len(members), record.origin)
+        largest = record.values.get("maxnodes", "")
+        if largest.isdigit() and int(largest):
+            draft.set((*place, "max_nodes"), int(largest[:9]), record.origin)
+        time = _time(record.values.get("maxtime", ""))
+        if time:
+            draft.set((*place, "max_time"), time, record.origin)
+        for below, fact in _common([node.kind for node in members]).items():
+            draft.set((*place, "node", *below), fact, members[0].origin)
+        if draft.get(*place, "node", "gpus", "count"):
+            vendors = {vendor for vendor, _ in self._vendors}
+            if len(vendors) == 1:
+                vendor, origin = min(self._vendors)
+                draft.set((*place, "node", "gpus", "kind"), vendor, origin)
+
+
+def _lines(text: str, name: str) -> Iterator[tuple[str, FileLine]]:
+    """Yield the lines without comments, with continued ones as one."""
+    parts: list[str] = []
+    begin = 1
+    for number, line in enumerate(text.splitlines(), 1):
+        if not parts:
+            begin = number
+        plain = re.split(r"(?<!\\)#", line, maxsplit=1)[0].rstrip()
+        if plain.endswith("\\"):
+            parts.append(plain[:-1])
+            continue
+        parts.append(plain)
+        whole, parts = "".join(parts).strip(), []
+        if whole:
+            yield whole, FileLine(name, begin)
+    if whole := "".join(parts).strip():
+        yield whole, FileLine(name, begin)
+
+
+def _unquoted(value: str) -> str:
+    return value[1:-1] if len(value) > 1 and value.startswith('"') and value.endswith('"') else value
+
+
+def _words(text: str) -> list[str]:
+    """Split at commas that are not in brackets of any kind."""
+    found, depth = [""], 0
+    for part in re.split(r"([,\[\]()])", text):
+        depth = max(0, depth + (part in "[(" if part else 0) - (part in "])" if part else 0))
+        if part == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += part
+    return [word for word in found if word]
+
+
+def _expand(name: str, origin: FileLine) -> list[str]:
+    """Return the names of a node expression: ``r[1-2]n[01-16,20]``."""
+    parts = _BRACKETS.split(name)
+    found = [parts[0]]
+    for ranges, after in zip(parts[1::2], parts[2::2], strict=True):
+        members: list[str] = []
+        for each in ranges.split(","):
+            bounds = _RANGE.fullmatch(each)
+            if bounds is None:
+                members.append(each)
+                continue
+            first, last = bounds.group(1), bounds.group(2) or bounds.group(1)
+            if len(last) > 9 or int(last) - int(first) >= _MAX_NODES:
+                raise UsageError(f"{origin}: more than {_MAX_NODES} nodes: {name[:60]}")
+            members += [f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1)]
+        if len(found) * len(members) > _MAX_NODES:
+            raise UsageError(f"{origin}: more than {_MAX_NODES} nodes: {name[:60]}")
+        found = [before + member + after for before in found for member in members]
+    return found
+
+
+def _node(values: Mapping[str, str], origin: FileLine) -> _Node:
+    sockets, per_socket = _count(values.get("sockets")), _count(values.get("corespersocket"))
+    boards, per_board = _count(values.get("boards")), _count(values.get("socketsperboard"))
+    if sockets is None and per_board:
+        sockets = per_board * (boards or 1)
+    cores = sockets * per_socket if sockets and per_socket else None
+    threads = _count(values.get("threadspercore")) or (1 if cores else None)
+    cpus = _count(values.get("cpus") or values.get("procs"))
+    if cores is None or threads is None or cpus == cores * threads:
+        cpus = None
+    count, kind = _gpus(values.get("gres", ""))
+    names = values.get("features") or values.get("feature") or ""
+    memory = _count(values.get("realmemory"))
+    reserved = _count(values.get("memspeclimit")) or 0
+    if memory is not None and reserved < memory:
+        memory -= reserved
+    shape = _Kind(sockets, cores, threads, cpus, memory, count, kind)
+    return _Node(shape, frozenset(filter(None, names.split(","))), origin)
+
+
+def _gpus(gres: str) -> tuple[int | None, str | None]:
+    """Return number and type of the GPUs in a node's ``Gres``; the type is None if there are several."""
+    count, kinds = 0, set()
+    for each in _words(gres):
+        name, *rest = re.sub(r"\(.*?\)", "", each).split(":")
+        if name.lower() != "gpu":
+            continue
+        number = rest[-1] if rest and rest[-1].isdigit() else "1"
+        count += int(number[:6])
+        kinds |= {word for word in rest[:1] if word != "no_consume" and not word.isdigit()}
+    return count or None, kinds.pop() if len(kinds) == 1 else None
+
+
+def _count(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() and 0 < len(text) < 12 and int(text) else None
+
+
+def _time(text: str) -> str | None:
+    """Return a time limit as a profile has it. Slurm's own forms: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
+    if text.upper() in ("INFINITE", "UNLIMITED"):
+        return "infinite"
+    found = _TIME.fullmatch(text)
+    if found is None or len(text) > 20:
+        return None
+    days, first, second, third = (int(each) if each else 0 for each in found.groups())
+    hours = found.group(1) or found.group(4)  # else the first number is minutes
+    seconds = days * 86400 + (first * 3600 + second * 60 + third if hours else first * 60 + second)
+    days, rest = divmod(seconds, 86400)
+    return f"{days}-{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}" if seconds else None
+
+
+def _common(kinds: Sequence[_Kind]) -> dict[tuple[str, ...], int | str]:
+    """Return the facts in which all nodes agree, by their place below ``node``."""
+    places = (("sockets",), ("cores",), ("threads_per_core",), ("cpus",), ("memory_mb",), ("gpus", "count"),
+              ("gpus", "type"))  # fmt: skip
+    found: dict[tuple[str, ...], int | str] = {}
+    for at, place in enumerate(places):
+        values = {kind[at] for kind in kinds}
+        value = values.pop() if len(values) == 1 else None
+        if value is not None:
+            found[place] = value
+    return found
+
+
+def _telling(groups: Mapping[_Kind, Sequence[_Node]]) -> dict[_Kind, str] | None:
+    """Return for each kind of node a feature that all of its nodes have and no other node has; None if one lacks it."""
+    found: dict[_Kind, str] = {}
+    if len(groups) > _MAX_KINDS:
+        return None
+    for kind, nodes in groups.items():
+        own = frozenset.intersection(*(node.features for node in nodes))
+        others = [node.features for each, members in groups.items() if each != kind for node in members]
+        telling = sorted(name for name in own if _NAME.fullmatch(name) and not any(name in each for each in others))
+        if not telling:
+            return None
+        found[kind] = telling[0]
+    return found

@@ -1,0 +1,79 @@
+"""Spack's packages.yaml: the site's MPIs, batch system and runtimes."""
+
+from pathlib import Path
+
+from deployer.connected.site_profile.importers import files as importers
+from deployer.connected.site_profile.importers.draft import Draft
+from deployer.connected.site_profile.profile import load
+
+PACKAGES = """\
+packages:
+  all:
+    target: [zen3]
+    providers: {mpi: [cray-mpich]}
+  cray-mpich:
+    buildable: false
+    externals:
+    - spec: cray-mpich@8.1.28 %gcc@12.3.0
+      prefix: /opt/cray/pe/mpich/8.1.28/ofi/gnu/12.3
+      modules: [PrgEnv-gnu, cray-mpich/8.1.28]
+    - spec: cray-mpich@8.1.28 %cce@17.0.0
+      prefix: /opt/cray/pe/mpich/8.1.28/ofi/cray/17.0
+  openmpi:
+    externals:
+    - spec: openmpi@4.1.1
+      modules: [openmpi/4.1.1]
+  spectrum-mpi:
+    externals: [{spec: spectrum-mpi@10.3, prefix: /opt/ibm/smpi}]
+  libfabric:
+    externals: [{spec: 'libfabric@1.15.2.0 fabrics=cxi,rxm', prefix: /opt/cray/libfabric/1.15.2.0}]
+  slurm:
+    externals: [{spec: slurm@22-05-3, prefix: /usr}]
+  apptainer:
+    externals: [{spec: apptainer@1.3.1, prefix: /usr}]
+  cuda:
+    externals: [{spec: cuda@12.2, prefix: /opt/cuda}]
+"""
+
+
+def draft(tmp_path: Path, text: str) -> Draft:
+    path = tmp_path / "packages.yaml"
+    path.write_text(text)
+    return importers.draft([path])
+
+
+def test_facts(tmp_path: Path) -> None:
+    found = draft(tmp_path, PACKAGES)
+    tree = found.tree()
+    assert tree["mpi"] == {
+        "cray-mpich-8.1.28": {
+            "family": "cray",
+            "version": "8.1.28",
+            "prefix": "/opt/cray/pe/mpich/8.1.28/ofi/gnu/12.3",
+            "module": ["PrgEnv-gnu", "cray-mpich/8.1.28"],
+        },
+        "cray-mpich-8.1.28-cce-17.0.0": {
+            "family": "cray", "version": "8.1.28", "prefix": "/opt/cray/pe/mpich/8.1.28/ofi/cray/17.0"
+        },
+    }  # fmt: skip
+    assert tree["architecture"] == "x86_64"
+    assert tree["scheduler"] == {"kind": "slurm", "version": "22.05.3"}
+    assert tree["fabric"] == {"kind": "slingshot", "providers": ["cxi", "rxm"]}
+    assert tree["runtimes"] == {"apptainer": {"version": "1.3.1"}}
+    assert found.sources()["mpi.cray-mpich-8.1.28.prefix"] == ["packages.yaml:9"]
+    (tmp_path / "draft.yaml").write_text(found.yaml())
+    assert load(str(tmp_path / "draft.yaml")).mpi["cray-mpich-8.1.28"].family == "cray"
+
+
+def test_what_is_not_expressed(tmp_path: Path) -> None:
+    said = {str(each) for each in draft(tmp_path, PACKAGES).unexpressed}
+    assert "packages.yaml:15: an MPI whose folder is not known: openmpi@4.1.1: openmpi/4.1.1" in said
+    assert "packages.yaml:18: an MPI whose family a profile cannot name: spectrum-mpi@10.3" in said
+    assert "packages.yaml: packages that jobs do not take from the site: 1 packages" in said
+
+
+def test_the_older_form_of_externals(tmp_path: Path) -> None:
+    text = "packages:\n  mpich:\n    paths:\n      mpich@3.3 %gcc@8.2.0: /opt/mpich\n"
+    assert draft(tmp_path, text).tree()["mpi"] == {
+        "mpich-3.3": {"family": "mpich", "version": "3.3", "prefix": "/opt/mpich"}
+    }
