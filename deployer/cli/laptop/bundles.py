@@ -43,7 +43,7 @@ def add_parsers(subparsers: Any) -> None:
 
     command = common.add_command(subparsers, "push", _push)
     command.add_argument("bundle", metavar="B.tar", nargs="?", help="the bundle; left out with --plan")
-    text = "a curated profile's name, or a profile's path; --site SITE is the same"
+    text = "a profile's name or path; --site SITE is the same"
     command.add_argument("site", metavar="SITE", nargs="?", help=text)
     command.add_argument("--site", dest="named", metavar="SITE", help=argparse.SUPPRESS)
     command.add_argument(

@@ -19,7 +19,7 @@ def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "check", run)
     command.add_argument("bundle", metavar="B.tar")
-    command.add_argument("--site", required=True, help="a curated profile's name, or a profile's path")
+    command.add_argument("--site", required=True, help="a profile's name or path")
     command.add_argument("--partition", help="a partition of the profile (default: its first)")
     command.add_argument("--accept", action="append", default=[], metavar="CODE", help="treat this rule as a warning")
     command.add_argument("--no-cache", action="store_true", help="do not read or write the cache of file facts")

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import sys
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from deployer.cli.laptop import profile_import
 from deployer.cli.site import common
 from deployer.connected.ground.yaml_model import KeyPath
-from deployer.connected.site_profile import gaps
+from deployer.connected.site_profile import gaps, search
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.profile import Profile, Resolved
 from deployer.connected.site_profile.signatures import sign_profile, signature_path, verify_profile
@@ -23,7 +24,7 @@ def add_parsers(subparsers: Any) -> None:
     """Register ``profile`` and its verbs."""
     command = subparsers.add_parser("profile")
     verbs = command.add_subparsers(dest="verb", metavar="VERB", required=True)
-    common.add_command(verbs, "list", _list, "list the curated profiles")
+    common.add_command(verbs, "list", _list, "list the profiles that names lead to")
     verb = common.add_command(
         verbs, "show", _show, "show a profile with the profiles that it extends, and the source of each value"
     )
@@ -45,7 +46,14 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    rows = [(name, profiles.load(name)) for name in profiles.curated()]
+    rows = []
+    for name, path in search.names().items():
+        try:
+            rows.append((name, profiles.load(name)))
+        except DeployerError as error:
+            if search.is_curated(path):
+                raise
+            print(f"deployer: {path}: {error.message}", file=sys.stderr)  # the others can be used
     if args.json:
         print(json.dumps({"profiles": [name for name, _ in rows]}))
         return 0
@@ -56,7 +64,9 @@ def _list(args: argparse.Namespace) -> int:
     width = max(len(name) for name, _ in rows)
     for name, profile in rows:
         source = f"{profile.source.kind} {profile.source.date or '(no date)'}"
-        text = f"{name:<{width}}  {source}  {profile.description}"
+        path = search.names()[name]
+        where = "" if search.is_curated(path) else f"{path}: "
+        text = f"{name:<{width}}  {source}  {where}{profile.description}"
         print(common.wrapped(text, "", " " * (width + 2)))
     return 0
 
@@ -69,6 +79,8 @@ def _show(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(record))
         return 0
+    for path in found.paths:
+        print(f"# {os.path.relpath(path)}: {search.label(path)}")
     # Sources are printed at the end, with their ages.
     rows = [(place, value) for place, value in _leaves((), record) if value not in ({}, []) and "source" not in place]
     for place, value in rows:
@@ -151,7 +163,7 @@ def _show_gaps(site: str, profile: Profile, found: list[gaps.Gap]) -> None:
         print(common.wrapped(".".join(gap.place) or f"{gap.message}: {gap.hint}", "  ", "    "))
     if any(gap.place for gap in found):
         print("correct the examples in these lines, and save them as a new profile:\n")
-        extends = site if site in profiles.curated() else str(Path(site).resolve())
+        extends = site if site in search.names() else str(Path(site).resolve())
         print("\n".join(gaps.lines(profile, found, extends)))
 
 

@@ -40,7 +40,7 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _add_site(parser: Any) -> None:
-    parser.add_argument("--site", metavar="SITE", required=True, help="a curated profile's name, or a profile's path")
+    parser.add_argument("--site", metavar="SITE", required=True, help="a profile's name or path")
     parser.add_argument(
         "--ssh-config", metavar="F", type=Path, help="use this ssh configuration instead of ~/.ssh/config"
     )

@@ -1,4 +1,4 @@
-"""Folders of the connected side for caches and records, by the XDG base directory specification."""
+"""Folders of the connected side for caches, records and settings, by the XDG base directory specification."""
 
 import os
 from pathlib import Path
@@ -13,4 +13,10 @@ def cache_folder(name: str) -> Path:
 def state_folder(name: str) -> Path:
     """Return the folder of one kind of record: logs, build records."""
     top = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(top) / "deployer" / name
+
+
+def config_folder(name: str) -> Path:
+    """Return the folder of one kind of settings, which only people write."""
+    top = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(top) / "deployer" / name

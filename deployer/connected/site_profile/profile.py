@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from deployer.connected.ground.yaml_model import Document, KeyPath, Problem, checked
 from deployer.connected.site_profile.machine import Driver, Fabric
 from deployer.connected.site_profile.model import Lacking, Mpi, Partition, Profile, SiteFiles, SiteScheduler, age
+from deployer.connected.site_profile.search import CURATED, find, names
 from deployer.contract import drift
 from deployer.contract import facts as captured
 from deployer.contract.errors import IntegrityError, UsageError
@@ -42,12 +43,7 @@ __all__ = [
 
 _T = TypeVar("_T")
 
-_PACKAGE = Path(__file__).resolve().parents[2]
-#: The folder of curated profiles: in the package if it was installed from a wheel, otherwise beside the package.
-CURATED = next(filter(Path.is_dir, [_PACKAGE / "site_profiles"]), _PACKAGE.parent / "site_profiles")
-
 _WHAT = "a site profile"
-_SUFFIXES = (".yaml", ".yml", ".json")
 _MAX_BASES = 8
 #: Bytes. A file of facts has about 1 MB per MPI.
 _MAX_FACTS = 32 * 1024 * 1024
@@ -96,7 +92,7 @@ class Layers:
 
 
 def load(site: str) -> Profile:
-    """Return the profile ``site``: the name of a curated one, or the path of a YAML or JSON file.
+    """Return the profile ``site``: a name, as ``search`` finds it, or the path of a YAML or JSON file.
 
     Raises:
         UsageError: there is no such profile, or it has errors.
@@ -111,13 +107,13 @@ def resolve(site: str) -> Resolved:
         UsageError: there is no such profile, or it has errors. All errors are listed with file and line.
         IntegrityError: the file of facts does not have the SHA-256 that the profile names.
     """
-    paths = [_path(site)]
+    paths = [find(site)]
     documents = [Document(paths[0], _WHAT)]
     raws = [documents[0].mapping()]
     while isinstance(raws[-1].get("extends"), str):
         file, line = documents[-1].at(("extends",))
         try:
-            base = _path(raws[-1]["extends"], paths[-1])
+            base = find(raws[-1]["extends"], paths[-1], paths)
             if not base.is_file():
                 raise UsageError(f"there is no file {base}")
         except UsageError as error:
@@ -154,8 +150,7 @@ def comparable(profile: Profile) -> dict[str, Any]:
 
 def curated() -> list[str]:
     """Return the names of the profiles that come with deployer."""
-    found = {path.stem for path in CURATED.glob("*") if path.suffix in _SUFFIXES}
-    return sorted(name for name in found if not name.endswith(".facts") and name != "schema")
+    return list(names(skip_own=True))
 
 
 def known(value: _T | None, profile: Profile, *place: str) -> _T:
@@ -196,19 +191,6 @@ def _misspelled(base: dict[str, Any], over: dict[str, Any], document: Document) 
             if near and isinstance(value, dict) and not all(value.get(key) for key in needed):
                 text = f"what it extends has no such entry{near}; a new one needs {' and '.join(needed)}"
                 yield Problem(*document.at((group, str(name))), (group, str(name)), text)
-
-
-def _path(name: str, beside: Path | None = None) -> Path:
-    """Return the file of a profile's name or path. ``beside`` is the folder for relative paths in ``extends``."""
-    if "/" in name or name.endswith(_SUFFIXES):
-        return beside.parent / name if beside else Path(name)
-    for suffix in _SUFFIXES:
-        path = CURATED / f"{name}{suffix}"
-        if path.is_file() and name in curated():
-            return path
-    known = ", ".join(curated()) or "none"
-    near = guess(name, curated())
-    raise UsageError(f"no site profile is called {name!r}{near}", f"curated profiles: {known}; or give a file's path")
 
 
 def _with_facts(raw: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deployer.connected.ground.sign import made
-from deployer.connected.site_profile.profile import CURATED, resolve
+from deployer.connected.site_profile.profile import resolve
+from deployer.connected.site_profile.search import is_curated
 from deployer.contract import sshsig
 from deployer.contract.errors import IntegrityError, Refused, UsageError
 from deployer.contract.sshsig import Key
@@ -61,7 +62,7 @@ def verify_profile(path: Path, allowed: Path) -> list[SignedFile]:
         IntegrityError: a signature does not match its file.
     """
     known = signers.parse(signers.given(str(allowed)), str(allowed))
-    paths = [each for each in resolve(str(path)).paths if CURATED not in each.resolve().parents]
+    paths = [each for each in resolve(str(path)).paths if not is_curated(each)]
     if not paths:
         raise UsageError(f"{path} came with deployer, and is as trusted as that is")
     return [_verified(each, known, allowed) for each in paths]

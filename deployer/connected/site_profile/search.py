@@ -1,0 +1,148 @@
+"""Where a profile's name leads: ``./site_profiles``, the user's folder, ``$DEPLOYER_PROFILES``, and what came with us.
+
+A name that is typed without thought must not become another user's profile, which decides to which host a bundle goes.
+So a file that is found by its name, and its folder, belong to the user or the system and are not writable by everyone.
+Whoever gives a path has chosen it, and no such question is asked.
+"""
+
+import os
+import stat
+import sys
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from deployer.connected.ground import xdg
+from deployer.contract.errors import UsageError
+from deployer.contract.guess import guess
+from deployer.system import files
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+#: The folder of curated profiles: in the package if it was installed from a wheel, otherwise beside the package.
+CURATED = next(filter(Path.is_dir, [_PACKAGE / "site_profiles"]), _PACKAGE.parent / "site_profiles")
+#: The variable with the folders of a group or a site, separated by colons.
+VARIABLE = "DEPLOYER_PROFILES"
+
+SUFFIXES = (".yaml", ".yml", ".json")
+#: Ends of names that are not profiles of their own: facts of libraries, and captures, over which a profile stands.
+_PARTS = (".facts", "-captured")
+
+
+class ProfileFolder(NamedTuple):
+    """A folder of profiles.
+
+    Attributes:
+        path: its path.
+        label: its name for people.
+        chosen: the user named it, so it may belong to anybody.
+    """
+
+    path: Path
+    label: str
+    chosen: bool = False
+
+
+def folders() -> list[ProfileFolder]:
+    """Return the folders in the order in which they are searched, whether they exist or not; each once."""
+    named = [path for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path]
+    found = [
+        ProfileFolder(Path("site_profiles"), "./site_profiles"),
+        ProfileFolder(xdg.config_folder("profiles"), "the user's profiles"),
+        *(ProfileFolder(Path(path), f"${VARIABLE}", True) for path in named),
+    ]
+    own = [each for each in found if each.path.resolve() != CURATED.resolve()]
+    return [*own, ProfileFolder(CURATED, "came with deployer", True)]
+
+
+def names(skip_own: bool = False) -> dict[str, Path]:
+    """Return the profiles that names lead to, by name; with ``skip_own`` only those that came with deployer."""
+    found: dict[str, Path] = {}
+    for folder in folders():
+        if skip_own and folder.path != CURATED:
+            continue
+        for path in _files(folder.path):
+            if path.suffix in SUFFIXES and path.stem != "schema" and not path.stem.endswith(_PARTS):
+                found.setdefault(path.stem, path)
+    return dict(sorted(found.items()))
+
+
+def find(name: str, beside: Path | None = None, skip: Collection[Path] = ()) -> Path:
+    """Return the file of the profile ``name``.
+
+    Args:
+        name: a name, or the path of a file.
+        beside: the file whose ``extends`` is ``name``: relative paths begin there. Names in a profile that came with
+            deployer lead to such profiles only.
+        skip: files that are not meant, since they extend the profile: ``lab`` may extend the ``lab`` of a later folder.
+
+    Raises:
+        UsageError: there is no such profile, or anybody could have put it there.
+    """
+    if "/" in name or name.endswith(SUFFIXES):
+        return beside.parent / name if beside else Path(name)
+    curated = beside is not None and is_curated(beside)
+    there = [
+        (folder, path)
+        for folder in folders()
+        if folder.path == CURATED or not curated
+        for path in _named(folder.path, name)
+        if path.resolve() not in {each.resolve() for each in skip}
+    ]
+    if not there:
+        known = names(curated)
+        searched = ", ".join(str(each.path) for each in folders() if _is_folder(each.path))
+        raise UsageError(
+            f"no site profile is called {name!r}{guess(name, known)}",
+            f"profiles: {', '.join(known) or 'none'} (in {searched}); or give a file's path",
+        )
+    folder, path = there[0]
+    if not folder.chosen:
+        _check_owner(path)
+    if len(there) > 1 and not skip:
+        sys.stderr.write(f"deployer: profile {name}: {path} is used, not {there[1][1]}\n")
+    return path
+
+
+def is_curated(path: Path) -> bool:
+    """Return whether a profile came with deployer."""
+    return CURATED.resolve() in path.resolve().parents
+
+
+def label(path: Path) -> str:
+    """Return where a profile comes from, for people."""
+    parent = path.resolve().parent
+    return next((each.label for each in folders() if each.path.resolve() == parent), "given by its path")
+
+
+def _named(folder: Path, name: str) -> Iterator[Path]:
+    if name == "schema" or name.endswith(_PARTS):
+        return
+    for suffix in SUFFIXES:
+        path = folder / f"{name}{suffix}"
+        if files.lexists(str(path)):
+            yield path
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder / name for name in files.names(str(folder)))
+
+
+def _is_folder(path: Path) -> bool:
+    return files.is_folder(str(path))
+
+
+def _check_owner(path: Path) -> None:
+    """Raise UsageError if another user could have written a profile or put it into its folder."""
+    for each in (path.parent, path):
+        with files.errors_named(f"read {each}"):
+            state = each.stat()
+        if state.st_uid not in (os.geteuid(), 0):
+            problem = f"belongs to another user (uid {state.st_uid})"
+        elif state.st_mode & stat.S_IWOTH:
+            problem = "can be written by everyone"
+        else:
+            continue
+        raise UsageError(
+            f"the profile {path} is not used by its name: {each} {problem}",
+            f"if you trust it, give its path: ./{path}" if not path.is_absolute() else f"if you trust it, give {path}",
+        )
