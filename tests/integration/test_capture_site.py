@@ -14,6 +14,9 @@ from deployer.connected.site_profile.plan import make_plan
 from tests.integration.conftest import ROOT, Cli
 from tests.lab import Lab
 
+#: test_maintenance.py makes a profile with one command in each run of the smoke tier.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def debug(lab: Lab) -> Iterator[str]:

@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
 from deployer.contract import plan_update
-from tests.integration.conftest import ROOT, Alice, Cli, Site, image_folder
+from tests.integration.conftest import ROOT, Site, image_folder
 from tests.lab import Lab, config, software
 
 NODES = ("login1", "cn1", "cn2")
@@ -51,26 +52,20 @@ def own_plans(site: Site) -> Iterator[None]:
     shutil.rmtree(image_folder(site) / "newer-plans", ignore_errors=True)
 
 
-def plan_and_push(alice: Alice, cli: Cli, site: Site, bundle: Path, folder: Path) -> int:
+def plan_and_push(site: Site, bundle: Path, folder: Path) -> int:
     """Capture the lab, make a plan for the installed bundle and push it; return the bytes sent."""
-    alice("eval $tool capture -o login.json && srun -N1 -n1 $(eval echo $tool) capture --node -o node.json </dev/null")
-    alice("eval $tool capture --merge login.json node.json -o maintained.json")
-    captured = site.lab.home / "alice" / "capture" / "maintained.json"
-    (mpi,) = [name for name in json.loads(captured.read_text())["mpi"] if "openmpi" in name]
-    decisions = {
-        "format": 1,
-        "name": "lab-openmpi",
-        "extends": str(captured),
-        "workspace": "~/deployer",
-        "login": {"host": "login1"},
-        "policy": {"runtimes": ["charliecloud"]},
-        "partitions": {"batch": {"mpi": mpi, "pmi": "pmix"}},
-    }
-    profile = folder / "profile.yaml"
-    profile.write_text(json.dumps(decisions))
+    cli, config_ = site.cli, site.lab.ssh_config
+    profile = folder / "lab-openmpi.yaml"
+    words = ["--name", "lab-openmpi", "--ssh-config", config_, "-o", profile, "--json"]
+    captured = json.loads(cli("capture", "login1", *words).stdout)
+    print(f"| capture HOST | {captured['seconds']:.1f} s |", [each["place"] for each in captured["differences"]][:3])
+    decided = yaml.safe_load(profile.read_text())
+    found = json.loads(profile.with_name("lab-openmpi-captured.json").read_text())["mpi"]
+    decided["partitions"]["batch"] = {"mpi": next(name for name in found if "openmpi" in name), "pmi": "pmix"}
+    profile.write_text(yaml.safe_dump(decided))
     plan = folder / "new.plan"
     cli("plan", bundle, "--site", profile, "-o", plan)
-    pushed = json.loads(cli("push", "--plan", plan, profile, "--ssh-config", site.lab.ssh_config, "--json").stdout)
+    pushed = json.loads(cli("push", "--plan", plan, profile, "--ssh-config", config_, "--json").stdout)
     text = plan.stat().st_size
     print(f"| push --plan | {text} bytes of text | {pushed['sent']} bytes sent | {pushed['seconds']:.1f} s |")
     assert plan_update.read(plan.read_bytes(), "it").plans[0].partition == "batch"
@@ -78,11 +73,9 @@ def plan_and_push(alice: Alice, cli: Cli, site: Site, bundle: Path, folder: Path
 
 
 @pytest.mark.usefixtures("own_plans")
-def test_a_new_plan_follows_a_maintenance_day(
-    alice: Alice, site: Site, bundle: Path, other_openmpi: Path, tmp_path: Path
-) -> None:
+def test_a_new_plan_follows_a_maintenance_day(site: Site, bundle: Path, other_openmpi: Path, tmp_path: Path) -> None:
     cli = site.cli
-    assert plan_and_push(alice, cli, site, bundle, tmp_path) < LIMIT
+    assert plan_and_push(site, bundle, tmp_path) < LIMIT
     result = site.run("--nodes", "2", site="lab-openmpi")
     before = {rank["mpi_identity"] for rank in result["ranks"]}
     assert {rank["host_mpi_identity"] for rank in result["ranks"]} == before
@@ -90,7 +83,7 @@ def test_a_new_plan_follows_a_maintenance_day(
         options = ["--site", "lab-openmpi", "--ssh-config", str(site.lab.ssh_config)]
         said = cli("run", *options, "hello-mpi", "--wait", "--nodes", "2", code=3).stderr
         assert "mpi.host-drift" in said
-        assert plan_and_push(alice, cli, site, bundle, tmp_path) < LIMIT
+        assert plan_and_push(site, bundle, tmp_path) < LIMIT
         result = site.run("--nodes", "2", site="lab-openmpi")
         after = {rank["mpi_identity"] for rank in result["ranks"]}
         assert {rank["host_mpi_identity"] for rank in result["ranks"]} == after

@@ -114,5 +114,5 @@ def test_a_name_that_leads_nowhere_names_the_folders(places: Path) -> None:
 
 def test_a_folder_that_cannot_be_read_is_an_error(places: Path) -> None:
     write(places / OWN, "mine")
-    with somebody_else(), pytest.raises(UsageError, match="cannot access .*/config/deployer/profiles/mine"):
+    with somebody_else(), pytest.raises(UsageError, match=r"cannot access .*/config/deployer/profiles/mine"):
         profiles.load("mine")
