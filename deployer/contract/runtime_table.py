@@ -22,6 +22,9 @@ class KnownRuntime(NamedTuple):
         carried: a bundle's kit can provide it to a site that lacks it.
         stagings: where the image can be while it runs, of ``plan.STAGINGS``.
         allowed_by: the name with which a policy allows it, if that is another runtime's; then no profile has its own.
+        mounts: it starts a SquashFS file like a folder, mounted for each process by itself, if its installation can.
+            Otherwise a node's holder mounts a staged one, and ranks join it.
+        tried: what an installation can do depends on how it was made and configured, so `capture` starts a container.
         oldest: the oldest version that can be used; empty: any.
         refusal: why deployer cannot use it; empty if it can.
         instead: what to do if deployer cannot use it.
@@ -33,6 +36,8 @@ class KnownRuntime(NamedTuple):
     carried: bool = False
     stagings: Tuple[str, ...] = (NOT_STAGED,)
     allowed_by: str = ""
+    mounts: bool = False
+    tried: bool = False
     oldest: str = ""
     refusal: str = ""
     instead: str = ""
@@ -71,8 +76,8 @@ TABLE = (
         allowed_by="charliecloud",
         oldest=_OLDEST_CHARLIECLOUD,
     ),
-    KnownRuntime("apptainer", "apptainer", stagings=_UNPACKED, oldest="1.0"),
-    KnownRuntime("singularity", "singularity", stagings=_UNPACKED, oldest="3.8"),
+    KnownRuntime("apptainer", "apptainer", stagings=STAGINGS, mounts=True, tried=True, oldest="1.0"),
+    KnownRuntime("singularity", "singularity", stagings=STAGINGS, mounts=True, tried=True, oldest="3.8"),
     KnownRuntime("podman", "podman", stagings=_UNPACKED, oldest=_OLDEST_PODMAN),
     KnownRuntime("podman-hpc", "podman-hpc", stagings=_UNPACKED),
     KnownRuntime("enroot", "enroot", refusal=_LATER, instead=_ASK),

@@ -116,6 +116,19 @@ def test_an_image_in_the_nodes_memory_leaves_nothing_behind(nodes: Site, plan: P
     assert result["findings"] == []
 
 
+@pytest.mark.needs("squashfs")
+def test_a_squashfs_file_in_the_nodes_memory(nodes: Site, plan: Plan) -> None:
+    staged = _option(nodes, "lab", name="apptainer-squashfs", staging="squashfs", place="/dev/shm")
+    name = plan(variants=[staged])
+    nodes.tool("squash", "hello-mpi")
+    with nothing_left(nodes.lab):
+        nodes.alice(f"bash -lc 'python3 {WORKSPACE}/deployer.pyz run hello-mpi --plan {name} --nodes 2 --wait'")
+    result = nodes.result()
+    assert (result["variant"], result["world_size"], result["exit_code"]) == ("apptainer-squashfs", 2, 0)
+    assert result["findings"] == []
+    assert all(rank["mpi_identity"] == rank["host_mpi_identity"] for rank in result["ranks"])
+
+
 def test_nothing_of_the_host_enters_but_what_the_plan_lists(nodes: Site, by: str) -> None:
     config = nodes.lab.home / "apps/apptainer" / apptainer.CONFIG
     before = config.read_text()

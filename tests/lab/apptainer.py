@@ -3,6 +3,7 @@
 Only Debian's sid has it, and it needs that suite's C library. So its programs get that library's loader, and their
 libraries beside them; the rest of a node stays as it was. It is unprivileged: Debian's package has no setuid program.
 Its version and programs are pinned. The libraries are the suite's newest, because the mirror has no older ones.
+squashfuse_ll is where its makers' own packages have it, and not in the nodes' PATH.
 """
 
 from __future__ import annotations
@@ -40,8 +41,11 @@ _RENEW = (
 )
 #: What the programs need, and what they open by name for the user's number.
 _NEEDED = (
-    _LOADER, "libc.so.6", "libm.so.6", "libnss_files.so.2", "libresolv.so.2", "libseccomp.so.2", "libsqlite3.so.0",
+    _LOADER, "libc.so.6", "libfuse3.so.4", "liblz4.so.1", "liblzma.so.5", "liblzo2.so.2", "libm.so.6",
+    "libnss_files.so.2", "libresolv.so.2", "libseccomp.so.2", "libsqlite3.so.0", "libz.so.1",
+    "libzstd.so.1",
 )  # fmt: skip
+_SQUASHFUSE = f"{_LIBRARIES}/apptainer/bin/squashfuse_ll"
 _PROFILE = f'PATH="$PATH:{PREFIX}/bin"\n'
 
 
@@ -71,7 +75,7 @@ def _tree() -> Path:
 def pinned_root() -> Path:
     """Return a root with the pinned package; raises LabError if the mirror lacks it or has another."""
     try:
-        root = roots.root(_SUITE, (f"apptainer={_VERSION}",), "apptainer")
+        root = roots.root(_SUITE, (f"apptainer={_VERSION}", "squashfuse"), "apptainer")
     except LabError as error:
         raise LabError(f"cannot get Apptainer {_VERSION} of Debian's {_SUITE}: {error.message}", _RENEW) from error
     check(root)
@@ -95,6 +99,7 @@ def _make(root: Path, made: Path) -> None:
         (made / "bin/singularity").symlink_to("apptainer")
         shutil.copytree(root / "usr" / _LIBRARIES / "apptainer", made / _LIBRARIES / "apptainer")
         shutil.copytree(root / "etc/apptainer", made / "etc/apptainer")
+        shutil.copy(root / "usr/bin/squashfuse_ll", made / _SQUASHFUSE)
         libraries = made / "lib/beside"
         libraries.mkdir()
         for name in _NEEDED:
@@ -102,7 +107,7 @@ def _make(root: Path, made: Path) -> None:
         (made / "var/lib/apptainer/mnt/session").mkdir(parents=True)
         for name in ("etc", "var"):  # its starter looks for them one folder too low where libraries are in lib/TRIPLET
             (made / "lib" / name).symlink_to(f"../{name}")
-        for program in ("bin/apptainer", _STARTER):
+        for program in ("bin/apptainer", _STARTER, _SQUASHFUSE):
             words = ["patchelf", "--set-interpreter", f"{PREFIX}/lib/beside/{_LOADER}"]
             words += ["--force-rpath", "--set-rpath", f"{PREFIX}/lib/beside", str(made / program)]
             subprocess.run(words, check=True, timeout=60)

@@ -77,7 +77,7 @@ def measure(args: argparse.Namespace) -> None:
         into = MEMORY / f"deployer-{os.getuid()}" / "1-0"
         binds = [*_binds(), Bind(f"{into}/evidence", plans.NODE, "")]
         memory = Container(f"{into}/rootfs", binds, {"PATH": "/usr/bin"}, ["SLURM_*"], "/", f"{into}/engine")
-        kit = ["--kit", args.runtime] if runtime.carried else []
+        kit = ["--kit", args.runtime] if runtime.known.carried else []
         with staged(store, image, into, store.bundle(image.receipt), more=kit):
             _compare("memory", runtime, memory, python, plans.NODE, args.rounds)
         if plans.SQUASHFS not in runtime_table.RUNTIMES[args.runtime].stagings:
@@ -94,7 +94,7 @@ def measure(args: argparse.Namespace) -> None:
 
 def _installed(args: argparse.Namespace, store: Store) -> InstalledImage:
     bundle = WORK / "bundle.tar"
-    kit = [runtime_table.RUNTIMES[args.runtime].policy_name] if RUNTIMES[args.runtime].carried else []
+    kit = [runtime_table.RUNTIMES[args.runtime].policy_name] if runtime_table.RUNTIMES[args.runtime].carried else []
     if args.rootfs:
         pack.pack(sources.from_folder(Path(args.rootfs), "bench", "1")._replace(kit=kit), [], bundle)
     else:

@@ -46,6 +46,7 @@ REVIEWED = {
     "site/storage/frames.py::read": "the layer gives no files to others",
     "site/install/squash.py::_link": "a copy in place of a link",
     "site/install/mount_points.py::make_if_permitted": "run refuses a bind whose target is still missing",
+    "site/run/stage.py::end_readers": "a process that is gone, or not ours",
     "site/run/stage.py::users": "a process that is gone, or not ours",
     "site/storage/layers.py::_needed": "layers of a user whose images are closed count as needed",
     "site/storage/layers.py::release": "another user's layer is theirs to remove; gc names it",

@@ -43,6 +43,9 @@ class SiteRuntime(Model):
             (``--no-mount=hostfs``).
         setuid: it has a setuid program, so that it needs no user namespaces (Apptainer, Singularity).
         starts: a folder of the user's own started as an image, with targets that it lacks (the same; tried).
+        missing_targets: how it makes targets that the image lacks (the same; tried).
+        squashfs: how it starts a SquashFS file of the user's own: mounted, or unpacked first (the same; tried).
+        fakeroot: it starts with ``--fakeroot``, which deployer does not use (the same; tried).
     """
 
     version: str | None = None
@@ -50,6 +53,14 @@ class SiteRuntime(Model):
     arguments: list[Annotated[str, form(r"^-.*$", "one option, with its value after =: --no-mount=hostfs")]] = []
     setuid: bool | None = None
     starts: bool | None = None
+    missing_targets: Literal["overlay", "fuse-overlayfs", "underlay"] | None = None
+    squashfs: Literal["kernel", "fuse", "unpacked", "refused"] | None = None
+    fakeroot: bool | None = None
+
+    @property
+    def mounts_squashfs(self) -> bool:
+        """Return whether it is known to mount a SquashFS file; unpacked, each rank would have a copy."""
+        return self.squashfs in ("kernel", "fuse")
 
 
 class Fabric(Model):

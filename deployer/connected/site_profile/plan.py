@@ -179,7 +179,7 @@ def _start_options(profile: Profile, partition: Partition, mpi: HostMpi | None, 
         )
         for runtime in runtime_table.in_order(policy.runtimes)
         if runtime_table.supported(runtime) and _there(partition, runtime)
-        for staging in stagings(runtime, partition.filesystems, partition.fuse)
+        for staging in stagings(runtime, partition.filesystems, mounts_squashfs(partition, runtime) is True)
         if batch or staging.kind == NOT_STAGED  # a copy on each node needs a batch step besides that of the ranks
     ]
 
@@ -203,6 +203,14 @@ def needs_namespaces(partition: Partition, runtime: str) -> bool:
     """Return whether a runtime needs user namespaces on a partition's nodes."""
     own = partition.runtimes.get(runtime)
     return runtime_table.needs_namespaces(runtime) and not (own and own.setuid)
+
+
+def mounts_squashfs(partition: Partition, runtime: str) -> bool | None:
+    """Return whether a SquashFS file can be mounted on a partition's nodes; None if it is unknown."""
+    if not runtime_table.RUNTIMES[runtime].mounts:
+        return partition.fuse  # the holder mounts it
+    own = partition.runtimes.get(runtime)
+    return own.mounts_squashfs if own and own.squashfs else None
 
 
 def _against(profile: Profile, partition: Partition) -> dict[str, str]:

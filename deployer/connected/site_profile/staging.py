@@ -37,7 +37,7 @@ class Staging(NamedTuple):
     broadcast: int | None = None
 
 
-def stagings(runtime: str, filesystems: Mapping[str, Filesystem], fuse: bool | None) -> list[Staging]:
+def stagings(runtime: str, filesystems: Mapping[str, Filesystem], mounts: bool) -> list[Staging]:
     """Return the possible stagings of a partition, best first.
 
     The installed folder is best for a few nodes, then a disk of the node, which needs no memory, then its memory:
@@ -47,7 +47,7 @@ def stagings(runtime: str, filesystems: Mapping[str, Filesystem], fuse: bool | N
     Args:
         runtime: the container runtime.
         filesystems: the partition's file systems by path.
-        fuse: users can mount images with FUSE; None if unknown.
+        mounts: a SquashFS file can be mounted.
     """
     possible = runtime_table.RUNTIMES[runtime].stagings
     own = {path: each for path, each in filesystems.items() if each.shared is False and each.type is not None}
@@ -60,7 +60,7 @@ def stagings(runtime: str, filesystems: Mapping[str, Filesystem], fuse: bool | N
     if memories:
         path = _SHARED_MEMORY if _SHARED_MEMORY in memories else min(memories)
         staged.append(Staging(MEMORY, path, memories[path].size_mb, broadcast=MANY_NODES))
-        if fuse:
+        if mounts:
             staged.append(Staging(SQUASHFS, path, memories[path].size_mb, broadcast=MANY_NODES))
     staged = [each for each in staged if each.kind in possible]
     return [Staging(NOT_STAGED, max_nodes=FEW_NODES if staged else None), *staged]

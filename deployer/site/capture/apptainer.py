@@ -1,40 +1,95 @@
-"""What an installation of Apptainer or Singularity can do: its setuid program, and a container that is started."""
+"""What an installation of Apptainer or Singularity can do: its setuid program, and containers that are started."""
 
+import base64
 import glob
 import os
+import re
 import shutil
 import stat
 import tempfile
-from typing import Optional
+import zlib
+from typing import Optional, Sequence
 
+from deployer.contract.errors import DeployerError
 from deployer.contract.json_records import Record
-from deployer.site.capture.tools import EACH, Tools
-from deployer.system import files
+from deployer.site.capture.tools import EACH, Said, Tools
+from deployer.system import files, process
 
-#: Folders of the host with all that /bin/true needs. The image lacks them, so each needs an overlay or an underlay.
+#: Folders of the host with all that the command needs. The image lacks them, so each needs an overlay or an underlay.
 _HOST = ("/bin", "/usr", "/lib", "/lib64")
-_WORDS = ("--quiet", "exec", "--cleanenv", "--no-home", "--no-mount=home,cwd,tmp,hostfs")
+_WORDS = ("exec", "--cleanenv", "--no-home", "--no-mount=home,cwd,tmp,hostfs")
+#: Prints the mounts, an empty line, and the names of the programs that the runtime started beside this one.
+_LOOK = (
+    "cat /proc/self/mountinfo; echo; "
+    'for task in $(grep -sl "^PPid:[^0-9]*$PPID\\$" /proc/[0-9]*/status); do grep ^Name: $task; done; :'
+)
+#: The folders of an image, and the same as a SquashFS file of 246 bytes (mksquashfs -all-root -nopad -no-xattrs).
+_FOLDERS_OF_IMAGE = ("dev", "proc", "sys", "etc", "tmp")
+_SQUASHFS = zlib.decompress(
+    base64.b85decode(
+        "c-qS-E-YqafB_~j$;cqcaDa)Cfd$B30G0U$rQbp6|4@(s<xhap$Ds5BD6Pj(aVt5c;`9jyRs%L+0b^!E=?EUh^DYkaW;WPxGggK%eaZ=#CEIa"
+        "#p$S9#5jGnWkov?11~-edM<z^)TE>vlFk_|aNj`_JiH$QCF3_;IWb|lm>DKO+mWViTX3`xdhNBi7_7Wgn2@MRa8gChv3NI*Oo)X8flu_A$@gd"
+        "ATEDa#?1(XK>l3G9<"
+    )
+)
+#: Bytes that Apptainer reads of a file to recognize it.
+_LEAST = 64 * 1024
+_OVERLAYS = {"overlay": "overlay", "fuse.fuse-overlayfs": "fuse-overlayfs"}
 
-#: Folders of an installation that may have it, below its prefix.
+#: Folders of an installation that may have its setuid program, below its prefix.
 _FOLDERS = ("libexec", "lib", "lib64", "lib/*")
+_NOT_ALLOWED = re.compile(r"^\s*allow\s+setuid\s*=\s*no\b", re.MULTILINE | re.IGNORECASE)
+_PATIENCE = 10.0
 
 
 def facts(tools: Tools, program: str) -> Record:
-    """Return what the installation can do, with the keys of a profile's ``SiteRuntime``; a start here is tried."""
-    with tempfile.TemporaryDirectory() as image:
-        for name in ("dev", "proc", "sys", "etc", "tmp"):
-            os.mkdir(os.path.join(image, name))
-        binds = ["--bind=%s:%s" % (path, path) for path in _HOST if os.path.isdir(path)]
-        # If it fails, its words are in the notes.
-        said = tools.ask([program, *_WORDS, *binds, image, "/bin/true"], 4 * EACH, name=program + " exec FOLDER")
-    found: Record = {"setuid": starter(shutil.which(program)) is not None}
-    return dict(found, starts=said is not None)
+    """Return what the installation can do, with the keys of a profile's ``SiteRuntime``; starts here are tried.
+
+    The words of a start that fails are in the notes.
+    """
+    setuid = starter(shutil.which(program)) is not None
+    found: Record = {"setuid": setuid}
+    with tempfile.TemporaryDirectory() as folder:
+        image, packed = os.path.join(folder, "image"), os.path.join(folder, "image.sqfs")
+        for name in _FOLDERS_OF_IMAGE:
+            os.makedirs(os.path.join(image, name))
+        with open(packed, "wb") as stream:
+            stream.write(_SQUASHFS.ljust(_LEAST, b"\0"))
+        plain = _start(tools, program, image, "FOLDER")
+        found["starts"] = plain is not None
+        if plain is not None:
+            found["missing_targets"] = _OVERLAYS.get(_type_of_root(plain.out), "underlay")
+            found["fakeroot"] = _start(tools, program, image, "FOLDER, --fakeroot", ["--fakeroot"]) is not None
+            found["squashfs"] = _way(_start(tools, program, packed, "SQUASHFS"), setuid)
+    return found
+
+
+def _start(tools: Tools, program: str, image: str, what: str, more: Sequence[str] = ()) -> Optional[Said]:
+    binds = ["--bind=%s:%s" % (path, path) for path in _HOST if os.path.isdir(path)]
+    argv = [program, *_WORDS, *more, *binds, image, "/bin/sh", "-c", _LOOK]
+    return tools.ask(argv, 4 * EACH, name="%s exec %s" % (program, what))
+
+
+def _type_of_root(mounts: str) -> str:
+    """Return the type of the root's file system in the text of /proc/self/mountinfo."""
+    rows = [line.split() for line in mounts.partition("\n\n")[0].splitlines()]
+    types = [row[row.index("-") + 1] for row in rows if len(row) > 4 and row[4] == "/" and "-" in row[:-1]]
+    return types[-1] if types else ""
+
+
+def _way(said: Optional[Said], setuid: bool) -> str:
+    """Return how a SquashFS file was started: only a setuid program can have the kernel mount one."""
+    if said is None:
+        return "refused"
+    if "temporary sandbox" in said.both:
+        return "unpacked"
+    return "fuse" if not setuid or "squashfuse" in said.out.partition("\n\n")[2] else "kernel"
 
 
 def starter(program: Optional[str]) -> Optional[str]:
     """Return the path of the setuid program of the installation of ``program``; None: it has none that works.
 
-    On a file system that is mounted nosuid it does not work.
+    It does not work on a file system that is mounted nosuid, or if the administrator's configuration forbids it.
     """
     if program is None:
         return None
@@ -43,6 +98,22 @@ def starter(program: Optional[str]) -> Optional[str]:
         for path in glob.glob(os.path.join(glob.escape(prefix), folder, "*", "bin", "starter-suid")):
             found = files.status(path)
             suid = found is not None and found.st_uid == 0 and bool(found.st_mode & stat.S_ISUID)
-            if suid and not os.statvfs(path).f_flag & os.ST_NOSUID:
+            if suid and not os.statvfs(path).f_flag & os.ST_NOSUID and not _forbidden(program):
                 return path
     return None
+
+
+def _forbidden(program: str) -> bool:
+    """Return whether ``allow setuid`` is no in the configuration, whose path only the program knows."""
+    try:
+        said = process.glance([program, "buildcfg"], _PATIENCE)
+    except DeployerError:
+        return False
+    paths = re.findall(r"^(?:APPTAINER|SINGULARITY)_CONF_FILE=(/.+)$", said.stdout, re.MULTILINE)
+    for path in paths:
+        try:
+            with open(path, encoding="utf-8", errors="replace") as stream:
+                return _NOT_ALLOWED.search(stream.read()) is not None
+        except OSError:
+            continue  # the default is yes
+    return False

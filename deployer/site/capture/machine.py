@@ -134,7 +134,7 @@ def runtimes(tools: Tools) -> Record:
         match = _VERSION.search(said.both) if said else None
         if match and said and not (name == "singularity" and "apptainer" in said.both):  # a link to apptainer
             found[name] = {"version": match.group()}
-            if name in ("apptainer", "singularity"):
+            if known.tried:
                 found[name].update(apptainer.facts(tools, known.program))
     return found
 

@@ -114,7 +114,7 @@ def image(ground: Ground) -> str:
         if ground.plan and ground.plan.namespaces:
             return "%s; no container was started here: %s" % (saw, refused.message)
         raise
-    if not started.carried and shutil.which(started.program) is None:
+    if not started.known.carried and shutil.which(started.program) is None:
         return saw + "; no %s here to start it" % started.program
     seen = plans.CANARY if started.overlays and files.is_file(installed.rootfs + plans.CANARY) else "/"
     command = [manifest.image.python, "-I", "-S", "-c", _ROOT, seen]

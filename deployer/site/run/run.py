@@ -325,17 +325,19 @@ def _staging(resolved: _Resolved, option: StartOption, size_mb: int) -> Optional
     if option.staging == plans.NOT_STAGED or option.place is None:
         return None
     installed = resolved.installed
-    mounted = option.staging == plans.SQUASHFS
+    packed = option.staging == plans.SQUASHFS
+    runtime = RUNTIMES[option.runtime]
     return StagedImage(
         kind=option.staging,
         place=option.place,
         image=installed.folder,
-        source=squash.path(installed.folder) if mounted else resolved.store.bundle(installed.receipt),
+        source=squash.path(installed.folder) if packed else resolved.store.bundle(installed.receipt),
         size_mb=size_mb,
         abi=resolved.plan.abi,
         mounts=resolved.plan.mounts,
         broadcast=option.broadcast is not None and resolved.layout.nodes >= option.broadcast,
-        kit=option.runtime if RUNTIMES[option.runtime].carried else "",
+        kit=option.runtime if runtime.known.carried else "",
+        held=packed and not runtime.known.mounts,
     )
 
 

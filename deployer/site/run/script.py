@@ -446,7 +446,7 @@ def _step(inputs: Inputs, name: str, command: Sequence[Text], more: Sequence[Tex
         watched: the step is observed from outside the container.
     """
     options = list(more)
-    shared = inputs.staging is not None and inputs.staging.mounted  # one container per node anyway
+    shared = inputs.staging is not None and inputs.staging.held  # one container per node anyway
     if inputs.start_option.join and not shared and inputs.layout.ranks_per_node > 1:
         options += inputs.runtime.join_options(inputs.layout.ranks_per_node, Word(Variable("unique"), "-", name))
     return code(

@@ -62,7 +62,8 @@ class StageRequest(NamedTuple):
         abi: the MPI family of the Horovod variant, or None.
         stubs: the folder of stubs for host files, or None.
         sent: the path beside ``into`` to which the scheduler sends a copy of ``source``, or None.
-        mount: words that mount the staged SquashFS file and run the following words in it; empty for a bundle.
+        mount: words that mount the staged SquashFS file and run the following words in it; empty: nothing is mounted
+            for all ranks.
         kit: the runtime, if it comes from the bundle's kit, else empty.
         home: the job's home on this node, to be removed at the end, or None.
         sha256: the SHA-256 of a SquashFS file that is sent, or None.
@@ -82,6 +83,11 @@ class StageRequest(NamedTuple):
     home: Optional[str] = None
     sha256: Optional[str] = None
     mounts: Sequence[str] = ()
+
+    @property
+    def packed(self) -> bool:
+        """Return whether the image is staged as one SquashFS file."""
+        return os.path.basename(self.source) == squash.IMAGE
 
     def nearest(self) -> str:
         """Return the file to read: the sent copy if it is complete, else ``source``.
@@ -139,7 +145,7 @@ def stage(request: StageRequest) -> int:
     try:
         with claimed(request.into):
             with files.errors_named("write under " + request.into, "free some there: an earlier job may have left it"):
-                (_fill_mounted if request.mount else _fill)(request)
+                (_fill_packed if request.packed else _fill)(request)
                 _discard(request)
                 os.mkdir(os.path.join(request.into, EVIDENCE))
                 if request.stubs:
@@ -150,6 +156,8 @@ def stage(request: StageRequest) -> int:
                     _publish(request)
                     _answer(0, "")
                 _await_payload(request.into, root)
+                if request.packed:
+                    end_readers(os.path.join(request.into, squash.IMAGE), root)
                 _publish(request)
     except DeployerError as error:
         _answer(error.exit_code, error.message)
@@ -302,6 +310,18 @@ def users(folder: str, root: RankRoot) -> List[int]:
     return found
 
 
+def end_readers(path: str, root: RankRoot) -> None:
+    """Kill this user's processes that have the staged file open: they serve the mounts of ranks that were killed."""
+    path = os.path.realpath(path)
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) in (os.getpid(), *root.holders):
+            continue
+        with suppress(OSError):  # it has ended, or is another user's
+            opened = ["/proc/%s/fd/%s" % (name, each) for each in os.listdir("/proc/%s/fd" % name)]
+            if any(os.readlink(each) == path for each in opened):
+                os.kill(int(name), signal.SIGKILL)
+
+
 def _binds(process: str, folder: str) -> bool:
     """Return whether a process has a part of the staged folder mounted; its name is unpredictable, so text suffices."""
     with open("/proc/%s/mountinfo" % process, encoding="utf-8", errors="replace") as stream:
@@ -345,7 +365,7 @@ def _fill(request: StageRequest) -> None:
     files.remove_tree(os.path.join(request.into, "kit"))
 
 
-def _fill_mounted(request: StageRequest) -> None:
+def _fill_packed(request: StageRequest) -> None:
     """Copy the SquashFS file, so that it is read only from the node and remains if the original is removed."""
     target = os.path.join(request.into, squash.IMAGE)
     if request.sent and request.nearest() == request.sent:

@@ -30,7 +30,7 @@ _INSIDE = (plans.APP, plans.WHEELS, plans.VARIANT, plans.TOOL)
 _DOES: Dict[str, str] = {
     plans.MEMORY: "unpacks the bundle into its memory",
     plans.DISK: "unpacks the bundle onto its local disk",
-    plans.SQUASHFS: "copies the SquashFS image into its memory and mounts it",
+    plans.SQUASHFS: "copies the SquashFS image into its memory",
 }
 
 
@@ -47,6 +47,7 @@ class StagedImage(NamedTuple):
         broadcast: the scheduler sends the file to the nodes; otherwise they read it where it is.
         kit: the runtime comes from the bundle's kit, and each node gets it too: its name; empty: it is the site's.
         mounts: mount points that the bundle does not list.
+        held: the holder mounts the SquashFS file once, and ranks join it; otherwise each rank's runtime mounts it.
     """
 
     kind: str
@@ -58,18 +59,19 @@ class StagedImage(NamedTuple):
     broadcast: bool = False
     kit: str = ""
     mounts: Sequence[str] = ()
+    held: bool = False
 
     @property
-    def mounted(self) -> bool:
-        """Return whether the image is mounted, not unpacked."""
+    def packed(self) -> bool:
+        """Return whether nodes have the image as one file, not unpacked."""
         return self.kind == plans.SQUASHFS
 
 
 def moved(staging: StagedImage, container: Container) -> Container:
     """Return the container for a staged image.
 
-    An unpacked image has no bind of the job's folder: only the payload needs it, and each bind is looked up on the
-    shared file system.
+    Unless the holder makes the binds, there is none of the job's folder: only the payload needs it, and each bind of a
+    rank is looked up on the shared file system.
     """
     own = Staged(_staged(STUBS), hostfiles.FOLDER, "placeholders for single files of the host")
     binds: List[Mount] = [
@@ -77,7 +79,7 @@ def moved(staging: StagedImage, container: Container) -> Container:
     ]
     binds.append(Staged(_staged(EVIDENCE), plans.NODE, "local to the node: the evidence of its ranks"))
     environment = container.environment
-    if staging.mounted:
+    if staging.packed:
         binds.append(Staged(_staged(TOOL), plans.TOOL, "this tool"))
         if staging.abi:  # the image has the variants of all families
             here, there = plans.VARIANT + "/", squash.variant(staging.abi) + "/"
@@ -85,20 +87,21 @@ def moved(staging: StagedImage, container: Container) -> Container:
                 name: shell.changed(value, lambda text: text.replace(here, there))
                 for name, value in environment.items()
             }
-    else:
+    if not staging.held:
         binds = [bind for bind in binds if bind.target != plans.JOB]
     engine = _staged(ENGINE) if staging.kit else container.engine
-    return container._replace(rootfs=_staged(ROOTFS), binds=binds, environment=environment, engine=engine)
+    rootfs = _staged(squash.IMAGE if staging.packed and not staging.held else ROOTFS)
+    return container._replace(rootfs=rootfs, binds=binds, environment=environment, engine=engine)
 
 
 def late(staging: StagedImage, container: Container) -> List[Mount]:
     """Return the binds of ``container`` that only the payload gets."""
-    return [] if staging.mounted else [bind for bind in container.binds if bind.target == plans.JOB]
+    return [] if staging.held else [bind for bind in container.binds if bind.target == plans.JOB]
 
 
 def arrays(staging: StagedImage, runtime: Runtime, container: Container) -> List[Tuple[str, List[Text]]]:
     """Return the arrays of the script, by name: how the container is made, and how a rank enters it."""
-    if not staging.mounted:
+    if not staging.held:
         return [("container", runtime.options(container))]
     mount = runtime.mount(container, _staged(squash.IMAGE))
     return [("mount", mount), ("container", runtime.into_mounted(container, STAGE))]
@@ -106,7 +109,7 @@ def arrays(staging: StagedImage, runtime: Runtime, container: Container) -> List
 
 def tool(staging: StagedImage) -> Word:
     """Return the host's path of the node's own copy of this tool."""
-    return _staged(TOOL) if staging.mounted else _staged(ROOTFS) + plans.TOOL
+    return _staged(TOOL) if staging.packed else _staged(ROOTFS) + plans.TOOL
 
 
 def evidence() -> Word:
@@ -177,10 +180,10 @@ container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")
 """,
         number=number,
         size=staging.size_mb,
-        does=_DOES[staging.kind],
+        does=_DOES[staging.kind] + (" and mounts it" if staging.held else ""),
         broadcast=_broadcast(staging, layout),
         sent=_sent(staging),
-        mount=code(' -- "${{mount[@]}}"' if staging.mounted else ""),
+        mount=code(' -- "${{mount[@]}}"' if staging.held else ""),
         at=_place_of_starter(staging, runtime, container),
         options=[
             "--nodes=%d" % layout.nodes,
@@ -196,7 +199,7 @@ container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")
 def _place_of_starter(staging: StagedImage, runtime: Runtime, container: Container) -> int:
     """Return the place of the runtime's program in the words of a rank."""
     inside = moved(staging, container)
-    words = runtime.into_mounted(inside, STAGE) if staging.mounted else runtime.options(inside)
+    words = runtime.into_mounted(inside, STAGE) if staging.held else runtime.options(inside)
     return words.index(runtime.starter(inside.engine))
 
 
@@ -215,7 +218,7 @@ srun --mpi=none --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-
 {digest}sbcast --force {source} "$sent"
 """,
         nodes=layout.nodes,
-        digest=code("digest=$(sha256sum <{source})\n", source=staging.source) if staging.mounted else code(""),
+        digest=code("digest=$(sha256sum <{source})\n", source=staging.source) if staging.packed else code(""),
         source=staging.source,
     )
 
@@ -224,7 +227,7 @@ def _sent(staging: StagedImage) -> Code:
     if not staging.broadcast:
         return code("")
     # The nodes verify a bundle by its own digests.
-    return code(' --sent "$sent" --sha256 "${{digest%% *}}"') if staging.mounted else code(' --sent "$sent"')
+    return code(' --sent "$sent" --sha256 "${{digest%% *}}"') if staging.packed else code(' --sent "$sent"')
 
 
 def _what(staging: StagedImage, container: Container) -> Code:

@@ -16,7 +16,7 @@ def test_each_name_has_an_adapter_or_a_refusal_with_an_alternative(known):
     assert NOT_STAGED in known.stagings
     assert set(known.stagings) <= set(STAGINGS)
     if known.supported:
-        assert RUNTIMES[known.name].namespaces is known.namespaces
+        assert RUNTIMES[known.name].known is known
     else:
         assert runtime_table.refusal(known.name) == (known.refusal, known.instead)
 

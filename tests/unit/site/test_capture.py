@@ -11,10 +11,11 @@ import pytest
 
 from deployer.contract import facts
 from deployer.contract.errors import IntegrityError, UsageError
+from deployer.contract.shell import quoted
 from deployer.site.capture import apptainer, fabric, filesystems, machine, modules, mpi, node, redact, report, scheduler
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.libraries import Libraries
-from deployer.site.capture.tools import Tools
+from deployer.site.capture.tools import Said, Tools
 from tests import running as made
 
 EMPTY = {"files": {}, "links": {}}
@@ -518,12 +519,21 @@ def test_file_systems(programs, tmp_path, monkeypatch):
     assert any("/dead: it did not end" in note for note in tools.notes)
 
 
-#: Starts the last word but one, a folder, with binds; fails as the real one does without overlay and underlay.
+#: Starts a folder or a SquashFS file and prints mounts and programs; fails as the real one does without overlay and
+#: underlay. PACKED is what it does with a SquashFS file.
 APPTAINER = """\
-case $1 in --version) echo 'apptainer version 1.4.5'; exit ;; esac
+case $1 in --version) echo 'apptainer version 1.4.5'; exit ;; buildcfg) exit 1 ;; esac
 [ -z "$REFUSES" ] || { echo "FATAL: destination /bin doesn't exist in container" >&2; exit 255; }
-while [ $# -gt 2 ]; do shift; done
-[ -d "$1/proc" ] && [ "$2" = /bin/true ]"""
+case $* in *--fakeroot*) exit 255 ;; esac
+while [ "$2" != /bin/sh ]; do shift; done
+cat <<END
+1 2 0:1 / / rw - ext4 /dev/sda rw
+3 2 0:2 / / ro,nodev unbindable - $ROOT overlay ro,lowerdir=/x
+
+Name: apptainer
+END
+if [ -f "$1" ]; then case $(head -c 4 "$1") in hsqs) eval "$PACKED" ;; *) exit 255 ;; esac
+else [ -d "$1/proc" ]; fi"""
 
 
 def test_an_apptainer_that_starts_nothing(programs):
@@ -531,6 +541,28 @@ def test_an_apptainer_that_starts_nothing(programs):
     tools = Tools()
     assert machine.runtimes(tools)["apptainer"] == {"version": "1.4.5", "setuid": False, "starts": False}
     assert any("doesn't exist in container" in note for note in tools.notes)
+
+
+@pytest.mark.parametrize(
+    ("root", "targets", "packed", "squashfs"),
+    [
+        ("overlay", "overlay", "exit 255", "refused"),
+        ("fuse.fuse-overlayfs", "fuse-overlayfs", "echo Name: squashfuse_ll", "fuse"),
+        ("tmpfs", "underlay", "echo 'Converting SIF file to temporary sandbox...' >&2", "unpacked"),
+    ],
+)
+def test_how_an_apptainer_mounts(programs, root, targets, packed, squashfs):
+    made.program(programs, "apptainer", "ROOT=%s PACKED=%s\n" % (root, quoted([packed])) + APPTAINER)
+    found = machine.runtimes(Tools())["apptainer"]
+    assert (found["missing_targets"], found["squashfs"]) == (targets, squashfs)
+
+
+def test_only_a_setuid_installation_has_the_kernel_mount_a_file():
+    text = "1 2 0:1 / / rw - overlay x rw\n\nName: starter\n"
+    assert apptainer._way(Said(text, text, 0), setuid=True) == "kernel"
+    assert apptainer._way(Said(text, text, 0), setuid=False) == "fuse"
+    text += "Name: squashfuse_ll\n"
+    assert apptainer._way(Said(text, text, 0), setuid=True) == "fuse"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root makes a program of root; run as root")
@@ -545,6 +577,11 @@ def test_a_setuid_installation(tmp_path, folder):
     starter.chmod(0o4755)
     nosuid = bool(os.statvfs(str(starter)).f_flag & os.ST_NOSUID)
     assert apptainer.starter(str(program)) == (None if nosuid else str(starter))
+    config = tmp_path / "apptainer.conf"
+    made.program(program.parent, "apptainer", "echo PREFIX=/usr; echo APPTAINER_CONF_FILE=%s" % config)
+    for line, forbidden in (("# allow setuid = no\n", False), ("x = y\nAllow setuid = NO\n", True)):
+        config.write_text(line)
+        assert apptainer.starter(str(program)) == (None if nosuid or forbidden else str(starter))
     os.chown(str(starter), 1234, 1234)
     starter.chmod(0o4755)
     assert apptainer.starter(str(program)) is None
@@ -555,7 +592,7 @@ def test_this_machine(programs):
     made.program(programs, "ch-run", "echo 0.31 >&2")
     for program in ("apptainer", "singularity"):  # a link to apptainer
         made.program(programs, program, "echo 'apptainer version 1.4.5'")
-    made.program(programs, "apptainer", APPTAINER)
+    made.program(programs, "apptainer", "ROOT=overlay\n" + APPTAINER)
     made.program(programs, "podman", "echo 'podman version 4.3.1'")
     made.program(programs, "docker", "exit 1")
     made.program(programs, "enroot", '[ "$*" = version ] && echo 3.5.0')
@@ -563,7 +600,7 @@ def test_this_machine(programs):
     found = machine.machine(Tools())
     versions = {"charliecloud": "0.31", "apptainer": "1.4.5", "podman": "4.3.1", "enroot": "3.5.0"}
     expected = {**{name: {"version": versions[name]} for name in versions}, "udocker": {}}
-    expected["apptainer"].update(setuid=False, starts=True)
+    expected["apptainer"].update(setuid=False, starts=True, missing_targets="overlay", fakeroot=False, squashfs="fuse")
     assert found["runtimes"] == expected
     assert not (programs / "was-run").exists()
     assert found["pythons"][sys.executable] == "%d.%d.%d" % sys.version_info[:3]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
-from deployer.connected.site_profile.plan import needs_namespaces
+from deployer.connected.site_profile.plan import mounts_squashfs, needs_namespaces
 from deployer.contract import runtime_table
 from deployer.contract import version as versions
 from deployer.contract.findings import ERROR, NOTE, Finding
@@ -85,7 +85,7 @@ def _against(case: Case, option: StartOption) -> Iterator[Finding]:
     if needs_namespaces(has, option.runtime):
         needs.append(("namespaces", has.user_namespaces, "user namespaces"))
     if option.staging == SQUASHFS:
-        needs.append(("fuse", has.fuse, "FUSE, which mounts a SquashFS"))
+        needs.append(("fuse", mounts_squashfs(has, option.runtime), "to mount a SquashFS file"))
     for code, there, what in needs:
         if there is None:
             text = f"{option.runtime} needs {what}, which has not been tested on the nodes of {case.plan.partition}"

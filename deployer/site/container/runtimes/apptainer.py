@@ -80,16 +80,11 @@ _IMPOSSIBLE = ("HOME", "PREPEND_PATH", "APPEND_PATH", "UID", "EUID", "GID", "PPI
 class Apptainer(Runtime):
     """The container is read-only; binds are writable; /tmp, /dev, /proc and /sys are the host's."""
 
-    namespaces = True
     makes_targets = True
     overlays = True
     # Each process has a user namespace of its own. --sharens gives them one, but its first process leaves the payload
     # behind when it gets SIGTERM (seen with 1.4.5).
     shares_memory = False
-
-    def __init__(self, program: str) -> None:
-        self.program = program
-        self.asked = program  # which is its name too
 
     def without_namespaces(self, found: Optional[str]) -> bool:
         return apptainer.starter(found) is not None

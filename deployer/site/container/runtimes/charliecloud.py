@@ -48,10 +48,6 @@ OBEYED, BARE = "obeyed", "bare"
 class Charliecloud(Runtime):
     """The container is read-only; binds are writable; /tmp, /dev, /proc and /sys are the host's."""
 
-    program = "ch-run"
-    namespaces = True
-    asked = "charliecloud"
-
     def options(self, container: Container) -> List[Text]:
         return [
             self.starter(container.engine),
@@ -79,8 +75,6 @@ class Charliecloud(Runtime):
 
 class CarriedCharliecloud(Charliecloud):
     """The kit's ch-run, which has its own loader and libraries beside it (``deployer.connected.bundle.kit``)."""
-
-    carried = True
 
     def starter(self, engine: Value) -> Value:
         return engine + "/" + plans.CHARLIECLOUD_FOLDER + "/" + plans.CHARLIECLOUD_START

@@ -6,7 +6,7 @@ Words have the types of ``contract.shell``: the script quotes every str, whateve
 import re
 from typing import List, Mapping, NamedTuple, Optional, Sequence, Union
 
-from deployer.contract import shell
+from deployer.contract import runtime_table, shell
 from deployer.contract.errors import UsageError
 from deployer.contract.plan import Bind
 from deployer.contract.shell import Text, Value
@@ -80,16 +80,12 @@ class Here(NamedTuple):
 
 
 class Runtime(object):
-    """A runtime. The implementations are in the plain dict ``RUNTIMES`` under the names that plans use."""
+    """A runtime. The implementations are in the plain dict ``RUNTIMES`` under the names that plans use.
 
-    #: The program's name in PATH.
-    program = ""
-    #: Whether it makes its own user namespaces.
-    namespaces = False
-    #: Whether it comes from the bundle's kit.
-    carried = False
-    #: Its name in ``runtime_table``, if its program is asked for its version before it is used.
-    asked = ""
+    Attributes:
+        known: its row in ``runtime_table``.
+    """
+
     #: The beginning of a word that binds SRC:DST.
     bind_option = "--bind="
     #: Whether there is a container: with its own root, and only the passed variables of the host's environment.
@@ -102,6 +98,19 @@ class Runtime(object):
     #: Whether it makes a target that the read-only image lacks, for folders and files alike. Otherwise a bind needs a
     #: target that the image has.
     makes_targets = False
+
+    def __init__(self, name: str) -> None:
+        self.known = runtime_table.RUNTIMES[name]
+
+    @property
+    def program(self) -> str:
+        """Return the program's name in PATH."""
+        return self.known.program
+
+    @property
+    def asked(self) -> str:
+        """Return its name in ``runtime_table`` if its program is asked for its version before it is used."""
+        return self.known.policy_name if self.known.oldest else ""
 
     def without_namespaces(self, found: Optional[str]) -> bool:
         """Return whether the program at the path ``found`` needs no user namespaces after all."""

@@ -25,7 +25,6 @@ _BEFORE, _BEHIND = r"(?<![\w./~*?}\])-])", r"(?=[/\s:,;'\"()<>|&}\]]|$)"
 class Native(Runtime):
     """``env`` becomes the command, in the folder where it is called."""
 
-    program = "env"
     contained = False
 
     def options(self, container: Container) -> List[Text]:

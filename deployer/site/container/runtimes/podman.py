@@ -90,11 +90,12 @@ exec unshare --user --map-root-user --mount --propagation=slave "$0" --log-level
 class Podman(Runtime):
     """The container is read-only; binds are writable; /tmp, /dev, /proc and /sys are the host's, /run is empty."""
 
-    program = "podman"
-    namespaces = True
     bind_option = "--volume="
     shares_memory = False  # each rank has a user namespace of its own
-    asked = "podman"
+
+    @property
+    def asked(self) -> str:
+        return "podman"
 
     def starter(self, engine: Value) -> Value:
         # Podman-hpc too starts it, with options for stores of images.
@@ -119,9 +120,3 @@ class Podman(Runtime):
 
     def starting_in(self, folder: Value) -> List[Text]:
         return ["--workdir=" + folder]
-
-
-class PodmanHpc(Podman):
-    """NERSC's podman-hpc: its own podman runs a folder in the same way, without the stores that the wrapper adds."""
-
-    program = "podman-hpc"

@@ -19,9 +19,6 @@ START = "run"
 class Udocker(Runtime):
     """The container's files are read-only by mode; binds are writable; /tmp, /dev, /proc and /sys are the host's."""
 
-    program = "udocker"
-    carried = True
-
     def starter(self, engine: Value) -> Value:
         return engine + "/" + START
 

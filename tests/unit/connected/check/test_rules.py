@@ -30,7 +30,7 @@ from deployer.connected.check.rules import (
     space,
     wheels,
 )
-from deployer.connected.check.rules.case import Case
+from deployer.connected.check.rules.case import MISSING_FACTS, Case
 from deployer.connected.linker import jobs
 from deployer.connected.linker.index import Index, Indexed
 from deployer.connected.linker.job_filesystem import HostFiles, JobFilesystem
@@ -408,6 +408,17 @@ def test_an_apptainer_that_started_nothing_at_capture() -> None:
     assert (found.code, found.severity) == ("runtime.start", ERROR)
     both = plan._replace(start_options=[*plan.start_options, START_OPTION])
     assert codes(runtimes.startable(case(facts, plan=both))) == [("runtime.start", NOTE)]
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [({"squashfs": "fuse"}, []), ({"squashfs": "kernel"}, []), ({"squashfs": "unpacked"}, [("runtime.fuse", ERROR)]),
+     ({"squashfs": "refused"}, [("runtime.fuse", ERROR)]), ({}, [("facts.runtime", MISSING_FACTS)])],
+)  # fmt: skip
+def test_an_apptainer_mounts_a_squashfs_file_by_itself(own: dict[str, str], expected: list[tuple[str, str]]) -> None:
+    plan = PLAN._replace(start_options=[START_OPTION._replace(name="a", runtime="apptainer", staging="squashfs")])
+    facts = {"user_namespaces": True, "fuse": False, "runtimes": {"apptainer": own}}
+    assert codes(runtimes.startable(case(facts, plan=plan))) == expected
 
 
 def test_without_a_container_there_is_nothing_to_judge() -> None:

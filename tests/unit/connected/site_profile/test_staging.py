@@ -12,13 +12,13 @@ MEMORY = Filesystem(type="tmpfs", shared=False, size_mb=1000)
 def test_where_nothing_of_the_nodes_is_known_the_folder_serves_all() -> None:
     unknown = Filesystem(type="ext4")  # one node may export it
     assert stagings("charliecloud", {"/work": SHARED, "/scratch": unknown}, True) == [Staging("folder")]
-    assert stagings("charliecloud", {}, None) == [Staging("folder")]
+    assert stagings("charliecloud", {}, False) == [Staging("folder")]
 
 
 def test_a_disk_comes_before_memory_and_the_folder_is_for_few_nodes() -> None:
     small, large = (Filesystem(type="xfs", shared=False, size_mb=size) for size in (10, 20))
     table = {"/work": SHARED, "/tmp": small, "/local": large, "/dev/shm": MEMORY, "/aaa": MEMORY}
-    assert stagings("charliecloud", table, None) == [
+    assert stagings("charliecloud", table, False) == [
         Staging("folder", max_nodes=FEW_NODES),
         Staging("disk", "/local", 20, broadcast=MANY_NODES),
         Staging("memory", "/dev/shm", 1000, broadcast=MANY_NODES),

@@ -97,7 +97,7 @@ def test_a_runtime_s_property_is_asked(store, tmp_path, monkeypatch):
     class Making(Charliecloud):
         makes_targets = True
 
-    monkeypatch.setitem(RUNTIMES, "charliecloud", Making())
+    monkeypatch.setitem(RUNTIMES, "charliecloud", Making("charliecloud"))
     script = run.show_script(run.prepare(store, request))
     assert "--bind=%s:/p\n" % tmp_path in script
     assert "--bind=%s:%s\n" % (running.PREFIX, running.PREFIX) in script

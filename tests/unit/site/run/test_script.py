@@ -87,6 +87,8 @@ STAGING = StagedImage(
     plan.MEMORY, "/dev/shm", "/home/alice/images/aaaa", "/home/alice/bundles/it's-1.tar", 2000, "mpich-abi"
 )
 
+PACKED = STAGING._replace(kind=plan.SQUASHFS, source="/home/alice/images/aaaa/image.sqfs")
+
 
 def native(made):
     """Return the inputs as they are without a container."""
@@ -129,7 +131,7 @@ def gpu_partition():
 CASES = {
     "staged": inputs(ranks=2, staging=STAGING, memory_mb=1000),
     "staged-squashfs": inputs(
-        staging=STAGING._replace(kind=plan.SQUASHFS, source="/home/alice/images/aaaa/image.sqfs", broadcast=True),
+        staging=PACKED._replace(broadcast=True, held=True),
         start_option=made.START_OPTION._replace(join=True),
         ranks=2,
     ),
@@ -144,15 +146,19 @@ CASES = {
     "staged-carried": inputs(
         runtime=RUNTIMES["charliecloud-kit"],
         start_option=made.START_OPTION._replace(runtime="charliecloud-kit", join=True),
-        staging=STAGING._replace(
-            kind=plan.SQUASHFS, source="/home/alice/images/aaaa/image.sqfs", kit="charliecloud-kit"
-        ),
+        staging=PACKED._replace(kit="charliecloud-kit", held=True),
         ranks=2,
     ),
     "staged-apptainer": inputs(
         runtime=RUNTIMES["apptainer"],
         start_option=made.START_OPTION._replace(runtime="apptainer", join=True),
         staging=STAGING,
+        ranks=2,
+    ),
+    "staged-apptainer-squashfs": inputs(
+        runtime=RUNTIMES["apptainer"],
+        start_option=made.START_OPTION._replace(runtime="apptainer", join=True),
+        staging=PACKED,
         ranks=2,
     ),
     "podman": inputs(
@@ -205,7 +211,11 @@ STAGED = [(known.name, staging) for known in TABLE if known.supported for stagin
 @pytest.mark.parametrize(("name", "staging"), STAGED)
 def test_each_runtime_renders_the_stagings_of_its_row(name, staging):
     option = made.START_OPTION._replace(runtime=name, staging=staging)
-    text = script.render(inputs(runtime=RUNTIMES[name], start_option=option, staging=STAGING._replace(kind=staging)))
+    runtime = RUNTIMES[name]
+    held = staging == plan.SQUASHFS and not runtime.known.mounts
+    text = script.render(
+        inputs(runtime=runtime, start_option=option, staging=STAGING._replace(kind=staging, held=held))
+    )
     [(place, program)] = re.findall(r"^container\[(\d+)\]=\$\(type -P \"\$\{container\[(\d+)\]\}\"", text, re.MULTILINE)
     assert place == program
 
@@ -317,7 +327,7 @@ def test_without_python_ranks_are_watched_on_the_host():
     for kind, tool in ((plan.SQUASHFS, "/s/deployer.pyz"), (plan.MEMORY, "/s/rootfs/deployer/deployer.pyz")):
         folders = ["--out", "/s/evidence", "--shared", FOLDER + "/ranks"]
         expected = [*python, tool, "rank", *folders, "--outside", library, "--"]
-        assert watch(staging=STAGING._replace(kind=kind)) == expected
+        assert watch(staging=STAGING._replace(kind=kind, held=kind == plan.SQUASHFS)) == expected
 
 
 def test_ranks_of_an_older_deployer_start_from_its_zip_file():

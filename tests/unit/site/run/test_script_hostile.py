@@ -143,7 +143,7 @@ def configured():
     ways = {
         "folder": (charliecloud, None),
         "memory": (charliecloud, whole.staging._replace(kit=False)),
-        "squashfs": (charliecloud, whole.staging._replace(kind=plans.SQUASHFS, kit=False)),
+        "squashfs": (charliecloud, whole.staging._replace(kind=plans.SQUASHFS, kit=False, held=True)),
         "udocker": (udocker, whole.staging._replace(kind=plans.DISK, broadcast=False)),
         "native": (native, None),
     }

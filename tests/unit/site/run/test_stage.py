@@ -493,6 +493,20 @@ def test_what_the_scheduler_sent_is_used_where_it_is_whole_and_removed(job, whol
     assert job.left() == []
 
 
+def test_a_squashfs_file_that_each_rank_mounts_is_only_copied(job, tmp_path):
+    squashed = tmp_path / "image.sqfs"
+    squashed.write_bytes(b"compressed")
+    process = job.start(source=squashed)
+    assert answer(process) == (0, "")
+    assert sorted(os.listdir(str(job.into))) == ["deployer.pyz", "evidence", "image.sqfs", "rootfs"]
+    assert (job.into / "image.sqfs").read_bytes() == b"compressed"
+    with (job.into / "image.sqfs").open() as stream:  # as what serves the mount of a rank that was killed
+        server = subprocess.Popen(["sleep", "600"], stdin=stream)
+    assert end(process) == (0, "")
+    assert server.wait(10) == -signal.SIGKILL
+    assert job.left() == []
+
+
 @pytest.mark.thorough  # the stand-in shares this machine's root, so that goodbyes are awaited in full
 def test_a_squashfs_file_that_was_sent_is_taken_as_it_is(job, tmp_path):
     sent, squashed = job.sent(), tmp_path / "image.sqfs"

@@ -1,0 +1,193 @@
+#!/bin/bash -l
+# Job hello-1: bundle hello:1 on lab, written by deployer VERSION.
+# 2 nodes x 2 ranks x 2 threads; variant charliecloud-folder: first in the plan.
+# To submit this script by hand: sbatch job.sh. You may edit it and submit it again.
+#SBATCH --job-name=hello
+#SBATCH --output=/home/alice/deployer/jobs/hello-1/output.log
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=2
+#SBATCH --cpus-per-task=2
+#SBATCH --time=00:30:00
+#SBATCH --no-requeue
+#SBATCH --partition=batch
+
+job=/home/alice/deployer/jobs/hello-1
+tool=(/opt/python/3.6/bin/python3 /home/alice/deployer/deployer.pyz)
+started=$(date +%s)
+stopped=
+
+# At a time limit or cancel, Slurm sends SIGTERM to the ranks and to this script. The script continues as long as it
+# can, to write result.json.
+trap 'stopped=TERM' TERM
+
+# result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
+result() {
+    "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
+}
+
+# After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment.
+unset SLURM_EXPORT_ENV
+grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
+export USER=${USER:-$(id -un)}  # ch-run needs USER
+unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
+
+rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
+mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
+
+module load intel-mpi/2021.15 || { result hosts 1 --module intel-mpi/2021.15; exit 1; }
+
+# Home: a private folder of this job on each node, created in step 1.
+home=/tmp/deployer-home-$UID-$unique
+leave() {
+    [ -z "$stopped" ] && timeout 30 srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
+        rm -rf -- "$home" </dev/null >/dev/null 2>&1 || rm -rf -- "$home"
+}
+trap leave EXIT
+
+# The image is staged: each node has its own copy here.
+stage=/dev/shm/deployer-stage-$UID-$unique/image
+
+# The container: read-only; from the host's environment only what the plan passes. Binds:
+#   /opt/intel/mpi/2021.15: the site's MPI, on the same path
+#   /deployer/node: local to the node: the evidence of its ranks
+#   /deployer/deployer.pyz: this tool
+container=(bash
+    -p
+    -c
+    '# Only what --pass and --set-env name reaches the container; the environment gives no options to the runtime.
+shopt -s extglob; set -f
+prefixes=(APPTAINER); [ "${0##*/}" = apptainer ] || prefixes+=(SINGULARITY)
+passed=() values=() words=()
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    case $1 in
+        --pass=*) passed+=("${1#*=}") ;;
+        --set-env=*) values+=("${1#*=}") ;;
+        *) words+=("$1") ;;
+    esac
+    shift
+done
+shift; found=() clean=()
+# Bash cannot unset a name that is not its own kind, such as APPTAINERENV_a.b or APPTAINERENV_BASH_FUNC_f%%.
+while IFS= read -r -d '"'"''"'"' pair; do
+    name=${pair%%=*}
+    case $name in @(APPTAINER|SINGULARITY)*[!A-Za-z0-9_]*) clean+=(-u "$name") ;; esac
+done </proc/$$/environ
+[ ${#clean[@]} = 0 ] || clean=(env "${clean[@]}")
+for name in $(compgen -e); do
+    for glob in "${passed[@]}"; do
+        if [[ $name = $glob ]]; then found+=("$name=${!name}"); break; fi
+    done
+    case $name in
+        APPTAINER*|SINGULARITY*|TERM|@(http|https|no|all|ftp)_proxy|@(HTTP|HTTPS|NO|ALL|FTP)_PROXY) unset "$name" ;;
+    esac
+done
+values=("${found[@]}" "${values[@]}"); text=
+case "${values[*]}" in *[\\\$\`]*) [[ $("$0" exec --help 2>&1) = *--no-eval* ]] || text=1 ;; esac
+for pair in "${values[@]}"; do
+    name=${pair%%=*} value=${pair#*=}
+    if [ "$text" ]; then value=${value//\\/\\\\}; value=${value//\$/\\\$}; value=${value//\`/\\\`}; fi
+    for prefix in "${prefixes[@]}"; do export "${prefix}ENV_$name=$value"; done
+done
+for prefix in "${prefixes[@]}"; do export ${prefix}_NO_{EVAL,NV,ROCM}=1; done
+exec "${clean[@]}" "$0" --quiet exec "${words[@]}" "$@"
+'
+    apptainer
+    '--pass=SLURM_*'
+    '--pass=PMI_*'
+    --set-env=FI_PROVIDER=tcp
+    '--set-env=GREETING=it'"'"'s $5: cheap'
+    --set-env=I_MPI_PIN_DOMAIN=2:compact
+    --set-env=KMP_BLOCKTIME=0
+    --set-env=LD_LIBRARY_PATH=/opt/intel/mpi/2021.15/lib
+    --set-env=OMP_NUM_THREADS=2
+    --set-env=OMP_PLACES=cores
+    --set-env=OMP_PROC_BIND=close
+    --set-env=TF_NUM_INTEROP_THREADS=2
+    --set-env=TF_NUM_INTRAOP_THREADS=2
+    --set-env=TMPDIR="$home"
+    --cleanenv
+    --no-home
+    --no-mount=home,cwd,tmp,hostfs,bind-paths
+    --home="$home"
+    --bind=/tmp:/tmp
+    --bind=/opt/intel/mpi/2021.15:/opt/intel/mpi/2021.15
+    --bind="$stage"/evidence:/deployer/node
+    --bind="$stage"/deployer.pyz:/deployer/deployer.pyz
+    --pwd=/work
+)
+image="$stage"/image.sqfs
+
+# The ranks: srun starts 2 per node, with 2 cores per rank.
+launch=(srun --mpi=pmi2 --nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task=2 --distribution=block:cyclic
+    --cpu-bind=cores --kill-on-bad-exit=1
+)
+
+# 1. Hosts: each node writes its facts into hosts/, from outside the container.
+srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
+    "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 --home "$home" </dev/null
+result hosts $? || exit
+
+# 2. Stage: each node copies the SquashFS image into its memory (2000 MiB). The step
+#    runs beside the other steps and removes the image at the end. It prints a line when the image is ready, and one
+#    when it has collected the evidence of its ranks (SIGUSR1); SIGUSR2 ends it. If a node fails, the job ends here.
+overlap=$(srun --help | grep -o -m 1 -e --overlap)  # needed to share since Slurm 20.11
+pipe=$(mktemp -d)/answers && mkfifo "$pipe" || exit 6
+cd /  # becomes the ranks' working folder; on a shared file system, each rank would look it up
+srun --mpi=none $overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 \
+    "${tool[@]}" stage \
+    --image /home/alice/images/aaaa \
+    --source /home/alice/images/aaaa/image.sqfs \
+    --abi mpich-abi \
+    --home "$home" \
+    --tool "${tool[1]}" --into "$stage" --out "$job/ranks" </dev/null >"$pipe" &
+holder=$!
+exec 3<"$pipe"
+rm -r "${pipe%/*}"
+
+# answers: wait for a line from each node; false if one failed, with its exit code in $worst and its reason in $reason.
+answers() {
+    local count=0 who status words
+    worst=0 reason=
+    while ((count < 2)); do
+        read -r who status words <&3 || { ((worst)) || { worst=1 reason="the step ended early"; }; break; }
+        [ "$who" = staged ] || continue
+        count=$((count + 1))
+        if ((status > worst)); then worst=$status reason=$words; fi
+    done
+    ((worst == 0))
+}
+
+collect() { kill -USR1 "$holder" 2>/dev/null && answers; }
+
+unstage() {
+    [ -n "$holder" ] || return
+    kill -USR2 "$holder" 2>/dev/null
+    while kill -0 "$holder" 2>/dev/null; do wait "$holder"; done
+    holder=
+}
+trap unstage EXIT
+
+answers || { result stage "$worst" --reason "$reason"; exit; }
+container[4]=$(type -P "${container[4]}" || echo "${container[4]}")  # looked up once, not per rank
+
+# Root: on each node, a container reads the image's marker file. If it shows the host's root instead, the job ends here.
+srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
+    --output=/home/alice/deployer/jobs/hello-1/hosts/%N.root \
+    "${container[@]}" "$image" -- /bin/cat /deployer/canary </dev/null
+result root $? || exit
+
+# 3. Probe: each rank records its MPI library, network and CPUs in the container in ranks/. If they do not match the
+#    plan, the job ends here, before the payload.
+"${launch[@]}" "${container[@]}" "$image" -- \
+    /usr/bin/python3 -I -S /deployer/deployer.pyz probe --rank --out /deployer/node --library libmpi.so.12 </dev/null
+code=$?
+collect
+result probe $code || exit
+
+# 4. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
+"${launch[@]}" "${container[@]}" --bind=/home/alice/deployer/jobs/hello-1:/deployer/job "$image" -- \
+    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/node --shared /deployer/job/ranks -- python3 train.py --name 'a b' </dev/null
+code=$?
+unstage
+result payload $code
+exit
