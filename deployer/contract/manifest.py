@@ -26,7 +26,7 @@ _ENV_HINT = "an earlier deployer packed names as the image has them: pack the bu
 OURS = ("deployer/", "deployer.pyz")
 #: Prefix of members of the app folder.
 APP_PREFIX = "deployer/app/"
-#: Prefix of plans, ``deployer/plans/SITE.json``.
+#: Prefix of plans: ``deployer/plans/SITE.json``, and ``deployer/plans/SITE/PARTITION.json`` for further partitions.
 PLANS_PREFIX = "deployer/plans/"
 #: Prefix of data folders, ``deployer/data/NAME/...``.
 DATA_PREFIX = "deployer/data/"

@@ -83,8 +83,6 @@ def _value(name: str, environment: Mapping[str, str], key: str, text: str) -> st
         raise UsageError(
             "%s of the site's profile is %s, and the value of $%s is unsafe: '%s'"
             % (key, text, name, printable(value[:_SHOWN])),
-            "a value has letters, digits and _ . / @ %% + = -, does not begin with -, and has no part ..".replace(
-                "%%", "%"
-            ),
+            "a value has letters, digits and _ . / @ % + = -, does not begin with -, and has no part ..",
         )
     return value

@@ -297,6 +297,7 @@ class Plan(NamedTuple):
         module_paths: folders of modules to use.
         mounts: folders of the site whose paths have placeholders: binds on the same path, once these are replaced.
         devices: devices that a runtime does not show by itself: paths, or CDI names.
+        without: the site's partitions that have no plan, each with the reason.
     """
 
     site: str
@@ -326,6 +327,7 @@ class Plan(NamedTuple):
     module_paths: Tuple[str, ...] = ()
     mounts: Tuple[str, ...] = ()
     devices: Tuple[str, ...] = ()
+    without: Mapping[str, str] = {}
 
     def modules_of(self, runtime: str) -> List[str]:
         """Return the modules that a job with a runtime loads, in order."""
@@ -377,7 +379,7 @@ class Plan(NamedTuple):
         fields["node"] = dict(self.node._asdict())
         fields["mpi"] = dict(self.mpi._asdict()) if self.mpi else None
         fields["binds"] = [dict(bind._asdict()) for bind in self.binds]
-        fields["against"] = dict(self.against)
+        fields["against"], fields["without"] = dict(self.against), dict(self.without)
         fields[_START_OPTIONS_KEY] = [dict(option._asdict()) for option in self.start_options]
         if self.checked is None:
             del fields["checked"]
@@ -424,6 +426,7 @@ def read(data: bytes, what: str) -> Plan:
         module_paths=_texts(fields, "module_paths"),
         mounts=_texts(fields, "mounts"),
         devices=_texts(fields, "devices"),
+        without=fields.mapping("without") if "without" in fields.record else {},
     )
 
 

@@ -31,7 +31,8 @@ def add_parsers(subparsers: Any) -> None:
     command = common.add_command(subparsers, "plan", _plan)
     command.add_argument("bundle", metavar="B.tar")
     command.add_argument("--site", required=True)
-    command.add_argument("--partition", help="a partition of the profile (default: its first)")
+    command.add_argument("--partition", help="only for this partition of the profile (default: for each)")
+    command.add_argument("--mpi", metavar="NAME", help="use this MPI of the profile in partitions that have several")
     text = "treat this rule of check as a warning; the plan records it"
     command.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
     text = "write the plan to this file, for `push --plan`"
@@ -80,18 +81,26 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    plan, checked = checking.plan(
-        args.bundle, profiles.load(args.site), args.partition, args.accept, index.default_folder()
-    )
+    profile = profiles.load(args.site).selected([args.partition] if args.partition else [], args.mpi)
+    plans = checking.all_plans(args.bundle, profile, args.accept, index.default_folder())
+    plan = plans[0]
     with opened(args.bundle) as stream:
         digest = read_seal(stream, args.bundle).digest
-    update = PlanUpdate(digest, plan.bundle, int(time.time()), [plan])
+    update = PlanUpdate(digest, plan.bundle, int(time.time()), plans)
     files.write_text(args.output, update.text())
     if args.json:
-        print(json.dumps({"plan": args.output, "site": plan.site, "verdict": checked.verdict}))
+        verdicts = {each.partition: each.checked.verdict for each in plans if each.checked}
+        record = {"plan": args.output, "site": plan.site, "verdict": verdicts[plan.partition]}
+        print(json.dumps({**record, "partitions": verdicts}))
     else:
-        print(f"plan for {plan.site}: {args.output}\ncheck {plan.site}: {checked.verdict}")
-        common.show(checked, plan.way, plan.tries)
+        print(f"plan for {plan.site}: {args.output}")
+        for each in plans:
+            if each.checked:
+                of = "" if each is plan else f", partition {each.partition}"
+                print(f"check {plan.site}{of}: {each.checked.verdict}")
+                common.show(each.checked, each.way, each.tries)
+        for name, reason in plan.without.items():
+            print(f"no plan for partition {name}: {reason}")
         print(f"if {plan.bundle} is installed there: deployer push --plan {args.output} {args.site}")
     return 0
 

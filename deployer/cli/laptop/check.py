@@ -20,7 +20,10 @@ def add_parsers(subparsers: Any) -> None:
     command = common.add_command(subparsers, "check", run)
     command.add_argument("bundle", metavar="B.tar")
     command.add_argument("--site", required=True, help="a profile's name or path")
-    command.add_argument("--partition", help="a partition of the profile (default: its first)")
+    command.add_argument(
+        "--partition", help="judge only this partition (default: each; the first decides the exit code)"
+    )
+    command.add_argument("--mpi", metavar="NAME", help="use this MPI of the profile in partitions that have several")
     command.add_argument("--accept", action="append", default=[], metavar="CODE", help="treat this rule as a warning")
     command.add_argument("--no-cache", action="store_true", help="do not read or write the cache of file facts")
     command.epilog = "Exit: 0 RUN or WARN, 3 REFUSE, 8 UNKNOWN (facts missing). The rules are in docs/rules.md."
@@ -30,11 +33,13 @@ def run(args: argparse.Namespace) -> int:
     """Print the verdict and what it follows from."""
     cache = None if args.no_cache else index.default_folder()
     today = date.today()  # noqa: DTZ011  facts have a date, no time
-    verdict = checking.check(args.bundle, profiles.load(args.site), args.partition, args.accept, cache, today)
+    profile = profiles.load(args.site).selected([args.partition] if args.partition else [], args.mpi)
+    verdict, *others = checking.check_all(args.bundle, profile, args.accept, cache, today)
     if args.json:
-        print(json.dumps(verdict.record()))
-    else:
-        partition = f", partition {verdict.partition}" if verdict.partition else ""
-        print(f"{verdict.checked.verdict}: {verdict.bundle} on {verdict.site}{partition}")
-        common.show(verdict.checked, verdict.way, verdict.plan.tries if verdict.plan else "")
+        print(json.dumps({**verdict.record(), "others": [each.record() for each in others]}))
+        return _EXIT.get(verdict.checked.verdict, 0)
+    for each in (verdict, *others):
+        partition = f", partition {each.partition}" if each.partition else ""
+        print(f"{each.checked.verdict}: {each.bundle} on {each.site}{partition}")
+        common.show(each.checked, each.way, each.plan.tries if each.plan else "")
     return _EXIT.get(verdict.checked.verdict, 0)

@@ -34,7 +34,10 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--rootfs", metavar="DIR", type=Path, help="pack this folder, a root filesystem")
     command.add_argument("--name", help="the bundle's name, if there is no definition")
     command.add_argument("--version", help="the bundle's version, if there is no definition")
-    command.add_argument("--site", action="append", default=[], help="add the plan for this site; may be repeated")
+    text = "add a plan for each partition of this site, or for those named (SITE:A,B); may be repeated"
+    command.add_argument("--site", action="append", default=[], help=text)
+    text = "with --site: use this MPI of the profile in partitions that have several"
+    command.add_argument("--mpi", metavar="NAME", help=text)
     text = "with --site: treat this rule of check as a warning; the plan records it"
     command.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
     text = "include this part of the kit even if no --site needs it; may be repeated"
@@ -52,7 +55,7 @@ def add_parsers(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Pack, and print the result."""
-    sites = _profiles(args.site)
+    sites = _profiles(args.site, args.mpi)
     cache = None if args.no_cache else framecache.default_folder()
     with caches.in_use():
         packed = packing.pack(
@@ -79,9 +82,9 @@ def run(args: argparse.Namespace) -> int:
     print(f"digest {packed.digest}")
     if packed.manifest.changes:
         print("normal form: " + ", ".join(f"{count} {name}" for name, count in packed.manifest.changes.items()))
-    for plan in packed.plans:
+    for name, plan in packed.named_plans():
         if plan.checked:
-            print(f"check {plan.site}: {plan.checked.verdict}")
+            print(f"check {name}: {plan.checked.verdict}")
             show(plan.checked, plan.way)
     return 0
 
@@ -128,9 +131,19 @@ def _contents(args: argparse.Namespace) -> Contents:
     return sources.from_folder(args.rootfs, args.name, args.version)
 
 
-def _profiles(names: list[str]) -> "list[Profile]":
+def _profiles(names: list[str], mpi: str | None) -> "list[Profile]":
     if not names:
+        if mpi:
+            raise UsageError("--mpi requires --site", "without a site, the bundle uses its own MPI")
         return []
     from deployer.connected.site_profile import profile
 
-    return [profile.load(name) for name in names]
+    return [profile.load(site).selected(partitions, mpi) for site, partitions in map(_site, names)]
+
+
+def _site(text: str) -> tuple[str, list[str]]:
+    """Return a site and the names of partitions from SITE[:A,B]. A file's name may have a colon too."""
+    site, colon, partitions = text.rpartition(":")
+    if not colon or "/" in partitions or Path(text).exists():
+        return text, []
+    return site, [name for name in partitions.split(",") if name]

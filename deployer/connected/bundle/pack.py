@@ -95,8 +95,16 @@ class Packed(NamedTuple):
             "changes": self.manifest.changes,
             "frames": sum(segment.kind == FRAME for segment in self.manifest.segments),
             "frames_reused": self.reused,
-            "plans": {plan.site: plan.checked.record() for plan in self.plans if plan.checked},
+            "plans": {name: plan.checked.record() for name, plan in self.named_plans() if plan.checked},
         }
+
+    def named_plans(self) -> list[tuple[str, Plan]]:
+        """Return the plans with their names: the site's for its first one, SITE:PARTITION for others."""
+        first: dict[str, Plan] = {}
+        return [
+            (plan.site if first.setdefault(plan.site, plan) is plan else f"{plan.site}:{plan.partition}", plan)
+            for plan in self.plans
+        ]
 
 
 def pack(
@@ -109,7 +117,9 @@ def pack(
     checking: Checking | None = None,
     say: Callable[[str], None] = _logger.info,
 ) -> Packed:
-    """Write a bundle with a plan per profile, and the verdict of ``check`` in each plan.
+    """Write a bundle with a plan for each partition of each profile, and the verdict of ``check`` in each plan.
+
+    A partition that can have no plan is left out, if another one of the profile can: ``say`` receives the reason.
 
     The same image, app, data, profiles and tool versions give the same bytes. After an error no file is left.
 
@@ -166,11 +176,12 @@ def _packed(
         scratch = cleanup.enter_context(Scratch(output.parent))
         sources = LayerSources(contents, codec, frames, scratch, output, may_know)
         contents = _with_families(contents, sources, say)
-        plans = _plans(profiles, contents)
+        pairs = _plans(profiles, contents, say)
+        plans = [plan for _, plan in pairs]
         if plans or contents.kit:
             from deployer.connected.bundle import kit
 
-            parts = kit.carried(contents.kit, zip(profiles, plans, strict=True), say)
+            parts = kit.carried(contents.kit, pairs, say)
             contents = contents._replace(carried={**contents.carried, **parts})
         folders = {name: datafolder.files_of(path) for name, path in sorted(contents.data.items())}
         source = sources.layer(cleanup)
@@ -191,7 +202,7 @@ def _packed(
                 layer = source.write(writer)
                 manifest = _write(writer, contents, layer, settings, folders, codec)._replace(mount_points=made)
                 layer = _write_sbom(writer, contents, layer)
-                plans = _checked(writer, manifest, profiles, plans, checking)
+                plans = _checked(writer, manifest, pairs, checking)
                 digest = writer.seal(manifest)
                 manifest = manifest._replace(members=writer.members, segments=writer.segments)
                 scratch.settle()
@@ -212,34 +223,43 @@ def _with_families(contents: Contents, sources: LayerSources, say: Callable[[str
     return contents._replace(mpi=found.families)
 
 
-def _plans(profiles: "Sequence[Profile]", contents: Contents) -> list[Plan]:
+def _plans(
+    profiles: "Sequence[Profile]", contents: Contents, say: Callable[[str], None]
+) -> "list[tuple[Profile, Plan]]":
+    """Return the plans, each with its profile; those of one profile follow each other, its first partition first."""
     if not profiles:
         return []
-    from deployer.connected.site_profile.plan import make_plan
+    from deployer.connected.site_profile.plan import make_plans
 
     label = f"{contents.name}:{contents.version}"
-    return [make_plan(profile, label, contents.mpi or ()) for profile in profiles]
+    found = [(profile, plan) for profile in profiles for plan in make_plans(profile, label, contents.mpi or ())]
+    for _, plan in found:
+        for partition, reason in plan.without.items():
+            say(f"no plan for partition {partition} of {plan.site}: {reason}")
+    return found
 
 
 def _checked(
     writer: BundleWriter,
     manifest: Manifest,
-    profiles: "Sequence[Profile]",
-    plans: Sequence[Plan],
+    pairs: "Sequence[tuple[Profile, Plan]]",
     checking: Checking,
 ) -> list[Plan]:
     """Write the plans, each with the verdict on the members written so far. These are all that a job can load."""
-    if not plans:
+    if not pairs:
         return []
     from deployer.connected.check.check import check_plan
 
     written = writer.written(manifest)
     checked = [
         plan._replace(checked=check_plan(written, profile, plan, checking.accept, checking.cache))
-        for profile, plan in zip(profiles, plans, strict=True)
+        for profile, plan in pairs
     ]
+    sites: set[str] = set()
     for plan in checked:
-        writer.member(f"{PLANS_PREFIX}{plan.site}.json", json_records.pretty(plan.record()).encode())
+        below = f"/{plan.partition}" if plan.site in sites else ""
+        sites.add(plan.site)
+        writer.member(f"{PLANS_PREFIX}{plan.site}{below}.json", json_records.pretty(plan.record()).encode())
     return checked
 
 
@@ -264,7 +284,8 @@ def _mount_points(
                 f"{path} must be a mount point, but {part} is not a folder in the image",
                 "bind to another path, or make it a folder in the Dockerfile",
             )
-    file_systems = [path for profile in profiles for path in profile.partition()[1].filesystems]
+    partitions = [profile.partition(name)[1] for profile in profiles for name in profile.partitions]
+    file_systems = [path for partition in partitions for path in partition.filesystems]
     free = (path for path in mount_points.possible(file_systems) if not mount_points.in_the_way(path, is_folder))
     lacking = (path for path in {*bound, *contents.mount_points, *free} if is_folder(path) is None)
     return tuple(sorted(map(mount_points.check, lacking)))

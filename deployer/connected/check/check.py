@@ -32,7 +32,7 @@ from deployer.connected.linker import index, jobs
 from deployer.connected.linker.index import Bundle
 from deployer.connected.linker.job_filesystem import Captured, Files
 from deployer.connected.linker.process import Overlay, Process
-from deployer.connected.site_profile.plan import make_plan
+from deployer.connected.site_profile.plan import make_plan, make_plans
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract import hostfiles, json_records
 from deployer.contract import plan as plans
@@ -130,6 +130,17 @@ def check(
     return Verdict(made.bundle, made.site, made.partition, checked, made)
 
 
+def check_all(
+    path: str,
+    profile: Profile,
+    accept: Sequence[str] = (),
+    cache: Path | None = None,
+    today: dt.date | None = None,
+) -> list[Verdict]:
+    """Return the verdicts on the bundle ``path`` on each partition of a site, as ``check`` does."""
+    return [check(path, profile, name, accept, cache, today) for name in profile.partitions or [None]]
+
+
 def plan(
     path: str,
     profile: Profile,
@@ -149,6 +160,19 @@ def plan(
         made = make_plan(profile, f"{manifest.name}:{manifest.version}", manifest.mpi, partition)
         checked = check_plan(bundle, profile, made, accept, cache, today)
     return made._replace(checked=checked), checked
+
+
+def all_plans(path: str, profile: Profile, accept: Sequence[str] = (), cache: Path | None = None) -> list[Plan]:
+    """Return the plans for the bundle ``path`` on all partitions of a site that can have one, each with its verdict.
+
+    Raises as ``make_plans`` does, IntegrityError, and UsageError for a code that there is not.
+    """
+    known_codes(accept)
+    with opened(path) as stream:
+        bundle = begin(stream, path)
+        manifest = bundle.manifest
+        made = make_plans(profile, f"{manifest.name}:{manifest.version}", manifest.mpi)
+        return [plan._replace(checked=check_plan(bundle, profile, plan, accept, cache)) for plan in made]
 
 
 def check_carried(bundle: Bundle, profile: Profile, cache: Path | None = None) -> Checked | None:
@@ -222,7 +246,7 @@ def host_files(profile: Profile, plan: Plan) -> Mapping[str, Files]:
 
     The folder of single host files maps to all files of the site, by their paths there.
     """
-    captured = profile.site_files(plan.partition)
+    captured = profile.files_of(plan)
     if plan.mpi and plan.mpi.library not in captured.files.keys() | captured.links.keys():
         return {}
     found = {

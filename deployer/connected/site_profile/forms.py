@@ -90,6 +90,13 @@ Storage = Annotated[
 ]
 #: A name in options of a batch system.
 BatchName = Annotated[str, form(r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$", "a name without spaces: normal")]
+#: The name of a partition in the profile. It becomes the name of a file.
+PartitionName = Annotated[
+    str,
+    form(
+        r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$", "letters, digits and _ . @ + -, not first: gpu; queue has other names", 64
+    ),
+]
 #: The same, or empty for the batch system's default.
 QueueName = Annotated[
     str, form(r"^([A-Za-z0-9_][A-Za-z0-9_.@+-]*)?$", "a name without spaces, or empty for the default: normal")

@@ -22,6 +22,7 @@ from deployer.connected.site_profile.forms import (
     FolderVariable,
     HostName,
     Names,
+    PartitionName,
     QueueName,
     SiteMount,
     SiteName,
@@ -31,7 +32,7 @@ from deployer.connected.site_profile.forms import (
 from deployer.connected.site_profile.machine import FactSource, Machine, NodeHardware
 from deployer.contract.dynamic import Facts
 from deployer.contract.errors import Unknown, UsageError
-from deployer.contract.plan import ABIS, MPICH_ABI, OPENMPI
+from deployer.contract.plan import ABIS, MPICH_ABI, OPENMPI, Plan
 from deployer.contract.runtime_table import CARRIED, RUNTIMES, supported
 
 #: The library below an MPI's prefix that programs are linked to, if the profile names none.
@@ -313,7 +314,7 @@ class Profile(Machine):
     modules: list[str] = []
     mounts: list[SiteMount] = []
     mpi: dict[str, Mpi] = {}
-    partitions: dict[str, Partition] = {}
+    partitions: dict[PartitionName, Partition] = {}
 
     @field_validator("partitions")
     @classmethod
@@ -352,6 +353,34 @@ class Profile(Machine):
             found.files.update({f"{mpi.prefix}/{path}": facts for path, facts in mpi.files.items()})
             found.links.update({f"{mpi.prefix}/{path}": target for path, target in mpi.links.items()})
         return found
+
+    def selected(self, partitions: Sequence[str], mpi: str | None) -> "Profile":
+        """Return the profile with some of its partitions only, and with one MPI in the partitions that have it.
+
+        Args:
+            partitions: their names, the default one first; empty: all.
+            mpi: the name of an MPI; None: all.
+
+        Raises:
+            UsageError: there is no such partition, or none of them has this MPI.
+        """
+        names = list(partitions or self.partitions)
+        own = {name: self.partition(name)[1].mpi for name in names}
+        if mpi is not None and not any(mpi in each for each in own.values()):
+            known = ", ".join(dict.fromkeys(each for group in own.values() for each in group)) or "none"
+            raise UsageError(
+                f"no partition of {self.name} has the MPI {mpi!r}", f"in partitions of the profile: {known}"
+            )
+        one = {name: {"mpi": [mpi]} if mpi in own[name] else {} for name in names}
+        return self.model_copy(
+            update={"partitions": {name: self.partitions[name].model_copy(update=one[name]) for name in names}}
+        )
+
+    def files_of(self, plan: Plan) -> "SiteFiles":
+        """Return captured facts of the files that jobs with a plan can load."""
+        own = self.partition(plan.partition)[1].mpi
+        name = next((each for each in own if plan.mpi and self.mpi[each].prefix == plan.mpi.prefix), None)
+        return self.site_files(plan.partition, name)
 
     def partition(self, name: str | None = None, mpi: str | None = None) -> tuple[str, Partition]:
         """Return a partition with the facts from the top of the profile, and its name.

@@ -8,7 +8,7 @@ from deployer.connected.site_profile.launch import Way, choose, passed
 from deployer.connected.site_profile.profile import Mpi, Partition, Profile, SiteScheduler, known
 from deployer.connected.site_profile.staging import stagings
 from deployer.contract import json_records, placeholders, runtime_table
-from deployer.contract.errors import Refused
+from deployer.contract.errors import DeployerError, Refused, Unknown
 from deployer.contract.plan import (
     CHARLIECLOUD_KIT,
     NATIVE,
@@ -98,6 +98,30 @@ def make_plan(
         mounts=tuple(path for path in _distinct(profile.mounts, chosen.mounts) if placeholders.names(path)),
         devices=tuple(chosen.devices),
     )
+
+
+def make_plans(profile: Profile, bundle: str, abis: Sequence[str] = ()) -> list[Plan]:
+    """Return the plans for a bundle on all partitions that can have one, in the profile's order.
+
+    The first plan lists the other partitions with the reasons.
+
+    Args:
+        bundle, abis: as for ``make_plan``.
+
+    Raises:
+        Refused, Unknown: no partition can have a plan; the reason is that of the first.
+    """
+    found: list[Plan] = []
+    against: dict[str, DeployerError] = {}
+    for name in profile.partitions or [None]:
+        try:
+            found.append(make_plan(profile, bundle, abis, name))
+        except (Refused, Unknown) as error:
+            against[name or ""] = error
+    if not found:
+        raise next(iter(against.values()))
+    reasons = {name: error.message for name, error in against.items()}
+    return [found[0]._replace(without=reasons), *found[1:]]
 
 
 def _fitting(profile: Profile, partition: str | None, abis: Sequence[str]) -> str | None:

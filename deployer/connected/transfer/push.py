@@ -146,7 +146,7 @@ def _squash(bundle: VerifiedBundle, remote: Remote) -> json_records.Record | Non
 def plans_in(manifest: Manifest) -> list[str]:
     """Return the names of the sites that a bundle has a plan for."""
     found = (member.name for member in manifest.members if member.name.startswith(PLANS_PREFIX))
-    return sorted(name[len(PLANS_PREFIX) :].removesuffix(".json") for name in found)
+    return sorted({name[len(PLANS_PREFIX) :].removesuffix(".json").partition("/")[0] for name in found})
 
 
 def _no_plan(profile: Profile, bundle: VerifiedBundle) -> Refused:

@@ -142,7 +142,9 @@ def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved
     manifest = installed.manifest()
     found = data.resolve(store, manifest)
     job = own or _job(manifest, request)
-    plan = placeholders.expanded(installed.plan(request.plan), os.environ)
+    plan = placeholders.expanded(_plan(installed, request), os.environ)
+    if request.options.partition == plan.partition:
+        request = request._replace(options=request.options._replace(partition=None))  # the plan has its queue
     if request.runtime == plans.NATIVE:
         plan = plan._replace(checked=None)  # it applies to the image
     check_verdict(plan, request.force)
@@ -161,6 +163,22 @@ def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved
         directives=sbatch_options(plan, request.options, job.nodes, job.time, os.environ),
         environment=users_environment(plan, request.env),
     )
+
+
+def _plan(installed: InstalledImage, request: RunRequest) -> Plan:
+    """Return the plan for the partition that the user chose.
+
+    Raises:
+        Refused: the partition can have no plan. One that the profile does not list is used with the first plan.
+    """
+    chosen = request.options.partition
+    plan = installed.plan(request.plan, chosen)
+    if chosen is not None and chosen in plan.without and not request.force:
+        raise Refused(
+            "%s has no plan for partition %s of %s: %s" % (plan.bundle, chosen, plan.site, plan.without[chosen]),
+            "choose another partition, or correct the profile and make a new plan",
+        )
+    return plan
 
 
 def _choose(resolved: _Resolved) -> _Chosen:

@@ -39,6 +39,8 @@ _FOLDER = re.compile("^[0-9a-f]{%d}$" % _DIGITS)
 _ALGORITHM = "sha256:"
 _FEWEST_DIGITS = 7
 _DIGEST = re.compile("^[0-9a-f]{%d,64}\\Z" % _FEWEST_DIGITS)
+#: The name of a partition that can have a plan of its own.
+_PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*\Z")
 #: The number of digits of a digest that people are shown.
 _SHOWN_DIGITS = 12
 #: How people name an installed image.
@@ -151,8 +153,12 @@ class InstalledImage(NamedTuple):
             return None
         return plan_update.read(files.read_bytes(path, limit=plan_update.MAX_SIZE), path)
 
-    def plan(self, site: Optional[str] = None) -> "Plan":
-        """Return the plan for ``site``, which may be None if there is only one; a newer one comes first.
+    def plan(self, site: Optional[str] = None, partition: Optional[str] = None) -> "Plan":
+        """Return the plan for a partition of ``site``, which may be None if there is only one; a newer one comes first.
+
+        Args:
+            partition: None: the one that the bundle's first plan for the site is for. If there is no plan for it, the
+                plan for that one is returned too.
 
         Raises:
             UsageError: there is no such plan, or it cannot be read.
@@ -167,13 +173,21 @@ class InstalledImage(NamedTuple):
                 "plans here: %s; choose one with --plan SITE, or pack it with --site SITE"
                 % (", ".join(known) or "none"),
             )
+        update = self.update(site)
+        newer = {each.partition: each for each in update.plans} if update else {}
+        first = self._carried(site + ".json") or next(iter(newer.values()))
+        wanted = partition or first.partition
+        if wanted in newer:
+            return newer[wanted]
+        other = self._carried(os.path.join(site, wanted + ".json")) if _PARTITION.match(wanted) else None
+        return other or newer.get(first.partition, first)
+
+    def _carried(self, name: str) -> "Optional[Plan]":
+        """Return a plan that the bundle brought, or None."""
         from deployer.contract import plan
 
-        update = self.update(site)
-        if update:
-            return update.plans[0]
-        path = os.path.join(self.folder, PLANS, site + ".json")
-        return plan.read(files.read_text(path).encode(), path)
+        path = os.path.join(self.folder, PLANS, name)
+        return plan.read(files.read_text(path).encode(), path) if files.is_file(path) else None
 
 
 class Store(NamedTuple):

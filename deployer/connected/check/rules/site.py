@@ -22,7 +22,7 @@ def captured(case: Case) -> Iterator[Finding]:
 
 
 def _captured(case: Case) -> set[str]:
-    found = case.profile.site_files(case.plan.partition)
+    found = case.profile.files_of(case.plan)
     return {*found.files, *found.links}
 
 

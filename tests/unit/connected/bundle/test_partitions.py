@@ -1,0 +1,143 @@
+"""One bundle for every partition of a site: its plans, and which of them a job uses."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deployer.cli.laptop import main
+from deployer.connected.bundle import pack as packing
+from deployer.connected.check import check as checking
+from deployer.connected.site_profile import profile as profiles
+from deployer.connected.site_profile.profile import Profile
+from deployer.contract.errors import Refused, Unknown, UsageError
+from deployer.contract.job import Job
+from deployer.contract.plan_update import PlanUpdate
+from deployer.site.install.install import install
+from deployer.site.run import run
+from deployer.site.run.submission import SubmissionOptions
+from deployer.site.storage.store import InstalledImage, Store
+from tests.unit.connected.bundle.test_pack import contents
+
+NODE = {"sockets": 2, "cores": 8, "threads_per_core": 1, "memory_mb": 9000}
+#: gpu differs in MPI, and knows no request for its GPUs; fat lacks the shape of its nodes.
+PARTITIONS: dict[str, Any] = {
+    "gpu": {"node": NODE, "queue": "normal", "constraint": "gpu", "launcher": "srun", "pmi": "pmi2"},
+    "fat": {"launcher": "srun", "pmi": "pmi2"},
+    "mpich": {"node": NODE, "mpi": ["mpich", "intel-2021.15"], "launcher": "srun", "pmi": "pmi2"},
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    record = yaml.safe_load((profiles.CURATED / "lab.yaml").read_text())
+    record["partitions"].update(PARTITIONS)
+    record["mpi"]["mpich"] = {"family": "mpich", "prefix": "/opt/mpich"}
+    (tmp_path / "site.yaml").write_text(yaml.safe_dump(record, sort_keys=False))
+    return tmp_path / "site.yaml"
+
+
+@pytest.fixture
+def profile(path: Path) -> Profile:
+    return profiles.load(str(path))
+
+
+def packed(tmp_path: Path, profile: Profile, said: list[str]) -> packing.Packed:
+    jobs = [Job("hello", ["tool"], 1, 1, 1, "00:05:00")]
+    return packing.pack(contents()._replace(jobs=jobs), [profile], tmp_path / "b.tar", say=said.append)
+
+
+def installed(tmp_path: Path, profile: Profile) -> tuple[Store, InstalledImage]:
+    store = Store(str(tmp_path / "root"))
+    image = install(str(packed(tmp_path, profile, []).path), store).image
+    Path(store.tool).write_bytes(b"")
+    return store, image
+
+
+def test_each_partition_that_can_run_the_bundle_has_a_plan(tmp_path: Path, profile: Profile) -> None:
+    said: list[str] = []
+    found = packed(tmp_path, profile, said)
+    assert [name for name, _ in found.named_plans()] == ["lab", "lab:gpu", "lab:mpich"]
+    assert list(found.record()["plans"]) == ["lab", "lab:gpu", "lab:mpich"]
+    (line,) = [line for line in said if line.startswith("no plan")]
+    assert line == "no plan for partition fat of lab: the profile of lab lacks partitions.fat.node"
+    members = [member.name for member in found.manifest.members if "plans" in member.name]
+    prefix = "deployer/plans/lab"
+    assert members == [f"{prefix}.json", f"{prefix}/gpu.json", f"{prefix}/mpich.json"]
+    assert {"/opt/intel/mpi/2021.15", "/opt/mpich"} <= set(found.manifest.mount_points)
+
+
+def test_one_that_no_partition_can_run_is_refused_with_the_first_reason(tmp_path: Path, profile: Profile) -> None:
+    with pytest.raises(Unknown, match=r"lacks partitions\.fat\.node"):
+        packed(tmp_path, profile.selected(["fat"], None), [])
+
+
+def test_run_uses_the_plan_of_the_partition(tmp_path: Path, profile: Profile) -> None:
+    store, image = installed(tmp_path, profile)
+    assert image.sites() == ["lab"]
+    plan = image.plan
+    assert (plan().partition, plan("lab", "gpu").partition, plan(None, "mpich").partition) == ("batch", "gpu", "mpich")
+    mpi = plan("lab", "mpich").mpi
+    assert mpi
+    assert mpi.prefix == "/opt/mpich"
+    for other in ("unknown", "../lab", "gpu/../gpu", ""):
+        assert plan("lab", other).partition == "batch"
+
+    def script(partition: str | None) -> str:
+        options = SubmissionOptions(partition=partition)
+        request = run.RunRequest("tiny", *[None] * 6, [], None, [], options=options, force=True)
+        return run.show_script(run.prepare(store, request))
+
+    assert "#SBATCH --partition=batch\n" in script(None)
+    found = script("gpu")
+    assert "#SBATCH --partition=normal\n#SBATCH --constraint=gpu\n" in found
+    assert "intel-mpi" not in found
+    assert "#SBATCH --partition=other\n" in script("other")  # the user vouches for equal nodes
+    refused = run.RunRequest("tiny", *[None] * 6, [], None, [], options=SubmissionOptions(partition="fat"))
+    with pytest.raises(Refused, match=r"no plan for partition fat of lab: the profile of lab lacks"):
+        run.prepare(store, refused)
+
+
+def test_a_newer_plan_replaces_that_of_its_partition_only(tmp_path: Path, profile: Profile) -> None:
+    _, image = installed(tmp_path, profile)
+    newer = image.plan("lab", "gpu")._replace(modules=["new"])
+    Path(image.newer_plan("lab")).parent.mkdir()
+    Path(image.newer_plan("lab")).write_text(PlanUpdate(image.receipt.digest, "tiny:1.0", 9, [newer]).text())
+    assert image.plan("lab", "gpu").modules == ["new"]
+    assert [image.plan("lab", name).partition for name in (None, "mpich")] == ["batch", "mpich"]
+
+
+def test_check_judges_each_partition(tmp_path: Path, path: Path, profile: Profile, capsys: Any) -> None:
+    bundle = str(packed(tmp_path, profile, []).path)
+    verdicts = checking.check_all(bundle, profile)
+    assert [each.partition for each in verdicts] == ["batch", "gpu", "fat", "mpich"]
+    assert verdicts[2].checked.verdict == "UNKNOWN"
+    main.main(["check", bundle, "--site", str(path), "--no-cache", "--json"])
+    record = json.loads(capsys.readouterr().out)
+    assert (record["partition"], [each["partition"] for each in record["others"]]) == ("batch", ["gpu", "fat", "mpich"])
+    main.main(["check", bundle, "--site", str(path), "--no-cache", "--partition", "mpich", "--mpi", "intel-2021.15"])
+    said = capsys.readouterr().out
+    assert "tiny:1.0 on lab, partition mpich" in said
+    assert "with Intel(R) MPI Library" in said
+    assert "gpu" not in said
+
+
+def test_partitions_and_mpi_can_be_selected(profile: Profile) -> None:
+    chosen = profile.selected(["mpich", "gpu"], "intel-2021.15")
+    assert {name: each.mpi for name, each in chosen.partitions.items()} == {"mpich": ["intel-2021.15"], "gpu": []}
+    with pytest.raises(UsageError, match="no partition of lab has the MPI 'cray'"):
+        profile.selected([], "cray")
+    with pytest.raises(UsageError, match="no partition 'nono'"):
+        profile.selected(["nono"], None)
+
+
+def test_pack_takes_sites_with_partitions(tmp_path: Path, path: Path) -> None:
+    from deployer.cli.laptop import pack
+
+    assert pack._site(f"{path}:gpu,fat") == (str(path), ["gpu", "fat"])
+    assert pack._site("lab") == ("lab", [])
+    odd = tmp_path / "a:b.yaml"
+    odd.touch()
+    assert pack._site(str(odd)) == (str(odd), [])
