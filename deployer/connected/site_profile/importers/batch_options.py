@@ -133,7 +133,7 @@ class BatchOptions:
         if not value:
             self._account_required()
         elif self._at:
-            self._draft.note("an account of one partition", value, self._origin)
+            self._draft.set((*self._at, "account"), value, self._origin)
         else:
             self._draft.set(("scheduler", "account"), value, self._origin)
 

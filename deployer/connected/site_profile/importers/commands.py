@@ -10,6 +10,8 @@ from deployer.contract.runtime_table import NAMED
 
 _ENDS = re.compile(r"\n|;|&&")
 _LOADS = ("load", "add")
+#: Names of modules and paths that are text, not a part of a program.
+_PLAIN = re.compile(r"[\w/][\w./+@:=,-]*")
 #: Modules of the program that wrote the file, which deployer's jobs do not need.
 _TOOLS = ("nextflow", "java", "openjdk", "jdk", "graphviz", "nf-core")
 #: Variables of the runtimes' own caches, and of Nextflow: nothing that a job of deployer reads.
@@ -42,6 +44,9 @@ class Commands:
         """Write modules that jobs load, in their order. Those up to a runtime's own belong to that runtime."""
         needed: list[str] = []
         for name in names:
+            if not _PLAIN.fullmatch(name):
+                self._draft.note("a module with an unusual name", name, self._origin)
+                continue
             base = re.split(r"[/-]", name.lower().removeprefix("tools/").removeprefix("apps/"))[0]
             if base in _TOOLS:
                 self._draft.note("a module of the workflow's own tools", name, self._origin)
@@ -55,7 +60,10 @@ class Commands:
 
     def variable(self, name: str, value: str) -> bool:
         """Write a variable of the jobs' environment. Return False if it is not one that a profile can have."""
-        if _NOT_OURS.match(name) or not is_known(value) or "$" in value:
+        if _NOT_OURS.match(name):
+            self._draft.note("a variable of a runtime's cache, or of the workflow", f"{name}={value}", self._origin)
+            return True
+        if not is_known(value) or "$" in value:
             return False
         if self._at:
             self._draft.set((*self._at, "environment", name), value, self._origin)
@@ -66,6 +74,8 @@ class Commands:
     def _command(self, words: list[str]) -> bool:
         """Write one command to the draft. Return whether it can be expressed."""
         first, rest = (words[0], words[1:]) if words else ("", [])
+        if first != "export" and not all(map(_PLAIN.fullmatch, rest)):
+            return False
         if first in ("module", "ml") and rest:
             verb = rest[0]
             if verb == "use" and len(rest) > 1:
@@ -74,7 +84,7 @@ class Commands:
             if verb in _LOADS and len(rest) > 1:
                 self.modules(rest[1:])
                 return True
-            if first == "ml" and verb not in ("purge", "unload", "swap", "restore") and not verb.startswith("-"):
+            if first == "ml" and verb not in ("purge", "unload", "swap", "restore"):
                 self.modules(rest)
                 return True
             return False

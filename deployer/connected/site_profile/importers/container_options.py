@@ -13,12 +13,20 @@ _ALWAYS = frozenset(
 )
 #: BatchOptions with a value, beside binds.
 _VALUED = ("--scratch", "-S", "--home", "-H", "--workdir", "-W", "--no-mount", "--env", "--overlay", "--gpus", "-u")
+#: Options that a profile can have as arguments of these runtimes.
+_ARGUMENTS = ("--no-mount", "--scratch", "--writable-tmpfs")
+_WITH_ARGUMENTS = ("apptainer", "singularity")
 #: Variables that a job has, and the login shell has not.
 _OF_JOBS = ("TMPDIR", "SNIC_TMP", "SLURM_", "PBS_", "LSB_", "JOB_ID", "PWD", "LOCAL_SCRATCH")
 
 
-def read(draft: Draft, text: str, origin: FileLine, partition: str | None = None) -> None:
-    """Write what the options of a runtime say to the draft, for one partition; None: for all."""
+def read(draft: Draft, text: str, origin: FileLine, partition: str | None = None, runtime: str | None = None) -> None:
+    """Write what the options of a runtime say to the draft.
+
+    Args:
+        partition: the partition that they are about; None: all.
+        runtime: the runtime's name; None: the options are not those of all its containers.
+    """
     place: KeyPath = ("partitions", partition, "mounts") if partition else ("mounts",)
     try:
         words = shlex.split(text)
@@ -35,6 +43,8 @@ def read(draft: Draft, text: str, origin: FileLine, partition: str | None = None
         if option in _BINDS:
             for bind in _split(value):
                 _bind(draft, bind, place, origin)
+        elif runtime in _WITH_ARGUMENTS and option in _ARGUMENTS and is_known(value) and "$" not in value:
+            draft.add(("runtimes", runtime, "arguments"), [f"{option}={value}" if value else option], origin)
         elif option not in _ALWAYS:
             draft.note("an option of the container runtime", f"{option} {value}".strip(), origin)
 

@@ -9,7 +9,7 @@ from deployer.connected.site_profile.importers.batch_options import COMPUTED, KI
 from deployer.connected.site_profile.importers.commands import Commands
 from deployer.connected.site_profile.importers.draft import Draft, FileLine
 from deployer.connected.site_profile.importers.nextflow_syntax import Quantity, Setting, Token, Values, choices, read
-from deployer.connected.site_profile.importers.values import LocatedValue
+from deployer.connected.site_profile.importers.values import Computed, LocatedValue
 from deployer.contract.errors import UsageError
 from deployer.contract.guess import guess
 from deployer.contract.plan import NATIVE
@@ -17,9 +17,10 @@ from deployer.contract.runtime_table import NAMED
 
 _QUEUE = re.compile(r"[A-Za-z0-9_][\w.@/+-]*")
 _MEMORY = {"KB": 2**-10, "MB": 1, "GB": 2**10, "TB": 2**20, "K": 2**-10, "M": 1, "G": 2**10, "T": 2**20}
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)[\s.]*([A-Za-z]+)")
-_DAY = 86400
+_NAMES_A_PARTITION = re.compile(r"--partition|(^|\s)-[pq]")
+#: The name of the partition that stands for the batch system's default one.
+_DEFAULT = "default"
 _EXECUTORS: tuple[tuple[str, ...], ...] = (("process", "executor"), ("executor", "name"))
 _ACCOUNTS: tuple[tuple[str, ...], ...] = (("executor", "account"), ("executor", "$slurm", "account"))
 _OPTIONS: tuple[tuple[str, ...], ...] = (("process", "clusterOptions"), ("executor", "clusterOptions"))
@@ -108,6 +109,7 @@ class _Reader:
         partitions = [(scope, self._partition(scope)) for scope in scopes]
         # BatchOptions of a profile or label replace those of all jobs.
         self._own_options = {name for scope, name in partitions if name and not scope.whole and _has_options(scope)}
+        self._default_partition()
         for scope, partition in partitions:
             if partition or scope.whole:
                 self._jobs(scope, partition)
@@ -164,14 +166,16 @@ class _Reader:
                 self._draft.set(("runtimes", name), {}, self._origin(enabled))
                 self._draft.add(("policy", "runtimes"), [name], self._origin(enabled))
                 for option in ("runOptions", "engineOptions"):
-                    self._container(scope, (name, option), None)
+                    self._container(scope, (name, option), None, name)
 
-    def _container(self, scope: _Scope, path: tuple[str, ...], partition: str | None) -> None:
+    def _container(
+        self, scope: _Scope, path: tuple[str, ...], partition: str | None, runtime: str | None = None
+    ) -> None:
         value = scope.found.get(path)
         if value is None or value.value is None:
             return
         if isinstance(value.value, str):
-            container_options.read(self._draft, value.value, self._origin(value), partition)
+            container_options.read(self._draft, value.value, self._origin(value), partition, runtime)
         else:
             self._draft.note(COMPUTED, f"{'.'.join(path)} = {value.computed()}", self._origin(value))
 
@@ -186,7 +190,10 @@ class _Reader:
                 if len(names) > 1:
                     self._draft.note("several partitions in one request", text, self._origin(value))
             else:
-                names = choices(scope.raw[path])
+                chosen = choices(scope.raw[path])
+                names = [name.strip() for each in chosen for name in each.split(",")]
+                for each in [each for each in chosen if "," in each]:
+                    self._draft.note("several partitions in one request", each, self._origin(value))
                 self._draft.note("a partition that a program chooses", value.computed() or "", self._origin(value))
         options = scope.found.get(("process", "clusterOptions"))
         if options is not None and isinstance(options.value, str) and not names:
@@ -199,6 +206,15 @@ class _Reader:
             elif value is not None:
                 self._draft.note("an invalid name of a partition", name, self._origin(value))
         return names[0] if len(names) == 1 and _QUEUE.fullmatch(names[0]) else None
+
+    def _default_partition(self) -> None:
+        """Add the batch system's default partition if the file never names one."""
+        if self._kind in (None, "local") or self._draft.partitions():
+            return
+        if any(_may_name_a_partition(scope) for scope in self._scopes.values()):
+            return
+        value = next(scope.found[path] for scope in self._scopes.values() for path in _EXECUTORS if path in scope.found)
+        self._draft.set(("partitions", _DEFAULT, "queue"), "", self._origin(value))
 
     def _jobs(self, scope: _Scope, partition: str | None) -> None:
         """Write what applies to the jobs of a scope: to all, or to those of one partition."""
@@ -230,7 +246,8 @@ class _Reader:
                 self._draft.note("a command before each job", script.computed() or "", self._origin(script))
         for path, value in scope.found.items():
             if path[0] == "env" and len(path) == 2:
-                known = value.text()
+                number = isinstance(value.value, int | float) and not isinstance(value.value, bool)
+                known = str(value.value) if number else value.text()
                 if known is None or not Commands(self._draft, self._origin(value), target).variable(path[1], known):
                     self._draft.note(
                         "a variable of jobs", f"{path[1]}={known or value.computed()}", self._origin(value)
@@ -275,17 +292,18 @@ class _Reader:
             self._draft.set(("scheduler", "gpu_request"), word, self._origin(value))
 
     def _limits(self, scope: _Scope, partition: str | None) -> None:
-        """Write the limits of jobs: facts of a partition if they are meant for just one."""
-        single = scope.whole and len(self._draft.partitions()) == 1
+        """Write the memory that jobs may use if it is meant for just one partition.
+
+        The workflow keeps to these limits. The partition's own can be larger, so time and cores are no facts about it.
+        """
+        single = scope.whole and self._draft.partitions() not in ([], [_DEFAULT]) and len(self._draft.partitions()) == 1
         if scope.whole and not single:
             partition = None
         for name, value in self._limited(scope):
             if name == "memory" and partition and (size := _mebibytes(value)):
                 self._draft.set(("partitions", partition, "node", "memory_mb"), size, self._origin(value))
-            elif name == "time" and partition and (time := _time(value)):
-                self._draft.set(("partitions", partition, "max_time"), time, self._origin(value))
             elif partition or not scope.selectors:
-                kind = "a limit of cores per job" if name == "cpus" else "a limit over several partitions"
+                kind = "a limit over several partitions" if name == "memory" else _LIMITS[name]
                 self._draft.note(kind, f"{name}: {_text(value)}", self._origin(value))
 
     def _limited(self, scope: _Scope) -> Iterator[tuple[str, LocatedValue]]:
@@ -297,6 +315,7 @@ class _Reader:
                 yield name, value
 
 
+_LIMITS = {"time": "a limit of time per job", "cpus": "a limit of cores per job"}
 #: Settings of jobs.
 _OF_JOBS = {
     ("process", name) for name in ("clusterOptions", "containerOptions", "module", "beforeScript", "penv", "scratch")
@@ -309,6 +328,14 @@ _NOT_EXPRESSED = {
     ("executor", "perJobMemLimit"): "how memory is requested",
     ("executor", "perTaskReserve"): "how memory is requested",
 }
+
+
+def _may_name_a_partition(scope: _Scope) -> bool:
+    queue = scope.found.get(("process", "queue"))
+    options = [scope.found[path] for path in _OPTIONS if path in scope.found]
+    texts = [str(each.value) for each in options]
+    computed = any(isinstance(each.value, Computed) for each in options)
+    return bool(queue and queue.computed()) or computed or any(_NAMES_A_PARTITION.search(text) for text in texts)
 
 
 def _has_options(scope: _Scope) -> bool:
@@ -334,14 +361,3 @@ def _mebibytes(value: LocatedValue) -> int | None:
     factor = _MEMORY.get(found.unit.upper()) if found else None
     size = int(found.number * factor) if found and factor else 0
     return size if 0 < size < 2**40 else None
-
-
-def _time(value: LocatedValue) -> str | None:
-    """Return a time as the batch system writes it."""
-    found = _quantity(value)
-    factor = _SECONDS.get(found.unit.lower()[:1]) if found and found.unit.lower() not in ("ms", "milli") else None
-    seconds = int(found.number * factor) if found and factor else 0
-    if not 0 < seconds < 100_000 * _DAY:
-        return None
-    days, rest = divmod(seconds, _DAY)
-    return f"{days}-{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"

@@ -37,6 +37,8 @@ _BEFORE_OPERAND = {"==", "!=", "=", ",", "=~", "==~", "+", "<<"}
 #: Words that begin a statement of a program.
 _CODE = {"if", "else", "try", "catch", "finally", "for", "while", "switch", "def", "return", "import", "throw"}
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
+#: Methods that change only the white space of a text.
+_SPACING = {(name, "(", ")") for name in ("stripIndent", "trim", "strip", "toString")}
 _SELECTORS = ("withLabel", "withName")
 
 
@@ -146,6 +148,8 @@ class Values:
                 return _number(first.text)
             return {"true": True, "false": False, "null": None}.get(first.text, Computed(first.text))
         words = [token.text for token in tokens]
+        if words[1] == "." and tuple(words[2:]) in _SPACING and first.kind in ("text", "template"):
+            return self._single(tokens[:1], profile, depth)
         if first.kind == "number" and len(tokens) == 3 and words[1] == "." and tokens[2].kind == "word":
             return Quantity(float(first.text.replace("_", "")), words[2])
         if words[:4] == ["System", ".", "getenv", "("] and len(tokens) == 6 and tokens[4].kind in ("text", "template"):

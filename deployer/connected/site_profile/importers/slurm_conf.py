@@ -22,6 +22,8 @@ _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]*")
 _LOOKS = re.compile(r"(?im)^\s*(NodeName|PartitionName|ClusterName|ControlMachine|SlurmctldHost)\s*=")
 _LOOKS_GRES = re.compile(r"(?im)^\s*((NodeName\s*=\s*\S+\s+)?Name\s*=\s*\w+\s|AutoDetect\s*=)")
+#: What no slurm.conf has, but a template of one.
+_TEMPLATES = ("{{", "{%", "<%", "${")
 #: Who makes the GPUs that gres.conf finds by a vendor's library, or by devices.
 _VENDORS = {"nvml": "nvidia", "nvidia": "nvidia", "rsmi": "amd", "oneapi": "intel"}
 #: Settings of a partition that no key of a profile expresses, with the words of their note.
@@ -132,6 +134,9 @@ class SlurmConf:
                 else:
                     self._draft.note("an included file that was not given", include.group(1), origin)
                 continue
+            if any(sign in line for sign in _TEMPLATES):
+                self._draft.note("a line of a template", line, origin)
+                continue
             values = {key.lower(): _unquoted(value) for key, value in _PAIR.findall(line)}
             first = next(iter(values), "")
             if not values:
@@ -215,7 +220,11 @@ class SlurmConf:
         if state != "UP":
             self._draft.note("a partition that is not in use", f"{name} State={state}", record.origin)
             return
-        members = self._members(record)
+        members, missing = self._members(record)
+        if missing:
+            text = f"{name}: {missing}; so its number and kind of nodes are not known"
+            self._draft.note("nodes that the files do not describe", text, record.origin)
+            members = []
         self._members_read += len(members)
         if self._members_read > _MAX_MEMBERS:
             raise UsageError(f"{record.origin}: the partitions have more than {_MAX_MEMBERS} nodes together")
@@ -236,11 +245,12 @@ class SlurmConf:
             if value is not None and value.upper() not in ("ALL", "NO", "UNLIMITED"):
                 self._draft.note(words, f"{name}: {key}={value}", record.origin)
 
-    def _members(self, record: _Record) -> list[_Node]:
+    def _members(self, record: _Record) -> tuple[list[_Node], int]:
+        """Return the known nodes of a partition, and the number of the others."""
         text = record.values.get("nodes", "")
         found: list[_Node] = list(self._nodes.values()) if text.upper() == "ALL" else []
         if found:
-            return found
+            return found, 0
         missing = 0
         for name in dict.fromkeys(self._expanded(text, record.origin)):
             for each in self._sets.get(name, [name]):
@@ -250,10 +260,7 @@ class SlurmConf:
                     found.append(self._nodes[each])
                 else:
                     missing += 1
-        if missing:
-            partition = record.values["partitionname"]
-            self._draft.note("nodes that the files do not describe", f"{partition}: {missing}", record.origin)
-        return found
+        return found, missing
 
     def _write(self, name: str, record: _Record, members: Sequence[_Node], more: Mapping[str, str]) -> None:
         draft, place = self._draft, ("partitions", name)

@@ -24,7 +24,7 @@ process {
         module use /sw/modules
         module load tools singularity/3.8.7
         source /sw/init.sh
-        ulimit -n 4096
+        ulimit -n 4096; module load $(cat /etc/x) `id`
     '''
     resourceLimits = [ memory: 230.GB, cpus: 128, time: 24.h ]
     withLabel: 'gpu' {
@@ -35,7 +35,7 @@ process {
 }
 singularity {
     enabled = true
-    runOptions = '-B /scratch,/db:/db -B /local:/tmp --writable-tmpfs'
+    runOptions = '-B /scratch,/db:/db -B /local:/tmp --home /x --no-mount hostfs --nv'
 }
 env { FOO = 'bar' }
 """
@@ -57,7 +57,9 @@ def test_facts_of_a_whole_site(tmp_path: Path) -> None:
     assert (tree["name"], tree["description"]) == ("x", "Site X")
     assert tree["scheduler"] == {"kind": "slurm", "account": "$PROJECT", "gpu_request": "gres"}
     assert tree["policy"] == {"runtimes": ["singularity"]}
-    assert tree["runtimes"] == {"singularity": {"module": ["tools", "singularity/3.8.7"]}}
+    assert tree["runtimes"] == {
+        "singularity": {"module": ["tools", "singularity/3.8.7"], "arguments": ["--no-mount=hostfs"]}
+    }
     assert (tree["module_paths"], tree["scripts"]) == (["/sw/modules"], ["/sw/init.sh"])
     assert tree["mounts"] == ["/scratch", "/db"]
     work, gpu = tree["partitions"]["work"], tree["partitions"]["gpu"]
@@ -82,16 +84,19 @@ def test_what_is_not_expressed_has_its_line(tmp_path: Path) -> None:
     found = draft(tmp_path, WHOLE)
     said = {str(each) for each in found.unexpressed}
     assert "x.config:11: a command before each job: ulimit -n 4096" in said
+    assert "x.config:11: a command before each job: module load $(cat /etc/x) `id`" in said
     assert "x.config:26: a mount on another path: /local:/tmp" in said
-    assert "x.config:26: an option of the container runtime: --writable-tmpfs" in said
+    assert "x.config:26: an option of the container runtime: --home /x" in said
     # Both partitions have these limits, so they are facts of neither.
     assert "x.config:17: a limit over several partitions: memory: 230.GB" in said
 
 
-def test_limits_are_facts_of_the_only_partition(tmp_path: Path) -> None:
+def test_memory_is_a_fact_of_the_only_partition(tmp_path: Path) -> None:
     text = "process { executor = 'slurm'; queue = 'all'\n resourceLimits = [memory: 500.GB, time: '36h'] }\n"
-    only = draft(tmp_path, text).tree()["partitions"]["all"]
-    assert only == {"node": {"memory_mb": 512000}, "max_time": "1-12:00:00"}
+    found = draft(tmp_path, text)
+    assert found.tree()["partitions"]["all"] == {"node": {"memory_mb": 512000}}
+    # The workflow keeps to it; the partition's own limit can be longer.
+    assert "x.config:2: a limit of time per job: time: 36h" in map(str, found.unexpressed)
 
 
 def test_a_program_names_partitions_and_its_conditions_are_listed(tmp_path: Path) -> None:
@@ -105,6 +110,21 @@ def test_a_program_names_partitions_and_its_conditions_are_listed(tmp_path: Path
     assert list(found.tree()["partitions"]) == ["tiny", "fast", "gpu", "long"]
     assert "qos" not in str(found.tree()["partitions"])
     assert {"a partition that a program chooses", "options that a program chooses"} <= kinds(found)
+
+
+def test_the_default_partition_if_none_is_named(tmp_path: Path) -> None:
+    text = """process { executor = 'slurm'
+    beforeScript = '''
+        module load x
+    '''.stripIndent()
+    resourceLimits = [memory: 9.GB] }
+env { OMP_PLACES = 1; SINGULARITY_CACHEDIR = '/x' }
+"""
+    found = draft(tmp_path, text)
+    # The largest of its nodes is not known to be like the others: no memory.
+    assert found.tree()["partitions"] == {"default": {"queue": "", "environment": {"OMP_PLACES": "1"}}}
+    assert found.tree()["modules"] == ["x"]
+    assert "a variable of a runtime's cache, or of the workflow" in kinds(found)
 
 
 def test_a_statement_of_a_program_is_not_followed(tmp_path: Path) -> None:

@@ -62,12 +62,25 @@ def test_facts(tmp_path: Path) -> None:
 
 
 def test_what_is_not_expressed(tmp_path: Path) -> None:
-    said = {str(each) for each in draft(tmp_path, slurm=SLURM, gres=GRES).unexpressed}
+    found = draft(tmp_path, slurm=SLURM, gres=GRES)
+    said = {str(each) for each in found.unexpressed}
     assert "slurm.conf:7: an included file that was not given: /etc/slurm/nodes.conf" in said
-    assert "slurm.conf:12: nodes that the files do not describe: main: 4" in said
+    unknown = "main: 4; so its number and kind of nodes are not known"
+    assert f"slurm.conf:12: nodes that the files do not describe: {unknown}" in said
+    assert set(found.tree()["partitions"]["main"]) == {"max_nodes", "max_time"}
     assert "slurm.conf:12: who may use a partition: main: allowgroups=staff" in said
     assert "slurm.conf:13: a partition that is not in use: gone State=DOWN" in said
     assert "gres.conf:1: which cores are near a GPU: 0-15" in said
+
+
+def test_a_template_is_not_a_configuration(tmp_path: Path) -> None:
+    text = """NodeName={{ node }} CPUs={{ cpus }}
+PartitionName=a Nodes={{ ','.join(nodes) }}
+PartitionName=b Nodes=n1
+"""
+    found = draft(tmp_path, slurm=text)
+    assert found.tree()["partitions"] == {"b": {}}
+    assert [each.origin.line for each in found.unexpressed if each.kind == "a line of a template"] == [1, 2]
 
 
 def test_an_include_does_not_read_files_that_were_not_given(tmp_path: Path) -> None:
