@@ -15,6 +15,7 @@ from deployer.connected.ground.sign import sign, sign_update
 from deployer.connected.linker import index
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.transfer import push as pushing
+from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.push_plan import push_plan
 from deployer.contract.errors import UsageError
 from deployer.contract.plan_update import PlanUpdate
@@ -44,7 +45,7 @@ def add_parsers(subparsers: Any) -> None:
 
     command = common.add_command(subparsers, "push", _push)
     command.add_argument("bundle", metavar="B.tar", nargs="?", help="the bundle; left out with --plan")
-    text = "a profile's name or path; --site SITE is the same"
+    text = "a profile's name or path, or ssh:HOST for what that site publishes; --site SITE is the same"
     command.add_argument("site", metavar="SITE", nargs="?", help=text)
     command.add_argument("--site", dest="named", metavar="SITE", help=argparse.SUPPRESS)
     command.add_argument(
@@ -165,7 +166,7 @@ def _push(args: argparse.Namespace) -> int:
     options = pushing.PushOptions(
         args.full, args.dry_run, args.transfer_host, args.force, facts, args.squashfs, args.without_plan
     )
-    pushed = pushing.push(Path(args.bundle), profiles.load(args.site), args.ssh_config, options)
+    pushed = pushing.push(Path(args.bundle), profile_of(args.site, args.ssh_config), args.ssh_config, options)
     _show_pushed(args, pushed)
     for warning in pushed.warnings:
         print(f"deployer: warning: {warning}", file=sys.stderr)

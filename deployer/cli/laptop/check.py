@@ -3,12 +3,13 @@
 import argparse
 import json
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 from deployer.cli.site import common
 from deployer.connected.check import check as checking
 from deployer.connected.linker import index
-from deployer.connected.site_profile import profile as profiles
+from deployer.connected.transfer.published import profile_of
 from deployer.contract.errors import Refused, Unknown
 from deployer.contract.verdict import REFUSE, UNKNOWN
 
@@ -19,7 +20,10 @@ def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "check", run)
     command.add_argument("bundle", metavar="B.tar")
-    command.add_argument("--site", required=True, help="a profile's name or path")
+    command.add_argument(
+        "--site", required=True, help="a profile's name or path, or ssh:HOST for what that site publishes"
+    )
+    command.add_argument("--ssh-config", metavar="F", type=Path, help="with ssh:HOST: use this ssh configuration")
     command.add_argument(
         "--partition", help="judge only this partition (default: each; the first decides the exit code)"
     )
@@ -33,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the verdict and what it follows from."""
     cache = None if args.no_cache else index.default_folder()
     today = date.today()  # noqa: DTZ011  facts have a date, no time
-    profile = profiles.load(args.site).selected([args.partition] if args.partition else [], args.mpi)
+    site = profile_of(args.site, args.ssh_config)
+    profile = site.selected([args.partition] if args.partition else [], args.mpi)
     verdict, *others = checking.check_all(args.bundle, profile, args.accept, cache, today)
     if args.json:
         print(json.dumps({**verdict.record(), "others": [each.record() for each in others]}))

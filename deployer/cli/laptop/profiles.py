@@ -12,7 +12,7 @@ from typing import Any
 from deployer.cli.laptop import profile_import
 from deployer.cli.site import common
 from deployer.connected.ground.yaml_model import KeyPath
-from deployer.connected.site_profile import gaps, search
+from deployer.connected.site_profile import gaps, published, search
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.profile import Profile, Resolved
 from deployer.connected.site_profile.signatures import sign_profile, signature_path, verify_profile
@@ -42,6 +42,11 @@ def add_parsers(subparsers: Any) -> None:
     verb = common.add_command(verbs, "verify", _verify, "check who signed a profile and the profiles that it extends")
     verb.add_argument("file", metavar="FILE", type=Path)
     verb.add_argument("--signers", metavar="FILE", type=Path, required=True, help="an allowed_signers file")
+    text = "write a profile with its facts and a signature, for /etc/deployer at the site"
+    verb = common.add_command(verbs, "publish", _publish, text)
+    verb.add_argument("site", metavar="SITE", help="a profile's name or path")
+    verb.add_argument("--key", metavar="KEY", type=Path, required=True, help="a private key, or an agent's .pub")
+    verb.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="write the files to this folder")
     common.add_command(verbs, "schema", _schema, "print the JSON schema of profiles, for editors")
 
 
@@ -197,6 +202,17 @@ def _verify(args: argparse.Namespace) -> int:
         return 0
     for each in found:
         print(f"{each.path} is signed by {each.who} ({each.key.fingerprint})")
+    return 0
+
+
+def _publish(args: argparse.Namespace) -> int:
+    path = published.publish(args.site, args.key, args.output)
+    names = [published.PROFILE, published.FACTS, published.SIGNATURE]
+    if args.json:
+        print(json.dumps({"files": [str(path.with_name(name)) for name in names]}))
+        return 0
+    print(f"wrote {', '.join(names)}: {path.parent}")
+    print("at the site, as root: install -d /etc/deployer && install -m 644 profile.* /etc/deployer/")
     return 0
 
 

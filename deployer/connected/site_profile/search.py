@@ -1,11 +1,14 @@
 """Where a profile's name leads: ``./site_profiles``, the user's folder, ``$DEPLOYER_PROFILES``, and what came with us.
 
+After these, a name leads to the profile that a site published and that was fetched and verified here.
+
 A name that is typed without thought must not become another user's profile, which decides to which host a bundle goes.
 So a file that is found by its name, and its folder, belong to the user or the system and are not writable by everyone.
 Whoever gives a path has chosen it, and no such question is asked.
 """
 
 import os
+import re
 import stat
 import sys
 from collections.abc import Collection, Iterator
@@ -88,12 +91,17 @@ def find(name: str, beside: Path | None = None, skip: Collection[Path] = ()) -> 
         for path in _named(folder.path, name)
         if path.resolve() not in {each.resolve() for each in skip}
     ]
+    if not there and not curated and is_name(name):
+        path = published_folder() / name / f"{name}.yaml"
+        if files.lexists(str(path)):
+            return path
     if not there:
         known = names(curated)
         searched = ", ".join(str(each.path) for each in folders() if _is_folder(each.path))
         raise UsageError(
             f"no site profile is called {name!r}{guess(name, known)}",
-            f"profiles: {', '.join(known) or 'none'} (in {searched}); or give a file's path",
+            f"profiles: {', '.join(known) or 'none'} (in {searched}); or give a file's path, or ssh:HOST if that site "
+            "publishes its profile",
         )
     folder, path = there[0]
     if not folder.chosen:
@@ -101,6 +109,16 @@ def find(name: str, beside: Path | None = None, skip: Collection[Path] = ()) -> 
     if len(there) > 1 and not skip:
         sys.stderr.write(f"deployer: profile {name}: {path} is used, not {there[1][1]}\n")
     return path
+
+
+def published_folder() -> Path:
+    """Return the folder of the profiles that sites published; each has a folder of its own."""
+    return xdg.state_folder("published")
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text is a valid name of a site."""
+    return re.fullmatch(r"[a-z0-9][a-z0-9._-]*", text) is not None and not text.endswith(SUFFIXES)
 
 
 def is_curated(path: Path) -> bool:
@@ -111,6 +129,8 @@ def is_curated(path: Path) -> bool:
 def label(path: Path) -> str:
     """Return where a profile comes from, for people."""
     parent = path.resolve().parent
+    if parent.parent == published_folder().resolve():
+        return "published by the site"
     return next((each.label for each in folders() if each.path.resolve() == parent), "given by its path")
 
 

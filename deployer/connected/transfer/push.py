@@ -15,6 +15,8 @@ from deployer.connected.bundle.shipment import Shipment, as_files, as_stream, sh
 from deployer.connected.check.check import check_carried
 from deployer.connected.ground import locked_folder, progress
 from deployer.connected.site_profile.profile import Profile
+from deployer.connected.site_profile.published import newest
+from deployer.connected.transfer import published
 from deployer.connected.transfer.remote import Remote
 from deployer.contract import delta, json_records
 from deployer.contract.delta import HeldSegments
@@ -124,17 +126,25 @@ def push(bundle: Path, profile: Profile, ssh_config: Path | None = None, options
     with opened(str(bundle)) as stream:
         verification = begin(stream, str(bundle))
         verified = _verified(verification, bundle)
-        checked = check_carried(verification, profile, options.facts)
-        if checked is None and not verified.manifest.is_data and not options.without_plan:
-            raise _no_plan(profile, verified)
-        if checked and checked.verdict == REFUSE and not options.force:
-            raise _refused(profile, checked)
+        checked = _checked(verification, verified, profile, options)
         with Remote(profile, ssh_config) as remote:
             remote.prepare()
+            if published.fetch(remote) and (newer := newest(profile)) is not profile:
+                checked = _checked(verification, verified, newer, options)
             pushed = _push(stream, verified, remote, options)._replace(checked=checked)
             if options.squashfs and pushed.folder:
                 pushed = pushed._replace(squashfs=_squash(verified, remote))
             return pushed
+
+
+def _checked(bundle: Verification, verified: VerifiedBundle, profile: Profile, options: PushOptions) -> Checked | None:
+    """Return the verdict on the plan for a site. Raises Refused for a bundle that must not be sent."""
+    checked = check_carried(bundle, profile, options.facts)
+    if checked is None and not verified.manifest.is_data and not options.without_plan:
+        raise _no_plan(profile, verified)
+    if checked and checked.verdict == REFUSE and not options.force:
+        raise _refused(profile, checked)
+    return checked
 
 
 def _squash(bundle: VerifiedBundle, remote: Remote) -> json_records.Record | None:

@@ -31,10 +31,21 @@ log = logging.getLogger("deployer.remote")
 _NO_MULTIPLEXING = re.compile(r"ControlPath|ControlSocket|control socket|Unix domain socket|mux(server|client)_")
 _ALONE = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
 
-_MARK = dialogue.ANSWER
+#: The beginning of each line that is read.
+MARK = dialogue.ANSWER
 _CONNECT_SECONDS = 60  # the user may have to type a passphrase
 _CALL_SECONDS = 120
 _UPLOAD_SECONDS = 24 * 3600
+
+#: The admin's folder at the site. Its path is fixed, so that no user can choose another.
+ADMINS_FOLDER = "/etc/deployer"
+#: Prints, for the folder and each file of a published profile that there is, its owner, its permissions and its path.
+_ADMINS = (
+    f"for path in {ADMINS_FOLDER} {ADMINS_FOLDER}/profile.json {ADMINS_FOLDER}/profile.facts.json "
+    f"{ADMINS_FOLDER}/profile.json.sig; do\n"
+    f'  [ -e "$path" ] && echo {MARK}admins=$(stat -L -c "%u %a" "$path") "$path"\n'
+    "done; true"
+)
 
 #: Variables of the caller that ssh needs.
 _ENVIRONMENT = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "DISPLAY", "KRB5CCNAME", "TERM")
@@ -79,6 +90,18 @@ class Attended(NamedTuple):
     number: str
 
 
+class AdminsFile(NamedTuple):
+    """A file or folder of the site's admin.
+
+    Attributes:
+        owner: the number of its owner.
+        mode: its permissions.
+    """
+
+    owner: int
+    mode: int
+
+
 class Remote:
     """A connection to a site's login node, for use in a ``with`` block.
 
@@ -96,6 +119,7 @@ class Remote:
         self.workspace = known(profile.workspace, profile, "workspace")
         self._pythons = profile.login.python
         self._python = ""
+        self._admins: dict[str, AdminsFile] | None = None
         self._folder = locked_folder.LockedFolder(locked_folder.SSH)
         self._user_options = ["-F", str(ssh_config)] if ssh_config else []
         self.options = self._user_options
@@ -176,15 +200,17 @@ class Remote:
         script = "\n".join(
             [
                 f"for p in {shlex.join(self._pythons)}; do",
-                f'  if command -v "$p" >/dev/null 2>&1; then echo {_MARK}python=$p; break; fi',
+                f'  if command -v "$p" >/dev/null 2>&1; then echo {MARK}python=$p; break; fi',
                 "done",
                 f"mkdir -p {self._path('incoming')} {self._path('images')} || exit 6",
-                f"echo {_MARK}home=$(cd {self._path()} && pwd)",
-                f"echo {_MARK}tool=$(sha256sum < {self._path('deployer.pyz')} 2>/dev/null)",
+                f"echo {MARK}home=$(cd {self._path()} && pwd)",
+                f"echo {MARK}tool=$(sha256sum < {self._path('deployer.pyz')} 2>/dev/null)",
+                _ADMINS,
             ]
         )
         done = self.shell(script, check=False)
-        answers = dict(line[len(_MARK) :].split("=", 1) for line in done.stdout.splitlines() if line.startswith(_MARK))
+        self._admins = _admins_files(done)
+        answers = dict(line[len(MARK) :].split("=", 1) for line in done.stdout.splitlines() if line.startswith(MARK))
         if done.returncode or "home" not in answers:
             raise TransferError(
                 f"{self.host}: cannot use {self.workspace}: {done.last_words()}",
@@ -198,6 +224,12 @@ class Remote:
         self._python, self.workspace = answers["python"], answers["home"]
         if answers.get("tool", "").split(" ")[0] != oci.blob(tool).digest.split(":")[1]:
             self._put(tool, "deployer.pyz")
+
+    def admins_files(self) -> "dict[str, AdminsFile]":
+        """Return what there is of the admin's folder and the files of a published profile, by path."""
+        if self._admins is None:
+            self._admins = _admins_files(self.shell(_ADMINS))
+        return self._admins
 
     @property
     def python(self) -> str:
@@ -258,7 +290,7 @@ class Remote:
         heard: list[str] = []
 
         def hear(said: bytes) -> bool:
-            found = re.match(rf"{_MARK}([\w.+-]+) ([\w.-]+)$", said.decode("utf-8", "replace"))
+            found = re.match(rf"{MARK}([\w.+-]+) ([\w.-]+)$", said.decode("utf-8", "replace"))
             heard.extend(found.groups() if found else ())
             return found is not None
 
@@ -280,8 +312,8 @@ class Remote:
             TransferError: it cannot be read, or has more than ``limit`` bytes.
         """
         # As one line of text with our mark: a login shell may print anything before it.
-        script = f"printf %s {_MARK}file=; gzip -9c {shlex.quote(path)} | base64 | tr -d '\\n'; echo"
-        lines = [line for line in self.shell(script).stdout.splitlines() if line.startswith(f"{_MARK}file=")]
+        script = f"printf %s {MARK}file=; gzip -9c {shlex.quote(path)} | base64 | tr -d '\\n'; echo"
+        lines = [line for line in self.shell(script).stdout.splitlines() if line.startswith(f"{MARK}file=")]
         whole = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
         try:
             data = whole.decompress(base64.b64decode(lines[-1].partition("=")[2]), limit + 1)
@@ -408,6 +440,11 @@ class Remote:
             self._master.stop()
             self._master = None
         self._folder.cleanup()
+
+
+def _admins_files(done: Completed) -> dict[str, AdminsFile]:
+    found = re.findall(rf"^{re.escape(MARK)}admins=(\d+) ([0-7]+) (/\S+)$", done.stdout, re.MULTILINE)
+    return {path: AdminsFile(int(owner), int(mode, 8)) for owner, mode, path in found}
 
 
 def _sftp_quoted(path: str) -> str:

@@ -1,0 +1,238 @@
+"""Profiles that an admin publishes on the site itself: made here, and kept here after they were fetched.
+
+A published profile is one file with its facts and a signature. It decides facts, never where a bundle goes: the host is
+the one that the user named, and a workspace that the user has chosen stays. The first signer of a site's profile is
+pinned in a file of the user's. Another signer, or none, is refused from then on.
+"""
+
+import hashlib
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from deployer.connected.ground import xdg
+from deployer.connected.site_profile import search
+from deployer.connected.site_profile.profile import Profile, comparable, load
+from deployer.connected.site_profile.signatures import sign_profile
+from deployer.contract import drift, facts, json_records, sshsig
+from deployer.contract.errors import IntegrityError, Refused, UsageError
+from deployer.contract.json_records import Record
+from deployer.contract.sshsig import Key
+from deployer.system import files, signature
+
+#: The names in the admin's folder, and here.
+PROFILE, FACTS, SIGNATURE = "profile.json", "profile.facts.json", "profile.json.sig"
+#: Bytes.
+MAX_PROFILE, MAX_FACTS, MAX_SIGNATURE = 4 * 1024 * 1024, 32 * 1024 * 1024, 64 * 1024
+
+
+class Publication(NamedTuple):
+    """A published profile as bytes, not yet trusted.
+
+    Attributes:
+        host: the host that it came from, as the user named it.
+        profile: the bytes of PROFILE.
+        facts: the bytes of FACTS; None: there is no such file.
+        signature: the bytes of SIGNATURE; None: there is no such file.
+    """
+
+    host: str
+    profile: bytes
+    facts: bytes | None
+    signature: bytes | None
+
+
+class KeptPublication(NamedTuple):
+    """A published profile that was verified and is kept here.
+
+    Attributes:
+        profile: the profile.
+        path: its file here.
+        key: its signer.
+        first: the signer was pinned by this.
+    """
+
+    profile: Profile
+    path: Path
+    key: Key
+    first: bool
+
+    def __str__(self) -> str:
+        name = self.profile.name
+        if not self.first:
+            return f"{name} has published a new profile, signed by the pinned {self.key.fingerprint}: {self.path}"
+        return (
+            f"{name} publishes a profile, signed by {self.key.fingerprint}, pinned from now on: compare it with "
+            f"its admin's ({pin_path(name)}); use the profile with --site {name}"
+        )
+
+
+def publish(site: str, key: Path, folder: Path) -> Path:
+    """Write a profile without ``extends``, its facts and its signature into ``folder``; return the profile's path.
+
+    Args:
+        site: a profile's name or path.
+        key: a private key, or an agent's .pub.
+    """
+    record = load(site).model_dump(mode="json", exclude_unset=True)
+    trees = facts.record(
+        _taken(record.get("login")),
+        {name: tree for name, each in record.get("partitions", {}).items() if (tree := _taken(each))},
+        {name: tree for name, each in record.get("mpi", {}).items() if (tree := _taken(each))},
+    )
+    _taken(record)
+    data = json_records.dumps(trees)
+    record = {name: value for name, value in record.items() if name not in ("extends", "facts")}
+    record["facts"] = {"file": FACTS, "sha256": hashlib.sha256(data).hexdigest()}
+    with files.published(str(folder / FACTS)) as stream:
+        stream.write(data)
+    files.write_text(str(folder / PROFILE), json_records.pretty(record))
+    sign_profile(folder / PROFILE, key)
+    return folder / PROFILE
+
+
+def keep(found: Publication) -> KeptPublication:
+    """Verify a published profile, pin its signer if it is the first, and keep it.
+
+    Raises:
+        Refused: it is not signed, or by another signer than the pinned one, or it is older than the one kept here.
+        IntegrityError: the signature or the facts do not match.
+        UsageError: it is not a profile, or has what a published profile must not have.
+    """
+    what = f"the profile that {found.host} publishes"
+    if found.signature is None:
+        raise Refused(f"{what} is not signed", "ask its admin: deployer profile publish FILE --key KEY -o DIR")
+    try:
+        text = found.signature.decode("ascii", "replace")
+        key = signature.check(sshsig.unarmored(text), found.profile, sshsig.PROFILE_NAMESPACE)
+    except IntegrityError as error:
+        raise IntegrityError(f"{what}: {error.message}", "it was changed after it was signed: ask its admin") from error
+    record = json_records.parse(found.profile, what)
+    name = _name(record, what)
+    pin = pin_path(name)
+    pinned = [_pinned(line, pin) for line in files.read_text(str(pin)).splitlines()] if files.lexists(str(pin)) else []
+    if pinned and key not in pinned:
+        known = ", ".join(each.fingerprint for each in pinned)
+        raise Refused(
+            f"{what} is signed by {key.fingerprint}, not by the pinned {known}",
+            f"ask the admin of {name} by another way; if the key was replaced, write into {pin}: {key.line}",
+        )
+    _check_whole(record, found, what)
+    profile = _publish_here(found, name, str((record.get("source") or {}).get("date") or ""), what)
+    if not pinned:
+        files.write_text(str(pin), key.line + "\n")
+    return KeptPublication(profile, place(name) / f"{name}.yaml", key, not pinned)
+
+
+def _publish_here(found: Publication, name: str, date: str, what: str) -> Profile:
+    """Write a published profile into its folder if it is valid and not older than the one there; return it."""
+    folder = place(name)
+    if files.is_folder(str(folder)):
+        before = load(str(folder / f"{name}.yaml"))
+        if before.source.date and date < before.source.date.isoformat():
+            raise Refused(f"{what} is of {date or 'no date'}, older than the one kept here ({before.source.date})")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=folder.parent) as made:
+        _write(Path(made), found, name)
+        load(str(Path(made, f"{name}.yaml")))  # all errors are found here
+        files.remove_tree(str(folder))
+        Path(made).rename(folder)
+        Path(made).mkdir()  # for the end of this block
+    return load(str(folder / f"{name}.yaml"))
+
+
+def newest(own: Profile) -> Profile:
+    """Return a profile, or the published one of its site if that was fetched and is newer.
+
+    It must have come from the profile's own host: a site chooses its name, and another could have chosen the same. It
+    is used with the user's own hosts and workspace. What differs is printed.
+    """
+    path = place(own.name) / f"{own.name}.yaml"
+    if not files.lexists(str(path)):
+        return own
+    published = load(str(path))
+    if published.login.host != own.login.host:
+        return own
+    dates = [each.source.date for each in (own, published)]
+    if dates[1] is None or (dates[0] is not None and dates[1] <= dates[0]):
+        return own
+    users = {key: value for key in ("host", "transfer") if (value := getattr(own.login, key)) is not None}
+    login = published.login.model_copy(update=users)
+    workspace = own.workspace or published.workspace
+    _tell(own, published)
+    return published.model_copy(update={"login": login, "workspace": workspace})
+
+
+def place(name: str) -> Path:
+    """Return the folder for the published profile of a site."""
+    return search.published_folder() / name
+
+
+def kept() -> list[Path]:
+    """Return the published profiles that are kept here, as they were signed."""
+    names = files.names(str(search.published_folder()))
+    return [place(name) / PROFILE for name in names if search.is_name(name)]
+
+
+def pin_path(name: str) -> Path:
+    """Return the file with the pinned signers of a site's profile, a public key per line."""
+    return xdg.config_folder("publishers") / name
+
+
+def _tell(own: Profile, published: Profile) -> None:
+    shown = drift.between(comparable(own), comparable(published))
+    sys.stderr.write(
+        f"deployer: the profile that {published.name} publishes is used: it is of {published.source.date}, "
+        f"the one here of {own.source.date or 'no date'}; {len(shown)} differences\n"
+    )
+    for each in shown[:10]:
+        sys.stderr.write(f"  {each}\n")
+    if len(shown) > 10:
+        sys.stderr.write(f"  and {len(shown) - 10} more: deployer profile diff\n")
+
+
+def _name(record: Any, what: str) -> str:
+    if not isinstance(record, dict):
+        raise UsageError(f"{what} is not a JSON object")
+    name = record.get("name")
+    if not isinstance(name, str) or not search.is_name(name):
+        raise UsageError(f"{what} has no valid name: {name!r}")
+    if "extends" in record:
+        raise UsageError(f"{what} extends another profile", "its admin: deployer profile publish makes a whole one")
+    return name
+
+
+def _check_whole(record: Record, found: Publication, what: str) -> None:
+    """Raise IntegrityError unless the facts are those that the profile names."""
+    named = record.get("facts")
+    digest = hashlib.sha256(found.facts).hexdigest() if found.facts is not None else None
+    if named is not None and named != {"file": FACTS, "sha256": digest}:
+        raise IntegrityError(f"{what} and its {FACTS} do not belong together", "ask its admin to publish both again")
+
+
+def _write(folder: Path, found: Publication, name: str) -> None:
+    """Write all files of a published profile, the one that leads to the others last."""
+    for file, data in ((FACTS, found.facts), (SIGNATURE, found.signature), (PROFILE, found.profile)):
+        if data is not None:
+            with files.published(str(folder / file)) as stream:
+                stream.write(data)
+    own = {"format": 1, "name": name, "extends": f"./{PROFILE}", "login": {"host": found.host, "transfer": None}}
+    files.write_text(str(folder / f"{name}.yaml"), json.dumps(own) + "\n")
+
+
+def _pinned(line: str, path: Path) -> Key:
+    kind, _, text = line.strip().partition(" ")
+    try:
+        return sshsig.read_key_text(kind, text.partition(" ")[0])
+    except IntegrityError as error:
+        raise UsageError(f"{path}: {error.message}", "it has a public key per line, as in a .pub file") from error
+
+
+def _taken(group: Any) -> Record | None:
+    """Take the facts of libraries out of a group of a profile, and return them."""
+    if not isinstance(group, dict):
+        return None
+    tree = {key: group.pop(key) for key in facts.KEYS if key in group}
+    return {key: tree.get(key) or {} for key in facts.KEYS} if any(tree.values()) else None

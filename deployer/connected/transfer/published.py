@@ -1,0 +1,83 @@
+"""Fetch the profile that a site publishes: /etc/deployer/profile.json with its facts and signature.
+
+Only root may have written it: a folder or file of anybody else is refused, as `ssh` refuses keys that others can write.
+The signature decides whose it is (``connected/site_profile/published.py``).
+"""
+
+import sys
+from pathlib import Path
+
+from deployer.connected.site_profile import profile as profiles
+from deployer.connected.site_profile import published
+from deployer.connected.site_profile.profile import Profile
+from deployer.connected.site_profile.published import Publication
+from deployer.connected.transfer.remote import ADMINS_FOLDER, Remote
+from deployer.contract.errors import Refused, UsageError
+
+#: The beginning of a site's name that is a host for ssh, whose published profile is meant.
+PREFIX = "ssh:"
+
+
+def fetch(remote: Remote) -> Profile | None:
+    """Return the site's published profile as it is kept here, fetched now if it is new; None if there is none.
+
+    Raises:
+        Refused: others than root can write it, or its signer is not the pinned one.
+        IntegrityError: the signature or the facts do not match.
+    """
+    there = _look(remote)
+    if f"{ADMINS_FOLDER}/{published.PROFILE}" not in there:
+        return None
+    profile = remote.fetch(f"{ADMINS_FOLDER}/{published.PROFILE}", published.MAX_PROFILE)
+    for path in published.kept():
+        if path.is_file() and path.read_bytes() == profile:
+            return profiles.load(str(path.with_name(f"{path.parent.name}.yaml")))
+    limits = {published.FACTS: published.MAX_FACTS, published.SIGNATURE: published.MAX_SIGNATURE}
+    data = {
+        name: remote.fetch(f"{ADMINS_FOLDER}/{name}", limit) if f"{ADMINS_FOLDER}/{name}" in there else None
+        for name, limit in limits.items()
+    }
+    kept = published.keep(Publication(remote.host, profile, data[published.FACTS], data[published.SIGNATURE]))
+    sys.stderr.write(f"deployer: {kept}\n")
+    return kept.profile
+
+
+def profile_of(site: str, ssh_config: Path | None = None) -> Profile:
+    """Return the profile of a command's ``--site``: of a name or path, or what ``ssh:HOST`` publishes.
+
+    A published profile that was fetched earlier and is newer replaces the one that a name or path leads to.
+    """
+    if not site.startswith(PREFIX):
+        return published.newest(profiles.load(site))
+    host = site[len(PREFIX) :]
+    record = {
+        "format": 1,
+        "name": "published",
+        "source": {"kind": "unverified", "where": "the command line"},
+        "login": {"host": host},
+        "workspace": "~",
+    }
+    try:
+        reached = Profile.model_validate(record)
+    except ValueError as error:
+        raise UsageError(f"{host!r} is not a host for ssh", "write ssh:HOST, as you give it to ssh") from error
+    with Remote(reached, ssh_config) as remote:
+        found = fetch(remote)
+    if found is None:
+        raise UsageError(
+            f"{host} publishes no profile: there is no {ADMINS_FOLDER}/{published.PROFILE}",
+            f"ask its admin, or make one: deployer capture {host}",
+        )
+    return found
+
+
+def _look(remote: Remote) -> set[str]:
+    """Return the paths that there are. Raises Refused if others than root can write one of them."""
+    found = remote.admins_files()
+    for path, file in found.items():
+        if f"{ADMINS_FOLDER}/{published.PROFILE}" in found and (file.owner != 0 or file.mode & 0o022):
+            raise Refused(
+                f"{remote.host}:{path} can be written by others than root (uid {file.owner}, mode {file.mode:o})",
+                "tell the site's admin: chown root, chmod go-w",
+            )
+    return set(found)

@@ -1,0 +1,143 @@
+"""Published profiles: what a file of the site may decide, and what another signer does."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployer.cli.laptop.main import main
+from deployer.connected.site_profile import profile as profiles
+from deployer.connected.site_profile import published, search
+from deployer.connected.site_profile.published import Publication
+from deployer.contract import facts, json_records, sshsig
+from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
+from tests.signing import TestKey
+from tests.unit.connected.ground.test_sign import make_key
+
+KEY, OTHER = TestKey(seed=1), TestKey(seed=2)
+SOURCE = {"kind": "captured", "where": "login1"}
+FACTS = json_records.dumps(facts.record(None, {}, {}))
+PROFILE: dict[str, Any] = {
+    "format": 1,
+    "name": "there",
+    "source": {**SOURCE, "date": "2026-11-10"},
+    "facts": {"file": published.FACTS, "sha256": hashlib.sha256(FACTS).hexdigest()},
+    "login": {"host": "evil.example.org", "transfer": "evil2.example.org"},
+    "workspace": "/work/of/all",
+}
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "site_profiles").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for name in ("CONFIG", "STATE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
+    return tmp_path
+
+
+def publication(
+    key: TestKey | None = KEY, trees: bytes | None = FACTS, host: str = "login1", **fields: Any
+) -> Publication:
+    record = {each: value for each, value in {**PROFILE, **fields}.items() if value is not None}
+    data = json.dumps(record).encode()
+    blob = sshsig.armored(key.sign(data, sshsig.PROFILE_NAMESPACE)).encode() if key else None
+    return Publication(host, data, trees, blob)
+
+
+def of(date: str) -> dict[str, Any]:
+    return {"source": {**SOURCE, "date": date}}
+
+
+def test_the_host_is_the_one_that_the_user_named_and_the_first_signer_is_pinned(places: Path) -> None:
+    kept = published.keep(publication())
+    assert (kept.first, kept.key) == (True, KEY.key)
+    assert (kept.profile.login.host, kept.profile.login.transfer) == ("login1", None)
+    assert published.pin_path("there").read_text() == KEY.key.line + "\n"
+    assert f"signed by {KEY.key.fingerprint}, pinned from now on" in str(kept)
+    assert profiles.load("there") == kept.profile  # its name leads to it, after all other folders
+    assert search.label(search.find("there")) == "published by the site"
+    again = published.keep(publication(**of("2026-11-11")))
+    assert (again.first, str(again.profile.source.date)) == (False, "2026-11-11")
+
+
+@pytest.mark.parametrize(
+    ("found", "error", "said"),
+    [
+        (publication(None), Refused, "is not signed"),
+        (publication(OTHER), Refused, f"signed by {OTHER.key.fingerprint}, not by the pinned {KEY.key.fingerprint}"),
+        (publication()._replace(profile=b"{}"), IntegrityError, "the signature by .* is wrong"),
+        (publication(trees=FACTS + b" "), IntegrityError, "do not belong together"),
+        (publication(trees=None), IntegrityError, "do not belong together"),
+        (publication(facts={"file": "../../x", "sha256": "0" * 64}), IntegrityError, "do not belong together"),
+        (publication(extends="/etc/passwd"), UsageError, "extends another profile"),
+        (publication(name="../x"), UsageError, "no valid name: '../x'"),
+        (publication(nonsense=1), UsageError, "nonsense"),
+        (publication(**of("2026-11-09")), Refused, "is of 2026-11-09, older than the one kept here"),
+        (publication(source=SOURCE), Refused, "is of no date, older"),
+    ],
+)
+def test_what_is_refused_leaves_the_kept_one_and_the_pin(
+    found: Publication, error: type[DeployerError], said: str
+) -> None:
+    kept = published.keep(publication())
+    with pytest.raises(error, match=said):
+        published.keep(found)
+    assert profiles.load("there") == kept.profile
+    assert published.pin_path("there").read_text() == KEY.key.line + "\n"
+    assert [path.name for path in search.published_folder().iterdir()] == ["there"]
+
+
+def test_a_signature_of_a_bundle_is_none_and_nothing_invalid_is_pinned() -> None:
+    found = publication()
+    blob = sshsig.armored(KEY.sign(found.profile)).encode()
+    for wrong in (found._replace(signature=blob), publication(nonsense=1)):
+        with pytest.raises(DeployerError):
+            published.keep(wrong)
+        assert not published.pin_path("there").exists()
+        assert published.kept() == []
+
+
+def test_a_new_key_is_accepted_once_the_user_has_written_it() -> None:
+    published.keep(publication())
+    with published.pin_path("there").open("a") as stream:
+        stream.write(OTHER.key.line + " the new admin\n")
+    assert published.keep(publication(OTHER)).key == OTHER.key
+    published.pin_path("there").write_text("nonsense\n")
+    with pytest.raises(UsageError, match="publishers/there: "):
+        published.keep(publication())
+
+
+def test_a_newer_one_of_the_same_host_is_used_with_the_user_s_own_workspace(
+    places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = {**PROFILE, "login": {"host": "login1", "transfer": "data1"}, "workspace": "~/mine", "facts": None}
+    (places / "site_profiles" / "there.json").write_text(json.dumps(own))
+    mine = profiles.load("there")
+    assert published.newest(mine) is mine  # nothing was fetched
+    published.keep(publication(glibc="2.39"))
+    assert published.newest(mine) is mine  # of the same day
+    published.keep(publication(glibc="2.39", host="login2", **of("2026-11-12")))
+    assert published.newest(mine) is mine  # another host chose the same name
+    published.keep(publication(glibc="2.39", **of("2026-11-12")))
+    found = published.newest(mine)
+    assert (found.glibc, found.workspace) == ("2.39", "~/mine")
+    assert (found.login.host, found.login.transfer) == ("login1", "data1")
+    said = capsys.readouterr().err
+    assert "the profile that there publishes is used: it is of 2026-11-12, the one here of 2026-11-10" in said
+    assert "glibc" in said
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_what_publish_writes_can_be_kept(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = make_key(places, "key")
+    (places / "site_profiles" / "own.yaml").write_text("format: 1\nextends: lab\nname: own\n")
+    assert main(["profile", "publish", "own", "--key", str(key), "-o", str(places / "out")]) == 0
+    assert "as root: install" in capsys.readouterr().out
+    names = (published.PROFILE, published.FACTS, published.SIGNATURE)
+    data = [(places / "out" / name).read_bytes() for name in names]
+    kept = published.keep(Publication("login9", *data))
+    assert kept.profile.model_copy(update={"facts": None, "extends": None}).mpi == profiles.load("own").mpi
+    assert (kept.profile.name, kept.profile.login.host) == ("own", "login9")
