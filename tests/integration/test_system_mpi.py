@@ -91,7 +91,7 @@ def system(root: Path, built: Cli, tmp_path_factory: pytest.TempPathFactory) -> 
         lab.down(purge=True)
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", ["srun", pytest.param("mpirun", marks=pytest.mark.slow)])
 def test_ranks_run_on_the_system_s_open_mpi(system: tuple[Site, dict[str, str]], launcher: str) -> None:
     site, profiles = system
     result = site.run("--nodes", "2", site=profiles[launcher])
