@@ -1,4 +1,4 @@
-"""A fake of Cray's programming environment on the lab's nodes: capture, plan, check and a job on two nodes.
+"""Fakes of Cray's programming environment and of MVAPICH on the lab's nodes: capture, plan, check, a job on two nodes.
 
 The MPI is MPICH of PyPI under Cray's names, with stand-ins for Cray's PMI, Slingshot and XPMEM. Slurm's plugin for
 Cray's PMI is real and serves no MPICH, so a stand-in for srun asks for PMI-2 in its place.
@@ -31,6 +31,7 @@ pytestmark = pytest.mark.slow
 
 CRAY = "cray/pe/mpich/8.1.32/ofi/gnu/11.2"
 LIBRARY = "libmpi_gnu_112.so.12"
+MVAPICH = "mvapich2/2.3.7"
 #: The stand-ins by folder, each with what it needs. The real libcxi is in /usr/lib64.
 STAND_INS = {
     "cray/pe/pals/1.2.12/lib/libpals.so.0": None,
@@ -41,6 +42,10 @@ STAND_INS = {
 }
 FABRIC = "cray/libfabric/1.22.0/lib64/libfabric.so.1"
 NEEDED = ["libcxi.so.1", "libfabric.so.1", "libpals.so.0", "libpmi.so.0", "libpmi2.so.0", "libxpmem.so.0"]
+PARTITIONS: dict[str, Any] = {
+    "cray": {"mpi": "cray-4.2.3", "fabric": {"kind": "slingshot"}},
+    "mvapich": {"mpi": "mvapich-4.2.3"},
+}
 SRUN = '#!/bin/bash\nexec /usr/bin/srun "${@/--mpi=cray_shasta/--mpi=pmi2}"\n'
 MODULE = f"""\
 whatis("Name: cray-mpich")
@@ -59,6 +64,14 @@ def patched(source: Path, target: Path, *changes: list[str]) -> None:
     shutil.copyfile(source, target)
     for words in changes:  # patchelf 0.14 mixes up the names if it is to change several at once
         run("patchelf", *words, target)
+
+
+def say(library: Path, says: bytes) -> None:
+    """Make a library of MPICH return another text from MPI_Get_library_version."""
+    said, content = b"MPICH Version:      %s\n", library.read_bytes()
+    assert content.count(said) == 1
+    assert len(says) == len(said)
+    library.write_bytes(content.replace(said, says))
 
 
 @pytest.fixture(scope="module")
@@ -83,12 +96,12 @@ def opt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library = top / CRAY / "lib" / f"{LIBRARY}.0.0"
     changes = ["--set-soname", LIBRARY], ["--add-needed", "libpmi.so.0"], ["--remove-rpath"]
     patched(mpich / "libmpi.so.12", library, *changes)
-    said, says = b"MPICH Version:      %s\n", b"CRAY MPICH version %s\n\0"
-    assert library.read_bytes().count(said) == 1
-    library.write_bytes(library.read_bytes().replace(said, says))
+    say(library, b"CRAY MPICH version %s\n\0")
     (top / CRAY / "lib" / LIBRARY).symlink_to(library.name)
     (top / CRAY / "lib-abi-mpich").mkdir()
     (top / CRAY / "lib-abi-mpich" / "libmpi.so.12").symlink_to(f"../lib/{LIBRARY}")
+    shutil.copytree(mpich, top / MVAPICH / "lib", symlinks=True)
+    say(top / MVAPICH / "lib" / "libmpi.so.12", b"MVAPICH2 Version: %s\n\0\0")
     srun = top / "cray" / "stand-in" / "bin" / "srun"
     srun.parent.mkdir(parents=True)
     srun.write_text(SRUN)
@@ -111,7 +124,7 @@ def site(opt: Path, built: Cli) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def profile(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a profile of what was captured, as a site with Slingshot."""
+    """Return a profile of what was captured, as a site with Slingshot; one with MVAPICH is beside it."""
     home = site.lab.home / "alice"
     (home / "capture").mkdir()
     shutil.chown(home / "capture", USER_ID, USER_ID)
@@ -121,24 +134,25 @@ def profile(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"cd capture && {tool} capture -o login.json && srun -N1 -n1 {tool} capture --node -o node.json </dev/null "
         f"&& {tool} capture --merge login.json node.json -o site.json"
     )
-    decided: dict[str, Any] = {
-        "format": 1,
-        "name": "cray",
-        "extends": str(home / "capture" / "site.json"),
-        "workspace": "~/deployer",
-        "login": {"host": "login1"},
-        "policy": {"runtimes": ["charliecloud"]},
-        "partitions": {"batch": {"mpi": "cray-4.2.3", "fabric": {"kind": "slingshot"}}},
-    }
-    path = tmp_path_factory.mktemp("cray") / "cray.json"
-    path.write_text(json.dumps(decided))
-    return path
+    folder = tmp_path_factory.mktemp("cray")
+    for name, batch in PARTITIONS.items():
+        decided: dict[str, Any] = {
+            "format": 1,
+            "name": name,
+            "extends": str(home / "capture" / "site.json"),
+            "workspace": "~/deployer",
+            "login": {"host": "login1"},
+            "policy": {"runtimes": ["charliecloud"]},
+            "partitions": {"batch": batch},
+        }
+        (folder / f"{name}.json").write_text(json.dumps(decided))
+    return folder / "cray.json"
 
 
 @pytest.fixture(scope="module")
 def bundle(site: Site, profile: Path) -> Path:
     path = profile.with_name("hello.tar")
-    site.cli("pack", "bundles/hello-mpi", "--site", profile, "-o", path)
+    site.cli("pack", "bundles/hello-mpi", "--site", profile, "--site", profile.with_name("mvapich.json"), "-o", path)
     site.cli("push", path, profile, "--ssh-config", site.lab.ssh_config)
     return path
 
@@ -153,18 +167,30 @@ def test_the_capture_has_what_cray_mpich_needs(profile: Path) -> None:
     assert set(NEEDED) <= captured
 
 
-def test_a_job_on_two_nodes(site: Site, bundle: Path, profile: Path) -> None:
+def ranks_run_on(site: Site, profile: Path, says: str) -> None:
     result = site.run("--nodes", "2", site=str(profile))
     assert (result["world_size"], result["exit_code"], result["findings"]) == (2, 0, [])
     assert result["check"]["verdict"] == "RUN"
     assert {rank["host"] for rank in result["ranks"]} == {"cn1", "cn2"}
     for rank in result["ranks"]:
-        assert rank["mpi_library"].startswith("CRAY MPICH version 4.2.3")
+        assert rank["mpi_library"].startswith(says)
         assert rank["mpi_identity"] == rank["host_mpi_identity"]
     assert result["payload"]["sum"] == 1
+
+
+def test_a_job_on_two_nodes(site: Site, bundle: Path, profile: Path) -> None:
+    ranks_run_on(site, profile, "CRAY MPICH version 4.2.3")
     script = site.alice("cat $(ls -td ~/deployer/jobs/* | head -n 1)/job.sh")
     assert "--mpi=cray_shasta" in script
     assert "/var/spool/slurmd:/var/spool/slurmd" in script
+
+
+def test_a_job_with_mvapich(site: Site, bundle: Path, profile: Path) -> None:
+    assert bundle.is_file()
+    ranks_run_on(site, profile.with_name("mvapich.json"), "MVAPICH2 Version: 4.2.3")
+    script = site.alice("cat $(ls -td ~/deployer/jobs/* | head -n 1)/job.sh")
+    assert "--mpi=pmi2" in script
+    assert "--set-env=MV2_ENABLE_AFFINITY=0" in script
 
 
 @pytest.mark.parametrize("name", NEEDED)
