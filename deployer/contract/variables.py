@@ -12,12 +12,15 @@ from deployer.contract.text import fault, is_name, printable
 #: Bytes. The kernel gives a process no word that is longer than 128 KiB with its NUL; a runtime's option is in front.
 _MOST, _MOST_IN_ALL = 128 * 1024 - 64, 1024 * 1024
 _LISTS = "a script in app/ can add folders behind the others: export %s=$%s:DIR"
-#: Variables that deployer makes, each with what to do instead.
+_OTHER = "choose another name"
+#: Variables that deployer, shells or runtimes set, each with what to do instead.
 _OURS = {
     "LD_LIBRARY_PATH": ("the site's MPI is found by it", _LISTS % (("LD_LIBRARY_PATH",) * 2)),
     "PATH": ("deployer adds the folders of the bundle's packages to it", _LISTS % (("PATH",) * 2)),
     "PYTHONPATH": ("deployer adds the folders of the bundle's packages to it", _LISTS % (("PYTHONPATH",) * 2)),
     "HOME": ("a job has a private home on each node", "--home DIR selects another one"),
+    **dict.fromkeys(("UID", "EUID", "GID", "PPID"), ("shells set it to a number of the process", _OTHER)),
+    **dict.fromkeys(("PREPEND_PATH", "APPEND_PATH"), ("Apptainer would change PATH by it", _OTHER)),
     "PYTHONNOUSERSITE": ("it keeps packages of the home out", "--user-site lets Python use them"),
 }
 #: Beginnings of names with which launchers tell ranks their numbers, and of names for the tools that start ranks.

@@ -52,7 +52,7 @@ trap leave EXIT
 container=(bash
     -p
     -c
-    'export -n state passed words image user gid keep name glob file oci short task children line
+    'export -n state passed words image user gid keep name glob file oci short task children child other again line
 state=$(mktemp -d "$1/podman.XXXXXX") && mkdir "$state/run" || exit 125
 shift; passed=() words=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
@@ -93,7 +93,18 @@ cd "$state" || exit 125; short=/proc/$$/cwd
     for task in /proc/[0-9]*; do
         task=${task##*/}
         [ "/proc/$task/cwd" -ef . ] && [ "$task" != "$BASHPID" ] || continue
-        read -r -a children <"/proc/$task/task/$task/children"; kill -KILL "$task" "${children[@]}"
+        read -r -a children <"/proc/$task/task/$task/children"; kill -KILL "$task"
+        for child in "${children[@]}"; do
+            exec 4<"/proc/$child/ns/mnt"; kill -KILL "$child"
+            [ /proc/self/fd/4 -ef /proc/self/ns/mnt ] && continue
+            again=1
+            while [ "$again" ]; do
+                again=
+                for other in /proc/[0-9]*; do
+                    [ "$other/ns/mnt" -ef /proc/self/fd/4 ] && again=1 && kill -KILL "${other##*/}"
+                done
+            done
+        done
     done
     rm -rf -- "$state"
 ) </dev/null >/dev/null 2>&1 3<&- &

@@ -28,6 +28,8 @@ def test_any_value_is_possible(value):
         ("LD_LIBRARY_PATH=/x", "because the site's MPI is found by it", "$LD_LIBRARY_PATH:DIR"),
         ("PATH=/x", "because deployer adds the folders of the bundle's packages", "$PATH:DIR"),
         ("HOME=/x", "because a job has a private home on each node", "--home DIR"),
+        ("UID=5", "because shells set it", "choose another name"),
+        ("PREPEND_PATH=/x", "because Apptainer would change PATH by it", "choose another name"),
         ("PYTHONNOUSERSITE=", "because it keeps packages of the home out", "--user-site"),
         ("SLURM_PROCID=0", "because the launcher tells the ranks their numbers by it", "leave it out"),
         ("PMIX_RANK=0", "because the launcher", "leave it out"),

@@ -27,11 +27,12 @@ from deployer.site.container.runtimes.interface import Container, Runtime, globs
 #:   number stays $$, and its launcher may leave it a zombie for a while), ends the container if it is still there, and
 #:   removes the folder. The container's parent, conmon,
 #:   is known by its working folder, this one: files in it may be gone, because who made the private folder removes it
-#:   at the same time. conmon goes first: at the end of a container it would start podman again.
+#:   at the same time. conmon goes first: at the end of a container it would start podman again. Its child is the
+#:   container's first process; all others of the container are known by its namespace of mounts.
 #: - Podman would make a target that the image lacks inside the image, so hosts and resolv.conf need one.
 _START = Program(
     """\
-export -n state passed words image user gid keep name glob file oci short task children line
+export -n state passed words image user gid keep name glob file oci short task children child other again line
 state=$(mktemp -d "$1/podman.XXXXXX") && mkdir "$state/run" || exit 125
 shift; passed=() words=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
@@ -72,7 +73,18 @@ cd "$state" || exit 125; short=/proc/$$/cwd
     for task in /proc/[0-9]*; do
         task=${task##*/}
         [ "/proc/$task/cwd" -ef . ] && [ "$task" != "$BASHPID" ] || continue
-        read -r -a children <"/proc/$task/task/$task/children"; kill -KILL "$task" "${children[@]}"
+        read -r -a children <"/proc/$task/task/$task/children"; kill -KILL "$task"
+        for child in "${children[@]}"; do
+            exec 4<"/proc/$child/ns/mnt"; kill -KILL "$child"
+            [ /proc/self/fd/4 -ef /proc/self/ns/mnt ] && continue
+            again=1
+            while [ "$again" ]; do
+                again=
+                for other in /proc/[0-9]*; do
+                    [ "$other/ns/mnt" -ef /proc/self/fd/4 ] && again=1 && kill -KILL "${other##*/}"
+                done
+            done
+        done
     done
     rm -rf -- "$state"
 ) </dev/null >/dev/null 2>&1 3<&- &

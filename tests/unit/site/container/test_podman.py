@@ -170,13 +170,17 @@ def test_a_launcher_that_waits_for_its_descriptor_s_end_before_podman_s_is_not_k
 
 #: As conmon does, stays in podman's working folder and starts the command, which has another one and holds the output.
 CONMON = "(cd / && exec sleep 60 >$SHOWN/output) & echo >$SHOWN/output; wait"
+#: The same with a command that started another process, in namespaces of their own.
+TWO = '(cd / && exec /usr/bin/unshare --user --mount sh -c "sleep 60 & echo; exec sleep 60" >$SHOWN/output) & wait'
 
 
-@pytest.mark.parametrize("removed", [False, True], ids=["kept", "removed"])
-def test_a_container_whose_podman_was_killed_ends(start, tmp_path, removed):
+@pytest.mark.parametrize(
+    ("conmon", "removed"), [(CONMON, False), (CONMON, True), (TWO, False)], ids=["kept", "removed", "two processes"]
+)
+def test_a_container_whose_podman_was_killed_ends(start, tmp_path, conmon, removed):
     os.mkfifo(str(tmp_path / "output"))
     output = os.open(str(tmp_path / "output"), os.O_RDWR)
-    podman = "sh -c '%s' & read -r began <$SHOWN/output; %s kill -9 $$" % (CONMON, "rm -rf $HOME;" if removed else "")
+    podman = "sh -c '%s' & read -r began <$SHOWN/output; %s kill -9 $$" % (conmon, "rm -rf $HOME;" if removed else "")
     code, _, environment = start(box(), "true", STAND_IN=podman)
     reader = os.open(str(tmp_path / "output"), os.O_RDONLY)
     os.close(output)
