@@ -63,7 +63,6 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 _UNPACKED = (NOT_STAGED, DISK, MEMORY)
 _ASK = "allow one that bundles carry: udocker needs nothing but the site's permission"
-_LATER = "this version of deployer has no adapter for it"
 
 #: In the order in which people see them.
 TABLE = (
@@ -80,33 +79,41 @@ TABLE = (
     KnownRuntime("singularity", "singularity", stagings=STAGINGS, mounts=True, tried=True, oldest="3.8"),
     KnownRuntime("podman", "podman", stagings=_UNPACKED, oldest=_OLDEST_PODMAN),
     KnownRuntime("podman-hpc", "podman-hpc", stagings=_UNPACKED),
-    KnownRuntime("enroot", "enroot", refusal=_LATER, instead=_ASK),
+    KnownRuntime(
+        "enroot",
+        "enroot",
+        refusal="each start writes into the image's folder and locks it for all ranks, and the image's own /etc/fstab "
+        "and /etc/environment can take files and variables of the host into the container",
+        instead=_ASK,
+    ),
     KnownRuntime(
         "shifter",
         "shifter",
         namespaces=False,
-        refusal="it starts only images that the site's image gateway has converted, not a folder of the user's own",
+        refusal="it starts images that the site's image gateway has converted; a folder of the user's own only if the "
+        "administrator sets allowLocalChroot, which is off by default",
         instead="allow podman-hpc where the site has it; or " + _ASK,
     ),
     KnownRuntime(
         "sarus",
         "sarus",
         namespaces=False,
-        refusal="it starts only images that were loaded into its own repository, not a folder of the user's own",
+        refusal="it starts only images of its own repositories, into which `sarus load` copies them from an archive",
         instead="allow podman where the site has it; or " + _ASK,
     ),
     KnownRuntime(
         "uenv",
         "uenv",
         namespaces=False,
-        refusal="it mounts software into the host's root; an image does not become the root of a process",
+        refusal="it mounts a SquashFS file into the host's root; an image does not become the root of a process",
         instead=_ASK,
     ),
     KnownRuntime(
         "docker",
         "docker",
         namespaces=False,
-        refusal="a service of root starts its containers, and only from that service's own store of images",
+        refusal="a service starts its containers, of root or with ranges of extra user numbers, and only from the "
+        "service's own store of images",
         instead="allow podman, which needs no service; or " + _ASK,
     ),
     KnownRuntime("udocker", "udocker", namespaces=False, carried=True, stagings=_UNPACKED),

@@ -218,7 +218,7 @@ def test_the_order_and_why_each_was_passed_over(tmp_path: Path) -> None:
     assert made.order[: len(own)] == [(name, None) for name in own]
     assert dict(made.order[len(own) :]) == made.against
     assert made.against["apptainer"] == ABSENT["charliecloud"]
-    assert made.against["docker"].startswith("deployer cannot use it: a service of root")
+    assert made.against["docker"].startswith("deployer cannot use it: a service starts its containers")
     assert made.tries.startswith(
         "runtimes that a job tries, in this order: charliecloud, udocker; passed over: docker ("
     )
