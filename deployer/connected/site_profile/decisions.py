@@ -65,7 +65,7 @@ def decide(profile: Profile, access: Access) -> list[Decision]:
     for name, partition in profile.partitions.items():
         if profile.mpi and partition.node and partition.source:
             others = ", ".join(profile.mpi)
-            why = f"the MPI that its jobs use; found: {others}; null: the image's own"
+            why = f"the MPI of its jobs, or a list of those to choose from; found: {others}; null: the image's own"
             found.append(Decision(("partitions", name, "mpi"), next(iter(profile.mpi)), why))
     return found
 

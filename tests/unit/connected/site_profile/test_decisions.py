@@ -52,7 +52,7 @@ def test_each_decision_is_valid_and_has_its_reason(tmp_path: Path) -> None:
     profile = profiles.load(str(path))
     assert profile.login.host == "alice@login.example.org"
     assert profile.login.python == ["/usr/libexec/platform-python", "python3"]
-    assert profile.partition("on")[1].mpi == "first"  # a key that YAML reads as true unless it is quoted
+    assert profile.partition("on")[1].mpi == ["first"]  # a key that YAML reads as true unless it is quoted
     text = path.read_text()
     assert text.count("# decide: ") == len(found)
     assert set(yaml.safe_load(text)) == {"format", "name", "extends", "login", "workspace", "policy", "partitions"}
