@@ -254,3 +254,20 @@ def test_a_variable_that_is_empty_or_unsafe_is_named(far: Path, line: str, messa
     with Remote(lab_at("$SCRATCH/x")) as remote, pytest.raises(UsageError, match=message):
         remote.prepare()
     assert [path.name for path in far.iterdir()] == [".profile"]
+
+
+@pytest.mark.thorough
+def test_a_file_is_fetched_whole_or_not_at_all(far: Path) -> None:
+    data = bytes(range(256)) * 1000
+    (far / "a b'c").write_bytes(data)
+    with Remote(load("lab")) as remote:
+        assert remote.fetch(str(far / "a b'c"), len(data)) == data
+        with pytest.raises(TransferError, match="incomplete, or has more than 1000 bytes"):
+            remote.fetch(str(far / "a b'c"), 1000)
+        with pytest.raises(TransferError, match=r"missing"):
+            remote.fetch(str(far / "missing"), 1000)
+        (far / "d").mkdir()
+        (far / "d" / "x").write_text("")
+        remote.workspace = str(far / "d")
+        remote.remove(["x", ""])
+        assert not (far / "d").exists()
