@@ -66,10 +66,10 @@ def draft(paths: Sequence[Path], name: str | None = None, system: str | None = N
         configuration = slurm_conf.SlurmConf(result, slurm)
         configuration.facts()
         cluster = configuration.cluster()
+    lines = [nextflow.load(result, each.text, each.name, system) for each in found if each.format == _NEXTFLOW]
+    nextflow.add_default_partition(result, lines)
     for each in found:
-        if each.format == _NEXTFLOW:
-            nextflow.load(result, each.text, each.name, system)
-        elif each.format == _REFRAME and each.content is not None:
+        if each.format == _REFRAME and each.content is not None:
             reframe.load(result, each.content, each.name, system)
         elif each.format == _SPACK and each.content is not None:
             spack.load(result, each.content, each.name)

@@ -50,8 +50,11 @@ def systems(text: str, name: str) -> list[str]:
     return _profiles(read(text, name))
 
 
-def load(draft: Draft, text: str, file: str, system: str | None) -> None:
+def load(draft: Draft, text: str, file: str, system: str | None) -> FileLine | None:
     """Write the facts of a configuration to a draft.
+
+    Returns:
+        If the jobs of the file name no partition: the line of the batch system, 0 if it has none. Else None.
 
     Args:
         text: the file's content.
@@ -71,7 +74,16 @@ def load(draft: Draft, text: str, file: str, system: str | None) -> None:
         settings = [_chosen(each, system) for each in settings if each.profile in (None, system)]
     if not any(each.path[:1] in (("process",), ("executor",), ("params",)) for each in settings):
         raise UsageError(f"{file} has no settings of Nextflow: process, executor, params")
-    _Reader(draft, settings, file).facts()
+    reader = _Reader(draft, settings, file)
+    reader.facts()
+    return reader.default_partition()
+
+
+def add_default_partition(draft: Draft, lines: Sequence[FileLine | None]) -> None:
+    """Add the batch system's default partition if no file names one; ``lines`` is what ``load`` returned for each."""
+    line = max(filter(None, lines), key=lambda each: each.line, default=None)
+    if None not in lines and line is not None and line.line:
+        draft.set(("partitions", _DEFAULT, "queue"), "", line)
 
 
 def _profiles(settings: Sequence[Setting]) -> list[str]:
@@ -109,7 +121,6 @@ class _Reader:
         partitions = [(scope, self._partition(scope)) for scope in scopes]
         # BatchOptions of a profile or label replace those of all jobs.
         self._own_options = {name for scope, name in partitions if name and not scope.whole and _has_options(scope)}
-        self._default_partition()
         for scope, partition in partitions:
             if partition or scope.whole:
                 self._jobs(scope, partition)
@@ -144,6 +155,7 @@ class _Reader:
             elif kind != "local" or self._kind is None:
                 self._draft.set(("scheduler", "kind"), kind, self._origin(value))
                 self._kind = self._kind or kind
+        self._kind = self._kind or self._draft.get("scheduler", "kind")  # of the file that includes this one
         for scope in self._scopes.values():
             for path in _ACCOUNTS:
                 value = scope.found.get(path)
@@ -153,9 +165,12 @@ class _Reader:
                     )
 
     def _runtimes(self) -> None:
+        scopes = list(self._scopes.values())
         for name in NAMED:
-            for scope in self._scopes.values():
+            for scope in scopes:
                 enabled = scope.found.get((name, "enabled"))
+                if enabled is None and scope.whole and not any((name, "enabled") in each.found for each in scopes):
+                    self._container(scope, (name, "runOptions"), None)  # the workflow's user enables it
                 if enabled is None or name == NATIVE or enabled.value is False:
                     continue
                 if enabled.value is not True:
@@ -207,14 +222,14 @@ class _Reader:
                 self._draft.note("an invalid name of a partition", name, self._origin(value))
         return names[0] if len(names) == 1 and _QUEUE.fullmatch(names[0]) else None
 
-    def _default_partition(self) -> None:
-        """Add the batch system's default partition if the file never names one."""
-        if self._kind in (None, "local") or self._draft.partitions():
-            return
+    def default_partition(self) -> FileLine | None:
+        """Return the line of the batch system if jobs name no partition: 0 if the file has neither. Else None."""
+        if self._kind == "local" or self._draft.partitions():
+            return None
         if any(_may_name_a_partition(scope) for scope in self._scopes.values()):
-            return
-        value = next(scope.found[path] for scope in self._scopes.values() for path in _EXECUTORS if path in scope.found)
-        self._draft.set(("partitions", _DEFAULT, "queue"), "", self._origin(value))
+            return None
+        found = [scope.found[path] for scope in self._scopes.values() for path in _EXECUTORS if path in scope.found]
+        return self._origin(found[0]) if found and self._kind else FileLine(self._file)
 
     def _jobs(self, scope: _Scope, partition: str | None) -> None:
         """Write what applies to the jobs of a scope: to all, or to those of one partition."""
@@ -296,7 +311,7 @@ class _Reader:
 
         The workflow keeps to these limits. The partition's own can be larger, so time and cores are no facts about it.
         """
-        single = scope.whole and self._draft.partitions() not in ([], [_DEFAULT]) and len(self._draft.partitions()) == 1
+        single = scope.whole and len(self._draft.partitions()) == 1
         if scope.whole and not single:
             partition = None
         for name, value in self._limited(scope):

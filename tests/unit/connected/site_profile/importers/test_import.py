@@ -71,6 +71,17 @@ def test_contradictions_are_listed(tmp_path: Path) -> None:
     assert "a.config:1: scheduler.kind differs from slurm.conf:3: lsf" in map(str, found.unexpressed)
 
 
+def test_the_parts_of_one_configuration(tmp_path: Path) -> None:
+    (tmp_path / "a.config").write_text("process.executor = 'lsf'\nincludeConfig 'b.config'\n")
+    (tmp_path / "b.config").write_text("process.clusterOptions = '-P x'\nsingularity.runOptions = '-B /lustre'\n")
+    (tmp_path / "c.config").write_text("process { withLabel: big { queue = 'large' } }\n")
+    found = importers.draft([tmp_path / f"{name}.config" for name in "ab"]).tree()
+    assert found["scheduler"] == {"kind": "lsf", "account": "x"}
+    assert (found["partitions"], found["mounts"]) == ({"default": {"queue": ""}}, ["/lustre"])
+    found = importers.draft([tmp_path / f"{name}.config" for name in "abc"]).tree()
+    assert found["partitions"] == {"large": {}}
+
+
 def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
