@@ -16,8 +16,12 @@ from deployer.connected.site_profile import gaps, published, search
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.profile import Profile, Resolved
 from deployer.connected.site_profile.signatures import sign_profile, signature_path, verify_profile
+from deployer.connected.site_profile.summary import only_captured, summary
 from deployer.contract import drift
 from deployer.contract.errors import DeployerError, MissingTool, UsageError
+
+#: The only fact that `push` needs and a plan does not.
+_HOST = ("login", "host")
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -51,7 +55,7 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    rows = []
+    rows, today = [], date.today()  # noqa: DTZ011  facts have a date, no time
     for name, path in search.names().items():
         try:
             rows.append((name, profiles.load(name)))
@@ -60,7 +64,10 @@ def _list(args: argparse.Namespace) -> int:
                 raise
             print(f"deployer: {path}: {error.message}", file=sys.stderr)  # the others can be used
     if args.json:
-        print(json.dumps({"profiles": [name for name, _ in rows]}))
+        about = {
+            name: {**summary(profile, today).record(), "description": profile.description} for name, profile in rows
+        }
+        print(json.dumps({"profiles": [name for name, _ in rows], "about": about}))
         return 0
     if not rows:
         raise MissingTool(
@@ -68,11 +75,11 @@ def _list(args: argparse.Namespace) -> int:
         )
     width = max(len(name) for name, _ in rows)
     for name, profile in rows:
-        source = f"{profile.source.kind} {profile.source.date or '(no date)'}"
         path = search.names()[name]
         where = "" if search.is_curated(path) else f"{path}: "
-        text = f"{name:<{width}}  {source}  {where}{profile.description}"
-        print(common.wrapped(text, "", " " * (width + 2)))
+        indent = " " * (width + 2)
+        print(common.wrapped(f"{name:<{width}}  {summary(profile, today)}", "", indent))
+        print(common.wrapped(f"{where}{profile.description}", indent, indent))
     return 0
 
 
@@ -94,8 +101,16 @@ def _show(args: argparse.Namespace) -> int:
         days = "not known" if each.days is None else f"{each.days} days"
         source = f"{each.source.kind}, {each.source.where}, {each.source.date or 'no date'}"
         print(common.wrapped(f"age of {each.group}: {days} ({source})", "", "  "))
+    _show_captured(found.profile)
     _show_gaps(args.site, found.profile, gaps.find(found.profile))
     return 0
+
+
+def _show_captured(profile: Profile) -> None:
+    """Print what only a capture can add to a profile."""
+    lacking = only_captured(profile)
+    if lacking:
+        print(common.wrapped("only a capture can tell: " + ", ".join(lacking), "", "  "))
 
 
 def _with_origin(text: str, origin: str) -> str:
@@ -163,7 +178,10 @@ def _show_gaps(site: str, profile: Profile, found: list[gaps.Gap]) -> None:
     """Print the facts that plans lack, and a profile with examples of them to paste."""
     if not found:
         return
-    print(f"\n{profile.name} cannot be planned for yet: it lacks {len(found)} fact{'s' * (len(found) > 1)}:")
+    if [gap.place for gap in found] == [_HOST]:
+        print(f"\n`push` to {profile.name} needs one more fact; plans can be made:")
+    else:
+        print(f"\n{profile.name} cannot be planned for yet: it lacks {len(found)} fact{'s' * (len(found) > 1)}:")
     for gap in found:
         print(common.wrapped(".".join(gap.place) or f"{gap.message}: {gap.hint}", "  ", "    "))
     if any(gap.place for gap in found):

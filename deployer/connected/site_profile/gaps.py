@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, TypeAdapter
 
 from deployer.connected.ground.yaml_model import KeyPath
+from deployer.connected.site_profile.launch import MPIRUN
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import Lacking, Profile, known
 from deployer.contract import json_records
 from deployer.contract.errors import DeployerError, Unknown
-from deployer.contract.plan import MPICH_ABI
+from deployer.contract.plan import MPICH_ABI, OPENMPI
 
 _NODE = {"sockets": 2, "cores": 48, "threads_per_core": 2, "memory_mb": 90000}
 
@@ -76,8 +77,9 @@ def find(profile: Profile) -> list[Gap]:
     if not profile.partitions:
         profile = _fill(profile, found, lambda current: current.partition())
     for name in profile.partitions:
-        # The image's MPI is not a fact of the profile, so any family serves as example.
-        abis = () if profile.partition(name)[1].mpi else (MPICH_ABI,)
+        own = profile.partition(name)[1]
+        # The image's MPI is not a fact of the profile, so any family that has a launcher serves as example.
+        abis = () if own.mpi else (OPENMPI if set(own.launchers) == {MPIRUN} else MPICH_ABI,)
         profile = _fill(profile, found, lambda current, name=name, abis=abis: make_plan(current, "x:1", abis, name))
     if not runtimes(profile) and any(gap.place == _POLICY[:1] for gap in found):
         message = f"the profile of {profile.name} lacks runtimes"

@@ -161,10 +161,17 @@ def _host_mpi(mpi: Mpi) -> HostMpi:
 
 
 def _node(profile: Profile, name: str, partition: Partition) -> NodeShape:
+    """Return the shape of a node. If unknown: one socket, one thread per core, and all of its memory is for jobs."""
     group = ("partitions", name, "node")
     node = known(partition.node, profile, *group)
-    needed = {each: known(getattr(node, each), profile, *group, each) for each in NodeShape._fields[:4]}
-    return NodeShape(**needed, numa_domains=node.numa_domains, cpus=node.cpus)
+    return NodeShape(
+        sockets=node.sockets or 1,
+        cores=known(node.cores, profile, *group, "cores"),
+        threads_per_core=node.threads_per_core or 1,
+        memory_mb=known(node.memory_mb or node.memory_total_mb, profile, *group, "memory_mb"),
+        numa_domains=node.numa_domains,
+        cpus=node.cpus,
+    )
 
 
 def _modules(profile: Profile, partition: Partition, mpi: Mpi | None) -> list[str]:

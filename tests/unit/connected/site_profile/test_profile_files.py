@@ -184,8 +184,6 @@ def test_the_plan_for_supermuc_ng_binds_what_the_published_job_binds(tmp_path: P
     assert plan.environment["I_MPI_PIN_RESPECT_CPUSET"] == "0"
     assert plan.environment["FI_PROVIDER"] == "psm2"
     assert (plan.node.cores, plan.node.memory_mb) == (48, 73432)
-    with pytest.raises(Unknown, match="lacks workspace"):
-        make_plan(load("supermuc-ng"), "tiny:1")
 
 
 def test_a_profile_of_a_hundred_megabytes_is_refused_unread(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import load
-from deployer.contract.errors import Refused, Unknown
+from deployer.contract.errors import Refused
 from deployer.contract.job import Job
 from deployer.contract.plan import Plan
 from deployer.site.run import run, script
@@ -104,10 +104,9 @@ def test_the_image_cannot_be_written_and_the_hosts_environment_stays_out(text: s
 
 
 def test_the_curated_profile_alone_does_not_guess(profile: str, plan: Plan) -> None:
-    with pytest.raises(Unknown, match="workspace"):
-        make_plan(load("supermuc-ng"), "3dgan:1.0")
-    with pytest.raises(Unknown, match=r"partitions\.fat\.node\.memory_mb"):
-        make_plan(load(profile), "3dgan:1.0", partition="fat")
+    curated = make_plan(load("supermuc-ng"), "3dgan:1.0")
+    assert (curated.workspace, curated.account) == ("$SCRATCH/deployer", None)
+    assert make_plan(load(profile), "3dgan:1.0", partition="fat").node.memory_mb == 786432  # all, as none is known
     assert (plan.limits.max_nodes, plan.limits.account) == (792, True)
 
 

@@ -1,0 +1,102 @@
+#!/bin/bash -l
+# Job hello-1: bundle hello:1 on forhlr2, written by deployer VERSION.
+# 1 node x 1 rank x 2 threads; variant udocker-folder: first in the plan for 1 node that forhlr2 can use.
+# To submit this script by hand: sbatch job.sh. You may edit it and submit it again.
+#SBATCH --job-name=hello
+#SBATCH --output=WORKSPACE/jobs/hello-1/output.log
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=2
+#SBATCH --time=00:10:00
+#SBATCH --no-requeue
+#SBATCH --partition=visu
+
+job=WORKSPACE/jobs/hello-1
+tool=(/usr/bin/python3 WORKSPACE/deployer.pyz)
+started=$(date +%s)
+stopped=
+
+# At a time limit or cancel, Slurm sends SIGTERM to the ranks and to this script. The script continues as long as it
+# can, to write result.json.
+trap 'stopped=TERM' TERM
+
+# result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
+result() {
+    "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
+}
+
+# After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment.
+unset SLURM_EXPORT_ENV
+grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
+export USER=${USER:-$(id -un)}  # ch-run needs USER
+unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
+
+rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
+mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
+
+# Home: a private folder of this job on each node, created in step 1.
+home=/tmp/deployer-home-$UID-$unique
+leave() {
+    [ -z "$stopped" ] && timeout 30 srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
+        rm -rf -- "$home" </dev/null >/dev/null 2>&1 || rm -rf -- "$home"
+}
+trap leave EXIT
+
+# The container: read-only; from the host's environment only what the plan passes. Binds:
+#   /deployer/app: the bundle's app folder
+#   /deployer/deployer.pyz: this tool
+#   /deployer/job: the job's folder
+container=(WORKSPACE/images/aaaa/engine/run
+    '--pass=SLURM_*'
+    '--pass=SLURMD_*'
+    '--pass=PMIX_*'
+    '--pass=OMPI_*'
+    '--pass=PRTE_*'
+    --set-env=DEPLOYER_RESULT=/deployer/job/payload.json
+    '--set-env=GREETING=it'"'"'s $5: cheap'
+    --set-env=HOME="$home"
+    --set-env=HOROVOD_MPI_THREADS_DISABLE=1
+    --set-env=KMP_BLOCKTIME=0
+    '--set-env=OMPI_MCA_btl=^openib'
+    --set-env=OMPI_MCA_pml=ob1
+    --set-env=OMP_NUM_THREADS=2
+    --set-env=OMP_PLACES=cores
+    --set-env=OMP_PROC_BIND=close
+    --set-env=PATH=/usr/bin:/bin
+    --set-env=PYTHONNOUSERSITE=1
+    --set-env=TF_NUM_INTEROP_THREADS=2
+    --set-env=TF_NUM_INTRAOP_THREADS=2
+    --set-env=TMPDIR="$home"
+    --bind=WORKSPACE/images/aaaa/app:/deployer/app
+    --bind=WORKSPACE/deployer.pyz:/deployer/deployer.pyz
+    --bind=WORKSPACE/jobs/hello-1:/deployer/job
+    --cd=/work
+)
+image=WORKSPACE/images/aaaa/rootfs
+
+# The ranks: mpirun starts 1 per node, with 2 cores per rank.
+type -P mpirun >/dev/null || { result hosts 127 --launcher mpirun; exit 1; }
+export OMPI_MCA_btl='^openib'
+export OMPI_MCA_pml=ob1
+export PRTE_MCA_prte_launch_agent='/usr/bin/python3 WORKSPACE/deployer.pyz shield -- prted'
+launch=(/usr/bin/python3
+    WORKSPACE/deployer.pyz shield -- mpirun -np 1
+    --stdin none --map-by ppr:1:node:PE=2 --bind-to core
+)
+
+# 1. Hosts: each node writes its facts into hosts/, from outside the container.
+srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
+    "${tool[@]}" probe --host --out "$job/hosts" --home "$home" </dev/null
+result hosts $? || exit
+
+# 2. Probe: each rank records its MPI library, network and CPUs in the container in ranks/. If they do not match the
+#    plan, the job ends here, before the payload.
+"${launch[@]}" "${container[@]}" "$image" -- \
+    /usr/bin/python3 -I -S /deployer/deployer.pyz probe --rank --out /deployer/job/ranks </dev/null
+result probe $? || exit
+
+# 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
+"${launch[@]}" "${container[@]}" "$image" -- \
+    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/job/ranks -- python3 x.py </dev/null
+result payload $?
+exit

@@ -1,0 +1,101 @@
+#!/bin/bash -l
+# Job hello-1: bundle hello:1 on lab-openmpi, written by deployer VERSION.
+# 1 node x 1 rank x 1 thread; variant charliecloud-folder: first in the plan for 1 node that lab-openmpi can use.
+# To submit this script by hand: sbatch job.sh. You may edit it and submit it again.
+#SBATCH --job-name=hello
+#SBATCH --output=WORKSPACE/jobs/hello-1/output.log
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=1
+#SBATCH --time=00:10:00
+#SBATCH --no-requeue
+#SBATCH --partition=batch
+
+job=WORKSPACE/jobs/hello-1
+tool=(/usr/bin/python3 WORKSPACE/deployer.pyz)
+started=$(date +%s)
+stopped=
+
+# At a time limit or cancel, Slurm sends SIGTERM to the ranks and to this script. The script continues as long as it
+# can, to write result.json.
+trap 'stopped=TERM' TERM
+
+# result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
+result() {
+    "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
+}
+
+# After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment.
+unset SLURM_EXPORT_ENV
+grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
+export USER=${USER:-$(id -un)}  # ch-run needs USER
+unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
+
+rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
+mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
+
+module load openmpi/5.0.11 || { result hosts 1 --module openmpi/5.0.11; exit 1; }
+
+# Home: a private folder of this job on each node, created in step 1.
+home=/tmp/deployer-home-$UID-$unique
+leave() {
+    [ -z "$stopped" ] && timeout 30 srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
+        rm -rf -- "$home" </dev/null >/dev/null 2>&1 || rm -rf -- "$home"
+}
+trap leave EXIT
+
+# The container: read-only; from the host's environment only what the plan passes. Binds:
+#   /opt/openmpi/5.0.11: the site's MPI, on the same path
+#   /deployer/app: the bundle's app folder
+#   /deployer/deployer.pyz: this tool
+#   /deployer/job: the job's folder
+container=(ch-run
+    '--unset-env=!(SLURM_*|SLURMD_*|PMI_*|PMI2_*|PMIX_*|OMPI_*|PRTE_*)'
+    --env-no-expand
+    --set-env=DEPLOYER_RESULT=/deployer/job/payload.json
+    --set-env=FI_PROVIDER=tcp
+    '--set-env=GREETING=it'"'"'s $5: cheap'
+    --set-env=HOME="$home"
+    --set-env=KMP_BLOCKTIME=0
+    --set-env=LD_LIBRARY_PATH=/opt/openmpi/5.0.11/lib:/deployer/host/lib
+    --set-env=MPI4PY_MPIABI=openmpi
+    --set-env=OMP_NUM_THREADS=1
+    --set-env=OMP_PLACES=cores
+    --set-env=OMP_PROC_BIND=close
+    --set-env=OPAL_PREFIX=/opt/openmpi/5.0.11
+    --set-env=PATH=/usr/bin:/bin
+    --set-env=PMIX_MCA_gds=hash
+    --set-env=PMIX_MCA_psec=native
+    --set-env=PYTHONNOUSERSITE=1
+    --set-env=TF_NUM_INTEROP_THREADS=1
+    --set-env=TF_NUM_INTRAOP_THREADS=1
+    --set-env=TMPDIR="$home"
+    --bind=/opt/openmpi/5.0.11:/opt/openmpi/5.0.11
+    --bind=WORKSPACE/images/aaaa/app:/deployer/app
+    --bind=WORKSPACE/deployer.pyz:/deployer/deployer.pyz
+    --bind=WORKSPACE/jobs/hello-1:/deployer/job
+    --cd=/work
+)
+image=WORKSPACE/images/aaaa/rootfs
+
+# The ranks: srun starts 1 per node, with 1 core per rank.
+launch=(srun --mpi=pmix --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 --distribution=block:cyclic
+    --cpu-bind=cores --kill-on-bad-exit=1
+)
+
+# 1. Hosts: each node writes its facts into hosts/, from outside the container.
+srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
+    "${tool[@]}" probe --host --out "$job/hosts" --library /opt/openmpi/5.0.11/lib/libmpi.so.40 --home "$home" </dev/null
+result hosts $? || exit
+
+# 2. Probe: each rank records its MPI library, network and CPUs in the container in ranks/. If they do not match the
+#    plan, the job ends here, before the payload.
+"${launch[@]}" "${container[@]}" "$image" -- \
+    /usr/bin/python3 -I -S /deployer/deployer.pyz probe --rank --out /deployer/job/ranks --library libmpi.so.40 </dev/null
+result probe $? || exit
+
+# 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
+"${launch[@]}" "${container[@]}" "$image" -- \
+    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/job/ranks -- python3 x.py </dev/null
+result payload $?
+exit
