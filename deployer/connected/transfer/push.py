@@ -6,6 +6,7 @@ bundle from parts and kept bundles, and gives it its final name after every byte
 """
 
 import json
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from deployer.connected.transfer import published
 from deployer.connected.transfer.remote import Remote
 from deployer.contract import delta, json_records
 from deployer.contract.delta import HeldSegments
-from deployer.contract.errors import Refused, SpaceError
+from deployer.contract.errors import Refused, SpaceError, UsageError
 from deployer.contract.manifest import PLANS_PREFIX, Manifest
 from deployer.contract.verdict import REFUSE, Checked
 from deployer.system import files
@@ -129,7 +130,7 @@ def push(bundle: Path, profile: Profile, ssh_config: Path | None = None, options
         checked = _checked(verification, verified, profile, options)
         with Remote(profile, ssh_config) as remote:
             remote.prepare()
-            if published.fetch(remote) and (newer := newest(profile)) is not profile:
+            if _has_published(remote) and (newer := newest(profile)) is not profile:
                 checked = _checked(verification, verified, newer, options)
             pushed = _push(stream, verified, remote, options)._replace(checked=checked)
             if options.squashfs and pushed.folder:
@@ -145,6 +146,18 @@ def _checked(bundle: Verification, verified: VerifiedBundle, profile: Profile, o
     if checked and checked.verdict == REFUSE and not options.force:
         raise _refused(profile, checked)
     return checked
+
+
+def _has_published(remote: Remote) -> bool:
+    """Return whether the site publishes a profile; it is fetched. Raises Refused and IntegrityError as ``fetch``.
+
+    One that this deployer cannot read, for instance a newer one, must not stop those who have a profile of their own.
+    """
+    try:
+        return published.fetch(remote) is not None
+    except UsageError as error:
+        sys.stderr.write(f"deployer: the profile that {remote.host} publishes is not used: {error.message}\n")
+        return False
 
 
 def _squash(bundle: VerifiedBundle, remote: Remote) -> json_records.Record | None:

@@ -40,10 +40,11 @@ _UPLOAD_SECONDS = 24 * 3600
 #: The admin's folder at the site. Its path is fixed, so that no user can choose another.
 ADMINS_FOLDER = "/etc/deployer"
 #: Prints, for the folder and each file of a published profile that there is, its owner, its permissions and its path.
+#: A link has all permissions, so it is refused: its target may be in a folder that others can write.
 _ADMINS = (
     f"for path in {ADMINS_FOLDER} {ADMINS_FOLDER}/profile.json {ADMINS_FOLDER}/profile.facts.json "
     f"{ADMINS_FOLDER}/profile.json.sig; do\n"
-    f'  [ -e "$path" ] && echo {MARK}admins=$(stat -L -c "%u %a" "$path") "$path"\n'
+    f'  [ -e "$path" ] && echo {MARK}admins=$(stat -c "%u %a" "$path") "$path"\n'
     "done; true"
 )
 

@@ -1,0 +1,99 @@
+"""Fetching what a site publishes, over the fake line of test_remote: who may have written it, and what push does."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from deployer.cli.laptop.main import main
+from deployer.connected.site_profile import published as kept
+from deployer.connected.transfer import published, push, remote
+from deployer.connected.transfer.remote import Remote
+from deployer.contract.errors import Refused, UsageError
+from tests.unit.connected.site_profile.test_published import KEY, OTHER, of, publication
+from tests.unit.connected.transfer.test_remote import far
+
+__all__ = ["far"]
+
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: what a site publishes belongs to root"),
+]
+
+
+@pytest.fixture
+def admins(far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the far /etc/deployer, with a profile."""
+    folder = tmp_path / "etc"
+    folder.mkdir(mode=0o755)
+    script = remote._ADMINS.replace(remote.ADMINS_FOLDER, str(folder))
+    monkeypatch.setattr(remote, "_ADMINS", script)
+    monkeypatch.setattr(published, "ADMINS_FOLDER", str(folder))
+    for name in ("CONFIG", "STATE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
+    monkeypatch.chdir(tmp_path)
+    write(folder)
+    return folder
+
+
+def write(folder: Path, found: kept.Publication | None = None) -> None:
+    found = found or publication()
+    for name, data in ((kept.PROFILE, found.profile), (kept.FACTS, found.facts), (kept.SIGNATURE, found.signature)):
+        (folder / name).write_bytes(data or b"")
+        (folder / name).chmod(0o644)
+
+
+def test_a_host_s_profile_is_fetched_once_and_again_when_it_is_new(
+    admins: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert published.profile_of("ssh:login1").login.host == "login1"
+    assert "pinned from now on" in capsys.readouterr().err
+    assert published.profile_of("ssh:login1").name == "there"
+    assert published.profile_of("there").name == "there"
+    assert capsys.readouterr().err == ""
+    write(admins, publication(**of("2026-11-12")))
+    assert str(published.profile_of("ssh:login1").source.date) == "2026-11-12"
+    assert "has published a new profile" in capsys.readouterr().err
+    write(admins, publication(OTHER, **of("2026-11-13")))
+    with pytest.raises(Refused, match=f"not by the pinned {KEY.key.fingerprint}"):
+        published.profile_of("ssh:login1")
+    shutil.rmtree(admins)
+    with pytest.raises(UsageError, match="login1 publishes no profile") as caught:
+        published.profile_of("ssh:login1")
+    assert "deployer capture login1" in caught.value.hint
+    with pytest.raises(UsageError, match="'-oProxyCommand=x' is not a host for ssh"):
+        published.profile_of("ssh:-oProxyCommand=x")
+
+
+@pytest.mark.parametrize("name", [".", kept.PROFILE, kept.FACTS, kept.SIGNATURE])
+def test_what_others_can_write_is_refused(admins: Path, name: str) -> None:
+    path = admins / name
+    path.chmod(path.stat().st_mode | 0o020)
+    with pytest.raises(Refused, match="can be written by others than root"):
+        published.profile_of("ssh:login1")
+    path.chmod(path.stat().st_mode & ~0o020)
+    os.chown(path, 2002, 0)
+    with pytest.raises(Refused, match=r"by others than root \(uid 2002, "):
+        published.profile_of("ssh:login1")
+    os.chown(path, 0, 0)
+    if name != ".":
+        path.rename(admins.parent / "elsewhere")
+        path.symlink_to(admins.parent / "elsewhere")
+        with pytest.raises(Refused, match="mode 777"):
+            published.profile_of("ssh:login1")
+
+
+def test_a_push_uses_a_published_profile_and_goes_on_without_one_that_it_cannot_read(
+    admins: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Remote(published.profile_of("ssh:login1")) as line:
+        assert push._has_published(line)
+    write(admins, publication(name="other", nonsense=1))
+    with Remote(published.profile_of("there")) as line:
+        assert not push._has_published(line)
+    assert "the profile that login1 publishes is not used: " in capsys.readouterr().err
+    write(admins, publication(OTHER, **of("2026-11-14")))
+    with Remote(published.profile_of("there")) as line, pytest.raises(Refused):
+        push._has_published(line)
+    assert main(["check", "missing.tar", "--site", "ssh:login1"]) == Refused.exit_code
