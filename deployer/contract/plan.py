@@ -240,6 +240,8 @@ class Batch(NamedTuple):
         account_suffix: appended to the account.
         storage: file systems to request; they may have placeholders.
         gpus: the GPUs.
+        parallel_environment: Grid Engine's name for how slots are dealt to nodes.
+        hosts: the nodes, if there is no batch system that knows them.
     """
 
     queue: Optional[str] = None
@@ -249,11 +251,14 @@ class Batch(NamedTuple):
     account_suffix: Optional[str] = None
     storage: Tuple[str, ...] = ()
     gpus: Optional[GpuRequest] = None
+    parallel_environment: Optional[str] = None
+    hosts: Tuple[str, ...] = ()
 
     def record(self) -> Record:
         return {
             **self._asdict(),
             "storage": list(self.storage),
+            "hosts": list(self.hosts),
             "gpus": dict(self.gpus._asdict()) if self.gpus else None,
         }
 
@@ -262,7 +267,9 @@ class Batch(NamedTuple):
         queue, qos, cluster, constraint, suffix = (fields.maybe_text(name) for name in Batch._fields[:5])
         gpus = fields.maybe_child("gpus")
         storage = _texts(fields, "storage")
-        return Batch(queue, qos, cluster, constraint, suffix, storage, GpuRequest.read(gpus) if gpus else None)
+        request = GpuRequest.read(gpus) if gpus else None
+        environment = fields.maybe_text("parallel_environment")
+        return Batch(queue, qos, cluster, constraint, suffix, storage, request, environment, _texts(fields, "hosts"))
 
 
 class Plan(NamedTuple):

@@ -230,15 +230,15 @@ def _filled(value: _Filling, before: str, name: str) -> str:
     return _word(value) if isinstance(value, (str, Word, Program)) else " ".join(map(_word, value))
 
 
-def directive(word: str) -> Code:
-    """Return a line for sbatch.
+def directive(prefix: str, line: str) -> Code:
+    """Return a line for the batch system, which reads comments that begin with ``prefix``, a literal of ours.
 
     Raises:
-        UsageError: the word has control characters. They would end the line, and sbatch has no escape for them.
+        UsageError: the line has control characters. They would end it, and batch systems have no escape for them.
     """
-    if _CONTROL.search(word) or _IMPOSSIBLE.search(word):
-        raise UsageError("%r: a word for sbatch cannot have control characters" % word)
-    return Code("#SBATCH %s\n" % shlex.quote(word))
+    if _CONTROL.search(line) or _IMPOSSIBLE.search(line):
+        raise UsageError("%r: a directive cannot have control characters" % line)
+    return Code("%s %s\n" % (prefix, line))
 
 
 def export(name: str, value: Value) -> Code:

@@ -410,7 +410,7 @@ def _result(args: argparse.Namespace) -> int:
         args.step,
         args.exit,
         args.signal or None,
-        os.environ.get("SLURM_JOB_ID") or jobs.job_id(args.folder) or "",
+        os.environ.get(_number(args.folder)) or jobs.job_id(args.folder) or "",
         args.started,
         int(time.time()),
         args.module,
@@ -423,6 +423,15 @@ def _result(args: argparse.Namespace) -> int:
         if found.severity == ERROR and found.code != "job.unfinished":
             sys.stderr.write("deployer: %s\nhint: %s\n" % (found, found.remedy))
     return verdict.exit_code
+
+
+def _number(folder: str) -> str:
+    """Return the variable with the id of a job; empty if its batch system is unknown or has none."""
+    from deployer.site.jobs import result
+    from deployer.site.jobs.schedulers import SCHEDULERS
+
+    known = SCHEDULERS.get(result.launch(folder).scheduler)
+    return known.number.name if known and known.number else ""
 
 
 def _store(args: argparse.Namespace) -> Store:

@@ -36,7 +36,7 @@ _POLICY = ("policy", "runtimes")
 _SOURCES = {
     "cores": "physical cores per node: lscpu",
     "host": "the host name for ssh",
-    "kind": "slurm, or local: no batch system",
+    "kind": "slurm, gridengine, pbs, lsf; without a batch system hosts (ssh) or local",
     "version": "ch-run --version",
     "memory_mb": "MiB that a job may use: sinfo -o %m",
     "NAME": "the name of a partition: sinfo -s",

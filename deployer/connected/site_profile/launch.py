@@ -59,10 +59,10 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
     pmi = partition.pmi
     place = ("partitions", name, "pmi")
     unsaid = f"the profile of {profile.name} lacks {'.'.join(place)}"
-    local = profile.scheduler is not None and profile.scheduler.kind == "local"
+    local = profile.scheduler is not None and profile.scheduler.kind != "slurm"
     if local and (launcher == SRUN or pmi is not None):
         hint = f"remove pmi and launcher from partitions.{name}"
-        raise Refused(f"{profile.name} has no batch system, so no srun", hint)
+        raise Refused(f"{profile.name} has no Slurm, so no srun", hint)
     if launcher is None and pmi is not None:
         launcher = SRUN
     offered = profile.scheduler.pmi if profile.scheduler and not local else []

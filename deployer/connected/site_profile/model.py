@@ -73,8 +73,8 @@ class SiteScheduler(Model):
     """The batch system.
 
     Attributes:
-        kind: slurm, pbs (PBS Pro, OpenPBS), lsf, gridengine; or hosts: there is none, and ranks start on a list of
-            hosts; or local: there is none, and jobs run immediately on the login host.
+        kind: slurm, gridengine, pbs or lsf. Without a batch system: hosts, if ssh starts jobs on a list of hosts, or
+            local, if jobs run immediately on the login host.
         version: its version.
         pmi: PMI types of its launcher (``srun --mpi=list``).
         default_pmi: the PMI type that the launcher uses by default.
@@ -86,7 +86,7 @@ class SiteScheduler(Model):
         source: where these facts come from.
     """
 
-    kind: Literal["slurm", "pbs", "lsf", "gridengine", "hosts", "local"]
+    kind: Literal["slurm", "gridengine", "pbs", "lsf", "hosts", "local"]
     version: str | None = None
     pmi: list[str] = []
     default_pmi: str | None = None
@@ -228,6 +228,8 @@ class Partition(Machine):
         environment: variables that the site sets for jobs.
         mounts: folders of the site that jobs see on the same path, besides those of the whole profile.
         directives: additional options for the batch system.
+        parallel_environment: Grid Engine's name for how the slots of a job are dealt to nodes (``qconf -spl``).
+        hosts: the nodes, without a batch system; ssh reaches them from the login host without a password.
         source: where these facts come from.
     """
 
@@ -256,6 +258,8 @@ class Partition(Machine):
     environment: dict[str, str] = {}
     mounts: list[SiteMount] = []
     directives: list[str] = []
+    parallel_environment: str | None = None
+    hosts: list[HostName] = []
     source: FactSource | None = None
 
 

@@ -26,8 +26,6 @@ from deployer.contract.plan import (
 
 #: The MPI whose ranks need no common user namespace.
 _STARTS_ALONE = "intel"
-#: The batch systems that a site's deployer knows.
-_USABLE = {"slurm", "local"}
 #: The architecture of the kit's ch-run.
 _KIT_ARCHITECTURE = "x86_64"
 
@@ -62,11 +60,6 @@ def make_plan(
     abi = host_mpi.abi if host_mpi else next(iter(abis), None)
     way = choose(profile, name, chosen, mpi, abi)
     scheduler = known(profile.scheduler, profile, "scheduler")
-    if scheduler.kind not in _USABLE:
-        raise Refused(
-            f"jobs on {profile.name} are submitted to {scheduler.kind}, which deployer cannot use yet",
-            f"scheduler.kind that it can use: {', '.join(sorted(_USABLE))}",
-        )
     policy = known(profile.policy, profile, "policy", "runtimes")
     return Plan(
         site=profile.name,
@@ -147,6 +140,8 @@ def _batch(scheduler: SiteScheduler, partition: Partition) -> Batch:
         account_suffix=partition.account_suffix,
         storage=_distinct(scheduler.storage, partition.storage),
         gpus=GpuRequest(word, gpus.count, gpus.type) if word and gpus and gpus.count else None,
+        parallel_environment=partition.parallel_environment,
+        hosts=tuple(partition.hosts),
     )
 
 
@@ -192,7 +187,7 @@ def _start_options(profile: Profile, partition: Partition, mpi: HostMpi | None, 
     # Shared memory copies between processes, which the kernel allows only within one user namespace. Without it, MPICH
     # 5 does not start (4 does), and Open MPI is slow. For Intel MPI no clear gain was measured.
     join = mpi is None or mpi.family != _STARTS_ALONE
-    batch = profile.scheduler is not None and profile.scheduler.kind != "local"
+    steps = profile.scheduler is not None and profile.scheduler.kind == "slurm"
     return [
         StartOption(
             f"{runtime}-{staging.kind}",
@@ -211,7 +206,7 @@ def _start_options(profile: Profile, partition: Partition, mpi: HostMpi | None, 
         for runtime in runtime_table.in_order(policy.runtimes)
         if runtime_table.supported(runtime) and _there(partition, runtime)
         for staging in stagings(runtime, partition.filesystems, mounts_squashfs(partition, runtime) is True)
-        if batch or staging.kind == NOT_STAGED  # a copy on each node needs a batch step besides that of the ranks
+        if steps or staging.kind == NOT_STAGED  # a copy on each node needs a batch step besides that of the ranks
     ]
 
 

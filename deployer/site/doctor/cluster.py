@@ -141,7 +141,7 @@ def _wait(folder: str, job_id: str, patience: float) -> Optional[JobState]:
     said = "the scheduler does not answer"
     while True:
         try:
-            state = jobs.state(job_id)
+            state = jobs.state(job_id, result.launch(folder).scheduler)
             if state is None or not state.active:
                 return state
             said = "%s %s" % (state.word, state.reason)

@@ -162,7 +162,8 @@ def scheduler(ground: Ground) -> str:
     queue = known.parse_queue(*jobs.ask(known.queue(name)))
     where = "partition %s" % name if name else "the default partition"
     if queue is None:
-        raise Refused("Slurm has no %s" % where, "see `sinfo`; correct the profile's partitions and make a new plan")
+        hint = "see `%s`; correct the profile's partitions and make a new plan" % known.lists
+        raise Refused("%s has no %s" % (known.title, where), hint)
     if not queue.open:
         raise Refused("%s takes no jobs: %s" % (where, queue.says), "ask the site, or use another partition")
     if not queue.usable:

@@ -22,10 +22,14 @@ _OURS = frozenset(
         result.LAUNCH_FILE,
         result.SCRIPT,
         result.JOB_ID,
+        result.AGENT,
+        result.ENVIRONMENT,
+        result.MACHINES,
         result.LOG,
         result.HOSTS_FOLDER,
         result.RANKS_FOLDER,
         result_reserve.NAME,
+        *(each.own_log for each in SCHEDULERS.values() if each.own_log),
     )
 )
 _SHOWN = 3
@@ -89,7 +93,7 @@ def _spared(status: Status, outputs: Set[str]) -> Optional[str]:
     if os.path.realpath(os.path.join(status.folder, result.LOG)) in outputs:
         return "its script was submitted by hand, and waits or runs"
     if status.job_id and status.exit_code is None:
-        host = jobs.scheduler(status.job_id).elsewhere(status.job_id, socket.gethostname())
+        host = jobs.scheduler(status.job_id, status.launch.scheduler).elsewhere(status.job_id, socket.gethostname())
         return "only %s can tell whether it runs" % host if host else None
     return None
 

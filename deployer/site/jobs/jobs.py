@@ -99,9 +99,17 @@ class Status(NamedTuple):
         return "  ".join(words) + ("\n  " + self.problem if self.problem else "")
 
 
-def scheduler(number: str = "") -> Scheduler:
-    """Return the scheduler that gave a job its id; Slurm for an unknown id."""
-    return next((each for each in SCHEDULERS.values() if each.owns(number)), SCHEDULERS["slurm"])
+def scheduler(number: str = "", kind: str = "") -> Scheduler:
+    """Return the scheduler that gave a job its id: that of the name ``kind``, or the first to which the id can belong.
+
+    Several batch systems number their jobs alike. Slurm for an unknown id.
+    """
+    known = [SCHEDULERS[kind]] if kind in SCHEDULERS else []
+    return next((each for each in [*known, *SCHEDULERS.values()] if each.owns(number)), SCHEDULERS["slurm"])
+
+
+#: Prefixes of variables by which the commands of batch systems find their servers.
+_SETTINGS = ("SBATCH_", "SGE_", "PBS_", "LSF_")
 
 
 def ask(argv: List[str]) -> Tuple[int, str, str]:
@@ -109,13 +117,13 @@ def ask(argv: List[str]) -> Tuple[int, str, str]:
 
     The environment is small on purpose, because sbatch passes it to the job.
     """
-    names = [name for name in os.environ if name.startswith("SBATCH_")]
+    names = [name for name in os.environ if name.startswith(_SETTINGS)]
     done = process.run(
         argv,
         _PATIENCE,
         env=process.base_environment("SLURM_CONF", "LD_LIBRARY_PATH", *names),
         check=False,
-        hint="this needs Slurm's commands: are you on a login node?",
+        hint="this needs the batch system's commands: are you on a login node?",
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -180,7 +188,7 @@ def job_id(folder: str) -> Optional[str]:
 def status(folder: str) -> Status:
     """Return the status of a job from the scheduler and result.json."""
     launch, number = result.launch(folder), job_id(folder)
-    return describe(launch, folder, number, state(number) if number else None)
+    return describe(launch, folder, number, state(number, launch.scheduler) if number else None)
 
 
 def describe(launch: Launch, folder: str, number: Optional[str], known: Optional[JobState]) -> Status:
@@ -211,10 +219,11 @@ def cancel(folder: str) -> bool:
     number = job_id(folder)
     if number is None:
         raise UsageError("%s was never submitted" % os.path.basename(folder), "there is nothing to cancel")
-    found = state(number)
+    kind = result.launch(folder).scheduler
+    found = state(number, kind)
     if found is None or not found.active:
         return False
-    known = scheduler(number)
+    known = scheduler(number, kind)
     known.parse_cancel(*ask(known.cancel(number)))
     return True
 
@@ -230,13 +239,14 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
     number = job_id(folder)
     if number is None:
         raise UsageError("%s was never submitted" % os.path.basename(folder))
+    kind = result.launch(folder).scheduler
     before: Optional[Tuple[str, str]] = None
     pause = _FIRST
     known: Optional[JobState] = None
     answered = time.time()
     while True:
         try:
-            known = state(number)
+            known = state(number, kind)
             answered = time.time()
         except TransferError as error:
             if time.time() - answered > _SILENCE:
@@ -292,7 +302,7 @@ def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> N
         if out is None and _reader_is_gone(1):
             raise BrokenPipeError
         if time.time() - asked > 2 * _FIRST:
-            now = state(number)
+            now = state(number, result.launch(folder).scheduler)
             asked = time.time()
             ended = now is None or not now.active  # one more round, for what was written meanwhile
             if ended:
@@ -325,17 +335,21 @@ def _copy_from(path: str, offset: int, target: IO[bytes]) -> int:
     return copied
 
 
-def state(number: str) -> Optional[JobState]:
-    """Return the scheduler's state of the job with this id; None if it has forgotten the job."""
-    known = scheduler(number)
-    return known.parse_state(*ask(known.state(number)))
+def state(number: str, kind: str = "") -> Optional[JobState]:
+    """Return the scheduler's state of the job with this id; None if it has forgotten the job. ``kind`` is its name."""
+    known = scheduler(number, kind)
+    return known.parse_state(*ask(known.state(number)), job_id=number)
 
 
-def states(numbers: Sequence[str]) -> Dict[str, JobState]:
-    """Return the schedulers' states of the jobs with these ids, many per query; forgotten jobs are left out."""
+def states(submitted: Sequence[Tuple[str, str]]) -> Dict[str, JobState]:
+    """Return the states of jobs by id, many per query; forgotten jobs are left out.
+
+    Args:
+        submitted: each job's id and the name of its scheduler.
+    """
     found: Dict[str, JobState] = {}
     for each in SCHEDULERS.values():
-        owned = [number for number in numbers if each.owns(number)]
+        owned = [number for number, kind in submitted if scheduler(number, kind) is each]
         for start in range(0, len(owned), _AT_ONCE):
             found.update(each.parse_states(*ask(each.states(owned[start : start + _AT_ONCE]))))
     return found

@@ -34,6 +34,6 @@ def look(store: Store) -> Overview:
             launches.append((result.launch(folder), folder, jobs.job_id(folder)))
         except UsageError as error:
             unreadable.append((folder, error.message))
-    states = jobs.states([number for _, _, number in launches if number])
+    states = jobs.states([(number, launch.scheduler) for launch, _, number in launches if number])
     found = [jobs.describe(launch, folder, number, states.get(number or "")) for launch, folder, number in launches]
     return Overview(found, unreadable)

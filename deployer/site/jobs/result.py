@@ -26,6 +26,8 @@ PAYLOAD_FILE = "payload.json"
 SCRIPT = "job.sh"
 LOG = "output.log"
 JOB_ID = "job_id"
+#: The program that starts commands on the nodes of a job, in job.sh's environment.
+AGENT, ENVIRONMENT, MACHINES = "agent", "environment", "machines"
 HOSTS_FOLDER = "hosts"
 #: What ranks say of themselves, and see of each other.
 RANKS_FOLDER = "ranks"

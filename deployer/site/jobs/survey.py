@@ -6,6 +6,7 @@ jobs that exist are not made again. Each call of ``step`` does what can be done 
 
 import os
 import re
+import shlex
 import stat
 import sys
 import time
@@ -179,7 +180,7 @@ def script(request: SurveyRequest, profile: json_records.Record, part: _Part) ->
     words = [tool, "capture", "--node", "--partition", part.name, "-o", part.capture]
     words += [word for prefix in request.mpi for word in ("--mpi", prefix)]
     pieces = [code("#!/bin/bash -l\n")]  # a login shell, so that modules are seen
-    pieces += [shell.directive(word) for word in _directives(request, profile, part)]
+    pieces += [shell.directive("#SBATCH", shlex.quote(word)) for word in _directives(request, profile, part)]
     pieces.append(
         code(
             """\

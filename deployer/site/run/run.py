@@ -28,7 +28,7 @@ from deployer.site.run import command, placeholders, script, stage
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.launchers.interface import Launcher
 from deployer.site.run.staging_script import StagedImage
-from deployer.site.run.submission import SubmissionOptions, sbatch_options
+from deployer.site.run.submission import Submission, SubmissionOptions, ask
 from deployer.site.storage import data, inventory, packages, pythons, unfinished
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import elf, files
@@ -92,8 +92,8 @@ class _Resolved(NamedTuple):
     own: bool
     plan: Plan
     layout: layouts.Layout
-    #: Words for sbatch that are independent of the layout.
-    directives: List[str]
+    #: What the batch system is asked for besides the layout.
+    asked: Submission
     #: The user's variables.
     environment: Dict[str, str]
 
@@ -117,6 +117,8 @@ class _Rendered(NamedTuple):
     launch: Launch
     #: The text of job.sh.
     script: str
+    #: The text of the agent's program; None if the job needs none.
+    agent: Optional[str]
 
 
 def prepare(store: Store, request: RunRequest, own: Optional[Job] = None) -> str:
@@ -160,7 +162,7 @@ def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved
         own=own is not None,
         plan=plan,
         layout=layout,
-        directives=sbatch_options(plan, request.options, job.nodes, job.time, os.environ),
+        asked=ask(plan, request.options, job.nodes, job.time, os.environ),
         environment=users_environment(plan, request.env),
     )
 
@@ -227,14 +229,14 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
         tool=store.tool,
         python=python,
         image_python=image.python if contained else python,
-        directives=resolved.directives,
+        asked=resolved.asked,
         staging=chosen.staging,
         reader=canary_reader(installed.rootfs, image.python) if contained else (),
         workdir=resolved.job.workdir or (None if container.has_workdir(image) else plans.JOB),
         stdin=resolved.job.stdin,
         fast=_has_first_bytes(store.tool),
     )
-    return _Rendered(folder, launch, script.render(inputs))
+    return _Rendered(folder, launch, script.render(inputs), script.agent(inputs))
 
 
 def _has_first_bytes(tool: str) -> bool:
@@ -252,6 +254,8 @@ def _write(store: Store, rendered: _Rendered) -> None:
             result_reserve.keep(half, rendered.launch.ranks)
             files.write_text(os.path.join(half, result.LAUNCH_FILE), json_records.pretty(rendered.launch.record()))
             files.write_text(os.path.join(half, result.SCRIPT), rendered.script, 0o777)
+            if rendered.agent is not None:
+                files.write_text(os.path.join(half, result.AGENT), rendered.agent, 0o777)
             os.rename(half, rendered.folder)
 
 
@@ -513,5 +517,7 @@ def show_script(folder: str) -> str:
 
 def by_hand(folder: str) -> str:
     """Return the command with which a person starts a prepared job."""
-    script = shlex.quote(os.path.join(folder, result.SCRIPT))
-    return script if result.launch(folder).scheduler == "local" else "sbatch " + script
+    words = SCHEDULERS[result.launch(folder).scheduler].by_hand
+    return words.replace("./" + result.SCRIPT, result.SCRIPT).replace(
+        result.SCRIPT, shlex.quote(os.path.join(folder, result.SCRIPT))
+    )

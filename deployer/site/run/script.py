@@ -10,6 +10,7 @@ from deployer.contract import first_bytes, shell
 from deployer.contract import plan as plans
 from deployer.contract.command import SHELL
 from deployer.contract.evidence import Launch
+from deployer.contract.job import seconds
 from deployer.contract.layout import Layout
 from deployer.contract.measurements import ITEX
 from deployer.contract.pinning import pin
@@ -18,10 +19,13 @@ from deployer.contract.shell import Code, Program, Text, Value, Variable, Word, 
 from deployer.site.container import home
 from deployer.site.container.container import OWN, needs_home
 from deployer.site.container.runtimes.interface import Container, Runtime
-from deployer.site.jobs.result import RANKS_FOLDER
-from deployer.site.run import staging_script
+from deployer.site.jobs import schedulers
+from deployer.site.jobs.result import LOG, RANKS_FOLDER
+from deployer.site.jobs.schedulers.interface import AGENT, ALONE, STEPS, JobRequest, Scheduler
+from deployer.site.run import agent_script, staging_script
 from deployer.site.run.launchers.interface import Launcher, LaunchRequest
 from deployer.site.run.staging_script import StagedImage
+from deployer.site.run.submission import Submission
 
 
 class Inputs(NamedTuple):
@@ -39,7 +43,7 @@ class Inputs(NamedTuple):
         tool: the .pyz.
         python: the Python that runs the .pyz on the host.
         image_python: the Python of the ranks, in the image; None: there is none, and ranks are observed from outside.
-        directives: words for sbatch that are independent of the layout.
+        asked: what the batch system is asked for besides the layout.
         staging: how nodes get the image; None: ranks read it where it was installed.
         reader: a command of the image that prints its canary; empty if there is none.
         workdir: the folder in which the payload starts; None: the container's, as in the other steps.
@@ -58,15 +62,20 @@ class Inputs(NamedTuple):
     tool: str
     python: str
     image_python: Optional[str]
-    directives: List[str]
+    asked: Submission
     staging: Optional[StagedImage] = None
     reader: Sequence[str] = ()
     workdir: Optional[str] = None
     stdin: Optional[str] = None
     fast: bool = True
 
+    @property
+    def scheduler(self) -> Scheduler:
+        """The plan's scheduler."""
+        return schedulers.known(self.plan.scheduler)
 
-SLURM, SRUN = "slurm", "srun"
+
+SRUN = "srun"
 _RANKS = plans.JOB + "/" + RANKS_FOLDER
 #: The script's names for the words that start a rank, without and with a container.
 _WAYS = ("native", "container")
@@ -74,6 +83,8 @@ _WAYS = ("native", "container")
 
 #: Makes a command (``$@``) read a file (``$0``) of the container, by the shell of an image without Python.
 _READ = Program('exec "$@" <"$0"')
+#: Makes a command (``$@``) write to a file of its node in a folder (``$0``).
+_INTO = Program('exec "$@" >"$0/$(uname -n).root" 2>&1')
 
 
 def render(inputs: Inputs) -> str:
@@ -110,46 +121,59 @@ def _head(inputs: Inputs) -> Code:
             reason=launch.reason,
         )
     ]
-    if inputs.plan.scheduler == SLURM:
-        pieces.append(code("# To submit this script by hand: sbatch job.sh. You may edit it and submit it again.\n"))
-        pieces += [shell.directive(word) for word in _directives(inputs)]
+    scheduler = inputs.scheduler
+    if scheduler.prefix:
+        says = "# To submit this script by hand: {command}. You may edit it and submit it again.\n"
+        pieces.append(code(says, command=scheduler.by_hand))
+        pieces += [shell.directive(scheduler.prefix, line) for line in scheduler.directives(_request(inputs))]
     else:
         pieces.append(code("# To start this script by hand: ./job.sh. You may edit it and start it again.\n"))
     return shell.together(pieces)
 
 
-def _directives(inputs: Inputs) -> List[str]:
-    """Return all words for sbatch."""
-    launch, layout = inputs.launch, inputs.layout
-    found = [
-        "--job-name=" + launch.bundle,
-        "--output=%s/output.log" % inputs.folder.replace("%", "%%"),
-        "--nodes=%d" % layout.nodes,
-        "--ntasks-per-node=%d" % layout.ranks_per_node,
-        "--cpus-per-task=%d" % layout.asked_cpus,
-        "--time=" + launch.time,
-        "--no-requeue",  # a job that begins anew over what it wrote is worse than one that failed
-    ]
+def _request(inputs: Inputs) -> JobRequest:
+    """Return what the job asks of the batch system."""
+    launch, layout, asked = inputs.launch, inputs.layout, inputs.asked
+    memory_mb = None
     if layout.memory_mb is not None:
         image_mb = inputs.staging.size_mb if inputs.staging and inputs.staging.kind != plans.DISK else 0
-        found.append("--mem=%dM" % (layout.ranks_per_node * layout.memory_mb + image_mb))
-    return found + list(inputs.directives)
+        memory_mb = layout.ranks_per_node * layout.memory_mb + image_mb
+    return JobRequest(
+        name=launch.bundle,
+        folder=inputs.folder,
+        log="%s/%s" % (inputs.folder, LOG),
+        nodes=layout.nodes,
+        ranks_per_node=layout.ranks_per_node,
+        cpus_per_rank=layout.asked_cpus,
+        time=launch.time,
+        seconds=seconds(launch.time),
+        memory_mb=memory_mb,
+        queue=asked.queue,
+        account=asked.account,
+        constraints=asked.constraints,
+        reservation=asked.reservation,
+        qos=asked.qos,
+        cluster=asked.cluster,
+        storage=asked.storage,
+        gpus=asked.gpus,
+        parallel_environment=asked.parallel_environment,
+        directives=asked.directives,
+    )
 
 
 def _ground(inputs: Inputs) -> Code:
-    batch = inputs.plan.scheduler == SLURM
-    pieces = [
+    scheduler = inputs.scheduler
+    agent = scheduler.way == AGENT
+    pieces = [agent_script.login_shell()] if agent and scheduler.prefix else []
+    pieces.append(
         code(
             """\
 job={folder}
 tool=({python} {tool})
 started=$(date +%s)
 stopped=
-
-# At a time limit or cancel, {who} sends SIGTERM to the ranks and to this script. The script continues as long as it
-# can, to write result.json.
-trap 'stopped=TERM' TERM
-
+{log}
+{trap}
 # result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
 result() {{
     "${{tool[@]}}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${{@:3}}"
@@ -164,10 +188,13 @@ mkdir "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
             folder=inputs.folder,
             python=inputs.python,
             tool=inputs.tool,
-            who="Slurm" if batch else "deployer",
-            batch=_slurm_ground() if batch else code(""),
+            log=code('exec >>"$job"/{log} 2>&1\n', log=LOG) if scheduler.own_log else code(""),
+            trap=agent_script.trap(scheduler) if agent else _trap(scheduler),
+            batch=_batch(scheduler),
         )
-    ]
+    )
+    if agent:
+        pieces.append(agent_script.ground(scheduler, inputs.plan.batch.hosts, inputs.layout.nodes))
     pieces += _environment_of_the_site(inputs)
     if needs_home(inputs.container):
         pieces.append(_home(inputs))
@@ -194,8 +221,10 @@ def _environment_of_the_site(inputs: Inputs) -> List[Code]:
 
 def _home(inputs: Inputs) -> Code:
     """Return the lines that name the home, and remove it at the end."""
-    if inputs.plan.scheduler != SLURM:
+    if inputs.scheduler.way == ALONE:
         remove = code("""rm -rf -- "$home\"""")
+    elif inputs.scheduler.way == AGENT:
+        remove = code("""each rm -rf -- "$home" >/dev/null 2>&1 || rm -rf -- "$home\"""")
     else:
         # Slurm starts no more steps for a job that is asked to end: then the next job removes the rest.
         remove = code(
@@ -218,14 +247,31 @@ trap leave EXIT
     )
 
 
-def _slurm_ground() -> Code:
-    """Return the lines that only a Slurm job needs."""
+def _trap(scheduler: Scheduler) -> Code:
+    return code(
+        """\
+# At a time limit or cancel, {who} sends SIGTERM to the ranks and to this script. The script continues as long as it
+# can, to write result.json.
+trap 'stopped=TERM' TERM
+""",
+        who=scheduler.title,
+    )
+
+
+def _batch(scheduler: Scheduler) -> Code:
+    """Return the lines that only a job of a batch system needs."""
+    if not scheduler.number:
+        return code("")
+    number = Word(scheduler.number)
+    keep = code("""grep -qsx {number} "$job/job_id" || echo {number} >"$job/job_id"\n""", number=number)
+    if scheduler.way != STEPS:
+        return keep
     return code(
         """\
 # After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment.
 unset SLURM_EXPORT_ENV
-grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
-"""
+{keep}""",
+        keep=keep,
     )
 
 
@@ -261,13 +307,19 @@ def _container(inputs: Inputs) -> Code:
     return shell.together(pieces)
 
 
+def agent(inputs: Inputs) -> Optional[str]:
+    """Return the text of the agent's program; None if the batch system starts processes itself."""
+    return agent_script.agent(inputs.scheduler, inputs.folder) if inputs.scheduler.way == AGENT else None
+
+
 def start(
     plan: Plan, option: StartOption, layout: Layout, launcher: Launcher, tool: Sequence[str] = ()
 ) -> LaunchRequest:
     """Return the facts about a job for ``launcher``."""
     family, version = (plan.mpi.family, plan.mpi.version) if plan.mpi else ("", "")
     program = option.program or launcher.program
-    return LaunchRequest(layout, option.pmi, program, family, version, plan.scheduler == SLURM, tool)
+    way = schedulers.known(plan.scheduler).way
+    return LaunchRequest(layout, option.pmi, program, family, version, way == STEPS, tool, way == AGENT)
 
 
 def _ranks(inputs: Inputs) -> Code:
@@ -290,6 +342,8 @@ def _ranks(inputs: Inputs) -> Code:
         pieces.append(code(look, program=how.program))
     exports = inputs.launcher.exports(how, _of_the_site(inputs, how))
     pieces += [shell.export(name, value) for name, value in sorted(exports.items())]
+    if how.agent:
+        pieces.append(agent_script.environment(inputs.scheduler, inputs.launcher.slots(how)))
     pieces.append(code("launch=({words}\n)\n", words=shell.folded(inputs.launcher.words(how), 105)))
     return shell.together(pieces)
 
@@ -307,7 +361,7 @@ def _hosts(inputs: Inputs) -> Code:
     options: List[Text] = ["--library", inputs.plan.mpi.library] if inputs.plan.mpi else []
     options += ["--home", Word(OWN)] if needs_home(inputs.container) else []
     command = code('"${{tool[@]}}" probe --host --out "$job/hosts"{options} </dev/null', options=_more(options))
-    if inputs.plan.scheduler != SLURM:
+    if inputs.scheduler.way == ALONE:
         return code(
             """\
 # 1. Hosts: this machine writes its facts into hosts/, from outside the container.
@@ -330,7 +384,18 @@ result hosts $? || exit
 
 def _root(inputs: Inputs) -> Code:
     read = code('"${{container[@]}}" "$image" -- {words}', words=inputs.reader)
-    if inputs.plan.scheduler != SLURM:
+    if inputs.scheduler.way == AGENT:
+        return code(
+            """\
+# Root: on each node, a container reads the image's marker file. If it shows the host's root instead, the job ends here.
+each bash -c {into} "$job/hosts" \\
+    {read}
+result root $? || exit
+""",
+            into=_INTO,
+            read=read,
+        )
+    if inputs.scheduler.way == ALONE:
         return code(
             """\
 # Root: a container reads the image's marker file. If it shows the host's root instead, the job ends here.
@@ -355,6 +420,8 @@ result root $? || exit
 
 def _one_a_node(inputs: Inputs) -> Code:
     """Return the words that start a process on each node."""
+    if inputs.scheduler.way == AGENT:
+        return code("each")
     return code(
         "srun --mpi=none --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-task=1",
         nodes=inputs.layout.nodes,
@@ -451,8 +518,9 @@ def _step(inputs: Inputs, name: str, command: Sequence[Text], more: Sequence[Tex
         options += inputs.runtime.join_options(inputs.layout.ranks_per_node, Word(Variable("unique"), "-", name))
     return code(
         """\
-"${{launch[@]}}"{watch} {way}{options}{image} \\
+{ranks}"${{launch[@]}}"{watch} {way}{options}{image} \\
     {command} </dev/null""",
+        ranks=code("ranks " if inputs.scheduler.way == AGENT else ""),
         watch=code(' "${{watch[@]}}"' if watched else ""),
         way=code('"${{container[@]}}"' if inputs.runtime.contained else '"${{native[@]}}"'),
         options=_more(options),

@@ -1,11 +1,13 @@
-"""Requests to the batch system besides the layout: account, partition, time, and the user's own words. Pure."""
+"""Requests to the batch system besides the layout: account, partition, and the user's own words. Pure."""
 
 import re
-from typing import List, Mapping, NamedTuple, Optional, Sequence
+from typing import Mapping, NamedTuple, Optional, Sequence
 
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.job import seconds
-from deployer.contract.plan import Plan
+from deployer.contract.plan import GpuRequest, Plan
+from deployer.site.jobs import schedulers
+from deployer.site.jobs.schedulers.interface import AGENT, ALONE, STEPS, Scheduler
 
 #: Options that the script sets from the job's layout; another value would contradict it.
 _OURS = ("job-name", "J", "output", "o", "nodes", "N", "ntasks", "n", "ntasks-per-node", "cpus-per-task", "c", "time",
@@ -15,9 +17,8 @@ _OURS = ("job-name", "J", "output", "o", "nodes", "N", "ntasks", "n", "ntasks-pe
 _VARIABLES = ("SBATCH_ACCOUNT", "SLURM_ACCOUNT")
 
 
-#: Slurm's words that request GPUs.
-_GPUS = re.compile(r"--gres=gpu|--gpus|-G")
-_GRES = "gres"
+#: Directives that request GPUs: then nothing else does.
+_GPUS = re.compile(r"--gres=gpu|--gpus|-G|-gpu\b|-l .*gpus?=")
 
 
 class SubmissionOptions(NamedTuple):
@@ -28,7 +29,7 @@ class SubmissionOptions(NamedTuple):
         partition: the partition.
         constraint: features of nodes.
         reservation: the reservation.
-        directives: complete words for sbatch.
+        directives: complete directives for the batch system.
     """
 
     account: Optional[str] = None
@@ -38,10 +39,23 @@ class SubmissionOptions(NamedTuple):
     directives: Sequence[str] = ()
 
 
-def sbatch_options(
-    plan: Plan, options: SubmissionOptions, nodes: int, time: str, environment: Mapping[str, str]
-) -> List[str]:
-    """Return the words for sbatch.
+class Submission(NamedTuple):
+    """What a job asks of its batch system besides the layout, as in ``JobRequest``."""
+
+    queue: str = ""
+    account: Optional[str] = None
+    constraints: Sequence[str] = ()
+    reservation: Optional[str] = None
+    qos: Optional[str] = None
+    cluster: Optional[str] = None
+    storage: Sequence[str] = ()
+    gpus: Optional[GpuRequest] = None
+    parallel_environment: Optional[str] = None
+    directives: Sequence[str] = ()
+
+
+def ask(plan: Plan, options: SubmissionOptions, nodes: int, time: str, environment: Mapping[str, str]) -> Submission:
+    """Return what to ask the batch system for.
 
     The constraints of the plan and of the user both hold. Only the limits of the plan's own partition are known and
     checked.
@@ -54,11 +68,11 @@ def sbatch_options(
         Refused: the site would not accept the job.
         UsageError: a word is invalid.
     """
-    if plan.scheduler == "local" and nodes > 1:
-        raise Refused("%s has no batch system: a job has one node, not %d" % (plan.site, nodes), "--nodes 1")
+    scheduler, batch = schedulers.known(plan.scheduler), plan.batch
+    _check_nodes(plan, scheduler, nodes)
     limits = plan.limits
-    partition, batch = options.partition or plan.queue, plan.batch
-    if partition == plan.queue:
+    queue = options.partition or plan.queue
+    if queue == plan.queue:
         if limits.max_nodes is not None and nodes > limits.max_nodes:
             raise Refused(
                 "%d nodes are asked for, but a job in %s may have %d" % (nodes, _named(plan), limits.max_nodes),
@@ -70,7 +84,7 @@ def sbatch_options(
                 "--time %s at most, and let the job continue from its checkpoint" % limits.max_time,
             )
     account = options.account or plan.account or next(filter(None, map(environment.get, _VARIABLES)), None)
-    if account is None and limits.account and not _in_directives(plan.directives, "account", "A"):
+    if account is None and limits.account and not _in_directives(plan.directives, "account", "A", "P"):
         raise Refused(
             "jobs on %s must name the account that they are charged to" % plan.site,
             "--account NAME, or SBATCH_ACCOUNT in the environment, or scheduler.account in the site's profile",
@@ -78,35 +92,53 @@ def sbatch_options(
     suffix = batch.account_suffix
     if account and suffix and not account.endswith(suffix):
         account += suffix
-    constraint = "&".join(filter(None, [batch.constraint, options.constraint]))
-    asked = [
-        ("clusters", batch.cluster),
-        ("partition", partition),
-        ("account", account),
-        ("qos", None if _in_directives(options.directives, "qos", "q") else batch.qos),
-        ("constraint", constraint),
-        ("reservation", options.reservation),
-    ]
-    return [
-        *("--%s=%s" % (name, _one_line(value)) for name, value in asked if value),
-        *_gpus(plan, options),
-        *plan.directives,
-        *map(_directive, options.directives),
-    ]
+    check = _sbatch_word if scheduler.way == STEPS else _line
+    directives = [*plan.directives, *(check(each, scheduler.ours) for each in options.directives)]
+    found = Submission(
+        queue=queue,
+        account=account,
+        constraints=[each for each in (batch.constraint, options.constraint) if each],
+        reservation=options.reservation,
+        qos=None if _in_directives(options.directives, "qos", "q") else batch.qos,
+        cluster=batch.cluster,
+        storage=batch.storage,
+        gpus=None if any(_GPUS.match(each) for each in directives) else batch.gpus,
+        parallel_environment=batch.parallel_environment,
+        directives=directives,
+    )
+    for name in ("qos", "cluster", "storage", "parallel_environment", "gpus"):
+        if getattr(found, name) and name not in scheduler.knows and scheduler.prefix:
+            hint = "remove it from partitions.%s in the site's profile" % (plan.partition or "NAME")
+            raise Refused("%s cannot request what the plan of %s says: %s" % (scheduler.title, plan.site, name), hint)
+    for value in (found.queue, account, *found.constraints, options.reservation, found.qos, found.cluster):
+        _one_line(value or "")
+    return found
 
 
-def _gpus(plan: Plan, options: SubmissionOptions) -> List[str]:
-    """Return the words that request all GPUs of the nodes, unless other words request GPUs."""
-    gpus, words = plan.batch.gpus, [*plan.directives, *options.directives]
-    if gpus is None or any(_GPUS.match(word) for word in words):
-        return []
-    kind = gpus.type + ":" if gpus.type else ""
-    if gpus.word == _GRES:
-        return ["--gres=gpu:%s%d" % (kind, gpus.per_node)]
-    return ["--%s=%s%d" % (gpus.word, kind, gpus.per_node)]
+def _check_nodes(plan: Plan, scheduler: Scheduler, nodes: int) -> None:
+    """Raise Refused for more nodes than there are without a batch system."""
+    if scheduler.way == ALONE and nodes > 1:
+        raise Refused("%s has no batch system: a job has one node, not %d" % (plan.site, nodes), "--nodes 1")
+    hosts = len(plan.batch.hosts)
+    if scheduler.way == AGENT and not scheduler.prefix and nodes > hosts:
+        raise Refused(
+            "%d nodes are asked for, but the plan of %s names %d hosts" % (nodes, plan.site, hosts),
+            "--nodes %d at most, or more partitions.NAME.hosts in the site's profile" % hosts,
+        )
 
 
-def _directive(word: str) -> str:
+def _line(line: str, ours: Sequence[str]) -> str:
+    """Return a directive for a batch system whose options are separate words: ``-l gpu=1``."""
+    words = _one_line(line).split()
+    if not re.match(r"^-[A-Za-z]", line):
+        raise UsageError("--directive %s: not a valid option" % line, "for instance --directive='-l NAME=VALUE'")
+    if any(words[0] == each or line.startswith(each + "=") for each in ours):
+        raise UsageError("--directive %s: the script sets this itself" % line, "see the options of run for it")
+    return line
+
+
+def _sbatch_word(word: str, ours: Sequence[str]) -> str:
+    del ours
     match = re.match(r"^(?:--([a-z][a-z-]*)|-([A-Za-z])[^=]*)(?:=.*)?$", _one_line(word))
     if not match:
         raise UsageError("--directive %s: not a valid word for sbatch" % word, "for instance --directive=--exclusive")
@@ -117,12 +149,12 @@ def _directive(word: str) -> str:
 
 def _one_line(word: str) -> str:
     if "\n" in word:
-        raise UsageError("%r: a word for sbatch cannot have a line end" % word)
+        raise UsageError("%r: a directive cannot have a line end" % word)
     return word
 
 
-def _in_directives(directives: Sequence[str], name: str, letter: str) -> bool:
-    return any(word.startswith(("--%s" % name, "-" + letter)) for word in directives)
+def _in_directives(directives: Sequence[str], name: str, *letters: str) -> bool:
+    return any(word.startswith(("--%s" % name, *("-" + letter for letter in letters))) for word in directives)
 
 
 def _named(plan: Plan) -> str:

@@ -120,7 +120,7 @@ def test_a_comment_stays_one_line():
 @pytest.mark.parametrize("word", ["--a=b\n#SBATCH --wrap=x", "a\r", "\0", "a\tb", "\x1b"])
 def test_a_directive_is_one_line_or_none(word):
     with pytest.raises(UsageError, match="control characters"):
-        shell.directive(word)
+        shell.directive("#SBATCH", word)
 
 
 def test_a_program_of_ours_keeps_its_lines():

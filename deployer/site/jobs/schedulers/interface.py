@@ -1,6 +1,67 @@
-"""The interface of a scheduler: pure argv builders, and parsers of (exit code, output). It starts no processes."""
+"""The interface of a scheduler: pure argv builders, and parsers of (exit code, output). It starts no processes.
 
-from typing import Dict, List, NamedTuple, Optional, Sequence, Set
+What job.sh needs of a batch system is here too (ADR 48): its directives, the job's id and nodes, and how a process
+starts on each node.
+"""
+
+import re
+from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from deployer.contract.errors import UsageError
+from deployer.contract.plan import GpuRequest
+from deployer.contract.shell import Code, Variable, code
+
+#: How processes start on the nodes of a job: on this machine, as steps (srun), or by an agent per node, like ssh.
+ALONE, STEPS, AGENT = "alone", "steps", "agent"
+
+#: Texts that every batch system reads as one word.
+_WORD = re.compile(r"[\w.+@%/=:&|*!()<>\[\]-]+$")
+
+
+class JobRequest(NamedTuple):
+    """What a job asks of its batch system.
+
+    Attributes:
+        name: the job's name.
+        folder: the job's folder.
+        log: the file for its output.
+        nodes: number of nodes.
+        ranks_per_node: ranks per node.
+        cpus_per_rank: CPUs per rank, as the batch system counts them.
+        time: the time limit, ``[D-]HH:MM:SS``.
+        seconds: the same in seconds.
+        memory_mb: MiB per node; None: not specified.
+        queue: the partition or queue; empty: the default one.
+        account: charged for the job; None: the batch system's default.
+        constraints: features of nodes that must all hold, in the batch system's words.
+        reservation: the reservation.
+        qos: the quality of service.
+        cluster: the cluster, if the batch system has several.
+        storage: file systems.
+        gpus: the GPUs of each node.
+        parallel_environment: Grid Engine's name for how slots are dealt to nodes.
+        directives: further directives of the plan and the user, one line each.
+    """
+
+    name: str
+    folder: str
+    log: str
+    nodes: int
+    ranks_per_node: int
+    cpus_per_rank: int
+    time: str
+    seconds: int
+    memory_mb: Optional[int] = None
+    queue: str = ""
+    account: Optional[str] = None
+    constraints: Sequence[str] = ()
+    reservation: Optional[str] = None
+    qos: Optional[str] = None
+    cluster: Optional[str] = None
+    storage: Sequence[str] = ()
+    gpus: Optional[GpuRequest] = None
+    parallel_environment: Optional[str] = None
+    directives: Sequence[str] = ()
 
 
 class JobState(NamedTuple):
@@ -40,6 +101,41 @@ class Queue(NamedTuple):
 class Scheduler(object):
     """A scheduler. The implementations are in the plain dict ``SCHEDULERS`` under the names that plans use."""
 
+    #: Its name in texts.
+    title = ""
+    #: How processes start on the nodes: ALONE, STEPS or AGENT.
+    way = AGENT
+    #: The beginning of a directive's line in job.sh; empty: it reads none.
+    prefix = ""
+    #: The command with which a person submits job.sh.
+    by_hand = "./job.sh"
+    #: The command that lists partitions or queues.
+    lists = ""
+    #: The variable of a job with its id; None: the job has none.
+    number: Optional[Variable] = None
+    #: Variables that describe a node, so that other nodes of the job do not get them: names of our own.
+    of_a_node: Tuple[str, ...] = ()
+    #: What of a request it can express, of those that not every batch system has.
+    knows: Tuple[str, ...] = ()
+    #: The first words of directives that job.sh sets itself.
+    ours: Tuple[str, ...] = ()
+    #: The batch system's own file for the output, if it is complete only at the end: job.sh writes to the log itself.
+    own_log = ""
+    #: The signals by which it asks job.sh to end.
+    ends: Tuple[str, ...] = ("TERM",)
+
+    def directives(self, request: JobRequest) -> List[str]:
+        """Return the directives of job.sh, without their prefix. Raises UsageError for what it cannot express."""
+        raise NotImplementedError
+
+    def nodes(self, hosts: Sequence[str]) -> Code:
+        """Return a command of job.sh that prints the job's nodes, one per line; ``hosts`` are the plan's."""
+        raise NotImplementedError
+
+    def agent(self) -> Code:
+        """Return the words that start a command on a node, followed by the node and the command as shell text."""
+        raise NotImplementedError
+
     def owns(self, job_id: str) -> bool:
         """Return whether this scheduler gave the id."""
         raise NotImplementedError
@@ -62,11 +158,11 @@ class Scheduler(object):
 
     def state(self, job_id: str) -> List[str]:
         """Return argv that queries a job's state."""
-        raise NotImplementedError
+        return self.states([job_id])
 
-    def parse_state(self, code: int, out: str, err: str) -> Optional[JobState]:
-        """Return the state, or None if the scheduler has forgotten the job. Raises TransferError."""
-        raise NotImplementedError
+    def parse_state(self, code: int, out: str, err: str, job_id: str = "") -> Optional[JobState]:
+        """Return the state of ``job_id``, or None if the scheduler has forgotten the job. Raises TransferError."""
+        return self.parse_states(code, out, err).get(job_id)
 
     def states(self, job_ids: Sequence[str]) -> List[str]:
         """Return argv that queries the states of several jobs at once."""
@@ -78,7 +174,8 @@ class Scheduler(object):
 
     def elsewhere(self, job_id: str, here: str) -> Optional[str]:
         """Return the only host that knows the job; None if the host ``here`` can query it."""
-        raise NotImplementedError
+        del job_id, here
+        return None
 
     def outputs(self) -> List[str]:
         """Return argv that queries the output files of all active jobs, also of those submitted by hand."""
@@ -95,3 +192,26 @@ class Scheduler(object):
     def parse_cancel(self, code: int, out: str, err: str) -> None:
         """Raise Refused or TransferError if the job could not be cancelled."""
         raise NotImplementedError
+
+
+def word(what: str, value: str) -> str:
+    """Return ``value`` for a directive. Raises UsageError if a batch system could read it as more than one word."""
+    if not _WORD.match(value):
+        raise UsageError("%s %r cannot be in a directive" % (what, value), "use letters, digits and ._+@%/=:-")
+    return value
+
+
+def clock(seconds: int) -> str:
+    """Return a time limit as HH:MM:SS, with more than 24 hours if need be."""
+    return "%02d:%02d:%02d" % (seconds // 3600, seconds // 60 % 60, seconds % 60)
+
+
+def job_name(name: str) -> str:
+    """Return a name that every batch system accepts: it begins with a letter."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "-", name)
+    return plain if plain[:1].isalpha() else "j-" + plain
+
+
+def no_nodes() -> Code:
+    """Return the command for a job on one machine."""
+    return code("uname -n")

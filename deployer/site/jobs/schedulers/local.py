@@ -8,7 +8,8 @@ import re
 from typing import Dict, List, Optional, Sequence, Set
 
 from deployer.contract.errors import JobFailed, MissingTool
-from deployer.site.jobs.schedulers.interface import JobState, Queue, Scheduler
+from deployer.contract.shell import Code
+from deployer.site.jobs.schedulers.interface import ALONE, JobRequest, JobState, Queue, Scheduler, no_nodes
 
 _ID = re.compile(r"^(\d+)\.(\d+)\.(\S+)$")
 #: Seconds from SIGTERM, at the time limit, to SIGKILL; the same as Slurm's KillWait.
@@ -31,6 +32,17 @@ _LIVES = """{ [ "$(uname -n)" = "$3" ] && [ "$(cut -d' ' -f22 "/proc/$1/stat" 2>
 
 class Local(Scheduler):
     """One machine that starts jobs at once: there is no queue, and nothing is allocated."""
+
+    title = "deployer"  # it has no batch system, so it is this tool that asks a job to end
+    way = ALONE
+
+    def directives(self, request: JobRequest) -> List[str]:
+        del request
+        return []
+
+    def nodes(self, hosts: Sequence[str]) -> Code:
+        del hosts
+        return no_nodes()
 
     def owns(self, job_id: str) -> bool:
         return _ID.match(job_id) is not None
@@ -57,8 +69,8 @@ class Local(Scheduler):
         script = _LIVES + ' || exit 3; ps -o etime= -p "$1"'
         return ["sh", "-c", script, "sh", *_parts(job_id)]
 
-    def parse_state(self, code: int, out: str, err: str) -> Optional[JobState]:
-        del err
+    def parse_state(self, code: int, out: str, err: str, job_id: str = "") -> Optional[JobState]:
+        del err, job_id
         return JobState("RUNNING", "", out.strip(), "", True) if code == 0 else None
 
     def states(self, job_ids: Sequence[str]) -> List[str]:

@@ -1,10 +1,12 @@
 """Slurm: sbatch, squeue and scancel. Accounting (sacct) may be off, so nothing here needs it."""
 
 import re
+import shlex
 from typing import Dict, List, Optional, Sequence, Set
 
 from deployer.contract.errors import DeployerError, Refused, TransferError
-from deployer.site.jobs.schedulers.interface import JobState, Queue, Scheduler
+from deployer.contract.shell import Code, Variable, code
+from deployer.site.jobs.schedulers.interface import STEPS, JobRequest, JobState, Queue, Scheduler
 
 #: States that can still change; all others are final. A COMPLETING job has ended, but its log is not complete yet.
 _ACTIVE = frozenset(
@@ -39,6 +41,8 @@ _SILENT = (
 #: States of nodes that run jobs, now or after the current ones.
 _USABLE = frozenset(("idle", "mixed", "allocated", "completing", "planned", "reserved"))
 _FORGOTTEN = "Invalid job id specified"
+#: The word for GPUs that is one of generic resources.
+_GRES = "gres"
 #: A job's state in scontrol's output, and its output file up to the next NAME= of the line.
 _JOB_STATE = re.compile(r" JobState=(\w+)")
 _OUTPUT = re.compile(r" StdOut=(.*?)(?= [A-Z][\w/:]*=|$)")
@@ -46,6 +50,46 @@ _OUTPUT = re.compile(r" StdOut=(.*?)(?= [A-Z][\w/:]*=|$)")
 
 class Slurm(Scheduler):
     """Slurm 17 and later: only options that are as old as that."""
+
+    title = "Slurm"
+    knows = ("qos", "cluster", "gpus")
+    way = STEPS
+    prefix = "#SBATCH"
+    by_hand = "sbatch job.sh"
+    lists = "sinfo"
+    number = Variable("SLURM_JOB_ID")
+
+    def directives(self, request: JobRequest) -> List[str]:
+        found = [
+            "--job-name=" + request.name,
+            "--output=" + request.log.replace("%", "%%"),
+            "--nodes=%d" % request.nodes,
+            "--ntasks-per-node=%d" % request.ranks_per_node,
+            "--cpus-per-task=%d" % request.cpus_per_rank,
+            "--time=" + request.time,
+            "--no-requeue",  # a job that begins anew over what it wrote is worse than one that failed
+        ]
+        if request.memory_mb is not None:
+            found.append("--mem=%dM" % request.memory_mb)
+        asked = [
+            ("clusters", request.cluster),
+            ("partition", request.queue),
+            ("account", request.account),
+            ("qos", request.qos),
+            ("constraint", "&".join(request.constraints)),
+            ("reservation", request.reservation),
+        ]
+        found += ["--%s=%s" % (name, value) for name, value in asked if value]
+        gpus = request.gpus
+        if gpus:
+            kind = gpus.type + ":" if gpus.type else ""
+            what = "gres=gpu:" if gpus.word == _GRES else gpus.word + "="
+            found.append("--%s%s%d" % (what, kind, gpus.per_node))
+        return [shlex.quote(word) for word in [*found, *request.directives]]
+
+    def nodes(self, hosts: Sequence[str]) -> Code:
+        del hosts
+        return code('scontrol show hostnames "$SLURM_JOB_NODELIST"')
 
     def owns(self, job_id: str) -> bool:
         return job_id.isdigit()
@@ -83,7 +127,8 @@ class Slurm(Scheduler):
         # With --states=all it also shows how a job ended, until slurmctld forgets it (MinJobAge, 300 s by default).
         return ["squeue", "--noheader", "--states=all", "--jobs=" + job_id, "--format=%T|%M|%N|%r"]
 
-    def parse_state(self, code: int, out: str, err: str) -> Optional[JobState]:
+    def parse_state(self, code: int, out: str, err: str, job_id: str = "") -> Optional[JobState]:
+        del job_id
         if code != 0:
             if _FORGOTTEN in err:
                 return None
@@ -101,10 +146,6 @@ class Slurm(Scheduler):
             raise _error("squeue failed", err)
         rows = [line.partition("|") for line in out.strip().splitlines()]
         return {number: _state(rest) for number, _, rest in rows}
-
-    def elsewhere(self, job_id: str, here: str) -> Optional[str]:
-        del job_id, here
-        return None
 
     def outputs(self) -> List[str]:
         return ["scontrol", "--oneliner", "show", "job"]

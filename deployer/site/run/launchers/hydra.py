@@ -1,10 +1,10 @@
-"""mpiexec.hydra of Intel MPI and MPICH in a Slurm allocation: srun starts one proxy per node, and these the ranks."""
+"""mpiexec.hydra of Intel MPI and MPICH: srun, or an agent like ssh, starts one proxy per node, and these the ranks."""
 
 from typing import Dict, List, Mapping
 
 from deployer.contract.pinning import pin
 from deployer.contract.shell import Value
-from deployer.site.run.launchers.interface import Launcher, LaunchRequest
+from deployer.site.run.launchers.interface import AGENT, MACHINES, Launcher, LaunchRequest
 from deployer.site.run.launchers.srun import intel_domain
 
 
@@ -18,10 +18,14 @@ class Hydra(Launcher):
     ends_on_exit = False
     reads = ("I_MPI_",)
 
-    def words(self, start: LaunchRequest) -> List[str]:
+    def words(self, start: LaunchRequest) -> List[Value]:
         layout = start.layout
-        bootstrap = "slurm" if start.batch else "fork"
-        words = [start.program, "-bootstrap", bootstrap, "-n", str(layout.ranks), "-ppn", str(layout.ranks_per_node)]
+        words: List[Value] = [start.program, "-bootstrap"]
+        if start.agent:
+            words += ["ssh", "-bootstrap-exec", AGENT, "-f", MACHINES]
+        else:
+            words.append("slurm" if start.batch else "fork")
+        words += ["-n", str(layout.ranks), "-ppn", str(layout.ranks_per_node)]
         if start.family != "intel":
             pinning = pin(layout)
             words += ["-bind-to", "%s:%d" % ("core" if pinning.by_core else "hwthread", pinning.units)]
@@ -33,6 +37,8 @@ class Hydra(Launcher):
     def exports(self, start: LaunchRequest, environment: Mapping[str, Value]) -> Dict[str, Value]:
         found = super().exports(start, environment)
         found.pop("I_MPI_ROOT", None)  # the launcher's module sets its own
+        if start.agent and start.family == "intel":
+            found.setdefault("I_MPI_JOB_RESPECT_PROCESS_PLACEMENT", "0")  # otherwise -ppn is ignored in a batch job
         if not start.batch:
             return found
         # For the srun that starts one proxy per node: without a PMI, whose variables the ranks would use, and with the

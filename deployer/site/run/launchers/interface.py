@@ -7,7 +7,8 @@ step when one rank fails, and lets SIGTERM at the time limit reach the ranks.
 from typing import Dict, List, Mapping, NamedTuple, Sequence
 
 from deployer.contract.layout import Layout
-from deployer.contract.shell import Value
+from deployer.contract.shell import Code, Value, Variable, Word, code
+from deployer.site.jobs import result
 
 
 class LaunchRequest(NamedTuple):
@@ -21,6 +22,7 @@ class LaunchRequest(NamedTuple):
         version: the version of the ranks' MPI; empty if it is the image's own.
         batch: there is a batch system; otherwise all ranks start on this machine.
         tool: the words that start this tool on the nodes.
+        agent: an agent like ssh starts processes on the nodes: ``AGENT``.
     """
 
     layout: Layout
@@ -30,6 +32,11 @@ class LaunchRequest(NamedTuple):
     version: str
     batch: bool = True
     tool: Sequence[str] = ()
+    agent: bool = False
+
+
+#: The program that starts a command on a node, and the file with the nodes, one per line.
+AGENT, MACHINES = Word(Variable("job"), "/", result.AGENT), Word(Variable("job"), "/", result.MACHINES)
 
 
 class Launcher(object):
@@ -42,9 +49,14 @@ class Launcher(object):
     #: Prefixes of variables that are set for the ranks and that the launcher reads too.
     reads = ()  # type: tuple[str, ...]
 
-    def words(self, start: LaunchRequest) -> List[str]:
+    def words(self, start: LaunchRequest) -> List[Value]:
         """Return argv up to the command of each rank, without it."""
         raise NotImplementedError
+
+    def slots(self, start: LaunchRequest) -> Code:
+        """Return the text behind each node's name in the file with the nodes."""
+        del start
+        return code("")
 
     def environment(self, start: LaunchRequest) -> Dict[str, str]:
         """Return the variables that pass the layout to the ranks' MPI library."""

@@ -1,13 +1,15 @@
-"""mpirun of Open MPI 4 and 5 in a Slurm allocation: srun starts one daemon per node, and these the ranks."""
+"""mpirun of Open MPI 4 and 5: srun, or an agent like ssh, starts one daemon per node, and these the ranks."""
 
 from typing import Dict, List, Mapping
 
 from deployer.contract.pinning import pin
-from deployer.contract.shell import Value
-from deployer.site.run.launchers.interface import Launcher, LaunchRequest
+from deployer.contract.shell import Code, Value, code
+from deployer.site.run.launchers.interface import AGENT, MACHINES, Launcher, LaunchRequest
 
 #: The setting for how daemons are started, and their name, in Open MPI 4 and 5.
 _AGENTS = {"4": ("OMPI_MCA_orte_launch_agent", "orted"), "5": ("PRTE_MCA_prte_launch_agent", "prted")}
+#: The setting for what starts daemons on the nodes, and its component that uses an agent, in Open MPI 4 and 5.
+_BY_AGENT = {"4": ("OMPI_MCA_plm", "rsh"), "5": ("PRTE_MCA_plm", "ssh")}
 
 
 class Mpirun(Launcher):
@@ -23,11 +25,13 @@ class Mpirun(Launcher):
     program = "mpirun"
     reads = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_")
 
-    def words(self, start: LaunchRequest) -> List[str]:
+    def words(self, start: LaunchRequest) -> List[Value]:
         layout, pinning = start.layout, pin(start.layout)
         spread = "ppr:%d:numa" % pinning.per_numa if pinning.per_numa else "ppr:%d:node" % layout.ranks_per_node
         # Open MPI 5.0.11 gives rank 0 a pipe that is never closed, although its own standard input is /dev/null.
-        words = [*_shield(start), start.program, "-np", str(layout.ranks), "--stdin", "none"]
+        words: List[Value] = [*_shield(start), start.program]
+        words += ["--hostfile", MACHINES] if start.agent else []
+        words += ["-np", str(layout.ranks), "--stdin", "none"]
         if pinning.by_core:
             return [*words, "--map-by", "%s:PE=%d" % (spread, pinning.units), "--bind-to", "core"]
         if start.version.startswith("4"):
@@ -42,7 +46,17 @@ class Mpirun(Launcher):
         if shield:
             name, daemon = _AGENTS["4" if start.version.startswith("4") else "5"]
             found[name] = " ".join([*shield, daemon])
+        if start.agent:
+            plm, component = _BY_AGENT["4" if start.version.startswith("4") else "5"]
+            found[plm] = component
+            found["%s_%s_agent" % (plm, component)] = AGENT
+            # A daemon on another node may not start further ones in a batch job, and mpirun shall not look for qrsh.
+            found["%s_%s_no_tree_spawn" % (plm, component)] = "1"
+            found["%s_%s_disable_qrsh" % (plm, component)] = "1"
         return found
+
+    def slots(self, start: LaunchRequest) -> Code:
+        return code(" slots={ranks}", ranks=start.layout.ranks_per_node)
 
 
 def _shield(start: LaunchRequest) -> List[str]:

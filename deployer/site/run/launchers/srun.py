@@ -3,6 +3,7 @@
 from typing import Dict, List
 
 from deployer.contract.pinning import pin
+from deployer.contract.shell import Value
 from deployer.site.run.launchers.interface import Launcher, LaunchRequest
 
 
@@ -11,7 +12,7 @@ class Srun(Launcher):
 
     program = "srun"
 
-    def words(self, start: LaunchRequest) -> List[str]:
+    def words(self, start: LaunchRequest) -> List[Value]:
         layout = start.layout
         return [
             start.program,

@@ -63,7 +63,7 @@ def test_without_a_batch_system_it_is_the_mpis_own() -> None:
     assert ways(None, mpi=None, launchers=["mpiexec.hydra"]) == Way("mpiexec.hydra", "", None)
     with pytest.raises(Refused, match="srun offers nothing"):
         ways(None, mpi=None)
-    with pytest.raises(Refused, match="no batch system, so no srun"):
+    with pytest.raises(Refused, match="no Slurm, so no srun"):
         ways(None, pmi="pmi2")
 
 

@@ -112,6 +112,7 @@ WHOLE: dict[str, Any] = {
             "module_paths": ["/opt/more"],
             "launcher": "srun", "pmi": "pmi2", "modules": ["stack"], "environment": {"I_MPI_PIN": "1"},
             "directives": ["--constraint=cpu"], "mounts": ["/lustre/batch"], "source": SOURCE,
+            "parallel_environment": "mpi", "hosts": ["cn1"],
         },
         "fat": {"node": NODE},
     },

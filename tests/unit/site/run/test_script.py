@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from deployer.site.container.runtimes.native import inherited
 from deployer.site.run import placeholders, script
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.staging_script import StagedImage
-from deployer.site.run.submission import SubmissionOptions, sbatch_options
+from deployer.site.run.submission import Submission, SubmissionOptions, ask
 from tests import running as made
 
 GOLDEN = Path(__file__).resolve().parents[3] / "golden"
@@ -69,7 +70,7 @@ def inputs(nodes=2, ranks=1, threads=2, shown=made.PLAN, **values):
         "/home/alice/deployer/deployer.pyz",
         "/opt/python/3.6/bin/python3",
         "/usr/bin/python3",
-        ["--partition=batch"] if shown.partition else ["--account=a b"],
+        Submission("batch") if shown.partition else Submission(account="a b"),
         None,
         ["/bin/cat", plan.CANARY],
     )._replace(**values)
@@ -123,9 +124,20 @@ def gpu_partition():
         start_options=[option],
     )
     shown = placeholders.expanded(shown, {"PROJECT": "ab12"})
-    found = inputs(ranks=2, shown=shown, directives=sbatch_options(shown, SubmissionOptions(), 2, "00:30:00", {}))
+    found = inputs(ranks=2, shown=shown, asked=ask(shown, SubmissionOptions(), 2, "00:30:00", {}))
     staging = STAGING._replace(mounts=shown.mounts)
     return found._replace(container=found.container._replace(arguments=option.arguments), staging=staging)
+
+
+def by_agent(scheduler, launcher, **facts):
+    """Return the inputs of a job whose batch system reaches nodes by an agent, with all that a job can ask for."""
+    option = made.START_OPTION._replace(launcher=launcher, pmi="", join=True)
+    shown = made.PLAN._replace(scheduler=scheduler, start_options=[option], batch=plan.Batch(**facts))
+    gpus = plan.GpuRequest({"pbs": "ngpus"}.get(scheduler, "gpu"), 4, None if scheduler == "gridengine" else "v100")
+    asked = Submission(
+        "fast", "physics", ["haswell"], "course", gpus=gpus, parallel_environment="mpi", directives=["-l scratch=1"]
+    )
+    return inputs(ranks=2, shown=shown, memory_mb=1000, asked=asked)
 
 
 CASES = {
@@ -184,6 +196,10 @@ CASES = {
     ),
     "gpu-partition": gpu_partition(),
     "native": native(inputs(ranks=2)),
+    "gridengine": by_agent("gridengine", "mpiexec.hydra"),
+    "pbs": by_agent("pbs", "mpiexec.hydra"),
+    "lsf": by_agent("lsf", "mpirun"),
+    "hosts": by_agent("hosts", "mpirun", hosts=("cn1", "cn2", "cn3")),
 }
 
 
@@ -196,6 +212,34 @@ def test_the_script_is_the_golden_one(name, monkeypatch):
         path.write_text(text)
     assert path.exists(), "no golden script: run with DEPLOYER_GOLDEN=write and read it"
     assert text == path.read_text()
+
+
+AGENTS = [name for name in sorted(CASES) if script.agent(CASES[name]) is not None]
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_the_agent_is_the_golden_one(name):
+    text = script.agent(CASES[name]._replace(folder="/home/alice/it's here/hello-1"))
+    path = GOLDEN / ("agent-%s.sh" % name)
+    if os.environ.get("DEPLOYER_GOLDEN") == "write":
+        path.write_text(text)
+    assert path.exists(), "no golden agent: run with DEPLOYER_GOLDEN=write and read it"
+    assert text == path.read_text()
+
+
+def test_the_agent_gives_a_command_the_environment_and_folder_of_the_job(tmp_path):
+    """Its text arrives as it is, whatever the options before the node and the shell at the other end."""
+    folder = tmp_path / "it's here"
+    folder.mkdir()
+    (folder / "agent").write_text(script.agent(CASES["hosts"]._replace(folder=str(folder))))
+    (folder / "environment").write_text("export WORD='a  b'\ncd -- %s\n" % shlex.quote(str(folder)))
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\nwhile [ "$1" != cn7 ]; do shift; done\nshift\nexec sh -c "$*"\n')
+    ssh.chmod(0o755)
+    words = ["bash", str(folder / "agent"), "-x", "-q", "cn7", "printf '<%s>' \"$WORD\" \"$PWD\" 'x\ty!'; exit 7"]
+    environment = {"PATH": "%s:%s" % (tmp_path, os.environ["PATH"])}
+    done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stdout.decode()) == (7, "<a  b><%s><x\ty!>" % folder)
 
 
 @pytest.mark.parametrize("name", sorted(CASES))

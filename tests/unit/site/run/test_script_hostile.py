@@ -21,7 +21,7 @@ from deployer.site.container.runtimes.interface import Container
 from deployer.site.run import run, script
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.staging_script import StagedImage
-from deployer.site.run.submission import SubmissionOptions, sbatch_options
+from deployer.site.run.submission import Submission, SubmissionOptions, ask
 from tests import running
 
 #: Each would make the file that stands for %s if it were shell.
@@ -41,7 +41,8 @@ HOSTILE = [
 PRELUDE = """\
 exit() { return 0; }
 command_not_found_handle() { return 0; }
-for each in srun ch-run sbcast module mpiexec.hydra mpirun env bash python3 rm mkdir grep date id uname mktemp sleep; do
+for each in shopt srun ch-run sbcast \\
+    module mpiexec.hydra mpirun env bash python3 rm mkdir grep date id uname mktemp sleep; do
     eval "$each() { return 0; }"
 done
 mkfifo() { echo >"$2"; }
@@ -64,7 +65,9 @@ def full():
         limits=plans.Limits(4, "01:00:00", True),
         mpi=running.PLAN.mpi._replace(identity="sha256:0"),
         start_options=[option],
-        batch=plans.Batch("normal", "long", "one", "cpu", "-gpu", ("scratch/a",), plans.GpuRequest("gres", 4, "v100")),
+        batch=plans.Batch(
+            "normal", "long", "one", "cpu", "-gpu", ("a",), plans.GpuRequest("gres", 4, "v100"), "mpi", ("cn1", "cn2")
+        ),
         scripts=("/etc/site.sh",),
         module_paths=("/opt/modules",),
         mounts=("/scratch/a",),
@@ -88,7 +91,9 @@ def full():
     staging = staging._replace(mounts=("/scratch/a",))
     return script.Inputs(
         launch, shape, plan, option, RUNTIMES["charliecloud"], LAUNCHERS["srun"], container, "/jobs/hello-1",
-        "/deployer.pyz", "/usr/bin/python3", "/usr/bin/python3", ["--partition=batch"], staging,
+        "/deployer.pyz", "/usr/bin/python3", "/usr/bin/python3",
+        Submission("batch", "abc", ("fast",), "r1", "long", "one", ("a",), plan.batch.gpus, "mpi", ("--x",)),
+        staging,
         reader=["/bin/cat", "/x"], workdir="/work", stdin="/deployer/app/in",
     )  # fmt: skip
 
@@ -157,6 +162,9 @@ def configured():
             )
     bare = whole._replace(launcher=LAUNCHERS["mpiexec.hydra"], image_python=None, staging=None)
     yield "no-python", bare
+    for kind in ("gridengine", "hosts", "lsf", "pbs"):
+        launcher = LAUNCHERS["mpirun" if kind == "lsf" else "mpiexec.hydra"]
+        yield kind, whole._replace(plan=whole.plan._replace(scheduler=kind), launcher=launcher, staging=None)
     yield "local", whole._replace(plan=whole.plan._replace(scheduler="local"), staging=None)
 
 
@@ -199,7 +207,9 @@ def check(text, folder, given):
     canary, reached = folder / "canary", folder / "reached"
     lines = text.split("\n")
     words = [shlex.split(line[len("#SBATCH ") :]) for line in lines if line.startswith("#SBATCH")]
-    assert words == [[word] for word in (script._directives(given) if given.plan.scheduler == script.SLURM else [])]
+    prefixed = given.scheduler.directives(script._request(given)) if given.scheduler.prefix == "#SBATCH" else []
+    assert words == [shlex.split(line) for line in prefixed]
+    assert all(len(word) == 1 for word in words)
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f]", text)
     (folder / "prelude").write_text(PRELUDE)
     whole = text.encode("utf-8", "surrogateescape") + b"\n>%s\n" % str(reached).encode()
@@ -294,13 +304,14 @@ def test_every_field_that_can_hold_text_has_one():
 )
 def test_what_the_user_adds_is_one_word(field, tmp_path):
     case = CASES["srun-folder"]
+    plan = case.plan._replace(batch=case.plan.batch._replace(storage=(), parallel_environment=None))
     for hostile in HOSTILE:
         text = hostile.replace("%s", str(tmp_path / "canary"))
         options = SubmissionOptions()._replace(
             **{field: ["--comment=" + text] if field == "directives" else "x" + text}
         )
         try:
-            given = case._replace(directives=sbatch_options(case.plan, options, 2, "00:30:00", {}))
+            given = case._replace(asked=ask(plan, options, 2, "00:30:00", {}))
             whole = script.render(given)
         except DeployerError:
             continue

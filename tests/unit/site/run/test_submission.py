@@ -1,10 +1,14 @@
 """What the batch system is asked for, and what is refused before it is asked."""
 
+import shlex
+
 import pytest
 
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.plan import Batch, GpuRequest, Limits
-from deployer.site.run.submission import SubmissionOptions, sbatch_options
+from deployer.site.jobs.schedulers import SCHEDULERS
+from deployer.site.jobs.schedulers.interface import JobRequest
+from deployer.site.run.submission import SubmissionOptions, ask
 from tests import running as made
 
 #: An island of SuperMUC-NG.
@@ -12,7 +16,12 @@ LIMITED = made.PLAN._replace(limits=Limits(max_nodes=792, max_time="2-00:00:00",
 
 
 def words(plan=LIMITED, nodes=768, time="12:00:00", environment=None, **options):
-    return sbatch_options(plan, SubmissionOptions(**options), nodes, time, environment or {})
+    asked = ask(plan, SubmissionOptions(**options), nodes, time, environment or {})
+    scheduler = SCHEDULERS[plan.scheduler]
+    request = JobRequest("hello", "/j", "/j/output.log", nodes, 1, 1, time, 60)
+    own = len(scheduler.directives(request))
+    lines = scheduler.directives(request._replace(**asked._asdict()))[own:]
+    return [word for line in lines for word in shlex.split(line)]
 
 
 def test_what_the_user_gives_stands_in_the_script():
@@ -71,7 +80,7 @@ def test_without_a_batch_system_a_job_has_one_node():
     local = made.PLAN._replace(scheduler="local")
     with pytest.raises(Refused, match="lab has no batch system: a job has one node, not 2"):
         words(local, nodes=2)
-    assert words(local, nodes=1)
+    assert ask(local, SubmissionOptions(), 1, "01:00:00", {}).queue == "batch"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,154 @@
+"""IBM Spectrum LSF, by its manual (10.1); not seen here.
+
+Nodes are reached with ``blaunch``. LSF may keep a job's output to its end, so job.sh writes to the log itself.
+"""
+
+import os
+import re
+from typing import Dict, List, Optional, Sequence, Set
+
+from deployer.contract.errors import DeployerError, Refused, TransferError
+from deployer.contract.shell import Code, Variable, code
+from deployer.site.jobs.result import LOG
+from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler, job_name, word
+
+_SILENT = (
+    "LSF is down",
+    "Cannot connect to LSF",
+    "Failed in an LSF library call",
+    "daemon not responding",
+    "try later",
+)
+_FORGOTTEN = ("is not found", "No matching job found", "already finished")
+_WORDS = {
+    "PEND": ("PENDING", True),
+    "WAIT": ("PENDING", True),
+    "PSUSP": ("HELD", True),
+    "RUN": ("RUNNING", True),
+    "USUSP": ("SUSPENDED", True),
+    "SSUSP": ("SUSPENDED", True),
+    "UNKWN": ("UNKNOWN", True),
+    "ZOMBI": ("FAILED", False),
+    "DONE": ("COMPLETED", False),
+    "EXIT": ("FAILED", False),
+}
+_FORMAT = "jobid stat run_time exec_host pend_reason delimiter='|'"
+_SUBMITTED = re.compile(r"^Job <(\d+)> is submitted to (?:default )?queue <[^>]*>", re.MULTILINE)
+
+
+class Lsf(Scheduler):
+    """LSF 10.1 and later."""
+
+    title = "LSF"
+    prefix = "#BSUB"
+    by_hand = "bsub <job.sh"
+    knows = ("gpus",)
+    lists = "bqueues"
+    number = Variable("LSB_JOBID")
+    own_log = "lsf.log"
+    ours = ("-J", "-o", "-e", "-r", "-rn", "-n", "-W", "-q", "-P", "-U")
+    of_a_node = ("LSB_DJOB_HOSTFILE", "LSB_HOSTS", "LSB_MCPU_HOSTS", "LSB_JOBFILENAME", "LSB_AFFINITY_HOSTFILE")
+    #: At the run limit, SIGUSR2 comes before these.
+    ends = ("TERM", "INT", "USR2")
+
+    def directives(self, request: JobRequest) -> List[str]:
+        slots = request.ranks_per_node
+        found = [
+            "-J " + job_name(request.name),
+            "-o " + word("the path", os.path.join(request.folder, self.own_log)),
+            "-rn",  # a job that begins anew over what it wrote is worse than one that failed
+            "-n %d" % (request.nodes * slots),
+            '-R "span[ptile=%d]"' % slots,
+            '-R "affinity[core(%d)]"' % request.cpus_per_rank,
+            "-W %d:%02d" % (-(-request.seconds // 60) // 60, -(-request.seconds // 60) % 60),
+        ]
+        if request.memory_mb is not None:
+            found.append('-R "rusage[mem=%dMB]"' % -(-request.memory_mb // slots))
+        found += ['-R "select[%s]"' % word("constraint", each) for each in request.constraints]
+        if request.gpus:
+            model = ":gmodel=" + word("type of GPUs", request.gpus.type) if request.gpus.type else ""
+            found.append('-gpu "num=%d/host%s"' % (request.gpus.per_node, model))
+        asked = [
+            ("-q", "queue", request.queue),
+            ("-P", "account", request.account),
+            ("-U", "reservation", request.reservation),
+        ]
+        found += ["%s %s" % (option, word(what, value)) for option, what, value in asked if value]
+        return [*found, *request.directives]
+
+    def nodes(self, hosts: Sequence[str]) -> Code:
+        del hosts
+        return code('cat "${{LSB_DJOB_HOSTFILE:-/dev/null}}"')
+
+    def agent(self) -> Code:
+        return code("blaunch")
+
+    def owns(self, job_id: str) -> bool:
+        return job_id.isdigit()
+
+    def submit(self, script: str, seconds: int) -> List[str]:
+        del seconds  # the script contains it
+        return ["sh", "-c", 'exec bsub <"$1"', "sh", script]  # bsub reads directives from its standard input alone
+
+    def parse_submit(self, code: int, out: str, err: str) -> str:
+        if code != 0:
+            raise _error("LSF did not take the job", err or out)
+        found = _SUBMITTED.search(out)
+        if not found:
+            raise Refused("bsub gave no job id: %r" % out.strip(), "try: bsub <job.sh")
+        return found.group(1)
+
+    def queue(self, partition: str) -> List[str]:
+        return ["sh", "-c", 'bqueues ${1:+"$1"} && echo && bhosts -w', "sh", partition]
+
+    def parse_queue(self, code: int, out: str, err: str) -> Optional[Queue]:
+        if "No such queue" in err:
+            return None
+        if code != 0:
+            raise _error("bqueues failed", err)
+        queues, _, hosts = out.partition("\n\n")
+        states = [line.split()[1] for line in hosts.splitlines()[1:] if len(line.split()) > 1]
+        # ok, and closed by its own load; not closed_Adm, unavail or unreach
+        usable = sum(1 for state in states if state in ("ok", "closed_Busy", "closed_Excl", "closed_Full"))
+        says = ", ".join("%d %s" % (states.count(each), each) for each in sorted(set(states)))
+        return Queue("Open:Active" in queues, len(states), usable, says)
+
+    def states(self, job_ids: Sequence[str]) -> List[str]:
+        return ["bjobs", "-a", "-noheader", "-o", _FORMAT, *job_ids]
+
+    def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
+        if code != 0 and not out and not any(each in err for each in _FORGOTTEN):
+            raise _error("bjobs failed", err)
+        rows = [[part.strip() for part in line.split("|")] for line in out.splitlines() if line.count("|") >= 4]
+        return {row[0]: _state(row) for row in rows}
+
+    def outputs(self) -> List[str]:
+        return ["bjobs", "-noheader", "-o", "output_file"]
+
+    def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
+        if code != 0 and "No unfinished job found" not in err:
+            raise _error("bjobs failed", err)
+        paths = [line.strip() for line in out.splitlines()]
+        return {os.path.join(os.path.dirname(path), LOG) for path in paths if os.path.basename(path) == self.own_log}
+
+    def cancel(self, job_id: str) -> List[str]:
+        return ["bkill", job_id]
+
+    def parse_cancel(self, code: int, out: str, err: str) -> None:
+        if code != 0 and not any(each in err + out for each in _FORGOTTEN):
+            raise _error("bkill failed", err or out)
+
+
+def _state(row: Sequence[str]) -> JobState:
+    name, active = _WORDS.get(row[1], (row[1], False))
+    elapsed = "" if row[2] == "-" else row[2]
+    # "2*cn1:2*cn2": slots and hosts
+    hosts = dict.fromkeys(part.rpartition("*")[2] for part in row[3].split(":") if part != "-")
+    return JobState(name, "" if row[4] == "-" else row[4], elapsed, ",".join(hosts), active)
+
+
+def _error(what: str, err: str) -> DeployerError:
+    words = " / ".join(err.strip().splitlines()[-3:]) or "it said nothing"
+    if any(silent in err for silent in _SILENT):
+        return TransferError("%s: %s" % (what, words), "is LSF up? try: lsid")
+    return Refused("%s: %s" % (what, words), "see `bqueues`, and queue, account and limits in the site's profile")

@@ -1,0 +1,165 @@
+"""PBS Professional and OpenPBS, by their manuals (Reference Guide, version 2020 and later); not seen here.
+
+Nodes are reached with ``pbs_tmrsh``, PBS's own replacement for rsh. PBS copies a job's output to its place when the
+job ends, so job.sh writes to the log itself.
+"""
+
+import os
+import re
+from typing import Dict, List, Optional, Sequence, Set
+
+from deployer.contract.errors import DeployerError, Refused, TransferError
+from deployer.contract.shell import Code, Variable, code
+from deployer.site.jobs.result import LOG
+from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler, clock, job_name, word
+
+_SILENT = ("cannot connect to server", "Connection refused", "Connection timed out", "Unauthorized Request")
+_FORGOTTEN = ("Unknown Job Id", "Job has finished", "Unknown Job")
+_WORDS = {
+    "Q": "PENDING",
+    "H": "HELD",
+    "W": "PENDING",
+    "T": "TRANSFERRING",
+    "R": "RUNNING",
+    "B": "RUNNING",
+    "E": "COMPLETING",
+    "S": "SUSPENDED",
+    "U": "SUSPENDED",
+    "M": "MOVED",
+    "F": "COMPLETED",
+    "X": "COMPLETED",
+}
+_FINAL = ("COMPLETED", "FAILED", "MOVED")
+#: States of nodes that run jobs, now or after the current ones.
+_USABLE = frozenset(("free", "job-busy", "job-exclusive", "resv-exclusive", "busy"))
+_ID = re.compile(r"^\d+\.[A-Za-z][A-Za-z0-9._-]*$")
+
+
+class Pbs(Scheduler):
+    """PBS Professional, OpenPBS."""
+
+    title = "PBS"
+    prefix = "#PBS"
+    by_hand = "qsub job.sh"
+    knows = ("storage", "gpus")
+    lists = "qstat -Q"
+    number = Variable("PBS_JOBID")
+    own_log = "pbs.log"
+    ours = ("-S", "-N", "-j", "-o", "-e", "-r", "-q", "-A", "-J", "-l select", "-l place", "-l walltime")
+    of_a_node = ("PBS_NODEFILE", "PBS_NODENUM", "PBS_TASKNUM", "PBS_JOBDIR", "PBS_MOMPORT")
+
+    def directives(self, request: JobRequest) -> List[str]:
+        cpus = request.ranks_per_node * request.cpus_per_rank
+        chunk = "%d:ncpus=%d:mpiprocs=%d" % (request.nodes, cpus, request.ranks_per_node)
+        chunk += ":mem=%dmb" % request.memory_mb if request.memory_mb is not None else ""
+        if request.gpus:
+            chunk += ":%s=%d" % (word("GPUs", request.gpus.word), request.gpus.per_node)
+            chunk += ":gpu_type=" + word("type of GPUs", request.gpus.type) if request.gpus.type else ""
+        chunk += "".join(":" + word("constraint", each) for each in request.constraints)
+        found = [
+            "-S /bin/bash",
+            "-N " + job_name(request.name)[:15],  # the limit of older versions
+            "-j oe",
+            "-o " + word("the path", os.path.join(request.folder, self.own_log)),
+            "-r n",  # a job that begins anew over what it wrote is worse than one that failed
+            "-l select=" + chunk,
+            "-l place=scatter",
+            "-l walltime=" + clock(request.seconds),
+        ]
+        asked = [
+            ("-q", "queue", request.reservation or request.queue),  # a reservation is a queue
+            ("-A", "account", request.account),
+        ]
+        found += ["%s %s" % (option, word(what, value)) for option, what, value in asked if value]
+        if request.storage:
+            found.append("-l storage=" + "+".join(word("storage", each) for each in request.storage))
+        return [*found, *request.directives]
+
+    def nodes(self, hosts: Sequence[str]) -> Code:
+        del hosts
+        return code('cat "${{PBS_NODEFILE:-/dev/null}}"')
+
+    def agent(self) -> Code:
+        return code("pbs_tmrsh")
+
+    def owns(self, job_id: str) -> bool:
+        return _ID.match(job_id) is not None
+
+    def submit(self, script: str, seconds: int) -> List[str]:
+        del seconds  # the script contains it
+        return ["qsub", script]
+
+    def parse_submit(self, code: int, out: str, err: str) -> str:
+        if code != 0:
+            raise _error("PBS did not take the job", err)
+        job_id = (out.strip().splitlines() or [""])[-1]
+        if not self.owns(job_id):
+            raise Refused("qsub gave no job id: %r" % out.strip(), "try: qsub job.sh")
+        return job_id
+
+    def queue(self, partition: str) -> List[str]:
+        return ["sh", "-c", 'qstat -Qf ${1:+"$1"} && pbsnodes -a', "sh", partition]
+
+    def parse_queue(self, code: int, out: str, err: str) -> Optional[Queue]:
+        if "Unknown queue" in err:
+            return None
+        if code != 0:
+            raise _error("qstat failed", err)
+        states = re.findall(r"^\s+state = (\S+)", out, re.MULTILINE)
+        usable = sum(1 for state in states if set(state.split(",")) <= _USABLE)
+        says = ", ".join("%d %s" % (states.count(each), each) for each in sorted(set(states)))
+        return Queue("enabled = True" in out and "started = True" in out, len(states), usable, says)
+
+    def states(self, job_ids: Sequence[str]) -> List[str]:
+        return ["qstat", "-x", "-f", *job_ids]
+
+    def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
+        if code != 0 and not out and not any(each in err for each in _FORGOTTEN):
+            raise _error("qstat failed", err)
+        return {number: _state(fields) for number, fields in _records(out).items()}
+
+    def outputs(self) -> List[str]:
+        return ["qstat", "-f"]
+
+    def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
+        if code != 0:
+            raise _error("qstat failed", err)
+        paths = (fields.get("Output_Path", "").partition(":")[2] for fields in _records(out).values())
+        return {os.path.join(os.path.dirname(path), LOG) for path in paths if os.path.basename(path) == self.own_log}
+
+    def cancel(self, job_id: str) -> List[str]:
+        return ["qdel", job_id]
+
+    def parse_cancel(self, code: int, out: str, err: str) -> None:
+        del out
+        if code != 0 and not any(each in err for each in _FORGOTTEN):
+            raise _error("qdel failed", err)
+
+
+def _records(out: str) -> Dict[str, Dict[str, str]]:
+    """Return the attributes of each job in ``qstat -f``; a long line continues after a tab."""
+    found: Dict[str, Dict[str, str]] = {}
+    fields: Dict[str, str] = {}
+    for line in out.replace("\n\t", "").splitlines():
+        if line.startswith("Job Id: "):
+            fields = found.setdefault(line[len("Job Id: ") :].strip(), {})
+        elif " = " in line:
+            name, _, value = line.strip().partition(" = ")
+            fields[name] = value
+    return found
+
+
+def _state(fields: Dict[str, str]) -> JobState:
+    name = _WORDS.get(fields.get("job_state", ""), "UNKNOWN")
+    if name == "COMPLETED" and fields.get("Exit_status", "0") != "0":
+        name = "FAILED"
+    hosts = dict.fromkeys(part.partition("/")[0] for part in fields.get("exec_host", "").split("+"))
+    elapsed = fields.get("resources_used.walltime", "")
+    return JobState(name, fields.get("comment", ""), elapsed, ",".join(hosts), name not in _FINAL)
+
+
+def _error(what: str, err: str) -> DeployerError:
+    words = " / ".join(err.strip().splitlines()[-3:]) or "it said nothing"
+    if any(silent in err for silent in _SILENT):
+        return TransferError("%s: %s" % (what, words), "is PBS up? try: qstat -B")
+    return Refused("%s: %s" % (what, words), "see `qstat -Q`, and queue, account and limits in the site's profile")

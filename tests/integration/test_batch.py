@@ -1,0 +1,144 @@
+"""Batch systems besides Slurm: a real Grid Engine, and hosts that ssh reaches, with both launchers on two nodes."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.integration.conftest import ROOT, WORKSPACE, Site
+from tests.lab import gridengine
+
+#: Of Intel MPI and of Open MPI.
+LIBRARIES = {"": "/opt/intel/mpi/2021.15/lib/libmpi.so.12", "-openmpi": "/opt/openmpi/5.0.11/lib/libmpi.so.40"}
+KINDS = {
+    "gridengine": {"parallel_environment": gridengine.ENVIRONMENT},
+    "hosts": {"hosts": ["cn1", "cn2"]},
+}
+
+SUM = """
+import json, os
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+total = world.allreduce(world.rank + 1)
+if world.rank == 0:
+    with open(os.environ["DEPLOYER_RESULT"], "w") as stream:
+        json.dump({"sum": total}, stream)
+"""
+#: Says goodbye when it is asked to end.
+GOODBYE = """
+import signal, sys, time
+from mpi4py import MPI
+def goodbye(number, frame):
+    open(f"/deployer/job/goodbye-{MPI.COMM_WORLD.rank}", "w").close()
+    sys.exit(1)
+signal.signal(signal.SIGTERM, goodbye)
+open(f"/deployer/job/ready-{MPI.COMM_WORLD.rank}", "w").close()
+while True:
+    time.sleep(0.1)
+"""
+_SSHD = """
+set -e
+mkdir -p /run/sshd
+cd "$(mktemp -d)"
+ssh-keygen -q -t ed25519 -N '' -f key
+printf '%s\\n' "HostKey $PWD/key" "PidFile /run/sshd.pid" "UsePAM no" "AllowUsers alice" >config
+/usr/sbin/sshd -f "$PWD/config"
+echo "$(uname -n) $(cat key.pub)" >>/home/alice/.ssh/known_hosts
+"""
+_KEY = """
+ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519 && cat ~/.ssh/id_ed25519.pub >>~/.ssh/authorized_keys
+touch ~/.ssh/known_hosts
+"""
+
+
+@pytest.fixture(scope="module")
+def image(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield a bundle without a job on the lab, packed for each kind of site with each MPI."""
+    folder = tmp_path_factory.mktemp("batch")
+    options: list[str | Path] = []
+    for kind, place in KINDS.items():
+        for more in LIBRARIES:
+            record = yaml.safe_load((ROOT / "site_profiles" / f"lab{more}.yaml").read_text())
+            record.update(name=f"lab-{kind}{more}", scheduler={"kind": kind})
+            batch = record["partitions"]["batch"]
+            del batch["launcher"], batch["pmi"]
+            batch.update(place)
+            profile = folder / f"{record['name']}.yaml"
+            profile.write_text(yaml.safe_dump(record))
+            options += ["--site", profile]
+    named = ["--image", "deployer/hello-mpi:1.0.0", "--name", "batch", "--version", "1"]
+    site.cli("pack", *named, *options, "-o", folder / "batch.tar")
+    site.cli("push", folder / "batch.tar", "lab", "--without-plan", "--ssh-config", site.lab.ssh_config)
+    yield "batch"
+    site.cli("remove", *site.options, "batch")
+
+
+@pytest.fixture(scope="module", params=["gridengine", pytest.param("hosts", marks=pytest.mark.slow)])
+def kind(request: pytest.FixtureRequest, site: Site) -> Iterator[str]:
+    """Yield the kind of a site, as which the lab now is."""
+    if request.param == "gridengine":
+        gridengine.start(site.lab)
+        yield request.param
+        gridengine.stop(site.lab)
+        return
+    site.alice(_KEY)
+    for node in ("cn1", "cn2"):
+        site.lab.sh(node, "root", _SSHD).check(f"start sshd on {node}")
+    yield request.param
+    for node in ("cn1", "cn2"):
+        site.lab.sh(node, "root", "kill $(cat /run/sshd.pid)").check(f"stop sshd on {node}")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("more", ["", pytest.param("-openmpi", marks=pytest.mark.slow)])
+def test_a_job_with_proof_on_two_nodes(site: Site, image: str, kind: str, more: str) -> None:
+    plan = f"lab-{kind}{more}"
+    result = site.run("--plan", plan, "--nodes", "2", "--", "python3", "-c", SUM, bundle=image)
+    assert (result["site"], result["world_size"], result["exit_code"], result["findings"]) == (plan, 2, 0, [])
+    assert sorted(rank["host"] for rank in result["ranks"]) == ["cn1", "cn2"]
+    for rank in result["ranks"]:
+        assert rank["mpi_library"].startswith(LIBRARIES[more])
+        assert rank["mpi_identity"] == rank["host_mpi_identity"]
+        assert rank["mpi_seen_in"] == "payload"
+    assert result["payload"] == {"sum": 3}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("more", sorted(LIBRARIES))
+def test_a_cancelled_job_says_goodbye_and_leaves_nothing(site: Site, image: str, kind: str, more: str) -> None:
+    submit = ["--plan", f"lab-{kind}{more}", "--nodes", "2", "--time", "00:05:00"]
+    site.cli("run", *site.options, image, *submit, "--", "python3", "-c", GOODBYE)
+    job = site.alice(f"basename $(ls -td {WORKSPACE}/jobs/* | head -n 1)").strip()
+    folder = site.lab.home / "alice/deployer/jobs" / job
+    wait(lambda: len(list(folder.glob("ready-*"))) == 2)
+    assert "RUNNING" in site.tool("status", job)
+    site.tool("cancel", job)
+    wait(lambda: "RUNNING" not in site.tool("status", job) and "DELETED" not in site.tool("status", job))
+    assert sorted(path.name for path in folder.glob("goodbye-*")) == ["goodbye-0", "goodbye-1"]
+    result = site.result()
+    assert (result["signal"], result["exit_code"] != 0) == ("TERM", True)
+    for node in ("cn1", "cn2"):
+        wait(lambda node=node: not site.lab.sh(node, "root", "pgrep -u alice -f deployer/job").stdout)
+
+
+def wait(found: object, seconds: float = 90) -> None:
+    """Wait until a function says that something is so."""
+    assert callable(found)
+    until = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < until
+        time.sleep(0.5)
+
+
+def test_what_grid_engine_does_not_have_is_refused_in_its_own_words(site: Site, image: str, kind: str) -> None:
+    if kind != "gridengine":
+        more = ["--nodes", "3"]
+        said = "3 nodes are asked for, but the plan of lab-hosts names 2 hosts"
+    else:
+        more = ["--nodes", "2", "--partition", "nope"]
+        said = 'job requests unknown queue "nope"'
+    shown = site.cli("run", *site.options, image, "--plan", f"lab-{kind}", *more, "--", "true", code=3)
+    assert said in shown.stderr

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""LSF's bsub, bjobs, bkill, bqueues and bhosts as its manual describes them; jobs are files in $FAKE_BATCH.
+
+It accepts what the manual's grammar accepts, and refuses the rest in LSF's words. A job runs at once and never ends by
+itself. The queue is "normal".
+"""
+
+import json
+import os
+import re
+import shlex
+import sys
+
+STATE = os.environ["FAKE_BATCH"]
+SECTION = re.compile(r"(select|rusage|span|affinity|order|same|cu)\[[^][]*\]$")
+INSIDE = {
+    "span": r"(ptile=\d+|hosts=-?\d+)$",
+    "rusage": r"\w+=\d+(KB|MB|GB|K|M|G)?(/(host|task|job))?$",
+    "affinity": r"(core|thread|numa|socket)(\(\d+\))?.*$",
+}
+VALUES = {
+    "-n": r"\d+(,\d+)?$",
+    "-W": r"(\d+:)?\d+(/.+)?$",
+    "-w": r"(ended|done|exit)\(\d+\)$",
+    "-J": r"[^\s/]{1,4094}$",
+}
+
+
+def fail(code, words):
+    sys.stderr.write(words + "\n")
+    sys.exit(code)
+
+
+def requirement(text):
+    """Check the text of -R: sections with a name and brackets."""
+    for section in text.split():
+        name = section.partition("[")[0]
+        if not SECTION.match(section) or not re.match(INSIDE.get(name, ".+"), section[len(name) + 1 : -1]):
+            fail(255, "Bad resource requirement syntax. Job not submitted.")
+
+
+def bsub(words):
+    if words:
+        fail(255, "this one reads its script from its standard input")
+    found = {}
+    for line in sys.stdin.read().splitlines()[1:]:
+        if not line.startswith("#"):
+            break
+        if not line.startswith("#BSUB "):
+            continue
+        option, *rest = shlex.split(line[len("#BSUB ") :])
+        if option == "-rn" and not rest:
+            continue
+        if option not in ("-J", "-o", "-n", "-R", "-W", "-q", "-P", "-U", "-w", "-gpu") or len(rest) != 1:
+            fail(255, "Illegal option -- %s. Job not submitted." % option)
+        if option == "-R":
+            requirement(rest[0])
+        elif not re.match(VALUES.get(option, ".+"), rest[0]):
+            fail(255, "%s: Bad argument for option %s. Job not submitted." % (rest[0], option))
+        if option == "-q" and rest[0] != "normal":
+            fail(255, "%s: No such queue. Job not submitted." % rest[0])
+        found[option] = rest[0]
+    number = str(len(os.listdir(STATE)) + 1)
+    with open(os.path.join(STATE, number), "w") as stream:
+        json.dump(dict(found, stat="RUN"), stream)
+    print("Job <%s> is submitted to %squeue <normal>." % (number, "" if "-q" in found else "default "))
+
+
+def bjobs(words):
+    if words[:1] == ["-a"]:
+        del words[0]
+    if words[:2] != ["-noheader", "-o"]:
+        fail(255, "bjobs: Illegal option")
+    code, numbers = 0, words[3:] or sorted(os.listdir(STATE))
+    for number in numbers:
+        if not os.path.exists(os.path.join(STATE, number)):
+            sys.stderr.write("Job <%s> is not found\n" % number)
+            code = 255
+            continue
+        with open(os.path.join(STATE, number)) as stream:
+            found = json.load(stream)
+        values = {
+            "jobid": number, "stat": found["stat"], "run_time": "7 second(s)", "exec_host": "2*cn1:2*cn2",
+            "pend_reason": "-", "output_file": found.get("-o", "-"),
+        }  # fmt: skip
+        fields, _, delimiter = words[2].partition("delimiter=")
+        print(delimiter.strip("'").join(values[field] for field in fields.split()))
+    sys.exit(code)
+
+
+def bkill(words):
+    path = os.path.join(STATE, words[0])
+    if not os.path.exists(path):
+        fail(255, "Job <%s>: No matching job found" % words[0])
+    with open(path) as stream:
+        found = json.load(stream)
+    if found["stat"] == "EXIT":
+        fail(255, "Job <%s>: Job has already finished" % words[0])
+    with open(path, "w") as stream:
+        json.dump(dict(found, stat="EXIT"), stream)
+    print("Job <%s> is being terminated" % words[0])
+
+
+def bqueues(words):
+    if words not in ([], ["normal"]):
+        fail(255, "%s: No such queue" % words[0])
+    print("QUEUE_NAME      PRIO STATUS          MAX JL/U JL/P JL/H NJOBS  PEND   RUN  SUSP")
+    print("normal           30  Open:Active       -    -    -    -     0     0     0     0")
+
+
+def bhosts(words):
+    del words
+    print("HOST_NAME          STATUS          JL/U    MAX  NJOBS    RUN  SSUSP  USUSP    RSV")
+    for name, state in (("cn1", "ok"), ("cn2", "closed_Full"), ("cn3", "unavail")):
+        print("%-18s %-15s    -      4      0      0      0      0      0" % (name, state))
+
+
+{"bsub": bsub, "bjobs": bjobs, "bkill": bkill, "bqueues": bqueues, "bhosts": bhosts}[os.path.basename(sys.argv[0])](
+    sys.argv[1:]
+)

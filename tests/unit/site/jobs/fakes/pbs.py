@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""PBS's qsub, qstat, qdel and pbsnodes as its Reference Guide describes them; jobs are files in $FAKE_BATCH.
+
+It accepts what the guide's grammar accepts, and refuses the rest in PBS's words. A job runs at once and never ends by
+itself. The queue is "workq".
+"""
+
+import json
+import os
+import re
+import sys
+
+STATE = os.environ["FAKE_BATCH"]
+SERVER = "pbs01"
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.+-]{0,229}$")
+CHUNK = re.compile(r"(\d+:)?([a-z_]+=[\w.-]+)(:[a-z_]+=[\w.-]+)*$")
+RESOURCES = {
+    "ncpus": r"\d+",
+    "mpiprocs": r"\d+",
+    "ompthreads": r"\d+",
+    "mem": r"\d+[kmg]?b",
+    "ngpus": r"\d+",
+    "host": ".+",
+}
+PLACE = re.compile(r"(free|pack|scatter|vscatter)(:(excl|shared|exclhost))?(:group=\w+)?$")
+CLOCK = re.compile(r"(\d+:)?[0-5]?\d:[0-5]\d$")
+
+
+def fail(code, words):
+    sys.stderr.write(words + "\n")
+    sys.exit(code)
+
+
+def limits(words, found):
+    """Check -l's words: a select statement, a placement, or job-wide resources."""
+    for word in words.split(",") if not words.startswith("select=") else [words]:
+        name, _, value = word.partition("=")
+        if name == "select":
+            for chunk in value.split("+"):
+                if not CHUNK.match(chunk):
+                    fail(170, "qsub: Illegal attribute or resource value Resource_List.select")
+                for pair in re.sub(r"^\d+:", "", chunk).split(":"):
+                    key, _, given = pair.partition("=")
+                    if key not in RESOURCES:
+                        fail(171, "qsub: Unknown resource: " + key)
+                    if not re.match(RESOURCES[key] + "$", given):
+                        fail(170, "qsub: Illegal attribute or resource value Resource_List.select")
+        elif name == "place":
+            if not PLACE.match(value):
+                fail(170, "qsub: Illegal attribute or resource value Resource_List.place")
+        elif name == "walltime":
+            if not CLOCK.match(value):
+                fail(170, "qsub: Illegal attribute or resource value Resource_List.walltime")
+        else:
+            fail(171, "qsub: Unknown resource: " + name)
+        found[name] = value
+
+
+def qsub(words):
+    script = words[-1]
+    found = {"Job_Name": os.path.basename(script)}
+    with open(script) as stream:
+        lines = stream.read().splitlines()
+    for line in lines[1:]:
+        if not line.startswith("#"):
+            break  # a directive behind the first command is not read
+        if not line.startswith("#PBS "):
+            continue
+        option, value = line[len("#PBS ") :].split(None, 1)
+        if option == "-l":
+            limits(value, found)
+        elif option == "-N":
+            if not NAME.match(value):
+                fail(1, "qsub: illegal -N value")
+            found["Job_Name"] = value
+        elif option == "-q":
+            if value != "workq":
+                fail(170, "qsub: Unknown queue")
+        elif option in ("-r", "-j", "-o", "-A", "-S", "-W"):
+            allowed = {"-r": "[yn]", "-j": "oe|eo|n", "-W": "depend=(afterany|afterok|afternotok):.+"}.get(option, ".+")
+            if not re.match("(%s)$" % allowed, value):
+                fail(1, "qsub: illegal %s value" % option)
+            found[option] = value
+        else:
+            fail(2, "usage: qsub [-a date_time] [-A account_string] ...")
+    if "-j" in found and "-o" in found:
+        found["Output_Path"] = "login1:" + found["-o"]
+    number = "%d.%s" % (len(os.listdir(STATE)) + 1, SERVER)
+    with open(os.path.join(STATE, number), "w") as stream:
+        json.dump(dict(found, job_state="R"), stream)
+    print(number)
+
+
+def wrapped(line):
+    """Return a line of ``qstat -f``, which goes on behind a tab after 80 characters."""
+    parts = [line[:78]] + [line[at : at + 70] for at in range(78, len(line), 70)]
+    return "\n\t".join(parts)
+
+
+def qstat(words):
+    if words[0] == "-Qf":
+        if words[1:] not in ([], ["workq"]):
+            fail(170, "qstat: Unknown queue " + words[1])
+        print("Queue: workq\n    queue_type = Execution\n    enabled = True\n    started = True\n")
+        return
+    numbers = [word for word in words if not word.startswith("-")]
+    code = 0
+    for number in numbers or sorted(os.listdir(STATE)):
+        if not os.path.exists(os.path.join(STATE, number)):
+            sys.stderr.write("qstat: Unknown Job Id %s\n" % number)
+            code = 153
+            continue
+        with open(os.path.join(STATE, number)) as stream:
+            found = json.load(stream)
+        if found["job_state"] == "F" and "-x" not in words:
+            sys.stderr.write("qstat: %s Job has finished, use -x or -H to obtain historical job information\n" % number)
+            code = 35
+            continue
+        print("Job Id: " + number)
+        hosts = "cn1/0*4+cn2/0*4"
+        for name, value in (*found.items(), ("exec_host", hosts), ("resources_used.walltime", "00:00:07")):
+            if not name.startswith("-"):
+                print(wrapped("    %s = %s" % (name, value)))
+        print()
+    sys.exit(code)
+
+
+def qdel(words):
+    path = os.path.join(STATE, words[0])
+    if not os.path.exists(path):
+        fail(153, "qdel: Unknown Job Id " + words[0])
+    with open(path) as stream:
+        found = json.load(stream)
+    with open(path, "w") as stream:
+        json.dump(dict(found, job_state="F", Exit_status="271"), stream)
+
+
+def pbsnodes(words):
+    del words
+    for name, state in (("cn1", "free"), ("cn2", "job-busy"), ("cn3", "down,offline")):
+        print("%s\n     Mom = %s\n     state = %s\n" % (name, name, state))
+
+
+{"qsub": qsub, "qstat": qstat, "qdel": qdel, "pbsnodes": pbsnodes}[os.path.basename(sys.argv[0])](sys.argv[1:])
