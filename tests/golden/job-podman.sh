@@ -115,7 +115,7 @@ exec unshare --user --map-root-user --mount --propagation=slave "$0" --log-level
     --no-hosts --dns=none --http-proxy=false --systemd=false --ulimit=host --umask="$(umask)" --unsetenv-all \
     --security-opt=seccomp=unconfined --security-opt=unmask=ALL --security-opt=label=disable \
     --tmpfs=/run --volume=/dev:/dev:rslave --volume=/sys:/sys:rslave --volume=/proc:/proc:rslave \
-    --volume=/tmp:/tmp:rslave "${keep[@]}" "${words[@]}" --rootfs "$image" "$@"'
+    --volume=/dev/shm:/dev/shm:rslave --volume=/tmp:/tmp:rslave "${keep[@]}" "${words[@]}" --rootfs "$image" "$@"'
     podman
     "$home"
     '--pass=SLURM_*'

@@ -3,6 +3,7 @@ groups of the user's own, whatever the settings of the admin and of the user are
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -124,6 +125,14 @@ def test_exit_codes_and_standard_input(podman: Site) -> None:
     assert podman.alice(f"echo said | python3 {WORKSPACE}/deployer.pyz exec hello-mpi --plan changed -- cat").endswith(
         "said\n"
     )
+
+
+@pytest.mark.parametrize("streams", ["", "| cat", "</dev/null", "2>/dev/null </dev/null"])
+def test_some_streams_are_a_terminal(podman: Site, streams: str) -> None:
+    """As for a person who reads the output in a pager, and for the ranks of Open MPI's mpirun."""
+    run = f"python3 {WORKSPACE}/deployer.pyz exec hello-mpi --plan changed -- sh -c 'echo said; exit 7' {streams}"
+    said = podman.alice(f"script -qec {shlex.quote(f'set -o pipefail; {run}')} /dev/null </dev/null", 7)
+    assert said.replace("\r", "").endswith("said\n")
 
 
 def test_sigterm_reaches_the_command_and_a_killed_start_takes_it_along(podman: Site) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.connected.linker.process import Process
 from deployer.contract.findings import ERROR, NOTE, Finding
-from deployer.contract.plan import OPENMPI, Plan, StartOption
+from deployer.contract.plan import CHARLIECLOUD_KIT, OPENMPI, Plan, StartOption
 
 PMI1, PMI2, PMIX, CRAY_PMI = "PMI-1", "PMI-2", "PMIx", "Cray's PMI"
 
@@ -26,6 +26,8 @@ _COMPONENTS = ("openmpi", "openmpi3")
 _UCX, _NETMOD = "libucp.so.0", "MPIR_CVAR_CH4_NETMOD"
 #: Packages that leave memory as it is: mpi4py starts MPI as soon as it is imported, setuptools adds the other.
 _SMALL = ("mpi4py", "_distutils_hack")
+#: Runtimes with which programs in C and small ones in Python ran. With Apptainer and podman, they or the probe died.
+_SEEN_CLEAN = ("charliecloud", CHARLIECLOUD_KIT, "udocker")
 #: Intel MPI opens this, by this name, when srun offers PMIx.
 _INTEL_PMIX = "libpmix.so"
 
@@ -65,7 +67,7 @@ def truncated(case: Case) -> Iterator[Finding]:
 
     It publishes 4,096 bytes from where its UCX address begins. Zeros are written short; what the program had in memory
     before is not. Slurm's plugin reads a request of at most 1,024 bytes. A C program starts with clean memory; a Python
-    program that has imported much does not.
+    program that has imported much does not. With Apptainer and podman, small programs died too.
     """
     mpi = case.plan.mpi
     over = [option for option in case.plan.containers if option.launcher == "srun" and option.pmi == "pmi2"]
@@ -77,14 +79,17 @@ def truncated(case: Case) -> Iterator[Finding]:
             continue
         if _UCX not in library.dynamic.needed or process.variable(_NETMOD) == "ofi":
             continue
-        dirty = process.is_python and (process.packages is None or any(map(_is_large, process.packages)))
+        large = process.is_python and (process.packages is None or any(map(_is_large, process.packages)))
+        runtimes = list(dict.fromkeys(option.runtime for option in over if option.runtime not in _SEEN_CLEAN))
+        of_whom = ["Python programs with large packages"] if large else []
+        of_whom += [f"programs in a container of {' or '.join(runtimes)}"] if runtimes else []
         yield Finding(
             "pmi.truncated",
-            MISSING_FACTS if dirty else NOTE,
+            MISSING_FACTS if of_whom else NOTE,
             process.name,
             f"{mpi.says} gives its UCX address and what is in memory behind it to srun --mpi=pmi2, which cuts off what "
             "is longer than 1,024 bytes: on several nodes, a program that has used much memory before MPI_Init dies or "
-            "hangs there" + (", as Python programs with large packages mostly do" if dirty else ""),
+            "hangs there" + (f", as {' and '.join(of_whom)} mostly do" if of_whom else ""),
             f"set the partition's launcher to mpiexec.hydra in the profile, or {_NETMOD}=ofi in the environment of the "
             "job if the fabric's speed allows it",
         )

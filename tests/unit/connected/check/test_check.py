@@ -588,22 +588,31 @@ UCX_FILES = {
 }
 
 
-def truncated(process: Process, way: str = "srun", pmi: str = "pmi2", **environment: str) -> list[str]:
-    option = START_OPTION._replace(pmi=pmi, launcher=way)
+def truncated(
+    process: Process, way: str = "srun", pmi: str = "pmi2", runtime: str = "charliecloud", **environment: str
+) -> list[str]:
+    option = START_OPTION._replace(pmi=pmi, launcher=way, runtime=runtime)
     plan, process = process.plan._replace(start_options=[option]), process._replace(environment=environment)
     case = Case(profile_of(), Partition(), plan, MANIFEST, index({}), [], [process])
     return [finding.severity for finding in pmi_rules.truncated(case)]
 
 
 def test_mpich_5_sends_what_the_program_had_in_memory() -> None:
-    """Seen: Horovod under srun --mpi=pmi2 with MPICH 5.0.2: 4 of 23 jobs ran. C programs and mpi4py alone ran."""
+    """Seen: Horovod under srun --mpi=pmi2 with MPICH 5.0.2: 4 of 23 jobs ran. C programs and mpi4py alone ran, but not
+    with Apptainer and podman."""
     python = started(None, UCX_FILES, MPICH_5)
     assert truncated(python) == [verdict.MISSING_FACTS]
     assert truncated(python._replace(packages={"/x/site-packages/mpi4py", "/x/site-packages/h5py"})) != [NOTE]
     small = {"/x/site-packages/mpi4py", "/x/site-packages/_distutils_hack"}
     assert truncated(python._replace(packages=small)) == [NOTE]
     program = lib(None, "libmpi.so.12", imports=CALLS)
-    assert truncated(started({**IMAGE_FILES, "/usr/bin/c": program}, UCX_FILES, MPICH_5, command="c")) == [NOTE]
+    in_c = started({**IMAGE_FILES, "/usr/bin/c": program}, UCX_FILES, MPICH_5, command="c")
+    assert (
+        truncated(in_c) == truncated(in_c, runtime="charliecloud-kit") == truncated(in_c, runtime="udocker") == [NOTE]
+    )
+    for runtime in ("apptainer", "podman"):
+        assert truncated(in_c, runtime=runtime) == [verdict.MISSING_FACTS]
+        assert truncated(in_c, runtime=runtime, MPIR_CVAR_CH4_NETMOD="ofi") == []
     assert truncated(python, "mpiexec.hydra", "") == truncated(python, pmi="pmix") == []
     assert truncated(python, MPIR_CVAR_CH4_NETMOD="ofi") == []
     assert truncated(started(None, UCX_FILES)) == []  # another MPI
