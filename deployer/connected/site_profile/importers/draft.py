@@ -212,7 +212,7 @@ class Draft:
         return f"  # {', '.join(origins[:_MAX_ORIGINS])}{more}"
 
     def _drop(self, place: KeyPath, reason: str) -> bool:
-        """Remove the value at ``place``, what is below it, or the fact around it. Return False if there is none."""
+        """Remove the value at ``place``, what is below it, or the facts around it. Return False if there is none."""
         below = [each for each in self._facts if each[: len(place)] == place and each != place]
         around = next((place[:size] for size in range(len(place), 0, -1) if place[:size] in self._facts), None)
         if around is not None and self._facts[around].value != {}:
@@ -225,6 +225,8 @@ class Draft:
             below = [around]
         elif not below and around is not None:
             below = [around]
+        elif not below and len(place) > 1:  # a required value is missing, because it was removed before
+            below = [each for each in self._facts if each[: len(place) - 1] == place[:-1]]
         for each in below:
             fact = self._facts.pop(each)
             self._impossible(each, fact.value, reason, fact.origins[0])

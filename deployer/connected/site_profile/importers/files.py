@@ -53,6 +53,10 @@ def draft(paths: Sequence[Path], name: str | None = None, system: str | None = N
     Raises:
         UsageError: a file cannot be read, or has none of the known formats.
     """
+    if name is not None and name != _site_name(name):
+        raise UsageError(
+            f"--name {printable(name[:60])} is not a name of a profile", f"write --name {_site_name(name)}"
+        )
     found = [_read(path, [each.name for each in paths]) for path in paths]
     result = Draft()
     first = FileLine(found[0].name)

@@ -82,6 +82,19 @@ def test_the_parts_of_one_configuration(tmp_path: Path) -> None:
     assert found["partitions"] == {"large": {}}
 
 
+def test_a_name_that_no_profile_can_have(both: list[str]) -> None:
+    with pytest.raises(UsageError, match="--name My Site is not a name") as caught:
+        importers.draft([Path(path) for path in both], name="My Site")
+    assert caught.value.hint == "write --name my-site"
+
+
+def test_an_entry_without_a_required_value_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "packages.yaml").write_text(SPACK.replace("/opt/mpich", "opt/mpich"))
+    found = importers.draft([tmp_path / "packages.yaml"])
+    assert "mpi" not in found.tree()
+    assert "mpi.mpich-4.1.prefix: opt/mpich:" in str([str(each) for each in found.unexpressed])
+
+
 def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()

@@ -183,6 +183,14 @@ def test_options_of_other_batch_systems(tmp_path: Path, name: str, options: str,
     assert tree["scheduler"].get("storage") == (["gdata/a", "scratch/b"] if name == "pbspro" else None)
 
 
+def test_a_parallel_environment(tmp_path: Path) -> None:
+    tree = draft(tmp_path, "process { executor = 'uge'; queue = 'all.q'; penv = 'mpi' }\n").tree()
+    assert tree["scheduler"] == {"kind": "gridengine"}
+    assert tree["partitions"] == {"all.q": {"parallel_environment": "mpi"}}
+    several = "process { executor = 'sge'; queue = 'q'; penv = { task.cpus > 1 ? 'sharedmem' : null } }\n"
+    assert draft(tmp_path, several).tree()["partitions"]["q"] == {"parallel_environment": "sharedmem"}
+
+
 def test_a_text_without_an_end_is_an_error_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^x.config:2: a text or comment that begins here has no end$"):
         draft(tmp_path, "process.executor = 'slurm'\n/* process.queue = 'q'\n")

@@ -8,6 +8,8 @@ from deployer.connected.site_profile.importers import files as importers
 from deployer.connected.site_profile.importers.draft import Draft
 from deployer.connected.site_profile.profile import load
 from deployer.contract.errors import UsageError
+from tests.lab import config
+from tests.lab.site import Site
 
 SLURM = """\
 # a cluster
@@ -59,6 +61,22 @@ def test_facts(tmp_path: Path) -> None:
     assert found.sources()["partitions.test.node.cores"] == ["slurm.conf:8"]
     (tmp_path / "draft.yaml").write_text(found.yaml())
     assert load(str(tmp_path / "draft.yaml")).partitions["main-a100"].constraint == "a100"
+
+
+def test_the_labs_own_file_agrees_with_its_profile(tmp_path: Path) -> None:
+    """Slurm itself starts from this text (docs/lab.md)."""
+    site = Site(compute_nodes=2, host_cpus=(0, 1), memory_mb=8000)
+    tree = draft(tmp_path, slurm=config.slurm_conf(site)).tree()
+    known = load("lab")
+    assert tree["name"] == known.name
+    assert tree["scheduler"] == {"kind": "slurm", "default_pmi": "pmi2"}
+    node = known.partitions["batch"].node
+    assert node is not None
+    assert tree["partitions"]["batch"] == {
+        "nodes": known.partitions["batch"].nodes,
+        "max_time": "infinite",
+        "node": node.model_dump(exclude_unset=True),
+    }
 
 
 def test_what_is_not_expressed(tmp_path: Path) -> None:
