@@ -75,19 +75,21 @@ def _capture(args: argparse.Namespace) -> int:
 
 
 class _Meter:
-    """Prints the state of a partition each time it changes."""
+    """Prints the state of a partition when it changes, and each minute that it waits."""
 
     def __init__(self) -> None:
-        self.shown: dict[str, str] = {}
+        self.shown: dict[str, tuple[str, int]] = {}
 
     def __call__(self, partitions: Sequence[PartitionRecord]) -> None:
         for each in partitions:
             name, state, reason = (printable(str(each[key])) for key in ("name", "state", "reason"))
+            seconds = int(each["seconds"])
             said = f"{state}{f': {reason}' if reason else ''}"
-            if self.shown.get(name) != said:
-                job = printable(f" (job {each['job_id']}, {each['seconds']} s)") if each["job_id"] else ""
-                print(f"deployer: {name}: {said}{job}", file=sys.stderr)
-                self.shown[name] = said
+            if self.shown.get(name) == (said, seconds // 60):
+                continue
+            self.shown[name] = (said, seconds // 60)
+            job = f"job {printable(str(each['job_id']))}, " if each["job_id"] else ""
+            print(f"deployer: {name}: {said} ({job}{seconds} s after its submission)", file=sys.stderr)
 
 
 def _show_jobs(args: argparse.Namespace, jobs: dict[str, str]) -> int:

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from typing import Any, Dict
+from typing import Any, Dict, Tuple
 
 from deployer.cli.site.common import add_command
 from deployer.contract import drift
@@ -118,14 +118,15 @@ def _survey(args: argparse.Namespace) -> int:
     if args.dry_run:
         return _show_jobs(args, request)
     began = time.time()
-    shown: Dict[str, str] = {}
+    shown: Dict[str, Tuple[str, int]] = {}
     while True:
         found = survey.step(request)
         for each in found:
-            if not args.json and shown.get(each.name) != each.state:
+            now = (each.state, each.seconds // 60)  # again each minute that it waits
+            if not args.json and shown.get(each.name) != now:
                 sys.stderr.write("deployer: %s\n" % str(each))
                 sys.stderr.flush()
-                shown[each.name] = each.state
+                shown[each.name] = now
         if args.no_wait or not any(each.active for each in found):
             break
         time.sleep(min(_LAST, _FIRST + (time.time() - began) / 10))

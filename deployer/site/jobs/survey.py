@@ -73,7 +73,7 @@ class PartitionCapture(NamedTuple):
         state: one of the states above.
         reason: why, in the scheduler's words or the job's.
         job_id: the scheduler's id of the job, or empty.
-        seconds: since it was submitted.
+        seconds: since its job was submitted, until it was captured.
     """
 
     name: str
@@ -88,7 +88,7 @@ class PartitionCapture(NamedTuple):
 
     def __str__(self) -> str:
         job = " (job %s)" % self.job_id if self.active else ""
-        since = " for %d s" % self.seconds if self.active else ""
+        since = (" for %d s" if self.active else " after %d s") % self.seconds if self.seconds else ""
         return "%s: %s%s%s%s" % (self.name, self.state, since, job, ": " + self.reason if self.reason else "")
 
 
@@ -210,7 +210,7 @@ def _advance(
     request: SurveyRequest, profile: json_records.Record, scheduler: Scheduler, part: _Part
 ) -> PartitionCapture:
     if files.lexists(part.capture):
-        return PartitionCapture(part.name, CAPTURED)
+        return _captured(part)
     if not files.lexists(part.job_id):
         return _submit(request, profile, scheduler, part)
     job_id = files.read_text(part.job_id).strip()
@@ -223,9 +223,14 @@ def _advance(
     while not files.lexists(part.capture) and time.monotonic() < until and not _words(part):
         time.sleep(0.2)
     if files.lexists(part.capture):
-        return PartitionCapture(part.name, CAPTURED)
+        return _captured(part)
     reason = _words(part) or "job %s ended without a capture (%s)" % (job_id, state.word if state else "forgotten")
     return PartitionCapture(part.name, FAILED, reason, job_id, seconds)
+
+
+def _captured(part: _Part) -> PartitionCapture:
+    took = os.stat(part.capture).st_mtime - os.stat(part.job_id).st_mtime if files.lexists(part.job_id) else 0
+    return PartitionCapture(part.name, CAPTURED, seconds=max(0, int(took)))
 
 
 def _submit(
