@@ -52,12 +52,18 @@ def own_plans(site: Site) -> Iterator[None]:
     shutil.rmtree(image_folder(site) / "newer-plans", ignore_errors=True)
 
 
-def plan_and_push(site: Site, bundle: Path, folder: Path) -> int:
-    """Capture the lab, make a plan for the installed bundle and push it; return the bytes sent."""
+def plan_and_push(site: Site, bundle: Path, folder: Path, code: int = 0) -> int:
+    """Capture the lab, make a plan for the installed bundle and push it; return the bytes sent.
+
+    Args:
+        code: how the capture ends: 2 if an earlier decision does not fit.
+    """
     cli, config_ = site.cli, site.lab.ssh_config
     profile = folder / "lab-openmpi.yaml"
     words = ["--name", "lab-openmpi", "--ssh-config", config_, "-o", profile, "--json"]
-    captured = json.loads(cli("capture", "login1", *words).stdout)
+    done = cli("capture", "login1", *words, code=code)
+    captured = json.loads(done.stdout)
+    assert ("is not in mpi of the profile" in done.stderr) == bool(code)
     print(f"| capture HOST | {captured['seconds']:.1f} s |", [each["place"] for each in captured["differences"]][:3])
     decided = yaml.safe_load(profile.read_text())
     found = json.loads(profile.with_name("lab-openmpi-captured.json").read_text())["mpi"]
@@ -83,7 +89,7 @@ def test_a_new_plan_follows_a_maintenance_day(site: Site, bundle: Path, other_op
         options = ["--site", "lab-openmpi", "--ssh-config", str(site.lab.ssh_config)]
         said = cli("run", *options, "hello-mpi", "--wait", "--nodes", "2", code=3).stderr
         assert "mpi.host-drift" in said
-        assert plan_and_push(site, bundle, tmp_path) < LIMIT
+        assert plan_and_push(site, bundle, tmp_path, code=2) < LIMIT  # the MPI that was decided for is gone
         result = site.run("--nodes", "2", site="lab-openmpi")
         after = {rank["mpi_identity"] for rank in result["ranks"]}
         assert {rank["host_mpi_identity"] for rank in result["ranks"]} == after

@@ -69,8 +69,10 @@ def _capture(args: argparse.Namespace) -> int:
         raise
     if args.json:
         print(json.dumps(_record(request, done)))
-        return 0
-    _show(request, done)
+    else:
+        _show(request, done)
+    if done.problem:
+        raise done.problem
     return 0
 
 
@@ -108,7 +110,7 @@ def _record(request: SiteRequest, done: CapturedSite) -> dict[str, Any]:
         "profile": str(request.output),
         "captured": str(request.captured),
         "facts": str(request.facts),
-        "name": done.profile.name,
+        "name": done.name,
         "seconds": round(done.seconds, 3),
         "partitions": done.partitions,
         "decisions": [{"key": each.key, "value": each.value, "why": each.why} for each in done.decisions],
@@ -131,7 +133,7 @@ def _show(request: SiteRequest, done: CapturedSite) -> None:
         for each in done.decisions:
             value = json.dumps(each.value)
             print(common.wrapped(f"{each.key}: {value} ({each.why})", "  ", "    "))
-    else:
+    elif not done.problem:
         print(f"{request.output} was there and is valid; it was not changed")
     for text in done.missing:
         print(common.wrapped(f"missing: {text}", "  ", "    "))

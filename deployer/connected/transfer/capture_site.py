@@ -70,7 +70,8 @@ class CapturedSite(NamedTuple):
     """The result of a capture.
 
     Attributes:
-        profile: the profile.
+        name: the site's name.
+        problem: why the profile that was there does not fit the new facts, or None.
         decisions: what a person must look at; empty if the profile was there already.
         missing: facts that plans still lack.
         partitions: how the capture of each partition ended.
@@ -79,7 +80,8 @@ class CapturedSite(NamedTuple):
         seconds: the duration.
     """
 
-    profile: Profile
+    name: str
+    problem: UsageError | None
     decisions: list[Decision]
     missing: list[str]
     partitions: list[PartitionRecord]
@@ -126,14 +128,19 @@ def capture_site(request: SiteRequest, tell: Callable[[Sequence[PartitionRecord]
         _clean(request, remote)
         access = Access(request.host, remote.python, request.workspace)
     made = _decided(request, access)
-    profile = profiles.load(str(request.output))
-    differences = (
-        drift.between(*map(profiles.comparable, (before, profiles.load(str(request.captured))))) if before else []
-    )
+    captured = profiles.load(str(request.captured))
+    differences = drift.between(*map(profiles.comparable, (before, captured))) if before else []
+    problem, missing = None, []
+    try:
+        missing = [f"{each.key}: {each.why}" for each in decisions.lacking(profiles.load(str(request.output)))]
+    except UsageError as error:  # a decision names what is no longer there, for instance an MPI of another version
+        hint = f"the facts are new, and a decision no longer fits them: correct {request.output}"
+        problem = UsageError(error.message, hint, error.details)
     return CapturedSite(
-        profile,
+        request.name or captured.name,
+        problem,
         made,
-        [f"{each.key}: {each.why}" for each in decisions.lacking(profile)],
+        missing,
         list(answer["partitions"]),
         [str(note) for note in answer["notes"]],
         differences,

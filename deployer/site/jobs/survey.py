@@ -6,7 +6,6 @@ jobs that exist are not made again. Each call of ``step`` does what can be done 
 
 import os
 import re
-import shlex
 import stat
 import sys
 import time
@@ -14,13 +13,14 @@ from typing import List, NamedTuple, Optional, Sequence
 
 from deployer.contract import json_records, shell
 from deployer.contract.errors import Refused, UsageError
+from deployer.contract.plan import GpuRequest
 from deployer.contract.shell import code
 from deployer.site.capture import redact, report
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.report import CaptureReport
 from deployer.site.jobs import jobs
 from deployer.site.jobs.schedulers import SCHEDULERS
-from deployer.site.jobs.schedulers.interface import Scheduler
+from deployer.site.jobs.schedulers.interface import JobRequest, Scheduler
 from deployer.site.storage import store
 from deployer.system import files
 
@@ -174,13 +174,14 @@ def collect(request: SurveyRequest, found: Sequence[PartitionCapture]) -> List[s
 
 def script(request: SurveyRequest, profile: json_records.Record, part: _Part) -> str:
     """Return the batch script for a partition."""
-    tool = store.running_archive()
+    tool, scheduler = store.running_archive(), _scheduler(profile)
     if tool is None:
         raise UsageError("a capture of compute nodes needs deployer.pyz", "start it as: python3 deployer.pyz capture")
     words = [tool, "capture", "--node", "--partition", part.name, "-o", part.capture]
     words += [word for prefix in request.mpi for word in ("--mpi", prefix)]
     pieces = [code("#!/bin/bash -l\n")]  # a login shell, so that modules are seen
-    pieces += [shell.directive("#SBATCH", shlex.quote(word)) for word in _directives(request, profile, part)]
+    asked = scheduler.directives(_request(request, profile, part)) if scheduler else []
+    pieces += [shell.directive(scheduler.prefix, line) for line in asked] if scheduler and scheduler.prefix else []
     pieces.append(
         code(
             """\
@@ -197,13 +198,24 @@ exit 7
     return shell.together(pieces).text
 
 
-def _directives(request: SurveyRequest, profile: json_records.Record, part: _Part) -> List[str]:
-    words = ["--job-name=capture", "--output=" + part.log.replace("%", "%%"), "--nodes=1", "--ntasks=1"]
-    words += ["--time=%d" % _MINUTES, "--partition=" + part.name]
-    words += ["--account=" + request.account] if request.account else []
-    if ((profile.get("partitions") or {}).get(part.name, {}).get("node") or {}).get("gpus"):
-        words.append("--gres=gpu:1")  # else the job may see none; the scheduler tells how many a node has
-    return words + list(request.directives)
+def _request(request: SurveyRequest, profile: json_records.Record, part: _Part) -> JobRequest:
+    """Return what the job for a partition asks for."""
+    node = (profile.get("partitions") or {}).get(part.name, {}).get("node") or {}
+    return JobRequest(
+        name="capture",
+        folder=request.folder,
+        log=part.log,
+        nodes=1,
+        ranks_per_node=1,
+        cpus_per_rank=1,
+        time="00:%02d:00" % _MINUTES,
+        seconds=_MINUTES * 60,
+        queue=part.name,
+        account=request.account,
+        # Without one the job may see no GPU at all; the scheduler tells how many a node has.
+        gpus=GpuRequest("gres", 1, None) if node.get("gpus") else None,
+        directives=list(request.directives),
+    )
 
 
 def _advance(
