@@ -11,6 +11,8 @@ from typing import Iterable
 from deployer.contract.errors import UsageError
 from deployer.site.container.targets import lacks
 
+#: How often a folder is made in another one that two installs may change at once.
+_TRIES = 10
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -48,11 +50,23 @@ def _make(rootfs: str, path: str) -> None:
 
 def _make_in(folder: int, name: str) -> None:
     """Make a folder in a folder, unless something is there."""
-    try:
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
-        return
-    except FileNotFoundError:
-        before = os.fstat(folder)
+    for left in reversed(range(_TRIES)):
+        try:
+            os.stat(name, dir_fd=folder, follow_symlinks=False)
+            return
+        except FileNotFoundError:
+            pass
+        try:
+            _make_now(folder, name)
+            return
+        except PermissionError:  # perhaps another install has just made the folder read-only again
+            if not left:
+                raise
+
+
+def _make_now(folder: int, name: str) -> None:
+    """Make a folder in a folder, also in one that is read-only by mode."""
+    before = os.fstat(folder)
     mode = stat.S_IMODE(before.st_mode)
     read_only = not mode & stat.S_IWUSR
     if read_only:

@@ -133,15 +133,31 @@ def publish(store: Store, layer: str, made: str, entries: int, size: int) -> Lay
     with open(os.path.join(made, RECORD), "w", encoding="ascii") as stream:
         stream.write(json_records.pretty(record))
     inventory.write_inventory(made)
+    _clear(os.path.join(store.layers, layer))
     unfinished.publish(made, os.path.join(store.layers, layer), lambda: whole(store, layer) is not None)
     return Layer(os.path.join(store.layers, layer), entries, size)
 
 
+def _clear(folder: str) -> None:
+    """Take away what another user put in the place of this user's layer, or at least its name."""
+    found = files.status(folder, follow=False)
+    if found is None or _is_own(folder):
+        return
+    with suppress(OSError, UsageError):  # what is in it may not be ours to remove
+        if stat.S_ISDIR(found.st_mode):
+            unfinished.discard(folder)
+        else:
+            os.unlink(folder)
+
+
 def whole(store: Store, layer: str) -> Optional[Layer]:
-    """Return the layer of this name; None if there is none or it is incomplete."""
+    """Return this user's layer of this name; None if there is none, it is incomplete, or another user made it.
+
+    In a root folder of a group, any member can make a folder of this name.
+    """
     folder = os.path.join(store.layers, layer)
     path = os.path.join(folder, RECORD)
-    if not files.is_file(path):
+    if not _is_own(folder) or not files.is_file(path):
         return None
     try:
         with files.open_regular(path) as stream:
@@ -162,7 +178,18 @@ def own(store: Store) -> List[str]:
 def _is_own(folder: str) -> bool:
     """Return whether a layer's folder is really this user's, whatever its name says."""
     found = files.status(folder, follow=False)
-    return found is not None and stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    if found is None or not stat.S_ISDIR(found.st_mode):
+        return False
+    return found.st_uid == os.geteuid() or found.st_uid == _owner_of_new(os.path.dirname(folder))
+
+
+def _owner_of_new(parent: str) -> Optional[int]:
+    """Return the owner of what this user makes in a folder: NFS servers may name another one (all_squash)."""
+    try:
+        with unfinished.folder(parent) as made:
+            return os.lstat(made).st_uid
+    except OSError:  # nothing can be made there
+        return None
 
 
 def users(store: Store, layer: str) -> List[str]:

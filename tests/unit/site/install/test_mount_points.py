@@ -1,5 +1,6 @@
 """Mount points are made in an unpacked image, once, through no link, and by install and staging alike."""
 
+import errno
 import os
 import stat
 
@@ -46,6 +47,35 @@ def test_a_read_only_image_stays_so(rootfs):
     for path in ("", "/usr", "/usr/x"):
         assert not stat.S_IMODE(os.stat(rootfs + path).st_mode) & 0o222, path
     assert os.path.isdir(rootfs + "/lustre/p")
+
+
+def test_another_install_makes_the_folder_read_only_again_meanwhile(rootfs, monkeypatch):
+    kit.protect(rootfs)
+    real, refused = os.mkdir, []
+
+    def mkdir(path, mode=0o777, dir_fd=None):
+        if len(refused) < 3:
+            refused.append(path)
+            os.chmod(dir_fd, 0o555)
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        assert os.fstat(dir_fd).st_mode & stat.S_IWUSR
+        real(path, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(mount_points.os, "mkdir", mkdir)
+    mount_points.make(rootfs, ["/usr/x"])
+    assert len(refused) == 3
+    for path in ("/usr", "/usr/x"):
+        assert not stat.S_IMODE(os.stat(rootfs + path).st_mode) & 0o222, path
+
+
+def test_a_folder_that_refuses_always_is_an_error(rootfs, monkeypatch):
+    def mkdir(path, mode=0o777, dir_fd=None):
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(mount_points.os, "mkdir", mkdir)
+    with pytest.raises(PermissionError):
+        mount_points.make(rootfs, ["/usr/x"])
+    mount_points.make_if_permitted(rootfs, ["/usr/x"])
 
 
 def asking(*paths, **options):

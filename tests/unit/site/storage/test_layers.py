@@ -1,5 +1,6 @@
 """Images with the same layer share one rootfs: who needs it keeps it, and whoever is killed leaves nothing for long."""
 
+import errno
 import os
 import shutil
 import stat
@@ -170,6 +171,58 @@ def test_a_layer_without_its_record_list_or_rootfs(tmp_path, store, images, lost
     assert all(inventory.gone(image).missing for image in images)
     installing.install(bundle(tmp_path, "3"), store)
     assert [inventory.gone(image).missing for image in images] == [0, 0]
+
+
+@pytest.mark.parametrize("way", ["owner", "link", "file"])
+def test_what_another_member_of_the_group_put_in_a_layer_s_place_is_not_used(tmp_path, store, images, way):
+    """It has all that a complete layer has, and other programs."""
+    layer = images[0].layers[0]
+    tree = described(images[0].rootfs)
+    with open(layer + "/rootfs/bin/tool", "r+b") as stream:
+        stream.write(b"evil")
+    if way == "owner":
+        if os.geteuid():
+            pytest.skip("only root can give a folder away")
+        os.chown(layer, 12345, -1)
+    else:
+        os.rename(layer, str(tmp_path / "theirs"))
+        if way == "link":
+            os.symlink(str(tmp_path / "theirs"), layer)
+        else:
+            open(layer, "w").close()
+    third = installing.install(bundle(tmp_path, "3"), store).image
+    assert described(third.rootfs) == tree
+    found = os.lstat(third.layers[0])
+    assert (found.st_uid, stat.S_ISDIR(found.st_mode)) == (os.geteuid(), True)
+    assert os.listdir(store.layers) == [os.path.basename(layer)]
+
+
+def test_a_file_system_with_owners_of_its_own(tmp_path, store, monkeypatch):
+    """As of an NFS server that gives all files to one account."""
+    own = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+    first, second = (installing.install(bundle(tmp_path, version), store).image for version in ("1", "2"))
+    assert first.layers == second.layers
+    before = os.stat(first.rootfs).st_ino
+    installing.install(bundle(tmp_path, "3"), store)
+    assert os.stat(first.rootfs).st_ino == before
+    assert os.listdir(store.layers) == [os.path.basename(first.layers[0])]
+
+
+def test_a_foreign_folder_that_cannot_be_removed_only_loses_its_name(tmp_path, store, images, monkeypatch):
+    if os.geteuid():
+        pytest.skip("only root can give a folder away")
+    os.chown(images[0].layers[0], 12345, -1)
+
+    def remove_tree(path):
+        if os.path.lexists(path) and os.lstat(path).st_uid == 12345:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        shutil.rmtree(path, ignore_errors=True)
+
+    monkeypatch.setattr(unfinished.files, "remove_tree", remove_tree)
+    third = installing.install(bundle(tmp_path, "3"), store).image
+    assert os.lstat(third.layers[0]).st_uid == os.geteuid()
+    assert inventory.gone(third).missing == 0
 
 
 def test_a_job_of_any_image_keeps_a_damaged_layer(tmp_path, store, images, monkeypatch):
