@@ -32,7 +32,7 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
-def published(path: str, mode: int = 0o666) -> Iterator[IO[bytes]]:
+def published(path: str, mode: int = 0o666, flushed: bool = True) -> Iterator[IO[bytes]]:
     """Yield a new file that gets the name ``path`` only if the block ends without an error.
 
     The temporary file is in the same folder, because rename is atomic only within a file system. It is removed after a
@@ -40,6 +40,7 @@ def published(path: str, mode: int = 0o666) -> Iterator[IO[bytes]]:
 
     Args:
         mode: subject to the umask.
+        flushed: False: the caller calls ``flush`` later, and copes with a damaged file after a power failure.
     """
     folder = os.path.dirname(os.path.abspath(path))
     with errors_named("write " + path):
@@ -50,13 +51,30 @@ def published(path: str, mode: int = 0o666) -> Iterator[IO[bytes]]:
             with io.open(descriptor, "w+b") as stream:
                 yield stream
                 stream.flush()
-                os.fsync(stream.fileno())
+                if flushed:
+                    os.fsync(stream.fileno())
             os.chmod(temporary, mode & ~umask())
             os.replace(temporary, path)
     except BaseException:
         if lexists(temporary):
             os.unlink(temporary)
         raise
+
+
+def flush(path: str) -> None:
+    """Flush a file to disk. If that fails, the file is removed, because its content may be lost."""
+    with errors_named("write " + path), open_regular(path) as stream:
+        try:
+            os.fsync(stream.fileno())
+        except OSError:
+            os.unlink(path)
+            raise
+
+
+def begin_flush(descriptor: int, offset: int, size: int) -> None:
+    """Let the kernel begin to write a range of an open file to disk, so that a later flush is short."""
+    with suppress(OSError):
+        os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)  # this does not wait
 
 
 def _new_part(folder: str, name: str) -> Tuple[int, str]:

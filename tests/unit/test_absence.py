@@ -71,6 +71,10 @@ REVIEWED = {
     "system/tool_bytecode.py::use": "the tool runs from its sources",
     "system/tool_compiler.py::keep": "the next start compiles again",
     "system/workers.py::_serve": "the parent is gone, or the error travels to it",
+    "site/storage/layers.py::_clear": "publishing the layer then says what is in its place",
+    "site/storage/layers.py::_owner_of_new": "then the owner must be this user",
+    "site/install/mount_points.py::_make_in": "tried again; the last error is raised",
+    "system/files.py::begin_flush": "a later flush takes longer",
 }
 
 

@@ -6,10 +6,13 @@ Images share their layer, so a rootfs collects the mount points of all images th
 import os
 import stat
 from contextlib import suppress
-from typing import Iterable
+from typing import Iterable, List, Sequence
 
 from deployer.contract.errors import UsageError
 from deployer.site.container.targets import lacks
+from deployer.site.storage import inventory
+from deployer.site.storage.store import InstalledImage
+from deployer.system import files
 
 #: How often a folder is made in another one that two installs may change at once.
 _TRIES = 10
@@ -34,6 +37,27 @@ def make_if_permitted(rootfs: str, mount_points: Iterable[str]) -> None:
     """Do the same in an image that is installed, and may be another user's or on a read-only file system."""
     with suppress(OSError, UsageError):
         make(rootfs, mount_points)
+
+
+def others(installed: InstalledImage, own: Iterable[str], targets: Sequence[str]) -> List[str]:
+    """Return those of ``targets`` that are in an installed image only because something else that shares it needs them.
+
+    The image lacks them where it is unpacked again from its bundle.
+
+    Args:
+        own: the mount points of its bundle.
+        targets: absolute paths.
+    """
+    found = [path for path in targets if files.is_folder(installed.rootfs + path)]
+    names = inventory.rootfs_names(installed) if found else frozenset()
+    ours = [path + "/" for path in own]
+    return [
+        path
+        for path in found
+        if names
+        and os.fsencode(path.strip("/")) not in names
+        and not any(each.startswith(path.rstrip("/") + "/") for each in ours)
+    ]
 
 
 def _make(rootfs: str, path: str) -> None:

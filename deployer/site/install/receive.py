@@ -22,6 +22,8 @@ from deployer.system.verify import opened, read_seal
 
 #: Up to this share of a bundle, parts are kept until it is installed, so that it can be assembled again.
 _LITTLE = 1 / 16
+#: The kernel begins to write the assembled file to disk after this many bytes each.
+_AT_ONCE = 32 * 1024 * 1024
 
 
 class Received(NamedTuple):
@@ -76,7 +78,8 @@ def _receive(folder: str, store: Store, progress: Optional[InstallProgress]) -> 
     checked = False  # an earlier receive may have copied what it did not check
     if not _is_rebuilt(target, digest):
         checked = sum(part.size for part in parcel.parts) > parcel.seal.offset * _LITTLE
-        rebuild(parcel, store, target, progress, checked)
+        # Without its parts it must outlive a power failure; with them it can be assembled again.
+        rebuild(parcel, store, target, progress, checked, flushed=checked)
         if parcel.folder == gathered and checked:  # the image needs their space
             parcel.remove_parts()
     try:
@@ -96,7 +99,10 @@ def _receive(folder: str, store: Store, progress: Optional[InstallProgress]) -> 
 def finish(store: Store, digest: str, image: InstalledImage) -> Optional[str]:
     """Keep the assembled bundle of an installed image and remove its parts, as a killed receive could not."""
     target = os.path.join(incoming.folder_of(store, digest), incoming.BUNDLE)
-    bundle = keep(target, store, image) if _is_rebuilt(target, digest) else None
+    bundle = None
+    if _is_rebuilt(target, digest):
+        files.flush(target)
+        bundle = keep(target, store, image)
     incoming.discard(store, digest)
     return bundle
 
@@ -105,24 +111,38 @@ def _is_rebuilt(path: str, digest: str) -> bool:
     """Return whether an earlier receive has assembled the file; install verifies it in any case."""
     if not files.is_file(path):
         return False
-    with opened(path) as stream:
-        return read_seal(stream, path).digest == digest
+    try:
+        with opened(path) as stream:
+            return read_seal(stream, path).digest == digest
+    except IntegrityError:  # a power failure cut it
+        return False
 
 
 def rebuild(
-    parcel: Parcel, store: Store, target: str, progress: Optional[InstallProgress] = None, checked: bool = True
+    parcel: Parcel,
+    store: Store,
+    target: str,
+    progress: Optional[InstallProgress] = None,
+    checked: bool = True,
+    flushed: bool = True,
 ) -> None:
     """Write the parcel's bundle to ``target``, completely or not at all.
 
     Args:
         checked: also check the segments that come from kept bundles.
+        flushed: as in ``files.published``; the disk writes in any case while the file is made and installed.
     """
     sources = _Sources(parcel, store, checked)
     total = parcel.seal.offset
     hint = "free some space or quota and push again: received parts are not sent again"
-    with files.errors_named("write " + target, hint), files.published(target) as stream, sources:
+    with files.errors_named("write " + target, hint), files.published(target, flushed=flushed) as stream, sources:
+        begun = done = 0
         for segment in parcel.manifest.segments:
             stream.write(sources.content(segment))
+            done += segment.size
+            if done - begun > _AT_ONCE:
+                files.begin_flush(stream.fileno(), begun, done - begun)
+                begun = done
             if progress:
                 progress(segment.size, total)
         stream.write(parcel.ending)

@@ -96,6 +96,8 @@ class _Resolved(NamedTuple):
     asked: Submission
     #: The user's variables.
     environment: Dict[str, str]
+    #: Mount points that the bundle does not list.
+    mounts: Sequence[str]
 
 
 class _Chosen(NamedTuple):
@@ -164,6 +166,7 @@ def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved
         layout=layout,
         asked=ask(plan, request.options, job.nodes, job.time, os.environ),
         environment=users_environment(plan, request.env),
+        mounts=[*plan.mounts, *_others_mount_points(installed, manifest, request.binds)],
     )
 
 
@@ -183,13 +186,19 @@ def _plan(installed: InstalledImage, request: RunRequest) -> Plan:
     return plan
 
 
+def _others_mount_points(installed: InstalledImage, manifest: Manifest, options: Sequence[str]) -> List[str]:
+    """Return the targets of ``--bind`` that another image's mount points are: nodes that unpack the image lack them."""
+    targets = [plain(bind.target) for bind in container.parse_binds(options, None)]
+    return mount_points.others(installed, manifest.mount_points, targets)
+
+
 def _choose(resolved: _Resolved) -> _Chosen:
     """Choose among the start options of the plan, and refuse what cannot start on this site now."""
     store, request, installed = resolved.store, resolved.request, resolved.installed
     plan, layout = resolved.plan, resolved.layout
     need = stage.need(store, installed, resolved.manifest, layout.ranks_per_node * (layout.memory_mb or 0))
-    if plan.mounts:
-        objection = "its mount points for %s cannot be made in it" % ", ".join(plan.mounts)
+    if resolved.mounts:
+        objection = "its mount points for %s cannot be made in it" % ", ".join(resolved.mounts)
         need = need._replace(objections={plans.SQUASHFS: objection, **need.objections})
     choice = choose(plan, layout.nodes, vetoes(plan, installed), need, request.staging, request.runtime)
     check_drift(plan)
@@ -356,7 +365,7 @@ def _staging(resolved: _Resolved, option: StartOption, size_mb: int) -> Optional
         source=squash.path(installed.folder) if packed else resolved.store.bundle(installed.receipt),
         size_mb=size_mb,
         abi=resolved.plan.abi,
-        mounts=resolved.plan.mounts,
+        mounts=resolved.mounts,
         broadcast=option.broadcast is not None and resolved.layout.nodes >= option.broadcast,
         kit=option.runtime if runtime.known.carried else "",
         held=packed and not runtime.known.mounts,

@@ -10,7 +10,7 @@ compressed by zlib.
 import itertools
 import os
 import zlib
-from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Callable, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence
 
 from deployer.contract.errors import IntegrityError
 from deployer.site.storage import frames
@@ -91,6 +91,16 @@ def _gone(folder: str, most: int, count: Callable[[], int]) -> Gone:
     here = set(itertools.islice(_walk(os.fsencode(folder)), 2 * _MAX_COUNT))
     missing = sorted(set(listed) - here)
     return Gone(len(listed), len(missing), [name.decode("utf-8", "backslashreplace") for name in missing[:most]])
+
+
+def rootfs_names(image: InstalledImage) -> FrozenSet[bytes]:
+    """Return all names in the rootfs that the layer of an image brought, relative to it; empty if they are not known.
+
+    Mount points that were made for an image or a plan are not among them.
+    """
+    start = b"rootfs/"
+    listed = _read(image.layers[0]) if image.layers else []
+    return frozenset(name[len(start) :] for name in listed if name.startswith(start))
 
 
 def whole(store: Store, digest: str) -> Optional[InstalledImage]:

@@ -1,3 +1,4 @@
+import errno
 import io
 import os
 import random
@@ -265,6 +266,54 @@ def test_a_file_that_was_damaged_after_a_kill_is_removed_if_its_parts_are_gone(s
     assert "push" in caught.value.hint
     assert not os.path.exists(assembled)
     assert content(push(store, data)[0].bundle) == data
+
+
+def test_a_file_that_a_power_failure_emptied_is_assembled_again(store, monkeypatch):
+    first, second = bundles.build(extra=APP), bundles.build(extra=[*APP, ("deployer/app/n.py", b"new")])
+    push(store, first)
+    monkeypatch.setattr(receiving, "_LITTLE", 1)
+    digest, assembled = kill_before_install(store, monkeypatch, second)
+    for left in (0, len(second) - 5):
+        os.truncate(assembled, left)
+        assert main.main(["known", digest, "--root", store.root, "--json"]) == 0
+    assert content(receive(incoming.folder_of(store, digest), store).bundle) == second
+    assert files_of(store.incoming) == []
+
+
+@pytest.mark.parametrize("little", [0, 1])
+def test_a_bundle_is_on_disk_before_it_is_kept_and_before_its_parts_are_removed(store, monkeypatch, little):
+    monkeypatch.setattr(receiving, "_LITTLE", little)
+    steps = []
+    fsync, replace, remove_parts = os.fsync, os.replace, incoming.Parcel.remove_parts
+
+    def note(name, real, *arguments):
+        steps.append(name)
+        return real(*arguments)
+
+    monkeypatch.setattr(os, "fsync", lambda descriptor: note("flush", fsync, descriptor))
+    monkeypatch.setattr(
+        os, "replace", lambda old, new: note("keep" if new.startswith(store.bundles) else "name", replace, old, new)
+    )
+    monkeypatch.setattr(incoming.Parcel, "remove_parts", lambda parcel: note("remove", remove_parts, parcel))
+    push(store, bundles.build(extra=APP))
+    expected = ["name", "flush", "keep"] if little else ["flush", "name", "remove", "flush", "keep"]
+    assert [step for step in steps if step in expected][: len(expected)] == expected
+
+
+def test_a_bundle_that_cannot_be_flushed_is_not_kept(store, monkeypatch):
+    data = bundles.build(extra=APP)
+    monkeypatch.setattr(receiving, "_LITTLE", 1)
+    digest, assembled = kill_before_install(store, monkeypatch, data)
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        done = receive(incoming.folder_of(store, digest), store)
+    assert (done.outcome.known, done.bundle) == (True, None)  # the image is whole
+    assert not os.path.exists(assembled)
+    assert files_of(store.bundles) == []
 
 
 def test_a_receive_that_was_killed_after_install_keeps_the_bundle_the_next_time(store, monkeypatch):

@@ -20,7 +20,7 @@ from deployer.contract.errors import JobFailed, Refused, SpaceError, UsageError
 from deployer.contract.evidence import HostRecord
 from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.job import Job
-from deployer.contract.plan import Bind, NodeShape
+from deployer.contract.plan import Bind, NodeShape, StartOption
 from deployer.contract.result import StepOutcome, assemble
 from deployer.site.container import container, runtime_check
 from deployer.site.install import gc
@@ -738,3 +738,44 @@ def test_the_programs_of_wheels_and_of_the_host_are_there(tmp_path, programs):
     made.program(os.path.join(home, "wheels", "bin"), "trainer", "")
     for word in ("trainer", "nvidia-smi"):
         assert run.prepare(store, REQUEST._replace(extra=[word]))
+
+
+def shared(store):
+    """Change the installed image into one whose rootfs is a layer, with a mount point of another image that has it."""
+    home = os.path.join(store.images, "aaaa")
+    layer = os.path.join(store.layers, "%032x-%d" % (1, os.geteuid()))
+    os.makedirs(layer)
+    os.rename(os.path.join(home, "rootfs"), os.path.join(layer, "rootfs"))
+    os.symlink(os.path.relpath(os.path.join(layer, "rootfs"), home), os.path.join(home, "rootfs"))
+    inventory.write_inventory(layer)
+    os.makedirs(os.path.join(layer, "rootfs", "theirs", "deep"))
+    os.makedirs(os.path.join(layer, "rootfs", "ours", "deep"))
+
+
+@pytest.mark.parametrize(
+    ("target", "lacking"),
+    [("/theirs/deep", True), ("/theirs", True), ("/ours/deep", False), ("/ours", False), ("/data", False)],
+)
+def test_a_bind_to_another_image_s_mount_point_is_made_on_the_nodes_too(tmp_path, programs, target, lacking):
+    staged = [
+        StartOption("charliecloud-" + kind, "charliecloud", kind, "srun", "pmi2", None, place="/dev/shm", room_mb=99999)
+        for kind in ("squashfs", "memory")
+    ]
+    store = made.store(tmp_path / "root", plan=made.PLAN._replace(start_options=staged))
+    shared(store)
+    home = os.path.join(store.images, "aaaa")
+    with open(os.path.join(home, "bundle.json")) as stream:
+        record = json.load(stream)
+    made.write(os.path.join(home, "bundle.json"), dict(record, mount_points=["/ours/deep"]))
+    os.makedirs(store.bundles)
+    for path in (os.path.join(home, "image.sqfs"), store.bundle(store.find("hello").receipt)):
+        open(path, "w").close()
+    text = run.show_script(run.prepare(store, REQUEST._replace(binds=["%s:%s" % (tmp_path, target)])))
+    assert ("    --mount-point %s" % target in text) is lacking
+    assert ("--staging squashfs" in text or "image.sqfs" in text) is not lacking  # nothing can be made in that
+    asked = REQUEST._replace(binds=["%s:%s" % (tmp_path, target)], staging="squashfs")
+    if lacking:
+        with pytest.raises(Refused, match="mount points for %s cannot be made" % target):
+            run.prepare(store, asked)
+    else:
+        run.prepare(store, asked)
