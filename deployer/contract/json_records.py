@@ -133,13 +133,17 @@ class Fields(object):
         for name in record:
             if not isinstance(name, str):  # YAML has other keys than JSON
                 raise error("%s: a key is not text: %r" % (what, name))
-            self._check("a key", name)
+            self._check(None, name)
 
-    def _check(self, name: str, value: str, lines: bool = False) -> str:
-        """Return ``value``; raise an error if text from outside must not contain it."""
+    def _check(self, name: Optional[str], value: str, lines: bool = False) -> str:
+        """Return ``value`` of the field ``name``; raise an error if text from outside must not contain it.
+
+        Without a name, it is a key.
+        """
         problem = None if self.own else texts.fault(value, lines)
         if problem:
-            raise self.error("%s: %s: %s" % (texts.printable(self.what), name, problem), "write it without")
+            where = "a key" if name is None else "field %r" % name
+            raise self.error("%s: %s: %s" % (texts.printable(self.what), where, problem), "write it without")
         return value
 
     def _get(self, name: str, kind: Type[_T]) -> _T:
@@ -151,11 +155,11 @@ class Fields(object):
 
     def text(self, name: str) -> str:
         """Return a string field."""
-        return self._check("field %r" % name, self._get(name, str))
+        return self._check(name, self._get(name, str))
 
     def path(self, name: str) -> str:
         """Return the name of a file, which may have any character that a file system allows; it is never shell."""
-        return self._check("field %r" % name, self._get(name, str), lines=True)
+        return self._check(name, self._get(name, str), lines=True)
 
     def maybe_text(self, name: str) -> Optional[str]:
         """Return a string field, or None if it is null or missing."""
@@ -185,7 +189,7 @@ class Fields(object):
         values = self._get(name, list)
         if not all(isinstance(value, str) for value in values):
             raise self.error("%s: field %r is not a list of strings" % (self.what, name))
-        return [self._check("field %r" % name, value, lines) for value in values]
+        return [self._check(name, value, lines) for value in values]
 
     def words(self, name: str) -> List[str]:
         """Return a list of strings that may have several lines each, such as a command."""
@@ -197,8 +201,8 @@ class Fields(object):
         if not all(isinstance(value, str) for value in values.values()):
             raise self.error("%s: field %r has a value that is not a string" % (self.what, name))
         for key, value in values.items():
-            self._check("field %r" % name, key)
-            self._check("field %r" % name, value, lines)
+            self._check(name, key)
+            self._check(name, value, lines)
         return dict(values)
 
     def environment(self, name: str, lines: bool = False) -> Dict[str, str]:
