@@ -1,4 +1,4 @@
-"""Debian 12's own Open MPI, in the system's folders of the nodes: captured, bound file by file, run on two nodes."""
+"""Debian 12's own Open MPI and MPICH, in the system's folders: captured, bound file by file, run on two nodes."""
 
 import json
 import shutil
@@ -17,7 +17,13 @@ from tests.lab.site import USER_ID
 
 SYSTEM = "/usr/lib/x86_64-linux-gnu"
 PLUGINS = f"{SYSTEM}/openmpi/lib/openmpi3"
-LAUNCHERS = {"srun": {"pmi": "pmix"}, "mpirun": {"launcher": "mpirun"}}
+#: Profiles by name: the MPI's family, and how its ranks start.
+PROFILES = {
+    "srun": ("openmpi", {"pmi": "pmix"}),
+    "mpirun": ("openmpi", {"launcher": "mpirun"}),
+    "mpich": ("mpich", {"pmi": "pmi2"}),
+}
+SAYS = {"openmpi": "Open MPI v4.1.4", "mpich": "MPICH Version: 4.0.2"}
 
 
 def run(*argv: object) -> None:
@@ -26,12 +32,15 @@ def run(*argv: object) -> None:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Yield this machine's system with Debian's openmpi-bin in it, as a root for nodes."""
+    """Yield this machine's system with Debian's Open MPI and MPICH in it, as a root for nodes."""
     folder = tmp_path_factory.mktemp("root")
     added, archives = folder / "added", folder / "archives"
     archives.mkdir()
-    ask = ["apt-get", "install", "--download-only", "--yes", "--no-install-recommends", "-o", "APT::Sandbox::User=root"]
-    run(*ask, "-o", f"Dir::Cache::archives={archives}", "openmpi-bin")
+    words = ["--download-only", "--reinstall", "--yes", "--no-install-recommends"]
+    options = [
+        word for each in ("APT::Sandbox::User=root", f"Dir::Cache::archives={archives}") for word in ("-o", each)
+    ]
+    run("apt-get", "install", *words, *options, "openmpi-bin", "libmpich12")
     for package in archives.glob("*.deb"):
         run("dpkg-deb", "-x", package, added)
     (added / "usr" / "bin" / "mpirun").symlink_to("mpirun.openmpi")  # as its postinst does
@@ -53,7 +62,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def system(root: Path, built: Cli, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, dict[str, str]]]:
-    """Yield a lab with these nodes and hello-mpi on it, and a profile of its capture for each launcher."""
+    """Yield a lab with these nodes and hello-mpi on it, and a profile of its capture for each way."""
     work = tmp_path_factory.mktemp("system")
     lab = Lab("system-mpi", root=root, say=lambda line: None)
     lab.up(nodes=2)
@@ -69,20 +78,20 @@ def system(root: Path, built: Cli, tmp_path_factory: pytest.TempPathFactory) -> 
             f"&& {tool} capture --merge login.json node.json -o site.json"
         )
         record = json.loads((home / "capture" / "site.json").read_text())
-        (name,) = [name for name, mpi in record["mpi"].items() if mpi["prefix"] == "/usr"]
+        names = {mpi["family"]: name for name, mpi in record["mpi"].items() if mpi["prefix"] == "/usr"}
         profiles = {}
-        for launcher, words in LAUNCHERS.items():
+        for name, (family, words) in PROFILES.items():
             decided: dict[str, Any] = {
                 "format": 1,
-                "name": f"system-{launcher}",
+                "name": f"system-{name}",
                 "extends": str(home / "capture" / "site.json"),
                 "workspace": "~/deployer",
                 "login": {"host": "login1"},
                 "policy": {"runtimes": ["charliecloud"]},
-                "partitions": {"batch": {"mpi": name, **words}},
+                "partitions": {"batch": {"mpi": names[family], **words}},
             }
-            profiles[launcher] = str(work / f"{launcher}.json")
-            Path(profiles[launcher]).write_text(json.dumps(decided))
+            profiles[name] = str(work / f"{name}.json")
+            Path(profiles[name]).write_text(json.dumps(decided))
         named = [word for path in profiles.values() for word in ("--site", path)]
         built("pack", "bundles/hello-mpi", *named, "-o", work / "hello.tar")
         built("push", work / "hello.tar", profiles["srun"], "--ssh-config", lab.ssh_config)
@@ -91,15 +100,17 @@ def system(root: Path, built: Cli, tmp_path_factory: pytest.TempPathFactory) -> 
         lab.down(purge=True)
 
 
-@pytest.mark.parametrize("launcher", ["srun", pytest.param("mpirun", marks=pytest.mark.slow)])
-def test_ranks_run_on_the_system_s_open_mpi(system: tuple[Site, dict[str, str]], launcher: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["srun", *(pytest.param(each, marks=pytest.mark.slow) for each in ("mpirun", "mpich"))]
+)
+def test_ranks_run_on_the_system_s_mpi(system: tuple[Site, dict[str, str]], name: str) -> None:
     site, profiles = system
-    result = site.run("--nodes", "2", site=profiles[launcher])
+    result = site.run("--nodes", "2", site=profiles[name])
     assert (result["world_size"], result["exit_code"], result["findings"]) == (2, 0, [])
     assert result["check"]["verdict"] == "RUN"
     assert {rank["host"] for rank in result["ranks"]} == {"cn1", "cn2"}
     for rank in result["ranks"]:
-        assert rank["mpi_library"].startswith("Open MPI v4.1.4")
+        assert rank["mpi_library"].startswith(SAYS[PROFILES[name][0]])
         assert rank["mpi_identity"] == rank["host_mpi_identity"]
     assert result["payload"]["sum"] == 1
 

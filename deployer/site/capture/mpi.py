@@ -205,10 +205,9 @@ def _places(tools: Tools, modules: Sequence[Module], named: Sequence[str]) -> It
         seen.add(prefix)
         if not prefix.startswith(("/opt/", "/usr")) and not tools.answers(prefix):
             continue
-        place = _library_below(prefix, module)
-        if place:
-            yield place
-        elif prefix in named:
+        places = list(_libraries_below(prefix, module))
+        yield from places if prefix in _SYSTEM else places[:1]  # packages put several among the system's libraries
+        if not places and prefix in named:
             tools.note("%s: no MPI library below it" % prefix)
 
 
@@ -221,13 +220,13 @@ def _above(folder: str) -> str:
     return os.path.dirname(path)
 
 
-def _library_below(prefix: str, module: Optional[Module]) -> Optional[_Place]:
+def _libraries_below(prefix: str, module: Optional[Module]) -> Iterator[_Place]:
+    """Yield the MPI libraries below a prefix, best first."""
     for folder in _FOLDERS:
         for soname in _SONAMES:
             for path in sorted(glob.glob(os.path.join(glob.escape(os.path.join(prefix, folder)), soname))):
                 if os.path.isfile(path):
-                    return _Place(prefix, folder, os.path.basename(path), module)
-    return None
+                    yield _Place(prefix, folder, os.path.basename(path), module)
 
 
 def _describe(tools: Tools, libraries: Libraries, place: _Place) -> Optional[Record]:

@@ -254,11 +254,12 @@ def packaged(programs, intel, tmp_path, monkeypatch):
     (usr / "bin").mkdir()
     (tmp_path / "etc" / "openmpi").mkdir(parents=True)
     (usr / "mpi.c").write_text(MPI_C.replace("Intel(R) MPI Library 2021.99 for Linux* OS", "Open MPI v4.1.4"))
+    (usr / "mpich.c").write_text(MPI_C.replace("Intel(R) MPI Library 2021.99 for Linux* OS", "MPICH Version: 4.0.2"))
     (usr / "else.c").write_text("int other(void) { return 0; }\n")
     for name, needs in (("libpmix.so.2", ()), ("pmix/mca_a.so", ()), ("openmpi/plugins/mca_b.so", ()),
                         ("libother.so.1", ()), ("libmpi_mpifh.so.40", ("libmpi.so.40",)),
                         ("libmpich.so.12", ()), ("libmpi.so.40", ("libpmix.so.2",))):  # fmt: skip
-        source = "mpi.c" if name == "libmpi.so.40" else "else.c"
+        source = {"libmpi.so.40": "mpi.c", "libmpich.so.12": "mpich.c"}.get(name, "else.c")
         wanted = ["-Wl,--no-as-needed", "-L%s/lib" % usr, *("-l:" + need for need in needs if need != "libmpi.so.40")]
         subprocess.check_call(
             [compiler, "-shared", "-fPIC", "-Wl,--build-id", "-Wl,-rpath,%s/lib" % usr,
@@ -286,9 +287,11 @@ def test_an_open_mpi_among_the_system_s_libraries(programs, packaged, tmp_path, 
         "PMIX_PKGLIBDIR": str(packaged / "lib/pmix"),
     }
     assert sorted(found.trees["openmpi-4.1.4"].files) == ["lib/libmpi.so.40", "lib/libmpi_mpifh.so.40"]
+    assert found.mpi["mpich-4.0.2"]["library"] == "lib/libmpich.so.12"  # another package's, beside it
+    assert sorted(found.trees["mpich-4.0.2"].files) == ["lib/libmpich.so.12"]
     inside = {os.path.relpath(path, str(packaged)) for path in found.system.files}
     assert {"lib/openmpi/plugins/mca_b.so", "lib/pmix/mca_a.so", "lib/libpmix.so.2"} <= inside
-    assert not {"lib/libother.so.1", "lib/libmpich.so.12"} & inside
+    assert "lib/libother.so.1" not in inside
 
 
 def test_the_settings_of_an_open_mpi_outside_of_its_prefix(programs, packaged, tmp_path):
