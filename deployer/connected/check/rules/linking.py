@@ -30,13 +30,13 @@ def missing(process: Process) -> Iterator[Finding]:
     """link.missing: a library that neither the image nor a bind has.
 
     One that another file of the image has as its soname is not missing: Python packages load each other's libraries
-    before their own (Horovod's needs TensorFlow's). For what the program itself needs at its start that is no help. An
-    MPI library of another family than the site's is ``mpi.family``'s.
+    before their own (Horovod's needs TensorFlow's). For what the program itself needs at its start that is no help, nor
+    for a library of the site. An MPI library of another family than the site's is ``mpi.family``'s.
     """
     mpi, program = process.plan.mpi, process.program
     for each in process.loader.missing:
         at_start = program is not None and each.opened == program.path
-        known = each.name in process.sonames and not at_start
+        known = each.name in process.sonames and not at_start and not process.host_path(each.needed_by)
         other = mpi is not None and FAMILIES.get(each.name, mpi.abi) != mpi.abi
         if not known and not other and not each.name.startswith(CXX):
             yield Finding(

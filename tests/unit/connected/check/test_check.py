@@ -567,6 +567,8 @@ def test_each_library_of_cray_s_that_is_missing_is_named(name: str) -> None:
     (finding,) = findings(started(host=host, plan=CRAY))
     assert (finding.code, finding.severity) == ("link.missing", ERROR)
     assert name in finding.message
+    packaged = {**IMAGE_FILES, f"/opt/other/lib/{name}": lib(name)}  # where no loader looks
+    assert codes(started(packaged, host, CRAY)) == [("link.missing", ERROR)]
     image = {**IMAGE_FILES, f"/usr/lib/x86_64-linux-gnu/{name}": lib(name)}  # of another release, without Cray's parts
     assert codes(started(image, host, CRAY)) == [("mpi.mixed", ERROR)]
 
