@@ -4,9 +4,10 @@ The layout defines the number of CPUs per rank. Options of the launcher choose t
 they are made from the records here.
 """
 
-from typing import NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from deployer.contract.layout import Layout
+from deployer.contract.plan import GpuPlace
 
 
 class Pinning(NamedTuple):
@@ -26,6 +27,29 @@ class Pinning(NamedTuple):
     domain: int
     per_numa: Optional[int]
     straddling: Optional[str]
+
+
+def gpu_order(layout: Layout, places: Sequence[GpuPlace]) -> Optional[List[int]]:
+    """Return the node's GPUs in the order of its ranks, so that each rank's GPU is near its CPUs.
+
+    It is for srun, which distributes the ranks of a node in turn over the sockets (``block:cyclic``), and for as many
+    ranks as GPUs. None if there are other numbers, or if no order has this effect.
+    """
+    shape, ranks, own = layout.shape, layout.ranks_per_node, pin(layout)
+    domains = shape.numa_domains or shape.sockets
+    if ranks != len(places) or not own.by_core or own.straddling or domains % shape.sockets or shape.cores % domains:
+        return None
+    near: Dict[int, List[int]] = {}
+    for place in sorted(places):
+        near.setdefault(place.domain, []).append(place.gpu)
+    found = []
+    for rank in range(ranks):
+        socket, before = rank % shape.sockets, rank // shape.sockets
+        domain = socket * (domains // shape.sockets) + before * own.units // (shape.cores // domains)
+        if not near.get(domain):
+            return None
+        found.append(near[domain].pop(0))
+    return found
 
 
 def pin(layout: Layout) -> Pinning:

@@ -229,6 +229,22 @@ class GpuRequest(NamedTuple):
         return GpuRequest(fields.text("word"), fields.number("per_node"), fields.maybe_text("type"))
 
 
+class GpuPlace(NamedTuple):
+    """The place of a GPU in its node.
+
+    Attributes:
+        gpu: its number, as the driver counts.
+        domain: the NUMA domain that it is near.
+    """
+
+    gpu: int
+    domain: int
+
+    @staticmethod
+    def read(fields: Fields) -> "GpuPlace":
+        return GpuPlace(fields.number("gpu"), fields.number("domain"))
+
+
 class Batch(NamedTuple):
     """What a job requests of the batch system besides its layout. None, or empty: nothing.
 
@@ -305,6 +321,8 @@ class Plan(NamedTuple):
         mounts: folders of the site whose paths have placeholders: binds on the same path, once these are replaced.
         devices: devices that a runtime does not show by itself: paths, or CDI names.
         without: the site's partitions that have no plan, each with the reason.
+        gpu_order: the variable by which the order of a node's GPUs is set; empty if their places are unknown.
+        gpu_places: the places of a node's GPUs.
     """
 
     site: str
@@ -335,6 +353,8 @@ class Plan(NamedTuple):
     mounts: Tuple[str, ...] = ()
     devices: Tuple[str, ...] = ()
     without: Mapping[str, str] = {}
+    gpu_order: str = ""
+    gpu_places: Tuple[GpuPlace, ...] = ()
 
     def modules_of(self, runtime: str) -> List[str]:
         """Return the modules that a job with a runtime loads, in order."""
@@ -394,6 +414,7 @@ class Plan(NamedTuple):
             fields["checked"] = self.checked.record()
         fields["host"] = [dict(item._asdict()) for item in self.host]
         fields["limits"] = dict(self.limits._asdict())
+        fields["gpu_places"] = [dict(place._asdict()) for place in self.gpu_places]
         fields["batch"] = self.batch.record()
         new = any(getattr(self, name) != Plan._field_defaults[name] for name in _SINCE_3)
         new = new or any(option.modules or option.arguments for option in self.start_options)
@@ -434,6 +455,8 @@ def read(data: bytes, what: str) -> Plan:
         mounts=_texts(fields, "mounts"),
         devices=_texts(fields, "devices"),
         without=fields.mapping("without") if "without" in fields.record else {},
+        gpu_order=fields.maybe_text("gpu_order") or "",
+        gpu_places=tuple(map(GpuPlace.read, fields.items("gpu_places"))) if "gpu_places" in fields.record else (),
     )
 
 

@@ -52,6 +52,7 @@ container=(WORKSPACE/images/aaaa/engine/run
     '--pass=PMIX_*'
     '--pass=OMPI_*'
     '--pass=PRTE_*'
+    --pass=CUDA_VISIBLE_DEVICES
     --set-env=DEPLOYER_RESULT=/deployer/job/payload.json
     '--set-env=GREETING=it'"'"'s $5: cheap'
     --set-env=HOME="$home"

@@ -94,6 +94,7 @@ exec "${clean[@]}" "$0" --quiet exec "${words[@]}" "$@"
     '--pass=PMIX_*'
     '--pass=OMPI_*'
     '--pass=PRTE_*'
+    --pass=CUDA_VISIBLE_DEVICES
     --set-env=DEPLOYER_RESULT=/deployer/job/payload.json
     '--set-env=GREETING=it'"'"'s $5: cheap'
     --set-env=KMP_BLOCKTIME=0

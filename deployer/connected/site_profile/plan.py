@@ -2,8 +2,9 @@
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
-from deployer.connected.site_profile.binds import bindmap
+from deployer.connected.site_profile.binds import bindmap, gpu
 from deployer.connected.site_profile.launch import Way, choose, passed
 from deployer.connected.site_profile.profile import Mpi, Partition, Profile, SiteScheduler, known
 from deployer.connected.site_profile.staging import stagings
@@ -16,6 +17,7 @@ from deployer.contract.plan import (
     SONAMES,
     Batch,
     Bind,
+    GpuPlace,
     GpuRequest,
     HostMpi,
     Limits,
@@ -90,6 +92,7 @@ def make_plan(
         module_paths=_distinct(profile.module_paths, chosen.module_paths),
         mounts=tuple(path for path in _distinct(profile.mounts, chosen.mounts) if placeholders.names(path)),
         devices=tuple(chosen.devices),
+        **_gpus(chosen),
     )
 
 
@@ -115,6 +118,15 @@ def make_plans(profile: Profile, bundle: str, abis: Sequence[str] = ()) -> list[
         raise next(iter(against.values()))
     reasons = {name: error.message for name, error in against.items()}
     return [found[0]._replace(without=reasons), *found[1:]]
+
+
+def _gpus(partition: Partition) -> dict[str, Any]:
+    """Return what a plan has of the places of a node's GPUs."""
+    node = partition.node
+    places = [GpuPlace(own, near.numa_domain) for near in (node.affinity if node else []) for own in near.gpus]
+    if not (places and node and node.gpus and node.gpus.kind):
+        return {}
+    return {"gpu_order": gpu.ORDER[node.gpus.kind], "gpu_places": tuple(sorted(places))}
 
 
 def _fitting(profile: Profile, partition: str | None, abis: Sequence[str]) -> str | None:

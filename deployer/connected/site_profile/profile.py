@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from deployer.connected.ground.yaml_model import Document, KeyPath, Problem, checked
-from deployer.connected.site_profile.machine import Driver, Fabric
+from deployer.connected.site_profile.machine import Driver, Fabric, NodeGpus
 from deployer.connected.site_profile.model import Lacking, Mpi, Partition, Profile, SiteFiles, SiteScheduler, age
 from deployer.connected.site_profile.search import CURATED, find, names
 from deployer.contract import drift
@@ -27,6 +27,7 @@ __all__ = [
     "Fabric",
     "Lacking",
     "Mpi",
+    "NodeGpus",
     "Partition",
     "Profile",
     "Resolved",

@@ -14,7 +14,7 @@ from deployer.contract.errors import Refused, UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.job import Job, check_stdin, check_time, seconds
 from deployer.contract.manifest import Manifest
-from deployer.contract.pinning import pin
+from deployer.contract.pinning import gpu_order, pin
 from deployer.contract.plan import Bind, Plan, StartOption
 from deployer.contract.shell import Value, plain
 from deployer.contract.verdict import REFUSE
@@ -310,7 +310,11 @@ def _container(resolved: _Resolved, chosen: _Chosen, folder: str, users: Sequenc
             *data.binds(installed, resolved.data),
             *users,
         ],
-        environment={**_environment(resolved.layout, plan, chosen.start_option), **resolved.job.environment},
+        environment={
+            **_environment(resolved.layout, plan, chosen.start_option),
+            **_near_gpus(resolved, chosen.start_option),
+            **resolved.job.environment,
+        },
         variant=installed.variant(plan.abi) if plan.abi else None,
         contained=chosen.runtime.contained,
         own=resolved.request.home,
@@ -498,6 +502,18 @@ def _environment(layout: layouts.Layout, plan: Plan, option: StartOption) -> Dic
     found.update(launcher.environment(script.start(plan, option, layout, launcher)))
     found["DEPLOYER_RESULT"] = "%s/%s" % (plans.JOB, result.PAYLOAD_FILE)
     return found
+
+
+def _near_gpus(resolved: _Resolved, option: StartOption) -> Dict[str, str]:
+    """Return the variables that give each rank the GPU near its CPUs, if the job has all GPUs of its nodes."""
+    plan = resolved.plan
+    whole = plan.batch.gpus is not None and not resolved.request.options.directives
+    order = gpu_order(resolved.layout, plan.gpu_places) if whole and option.launcher == script.SRUN else None
+    if order is None:
+        return {}
+    # By default CUDA counts the fastest first.
+    counted = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if plan.gpu_order.startswith("CUDA") else {}
+    return {plan.gpu_order: ",".join(map(str, order)), **counted}
 
 
 def copies(plan: Plan, option: StartOption) -> Dict[str, str]:

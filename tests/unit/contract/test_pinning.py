@@ -3,8 +3,8 @@
 import pytest
 
 from deployer.contract.layout import lay_out
-from deployer.contract.pinning import pin
-from deployer.contract.plan import NodeShape
+from deployer.contract.pinning import gpu_order, pin
+from deployer.contract.plan import GpuPlace, NodeShape
 
 #: Two Xeon Platinum 8174 of SuperMUC-NG: 24 cores each, by default one NUMA domain each.
 SKYLAKE = NodeShape(sockets=2, cores=48, threads_per_core=2, memory_mb=90000, numa_domains=2)
@@ -55,3 +55,21 @@ def test_one_domain_and_unknown_shapes():
     assert pin(lay_out(1, 3, 2, one)) == (2, True, 2, None, None)
     odd = NodeShape(2, 9, 1, 1000)
     assert pin(lay_out(1, 3, 2, odd)).straddling is None
+
+
+#: A GPU node of Setonix or LUMI: one socket, four NUMA domains, eight dies of four MI250X.
+TRENTO = NodeShape(sockets=1, cores=64, threads_per_core=2, memory_mb=240000, numa_domains=4)
+DIES = [GpuPlace(gpu, domain) for gpu, domain in enumerate([3, 3, 1, 1, 0, 0, 2, 2])]
+
+
+def test_each_rank_gets_the_gpu_near_its_cores():
+    assert gpu_order(lay_out(2, 8, 8, TRENTO), DIES) == [4, 5, 2, 3, 6, 7, 0, 1]
+    # srun distributes the ranks in turn over the sockets
+    places = [GpuPlace(0, 1), GpuPlace(1, 1), GpuPlace(2, 0), GpuPlace(3, 0)]
+    assert gpu_order(lay_out(1, 4, 12, SKYLAKE), places) == [2, 0, 3, 1]
+
+
+def test_there_is_no_order_if_ranks_and_gpus_do_not_match():
+    assert gpu_order(lay_out(1, 4, 16, TRENTO), DIES) is None  # fewer ranks than GPUs
+    assert gpu_order(lay_out(1, 8, 1, TRENTO), DIES) is None  # all ranks are in the first domain
+    assert gpu_order(lay_out(1, 1, 8, TRENTO), []) is None

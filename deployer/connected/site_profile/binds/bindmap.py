@@ -41,10 +41,13 @@ def make(profile: Profile, name: str, partition: Partition) -> BindMap:
     if not mpi and partition.fabric and partition.fabric.provider:
         environment["FI_PROVIDER"] = partition.fabric.provider
     single, passed = list(found.host), found.passed
-    if partition.driver and partition.node and partition.node.gpus:
+    gpus = partition.node.gpus if partition.node else None
+    if gpus:
+        passed = gpu.passed(gpus)
+        environment = {**gpu.environment(partition.fabric), **environment}
+    if gpus and partition.driver and partition.driver.kind == "nvidia":  # others have no part outside of the image
         single += _of_driver(host, partition.driver)
-        environment = {"LD_LIBRARY_PATH": LIBRARIES, **gpu.environment(partition.fabric), **environment}
-        passed = gpu.PASSED
+        environment = {"LD_LIBRARY_PATH": LIBRARIES, **environment}
     environment |= (mpi.environment if mpi else {}) | partition.environment
     if mpi:
         single += installation.pmi(host, mpi, environment)

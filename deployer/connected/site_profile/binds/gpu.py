@@ -7,7 +7,7 @@ container sees the host's /dev. Each rank sees all GPUs of the job, and Horovod 
 import re
 
 from deployer.connected.site_profile.binds.system import CapturedHost, library
-from deployer.connected.site_profile.profile import Driver, Fabric
+from deployer.connected.site_profile.profile import Driver, Fabric, NodeGpus
 from deployer.contract.errors import Unknown
 from deployer.contract.hostfiles import FILE, LINK, HostFile
 
@@ -19,8 +19,13 @@ _SMI = "nvidia-smi"
 #: Names of network interfaces, which are not adapters with verbs.
 _INTERFACE = re.compile(r"^(e[nt]|ib|bond|team|br|hs)\w*$")
 
-#: Variables by which the scheduler assigns GPUs.
-PASSED = ("CUDA_VISIBLE_DEVICES",)
+#: By vendor: the variable that selects a node's GPUs and their order. Schedulers set it, and ranks get it.
+ORDER = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES", "intel": "ZE_AFFINITY_MASK"}
+
+
+def passed(gpus: NodeGpus) -> tuple[str, ...]:
+    """Return the variables by which the scheduler assigns GPUs; those of all vendors if the vendor is unknown."""
+    return (ORDER[gpus.kind],) if gpus.kind else tuple(ORDER.values())
 
 
 def libraries(host: CapturedHost, driver: Driver) -> list[HostFile]:

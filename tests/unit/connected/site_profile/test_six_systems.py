@@ -6,9 +6,13 @@ import pytest
 
 from deployer.connected.site_profile import plan as planning
 from deployer.connected.site_profile.profile import load
-from deployer.contract.errors import Refused
+from deployer.contract import json_records
+from deployer.contract import plan as plans
+from deployer.contract.job import Job
 from deployer.contract.plan import OPENMPI, Batch, GpuRequest, Plan
-from deployer.site.run import placeholders
+from deployer.site.run import placeholders, run
+from deployer.site.run.submission import SubmissionOptions
+from tests import running as made
 
 SITES = Path(__file__).parent / "sites"
 NAMES = ["setonix", "gadi", "daint", "viper", "bianca", "farm22"]
@@ -19,9 +23,8 @@ HAS = {
 }  # fmt: skip
 
 
-def plans(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Plan]:
+def plans_of(name: str) -> dict[str, Plan]:
     """Return the plans of a site by partition, as the site completes them."""
-    monkeypatch.setattr(planning, "_USABLE", {"slurm", "pbs", "lsf"})
     made = planning.make_plans(load(str(SITES / f"{name}.yaml")), "hello:1", [OPENMPI])
     assert not made[0].without
     return {plan.partition: placeholders.expanded(plan, HAS) for plan in made}
@@ -32,26 +35,32 @@ def test_each_is_there() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_partition_has_a_plan(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_partition_has_a_plan(name: str) -> None:
     profile = load(str(SITES / f"{name}.yaml"))
-    found = plans(name, monkeypatch)
+    found = plans_of(name)
     assert list(found) == list(profile.partitions)
     assert not any("$" in bind.source for plan in found.values() for bind in plan.binds)
 
 
-def test_setonix_has_an_account_of_its_own_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = plans("setonix", monkeypatch)
+def test_setonix_has_an_account_of_its_own_for_gpus() -> None:
+    found = plans_of("setonix")
     gpu = found["gpu"]
     assert (gpu.account, gpu.batch.account_suffix, gpu.batch.gpus) == ("pawsey1", "-gpu", GpuRequest("gres", 8))
     assert found["work"].batch == Batch()
     assert gpu.devices == ("/dev/kfd", "/dev/dri")
+    assert (gpu.gpu_order, [place.domain for place in gpu.gpu_places]) == (
+        "ROCR_VISIBLE_DEVICES",
+        [3, 3, 1, 1, 0, 0, 2, 2],
+    )
+    assert "ROCR_VISIBLE_DEVICES" in gpu.pass_environment
+    assert plans.read(json_records.dumps(gpu.record()), "it") == gpu
     assert gpu.environment["FI_PROVIDER"] == "cxi"
     assert gpu.modules_of("singularity") == ["singularity/3.11.4-slurm"]
     assert "/scratch/pawsey1" in {bind.target for bind in gpu.binds}
 
 
-def test_gadi_requests_storage_and_chooses_among_mpis(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = plans("gadi", monkeypatch)["gpuvolta"]
+def test_gadi_requests_storage_and_chooses_among_mpis() -> None:
+    found = plans_of("gadi")["gpuvolta"]
     assert found.batch.storage == ("scratch/ab12", "gdata/ab12")
     assert found.batch.gpus == GpuRequest("ngpus", 4)
     assert found.mpi
@@ -61,26 +70,35 @@ def test_gadi_requests_storage_and_chooses_among_mpis(monkeypatch: pytest.Monkey
     assert intel.family == "intel"
 
 
-def test_daint_is_aarch64_and_needs_another_runtime_than_the_kits(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = plans("daint", monkeypatch)["normal"]
+def test_daint_is_aarch64_and_needs_another_runtime_than_the_kits() -> None:
+    found = plans_of("daint")["normal"]
     assert "podman" in {option.runtime for option in found.containers}
     assert not any("kit" in option.runtime for option in found.start_options)
     assert found.devices == ("nvidia.com/gpu=all",)
     assert found.batch.gpus == GpuRequest("gpus-per-node", 4)
 
 
-def test_viper_and_bianca_have_two_kinds_of_nodes_in_one_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    viper, bianca = plans("viper", monkeypatch), plans("bianca", monkeypatch)
+def test_viper_and_bianca_have_two_kinds_of_nodes_in_one_queue() -> None:
+    viper, bianca = plans_of("viper"), plans_of("bianca")
     assert [(plan.queue, plan.batch.constraint) for plan in viper.values()] == [("", None), ("", "apu")]
     assert [(plan.queue, plan.batch.constraint) for plan in bianca.values()] == [("node", None), ("node", "gpu")]
     assert load(str(SITES / "bianca.yaml")).login.inbox == "/proj/$PROJECT/nobackup/wharf/$USER/$USER-$PROJECT"
 
 
-def test_farm22_has_lsfs_request_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert plans("farm22", monkeypatch)["gpu-normal"].batch.gpus == GpuRequest("gpu", 1)
+def test_farm22_has_lsfs_request_for_gpus() -> None:
+    assert plans_of("farm22")["gpu-normal"].batch.gpus == GpuRequest("gpu", 1)
 
 
-def test_a_batch_system_that_the_site_does_not_know_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "_USABLE", {"slurm"})
-    with pytest.raises(Refused, match="jobs on farm22 are submitted to lsf"):
-        planning.make_plans(load(str(SITES / "farm22.yaml")), "hello:1", [OPENMPI])
+@pytest.mark.parametrize(("directives", "ordered"), [((), True), (("--gres=gpu:4",), False)])
+def test_a_job_of_all_gpus_has_them_in_the_order_of_its_ranks(
+    directives: tuple[str, ...], ordered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "vetoes", lambda *_: {})
+    found = plans_of("setonix")["gpu"]
+    store = made.store(tmp_path, plan=found, jobs=[Job("hello", ["python3", "x.py"], 2, 8, 8, "01:00:00")])
+    Path(store.tool).write_bytes(b"")
+    options = SubmissionOptions(directives=directives)
+    text = run.show_script(run.prepare(store, run.RunRequest("hello", *[None] * 6, [], None, [], options=options)))
+    assert ("ROCR_VISIBLE_DEVICES=4,5,2,3,6,7,0,1" in text) == ordered
+    assert "#SBATCH --account=pawsey1-gpu\n" in text
+    assert ("#SBATCH --gres=gpu:8\n" in text) == ordered
