@@ -261,6 +261,35 @@ def plan(site: Site) -> Iterator[Callable[..., str]]:
     made.unlink(missing_ok=True)
 
 
+#: Prints what a stand-in for a driver's library answers, and the path and inode by which the process has it.
+OPEN_DRIVER = (
+    "import ctypes; print(ctypes.CDLL('libcuda.so.1').version()); "
+    "print(*{tuple(line.split()[4:6]) for line in open('/proc/self/maps') if 'libcuda' in line})"
+)
+
+
+def with_driver(site: Site) -> dict[str, Any]:
+    """Compile a stand-in for a GPU's driver in the home; return a plan's fields that bind it by the exact map."""
+    library = site.lab.home / "alice" / "driver-of-one" / "libcuda.so.1"
+    library.parent.mkdir(exist_ok=True)
+    text = "int version(void) { return 550; }"
+    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-o", library, "-"], input=text, text=True, check=True)
+    library.chmod(0o755)
+    library.parent.chmod(0o755)
+    record = plan_record(site, "lab")
+    driver = {"name": "lib/libcuda.so.1", "kind": "file", "source": "/home/alice/driver-of-one/libcuda.so.1"}
+    folders = record["environment"]["LD_LIBRARY_PATH"].split(":")
+    folders += [] if "/deployer/host/lib" in folders else ["/deployer/host/lib"]
+    environment = {**record["environment"], "LD_LIBRARY_PATH": ":".join(folders)}
+    return {"host": [{**driver, "why": "a stand-in", "spare": False}], "environment": environment}
+
+
+def check_driver(site: Site, said: str) -> None:
+    """Check that ``OPEN_DRIVER`` printed the stand-in's answer, and that the process has the host's own file."""
+    number = site.alice("stat -c %i driver-of-one/libcuda.so.1").strip()
+    assert said.split() == ["550", f"('{number}',", "'/deployer/host/lib/libcuda.so.1')"]
+
+
 @pytest.fixture(scope="session")
 def alice(lab: Lab) -> Alice:
     """Return what runs a script on login1 in a folder with deployer.pyz."""

@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import FILES, SENSITIVE, WORKSPACE, Site, nothing_left, plan_record, stranger
+from tests.integration.conftest import (
+    FILES,
+    OPEN_DRIVER,
+    SENSITIVE,
+    WORKSPACE,
+    Site,
+    check_driver,
+    nothing_left,
+    plan_record,
+    stranger,
+    with_driver,
+)
 from tests.lab import apptainer
 
 Plan = Callable[..., str]
@@ -164,6 +175,15 @@ def test_the_image_is_read_only_and_its_folder_and_exit_codes_are_the_payload_s(
     _exec(nodes, by, "INSIDE sh -c 'exit 7'", code=7)
     _exec(nodes, by, "INSIDE sh -c 'kill -TERM $$'; exit $?", code=143)
     _exec(nodes, by, "INSIDE /no/such/program", code=255)
+
+
+def test_a_driver_by_the_exact_map_and_a_shell(nodes: Site, plan: Plan) -> None:
+    by = plan(variants=[_option(nodes, "lab")], **with_driver(nodes))
+    check_driver(nodes, _exec(nodes, by, f"INSIDE python3 -c {shlex.quote(OPEN_DRIVER)}"))
+    typed = f"echo 'cat /deployer/canary; id -u; exit 5' | python3 {WORKSPACE}/deployer.pyz shell hello-mpi --plan {by}"
+    said = nodes.alice(f"bash -lc {shlex.quote(typed)}", 5)
+    assert "This is the root of an image" in said
+    assert "\n2001\n" in said
 
 
 def test_a_signal_reaches_the_payload_and_leaves_nothing(nodes: Site, by: str) -> None:

@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import PROCESSES, WORKSPACE, Site, nothing_left, plan_record
+from tests.integration.conftest import (
+    OPEN_DRIVER,
+    PROCESSES,
+    WORKSPACE,
+    Site,
+    check_driver,
+    nothing_left,
+    plan_record,
+    with_driver,
+)
 
 pytestmark = pytest.mark.needs("podman")
 
@@ -146,6 +155,26 @@ def test_sigterm_reaches_the_command_and_a_killed_start_takes_it_along(podman: S
             "kill -0 $pid 2>/dev/null || echo none"
         )
         assert said.startswith(f"{expected}\nnone\n")
+
+
+def test_a_killed_start_takes_all_of_its_container_along(podman: Site) -> None:
+    said = podman.alice(
+        f"python3 {WORKSPACE}/deployer.pyz exec hello-mpi --plan changed -- sh -c 'sleep 976 & sleep 976' & "
+        "for i in $(seq 300); do pgrep -fxc 'sleep 976' | grep -qx 2 && break; sleep 0.1; done; "
+        "pgrep -fxc 'sleep 976'; kill -KILL $!; "
+        "for i in $(seq 80); do pgrep -fx 'sleep 976' >/dev/null || break; sleep 0.1; done; "
+        "pgrep -fxc 'sleep 976' || true"
+    )
+    assert said.startswith("2\n0\n")
+
+
+def test_a_driver_by_the_exact_map_and_a_shell(podman: Site, plan: Callable[..., str]) -> None:
+    plan(variants=_options(plan_record(podman, "lab"), "folder"), **with_driver(podman))
+    start = f"python3 {WORKSPACE}/deployer.pyz"
+    check_driver(podman, podman.alice(f'{start} exec hello-mpi --plan changed -- python3 -c "{OPEN_DRIVER}"'))
+    said = podman.alice(f"echo 'cat /deployer/canary; id -u; exit 5' | {start} shell hello-mpi --plan changed", 5)
+    assert "This is the root of an image" in said
+    assert "2001" in said.split()
 
 
 def test_capture_and_doctor_know_it(podman: Site) -> None:

@@ -9,6 +9,7 @@ squashfuse_ll is where its makers' own packages have it, and not in the nodes' P
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -46,6 +47,8 @@ _NEEDED = (
     "libzstd.so.1",
 )  # fmt: skip
 _SQUASHFUSE = f"{_LIBRARIES}/apptainer/bin/squashfuse_ll"
+#: Makes root a user as others are, who has root's files: Apptainer without setuid and rootless podman are not for root.
+AS_USER = ("unshare", "--user", "--map-user=1000", "--map-group=1000")
 _PROFILE = f'PATH="$PATH:{PREFIX}/bin"\n'
 
 
@@ -55,7 +58,7 @@ def install(lab: Lab) -> Path:
     if not target.exists():
         with admins_umask():
             target.parent.mkdir(exist_ok=True)
-            shutil.copytree(_tree(), target, symlinks=True)
+            shutil.copytree(tree(), target, symlinks=True)
     write_atomically(lab.state.profile_d / "apptainer.sh", _PROFILE)
     return target
 
@@ -66,7 +69,19 @@ def remove(lab: Lab) -> None:
     shutil.rmtree(lab.home / Path(PREFIX).relative_to("/home"), ignore_errors=True)
 
 
-def _tree() -> Path:
+def ensure(argv: list[str]) -> None:
+    """If this machine has no apptainer, become ``argv`` where it is in its place, as nobody else sees it."""
+    if shutil.which("apptainer") is None:
+        place = f'mount -t tmpfs none /home && mkdir -p {Path(PREFIX).parent} && cp -a "$0" {PREFIX}'
+        user = (
+            'sed "\\$a user:x:1000:1000::/:/bin/sh" /etc/passwd >/home/passwd && mount --bind /home/passwd /etc/passwd'
+        )
+        script = f'{place} && {user} && PATH={PREFIX}/bin:$PATH exec "$@"'
+        os.execvp("unshare", ["unshare", "--mount", "sh", "-c", script, str(tree()), *argv])
+
+
+def tree() -> Path:
+    """Return a folder of this machine with what nodes have at ``PREFIX``."""
     root = pinned_root()
     inputs = [root.name, PREFIX, Path(__file__).read_bytes()]
     return kept("apptainer", "apptainer", inputs, lambda made: _make(root, made))

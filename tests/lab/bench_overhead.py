@@ -34,7 +34,7 @@ from deployer.site.install.install import install, keep
 from deployer.site.rank import mapped_mpi
 from deployer.site.run import staging_script
 from deployer.site.storage.store import InstalledImage, Store
-from tests.lab import bench_start
+from tests.lab import apptainer, bench_start
 from tests.lab.engine import take_engine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,6 +45,7 @@ _OF_THE_HOST = tuple(f"/lib/x86_64-linux-gnu/{name}" for name in ("libc.so.6", "
 _DEFINITION = "bundles/horovod-tensorflow-cpu"
 _PYTHON = "python3"
 _RANKS = (1, 8)
+_APPTAINER = "Apptainer, folder"
 _READY = "import sys, tensorflow; print('ready', flush=True); sys.stdin.read()"
 _PAIRS = 20
 
@@ -76,6 +77,8 @@ def add_parser(verbs: Any) -> None:
 
 def measure(args: argparse.Namespace) -> None:
     """Print the tables; pairs are one of ``native`` and one of each other, one after the other."""
+    if _named(_APPTAINER, args.ways):
+        apptainer.ensure([sys.executable, "-s", "-m", "tests.lab.bench", *sys.argv[1:]])
     for folder in (WORK, MEMORY):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -149,8 +152,10 @@ def _inside(rootfs: str, path: str) -> str:
 def _ways(store: Store, image: InstalledImage) -> Iterator[tuple[Mapping[str, Way], Mapping[str, int]]]:
     """Yield the ways, native first, and the process that serves all of a way's ranks where there is one."""
     whole = _container(store, image)
+    # These two need a folder that exists.
+    private = whole._replace(private=str(MEMORY), environment={**whole.environment, "HOME": str(MEMORY)})
     staging = staging_script.StagedImage(
-        plans.SQUASHFS, str(MEMORY), image.folder, squash.path(image.folder), 0, plans.MPICH_ABI
+        plans.SQUASHFS, str(MEMORY), image.folder, squash.path(image.folder), 0, plans.MPICH_ABI, held=True
     )
     into = MEMORY / f"deployer-{os.getuid()}" / "1-0"
     mounted = _at(staging_script.moved(staging, whole), str(into))
@@ -163,6 +168,8 @@ def _ways(store: Store, image: InstalledImage) -> Iterator[tuple[Mapping[str, Wa
             "Charliecloud, SquashFS": lambda command: [*joined, *command],
             "ch-run of the kit, folder": partial(_argv, plans.CHARLIECLOUD_KIT, whole),
             "udocker P1": partial(_argv, "udocker", whole),
+            _APPTAINER: lambda command: [*apptainer.AS_USER, *_argv("apptainer", private, command)],
+            "podman, folder": lambda command: [*apptainer.AS_USER, *_argv("podman", private, command)],
         }
         yield ways, {"Charliecloud, SquashFS": holder}
 

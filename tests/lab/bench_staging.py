@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import yaml
 
-from tests.lab import counted
+from tests.lab import apptainer, counted
 from tests.lab.cluster import Lab
 from tests.lab.engine import take_engine
 
@@ -34,7 +34,11 @@ _NAME = "bench"
 _START_OPTIONS = (
     ("charliecloud", ("folder", "memory", "squashfs")),
     ("udocker", ("folder", "memory")),
+    ("apptainer", ("folder", "memory", "squashfs")),
+    ("podman", ("folder", "memory")),
 )
+#: On real sites Apptainer is on the nodes' own disks; in the lab it is below /home.
+_OF_THE_NODE = apptainer.PREFIX + "/"
 
 
 class Operation(NamedTuple):
@@ -50,6 +54,7 @@ def measure(args: argparse.Namespace) -> None:
         lab = Lab(args.lab)
         lab.up(nodes=1)
         try:
+            apptainer.install(lab)
             _prepare(lab, Path(folder), args)
             for runtime, stagings in _START_OPTIONS:
                 for staging in stagings:
@@ -62,7 +67,9 @@ def measure(args: argparse.Namespace) -> None:
 def _prepare(lab: Lab, folder: Path, args: argparse.Namespace) -> None:
     """Push a bundle with a plan for a node that holds two ranks."""
     record = yaml.safe_load((ROOT / "site_profiles" / "lab.yaml").read_text())
-    record["partitions"]["batch"]["node"]["cores"] = 2
+    batch = record["partitions"]["batch"]
+    batch["node"]["cores"] = 2
+    batch["runtimes"] = {**batch["runtimes"], "apptainer": {"squashfs": "fuse"}, "podman": {}}
     profiles, bundle = [], folder / "bundle.tar"
     for runtime, _ in _START_OPTIONS:
         record.update(name=runtime, policy={"runtimes": [runtime]})
@@ -100,6 +107,7 @@ cat >$HOME/traced.sh <<'END'
 exec /usr/bin/python3 -I -S $HOME/counted.py /tmp/trace.$SLURM_STEP_ID.$SLURM_PROCID "$@"
 END
 chmod +x $HOME/traced.sh
+PATH=$PATH:{apptainer.PREFIX}/bin
 job=$({tool} run {_NAME} --plan {runtime} --nodes 1 --ranks-per-node 2 --threads 1 --staging {staging} \\
     --dry-run --json -- {words} | python3 -c 'import json, sys; print(json.load(sys.stdin)["folder"])')
 sed -i "s#^container=(#container=($HOME/traced.sh #" $job/job.sh
@@ -121,7 +129,7 @@ srun -N1 sh -c 'cp /tmp/trace.* $HOME/traces/; rm /tmp/trace.*'
 def _binds(script: str) -> list[tuple[str, str]]:
     """Return where paths of the container are on the host, the longest first, out of job.sh."""
     own = "/node-local"
-    found = [(target, source) for source, target in re.findall(r"--bind=([^:\s]+):([^\s]+)", script)]
+    found = [(target, source) for source, target in re.findall(r"--(?:bind|volume)=([^:\s]+):([^\s]+)", script)]
     image = re.search(r"^image=(\S+)$", script, re.MULTILINE)
     if image is None:
         raise AssertionError("job.sh names no image")
@@ -147,13 +155,17 @@ def _on_host(path: str, binds: list[tuple[str, str]]) -> str:
     return path
 
 
+def _is_below(path: str, base: str) -> bool:
+    return path.startswith(base + "/") and not path.startswith(_OF_THE_NODE)
+
+
 def _show(staging: str, ranks: dict[int, list[Operation]], most: int) -> None:
     first, *others = sorted(ranks)
     print(f"\n{staging}: operations of a rank on {SHARED} (shared), on {SOFTWARE} (the site's software), in all")
     for rank in (first, *others):
         found = ranks[rank]
-        shared, software = ([each for each in found if each.path.startswith(base + "/")] for base in (SHARED, SOFTWARE))
+        shared, software = ([each for each in found if _is_below(each.path, base)] for base in (SHARED, SOFTWARE))
         print(f"  rank {rank}: {len(shared)}, {len(software)}, {len(found)}")
-    shared = [each for each in ranks[others[-1]] if each.path.startswith(SHARED + "/")]
+    shared = [each for each in ranks[others[-1]] if _is_below(each.path, SHARED)]
     for (call, path), count in collections.Counter(shared).most_common(most):
         print(f"    {count:5} {call:12} {path}")

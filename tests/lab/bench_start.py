@@ -28,16 +28,27 @@ from deployer.contract import first_bytes, runtime_table
 from deployer.contract import plan as plans
 from deployer.contract.plan import Bind
 from deployer.contract.shell import argv
-from deployer.site.container.runtimes import RUNTIMES
+from deployer.site.container.runtimes import RUNTIMES, podman
 from deployer.site.container.runtimes.interface import Container, Runtime
 from deployer.site.install import squash
 from deployer.site.install.install import install, keep
 from deployer.site.storage.store import InstalledImage, Store
+from tests.lab import apptainer
 from tests.lab.engine import take_engine
 
 WORK = Path(__file__).resolve().parents[2] / ".deployer" / "bench-start"
 MEMORY = Path("/dev/shm/deployer-bench-start")
 _AT_ONCE = 8
+#: Called with podman ($0), a folder with its state and configuration, options, image, --, and the command.
+_BARE_PODMAN = """
+state=$1; shift; oci=$(type -P crun); gid=$(id -g); words=()
+while [ "$1" != -- ]; do words+=("$1"); shift; done
+shift; image=${words[-1]}; unset 'words[-1]'; short=$state
+keep=(--uidmap="$UID:0:1" --gidmap="$gid:0:1" --user="$UID:$gid" --group-add=keep-groups --log-driver=passthrough)
+export HOME=$state XDG_RUNTIME_DIR=$state/run TMPDIR=$state
+export CONTAINERS_CONF=$state/containers.conf CONTAINERS_STORAGE_CONF=$state/storage.conf
+export _CONTAINERS_USERNS_CONFIGURED=done _CONTAINERS_ROOTLESS_UID=$UID _CONTAINERS_ROOTLESS_GID=$gid
+"""
 _PATIENCE_S = 60
 
 
@@ -52,6 +63,8 @@ class Start(NamedTuple):
 
 def measure(args: argparse.Namespace) -> None:
     """Print what a rank takes more than the bare runtime, in milliseconds."""
+    if args.runtime == "apptainer":
+        apptainer.ensure([sys.executable, "-s", "-m", "tests.lab.bench", *sys.argv[1:]])
     runtime = RUNTIMES[args.runtime]
     for folder in (WORK, MEMORY):
         shutil.rmtree(folder, ignore_errors=True)
@@ -72,21 +85,29 @@ def measure(args: argparse.Namespace) -> None:
             ["SLURM_*"],
             "/",
             image.engine,
+            str(MEMORY),
         )
         _compare("folder", runtime, whole, python, "/deployer/job", args.rounds)
         into = MEMORY / f"deployer-{os.getuid()}" / "1-0"
         binds = [*_binds(), Bind(f"{into}/evidence", plans.NODE, "")]
-        memory = Container(f"{into}/rootfs", binds, {"PATH": "/usr/bin"}, ["SLURM_*"], "/", f"{into}/engine")
+        memory = Container(
+            f"{into}/rootfs", binds, {"PATH": "/usr/bin"}, ["SLURM_*"], "/", f"{into}/engine", str(MEMORY)
+        )
         kit = ["--kit", args.runtime] if runtime.known.carried else []
         with staged(store, image, into, store.bundle(image.receipt), more=kit):
             _compare("memory", runtime, memory, python, plans.NODE, args.rounds)
         if plans.SQUASHFS not in runtime_table.RUNTIMES[args.runtime].stagings:
             return
         mounted = memory._replace(binds=[*binds, Bind(f"{into}/deployer.pyz", plans.TOOL, "")])
+        if runtime.known.mounts:  # for each rank by itself
+            mounted = mounted._replace(rootfs=f"{into}/{squash.IMAGE}")
+            with staged(store, image, into, squash.make(image, 2).path):
+                _compare("squashfs", runtime, mounted, python, plans.NODE, args.rounds)
+            return
         mount = argv(runtime.mount(mounted, f"{into}/image.sqfs"))
         with staged(store, image, into, squash.make(image, 2).path, mount, kit):
             words = argv([*runtime.into_mounted(mounted, str(into)), memory.rootfs, "--"])
-            _compare_words("squashfs", words, python, plans.NODE, args.rounds)
+            _compare_words("squashfs", words, words, python, plans.NODE, args.rounds)
     finally:
         shutil.rmtree(WORK)
         shutil.rmtree(MEMORY)
@@ -131,12 +152,33 @@ def staged(
 
 
 def _compare(name: str, runtime: Runtime, container: Container, python: str, evidence: str, rounds: int) -> None:
-    _compare_words(name, argv(runtime.argv(container, [])), python, evidence, rounds)
+    words = argv(runtime.argv(container, []))
+    others = runtime.known.tried or isinstance(runtime, podman.Podman)
+    user = apptainer.AS_USER if others and os.getuid() == 0 else ()
+    bare = _bare(runtime, container) or words
+    _compare_words(name, [*user, *bare], [*user, *words], python, evidence, rounds)
 
 
-def _compare_words(name: str, words: list[str], python: str, evidence: str, rounds: int) -> None:
+def _bare(runtime: Runtime, container: Container) -> list[str]:
+    """Return the words that start the bare runtime with the same options and binds, if ours come from a script."""
+    ours = argv(runtime.argv(container, []))
+    if runtime.known.tried:
+        return [runtime.program, "--quiet", "exec", *ours[ours.index("--cleanenv") : -1]]
+    if isinstance(runtime, podman.Podman):
+        state = MEMORY / "bare"
+        (state / "run").mkdir(parents=True, exist_ok=True)
+        (state / "containers.conf").write_text('[engine]\nlock_type="file"\n')
+        (state / "storage.conf").write_text('[storage]\ndriver="vfs"\n')
+        (state / "mounts.conf").write_text("")
+        program = podman.START.own
+        words = [word for word in ours[6:] if not word.startswith("--pass=")]
+        return ["bash", "-c", _BARE_PODMAN + program[program.index("exec unshare") :], "podman", str(state), *words]
+    return []
+
+
+def _compare_words(name: str, without: list[str], words: list[str], python: str, evidence: str, rounds: int) -> None:
     payload = ["date", "+%s.%N"]
-    bare = [*words, *payload]
+    bare = [*without, *payload]
     rank = [
         *words,
         python,

@@ -30,7 +30,7 @@ from deployer.site.container.runtimes.interface import Container, Runtime, globs
 #:   at the same time. conmon goes first: at the end of a container it would start podman again. Its child is the
 #:   container's first process; all others of the container are known by its namespace of mounts.
 #: - Podman would make a target that the image lacks inside the image, so hosts and resolv.conf need one.
-_START = Program(
+START = Program(
     """\
 export -n state passed words image user gid keep name glob file oci short task children child other again line
 state=$(mktemp -d "$1/podman.XXXXXX") && mkdir "$state/run" || exit 125
@@ -119,7 +119,7 @@ class Podman(Runtime):
             "bash",
             "-p",
             "-c",
-            _START,
+            START,
             self.starter(container.engine),
             container.private,
             *("--pass=" + name for name in globs(container.passed)),
