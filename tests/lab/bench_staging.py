@@ -67,9 +67,8 @@ def measure(args: argparse.Namespace) -> None:
 def _prepare(lab: Lab, folder: Path, args: argparse.Namespace) -> None:
     """Push a bundle with a plan for a node that holds two ranks."""
     record = yaml.safe_load((ROOT / "site_profiles" / "lab.yaml").read_text())
-    batch = record["partitions"]["batch"]
-    batch["node"]["cores"] = 2
-    batch["runtimes"] = {**batch["runtimes"], "apptainer": {"squashfs": "fuse"}, "podman": {}}
+    record["partitions"]["batch"]["node"]["cores"] = 2
+    record["runtimes"] = {**record["runtimes"], "apptainer": {"squashfs": "fuse"}, "podman": {}}
     profiles, bundle = [], folder / "bundle.tar"
     for runtime, _ in _START_OPTIONS:
         record.update(name=runtime, policy={"runtimes": [runtime]})
