@@ -6,6 +6,7 @@ With `-s` the bytes and seconds are printed that docs/site-admin.md has.
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,10 +53,11 @@ def own_plans(site: Site) -> Iterator[None]:
     shutil.rmtree(image_folder(site) / "newer-plans", ignore_errors=True)
 
 
-def plan_and_push(site: Site, bundle: Path, folder: Path, code: int = 0) -> int:
+def plan_and_push(site: Site, bundle: Path, folder: Path, key: Path, code: int = 0) -> int:
     """Capture the lab, make a plan for the installed bundle and push it; return the bytes sent.
 
     Args:
+        key: the key to sign the plan with, without which the site refuses it.
         code: how the capture ends: 2 if an earlier decision does not fit.
     """
     cli, config_ = site.cli, site.lab.ssh_config
@@ -71,17 +73,38 @@ def plan_and_push(site: Site, bundle: Path, folder: Path, code: int = 0) -> int:
     profile.write_text(yaml.safe_dump(decided))
     plan = folder / "new.plan"
     cli("plan", bundle, "--site", profile, "-o", plan)
+    assert "the plan is not signed" in cli("push", "--plan", plan, profile, "--ssh-config", config_, code=3).stderr
+    cli("sign", plan, "--key", key)
     pushed = json.loads(cli("push", "--plan", plan, profile, "--ssh-config", config_, "--json").stdout)
     text = plan.stat().st_size
     print(f"| push --plan | {text} bytes of text | {pushed['sent']} bytes sent | {pushed['seconds']:.1f} s |")
+    assert [who.split()[0] for who in pushed["signers"]] == ["stager@laptop"]
     assert plan_update.read(plan.read_bytes(), "it").plans[0].partition == "batch"
     return int(pushed["sent"])
 
 
+@pytest.fixture
+def key(site: Site, tmp_path: Path) -> Iterator[Path]:
+    """Yield a key, whose signatures the workspace of the lab demands from then on."""
+    path = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True, timeout=30)
+    root = site.lab.home / "alice" / "deployer"
+    (root / "allowed_signers").write_text("stager@laptop " + path.with_suffix(".pub").read_text())
+    record = {"schema": "deployer.policy", "format": 1, "min_reader": 1, "require_signature": True}
+    (root / "policy.json").write_text(json.dumps({**record, "allowed_signers": "allowed_signers"}))
+    for name in ("allowed_signers", "policy.json"):
+        (root / name).chmod(0o644)
+    yield path
+    for name in ("policy.json", "allowed_signers"):
+        (root / name).unlink()
+
+
 @pytest.mark.usefixtures("own_plans")
-def test_a_new_plan_follows_a_maintenance_day(site: Site, bundle: Path, other_openmpi: Path, tmp_path: Path) -> None:
+def test_a_new_plan_follows_a_maintenance_day(
+    site: Site, bundle: Path, other_openmpi: Path, key: Path, tmp_path: Path
+) -> None:
     cli = site.cli
-    assert plan_and_push(site, bundle, tmp_path) < LIMIT
+    assert plan_and_push(site, bundle, tmp_path, key) < LIMIT
     result = site.run("--nodes", "2", site="lab-openmpi")
     before = {rank["mpi_identity"] for rank in result["ranks"]}
     assert {rank["host_mpi_identity"] for rank in result["ranks"]} == before
@@ -89,7 +112,7 @@ def test_a_new_plan_follows_a_maintenance_day(site: Site, bundle: Path, other_op
         options = ["--site", "lab-openmpi", "--ssh-config", str(site.lab.ssh_config)]
         said = cli("run", *options, "hello-mpi", "--wait", "--nodes", "2", code=3).stderr
         assert "mpi.host-drift" in said
-        assert plan_and_push(site, bundle, tmp_path, code=2) < LIMIT  # the MPI that was decided for is gone
+        assert plan_and_push(site, bundle, tmp_path, key, code=2) < LIMIT  # the MPI that was decided for is gone
         result = site.run("--nodes", "2", site="lab-openmpi")
         after = {rank["mpi_identity"] for rank in result["ranks"]}
         assert {rank["host_mpi_identity"] for rank in result["ranks"]} == after

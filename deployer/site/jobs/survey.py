@@ -33,6 +33,10 @@ _STALE = 86400.0
 #: Seconds until a shared file system shows on this node what another one has written.
 _LAG = 15.0
 _LOGIN = "login.json"
+_NO_SCHEDULER = (
+    "only the login node was captured: Slurm, whose partitions capture can list, is not here; on a compute node run "
+    "`deployer.pyz capture --node --partition NAME -o NODE.json`, then `capture --merge`"
+)
 _MAX_LOG = 64 * 1024
 
 
@@ -161,6 +165,8 @@ def collect(request: SurveyRequest, found: Sequence[PartitionCapture]) -> List[s
     merged = report.merge([base, *map(report.read, done)])
     missing = [each for each in found if each.state != CAPTURED]
     left_out = ["partition %s: no node was captured: %s" % (each.name, each.reason or each.state) for each in missing]
+    if _scheduler(base.profile) is None:
+        left_out.append(_NO_SCHEDULER)
     notes = [*merged.profile.get("notes", []), *left_out]
     profile = dict(merged.profile, **({"notes": notes} if notes else {}))
     merged = CaptureReport(profile, merged.facts)

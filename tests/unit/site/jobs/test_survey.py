@@ -144,3 +144,12 @@ def test_the_command_does_not_wait_if_it_is_told_so(request_, tmp_path, capsys):
     for more, reason in ((["--node"], "--node cannot be used"), (["--merge", "x"], "--merge cannot be used")):
         assert main.main([*words, *more]) == 2
         assert reason in capsys.readouterr().err
+
+
+def test_without_slurm_there_is_the_login_node_and_a_note(request_, tmp_path):
+    login = {key: value for key, value in LOGIN.items() if key not in ("scheduler", "partitions")}
+    report.write_report(os.path.join(request_.folder, "login.json"), CaptureReport(login, None))
+    assert survey.step(request_) == []
+    (note,) = survey.collect(request_, [])
+    assert "capture --node --partition NAME" in note
+    assert json.loads(Path(request_.output).read_text())["login"] == {"host": "login1"}
