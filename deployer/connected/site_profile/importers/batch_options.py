@@ -180,7 +180,8 @@ class BatchOptions:
         elif option in _OF_JOBS.get(self._kind, ()):
             self._draft.note(_REQUEST, f"{option} {value}".strip(), self._origin)
         else:
-            self._directive(f"{option} {value}".strip())
+            # These batch systems read a directive as a command line. Slurm's is one word, which its module quotes.
+            self._directive(f"{option} {shlex.quote(value)}" if value else option)
 
     def _resource(self, word: str) -> None:
         name, _, value = word.partition("=")

@@ -170,7 +170,7 @@ profiles {
 @pytest.mark.parametrize(
     ("name", "options", "facts"),
     [
-        ("sge", "-P proj -l rocky -l h_vmem=4G -jc x", {"directives": ["-l rocky", "-jc x"]}),
+        ("sge", '-P proj -l rocky -l h_vmem=4G -ac "x=1 2"', {"directives": ["-l rocky", "-ac 'x=1 2'"]}),
         ("lsf", '-P proj -gpu "num=1:j_exclusive=yes" -R "rusage[mem=4]"', {}),
         ("pbspro", "-P proj -l storage=gdata/a+scratch/b -l ngpus=1", {}),
     ],
