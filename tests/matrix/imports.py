@@ -7,10 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from deployer.connected.site_profile import gaps
 from deployer.connected.site_profile.importers import files as importers
 from deployer.connected.site_profile.importers.draft import Draft
+from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import Profile, load
 from deployer.contract.errors import DeployerError
+from deployer.contract.plan import MPICH_ABI
 from deployer.contract.runtime_table import supported
 from deployer.site.jobs.schedulers import SCHEDULERS
 
@@ -29,11 +32,17 @@ _NO_BATCH = ("local", None)
 
 
 class _Drafted(NamedTuple):
-    """A draft and the profile that the loader made of it."""
+    """A draft and the profile that the loader made of it.
+
+    Attributes:
+        planned: a plan is made for each partition after examples are added for what only a site can tell: the login
+            host, a workspace, the shape of nodes, a PMI or launcher.
+    """
 
     format: str
     draft: Draft
     profile: Profile
+    planned: bool
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -48,7 +57,7 @@ def main(words: Sequence[str] | None = None) -> int:
     for kind, path in _files(args.folders):
         counts[kind] += 1
         try:
-            drafted += [_Drafted(kind, draft, _loaded(draft)) for draft in _drafts(path)]
+            drafted += [_drafted(kind, draft) for draft in _drafts(path)]
         except DeployerError as error:
             refused.append((path, error.message))
     for kind, count in counts.items():
@@ -57,7 +66,7 @@ def main(words: Sequence[str] | None = None) -> int:
     print(f"\nrefused, with one line each: {len(refused)}")
     for path, message in refused:
         print(f"  {path}: {message}")
-    nextflow = [each.profile for each in drafted if each.format == "nf-core"]
+    nextflow = [each for each in drafted if each.format == "nf-core"]
     if nextflow:
         _print_clusters(nextflow, args.batch.split(",") if args.batch else list(SCHEDULERS))
     return 0
@@ -79,12 +88,30 @@ def _drafts(path: Path) -> list[Draft]:
     return [importers.draft([path], system=name) for name in names] or [importers.draft([path])]
 
 
-def _loaded(draft: Draft) -> Profile:
-    """Return the profile that the loader makes of a draft's file."""
+def _drafted(kind: str, draft: Draft) -> _Drafted:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "site.yaml")
         path.write_text(draft.yaml())
-        return load(str(path))
+        profile = load(str(path))
+        return _Drafted(kind, draft, profile, _is_planned(profile, path))
+
+
+def _is_planned(profile: Profile, path: Path) -> bool:
+    """Return whether each partition has a plan after the lines that `profile validate` prints are pasted."""
+    if profile.scheduler is None or profile.policy is None:
+        return False
+    base, over = path.with_name("base.yaml"), path.with_name("over.yaml")
+    own = "" if profile.scheduler.kind == "slurm" else "launchers: [mpiexec.hydra]\n"
+    base.write_text(f"format: 1\nname: {profile.name}\nextends: {path.name}\n{own}")
+    known = load(str(base))
+    over.write_text("\n".join(gaps.lines(known, gaps.find(known), base.name)))
+    whole = load(str(over))
+    try:
+        for name in whole.partitions:
+            make_plan(whole, "bundle:1", (MPICH_ABI,), name)
+    except DeployerError:
+        return False
+    return bool(whole.partitions)
 
 
 def _print_format(kind: str, count: int, drafted: Sequence[_Drafted]) -> None:
@@ -109,11 +136,11 @@ def _general(kind: str) -> str:
     return kind.partition(": ")[0]
 
 
-def _print_clusters(profiles: Sequence[Profile], batch: Sequence[str]) -> None:
+def _print_clusters(drafted: Sequence[_Drafted], batch: Sequence[str]) -> None:
     """Print the clusters with a batch system and a runtime, and how many of them are supported."""
     rows: Counter[tuple[str, str]] = Counter()
-    others = 0
-    for profile in profiles:
+    others = planned = 0
+    for profile, draft_planned in [(each.profile, each.planned) for each in drafted]:
         kind: str | None = profile.scheduler.kind if profile.scheduler else None
         runtimes = profile.policy.runtimes if profile.policy else []
         if kind in _NO_BATCH or not runtimes:
@@ -121,7 +148,9 @@ def _print_clusters(profiles: Sequence[Profile], batch: Sequence[str]) -> None:
         else:
             best = next(filter(supported, runtimes), runtimes[0])
             rows[str(kind), best] += 1
+            planned += draft_planned
     print(f"\n{rows.total()} clusters with a batch system and a container runtime ({others} others)")
+    print(f"  {planned:4} have a plan for each partition, with examples for what only the site can tell")
     good = 0
     for (kind, runtime), number in sorted(rows.items()):
         ok = kind in batch and supported(runtime)

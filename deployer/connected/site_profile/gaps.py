@@ -4,6 +4,7 @@ The plan is made repeatedly, and after each attempt the missing fact is replaced
 list of the required facts.
 """
 
+import copy
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -96,7 +97,7 @@ def lines(profile: Profile, found: list[Gap], extends: str) -> list[str]:
             inner = record
             for word in above:
                 inner = inner.setdefault(word, {})
-            inner[last] = gap.example
+            inner[last] = copy.deepcopy(gap.example)  # further gaps may be below it
     return list(_yaml(record, ""))
 
 

@@ -47,13 +47,14 @@ class Commands:
             if not _PLAIN.fullmatch(name):
                 self._draft.note("a module with an unusual name", name, self._origin)
                 continue
-            base = re.split(r"[/-]", name.lower().removeprefix("tools/").removeprefix("apps/"))[0]
-            if base in _TOOLS:
+            parts = re.split(r"[/-]", name.lower())
+            if parts[0] in _TOOLS:
                 self._draft.note("a module of the workflow's own tools", name, self._origin)
                 continue
             needed.append(name)
-            if base in NAMED:
-                self._draft.set(("runtimes", base, "module"), needed if len(needed) > 1 else name, self._origin)
+            runtime = next((part for part in parts if part in NAMED), None)
+            if runtime:
+                self._draft.set(("runtimes", runtime, "module"), needed if len(needed) > 1 else name, self._origin)
                 needed = []
         if needed:
             self._draft.add((*self._at, "modules"), needed, self._origin)

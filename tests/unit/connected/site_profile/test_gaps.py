@@ -50,6 +50,17 @@ def test_a_profile_without_partitions(tmp_path: Path) -> None:
     assert gaps.find(profiles.load(str(pasted))) == []
 
 
+def test_the_gaps_of_one_profile_are_not_those_of_the_next(tmp_path: Path) -> None:
+    listed = []
+    for kind, more in (("slurm", ""), ("gridengine", "launchers: [mpiexec.hydra]\n")):
+        bare = tmp_path / f"{kind}.yaml"
+        bare.write_text(f"{BARE}scheduler: {{kind: {kind}}}\n{more}")
+        profile = profiles.load(str(bare))
+        listed.append("\n".join(gaps.lines(profile, gaps.find(profile), str(bare))))
+    assert "pmi: pmi2" in listed[0]
+    assert "pmi:" not in listed[1]
+
+
 def test_what_no_line_would_mend_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = tmp_path / "own.yaml"
     mpi = "{family: openmpi, prefix: /usr}"

@@ -22,7 +22,7 @@ process {
     clusterOptions = "--account=${System.getenv('PROJECT')} -C milan --qos=std --exclude=n1"
     beforeScript = '''
         module use /sw/modules
-        module load tools singularity/3.8.7
+        module load tools apps/singularity/3.8.7
         source /sw/init.sh
         ulimit -n 4096; module load $(cat /etc/x) `id`
     '''
@@ -58,7 +58,7 @@ def test_facts_of_a_whole_site(tmp_path: Path) -> None:
     assert tree["scheduler"] == {"kind": "slurm", "account": "$PROJECT", "gpu_request": "gres"}
     assert tree["policy"] == {"runtimes": ["singularity"]}
     assert tree["runtimes"] == {
-        "singularity": {"module": ["tools", "singularity/3.8.7"], "arguments": ["--no-mount=hostfs"]}
+        "singularity": {"module": ["tools", "apps/singularity/3.8.7"], "arguments": ["--no-mount=hostfs"]}
     }
     assert (tree["module_paths"], tree["scripts"]) == (["/sw/modules"], ["/sw/init.sh"])
     assert tree["mounts"] == ["/scratch", "/db"]
