@@ -77,6 +77,12 @@ UsersFolder = Annotated[
     form(r"^[/$~][^\n:]*$", "an absolute path, or one that begins with ~ or a variable: $SCRATCH/deployer"),
     AfterValidator(_checked_placeholders),
 ]
+#: A folder of the site that may have placeholders.
+SiteFolder = Annotated[
+    str,
+    form(r"^[/$][^\n:]+$", "an absolute path, or one that begins with a variable: /proj/$PROJECT/inbox"),
+    AfterValidator(_checked_placeholders),
+]
 Account = Annotated[
     str,
     form(r"^[A-Za-z0-9_$][A-Za-z0-9_.${}@%/+=-]*$", "an account without spaces: pn12ab, or a variable: $PROJECT"),

@@ -24,6 +24,7 @@ from deployer.connected.site_profile.forms import (
     Names,
     PartitionName,
     QueueName,
+    SiteFolder,
     SiteMount,
     SiteName,
     Storage,
@@ -55,7 +56,7 @@ class Login(Machine):
     Attributes:
         host: the login host for ssh.
         transfer: a host only for files.
-        inbox: the folder for arriving files, if it is not in the workspace.
+        inbox: the folder for arriving files, if it is not in the workspace: ``push`` sends them through ``transfer``.
         python: Python interpreters in order of preference.
         mksquashfs: it is in PATH. If this is false or unknown, bundles include their own.
         source: where these facts come from.
@@ -63,7 +64,7 @@ class Login(Machine):
 
     host: HostName | None = None
     transfer: HostName | None = None
-    inbox: UsersFolder | None = None
+    inbox: SiteFolder | None = None
     python: list[str] = Field(default=["python3"], min_length=1)
     mksquashfs: bool | None = None
     source: FactSource | None = None

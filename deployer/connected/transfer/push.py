@@ -128,6 +128,8 @@ def push(bundle: Path, profile: Profile, ssh_config: Path | None = None, options
         verification = begin(stream, str(bundle))
         verified = _verified(verification, bundle)
         checked = _checked(verification, verified, profile, options)
+        if profile.login.inbox and options.transfer_host is None:
+            options = options._replace(transfer_host=profile.login.transfer)
         with Remote(profile, ssh_config) as remote:
             remote.prepare()
             if _has_published(remote) and (newer := newest(profile)) is not profile:
@@ -202,7 +204,9 @@ def _push(stream: IO[bytes], bundle: VerifiedBundle, remote: Remote, options: Pu
     _check_space(remote, int(known["free"]), shipment, bundle)
     if options.dry_run:
         return done
-    folder = f"{remote.workspace}/incoming/{bundle.digest.split(':')[1][:32]}"
+    # Only a transfer host may reach the inbox. What it puts there is kept.
+    place = remote.inbox if remote.inbox and options.transfer_host else f"{remote.workspace}/incoming"
+    folder = f"{place}/{bundle.digest.split(':')[1][:32]}"
     started = time.monotonic()
     _send(stream, bundle, shipment, remote, folder, options.transfer_host)
     sent = time.monotonic()

@@ -110,6 +110,7 @@ class Remote:
         host: the login host's name for ssh.
         workspace: the site's root folder as the profile names it: ``~`` is the user's home on the site, and it may have
             placeholders. After ``prepare`` it is the path there.
+        inbox: the site's folder for arriving files, likewise; empty: they arrive in the workspace.
         options: the options that make ssh use the connection.
     """
 
@@ -118,6 +119,7 @@ class Remote:
             raise UsageError(f"there is no ssh configuration {ssh_config}", "give an existing file with --ssh-config")
         self.host = known(profile.login.host, profile, "login", "host")
         self.workspace = known(profile.workspace, profile, "workspace")
+        self.inbox = profile.login.inbox or ""
         self._pythons = profile.login.python
         self._python = ""
         self._admins: dict[str, AdminsFile] | None = None
@@ -196,7 +198,8 @@ class Remote:
             TransferError: the workspace cannot be used.
             MissingTool: the site has none of the profile's Python interpreters.
         """
-        self.workspace = self._with_variables(self.workspace)
+        self.workspace = self._with_variables(self.workspace, "workspace")
+        self.inbox = self._with_variables(self.inbox, "login.inbox")
         tool = make_pyz()
         script = "\n".join(
             [
@@ -353,8 +356,11 @@ class Remote:
 
     # --- internal ---
 
-    def _with_variables(self, folder: str) -> str:
+    def _with_variables(self, folder: str, key: str) -> str:
         """Return a folder of the profile with the values of its placeholders in the user's login shell.
+
+        Args:
+            key: its key in the profile.
 
         Raises:
             UsageError: a variable is empty there, or its value is unsafe.
@@ -364,7 +370,7 @@ class Remote:
             return folder
         question = shlex.quote(placeholders.question(names))
         said = self.shell(f'printf %s {question} | "${{SHELL:-/bin/sh}}" -l', check=False).stdout
-        return placeholders.expand(folder, placeholders.answers(said, names), "workspace")
+        return placeholders.expand(folder, placeholders.answers(said, names), key)
 
     def _path(self, below: str = "") -> str:
         """Return a path below the workspace, quoted for sh. A leading ``~`` is expanded on the site."""

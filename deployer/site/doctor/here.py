@@ -158,7 +158,7 @@ def find(ground: Ground) -> InstalledImage:
 def scheduler(ground: Ground) -> str:
     """See that the scheduler answers, and what it says of the plan's partition."""
     known = SCHEDULERS[ground.plan.scheduler if ground.plan else "slurm"]
-    name = ground.plan.partition if ground.plan else ""
+    name = ground.plan.queue if ground.plan else ""
     queue = known.parse_queue(*jobs.ask(known.queue(name)))
     where = "partition %s" % name if name else "the default partition"
     if queue is None:

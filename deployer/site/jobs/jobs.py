@@ -121,7 +121,7 @@ def ask(argv: List[str]) -> Tuple[int, str, str]:
     done = process.run(
         argv,
         _PATIENCE,
-        env=process.base_environment("SLURM_CONF", "LD_LIBRARY_PATH", *names),
+        env=process.base_environment("SLURM_CONF", "SLURM_CLUSTERS", "LD_LIBRARY_PATH", *names),
         check=False,
         hint="this needs the batch system's commands: are you on a login node?",
     )

@@ -133,7 +133,7 @@ class Slurm(Scheduler):
             if _FORGOTTEN in err:
                 return None
             raise _error("squeue failed", err)
-        lines = out.strip().splitlines()
+        lines = _rows(out)
         return _state(lines[0]) if lines else None
 
     def states(self, job_ids: Sequence[str]) -> List[str]:
@@ -144,7 +144,7 @@ class Slurm(Scheduler):
             if _FORGOTTEN in err:  # if there are several ids, squeue leaves out forgotten ones
                 return {}
             raise _error("squeue failed", err)
-        rows = [line.partition("|") for line in out.strip().splitlines()]
+        rows = [line.partition("|") for line in _rows(out)]
         return {number: _state(rest) for number, _, rest in rows}
 
     def outputs(self) -> List[str]:
@@ -168,6 +168,11 @@ class Slurm(Scheduler):
         # A job that has ended is not a failure; scancel prints nothing about it, or that the id is invalid.
         if code != 0 and _FORGOTTEN not in err:
             raise _error("scancel failed", err)
+
+
+def _rows(out: str) -> List[str]:
+    """Return the lines of squeue. With SLURM_CLUSTERS it may print the name of each cluster too."""
+    return [line for line in out.strip().splitlines() if "|" in line]
 
 
 def _state(text: str) -> JobState:

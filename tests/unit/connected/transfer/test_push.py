@@ -244,6 +244,20 @@ def test_through_a_transfer_host(far: Path, tmp_path: Path, monkeypatch: pytest.
     assert incoming(far) == []
 
 
+def test_files_arrive_in_the_inbox_of_the_site_through_its_transfer_host(far: Path, tmp_path: Path) -> None:
+    bundle = write(tmp_path / "b.tar", extra=BIG)
+    inbox = tmp_path / "wharf" / "alice"
+    inbox.mkdir(parents=True)
+    (far / ".profile").write_text(f"export WHARF={inbox.parent}\n")
+    site = load("lab")
+    login = site.login.model_copy(update={"transfer": "dtn", "inbox": "$WHARF/alice"})
+    assert push(bundle, site.model_copy(update={"login": login}), options=PushOptions(without_plan=True)).folder
+    assert kept(far) == bundle.read_bytes()
+    assert incoming(far) == []
+    (parts,) = inbox.iterdir()
+    assert any(path.suffix == ".end" for path in parts.iterdir())
+
+
 def test_too_little_space_is_told_before_anything_is_sent(
     far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
