@@ -445,6 +445,23 @@ def test_the_fabric(programs, tmp_path):
     assert (last.fabric["kind"], last.fabric["devices"]) == ("omni-path", ["hfi1_0", "mlx5_0"])
 
 
+def test_slingshot(programs, tmp_path):
+    write(tmp_path, {"sys/class/cxi/cxi%d/x" % number: "" for number in (0, 1)})
+    write(tmp_path, {"sys/class/net/hsn0/x": ""})
+    tools = Tools()
+    found = fabric.find(tools, Libraries(tools), str(tmp_path / "sys"), str(tmp_path / "dev"))
+    assert (found.fabric["kind"], found.fabric["devices"]) == ("slingshot", ["cxi0", "cxi1"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"), [("/var/spool/slurmd", "/var/spool/slurmd"), ("/var/spool/slurmd.%n", None), ("", None)]
+)
+def test_the_folder_of_slurm_s_daemon(programs, setting, expected):
+    made.program(programs, "sinfo", 'case "$*" in *version*) echo "slurm 23.11.1" ;; esac')
+    made.program(programs, "scontrol", 'echo "SlurmdSpoolDir          = %s"' % setting)
+    assert scheduler.slurm(Tools()).spool == expected
+
+
 def test_what_fabrics_open_by_themselves_and_by_which_name(programs, intel, tmp_path):
     """A driver of verbs may be a link to a library beside its folder; UCX names its transports with a version."""
     made.program(programs, "nvidia-smi", "exit 9")
