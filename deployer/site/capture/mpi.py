@@ -133,7 +133,7 @@ def find(
 def _folders(tools: Tools, place: _Place, family: str) -> Dict[str, str]:
     """Return the folders of an Open MPI outside of its prefix, by variable; all of them if the prefix is the system's.
 
-    A folder that others use as well, such as /etc, is left out: its path has no "openmpi".
+    Settings in /etc itself are left out: the container must not get all of that folder.
     """
     program = os.path.join(place.prefix, "bin", "ompi_info")
     if family != "openmpi" or not os.access(program, os.X_OK):
@@ -145,7 +145,7 @@ def _folders(tools: Tools, place: _Place, family: str) -> Dict[str, str]:
     return {
         variable: path
         for variable, path in found.items()
-        if path.startswith("/") and "openmpi" in path and os.path.isdir(path)
+        if path.startswith("/") and path != "/etc" and os.path.isdir(path)
         and (place.prefix in _SYSTEM or not path.startswith(place.prefix + "/"))
     }  # fmt: skip
 
