@@ -87,26 +87,20 @@ def _split(file: bytes) -> Sequence[bytes]:
     return file.split(b" ", 2)
 
 
-def _path(file: bytes) -> bytes:
-    return _split(file)[2]
-
-
-def _above(paths: Iterable[bytes]) -> Set[bytes]:
-    """Return the folders above paths; that of the layer itself is empty."""
+def _above(files_noted: Iterable[bytes]) -> Set[bytes]:
+    """Return the folders above files; that of the layer itself is empty."""
     found: Set[bytes] = set()
-    for path in paths:
-        while path:
-            path = path.rpartition(b"/")[0]
-            if path in found:
-                break
-            found.add(path)
+    new = {file.split(b" ", 2)[2].rpartition(b"/")[0] for file in files_noted}
+    while new - found:
+        found |= new
+        new = {path.rpartition(b"/")[0] for path in new}
     return found
 
 
 def write(folder: str, noted: Sequence[Tuple[Segment, FrameNote]], read_only: bool) -> None:
     """Write the list of the layer in ``folder``, when all its files are complete."""
     rootfs = os.fsencode(os.path.join(folder, ROOTFS))
-    above = _above(path for _, written in noted for path in map(_path, written.files))
+    above = _above(file for _, written in noted for file in written.files)
     folders = [b"%d %s" % (os.lstat(os.path.join(rootfs, path)).st_ino, path) for path in sorted(above)]
     with open(os.path.join(folder, LIST), "wb") as stream:
         finished = os.stat(stream.name).st_ctime_ns
