@@ -172,7 +172,7 @@ class Slurm(Scheduler):
 
 def _rows(out: str) -> List[str]:
     """Return the lines of squeue. With SLURM_CLUSTERS it may print the name of each cluster too."""
-    return [line for line in out.strip().splitlines() if "|" in line]
+    return [line for line in out.strip().splitlines() if not line.startswith("CLUSTER: ")]
 
 
 def _state(text: str) -> JobState:

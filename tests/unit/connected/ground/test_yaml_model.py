@@ -28,8 +28,11 @@ RAISES = {
         "date_from_datetime_inexact",
     ),
     "default": (),
+    "definition-ref": (),
+    "definitions": (),
     "dict": ("dict_type",),
     "function-after": (),  # our own words
+    "function-before": (),
     "function-plain": (),
     "int": ("int_type", "int_parsing", "int_parsing_size", "int_from_float", "finite_number"),
     "list": ("list_type",),

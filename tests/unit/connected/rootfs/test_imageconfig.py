@@ -82,7 +82,7 @@ def test_what_no_site_could_read_is_not_sealed(tmp_path: Path) -> None:
         ('description: "a\\0b"', "description: .*control character"),
         ('notes: ["a\\eb", "c\\0"]', "notes.1: .*control character"),
         ('modules: ["a\\nb"]', "modules.0: .*control character"),
-        ('partitions: {"a\\nb": {}}', r"partitions.a\\nb: .*control character"),
+        ('partitions: {"a\\nb": {}}', r"partitions.a b: 'a\\nb' is not valid"),
         ("partitions: {batch: {environment: {A B: x}}}", "environment.A B: is not a name for a variable"),
         ("mpi: {m: {family: intel, prefix: /x, environment: {'A[$(x)]': x}}}", "is not a name for a variable"),
         ('partitions: {batch: {environment: {A: "a\\nb"}}}', "environment.A: .*control character"),

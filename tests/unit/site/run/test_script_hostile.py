@@ -72,6 +72,8 @@ def full():
         module_paths=("/opt/modules",),
         mounts=("/scratch/a",),
         devices=("/dev/kfd",),
+        without={"fat": "why"},
+        gpu_order="CUDA_VISIBLE_DEVICES",
     )
     shape = layout.lay_out(2, 2, 1, plan.node, 1000)
     launch = evidence.Launch(
