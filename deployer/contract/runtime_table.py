@@ -25,6 +25,7 @@ class KnownRuntime(NamedTuple):
         mounts: it starts a SquashFS file like a folder, mounted for each process by itself, if its installation can.
             Otherwise a node's holder mounts a staged one, and ranks join it.
         tried: what an installation can do depends on how it was made and configured, so `capture` starts a container.
+        version_words: what its program is asked for its version with; none: it is not asked.
         oldest: the oldest version that can be used; empty: any.
         refusal: why deployer cannot use it; empty if it can.
         instead: what to do if deployer cannot use it.
@@ -38,6 +39,7 @@ class KnownRuntime(NamedTuple):
     allowed_by: str = ""
     mounts: bool = False
     tried: bool = False
+    version_words: Tuple[str, ...] = ("--version",)
     oldest: str = ""
     refusal: str = ""
     instead: str = ""
@@ -82,6 +84,7 @@ TABLE = (
     KnownRuntime(
         "enroot",
         "enroot",
+        version_words=("version",),
         refusal="each start writes into the image's folder and locks it for all ranks, and the image's own /etc/fstab "
         "and /etc/environment can take files and variables of the host into the container",
         instead=_ASK,
@@ -116,7 +119,8 @@ TABLE = (
         "service's own store of images",
         instead="allow podman, which needs no service; or " + _ASK,
     ),
-    KnownRuntime("udocker", "udocker", namespaces=False, carried=True, stagings=_UNPACKED),
+    # Asking udocker would make a folder in the home.
+    KnownRuntime("udocker", "udocker", namespaces=False, carried=True, stagings=_UNPACKED, version_words=()),
     KnownRuntime(NATIVE, "env", namespaces=False),
 )
 RUNTIMES = {known.name: known for known in TABLE}

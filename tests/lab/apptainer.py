@@ -70,13 +70,16 @@ def remove(lab: Lab) -> None:
 
 
 def ensure(argv: list[str]) -> None:
-    """If this machine has no apptainer, become ``argv`` where it is in its place, as nobody else sees it."""
+    """If this machine has no apptainer, become ``argv`` where it and podman start, unseen by others."""
     if shutil.which("apptainer") is None:
         place = f'mount -t tmpfs none /home && mkdir -p {Path(PREFIX).parent} && cp -a "$0" {PREFIX}'
         user = (
             'sed "\\$a user:x:1000:1000::/:/bin/sh" /etc/passwd >/home/passwd && mount --bind /home/passwd /etc/passwd'
         )
-        script = f'{place} && {user} && PATH={PREFIX}/bin:$PATH exec "$@"'
+        # crun refuses a mix of both versions; nodes of a lab have the newer alone.
+        groups = "{ umount -l -R /sys/fs/cgroup; mount -t cgroup2 cgroup2 /sys/fs/cgroup; }"
+        groups = f'{{ [ "$(stat -f -c %T /sys/fs/cgroup)" = cgroup2fs ] || {groups}; }}'
+        script = f'{place} && {user} && {groups} && PATH={PREFIX}/bin:$PATH exec "$@"'
         os.execvp("unshare", ["unshare", "--mount", "sh", "-c", script, str(tree()), *argv])
 
 

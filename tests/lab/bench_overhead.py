@@ -45,7 +45,7 @@ _OF_THE_HOST = tuple(f"/lib/x86_64-linux-gnu/{name}" for name in ("libc.so.6", "
 _DEFINITION = "bundles/horovod-tensorflow-cpu"
 _PYTHON = "python3"
 _RANKS = (1, 8)
-_APPTAINER = "Apptainer, folder"
+_APPTAINER, _PODMAN = "Apptainer, folder", "podman, folder"
 _READY = "import sys, tensorflow; print('ready', flush=True); sys.stdin.read()"
 _PAIRS = 20
 
@@ -77,7 +77,7 @@ def add_parser(verbs: Any) -> None:
 
 def measure(args: argparse.Namespace) -> None:
     """Print the tables; pairs are one of ``native`` and one of each other, one after the other."""
-    if _named(_APPTAINER, args.ways):
+    if _named(_APPTAINER, args.ways) or _named(_PODMAN, args.ways):
         apptainer.ensure([sys.executable, "-s", "-m", "tests.lab.bench", *sys.argv[1:]])
     for folder in (WORK, MEMORY):
         shutil.rmtree(folder, ignore_errors=True)
@@ -152,8 +152,6 @@ def _inside(rootfs: str, path: str) -> str:
 def _ways(store: Store, image: InstalledImage) -> Iterator[tuple[Mapping[str, Way], Mapping[str, int]]]:
     """Yield the ways, native first, and the process that serves all of a way's ranks where there is one."""
     whole = _container(store, image)
-    # These two need a folder that exists.
-    private = whole._replace(private=str(MEMORY), environment={**whole.environment, "HOME": str(MEMORY)})
     staging = staging_script.StagedImage(
         plans.SQUASHFS, str(MEMORY), image.folder, squash.path(image.folder), 0, plans.MPICH_ABI, held=True
     )
@@ -168,8 +166,8 @@ def _ways(store: Store, image: InstalledImage) -> Iterator[tuple[Mapping[str, Wa
             "Charliecloud, SquashFS": lambda command: [*joined, *command],
             "ch-run of the kit, folder": partial(_argv, plans.CHARLIECLOUD_KIT, whole),
             "udocker P1": partial(_argv, "udocker", whole),
-            _APPTAINER: lambda command: [*apptainer.AS_USER, *_argv("apptainer", private, command)],
-            "podman, folder": lambda command: [*apptainer.AS_USER, *_argv("podman", private, command)],
+            _APPTAINER: lambda command: [*apptainer.AS_USER, *_argv("apptainer", whole, command)],
+            _PODMAN: lambda command: [*apptainer.AS_USER, *_argv("podman", whole, command)],
         }
         yield ways, {"Charliecloud, SquashFS": holder}
 
@@ -190,7 +188,9 @@ def _container(store: Store, image: InstalledImage) -> Container:
     }
     binds = [Bind(str(WORK / "job"), plans.JOB, ""), Bind(store.tool, plans.TOOL, "")]
     variant = image.variant(plans.MPICH_ABI)
-    return containers.make(image, image.manifest().image, None, binds, threads, variant)
+    made = containers.make(image, image.manifest().image, None, binds, threads, variant)
+    home = {"HOME": str(MEMORY), "TMPDIR": str(MEMORY)}  # job.sh makes one for each job
+    return made._replace(environment={**made.environment, **home}, private=str(MEMORY))
 
 
 def _at(container: Container, into: str) -> Container:

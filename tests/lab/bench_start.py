@@ -63,7 +63,7 @@ class Start(NamedTuple):
 
 def measure(args: argparse.Namespace) -> None:
     """Print what a rank takes more than the bare runtime, in milliseconds."""
-    if args.runtime == "apptainer":
+    if args.runtime in ("apptainer", "podman"):
         apptainer.ensure([sys.executable, "-s", "-m", "tests.lab.bench", *sys.argv[1:]])
     runtime = RUNTIMES[args.runtime]
     for folder in (WORK, MEMORY):

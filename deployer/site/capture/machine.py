@@ -24,10 +24,6 @@ libc = ctypes.CDLL(None, use_errno=True)
 sys.exit(0 if libc.unshare(0x10000000 | 0x00020000) == 0 else ctypes.get_errno() or 255)
 """
 
-#: Asking for its version would make a folder in the home.
-_NOT_ASKED = ("udocker",)
-_VERSION_WORDS = {"enroot": ("version",)}
-
 _VERSION = re.compile(r"\d+(?:\.\d+)+[\w.+~-]*")
 
 
@@ -127,10 +123,10 @@ def runtimes(tools: Tools) -> Record:
     for name, known in RUNTIMES.items():
         if name == NATIVE or known.allowed_by or not shutil.which(known.program):
             continue
-        if name in _NOT_ASKED:
+        if not known.version_words:
             found[name] = {}
             continue
-        said = tools.ask([known.program, *_VERSION_WORDS.get(name, ("--version",))])
+        said = tools.ask([known.program, *known.version_words])
         match = _VERSION.search(said.both) if said else None
         if match and said and not (name == "singularity" and "apptainer" in said.both):  # a link to apptainer
             found[name] = {"version": match.group()}
