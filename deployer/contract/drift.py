@@ -64,7 +64,8 @@ _MEANINGS = (
     (r"\.mpi$", ERROR, "jobs of this partition get another MPI: check bundles again and make new plans"),
     (r"\.(launcher|pmi)$", ERROR, "ranks are started in another way: check bundles again and make new plans"),
     (r"(^|\.)mounts$", WARNING, "jobs see other folders of the site: make new plans, and pack again"),
-    (r"\.(queue|qos|cluster|constraint|gpu_request|storage)$", ERROR, "jobs request other nodes: make new plans"),
+    (r"\.(queue|qos|cluster|constraint|gpu_request|storage|parallel_environment|hosts)$", ERROR,
+     "jobs request other nodes: make new plans"),
     (r"\.account(_suffix)?$", WARNING, "jobs are charged to another account: make new plans"),
     (
         r"\.(modules|module_paths|scripts|environment|directives)(\.|$)", WARNING,

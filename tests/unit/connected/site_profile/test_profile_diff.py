@@ -121,6 +121,7 @@ WHOLE: dict[str, Any] = {
 Keys = tuple[str, ...]
 #: Values that a field's type alone does not give.
 OTHERS: dict[str, Any] = {
+    "hosts": ["cn1", "cn2"],
     "sha256": "b" * 64,
     "max_time": "24:00:00",
     "identity": "build-id:bb",
@@ -167,6 +168,8 @@ def fields(model: type[BaseModel], record: dict[str, Any], above: Keys = ()) -> 
 
 def other(keys: Keys, annotation: Any, value: Any) -> Any:
     """Return another value that the field may have; None where there is but one."""
+    if keys[-2:] == ("gpus", "count"):
+        return None  # the node's affinity lists each of its GPUs
     if get_origin(annotation) is Literal:
         return next((each for each in get_args(annotation) if each != value), None)
     if isinstance(value, list) and not isinstance(OTHERS.get(keys[-1], ""), str):
