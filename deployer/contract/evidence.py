@@ -63,6 +63,9 @@ class Launch(NamedTuple):
         bound: host paths that are bound and must exist on every node.
         straddling: why ranks must run across NUMA domains; None if none must.
         scheduler: the scheduler's name.
+        warn: how many seconds before the time limit the ranks are warned, to save their state; None: never.
+        again: how many jobs may continue this one, one after the other.
+        previous: the job that this one continues.
     """
 
     job: str
@@ -88,6 +91,9 @@ class Launch(NamedTuple):
     bound: Sequence[str] = ()
     straddling: Optional[str] = None
     scheduler: str = "slurm"
+    warn: Optional[int] = None
+    again: int = 0
+    previous: Optional[str] = None
 
     @property
     def ranks(self) -> int:
@@ -130,6 +136,9 @@ def read_launch(data: bytes, what: str) -> Launch:
         bound=tuple(fields.texts("bound")) if "bound" in fields.record else (),
         straddling=fields.maybe_text("straddling"),
         scheduler=fields.maybe_text("scheduler") or "slurm",
+        warn=fields.maybe_number("warn"),
+        again=fields.maybe_number("again") or 0,
+        previous=fields.maybe_text("previous"),
     )
 
 

@@ -7,6 +7,9 @@ MYPY = False
 if MYPY:
     from typing import Any, Dict
 
+#: The exit code of a payload that was warned of the time limit, saved its state, and wants to be continued.
+SAVED = 85
+
 _ESCAPED = {'"': '\\"', "\\": "\\\\"}
 
 

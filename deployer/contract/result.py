@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from deployer.contract import evidence, json_records, measurements, memory
+from deployer.contract import evidence, json_records, measurements, memory, rank_record
 from deployer.contract.errors import Refused, SpaceError
 from deployer.contract.evidence import START_OPTION_KEY, HostRecord, Launch, ProbeRecord
 from deployer.contract.findings import ERROR, WARNING, Finding, errors, finding
@@ -32,6 +32,8 @@ PROBED = "probe"
 PAYLOAD = "payload"
 
 REFUSED = Refused.exit_code
+#: The exit code of a job that another one can continue.
+SAVED = rank_record.SAVED
 
 #: Task and CPUs of each rank, by host.
 _ByHost = Dict[str, List[Tuple[int, Set[int]]]]
@@ -125,7 +127,7 @@ def assemble(launch: Launch, found: Evidence, outcome: StepOutcome) -> Judgement
     exit_code: Optional[int] = None
     if outcome.step == PAYLOAD:
         exit_code = payload_exit(found.payloads, outcome) or (SpaceError.exit_code if outcome.full else 0)
-        exit_code = exit_code or (REFUSED if wrong else 0)
+        exit_code = exit_code or (REFUSED if wrong else SAVED if _has_saved(launch, found.payloads) else 0)
     elif outcome.signal and wrong:
         exit_code = 128 + signals.SIGTERM
     elif outcome.full:
@@ -214,6 +216,12 @@ def payload_exit(payloads: Sequence[PayloadRecord], outcome: StepOutcome) -> int
     if outcome.exit_code == 0 and outcome.signal is not None:
         return 128 + signals.SIGTERM  # it was stopped, even if it ended in good order
     return outcome.exit_code
+
+
+def _has_saved(launch: Launch, payloads: Sequence[PayloadRecord]) -> bool:
+    """Return whether ranks saved their state and want to be continued, and none failed."""
+    codes = {item.exit_code for item in payloads}
+    return launch.warn is not None and SAVED in codes and codes <= {0, SAVED}
 
 
 def first_failed(payloads: Sequence[PayloadRecord]) -> Optional[PayloadRecord]:

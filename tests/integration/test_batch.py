@@ -57,7 +57,9 @@ touch ~/.ssh/known_hosts
 def image(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Yield a bundle without a job on the lab, packed for each kind of site with each MPI."""
     folder = tmp_path_factory.mktemp("batch")
-    options: list[str | Path] = []
+    slurm = folder / "lab-slurm.yaml"
+    slurm.write_text("{format: 1, name: lab-slurm, extends: lab, source: {kind: document, where: this test}}")
+    options: list[str | Path] = ["--site", slurm]
     for kind, place in KINDS.items():
         for more in LIBRARIES:
             record = yaml.safe_load((ROOT / "site_profiles" / f"lab{more}.yaml").read_text())
@@ -142,3 +144,37 @@ def test_what_grid_engine_does_not_have_is_refused_in_its_own_words(site: Site, 
         said = 'job requests unknown queue "nope"'
     shown = site.cli("run", *site.options, image, "--plan", f"lab-{kind}", *more, "--", "true", code=3)
     assert said in shown.stderr
+
+
+#: Counts steps, saves them when it is warned, and continues from there.
+STEPS = """
+import json, os, signal, sys, time
+from mpi4py import MPI
+world, warned = MPI.COMM_WORLD, []
+signal.signal(signal.SIGUSR1, lambda *_: warned.append(1))
+path = os.environ["DEPLOYER_CHECKPOINT"] + "/steps"
+begun = steps = int(open(path).read()) if os.path.exists(path) else 0
+while steps < 150:
+    time.sleep(0.1)
+    steps += 1
+    if world.allreduce(len(warned)):
+        if world.rank == 0:
+            open(path, "w").write(str(steps))
+        world.Barrier()
+        sys.exit(85)
+if world.rank == 0:
+    json.dump({"steps": steps, "begun": begun}, open(os.environ["DEPLOYER_RESULT"], "w"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["slurm", "gridengine"])
+def test_jobs_continue_one_that_saved_its_state(site: Site, image: str, kind: str, name: str) -> None:
+    if kind != "gridengine":
+        pytest.skip("once is enough")
+    limit = ["--nodes", "2", "--time", "00:03:00", "--warn", "160", "--again", "20"]
+    last = site.run("--plan", f"lab-{name}", *limit, "--", "python3", "-c", STEPS, bundle=image)
+    assert (last["exit_code"], last["findings"]) == (0, [])
+    assert last["payload"]["steps"] == 150
+    assert last["payload"]["begun"] > 0

@@ -25,6 +25,7 @@ REVIEWED = {
     "site/container/home.py::_text": "a process that is gone, or not ours",
     "site/container/home.py::reap": "another start of ours removes it too",
     "site/rank/itex.py::cpu_seconds": "a process that is gone",
+    "site/rank/payload_monitor.py::_handles": "a process that is gone",
     "site/rank/mapped_mpi.py::_single_files": "one more place to look; the answer says unknown",
     "site/rank/mapped_mpi.py::family": "a process that is gone",
     "site/rank/mapped_mpi.py::identity": "the next path is tried; the answer says unknown",

@@ -3,12 +3,17 @@
 Each rank trains on its own shard of the 1,437 training images; gradients are averaged by Horovod, the learning rate is
 scaled by the number of ranks. The other 360 images are held out, the same for every rank and every world size.
 Rank 0 writes what came out as JSON to the file that DEPLOYER_RESULT names.
+
+With DEPLOYER_CHECKPOINT (`run --again N`), SIGUSR1 makes all ranks stop after the epoch. Rank 0 saves model, optimizer
+and epochs in that folder, and all end with SAVED: the next job continues there.
 """
 
 import argparse
 import importlib.util
 import json
 import os
+import signal
+import sys
 import time
 
 import horovod.tensorflow.keras as hvd
@@ -19,6 +24,7 @@ DATA = "/opt/digits/digits.npz"
 SEED = 20151
 HELD_OUT = 360  # 20 %
 CLASSES = 10
+SAVED = 85  # docs/exit-codes.md
 
 
 def threads_from_environment() -> None:
@@ -87,6 +93,50 @@ class EpochTimes(tf.keras.callbacks.Callback):
             )
 
 
+class Saving(tf.keras.callbacks.Callback):
+    """Stop after the epoch in which a rank was warned of the time limit, and save what the next job needs."""
+
+    def __init__(self, folder: str, times: EpochTimes) -> None:
+        super().__init__()
+        self.folder, self.times = folder, times
+        self.warned = self.saved = False
+        signal.signal(signal.SIGUSR1, self._warn)
+
+    def _warn(self, *_) -> None:
+        self.warned = True
+
+    @staticmethod
+    def _sum(flag: bool) -> bool:
+        """Return whether any rank's flag is set; all ranks wait for each other."""
+        return float(hvd.allreduce(tf.constant(float(flag)), op=hvd.Sum)) > 0
+
+    def restore(self, model) -> int:
+        """Load the saved state, if there is one, and return the number of epochs that it has seen."""
+        path = os.path.join(self.folder, "state.json")
+        if not os.path.exists(path):
+            return 0
+        with open(path, encoding="utf-8") as stream:
+            state = json.load(stream)
+        model.optimizer.build(model.trainable_variables)
+        tf.train.Checkpoint(model=model, optimizer=model.optimizer).read(state["checkpoint"]).assert_consumed()
+        self.times.epochs = state["epochs"]
+        return len(state["epochs"])
+
+    def on_epoch_end(self, epoch, logs=None):  # noqa: ARG002
+        """Save and stop if any rank was warned: all ranks decide alike."""
+        if not self._sum(self.warned):
+            return
+        if hvd.rank() == 0:
+            checkpoint = tf.train.Checkpoint(model=self.model, optimizer=self.model.optimizer)
+            written = checkpoint.write(os.path.join(self.folder, f"epoch-{epoch + 1}"))
+            part = os.path.join(self.folder, "state.part")
+            with open(part, "w", encoding="utf-8") as stream:
+                json.dump({"checkpoint": written, "epochs": self.times.epochs}, stream)
+            os.replace(part, os.path.join(self.folder, "state.json"))
+        self._sum(True)  # until rank 0 has written
+        self.saved = self.model.stop_training = True
+
+
 def main() -> None:
     """Train, and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -118,18 +168,27 @@ def main() -> None:
         hvd.callbacks.MetricAverageCallback(),
         times,  # after the average: it sees the mean over the ranks
     ]
+    saving, begun = None, 0
+    if os.environ.get("DEPLOYER_CHECKPOINT"):
+        saving = Saving(os.environ["DEPLOYER_CHECKPOINT"], times)
+        begun = saving.restore(model)
+        callbacks.append(saving)
     model.fit(
         train_images[mine],
         train_labels[mine],
         batch_size=options.batch_size,
         epochs=options.epochs,
+        initial_epoch=begun,
         shuffle=True,
         validation_data=(val_images, val_labels),
         callbacks=callbacks,
         verbose=0,
     )
+    if saving and saving.saved and len(times.epochs) < options.epochs:
+        sys.exit(SAVED)
     if hvd.rank() == 0 and os.environ.get("DEPLOYER_RESULT"):
         payload = {
+            "continued_from": begun,
             "val_accuracy": times.epochs[-1]["val_accuracy"],
             "epochs": times.epochs,
             "world_size": hvd.size(),

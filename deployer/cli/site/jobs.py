@@ -47,6 +47,19 @@ def _add_run(add: _Add) -> None:
         "--stdin", metavar="FILE", help="what every rank reads: absolute path in the container (default: the job's)"
     )
     parser.add_argument("--time", metavar="[D-]HH:MM:SS", help="time limit")
+    parser.add_argument(
+        "--again",
+        type=int,
+        metavar="N",
+        help="if it saves its state before the time limit, continue it in up to N jobs",
+    )
+    parser.add_argument(
+        "--warn",
+        type=int,
+        default=300,
+        metavar="SECONDS",
+        help="send SIGUSR1 to the ranks so long before (default: 300)",
+    )
     parser.add_argument("--memory", type=int, metavar="MIB", help="memory that one rank needs (default: the job's)")
     parser.add_argument("--account", metavar="NAME", help="account to charge the job to (default: $SBATCH_ACCOUNT)")
     parser.add_argument("--partition", metavar="NAME", help="use a different partition with equivalent nodes")
@@ -120,6 +133,9 @@ def _add_internal(add: _Add) -> None:
     parser.add_argument("--launcher", metavar="PROGRAM", help="the launcher that is not there")
     parser.add_argument("--reason", metavar="TEXT", help="what the step said of its failure")
     parser.set_defaults(run=_result)
+    parser = add("again", description="Called by job.sh: submit the job that continues this one.")
+    parser.add_argument("folder", metavar="JOBDIR")
+    parser.set_defaults(run=_again)
     parser = add("shield", description="Called by job.sh: become COMMAND, with SIGTERM blocked.")
     parser.epilog = "shield -- COMMAND [ARG...]"
     parser.set_defaults(run=_shield)
@@ -196,6 +212,8 @@ def _run(args: argparse.Namespace) -> int:
         _home(args),
         args.stdin,
         args.env,
+        args.again,
+        args.warn,
     )
     folder = run.prepare(store, request)
     for line in run.warnings(folder):
@@ -229,7 +247,12 @@ def _wait(store: Store, folder: str, for_programs: bool) -> int:
 
     failure: Optional[JobFailed] = None
     try:
-        jobs.follow(folder, _tell if _watched() else _silent)
+        tell = _tell if _watched() else _silent
+        jobs.follow(folder, tell)
+        while jobs.following(folder):
+            folder = jobs.following(folder)
+            tell("job %s continues it" % os.path.basename(folder))
+            jobs.follow(folder, tell)
     except JobFailed as error:
         failure = error
     except KeyboardInterrupt:
@@ -423,6 +446,13 @@ def _result(args: argparse.Namespace) -> int:
         if found.severity == ERROR and found.code != "job.unfinished":
             sys.stderr.write("deployer: %s\nhint: %s\n" % (found, found.remedy))
     return verdict.exit_code
+
+
+def _again(args: argparse.Namespace) -> int:
+    from deployer.site.run import again
+
+    _tell("job %s continues it" % os.path.basename(again.continue_job(args.folder)))
+    return 0
 
 
 def _number(folder: str) -> str:

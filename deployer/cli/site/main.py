@@ -56,7 +56,7 @@ GROUPS = (
 )
 
 #: Commands that job.sh calls, on every node; people do not.
-FOR_JOBS = ("probe", "result", "stage", "shield")
+FOR_JOBS = ("probe", "result", "stage", "shield", "again")
 #: Those and the commands that push calls.
 INTERNAL = dict(dict.fromkeys(FOR_JOBS, "site.jobs"), known="site.transfers", take="site.transfers")
 

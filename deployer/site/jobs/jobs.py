@@ -9,6 +9,7 @@ from typing import IO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tup
 from deployer.contract.errors import DeployerError, JobFailed, TransferError, UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.json_records import Record
+from deployer.contract.rank_record import SAVED
 from deployer.site.jobs import result
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.jobs.schedulers.interface import JobState, Scheduler
@@ -266,12 +267,26 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
     exit_code = final_exit(folder)
     word = known.word if known else "FAILED" if exit_code else "COMPLETED"
     tell("%s%s" % (word, "" if exit_code is None else ", exit %d" % exit_code))
+    if following(folder):
+        return
     if exit_code != 0 or word not in ("COMPLETED",):
-        why, hint = _ENDS.get(word, (_outcome(folder).problem or "it left no result.json", ""))
+        unexplained = "it left no result.json"
+        if exit_code == SAVED:
+            unexplained = "it saved its state, and no job continues it"
+        why, hint = _ENDS.get(word, (_outcome(folder).problem or unexplained, ""))
         raise JobFailed(
             "job %s (%s) ended as %s: %s" % (os.path.basename(folder), number, word, why),
             hint or "its log: %s" % os.path.join(folder, result.LOG),
         )
+
+
+def following(folder: str) -> str:
+    """Return the folder of the job that continues this one; empty if there is none."""
+    try:
+        name = result.read(folder).maybe_text(result.NEXT)
+    except DeployerError:
+        return ""
+    return os.path.join(os.path.dirname(folder), name) if name else ""
 
 
 def tail(folder: str, lines: int = _TAIL) -> List[str]:

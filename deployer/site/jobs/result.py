@@ -22,6 +22,10 @@ if MYPY:
 
 LAUNCH_FILE = "job.json"
 RESULT_FILE = "result.json"
+#: The folder in which ranks save their state. It moves to the job that continues this one.
+CHECKPOINT = "checkpoint"
+#: The field of result.json with the name of the job that continues this one.
+NEXT = "next"
 PAYLOAD_FILE = "payload.json"
 SCRIPT = "job.sh"
 LOG = "output.log"

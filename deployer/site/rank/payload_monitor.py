@@ -25,6 +25,8 @@ _FIRST, _SEARCHING, _SEEN = 0.02, 0.25, 30.0
 _GROWTH = 1.25
 #: Seconds between the payload's failure and this process's end.
 _LAST_WORDS = 1.0
+#: Seconds between two attempts to warn a payload that does not handle the signal yet.
+_UNHEARD = 1.0
 #: Seconds for a library to return its version, and for a payload that was refused to end.
 _PATIENCE = 10.0
 #: Seconds for payloads to end after the job was asked to end; Slurm kills all 30 s after SIGTERM (KillWait).
@@ -41,6 +43,7 @@ def watch(
     abort: bool,
     itex: bool,
     outside: "Optional[str]" = None,
+    warn: "Optional[int]" = None,
 ) -> int:
     """Stay beside the payload ``pid`` of rank ``task`` until it ends; return or end as ``rank.run`` describes."""
     path = os.path.join(out, "payload-%d.json" % task)
@@ -55,6 +58,7 @@ def watch(
     grace = _GracePeriod(awaited, os.path.join(shared, _LEAVING + str(task)))
     kills = oom.kills()
     pause = _FIRST
+    warning = _Warning(pid, warn)
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
@@ -73,7 +77,7 @@ def watch(
         else:
             known = libraries and not (sight and sight.verdict is None)
             pause = min(pause * _GROWTH, _SEEN if known else _SEARCHING)
-        grace.wait(pause)
+        grace.wait(warning.before(pause))
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
     killer = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     if sight and status == 0 and not grace.asked():
@@ -90,7 +94,7 @@ def watch(
     _write(path, record)
     if grace.asked():
         grace.await_others()
-    return _last_words(code, killer, abort)
+    return _last_words(warning.left(code), killer, abort)
 
 
 class _GracePeriod:
@@ -200,6 +204,42 @@ def _end_all(pid: int, number: int) -> None:
             os.kill(member, number)
         except OSError:
             continue
+
+
+class _Warning:
+    """The signal before the time limit, on which the payload ``pid`` can save its state; ``at`` None: none."""
+
+    def __init__(self, pid: int, at: "Optional[int]") -> None:
+        self._pid = pid
+        self._at = at
+        self._sent = at is None
+
+    def before(self, pause: float) -> float:
+        """Send the signal if it is time; return how long to wait before the next look, at most ``pause``."""
+        if self._sent or self._at is None:
+            return pause
+        left = self._at - time.time()
+        if left > 0:
+            return min(pause, left)
+        for member in mapped_mpi.family(self._pid):
+            if _handles(member, signal.SIGUSR1):  # it would end the others
+                os.kill(member, signal.SIGUSR1)
+                self._sent = True
+        return pause if self._sent else min(pause, _UNHEARD)
+
+    def left(self, code: "Optional[int]") -> "Optional[int]":
+        """Return the exit code for the launcher, which may end the other ranks, still saving, if one fails."""
+        return 0 if self._at is not None and code == rank_record.SAVED else code
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Return whether a process has a handler for a signal."""
+    try:
+        with open("/proc/%d/status" % pid) as stream:
+            caught = [line.split()[1] for line in stream if line.startswith("SigCgt:")]
+    except OSError:
+        return False  # it has ended
+    return bool(caught) and bool(int(caught[0], 16) >> (number - 1) & 1)
 
 
 def _says(path: str) -> "Optional[str]":

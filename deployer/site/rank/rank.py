@@ -28,7 +28,7 @@ else:
 
 #: Variables of launchers with a process's number. Slurm's own is last: below mpiexec and mpirun it is the daemon's.
 TASK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
-_VALUED = ("--out", "--shared", "--outside", "--stdin")
+_VALUED = ("--out", "--shared", "--outside", "--stdin", "--warn")
 #: Signals that ask this process to end; the payload received them too and decides.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -42,12 +42,15 @@ def main(words: "List[str]") -> int:
         given[word] = next(options, "") if word in _VALUED else word
     command = list(options)
     if not given.get("--out") or set(given) - {*_VALUED, "--abort", "--itex"} or not command:
-        usage = "rank --out DIR [--shared DIR] [--outside LIBRARY] [--stdin FILE] [--abort] [--itex] -- COMMAND"
+        usage = (
+            "rank --out DIR [--shared DIR] [--outside LIBRARY] [--stdin FILE] [--warn TIME] [--abort] [--itex] -- CMD"
+        )
         sys.stderr.write("deployer: error: %s is what job.sh calls\n" % usage)
         sys.stderr.flush()  # as in payload_monitor
         return 2
     shared, outside, stdin = given.get("--shared"), given.get("--outside"), given.get("--stdin")
-    return run(given["--out"], command, shared, "--abort" in given, "--itex" in given, outside, stdin)
+    warn = int(given["--warn"]) if given.get("--warn", "").isdigit() else None
+    return run(given["--out"], command, shared, "--abort" in given, "--itex" in given, outside, stdin, warn)
 
 
 def run(
@@ -58,6 +61,7 @@ def run(
     itex: bool = False,
     outside: "Optional[str]" = None,
     stdin: "Optional[str]" = None,
+    warn: "Optional[int]" = None,
 ) -> int:
     """Run ``command`` as the payload of this rank and return its exit code, with its record in the folder ``out``.
 
@@ -71,13 +75,14 @@ def run(
         outside: given if this process is outside the container that ``command`` starts: the plan's MPI library on this
             host, empty if there is none.
         stdin: a file for the payload's standard input; None: this process's own.
+        warn: when the payload is warned of the time limit, in seconds since the epoch; None: never.
     """
     environment = inherited_environment()
     awaited: "Set[int]" = {signal.SIGCHLD, *_SIGNALS}
     pid = payload.start(command, environment, awaited, stdin)
     from deployer.site.rank import payload_monitor
 
-    return payload_monitor.watch(pid, out, shared or out, task_number(environment), awaited, abort, itex, outside)
+    return payload_monitor.watch(pid, out, shared or out, task_number(environment), awaited, abort, itex, outside, warn)
 
 
 def task_number(environment: "Mapping[str, str]") -> int:

@@ -34,6 +34,10 @@ from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import elf, files
 
 _SHOWN = 10  # findings of check
+#: Seconds before the time limit at which ranks are warned, if the user does not say.
+_WARN = 300
+#: A chain of more jobs is likely a mistake.
+_MOST_AGAIN = 1000
 
 
 class RunRequest(NamedTuple):
@@ -57,6 +61,8 @@ class RunRequest(NamedTuple):
         home: the user's choices for the home.
         stdin: a file of the container that each rank reads.
         env: variables of the ranks, as the user wrote them: NAME=VALUE.
+        again: how many jobs may continue this one; None: it is one job, and its ranks get no warning.
+        warn: how many seconds before the time limit the ranks are warned.
     """
 
     image: str
@@ -76,6 +82,8 @@ class RunRequest(NamedTuple):
     home: container.Home = container.Home()
     stdin: Optional[str] = None
     env: Sequence[str] = ()
+    again: Optional[int] = None
+    warn: int = _WARN
 
 
 class _Resolved(NamedTuple):
@@ -261,6 +269,8 @@ def _write(store: Store, rendered: _Rendered) -> None:
         unfinished.reap(store.jobs)
         with unfinished.folder(store.jobs) as half:
             result_reserve.keep(half, rendered.launch.ranks)
+            if rendered.launch.warn is not None:
+                os.mkdir(os.path.join(half, result.CHECKPOINT))
             files.write_text(os.path.join(half, result.LAUNCH_FILE), json_records.pretty(rendered.launch.record()))
             files.write_text(os.path.join(half, result.SCRIPT), rendered.script, 0o777)
             if rendered.agent is not None:
@@ -294,7 +304,24 @@ def _launch(resolved: _Resolved, chosen: _Chosen, name: str) -> Launch:
         forced=resolved.request.force and plan.checked is not None and plan.checked.verdict == REFUSE,
         straddling=pin(layout).straddling,
         scheduler=plan.scheduler,
+        warn=_warn(resolved.request, resolved.job),
+        again=resolved.request.again or 0,
     )
+
+
+def _warn(request: RunRequest, job: Job) -> Optional[int]:
+    """Return how many seconds before the time limit the ranks are warned. Raises UsageError."""
+    if request.again is None:
+        return None
+    if not 1 <= request.again <= _MOST_AGAIN:
+        raise UsageError("--again %d: not a number of jobs" % request.again, "1 to %d" % _MOST_AGAIN)
+    limit = seconds(job.time)
+    if not 1 <= request.warn < limit:
+        raise UsageError(
+            "--warn %d: ranks cannot be warned so long before a limit of %s" % (request.warn, job.time),
+            "give fewer seconds than the %d of the limit, or --time" % limit,
+        )
+    return request.warn
 
 
 def _container(resolved: _Resolved, chosen: _Chosen, folder: str, users: Sequence[Bind]) -> Container:
@@ -311,7 +338,7 @@ def _container(resolved: _Resolved, chosen: _Chosen, folder: str, users: Sequenc
             *users,
         ],
         environment={
-            **_environment(resolved.layout, plan, chosen.start_option),
+            **_environment(resolved.layout, plan, chosen.start_option, resolved.request.again is not None),
             **_near_gpus(resolved, chosen.start_option),
             **resolved.job.environment,
         },
@@ -495,12 +522,14 @@ def _job(manifest: Manifest, request: RunRequest) -> Job:
     )
 
 
-def _environment(layout: layouts.Layout, plan: Plan, option: StartOption) -> Dict[str, str]:
+def _environment(layout: layouts.Layout, plan: Plan, option: StartOption, continues: bool = False) -> Dict[str, str]:
     found = layouts.environment(layout)
     launcher = LAUNCHERS[option.launcher]
     found.update(copies(plan, option))
     found.update(launcher.environment(script.start(plan, option, layout, launcher)))
     found["DEPLOYER_RESULT"] = "%s/%s" % (plans.JOB, result.PAYLOAD_FILE)
+    if continues:
+        found["DEPLOYER_CHECKPOINT"] = "%s/%s" % (plans.JOB, result.CHECKPOINT)
     return found
 
 

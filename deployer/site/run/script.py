@@ -15,6 +15,7 @@ from deployer.contract.layout import Layout
 from deployer.contract.measurements import ITEX
 from deployer.contract.pinning import pin
 from deployer.contract.plan import Plan, StartOption
+from deployer.contract.rank_record import SAVED
 from deployer.contract.shell import Code, Program, Text, Value, Variable, Word, code
 from deployer.site.container import home
 from deployer.site.container.container import OWN, needs_home
@@ -196,6 +197,11 @@ mkdir "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
     if agent:
         pieces.append(agent_script.ground(scheduler, inputs.plan.batch.hosts, inputs.layout.nodes))
     pieces += _environment_of_the_site(inputs)
+    if inputs.launch.warn is not None:
+        ahead = seconds(inputs.launch.time) - inputs.launch.warn
+        pieces.append(
+            code("\nwarn=$((started + {ahead}))  # then the ranks get SIGUSR1, to save their state\n", ahead=ahead)
+        )
     if needs_home(inputs.container):
         pieces.append(_home(inputs))
     return shell.together(pieces)
@@ -455,6 +461,7 @@ def _payload(inputs: Inputs) -> Code:
         options: List[Text] = ["--shared", *_given(inputs, _RANKS)] if inputs.staging else []
         options += _abort(inputs)
         options += ["--itex"] if ITEX in inputs.launch.expects else []
+        options += _warning(inputs)
         options += ["--stdin", *_given(inputs, inputs.stdin)] if inputs.stdin else []
         start = _rank(inputs, inputs.image_python, _given(inputs, plans.TOOL))
         command = [*start, "--out", *_evidence(inputs), *options, "--", *command]
@@ -471,8 +478,9 @@ def _payload(inputs: Inputs) -> Code:
 # {number}. Payload: {what}
 {watch}{step}
 {end}
-exit
+{leave}
 """,
+        leave=_again(inputs),
         number=2 + bool(inputs.staging) + bool(inputs.image_python),
         what=what,
         watch=watch,
@@ -486,6 +494,25 @@ def _abort(inputs: Inputs) -> List[Text]:
     return [] if inputs.launcher.ends_on_exit else ["--abort"]
 
 
+def _warning(inputs: Inputs) -> List[Text]:
+    """Return the words with which ranks are warned of the time limit."""
+    return ["--warn", Word(Variable("warn"))] if inputs.launch.warn is not None else []
+
+
+def _again(inputs: Inputs) -> Code:
+    """Return the lines that let another job continue this one, and those that end the script."""
+    if inputs.launch.warn is None:
+        return code("exit")
+    return code(
+        """\
+code=$?
+# If the ranks have saved their state ({saved}), the next job continues from it.
+if ((code == {saved})); then "${{tool[@]}}" again "$job" && code=0; fi
+exit "$code\"""",
+        saved=SAVED,
+    )
+
+
 def _outside(inputs: Inputs) -> List[Text]:
     """Return the words that start and observe the container of a rank on the host."""
     ranks = inputs.folder + "/" + RANKS_FOLDER
@@ -495,7 +522,7 @@ def _outside(inputs: Inputs) -> List[Text]:
         tool, evidence = staging_script.tool(inputs.staging), staging_script.evidence()
         out = ["--out", evidence, "--shared", ranks]
     library = inputs.plan.mpi.library if inputs.plan.mpi else ""
-    return [*_rank(inputs, inputs.python, [tool]), *out, "--outside", library, *_abort(inputs), "--"]
+    return [*_rank(inputs, inputs.python, [tool]), *out, "--outside", library, *_abort(inputs), *_warning(inputs), "--"]
 
 
 def _evidence(inputs: Inputs) -> List[Text]:

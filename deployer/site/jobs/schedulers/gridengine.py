@@ -95,9 +95,9 @@ class GridEngine(Scheduler):
     def owns(self, job_id: str) -> bool:
         return job_id.isdigit()
 
-    def submit(self, script: str, seconds: int) -> List[str]:
+    def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
         del seconds  # the script contains it
-        return ["qsub", "-terse", script]
+        return ["qsub", "-terse", *(["-hold_jid", after] if after else []), script]
 
     def parse_submit(self, code: int, out: str, err: str) -> str:
         if code != 0:

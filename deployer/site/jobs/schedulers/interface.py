@@ -140,8 +140,13 @@ class Scheduler(object):
         """Return whether this scheduler gave the id."""
         raise NotImplementedError
 
-    def submit(self, script: str, seconds: int) -> List[str]:
-        """Return argv that submits the batch script at the path ``script``, which may run for ``seconds``."""
+    def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
+        """Return argv that submits the batch script at the path ``script``.
+
+        Args:
+            seconds: how long it may run.
+            after: the id of a job after whose end it may start, however that ended.
+        """
         raise NotImplementedError
 
     def parse_submit(self, code: int, out: str, err: str) -> str:

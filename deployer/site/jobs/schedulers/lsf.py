@@ -86,9 +86,11 @@ class Lsf(Scheduler):
     def owns(self, job_id: str) -> bool:
         return job_id.isdigit()
 
-    def submit(self, script: str, seconds: int) -> List[str]:
+    def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
         del seconds  # the script contains it
-        return ["sh", "-c", 'exec bsub <"$1"', "sh", script]  # bsub reads directives from its standard input alone
+        # bsub reads directives from its standard input alone.
+        more = ["-w", "ended(%s)" % after] if after else []
+        return ["sh", "-c", 'script=$1; shift; exec bsub "$@" <"$script"', "sh", script, *more]
 
     def parse_submit(self, code: int, out: str, err: str) -> str:
         if code != 0:

@@ -85,9 +85,9 @@ class Pbs(Scheduler):
     def owns(self, job_id: str) -> bool:
         return _ID.match(job_id) is not None
 
-    def submit(self, script: str, seconds: int) -> List[str]:
+    def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
         del seconds  # the script contains it
-        return ["qsub", script]
+        return ["qsub", *(["-W", "depend=afterany:" + after] if after else []), script]
 
     def parse_submit(self, code: int, out: str, err: str) -> str:
         if code != 0:

@@ -129,6 +129,11 @@ def gpu_partition():
     return found._replace(container=found.container._replace(arguments=option.arguments), staging=staging)
 
 
+def again(made):
+    """Return the inputs of a job that others continue."""
+    return made._replace(launch=made.launch._replace(warn=300, again=2))
+
+
 def by_agent(scheduler, launcher, **facts):
     """Return the inputs of a job whose batch system reaches nodes by an agent, with all that a job can ask for."""
     option = made.START_OPTION._replace(launcher=launcher, pmi="", join=True)
@@ -195,6 +200,7 @@ CASES = {
         ),
     ),
     "gpu-partition": gpu_partition(),
+    "again": again(inputs()),
     "native": native(inputs(ranks=2)),
     "gridengine": by_agent("gridengine", "mpiexec.hydra"),
     "pbs": by_agent("pbs", "mpiexec.hydra"),

@@ -1,0 +1,78 @@
+"""again: submit the job that continues another one, from the state that its ranks saved; job.sh calls it at its end.
+
+The next job is the same script under another name, with what a person changed in it. A job's name is in all paths of
+its folder and nowhere else by chance, because it ends with random characters.
+"""
+
+import os
+import re
+import time
+
+from deployer.contract import json_records
+from deployer.contract.errors import JobFailed, UsageError
+from deployer.contract.job import seconds
+from deployer.site.jobs import jobs, result, result_reserve, schedulers
+from deployer.site.storage import unfinished
+from deployer.system import files
+
+_NAME = re.compile(r"^(.+)-\d{8}T\d{6}-[0-9a-f]{4}$")
+
+
+def continue_job(folder: str) -> str:
+    """Submit the next job, which starts after this one, and return its folder.
+
+    Raises:
+        JobFailed: no more jobs may continue this one.
+        UsageError: the folder is not that of such a job.
+        Refused, TransferError: the batch system did not accept it.
+    """
+    launch = result.launch(folder)
+    match = _NAME.match(launch.job)
+    if launch.warn is None or not match or os.path.basename(os.path.abspath(folder)) != launch.job:
+        raise UsageError("%s cannot be continued" % folder, "start it with: run --again N")
+    if launch.again < 1:
+        raise JobFailed(
+            "the job saved its state, and no job is left to continue it",
+            "run it again with a larger --again; its state: %s" % os.path.join(folder, result.CHECKPOINT),
+        )
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    name = "%s-%s-%s" % (match.group(1), stamp, os.urandom(2).hex())
+    parent = os.path.dirname(os.path.abspath(folder))
+    target = os.path.join(parent, name)
+    following = launch._replace(job=name, again=launch.again - 1, previous=launch.job, created=int(time.time()))
+    with files.errors_named("make " + target), unfinished.folder(parent) as half:
+        result_reserve.keep(half, following.ranks)
+        files.write_text(os.path.join(half, result.LAUNCH_FILE), json_records.pretty(following.record()))
+        for each in (result.SCRIPT, result.AGENT):
+            path = os.path.join(folder, each)
+            if files.is_file(path):
+                text = files.read_bytes(path).decode("utf-8", "surrogateescape").replace(launch.job, name)
+                files.write_text(os.path.join(half, each), text, 0o777)
+        os.rename(half, target)
+    try:
+        scheduler = schedulers.known(launch.scheduler)
+        argv = scheduler.submit(os.path.join(target, result.SCRIPT), seconds(launch.time), jobs.job_id(folder))
+        _move(folder, target)  # the next job may start as soon as it is submitted
+        number = scheduler.parse_submit(*jobs.ask(argv))
+    except BaseException:
+        _move(target, folder)
+        files.remove_tree(target)
+        raise
+    files.write_text(os.path.join(target, result.JOB_ID), number + "\n")
+    _link(folder, name)
+    return target
+
+
+def _move(source: str, target: str) -> None:
+    """Move the saved state, if it is there."""
+    path = os.path.join(source, result.CHECKPOINT)
+    if files.is_folder(path):
+        with files.errors_named("move " + path):
+            os.rename(path, os.path.join(target, result.CHECKPOINT))
+
+
+def _link(folder: str, name: str) -> None:
+    """Write the name of the next job to result.json."""
+    record = dict(result.read(folder).record)
+    record[result.NEXT] = name
+    files.write_text(os.path.join(folder, result.RESULT_FILE), json_records.pretty(record))

@@ -1,0 +1,47 @@
+"""The signal before the time limit: only who handles it gets it, once, and who saved its state is no failure."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from deployer.contract.rank_record import SAVED
+
+HANDLES = """
+import signal, sys, time
+times = []
+signal.signal(signal.SIGUSR1, lambda *_: times.append(1))
+print("ready", flush=True)
+until = time.time() + 3
+while not times and time.time() < until:
+    time.sleep(0.02)
+time.sleep(0.2)
+sys.exit(%d if times == [1] else 1)
+"""
+
+
+def run(tmp_path, program, ahead, *words):
+    warn = str(int(time.time()) + ahead)
+    argv = [sys.executable, "-c", "import sys; from deployer.site.rank import rank; sys.exit(rank.main(sys.argv[1:]))"]
+    argv += ["--out", str(tmp_path), "--warn", warn, *words, "--", sys.executable, "-c", program]
+    done = subprocess.run(argv, cwd=os.getcwd(), stdout=subprocess.DEVNULL, check=False)
+    with open(str(tmp_path / "payload-0.json")) as stream:
+        return done.returncode, json.load(stream)["exit_code"]
+
+
+@pytest.mark.parametrize("words", [(), ("--abort",)])
+def test_a_payload_that_saves_is_no_failure_for_the_launcher(tmp_path, words):
+    assert run(tmp_path, HANDLES % SAVED, 0, *words) == (0, SAVED)
+
+
+def test_a_payload_that_does_not_handle_the_signal_is_not_ended_by_it(tmp_path):
+    assert run(tmp_path, "import time; time.sleep(0.5)", 0) == (0, 0)
+
+
+def test_before_its_time_there_is_no_signal(tmp_path):
+    program = (HANDLES % SAVED).replace("+ 3", "+ 0.3")
+    code, recorded = run(tmp_path, program, 60)
+    assert (code, recorded) == (1, 1)
