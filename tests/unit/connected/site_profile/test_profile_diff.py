@@ -69,7 +69,7 @@ NODE = {
         "kind": "nvidia", "model": "V100", "type": "v100", "count": 4, "memory_mb": 16000, "capability": "7.0",
         "target": "gfx90a",
     },
-    "affinity": [{"numa_domain": 0, "gpus": [0, 1], "nics": ["hfi1_0"]}, {"numa_domain": 1, "gpus": [2, 3]}],
+    "affinity": [{"numa_domain": 0, "nics": ["hfi1_0"]}],
 }  # fmt: skip
 MPI = {
     "family": "intel", "version": "2021.15", "prefix": "/opt/intel/mpi", "library": "lib/release/libmpi.so.12",
