@@ -2,11 +2,12 @@
 
 import os
 import select
+import shutil
 import sys
 import time
 from typing import IO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract.errors import DeployerError, JobFailed, TransferError, UsageError
+from deployer.contract.errors import DeployerError, JobFailed, MissingTool, TransferError, UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.json_records import Record
 from deployer.contract.rank_record import SAVED
@@ -109,6 +110,8 @@ def scheduler(number: str = "", kind: str = "") -> Scheduler:
     return next((each for each in [*known, *SCHEDULERS.values()] if each.owns(number)), SCHEDULERS["slurm"])
 
 
+#: A shell's exit code for a program that it does not find.
+_NOT_FOUND = 127
 #: Prefixes of variables by which the commands of batch systems find their servers.
 _SETTINGS = ("SBATCH_", "SGE_", "PBS_", "LSF_")
 
@@ -119,13 +122,15 @@ def ask(argv: List[str]) -> Tuple[int, str, str]:
     The environment is small on purpose, because sbatch passes it to the job.
     """
     names = [name for name in os.environ if name.startswith(_SETTINGS)]
-    done = process.run(
-        argv,
-        _PATIENCE,
-        env=process.base_environment("SLURM_CONF", "SLURM_CLUSTERS", "LD_LIBRARY_PATH", *names),
-        check=False,
-        hint="this needs the batch system's commands: are you on a login node?",
-    )
+    environment = process.base_environment("SLURM_CONF", "SLURM_CLUSTERS", "LD_LIBRARY_PATH", *names)
+    in_login_shell = ["bash", "-lc", 'exec "$@"', "bash", *argv]  # over ssh, only that may know the commands
+    found = shutil.which(argv[0]) is not None
+    done = process.run(argv if found else in_login_shell, _PATIENCE, env=environment, check=False)
+    if done.returncode == _NOT_FOUND and found:  # a command of a script of ours
+        done = process.run(in_login_shell, _PATIENCE, env=environment, check=False)
+    elif done.returncode == _NOT_FOUND:
+        hint = "this needs the batch system's commands: are you on a login node?"
+        raise MissingTool("cannot start %s: No such file or directory" % argv[0], hint)
     return done.returncode, done.stdout, done.stderr
 
 
