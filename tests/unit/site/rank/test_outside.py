@@ -46,7 +46,7 @@ def test_a_rank_shows_its_library_its_place_and_its_cpus(tmp_path, stand_in, hos
 
 
 def test_a_rank_without_mpi_has_cpus_alone(tmp_path):
-    found = watched(tmp_path, ["sleep", "0.3"])
+    found = watched(tmp_path, ["sleep", "1"])
     assert (found.libraries, found.outside.has_mpi, found.outside.alone) == ([], False, None)
     assert evidence.parse_cpus(found.outside.cpus) == os.sched_getaffinity(0)
 
