@@ -122,7 +122,8 @@ def test_the_container_is_the_image_and_nothing_of_the_host(podman: Site) -> Non
     names = {line.partition("=")[0] for line in variables.splitlines()}
     assert names == of_the_image | of_the_plan | of_podman_and_the_shell
     systems = re.compile("/(proc|sys|dev)(/|$)")
-    assert {path for path in mounts.splitlines() if not systems.match(path)} == {
+    of_podman_5 = {"/run/.containerenv"}
+    assert {path for path in mounts.splitlines() if not systems.match(path)} - of_podman_5 == {
         "/", "/tmp", "/run", "/etc/passwd", "/etc/group", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf",
         "/deployer/app", "/deployer/host", "/opt/intel/mpi/2021.15",
     }  # fmt: skip
@@ -136,9 +137,12 @@ def test_exit_codes_and_standard_input(podman: Site) -> None:
     )
 
 
-@pytest.mark.parametrize("streams", ["", "| cat", "</dev/null", "2>/dev/null </dev/null"])
+@pytest.mark.parametrize("streams", ["| cat", "</dev/null", "2>/dev/null </dev/null"])
 def test_some_streams_are_a_terminal(podman: Site, streams: str) -> None:
-    """As for a person who reads the output in a pager, and for the ranks of Open MPI's mpirun."""
+    """As for a person who reads the output in a pager, and for the ranks of Open MPI's mpirun.
+
+    Not all of them: the lab's nodes have no /dev/console, where crun mounts a container's own terminal.
+    """
     run = f"python3 {WORKSPACE}/deployer.pyz exec hello-mpi --plan changed -- sh -c 'echo said; exit 7' {streams}"
     said = podman.alice(f"script -qec {shlex.quote(f'set -o pipefail; {run}')} /dev/null </dev/null", 7)
     assert said.replace("\r", "").endswith("said\n")
