@@ -11,7 +11,7 @@ from tests.integration.conftest import ROOT, WORKSPACE, Site
 from tests.lab import gridengine
 
 #: Of Intel MPI and of Open MPI.
-LIBRARIES = {"": "/opt/intel/mpi/2021.15/lib/libmpi.so.12", "-openmpi": "/opt/openmpi/5.0.11/lib/libmpi.so.40"}
+LIBRARIES = {"": "Intel(R) MPI Library 2021.15", "-openmpi": "Open MPI v5.0.11"}
 KINDS = {
     "gridengine": {"parallel_environment": gridengine.ENVIRONMENT},
     "hosts": {"hosts": ["cn1", "cn2"]},
@@ -83,6 +83,7 @@ def kind(request: pytest.FixtureRequest, site: Site) -> Iterator[str]:
     if request.param == "gridengine":
         gridengine.start(site.lab)
         yield request.param
+        site.alice(f"rm -rf {WORKSPACE}/jobs/batch-*")  # nobody can be asked about them any more
         gridengine.stop(site.lab)
         return
     site.alice(_KEY)
