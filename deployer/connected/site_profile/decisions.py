@@ -93,7 +93,11 @@ def text(name: str, extends: str, access: Access, decisions: list[Decision], hea
     for each in decisions:
         inner = tree
         for word in each.place[:-1]:
-            inner = inner.setdefault(word, {})
+            below = inner.setdefault(word, {})
+            if isinstance(below, Decision):  # an example, and further facts are in it: a line for each of its keys
+                below = {key: Decision((*below.place, key), value, below.why) for key, value in below.value.items()}
+                inner[word] = below
+            inner = below
         inner[each.place[-1]] = each
     return "\n".join([*lines, *_lines(tree, "")]) + "\n"
 

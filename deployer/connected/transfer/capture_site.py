@@ -199,7 +199,8 @@ def _decided(request: SiteRequest, access: Access) -> list[Decision]:
     date = captured.source.date or ""
     heading = f"What people decide about {name}. Its facts are in {extends}, captured {date}."
     found = decisions.decide(captured, access)
-    place = request.output.with_name(f".{request.output.name}.new")
+    # Absolute: a name without a slash would be the name of a profile.
+    place = request.output.absolute().with_name(f".{request.output.name}.new")
     try:
         files.write_text(str(place), decisions.text(name, extends, access, found, heading))
         found = _known(found, decisions.lacking(profiles.load(str(place))))

@@ -74,3 +74,14 @@ def test_what_nobody_knows_is_an_example_that_says_so(tmp_path: Path) -> None:
     assert all(each.why.startswith("an example, not a fact: ") for each in missing)
     profile = profiles.load(str(written(tmp_path, [*decisions.decide(profile, access), *missing], access)))
     assert (decisions.lacking(profile), profile.workspace) == ([], "/work/x")
+
+
+def test_a_site_without_a_batch_system_gets_an_example_of_each_fact(tmp_path: Path) -> None:
+    profile = captured(tmp_path, scheduler=None, partitions={}, mpi={})
+    access = Access("login1", "python3")
+    found = decisions.decide(profile, access)
+    missing = decisions.lacking(profiles.load(str(written(tmp_path, found, access))))
+    assert "partitions" in [each.key for each in missing]
+    assert max(len(each.place) for each in missing) > 1
+    made = profiles.load(str(written(tmp_path, [*found, *missing], access)))
+    assert (decisions.lacking(made), list(made.partitions)) == ([], ["NAME"])
