@@ -17,7 +17,7 @@ from deployer.connected.site_profile import search
 from deployer.connected.site_profile.profile import Profile, comparable, load
 from deployer.connected.site_profile.signatures import sign_profile
 from deployer.contract import drift, facts, json_records, sshsig
-from deployer.contract.errors import IntegrityError, Refused, UsageError
+from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
 from deployer.contract.json_records import Record
 from deployer.contract.sshsig import Key
 from deployer.system import files, signature
@@ -97,7 +97,8 @@ def keep(found: Publication) -> KeptPublication:
     """Verify a published profile, pin its signer if it is the first, and keep it.
 
     Raises:
-        Refused: it is not signed, or by another signer than the pinned one, or it is older than the one kept here.
+        Refused: it is not signed, or by another signer than the pinned one, or it is older than the one kept here, or
+            the host published another name before.
         IntegrityError: the signature or the facts do not match.
         UsageError: it is not a profile, or has what a published profile must not have.
     """
@@ -105,14 +106,12 @@ def keep(found: Publication) -> KeptPublication:
     if found.signature is None:
         raise Refused(f"{what} is not signed", "ask its admin: deployer profile publish FILE --key KEY -o DIR")
     try:
-        text = found.signature.decode("ascii", "replace")
-        key = signature.check(sshsig.unarmored(text), found.profile, sshsig.PROFILE_NAMESPACE)
+        key = _signer(found.profile, found.signature)
     except IntegrityError as error:
         raise IntegrityError(f"{what}: {error.message}", "it was changed after it was signed: ask its admin") from error
     record = json_records.parse(found.profile, what)
     name = _name(record, what)
-    pin = pin_path(name)
-    pinned = [_pinned(line, pin) for line in files.read_text(str(pin)).splitlines()] if files.lexists(str(pin)) else []
+    pin, pinned = pin_path(name), _pins(name)
     if pinned and key not in pinned:
         known = ", ".join(each.fingerprint for each in pinned)
         raise Refused(
@@ -120,27 +119,83 @@ def keep(found: Publication) -> KeptPublication:
             f"ask the admin of {name} by another way; if the key was replaced, write into {pin}: {key.line}",
         )
     _check_whole(record, found, what)
-    profile = _publish_here(found, name, str((record.get("source") or {}).get("date") or ""), what)
-    if not pinned:
-        files.write_text(str(pin), key.line + "\n")
-    return KeptPublication(profile, place(name) / f"{name}.yaml", key, not pinned)
-
-
-def _publish_here(found: Publication, name: str, date: str, what: str) -> Profile:
-    """Write a published profile into its folder if it is valid and not older than the one there; return it."""
     folder = place(name)
-    if files.is_folder(str(folder)):
-        before = load(str(folder / f"{name}.yaml"))
-        if before.source.date and date < before.source.date.isoformat():
-            raise Refused(f"{what} is of {date or 'no date'}, older than the one kept here ({before.source.date})")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".new-", dir=folder.parent) as made:
-        _write(Path(made), found, name)
-        load(str(Path(made, f"{name}.yaml")))  # all errors are found here
-        files.remove_tree(str(folder))
-        Path(made).rename(folder)
-        Path(made).mkdir()  # for the end of this block
-    return load(str(folder / f"{name}.yaml"))
+        new, old = Path(made, "new"), Path(made, "old")
+        _write(new, found, name)
+        _check_newer(load(str(new / f"{name}.yaml")), folder, what)  # all errors are found here
+        _check_one_name(found.host, name, what)
+        if not pinned:  # before the copy: whatever is kept has a pin
+            files.write_text(str(pin), key.line + "\n")
+        _exchange(new, folder, old)
+    return KeptPublication(load(str(folder / f"{name}.yaml")), folder / f"{name}.yaml", key, not pinned)
+
+
+def unchanged(host: str, profile: bytes) -> Profile | None:
+    """Return the kept profile with these very bytes, if it came from this host and its signer is pinned."""
+    for path in kept():
+        try:
+            if files.read_bytes(str(path), limit=MAX_PROFILE) != profile:
+                continue
+            key = _signer(profile, files.read_bytes(str(path.with_name(SIGNATURE)), limit=MAX_SIGNATURE))
+            found = load(str(path.with_name(f"{path.parent.name}.yaml")))
+        except DeployerError:
+            continue  # it is verified and kept again
+        if found.login.host == host and key in _pins(found.name):
+            return found
+    return None
+
+
+def _check_newer(new: Profile, folder: Path, what: str) -> None:
+    """Raise Refused if the profile that is kept in ``folder`` has a later date; one that is damaged has none."""
+    if not files.is_folder(str(folder)):
+        return
+    try:
+        before = load(str(folder / f"{folder.name}.yaml")).source.date
+    except DeployerError as error:
+        sys.stderr.write(f"deployer: the profile kept in {folder} is replaced, since it is damaged: {error.message}\n")
+        return
+    date = new.source.date
+    if before and (date is None or date < before):
+        raise Refused(f"{what} is of {date or 'no date'}, older than the one kept here ({before})")
+
+
+def _check_one_name(host: str, name: str, what: str) -> None:
+    """Raise Refused if the host published another name before: that name's pin would not be asked."""
+    for path in kept():
+        other = path.parent.name
+        if other != name and _machine(_host(other)) == _machine(host):
+            raise Refused(
+                f"{what} is called {name}, but {host} published {other} before, whose signer is pinned",
+                f"ask its admin by another way; if the site was renamed: rm -r {path.parent}",
+            )
+
+
+def _host(name: str) -> str:
+    """Return the host that a kept profile came from, empty if that is damaged."""
+    try:
+        record = json.loads(place(name).joinpath(f"{name}.yaml").read_bytes())
+        return str(record["login"]["host"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+
+
+def _machine(host: str) -> str:
+    return host.rpartition("@")[2].lower()
+
+
+def _exchange(new: Path, folder: Path, old: Path) -> None:
+    """Rename ``new`` to ``folder``, and the one that is there to ``old``; after an error it is there again."""
+    there = files.lexists(str(folder))
+    if there:
+        folder.rename(old)
+    try:
+        new.rename(folder)
+    except OSError:
+        if there:
+            old.rename(folder)
+        raise
 
 
 def newest(own: Profile) -> Profile:
@@ -152,7 +207,11 @@ def newest(own: Profile) -> Profile:
     path = place(own.name) / f"{own.name}.yaml"
     if not files.lexists(str(path)):
         return own
-    published = load(str(path))
+    try:
+        published = load(str(path))
+    except DeployerError as error:
+        sys.stderr.write(f"deployer: the profile kept in {path.parent} is not used: {error.message}\n")
+        return own
     if published.login.host != own.login.host:
         return own
     dates = [each.source.date for each in (own, published)]
@@ -220,6 +279,16 @@ def _write(folder: Path, found: Publication, name: str) -> None:
                 stream.write(data)
     own = {"format": 1, "name": name, "extends": f"./{PROFILE}", "login": {"host": found.host, "transfer": None}}
     files.write_text(str(folder / f"{name}.yaml"), json.dumps(own) + "\n")
+
+
+def _signer(profile: bytes, blob: bytes) -> Key:
+    return signature.check(sshsig.unarmored(blob.decode("ascii", "replace")), profile, sshsig.PROFILE_NAMESPACE)
+
+
+def _pins(name: str) -> list[Key]:
+    """Return the pinned signers of a site's profile."""
+    pin = pin_path(name)
+    return [_pinned(line, pin) for line in files.read_text(str(pin)).splitlines()] if files.lexists(str(pin)) else []
 
 
 def _pinned(line: str, path: Path) -> Key:

@@ -29,9 +29,9 @@ def fetch(remote: Remote) -> Profile | None:
     if f"{ADMINS_FOLDER}/{published.PROFILE}" not in there:
         return None
     profile = remote.fetch(f"{ADMINS_FOLDER}/{published.PROFILE}", published.MAX_PROFILE)
-    for path in published.kept():
-        if path.is_file() and path.read_bytes() == profile:
-            return profiles.load(str(path.with_name(f"{path.parent.name}.yaml")))
+    known = published.unchanged(remote.host, profile)
+    if known:
+        return known
     limits = {published.FACTS: published.MAX_FACTS, published.SIGNATURE: published.MAX_SIGNATURE}
     data = {
         name: remote.fetch(f"{ADMINS_FOLDER}/{name}", limit) if f"{ADMINS_FOLDER}/{name}" in there else None

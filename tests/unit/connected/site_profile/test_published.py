@@ -77,6 +77,9 @@ def test_the_host_is_the_one_that_the_user_named_and_the_first_signer_is_pinned(
         (publication(nonsense=1), UsageError, "nonsense"),
         (publication(**of("2026-11-09")), Refused, "is of 2026-11-09, older than the one kept here"),
         (publication(source=SOURCE), Refused, "is of no date, older"),
+        (publication(source=["x"]), UsageError, "source"),
+        (publication(OTHER, name="there2"), Refused, "is called there2, but login1 published there before"),
+        (publication(OTHER, name="there2", host="me@Login1"), Refused, "is called there2, but"),
     ],
 )
 def test_what_is_refused_leaves_the_kept_one_and_the_pin(
@@ -98,6 +101,47 @@ def test_a_signature_of_a_bundle_is_none_and_nothing_invalid_is_pinned() -> None
             published.keep(wrong)
         assert not published.pin_path("there").exists()
         assert published.kept() == []
+
+
+def test_equal_bytes_are_known_only_of_the_same_host_and_a_pinned_signer() -> None:
+    found = publication()
+    published.keep(found)
+    assert published.unchanged("login1", found.profile) == profiles.load("there")
+    assert published.unchanged("login2", found.profile) is None
+    assert published.unchanged("login1", found.profile + b" ") is None
+    published.pin_path("there").write_text(OTHER.key.line + "\n")
+    assert published.unchanged("login1", found.profile) is None
+    published.pin_path("there").unlink()
+    assert published.unchanged("login1", found.profile) is None
+    published.keep(found)
+    (published.place("there") / published.FACTS).write_text("damaged")
+    assert published.unchanged("login1", found.profile) is None
+
+
+def test_what_is_kept_has_a_pin_and_survives_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(new: Path, folder: Path, old: Path) -> None:
+        assert published.pin_path("there").exists()
+        raise OSError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(published, "_exchange", fails)
+        with pytest.raises(OSError, match="no space"):
+            published.keep(publication())
+    assert published.kept() == []
+    kept = published.keep(publication())
+    folder = kept.path.parent
+    with pytest.raises(FileNotFoundError):
+        published._exchange(folder.parent / ".missing", folder, folder.parent / ".old")
+    assert profiles.load("there") == kept.profile
+
+
+def test_a_damaged_one_is_replaced_and_stops_nobody_s_own(capsys: pytest.CaptureFixture[str]) -> None:
+    own = published.keep(publication()).profile
+    (published.place("there") / published.FACTS).write_text("damaged")
+    assert published.newest(own) is own
+    assert "is not used: " in capsys.readouterr().err
+    assert published.keep(publication()).profile == own
+    assert "is replaced, since it is damaged: " in capsys.readouterr().err
 
 
 def test_a_new_key_is_accepted_once_the_user_has_written_it() -> None:
