@@ -321,7 +321,8 @@ class Plan(NamedTuple):
         mounts: folders of the site whose paths have placeholders: binds on the same path, once these are replaced.
         devices: devices that a runtime does not show by itself: paths, or CDI names.
         without: the site's partitions that have no plan, each with the reason.
-        gpu_order: the variable by which the order of a node's GPUs is set; empty if their places are unknown.
+        gpu_order: the variable by which the order of a node's GPUs is set; empty if their places are unknown,
+            or the vendor has no such variable (Intel).
         gpu_places: the places of a node's GPUs.
     """
 

@@ -384,7 +384,7 @@ class Profile(Machine):
     def files_of(self, plan: Plan) -> "SiteFiles":
         """Return captured facts of the files that jobs with a plan can load."""
         own = self.partition(plan.partition)[1].mpi
-        name = next((each for each in own if plan.mpi and self.mpi[each].prefix == plan.mpi.prefix), None)
+        name = next((each for each in own if plan.mpi and self.mpi[each].library_path == plan.mpi.library), None)
         return self.site_files(plan.partition, name)
 
     def partition(self, name: str | None = None, mpi: str | None = None) -> tuple[str, Partition]:

@@ -124,7 +124,7 @@ def _gpus(partition: Partition) -> dict[str, Any]:
     """Return what a plan has of the places of a node's GPUs."""
     node = partition.node
     places = [GpuPlace(own, near.numa_domain) for near in (node.affinity if node else []) for own in near.gpus]
-    if not (places and node and node.gpus and node.gpus.kind):
+    if not (places and node and node.gpus and node.gpus.kind in gpu.ORDER):
         return {}
     return {"gpu_order": gpu.ORDER[node.gpus.kind], "gpu_places": tuple(sorted(places))}
 

@@ -49,7 +49,8 @@ def find(tools: Tools, libraries: Libraries, sys: str = "/sys", dev: str = "/dev
     if slingshot or omni_path or infiniband or wires:
         fast = "slingshot" if slingshot else "omni-path" if omni_path else "infiniband" if infiniband else None
         fabric["kind"] = fast or "ethernet"
-        fabric["devices"] = sorted(set(slingshot) | set(omni_path) | set(verbs)) or wires
+        hsn = [name for name in wires if slingshot and name.startswith("hsn")]  # for what has no provider of its own
+        fabric["devices"] = sorted({*slingshot, *hsn, *omni_path, *verbs}) or wires
     providers = _providers(tools)
     if providers:
         fabric["providers"] = providers

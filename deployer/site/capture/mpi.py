@@ -45,7 +45,7 @@ _MAX_LIBRARIES = 600
 _LIBRARY = re.compile(r"\.so(\.[\w.]+)?$")
 
 #: The variables of a module that tune MPI and fabric; those for compiler wrappers are left out.
-_TUNING = re.compile(r"^(I_MPI|FI|UCX|OMPI_MCA|PSM2|PSM3|HFI|MPICH|MV2)_\w+$")
+_TUNING = re.compile(r"^(I_MPI|FI|UCX|OMPI_MCA|PSM2|PSM3|HFI|MPICH|MV2|MVP)_\w+$")
 _NO_TUNING = re.compile(r"^(I_MPI_(CC|CXX|FC|F77|F90|ROOT|.*_PATH)|MPICH_(HOME|DIR|CC|CXX|FC))$")
 
 #: The beginning of MPI_Get_library_version by family; its group is the version.
@@ -133,7 +133,7 @@ def find(
 def _folders(tools: Tools, place: _Place, family: str) -> Dict[str, str]:
     """Return the folders of an Open MPI outside of its prefix, by variable; all of them if the prefix is the system's.
 
-    Settings in /etc itself are left out: the container must not get all of that folder.
+    Folders whose name is ``etc``, as /etc and /usr/local/etc, are left out: they have settings of all kinds.
     """
     program = os.path.join(place.prefix, "bin", "ompi_info")
     if family != "openmpi" or not os.access(program, os.X_OK):
@@ -145,7 +145,7 @@ def _folders(tools: Tools, place: _Place, family: str) -> Dict[str, str]:
     return {
         variable: path
         for variable, path in found.items()
-        if path.startswith("/") and path != "/etc" and os.path.isdir(path)
+        if path.startswith("/") and os.path.basename(path) != "etc" and os.path.isdir(path)
         and (place.prefix in _SYSTEM or not path.startswith(place.prefix + "/"))
     }  # fmt: skip
 

@@ -26,8 +26,13 @@ def objection(rootfs: str, target: str, made: bool = False) -> Optional[str]:
 
 def lacks(rootfs: str, target: str) -> bool:
     """Return whether an image has nothing at ``target``, and nothing that prevents making it."""
-    is_folder = partial(_is_folder, rootfs)
-    return mount_points.in_the_way(target, is_folder) is None and is_folder(target) is None
+    look = partial(_is_folder, rootfs)
+    return mount_points.in_the_way(target, look) is None and look(target) is None
+
+
+def has_folder(rootfs: str, target: str) -> bool:
+    """Return whether an image has a folder at ``target``, not through a link."""
+    return mount_points.in_the_way(target, partial(_is_folder, rootfs)) is None and not lacks(rootfs, target)
 
 
 def _is_folder(rootfs: str, path: str) -> Optional[bool]:

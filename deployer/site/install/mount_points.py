@@ -9,10 +9,9 @@ from contextlib import suppress
 from typing import Iterable, List, Sequence
 
 from deployer.contract.errors import UsageError
-from deployer.site.container.targets import lacks
+from deployer.site.container.targets import has_folder, lacks
 from deployer.site.storage import inventory
 from deployer.site.storage.store import InstalledImage
-from deployer.system import files
 
 #: How often a folder is made in another one that two installs may change at once.
 _TRIES = 10
@@ -48,7 +47,7 @@ def others(installed: InstalledImage, own: Iterable[str], targets: Sequence[str]
         own: the mount points of its bundle.
         targets: absolute paths.
     """
-    found = [path for path in targets if files.is_folder(installed.rootfs + path)]
+    found = [path for path in targets if has_folder(installed.rootfs, path)]
     names = inventory.rootfs_names(installed) if found else frozenset()
     ours = [path + "/" for path in own]
     return [

@@ -161,6 +161,7 @@ def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved
         plan = plan._replace(checked=None)  # it applies to the image
     check_verdict(plan, request.force)
     mount_points.make_if_permitted(installed.rootfs, plan.mounts)
+    binds = [] if request.runtime == plans.NATIVE else request.binds  # the host has its own folders
     layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, job.memory)
     return _Resolved(
         store=store,
@@ -174,7 +175,7 @@ def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved
         layout=layout,
         asked=ask(plan, request.options, job.nodes, job.time, os.environ),
         environment=users_environment(plan, request.env),
-        mounts=[*plan.mounts, *_others_mount_points(installed, manifest, request.binds)],
+        mounts=[*plan.mounts, *_others_mount_points(installed, manifest, binds)],
     )
 
 

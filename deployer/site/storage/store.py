@@ -135,7 +135,7 @@ class InstalledImage(NamedTuple):
         return manifest.read(files.read_bytes(path, limit=sealed_file.MAX_MANIFEST), path)
 
     def sites(self) -> List[str]:
-        """Return the names of the sites for which the bundle has a plan, or was sent one later."""
+        """Return the names of the sites for which the bundle has a plan, or received one later."""
         folders = [os.path.join(self.folder, name) for name in (PLANS, NEWER_PLANS)]
         names = {name for folder in folders if files.is_folder(folder) for name in os.listdir(folder)}
         return sorted(name[: -len(".json")] for name in names if name.endswith(".json"))

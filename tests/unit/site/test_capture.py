@@ -299,6 +299,13 @@ def test_the_settings_of_an_open_mpi_outside_of_its_prefix(programs, packaged, t
     assert found.mpi["openmpi-4.1.4"]["folders"] == {"OPAL_SYSCONFDIR": str(tmp_path / "etc/openmpi")}
 
 
+def test_settings_among_those_of_other_programs_are_left_out(programs, packaged, tmp_path):
+    program = packaged / "bin" / "ompi_info"
+    program.write_text(program.read_text().replace("etc/openmpi", "etc"))
+    _, found = find_mpi(packaged)
+    assert "folders" not in found.mpi["openmpi-4.1.4"]
+
+
 def test_cray_mpich_by_the_name_of_mpich_s_abi(programs, intel, tmp_path):
     prefix = tmp_path / "cray/pe/mpich/8.1.32/ofi/gnu/11.2"
     (prefix / "lib").mkdir(parents=True)
@@ -447,10 +454,10 @@ def test_the_fabric(programs, tmp_path):
 
 def test_slingshot(programs, tmp_path):
     write(tmp_path, {"sys/class/cxi/cxi%d/x" % number: "" for number in (0, 1)})
-    write(tmp_path, {"sys/class/net/hsn0/x": ""})
+    write(tmp_path, {"sys/class/net/%s/x" % name: "" for name in ("hsn0", "eth0")})
     tools = Tools()
     found = fabric.find(tools, Libraries(tools), str(tmp_path / "sys"), str(tmp_path / "dev"))
-    assert (found.fabric["kind"], found.fabric["devices"]) == ("slingshot", ["cxi0", "cxi1"])
+    assert (found.fabric["kind"], found.fabric["devices"]) == ("slingshot", ["cxi0", "cxi1", "hsn0"])
 
 
 @pytest.mark.parametrize(

@@ -148,14 +148,17 @@ def languages(process: Process) -> set[str] | None:
 
 
 def _of_openmpi(process: Process) -> set[str]:
-    """Return what the components say: s1 and s2 are Slurm's own PMI, all the others but "isolated" are PMIx."""
+    """Return what the components say: s1 and s2 are Slurm's own PMI, "isolated" none, most others PMIx.
+
+    "cray" is for ALPS alone: it needs /proc/job and Cray's library, and no srun serves it.
+    """
     names = [name for each in process.loader.objects for name in each.facts.components]
     folder = posixpath.dirname(process.library.path) if process.library else "/"
     for inner in _COMPONENTS:
         names += process.view.names(f"{folder}/{inner}")
     found = {match[1] for match in map(_COMPONENT.match, names) if match}
-    known = {"s1": PMI1, "s2": PMI2, "cray": PMI2, "flux": PMI1}
-    return {known.get(name, PMIX) for name in found - {"base", "isolated"}}
+    known = {"s1": PMI1, "s2": PMI2, "flux": PMI1}
+    return {known.get(name, PMIX) for name in found - {"base", "isolated", "cray"}}
 
 
 def _of_intel(process: Process) -> set[str]:

@@ -12,6 +12,12 @@ from deployer.contract.plan import SQUASHFS, StartOption
 #: The first version whose --no-mount knows ``bind-paths``.
 _WITHOUT_BIND_PATHS = {"apptainer": "1.2", "singularity": "3.11"}
 
+#: What a site can provide, by the code of the finding.
+_REMEDIES = {
+    "namespaces": "it (user.max_user_namespaces)",
+    "fuse": "/dev/fuse (for Apptainer also squashfuse, or its setuid program)",
+}
+
 
 def allowed(case: Case) -> Iterator[Finding]:
     """runtime.none, runtime.unsupported: no allowed runtime is on the nodes, or deployer cannot use an allowed one."""
@@ -85,7 +91,7 @@ def _against(case: Case, option: StartOption) -> Iterator[Finding]:
     if needs_namespaces(has, option.runtime):
         needs.append(("namespaces", has.user_namespaces, "user namespaces"))
     if option.staging == SQUASHFS:
-        needs.append(("fuse", mounts_squashfs(has, option.runtime), "to mount a SquashFS file"))
+        needs.append(("fuse", mounts_squashfs(has, option.runtime), "a way to mount SquashFS files"))
     for code, there, what in needs:
         if there is None:
             text = f"{option.runtime} needs {what}, which has not been tested on the nodes of {case.plan.partition}"
@@ -96,5 +102,5 @@ def _against(case: Case, option: StartOption) -> Iterator[Finding]:
                 ERROR,
                 option.name,
                 f"{option.runtime} needs {what}, which an unprivileged user of {case.plan.partition} does not have",
-                "ask the site for it (user.max_user_namespaces, /dev/fuse), or allow udocker in the profile's policy",
+                f"ask the site for {_REMEDIES[code]}, or allow udocker in the profile's policy",
             )

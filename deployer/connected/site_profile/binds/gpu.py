@@ -19,13 +19,18 @@ _SMI = "nvidia-smi"
 #: Names of network interfaces, which are not adapters with verbs.
 _INTERFACE = re.compile(r"^(e[nt]|ib|bond|team|br|hs)\w*$")
 
-#: By vendor: the variable that selects a node's GPUs and their order. Schedulers set it, and ranks get it.
-ORDER = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES", "intel": "ZE_AFFINITY_MASK"}
+#: By vendor: the variable that selects a node's GPUs. Schedulers set it, and ranks get it.
+_VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES", "intel": "ZE_AFFINITY_MASK"}
+
+#: By vendor: the one that also sets their order. For Intel's, the order of the words has no effect (Level Zero).
+ORDER = {vendor: name for vendor, name in _VISIBLE.items() if vendor != "intel"}
+#: Fabrics whose adapters NCCL cannot use through verbs: psm2's verbs are not for data, Slingshot has none.
+_WITHOUT_VERBS = ("omni-path", "slingshot")
 
 
 def passed(gpus: NodeGpus) -> tuple[str, ...]:
     """Return the variables by which the scheduler assigns GPUs; those of all vendors if the vendor is unknown."""
-    return (ORDER[gpus.kind],) if gpus.kind else tuple(ORDER.values())
+    return (_VISIBLE[gpus.kind],) if gpus.kind else tuple(_VISIBLE.values())
 
 
 def libraries(host: CapturedHost, driver: Driver) -> list[HostFile]:
@@ -65,7 +70,7 @@ def environment(fabric: Fabric | None) -> dict[str, str]:
     adapters = [name for name in devices if name not in interfaces]
     if fabric is None or not devices:
         return {}
-    if adapters and fabric.kind != "omni-path":  # psm2's verbs are not for data
+    if adapters and fabric.kind not in _WITHOUT_VERBS:
         return {"NCCL_IB_HCA": "=" + ",".join(adapters)}
     found = {"NCCL_IB_DISABLE": "1"}
     if interfaces:

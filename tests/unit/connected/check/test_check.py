@@ -652,7 +652,9 @@ def test_open_mpi_speaks_what_its_components_do() -> None:
     four = {**OPENMPI_FILES, PREFIX + "/lib/libopen-pal.so.80": pal}
     assert met(started(image, four, OPENMPI)) == ["pmi.unmet"]  # seen: "not built with SLURM's PMI support"
     assert met(started(image, four, OPENMPI), "pmix") == []
-    plugins = {**OPENMPI_FILES, PREFIX + "/lib/openmpi/mca_pmix_s2.so": lib(None)}
+    crays = {**OPENMPI_FILES, PREFIX + "/lib/openmpi/mca_pmix_cray.so": lib(None)}
+    assert met(started(image, crays, OPENMPI)) == ["facts.pmi"]  # it needs /proc/job
+    plugins = {**crays, PREFIX + "/lib/openmpi/mca_pmix_s2.so": lib(None)}
     assert met(started(image, plugins, OPENMPI)) == []
     assert met(started(image, plugins, OPENMPI), "pmix") == ["pmi.unmet"]
 

@@ -307,6 +307,21 @@ def test_debian_s_mpich_has_two_names() -> None:
     assert (found["lib/libmpi.so.12"].kind, found["lib/libmpi.so.12"].source) == (LINK, "libmpich.so.12")
 
 
+def test_two_mpis_of_the_system_have_one_prefix_and_files_of_their_own() -> None:
+    given, inner = debian(), SYSTEM.removeprefix("/usr/")
+    record = given.model_dump(mode="json", exclude_defaults=True)
+    name, mpich = next(iter(given.mpi)), f"{inner}/libmpich.so.12"
+    files = {mpich: lib("libmpich.so.12", "libc.so.6").record()}
+    record["mpi"]["mpich-4.0.2"] = {"family": "mpich", "prefix": "/usr", "library": mpich, "files": files}
+    record["partitions"]["batch"]["mpi"] = [name, "mpich-4.0.2"]
+    both = Profile.model_validate(record)
+    plan = make_plan(both, "x:1", ["mpich-abi"])
+    assert plan.mpi
+    assert plan.mpi.library == f"/usr/{mpich}"
+    assert f"/usr/{mpich}" in both.files_of(plan).files
+    assert f"{SYSTEM}/libmpi.so.40.30" not in both.files_of(plan).files
+
+
 @pytest.mark.parametrize(
     ("lacks", "text"), [({"files": {}}, "its libraries were not"), ({"folders": {}}, "the folder of its plugins is")]
 )
@@ -368,6 +383,12 @@ def test_nccl_on_ethernet_and_what_the_profile_says_before_it() -> None:
     own = {"NCCL_SOCKET_IFNAME": "^docker0"}
     found = made(profile(fabric={"kind": "ethernet", "devices": ["eth0"]}, environment=own, **driver()))
     assert found.environment["NCCL_SOCKET_IFNAME"] == "^docker0"
+
+
+def test_nccl_has_no_verbs_on_slingshot() -> None:
+    fabric = {"kind": "slingshot", "devices": ["cxi0", "cxi1", "hsn0", "hsn1"]}
+    found = made(profile(fabric=fabric, **driver())).environment
+    assert (found.get("NCCL_IB_HCA"), found["NCCL_SOCKET_IFNAME"]) == (None, "=hsn0,hsn1")
 
 
 def test_a_partition_without_gpus_gets_nothing_of_a_driver() -> None:

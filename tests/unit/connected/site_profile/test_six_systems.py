@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from deployer.connected.site_profile import plan as planning
-from deployer.connected.site_profile.profile import load
+from deployer.connected.site_profile.profile import Profile, load
 from deployer.contract import json_records
 from deployer.contract import plan as plans
 from deployer.contract.job import Job
@@ -57,6 +58,14 @@ def test_setonix_has_an_account_of_its_own_for_gpus() -> None:
     assert gpu.environment["FI_PROVIDER"] == "cxi"
     assert gpu.modules_of("singularity") == ["singularity/3.11.4-slurm"]
     assert "/scratch/pawsey1" in {bind.target for bind in gpu.binds}
+
+
+def test_intel_s_gpus_have_no_order_to_set() -> None:
+    record = yaml.safe_load((SITES / "setonix.yaml").read_text())
+    record["partitions"]["gpu"]["node"]["gpus"] = {"kind": "intel", "count": 8}
+    plan = planning.make_plan(Profile.model_validate(record), "hello:1", [OPENMPI], "gpu")
+    assert (plan.gpu_order, plan.gpu_places) == ("", ())
+    assert "ZE_AFFINITY_MASK" in plan.pass_environment
 
 
 def test_gadi_requests_storage_and_chooses_among_mpis() -> None:

@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,6 +40,14 @@ def test_a_link_or_file_is_left_and_not_followed(rootfs, tmp_path):
     mount_points.make(rootfs, ["/link/x", "/file/x", "/link"])
     assert sorted(os.listdir(str(tmp_path))) == before
     assert os.path.isfile(rootfs + "/file")
+
+
+def test_another_s_mount_points_are_not_searched_through_links_and_files(rootfs, monkeypatch):
+    monkeypatch.setattr(mount_points.inventory, "rootfs_names", lambda _: frozenset([b"usr"]))
+    os.makedirs(os.path.join(rootfs, "data"))
+    os.symlink("/usr", os.path.join(rootfs, "host"))
+    found = mount_points.others(SimpleNamespace(rootfs=rootfs), [], ["/link/rootfs", "/host/lib", "/file/x", "/data"])
+    assert found == ["/data"]
 
 
 def test_a_read_only_image_stays_so(rootfs):
