@@ -112,6 +112,8 @@ def scheduler(number: str = "", kind: str = "") -> Scheduler:
 
 #: A shell's exit code for a program that it does not find.
 _NOT_FOUND = 127
+#: Runs a command in a login shell. Only the command's own output comes back, not that of the login files.
+_IN_LOGIN_SHELL = """exec bash -lc 'exec "$@" >&3 3>&-' bash "$@" 3>&1 >/dev/null"""
 #: Prefixes of variables by which the commands of batch systems find their servers.
 _SETTINGS = ("SBATCH_", "SGE_", "PBS_", "LSF_")
 
@@ -123,7 +125,7 @@ def ask(argv: List[str]) -> Tuple[int, str, str]:
     """
     names = [name for name in os.environ if name.startswith(_SETTINGS)]
     environment = process.base_environment("SLURM_CONF", "SLURM_CLUSTERS", "LD_LIBRARY_PATH", *names)
-    in_login_shell = ["bash", "-lc", 'exec "$@"', "bash", *argv]  # over ssh, only that may know the commands
+    in_login_shell = ["sh", "-c", _IN_LOGIN_SHELL, "sh", *argv]  # over ssh, only that may know the commands
     found = shutil.which(argv[0]) is not None
     done = process.run(argv if found else in_login_shell, _PATIENCE, env=environment, check=False)
     if done.returncode == _NOT_FOUND and found:  # a command of a script of ours

@@ -111,7 +111,8 @@ class Pbs(Scheduler):
         return Queue("enabled = True" in out and "started = True" in out, len(states), usable, says)
 
     def states(self, job_ids: Sequence[str]) -> List[str]:
-        return ["qstat", "-x", "-f", *job_ids]
+        # Without job_history_enable, its default, a server refuses -x and forgets jobs that have ended.
+        return ["sh", "-c", 'qstat -x -f "$@" 2>/dev/null || qstat -f "$@"', "sh", *job_ids]
 
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
         if code != 0 and not out and not any(each in err for each in _FORGOTTEN):

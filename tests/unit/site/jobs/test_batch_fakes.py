@@ -74,6 +74,16 @@ def test_a_job_is_taken_watched_and_cancelled(kind, tmp_path):
     scheduler.parse_cancel(*jobs.ask(scheduler.cancel(number)))
 
 
+@pytest.mark.parametrize("kind", ["pbs"], indirect=True)
+def test_a_pbs_server_without_history_forgets_jobs_that_have_ended(kind, tmp_path):
+    (tmp_path / "no-history").touch()
+    first, second = (submit(kind, script(kind, tmp_path)) for _ in range(2))
+    assert jobs.state(first, kind).word == "RUNNING"
+    SCHEDULERS[kind].parse_cancel(*jobs.ask(SCHEDULERS[kind].cancel(first)))
+    assert jobs.state(first, kind) is None
+    assert list(jobs.states([(first, kind), (second, kind)])) == [second]
+
+
 def test_a_job_that_is_not_there(kind):
     missing = {"pbs": "77.pbs01", "lsf": "77"}[kind]
     assert jobs.state(missing, kind) is None

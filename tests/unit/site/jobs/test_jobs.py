@@ -11,7 +11,7 @@ import pytest
 from deployer.cli.site import common, main
 from deployer.contract.errors import EXIT_DONE, TransferError, UsageError
 from deployer.contract.evidence import Launch
-from deployer.site.jobs import result
+from deployer.site.jobs import jobs, result
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.storage.store import Receipt, Store
 from tests import running
@@ -316,3 +316,12 @@ def test_what_a_killed_removal_left_is_no_job(store, folders, words):
     assert call(store, "gc", *words) == EXIT_DONE
     assert left(store) == ["lost", "running", "trained", "young"]
     assert result.launch(folders["lost"]).job == "lost"
+
+
+def test_what_login_files_print_is_not_the_batch_systems_answer(tmp_path, monkeypatch):
+    """Over ssh, perhaps only a login shell has the batch system's commands in its PATH."""
+    running.program(tmp_path, "qlogin", 'echo "12 $1"\nexit 3')
+    (tmp_path / ".bash_profile").write_text("echo 'Welcome to the cluster'\nPATH=%s:$PATH\n" % tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert jobs.ask(["qlogin", "a  b"])[:2] == (3, "12 a  b\n")
+    assert jobs.ask(["sh", "-c", 'exec qlogin "$@"', "sh", "a  b"])[:2] == (3, "12 a  b\n")

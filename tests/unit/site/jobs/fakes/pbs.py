@@ -2,7 +2,7 @@
 """PBS's qsub, qstat, qdel and pbsnodes as its Reference Guide describes them; jobs are files in $FAKE_BATCH.
 
 It accepts what the guide's grammar accepts, and refuses the rest in PBS's words. A job runs at once and never ends by
-itself. The queue is "workq".
+itself. The queue is "workq". With a file "no-history" beside $FAKE_BATCH, it has no history of jobs, as by default.
 """
 
 import json
@@ -105,13 +105,18 @@ def qstat(words):
         return
     numbers = [word for word in words if not word.startswith("-")]
     code = 0
+    history = not os.path.exists(STATE + "/../no-history")
+    if "-x" in words and not history:
+        fail(1, "qstat: PBS is not configured to maintain job history")
     for number in numbers or sorted(os.listdir(STATE)):
-        if not os.path.exists(os.path.join(STATE, number)):
+        found = None
+        if os.path.exists(os.path.join(STATE, number)):
+            with open(os.path.join(STATE, number)) as stream:
+                found = json.load(stream)
+        if found is None or (found["job_state"] == "F" and not history):
             sys.stderr.write("qstat: Unknown Job Id %s\n" % number)
             code = 153
             continue
-        with open(os.path.join(STATE, number)) as stream:
-            found = json.load(stream)
         if found["job_state"] == "F" and "-x" not in words:
             sys.stderr.write("qstat: %s Job has finished, use -x or -H to obtain historical job information\n" % number)
             code = 35
