@@ -1,4 +1,4 @@
-"""BatchOptions of batch systems as users write them (``--account=x -p gpu``), read as facts about a partition.
+"""Options of batch systems as users write them (``--account=x -p gpu``), read as facts about a partition.
 
 Only what a site demands of all jobs becomes a fact. What each job asks for itself (memory, time, cores) is deployer's
 to write, and is left out.
@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 
 from deployer.connected.ground.yaml_model import KeyPath
 from deployer.connected.site_profile.importers.draft import Draft, FileLine
-from deployer.connected.site_profile.importers.values import LocatedValue, is_known
+from deployer.connected.site_profile.importers.values import QUEUE, LocatedValue, is_known
 
 #: The words of other programs for batch systems, with those of a profile.
 KINDS = {
@@ -46,7 +46,7 @@ _RESOURCES_OF_JOBS = frozenset(
     {"cput", "h_rss", "h_rt", "h_vmem", "mem", "mem_free", "mem_req", "mpiprocs", "ncpus", "nodes", "ompthreads",
      "place", "pmem", "ppn", "rss", "s_rt", "s_vmem", "select", "tmpfs", "vmem", "walltime"}
 )  # fmt: skip
-#: BatchOptions of qsub and bsub with a value.
+#: Options of qsub and bsub with a value.
 _VALUED = {
     "gridengine": {"-A", "-N", "-P", "-S", "-e", "-j", "-l", "-o", "-pe", "-q", "-r", "-jc", "-ac", "-p"},
     "pbs": {"-A", "-N", "-P", "-S", "-W", "-e", "-j", "-l", "-o", "-p", "-q", "-r"},
@@ -54,7 +54,6 @@ _VALUED = {
             "-q", "-sla"},
 }  # fmt: skip
 _GRES = re.compile(r"gpu(?::(?P<type>[A-Za-z][\w.-]*))?(?::(?P<count>\d+|\{\w+\}))?")
-_QUEUE = re.compile(r"[A-Za-z0-9_][\w.@/+-]*")
 
 COMPUTED = "computed by a program"
 _REQUEST = "option of a single job"
@@ -107,7 +106,7 @@ class BatchOptions:
         while at < len(words):
             word, following = words[at], words[at + 1] if at + 1 < len(words) else None
             at += 1
-            if not word.startswith("-"):
+            if not word.startswith("-") or word == "-":
                 self._draft.note(COMPUTED if not is_known(word) else "options that cannot be read", word, self._origin)
                 continue
             option, sign, value = word.partition("=")
@@ -150,8 +149,11 @@ class BatchOptions:
             self._fact("cluster", value)
         elif any(gres):
             draft.set(("scheduler", "gpu_request"), "gres", self._origin)
-            for found in filter(None, gres):
-                self._gpu_type(found.group("type"), option, value)
+            for word, found in zip(value.split(","), gres, strict=True):
+                if found:
+                    self._gpu_type(found.group("type"), option, value)
+                else:
+                    draft.note("a resource that is not a GPU", f"{option}={word}", self._origin)
         elif name == "gpus-per-node":
             draft.set(("scheduler", "gpu_request"), "gpus-per-node", self._origin)
         elif name in _OF_JOBS["slurm"] or name == "gpus" or "{" in value:
@@ -194,11 +196,11 @@ class BatchOptions:
         elif self._kind == "pbs":  # it may be part of a chunk: alone it has another meaning
             self._draft.note("a resource of a chunk", f"-l {word}", self._origin)
         else:
-            self._directive(f"-l {word}")
+            self._directive(f"-l {shlex.quote(word)}")
 
     def _queue(self, value: str) -> None:
         names = value.split(",")
-        if len(names) == 1 and _QUEUE.fullmatch(value):
+        if len(names) == 1 and QUEUE.fullmatch(value):
             self.queue = value
         else:
             self._draft.note("several partitions in one request", value, self._origin)

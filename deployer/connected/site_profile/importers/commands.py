@@ -2,13 +2,20 @@
 
 import re
 import shlex
+from collections.abc import Iterator
 
 from deployer.connected.ground.yaml_model import KeyPath
 from deployer.connected.site_profile.importers.draft import Draft, FileLine
 from deployer.connected.site_profile.importers.values import is_known
 from deployer.contract.runtime_table import NAMED
 
-_ENDS = re.compile(r"\n|;|&&")
+_ENDS = re.compile(r"(&&|[;\n])\s*")
+_COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
+#: Parts of a text that are computed, and commands whose output is a part of a command.
+_HOLES = re.compile(r"\$\{[^{}]*\}|\$\([^()\n;&|]*\)")
+#: Signs and first words of a program: which of its commands run, and where, is not known.
+_PROGRAM = re.compile(r"<<|\|\||[()]|(?:^|\s)\{(?:\s|$)")
+_PROGRAM_WORDS = ("if", "case", "for", "while", "until", "select", "function", "do", "exit", "return")
 _LOADS = ("load", "add")
 #: Names of modules and paths that are text, not a part of a program.
 _PLAIN = re.compile(r"[\w/][\w./+@:=,-]*")
@@ -16,6 +23,32 @@ _PLAIN = re.compile(r"[\w/][\w./+@:=,-]*")
 _TOOLS = ("nextflow", "java", "openjdk", "jdk", "graphviz", "nf-core")
 #: Variables of the runtimes' own caches, and of Nextflow: nothing that a job of deployer reads.
 _NOT_OURS = re.compile(r"(NXF|SINGULARITY|APPTAINER|SINGULARITYENV|APPTAINERENV)_|_JAVA_OPTIONS$|JAVA_")
+
+
+def is_program(script: str) -> bool:
+    """Return whether it is not certain that all commands of a script run: it has conditions, loops or functions."""
+    if _PROGRAM.search(_HOLES.sub("", _without_comments(script))):
+        return True
+    for _, text in _commands(script):
+        try:
+            words = shlex.split(text)
+        except ValueError:  # a text of several lines or commands
+            return True
+        if words and words[0] in _PROGRAM_WORDS:
+            return True
+    return False
+
+
+def _without_comments(script: str) -> str:
+    return _COMMENT.sub("", script.replace("\\\n", " "))
+
+
+def _commands(script: str) -> Iterator[tuple[str, str]]:
+    """Yield each command with the sign that ends the one before it."""
+    first, *rest = _ENDS.split(_without_comments(script))
+    for end, command in [("", first), *zip(rest[::2], rest[1::2], strict=True)]:
+        if text := command.strip():
+            yield end, text
 
 
 class Commands:
@@ -27,17 +60,18 @@ class Commands:
         self._origin = origin
         self._at: KeyPath = ("partitions", partition) if partition else ()
 
-    def read(self, script: str) -> None:
-        """Write what a script says to the draft."""
-        for command in _ENDS.split(script):
-            text = command.strip()
-            if not text or text.startswith("#"):
-                continue
-            try:
-                words = shlex.split(text)
-            except ValueError:
-                words = []
-            if not is_known(text) or not self._command(words):
+    def read(self, script: str, certain: bool = True) -> None:
+        """Write what a script says to the draft.
+
+        Args:
+            certain: False if the script is a part of a program, whose commands are only noted.
+        """
+        certain = certain and not is_program(script)
+        fact = False
+        for end, text in _commands(script):
+            known = certain and is_known(text) and (end != "&&" or fact)
+            fact = known and self._command(shlex.split(text))
+            if not fact:
                 self._draft.note("a command before each job", text, self._origin)
 
     def modules(self, names: list[str]) -> None:

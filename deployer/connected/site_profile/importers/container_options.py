@@ -1,4 +1,4 @@
-"""BatchOptions of container runtimes as users write them (``--bind /data``), read as facts."""
+"""Options of container runtimes as users write them (``--bind /data``), read as facts."""
 
 import shlex
 
@@ -11,7 +11,7 @@ _BINDS = ("-B", "--bind", "-v", "--volume", "-b")
 _ALWAYS = frozenset(
     {"--nv", "--rocm", "--cleanenv", "-e", "--contain", "-c", "--containall", "-C", "--no-home", "-p", "--pid"}
 )
-#: BatchOptions with a value, beside binds.
+#: Options with a value, beside binds.
 _VALUED = ("--scratch", "-S", "--home", "-H", "--workdir", "-W", "--no-mount", "--env", "--overlay", "--gpus", "-u")
 #: Options that a profile can have as arguments of these runtimes.
 _ARGUMENTS = ("--no-mount", "--scratch", "--writable-tmpfs")

@@ -22,7 +22,7 @@ FORMATS = (
     "slurm.conf or gres.conf"
 )
 _LOOKS_NEXTFLOW = re.compile(
-    r"^\s*(process|params|executor|singularity|apptainer|profiles)\s*(\{|\.\w+\s*=)", re.MULTILINE
+    r"^[ \t]*(process|params|executor|singularity|apptainer|profiles)\s*(\{|\.\w+\s*=)", re.MULTILINE
 )
 _YAML = (".yaml", ".yml", ".json")
 

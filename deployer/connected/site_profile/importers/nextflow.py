@@ -9,13 +9,12 @@ from deployer.connected.site_profile.importers.batch_options import COMPUTED, KI
 from deployer.connected.site_profile.importers.commands import Commands
 from deployer.connected.site_profile.importers.draft import Draft, FileLine
 from deployer.connected.site_profile.importers.nextflow_syntax import Quantity, Setting, Token, Values, choices, read
-from deployer.connected.site_profile.importers.values import Computed, LocatedValue
+from deployer.connected.site_profile.importers.values import QUEUE, Computed, LocatedValue
 from deployer.contract.errors import UsageError
 from deployer.contract.guess import guess
 from deployer.contract.plan import NATIVE
 from deployer.contract.runtime_table import NAMED
 
-_QUEUE = re.compile(r"[A-Za-z0-9_][\w.@/+-]*")
 _MEMORY = {"KB": 2**-10, "MB": 1, "GB": 2**10, "TB": 2**20, "K": 2**-10, "M": 1, "G": 2**10, "T": 2**20}
 _WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)[\s.]*([A-Za-z]+)")
 _NAMES_A_PARTITION = re.compile(r"--partition|(^|\s)-[pq]")
@@ -119,7 +118,7 @@ class _Reader:
         self._runtimes()
         scopes = sorted(self._scopes.values(), key=lambda each: len(each.selectors))
         partitions = [(scope, self._partition(scope)) for scope in scopes]
-        # BatchOptions of a profile or label replace those of all jobs.
+        # Options of a profile or label replace those of all jobs.
         self._own_options = {name for scope, name in partitions if name and not scope.whole and _has_options(scope)}
         for scope, partition in partitions:
             if partition or scope.whole:
@@ -216,11 +215,11 @@ class _Reader:
             reader.read(options.value)
             names, value = [reader.queue] if reader.queue else [], options
         for name in names:
-            if value is not None and _QUEUE.fullmatch(name):
+            if value is not None and QUEUE.fullmatch(name):
                 self._draft.set(("partitions", name), {}, self._origin(value))
             elif value is not None:
                 self._draft.note("an invalid name of a partition", name, self._origin(value))
-        return names[0] if len(names) == 1 and _QUEUE.fullmatch(names[0]) else None
+        return names[0] if len(names) == 1 and QUEUE.fullmatch(names[0]) else None
 
     def default_partition(self) -> FileLine | None:
         """Return the line of the batch system if jobs name no partition: 0 if the file has neither. Else None."""
@@ -264,9 +263,7 @@ class _Reader:
                 number = isinstance(value.value, int | float) and not isinstance(value.value, bool)
                 known = str(value.value) if number else value.text()
                 if known is None or not Commands(self._draft, self._origin(value), target).variable(path[1], known):
-                    self._draft.note(
-                        "a variable of jobs", f"{path[1]}={known or value.computed()}", self._origin(value)
-                    )
+                    self._draft.note("a variable of jobs", f"{path[1]}={_text(value)}", self._origin(value))
         self._others(scope)
 
     def _parallel_environment(self, scope: _Scope, target: str | None) -> None:
@@ -360,7 +357,7 @@ def _has_options(scope: _Scope) -> bool:
 def _text(value: LocatedValue) -> str:
     if isinstance(value.value, Quantity):
         return f"{value.value.number:g}.{value.value.unit}"
-    return value.computed() or str(value.value)
+    return value.shown()
 
 
 def _quantity(value: LocatedValue) -> Quantity | None:
@@ -374,5 +371,5 @@ def _quantity(value: LocatedValue) -> Quantity | None:
 def _mebibytes(value: LocatedValue) -> int | None:
     found = _quantity(value)
     factor = _MEMORY.get(found.unit.upper()) if found else None
-    size = int(found.number * factor) if found and factor else 0
-    return size if 0 < size < 2**40 else None
+    size = found.number * factor if found and factor else 0
+    return int(size) if 1 <= size < 2**40 else None

@@ -189,7 +189,10 @@ class Values:
         for literal, expression in _parts(token.text):
             found.append(literal)
             if expression is not None:
-                tokens = list(_tokens(expression, "")) if depth <= _MAX_PARAMETERS else []
+                try:
+                    tokens = list(_tokens(expression, "")) if depth <= _MAX_PARAMETERS else []
+                except UsageError:  # a quote without its partner
+                    tokens = []
                 value = self._value(tokens, profile, depth + 1) if tokens else Computed(expression)
                 found.append(_as_text(value, tokens))
         return _sized("".join(found))

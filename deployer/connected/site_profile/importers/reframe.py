@@ -3,16 +3,15 @@
 import re
 
 from deployer.connected.site_profile.importers.batch_options import COMPUTED, KINDS, BatchOptions
-from deployer.connected.site_profile.importers.commands import Commands
+from deployer.connected.site_profile.importers.commands import Commands, is_program
 from deployer.connected.site_profile.importers.cpu_names import architecture
 from deployer.connected.site_profile.importers.draft import Draft, FileLine
-from deployer.connected.site_profile.importers.values import LocatedValue
+from deployer.connected.site_profile.importers.values import NAME, LocatedValue
 from deployer.contract.errors import UsageError
 from deployer.contract.guess import guess
 from deployer.contract.runtime_table import NAMED
 
 _LAUNCHERS = ("srun", "mpirun")
-_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*")
 #: Keys of a partition that say how ReFrame's tests run, not how the site is.
 _OF_TESTS = {
     "descr", "environs", "extras", "features", "max_jobs", "name", "prefix", "sched_options", "stagedir", "time_limit",
@@ -94,7 +93,7 @@ class _Reader:
     def _partition(self, partition: LocatedValue, kind: str) -> None:
         named = partition.get("name")
         name = named.text() if named else None
-        if named is None or name is None or not _NAME.fullmatch(name):
+        if named is None or name is None or not NAME.fullmatch(name):
             self._draft.note("a partition without a known name", "", self._origin(partition))
             return
         place = ("partitions", name)
@@ -150,12 +149,13 @@ class _Reader:
             for name, value in pairs:
                 known = value.text()
                 if known is None or not Commands(self._draft, self._origin(value), partition).variable(name, known):
-                    text = known if known is not None else value.computed() or str(value.value)
-                    self._draft.note("a variable of jobs", f"{name}={text}", self._origin(value))
+                    self._draft.note("a variable of jobs", f"{name}={value.shown()}", self._origin(value))
         commands = holder.get("prepare_cmds")
-        for each in commands.each() if commands else []:
+        lines = list(commands.each()) if commands else []
+        certain = not is_program("\n".join(each.value for each in lines if isinstance(each.value, str)))
+        for each in lines:
             if isinstance(each.value, str):
-                Commands(self._draft, self._origin(each), partition).read(each.value)
+                Commands(self._draft, self._origin(each), partition).read(each.value, certain)
             else:
                 self._draft.note("a command before each job", each.computed() or "", self._origin(each))
 

@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from deployer.connected.site_profile.importers.draft import Draft, FileLine
+from deployer.connected.site_profile.importers.values import NAME
 from deployer.contract.errors import UsageError
 
 #: Nodes of a site, after all ranges are expanded.
@@ -12,16 +14,18 @@ _MAX_NODES = 200_000
 _MAX_INCLUDES = 20
 #: Kinds of node in a partition that become partitions of the profile.
 _MAX_KINDS = 16
-#: Members of all partitions together.
+#: Members of all partitions together, and the names of all node expressions together.
 _MAX_MEMBERS = 4_000_000
+#: Characters of a node's name, with two for each range.
+_MAX_NAME = 256
 
 _PAIR = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*)\s*\+?=\s*(\"(?:[^\"\\]|\\.)*\"|\S*)")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_INCLUDE = re.compile(r"include\s+(\S+)", re.IGNORECASE)
 _BRACKETS = re.compile(r"\[([^\]]*)\]")
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
-_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*")
-_LOOKS = re.compile(r"(?im)^\s*(NodeName|PartitionName|ClusterName|ControlMachine|SlurmctldHost)\s*=")
-_LOOKS_GRES = re.compile(r"(?im)^\s*((NodeName\s*=\s*\S+\s+)?Name\s*=\s*\w+\s|AutoDetect\s*=)")
+_LOOKS = re.compile(r"(?im)^[ \t]*(NodeName|PartitionName|ClusterName|ControlMachine|SlurmctldHost)\s*=")
+_LOOKS_GRES = re.compile(r"(?im)^[ \t]*((NodeName\s*=\s*\S+\s+)?Name\s*=\s*\w+\s|AutoDetect\s*=)")
 #: What no slurm.conf has, but a template of one.
 _TEMPLATES = ("{{", "{%", "<%", "${")
 #: Who makes the GPUs that gres.conf finds by a vendor's library, or by devices.
@@ -109,10 +113,13 @@ class SlurmConf:
         self._defaults: dict[str, dict[str, str]] = {"nodename": {}, "partitionname": {}, "nodeset": {}}
         self._included: set[str] = set()
         self._members_read = 0
+        self._names_read = 0
 
     def facts(self) -> None:
         """Write all facts to the draft."""
-        for name, text in sorted(self._texts.items(), key=lambda item: is_gres_conf(item[1])):
+        named = self._named_by_includes()
+        # An included file is read where it is included. One that is still unread after the others is in a circle.
+        for name, text in sorted(self._texts.items(), key=lambda item: (item[0] in named, is_gres_conf(item[1]))):
             if name not in self._included:
                 self._file(name, text, 0)
         self._site()
@@ -121,12 +128,17 @@ class SlurmConf:
 
     # ------------------------------------------------------------------------------------------------------- reading
 
+    def _named_by_includes(self) -> set[str]:
+        """Return the base names of the files that other files include."""
+        lines = (line for name, text in self._texts.items() for line, _ in _lines(text, name))
+        return {found.group(1).rpartition("/")[2] for found in map(_INCLUDE.match, lines) if found}
+
     def _file(self, name: str, text: str, depth: int) -> None:
         if depth > _MAX_INCLUDES:
             raise UsageError(f"{name} is included in a circle")
         self._included.add(name)
         for line, origin in _lines(text, name):
-            include = re.match(r"include\s+(\S+)", line, re.IGNORECASE)
+            include = _INCLUDE.match(line)
             if include:
                 other = include.group(1).rpartition("/")[2]
                 if other in self._texts:
@@ -187,6 +199,9 @@ class SlurmConf:
             found += _expand(each, origin)
             if len(found) + len(self._nodes) > _MAX_NODES:
                 raise UsageError(f"{origin}: more than {_MAX_NODES} nodes")
+        self._names_read += len(found)
+        if self._names_read > _MAX_MEMBERS:
+            raise UsageError(f"{origin}: the lines name more than {_MAX_MEMBERS} nodes together")
         return found
 
     # --------------------------------------------------------------------------------------------------------- facts
@@ -213,7 +228,7 @@ class SlurmConf:
 
     def _partition(self, record: _Record) -> None:
         name = record.values["partitionname"]
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             self._draft.note("an invalid name of a partition", name, record.origin)
             return
         state = record.values.get("state", "UP").upper()
@@ -269,9 +284,9 @@ class SlurmConf:
             draft.set((*place, key), value, record.origin)
         if members:
             draft.set((*place, "nodes"), len(members), record.origin)
-        largest = record.values.get("maxnodes", "")
-        if largest.isdigit() and int(largest):
-            draft.set((*place, "max_nodes"), int(largest[:9]), record.origin)
+        largest = _count(record.values.get("maxnodes"))
+        if largest:
+            draft.set((*place, "max_nodes"), largest, record.origin)
         time = _time(record.values.get("maxtime", ""))
         if time:
             draft.set((*place, "max_time"), time, record.origin)
@@ -309,20 +324,19 @@ def _unquoted(value: str) -> str:
 
 def _words(text: str) -> list[str]:
     """Split at commas that are not in brackets of any kind."""
-    found, depth = [""], 0
-    for part in re.split(r"([,\[\]()])", text):
-        depth = max(0, depth + (part in "[(" if part else 0) - (part in "])" if part else 0))
-        if part == "," and not depth:
-            found.append("")
-        else:
-            found[-1] += part
-    return [word for word in found if word]
+    found, depth, begin = [], 0, 0
+    for sign in re.finditer(r"[,\[\]()]", text):
+        depth = max(0, depth + (sign.group() in "[(") - (sign.group() in "])"))
+        if sign.group() == "," and not depth:
+            found.append(text[begin : sign.start()])
+            begin = sign.end()
+    return [word for word in (*found, text[begin:]) if word]
 
 
 def _expand(name: str, origin: FileLine) -> list[str]:
     """Return the names of a node expression: ``r[1-2]n[01-16,20]``."""
     parts = _BRACKETS.split(name)
-    found = [parts[0]]
+    found, length = [parts[0]], len(parts[0])
     for ranges, after in zip(parts[1::2], parts[2::2], strict=True):
         members: list[str] = []
         for each in ranges.split(","):
@@ -331,12 +345,17 @@ def _expand(name: str, origin: FileLine) -> list[str]:
                 members.append(each)
                 continue
             first, last = bounds.group(1), bounds.group(2) or bounds.group(1)
-            if len(last) > 9 or int(last) - int(first) >= _MAX_NODES:
+            if len(first) > 9 or len(last) > 9 or int(last) - int(first) >= _MAX_NODES:
                 raise UsageError(f"{origin}: more than {_MAX_NODES} nodes: {name[:60]}")
             members += [f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1)]
+        length += max(map(len, members), default=0) + len(after) + 2
+        if length > _MAX_NAME:
+            break
         if len(found) * len(members) > _MAX_NODES:
             raise UsageError(f"{origin}: more than {_MAX_NODES} nodes: {name[:60]}")
         found = [before + member + after for before in found for member in members]
+    if length > _MAX_NAME:
+        raise UsageError(f"{origin}: a node's name has more than {_MAX_NAME} characters: {name[:60]}")
     return found
 
 
@@ -360,15 +379,16 @@ def _node(values: Mapping[str, str], origin: FileLine) -> _Node:
     return _Node(shape, frozenset(filter(None, names.split(","))), origin)
 
 
+@lru_cache(maxsize=16)  # many lines have the Gres of a DEFAULT line
 def _gpus(gres: str) -> tuple[int | None, str | None]:
     """Return number and type of the GPUs in a node's ``Gres``; the type is None if there are several."""
     count, kinds = 0, set()
     for each in _words(gres):
-        name, *rest = re.sub(r"\(.*?\)", "", each).split(":")
+        name, *rest = re.sub(r"\([^()]*\)", "", each).split(":")
         if name.lower() != "gpu":
             continue
-        number = rest[-1] if rest and rest[-1].isdigit() else "1"
-        count += int(number[:6])
+        number = rest[-1] if rest else ""
+        count += 0 if number == "0" else _count(number) or 1
         kinds |= {word for word in rest[:1] if word != "no_consume" and not word.isdigit()}
     return count or None, kinds.pop() if len(kinds) == 1 else None
 
@@ -412,7 +432,7 @@ def _telling(groups: Mapping[_Kind, Sequence[_Node]]) -> dict[_Kind, str] | None
     for kind, nodes in groups.items():
         own = frozenset.intersection(*(node.features for node in nodes))
         others = [node.features for each, members in groups.items() if each != kind for node in members]
-        telling = sorted(name for name in own if _NAME.fullmatch(name) and not any(name in each for each in others))
+        telling = sorted(name for name in own if NAME.fullmatch(name) and not any(name in each for each in others))
         if not telling:
             return None
         found[kind] = telling[0]

@@ -108,6 +108,7 @@ def _externals(name: str, package: LocatedValue) -> Iterator[_External]:
 
 
 def _mpi(draft: Draft, external: _External, file: str, known: set[str]) -> None:
+    """Write the facts of an MPI. An MPI of another file that has the same name and folder is the same one."""
     origin = FileLine(file, external.at.line)
     family = _FAMILIES.get(external.name)
     title = f"{external.name}@{external.version}{external.rest}".rstrip("@")
@@ -119,24 +120,27 @@ def _mpi(draft: Draft, external: _External, file: str, known: set[str]) -> None:
         where = external.prefix.computed() if external.prefix else ", ".join(external.modules)
         draft.note("an MPI whose folder is not known", f"{title}: {where}", origin)
         return
+    prefix = prefix.rstrip("/") or "/"
+
+    def taken(name: str) -> bool:
+        return name in known or draft.get("mpi", name, "prefix") not in (None, prefix)
+
     version = external.version if re.fullmatch(r"\d[\w.]*", external.version) else ""
     compiler = _COMPILER.search(external.rest)
     words = [external.name, version]
     name = "-".join(filter(None, words))
-    if name in known and compiler:
+    if taken(_NAME.sub("-", name)) and compiler:
         name = "-".join(filter(None, [name, compiler.group(1), compiler.group(2)]))
     number, base = 2, _NAME.sub("-", name)
     name = base
-    while name in known:
+    while taken(name):
         name, number = f"{base}-{number}", number + 1
     known.add(name)
     place = ("mpi", name)
     draft.set((*place, "family"), family, origin)
     if version:
         draft.set((*place, "version"), version, origin)
-    draft.set(
-        (*place, "prefix"), prefix.rstrip("/") or "/", FileLine(file, external.prefix.line if external.prefix else 0)
-    )
+    draft.set((*place, "prefix"), prefix, FileLine(file, external.prefix.line if external.prefix else 0))
     if external.modules:
         modules = external.modules
         draft.set((*place, "module"), modules if len(modules) > 1 else modules[0], origin)

@@ -6,8 +6,13 @@ from typing import Any, NamedTuple
 
 from deployer.connected.ground.yaml_model import Document, KeyPath
 
+#: Names that partitions of a profile, and queues of a batch system, can have.
+NAME = re.compile(r"[A-Za-z0-9_][\w.-]*")
+QUEUE = re.compile(r"[A-Za-z0-9_][\w.@/+-]*")
 #: Characters of an expression that are kept in a text.
 _MAX_HOLE = 80
+#: Python does not print numbers of more than 4300 digits.
+_MAX_NUMBER = 2**63
 
 
 class Computed(NamedTuple):
@@ -68,6 +73,12 @@ class LocatedValue(NamedTuple):
             return self.value.source
         return self.value if isinstance(self.value, str) and not is_known(self.value) else None
 
+    def shown(self) -> str:
+        """Return the value for a note. A list or mapping is only named: its members may be shared, and very many."""
+        if isinstance(self.value, list | dict):
+            return "a list" if isinstance(self.value, list) else "a mapping"
+        return self.computed() or str(self.value)
+
 
 def hole(source: str) -> str:
     """Return the part of a text that stands for an expression: one word, without quotes or braces."""
@@ -88,6 +99,8 @@ def from_document(document: Document) -> LocatedValue:
             inner = {str(key): located(below, (*place, str(key))) for key, below in value.items()}
         elif isinstance(value, list):
             inner = [located(below, (*place, str(at))) for at, below in enumerate(value)]
+        elif isinstance(value, int) and abs(value) > _MAX_NUMBER:
+            inner = Computed("a large number")
         elif not isinstance(value, str | int | float | bool | None):
             inner = str(value)  # a date
         return LocatedValue(inner, document.at(place)[1])

@@ -100,7 +100,7 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "packages.yaml").write_text(SPACK.replace("/opt", f"/opt/{folder}"))
     found = importers.draft([tmp_path / "a" / "packages.yaml", tmp_path / "b" / "packages.yaml"])
-    assert any(f"{tmp_path}/b/packages.yaml:5" in str(each) for each in found.unexpressed)
+    assert found.sources()["mpi.mpich-4.1-2.prefix"] == [f"{tmp_path}/b/packages.yaml:5"]
 
 
 def test_a_value_that_the_model_refuses_is_a_note(tmp_path: Path) -> None:
@@ -162,11 +162,31 @@ def test_hostile_files_are_one_clear_line(
             "process.executor = 'slurm'\nsingularity { enabled = true\nrunOptions = '" + "-B /usr/x " * 3_000 + "' }\n",
         ),
         ("slurm.conf", "NodeName=a Gres=" + "gpu:1," * 10_000 + "\n"),
+        ("slurm.conf", "\n" * 100_000 + "NodeName=a\n"),
+        ("a.config", "\n" * 100_000 + "process.queue = 'a'\n"),
+        ("site", "\n" * 100_000 + "process.queue = 'a'\n"),
+        ("slurm.conf", "NodeName=a Gres=gpu" + "(" * 200_000 + "\n"),
+        ("slurm.conf", f"NodeName=DEFAULT Gres={'gpu:1,' * 20_000}\n" + "NodeName=a\n" * 2_000),
     ],
 )
 def test_long_files_take_no_long_time(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     importers.draft([tmp_path / name])  # the test's own time limit counts
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.config", "process { executor = 'slurm'; queue = 'a'; clusterOptions = '-A x -' }\n"),
+        ("a.config", f"process {{ executor = 'slurm'; queue = 'a' }}\nparams.max_memory = {'9' * 400}.GB\n"),
+        ("a.config", "process { executor = 'slurm'; queue = 'a'; beforeScript = \"${it's}\" }\n"),
+        ("slurm.conf", "NodeName=n Gres=gpu:\u00b2\nPartitionName=p Nodes=n MaxNodes=\u00b2\n"),
+    ],
+)
+def test_odd_values_are_not_facts_and_no_errors(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    partition = importers.draft([tmp_path / name]).tree()["partitions"].popitem()[1]
+    assert not {"max_nodes", "memory_mb", "scripts"} & set(partition)
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:

@@ -196,3 +196,49 @@ def test_a_text_without_an_end_is_an_error_with_its_line(tmp_path: Path) -> None
         draft(tmp_path, "process.executor = 'slurm'\n/* process.queue = 'q'\n")
     with pytest.raises(UsageError, match=r"^x.config:1: a text that begins here has no end$"):
         draft(tmp_path, "process.executor = 'slurm\n")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "if [ -f /etc/old ]; then\nmodule load x\nfi",
+        "[ -d /gpu ] && module load x",
+        "[ -d /gpu ] && echo a &&\n# b\nmodule load x",
+        "[ -d /gpu ] || module load x",
+        "cat > a << END\nmodule load x\nEND",
+        "f() {\nmodule load x\n}",
+        "function f {\nmodule load x\n}",
+        "a | { cd /\nmodule load x\n}",
+        "bash -c '\nmodule load x\n'",
+        "exit\nmodule load x",
+        "# a; module load x",
+        "echo a \\\\\n module load x",
+    ],
+)
+def test_a_command_that_may_not_run_is_not_a_fact(tmp_path: Path, script: str) -> None:
+    text = f'process {{\nexecutor = \'slurm\'\nqueue = \'a\'\nbeforeScript = """{script}"""\n}}\n'
+    found = draft(tmp_path, text)
+    assert "modules" not in found.tree()
+    assert script.startswith("#") or any("module load x" in str(each) for each in found.unexpressed)
+
+
+def test_commands_that_certainly_run_are_facts(tmp_path: Path) -> None:
+    script = "module use /m && module load a\n[ -d /x ] && echo b; module load c  # it's needed\n"
+    text = f'process {{\nexecutor = \'slurm\'\nqueue = \'a\'\nbeforeScript = """{script}"""\n}}\n'
+    assert draft(tmp_path, text).tree()["modules"] == ["a", "c"]
+
+
+def test_a_resource_beside_gpus_is_noted(tmp_path: Path) -> None:
+    text = "process { executor = 'slurm'; queue = 'a'; clusterOptions = '--gres=lscratch:200,gpu:1' }\n"
+    said = [str(each) for each in draft(tmp_path, text).unexpressed]
+    assert "x.config:1: a resource that is not a GPU: --gres=lscratch:200" in said
+
+
+def test_a_resource_of_grid_engine_is_quoted(tmp_path: Path) -> None:
+    text = "process { executor = 'sge'; queue = 'a'; clusterOptions = '-l h=a|b' }\n"
+    assert draft(tmp_path, text).tree()["partitions"]["a"]["directives"] == ["-l 'h=a|b'"]
+
+
+def test_a_list_as_a_variable_is_noted_as_such(tmp_path: Path) -> None:
+    found = draft(tmp_path, "process { executor = 'slurm'; queue = 'a' }\nenv { FOO = ['a'] }\n")
+    assert [each.text for each in found.unexpressed] == ["FOO=a list"]

@@ -123,3 +123,27 @@ def test_yaml_and_json(tmp_path: Path, name: str) -> None:
 def test_hostile_python(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         draft(tmp_path, text)
+
+
+def test_the_commands_of_one_list_are_one_script(tmp_path: Path) -> None:
+    settings = SETTINGS.replace("'modules': ['cray'],", "'prepare_cmds': ['if true; then', 'module load x', 'fi'],", 1)
+    found = draft(tmp_path, settings, system="alps")
+    assert "modules" not in found.tree()
+    assert "module load x" in [each.text for each in found.unexpressed]
+
+
+def test_shared_lists_are_not_written_out(tmp_path: Path) -> None:
+    shared = "a = ['x']\n" + "a = [a, a, a, a, a, a, a, a]\n" * 12
+    variables = "'env_vars': [['A', a], ['B', {}]],"
+    found = draft(tmp_path, shared + SETTINGS.replace("'modules': ['cray'],", variables, 1), system="alps")
+    said = [each.text for each in found.unexpressed]
+    assert {"A=a list", "B=a mapping"} <= set(said)
+
+
+def test_a_number_that_python_does_not_print(tmp_path: Path) -> None:
+    number = "0x" + "f" * 9000
+    devices = f"devices: [{{type: gpu, num_devices: {number}}}]"
+    text = f"systems: [{{name: a, env_vars: [[C, {number}]], partitions: [{{name: b, scheduler: slurm, {devices}}}]}}]"
+    found = draft(tmp_path, text, "settings.yaml")
+    assert "C=a large number" in [each.text for each in found.unexpressed]
+    assert found.get("partitions", "b", "node", "gpus", "count") is None

@@ -150,3 +150,27 @@ def test_too_many_nodes_and_circles(tmp_path: Path, text: str) -> None:
 def test_times_of_slurm(tmp_path: Path, written: str, read: str) -> None:
     tree = draft(tmp_path, slurm=f"PartitionName=p MaxTime={written}\n").tree()
     assert tree["partitions"]["p"]["max_time"] == read
+
+
+def test_an_included_file_is_read_where_it_is_included(tmp_path: Path) -> None:
+    (tmp_path / "nodes.conf").write_text("NodeName=DEFAULT RealMemory=7000\nNodeName=b\nPartitionName=p Nodes=a,b\n")
+    (tmp_path / "slurm.conf").write_text("ClusterName=c\nNodeName=a RealMemory=5000\nInclude /etc/nodes.conf\n")
+    paths = [tmp_path / "nodes.conf", tmp_path / "slurm.conf"]
+    found, other = importers.draft(paths, name="c"), importers.draft(paths[::-1], name="c")
+    assert found.get("partitions", "p", "node", "memory_mb") is None
+    assert found.tree()["partitions"] == other.tree()["partitions"]
+    assert found.unexpressed == other.unexpressed
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    ["n" * 257, "n" * 200 + "[1-9]" + "m" * 100, "n" + "[]" * 200, f"n[{'0' * 5000}1-2]", f"n[{'0' * 5000}-1]"],
+)
+def test_long_names_of_nodes_are_refused(tmp_path: Path, nodes: str) -> None:
+    with pytest.raises(UsageError, match=r"slurm\.conf:1: .*more than"):
+        draft(tmp_path, slurm=f"NodeName={nodes}\n")
+
+
+def test_nodes_that_many_lines_name(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nodes together"):
+        draft(tmp_path, slurm="NodeName=n[1-90000]\n" * 50)

@@ -77,3 +77,17 @@ def test_the_older_form_of_externals(tmp_path: Path) -> None:
     assert draft(tmp_path, text).tree()["mpi"] == {
         "mpich-3.3": {"family": "mpich", "version": "3.3", "prefix": "/opt/mpich"}
     }
+
+
+def test_mpis_of_several_files(tmp_path: Path) -> None:
+    one, two = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    form = "packages:\n  openmpi:\n    externals:\n"
+    form += "    - {spec: openmpi@4.1, prefix: /opt/a}\n"
+    one.write_text(form)
+    two.write_text(form + "    - {spec: openmpi@4.1, prefix: /opt/b, modules: [ompi-b]}\n")
+    assert importers.draft([one, two]).tree()["mpi"] == {
+        "openmpi-4.1": {"family": "openmpi", "version": "4.1", "prefix": "/opt/a"},
+        "openmpi-4.1-2": {"family": "openmpi", "version": "4.1", "prefix": "/opt/b", "module": "ompi-b"},
+    }
+    two.write_text(two.read_text().replace("    - {spec: openmpi@4.1, prefix: /opt/a}\n", ""))
+    assert list(importers.draft([one, two]).tree()["mpi"]) == ["openmpi-4.1", "openmpi-4.1-2"]
