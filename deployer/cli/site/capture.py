@@ -147,13 +147,15 @@ def _survey(args: argparse.Namespace) -> int:
 
 
 def _show_jobs(args: argparse.Namespace, request: Any) -> int:
-    """Print the jobs that a survey would submit. The login node is captured for it, and nothing of it is kept."""
+    """Print the jobs that a survey would submit. The login node is captured for it, and nothing new is kept."""
     from deployer.site.jobs import survey
     from deployer.system import files
 
+    begun = files.lexists(request.folder)  # its jobs may wait in the queue
     profile = survey.login(request).profile
     scripts = {part.name: survey.script(request, profile, part) for part in survey.parts(request, profile)}
-    files.remove_tree(request.folder)
+    if not begun:
+        files.remove_tree(request.folder)
     if args.json:
         print(json.dumps({"jobs": scripts}))
         return EXIT_DONE

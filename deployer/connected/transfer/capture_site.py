@@ -17,7 +17,7 @@ from deployer.connected.site_profile.decisions import Access, Decision
 from deployer.connected.site_profile.profile import Profile
 from deployer.connected.transfer.remote import Remote
 from deployer.contract import drift, facts, json_records
-from deployer.contract.errors import TransferError, UsageError
+from deployer.contract.errors import DeployerError, Refused, TransferError, UsageError
 from deployer.system import files
 
 #: The folder on the site, removed at the end.
@@ -29,6 +29,9 @@ _LOGIN_SECONDS = 300.0
 _FIRST, _LAST = 1.0, 15.0
 #: Bytes.
 _MAX_PROFILE, _MAX_FACTS = 4 * 1024 * 1024, 32 * 1024 * 1024
+
+#: Keys that a capture must not have, at the top and in ``login``: they decide where bundles go and what users may do.
+_DECISIONS, _LOGIN_DECISIONS = ("extends", "workspace", "policy"), ("transfer", "inbox")
 
 #: A partition as the site's deployer reports it.
 PartitionRecord = dict[str, Any]
@@ -110,7 +113,7 @@ def capture_site(request: SiteRequest, tell: Callable[[Sequence[PartitionRecord]
         UsageError: there is no such partition, or what was captured is not a profile.
     """
     began = time.monotonic()
-    before = profiles.load(str(request.captured)) if request.captured.is_file() else None
+    before, notes = _before(request)
     with _remote(request) as remote:
         remote.prepare()
         words = _words(request, remote)
@@ -142,10 +145,20 @@ def capture_site(request: SiteRequest, tell: Callable[[Sequence[PartitionRecord]
         made,
         missing,
         list(answer["partitions"]),
-        [str(note) for note in answer["notes"]],
+        [*notes, *(str(note) for note in answer["notes"])],
         differences,
         time.monotonic() - began,
     )
+
+
+def _before(request: SiteRequest) -> tuple[Profile | None, list[str]]:
+    """Return the capture that is there, or a note why the new one is compared with nothing."""
+    if not request.captured.is_file():
+        return None, []
+    try:
+        return profiles.load(str(request.captured)), []
+    except DeployerError as error:
+        return None, [f"the earlier {request.captured} cannot be read, so nothing was compared: {error.message}"]
 
 
 def _remote(request: SiteRequest) -> Remote:
@@ -171,20 +184,32 @@ def _words(request: SiteRequest, remote: Remote) -> list[str]:
 
 
 def _clean(request: SiteRequest, remote: Remote) -> None:
-    """Remove what the capture left on the site: all of our own folder, of another one only the result."""
-    if request.folder == _FOLDER:
-        remote.remove(["deployer.pyz", "incoming", "images", "logs", request.captured.name, request.facts.name, ""])
-    else:
-        remote.remove([request.captured.name, request.facts.name])
+    """Remove the result from the site, and our own folder unless a capture in it still waits for jobs."""
+    remote.remove([request.captured.name, request.facts.name])
+    if request.folder == _FOLDER:  # queued jobs start its deployer.pyz
+        remote.remove(["deployer.pyz", "incoming", "images", "logs", ""], unless="*.parts")
 
 
 def _write(request: SiteRequest, profile: bytes, trees: bytes) -> None:
-    """Write the capture. Raises TransferError unless both files belong together."""
+    """Write the capture.
+
+    Raises:
+        TransferError: the files do not belong together.
+        Refused: the capture decides what only the user may decide.
+    """
     record = json_records.parse(profile, f"the capture of {request.host}", TransferError)
     facts.read(trees, f"the facts of {request.host}")
     expected = {"file": request.facts.name, "sha256": hashlib.sha256(trees).hexdigest()}
     if not isinstance(record, dict) or record.get("facts") != expected:
         raise TransferError(f"{request.host}: the capture and its facts do not belong together", "capture again")
+    login = record.get("login")
+    chosen = [key for key in _DECISIONS if key in record]
+    chosen += [f"login.{key}" for key in _LOGIN_DECISIONS if isinstance(login, dict) and key in login]
+    if chosen:
+        raise Refused(
+            f"the capture of {request.host} has {', '.join(chosen)}, which no capture finds out",
+            "it was changed at the site: ask its admin; such a key could decide where bundles go",
+        )
     files.write_text(str(request.facts), trees.decode("utf-8"))
     files.write_text(str(request.captured), profile.decode("utf-8"))
 

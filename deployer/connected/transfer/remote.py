@@ -327,10 +327,15 @@ class Remote:
             raise TransferError(f"{self.host}: {path} is incomplete, or has more than {limit} bytes")
         return data
 
-    def remove(self, names: Sequence[str]) -> None:
-        """Remove files and folders below the workspace; an empty name means the workspace, if nothing is left in it."""
+    def remove(self, names: Sequence[str], unless: str = "") -> None:
+        """Remove files and folders below the workspace; an empty name means the workspace, if nothing is left in it.
+
+        Args:
+            unless: a pattern for the shell; if a name in the workspace matches it, nothing is removed.
+        """
         words = [f"rm -rf {self._path(name)}" if name else f"rmdir {self._path()}" for name in names]
-        self.shell("\n".join(f"{each} 2>/dev/null" for each in words), check=False)
+        guard = [f"ls -d {self._path()}/{unless} >/dev/null 2>&1 && exit 0"] if unless else []
+        self.shell("\n".join([*guard, *(f"{each} 2>/dev/null" for each in words)]), check=False)
 
     def upload(self, files: Sequence[Path], target: str, host: str) -> None:
         """Copy files into the folder ``target`` of the site by sftp through ``host``, which may allow nothing else.

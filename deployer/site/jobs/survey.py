@@ -12,7 +12,7 @@ import time
 from typing import List, NamedTuple, Optional, Sequence
 
 from deployer.contract import json_records, shell
-from deployer.contract.errors import Refused, UsageError
+from deployer.contract.errors import IntegrityError, Refused, UsageError
 from deployer.contract.plan import GpuRequest
 from deployer.contract.shell import code
 from deployer.site.capture import redact, report
@@ -28,7 +28,9 @@ from deployer.system import files
 CAPTURED, WAITING, RUNNING, FAILED, SKIPPED = "captured", "waiting", "running", "failed", "skipped"
 #: The time limit of a job. A capture takes at most half a minute.
 _MINUTES = 10
-#: Seconds after which an unfinished survey is not continued: its facts may be old.
+#: The state, within ``step``, of a job that has ended and whose capture is not there yet.
+_ENDED = "ended"
+#: Seconds without a job or a new file after which an unfinished survey is not continued: its facts may be old.
 _STALE = 86400.0
 #: Seconds until a shared file system shows on this node what another one has written.
 _LAG = 15.0
@@ -118,6 +120,11 @@ class _Part(NamedTuple):
     def log(self) -> str:
         return self.stem + ".log"
 
+    @property
+    def failure(self) -> str:
+        """The file with the reason why the job failed, once that is final."""
+        return self.stem + ".failed"
+
 
 def step(request: SurveyRequest) -> List[PartitionCapture]:
     """Do what can be done now, and return how far each partition is.
@@ -130,19 +137,35 @@ def step(request: SurveyRequest) -> List[PartitionCapture]:
     wanted = parts(request, profile)
     _cancel_others(request, profile, wanted)
     scheduler = _scheduler(profile)
-    return [_advance(request, profile, scheduler, part) for part in wanted] if scheduler else []
+    found = [_advance(request, profile, scheduler, part) for part in wanted] if scheduler else []
+    until = time.monotonic() + _LAG  # one for all
+    return [_settle(part, each, until) if each.state == _ENDED else each for part, each in zip(wanted, found)]
 
 
 def login(request: SurveyRequest) -> CaptureReport:
-    """Return the capture of the login node; it is made if there is none yet."""
+    """Return the capture of the login node; it is made if there is none yet, or if the survey is too old."""
     _make_folder(request.folder)
     path = os.path.join(request.folder, _LOGIN)
-    if files.lexists(path) and time.time() - os.stat(path).st_mtime > _STALE:
+    if files.lexists(path) and _is_stale(request):
         files.remove_tree(request.folder)
         _make_folder(request.folder)
     if not files.lexists(path):
         report.write_report(path, capture(CaptureRequest(mpi=request.mpi, name=request.name)))
     return report.read(path)
+
+
+def _is_stale(request: SurveyRequest) -> bool:
+    """Return whether nothing of a survey is new and none of its jobs can still run."""
+    paths = [os.path.join(request.folder, name) for name in files.names(request.folder)]
+    if time.time() - max(os.stat(path).st_mtime for path in paths) <= _STALE:
+        return False
+    try:
+        profile = report.read(os.path.join(request.folder, _LOGIN)).profile
+    except (UsageError, IntegrityError):
+        return True
+    scheduler = _scheduler(profile)
+    waiting = [part for part in parts(request._replace(partitions=None), profile) if files.lexists(part.job_id)]
+    return not any(scheduler and _advance(request, profile, scheduler, part).active for part in waiting)
 
 
 def parts(request: SurveyRequest, profile: json_records.Record) -> List[_Part]:
@@ -159,7 +182,7 @@ def parts(request: SurveyRequest, profile: json_records.Record) -> List[_Part]:
 
 def collect(request: SurveyRequest, found: Sequence[PartitionCapture]) -> List[str]:
     """Write the result, remove what is no longer needed, and return the notes for people."""
-    base = login(request)
+    base = report.read(os.path.join(request.folder, _LOGIN))  # as ``step`` read it, however old it is
     wanted = {part.name: part for part in parts(request, base.profile)}
     done = [wanted[each.name].capture for each in found if each.state == CAPTURED]
     merged = report.merge([base, *map(report.read, done)])
@@ -231,19 +254,27 @@ def _advance(
         return _captured(part)
     if not files.lexists(part.job_id):
         return _submit(request, profile, scheduler, part)
+    if files.lexists(part.failure):
+        return PartitionCapture(part.name, FAILED, files.read_text(part.failure).strip())
     job_id = files.read_text(part.job_id).strip()
     seconds = int(time.time() - os.stat(part.job_id).st_mtime)
     state = scheduler.parse_states(*jobs.ask(scheduler.states([job_id]))).get(job_id)
     if state and state.active:
         running = bool(state.nodes)
         return PartitionCapture(part.name, RUNNING if running else WAITING, state.reason, job_id, seconds)
-    until = time.monotonic() + _LAG
+    reason = "job %s ended without a capture (%s)" % (job_id, state.word if state else "forgotten")
+    return PartitionCapture(part.name, _ENDED, reason, job_id, seconds)
+
+
+def _settle(part: _Part, ended: PartitionCapture, until: float) -> PartitionCapture:
+    """Return the result of a job that has ended; its files may appear until then."""
     while not files.lexists(part.capture) and time.monotonic() < until and not _words(part):
         time.sleep(0.2)
     if files.lexists(part.capture):
         return _captured(part)
-    reason = _words(part) or "job %s ended without a capture (%s)" % (job_id, state.word if state else "forgotten")
-    return PartitionCapture(part.name, FAILED, reason, job_id, seconds)
+    reason = _words(part) or ended.reason
+    files.write_text(part.failure, reason + "\n")  # so that later calls do not wait for it
+    return ended._replace(state=FAILED, reason=reason)
 
 
 def _captured(part: _Part) -> PartitionCapture:
@@ -273,6 +304,8 @@ def _cancel_others(request: SurveyRequest, profile: json_records.Record, wanted:
         if scheduler and part not in wanted and files.lexists(part.job_id):
             scheduler.parse_cancel(*jobs.ask(scheduler.cancel(files.read_text(part.job_id).strip())))
             os.unlink(part.job_id)
+            if files.lexists(part.failure):
+                os.unlink(part.failure)
 
 
 def _scheduler(profile: json_records.Record) -> Optional[Scheduler]:

@@ -1,5 +1,6 @@
 """capture HOST without a site: what is written here, and what of a capture is refused."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -9,7 +10,12 @@ from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.decisions import Access
 from deployer.connected.transfer import capture_site
 from deployer.connected.transfer.capture_site import SiteRequest
+from deployer.contract import facts, json_records
+from deployer.contract.errors import Refused
 from tests.unit.connected.site_profile.test_decisions import CAPTURE
+from tests.unit.connected.transfer.test_remote import far
+
+__all__ = ["far"]
 
 ACCESS = Access("login1", "python3")
 
@@ -28,3 +34,51 @@ def test_a_bare_name_is_written_in_this_folder(request_: SiteRequest) -> None:
     assert "workspace" in [each.key for each in made]
     assert profiles.load("my-site.yaml").login.host == "login1"
     assert sorted(path.name for path in Path().iterdir()) == ["my-site-captured.json", "my-site.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ""),
+        ({"workspace": "/work/mallory"}, "workspace"),
+        ({"extends": "lab", "policy": {"runtimes": ["native"]}}, "extends, policy"),
+        ({"login": {"host": "login1", "transfer": "evil", "inbox": "/tmp/x"}}, "login.transfer, login.inbox"),
+    ],
+)
+def test_a_capture_does_not_decide_where_bundles_go(
+    request_: SiteRequest, changes: dict[str, object], said: str
+) -> None:
+    request_.captured.unlink()
+    trees = json_records.dumps(facts.record(None, {}, {}))
+    named = {"file": request_.facts.name, "sha256": hashlib.sha256(trees).hexdigest()}
+    data = json.dumps({**CAPTURE, "facts": named, **changes}).encode()
+    if not said:
+        capture_site._write(request_, data, trees)
+        assert profiles.load(str(request_.captured)).name == "here"
+        return
+    with pytest.raises(Refused, match=f"has {said}, which no capture finds out"):
+        capture_site._write(request_, data, trees)
+    assert not request_.captured.exists()
+
+
+def test_a_damaged_earlier_capture_is_a_note(request_: SiteRequest) -> None:
+    assert capture_site._before(request_) == (profiles.load("my-site-captured.json"), [])
+    request_.captured.write_text("{")
+    before, (note,) = capture_site._before(request_)
+    assert before is None
+    assert "my-site-captured.json cannot be read, so nothing was compared" in note
+    request_.captured.unlink()
+    assert capture_site._before(request_) == (None, [])
+
+
+def test_the_tool_stays_while_another_capture_waits(far: Path, request_: SiteRequest) -> None:
+    folder = far / ".deployer-capture"
+    (folder / "other-captured.json.parts").mkdir(parents=True)
+    for name in ("deployer.pyz", request_.captured.name):
+        (folder / name).write_text("x")
+    with capture_site._remote(request_) as remote:
+        capture_site._clean(request_, remote)
+        assert sorted(path.name for path in folder.iterdir()) == ["deployer.pyz", "other-captured.json.parts"]
+        (folder / "other-captured.json.parts").rmdir()
+        capture_site._clean(request_, remote)
+    assert not folder.exists()

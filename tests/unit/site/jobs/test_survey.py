@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,11 @@ def captured(request, part, **more):
     report.write_report(found.capture, CaptureReport({key: record[key] for key in record if key != "login"}, None))
 
 
+def age(request):
+    for name in os.listdir(request.folder):
+        os.utime(os.path.join(request.folder, name), (1, 1))
+
+
 def states(found):
     return {each.name: each.state for each in found}
 
@@ -91,7 +97,7 @@ def test_what_cannot_be_captured_is_a_note_and_the_rest_is_there(request_, tmp_p
     found = survey.step(request_)
     assert [(each.state, each.reason) for each in found][1] == ("failed", "deployer: error: no module")
     os.unlink(part.log)
-    assert survey.step(request_)[1].reason == "job 2 ended without a capture (forgotten)"
+    assert survey.step(request_)[1].reason == "deployer: error: no module"  # it is final
     notes = survey.collect(request_, found)
     assert notes == ["partition gpu x;$(id): no node was captured: deployer: error: no module"]
     assert json.loads(Path(request_.output).read_text())["notes"] == notes
@@ -127,10 +133,53 @@ def test_the_folder_of_another_is_not_used(request_):
 def test_an_old_survey_begins_again(request_, monkeypatch):
     seen = []
     monkeypatch.setattr(survey, "capture", lambda request: seen.append(request) or CaptureReport(LOGIN, None))
-    os.utime(os.path.join(request_.folder, "login.json"), (1, 1))
     captured(request_, "batch")
+    age(request_)
     assert states(survey.step(request_))["batch"] == "waiting"
     assert len(seen) == 1
+
+
+def test_a_survey_is_not_old_while_a_job_waits_or_a_capture_is_new(request_, tmp_path):
+    survey.step(request_)
+    (tmp_path / "states").write_text("1|PENDING|0:00||Priority\n")
+    age(request_)
+    assert states(survey.step(request_))["batch"] == "waiting"
+    (tmp_path / "states").write_text("")
+    age(request_)
+    captured(request_, "batch")  # after days in the queue
+    found = survey.step(request_)
+    assert states(found) == {"batch": "captured", "gpu x;$(id)": "failed"}
+    assert (tmp_path / "submitted").read_text().count("\n") == 2
+    age(request_)  # between the two
+    survey.collect(request_, found)
+    assert json.loads(Path(request_.output).read_text())["partitions"]["batch"]["fuse"] is True
+
+
+def test_all_failures_wait_once_and_only_in_one_call(request_, monkeypatch):
+    survey.step(request_)
+    monkeypatch.setattr(survey, "_LAG", 0.5)
+    began = time.monotonic()
+    assert [each.state for each in survey.step(request_)] == ["failed", "failed"]
+    first = time.monotonic() - began
+    assert 0.5 <= first < 0.95
+    monkeypatch.setattr(survey, "_LAG", 100.0)
+    found = survey.step(request_)
+    assert [each.reason for each in found] == ["job %d ended without a capture (forgotten)" % each for each in (1, 2)]
+    captured(request_, "batch")  # later than the lag: better than the failure
+    assert states(survey.step(request_))["batch"] == "captured"
+
+
+def test_a_dry_run_keeps_a_survey_that_waits(request_, tmp_path, monkeypatch, capsys):
+    survey.step(request_)
+    words = ["capture", "--partitions", "all", "--dry-run", "--json", "-o"]
+    assert main.main([*words, request_.output]) == 0
+    assert set(json.loads(capsys.readouterr().out)["jobs"]) == set(LOGIN["partitions"])
+    (tmp_path / "states").write_text("1|PENDING|0:00||\n2|PENDING|0:00||\n")
+    assert set(states(survey.step(request_)).values()) == {"waiting"}
+    assert (tmp_path / "submitted").read_text().count("\n") == 2
+    monkeypatch.setattr(survey, "capture", lambda request: CaptureReport(LOGIN, None))
+    assert main.main([*words, str(tmp_path / "new.json")]) == 0
+    assert not (tmp_path / "new.json.parts").exists()
 
 
 def test_the_command_does_not_wait_if_it_is_told_so(request_, tmp_path, capsys):
