@@ -229,13 +229,18 @@ def _plans(
     """Return the plans, each with its profile; those of one profile follow each other, its first partition first."""
     if not profiles:
         return []
-    from deployer.connected.site_profile.plan import make_plans
+    from deployer.connected.site_profile.plan import by_queue, make_plans
 
     label = f"{contents.name}:{contents.version}"
-    found = [(profile, plan) for profile in profiles for plan in make_plans(profile, label, contents.mpi or ())]
-    for _, plan in found:
-        for partition, reason in plan.without.items():
-            say(f"no plan for partition {partition} of {plan.site}: {reason}")
+    found = []
+    for profile in profiles:
+        first, *others = plans = make_plans(profile, label, contents.mpi or ())
+        for partition, reason in first.without.items():
+            say(f"no plan for partition {partition} of {first.site}: {reason}")
+        why = f"it was left out by --site {profile.name}:{','.join(profile.partitions)}"
+        left_out = by_queue(dict.fromkeys(profile.left_out, why), profile.left_out, plans)
+        first = first._replace(without={**left_out, **first.without})
+        found += [(profile, plan) for plan in (first, *others)]
     return found
 
 

@@ -8,7 +8,7 @@ import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, Field, PrivateAttr, ValidationInfo, field_validator
 
 from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha256, form
 from deployer.connected.site_profile.forms import (
@@ -320,6 +320,7 @@ class Profile(Machine):
     mounts: list[SiteMount] = []
     mpi: dict[str, Mpi] = {}
     partitions: dict[PartitionName, Partition] = {}
+    _left_out: dict[str, str | None] = PrivateAttr(default={})
 
     @field_validator("partitions")
     @classmethod
@@ -377,9 +378,16 @@ class Profile(Machine):
                 f"no partition of {self.name} has the MPI {mpi!r}", f"in partitions of the profile: {known}"
             )
         one = {name: {"mpi": [mpi]} if mpi in own[name] else {} for name in names}
-        return self.model_copy(
+        chosen = self.model_copy(
             update={"partitions": {name: self.partitions[name].model_copy(update=one[name]) for name in names}}
         )
+        chosen._left_out = {name: each.queue for name, each in self.partitions.items() if name not in names}
+        return chosen
+
+    @property
+    def left_out(self) -> Mapping[str, str | None]:
+        """The partitions that ``selected`` left out, with the batch system's names for them, if they differ."""
+        return self._left_out
 
     def files_of(self, plan: Plan) -> "SiteFiles":
         """Return captured facts of the files that jobs with a plan can load."""

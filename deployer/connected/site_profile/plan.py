@@ -1,7 +1,7 @@
 """plan: resolve a site profile and a bundle to exact binds, environment and start options."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deployer.connected.site_profile.binds import bindmap, gpu
@@ -99,7 +99,7 @@ def make_plan(
 def make_plans(profile: Profile, bundle: str, abis: Sequence[str] = ()) -> list[Plan]:
     """Return the plans for a bundle on all partitions that can have one, in the profile's order.
 
-    The first plan lists the other partitions with the reasons.
+    The first plan lists the other partitions with the reasons, by the batch system's names for them too.
 
     Args:
         bundle, abis: as for ``make_plan``.
@@ -117,7 +117,25 @@ def make_plans(profile: Profile, bundle: str, abis: Sequence[str] = ()) -> list[
     if not found:
         raise next(iter(against.values()))
     reasons = {name: error.message for name, error in against.items()}
-    return [found[0]._replace(without=reasons), *found[1:]]
+    queues = {name: profile.partitions[name].queue for name in reasons}
+    return [found[0]._replace(without=by_queue(reasons, queues, found)), *found[1:]]
+
+
+def by_queue(reasons: Mapping[str, str], queues: Mapping[str, str | None], plans: Sequence[Plan]) -> dict[str, str]:
+    """Return the reasons against partitions, by their queues too: users may know only these.
+
+    Args:
+        reasons: by partition.
+        queues: the batch system's names of these partitions, if they differ.
+        plans: those of the other partitions, which may have the same queue.
+    """
+    used = {name for plan in plans for name in (plan.partition, plan.queue)}
+    found = dict(reasons)
+    for name, reason in reasons.items():
+        queue = queues[name]
+        if queue and queue not in used:
+            found.setdefault(queue, reason)
+    return found
 
 
 def _gpus(partition: Partition) -> dict[str, Any]:

@@ -183,13 +183,14 @@ def _plan(installed: InstalledImage, request: RunRequest) -> Plan:
     """Return the plan for the partition that the user chose.
 
     Raises:
-        Refused: the partition can have no plan. One that the profile does not list is used with the first plan.
+        Refused: the partition can have no plan. One that no plan knows is used with the first plan.
     """
-    chosen = request.options.partition
-    plan = installed.plan(request.plan, chosen)
-    if chosen is not None and chosen in plan.without and not request.force:
+    found, chosen = installed.plans(request.plan), request.options.partition
+    plan, reason = found.find(chosen), found.reason(chosen)
+    if reason is not None and not request.force:
+        name = chosen or plan.partition
         raise Refused(
-            "%s has no plan for partition %s of %s: %s" % (plan.bundle, chosen, plan.site, plan.without[chosen]),
+            "%s has no plan for partition %s of %s: %s" % (plan.bundle, name, plan.site, reason),
             "choose another partition, or correct the profile and make a new plan",
         )
     return plan

@@ -29,6 +29,7 @@ if MYPY:
     from deployer.contract.manifest import Manifest
     from deployer.contract.plan import Plan
     from deployer.contract.plan_update import PlanUpdate
+    from deployer.site.storage.site_plans import SitePlans
 
 log = logging.getLogger("deployer.store")
 
@@ -39,8 +40,8 @@ _FOLDER = re.compile("^[0-9a-f]{%d}$" % _DIGITS)
 _ALGORITHM = "sha256:"
 _FEWEST_DIGITS = 7
 _DIGEST = re.compile("^[0-9a-f]{%d,64}\\Z" % _FEWEST_DIGITS)
-#: The name of a partition that can have a plan of its own.
-_PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*\Z")
+#: The name of the file of a partition's plan.
+_PLAN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*\.json\Z")
 #: The number of digits of a digest that people are shown.
 _SHOWN_DIGITS = 12
 #: How people name an installed image.
@@ -154,15 +155,17 @@ class InstalledImage(NamedTuple):
         return plan_update.read(files.read_bytes(path, limit=plan_update.MAX_SIZE), path)
 
     def plan(self, site: Optional[str] = None, partition: Optional[str] = None) -> "Plan":
-        """Return the plan for a partition of ``site``, which may be None if there is only one; a newer one comes first.
+        """Return the plan for a partition of ``site``, as ``plans`` and ``SitePlans.find`` do."""
+        return self.plans(site).find(partition)
 
-        Args:
-            partition: None: the one that the bundle's first plan for the site is for. If there is no plan for it, the
-                plan for that one is returned too.
+    def plans(self, site: Optional[str] = None) -> "SitePlans":
+        """Return the plans for ``site``, which may be None if there is only one; newer ones come before the bundle's.
 
         Raises:
-            UsageError: there is no such plan, or it cannot be read.
+            UsageError: there is no plan for the site, or one cannot be read.
         """
+        from deployer.site.storage import site_plans
+
         known = self.sites()
         if site is None and len(known) == 1:
             site = known[0]
@@ -174,20 +177,18 @@ class InstalledImage(NamedTuple):
                 % (", ".join(known) or "none"),
             )
         update = self.update(site)
-        newer = {each.partition: each for each in update.plans} if update else {}
-        first = self._carried(site + ".json") or next(iter(newer.values()))
-        wanted = partition or first.partition
-        if wanted in newer:
-            return newer[wanted]
-        other = self._carried(os.path.join(site, wanted + ".json")) if _PARTITION.match(wanted) else None
-        return other or newer.get(first.partition, first)
+        return site_plans.of(self._carried(site), update.plans if update else [])
 
-    def _carried(self, name: str) -> "Optional[Plan]":
-        """Return a plan that the bundle brought, or None."""
+    def _carried(self, site: str) -> "List[Plan]":
+        """Return the plans that the bundle brought for a site, that of its default partition first."""
         from deployer.contract import plan
 
-        path = os.path.join(self.folder, PLANS, name)
-        return plan.read(files.read_text(path).encode(), path) if files.is_file(path) else None
+        folder = os.path.join(self.folder, PLANS)
+        first, others = os.path.join(folder, site + ".json"), os.path.join(folder, site)
+        paths = [first] if files.is_file(first) else []
+        if paths and files.is_folder(others):
+            paths += [os.path.join(others, name) for name in files.names(others) if _PLAN.match(name)]
+        return [plan.read(files.read_text(path).encode(), path) for path in paths]
 
 
 class Store(NamedTuple):

@@ -14,6 +14,7 @@ from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract.errors import Refused, Unknown, UsageError
 from deployer.contract.job import Job
+from deployer.contract.plan import Plan
 from deployer.contract.plan_update import PlanUpdate
 from deployer.site.install.install import install
 from deployer.site.run import run
@@ -95,9 +96,55 @@ def test_run_uses_the_plan_of_the_partition(tmp_path: Path, profile: Profile) ->
     assert "#SBATCH --partition=normal\n#SBATCH --constraint=gpu\n" in found
     assert "intel-mpi" not in found
     assert "#SBATCH --partition=other\n" in script("other")  # the user vouches for equal nodes
-    refused = run.RunRequest("tiny", *[None] * 6, [], None, [], options=SubmissionOptions(partition="fat"))
+    refused = request("fat")
     with pytest.raises(Refused, match=r"no plan for partition fat of lab: the profile of lab lacks"):
         run.prepare(store, refused)
+
+
+def request(partition: str | None, force: bool = False) -> run.RunRequest:
+    options = SubmissionOptions(partition=partition)
+    return run.RunRequest("tiny", *[None] * 6, [], None, [], options=options, force=force)
+
+
+def test_a_partition_has_the_batch_systems_name_too(tmp_path: Path, profile: Profile) -> None:
+    _, image = installed(tmp_path, profile)
+    assert image.plan("lab", "normal").partition == "gpu"
+    record = profile.model_dump(mode="json")
+    record["partitions"]["mpich"]["queue"] = "normal"
+    (tmp_path / "two").mkdir()
+    _, image = installed(tmp_path / "two", Profile.model_validate(record))
+    with pytest.raises(UsageError, match="several plans for normal of lab") as caught:
+        image.plan("lab", "normal")
+    assert caught.value.hint == "give one of these: --partition gpu or mpich"
+
+
+def test_a_partition_that_pack_left_out_is_refused(tmp_path: Path, profile: Profile) -> None:
+    said: list[str] = []
+    packed(tmp_path, profile.selected(["batch"], None), said)
+    assert not [line for line in said if line.startswith("no plan")]
+    store, image = installed(tmp_path, profile.selected(["batch"], None))
+    for name in ("gpu", "normal"):
+        with pytest.raises(Refused, match=f"no plan for partition {name} of lab: it was left out by --site lab:batch"):
+            run.prepare(store, request(name))
+    assert image.plan("lab", "gpu").partition == "batch"  # only with --force
+
+
+def update(image: InstalledImage, *plans: Plan) -> None:
+    Path(image.newer_plan("lab")).parent.mkdir(exist_ok=True)
+    Path(image.newer_plan("lab")).write_text(PlanUpdate(image.receipt.digest, "tiny:1.0", 9, list(plans)).text())
+
+
+def test_a_newer_reason_against_a_partition_counts(tmp_path: Path, profile: Profile) -> None:
+    store, image = installed(tmp_path, profile)
+    newer = image.plan("lab", "mpich")._replace(without={"gpu": "it was drained", "batch": "it is gone"})
+    update(image, newer)
+    for name, reason in (("gpu", "drained"), ("normal", "drained"), ("batch", "gone"), (None, "gone")):
+        with pytest.raises(Refused, match=reason):
+            run.prepare(store, request(name))
+    run.prepare(store, request("mpich", force=True))
+    update(image, image.plan("lab", "gpu")._replace(modules=["new"]))
+    with pytest.raises(Refused, match="fat of lab"):  # the bundle's reason stays
+        run.prepare(store, request("fat"))
 
 
 def test_a_newer_plan_replaces_that_of_its_partition_only(tmp_path: Path, profile: Profile) -> None:
