@@ -265,13 +265,18 @@ def sha256_file(path: str) -> str:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a folder, also if it contains read-only folders; a missing path is not an error."""
+    """Remove a folder, also if it contains read-only folders; a missing path is not an error.
+
+    Modes in another user's folder are left alone: these paths could be led elsewhere while they are used.
+    """
     import shutil  # like tempfile, only where it is needed: every start imports this module
 
     def make_writable(function, name, info):  # type: ignore[no-untyped-def]
         error = info[1] if isinstance(info, tuple) else info
         if isinstance(error, FileNotFoundError):
             return
+        if not is_own:
+            raise error
         if name != path:  # the parent folder's mode is not ours to change: as root this would close /tmp to all others
             os.chmod(os.path.dirname(name), 0o700)
         if stat.S_ISDIR(os.lstat(name).st_mode):
@@ -281,11 +286,38 @@ def remove_tree(path: str) -> None:
             function(name)
 
     if lexists(path):
+        is_own = _is_own(path)
         try:
             shutil.rmtree(path, onerror=make_writable)
         except RecursionError:  # it calls itself for each nested folder
+            if not is_own:
+                raise PermissionError(errno.EPERM, "another user's folders are too deep", path) from None
             _bring_up(path)
             shutil.rmtree(path, onerror=make_writable)
+
+
+def _is_own(path: str) -> bool:
+    """Return whether ``path`` has the owner of what this user makes beside it."""
+    found = status(path, follow=False)
+    if found is None:
+        return False
+    return found.st_uid == os.geteuid() or found.st_uid == owner_of_new(os.path.dirname(path) or ".")
+
+
+def owner_of_new(parent: str) -> Optional[int]:
+    """Return the owner of what this user makes in a folder: NFS servers may name another one (all_squash)."""
+    made = os.path.join(parent, ".removing-%s" % os.urandom(8).hex())
+    try:
+        os.mkdir(made)
+    except OSError:
+        return None
+    try:
+        return os.lstat(made).st_uid
+    except OSError:
+        return None
+    finally:
+        with suppress(OSError):
+            os.rmdir(made)
 
 
 def _bring_up(top: str) -> None:

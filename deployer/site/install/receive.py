@@ -85,7 +85,7 @@ def _receive(folder: str, store: Store, progress: Optional[InstallProgress]) -> 
     try:
         outcome = install(target, store, progress)
     except IntegrityError as error:
-        if checked:
+        if checked or not _is_damaged(target, parcel):  # as with a wrong signature: another copy would be the same
             raise
         os.unlink(target)
         try:
@@ -116,6 +116,17 @@ def _is_rebuilt(path: str, digest: str) -> bool:
             return read_seal(stream, path).digest == digest
     except IntegrityError:  # a power failure cut it
         return False
+
+
+def _is_damaged(path: str, parcel: Parcel) -> bool:
+    """Return whether the assembled file is not the parcel's bundle, byte for byte."""
+    with files.errors_named("read " + path), files.open_regular(path) as stream:
+        for segment in parcel.manifest.segments:
+            stream.seek(segment.offset)
+            if hashlib.sha256(stream.read(segment.size)).hexdigest() != segment.sha256:
+                return True
+        stream.seek(parcel.seal.offset)
+        return stream.read(len(parcel.ending) + 1) != parcel.ending
 
 
 def rebuild(

@@ -180,16 +180,7 @@ def _is_own(folder: str) -> bool:
     found = files.status(folder, follow=False)
     if found is None or not stat.S_ISDIR(found.st_mode):
         return False
-    return found.st_uid == os.geteuid() or found.st_uid == _owner_of_new(os.path.dirname(folder))
-
-
-def _owner_of_new(parent: str) -> Optional[int]:
-    """Return the owner of what this user makes in a folder: NFS servers may name another one (all_squash)."""
-    try:
-        with unfinished.folder(parent) as made:
-            return os.lstat(made).st_uid
-    except OSError:  # nothing can be made there
-        return None
+    return found.st_uid == os.geteuid() or found.st_uid == files.owner_of_new(os.path.dirname(folder))
 
 
 def users(store: Store, layer: str) -> List[str]:

@@ -1,10 +1,13 @@
 import errno
 import os
+import shutil
+import tempfile
 
 import pytest
 
 from deployer.contract.errors import DeployerError, SpaceError, UsageError
 from deployer.system import files
+from tests.others import NOBODY, somebody_else
 
 
 def test_published_appears_whole(tmp_path):
@@ -112,6 +115,30 @@ def test_remove_tree_takes_read_only_folders(tmp_path):
     files.remove_tree(str(tmp_path / "a"))
     files.remove_tree(str(tmp_path / "a"))
     assert os.listdir(str(tmp_path)) == []
+
+
+def test_remove_tree_changes_no_modes_in_another_user_s_folder(monkeypatch):
+    """Its owner could lead these paths elsewhere; on a server that gives all files to one account it is one's own."""
+    top = tempfile.mkdtemp()
+    theirs = os.path.join(top, "theirs")
+    try:
+        os.chmod(top, 0o777)
+        os.mkdir(theirs)
+        os.chmod(theirs, 0o777)
+        with somebody_else():
+            os.mkdir(os.path.join(theirs, "closed"))
+            open(os.path.join(theirs, "closed", "file"), "w").close()
+            os.chmod(os.path.join(theirs, "closed"), 0o500)
+            with pytest.raises(PermissionError):
+                files.remove_tree(theirs)
+            assert os.path.exists(os.path.join(theirs, "closed", "file"))
+        os.chown(theirs, NOBODY, -1)
+        with somebody_else():
+            monkeypatch.setattr(files.os, "geteuid", lambda: 12345)
+            files.remove_tree(theirs)
+        assert os.listdir(top) == []
+    finally:
+        shutil.rmtree(top)
 
 
 @pytest.mark.thorough

@@ -28,11 +28,12 @@ from deployer.site.container.runtimes.interface import Container, Runtime, globs
 #:   removes the folder. The container's parent, conmon,
 #:   is known by its working folder, this one: files in it may be gone, because who made the private folder removes it
 #:   at the same time. conmon goes first: at the end of a container it would start podman again. Its child is the
-#:   container's first process; all others of the container are known by its namespace of mounts.
+#:   container's first process; all others of the container are known by its namespace of mounts. One that cannot end,
+#:   as on a file server that hangs, is left after a minute.
 #: - Podman would make a target that the image lacks inside the image, so hosts and resolv.conf need one.
 START = Program(
     """\
-export -n state passed words image user gid keep name glob file oci short task children child other again line
+export -n state passed words image user gid keep name glob file oci short task children child other again left line
 state=$(mktemp -d "$1/podman.XXXXXX") && mkdir "$state/run" || exit 125
 shift; passed=() words=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
@@ -77,12 +78,12 @@ cd "$state" || exit 125; short=/proc/$$/cwd
         for child in "${children[@]}"; do
             exec 4<"/proc/$child/ns/mnt"; kill -KILL "$child"
             [ /proc/self/fd/4 -ef /proc/self/ns/mnt ] && continue
-            again=1
-            while [ "$again" ]; do
-                again=
+            for ((again = 60; again; again--)); do
+                left=
                 for other in /proc/[0-9]*; do
-                    [ "$other/ns/mnt" -ef /proc/self/fd/4 ] && again=1 && kill -KILL "${other##*/}"
+                    [ "$other/ns/mnt" -ef /proc/self/fd/4 ] && left=1 && kill -KILL "${other##*/}"
                 done
+                [ "$left" ] && sleep 1 || break
             done
         done
     done

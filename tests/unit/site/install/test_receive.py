@@ -268,6 +268,23 @@ def test_a_file_that_was_damaged_after_a_kill_is_removed_if_its_parts_are_gone(s
     assert content(push(store, data)[0].bundle) == data
 
 
+def test_a_whole_file_stays_when_its_signature_is_wrong(store, monkeypatch):
+    data = bundles.build(extra=APP)
+    digest, assembled = kill_before_install(store, monkeypatch, data)
+    folder = incoming.folder_of(store, digest)
+    before = files_of(folder)
+
+    def wrong(*_):
+        raise IntegrityError("the signature is wrong")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(receiving, "install", wrong)
+        with pytest.raises(IntegrityError, match="signature"):
+            receive(folder, store)
+    assert content(assembled) == data
+    assert files_of(folder) == before
+
+
 def test_a_file_that_a_power_failure_emptied_is_assembled_again(store, monkeypatch):
     first, second = bundles.build(extra=APP), bundles.build(extra=[*APP, ("deployer/app/n.py", b"new")])
     push(store, first)
