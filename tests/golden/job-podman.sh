@@ -52,7 +52,7 @@ trap leave EXIT
 container=(bash
     -p
     -c
-    'export -n state passed words image user gid keep name glob file oci short task children child other again line
+    'export -n state passed words image user gid keep name glob file oci short task children child other again left line
 state=$(mktemp -d "$1/podman.XXXXXX") && mkdir "$state/run" || exit 125
 shift; passed=() words=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
@@ -97,12 +97,12 @@ cd "$state" || exit 125; short=/proc/$$/cwd
         for child in "${children[@]}"; do
             exec 4<"/proc/$child/ns/mnt"; kill -KILL "$child"
             [ /proc/self/fd/4 -ef /proc/self/ns/mnt ] && continue
-            again=1
-            while [ "$again" ]; do
-                again=
+            for ((again = 60; again; again--)); do
+                left=
                 for other in /proc/[0-9]*; do
-                    [ "$other/ns/mnt" -ef /proc/self/fd/4 ] && again=1 && kill -KILL "${other##*/}"
+                    [ "$other/ns/mnt" -ef /proc/self/fd/4 ] && left=1 && kill -KILL "${other##*/}"
                 done
+                [ "$left" ] && sleep 1 || break
             done
         done
     done
