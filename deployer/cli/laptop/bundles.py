@@ -13,7 +13,6 @@ from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.check import check as checking
 from deployer.connected.ground.sign import sign, sign_update
 from deployer.connected.linker import index
-from deployer.connected.site_profile import profile as profiles
 from deployer.connected.transfer import push as pushing
 from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.push_plan import push_plan
@@ -31,7 +30,8 @@ def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = common.add_command(subparsers, "plan", _plan)
     command.add_argument("bundle", metavar="B.tar")
-    command.add_argument("--site", required=True)
+    text = "a profile's name or path, or ssh:HOST for what that site publishes"
+    command.add_argument("--site", required=True, help=text)
     command.add_argument("--partition", help="only for this partition of the profile (default: for each)")
     command.add_argument("--mpi", metavar="NAME", help="use this MPI of the profile in partitions that have several")
     text = "treat this rule of check as a warning; the plan records it"
@@ -82,7 +82,7 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    profile = profiles.load(args.site).selected([args.partition] if args.partition else [], args.mpi)
+    profile = profile_of(args.site).selected([args.partition] if args.partition else [], args.mpi)
     plans = checking.all_plans(args.bundle, profile, args.accept, index.default_folder())
     plan = plans[0]
     with opened(args.bundle) as stream:
@@ -132,7 +132,7 @@ def _push_plan(args: argparse.Namespace) -> int:
     sites = [site for site in (args.bundle, args.site, args.named) if site]
     if len(sites) != 1:
         raise UsageError("push --plan requires one SITE, and no bundle", "write: deployer push --plan FILE SITE")
-    pushed = push_plan(args.plan, profiles.load(sites[0]), args.ssh_config, args.dry_run, args.force)
+    pushed = push_plan(args.plan, profile_of(sites[0], args.ssh_config), args.ssh_config, args.dry_run, args.force)
     if args.json:
         print(json.dumps(pushed.record()))
         return 0

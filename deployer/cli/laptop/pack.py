@@ -34,7 +34,8 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--rootfs", metavar="DIR", type=Path, help="pack this folder, a root filesystem")
     command.add_argument("--name", help="the bundle's name, if there is no definition")
     command.add_argument("--version", help="the bundle's version, if there is no definition")
-    text = "add a plan for each partition of this site, or for those named (SITE:A,B); may be repeated"
+    text = "add a plan for each partition of this site, or for those named (SITE:A,B); may be repeated; "
+    text += "SITE is a profile's name or path, or ssh:HOST for what that site publishes"
     command.add_argument("--site", action="append", default=[], help=text)
     text = "with --site: use this MPI of the profile in partitions that have several"
     command.add_argument("--mpi", metavar="NAME", help=text)
@@ -136,14 +137,16 @@ def _profiles(names: list[str], mpi: str | None) -> "list[Profile]":
         if mpi:
             raise UsageError("--mpi requires --site", "without a site, the bundle uses its own MPI")
         return []
-    from deployer.connected.site_profile import profile
+    from deployer.connected.transfer.published import profile_of
 
-    return [profile.load(site).selected(partitions, mpi) for site, partitions in map(_site, names)]
+    return [profile_of(site).selected(partitions, mpi) for site, partitions in map(_site, names)]
 
 
 def _site(text: str) -> tuple[str, list[str]]:
-    """Return a site and the names of partitions from SITE[:A,B]. A file's name may have a colon too."""
+    """Return a site, and the names of partitions after its last colon. A file may have a colon in its name too."""
     site, colon, partitions = text.rpartition(":")
+    if site == "ssh":  # ssh:HOST
+        return text, []
     if not colon or "/" in partitions or Path(text).exists():
         return text, []
     return site, [name for name in partitions.split(",") if name]

@@ -100,8 +100,8 @@ def find(name: str, beside: Path | None = None, skip: Collection[Path] = ()) -> 
         searched = ", ".join(str(each.path) for each in folders() if _is_folder(each.path))
         raise UsageError(
             f"no site profile is called {name!r}{guess(name, known)}",
-            f"profiles: {', '.join(known) or 'none'} (in {searched}); or give a file's path, or ssh:HOST if that site "
-            "publishes its profile",
+            f"profiles: {', '.join(known) or 'none'} (in {searched}); or give a file's path; check, pack, plan and "
+            "push also accept ssh:HOST, if that site publishes its profile",
         )
     folder, path = there[0]
     if not folder.chosen:

@@ -72,8 +72,19 @@ def _image(store: Store, update: PlanUpdate) -> InstalledImage:
 
 
 def _older(image: InstalledImage, update: PlanUpdate, policies: List[Policy]) -> List[str]:
-    """Return a warning if a later update is here already. Raises Refused if a policy forbids an older one."""
-    before = image.update(update.site)
+    """Return a warning if a later update is here already. Raises Refused if a policy forbids an older one.
+
+    The age of a damaged one is not known, so only a policy can demand that a person removes it first.
+    """
+    try:
+        before = image.update(update.site)
+    except UsageError as error:
+        message = "the plan for %s that was kept is damaged" % update.site
+        for each in policies:
+            if each.refuse_rollback:
+                problem = "%s, and %s forbids downgrades: its age is not known" % (message, each.source)
+                raise Refused(problem, "remove %s, then send the plan again" % image.newer_plan(update.site)) from error
+        return ["%s, and is replaced: %s" % (message, error.message)]
     if before is None or before.made <= update.made:
         return []
     message = "the plan for %s is older than the one that is in use" % update.site

@@ -185,6 +185,8 @@ def test_pack_takes_sites_with_partitions(tmp_path: Path, path: Path) -> None:
 
     assert pack._site(f"{path}:gpu,fat") == (str(path), ["gpu", "fat"])
     assert pack._site("lab") == ("lab", [])
+    assert pack._site("ssh:me@login1") == ("ssh:me@login1", [])
+    assert pack._site("ssh:login1:gpu,fat") == ("ssh:login1", ["gpu", "fat"])
     odd = tmp_path / "a:b.yaml"
     odd.touch()
     assert pack._site(str(odd)) == (str(odd), [])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from deployer.cli.laptop import pack
 from deployer.cli.laptop.main import main
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile import published, search
@@ -172,6 +173,18 @@ def test_a_newer_one_of_the_same_host_is_used_with_the_user_s_own_workspace(
     said = capsys.readouterr().err
     assert "the profile that there publishes is used: it is of 2026-11-12, the one here of 2026-11-10" in said
     assert "glibc" in said
+
+
+def test_plans_are_made_of_the_newer_one(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = {**PROFILE, "login": {"host": "login1"}, "facts": None}
+    (places / "site_profiles" / "there.json").write_text(json.dumps(own))
+    published.keep(publication(glibc="2.39", **of("2026-11-12")))
+    used = "the profile that there publishes is used"
+    assert pack._profiles(["there"], None)[0].glibc == "2.39"
+    assert used in capsys.readouterr().err
+    for words in (["plan", "missing.tar", "--site", "there", "-o", "x"], ["push", "--plan", "missing", "there"]):
+        assert main(words) == UsageError.exit_code
+        assert used in capsys.readouterr().err
 
 
 @pytest.mark.needs("ssh-keygen")

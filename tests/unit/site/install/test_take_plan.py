@@ -95,6 +95,20 @@ def test_an_older_plan_is_a_warning_or_refused(store, tmp_path):
     assert store.installed()[0].update("lab").made == 999
 
 
+def test_a_damaged_plan_is_replaced_unless_a_policy_forbids_downgrades(store, tmp_path):
+    (image,) = store.installed()
+    for damage in ("{", '{"schema": "deployer.plan_update", "format": 1, "min_reader": 1}', ""):
+        files.write_text(image.newer_plan("lab"), damage)
+        (warning,) = take_plan.take(update(), "it", store).warnings[1:]
+        assert warning.startswith("the plan for lab that was kept is damaged, and is replaced: ")
+        assert image.plan("lab") == NEW
+    files.write_text(image.newer_plan("lab"), "{")
+    demand(tmp_path, refuse_rollback=True)
+    with pytest.raises(Refused, match=r"is damaged, and .*policy.json forbids downgrades") as caught:
+        take_plan.take(update(key=KEY), "it", store)
+    assert caught.value.hint == "remove %s, then send the plan again" % image.newer_plan("lab")
+
+
 def test_the_command_reads_a_file_that_was_carried(store, tmp_path, capsys):
     (tmp_path / "new.plan").write_bytes(update(key=KEY))
     (tmp_path / "signers").write_text("me %s\n" % OTHER.key.line)
