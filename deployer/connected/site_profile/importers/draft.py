@@ -74,7 +74,7 @@ class Draft:
     def __init__(self) -> None:
         self._facts: dict[KeyPath, _Fact] = {}
         self._for_all: list[tuple[KeyPath, Any, FileLine, frozenset[str]]] = []
-        self.unexpressed: list[Unexpressed] = []
+        self._notes: dict[Unexpressed, None] = {}
 
     def set(self, place: KeyPath, value: Any, origin: FileLine) -> None:
         """Add a fact. If the place has another value, that one stays and ``value`` is noted."""
@@ -112,9 +112,12 @@ class Draft:
 
     def note(self, kind: str, text: object, origin: FileLine) -> None:
         """Note what the profile cannot express."""
-        found = Unexpressed(kind, _shown(text), origin)
-        if found not in self.unexpressed:
-            self.unexpressed.append(found)
+        self._notes[Unexpressed(kind, _shown(text), origin)] = None
+
+    @property
+    def unexpressed(self) -> list[Unexpressed]:
+        """Return the notes, each once."""
+        return list(self._notes)
 
     def partitions(self) -> list[str]:
         """Return the names of the partitions, the default first."""
@@ -129,14 +132,15 @@ class Draft:
 
         What the profile's model does not accept is removed and noted, with the reason.
         """
+        names = self.partitions()
         for place, value, origin, but in self._for_all:
-            for name in [each for each in self.partitions() if each not in but]:
+            for name in [each for each in names if each not in but]:
                 there = ("partitions", name, *place)
                 if isinstance(value, list):
                     self.add(there, value, origin)
                 elif there not in self._facts:
                     self.set(there, value, origin)
-            if not self.partitions():
+            if not names:
                 self.note(f"a fact about all partitions, and none is named: {'.'.join(place)}", value, origin)
         for needed, kind in _NEEDED.items():
             if needed not in self._facts:

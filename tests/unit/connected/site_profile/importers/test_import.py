@@ -165,6 +165,8 @@ def test_hostile_files_are_one_clear_line(
         ("slurm.conf", "\n" * 100_000 + "NodeName=a\n"),
         ("a.config", "\n" * 100_000 + "process.queue = 'a'\n"),
         ("site", "\n" * 100_000 + "process.queue = 'a'\n"),
+        ("slurm.conf", "NodeName=a\n" + "\n".join(f"x{number}" for number in range(100_000))),
+        ("a.config", "process.queue = 'a'\n" + "\n".join(f"env.A{number} = 'x'" for number in range(10_000))),
         ("slurm.conf", "NodeName=a Gres=gpu" + "(" * 200_000 + "\n"),
         ("slurm.conf", f"NodeName=DEFAULT Gres={'gpu:1,' * 20_000}\n" + "NodeName=a\n" * 2_000),
     ],
