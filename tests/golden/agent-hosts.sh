@@ -3,7 +3,7 @@
 if [ "$1" = --here ]; then
     . '/home/alice/it'"'"'s here/hello-1/environment' || exit
     trap '' USR1 USR2  # they are for job.sh
-    exec setsid --wait /bin/bash -c "$(base64 -d <<<"$2")"
+    exec /bin/bash -c "$(base64 -d <<<"$2")"
 fi
 while [[ $1 == -* ]]; do shift; done
 node=$1

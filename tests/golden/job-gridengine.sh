@@ -29,6 +29,7 @@ stopped=
 # continues as long as it can, to write result.json.
 child=
 trap 'stopped=TERM; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' TERM USR2
+trap : USR1  # before the job is suspended
 
 # result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
 result() {

@@ -11,7 +11,7 @@ stopped=
 # At a time limit or cancel, deployer sends a signal to this script, which sends SIGTERM to the ranks. The script
 # continues as long as it can, to write result.json.
 child=
-trap 'stopped=TERM; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' TERM
+trap 'stopped=TERM; [ -z "$child" ] || { kill -TERM "$child" 2>/dev/null; (sleep 25; pkill -KILL -s "$child") & }' TERM
 
 # result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
 result() {

@@ -25,7 +25,7 @@ exec >>"$job"/output.log 2>&1
 # At a time limit or cancel, PBS sends a signal to this script, which sends SIGTERM to the ranks. The script
 # continues as long as it can, to write result.json.
 child=
-trap 'stopped=TERM; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' TERM
+trap 'stopped=TERM; [ -z "$child" ] || { kill -TERM "$child" 2>/dev/null; (sleep 8; pkill -KILL -s "$child") & }' TERM
 
 # result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
 result() {

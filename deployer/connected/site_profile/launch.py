@@ -59,13 +59,13 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
     pmi = partition.pmi
     place = ("partitions", name, "pmi")
     unsaid = f"the profile of {profile.name} lacks {'.'.join(place)}"
-    local = profile.scheduler is not None and profile.scheduler.kind != "slurm"
-    if local and (launcher == SRUN or pmi is not None):
+    without_slurm = profile.scheduler is not None and profile.scheduler.kind != "slurm"
+    if without_slurm and (launcher == SRUN or pmi is not None):
         hint = f"remove pmi and launcher from partitions.{name}"
         raise Refused(f"{profile.name} has no Slurm, so no srun", hint)
     if launcher is None and pmi is not None:
         launcher = SRUN
-    offered = profile.scheduler.pmi if profile.scheduler and not local else []
+    offered = profile.scheduler.pmi if profile.scheduler and not without_slurm else []
     if pmi is None and launcher in (None, SRUN):
         known = _SPEAKS_CRAY if mpi and mpi.family == _CRAY else _SPEAKS.get(abi or "", ())
         spoken = [each for each in known if each in offered]
@@ -75,7 +75,7 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
             raise Lacking(unsaid, _hint(offered, abi), place)
     if launcher is None:
         launcher = None if mpi and mpi.family == _CRAY else _OWN.get(abi or "")  # Cray has no hydra
-        if launcher is None or not (offered or local or launcher in partition.launchers):
+        if launcher is None or not (offered or without_slurm or launcher in partition.launchers):
             raise Lacking(f"{unsaid}, or launcher", _hint(offered, abi), place)
         if not (mpi or launcher in partition.launchers):
             raise Refused(

@@ -13,6 +13,8 @@ from deployer.site.jobs.schedulers.interface import Scheduler
 
 #: Variables that describe the first node, or a shell.
 _OF_A_NODE = ("HOSTNAME", "PWD", "OLDPWD", "SHLVL", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "DISPLAY")
+#: Asks the launcher to end.
+_END = code("""kill -TERM "$child" 2>/dev/null""")
 
 
 def login_shell() -> Code:
@@ -27,11 +29,23 @@ def trap(scheduler: Scheduler) -> Code:
 # At a time limit or cancel, {who} sends a signal to this script, which sends SIGTERM to the ranks. The script
 # continues as long as it can, to write result.json.
 child=
-trap 'stopped=TERM; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' {signals}
-""",
+trap 'stopped=TERM; [ -z "$child" ] || {end}' {signals}
+{ignored}""",
         who=scheduler.title,
+        end=_END if scheduler.patience is None else _end_and_kill(scheduler.patience),
         signals=list(scheduler.ends),
+        ignored=_ignored(scheduler) if scheduler.ignores else code(""),
     )
+
+
+def _ignored(scheduler: Scheduler) -> Code:
+    return code("trap : {signals}  # before the job is suspended\n", signals=list(scheduler.ignores))
+
+
+def _end_and_kill(patience: int) -> Code:
+    """Return the command that asks the launcher to end, and kills its session if it has not after ``patience``."""
+    later = code('(sleep {patience}; pkill -KILL -s "$child") &', patience=patience)
+    return code("{{ {end}; {later} }}", end=_END, later=later)
 
 
 def ground(scheduler: Scheduler, hosts: Sequence[str], nodes: int) -> Code:
@@ -120,7 +134,7 @@ def agent(scheduler: Scheduler, folder: str) -> str:
 if [ "$1" = --here ]; then
     . {environment} || exit
     trap '' USR1 USR2  # they are for job.sh
-    exec setsid --wait /bin/bash -c "$(base64 -d <<<"$2")"
+    exec {session}/bin/bash -c "$(base64 -d <<<"$2")"
 fi
 while [[ $1 == -* ]]; do shift; done
 node=$1
@@ -129,6 +143,7 @@ text=$(printf %s "$*" | base64 -w 0)
 {first}exec {agent} "$node" {here}"$text"
 """,
             environment="%s/%s" % (folder, ENVIRONMENT),
+            session=code("setsid --wait " if scheduler.own_sessions else ""),
             first=_first(own, "%s/%s" % (folder, MACHINES)) if scheduler.prefix else code(""),
             agent=scheduler.agent(),
             here=here + " ",

@@ -49,6 +49,9 @@ class GridEngine(Scheduler):
     of_a_node = ("PE_HOSTFILE", "SGE_JOB_SPOOL_DIR", "JOB_SCRIPT")
     #: With -notify, all processes of a job get SIGUSR2 some time before SIGKILL; the queue's "notify" says how long.
     ends = ("TERM", "USR2")
+    #: With -notify, they also get SIGUSR1 before SIGSTOP.
+    ignores = ("USR1",)
+    own_sessions = True
 
     def directives(self, request: JobRequest) -> List[str]:
         if not _PATH.match(request.log):

@@ -9,7 +9,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from deployer.contract.errors import UsageError
 from deployer.contract.plan import GpuRequest
-from deployer.contract.shell import Code, Variable, code
+from deployer.contract.shell import Code, Variable
 
 #: How processes start on the nodes of a job: on this machine, as steps (srun), or by an agent per node, like ssh.
 ALONE, STEPS, AGENT = "alone", "steps", "agent"
@@ -123,6 +123,13 @@ class Scheduler(object):
     own_log = ""
     #: The signals by which it asks job.sh to end.
     ends: Tuple[str, ...] = ("TERM",)
+    #: Signals to job.sh that mean nothing to it.
+    ignores: Tuple[str, ...] = ()
+    #: Seconds after such a signal in which ranks may end. Then job.sh kills the launcher's session, because the batch
+    #: system, which is about to kill the job, does not reach it. None: the batch system reaches all processes.
+    patience: Optional[int] = None
+    #: Whether a command on a node starts in a session of its own, because signals for job.sh would reach it otherwise.
+    own_sessions = False
 
     def directives(self, request: JobRequest) -> List[str]:
         """Return the directives of job.sh, without their prefix. Raises UsageError for what it cannot express."""
@@ -215,8 +222,3 @@ def job_name(name: str) -> str:
     """Return a name that every batch system accepts: it begins with a letter."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", name)
     return plain if plain[:1].isalpha() else "j-" + plain
-
-
-def no_nodes() -> Code:
-    """Return the command for a job on one machine."""
-    return code("uname -n")

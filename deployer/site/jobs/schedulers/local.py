@@ -8,12 +8,12 @@ import re
 from typing import Dict, List, Optional, Sequence, Set
 
 from deployer.contract.errors import JobFailed, MissingTool
-from deployer.contract.shell import Code
-from deployer.site.jobs.schedulers.interface import ALONE, JobRequest, JobState, Queue, Scheduler, no_nodes
+from deployer.contract.shell import Code, code
+from deployer.site.jobs.schedulers.interface import ALONE, JobRequest, JobState, Queue, Scheduler
 
 _ID = re.compile(r"^(\d+)\.(\d+)\.(\S+)$")
 #: Seconds from SIGTERM, at the time limit, to SIGKILL; the same as Slurm's KillWait.
-_PATIENCE = 30
+PATIENCE = 30
 
 #: $1 the script, $2 its time limit. A background process of a shell without job control does not lead a process group.
 #: So setsid becomes the session's leader without a fork, and "timeout" leads the group that it ends.
@@ -23,7 +23,7 @@ cd "${1%%/*}" && command -v setsid timeout >/dev/null || exit 127
 setsid timeout --kill-after=%d "$2" bash -l "$1" >output.log 2>&1 </dev/null &
 echo "$!.$(cut -d' ' -f22 "/proc/$!/stat").$(uname -n)"
 """
-    % _PATIENCE
+    % PATIENCE
 )
 #: $1 PID, $2 START, $3 HOST: true if it still runs here.
 _LIVES = """{ [ "$(uname -n)" = "$3" ] && [ "$(cut -d' ' -f22 "/proc/$1/stat" 2>/dev/null)" = "$2" ] &&
@@ -42,7 +42,7 @@ class Local(Scheduler):
 
     def nodes(self, hosts: Sequence[str]) -> Code:
         del hosts
-        return no_nodes()
+        return code("uname -n")
 
     def owns(self, job_id: str) -> bool:
         return _ID.match(job_id) is not None
@@ -96,7 +96,8 @@ class Local(Scheduler):
         return set()
 
     def cancel(self, job_id: str) -> List[str]:
-        # timeout passes the signal on to all processes that it started, and kills the remaining ones later.
+        # timeout passes the signal on to its process group, and kills the rest of that later. With "hosts", job.sh ends
+        # the launcher, which is not in that group.
         return ["sh", "-c", _LIVES + ' || exit 0; kill -TERM "$1"', "sh", *_parts(job_id)]
 
     def parse_cancel(self, code: int, out: str, err: str) -> None:

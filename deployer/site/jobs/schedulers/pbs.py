@@ -46,6 +46,8 @@ class Pbs(Scheduler):
     number = Variable("PBS_JOBID")
     own_log = "pbs.log"
     ours = ("-S", "-N", "-j", "-o", "-e", "-r", "-q", "-A", "-J", "-l select", "-l place", "-l walltime")
+    #: PBS ends a job by its sessions: SIGKILL comes kill_delay, 10 s by default, after SIGTERM.
+    patience = 8
     of_a_node = ("PBS_NODEFILE", "PBS_NODENUM", "PBS_TASKNUM", "PBS_JOBDIR", "PBS_MOMPORT")
 
     def directives(self, request: JobRequest) -> List[str]:

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import signal
 import subprocess
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from deployer.site.container.container import OWN
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container
 from deployer.site.container.runtimes.native import inherited
-from deployer.site.run import placeholders, script
+from deployer.site.jobs.schedulers import SCHEDULERS
+from deployer.site.run import agent_script, placeholders, script
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.staging_script import StagedImage
 from deployer.site.run.submission import Submission, SubmissionOptions, ask
@@ -246,6 +248,36 @@ def test_the_agent_gives_a_command_the_environment_and_folder_of_the_job(tmp_pat
     environment = {"PATH": "%s:%s" % (tmp_path, os.environ["PATH"])}
     done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, check=False)
     assert (done.returncode, done.stdout.decode()) == (7, "<a  b><%s><x\ty!>" % folder)
+
+
+def signalled(scheduler, launcher, number):
+    """Return what a script prints and its exit code; it gets a signal while it waits for its ``launcher``."""
+    functions = agent_script.ground(scheduler, ["cn1"], 1).text
+    ranks = functions[functions.index("# ranks") :]
+    text = agent_script.trap(scheduler).text + ranks + 'ranks bash -c "$1"\necho "${stopped:-on} $code"\n'
+    script = subprocess.Popen(["bash", "-c", text, "bash", launcher], stdout=subprocess.PIPE)
+    assert script.stdout.readline() == b"ready\n"
+    script.send_signal(number)
+    return script.communicate()[0].decode(), script.returncode
+
+
+@pytest.mark.parametrize("name", ["pbs", "hosts"])
+def test_a_launcher_that_does_not_end_is_killed_before_the_batch_system_kills_the_script(name, monkeypatch):
+    """The launcher's session is not that of the script, by which the batch system ends a job."""
+    scheduler = SCHEDULERS[name]
+    assert scheduler.patience in (8, 25)
+    monkeypatch.setattr(scheduler, "patience", 1)
+    assert signalled(scheduler, "trap '' TERM; echo ready; sleep 60; sleep 60", signal.SIGTERM) == ("TERM 137\n", 0)
+
+
+def test_grid_engine_suspends_a_job_and_it_lives_on():
+    launcher = "echo ready; sleep 1; exit 7"
+    assert signalled(SCHEDULERS["gridengine"], launcher, signal.SIGUSR1) == ("on 7\n", 0)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_only_grid_engines_agent_leaves_the_session_by_which_a_job_is_ended(name):
+    assert ("setsid" in script.agent(CASES[name])) == (name == "gridengine")
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
