@@ -9,7 +9,7 @@
 #BSUB -R "span[ptile=2]"
 #BSUB -R "affinity[core(2)]"
 #BSUB -W 0:30
-#BSUB -R "rusage[mem=1000MB]"
+#BSUB -R "rusage[mem=2000MB/host]"
 #BSUB -R "select[haswell]"
 #BSUB -gpu "num=4/host:gmodel=v100"
 #BSUB -q fast

@@ -14,8 +14,7 @@ from deployer.site.capture.tools import Tools
 from deployer.site.container import container, home
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.doctor.climb import Ground, Skipped
-from deployer.site.jobs import jobs
-from deployer.site.jobs.schedulers import SCHEDULERS
+from deployer.site.jobs import jobs, schedulers
 from deployer.site.run import exec as execs
 from deployer.site.run import run
 from deployer.site.storage import data, inventory
@@ -157,7 +156,7 @@ def find(ground: Ground) -> InstalledImage:
 
 def scheduler(ground: Ground) -> str:
     """See that the scheduler answers, and what it says of the plan's partition."""
-    known = SCHEDULERS[ground.plan.scheduler if ground.plan else "slurm"]
+    known = schedulers.known(ground.plan.scheduler if ground.plan else "slurm")
     name = ground.plan.queue if ground.plan else ""
     queue = known.parse_queue(*jobs.ask(known.queue(name)))
     where = "partition %s" % name if name else "the default partition"
@@ -167,6 +166,8 @@ def scheduler(ground: Ground) -> str:
     if not queue.open:
         raise Refused("%s takes no jobs: %s" % (where, queue.says), "ask the site, or use another partition")
     if not queue.usable:
-        raise Unknown("%s has no node that is up: %s" % (where, queue.says), "see `sinfo -R`; try again later")
+        raise Unknown(
+            "%s has no node that is up: %s" % (where, queue.says), "see `%s`; try again later" % known.explains
+        )
     ground.nodes = queue.nodes
     return "%s is up, %d of %d nodes usable (%s)" % (where, queue.usable, queue.nodes, queue.says)

@@ -159,6 +159,8 @@ def _request(inputs: Inputs) -> JobRequest:
         gpus=asked.gpus,
         parallel_environment=asked.parallel_environment,
         directives=asked.directives,
+        threads=layout.threads,
+        hyperthreads=layout.hyperthreads,
     )
 
 

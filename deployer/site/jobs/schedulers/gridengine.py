@@ -44,6 +44,7 @@ class GridEngine(Scheduler):
     by_hand = "qsub job.sh"
     knows = ("parallel_environment", "gpus")
     lists = "qconf -sql"
+    explains = "qstat -f -explain aE"
     number = Variable("JOB_ID")
     ours = ("-S", "-N", "-j", "-o", "-e", "-r", "-pe", "-q", "-P", "-ar", "-t", "-l h_rt")
     of_a_node = ("PE_HOSTFILE", "SGE_JOB_SPOOL_DIR", "JOB_SCRIPT")
@@ -85,7 +86,12 @@ class GridEngine(Scheduler):
         found += ["%s %s" % (option, word(what, value)) for option, what, value in asked if value]
         found += ["-l " + word("constraint", each) for each in request.constraints]
         if request.gpus:  # a consumable, so it is given per slot
-            found.append("-l %s=%d" % (word("GPUs", request.gpus.word), -(-request.gpus.per_node // slots)))
+            if request.gpus.per_node % slots:
+                raise Refused(
+                    "%d GPUs cannot be divided among %d slots per node" % (request.gpus.per_node, slots),
+                    "remove gpu_request from the site's profile and request GPUs with --directive",
+                )
+            found.append("-l %s=%d" % (word("GPUs", request.gpus.word), request.gpus.per_node // slots))
         return [*found, *request.directives]
 
     def nodes(self, hosts: Sequence[str]) -> Code:

@@ -28,6 +28,8 @@ class JobRequest(NamedTuple):
         nodes: number of nodes.
         ranks_per_node: ranks per node.
         cpus_per_rank: CPUs per rank, as the batch system counts them.
+        threads: threads per rank.
+        hyperthreads: whether a thread has a hardware thread, not a whole core.
         time: the time limit, ``[D-]HH:MM:SS``.
         seconds: the same in seconds.
         memory_mb: MiB per node; None: not specified.
@@ -62,6 +64,8 @@ class JobRequest(NamedTuple):
     gpus: Optional[GpuRequest] = None
     parallel_environment: Optional[str] = None
     directives: Sequence[str] = ()
+    threads: int = 1
+    hyperthreads: bool = False
 
 
 class JobState(NamedTuple):
@@ -111,6 +115,8 @@ class Scheduler(object):
     by_hand = "./job.sh"
     #: The command that lists partitions or queues.
     lists = ""
+    #: The command that shows why nodes are down.
+    explains = ""
     #: The variable of a job with its id; None: the job has none.
     number: Optional[Variable] = None
     #: Variables that describe a node, so that other nodes of the job do not get them: names of our own.

@@ -37,13 +37,14 @@ _SUBMITTED = re.compile(r"^Job <(\d+)> is submitted to (?:default )?queue <[^>]*
 
 
 class Lsf(Scheduler):
-    """LSF 10.1 and later."""
+    """LSF 10.1.0.9 and later: older ones cannot reserve memory per host."""
 
     title = "LSF"
     prefix = "#BSUB"
     by_hand = "bsub <job.sh"
     knows = ("gpus",)
     lists = "bqueues"
+    explains = "bhosts -l"
     number = Variable("LSB_JOBID")
     own_log = "lsf.log"
     ours = ("-J", "-o", "-e", "-r", "-rn", "-n", "-W", "-q", "-P", "-U")
@@ -59,11 +60,11 @@ class Lsf(Scheduler):
             "-rn",  # a job that begins anew over what it wrote is worse than one that failed
             "-n %d" % (request.nodes * slots),
             '-R "span[ptile=%d]"' % slots,
-            '-R "affinity[core(%d)]"' % request.cpus_per_rank,
+            '-R "affinity[%s(%d)]"' % ("thread" if request.hyperthreads else "core", request.threads),
             "-W %d:%02d" % (-(-request.seconds // 60) // 60, -(-request.seconds // 60) % 60),
         ]
         if request.memory_mb is not None:
-            found.append('-R "rusage[mem=%dMB]"' % -(-request.memory_mb // slots))
+            found.append('-R "rusage[mem=%dMB/host]"' % request.memory_mb)
         found += ['-R "select[%s]"' % word("constraint", each) for each in request.constraints]
         if request.gpus:
             model = ":gmodel=" + word("type of GPUs", request.gpus.type) if request.gpus.type else ""

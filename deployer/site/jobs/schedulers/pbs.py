@@ -43,6 +43,7 @@ class Pbs(Scheduler):
     by_hand = "qsub job.sh"
     knows = ("storage", "gpus")
     lists = "qstat -Q"
+    explains = "pbsnodes -l"
     number = Variable("PBS_JOBID")
     own_log = "pbs.log"
     ours = ("-S", "-N", "-j", "-o", "-e", "-r", "-q", "-A", "-J", "-l select", "-l place", "-l walltime")

@@ -57,6 +57,7 @@ class Slurm(Scheduler):
     prefix = "#SBATCH"
     by_hand = "sbatch job.sh"
     lists = "sinfo"
+    explains = "sinfo -R"
     number = Variable("SLURM_JOB_ID")
 
     def directives(self, request: JobRequest) -> List[str]:
@@ -71,6 +72,11 @@ class Slurm(Scheduler):
         ]
         if request.memory_mb is not None:
             found.append("--mem=%dM" % request.memory_mb)
+        if len(request.constraints) > 1 and any("|" in each for each in request.constraints):
+            raise Refused(
+                "Slurm cannot combine the constraints " + " and ".join(map(repr, request.constraints)),
+                "an OR would cancel the others: give one --constraint and remove that of the site's profile",
+            )
         asked = [
             ("clusters", request.cluster),
             ("partition", request.queue),

@@ -107,3 +107,11 @@ def test_a_queue_and_one_that_is_not_there(kind):
 def test_what_it_refuses_is_said_in_its_own_words(kind, tmp_path, values, said):
     with pytest.raises(Refused, match=said[kind]):
         submit(kind, script(kind, tmp_path, **values))
+
+
+def test_lsf_reserves_cores_or_hardware_threads_and_a_nodes_memory():
+    asked = JobRequest("hello", "/j", "/j/output.log", 2, 4, 8, "1", 60, memory_mb=8000, threads=4)
+    found = SCHEDULERS["lsf"].directives(asked)
+    assert '-R "affinity[core(4)]"' in found
+    assert '-R "rusage[mem=8000MB/host]"' in found
+    assert '-R "affinity[thread(4)]"' in SCHEDULERS["lsf"].directives(asked._replace(hyperthreads=True))

@@ -3,11 +3,13 @@
 import json
 import os
 import re
+import types
 
 import pytest
 
 from deployer.cli.site import main
 from deployer.contract import json_records
+from deployer.contract.errors import UsageError
 from deployer.site.doctor import climb, here, ladder
 from deployer.site.jobs.schedulers import SCHEDULERS
 from tests import running as made
@@ -171,7 +173,7 @@ def test_a_scheduler_that_is_silent_a_partition_that_is_down(healthy):
     healthy.say("sinfo", "batch*|down|2|idle")
     broken(healthy.doctor(), "scheduler", 3, "takes no jobs")
     healthy.say("sinfo", "batch*|up|2|down*")
-    broken(healthy.doctor(), "scheduler", 8, "no node that is up", "2 down*")
+    broken(healthy.doctor(), "scheduler", 8, "no node that is up", "sinfo -R")
     healthy.say("sinfo", "")
     broken(healthy.doctor(), "scheduler", 3, "no partition batch")
 
@@ -258,3 +260,8 @@ def test_what_slurm_says_of_a_partition(out, expected):
     assert (found and found[:3]) == (expected and expected[:3])
     if expected and expected[3]:
         assert found.says == expected[3]
+
+
+def test_a_plan_for_a_batch_system_that_this_deployer_does_not_know():
+    with pytest.raises(UsageError, match="knows no batch system 'nqs'"):
+        here.scheduler(types.SimpleNamespace(plan=made.PLAN._replace(scheduler="nqs")))

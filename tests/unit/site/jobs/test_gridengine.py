@@ -3,6 +3,7 @@
 import pytest
 
 from deployer.contract.errors import Refused, TransferError, UsageError
+from deployer.contract.plan import GpuRequest
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.jobs.schedulers.interface import JobRequest, Queue
 
@@ -101,3 +102,9 @@ def test_what_qsub_would_read_otherwise_is_refused():
     with pytest.raises(Refused, match="the plan names none"):
         gridengine.directives(request(parallel_environment=""))
     assert "-pe mpi 8" in gridengine.directives(request())
+
+
+def test_gpus_are_given_per_slot():
+    assert "-l gpu=2" in gridengine.directives(request(gpus=GpuRequest("gpu", 8, None)))
+    with pytest.raises(Refused, match="2 GPUs cannot be divided among 4 slots per node"):
+        gridengine.directives(request(gpus=GpuRequest("gpu", 2, None)))

@@ -4,6 +4,7 @@ import pytest
 
 from deployer.contract.errors import Refused, TransferError
 from deployer.site.jobs.schedulers import SCHEDULERS
+from deployer.site.jobs.schedulers.interface import JobRequest
 
 slurm = SCHEDULERS["slurm"]
 INVALID = "slurm_load_jobs error: Invalid job id specified\n"
@@ -71,3 +72,11 @@ def test_cancel():
     slurm.parse_cancel(1, "", "scancel: error: Kill job error on job id 9: Invalid job id specified\n")
     with pytest.raises(Refused, match="Access/permission denied"):
         slurm.parse_cancel(1, "", "scancel: error: Kill job error on job id 9: Access/permission denied\n")
+
+
+def test_an_or_is_not_combined_with_another_constraint():
+    asked = JobRequest("hello", "/j", "/j/output.log", 1, 1, 1, "1", 60)
+    assert "'--constraint=gpu&nvme'" in slurm.directives(asked._replace(constraints=["gpu", "nvme"]))
+    assert "'--constraint=intel|amd'" in slurm.directives(asked._replace(constraints=["intel|amd"]))
+    with pytest.raises(Refused, match="cannot combine the constraints"):
+        slurm.directives(asked._replace(constraints=["gpu", "intel|amd"]))
