@@ -1,4 +1,4 @@
-"""IBM Spectrum LSF, by its manual (10.1); not seen here.
+"""IBM Spectrum LSF 10.1, written from memory: not checked against its manual, not seen here.
 
 Nodes are reached with ``blaunch``. LSF may keep a job's output to its end, so job.sh writes to the log itself.
 """

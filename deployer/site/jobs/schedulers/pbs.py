@@ -1,4 +1,4 @@
-"""PBS Professional and OpenPBS, by their manuals (Reference Guide, version 2020 and later); not seen here.
+"""PBS Professional and OpenPBS (2020 and later), written from memory: not checked against the manuals, not seen here.
 
 Nodes are reached with ``pbs_tmrsh``, PBS's own replacement for rsh. PBS copies a job's output to its place when the
 job ends, so job.sh writes to the log itself.

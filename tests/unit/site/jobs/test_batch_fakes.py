@@ -1,4 +1,4 @@
-"""PBS and LSF by fakes on PATH, which obey their manuals: what job.sh asks is taken, and what they refuse is said."""
+"""PBS and LSF by fakes on PATH, written from memory: they accept what job.sh asks, and their refusals are shown."""
 
 import os
 import stat

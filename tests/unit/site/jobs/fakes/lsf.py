@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""LSF's bsub, bjobs, bkill, bqueues and bhosts as its manual describes them; jobs are files in $FAKE_BATCH.
+"""LSF's bsub, bjobs, bkill, bqueues and bhosts as far as remembered; jobs are files in $FAKE_BATCH.
 
-It accepts what the manual's grammar accepts, and refuses the rest in LSF's words. A job runs at once and never ends by
-itself. The queue is "normal".
+Not checked against LSF's manual. It accepts the grammar that it knows, and refuses the rest.
+A job runs at once and never ends by itself. The queue is "normal".
 """
 
 import json

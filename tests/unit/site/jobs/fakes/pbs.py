@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""PBS's qsub, qstat, qdel and pbsnodes as its Reference Guide describes them; jobs are files in $FAKE_BATCH.
+"""PBS's qsub, qstat, qdel and pbsnodes as far as remembered; jobs are files in $FAKE_BATCH.
 
-It accepts what the guide's grammar accepts, and refuses the rest in PBS's words. A job runs at once and never ends by
-itself. The queue is "workq". With a file "no-history" beside $FAKE_BATCH, it has no history of jobs, as by default.
+Not checked against PBS's Reference Guide. It accepts the grammar that it knows, and refuses the rest.
+A job runs at once and never ends by itself. The queue is "workq".
+With a file "no-history" beside $FAKE_BATCH, it has no history of jobs, as by default.
 """
 
 import json
