@@ -300,7 +300,7 @@ class Plan(NamedTuple):
         python: the site's Pythons, in order of preference.
         node: what one node offers.
         scheduler: the scheduler's name.
-        directives: extra ``#SBATCH`` words.
+        directives: more directives for the batch system, one line each.
         modules: environment modules to load.
         mpi: the site's MPI; None if the image's own MPI is to be used.
         binds: bind mounts.

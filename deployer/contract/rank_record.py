@@ -9,6 +9,8 @@ if MYPY:
 
 #: The exit code of a payload that was warned of the time limit, saved its state, and wants to be continued.
 SAVED = 85
+#: Seconds before the time limit at which ranks are warned, if the user does not say.
+WARN = 300
 
 _ESCAPED = {'"': '\\"', "\\": "\\\\"}
 

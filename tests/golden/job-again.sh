@@ -97,6 +97,6 @@ result probe $? || exit
     /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/job/ranks --warn "$warn" -- python3 train.py --name 'a b' </dev/null
 result payload $?
 code=$?
-# If the ranks have saved their state (85), the next job continues from it.
-if ((code == 85)); then "${tool[@]}" again "$job" && code=0; fi
+# If the ranks have saved their state (85), the next job continues from it, but not after a cancel.
+if ((code == 85)) && [ -z "$stopped" ]; then "${tool[@]}" again "$job" && code=0; fi
 exit "$code"

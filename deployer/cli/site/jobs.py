@@ -16,6 +16,7 @@ from deployer.contract import json_records
 from deployer.contract.dialogue import ANNOUNCE, ANSWER, TERMINAL
 from deployer.contract.errors import EXIT_INTERRUPTED, JobFailed, UsageError
 from deployer.contract.plan import STAGINGS
+from deployer.contract.rank_record import WARN
 from deployer.contract.runtime_table import SUPPORTED
 from deployer.site.storage.store import REFERENCE, Store, locate
 
@@ -56,17 +57,25 @@ def _add_run(add: _Add) -> None:
     parser.add_argument(
         "--warn",
         type=int,
-        default=300,
+        default=WARN,
         metavar="SECONDS",
-        help="send SIGUSR1 to the ranks so long before (default: 300)",
+        help="send SIGUSR1 to the ranks so long before (default: %(default)s)",
     )
     parser.add_argument("--memory", type=int, metavar="MIB", help="memory that one rank needs (default: the job's)")
     parser.add_argument("--account", metavar="NAME", help="account to charge the job to (default: $SBATCH_ACCOUNT)")
-    parser.add_argument("--partition", metavar="NAME", help="use a different partition with equivalent nodes")
+    parser.add_argument(
+        "--partition",
+        metavar="NAME",
+        help="use the plan for this partition; one without a plan must have nodes like those of the first plan",
+    )
     parser.add_argument("--constraint", metavar="FEATURES", help="features that its nodes must have")
     parser.add_argument("--reservation", metavar="NAME")
     parser.add_argument(
-        "--directive", action="append", default=[], metavar="WORD", help="one more option for sbatch; may be repeated"
+        "--directive",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="one more directive for the batch system; may be repeated",
     )
     _add_container(parser)
     parser.add_argument("--force", action="store_true", help="submit it even if check predicts that it will not run")

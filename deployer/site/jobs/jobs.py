@@ -115,16 +115,21 @@ _NOT_FOUND = 127
 #: Runs a command in a login shell. Only the command's own output comes back, not that of the login files.
 _IN_LOGIN_SHELL = """exec bash -lc 'exec "$@" >&3 3>&-' bash "$@" 3>&1 >/dev/null"""
 #: Prefixes of variables by which the commands of batch systems find their servers.
-_SETTINGS = ("SBATCH_", "SGE_", "PBS_", "LSF_")
+_SETTINGS = ("SGE_", "PBS_", "LSF_")
 
 
-def ask(argv: List[str]) -> Tuple[int, str, str]:
+def ask(argv: List[str], submits: bool = False) -> Tuple[int, str, str]:
     """Run a scheduler's command and return (exit code, output, errors) for its parsers.
 
-    The environment is small on purpose, because sbatch passes it to the job.
+    The environment is small on purpose: sbatch passes it to the job, and its variables (``SBATCH_*``,
+    ``SLURM_CLUSTERS``) count before the directives of the script.
+
+    Args:
+        submits: the command submits a job.
     """
     names = [name for name in os.environ if name.startswith(_SETTINGS)]
-    environment = process.base_environment("SLURM_CONF", "SLURM_CLUSTERS", "LD_LIBRARY_PATH", *names)
+    names += [] if submits else ["SLURM_CLUSTERS"]
+    environment = process.base_environment("SLURM_CONF", "LD_LIBRARY_PATH", *names)
     in_login_shell = ["sh", "-c", _IN_LOGIN_SHELL, "sh", *argv]  # over ssh, only that may know the commands
     found = shutil.which(argv[0]) is not None
     done = process.run(argv if found else in_login_shell, _PATIENCE, env=environment, check=False)

@@ -50,7 +50,7 @@ class SurveyRequest(NamedTuple):
         partitions: their names; None: all.
         name: the site's name (default: the cluster's).
         mpi: prefixes of installations that would not be found.
-        account: charged for the jobs.
+        account: charged for the jobs; None: $SBATCH_ACCOUNT.
         directives: further words for the batch system.
         redact: replace hosts, users and addresses by placeholders.
         hide: further words to replace.
@@ -240,7 +240,7 @@ def _request(request: SurveyRequest, profile: json_records.Record, part: _Part) 
         time="00:%02d:00" % _MINUTES,
         seconds=_MINUTES * 60,
         queue=part.name,
-        account=request.account,
+        account=request.account or os.environ.get("SBATCH_ACCOUNT"),
         # Without one the job may see no GPU at all; the scheduler tells how many a node has.
         gpus=GpuRequest("gres", 1, None) if node.get("gpus") else None,
         directives=list(request.directives),
@@ -290,7 +290,7 @@ def _submit(
         return PartitionCapture(part.name, SKIPPED, "it runs no jobs now: %s" % (queue.says if queue else "not found"))
     files.write_text(part.script, script(request, profile, part), 0o700)
     try:
-        job_id = scheduler.parse_submit(*jobs.ask(scheduler.submit(part.script, _MINUTES * 60)))
+        job_id = scheduler.parse_submit(*jobs.ask(scheduler.submit(part.script, _MINUTES * 60), submits=True))
     except Refused as error:
         return PartitionCapture(part.name, FAILED, error.message)
     files.write_text(part.job_id, job_id + "\n")

@@ -222,9 +222,13 @@ class _Warning:
         if left > 0:
             return min(pause, left)
         for member in mapped_mpi.family(self._pid):
-            if _handles(member, signal.SIGUSR1):  # it would end the others
+            if not _handles(member, signal.SIGUSR1):  # it would end this process
+                continue
+            try:
                 os.kill(member, signal.SIGUSR1)
-                self._sent = True
+            except OSError:
+                continue  # it has ended, or is another user's
+            self._sent = True
         return pause if self._sent else min(pause, _UNHEARD)
 
     def left(self, code: "Optional[int]") -> "Optional[int]":

@@ -53,7 +53,7 @@ def continue_job(folder: str) -> str:
         scheduler = schedulers.known(launch.scheduler)
         argv = scheduler.submit(os.path.join(target, result.SCRIPT), seconds(launch.time), jobs.job_id(folder))
         _move(folder, target)  # the next job may start as soon as it is submitted
-        number = scheduler.parse_submit(*jobs.ask(argv))
+        number = scheduler.parse_submit(*jobs.ask(argv, submits=True))
     except BaseException:
         _move(target, folder)
         files.remove_tree(target)

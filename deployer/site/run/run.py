@@ -16,6 +16,7 @@ from deployer.contract.job import Job, check_stdin, check_time, seconds
 from deployer.contract.manifest import Manifest
 from deployer.contract.pinning import gpu_order, pin
 from deployer.contract.plan import Bind, Plan, StartOption
+from deployer.contract.rank_record import WARN
 from deployer.contract.shell import Value, plain
 from deployer.contract.verdict import REFUSE
 from deployer.site.container import container, runtime_check
@@ -34,8 +35,8 @@ from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import elf, files
 
 _SHOWN = 10  # findings of check
-#: Seconds before the time limit at which ranks are warned, if the user does not say.
-_WARN = 300
+#: The runtime whose process outside the container passes SIGUSR1 on, whether or not the payload handles it.
+_PASSES_ON = "podman"
 #: A chain of more jobs is likely a mistake.
 _MOST_AGAIN = 1000
 
@@ -83,7 +84,7 @@ class RunRequest(NamedTuple):
     stdin: Optional[str] = None
     env: Sequence[str] = ()
     again: Optional[int] = None
-    warn: int = _WARN
+    warn: int = WARN
 
 
 class _Resolved(NamedTuple):
@@ -232,6 +233,12 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
     launch = _launch(resolved, chosen, name)
     users = users_binds(installed, plan, chosen.runtime, resolved.request.binds)
     made = _container(resolved, chosen, folder, users)
+    if resolved.request.again is not None and chosen.start_option.runtime == _PASSES_ON and image.python is None:
+        raise Refused(
+            "--again: the image has no Python, so %s would send the warning of the time limit to a payload that may "
+            "not handle it, and end it" % _PASSES_ON,
+            "choose another runtime with --runtime, or put a Python into the image",
+        )
     if contained and not resolved.own and not resolved.request.force:
         command.refuse(installed, image, plan, resolved.job, made.binds)
     launch = launch._replace(bound=_bound(plan, users, made), provider=_provider(made.environment))
@@ -410,7 +417,7 @@ def submit(folder: str) -> str:
     launch = result.launch(folder)
     scheduler = SCHEDULERS[launch.scheduler]
     argv = scheduler.submit(os.path.join(folder, result.SCRIPT), seconds(launch.time))
-    job_id = scheduler.parse_submit(*jobs.ask(argv))
+    job_id = scheduler.parse_submit(*jobs.ask(argv, submits=True))
     files.write_text(os.path.join(folder, result.JOB_ID), job_id + "\n")
     return job_id
 
@@ -538,7 +545,7 @@ def _environment(layout: layouts.Layout, plan: Plan, option: StartOption, contin
 def _near_gpus(resolved: _Resolved, option: StartOption) -> Dict[str, str]:
     """Return the variables that give each rank the GPU near its CPUs, if the job has all GPUs of its nodes."""
     plan = resolved.plan
-    whole = plan.batch.gpus is not None and not resolved.request.options.directives
+    whole = resolved.asked.gpus is not None and not resolved.request.options.directives
     order = gpu_order(resolved.layout, plan.gpu_places) if whole and option.launcher == script.SRUN else None
     if order is None:
         return {}

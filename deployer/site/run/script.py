@@ -508,8 +508,8 @@ def _again(inputs: Inputs) -> Code:
     return code(
         """\
 code=$?
-# If the ranks have saved their state ({saved}), the next job continues from it.
-if ((code == {saved})); then "${{tool[@]}}" again "$job" && code=0; fi
+# If the ranks have saved their state ({saved}), the next job continues from it, but not after a cancel.
+if ((code == {saved})) && [ -z "$stopped" ]; then "${{tool[@]}}" again "$job" && code=0; fi
 exit "$code\"""",
         saved=SAVED,
     )

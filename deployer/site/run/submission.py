@@ -13,7 +13,7 @@ from deployer.site.jobs.schedulers.interface import AGENT, ALONE, STEPS, Schedul
 _OURS = ("job-name", "J", "output", "o", "nodes", "N", "ntasks", "n", "ntasks-per-node", "cpus-per-task", "c", "time",
          "t", "mem", "account", "A", "partition", "p", "constraint", "C", "reservation", "array", "a",
          "wrap")  # fmt: skip
-#: Variables in which users keep their account; Slurm itself reads the first.
+#: Variables in which users keep their account.
 _VARIABLES = ("SBATCH_ACCOUNT", "SLURM_ACCOUNT")
 
 
@@ -62,7 +62,8 @@ def ask(plan: Plan, options: SubmissionOptions, nodes: int, time: str, environme
 
     Args:
         time: the job's time limit.
-        environment: the user's environment, for the account.
+        environment: the user's environment, for the account and Slurm's cluster. sbatch does not get these variables,
+            because they would count before the script's directives.
 
     Raises:
         Refused: the site would not accept the job.
@@ -100,7 +101,7 @@ def ask(plan: Plan, options: SubmissionOptions, nodes: int, time: str, environme
         constraints=[each for each in (batch.constraint, options.constraint) if each],
         reservation=options.reservation,
         qos=None if _in_directives(options.directives, "qos", "q") else batch.qos,
-        cluster=batch.cluster,
+        cluster=batch.cluster or (environment.get("SLURM_CLUSTERS") if "cluster" in scheduler.knows else None),
         storage=batch.storage,
         gpus=None if any(_GPUS.match(each) for each in directives) else batch.gpus,
         parallel_environment=batch.parallel_environment,

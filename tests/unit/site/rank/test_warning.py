@@ -9,6 +9,7 @@ import time
 import pytest
 
 from deployer.contract.rank_record import SAVED
+from deployer.site.rank import payload_monitor
 
 HANDLES = """
 import signal, sys, time
@@ -45,3 +46,18 @@ def test_before_its_time_there_is_no_signal(tmp_path):
     program = (HANDLES % SAVED).replace("+ 3", "+ 0.3")
     code, recorded = run(tmp_path, program, 60)
     assert (code, recorded) == (1, 1)
+
+
+def test_a_process_that_ends_before_the_signal_stops_neither_the_others_nor_rank(monkeypatch):
+    sent = []
+
+    def kill(pid, number):
+        if pid == 1:
+            raise ProcessLookupError
+        sent.append(pid)
+
+    monkeypatch.setattr(payload_monitor.mapped_mpi, "family", lambda pid: [1, 2])
+    monkeypatch.setattr(payload_monitor, "_handles", lambda pid, number: True)
+    monkeypatch.setattr(payload_monitor.os, "kill", kill)
+    payload_monitor._Warning(1, 1).before(1)
+    assert sent == [2]

@@ -20,7 +20,7 @@ from deployer.contract.errors import JobFailed, Refused, SpaceError, UsageError
 from deployer.contract.evidence import HostRecord
 from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.job import Job
-from deployer.contract.plan import Bind, NodeShape, StartOption
+from deployer.contract.plan import Batch, Bind, GpuPlace, GpuRequest, NodeShape, StartOption
 from deployer.contract.result import StepOutcome, assemble
 from deployer.site.container import container, runtime_check
 from deployer.site.install import gc
@@ -538,14 +538,46 @@ def test_sbatch_says_no(store, programs):
 
 def test_sbatch_gets_a_small_environment(store, programs, monkeypatch):
     monkeypatch.setenv("SECRET", "1")
-    monkeypatch.setenv("SBATCH_ACCOUNT", "abc")
+    for name in ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SLURM_CLUSTERS"):
+        monkeypatch.setenv(name, "abc")
     made.program(programs, "sbatch", 'env >"$(dirname "$2")/env"; echo 77')
     folder = run.prepare(store, REQUEST)
     run.submit(folder)
     with open(os.path.join(folder, "env")) as stream:
         text = stream.read()
-    assert "SBATCH_ACCOUNT=abc\n" in text
+    # For sbatch they count before the script's directives: --partition and the plan's account would have no effect.
+    assert "SBATCH_" not in text
+    assert "SLURM_CLUSTERS" not in text
     assert "SECRET" not in text
+    said = run.show_script(folder)
+    assert "#SBATCH --account=abc\n" in said
+    assert "#SBATCH --clusters=abc\n" in said
+    made.program(programs, "squeue", 'echo "$SLURM_CLUSTERS" >%s; exit 1' % (store.root + "/asked"))
+    jobs.ask(["squeue"])
+    assert files.read_text(store.root + "/asked") == "abc\n"
+
+
+def test_podman_would_end_a_payload_without_a_handler(tmp_path, programs, monkeypatch):
+    monkeypatch.setattr(run, "vetoes", lambda *_: {})
+    plan = made.PLAN._replace(start_options=[made.START_OPTION._replace(name="podman-folder", runtime="podman")])
+    plain = made.store(tmp_path / "plain", plan=plan, image=made.IMAGE._replace(python=None))
+    with pytest.raises(Refused, match="--again: the image has no Python, so podman would send"):
+        run.prepare(plain, REQUEST._replace(again=1, time="01:00:00"))
+    run.prepare(plain, REQUEST)
+    run.prepare(made.store(tmp_path / "python", plan=plan), REQUEST._replace(again=1, time="01:00:00"))
+
+
+@pytest.mark.parametrize(("directives", "near"), [([], True), (["--gres=gpu:1"], False)])
+def test_ranks_are_near_gpus_only_if_the_job_has_all_of_them(tmp_path, programs, directives, near):
+    plan = made.PLAN._replace(
+        node=NodeShape(2, 4, 1, 4000, numa_domains=2),
+        batch=Batch(gpus=GpuRequest("gres", 2, None)),
+        directives=directives,
+        gpu_order="CUDA_VISIBLE_DEVICES",
+        gpu_places=(GpuPlace(0, 1), GpuPlace(1, 0)),
+    )
+    folder = run.prepare(made.store(tmp_path / "root", plan=plan), REQUEST._replace(ranks_per_node=2))
+    assert ("CUDA_VISIBLE_DEVICES=1,0" in run.show_script(folder)) is near
 
 
 def test_finding_jobs(store, programs):
