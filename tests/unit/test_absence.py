@@ -54,6 +54,7 @@ REVIEWED = {
     "site/storage/layers.py::users": "another user's images, which have other layers",
     "site/storage/unfinished.py::reap": "another user's rest is theirs to remove",
     "site/rank/payload_monitor.py::_end_all": "a process that is gone",
+    "site/rank/payload_monitor.py::before": "a process that is gone, or not ours",
     "site/rank/payload_monitor.py::_write": "reported in the log; the record is then missing, which is a finding",
     "site/rank/payload_monitor.py::_remove": "a mark or half a record that is gone, or stays",
     "site/rank/payload_monitor.py::await_others": "ends the wait",

@@ -175,18 +175,21 @@ def all_plans(path: str, profile: Profile, accept: Sequence[str] = (), cache: Pa
         return [plan._replace(checked=check_plan(bundle, profile, plan, accept, cache)) for plan in made]
 
 
-def check_carried(bundle: Bundle, profile: Profile, cache: Path | None = None) -> Checked | None:
-    """Return the verdict on the plan that a bundle carries for a site, with what was accepted when it was packed.
+def check_carried(bundle: Bundle, profile: Profile, cache: Path | None = None) -> list[Verdict]:
+    """Return the verdicts on the plans that a bundle carries for a site, with what was accepted when it was packed.
 
-    None if it carries no plan for this site. Raises IntegrityError, and UsageError if the profile does not have the
-    plan's partition.
+    The first plan's verdict is the first; empty if the bundle carries no plan for this site. Raises IntegrityError, and
+    UsageError if the profile does not have a plan's partition.
     """
-    name = f"{PLANS_PREFIX}{profile.name}.json"
-    if not any(member.name == name for member in bundle.manifest.members):
-        return None
-    carried = plans.read(b"".join(map(bundle.read, bundle.member_segments(name))), name)
-    accepted = carried.checked.accepted if carried.checked else []
-    return check_plan(bundle, profile, carried, accepted, cache)
+    first, others = f"{PLANS_PREFIX}{profile.name}.json", f"{PLANS_PREFIX}{profile.name}/"
+    names = [member.name for member in bundle.manifest.members]
+    found = []
+    for name in [each for each in names if each == first] + [each for each in names if each.startswith(others)]:
+        carried = plans.read(b"".join(map(bundle.read, bundle.member_segments(name))), name)
+        accepted = carried.checked.accepted if carried.checked else []
+        checked = check_plan(bundle, profile, carried, accepted, cache)
+        found.append(Verdict(carried.bundle, carried.site, carried.partition, checked, carried))
+    return found
 
 
 def _label(path: str) -> str:

@@ -69,7 +69,8 @@ class Pushed(NamedTuple):
         seconds_install: the duration of verification and installation on the site.
         python: the version of the site's Python.
         warnings: warnings of the site's deployer.
-        checked: the verdict on the plan for the site, None if the bundle has no plan for it.
+        checked: the verdict on the first plan for the site that is not refused, else on the first; None if the bundle
+            has no plan for it.
         squashfs: the site's record of the SquashFS file, if it was made.
     """
 
@@ -119,7 +120,7 @@ def push(bundle: Path, profile: Profile, ssh_config: Path | None = None, options
 
     Raises:
         IntegrityError: the bundle is damaged. Nothing was sent.
-        Refused: the bundle has no plan for the site, or ``check`` refuses it. Nothing was sent.
+        Refused: the bundle has no plan for the site, or ``check`` refuses all. Nothing was sent.
         TransferError: the connection failed.
         SpaceError: the site has not enough space.
         DeployerError: an error of the site's deployer, with its exit code.
@@ -141,13 +142,27 @@ def push(bundle: Path, profile: Profile, ssh_config: Path | None = None, options
 
 
 def _checked(bundle: Verification, verified: VerifiedBundle, profile: Profile, options: PushOptions) -> Checked | None:
-    """Return the verdict on the plan for a site. Raises Refused for a bundle that must not be sent."""
-    checked = check_carried(bundle, profile, options.facts)
-    if checked is None and not verified.manifest.is_data and not options.without_plan:
+    """Return the verdict on the first plan for a site that ``check`` does not refuse, else on the first.
+
+    Prints the other plans that it refuses. Raises Refused for a bundle that must not be sent.
+    """
+    found = check_carried(bundle, profile, options.facts)
+    if not found and not verified.manifest.is_data and not options.without_plan:
         raise _no_plan(profile, verified)
-    if checked and checked.verdict == REFUSE and not options.force:
-        raise _refused(profile, checked)
-    return checked
+    if not found:
+        return None
+    refused = [each for each in found if each.checked.verdict == REFUSE]
+    chosen = next((each for each in found if each not in refused), found[0])
+    if chosen in refused and not options.force:
+        raise _refused(profile, chosen.checked)
+    for each in refused:
+        if each is not chosen:
+            against = each.checked.against[0]
+            sys.stderr.write(
+                f"deployer: warning: check refuses partition {each.partition} of {profile.name}: "
+                f"{against.code}: {against.subject}: {against.message}\n"
+            )
+    return chosen.checked
 
 
 def _has_published(remote: Remote) -> bool:

@@ -546,7 +546,7 @@ def test_pack_puts_the_verdict_into_the_plan(rootfs: Path, tmp_path: Path) -> No
     assert (plan.checked.verdict, codes(plan.checked.findings)) == (verdict.RUN, [("proof.outside", NOTE)])
     with opened(str(packed.path)) as stream:
         bundle = begin(stream, str(packed.path))
-        assert check.check_carried(bundle, profile, tmp_path / "c") == plan.checked
+        assert [each.checked for each in check.check_carried(bundle, profile, tmp_path / "c")] == [plan.checked]
         text = b"".join(map(bundle.read, bundle.member_segments("deployer/plans/there.json")))
     assert plans.read(text, "it") == plan
     assert len(list((tmp_path / "c").iterdir())) == 1  # what pack read is there for check

@@ -126,6 +126,28 @@ def test_what_check_refuses_is_not_sent_unless_it_is_forced(far: Path, tmp_path:
     assert (done.checked.verdict, done.folder is not None) == ("REFUSE", True)
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_partition_that_check_refuses_does_not_stop_the_others(
+    far: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], first: bool
+) -> None:
+    good = running.PLAN._replace(checked=judged([], ["bind.place", "fabric.provider"]))
+    bad = good._replace(start_options=[running.START_OPTION._replace(pmi="cray_shasta")])
+    site = load("lab")
+    batch = site.partitions["batch"]
+    both = site.model_copy(update={"partitions": {"batch": batch, "fat": batch}})
+    pair = (bad, good) if first else (good, bad)
+    names = ("deployer/plans/lab.json", "deployer/plans/lab/fat.json")
+    plans = [plan._replace(partition=name) for plan, name in zip(pair, ("batch", "fat"), strict=True)]
+    extra = [(name, json_records.dumps(plan.record())) for name, plan in zip(names, plans, strict=True)]
+    done = push(write(tmp_path / "b.tar", extra=extra), both, None, PushOptions())
+    assert done.folder is not None
+    assert done.checked is not None
+    assert done.checked.verdict != "REFUSE"
+    said = capsys.readouterr().err
+    name = "batch" if first else "fat"
+    assert f"check refuses partition {name} of lab: pmi.not-offered" in said
+
+
 def test_a_bundle_without_a_plan_for_the_site_is_refused_before_anything_is_sent(far: Path, tmp_path: Path) -> None:
     moon = ("deployer/plans/moon.json", json_records.dumps(running.PLAN.record()))
     for extra, has in (((), "its plans: none"), ((moon,), "its plans: moon")):
