@@ -123,11 +123,9 @@ def check(
     That there can be no plan for the site is a finding. Raises IntegrityError, and UsageError for a partition or a code
     that there is not.
     """
-    try:
-        made, checked = plan(path, profile, partition, accept, cache, today)
-    except (Refused, Unknown) as error:
-        return Verdict(_label(path), profile.name, partition or "", judged([site.no_plan(profile, error)], accept))
-    return Verdict(made.bundle, made.site, made.partition, checked, made)
+    known_codes(accept)
+    with opened(path) as stream:
+        return _verdict(begin(stream, path), profile, partition, accept, cache, today)
 
 
 def check_all(
@@ -138,7 +136,10 @@ def check_all(
     today: dt.date | None = None,
 ) -> list[Verdict]:
     """Return the verdicts on the bundle ``path`` on each partition of a site, as ``check`` does."""
-    return [check(path, profile, name, accept, cache, today) for name in profile.partitions or [None]]
+    known_codes(accept)
+    with opened(path) as stream:
+        bundle = begin(stream, path)
+        return [_verdict(bundle, profile, name, accept, cache, today) for name in profile.partitions or [None]]
 
 
 def plan(
@@ -178,24 +179,37 @@ def all_plans(path: str, profile: Profile, accept: Sequence[str] = (), cache: Pa
 def check_carried(bundle: Bundle, profile: Profile, cache: Path | None = None) -> list[Verdict]:
     """Return the verdicts on the plans that a bundle carries for a site, with what was accepted when it was packed.
 
-    The first plan's verdict is the first; empty if the bundle carries no plan for this site. Raises IntegrityError, and
-    UsageError if the profile does not have a plan's partition.
+    The first plan's verdict is the first; empty if the bundle carries no plan for this site. Other plans are skipped if
+    the profile lacks their partition. Raises IntegrityError, and UsageError if it lacks that of the first plan.
     """
     first, others = f"{PLANS_PREFIX}{profile.name}.json", f"{PLANS_PREFIX}{profile.name}/"
     names = [member.name for member in bundle.manifest.members]
     found = []
     for name in [each for each in names if each == first] + [each for each in names if each.startswith(others)]:
         carried = plans.read(b"".join(map(bundle.read, bundle.member_segments(name))), name)
+        if name != first and carried.partition not in profile.partitions:
+            continue
         accepted = carried.checked.accepted if carried.checked else []
         checked = check_plan(bundle, profile, carried, accepted, cache)
         found.append(Verdict(carried.bundle, carried.site, carried.partition, checked, carried))
     return found
 
 
-def _label(path: str) -> str:
-    with opened(path) as stream:
-        manifest = begin(stream, path).manifest
-    return f"{manifest.name}:{manifest.version}"
+def _verdict(
+    bundle: Bundle,
+    profile: Profile,
+    partition: str | None,
+    accept: Sequence[str],
+    cache: Path | None,
+    today: dt.date | None,
+) -> Verdict:
+    label = f"{bundle.manifest.name}:{bundle.manifest.version}"
+    try:
+        made = make_plan(profile, label, bundle.manifest.mpi, partition)
+        checked = check_plan(bundle, profile, made, accept, cache, today)
+    except (Refused, Unknown) as error:
+        return Verdict(label, profile.name, partition or "", judged([site.no_plan(profile, error)], accept))
+    return Verdict(label, made.site, made.partition, checked, made._replace(checked=checked))
 
 
 def check_plan(

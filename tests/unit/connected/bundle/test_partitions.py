@@ -156,9 +156,15 @@ def test_a_newer_plan_replaces_that_of_its_partition_only(tmp_path: Path, profil
     assert [image.plan("lab", name).partition for name in (None, "mpich")] == ["batch", "mpich"]
 
 
-def test_check_judges_each_partition(tmp_path: Path, path: Path, profile: Profile, capsys: Any) -> None:
+def test_check_judges_each_partition(
+    tmp_path: Path, path: Path, profile: Profile, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bundle = str(packed(tmp_path, profile, []).path)
+    opened = checking.opened
+    times: list[str] = []
+    monkeypatch.setattr(checking, "opened", lambda path: times.append(path) or opened(path))
     verdicts = checking.check_all(bundle, profile)
+    assert times == [bundle]
     assert [each.partition for each in verdicts] == ["batch", "gpu", "fat", "mpich"]
     assert verdicts[2].checked.verdict == "UNKNOWN"
     main.main(["check", bundle, "--site", str(path), "--no-cache", "--json"])
