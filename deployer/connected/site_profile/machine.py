@@ -1,6 +1,7 @@
 """The model of machines in a site profile: what login nodes and compute nodes have, and the shape of a node."""
 
 import datetime as dt
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -16,6 +17,11 @@ from deployer.connected.site_profile.forms import (
     GpuVendor,
     Names,
     RuntimeName,
+)
+
+#: Options of a runtime for what a profile has words of its own, with or without a value; ``--`` would end the options.
+_OURS = re.compile(
+    r"-[Bbev]|--(bind|mount|volume|tmpfs|env|env-file|set-env|pass|nv|nvccli|rocm|overlay|home|device|gpus)?(=|$)"
 )
 
 
@@ -40,7 +46,7 @@ class SiteRuntime(Model):
         version: its version.
         module: the module that provides it, if it is not in PATH, or several modules, in order.
         arguments: further words of its command line, before the image, each an option with its value
-            (``--no-mount=hostfs``).
+            (``--no-mount=hostfs``), but not for mounts, variables or devices.
         setuid: it has a setuid program, so that it needs no user namespaces (Apptainer, Singularity).
         starts: a folder of the user's own started as an image, with targets that it lacks (the same; tried).
         missing_targets: how it makes targets that the image lacks (the same; tried).
@@ -56,6 +62,19 @@ class SiteRuntime(Model):
     missing_targets: Literal["overlay", "fuse-overlayfs", "underlay"] | None = None
     squashfs: Literal["kernel", "fuse", "unpacked", "refused"] | None = None
     fakeroot: bool | None = None
+
+    @field_validator("arguments")
+    @classmethod
+    def _are_not_ours(cls, arguments: list[str]) -> list[str]:
+        """Check that no option adds what a plan lists, and `check` judges: mounts, variables, devices."""
+        found: list[tuple[KeyPath, str]] = [
+            ((str(at),), f"{word!r} is not valid: use mounts, environment or devices")
+            for at, word in enumerate(arguments)
+            if _OURS.match(word)
+        ]
+        if found:
+            raise Problems(found)
+        return arguments
 
     @property
     def mounts_squashfs(self) -> bool:

@@ -36,10 +36,8 @@ START = Program(
 export -n state passed words image user gid keep name glob file oci short task children child other again left line
 state=$(mktemp -d "$1/podman.XXXXXX") && mkdir "$state/run" || exit 125
 shift; passed=() words=()
-while [ $# -gt 0 ] && [ "$1" != -- ]; do
-    case $1 in --pass=*) passed+=("${1#*=}") ;; *) words+=("$1") ;; esac
-    shift
-done
+while [[ $1 = --pass=* ]]; do passed+=("${1#*=}"); shift; done
+while [ $# -gt 0 ] && [ "$1" != -- ]; do words+=("$1"); shift; done
 shift; image=${words[-1]}; unset 'words[-1]'
 printf '[engine]\\nlock_type="file"\\n' >"$state/containers.conf"
 printf '[storage]\\ndriver="vfs"\\n' >"$state/storage.conf"

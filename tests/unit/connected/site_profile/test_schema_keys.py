@@ -119,6 +119,14 @@ def test_mounts_with_placeholders_wait_for_the_site(tmp_path: Path) -> None:
         ({}, {"queue": "a b"}, "partitions.batch.queue: 'a b' is not valid"),
         ({}, {"mpi": ["intel-2021.15", "nono"]}, "partitions.batch.mpi: 'nono' is not in mpi of the profile"),
         ({"runtimes": {"charliecloud": {"arguments": ["/image"]}}}, {}, "arguments.0: '/image' is not valid"),
+        *[
+            (
+                {"runtimes": {"apptainer": {"arguments": ["-W", word]}}},
+                {},
+                f"arguments.1: {word!r} is not valid: use mounts",
+            )
+            for word in ("--bind=/etc:/etc", "-B/etc", "-v", "--pass=*", "--set-env=A=1", "--nv", "--", "--env-file=/x")
+        ],
         ({}, {"node": {"affinity": [{"numa_domain": 0}] * 2}}, "node.affinity: a NUMA domain is listed twice"),
         (
             {},
