@@ -14,6 +14,8 @@ if MYPY:
 else:
     import _signal as signal
 
+_PR_SET_CHILD_SUBREAPER = 36
+
 
 def start(
     command: "List[str]",
@@ -36,6 +38,16 @@ def start(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         _become(command, environment, stdin)
     return pid
+
+
+def adopt_orphans() -> None:
+    """Become the parent of each descendant whose own parent ends: podman's conmon leaves podman in this way."""
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), *[ctypes.c_ulong(0)] * 3)
+    except (ImportError, AttributeError):  # the payload is then seen only below the process that was started
+        return
 
 
 def restore_signals() -> None:

@@ -55,14 +55,15 @@ container=(bash
 shopt -s extglob; set -f
 prefixes=(APPTAINER); [ "${0##*/}" = apptainer ] || prefixes+=(SINGULARITY)
 passed=() values=() words=()
-while [ $# -gt 0 ] && [ "$1" != -- ]; do
+while :; do
     case $1 in
         --pass=*) passed+=("${1#*=}") ;;
         --set-env=*) values+=("${1#*=}") ;;
-        *) words+=("$1") ;;
+        *) break ;;
     esac
     shift
 done
+while [ $# -gt 0 ] && [ "$1" != -- ]; do words+=("$1"); shift; done
 shift; found=() clean=()
 # Bash cannot unset a name that is not its own kind, such as APPTAINERENV_a.b or APPTAINERENV_BASH_FUNC_f%%.
 while IFS= read -r -d '"'"''"'"' pair; do

@@ -95,6 +95,24 @@ def test_ranks_that_cannot_find_each_other_fail_the_job(site: Site, bench: str) 
     assert "PMI_FD is not in its environment" in result["findings"][0]["message"]
 
 
+@pytest.mark.needs("podman")
+@pytest.mark.parametrize("alone", [False, True])
+def test_podman_s_ranks_are_no_descendants_of_podman_and_are_seen(site: Site, bench: str, alone: bool) -> None:
+    image = image_folder(site, NAME)
+    record = json.loads((image / "plans/lab.json").read_text())
+    option = {**record["variants"][0], "name": "podman-folder", "runtime": "podman", "staging": "folder"}
+    passed = ["SLURM_*"] if alone else record["pass_environment"]
+    made = image / "plans/podman.json"
+    made.write_text(json.dumps({**record, "site": "podman", "variants": [option], "pass_environment": passed}))
+    made.chmod(0o644)
+    try:
+        result = run(site, "--plan", "podman", "--nodes", "2", "--", "/bin/shared", code=int(alone))
+    finally:
+        made.unlink()
+    expected = (3, None, ["mpi.alone", "proof.outside"]) if alone else (0, 2, ["proof.outside"])
+    assert (result["exit_code"], result["world_size"], codes(result)) == expected
+
+
 def test_a_checkpoint_with_a_relative_path_is_in_the_jobs_folder(site: Site, bench: str) -> None:
     result = run(site, "--", "/bin/shared", "checkpoint-1.h5")
     assert (result["exit_code"], codes(result)) == (0, ["proof.outside"])

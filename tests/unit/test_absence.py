@@ -74,6 +74,7 @@ REVIEWED = {
     "system/tool_compiler.py::keep": "the next start compiles again",
     "system/workers.py::_serve": "the parent is gone, or the error travels to it",
     "site/storage/layers.py::_clear": "publishing the layer then says what is in its place",
+    "site/rank/payload_monitor.py::_is_runtime": "then it is not sent the warning",
     "system/files.py::owner_of_new": "then the owner must be this user",
     "site/install/mount_points.py::_make_in": "tried again; the last error is raised",
     "system/files.py::begin_flush": "a later flush takes longer",

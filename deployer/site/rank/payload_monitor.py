@@ -13,7 +13,7 @@ from deployer.site.rank import mapped_mpi, oom
 MYPY = False
 if MYPY:
     import signal
-    from typing import Any, Dict, NoReturn, Optional, Set
+    from typing import Any, Dict, List, NoReturn, Optional, Set
 
     from deployer.site.rank.itex import Sight
     from deployer.site.rank.outside import Watcher
@@ -32,6 +32,8 @@ _PATIENCE = 10.0
 #: Seconds for payloads to end after the job was asked to end; Slurm kills all 30 s after SIGTERM (KillWait).
 GRACE = 20.0
 _LEAVING = ".leaving-"
+#: Programs of container runtimes that stay beside a payload; most are in Go, which handles every signal.
+_RUNTIMES = ("podman", "conmon", "crun", "runc", "starter", "starter-suid", "apptainer", "singularity")
 
 
 def watch(
@@ -58,11 +60,13 @@ def watch(
     grace = _GracePeriod(awaited, os.path.join(shared, _LEAVING + str(task)))
     kills = oom.kills()
     pause = _FIRST
-    warning = _Warning(pid, warn)
+    warning = _Warning(pid, warn, watcher is not None)
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             break
+        if watcher:
+            _reap(pid)
         before = dict(record)
         _look(pid, libraries, sight, watcher)
         record.update(_seen(libraries, sight, watcher))
@@ -183,7 +187,7 @@ def _look(
     watcher: "Optional[Watcher]" = None,
 ) -> None:
     """Add the MPI libraries that the payload has mapped since the last call, and observe Intel's extension."""
-    for member in mapped_mpi.family(pid):
+    for member in _members(pid, watcher is not None):
         maps = mapped_mpi.maps(member)
         for mapping in mapped_mpi.mpi_libraries(maps):
             if mapping not in libraries:
@@ -195,6 +199,31 @@ def _look(
             sight.look(member, maps)
         if watcher:
             watcher.look(member, maps)
+
+
+def _members(pid: int, outside: bool) -> "List[int]":
+    """Return the payload's processes; last those that left the runtime ``pid``, which is outside of the container."""
+    own = mapped_mpi.family(pid)
+    return own + [each for each in mapped_mpi.family(os.getpid())[1:] if each not in own] if outside else own
+
+
+def _reap(pid: int) -> None:
+    """Let the processes go that this one adopted and that have ended, but not the payload, whose status counts."""
+    for member in mapped_mpi.family(os.getpid())[1:]:
+        if member != pid:
+            try:
+                os.waitpid(member, os.WNOHANG)
+            except ChildProcessError:  # another's child
+                continue
+
+
+def _is_runtime(pid: int) -> bool:
+    """Return whether a process is the container runtime's own."""
+    try:
+        name = os.path.basename(os.readlink("/proc/%d/exe" % pid))
+    except OSError:  # it has ended, or has more rights than this user, as a setuid program
+        return True
+    return name in _RUNTIMES or name.startswith("proot")
 
 
 def _end_all(pid: int, number: int) -> None:
@@ -209,8 +238,9 @@ def _end_all(pid: int, number: int) -> None:
 class _Warning:
     """The signal before the time limit, on which the payload ``pid`` can save its state; ``at`` None: none."""
 
-    def __init__(self, pid: int, at: "Optional[int]") -> None:
+    def __init__(self, pid: int, at: "Optional[int]", outside: bool = False) -> None:
         self._pid = pid
+        self._outside = outside
         self._at = at
         self._sent = at is None
 
@@ -221,7 +251,9 @@ class _Warning:
         left = self._at - time.time()
         if left > 0:
             return min(pause, left)
-        for member in mapped_mpi.family(self._pid):
+        for member in _members(self._pid, self._outside):
+            if self._outside and _is_runtime(member):  # it would handle the signal itself, or pass it to all
+                continue
             if not _handles(member, signal.SIGUSR1):  # it would end this process
                 continue
             try:

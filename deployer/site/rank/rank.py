@@ -79,6 +79,8 @@ def run(
     """
     environment = inherited_environment()
     awaited: "Set[int]" = {signal.SIGCHLD, *_SIGNALS}
+    if outside is not None:
+        payload.adopt_orphans()
     pid = payload.start(command, environment, awaited, stdin)
     from deployer.site.rank import payload_monitor
 

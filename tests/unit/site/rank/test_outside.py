@@ -10,7 +10,7 @@ import pytest
 
 from deployer.contract import evidence
 from deployer.contract.payload import read_payload
-from deployer.site.rank import outside, rank
+from deployer.site.rank import outside, payload_monitor, rank
 from deployer.system import elf
 
 CODE = "import ctypes, sys, time; ctypes.CDLL(sys.argv[1]); time.sleep(0.6)"
@@ -43,6 +43,26 @@ def test_a_rank_shows_its_library_its_place_and_its_cpus(tmp_path, stand_in, hos
     assert found.outside._asdict() == {
         "rank": 1, "size": 2, "alone": None, "static": None, "threads": 3, "cpus": cpus, "has_mpi": True
     }  # fmt: skip
+
+
+def test_a_payload_that_leaves_its_runtime_is_seen(tmp_path, stand_in):
+    """As podman's, whose conmon forks twice."""
+    command = ["sh", "-c", '(setsid "$@" &); sleep 1', "sh", sys.executable, "-c", CODE, stand_in]
+    found = watched(tmp_path, command, PMI_RANK="0", PMI_FD="0")
+    assert [each.path for each in found.libraries] == [stand_in]
+    assert found.outside.has_mpi
+
+
+@pytest.mark.parametrize("name", ["conmon", "program"])
+def test_the_warning_is_not_for_the_runtime_s_own_processes(tmp_path, monkeypatch, name):
+    program = shutil.copy(os.path.realpath(sys.executable), str(tmp_path / name))
+    code = "import signal, sys, time; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7)); print(1, flush=True); "
+    env = dict(os.environ, PYTHONHOME=sys.base_prefix)
+    words = [program, "-c", code + "time.sleep(1)"]
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE) as child:
+        child.stdout.readline()
+        payload_monitor._Warning(child.pid, 0, outside=True).before(1)
+    assert child.returncode == (0 if name == "conmon" else 7)
 
 
 def test_a_rank_without_mpi_has_cpus_alone(tmp_path):
