@@ -28,7 +28,10 @@ stopped=
 # At a time limit or cancel, Grid Engine sends a signal to this script, which sends SIGTERM to the ranks. The script
 # continues as long as it can, to write result.json.
 child=
-trap 'stopped=TERM; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' TERM USR2
+end() {
+    kill -TERM "$child" 2>/dev/null
+}
+trap 'stopped=TERM; [ -z "$child" ] || end' TERM USR2
 trap : USR1  # before the job is suspended
 
 # result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
@@ -70,6 +73,7 @@ each() {
 ranks() {
     setsid "$@" </dev/null &
     child=$!
+    [ -z "$stopped" ] || end  # the signal came before
     wait "$child"
     awaited "$child" $?
     child=

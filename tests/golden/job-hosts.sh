@@ -11,7 +11,11 @@ stopped=
 # At a time limit or cancel, deployer sends a signal to this script, which sends SIGTERM to the ranks. The script
 # continues as long as it can, to write result.json.
 child=
-trap 'stopped=TERM; [ -z "$child" ] || { kill -TERM "$child" 2>/dev/null; (sleep 25; pkill -KILL -s "$child") & }' TERM
+end() {
+    kill -TERM "$child" 2>/dev/null
+    (sleep 25; pkill -KILL -s "$child") &
+}
+trap 'stopped=TERM; [ -z "$child" ] || end' TERM
 
 # result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
 result() {
@@ -51,6 +55,7 @@ each() {
 ranks() {
     setsid "$@" </dev/null &
     child=$!
+    [ -z "$stopped" ] || end  # the signal came before
     wait "$child"
     awaited "$child" $?
     child=

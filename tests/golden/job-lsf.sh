@@ -28,7 +28,10 @@ exec >>"$job"/output.log 2>&1
 # At a time limit or cancel, LSF sends a signal to this script, which sends SIGTERM to the ranks. The script
 # continues as long as it can, to write result.json.
 child=
-trap 'stopped=TERM; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' TERM INT USR2
+end() {
+    kill -TERM "$child" 2>/dev/null
+}
+trap 'stopped=TERM; [ -z "$child" ] || end' TERM INT USR2
 
 # result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
 result() {
@@ -69,6 +72,7 @@ each() {
 ranks() {
     setsid "$@" </dev/null &
     child=$!
+    [ -z "$stopped" ] || end  # the signal came before
     wait "$child"
     awaited "$child" $?
     child=

@@ -25,7 +25,11 @@ exec >>"$job"/output.log 2>&1
 # At a time limit or cancel, PBS sends a signal to this script, which sends SIGTERM to the ranks. The script
 # continues as long as it can, to write result.json.
 child=
-trap 'stopped=TERM; [ -z "$child" ] || { kill -TERM "$child" 2>/dev/null; (sleep 8; pkill -KILL -s "$child") & }' TERM
+end() {
+    kill -TERM "$child" 2>/dev/null
+    (sleep 8; pkill -KILL -s "$child") &
+}
+trap 'stopped=TERM; [ -z "$child" ] || end' TERM
 
 # result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
 result() {
@@ -66,6 +70,7 @@ each() {
 ranks() {
     setsid "$@" </dev/null &
     child=$!
+    [ -z "$stopped" ] || end  # the signal came before
     wait "$child"
     awaited "$child" $?
     child=

@@ -127,9 +127,8 @@ image=WORKSPACE/images/aaaa/rootfs
 type -P mpirun >/dev/null || { result hosts 127 --launcher mpirun; exit 1; }
 export OMPI_MCA_btl_tcp_if_exclude=docker0,lo,virbr0
 export PRTE_MCA_prte_launch_agent='/usr/bin/python3 WORKSPACE/deployer.pyz shield -- prted'
-launch=(/usr/bin/python3
-    WORKSPACE/deployer.pyz shield -- mpirun -np 1
-    --stdin none --map-by ppr:1:node:PE=2 --bind-to core
+launch=(/usr/bin/python3 WORKSPACE/deployer.pyz shield -- mpirun -np 1 --stdin none --map-by
+    ppr:1:node:PE=2 --bind-to core
 )
 
 # 1. Hosts: each node writes its facts into hosts/, from outside the container.

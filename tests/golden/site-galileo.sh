@@ -124,9 +124,8 @@ image=WORKSPACE/images/aaaa/rootfs
 # The ranks: mpirun starts 1 per node, with 2 cores per rank.
 type -P mpirun >/dev/null || { result hosts 127 --launcher mpirun; exit 1; }
 export PRTE_MCA_prte_launch_agent='/usr/bin/python3 WORKSPACE/deployer.pyz shield -- prted'
-launch=(/usr/bin/python3
-    WORKSPACE/deployer.pyz shield -- mpirun -np 1
-    --stdin none --map-by ppr:1:node:PE=2 --bind-to core
+launch=(/usr/bin/python3 WORKSPACE/deployer.pyz shield -- mpirun -np 1 --stdin none --map-by
+    ppr:1:node:PE=2 --bind-to core
 )
 
 # 1. Hosts: each node writes its facts into hosts/, from outside the container.

@@ -175,9 +175,9 @@ def _check_one_name(host: str, name: str, what: str) -> None:
 def _host(name: str) -> str:
     """Return the host that a kept profile came from, empty if that is damaged."""
     try:
-        record = json.loads(place(name).joinpath(f"{name}.yaml").read_bytes())
+        record = json_records.parse(place(name).joinpath(f"{name}.yaml").read_bytes(), name)
         return str(record["login"]["host"])
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, DeployerError, LookupError, TypeError):
         return ""
 
 

@@ -29,7 +29,10 @@ def trap(scheduler: Scheduler) -> Code:
 # At a time limit or cancel, {who} sends a signal to this script, which sends SIGTERM to the ranks. The script
 # continues as long as it can, to write result.json.
 child=
-trap 'stopped=TERM; [ -z "$child" ] || {end}' {signals}
+end() {{
+    {end}
+}}
+trap 'stopped=TERM; [ -z "$child" ] || end' {signals}
 {ignored}""",
         who=scheduler.title,
         end=_END if scheduler.patience is None else _end_and_kill(scheduler.patience),
@@ -43,9 +46,9 @@ def _ignored(scheduler: Scheduler) -> Code:
 
 
 def _end_and_kill(patience: int) -> Code:
-    """Return the command that asks the launcher to end, and kills its session if it has not after ``patience``."""
+    """Return the commands that ask the launcher to end, and kill its session if it has not after ``patience``."""
     later = code('(sleep {patience}; pkill -KILL -s "$child") &', patience=patience)
-    return code("{{ {end}; {later} }}", end=_END, later=later)
+    return code("{end}\n    {later}", end=_END, later=later)
 
 
 def ground(scheduler: Scheduler, hosts: Sequence[str], nodes: int) -> Code:
@@ -79,6 +82,7 @@ each() {{
 ranks() {{
     setsid "$@" </dev/null &
     child=$!
+    [ -z "$stopped" ] || end  # the signal came before
     wait "$child"
     awaited "$child" $?
     child=

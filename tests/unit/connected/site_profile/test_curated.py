@@ -6,6 +6,8 @@ To renew the golden scripts: DEPLOYER_GOLDEN=write, and read the diff.
 import datetime as dt
 import json
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,23 +41,30 @@ def family(name: str) -> str:
     return OPENMPI if "mpirun" in partition.launchers else MPICH_ABI
 
 
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """Yield a folder whose path always has the same length: long lines of the script are folded by it."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="d") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize("name", CURATED)
-def test_each_makes_a_plan_and_a_script(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_makes_a_plan_and_a_script(name: str, short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, value in VARIABLES.items():
         monkeypatch.setenv(variable, value)
-    monkeypatch.setenv("PATH", str(made.program(tmp_path, "python3", "exit 0")).rpartition("/")[0])
+    monkeypatch.setenv("PATH", str(made.program(short, "python3", "exit 0")).rpartition("/")[0])
     monkeypatch.setattr(script, "__version__", "VERSION")
     monkeypatch.setattr(run, "_new_name", lambda _: "hello-1")
     monkeypatch.setattr(run, "vetoes", lambda *_: {})  # this machine is not the site's
     plan = make_plans(load(name), "hello:1", [family(name)])[0]
     jobs = [Job("hello", ["python3", "x.py"], 1, 1, 2 if plan.node.cores > 1 else 1, "00:10:00")]
-    store = made.store(tmp_path / "root", plan=plan, jobs=jobs)
+    store = made.store(short / "root", plan=plan, jobs=jobs)
     Path(store.tool).write_bytes(make_pyz())
     request = REQUEST._replace(
         options=run.SubmissionOptions(account="project") if plan.limits.account else REQUEST.options
     )
     text = run.show_script(run.prepare(store, request))
-    text = text.replace(str(tmp_path / "root"), "WORKSPACE").replace(str(tmp_path), "/usr/bin")
+    text = text.replace(str(short / "root"), "WORKSPACE").replace(str(short), "/usr/bin")
     path = GOLDEN / f"site-{name}.sh"
     if os.environ.get("DEPLOYER_GOLDEN") == "write":
         path.write_text(text)

@@ -250,11 +250,11 @@ def test_the_agent_gives_a_command_the_environment_and_folder_of_the_job(tmp_pat
     assert (done.returncode, done.stdout.decode()) == (7, "<a  b><%s><x\ty!>" % folder)
 
 
-def signalled(scheduler, launcher, number):
+def signalled(scheduler, launcher, number, before=":"):
     """Return what a script prints and its exit code; it gets a signal while it waits for its ``launcher``."""
     functions = agent_script.ground(scheduler, ["cn1"], 1).text
     ranks = functions[functions.index("# ranks") :]
-    text = agent_script.trap(scheduler).text + ranks + 'ranks bash -c "$1"\necho "${stopped:-on} $code"\n'
+    text = agent_script.trap(scheduler).text + ranks + before + '\nranks bash -c "$1"\necho "${stopped:-on} $code"\n'
     script = subprocess.Popen(["bash", "-c", text, "bash", launcher], stdout=subprocess.PIPE)
     assert script.stdout.readline() == b"ready\n"
     script.send_signal(number)
@@ -268,6 +268,11 @@ def test_a_launcher_that_does_not_end_is_killed_before_the_batch_system_kills_th
     assert scheduler.patience in (8, 25)
     monkeypatch.setattr(scheduler, "patience", 1)
     assert signalled(scheduler, "trap '' TERM; echo ready; sleep 60; sleep 60", signal.SIGTERM) == ("TERM 137\n", 0)
+
+
+@pytest.mark.parametrize("name", ["lsf", "gridengine"])
+def test_a_signal_that_comes_before_the_launcher_ends_it_too(name):
+    assert signalled(SCHEDULERS[name], "sleep 60", signal.SIGTERM, "echo ready; sleep 0.5") == ("TERM 143\n", 0)
 
 
 def test_grid_engine_suspends_a_job_and_it_lives_on():
