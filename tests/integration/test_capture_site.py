@@ -78,11 +78,11 @@ def test_what_was_cut_continues_and_decisions_stay(cli: Cli, lab: Lab, debug: st
     assert [each["state"] for each in said["partitions"]] == ["captured", "captured"]
     ended = lab.sh("login1", "alice", f"scontrol show job {job}").stdout
     assert "JobState=COMPLETED" in ended
-    output.write_text(output.read_text().replace('"~/deployer"', '"/work/mine"'))
+    output.write_text(output.read_text().replace('"~/deployer"', '"/project/mine"'))
     again = cli(*words(lab, output, "--partitions", "batch", "--redact", "--json"))
     said = json.loads(again.stdout)
     assert (said["decisions"], [each["name"] for each in said["partitions"]]) == ([], ["batch"])
-    assert profiles.load(str(output)).workspace == "/work/mine"
+    assert profiles.load(str(output)).workspace == "/project/mine"
     text = output.with_name("lab-captured.json").read_text()
     assert not [word for word in ("alice", "login1", "cn1") if word in text]
 

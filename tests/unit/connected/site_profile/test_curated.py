@@ -28,7 +28,7 @@ from tests import running as made
 GOLDEN = Path(__file__).resolve().parents[3] / "golden"
 CURATED = sorted(path.stem for path in profiles.CURATED.glob("*.yaml"))
 #: The user's own values.
-VARIABLES = {"SCRATCH": "/scratch/alice", "WORK": "/work/alice", "CINECA_SCRATCH": "/gpfs/scratch/alice"}
+VARIABLES = {"SCRATCH": "/scratch/alice", "WORK": "/project/alice", "CINECA_SCRATCH": "/gpfs/scratch/alice"}
 REQUEST = run.RunRequest("hello", *[None] * 6, [], None, [])
 
 

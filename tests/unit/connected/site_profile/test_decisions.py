@@ -67,13 +67,13 @@ def test_without_a_runtime_a_bundle_brings_one(tmp_path: Path, namespaces: bool 
 
 def test_what_nobody_knows_is_an_example_that_says_so(tmp_path: Path) -> None:
     profile = captured(tmp_path, scheduler={"kind": "slurm"})
-    access = Access("login1", "python3", "/work/x")
+    access = Access("login1", "python3", "/project/x")
     path = written(tmp_path, decisions.decide(profile, access), access)
     missing = decisions.lacking(profiles.load(str(path)))
     assert "partitions.seen.pmi" in [each.key for each in missing] or "scheduler.pmi" in [each.key for each in missing]
     assert all(each.why.startswith("an example, not a fact: ") for each in missing)
     profile = profiles.load(str(written(tmp_path, [*decisions.decide(profile, access), *missing], access)))
-    assert (decisions.lacking(profile), profile.workspace) == ([], "/work/x")
+    assert (decisions.lacking(profile), profile.workspace) == ([], "/project/x")
 
 
 def test_a_site_without_a_batch_system_gets_an_example_of_each_fact(tmp_path: Path) -> None:

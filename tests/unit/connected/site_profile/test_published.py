@@ -26,7 +26,7 @@ PROFILE: dict[str, Any] = {
     "source": {**SOURCE, "date": "2026-11-10"},
     "facts": {"file": published.FACTS, "sha256": hashlib.sha256(FACTS).hexdigest()},
     "login": {"host": "evil.example.org", "transfer": "evil2.example.org"},
-    "workspace": "/work/of/all",
+    "workspace": "/project/of/all",
 }
 
 

@@ -40,7 +40,7 @@ def test_a_bare_name_is_written_in_this_folder(request_: SiteRequest) -> None:
     ("changes", "said"),
     [
         ({}, ""),
-        ({"workspace": "/work/mallory"}, "workspace"),
+        ({"workspace": "/project/mallory"}, "workspace"),
         ({"extends": "lab", "policy": {"runtimes": ["native"]}}, "extends, policy"),
         ({"login": {"host": "login1", "transfer": "evil", "inbox": "/tmp/x"}}, "login.transfer, login.inbox"),
     ],
