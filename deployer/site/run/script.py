@@ -149,18 +149,9 @@ def _request(inputs: Inputs) -> JobRequest:
         time=launch.time,
         seconds=seconds(launch.time),
         memory_mb=memory_mb,
-        queue=asked.queue,
-        account=asked.account,
-        constraints=asked.constraints,
-        reservation=asked.reservation,
-        qos=asked.qos,
-        cluster=asked.cluster,
-        storage=asked.storage,
-        gpus=asked.gpus,
-        parallel_environment=asked.parallel_environment,
-        directives=asked.directives,
         threads=layout.threads,
         hyperthreads=layout.hyperthreads,
+        **asked._asdict(),
     )
 
 

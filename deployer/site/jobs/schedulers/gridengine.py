@@ -6,12 +6,10 @@ qstat forgets a job when it ends. A parallel environment of the site deals the s
 import re
 from typing import Dict, List, Optional, Sequence, Set
 
-from deployer.contract.errors import DeployerError, Refused, TransferError, UsageError
+from deployer.contract.errors import Refused, TransferError, UsageError
 from deployer.contract.shell import Code, Variable, code
-from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler, job_name, word
+from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler, counted, job_name, word
 
-#: Messages of its commands if the master does not answer; a later query may succeed.
-_SILENT = ("unable to send message to qmaster", "unable to contact qmaster", "commlib error", "got select error")
 _FORGOTTEN = "does not exist"
 #: What each letter of a job's state means, the most important first.
 _LETTERS = (
@@ -45,6 +43,9 @@ class GridEngine(Scheduler):
     knows = ("parallel_environment", "gpus")
     lists = "qconf -sql"
     explains = "qstat -f -explain aE"
+    answers = "qstat"
+    silent = ("unable to send message to qmaster", "unable to contact qmaster", "commlib error", "got select error")
+    look = "`qconf -sql`, `qconf -spl`, and the site's profile"
     number = Variable("JOB_ID")
     ours = ("-S", "-N", "-j", "-o", "-e", "-r", "-pe", "-q", "-P", "-ar", "-t", "-l h_rt")
     of_a_node = ("PE_HOSTFILE", "SGE_JOB_SPOOL_DIR", "JOB_SCRIPT")
@@ -110,7 +111,7 @@ class GridEngine(Scheduler):
 
     def parse_submit(self, code: int, out: str, err: str) -> str:
         if code != 0:
-            raise _error("Grid Engine did not take the job", err or out)
+            raise self.failed("Grid Engine did not take the job", err or out)
         job_id = (out.strip().splitlines() or [""])[-1]
         if not self.owns(job_id):
             raise Refused("qsub gave no job id: %r" % out.strip(), "try: qsub -verify job.sh")
@@ -120,13 +121,13 @@ class GridEngine(Scheduler):
         return ["qstat", "-f", *(["-q", partition] if partition else [])]
 
     def parse_queue(self, code: int, out: str, err: str) -> Optional[Queue]:
-        if code != 0 and any(silent in err for silent in _SILENT):
-            raise _error("qstat failed", err)
+        if code != 0 and self.is_silent(err):
+            raise self.failed("qstat failed", err)
         found = [match.group(1) for match in map(_INSTANCE.match, out.splitlines()) if match]
         if not found:
             return None  # it prints nothing about a queue that does not exist
         usable = sum(1 for states in found if _USABLE.match(states))
-        says = ", ".join("%d %s" % (found.count(each), each or "free") for each in sorted(set(found)))
+        says = counted(found)
         return Queue(any("d" not in states for states in found), len(found), usable, says)
 
     def states(self, job_ids: Sequence[str]) -> List[str]:
@@ -135,7 +136,7 @@ class GridEngine(Scheduler):
 
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
         if code != 0:
-            raise _error("qstat failed", err)
+            raise self.failed("qstat failed", err)
         if "</job_info>" not in out:
             raise TransferError("qstat gave no XML: %r" % out[:100], "is Grid Engine up? try: qstat")
         found = {}
@@ -151,8 +152,8 @@ class GridEngine(Scheduler):
         return ["qstat", "-j", "*"]
 
     def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
-        if code != 0 and any(silent in err for silent in _SILENT):
-            raise _error("qstat failed", err)
+        if code != 0 and self.is_silent(err):
+            raise self.failed("qstat failed", err)
         lines = (line.partition(":") for line in out.splitlines())
         # "stdout_path_list:  NONE:NONE:/path/output.log": host and file's owner come first
         return {value.strip().split(":")[-1] for name, _, value in lines if name == "stdout_path_list"}
@@ -162,11 +163,4 @@ class GridEngine(Scheduler):
 
     def parse_cancel(self, code: int, out: str, err: str) -> None:
         if code != 0 and _FORGOTTEN not in err + out:
-            raise _error("qdel failed", err or out)
-
-
-def _error(what: str, err: str) -> DeployerError:
-    words = " / ".join(err.strip().splitlines()[-3:]) or "it said nothing"
-    if any(silent in err for silent in _SILENT):
-        return TransferError("%s: %s" % (what, words), "is Grid Engine up? try: qstat")
-    return Refused("%s: %s" % (what, words), "see `qconf -sql`, `qconf -spl`, and the site's profile")
+            raise self.failed("qdel failed", err or out)

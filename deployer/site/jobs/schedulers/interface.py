@@ -4,12 +4,14 @@ What job.sh needs of a batch system is here too (ADR 48): its directives, the jo
 starts on each node.
 """
 
+import os
 import re
-from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from deployer.contract.errors import UsageError
+from deployer.contract.errors import DeployerError, Refused, TransferError, UsageError
 from deployer.contract.plan import GpuRequest
 from deployer.contract.shell import Code, Variable
+from deployer.site.jobs.result import LOG
 
 #: How processes start on the nodes of a job: on this machine, as steps (srun), or by an agent per node, like ssh.
 ALONE, STEPS, AGENT = "alone", "steps", "agent"
@@ -117,6 +119,12 @@ class Scheduler(object):
     lists = ""
     #: The command that shows why nodes are down.
     explains = ""
+    #: The command that shows whether it answers.
+    answers = ""
+    #: Messages of its commands if it does not answer; a later query may succeed.
+    silent: Tuple[str, ...] = ()
+    #: Where to look if it refuses something.
+    look = ""
     #: The variable of a job with its id; None: the job has none.
     number: Optional[Variable] = None
     #: Variables that describe a node, so that other nodes of the job do not get them: names of our own.
@@ -136,6 +144,17 @@ class Scheduler(object):
     patience: Optional[int] = None
     #: Whether a command on a node starts in a session of its own, because signals for job.sh would reach it otherwise.
     own_sessions = False
+
+    def failed(self, what: str, err: str) -> DeployerError:
+        """Return the error for a command that failed: TransferError if it does not answer, otherwise Refused."""
+        words = "%s: %s" % (what, last_words(err))
+        if self.is_silent(err):
+            return TransferError(words, "is %s up? try: %s" % (self.title, self.answers))
+        return Refused(words, "see " + self.look)
+
+    def is_silent(self, err: str) -> bool:
+        """Return whether a command failed because the batch system does not answer."""
+        return any(each in err for each in self.silent)
 
     def directives(self, request: JobRequest) -> List[str]:
         """Return the directives of job.sh, without their prefix. Raises UsageError for what it cannot express."""
@@ -203,6 +222,10 @@ class Scheduler(object):
         """Return the paths of these files. Raises TransferError."""
         raise NotImplementedError
 
+    def logs(self, paths: Iterable[str]) -> Set[str]:
+        """Return the logs that job.sh writes beside these files, if they are the batch system's ``own_log``."""
+        return {os.path.join(os.path.dirname(path), LOG) for path in paths if os.path.basename(path) == self.own_log}
+
     def cancel(self, job_id: str) -> List[str]:
         """Return argv that cancels a job."""
         raise NotImplementedError
@@ -210,6 +233,16 @@ class Scheduler(object):
     def parse_cancel(self, code: int, out: str, err: str) -> None:
         """Raise Refused or TransferError if the job could not be cancelled."""
         raise NotImplementedError
+
+
+def last_words(err: str) -> str:
+    """Return the end of a command's error output, as one line."""
+    return " / ".join(err.strip().splitlines()[-3:]) or "it said nothing"
+
+
+def counted(states: Sequence[str]) -> str:
+    """Return how many nodes are in each state; a node without one is free."""
+    return ", ".join("%d %s" % (states.count(each), each or "free") for each in sorted(set(states)))
 
 
 def word(what: str, value: str) -> str:

@@ -7,18 +7,10 @@ import os
 import re
 from typing import Dict, List, Optional, Sequence, Set
 
-from deployer.contract.errors import DeployerError, Refused, TransferError
+from deployer.contract.errors import Refused
 from deployer.contract.shell import Code, Variable, code
-from deployer.site.jobs.result import LOG
-from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler, job_name, word
+from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler, counted, job_name, word
 
-_SILENT = (
-    "LSF is down",
-    "Cannot connect to LSF",
-    "Failed in an LSF library call",
-    "daemon not responding",
-    "try later",
-)
 _FORGOTTEN = ("is not found", "No matching job found", "already finished")
 _WORDS = {
     "PEND": ("PENDING", True),
@@ -45,6 +37,15 @@ class Lsf(Scheduler):
     knows = ("gpus",)
     lists = "bqueues"
     explains = "bhosts -l"
+    answers = "lsid"
+    silent = (
+        "LSF is down",
+        "Cannot connect to LSF",
+        "Failed in an LSF library call",
+        "daemon not responding",
+        "try later",
+    )
+    look = "`bqueues`, and queue, account and limits in the site's profile"
     number = Variable("LSB_JOBID")
     own_log = "lsf.log"
     ours = ("-J", "-o", "-e", "-r", "-rn", "-n", "-W", "-q", "-P", "-U")
@@ -95,7 +96,7 @@ class Lsf(Scheduler):
 
     def parse_submit(self, code: int, out: str, err: str) -> str:
         if code != 0:
-            raise _error("LSF did not take the job", err or out)
+            raise self.failed("LSF did not take the job", err or out)
         found = _SUBMITTED.search(out)
         if not found:
             raise Refused("bsub gave no job id: %r" % out.strip(), "try: bsub <job.sh")
@@ -108,12 +109,12 @@ class Lsf(Scheduler):
         if "No such queue" in err:
             return None
         if code != 0:
-            raise _error("bqueues failed", err)
+            raise self.failed("bqueues failed", err)
         queues, _, hosts = out.partition("\n\n")
         states = [line.split()[1] for line in hosts.splitlines()[1:] if len(line.split()) > 1]
         # ok, and closed by its own load; not closed_Adm, unavail or unreach
         usable = sum(1 for state in states if state in ("ok", "closed_Busy", "closed_Excl", "closed_Full"))
-        says = ", ".join("%d %s" % (states.count(each), each) for each in sorted(set(states)))
+        says = counted(states)
         return Queue("Open:Active" in queues, len(states), usable, says)
 
     def states(self, job_ids: Sequence[str]) -> List[str]:
@@ -121,7 +122,7 @@ class Lsf(Scheduler):
 
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
         if code != 0 and not out and not any(each in err for each in _FORGOTTEN):
-            raise _error("bjobs failed", err)
+            raise self.failed("bjobs failed", err)
         rows = [[part.strip() for part in line.split("|")] for line in out.splitlines() if line.count("|") >= 4]
         return {row[0]: _state(row) for row in rows}
 
@@ -130,16 +131,15 @@ class Lsf(Scheduler):
 
     def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
         if code != 0 and "No unfinished job found" not in err:
-            raise _error("bjobs failed", err)
-        paths = [line.strip() for line in out.splitlines()]
-        return {os.path.join(os.path.dirname(path), LOG) for path in paths if os.path.basename(path) == self.own_log}
+            raise self.failed("bjobs failed", err)
+        return self.logs(line.strip() for line in out.splitlines())
 
     def cancel(self, job_id: str) -> List[str]:
         return ["bkill", job_id]
 
     def parse_cancel(self, code: int, out: str, err: str) -> None:
         if code != 0 and not any(each in err + out for each in _FORGOTTEN):
-            raise _error("bkill failed", err or out)
+            raise self.failed("bkill failed", err or out)
 
 
 def _state(row: Sequence[str]) -> JobState:
@@ -148,10 +148,3 @@ def _state(row: Sequence[str]) -> JobState:
     # "2*cn1:2*cn2": slots and hosts
     hosts = dict.fromkeys(part.rpartition("*")[2] for part in row[3].split(":") if part != "-")
     return JobState(name, "" if row[4] == "-" else row[4], elapsed, ",".join(hosts), active)
-
-
-def _error(what: str, err: str) -> DeployerError:
-    words = " / ".join(err.strip().splitlines()[-3:]) or "it said nothing"
-    if any(silent in err for silent in _SILENT):
-        return TransferError("%s: %s" % (what, words), "is LSF up? try: lsid")
-    return Refused("%s: %s" % (what, words), "see `bqueues`, and queue, account and limits in the site's profile")

@@ -8,12 +8,19 @@ import os
 import re
 from typing import Dict, List, Optional, Sequence, Set
 
-from deployer.contract.errors import DeployerError, Refused, TransferError
+from deployer.contract.errors import Refused
 from deployer.contract.shell import Code, Variable, code
-from deployer.site.jobs.result import LOG
-from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler, clock, job_name, word
+from deployer.site.jobs.schedulers.interface import (
+    JobRequest,
+    JobState,
+    Queue,
+    Scheduler,
+    clock,
+    counted,
+    job_name,
+    word,
+)
 
-_SILENT = ("cannot connect to server", "Connection refused", "Connection timed out", "Unauthorized Request")
 _FORGOTTEN = ("Unknown Job Id", "Job has finished", "Unknown Job")
 _WORDS = {
     "Q": "PENDING",
@@ -44,6 +51,9 @@ class Pbs(Scheduler):
     knows = ("storage", "gpus")
     lists = "qstat -Q"
     explains = "pbsnodes -l"
+    answers = "qstat -B"
+    silent = ("cannot connect to server", "Connection refused", "Connection timed out", "Unauthorized Request")
+    look = "`qstat -Q`, and queue, account and limits in the site's profile"
     number = Variable("PBS_JOBID")
     own_log = "pbs.log"
     ours = ("-S", "-N", "-j", "-o", "-e", "-r", "-q", "-A", "-J", "-l select", "-l place", "-l walltime")
@@ -94,7 +104,7 @@ class Pbs(Scheduler):
 
     def parse_submit(self, code: int, out: str, err: str) -> str:
         if code != 0:
-            raise _error("PBS did not take the job", err)
+            raise self.failed("PBS did not take the job", err)
         job_id = (out.strip().splitlines() or [""])[-1]
         if not self.owns(job_id):
             raise Refused("qsub gave no job id: %r" % out.strip(), "try: qsub job.sh")
@@ -107,10 +117,10 @@ class Pbs(Scheduler):
         if "Unknown queue" in err:
             return None
         if code != 0:
-            raise _error("qstat failed", err)
+            raise self.failed("qstat failed", err)
         states = re.findall(r"^\s+state = (\S+)", out, re.MULTILINE)
         usable = sum(1 for state in states if set(state.split(",")) <= _USABLE)
-        says = ", ".join("%d %s" % (states.count(each), each) for each in sorted(set(states)))
+        says = counted(states)
         return Queue("enabled = True" in out and "started = True" in out, len(states), usable, says)
 
     def states(self, job_ids: Sequence[str]) -> List[str]:
@@ -119,7 +129,7 @@ class Pbs(Scheduler):
 
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
         if code != 0 and not out and not any(each in err for each in _FORGOTTEN):
-            raise _error("qstat failed", err)
+            raise self.failed("qstat failed", err)
         return {number: _state(fields) for number, fields in _records(out).items()}
 
     def outputs(self) -> List[str]:
@@ -127,9 +137,9 @@ class Pbs(Scheduler):
 
     def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
         if code != 0:
-            raise _error("qstat failed", err)
+            raise self.failed("qstat failed", err)
         paths = (fields.get("Output_Path", "").partition(":")[2] for fields in _records(out).values())
-        return {os.path.join(os.path.dirname(path), LOG) for path in paths if os.path.basename(path) == self.own_log}
+        return self.logs(paths)
 
     def cancel(self, job_id: str) -> List[str]:
         return ["qdel", job_id]
@@ -137,7 +147,7 @@ class Pbs(Scheduler):
     def parse_cancel(self, code: int, out: str, err: str) -> None:
         del out
         if code != 0 and not any(each in err for each in _FORGOTTEN):
-            raise _error("qdel failed", err)
+            raise self.failed("qdel failed", err)
 
 
 def _records(out: str) -> Dict[str, Dict[str, str]]:
@@ -160,10 +170,3 @@ def _state(fields: Dict[str, str]) -> JobState:
     hosts = dict.fromkeys(part.partition("/")[0] for part in fields.get("exec_host", "").split("+"))
     elapsed = fields.get("resources_used.walltime", "")
     return JobState(name, fields.get("comment", ""), elapsed, ",".join(hosts), name not in _FINAL)
-
-
-def _error(what: str, err: str) -> DeployerError:
-    words = " / ".join(err.strip().splitlines()[-3:]) or "it said nothing"
-    if any(silent in err for silent in _SILENT):
-        return TransferError("%s: %s" % (what, words), "is PBS up? try: qstat -B")
-    return Refused("%s: %s" % (what, words), "see `qstat -Q`, and queue, account and limits in the site's profile")

@@ -6,7 +6,7 @@ from typing import Dict, List, Optional, Sequence, Set
 
 from deployer.contract.errors import DeployerError, Refused, TransferError
 from deployer.contract.shell import Code, Variable, code
-from deployer.site.jobs.schedulers.interface import STEPS, JobRequest, JobState, Queue, Scheduler
+from deployer.site.jobs.schedulers.interface import STEPS, JobRequest, JobState, Queue, Scheduler, last_words
 
 #: States that can still change; all others are final. A COMPLETING job has ended, but its log is not complete yet.
 _ACTIVE = frozenset(
@@ -26,17 +26,6 @@ _ACTIVE = frozenset(
         "SPECIAL_EXIT",
         "RESV_DEL_HOLD",
     )
-)
-#: Messages of Slurm's commands if slurmctld or munge does not answer; a later query may succeed.
-_SILENT = (
-    "Unable to contact slurm controller",
-    "Socket timed out",
-    "Connection refused",
-    "Connection timed out",
-    "Munge",
-    "authentication",
-    "Zero Bytes were transmitted",
-    "Transport endpoint",
 )
 #: States of nodes that run jobs, now or after the current ones.
 _USABLE = frozenset(("idle", "mixed", "allocated", "completing", "planned", "reserved"))
@@ -58,7 +47,27 @@ class Slurm(Scheduler):
     by_hand = "sbatch job.sh"
     lists = "sinfo"
     explains = "sinfo -R"
+    answers = "sinfo"
+    silent = (
+        "Unable to contact slurm controller",
+        "Socket timed out",
+        "Connection refused",
+        "Connection timed out",
+        "Munge",
+        "authentication",
+        "Zero Bytes were transmitted",
+        "Transport endpoint",
+    )
+    look = "`sinfo`, and partition, account and limits in the site's profile"
     number = Variable("SLURM_JOB_ID")
+
+    def failed(self, what: str, err: str) -> DeployerError:
+        if "munge" in err.lower():
+            return TransferError(
+                "%s: munge, by which Slurm knows you, does not answer here: %s" % (what, last_words(err)),
+                "try another login node, and tell the site",
+            )
+        return super().failed(what, err)
 
     def directives(self, request: JobRequest) -> List[str]:
         found = [
@@ -106,7 +115,7 @@ class Slurm(Scheduler):
 
     def parse_submit(self, code: int, out: str, err: str) -> str:
         if code != 0:
-            raise _error("Slurm did not take the job", err)
+            raise self.failed("Slurm did not take the job", err)
         # "ID" or "ID;CLUSTER", perhaps after lines of a site's submit plugin
         job_id = (out.strip().splitlines() or [""])[-1].split(";")[0]
         if not self.owns(job_id):
@@ -119,7 +128,7 @@ class Slurm(Scheduler):
 
     def parse_queue(self, code: int, out: str, err: str) -> Optional[Queue]:
         if code != 0:
-            raise _error("sinfo failed", err)
+            raise self.failed("sinfo failed", err)
         rows = [line.split("|") for line in out.splitlines() if line.count("|") == 3 and line.split("|")[2].isdigit()]
         # The default partition's name ends with "*". If a partition was named, there is only that one.
         rows = [row for row in rows if row[0].endswith("*")] or rows
@@ -138,7 +147,7 @@ class Slurm(Scheduler):
         if code != 0:
             if _FORGOTTEN in err:
                 return None
-            raise _error("squeue failed", err)
+            raise self.failed("squeue failed", err)
         lines = _rows(out)
         return _state(lines[0]) if lines else None
 
@@ -149,7 +158,7 @@ class Slurm(Scheduler):
         if code != 0:
             if _FORGOTTEN in err:  # if there are several ids, squeue leaves out forgotten ones
                 return {}
-            raise _error("squeue failed", err)
+            raise self.failed("squeue failed", err)
         rows = [line.partition("|") for line in _rows(out)]
         return {number: _state(rest) for number, _, rest in rows}
 
@@ -158,7 +167,7 @@ class Slurm(Scheduler):
 
     def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
         if code != 0:
-            raise _error("scontrol failed", err)
+            raise self.failed("scontrol failed", err)
         found = set()
         for line in out.splitlines():
             state, output = _JOB_STATE.search(line), _OUTPUT.search(line)
@@ -173,7 +182,7 @@ class Slurm(Scheduler):
         del out
         # A job that has ended is not a failure; scancel prints nothing about it, or that the id is invalid.
         if code != 0 and _FORGOTTEN not in err:
-            raise _error("scancel failed", err)
+            raise self.failed("scancel failed", err)
 
 
 def _rows(out: str) -> List[str]:
@@ -194,15 +203,3 @@ def _is_usable(state: str) -> bool:
     """
     found = re.match(r"([a-z]+)([^a-z]?)$", state)
     return found is not None and found.group(1) in _USABLE and found.group(2) != "*"
-
-
-def _error(what: str, err: str) -> DeployerError:
-    words = " / ".join(err.strip().splitlines()[-3:]) or "it said nothing"
-    if "munge" in err.lower():
-        return TransferError(
-            "%s: munge, by which Slurm knows you, does not answer here: %s" % (what, words),
-            "try another login node, and tell the site",
-        )
-    if any(silent in err for silent in _SILENT):
-        return TransferError("%s: %s" % (what, words), "is Slurm up? try: sinfo")
-    return Refused("%s: %s" % (what, words), "see `sinfo`, and partition, account and limits in the site's profile")
