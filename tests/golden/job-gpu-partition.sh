@@ -14,7 +14,7 @@
 #SBATCH --account=ab12-gpu
 #SBATCH --qos=long
 #SBATCH '--constraint=gpu&nvme'
-#SBATCH --gres=gpu:v100:4
+#SBATCH --gres=gpu:v100:2
 
 job=/home/alice/deployer/jobs/hello-1
 tool=(/opt/python/3.6/bin/python3 /home/alice/deployer/deployer.pyz)

@@ -62,6 +62,7 @@ def _add_run(add: _Add) -> None:
         help="send SIGUSR1 to the ranks so long before (default: %(default)s)",
     )
     parser.add_argument("--memory", type=int, metavar="MIB", help="memory that one rank needs (default: the job's)")
+    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs to request per node (default: all of a node's)")
     parser.add_argument("--account", metavar="NAME", help="account to charge the job to (default: $SBATCH_ACCOUNT)")
     parser.add_argument(
         "--partition",
@@ -215,7 +216,7 @@ def _run(args: argparse.Namespace) -> int:
         args.plan,
         args.rest,
         args.force,
-        SubmissionOptions(args.account, args.partition, args.constraint, args.reservation, args.directive),
+        SubmissionOptions(args.account, args.partition, args.constraint, args.reservation, args.directive, args.gpus),
         args.staging,
         args.runtime,
         _home(args),

@@ -545,7 +545,7 @@ def _environment(layout: layouts.Layout, plan: Plan, option: StartOption, contin
 def _near_gpus(resolved: _Resolved, option: StartOption) -> Dict[str, str]:
     """Return the variables that give each rank the GPU near its CPUs, if the job has all GPUs of its nodes."""
     plan = resolved.plan
-    whole = resolved.asked.gpus is not None and not resolved.request.options.directives
+    whole = resolved.asked.gpus == plan.batch.gpus is not None and not resolved.request.options.directives
     order = gpu_order(resolved.layout, plan.gpu_places) if whole and option.launcher == script.SRUN else None
     if order is None:
         return {}

@@ -18,7 +18,7 @@ _VARIABLES = ("SBATCH_ACCOUNT", "SLURM_ACCOUNT")
 
 
 #: Directives that request GPUs: then nothing else does.
-_GPUS = re.compile(r"--gres=gpu|--gpus|-G|-gpu\b|-l .*gpus?=")
+_GPUS = re.compile(r"--gres=(.*,)?gpu|--gpus|-G|-gpu\b|-l .*gpus?=|-R .*\bngpus")
 
 
 class SubmissionOptions(NamedTuple):
@@ -30,6 +30,7 @@ class SubmissionOptions(NamedTuple):
         constraint: features of nodes.
         reservation: the reservation.
         directives: complete directives for the batch system.
+        gpus: GPUs per node; 0 requests none.
     """
 
     account: Optional[str] = None
@@ -37,6 +38,7 @@ class SubmissionOptions(NamedTuple):
     constraint: Optional[str] = None
     reservation: Optional[str] = None
     directives: Sequence[str] = ()
+    gpus: Optional[int] = None
 
 
 class Submission(NamedTuple):
@@ -103,7 +105,7 @@ def ask(plan: Plan, options: SubmissionOptions, nodes: int, time: str, environme
         qos=None if _in_directives(options.directives, "qos", "q") else batch.qos,
         cluster=batch.cluster or (environment.get("SLURM_CLUSTERS") if "cluster" in scheduler.knows else None),
         storage=batch.storage,
-        gpus=None if any(_GPUS.match(each) for each in directives) else batch.gpus,
+        gpus=_gpus(plan, options.gpus, directives),
         parallel_environment=batch.parallel_environment,
         directives=directives,
     )
@@ -114,6 +116,39 @@ def ask(plan: Plan, options: SubmissionOptions, nodes: int, time: str, environme
     for value in (found.queue, account, *found.constraints, options.reservation, found.qos, found.cluster):
         _one_line(value or "")
     return found
+
+
+def _gpus(plan: Plan, asked: Optional[int], directives: Sequence[str]) -> Optional[GpuRequest]:
+    """Return the request for GPUs: all of a node's, or the user's number; None if a directive requests them."""
+    there = plan.batch.gpus
+    own = next((each for each in directives if _requests_gpus(each, there)), None)
+    if asked is None:
+        return None if own else there
+    if asked < 0:
+        raise UsageError("--gpus %d: not a number of GPUs" % asked, "0 or more GPUs per node")
+    if own:
+        hint = "give only one of them; if it is a directive of the site's profile, replace it there by gpu_request"
+        raise UsageError("--gpus %d: the directive %s requests GPUs already" % (asked, own), hint)
+    if not asked:
+        return None
+    if there is None:
+        raise Refused(
+            "--gpus %d: the plan of %s does not know how jobs request GPUs" % (asked, _named(plan)),
+            "set scheduler.gpu_request and node.gpus in the site's profile and make a new plan, or use --directive",
+        )
+    if asked > there.per_node:
+        raise Refused(
+            "%d GPUs per node are asked for, but a node of %s has %d" % (asked, _named(plan), there.per_node),
+            "--gpus %d at most, and more --nodes" % there.per_node,
+        )
+    return there._replace(per_node=asked)
+
+
+def _requests_gpus(directive: str, known: Optional[GpuRequest]) -> bool:
+    """Return whether a directive requests GPUs; a word of the site's own is ``known`` from the plan."""
+    if _GPUS.match(directive):
+        return True
+    return known is not None and re.match(r"-l (.*,)?%s=" % re.escape(known.word), directive) is not None
 
 
 def _check_nodes(plan: Plan, scheduler: Scheduler, nodes: int) -> None:

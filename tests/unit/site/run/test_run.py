@@ -27,6 +27,7 @@ from deployer.site.install import gc
 from deployer.site.jobs import jobs, result, result_reserve
 from deployer.site.run import exec as execs
 from deployer.site.run import run
+from deployer.site.run.submission import SubmissionOptions
 from deployer.site.storage import inventory
 from deployer.system import files
 from tests import running as made
@@ -567,8 +568,10 @@ def test_podman_would_end_a_payload_without_a_handler(tmp_path, programs, monkey
     run.prepare(made.store(tmp_path / "python", plan=plan), REQUEST._replace(again=1, time="01:00:00"))
 
 
-@pytest.mark.parametrize(("directives", "near"), [([], True), (["--gres=gpu:1"], False)])
-def test_ranks_are_near_gpus_only_if_the_job_has_all_of_them(tmp_path, programs, directives, near):
+@pytest.mark.parametrize(
+    ("directives", "gpus", "near"), [([], None, True), ([], 2, True), ([], 1, False), (["--gres=gpu:1"], None, False)]
+)
+def test_ranks_are_near_gpus_only_if_the_job_has_all_of_them(tmp_path, programs, directives, gpus, near):
     plan = made.PLAN._replace(
         node=NodeShape(2, 4, 1, 4000, numa_domains=2),
         batch=Batch(gpus=GpuRequest("gres", 2, None)),
@@ -576,7 +579,8 @@ def test_ranks_are_near_gpus_only_if_the_job_has_all_of_them(tmp_path, programs,
         gpu_order="CUDA_VISIBLE_DEVICES",
         gpu_places=(GpuPlace(0, 1), GpuPlace(1, 0)),
     )
-    folder = run.prepare(made.store(tmp_path / "root", plan=plan), REQUEST._replace(ranks_per_node=2))
+    request = REQUEST._replace(ranks_per_node=2, options=SubmissionOptions(gpus=gpus))
+    folder = run.prepare(made.store(tmp_path / "root", plan=plan), request)
     assert ("CUDA_VISIBLE_DEVICES=1,0" in run.show_script(folder)) is near
 
 

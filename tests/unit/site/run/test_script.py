@@ -126,7 +126,7 @@ def gpu_partition():
         start_options=[option],
     )
     shown = placeholders.expanded(shown, {"PROJECT": "ab12"})
-    found = inputs(ranks=2, shown=shown, asked=ask(shown, SubmissionOptions(), 2, "00:30:00", {}))
+    found = inputs(ranks=2, shown=shown, asked=ask(shown, SubmissionOptions(gpus=2), 2, "00:30:00", {}))
     staging = STAGING._replace(mounts=shown.mounts)
     return found._replace(container=found.container._replace(arguments=option.arguments), staging=staging)
 

@@ -114,6 +114,55 @@ def test_the_users_own_request_for_gpus_counts(word):
     assert [each for each in words(plan, directives=[word]) if "G" in each or "g" in each] == [word]
 
 
+@pytest.mark.parametrize(
+    ("kind", "word", "model", "line"),
+    [
+        ("slurm", "gres", "v100", "--gres=gpu:v100:2"),
+        ("slurm", "gpus-per-node", "v100", "--gpus-per-node=v100:2"),
+        ("slurm", "gpus-per-node", None, "--gpus-per-node=2"),
+        ("pbs", "ngpus", None, "-l select=1:ncpus=2:mpiprocs=2:ngpus=2"),
+        ("lsf", "gpu", "TeslaV100", '-gpu "num=2/host:gmodel=TeslaV100"'),
+        ("gridengine", "cuda", None, "-l cuda=1"),
+    ],
+)
+def test_gpus_per_node_in_the_words_of_each_batch_system(kind, word, model, line):
+    plan = made.PLAN._replace(scheduler=kind, batch=Batch(gpus=GpuRequest(word, 4, model), parallel_environment="mpi"))
+    if kind in ("slurm", "pbs", "lsf"):
+        plan = plan._replace(batch=plan.batch._replace(parallel_environment=None))
+
+    def lines(**options):
+        asked = ask(plan, SubmissionOptions(**options), 1, "01:00:00", {})
+        return SCHEDULERS[kind].directives(
+            JobRequest("hello", "/j", "/j/output.log", 1, 2, 1, "1", 60, **asked._asdict())
+        )
+
+    assert line in lines(gpus=2)
+    assert lines(gpus=4) == lines()
+    assert not any(word + "=" in each or "gpu" in each for each in lines(gpus=0))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "options", "message"),
+    [
+        (GpuRequest("gres", 4), {"gpus": 5}, "5 GPUs per node are asked for, but a node of batch of lab has 4"),
+        (GpuRequest("gres", 4), {"gpus": -1}, "--gpus -1: not a number of GPUs"),
+        (GpuRequest("gres", 4), {"gpus": 1, "directives": ["--gres=gpu:2"]}, "--gres=gpu:2 requests GPUs already"),
+        (None, {"gpus": 1}, "the plan of batch of lab does not know how jobs request GPUs"),
+    ],
+)
+def test_gpus_that_a_node_does_not_have_or_that_two_options_request(gpus, options, message):
+    plan = made.PLAN._replace(batch=Batch(gpus=gpus))
+    with pytest.raises((Refused, UsageError), match=message):
+        ask(plan, SubmissionOptions(**options), 1, "01:00:00", {})
+
+
+def test_a_directive_with_the_sites_own_word_for_gpus_counts():
+    batch = Batch(gpus=GpuRequest("cuda", 4), parallel_environment="mpi")
+    plan = made.PLAN._replace(scheduler="gridengine", batch=batch)
+    assert ask(plan, SubmissionOptions(directives=["-l cuda=1"]), 1, "01:00:00", {}).gpus is None
+    assert ask(plan, SubmissionOptions(directives=["-l barracuda=1"]), 1, "01:00:00", {}).gpus == batch.gpus
+
+
 def test_the_limits_are_those_of_the_queue():
     plan = LIMITED._replace(account="a", batch=Batch(queue="normal"))
     with pytest.raises(Refused, match="may have 792"):
