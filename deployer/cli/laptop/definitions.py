@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deployer.connected.build import init as initialising
-from deployer.connected.build.definition import FRAMEWORKS, load, schema
+from deployer.connected.build.definition import load, schema
 from deployer.connected.build.lint.lint import lint
 from deployer.connected.build.reference import table
 from deployer.contract.errors import Refused
@@ -22,12 +22,15 @@ def add_parsers(subparsers: Any) -> None:
         metavar="NAME",
         help="name of the definition; its folder is bundles/NAME, or NAME if there is no folder bundles",
     )
-    text = "what it starts as: Python with mpi4py (none), a C program that the Dockerfile compiles, or a framework"
+    text = (
+        "what it starts as: Python with mpi4py (none), a C program that the Dockerfile compiles, or a framework; "
+        "pytorch-ddp and jax train on two nodes"
+    )
     command.add_argument(
         "--template",
         "--framework",
         dest="template",
-        choices=("none", "compiled", *FRAMEWORKS),
+        choices=initialising.KINDS,
         default="none",
         help=text,
     )

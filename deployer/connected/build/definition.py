@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -28,7 +28,6 @@ FILE = "bundle.yaml"
 DOCKERFILE = "Dockerfile"
 
 Framework = Literal["tensorflow", "pytorch"]
-FRAMEWORKS = get_args(Framework)
 
 #: A name or version is part of an image's tag and of file names.
 BundleName = Annotated[
@@ -228,9 +227,8 @@ class Definition(Model):
     horovod: Horovod | None = None
     mpi: list[Literal["mpich-abi", "openmpi"]] | None = Field(
         default=None,
-        min_length=1,
-        description="MPI families to run on, the family of the image's own MPI first; default: `pack` finds "
-        "them in the image, and with Horovod mpich-abi",
+        description="MPI families to run on, the family of the image's own MPI first; empty: the ranks do without MPI; "
+        "default: `pack` finds them in the image, and with Horovod mpich-abi",
     )
     data: dict[BundleName, DataFolder] = Field(default={}, description="folders that jobs read at /deployer/data/NAME")
     jobs: dict[BundleName, JobDefinition] = Field(
@@ -271,12 +269,14 @@ class Definition(Model):
 
     @field_validator("mpi")
     @classmethod
-    def _each_once(cls, families: list[str] | None) -> list[str] | None:
-        """Refuse a family that is given twice."""
+    def _families(cls, families: list[str] | None, info: ValidationInfo) -> list[str] | None:
+        """Refuse a family that is given twice, and none for Horovod."""
         given = families or []
         twice = [((str(number),), "is given twice") for number, name in enumerate(given) if name in given[:number]]
         if twice:
             raise Problems(twice)
+        if families == [] and info.data.get("horovod"):
+            raise ValueError("must not be empty with horovod: its ranks find each other by MPI")
         return families
 
     @model_validator(mode="after")

@@ -12,6 +12,8 @@ from deployer.contract.errors import UsageError
 from deployer.system import files
 
 TEMPLATES = Path(__file__).with_name("templates")
+#: What a new definition can start as; the names are those of the folders in ``templates``.
+KINDS = ("none", "compiled", "tensorflow", "pytorch", "pytorch-ddp", "jax")
 
 #: The folder of definitions and their schema, as in a checkout.
 _HOME = "bundles"

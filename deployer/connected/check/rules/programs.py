@@ -1,5 +1,6 @@
 """Rules of a job's programs: each is judged by itself; those that may be started refuse nothing."""
 
+import posixpath
 from collections.abc import Callable, Iterator, Sequence
 
 from deployer.connected.check.rules import pmi
@@ -11,6 +12,8 @@ from deployer.contract.findings import ERROR, NOTE, WARNING, Finding, errors
 Rules = Sequence[Callable[[Process], Iterator[Finding]]]
 
 _SHOWN = 3
+#: Python packages whose ranks find each other without MPI: at MASTER_ADDR, or at JAX's coordinator.
+_RENDEZVOUS = frozenset(("torch", "jax"))
 
 
 def of_job(linked: LinkedJob, case: Case, rules: Rules) -> Iterator[Finding]:
@@ -71,12 +74,14 @@ def _imports(linked: LinkedJob) -> Iterator[Finding]:
 
 
 def _unused(linked: LinkedJob, case: Case) -> Iterator[Finding]:
-    """mpi.unused: a job of several ranks starts no program that calls MPI."""
+    """mpi.unused: a job of several ranks starts no program that calls MPI, nor one with a rendezvous of its own."""
     job = linked.job
     if job is None or linked.unclear or not case.plan.mpi or job.nodes * job.ranks_per_node == 1:
         return
     processes = [*linked.processes, *linked.conditional]
     if any(each.program is None or each.uses_mpi or (each.missing and each.decisive) for each in processes):
+        return
+    if any(_RENDEZVOUS & set(map(posixpath.basename, each.packages or ())) for each in processes):
         return
     yield Finding(
         "mpi.unused",

@@ -222,6 +222,12 @@ def test_horovod_needs_a_framework_and_a_stage_of_the_dockerfile(tmp_path: Path)
     text = MINIMAL + "framework: tensorflow\nhorovod: {version: 0.28.1, stage: tensorflow}\n"
     (place / "bundle.yaml").write_text(text)
     assert load(place).horovod is not None
+    (place / "bundle.yaml").write_text(text + "mpi: []\n")
+    assert "bundle.yaml:9: mpi: must not be empty with horovod" in message_of(place)
+
+
+def test_a_definition_may_do_without_mpi(tmp_path: Path) -> None:
+    assert load(write(tmp_path, MINIMAL + "mpi: []\n")).families == []
 
 
 @pytest.mark.parametrize(
@@ -231,7 +237,6 @@ def test_horovod_needs_a_framework_and_a_stage_of_the_dockerfile(tmp_path: Path)
         ("data: {digits: {folder: absent}}", "7: data.digits.folder: there is no folder"),
         ("data: {digits: {}}", "7: data.digits: data is either a folder or a bundle"),
         ("mpi: [openmpi, openmpi]", "7: mpi.1: is given twice"),
-        ("mpi: []", "7: mpi: must not be empty"),
         ("name: again", "7: name: is given twice: first on line 1"),
         ("framework: x", "7: framework: must be 'tensorflow' or 'pytorch', not 'x'"),
         ("app: {}", "7: app: "),

@@ -7,7 +7,7 @@ import pytest
 
 from deployer.cli.laptop.main import main
 from deployer.connected.build import init as initialising
-from deployer.connected.build.definition import FRAMEWORKS, load
+from deployer.connected.build.definition import load
 from deployer.connected.build.init import init
 from deployer.connected.build.lint import lint
 from deployer.contract.errors import DeployerError, UsageError
@@ -20,12 +20,16 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
-@pytest.mark.parametrize("framework", ["none", *FRAMEWORKS])
+#: With Python, and packages beside the image.
+PYTHON = [kind for kind in initialising.KINDS if kind != "compiled"]
+
+
+@pytest.mark.parametrize("framework", PYTHON)
 def test_a_new_definition_is_valid_and_lints_clean(framework: str, tmp_path: Path) -> None:
     made = init("my-model", framework, tmp_path)
     definition = load(made.folder)
     assert (definition.name, definition.folder) == ("my-model", tmp_path / "my-model")
-    assert definition.framework == (None if framework == "none" else framework)
+    assert definition.framework == (framework if framework in ("tensorflow", "pytorch") else None)
     assert definition.app_folder is not None
     assert lint.lint(definition).findings == []
     assert sorted(path for path in made.folder.rglob("*") if path.is_file()) == sorted(made.files)
@@ -46,7 +50,7 @@ def test_a_program_of_one_s_own_is_compiled_and_reads_its_input(tmp_path: Path) 
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("framework", ["none", *FRAMEWORKS])
+@pytest.mark.parametrize("framework", PYTHON)
 def test_a_template_shows_how_packages_are_added(framework: str, tmp_path: Path) -> None:
     file = init("my-model", framework, tmp_path).folder / "bundle.yaml"
     text = file.read_text()
@@ -103,4 +107,11 @@ def test_a_disk_that_gives_out_leaves_nothing(tmp_path: Path, monkeypatch: pytes
 
 def test_every_template_is_for_a_choice() -> None:
     found = {path.name for path in initialising.TEMPLATES.iterdir() if path.is_dir()}
-    assert found == {"none", "compiled", *FRAMEWORKS}
+    assert found == set(initialising.KINDS)
+
+
+@pytest.mark.parametrize("framework", ["pytorch-ddp", "jax"])
+def test_a_training_without_mpi_is_distributed_over_two_nodes(framework: str, tmp_path: Path) -> None:
+    definition = load(init("my-model", framework, tmp_path).folder)
+    (job,) = definition.jobs.values()
+    assert (definition.families, job.nodes, job.ranks_per_node) == ([], 2, 1)

@@ -220,6 +220,18 @@ def test_a_job_that_calls_no_mpi(words: tuple[str, ...], ranks: int, expected: l
     assert codes(linked(*words, ranks=ranks)) == expected
 
 
+@pytest.mark.parametrize("package", ["torch", "jax"])
+def test_a_rendezvous_without_mpi_is_no_unused_mpi(package: str) -> None:
+    unused = linked("python3", "-c", f"import {package}")._replace(conditional=[])
+    (seen,) = unused.processes
+    found = unused._replace(
+        processes=[seen._replace(packages={f"/usr/lib/python3/dist-packages/{package}"}, missing=())]
+    )
+    assert codes(found) == []
+    other = seen._replace(packages={f"/usr/lib/python3/dist-packages/{package}_tools"}, missing=())
+    assert codes(unused._replace(processes=[other])) == [("mpi.unused", WARNING)]
+
+
 RMPI = "/usr/lib/R/site-library/Rmpi/libs/Rmpi.so"
 
 
