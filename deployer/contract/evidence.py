@@ -18,6 +18,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 from deployer.contract import json_records
 from deployer.contract.json_records import Record
 from deployer.contract.measurements import Measures
+from deployer.contract.network import NodeAddress
 from deployer.contract.payload import MappedLibrary
 from deployer.contract.plan import HostMpi
 from deployer.contract.verdict import Checked
@@ -66,6 +67,8 @@ class Launch(NamedTuple):
         warn: how many seconds before the time limit the ranks are warned, to save their state; None: never.
         again: how many jobs may continue this one, one after the other.
         previous: the job that this one continues.
+        interface: the network interfaces that the plan or the user wants for a rendezvous without MPI, with commas
+            between them; None: any.
     """
 
     job: str
@@ -94,6 +97,7 @@ class Launch(NamedTuple):
     warn: Optional[int] = None
     again: int = 0
     previous: Optional[str] = None
+    interface: Optional[str] = None
 
     @property
     def ranks(self) -> int:
@@ -139,6 +143,7 @@ def read_launch(data: bytes, what: str) -> Launch:
         warn=fields.maybe_number("warn"),
         again=fields.maybe_number("again") or 0,
         previous=fields.maybe_text("previous"),
+        interface=fields.maybe_text("interface"),
     )
 
 
@@ -150,22 +155,30 @@ class HostRecord(NamedTuple):
         identity: the identity of the plan's MPI library on the node; None if there is no such file.
         missing: paths that are to be bound into the container but do not exist.
         numa: the CPUs of each NUMA domain, as the kernel lists them.
+        addresses: its IPv4 addresses.
+        port: a TCP port that was free there; None: none was found.
     """
 
     host: str
     identity: Optional[str]
     missing: Tuple[str, ...] = ()
     numa: Tuple[str, ...] = ()
+    addresses: Tuple[NodeAddress, ...] = ()
+    port: Optional[int] = None
 
     def record(self) -> Record:
-        return json_records.stamped(HOST, dict(self._asdict()))
+        fields = dict(self._asdict())
+        fields["addresses"] = [dict(item._asdict()) for item in self.addresses]
+        return json_records.stamped(HOST, fields)
 
 
 def read_host(data: bytes, what: str) -> HostRecord:
     """Parse the record of a node. Raises UsageError."""
     fields = json_records.loads(data, HOST, what, own=True)
     missing, numa = (tuple(fields.texts(name)) if name in fields.record else () for name in ("missing", "numa"))
-    return HostRecord(fields.text("host"), fields.maybe_text("identity"), missing, numa)
+    addresses = tuple(map(NodeAddress.read, fields.items("addresses"))) if "addresses" in fields.record else ()
+    port = fields.maybe_number("port")
+    return HostRecord(fields.text("host"), fields.maybe_text("identity"), missing, numa, addresses, port)
 
 
 class ProbeRecord(NamedTuple):

@@ -142,6 +142,7 @@ launch=(mpiexec.hydra -bootstrap ssh -bootstrap-exec "$job"/agent -f "$job"/mach
 each \
     "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 --home "$home" </dev/null
 result hosts $? || exit
+read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface
 
 # Root: on each node, a container reads the image's marker file. If it shows the host's root instead, the job ends here.
 each bash -c 'exec "$@" >"$0/$(uname -n).root" 2>&1' "$job/hosts" \
@@ -156,6 +157,6 @@ result probe $? || exit
 
 # 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
 ranks "${launch[@]}" "${container[@]}" --join-ct=2 --join-tag="$unique"-payload "$image" -- \
-    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/job/ranks --abort -- python3 train.py --name 'a b' </dev/null
+    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/job/ranks --abort --meet "$meet" -- python3 train.py --name 'a b' </dev/null
 result payload $?
 exit

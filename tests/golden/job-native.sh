@@ -64,6 +64,7 @@ launch=(srun --mpi=pmi2 --nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task
 srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
     "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 </dev/null
 result hosts $? || exit
+read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface
 
 # 2. Probe: each rank records its MPI library, network and CPUs in ranks/. If they do not match the
 #    plan, the job ends here, before the payload.
@@ -73,6 +74,6 @@ result probe $? || exit
 
 # 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
 "${launch[@]}" "${native[@]}" \
-    /opt/python/3.6/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /home/alice/deployer/deployer.pyz rank --out /home/alice/deployer/jobs/hello-1/ranks -- python3 /home/alice/deployer/images/aaaa/app/train.py 'a b' </dev/null
+    /opt/python/3.6/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /home/alice/deployer/deployer.pyz rank --out /home/alice/deployer/jobs/hello-1/ranks --meet "$meet" -- python3 /home/alice/deployer/images/aaaa/app/train.py 'a b' </dev/null
 result payload $?
 exit

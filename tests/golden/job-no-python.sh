@@ -77,12 +77,13 @@ launch=(srun --mpi=pmi2 --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task
 srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
     "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 --home "$home" </dev/null
 result hosts $? || exit
+read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface
 
 # 2. Payload: each rank runs it. The image has no Python, so `rank` observes it from outside the container.
 watch=(/opt/python/3.6/bin/python3 -I -S -c
     'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])'
     /home/alice/deployer/deployer.pyz rank --out /home/alice/deployer/jobs/hello-1/ranks --outside
-    /opt/intel/mpi/2021.15/lib/libmpi.so.12 --
+    /opt/intel/mpi/2021.15/lib/libmpi.so.12 --meet "$meet" --
 )
 "${launch[@]}" "${watch[@]}" "${container[@]}" "$image" -- \
     python3 train.py --name 'a b' </dev/null

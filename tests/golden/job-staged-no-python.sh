@@ -80,6 +80,7 @@ launch=(srun --mpi=pmi2 --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task
 srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
     "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 --home "$home" </dev/null
 result hosts $? || exit
+read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface
 
 # 2. Stage: each node unpacks the bundle onto its local disk (2000 MiB). The step
 #    runs beside the other steps and removes the image at the end. It prints a line when the image is ready, and one
@@ -133,7 +134,8 @@ result root $? || exit
 watch=(/opt/python/3.6/bin/python3 -I -S -c
     'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])'
     "$stage"/rootfs/deployer/deployer.pyz rank --out "$stage"/evidence --shared
-    /home/alice/deployer/jobs/hello-1/ranks --outside /opt/intel/mpi/2021.15/lib/libmpi.so.12 --
+    /home/alice/deployer/jobs/hello-1/ranks --outside /opt/intel/mpi/2021.15/lib/libmpi.so.12 --meet "$meet"
+    --
 )
 "${launch[@]}" "${watch[@]}" "${container[@]}" --bind=/home/alice/deployer/jobs/hello-1:/deployer/job "$image" -- \
     python3 train.py --name 'a b' </dev/null

@@ -22,14 +22,26 @@ PROFILES = {
     "lab-pmix": ("lab-openmpi", "launcher: srun, pmi: pmix"),
     "lab-local": ("lab", "launcher: null, pmi: null"),
 }
+#: The ranks add up their numbers by MPI, and the first one asks the others by TCP for what frameworks read.
 SUM = """
-import json, os
+import json, os, socket
 from mpi4py import MPI
 world = MPI.COMM_WORLD
 total = world.allreduce(world.rank + 1)
+names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GLOO_SOCKET_IFNAME", "SLURM_PROCID"
+own = [os.environ[name] for name in names]
+place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+server = socket.socket()
+if world.rank == 0:
+    server.bind(place)
+    server.listen(1)
+world.barrier()
+if world.rank == 1:
+    socket.create_connection(place, 10).sendall(json.dumps(own).encode())
 if world.rank == 0:
     with open(os.environ["DEPLOYER_RESULT"], "w") as stream:
-        json.dump({"sum": total, "input": os.read(0, 100).decode(), "library": MPI.Get_library_version()}, stream)
+        found = {"sum": total, "input": os.read(0, 100).decode(), "library": MPI.Get_library_version()}
+        json.dump({**found, "meet": [own, json.loads(server.accept()[0].recv(1000))]}, stream)
 """
 
 
@@ -120,6 +132,7 @@ def test_the_mpis_own_launcher_starts_the_job(site: Site, image: str, plan: str,
         assert rank["mpi_seen_in"] == "payload"
     assert (result["payload"]["sum"], result["payload"]["input"]) == (3, "")
     assert result["payload"]["library"].startswith(library)
+    assert result["payload"]["meet"] == [[rank, "2", "0", "1", rank, "eth0", rank] for rank in ("0", "1")]
     shown = site.alice(f"scontrol show job {result['job_id']}")
     for word in ("Account=physics", "Features=haswell", "Reservation=course", "TimeLimit=00:04:00", "Comment=spring"):
         assert word in shown

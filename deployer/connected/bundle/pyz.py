@@ -29,6 +29,7 @@ _OF_RANKS = (
     "deployer/site/rank/oom.py",
     "deployer/site/rank/payload_monitor.py",
     "deployer/site/rank/rank.py",
+    "deployer/site/rank/rendezvous.py",
     "deployer/system/__init__.py",
     "deployer/system/payload.py",
 )

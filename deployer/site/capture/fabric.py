@@ -20,6 +20,8 @@ _NVIDIA = ("libcuda.so.1", "libcudadebugger.so.1", "libnvidia-ml.so.1", "libnvid
 _GPUCOMP = re.compile(r"^libnvidia-gpucomp\.so\.[\d.]+$")
 #: Network interfaces that are not part of a fabric.
 _LOCAL = re.compile(r"^(lo|docker|virbr|veth|br-|cni|tun|tap|bonding_masters|dummy|ip6?tnl|sit|gre|erspan|teql)")
+#: The kernel's type of such an interface (ARPHRD_INFINIBAND).
+_INFINIBAND = "32"
 _PROVIDER = re.compile(r"^([a-z0-9_;]+):$")
 
 
@@ -50,7 +52,9 @@ def find(tools: Tools, libraries: Libraries, sys: str = "/sys", dev: str = "/dev
         fast = "slingshot" if slingshot else "omni-path" if omni_path else "infiniband" if infiniband else None
         fabric["kind"] = fast or "ethernet"
         hsn = [name for name in wires if slingshot and name.startswith("hsn")]  # for what has no provider of its own
-        fabric["devices"] = sorted({*slingshot, *hsn, *omni_path, *verbs}) or wires
+        # IP over InfiniBand or Omni-Path, for programs that use neither MPI nor verbs.
+        over = [name for name in wires if fast and _read(sys, "class/net/%s/type" % name) == _INFINIBAND]
+        fabric["devices"] = sorted({*slingshot, *hsn, *omni_path, *verbs, *over}) or wires
     providers = _providers(tools)
     if providers:
         fabric["providers"] = providers
@@ -72,13 +76,17 @@ def _names(folder: str, pattern: str = "*") -> List[str]:
 
 
 def _link_layer(sys: str, device: str) -> str:
-    for path in glob.glob(os.path.join(sys, "class/infiniband", device, "ports/*/link_layer")):
-        try:
-            with open(path) as stream:
-                return stream.read(100).strip()
-        except OSError:
-            continue
-    return ""
+    ports = glob.glob(os.path.join(sys, "class/infiniband", device, "ports/*/link_layer"))
+    return next(filter(None, (_read("", path) for path in ports)), "")
+
+
+def _read(sys: str, path: str) -> str:
+    """Return a short file of the kernel; empty if it cannot be read."""
+    try:
+        with open(os.path.join(sys, path)) as stream:
+            return stream.read(100).strip()
+    except OSError:
+        return ""
 
 
 def _providers(tools: Tools) -> List[str]:

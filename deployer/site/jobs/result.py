@@ -55,7 +55,8 @@ _T = TypeVar("_T")
 def write_result(folder: str, outcome: "StepOutcome") -> "Judgement":
     """Judge the job in ``folder`` after ``outcome`` and write its result.json. Raises DeployerError."""
     from deployer.contract import lastlines
-    from deployer.contract.result import PAYLOAD, assemble
+    from deployer.contract.result import HOSTS, PAYLOAD, assemble
+    from deployer.site.jobs import rendezvous
 
     started, found = launch(folder), gather(folder)
     if outcome.step == PAYLOAD:
@@ -63,6 +64,9 @@ def write_result(folder: str, outcome: "StepOutcome") -> "Judgement":
     if outcome.exit_code != 0 and outcome.signal is None:
         found = found._replace(image=_image(folder, started))
     path = os.path.join(folder, RESULT_FILE)
+    if outcome.step == HOSTS and outcome.exit_code == 0 and outcome.signal is None:
+        hosts = os.path.join(folder, HOSTS_FOLDER)
+        rendezvous.write(hosts, started, found.hosts, os.path.join(folder, MACHINES))
     verdict = assemble(started, found, outcome)
     try:
         files.write_text(path, json_records.pretty(verdict.record))

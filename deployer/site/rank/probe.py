@@ -14,8 +14,9 @@ from deployer.contract.evidence import HostRecord, ProbeRecord
 from deployer.contract.measurements import GPU, Measures
 from deployer.contract.payload import MappedLibrary
 from deployer.site.jobs import result
-from deployer.site.rank import mapped_mpi, payload_monitor
+from deployer.site.rank import interfaces, mapped_mpi, payload_monitor
 from deployer.site.rank.rank import task_number
+from deployer.site.rank.rendezvous import LOCAL_TASK
 from deployer.system import elf, files
 
 #: Seconds after which a probe that hangs in the MPI library is killed; thousands of ranks start in less time.
@@ -23,13 +24,11 @@ PATIENCE = 120
 
 #: Makes Intel MPI and MPICH print which libfabric provider they chose.
 _TALK = {"I_MPI_DEBUG": "1", "MPIR_CVAR_DEBUG_SUMMARY": "1"}
-#: Variables of launchers with a process's number on its node; as in ``rank.TASK``, Slurm's own is last.
-_LOCAL_TASK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMIX_LOCAL_RANK", "SLURM_LOCALID")
 
 
 def first_of_node(environment: Mapping[str, str]) -> bool:
     """Return whether this is the first process of its node, according to its launcher; True if it does not say."""
-    return next((environment[name] for name in _LOCAL_TASK if name in environment), "0") == "0"
+    return next((environment[name] for name in LOCAL_TASK if name in environment), "0") == "0"
 
 
 def host(out: str, library: Optional[str], own: Optional[str] = None) -> HostRecord:
@@ -51,7 +50,9 @@ def host(out: str, library: Optional[str], own: Optional[str] = None) -> HostRec
     job = os.path.dirname(os.path.abspath(out))
     bound = result.launch(job).bound if files.exists(os.path.join(job, result.LAUNCH_FILE)) else ()
     missing = tuple(path for path in bound if not os.path.exists(path))  # noqa: TID251
-    record = HostRecord(name, found, missing, tuple(numa_domains()))
+    record = HostRecord(
+        name, found, missing, tuple(numa_domains()), tuple(interfaces.addresses()), interfaces.free_port()
+    )
     _write(os.path.join(out, name + ".json"), record.record())
     return record
 

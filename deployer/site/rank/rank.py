@@ -17,6 +17,7 @@ beside an ordinary payload, import what Python has loaded or built in, and nothi
 import os
 import sys
 
+from deployer.site.rank import rendezvous
 from deployer.system import payload
 
 MYPY = False
@@ -28,7 +29,7 @@ else:
 
 #: Variables of launchers with a process's number. Slurm's own is last: below mpiexec and mpirun it is the daemon's.
 TASK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
-_VALUED = ("--out", "--shared", "--outside", "--stdin", "--warn")
+_VALUED = ("--out", "--shared", "--outside", "--stdin", "--warn", "--meet")
 #: Signals that ask this process to end; the payload received them too and decides.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -43,14 +44,25 @@ def main(words: "List[str]") -> int:
     command = list(options)
     if not given.get("--out") or set(given) - {*_VALUED, "--abort", "--itex"} or not command:
         usage = (
-            "rank --out DIR [--shared DIR] [--outside LIBRARY] [--stdin FILE] [--warn TIME] [--abort] [--itex] -- CMD"
+            "rank --out DIR [--shared DIR] [--outside LIBRARY] [--stdin FILE] [--warn TIME] [--meet PLACE] [--abort] "
+            "[--itex] -- CMD"
         )
         sys.stderr.write("deployer: error: %s is what job.sh calls\n" % usage)
         sys.stderr.flush()  # as in payload_monitor
         return 2
     shared, outside, stdin = given.get("--shared"), given.get("--outside"), given.get("--stdin")
     warn = int(given["--warn"]) if given.get("--warn", "").isdigit() else None
-    return run(given["--out"], command, shared, "--abort" in given, "--itex" in given, outside, stdin, warn)
+    return run(
+        given["--out"],
+        command,
+        shared,
+        "--abort" in given,
+        "--itex" in given,
+        outside,
+        stdin,
+        warn,
+        given.get("--meet"),
+    )
 
 
 def run(
@@ -62,6 +74,7 @@ def run(
     outside: "Optional[str]" = None,
     stdin: "Optional[str]" = None,
     warn: "Optional[int]" = None,
+    meet: "Optional[str]" = None,
 ) -> int:
     """Run ``command`` as the payload of this rank and return its exit code, with its record in the folder ``out``.
 
@@ -76,12 +89,14 @@ def run(
             host, empty if there is none.
         stdin: a file for the payload's standard input; None: this process's own.
         warn: when the payload is warned of the time limit, in seconds since the epoch; None: never.
+        meet: where ranks find each other without MPI, as in ``rendezvous.variables``; None: they are not told.
     """
     environment = inherited_environment()
     awaited: "Set[int]" = {signal.SIGCHLD, *_SIGNALS}
     if outside is not None:
         payload.adopt_orphans()
-    pid = payload.start(command, environment, awaited, stdin)
+    given = rendezvous.variables(meet, task_number(environment), environment) if meet else environment
+    pid = payload.start(command, given, awaited, stdin)
     from deployer.site.rank import payload_monitor
 
     return payload_monitor.watch(pid, out, shared or out, task_number(environment), awaited, abort, itex, outside, warn)

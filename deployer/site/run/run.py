@@ -25,6 +25,7 @@ from deployer.site.container.runtimes.interface import Container, Runtime
 from deployer.site.install import mount_points, squash
 from deployer.site.jobs import jobs, result, result_reserve
 from deployer.site.jobs.schedulers import SCHEDULERS
+from deployer.site.rank import rendezvous
 from deployer.site.run import command, placeholders, script, stage
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.launchers.interface import Launcher
@@ -241,7 +242,12 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
         )
     if contained and not resolved.own and not resolved.request.force:
         command.refuse(installed, image, plan, resolved.job, made.binds)
-    launch = launch._replace(bound=_bound(plan, users, made), provider=_provider(made.environment))
+    interface = made.environment.get("GLOO_SOCKET_IFNAME")
+    launch = launch._replace(
+        bound=_bound(plan, users, made),
+        provider=_provider(made.environment),
+        interface=interface if isinstance(interface, str) else None,
+    )
     python = pythons.choose(plan.python)
     inputs = script.Inputs(
         launch=launch,
@@ -336,7 +342,7 @@ def _warn(request: RunRequest, job: Job) -> Optional[int]:
 def _container(resolved: _Resolved, chosen: _Chosen, folder: str, users: Sequence[Bind]) -> Container:
     """Return the container of the ranks; ``users`` are the user's binds."""
     installed, plan = resolved.installed, resolved.plan
-    return container.make(
+    made = container.make(
         installed,
         resolved.manifest.image,
         plan,
@@ -357,6 +363,19 @@ def _container(resolved: _Resolved, chosen: _Chosen, folder: str, users: Sequenc
         makes_targets=chosen.runtime.makes_targets,
         users=resolved.environment,
     )._replace(arguments=chosen.start_option.arguments, devices=cdi_names(plan))
+    return _of_each_rank(made, resolved) if chosen.runtime.contained else made
+
+
+def _of_each_rank(made: Container, resolved: _Resolved) -> Container:
+    """Return a container to which `rank` can give the variables of a rendezvous.
+
+    An image's own values would name another machine. From outside the container, `rank` gives them as the host's.
+    """
+    given = {*resolved.plan.environment, *resolved.job.environment, *resolved.environment}
+    names = [name for name in rendezvous.NAMES if name not in given]
+    environment = {name: value for name, value in made.environment.items() if name not in names}
+    outside = names if resolved.manifest.image.python is None else []
+    return made._replace(environment=environment, passed=[*made.passed, *outside])
 
 
 def users_binds(

@@ -356,6 +356,12 @@ def _of_the_site(inputs: Inputs, how: LaunchRequest) -> Dict[str, Value]:
     return {name: value for name, value in inputs.container.environment.items() if name in ours}
 
 
+#: Where the ranks of frameworks without MPI find each other: `rank` sets MASTER_ADDR, MASTER_PORT, RANK and others.
+_MEET = code(
+    """read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface\n"""
+)
+
+
 def _hosts(inputs: Inputs) -> Code:
     options: List[Text] = ["--library", inputs.plan.mpi.library] if inputs.plan.mpi else []
     options += ["--home", Word(OWN)] if needs_home(inputs.container) else []
@@ -366,8 +372,9 @@ def _hosts(inputs: Inputs) -> Code:
 # 1. Hosts: this machine writes its facts into hosts/, from outside the container.
 {command}
 result hosts $? || exit
-""",
+{meet}""",
             command=command,
+            meet=_MEET,
         )
     return code(
         """\
@@ -375,9 +382,10 @@ result hosts $? || exit
 {one_a_node} \\
     {command}
 result hosts $? || exit
-""",
+{meet}""",
         one_a_node=_one_a_node(inputs),
         command=command,
+        meet=_MEET,
     )
 
 
@@ -455,6 +463,7 @@ def _payload(inputs: Inputs) -> Code:
         options += _abort(inputs)
         options += ["--itex"] if ITEX in inputs.launch.expects else []
         options += _warning(inputs)
+        options += _meeting()
         options += ["--stdin", *_given(inputs, inputs.stdin)] if inputs.stdin else []
         start = _rank(inputs, inputs.image_python, _given(inputs, plans.TOOL))
         command = [*start, "--out", *_evidence(inputs), *options, "--", *command]
@@ -480,6 +489,11 @@ def _payload(inputs: Inputs) -> Code:
         step=_step(inputs, "payload", command, more, not inputs.image_python),
         end=code("code=$?\nunstage\nresult payload $code" if inputs.staging else "result payload $?"),
     )
+
+
+def _meeting() -> List[Text]:
+    """Return the words that tell a rank where the others are."""
+    return ["--meet", Word(Variable("meet"))]
 
 
 def _abort(inputs: Inputs) -> List[Text]:
@@ -515,7 +529,8 @@ def _outside(inputs: Inputs) -> List[Text]:
         tool, evidence = staging_script.tool(inputs.staging), staging_script.evidence()
         out = ["--out", evidence, "--shared", ranks]
     library = inputs.plan.mpi.library if inputs.plan.mpi else ""
-    return [*_rank(inputs, inputs.python, [tool]), *out, "--outside", library, *_abort(inputs), *_warning(inputs), "--"]
+    more = [*_abort(inputs), *_warning(inputs), *_meeting()]
+    return [*_rank(inputs, inputs.python, [tool]), *out, "--outside", library, *more, "--"]
 
 
 def _evidence(inputs: Inputs) -> List[Text]:

@@ -447,9 +447,12 @@ def test_the_fabric(programs, tmp_path):
     write(tmp_path, {"sys/class/infiniband/mlx5_0/ports/1/link_layer": "InfiniBand\n"})
     again = fabric.find(tools, Libraries(tools), str(tmp_path / "sys"), str(tmp_path / "dev"))
     assert (again.fabric["kind"], again.fabric["devices"]) == ("infiniband", ["mlx5_0"])
+    write(tmp_path, {"sys/class/net/ib0/type": "32\n", "sys/class/net/eth0/type": "1\n"})
+    over = fabric.find(tools, Libraries(tools), str(tmp_path / "sys"), str(tmp_path / "dev"))
+    assert over.fabric["devices"] == ["ib0", "mlx5_0"]
     write(tmp_path, {"dev/hfi1_0": "", "sys/class/infiniband/hfi1_0/ports/1/link_layer": "InfiniBand\n"})
     last = fabric.find(tools, Libraries(tools), str(tmp_path / "sys"), str(tmp_path / "dev"))
-    assert (last.fabric["kind"], last.fabric["devices"]) == ("omni-path", ["hfi1_0", "mlx5_0"])
+    assert (last.fabric["kind"], last.fabric["devices"]) == ("omni-path", ["hfi1_0", "ib0", "mlx5_0"])
 
 
 def test_slingshot(programs, tmp_path):

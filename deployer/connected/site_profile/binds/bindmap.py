@@ -40,6 +40,7 @@ def make(profile: Profile, name: str, partition: Partition) -> BindMap:
     environment = dict(found.environment)
     if not mpi and partition.fabric and partition.fabric.provider:
         environment["FI_PROVIDER"] = partition.fabric.provider
+    environment = {**fabric.sockets(partition.fabric), **environment}
     single, passed = list(found.host), found.passed
     gpus = partition.node.gpus if partition.node else None
     if gpus:

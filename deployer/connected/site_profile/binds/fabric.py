@@ -23,6 +23,8 @@ _OF_KIND = {
 _VERBS = re.compile(r"^(mlx\d|hns|mana|efa|bnxt_re|irdma|qedr|rxe|siw)")
 #: File names of verbs drivers that libibverbs opens.
 _VERBS_DRIVER = re.compile(r"^lib[a-z0-9_]+-rdmav\d+\.so$")
+#: Network interfaces over InfiniBand or Omni-Path, and those of Slingshot.
+_OVER_FABRIC = re.compile(r"^(ib[a-z]*\d|hsn\d|ib[ps]\d)\w*$")
 _VERBS_FOLDER = "/etc/libibverbs.d"
 
 #: libfabric's providers for each kind of fabric, best first, each with its plugin. Intel MPI 2021.19 no longer has
@@ -107,6 +109,22 @@ def _foreign_needs(host: CapturedHost, path: str, fabric: str | None) -> bool:
 def wanted_plugins(host: CapturedHost, core: Collection[str], fabric: str | None) -> list[str]:
     """Return the MPI's own plugins, without those for another kind of fabric than the site's."""
     return [path for path in host.tree if path not in core and not _foreign_needs(host, path, fabric)]
+
+
+def sockets(fabric: Fabric | None) -> dict[str, str]:
+    """Return the variables by which Gloo, TensorPipe and NCCL use the fast fabric's network interface.
+
+    Without a fast fabric, the job chooses a network that all its nodes have: a profile lists interfaces that lead
+    nowhere too.
+    """
+    found = [name for name in (fabric.devices if fabric else []) if _OVER_FABRIC.match(name)]
+    if not found or fabric is None or fabric.kind in (None, "ethernet"):
+        return {}
+    return {
+        "GLOO_SOCKET_IFNAME": found[0],
+        "TP_SOCKET_IFNAME": found[0],
+        "NCCL_SOCKET_IFNAME": "=" + ",".join(found),
+    }
 
 
 def environment(host: CapturedHost, mpi: Mpi, fabric: Fabric | None, own: Parts) -> dict[str, str]:

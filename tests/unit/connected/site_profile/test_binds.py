@@ -403,3 +403,19 @@ def test_gpus_with_the_image_s_own_mpi() -> None:
     assert found.binds == []
     assert found.environment["LD_LIBRARY_PATH"] == "/deployer/host/lib"
     assert "lib/libcuda.so.1" in names(found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "devices", "interface"),
+    [
+        ("infiniband", ["ib0", "mlx5_0"], "ib0"),
+        ("omni-path", ["hfi1_0", "ibp175s0"], "ibp175s0"),
+        ("slingshot", ["cxi0", "hsn0", "hsn1"], "hsn0"),
+        ("infiniband", ["mlx5_0"], None),
+        ("ethernet", ["eth0", "eth1"], None),  # the job chooses one that all of its nodes have
+    ],
+)
+def test_frameworks_without_mpi_use_the_fast_fabric(kind: str, devices: list[str], interface: str | None) -> None:
+    found = made(profile(fabric={"kind": kind, "devices": devices})).environment
+    assert (found.get("GLOO_SOCKET_IFNAME"), found.get("TP_SOCKET_IFNAME")) == (interface, interface)
+    assert found.get("NCCL_SOCKET_IFNAME", "").startswith(f"={interface}" if interface else "")

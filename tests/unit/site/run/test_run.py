@@ -119,6 +119,18 @@ def test_ranks_that_must_lie_across_numa_domains_are_told_before_and_after(tmp_p
     assert run.warnings(run.prepare(made.store(tmp_path / "other", plan=plan), REQUEST._replace(threads=2))) == []
 
 
+@pytest.mark.parametrize("python", ["/usr/bin/python3", None])
+def test_no_image_says_where_the_ranks_find_each_other(tmp_path, programs, python):
+    """`rank` does, unless the job or the user has said it; outside of the container, the runtime lets it in."""
+    image = made.IMAGE._replace(env=["MASTER_ADDR=localhost", "RANK=0", "MASTER_PORT=1"], python=python)
+    store = made.store(tmp_path / "root", image=image)
+    text = run.show_script(run.prepare(store, REQUEST._replace(env=["MASTER_PORT=29500"])))
+    assert "--set-env=MASTER_PORT=29500\n" in text
+    assert "MASTER_ADDR=" not in text
+    assert " --set-env=RANK=" not in text
+    assert ("|MASTER_ADDR|RANK|" in text) is (python is None)
+
+
 def test_the_plan_s_environment_stands_over_the_layout_s_over_the_image_s(tmp_path, programs):
     plan = made.PLAN._replace(environment={"OMP_NUM_THREADS": "7", "LD_LIBRARY_PATH": "/x"})
     image = made.IMAGE._replace(env=["KMP_BLOCKTIME=9", "HOME=/root", "TMPDIR=/tmp", "LD_LIBRARY_PATH=/y", "OWN=1"])

@@ -391,7 +391,7 @@ def test_what_is_to_be_proven_is_asked_of_the_probe():
     text = script.render(given._replace(launch=given.launch._replace(expects=("gpu", "itex"))))
     asked = " --library libmpi.so.12 --expect gpu </dev/null"
     assert [line.endswith(asked) for line in text.splitlines() if " probe --rank " in line] == [True]
-    assert " /deployer/deployer.pyz rank --out /deployer/job/ranks --itex -- " in text
+    assert ' /deployer/deployer.pyz rank --out /deployer/job/ranks --itex --meet "$meet" -- ' in text
 
 
 def test_without_python_ranks_are_watched_on_the_host():
@@ -404,16 +404,19 @@ def test_without_python_ranks_are_watched_on_the_host():
         text = script.render(inputs(image_python=None, **values))
         assert '"${launch[@]}" "${watch[@]}" "${container[@]}"' in text
         array = text[text.index("watch=(") : text.index('\n"${launch[@]}" "${watch[@]}"')]
-        shown = subprocess.check_output(["bash", "-c", 'stage=/s\n%s\nprintf "%%s\\0" "${watch[@]}"' % array])
+        shown = subprocess.check_output(
+            ["bash", "-c", 'stage=/s meet=2,1,a,1,e\n%s\nprintf "%%s\\0" "${watch[@]}"' % array]
+        )
         return shown.decode().split("\0")[:-1]
 
     tool = "/home/alice/deployer/deployer.pyz"
     whole = [*python, tool, "rank", "--out", FOLDER + "/ranks", "--outside", library]
-    assert watch() == [*whole, "--"]
-    assert watch(shown=made.PLAN._replace(start_options=[option])) == [*whole, "--abort", "--"]
+    meet = ["--meet", "2,1,a,1,e"]
+    assert watch() == [*whole, *meet, "--"]
+    assert watch(shown=made.PLAN._replace(start_options=[option])) == [*whole, "--abort", *meet, "--"]
     for kind, tool in ((plan.SQUASHFS, "/s/deployer.pyz"), (plan.MEMORY, "/s/rootfs/deployer/deployer.pyz")):
         folders = ["--out", "/s/evidence", "--shared", FOLDER + "/ranks"]
-        expected = [*python, tool, "rank", *folders, "--outside", library, "--"]
+        expected = [*python, tool, "rank", *folders, "--outside", library, *meet, "--"]
         assert watch(staging=STAGING._replace(kind=kind, held=kind == plan.SQUASHFS)) == expected
 
 

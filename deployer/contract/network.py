@@ -1,0 +1,106 @@
+"""The network by which the ranks of a job find each other without MPI: one that all nodes have, with an address each.
+
+Pure: ``site.rank.interfaces`` reads a node's addresses, ``site.jobs.rendezvous`` uses the choice.
+"""
+
+import re
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from deployer.contract.json_records import Fields
+
+#: ARPHRD_INFINIBAND (linux/if_arp.h): IP over InfiniBand or Omni-Path.
+_INFINIBAND = 32
+#: Slingshot's interfaces, which have the type of Ethernet.
+_SLINGSHOT = re.compile(r"^hsn\d")
+#: Interfaces that lead to no other node: loopback, containers, virtual machines, tunnels.
+_LOCAL = re.compile(r"^(lo|docker|virbr|veth|br-|cni|podman|flannel|tun|tap|dummy|ip6?tnl|sit|gre|erspan|teql)")
+#: 169.254.0.0/16, addresses that no router and no administrator gave.
+_LINK_LOCAL = 0xA9FE0000, 0xFFFF0000
+LOOPBACK, LOOPBACK_ADDRESS = "lo", "127.0.0.1"
+
+
+class NodeAddress(NamedTuple):
+    """An IPv4 address of a node.
+
+    Attributes:
+        interface: the network interface.
+        address: for instance 10.1.2.3.
+        prefix: the bits of the network, for instance 24.
+        kind: the interface's type, as the kernel numbers it (ARPHRD_*).
+        speed: Mbit/s; 0 if unknown.
+    """
+
+    interface: str
+    address: str
+    prefix: int
+    kind: int = 1
+    speed: int = 0
+
+    @property
+    def network(self) -> Tuple[int, int]:
+        """Return the number and the prefix of its network."""
+        return _number(self.address) >> (32 - self.prefix), self.prefix
+
+    @staticmethod
+    def read(fields: Fields) -> "NodeAddress":
+        return NodeAddress(
+            fields.text("interface"),
+            fields.text("address"),
+            fields.number("prefix"),
+            fields.number("kind"),
+            fields.number("speed"),
+        )
+
+
+class CommonNetwork(NamedTuple):
+    """A network of all nodes.
+
+    Attributes:
+        address: the first node's address in it.
+        interface: the interface, if it has the same name on all nodes; else empty.
+    """
+
+    address: str
+    interface: str
+
+
+def common(first: str, nodes: Dict[str, Sequence[NodeAddress]], wanted: str = "") -> Optional[CommonNetwork]:
+    """Return the best network that all nodes have; None if there is none.
+
+    A fast fabric precedes Ethernet, and a faster interface a slower one. One node needs no network.
+
+    Args:
+        first: the first node.
+        nodes: the addresses of each node, by its name.
+        wanted: the interfaces to choose from, with commas between them; empty: all.
+    """
+    names = [name.strip("=^ ") for name in wanted.split(",") if name.strip("=^ ")] if wanted[:1] != "^" else []
+    own = [each for each in nodes.get(first, ()) if _is_usable(each, names)]
+    if len(nodes) == 1 and not names:
+        return CommonNetwork(LOOPBACK_ADDRESS, LOOPBACK)
+    for each in sorted(own, key=lambda item: _order(item, names)):
+        found: List[str] = []
+        for others in nodes.values():
+            same = [other.interface for other in others if other.network == each.network and _is_usable(other, names)]
+            found += same[:1]
+        if len(found) == len(nodes):
+            return CommonNetwork(each.address, each.interface if set(found) == {each.interface} else "")
+    return None
+
+
+def _is_usable(item: NodeAddress, names: Sequence[str]) -> bool:
+    if names:
+        return item.interface in names
+    number, mask = _LINK_LOCAL
+    return not _LOCAL.match(item.interface) and _number(item.address) & mask != number
+
+
+def _order(item: NodeAddress, names: Sequence[str]) -> Tuple[int, bool, int]:
+    """Return the place of an address among others: as the names are ordered, fast fabrics, then by speed."""
+    place = names.index(item.interface) if names else 0
+    return place, not (item.kind == _INFINIBAND or bool(_SLINGSHOT.match(item.interface))), -item.speed
+
+
+def _number(address: str) -> int:
+    parts = [int(part) for part in address.split(".")]
+    return parts[0] << 24 | parts[1] << 16 | parts[2] << 8 | parts[3]

@@ -1,0 +1,53 @@
+"""The place where the ranks of a job find each other without MPI: the file ``hosts/meet`` in the job's folder.
+
+``result`` writes it after the first step, from what each node wrote about itself. Its first line is for ``rank``::
+
+    NODES,RANKS_PER_NODE,ADDRESS,PORT,INTERFACE
+
+The port was free on the first node when the job started. Address, port and interface are empty if there is no network
+that all nodes have. The second line is the job's secret, by which its own processes know each other; only the user can
+read the file.
+"""
+
+import os
+import socket
+from typing import List, Optional
+
+from deployer.contract.evidence import HostRecord, Launch
+from deployer.contract.network import CommonNetwork, common
+from deployer.system import files
+
+FILE = "meet"
+
+
+def write(folder: str, launch: Launch, hosts: List[HostRecord], machines: str) -> Optional[CommonNetwork]:
+    """Write the file and return the network; None if the nodes have none in common, or the first node no free port.
+
+    Args:
+        folder: the folder with the records of the nodes.
+        machines: the file with the nodes of a batch system that has an agent, the first one first.
+    """
+    first = _first(hosts, machines)
+    found = common(first.host, {item.host: item.addresses for item in hosts}, launch.interface or "") if first else None
+    port = first.port if first else None
+    place = [found.address, str(port), found.interface] if found and port else ["", "", ""]
+    line = ",".join([str(launch.nodes), str(launch.ranks_per_node), *place])
+    path = os.path.join(folder, FILE)
+    files.write_text(path, "%s\n%s\n" % (line, os.urandom(32).hex()), 0o600)
+    return found if port else None
+
+
+def _first(hosts: List[HostRecord], machines: str) -> Optional[HostRecord]:
+    """Return the record of the node with rank 0: the first of the list, else this one, where job.sh runs."""
+    names = [socket.gethostname()]
+    if files.is_file(machines):
+        names = files.read_text(machines).split()[:1]
+    for short in (False, True):
+        for item in hosts:
+            if any(_name(item.host, short) == _name(name, short) for name in names):
+                return item
+    return None
+
+
+def _name(name: str, short: bool) -> str:
+    return name.partition(".")[0] if short else name

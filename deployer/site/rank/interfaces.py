@@ -1,0 +1,96 @@
+"""The network interfaces of this node with an IPv4 address, and a free port: what a rendezvous needs.
+
+The kernel is asked by ioctl, not by /sys, which may show another network namespace. Source: netdevice(7).
+"""
+
+import errno
+import fcntl
+import os
+import socket
+import struct
+from contextlib import closing
+from typing import List, Optional, Tuple
+
+from deployer.contract.network import NodeAddress
+
+_FLAGS, _ADDRESS, _MASK, _HARDWARE = 0x8913, 0x8915, 0x891B, 0x8927
+_UP = 0x1
+_NAME, _REQUEST = 16, 40  # IFNAMSIZ; the size of struct ifreq
+#: Attempts to find a free port.
+_ATTEMPTS = 200
+_LOWEST, _HIGHEST = 10000, 65535
+_RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
+
+
+def addresses() -> List[NodeAddress]:
+    """Return the first IPv4 address of each interface that is up."""
+    found = []
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as asked:
+        for _, name in socket.if_nameindex():
+            address, mask, flags = (_ask(asked, number, name) for number in (_ADDRESS, _MASK, _FLAGS))
+            hardware = _ask(asked, _HARDWARE, name)
+            if not (address and mask and flags and hardware) or not struct.unpack("H", flags[:2])[0] & _UP:
+                continue
+            prefix = bin(struct.unpack("!I", mask[4:8])[0]).count("1")
+            kind = struct.unpack("H", hardware[:2])[0]
+            found.append(NodeAddress(name, socket.inet_ntoa(address[4:8]), prefix, kind, _speed(name)))
+    return found
+
+
+def _ask(asked: socket.socket, number: int, name: str) -> Optional[bytes]:
+    """Return the answer of an ioctl about an interface, without its name; None if it has none."""
+    request = struct.pack("%ds%dx" % (_NAME, _REQUEST - _NAME), os.fsencode(name)[: _NAME - 1])
+    try:
+        return fcntl.ioctl(asked.fileno(), number, request)[_NAME:]
+    except OSError:
+        return None
+
+
+def _speed(name: str) -> int:
+    try:
+        with open("/sys/class/net/%s/speed" % name) as stream:
+            return max(int(stream.read()), 0)
+    except (OSError, ValueError):  # some interfaces have no speed, or the kernel refuses to say
+        return 0
+
+
+def free_port() -> Optional[int]:
+    """Return a TCP port that is free on all addresses of this node; None if none was found.
+
+    It is random, so that other users cannot predict it, and outside of the range from which the kernel gives ports to
+    connections: until the ranks start, none of these takes it.
+    """
+    lowest, highest = _span()
+    for _ in range(_ATTEMPTS):
+        port = lowest + int.from_bytes(os.urandom(4), "big") % (highest - lowest + 1)
+        if _is_free(port):
+            return port
+    return None
+
+
+def _span() -> Tuple[int, int]:
+    try:
+        with open(_RANGE) as stream:
+            first, last = (int(word) for word in stream.read().split())
+    except (OSError, ValueError):
+        first, last = 32768, 60999
+    if first - _LOWEST > 1000:
+        return _LOWEST, first - 1
+    return (last + 1, _HIGHEST) if _HIGHEST - last > 1000 else (_LOWEST, _HIGHEST)
+
+
+def _is_free(port: int) -> bool:
+    for family in (socket.AF_INET6, socket.AF_INET):
+        try:
+            trial = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:
+            continue  # the node has no IPv6
+        with closing(trial):
+            try:
+                if family == socket.AF_INET6:
+                    trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                trial.bind(("", port))
+            except OSError as error:
+                if error.errno != errno.EADDRNOTAVAIL:  # otherwise IPv6 is switched off
+                    return False
+    return True

@@ -1,0 +1,90 @@
+"""The variables by which the processes of a framework without MPI find each other, for one rank.
+
+Readers: torch.distributed (``env://``), Gloo, NCCL and TensorPipe (``*_SOCKET_IFNAME``), torchrun (``PET_*``), and
+``jax.distributed.initialize()``: it reads JAX_COORDINATOR_ADDRESS, and takes the numbers from Slurm's variables, which
+below mpiexec and mpirun are those of a daemon. It imports as little as ``rank``.
+"""
+
+MYPY = False
+if MYPY:
+    from typing import Dict, Mapping, Optional
+
+#: Variables of launchers with a process's number on its node; as in ``rank.TASK``, Slurm's own is last.
+LOCAL_TASK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMIX_LOCAL_RANK", "SLURM_LOCALID")
+#: What a rank sets, if it is not set for it.
+NAMES = (
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
+    "JAX_COORDINATOR_ADDRESS",
+    "JAX_NUM_PROCESSES",
+    "JAX_PROCESS_ID",
+    "GLOO_SOCKET_IFNAME",
+    "TP_SOCKET_IFNAME",
+    "NCCL_SOCKET_IFNAME",
+    "PET_NODE_RANK",
+    "PET_MASTER_ADDR",
+    "PET_MASTER_PORT",
+)
+#: Slurm's variables that JAX and others read.
+_SLURM = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS")
+
+
+def variables(meet: str, task: int, environment: "Mapping[str, str]") -> "Dict[str, str]":
+    """Return the environment of the payload of rank ``task``: variables that are set stay.
+
+    Args:
+        meet: NODES,RANKS_PER_NODE,ADDRESS,PORT,INTERFACE, as ``site.jobs.rendezvous`` writes it; address, port and
+            interface may be empty.
+        environment: the rank's own, with the variables of its launcher.
+    """
+    nodes, per_node, address, port, interface = (meet.split(",") + [""] * 5)[:5]
+    if not (nodes.isdigit() and per_node.isdigit() and int(per_node)):
+        return dict(environment)
+    size, local = int(nodes) * int(per_node), _local(environment)
+    own = task % int(per_node) if local is None else local
+    node = task // int(per_node)
+    found = {
+        "RANK": str(task),
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": str(own),
+        "LOCAL_WORLD_SIZE": per_node,
+        "NODE_RANK": str(node),
+        "PET_NODE_RANK": str(node),
+        "JAX_NUM_PROCESSES": str(size),
+        "JAX_PROCESS_ID": str(task),
+    }
+    if address and port:
+        found.update(MASTER_ADDR=address, MASTER_PORT=port, JAX_COORDINATOR_ADDRESS="%s:%s" % (address, port))
+        found.update(PET_MASTER_ADDR=address, PET_MASTER_PORT=port)
+    if interface:
+        found.update(GLOO_SOCKET_IFNAME=interface, TP_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME="=" + interface)
+    found.update(environment)
+    if _other_than_slurm(environment):
+        values = (task, own, node, size, size, size)
+        found.update((name, str(value)) for name, value in zip(_SLURM, values) if name in environment)
+    return found
+
+
+def _local(environment: "Mapping[str, str]") -> "Optional[int]":
+    """Return the rank's number on its node, according to its launcher."""
+    names = LOCAL_TASK[:-1] if _other_than_slurm(environment) else LOCAL_TASK
+    found = [environment[name] for name in names if environment.get(name, "").isdigit()]
+    return int(found[0]) if found else None
+
+
+def _other_than_slurm(environment: "Mapping[str, str]") -> bool:
+    """Return whether another launcher than srun has started this rank, so that Slurm's variables are its daemon's.
+
+    srun's own PMI sets PMI_RANK and PMIX_RANK too, and then Slurm has the same number.
+    """
+    for name in ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PMI_RANK", "PMIX_RANK"):
+        if name in ("PMI_RANK", "PMIX_RANK") and environment.get(name) == environment.get("SLURM_PROCID"):
+            continue
+        if name in environment:
+            return True
+    return False
