@@ -60,7 +60,13 @@ GROUPS = (
             Command("doctor", "laptop.remote", "test each layer from the kernel to Horovod on two nodes"),
         ),
     ),
-    ("this machine", (Command("cache", "laptop.cache", "show and prune deployer's caches"),)),
+    (
+        "this machine",
+        (
+            Command("report", "laptop.report", "compare the results of several jobs: speed and efficiency"),
+            Command("cache", "laptop.cache", "show and prune deployer's caches"),
+        ),
+    ),
 )
 
 _THERE = "on the site: python3 deployer.pyz %s --help"

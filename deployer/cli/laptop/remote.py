@@ -35,12 +35,13 @@ def add_parsers(subparsers: Any) -> None:
         module.add_parsers(theirs)
     for name in _COMMANDS:
         command = subparsers.choices[name] = theirs.choices[name]
-        _add_site(command.add_argument_group("the site"))
+        add_site(command.add_argument_group("the site"))
         command.set_defaults(run=_forward)
 
 
-def _add_site(parser: Any) -> None:
-    parser.add_argument("--site", metavar="SITE", required=True, help="a profile's name or path")
+def add_site(parser: Any, required: bool = True) -> None:
+    """Add the options that name a site."""
+    parser.add_argument("--site", metavar="SITE", required=required, help="a profile's name or path")
     parser.add_argument(
         "--ssh-config", metavar="F", type=Path, help="use this ssh configuration instead of ~/.ssh/config"
     )
@@ -78,6 +79,6 @@ def _tell_of_the_job(args: argparse.Namespace, job: str, number: str) -> None:
 def _theirs(args: argparse.Namespace) -> list[str]:
     """Return the arguments after the command, without this side's options."""
     ours = common.Parser(add_help=False)
-    _add_site(ours)
+    add_site(ours)
     behind = args.words[args.words.index(args.command) + 1 :]
     return [str(word) for word in ours.parse_known_args(behind)[1]]

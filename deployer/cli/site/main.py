@@ -28,6 +28,7 @@ GROUPS = (
             Command("status", "site.jobs", "show the state of a job"),
             Command("logs", "site.jobs", "show what a job printed"),
             Command("cancel", "site.jobs", "end a job"),
+            Command("report", "site.report", "compare the results of several jobs: speed and efficiency"),
         ),
     ),
     (

@@ -158,11 +158,11 @@ def findings(folder: str) -> List[Finding]:
     path = os.path.join(folder, RESULT_FILE)
     if not files.is_file(path):
         return []
-    record = _result(path)
+    record = read_file(path)
     return [Finding.read(item) for item in record.items("findings")]
 
 
-def _result(path: str) -> Fields:
+def read_file(path: str) -> Fields:
     """Parse a result.json, which may have a record for each of thousands of ranks."""
     data = files.read_bytes(path, limit=_MAX_RESULT)
     return json_records.loads(data, "result", path, own=True, limit=json_records.MAX_LARGE)
@@ -177,7 +177,7 @@ def first_error(folder: str) -> str:
 def read(folder: str) -> Fields:
     """Return a job's result.json. Raises UsageError if it is missing or malformed."""
     path = os.path.join(folder, RESULT_FILE)
-    return _result(path)
+    return read_file(path)
 
 
 def texts(folder: str) -> Dict[str, str]:

@@ -1,0 +1,64 @@
+"""deployer report: the measured figures of several jobs as one table."""
+
+import argparse
+import json
+import sys
+from typing import Any, Sequence, Tuple
+
+from deployer.cli.site import common
+from deployer.contract import published_runs, report
+from deployer.contract.errors import JobFailed
+from deployer.contract.report import Row, Run
+from deployer.contract.text import printable
+from deployer.site.storage.store import locate
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Register the command."""
+    command = common.add_store_command(subparsers, "report", run)
+    add_options(command, "a job's name, the scheduler's id, or the path of a job's folder or result.json")
+
+
+def add_options(command: argparse.ArgumentParser, what: str) -> None:
+    """Add what the report has on both sides; ``what`` is a JOB."""
+    command.add_argument("job", metavar="JOB", nargs="+", help=what)
+    command.add_argument("--csv", action="store_true", help="print one CSV table")
+    command.add_argument(
+        "--beside",
+        action="append",
+        default=[],
+        choices=published_runs.NAMES,
+        metavar="TABLE",
+        help="show a published table as well: %s" % ", ".join(published_runs.NAMES),
+    )
+    command.add_argument(
+        "--all-layouts",
+        action="store_true",
+        help="compute the efficiency against the smallest run of any layout (default: of the same ranks per node and "
+        "threads per rank)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report of jobs of this site."""
+    from deployer.site.jobs import report as reports
+
+    found = reports.collect(args.job, lambda: locate(args.root))
+    show(args, found.runs, found.left_out)
+    return 0
+
+
+def show(args: argparse.Namespace, runs: Sequence[Run], left_out: Sequence[Tuple[str, str]]) -> Sequence[Row]:
+    """Print the report in the form that was asked for, and return its rows. Raises JobFailed if there are none."""
+    without = [printable("%s: %s" % item) for item in left_out]
+    if not runs:
+        raise JobFailed("none of the jobs has figures to report", "see: report --help", without)
+    common.warn("left out: " + line for line in without)
+    rows = report.rows([*runs, *published_runs.published(args.beside)], args.all_layouts)
+    if args.json:
+        print(json.dumps(report.record(rows, left_out)))
+    elif args.csv:
+        sys.stdout.write(report.csv_text(rows))
+    else:
+        print("\n".join(report.lines(rows, common.table)))
+    return rows

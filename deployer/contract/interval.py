@@ -1,0 +1,57 @@
+"""The mean of a few measurements and its 95 % interval, by Student's t distribution. Pure."""
+
+import math
+from typing import Optional, Sequence
+
+_CONFIDENCE = 0.95
+#: No t is larger: that of one degree of freedom is 12.7.
+_LARGEST = 16.0
+_STEPS = 60
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean of at least one value."""
+    return math.fsum(values) / len(values)
+
+
+def half_width(values: Sequence[float]) -> Optional[float]:
+    """Return half of the 95 % interval of the mean, t s / sqrt(n); None for a single value."""
+    if len(values) < 2:
+        return None
+    return quantile(len(values) - 1) * _deviation(values, 1) / math.sqrt(len(values))
+
+
+def spread(values: Sequence[float]) -> float:
+    """Return what published benchmark scripts print after ``+-``: 1.96 standard deviations of the values.
+
+    It describes a single value, not the mean, and does not shrink with more of them.
+    """
+    return 1.96 * _deviation(values, 0)
+
+
+def quantile(free: int) -> float:
+    """Return t: with ``free`` degrees of freedom, 95 % of the distribution are between -t and t."""
+    low, high = 0.0, _LARGEST
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _between(middle, free) < _CONFIDENCE else (low, middle)
+    return high
+
+
+def _deviation(values: Sequence[float], lost: int) -> float:
+    middle = mean(values)
+    return math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (len(values) - lost))
+
+
+def _between(t: float, free: int) -> float:
+    """Return the probability between -t and t: a finite sum (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(free))
+    square = math.cos(angle) ** 2
+    odd = free % 2
+    term = math.cos(angle) if odd else 1.0
+    total = 0.0
+    for number in range(1 + odd, free, 2):
+        total += term
+        term *= square * number / (number + 1)
+    total *= math.sin(angle)
+    return 2 / math.pi * (angle + total) if odd else total

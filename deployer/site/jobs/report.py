@@ -1,0 +1,47 @@
+"""report: find the results of jobs, on the site by name or number, and anywhere by path."""
+
+import os
+from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
+
+from deployer.contract import report
+from deployer.contract.errors import DeployerError, UsageError
+from deployer.contract.report import Run
+from deployer.site.jobs import jobs, result
+from deployer.site.storage.store import Store
+from deployer.system import files
+
+
+class Collected(NamedTuple):
+    """What the jobs measured.
+
+    Attributes:
+        runs: those with figures.
+        left_out: the other jobs, each with the reason.
+    """
+
+    runs: List[Run]
+    left_out: List[Tuple[str, str]]
+
+
+def collect(references: Sequence[str], store: Optional[Callable[[], Store]]) -> Collected:
+    """Return the figures of jobs, each job once.
+
+    Args:
+        references: names or the scheduler's ids of jobs, or paths of job folders and result.json files.
+        store: returns the root folder with the jobs; None: paths alone.
+
+    Raises:
+        UsageError: there is no such job. A job without figures is only left out.
+    """
+    runs: List[Run] = []
+    left_out: List[Tuple[str, str]] = []
+    for reference in dict.fromkeys(references):
+        path = reference if store is None or os.sep in reference else jobs.find(store(), reference)
+        folder = files.is_folder(path)
+        if not folder and not files.is_file(path):
+            raise UsageError("there is no %s" % path, "give a job's folder, or its result.json")
+        try:
+            runs.append(report.of_result(result.read(path) if folder else result.read_file(path)))
+        except DeployerError as error:
+            left_out.append((reference, error.message))
+    return Collected(runs, left_out)

@@ -1,0 +1,64 @@
+"""The plot of a report, from files on the laptop."""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployer.cli.laptop.main import main
+from deployer.connected.ground import plot
+from deployer.contract import report
+from deployer.contract.errors import MissingTool
+
+
+def saved(folder: Path, workload: str = "3dgan", unit: str = report.SECONDS) -> Path:
+    """Write what `report --json` printed, and return its path."""
+    runs = [
+        report.Run(f"gan-{n}", workload, "", unit, "lab", "charliecloud", n, n, 1, [9.0 / n, 8.0 / n]) for n in (1, 2)
+    ]
+    path = folder / "report.json"
+    path.write_text(json.dumps(report.record(report.rows(runs), [("gan-3", "it failed")])))
+    return path
+
+
+@pytest.mark.parametrize(("name", "magic"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml")])
+def test_a_report_is_drawn_beside_published_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, magic: bytes
+) -> None:
+    assert main(["report", str(saved(tmp_path)), "--beside", "lrz-3dgan", "--plot", str(tmp_path / name)]) == 0
+    drawn = (tmp_path / name).read_bytes()
+    assert drawn.startswith(magic)
+    if name == "a.svg":
+        assert drawn.count(b"<!-- lrz-3dgan: ") == 4  # in the legend
+    said = capsys.readouterr()
+    assert "gan-2" in said.out
+    assert "left out: gan-3: it failed" in said.err
+
+
+def test_names_of_others_are_not_mathematics(tmp_path: Path) -> None:
+    path = saved(tmp_path, r"$\nope{", report.IMAGES)
+    assert main(["report", str(path), "--plot", str(tmp_path / "a.svg")]) == 0
+
+
+def test_what_cannot_be_drawn_is_said_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["report", str(tmp_path / "none"), "--plot", "a.pdf"]) == 2
+    assert "cannot draw a.pdf: the name must end with .png or .svg" in capsys.readouterr().err
+
+    def missing(name: str) -> Any:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(MissingTool, match="needs matplotlib"):
+        plot.check(Path("a.png"))
+
+
+def test_a_report_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path / "none.json")]) == 2
+    assert "there is no" in capsys.readouterr().err
+    (tmp_path / "bad.json").write_text("{")
+    assert main(["report", str(tmp_path / "bad.json")]) == 1
+    assert "is not valid JSON" in capsys.readouterr().err
