@@ -19,7 +19,7 @@ BASE_ALONE = b"ARG BASE\nFROM ${BASE}\n"
 
 
 def write_context(definition: Definition, stream: IO[bytes]) -> None:
-    """Write the context as a tar: the definition's folder without app, data, lock, and the files in .dockerignore.
+    """Write the context as a tar: the context without app, data, lock, and the files in .dockerignore.
 
     App and data are separate members of the bundle, and the lock of the wheelhouse is made after the image.
 
@@ -30,14 +30,14 @@ def write_context(definition: Definition, stream: IO[bytes]) -> None:
         stream.write(tar_of({definition.dockerfile: BASE_ALONE}).getvalue())
     else:
         with _walked(definition):
-            context_tar(definition.folder, exclude=_excluded(definition), fileobj=stream)
+            context_tar(definition.context_folder, exclude=_excluded(definition), fileobj=stream)
     stream.seek(0)
 
 
 def paths(definition: Definition) -> Iterator[Path]:
     """Yield the files of the context, sorted."""
     for name in names(definition):
-        path = definition.folder / name
+        path = definition.context_folder / name
         if path.is_file() and not path.is_symlink():
             yield path
 
@@ -47,7 +47,7 @@ def names(definition: Definition) -> list[str]:
     if definition.dockerfile_path is None:
         return []
     with _walked(definition):
-        return sorted(exclude_paths(str(definition.folder), _excluded(definition)))
+        return sorted(exclude_paths(str(definition.context_folder), _excluded(definition)))
 
 
 @contextlib.contextmanager
@@ -58,17 +58,17 @@ def _walked(definition: Definition) -> Iterator[None]:
             yield
     except RecursionError:
         hint = "remove them, or name them in .dockerignore"
-        raise UsageError(f"the folders in {definition.folder} are nested too deep for a build", hint) from None
+        raise UsageError(f"the folders in {definition.context_folder} are nested too deep for a build", hint) from None
 
 
 def _excluded(definition: Definition) -> list[str]:
     """Return the patterns of excluded paths. The last one that matches a path counts."""
     excluded = []
-    ignored = definition.folder / ".dockerignore"
+    ignored = definition.context_folder / ".dockerignore"
     if files.is_file(str(ignored)):
         lines = [line.strip() for line in files.read_text(str(ignored)).splitlines()]
         excluded = [line for line in lines if line and not line.startswith("#")]
-    top = definition.folder.resolve()
+    top = definition.context_folder.resolve()
     apart = [definition.app_folder, *definition.data_folders.values()]
     for folder in (folder.resolve() for folder in apart if folder is not None):
         if folder != top and folder.is_relative_to(top):

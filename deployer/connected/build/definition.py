@@ -215,8 +215,13 @@ class Definition(Model):
     version: BundleVersion = Field(description='in quotes if YAML would read a number: "1.10"')
     description: str = Field(default="", description="one line of text")
     base: Base | None = Field(default=None, description="without it, the bundle has only data folders")
+    context: ExistingFolder | None = Field(
+        default=None,
+        description="folder with the Dockerfile and all that it copies, relative to this file; definitions with one "
+        "context and base share an image; default: the folder of this file",
+    )
     dockerfile: str = Field(
-        default=DOCKERFILE, description="relative to this file; without a Dockerfile, the image is the base"
+        default=DOCKERFILE, description="relative to the context; without a Dockerfile, the image is the base"
     )
     app: ExistingFolder | None = Field(
         default=None,
@@ -242,11 +247,13 @@ class Definition(Model):
     def _in_the_context(cls, name: str, info: ValidationInfo) -> str:
         """Refuse a named Dockerfile that does not exist or is outside the build context."""
         if isinstance(info.context, Path):
-            path = info.context / name
+            context = info.context / (info.data.get("context") or "")
+            path = context / name
             if not path.is_file():
                 raise ValueError(f"there is no file {path}")
-            if not path.resolve().is_relative_to(info.context.resolve()):
-                raise ValueError(f"{path} is outside the definition's folder, which is all that a build can read")
+            if not path.resolve().is_relative_to(context.resolve()):
+                what = "definition's folder" if context == info.context else "context"
+                raise ValueError(f"{path} is outside the {what}, which is all that a build can read")
         return name
 
     @field_validator("horovod")
@@ -259,7 +266,7 @@ class Definition(Model):
         if "framework" in info.data and info.data["framework"] is None:
             found.append(((), "needs a framework: write framework: tensorflow, or pytorch"))
         if isinstance(info.context, Path) and "dockerfile" in info.data:
-            stages = _stages(info.context / str(info.data["dockerfile"]))
+            stages = _stages(info.context / (info.data.get("context") or "") / str(info.data["dockerfile"]))
             if horovod.stage not in stages:
                 known = ", ".join(stages) or "none"
                 found.append((("stage",), f"the Dockerfile has no stage {horovod.stage!r}; it names: {known}"))
@@ -289,7 +296,16 @@ class Definition(Model):
             if not self.jobs:
                 raise Problems([(("jobs",), "must not be empty: with a base there is at least one job")])
             return self
-        image = {"app", "python", "framework", "horovod", "mpi", "dockerfile", "jobs"} & self.model_fields_set
+        image = {
+            "app",
+            "python",
+            "framework",
+            "horovod",
+            "mpi",
+            "context",
+            "dockerfile",
+            "jobs",
+        } & self.model_fields_set
         if image or not self.data or any(data.folder is None for data in self.data.values()):
             also = f", and has {', '.join(sorted(image))}" if image else ""
             message = "either give a base (base: {debian: bookworm}), or data folders alone, for others to use"
@@ -323,9 +339,14 @@ class Definition(Model):
         return self._folder
 
     @property
+    def context_folder(self) -> Path:
+        """Return the folder that a build can read."""
+        return self._folder / self.context if self.context else self._folder
+
+    @property
     def dockerfile_path(self) -> Path | None:
         """Return the Dockerfile, or None if there is none: then the image is the base."""
-        path = self._folder / self.dockerfile
+        path = self.context_folder / self.dockerfile
         return path if files.is_file(str(path)) else None
 
     @property
@@ -355,12 +376,17 @@ def load(path: str | Path) -> Definition:
     definition = load_model(Definition, file, "a definition (bundle.yaml)")
     definition._folder = file.parent
     if definition.dockerfile_path is None:
-        _refuse_another_name(file)
+        _refuse_another_name(file, definition)
     return definition
 
 
-def _refuse_another_name(file: Path) -> None:
-    """Refuse a Dockerfile under a similar name that would be ignored, so that only the base would be built."""
+def _refuse_another_name(file: Path, definition: Definition) -> None:
+    """Refuse a Dockerfile under a similar name, or in no place, because only the base would be built."""
+    if definition.context:
+        raise UsageError(
+            f"{file}: context: there is no {DOCKERFILE} in {definition.context_folder}",
+            "name the folder of another definition's Dockerfile, or remove the line",
+        )
     for name in sorted(os.listdir(file.parent)):
         if name.lower() in ("dockerfile", "containerfile") or name.lower().endswith(".dockerfile"):
             raise UsageError(

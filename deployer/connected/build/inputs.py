@@ -124,9 +124,9 @@ def _context(definition: Definition, scope: str) -> object:
     text = files.read_text(str(path))
     names = list(context.names(definition))
     if scope == _NAMED:
-        names = named_files(text, definition.folder, names)
+        names = named_files(text, definition.context_folder, names)
     with files.errors_named("read the build context"):
-        return [text, [(name, *_entry(definition.folder / name)) for name in names]]
+        return [text, [(name, *_entry(definition.context_folder / name)) for name in names]]
 
 
 def _entry(path: Path) -> tuple[str, int, str]:

@@ -22,7 +22,7 @@ class DefinitionSource:
         self.definition = definition
         self.dockerfile = parse("")
         path = definition.dockerfile_path
-        self.name = str(definition.folder / definition.dockerfile)
+        self.name = str(definition.context_folder / definition.dockerfile)
         if path is not None:
             self.dockerfile = parse(files.read_text(str(path)))
 

@@ -11,7 +11,7 @@ from deployer.connected.build import inputs
 from deployer.connected.build.definition import Definition, load
 from deployer.connected.bundle import sources
 from deployer.connected.ground import engine
-from deployer.contract.errors import Refused
+from deployer.contract.errors import Refused, UsageError
 
 BUNDLE = """\
 name: small
@@ -183,3 +183,31 @@ def test_an_image_whose_base_has_onbuild_steps_counts_all_of_the_context(
     assert inputs.is_current(load(folder), labels)
     write(folder, "notes.md", "changed")
     assert not inputs.is_current(load(folder), labels)
+
+
+def test_definitions_with_one_context_have_one_image(folder: Path) -> None:
+    other = folder.with_name("other")
+    other.mkdir()
+    write(other, "bundle.yaml", BUNDLE.replace("small", "other") + "context: ../small\n")
+    definition = load(other)
+    assert (definition.dockerfile_path, definition.app_folder) == (other / "../small/Dockerfile", None)
+    assert labelled(other) == labelled(folder)
+    write(folder, "sub/a.txt", "changed")
+    assert inputs.is_current(definition, labelled(folder))
+    write(other, "bundle.yaml", BUNDLE.replace("small", "other"))
+    assert labelled(other) != labelled(folder)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("context: ../none\n", "context: there is no folder"),
+        ("context: app\n", "context: there is no Dockerfile in"),
+        ("context: sub\ndockerfile: ../Dockerfile\n", "is outside the context, which is all that a build can read"),
+    ],
+)
+def test_a_context_has_a_dockerfile(folder: Path, lines: str, said: str) -> None:
+    write(folder, "bundle.yaml", BUNDLE + lines)
+    with pytest.raises(UsageError) as error:
+        load(folder)
+    assert said in "\n".join(error.value.lines())
