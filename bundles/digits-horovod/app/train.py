@@ -151,7 +151,7 @@ def main() -> None:
     active = itex_active()
 
     train_images, train_labels, val_images, val_labels = load_digits()
-    # Equal shards: a rank with one step more than the others would wait for ever in its last allreduce.
+    # Equal shards: a rank with a step more than the others would wait for ever in its last allreduce.
     share = len(train_images) // hvd.size()
     mine = slice(hvd.rank() * share, (hvd.rank() + 1) * share)
 

@@ -68,7 +68,7 @@ def main() -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     hvd.init()
     torch.manual_seed(SEED + hvd.rank())
-    # Equal shares: a rank with one step more than the others would wait for ever in its last allreduce.
+    # Equal shares: a rank with a step more than the others would wait for ever in its last allreduce.
     images, labels = make_images(options.images // hvd.size(), SEED + 1 + hvd.rank())
     val_images, val_labels = make_images(HELD_OUT, SEED)
 
