@@ -9,7 +9,6 @@ definitions are read: ``epochs`` with ``seconds``, and ``iterations`` of one ran
 """
 
 import csv
-import io
 import math
 from collections import OrderedDict
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -184,14 +183,17 @@ def of_record(record: Fields) -> Tuple[List[Run], List[Tuple[str, str]]]:
         published = _positive(item, "published") if item.record.get("published") is not None else None
         runs.append(
             Run(
-                *(item.text(name) for name in ("job", "workload", "settings")),
-                unit,
-                *(item.text(name) for name in ("site", "runtime")),
-                item.number("nodes"),
-                item.number("ranks"),
-                item.maybe_number("threads"),
-                _numbers(item, "values"),
-                published,
+                job=item.text("job"),
+                workload=item.text("workload"),
+                settings=item.text("settings"),
+                unit=unit,
+                site=item.text("site"),
+                runtime=item.text("runtime"),
+                nodes=item.number("nodes"),
+                ranks=item.number("ranks"),
+                threads=item.maybe_number("threads"),
+                values=_numbers(item, "values"),
+                published=published,
             )
         )
     return runs, [(item.text("job"), item.text("reason")) for item in record.items("left_out")]
@@ -312,15 +314,21 @@ def _figure(value: float, mean: float) -> str:
 
 def csv_text(found: Sequence[Row]) -> str:
     """Return all rows as one CSV table."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
+    text = _Pieces()
+    writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
     for row in found:
         figures = _computed(row)
         known = dict(row.run._asdict(), **figures)
         known["published"] = "yes" if row.run.published is not None else "no"
         writer.writerow(["" if known[name] is None else _cell(known[name]) for name in _COLUMNS])
-    return stream.getvalue()
+    return "".join(text)
+
+
+class _Pieces(List[str]):
+    """A list that a CSV writer can write to."""
+
+    write = list.append
 
 
 def _cell(value: Any) -> str:

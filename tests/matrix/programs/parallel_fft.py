@@ -1,6 +1,6 @@
 """A transform in three dimensions, its array spread over the ranks, and back."""
 
-import numpy as np  # type: ignore[import-not-found]
+import numpy as np
 from mpi4py import MPI  # type: ignore[import-not-found]
 from mpi4py_fft import PFFT, newDistArray  # type: ignore[import-not-found]
 
