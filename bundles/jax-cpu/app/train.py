@@ -16,7 +16,7 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 DATA = "/opt/digits/digits.npz"
 SEED = 20151
@@ -108,7 +108,7 @@ def main() -> None:
     share = len(train_images) // ranks
     images, labels = (array[rank * share : (rank + 1) * share] for array in (train_images, train_labels))
 
-    mesh = jax.make_mesh((jax.device_count(),), ("devices",))
+    mesh = Mesh(np.array(jax.devices()), ("devices",))
     split = NamedSharding(mesh, PartitionSpec("devices"))
     everywhere = NamedSharding(mesh, PartitionSpec())
     learning_rate = options.learning_rate * ranks
@@ -130,11 +130,15 @@ def main() -> None:
             batch = (jax.make_array_from_process_local_data(split, array[chosen]) for array in (images, labels))
             state, loss = step(state, *batch, learning_rate)
             losses.append(loss)
+        loss, right = (
+            np.mean([float(each) for each in losses]),
+            float(accuracy(state[0])),
+        )  # waits until they are computed
         row = {
             "epoch": epoch + 1,
             "seconds": round(time.monotonic() - began, 3),
-            "loss": round(float(np.mean([float(each) for each in losses])), 5),
-            "val_accuracy": round(float(accuracy(state[0])), 5),
+            "loss": round(float(loss), 5),
+            "val_accuracy": round(right, 5),
         }
         epochs.append(row)
         if rank == 0:

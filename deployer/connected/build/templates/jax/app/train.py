@@ -8,7 +8,7 @@ import os
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
 def loss_of(line, points, values):
@@ -30,7 +30,7 @@ def main() -> None:
     random = np.random.default_rng(jax.process_index())  # each rank has points of its own
     points = random.uniform(-1, 1, 512).astype("float32")
     values = 3 * points + 1 + random.normal(0, 0.01, 512).astype("float32")
-    split = NamedSharding(jax.make_mesh((jax.device_count(),), ("devices",)), PartitionSpec("devices"))
+    split = NamedSharding(Mesh(np.array(jax.devices()), ("devices",)), PartitionSpec("devices"))
     everyone = [jax.make_array_from_process_local_data(split, own) for own in (points, values)]
     line, loss = np.zeros(2, "float32"), None
     for _ in range(100):
