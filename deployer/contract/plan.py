@@ -97,6 +97,8 @@ MPICH_ABI = "mpich-abi"
 OPENMPI = "openmpi"
 ABIS = {"intel": MPICH_ABI, "mpich": MPICH_ABI, "cray": MPICH_ABI, "mvapich": MPICH_ABI, "openmpi": OPENMPI}
 SONAMES = {MPICH_ABI: "libmpi.so.12", OPENMPI: "libmpi.so.40"}
+#: In place of families: the ranks find each other without MPI, even if a library of the image is linked to one.
+NO_MPI = "none"
 
 
 class HostMpi(NamedTuple):
@@ -375,7 +377,8 @@ class Plan(NamedTuple):
     @property
     def way(self) -> str:
         """Return what ranks use, for people: MPI, launchers and runtimes."""
-        own = self.mpi.says or "%s %s" % (self.mpi.family, self.mpi.version) if self.mpi else "the image's own MPI"
+        image = "no MPI" if self.abi == NO_MPI else "the image's own MPI"
+        own = self.mpi.says or "%s %s" % (self.mpi.family, self.mpi.version) if self.mpi else image
         launchers = [each.launcher + (" (%s)" % each.pmi if each.pmi else "") for each in self.containers]
         runtimes = [each.runtime for each in self.containers]
         listed = [" or ".join(dict.fromkeys(names)) or "nothing to start it" for names in (launchers, runtimes)]

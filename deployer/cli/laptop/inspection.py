@@ -14,6 +14,7 @@ from deployer.connected.rootfs.entries import shown
 from deployer.contract import json_records
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.manifest import DATA_PREFIX, Manifest
+from deployer.contract.plan import NO_MPI
 from deployer.contract.sealed_file import read_manifest
 from deployer.contract.shell import quoted
 from deployer.site.storage.space import human
@@ -66,7 +67,9 @@ def _show(manifest: Manifest) -> None:
     image = manifest.image
     what = "only data" if manifest.is_data else f"{image.entries} entries, {human(image.raw_size)}"
     print(common.wrapped(f"{manifest.name}:{manifest.version}  {what}, {manifest.codec['name']}"))
-    if manifest.mpi:
+    if NO_MPI in manifest.mpi:
+        print("runs without MPI")
+    elif manifest.mpi:
         print(f"runs on MPI of {', '.join(manifest.mpi)}")
     for job in manifest.jobs:
         layout = f"{job.nodes} nodes x {job.ranks_per_node} ranks x {job.threads} threads"

@@ -129,6 +129,7 @@ def _add_internal(add: _Add) -> None:
     which.add_argument("--rank", action="store_true")
     parser.add_argument("--out", required=True, metavar="DIR")
     parser.add_argument("--library", metavar="FILE", help="the plan's MPI: a path on the host, a soname in a rank")
+    parser.add_argument("--without-mpi", action="store_true", help="load no MPI library in a rank")
     parser.add_argument("--home", metavar="DIR", help="make this folder as the job's home on the node")
     parser.add_argument("--expect", action="append", default=[], metavar="WHAT", help="prove this as well: gpu")
     parser.set_defaults(run=_probe)
@@ -398,7 +399,7 @@ def _probe(args: argparse.Namespace) -> int:
     if args.host:
         probe.host(args.out, args.library, args.home)
     else:
-        probe.rank(args.out, args.library, args.expect)
+        probe.rank(args.out, args.library, args.expect, args.without_mpi)
     return 0
 
 

@@ -21,7 +21,7 @@ from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha25
 from deployer.contract import variables
 from deployer.contract.errors import UsageError
 from deployer.contract.job import check_stdin, check_time, check_workdir
-from deployer.contract.plan import MPICH_ABI
+from deployer.contract.plan import MPICH_ABI, NO_MPI
 from deployer.system import files
 
 FILE = "bundle.yaml"
@@ -325,8 +325,10 @@ class Definition(Model):
 
     @property
     def families(self) -> Sequence[str] | None:
-        """Return the MPI families that its programs run on; None: the image shows them."""
-        return [MPICH_ABI] if self.mpi is None and self.horovod else self.mpi
+        """Return the MPI families that its programs run on, or ``NO_MPI``; None: the image shows them."""
+        if self.mpi is None:
+            return [MPICH_ABI] if self.horovod else None
+        return self.mpi or [NO_MPI]
 
     @property
     def data_folders(self) -> dict[str, Path]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from deployer.connected.site_profile.profile import Lacking, Mpi, Partition, Profile
 from deployer.contract.errors import Refused
-from deployer.contract.plan import MPICH_ABI, OPENMPI
+from deployer.contract.plan import MPICH_ABI, NO_MPI, OPENMPI
 
 SRUN, HYDRA, MPIRUN = "srun", "mpiexec.hydra", "mpirun"
 
@@ -49,7 +49,7 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
     the MPI's own launcher.
 
     Args:
-        abi: the MPI family that the ranks use, None if unknown.
+        abi: the MPI family that the ranks use, or ``NO_MPI``; None if unknown.
 
     Raises:
         Unknown: the profile lacks facts for the choice.
@@ -65,6 +65,10 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
         raise Refused(f"{profile.name} has no Slurm, so no srun", hint)
     if launcher is None and pmi is not None:
         launcher = SRUN
+    if abi == NO_MPI:
+        if launcher in (None, SRUN) and not without_slurm:
+            return Way(SRUN, "none", None)
+        abi = mpi.abi if mpi else None  # the site's launcher starts them
     offered = profile.scheduler.pmi if profile.scheduler and not without_slurm else []
     if pmi is None and launcher in (None, SRUN):
         known = _SPEAKS_CRAY if mpi and mpi.family == _CRAY else _SPEAKS.get(abi or "", ())

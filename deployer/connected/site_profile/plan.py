@@ -13,6 +13,7 @@ from deployer.contract.errors import DeployerError, Refused, Unknown
 from deployer.contract.plan import (
     CHARLIECLOUD_KIT,
     NATIVE,
+    NO_MPI,
     NOT_STAGED,
     SONAMES,
     Batch,
@@ -39,7 +40,7 @@ def make_plan(
 
     Args:
         bundle: NAME:VERSION.
-        abis: the MPI families that the bundle's programs run on, the image's own first; empty if unknown.
+        abis: the MPI families that the bundle's programs run on, the image's own first; ``NO_MPI``; empty if unknown.
         partition: None: the profile's first.
         mpi_name: the MPI to use, of those of the partition; None: the first of a family of the bundle.
 
@@ -48,10 +49,11 @@ def make_plan(
         UsageError: the site has no such partition, or the partition no such MPI.
         Unknown: the profile lacks a fact that a plan needs.
     """
-    name, chosen = profile.partition(partition, mpi_name or _fitting(profile, partition, abis))
+    without = NO_MPI in abis
+    name, chosen = profile.partition(partition, mpi_name or (None if without else _fitting(profile, partition, abis)))
     mpi = profile.mpi[chosen.mpi[0]] if chosen.mpi else None
-    bound = bindmap.make(profile, name, chosen)
-    host_mpi = _host_mpi(mpi) if mpi else None
+    bound = bindmap.make(profile, name, chosen.model_copy(update={"mpi": []}) if without else chosen)
+    host_mpi = _host_mpi(mpi) if mpi and not without else None
     if host_mpi and abis and host_mpi.abi not in abis:
         raise Refused(
             f"{bundle} cannot run on {profile.name}: the site's MPI, {host_mpi.says or host_mpi.family}, is of the "

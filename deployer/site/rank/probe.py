@@ -66,7 +66,7 @@ def numa_domains(top: str = "/sys/devices/system/node") -> List[str]:
     return [cpus for cpus in found if cpus]
 
 
-def rank(out: str, soname: Optional[str], expects: Sequence[str] = ()) -> ProbeRecord:
+def rank(out: str, soname: Optional[str], expects: Sequence[str] = (), without_mpi: bool = False) -> ProbeRecord:
     """Start MPI and write this rank's record into the folder ``out``.
 
     The record is written before the library runs, and again at the end. So if the library ends or hangs this process,
@@ -75,6 +75,7 @@ def rank(out: str, soname: Optional[str], expects: Sequence[str] = ()) -> ProbeR
     Args:
         soname: the library to load; None: any known one.
         expects: what else to measure (``measurements.EXPECTABLE``).
+        without_mpi: do not start MPI: the job's programs do not use it.
     """
     task = task_number(os.environ)
     path = os.path.join(out, "probe-%d.json" % task)
@@ -97,6 +98,10 @@ def rank(out: str, soname: Optional[str], expects: Sequence[str] = ()) -> ProbeR
         evidence.render_numbers(set(os.sched_getaffinity(0))),
         _measures(expects),
     )
+    if without_mpi:
+        record = record._replace(stage=evidence.DONE)
+        _write(path, record.record())
+        return record
     os.environ.update(_TALK)
     try:
         from deployer.site.rank import allreduce, mpi

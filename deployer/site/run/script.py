@@ -439,6 +439,8 @@ def _probe(inputs: Inputs) -> Code:
     command = [*_inner_tool(inputs), "probe", "--rank", "--out", *_evidence(inputs)]
     if inputs.plan.mpi:
         command += ["--library", inputs.plan.mpi.library.rsplit("/", 1)[-1]]
+    if inputs.plan.abi == plans.NO_MPI:
+        command += ["--without-mpi"]
     for expected in inputs.launch.expects:
         command += ["--expect", expected] if expected != ITEX else []
     return code(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.connected.linker.process import Process
 from deployer.contract.findings import ERROR, NOTE, Finding
-from deployer.contract.plan import CHARLIECLOUD_KIT, OPENMPI, Plan, StartOption
+from deployer.contract.plan import CHARLIECLOUD_KIT, NO_MPI, OPENMPI, Plan, StartOption
 
 PMI1, PMI2, PMIX, CRAY_PMI = "PMI-1", "PMI-2", "PMIx", "Cray's PMI"
 
@@ -35,7 +35,7 @@ _INTEL_PMIX = "libpmix.so"
 def offered(case: Case) -> Iterator[Finding]:
     """pmi.not-offered: the site's srun has no such PMI."""
     scheduler = case.profile.scheduler
-    for option in case.plan.containers:
+    for option in case.plan.containers if case.plan.abi != NO_MPI else ():
         known = scheduler.pmi if scheduler else []
         if option.launcher == "srun" and known and option.pmi not in known:
             yield Finding(
@@ -49,7 +49,7 @@ def offered(case: Case) -> Iterator[Finding]:
 
 def spoken(case: Case) -> Iterator[Finding]:
     """pmi.unmet, facts.pmi: launcher and MPI library have no PMI in common, or that is unknown."""
-    for process in case.processes:
+    for process in case.processes if case.plan.abi != NO_MPI else ():
         library = process.library
         if not process.users or library is None:
             continue

@@ -10,6 +10,7 @@ from deployer.connected.build.reference import table
 from deployer.connected.bundle.sources import from_definition
 from deployer.contract.errors import UsageError
 from deployer.contract.manifest import DataNeed
+from deployer.contract.plan import NO_MPI
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -227,7 +228,7 @@ def test_horovod_needs_a_framework_and_a_stage_of_the_dockerfile(tmp_path: Path)
 
 
 def test_a_definition_may_do_without_mpi(tmp_path: Path) -> None:
-    assert load(write(tmp_path, MINIMAL + "mpi: []\n")).families == []
+    assert load(write(tmp_path, MINIMAL + "mpi: []\n")).families == [NO_MPI]
 
 
 @pytest.mark.parametrize(

@@ -114,4 +114,4 @@ def test_every_template_is_for_a_choice() -> None:
 def test_a_training_without_mpi_is_distributed_over_two_nodes(framework: str, tmp_path: Path) -> None:
     definition = load(init("my-model", framework, tmp_path).folder)
     (job,) = definition.jobs.values()
-    assert (definition.families, job.nodes, job.ranks_per_node) == ([], 2, 1)
+    assert (definition.families, job.nodes, job.ranks_per_node) == (["none"], 2, 1)

@@ -6,7 +6,7 @@ from deployer.connected.site_profile.launch import Way, choose, passed
 from deployer.connected.site_profile.machine import FactSource
 from deployer.connected.site_profile.model import Mpi, Partition, Profile, SiteScheduler
 from deployer.contract.errors import Refused, Unknown
-from deployer.contract.plan import MPICH_ABI, OPENMPI
+from deployer.contract.plan import MPICH_ABI, NO_MPI, OPENMPI
 
 INTEL = Mpi(family="intel", prefix="/opt/impi")
 OMPI = Mpi(family="openmpi", prefix="/opt/ompi", launcher="bin/mpirun")
@@ -65,6 +65,14 @@ def test_without_a_batch_system_it_is_the_mpis_own() -> None:
         ways(None, mpi=None)
     with pytest.raises(Refused, match="no Slurm, so no srun"):
         ways(None, pmi="pmi2")
+
+
+def test_ranks_without_mpi_need_no_pmi() -> None:
+    for mpi in (INTEL, OMPI, None):
+        assert ways(["pmix"], NO_MPI, mpi) == Way("srun", "none", None)
+    assert ways([], NO_MPI, None, pmi="pmi2", launcher="srun") == Way("srun", "none", None)
+    assert ways(["pmi2"], NO_MPI, OMPI, launcher="mpirun") == Way("mpirun", "", "/opt/ompi/bin/mpirun")
+    assert ways(None, NO_MPI, OMPI) == Way("mpirun", "", "/opt/ompi/bin/mpirun")  # no Slurm, no srun
 
 
 def test_a_launcher_that_was_captured_serves_the_images_own_mpi() -> None:

@@ -117,6 +117,11 @@ def test_the_images_own_mpich_needs_ranks_that_share_a_container(tmp_path: Path)
 def test_a_bundle_without_programs_for_the_sites_mpi_is_refused() -> None:
     with pytest.raises(Refused, match=r"Open MPI v5.*libmpi\.so\.40.*mpich-abi only") as caught:
         make_plan(load("lab-openmpi"), "tiny:1.0", ["mpich-abi"])
+    for site in ("lab", "lab-openmpi"):
+        plan = make_plan(load(site), "tiny:1.0", ["none"])
+        assert (plan.mpi, plan.abi, plan.host) == (None, "none", ())
+        assert not any("mpi" in bind.source for bind in plan.binds)
+        assert {(option.launcher, option.pmi) for option in plan.containers} == {("srun", "none")}
     assert "add openmpi to mpi" in caught.value.hint
     assert make_plan(load("lab-openmpi"), "tiny:1.0").abi == "openmpi"  # nobody said what the bundle's programs need
 

@@ -157,9 +157,9 @@ def test_the_provider_in_the_library_s_own_words(text, provider):
     assert mpi.provider(text) == provider
 
 
-def run_rank(out, soname, code="", **environment):
+def run_rank(out, soname, code="", more="", **environment):
     """Run probe.rank in a process of its own, after ``code``: it gives its output away."""
-    code += "import sys; from deployer.site.rank import probe; probe.rank(sys.argv[1], sys.argv[2])"
+    code += "import sys; from deployer.site.rank import probe; probe.rank(sys.argv[1], sys.argv[2]%s)" % more
     env = dict({"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd(), "SLURM_PROCID": "1"}, **environment)
     return subprocess.call([sys.executable, "-c", code, str(out), soname], env=env, stderr=subprocess.DEVNULL)
 
@@ -208,6 +208,13 @@ def test_a_library_that_ends_the_process_leaves_a_record_of_where(tmp_path, stan
     assert record.stage == evidence.STARTING
     assert record.library.identity == elf.identity(stand_in)
     assert "no provider" in (tmp_path / "probe-1.log").read_text()
+
+
+def test_a_job_without_mpi_starts_none(tmp_path, stand_in):
+    assert run_rank(tmp_path, stand_in, more=", without_mpi=True", STAND_IN_ABORTS="1") == 0
+    record = read(tmp_path)
+    assert (record.stage, record.library, record.size, record.reason) == (evidence.DONE, None, None, None)
+    assert evidence.parse_cpus(record.cpus) == os.sched_getaffinity(0)
 
 
 def test_no_library_is_told_with_the_loader_s_reason(tmp_path):

@@ -222,6 +222,13 @@ def test_the_script_is_the_golden_one(name, monkeypatch):
     assert text == path.read_text()
 
 
+def test_the_probe_of_a_job_without_mpi_starts_none():
+    without = inputs(shown=BARE._replace(abi=plan.NO_MPI))
+    (line,) = [line for line in script.render(without).splitlines() if "--without-mpi" in line]
+    assert "--library" not in line
+    assert "--without-mpi" not in script.render(inputs(shown=BARE))
+
+
 AGENTS = [name for name in sorted(CASES) if script.agent(CASES[name]) is not None]
 
 
