@@ -7,7 +7,7 @@
 #PBS -j oe
 #PBS -o /home/alice/deployer/jobs/hello-1/pbs.log
 #PBS -r n
-#PBS -l select=2:ncpus=4:mpiprocs=2:mem=2000mb:ngpus=4:gpu_type=v100:haswell
+#PBS -l select=2:ncpus=4:mpiprocs=2:mem=2000mb:ngpus=4:gpu_type=v100:cpu_type=haswell
 #PBS -l place=scatter
 #PBS -l walltime=00:30:00
 #PBS -q course

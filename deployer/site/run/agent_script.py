@@ -8,7 +8,7 @@ from typing import Sequence
 
 from deployer.contract import shell
 from deployer.contract.shell import Code, code
-from deployer.site.jobs.result import AGENT, ENVIRONMENT, MACHINES
+from deployer.site.jobs.result import AGENT, ENVIRONMENT, LOG, MACHINES
 from deployer.site.jobs.schedulers.interface import Scheduler
 
 #: Variables that describe the first node, or a shell.
@@ -129,14 +129,13 @@ unset TMPDIR TMP  # a batch system's folder is not the same on all nodes, and no
 def agent(scheduler: Scheduler, folder: str) -> str:
     """Return the text of the agent's program."""
     own = "%s/%s" % (folder, AGENT)
-    here = shell.for_any_login_shell(["/bin/bash", own, "--here"])
     return shell.script(
         code(
             """\
 #!/bin/bash
 # Takes the place of ssh for launchers: agent [OPTIONS] NODE WORDS...: bash on NODE reads WORDS.
 if [ "$1" = --here ]; then
-    . {environment} || exit
+{log}    . {environment} || exit
     trap '' USR1 USR2  # they are for job.sh
     exec {session}/bin/bash -c "$(base64 -d <<<"$2")"
 fi
@@ -144,15 +143,24 @@ while [[ $1 == -* ]]; do shift; done
 node=$1
 shift
 text=$(printf %s "$*" | base64 -w 0)
-{first}exec {agent} "$node" {here}"$text"
+{first}exec {agent} "$node" {command}
 """,
             environment="%s/%s" % (folder, ENVIRONMENT),
             session=code("setsid --wait " if scheduler.own_sessions else ""),
             first=_first(own, "%s/%s" % (folder, MACHINES)) if scheduler.prefix else code(""),
+            log=code("""    [ -z "${{3-}}" ] || exec >>"$3" 2>&1\n""") if not scheduler.agent_has_shell else code(""),
             agent=scheduler.agent(),
-            here=here + " ",
+            command=_command(scheduler, own, folder),
         )
     )
+
+
+def _command(scheduler: Scheduler, own: str, folder: str) -> Code:
+    """Return the words with which the agent's command starts this program on another node."""
+    if scheduler.agent_has_shell:
+        here = shell.for_any_login_shell(["/bin/bash", own, "--here"])
+        return code("""{here}"$text\"""", here=here + " ")
+    return code("""/bin/bash {own} --here "$text" {log}""", own=own, log="%s/%s" % (folder, LOG))
 
 
 def _first(own: str, machines: str) -> Code:

@@ -142,6 +142,9 @@ class Scheduler(object):
     #: Seconds after such a signal in which ranks may end. Then job.sh kills the launcher's session, because the batch
     #: system, which is about to kill the job, does not reach it. None: the batch system reaches all processes.
     patience: Optional[int] = None
+    #: Whether the agent's command gives the words after the node to a shell there, as ssh does. If not, it executes
+    #: them, and prints nothing of what the program prints.
+    agent_has_shell = True
     #: Whether a command on a node starts in a session of its own, because signals for job.sh would reach it otherwise.
     own_sessions = False
 
@@ -165,7 +168,7 @@ class Scheduler(object):
         raise NotImplementedError
 
     def agent(self) -> Code:
-        """Return the words that start a command on a node, followed by the node and the command as shell text."""
+        """Return the words that start a command on a node, followed by the node and the command."""
         raise NotImplementedError
 
     def owns(self, job_id: str) -> bool:

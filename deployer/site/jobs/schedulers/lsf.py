@@ -1,17 +1,20 @@
-"""IBM Spectrum LSF 10.1, written from memory: not checked against its manual, not seen here.
+"""IBM Spectrum LSF 10.1, from IBM's command reference and administration pages; not seen here.
 
-Nodes are reached with ``blaunch``. LSF may keep a job's output to its end, so job.sh writes to the log itself.
+Nodes are reached with ``blaunch``, which is used like ``rsh HOST COMMAND`` (blaunch.8). LSF keeps a job's output to
+its end, unless LSB_STDOUT_DIRECT is set (bsub.1), so job.sh writes to the log itself.
 """
 
 import os
 import re
 from typing import Dict, List, Optional, Sequence, Set
 
-from deployer.contract.errors import Refused
+from deployer.contract.errors import Refused, UsageError
 from deployer.contract.shell import Code, Variable, code
 from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler, counted, job_name, word
 
+#: bjobs.1 and bkill.1: LSF forgets a job CLEAN_PERIOD after its end, an hour by default (lsb.params.5).
 _FORGOTTEN = ("is not found", "No matching job found", "already finished")
+#: "Job states" of the administration pages.
 _WORDS = {
     "PEND": ("PENDING", True),
     "WAIT": ("PENDING", True),
@@ -24,12 +27,19 @@ _WORDS = {
     "DONE": ("COMPLETED", False),
     "EXIT": ("FAILED", False),
 }
+#: bjobs -o: a field without a width is not cut; a value that does not exist is "-".
 _FORMAT = "jobid stat run_time exec_host pend_reason delimiter='|'"
 _SUBMITTED = re.compile(r"^Job <(\d+)> is submitted to (?:default )?queue <[^>]*>", re.MULTILINE)
 
 
+#: Reasons for which a host takes no jobs now, but does later (bhosts.1): its load, its jobs, its dispatch window.
+_USABLE = ("ok", "closed_Busy", "closed_Cu_excl", "closed_Excl", "closed_Full", "closed_Wind")
+#: bsub replaces %J and %I in the path of the output.
+_REPLACED = "%"
+
+
 class Lsf(Scheduler):
-    """LSF 10.1.0.9 and later: older ones cannot reserve memory per host."""
+    """LSF 10.1.0.9 and later: only they can say that memory and GPUs are per host (release notes of 10.1.0.9)."""
 
     title = "LSF"
     prefix = "#BSUB"
@@ -50,17 +60,19 @@ class Lsf(Scheduler):
     own_log = "lsf.log"
     ours = ("-J", "-o", "-e", "-r", "-rn", "-n", "-W", "-q", "-P", "-U")
     of_a_node = ("LSB_DJOB_HOSTFILE", "LSB_HOSTS", "LSB_MCPU_HOSTS", "LSB_JOBFILENAME", "LSB_AFFINITY_HOSTFILE")
-    #: At the run limit, SIGUSR2 comes before these.
+    #: At the run limit LSF sends SIGUSR2, and ends the job ten minutes later (bsub -W). bkill sends SIGINT, SIGTERM and
+    #: SIGKILL, 10 s apart, but to a parallel job only SIGKILL, unless LSB_USE_SEQUENTIAL_SIGNAL=Y (lsf.conf.5).
     ends = ("TERM", "INT", "USR2")
 
     def directives(self, request: JobRequest) -> List[str]:
         slots = request.ranks_per_node
         found = [
             "-J " + job_name(request.name),
-            "-o " + word("the path", os.path.join(request.folder, self.own_log)),
+            "-o " + _path(os.path.join(request.folder, self.own_log)),
             "-rn",  # a job that begins anew over what it wrote is worse than one that failed
             "-n %d" % (request.nodes * slots),
             '-R "span[ptile=%d]"' % slots,
+            # without AFFINITY=Y of its hosts (lsb.hosts.5), the job stays pending
             '-R "affinity[%s(%d)]"' % ("thread" if request.hyperthreads else "core", request.threads),
             "-W %d:%02d" % (-(-request.seconds // 60) // 60, -(-request.seconds // 60) % 60),
         ]
@@ -112,8 +124,7 @@ class Lsf(Scheduler):
             raise self.failed("bqueues failed", err)
         queues, _, hosts = out.partition("\n\n")
         states = [line.split()[1] for line in hosts.splitlines()[1:] if len(line.split()) > 1]
-        # ok, and closed by its own load; not closed_Adm, unavail or unreach
-        usable = sum(1 for state in states if state in ("ok", "closed_Busy", "closed_Excl", "closed_Full"))
+        usable = sum(1 for state in states if state in _USABLE)
         says = counted(states)
         return Queue("Open:Active" in queues, len(states), usable, says)
 
@@ -140,6 +151,13 @@ class Lsf(Scheduler):
     def parse_cancel(self, code: int, out: str, err: str) -> None:
         if code != 0 and not any(each in err + out for each in _FORGOTTEN):
             raise self.failed("bkill failed", err or out)
+
+
+def _path(path: str) -> str:
+    """Return a path in which bsub replaces nothing. Raises UsageError."""
+    if _REPLACED in path:
+        raise UsageError("LSF cannot write to the path %r" % path, "use another --root")
+    return word("the path", path)
 
 
 def _state(row: Sequence[str]) -> JobState:

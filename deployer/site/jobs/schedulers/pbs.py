@@ -1,14 +1,15 @@
-"""PBS Professional and OpenPBS (2020 and later), written from memory: not checked against the manuals, not seen here.
+"""PBS Professional and OpenPBS, from the manual pages and sources of OpenPBS 23.06.
 
-Nodes are reached with ``pbs_tmrsh``, PBS's own replacement for rsh. PBS copies a job's output to its place when the
-job ends, so job.sh writes to the log itself.
+Nodes are reached with ``pbs_tmrsh`` (pbs_tmrsh(8B)). It executes its words without a shell, and the program's output
+goes to the job's output file. PBS copies that file to its place when the job ends (qsub(1B)), so job.sh writes to the
+log itself.
 """
 
 import os
 import re
 from typing import Dict, List, Optional, Sequence, Set
 
-from deployer.contract.errors import Refused
+from deployer.contract.errors import Refused, UsageError
 from deployer.contract.shell import Code, Variable, code
 from deployer.site.jobs.schedulers.interface import (
     JobRequest,
@@ -21,7 +22,9 @@ from deployer.site.jobs.schedulers.interface import (
     word,
 )
 
-_FORGOTTEN = ("Unknown Job Id", "Job has finished", "Unknown Job")
+#: pbs_messages.c: the server never had the job or has forgotten it, or the job has ended and history is kept.
+_FORGOTTEN = ("Unknown Job Id", "Job has finished")
+#: The states of pbs_job_attributes(7B).
 _WORDS = {
     "Q": "PENDING",
     "H": "HELD",
@@ -37,9 +40,13 @@ _WORDS = {
     "X": "COMPLETED",
 }
 _FINAL = ("COMPLETED", "FAILED", "MOVED")
-#: States of nodes that run jobs, now or after the current ones.
-_USABLE = frozenset(("free", "job-busy", "job-exclusive", "resv-exclusive", "busy"))
-_ID = re.compile(r"^\d+\.[A-Za-z][A-Za-z0-9._-]*$")
+#: States of nodes that run jobs, now or after the current ones (pbs_node_attributes(7B)).
+_USABLE = frozenset(
+    ("free", "job-busy", "job-exclusive", "resv-exclusive", "busy", "provisioning", "wait-provisioning")
+)
+_ID = re.compile(r"^\d+\.[A-Za-z0-9][A-Za-z0-9._-]*$")
+#: A resource of a chunk: NAME=VALUE (qsub(1B), "Requesting Resources").
+_RESOURCE = re.compile(r"[A-Za-z]\w*=[^=:+]+$")
 
 
 class Pbs(Scheduler):
@@ -52,13 +59,15 @@ class Pbs(Scheduler):
     lists = "qstat -Q"
     explains = "pbsnodes -l"
     answers = "qstat -B"
-    silent = ("cannot connect to server", "Connection refused", "Connection timed out", "Unauthorized Request")
+    silent = ("cannot connect to server", "Connection refused", "Connection timed out")
     look = "`qstat -Q`, and queue, account and limits in the site's profile"
     number = Variable("PBS_JOBID")
     own_log = "pbs.log"
     ours = ("-S", "-N", "-j", "-o", "-e", "-r", "-q", "-A", "-J", "-l select", "-l place", "-l walltime")
-    #: PBS ends a job by its sessions: SIGKILL comes kill_delay, 10 s by default, after SIGTERM.
+    #: PBS ends a job by the sessions of its tasks: SIGKILL comes kill_delay, 10 s by default, after SIGTERM
+    #: (pbs_queue_attributes(7B)).
     patience = 8
+    agent_has_shell = False
     of_a_node = ("PBS_NODEFILE", "PBS_NODENUM", "PBS_TASKNUM", "PBS_JOBDIR", "PBS_MOMPORT")
 
     def directives(self, request: JobRequest) -> List[str]:
@@ -68,12 +77,12 @@ class Pbs(Scheduler):
         if request.gpus:
             chunk += ":%s=%d" % (word("GPUs", request.gpus.word), request.gpus.per_node)
             chunk += ":gpu_type=" + word("type of GPUs", request.gpus.type) if request.gpus.type else ""
-        chunk += "".join(":" + word("constraint", each) for each in request.constraints)
+        chunk += "".join(":" + _resource(each) for each in request.constraints)
         found = [
             "-S /bin/bash",
-            "-N " + job_name(request.name)[:15],  # the limit of older versions
+            "-N " + job_name(request.name)[:15],  # the limit of older versions; 230 since 13
             "-j oe",
-            "-o " + word("the path", os.path.join(request.folder, self.own_log)),
+            "-o " + _path(os.path.join(request.folder, self.own_log)),
             "-r n",  # a job that begins anew over what it wrote is worse than one that failed
             "-l select=" + chunk,
             "-l place=scatter",
@@ -118,14 +127,16 @@ class Pbs(Scheduler):
             return None
         if code != 0:
             raise self.failed("qstat failed", err)
-        states = re.findall(r"^\s+state = (\S+)", out, re.MULTILINE)
+        states = [state.replace(" ", "") for state in re.findall(r"^\s+state = (.+)", out, re.MULTILINE)]
         usable = sum(1 for state in states if set(state.split(",")) <= _USABLE)
         says = counted(states)
         return Queue("enabled = True" in out and "started = True" in out, len(states), usable, says)
 
     def states(self, job_ids: Sequence[str]) -> List[str]:
-        # Without job_history_enable, its default, a server refuses -x and forgets jobs that have ended.
-        return ["sh", "-c", 'qstat -x -f "$@" 2>/dev/null || qstat -f "$@"', "sh", *job_ids]
+        # Without job_history_enable, its default, a server forgets jobs that have ended. Then -x finds no job at all,
+        # and qstat exits with 0.
+        script = 'found=$(qstat -x -f "$@" 2>/dev/null); [ -n "$found" ] && printf "%s\\n" "$found" || qstat -f "$@"'
+        return ["sh", "-c", script, "sh", *job_ids]
 
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
         if code != 0 and not out and not any(each in err for each in _FORGOTTEN):
@@ -148,6 +159,22 @@ class Pbs(Scheduler):
         del out
         if code != 0 and not any(each in err for each in _FORGOTTEN):
             raise self.failed("qdel failed", err)
+
+
+def _resource(text: str) -> str:
+    """Return a constraint as a resource of a chunk. Raises UsageError."""
+    if not _RESOURCE.match(word("constraint", text)):
+        raise UsageError(
+            "constraint %r is not a resource of PBS" % text, "write NAME=VALUE, for instance cpu_type=icelake"
+        )
+    return text
+
+
+def _path(path: str) -> str:
+    """Return a path that qsub does not read as HOST:PATH. Raises UsageError."""
+    if ":" in path:
+        raise UsageError("PBS cannot write to the path %r" % path, "use another --root")
+    return word("the path", path)
 
 
 def _records(out: str) -> Dict[str, Dict[str, str]]:

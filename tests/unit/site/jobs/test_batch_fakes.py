@@ -1,19 +1,25 @@
-"""PBS and LSF by fakes on PATH, written from memory: they accept what job.sh asks, and their refusals are shown."""
+"""PBS and LSF by fakes on PATH, which obey the manuals: they accept what job.sh asks, and their refusals are shown."""
 
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from deployer.contract.errors import Refused
+from deployer.contract.errors import Refused, UsageError
+from deployer.contract.plan import GpuRequest
 from deployer.site.jobs import jobs
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.jobs.schedulers.interface import JobRequest
+from deployer.site.run import agent_script
 
 FAKES = Path(__file__).resolve().parent / "fakes"
-COMMANDS = {"pbs": ("qsub", "qstat", "qdel", "pbsnodes"), "lsf": ("bsub", "bjobs", "bkill", "bqueues", "bhosts")}
+COMMANDS = {
+    "pbs": ("qsub", "qstat", "qdel", "pbsnodes", "pbs_tmrsh"),
+    "lsf": ("bsub", "bjobs", "bkill", "bqueues", "bhosts", "blaunch"),
+}
 QUEUES = {"pbs": "workq", "lsf": "normal"}
 
 
@@ -30,6 +36,20 @@ def kind(request, tmp_path, monkeypatch):
         (programs / name).chmod(stat.S_IRWXU)
     monkeypatch.setenv("PATH", "%s:%s" % (programs, os.environ["PATH"]))
     return request.param
+
+
+def test_the_agent_starts_a_command_on_another_node(kind, tmp_path):
+    """pbs_tmrsh executes its words and prints nothing; blaunch gives them to a shell."""
+    folder = tmp_path / "it's here"
+    folder.mkdir()
+    (folder / "agent").write_text(agent_script.agent(SCHEDULERS[kind], str(folder)))
+    (folder / "environment").write_text("export WORD='a  b'\n")
+    (folder / "machines").write_text("cn1\ncn2\n")
+    words = ["bash", str(folder / "agent"), "-x", "cn2", "printf '<%s>' \"$WORD\" 'x\ty!'; exit 7"]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False)
+    log = folder / "output.log"
+    said = log.read_text() if kind == "pbs" else done.stdout.decode()
+    assert (done.returncode, said) == (7, "<a  b><x\ty!>")
 
 
 def script(kind, folder, **values):
@@ -102,6 +122,10 @@ def test_a_queue_and_one_that_is_not_there(kind):
     [
         ({"queue": "nope"}, {"pbs": "Unknown queue", "lsf": "nope: No such queue"}),
         ({"directives": ["-Z 1"]}, {"pbs": "usage: qsub", "lsf": "Illegal option -- -Z"}),
+        (
+            {"gpus": GpuRequest("gpu_count", 2, None), "directives": ["-gpu num=2/node"]},
+            {"pbs": "Unknown resource Resource_List.gpu_count", "lsf": "num=2/node: Bad argument for option -gpu"},
+        ),
     ],
 )
 def test_what_it_refuses_is_said_in_its_own_words(kind, tmp_path, values, said):
@@ -115,3 +139,30 @@ def test_lsf_reserves_cores_or_hardware_threads_and_a_nodes_memory():
     assert '-R "affinity[core(4)]"' in found
     assert '-R "rusage[mem=8000MB/host]"' in found
     assert '-R "affinity[thread(4)]"' in SCHEDULERS["lsf"].directives(asked._replace(hyperthreads=True))
+
+
+def test_a_job_with_gpus_and_one_that_follows(kind, tmp_path):
+    first = submit(kind, script(kind, tmp_path, gpus=GpuRequest("ngpus", 4, "v100" if kind == "lsf" else None)))
+    second = SCHEDULERS[kind].submit(script(kind, tmp_path), 60, first)
+    assert SCHEDULERS[kind].parse_submit(*jobs.ask(second)) != first
+    missing = first.replace("1", "77", 1)
+    if kind == "lsf":  # PBS accepts it: that job may have ended, and its history is not kept
+        with pytest.raises(Refused, match="No matching job found"):
+            SCHEDULERS[kind].parse_submit(*jobs.ask(SCHEDULERS[kind].submit(script(kind, tmp_path), 60, missing)))
+
+
+def test_what_pbs_or_lsf_would_read_otherwise_is_refused():
+    asked = JobRequest("hello", "/j", "/j/output.log", 1, 1, 1, "1", 60)
+    with pytest.raises(UsageError, match="constraint 'haswell' is not a resource of PBS"):
+        SCHEDULERS["pbs"].directives(asked._replace(constraints=["haswell"]))
+    for kind, folder in (("pbs", "/j:1"), ("lsf", "/j%J")):
+        with pytest.raises(UsageError, match="cannot write to the path"):
+            SCHEDULERS[kind].directives(asked._replace(folder=folder))
+
+
+def test_states_of_nodes_that_are_combined():
+    """pbsnodes writes several states with commas; a node that is down for any reason cannot be used."""
+    out = "queue_type = Execution\nenabled = True\nstarted = True\n"
+    for state in ("free", "job-busy,resv-exclusive", "state-unknown, down", "offline,job-busy"):
+        out += "cn1\n     state = %s\n" % state
+    assert SCHEDULERS["pbs"].parse_queue(0, out, "").usable == 2

@@ -141,8 +141,9 @@ def by_agent(scheduler, launcher, **facts):
     option = made.START_OPTION._replace(launcher=launcher, pmi="", join=True)
     shown = made.PLAN._replace(scheduler=scheduler, start_options=[option], batch=plan.Batch(**facts))
     gpus = plan.GpuRequest({"pbs": "ngpus"}.get(scheduler, "gpu"), 4, None if scheduler == "gridengine" else "v100")
+    constraint = "cpu_type=haswell" if scheduler == "pbs" else "haswell"
     asked = Submission(
-        "fast", "physics", ["haswell"], "course", gpus=gpus, parallel_environment="mpi", directives=["-l scratch=1"]
+        "fast", "physics", [constraint], "course", gpus=gpus, parallel_environment="mpi", directives=["-l scratch=1"]
     )
     return inputs(ranks=2, shown=shown, memory_mb=1000, asked=asked)
 

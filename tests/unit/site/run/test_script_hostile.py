@@ -167,7 +167,9 @@ def configured():
     yield "no-python", bare
     for kind in ("gridengine", "hosts", "lsf", "pbs"):
         launcher = LAUNCHERS["mpirun" if kind == "lsf" else "mpiexec.hydra"]
-        yield kind, whole._replace(plan=whole.plan._replace(scheduler=kind), launcher=launcher, staging=None)
+        asked = whole.asked._replace(constraints=("cpu_type=fast",))
+        plan = whole.plan._replace(scheduler=kind)
+        yield kind, whole._replace(plan=plan, launcher=launcher, asked=asked, staging=None)
     yield "local", whole._replace(plan=whole.plan._replace(scheduler="local"), staging=None)
 
 

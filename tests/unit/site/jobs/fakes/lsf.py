@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""LSF's bsub, bjobs, bkill, bqueues and bhosts as far as remembered; jobs are files in $FAKE_BATCH.
+"""LSF's bsub, bjobs, bkill, bqueues, bhosts and blaunch by IBM's command reference for 10.1; no more of them.
 
-Not checked against LSF's manual. It accepts the grammar that it knows, and refuses the rest.
-A job runs at once and never ends by itself. The queue is "normal".
+Jobs are files in $FAKE_BATCH. A job runs at once and never ends by itself. The queue is "normal".
+The grammar is that of bsub.1, bjobs.1 and the pages "Affinity string", "Usage string" and "-gpu". IBM documents
+messages only in part: those for bad options are from memory.
 """
 
 import json
@@ -16,14 +17,18 @@ SECTION = re.compile(r"(select|rusage|span|affinity|order|same|cu)\[[^][]*\]$")
 INSIDE = {
     "span": r"(ptile=\d+|hosts=-?\d+)$",
     "rusage": r"\w+=\d+(KB|MB|GB|K|M|G)?(/(host|task|job))?$",
-    "affinity": r"(core|thread|numa|socket)(\(\d+\))?.*$",
+    "affinity": r"(core|thread|numa|socket)(\(\d+\))?(\*\d+)?(:(cpubind|membind|distribute)=\w+)*$",
 }
 VALUES = {
     "-n": r"\d+(,\d+)?$",
     "-W": r"(\d+:)?\d+(/.+)?$",
     "-w": r"(ended|done|exit)\(\d+\)$",
     "-J": r"[^\s/]{1,4094}$",
+    "-gpu": r"num=\d+(/(task|host))?(:(mode=(shared|exclusive_process)|j_exclusive=(yes|no)|gmodel=[\w.-]+))*$",
+    "-o": r"/[^%]*$",  # %J and %I are replaced
 }
+#: Fields of bjobs -o that are used here; there are some hundred.
+FIELDS = ("jobid", "stat", "run_time", "exec_host", "pend_reason", "output_file")
 
 
 def fail(code, words):
@@ -40,9 +45,14 @@ def requirement(text):
 
 
 def bsub(words):
-    if words:
-        fail(255, "this one reads its script from its standard input")
     found = {}
+    while words:
+        option, value, *words = words
+        if option != "-w" or not re.match(VALUES["-w"], value):
+            fail(255, "%s: Bad argument for option %s. Job not submitted." % (value, option))
+        number = re.search(r"\d+", value).group()
+        if not os.path.exists(os.path.join(STATE, number)):
+            fail(255, "%s: No matching job found. Job not submitted." % value)
     for line in sys.stdin.read().splitlines()[1:]:
         if not line.startswith("#"):
             break
@@ -84,6 +94,8 @@ def bjobs(words):
             "pend_reason": "-", "output_file": found.get("-o", "-"),
         }  # fmt: skip
         fields, _, delimiter = words[2].partition("delimiter=")
+        if any(field not in FIELDS for field in fields.split()):
+            fail(255, "bjobs: unknown field in %r" % fields)
         print(delimiter.strip("'").join(values[field] for field in fields.split()))
     sys.exit(code)
 
@@ -115,6 +127,12 @@ def bhosts(words):
         print("%-18s %-15s    -      4      0      0      0      0      0" % (name, state))
 
 
-{"bsub": bsub, "bjobs": bjobs, "bkill": bkill, "bqueues": bqueues, "bhosts": bhosts}[os.path.basename(sys.argv[0])](
-    sys.argv[1:]
-)
+def blaunch(words):
+    """Do as rsh: give the words to a shell of the node."""
+    while words[0] == "-n":
+        del words[0]
+    os.execv("/bin/sh", ["/bin/sh", "-c", " ".join(words[1:])])
+
+
+COMMANDS = {"bsub": bsub, "bjobs": bjobs, "bkill": bkill, "bqueues": bqueues, "bhosts": bhosts, "blaunch": blaunch}
+COMMANDS[os.path.basename(sys.argv[0])](sys.argv[1:])

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""PBS's qsub, qstat, qdel and pbsnodes as far as remembered; jobs are files in $FAKE_BATCH.
+"""PBS's qsub, qstat, qdel, pbsnodes and pbs_tmrsh by the manual pages and sources of OpenPBS 23.06; no more of them.
 
-Not checked against PBS's Reference Guide. It accepts the grammar that it knows, and refuses the rest.
-A job runs at once and never ends by itself. The queue is "workq".
+Jobs are files in $FAKE_BATCH. A job runs at once and never ends by itself. The queue is "workq".
 With a file "no-history" beside $FAKE_BATCH, it has no history of jobs, as by default.
+What it refuses, its messages and exit codes are those of qsub(1B), pbs_resources(7B), qsub.c, qstat.c and
+pbs_messages.c: a command exits with the last byte of the server's error (15001, Unknown Job Id: 153).
 """
 
+import itertools
 import json
 import os
 import re
@@ -24,6 +26,7 @@ RESOURCES = {
     "host": ".+",
 }
 PLACE = re.compile(r"(free|pack|scatter|vscatter)(:(excl|shared|exclhost))?(:group=\w+)?$")
+DEPEND = r"depend=(after|afterany|afterok|afternotok)(:\d+(\.[\w.-]+)?)+"
 CLOCK = re.compile(r"(\d+:)?[0-5]?\d:[0-5]\d$")
 
 
@@ -39,35 +42,38 @@ def limits(words, found):
         if name == "select":
             for chunk in value.split("+"):
                 if not CHUNK.match(chunk):
-                    fail(170, "qsub: Illegal attribute or resource value Resource_List.select")
+                    fail(166, "qsub: Illegal attribute or resource value Resource_List.select")
                 for pair in re.sub(r"^\d+:", "", chunk).split(":"):
                     key, _, given = pair.partition("=")
                     if key not in RESOURCES:
-                        fail(171, "qsub: Unknown resource: " + key)
+                        fail(187, "qsub: Unknown resource Resource_List." + key)
                     if not re.match(RESOURCES[key] + "$", given):
-                        fail(170, "qsub: Illegal attribute or resource value Resource_List.select")
+                        fail(166, "qsub: Illegal attribute or resource value Resource_List.select")
         elif name == "place":
             if not PLACE.match(value):
-                fail(170, "qsub: Illegal attribute or resource value Resource_List.place")
+                fail(166, "qsub: Illegal attribute or resource value Resource_List.place")
         elif name == "walltime":
             if not CLOCK.match(value):
-                fail(170, "qsub: Illegal attribute or resource value Resource_List.walltime")
+                fail(166, "qsub: Illegal attribute or resource value Resource_List.walltime")
         else:
-            fail(171, "qsub: Unknown resource: " + name)
+            fail(187, "qsub: Unknown resource Resource_List." + name)
         found[name] = value
 
 
-def qsub(words):
-    script = words[-1]
-    found = {"Job_Name": os.path.basename(script)}
+def directives(script):
+    """Return the options in a script and their values; those behind the first command are not read."""
     with open(script) as stream:
-        lines = stream.read().splitlines()
-    for line in lines[1:]:
-        if not line.startswith("#"):
-            break  # a directive behind the first command is not read
-        if not line.startswith("#PBS "):
-            continue
-        option, value = line[len("#PBS ") :].split(None, 1)
+        lines = stream.read().splitlines()[1:]
+    head = itertools.takewhile(lambda line: line.startswith("#"), lines)
+    return [line[len("#PBS ") :].split(None, 1) for line in head if line.startswith("#PBS ")]
+
+
+def qsub(words):
+    found = {"Job_Name": os.path.basename(words[-1])}
+    if words[0] == "-f":
+        del words[0]
+    given = [*directives(words[-1]), *zip(words[:-1:2], words[1:-1:2])]
+    for option, value in given:
         if option == "-l":
             limits(value, found)
         elif option == "-N":
@@ -78,7 +84,7 @@ def qsub(words):
             if value != "workq":
                 fail(170, "qsub: Unknown queue")
         elif option in ("-r", "-j", "-o", "-A", "-S", "-W"):
-            allowed = {"-r": "[yn]", "-j": "oe|eo|n", "-W": "depend=(afterany|afterok|afternotok):.+"}.get(option, ".+")
+            allowed = {"-r": "[yn]", "-j": "oe|eo|n", "-o": r"([\w.-]+:)?[^:]+", "-W": DEPEND}.get(option, ".+")
             if not re.match("(%s)$" % allowed, value):
                 fail(1, "qsub: illegal %s value" % option)
             found[option] = value
@@ -108,7 +114,8 @@ def qstat(words):
     code = 0
     history = not os.path.exists(STATE + "/../no-history")
     if "-x" in words and not history:
-        fail(1, "qstat: PBS is not configured to maintain job history")
+        sys.stderr.write("qstat: PBS is not configured to maintain job history \n")
+        return  # with exit code 0, and no job at all
     for number in numbers or sorted(os.listdir(STATE)):
         found = None
         if os.path.exists(os.path.join(STATE, number)):
@@ -137,8 +144,25 @@ def qdel(words):
         fail(153, "qdel: Unknown Job Id " + words[0])
     with open(path) as stream:
         found = json.load(stream)
+    if found["job_state"] == "F":
+        fail(35, "qdel: Job has finished " + words[0])
     with open(path, "w") as stream:
         json.dump(dict(found, job_state="F", Exit_status="271"), stream)
+
+
+def pbs_tmrsh(words):
+    """Execute the words on a node of the job, without a shell (tm_spawn); the output goes to the job's own file."""
+    while words[0] == "-n":
+        del words[0]
+    if words[0] not in ("cn1", "cn2"):
+        fail(255, 'pbs_tmrsh: host "%s" is not a node in job <1.pbs01>' % words[0])
+    output = os.open(os.path.join(STATE, "1.OU"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for number in (1, 2):
+        os.dup2(output, number)
+    try:
+        os.execvp(words[1], words[1:])
+    except OSError:
+        sys.exit(254)
 
 
 def pbsnodes(words):
@@ -147,4 +171,5 @@ def pbsnodes(words):
         print("%s\n     Mom = %s\n     state = %s\n" % (name, name, state))
 
 
-{"qsub": qsub, "qstat": qstat, "qdel": qdel, "pbsnodes": pbsnodes}[os.path.basename(sys.argv[0])](sys.argv[1:])
+COMMANDS = {"qsub": qsub, "qstat": qstat, "qdel": qdel, "pbsnodes": pbsnodes, "pbs_tmrsh": pbs_tmrsh}
+COMMANDS[os.path.basename(sys.argv[0])](sys.argv[1:])
