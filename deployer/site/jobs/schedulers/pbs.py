@@ -44,7 +44,8 @@ _FINAL = ("COMPLETED", "FAILED", "MOVED")
 _USABLE = frozenset(
     ("free", "job-busy", "job-exclusive", "resv-exclusive", "busy", "provisioning", "wait-provisioning")
 )
-_ID = re.compile(r"^\d+\.[A-Za-z0-9][A-Za-z0-9._-]*$")
+#: NUMBER.SERVER; ids of local jobs are NUMBER.NUMBER.HOST.
+_ID = re.compile(r"^\d+\.[A-Za-z][A-Za-z0-9._-]*$")
 #: A resource of a chunk: NAME=VALUE (qsub(1B), "Requesting Resources").
 _RESOURCE = re.compile(r"[A-Za-z]\w*=[^=:+]+$")
 

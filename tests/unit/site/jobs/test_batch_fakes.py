@@ -124,7 +124,7 @@ def test_a_queue_and_one_that_is_not_there(kind):
         ({"directives": ["-Z 1"]}, {"pbs": "usage: qsub", "lsf": "Illegal option -- -Z"}),
         (
             {"gpus": GpuRequest("gpu_count", 2, None), "directives": ["-gpu num=2/node"]},
-            {"pbs": "Unknown resource Resource_List.gpu_count", "lsf": "num=2/node: Bad argument for option -gpu"},
+            {"pbs": "Unknown resource: gpu_count", "lsf": "num=2/node: Bad argument for option -gpu"},
         ),
     ],
 )

@@ -46,7 +46,7 @@ def limits(words, found):
                 for pair in re.sub(r"^\d+:", "", chunk).split(":"):
                     key, _, given = pair.partition("=")
                     if key not in RESOURCES:
-                        fail(187, "qsub: Unknown resource Resource_List." + key)
+                        fail(187, "qsub: Unknown resource: " + key)
                     if not re.match(RESOURCES[key] + "$", given):
                         fail(166, "qsub: Illegal attribute or resource value Resource_List.select")
         elif name == "place":
@@ -56,7 +56,7 @@ def limits(words, found):
             if not CLOCK.match(value):
                 fail(166, "qsub: Illegal attribute or resource value Resource_List.walltime")
         else:
-            fail(187, "qsub: Unknown resource Resource_List." + name)
+            fail(187, "qsub: Unknown resource: " + name)
         found[name] = value
 
 
