@@ -8,6 +8,12 @@ from deployer.contract.errors import UsageError
 from deployer.contract.json_records import Fields, Record
 from deployer.contract.plan import APP
 
+#: What starts on a node: a process per rank; torchrun, which starts the ranks of its node; or one process, whose
+#: command does so or needs no others.
+RANKS, TORCHRUN, NODE = "ranks", "torchrun", "node"
+LAUNCHES = (RANKS, TORCHRUN, NODE)
+
+_PYTHON = re.compile(r"python[0-9.]*")
 _TIME = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,3}):([0-5][0-9]):([0-5][0-9])")
 
 
@@ -25,6 +31,8 @@ class Job(NamedTuple):
         stdin: the file of the container that every rank reads as its standard input; None: empty input.
         memory: MiB that one rank needs; None: not limited.
         environment: variables of every rank.
+        launch: what starts on a node: one of ``LAUNCHES``.
+        gpus: the GPUs that each rank sees; None: all of its node's that the job has.
     """
 
     name: str
@@ -37,10 +45,20 @@ class Job(NamedTuple):
     stdin: Optional[str] = None
     memory: Optional[int] = None
     environment: Mapping[str, str] = {}
+    launch: str = RANKS
+    gpus: Optional[int] = None
 
     def record(self) -> Record:
         """Return the job as a JSON object."""
-        return {name: value for name, value in self._asdict().items() if value not in (None, {})}
+        fields = self._asdict()
+        if self.launch == RANKS:
+            del fields["launch"]
+        return {name: value for name, value in fields.items() if value not in (None, {})}
+
+    @property
+    def whole_nodes(self) -> bool:
+        """Return whether one process starts on each node, which starts the ranks of its node itself."""
+        return self.launch != RANKS
 
     @staticmethod
     def read(fields: Fields) -> "Job":
@@ -55,6 +73,8 @@ class Job(NamedTuple):
             _path(fields, "stdin", check_stdin),
             fields.maybe_number("memory"),
             _environment(fields),
+            _launch(fields),
+            fields.maybe_number("gpus"),
         )
 
 
@@ -65,6 +85,25 @@ def _path(fields: Fields, name: str, check: Callable[[str], str]) -> Optional[st
         return path if path is None else check(path)
     except UsageError as error:
         raise fields.error("%s: field %r: %s" % (fields.what, name, error.message)) from error
+
+
+def _launch(fields: Fields) -> str:
+    found = fields.maybe_text("launch") or RANKS
+    if found not in LAUNCHES:
+        raise fields.error("%s: field 'launch': %r is not one of %s" % (fields.what, found, ", ".join(LAUNCHES)))
+    return found
+
+
+def started(job: Job) -> List[str]:
+    """Return the words that start on a node: the command, or torchrun with it.
+
+    The number of the node, and the address and the port of the first one, are in PET_* (``site.rank.rendezvous``).
+    """
+    if job.launch != TORCHRUN:
+        return job.command
+    python = job.command[0] if _PYTHON.fullmatch(job.command[0].rpartition("/")[2]) else "python3"
+    words = [python, "-m", "torch.distributed.run", "--nnodes=%d" % job.nodes]
+    return [*words, "--nproc_per_node=%d" % job.ranks_per_node, "--rdzv_backend=static", "--no_python", *job.command]
 
 
 def _environment(fields: Fields) -> Dict[str, str]:

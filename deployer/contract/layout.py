@@ -23,6 +23,7 @@ class Layout(NamedTuple):
         hyperthreads: whether threads share cores.
         memory_mb: MiB per rank; None: not limited.
         shape: what one node has.
+        workers: the processes that each rank starts itself; they share its threads, CPUs and memory.
     """
 
     nodes: int
@@ -32,6 +33,7 @@ class Layout(NamedTuple):
     hyperthreads: bool
     memory_mb: Optional[int]
     shape: NodeShape
+    workers: int = 1
 
     @property
     def ranks(self) -> int:
@@ -100,9 +102,23 @@ def lay_out(nodes: int, ranks_per_node: int, threads: int, shape: NodeShape, mem
     return made
 
 
+def gathered(layout: Layout) -> Layout:
+    """Return the layout in which one process per node has all that the node's ranks would have."""
+    ranks = layout.ranks_per_node
+    return layout._replace(
+        ranks_per_node=1,
+        threads=ranks * layout.threads,
+        cpus_per_rank=ranks * layout.cpus_per_rank,
+        memory_mb=None if layout.memory_mb is None else ranks * layout.memory_mb,
+        workers=ranks,
+    )
+
+
 def environment(layout: Layout) -> Dict[str, str]:
     """Return the environment variables that tell OpenMP and TensorFlow the layout."""
-    return {**of_threads(layout.threads), **_of_places(layout.hyperthreads)}
+    found = of_threads(layout.threads // layout.workers)
+    # Processes that share their CPUs would all bind their threads to the first ones.
+    return {**found, **_of_places(layout.hyperthreads)} if layout.workers == 1 else found
 
 
 def of_threads(threads: int) -> Dict[str, str]:

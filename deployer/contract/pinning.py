@@ -29,15 +29,28 @@ class Pinning(NamedTuple):
     straddling: Optional[str]
 
 
-def gpu_order(layout: Layout, places: Sequence[GpuPlace]) -> Optional[List[int]]:
-    """Return the node's GPUs in the order of its ranks, so that each rank's GPU is near its CPUs.
+def gpu_order(layout: Layout, places: Sequence[GpuPlace], each: Optional[int] = None) -> Optional[List[int]]:
+    """Return the node's GPUs in the order of its ranks, so that each rank's GPUs are near its CPUs.
 
-    It is for srun, which distributes the ranks of a node in turn over the sockets (``block:cyclic``), and for as many
-    ranks as GPUs. None if there are other numbers, or if no order has this effect.
+    It is for srun, which distributes the ranks of a node in turn over the sockets (``block:cyclic``).
+
+    Args:
+        each: GPUs per rank; None: one, and as many ranks as GPUs.
+
+    Returns:
+        None if there are other numbers, or if no order has this effect.
     """
     shape, ranks, own = layout.shape, layout.ranks_per_node, pin(layout)
     domains = shape.numa_domains or shape.sockets
-    if ranks != len(places) or not own.by_core or own.straddling or domains % shape.sockets or shape.cores % domains:
+    wanted = ranks * (each or 1)
+    if (
+        wanted > len(places)
+        or (each is None and wanted != len(places))
+        or not own.by_core
+        or own.straddling
+        or domains % shape.sockets
+        or shape.cores % domains
+    ):
         return None
     near: Dict[int, List[int]] = {}
     for place in sorted(places):
@@ -46,9 +59,9 @@ def gpu_order(layout: Layout, places: Sequence[GpuPlace]) -> Optional[List[int]]
     for rank in range(ranks):
         socket, before = rank % shape.sockets, rank // shape.sockets
         domain = socket * (domains // shape.sockets) + before * own.units // (shape.cores // domains)
-        if not near.get(domain):
+        if len(near.get(domain, ())) < (each or 1):
             return None
-        found.append(near[domain].pop(0))
+        found += [near[domain].pop(0) for _ in range(each or 1)]
     return found
 
 

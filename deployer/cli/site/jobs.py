@@ -62,6 +62,9 @@ def _add_run(add: _Add) -> None:
         help="send SIGUSR1 to the ranks so long before (default: %(default)s)",
     )
     parser.add_argument("--memory", type=int, metavar="MIB", help="memory that one rank needs (default: the job's)")
+    parser.add_argument(
+        "--gpus-per-rank", type=int, metavar="N", help="GPUs that each rank sees (default: the job's, else all)"
+    )
     parser.add_argument("--gpus", type=int, metavar="N", help="GPUs to request per node (default: all of a node's)")
     parser.add_argument("--account", metavar="NAME", help="account to charge the job to (default: $SBATCH_ACCOUNT)")
     parser.add_argument(
@@ -225,6 +228,7 @@ def _run(args: argparse.Namespace) -> int:
         args.env,
         args.again,
         args.warn,
+        args.gpus_per_rank,
     )
     folder = run.prepare(store, request)
     for line in run.warnings(folder):

@@ -186,6 +186,23 @@ class JobDefinition(Model):
         description="variables of every rank, over the image's and under the site's; `run --env` replaces them",
     )
 
+    launch: Literal["ranks", "torchrun", "node"] = Field(
+        default="ranks",
+        description="what starts on a node: a process per rank; `torchrun`, which starts the command `ranks_per_node` "
+        "times; or one process, with the CPUs and the memory of `ranks_per_node` ranks",
+    )
+    gpus: int | None = Field(
+        default=None,
+        ge=1,
+        description="GPUs that each rank sees, with `launch: ranks`; default: all of its node's that the job has",
+    )
+
+    @model_validator(mode="after")
+    def _ranks_have_gpus(self) -> "JobDefinition":
+        if self.gpus is not None and self.launch != "ranks":
+            raise Problems([(("gpus",), f"goes with launch: ranks, not {self.launch}: its one process sees all GPUs")])
+        return self
+
     @field_validator("environment")
     @classmethod
     def _possible(cls, environment: dict[str, str]) -> dict[str, str]:

@@ -25,6 +25,7 @@ _OF_RANKS = (
     "deployer/contract/rank_record.py",
     "deployer/site/__init__.py",
     "deployer/site/rank/__init__.py",
+    "deployer/site/rank/devices.py",
     "deployer/site/rank/mapped_mpi.py",
     "deployer/site/rank/oom.py",
     "deployer/site/rank/payload_monitor.py",

@@ -29,7 +29,7 @@ else:
 
 #: Variables of launchers with a process's number. Slurm's own is last: below mpiexec and mpirun it is the daemon's.
 TASK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
-_VALUED = ("--out", "--shared", "--outside", "--stdin", "--warn", "--meet")
+_VALUED = ("--out", "--shared", "--outside", "--stdin", "--warn", "--meet", "--gpus")
 #: Signals that ask this process to end; the payload received them too and decides.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -44,8 +44,8 @@ def main(words: "List[str]") -> int:
     command = list(options)
     if not given.get("--out") or set(given) - {*_VALUED, "--abort", "--itex"} or not command:
         usage = (
-            "rank --out DIR [--shared DIR] [--outside LIBRARY] [--stdin FILE] [--warn TIME] [--meet PLACE] [--abort] "
-            "[--itex] -- CMD"
+            "rank --out DIR [--shared DIR] [--outside LIBRARY] [--stdin FILE] [--warn TIME] [--meet PLACE] "
+            "[--gpus GPUS] [--abort] [--itex] -- CMD"
         )
         sys.stderr.write("deployer: error: %s is what job.sh calls\n" % usage)
         sys.stderr.flush()  # as in payload_monitor
@@ -62,6 +62,7 @@ def main(words: "List[str]") -> int:
         stdin,
         warn,
         given.get("--meet"),
+        given.get("--gpus"),
     )
 
 
@@ -75,6 +76,7 @@ def run(
     stdin: "Optional[str]" = None,
     warn: "Optional[int]" = None,
     meet: "Optional[str]" = None,
+    gpus: "Optional[str]" = None,
 ) -> int:
     """Run ``command`` as the payload of this rank and return its exit code, with its record in the folder ``out``.
 
@@ -90,12 +92,22 @@ def run(
         stdin: a file for the payload's standard input; None: this process's own.
         warn: when the payload is warned of the time limit, in seconds since the epoch; None: never.
         meet: where ranks find each other without MPI, as in ``rendezvous.variables``; None: they are not told.
+        gpus: which GPUs are its own, as in ``devices.variables``; None: all. Without ``meet`` it has no effect.
     """
     environment = inherited_environment()
     awaited: "Set[int]" = {signal.SIGCHLD, *_SIGNALS}
     if outside is not None:
         payload.adopt_orphans()
     given = rendezvous.variables(meet, task_number(environment), environment) if meet else environment
+    if gpus and "LOCAL_RANK" in given:
+        from deployer.site.rank import devices
+
+        try:
+            given = devices.variables(gpus, given)
+        except devices.TooFewDevices as error:
+            sys.stderr.write("deployer: error: %s\nhint: request more GPUs per node (--gpus)\n" % error)
+            sys.stderr.flush()
+            return 3  # Refused's
     pid = payload.start(command, given, awaited, stdin)
     from deployer.site.rank import payload_monitor
 

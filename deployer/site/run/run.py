@@ -12,9 +12,9 @@ from deployer.contract import plan as plans
 from deployer.contract.choose import choose
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.evidence import Launch
-from deployer.contract.job import Job, check_stdin, check_time, seconds
+from deployer.contract.job import Job, check_stdin, check_time, seconds, started
 from deployer.contract.manifest import Manifest
-from deployer.contract.pinning import gpu_order, pin
+from deployer.contract.pinning import pin
 from deployer.contract.plan import Bind, Plan, StartOption
 from deployer.contract.rank_record import WARN
 from deployer.contract.shell import Value, plain
@@ -26,7 +26,8 @@ from deployer.site.install import mount_points, squash
 from deployer.site.jobs import jobs, result, result_reserve
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.rank import rendezvous
-from deployer.site.run import command, placeholders, script, stage
+from deployer.site.rank.devices import NAMES as GPU_NAMES
+from deployer.site.run import command, gpus, placeholders, script, stage
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.launchers.interface import Launcher
 from deployer.site.run.staging_script import StagedImage
@@ -65,6 +66,7 @@ class RunRequest(NamedTuple):
         env: variables of the ranks, as the user wrote them: NAME=VALUE.
         again: how many jobs may continue this one; None: it is one job, and its ranks get no warning.
         warn: how many seconds before the time limit the ranks are warned.
+        gpus_per_rank: GPUs that each rank sees.
     """
 
     image: str
@@ -86,6 +88,7 @@ class RunRequest(NamedTuple):
     env: Sequence[str] = ()
     again: Optional[int] = None
     warn: int = WARN
+    gpus_per_rank: Optional[int] = None
 
 
 class _Resolved(NamedTuple):
@@ -165,6 +168,8 @@ def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved
     mount_points.make_if_permitted(installed.rootfs, plan.mounts)
     binds = [] if request.runtime == plans.NATIVE else request.binds  # the host has its own folders
     layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, job.memory)
+    asked = ask(plan, request.options, job.nodes, job.time, os.environ)
+    gpus.check(job, asked.gpus)
     return _Resolved(
         store=store,
         request=request,
@@ -174,8 +179,8 @@ def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved
         job=job,
         own=own is not None,
         plan=plan,
-        layout=layout,
-        asked=ask(plan, request.options, job.nodes, job.time, os.environ),
+        layout=layouts.gathered(layout) if job.whole_nodes else layout,
+        asked=asked,
         environment=users_environment(plan, request.env),
         mounts=[*plan.mounts, *_others_mount_points(installed, manifest, binds)],
     )
@@ -267,8 +272,15 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
         workdir=resolved.job.workdir or (None if container.has_workdir(image) else plans.JOB),
         stdin=resolved.job.stdin,
         fast=_has_first_bytes(store.tool),
+        gpus=_gpus_of_each(resolved, chosen.start_option),
     )
     return _Rendered(folder, launch, script.render(inputs), script.agent(inputs))
+
+
+def _gpus_of_each(resolved: _Resolved, option: StartOption) -> str:
+    """Return the word that tells `rank` which GPUs are its own; empty: all."""
+    each = resolved.job.gpus
+    return "" if each is None else gpus.word(each, resolved.plan, _near_gpus(resolved, option))
 
 
 def _has_first_bytes(tool: str) -> bool:
@@ -309,7 +321,7 @@ def _launch(resolved: _Resolved, chosen: _Chosen, name: str) -> Launch:
         ranks_per_node=layout.ranks_per_node,
         threads=layout.threads,
         time=resolved.job.time,
-        command=resolved.job.command,
+        command=started(resolved.job),
         mpi=plan.mpi,
         provider=None,
         created=int(time.time()),
@@ -342,6 +354,7 @@ def _warn(request: RunRequest, job: Job) -> Optional[int]:
 def _container(resolved: _Resolved, chosen: _Chosen, folder: str, users: Sequence[Bind]) -> Container:
     """Return the container of the ranks; ``users`` are the user's binds."""
     installed, plan = resolved.installed, resolved.plan
+    near = _near_gpus(resolved, chosen.start_option)
     made = container.make(
         installed,
         resolved.manifest.image,
@@ -354,7 +367,7 @@ def _container(resolved: _Resolved, chosen: _Chosen, folder: str, users: Sequenc
         ],
         environment={
             **_environment(resolved.layout, plan, chosen.start_option, resolved.request.again is not None),
-            **_near_gpus(resolved, chosen.start_option),
+            **{name: value for name, value in near.items() if resolved.job.gpus is None or name != plan.gpu_order},
             **resolved.job.environment,
         },
         variant=installed.variant(plan.abi) if plan.abi else None,
@@ -373,8 +386,9 @@ def _of_each_rank(made: Container, resolved: _Resolved) -> Container:
     """
     given = {*resolved.plan.environment, *resolved.job.environment, *resolved.environment}
     names = [name for name in rendezvous.NAMES if name not in given]
+    devices = GPU_NAMES if resolved.job.gpus is not None else ()
     environment = {name: value for name, value in made.environment.items() if name not in names}
-    outside = names if resolved.manifest.image.python is None else []
+    outside = [*names, *devices] if resolved.manifest.image.python is None else []
     return made._replace(environment=environment, passed=[*made.passed, *outside])
 
 
@@ -547,6 +561,8 @@ def _job(manifest: Manifest, request: RunRequest) -> Job:
         job.stdin if request.stdin is None else check_stdin(request.stdin),
         job.memory if request.memory_mb is None else request.memory_mb,
         job.environment,
+        job.launch,
+        job.gpus if request.gpus_per_rank is None else request.gpus_per_rank,
     )
 
 
@@ -562,15 +578,10 @@ def _environment(layout: layouts.Layout, plan: Plan, option: StartOption, contin
 
 
 def _near_gpus(resolved: _Resolved, option: StartOption) -> Dict[str, str]:
-    """Return the variables that give each rank the GPU near its CPUs, if the job has all GPUs of its nodes."""
+    """Return the variables that give each rank the GPUs near its CPUs, if the job has all GPUs of its nodes."""
     plan = resolved.plan
     whole = resolved.asked.gpus == plan.batch.gpus is not None and not resolved.request.options.directives
-    order = gpu_order(resolved.layout, plan.gpu_places) if whole and option.launcher == script.SRUN else None
-    if order is None:
-        return {}
-    # By default CUDA counts the fastest first.
-    counted = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if plan.gpu_order.startswith("CUDA") else {}
-    return {plan.gpu_order: ",".join(map(str, order)), **counted}
+    return gpus.order(resolved.layout, plan, resolved.job.gpus) if whole and option.launcher == script.SRUN else {}
 
 
 def copies(plan: Plan, option: StartOption) -> Dict[str, str]:

@@ -49,6 +49,7 @@ class Inputs(NamedTuple):
         reader: a command of the image that prints its canary; empty if there is none.
         workdir: the folder in which the payload starts; None: the container's, as in the other steps.
         stdin: a file of the container that each rank of the payload reads; None: nothing.
+        gpus: tells `rank` which GPUs are its own (``gpus.word``); empty: all.
         fast: ranks start from the first bytes of the .pyz; False if it is an older deployer's, which has none for that.
     """
 
@@ -69,6 +70,7 @@ class Inputs(NamedTuple):
     workdir: Optional[str] = None
     stdin: Optional[str] = None
     fast: bool = True
+    gpus: str = ""
 
     @property
     def scheduler(self) -> Scheduler:
@@ -465,7 +467,7 @@ def _payload(inputs: Inputs) -> Code:
         options += _abort(inputs)
         options += ["--itex"] if ITEX in inputs.launch.expects else []
         options += _warning(inputs)
-        options += _meeting()
+        options += _meeting(inputs)
         options += ["--stdin", *_given(inputs, inputs.stdin)] if inputs.stdin else []
         start = _rank(inputs, inputs.image_python, _given(inputs, plans.TOOL))
         command = [*start, "--out", *_evidence(inputs), *options, "--", *command]
@@ -493,9 +495,10 @@ def _payload(inputs: Inputs) -> Code:
     )
 
 
-def _meeting() -> List[Text]:
-    """Return the words that tell a rank where the others are."""
-    return ["--meet", Word(Variable("meet"))]
+def _meeting(inputs: Inputs) -> List[Text]:
+    """Return the words that tell a rank where the others are, and which GPUs are its own."""
+    own: List[Text] = ["--gpus", inputs.gpus] if inputs.gpus else []
+    return ["--meet", Word(Variable("meet")), *own]
 
 
 def _abort(inputs: Inputs) -> List[Text]:
@@ -531,7 +534,7 @@ def _outside(inputs: Inputs) -> List[Text]:
         tool, evidence = staging_script.tool(inputs.staging), staging_script.evidence()
         out = ["--out", evidence, "--shared", ranks]
     library = inputs.plan.mpi.library if inputs.plan.mpi else ""
-    more = [*_abort(inputs), *_warning(inputs), *_meeting()]
+    more = [*_abort(inputs), *_warning(inputs), *_meeting(inputs)]
     return [*_rank(inputs, inputs.python, [tool]), *out, "--outside", library, *more, "--"]
 
 

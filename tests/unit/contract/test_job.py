@@ -2,7 +2,7 @@ import pytest
 
 from deployer.contract import job
 from deployer.contract.errors import IntegrityError, UsageError
-from deployer.contract.job import seconds
+from deployer.contract.job import Job, seconds, started
 from deployer.contract.json_records import Fields
 
 
@@ -56,3 +56,27 @@ def test_a_bundle_sets_no_variable_that_a_definition_may_not(name):
     record = dict(job.Job("train", ["true"], 1, 1, 1, "1:00:00").record(), environment={name: "1"})
     with pytest.raises(IntegrityError, match="it: field 'environment': "):
         job.Job.read(Fields(record, "it", IntegrityError))
+
+
+@pytest.mark.parametrize(
+    ("launch", "command", "words"),
+    [
+        ("ranks", ["python3", "x.py"], []),
+        ("node", ["python3", "x.py"], []),
+        ("torchrun", ["python3", "x.py"], ["python3"]),
+        ("torchrun", ["/opt/venv/bin/python3.11", "x.py"], ["/opt/venv/bin/python3.11"]),
+        ("torchrun", ["./train", "x"], ["python3"]),
+    ],
+)
+def test_torchrun_starts_the_command_with_its_own_python(launch, command, words):
+    more = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=4", "--rdzv_backend=static", "--no_python"]
+    job = Job("train", command, 2, 4, 1, "01:00:00", launch=launch)
+    assert started(job) == [*words, *(more if words else []), *command]
+    assert Job.read(Fields(job.record(), "a job")) == job
+
+
+def test_an_unknown_way_to_launch_is_not_guessed():
+    record = Job("train", ["x"], 1, 1, 1, "01:00:00").record()
+    assert "launch" not in record
+    with pytest.raises(UsageError, match="'torchx' is not one of ranks, torchrun, node"):
+        Job.read(Fields({**record, "launch": "torchx"}, "a job"))

@@ -73,7 +73,16 @@ def test_jobs_go_into_a_manifest_as_json(tmp_path: Path) -> None:
         "stdin": None,
         "memory": None,
         "environment": {},
+        "launch": "ranks",
+        "gpus": None,
     }  # fmt: skip
+
+
+def test_only_ranks_have_gpus_of_their_own(tmp_path: Path) -> None:
+    given = MINIMAL.replace('command: ["true"]', 'command: ["true"], launch: torchrun, gpus: 1')
+    assert given != MINIMAL
+    with pytest.raises(UsageError, match="goes with launch: ranks, not torchrun"):
+        load(write(tmp_path, given))
 
 
 @pytest.mark.parametrize("path", ["work", "/a/../b", "/a\\tb", ""])

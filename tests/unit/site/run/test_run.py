@@ -131,6 +131,47 @@ def test_no_image_says_where_the_ranks_find_each_other(tmp_path, programs, pytho
     assert ("|MASTER_ADDR|RANK|" in text) is (python is None)
 
 
+def test_each_rank_gets_its_own_gpus_near_its_cpus(tmp_path, programs):
+    plan = made.PLAN._replace(
+        node=NodeShape(2, 4, 1, 4000, numa_domains=2),
+        batch=Batch(gpus=GpuRequest("gres", 4, None)),
+        gpu_order="CUDA_VISIBLE_DEVICES",
+        gpu_places=(GpuPlace(0, 1), GpuPlace(1, 1), GpuPlace(2, 0), GpuPlace(3, 0)),
+    )
+    store = made.store(tmp_path / "root", plan=plan)
+    text = run.show_script(run.prepare(store, REQUEST._replace(ranks_per_node=2, gpus_per_rank=2)))
+    assert 'rank --out /deployer/job/ranks --meet "$meet" --gpus 2:CUDA_VISIBLE_DEVICES=2,3,0,1 -- ' in text
+    assert "--set-env=CUDA_DEVICE_ORDER=PCI_BUS_ID\n" in text
+    assert "--set-env=CUDA_VISIBLE_DEVICES" not in text
+    some = SubmissionOptions(gpus=2)  # a part of the node's: the batch system says which
+    text = run.show_script(run.prepare(store, REQUEST._replace(ranks_per_node=2, gpus_per_rank=1, options=some)))
+    assert " --gpus 1:CUDA_VISIBLE_DEVICES -- " in text
+    message = "2 ranks per node x 3 GPUs = 6, but the job has 4 GPUs per node"
+    with pytest.raises(Refused, match=message):
+        run.prepare(store, REQUEST._replace(ranks_per_node=2, gpus_per_rank=3))
+    with pytest.raises(UsageError, match="not a number of GPUs"):
+        run.prepare(store, REQUEST._replace(gpus_per_rank=0))
+
+
+@pytest.mark.parametrize("launch", ["torchrun", "node"])
+def test_one_process_per_node_has_all_of_the_node(tmp_path, programs, launch):
+    plan = made.PLAN._replace(node=NodeShape(2, 8, 2, 64000))
+    job = made.JOBS[0]._replace(nodes=2, ranks_per_node=4, threads=2, memory=1000, launch=launch)
+    store = made.store(tmp_path / "root", plan=plan, jobs=[job])
+    folder = run.prepare(store, REQUEST)
+    text = run.show_script(folder)
+    for word in ("--ntasks-per-node=1 ", "--ntasks=2 ", "--cpus-per-task=16 ", "--mem=4000M\n", "OMP_NUM_THREADS=2\n"):
+        assert word in text, word
+    assert "OMP_PLACES" not in text  # the processes of a node would all use its first cores
+    wrapped = "-m torch.distributed.run --nnodes=2 --nproc_per_node=4 --rdzv_backend=static --no_python"
+    words = "python3 %s " % wrapped if launch == "torchrun" else ""
+    assert " -- %s%s" % (words, shlex.quote(job.command[0])) in text
+    launched = result.launch(folder)
+    assert (launched.nodes, launched.ranks_per_node, launched.threads) == (2, 1, 8)
+    with pytest.raises(UsageError, match="one process per node \\(launch: %s\\)" % launch):
+        run.prepare(store, REQUEST._replace(gpus_per_rank=1))
+
+
 def test_the_plan_s_environment_stands_over_the_layout_s_over_the_image_s(tmp_path, programs):
     plan = made.PLAN._replace(environment={"OMP_NUM_THREADS": "7", "LD_LIBRARY_PATH": "/x"})
     image = made.IMAGE._replace(env=["KMP_BLOCKTIME=9", "HOME=/root", "TMPDIR=/tmp", "LD_LIBRARY_PATH=/y", "OWN=1"])

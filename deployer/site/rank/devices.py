@@ -1,0 +1,37 @@
+"""The GPUs that one rank sees, if a job gives each rank its own. It imports as little as ``rank``."""
+
+MYPY = False
+if MYPY:
+    from typing import Dict, Mapping
+
+#: By vendor, NVIDIA, AMD and Intel: the variable that selects GPUs. Batch systems set it.
+NAMES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+
+
+class TooFewDevices(Exception):
+    """A rank would have to share a GPU with another one."""
+
+
+def variables(wanted: str, environment: "Mapping[str, str]") -> "Dict[str, str]":
+    """Return the environment of a rank that sees only its own GPUs.
+
+    Args:
+        wanted: N:NAME or N:NAME=LIST, as ``site.run.gpus.word`` returns it. Without the list, the batch system's value
+            of the variable NAME counts, and without that the driver's numbers.
+        environment: the rank's own, with LOCAL_RANK.
+
+    Raises:
+        TooFewDevices: the job has fewer GPUs on this node.
+    """
+    number, _, rest = wanted.partition(":")
+    name, _, ordered = rest.partition("=")
+    each, local = int(number), int(environment["LOCAL_RANK"])
+    there = ordered or environment.get(name, "")
+    devices = there.split(",") if there else ["%d" % place for place in range((local + 1) * each)]
+    own = devices[local * each : (local + 1) * each]
+    if len(own) < each:
+        raise TooFewDevices(
+            "local rank %d needs %d GPUs after %d others, but %s names %d: %s"
+            % (local, each, local * each, name, len(devices), there)
+        )
+    return {**environment, name: ",".join(own)}

@@ -1,0 +1,68 @@
+"""The GPUs that each rank of a job sees, and their order. Pure.
+
+By default each rank sees all GPUs that its job has on its node, and the framework takes one by its local rank. With
+a number of GPUs per rank, `rank` shows each rank its own ones (``site.rank.devices``).
+"""
+
+from typing import Dict, Optional
+
+from deployer.contract.errors import Refused, UsageError
+from deployer.contract.job import Job
+from deployer.contract.layout import Layout
+from deployer.contract.pinning import gpu_order
+from deployer.contract.plan import GpuRequest, Plan
+from deployer.site.rank.devices import NAMES
+
+
+def check(job: Job, asked: Optional[GpuRequest]) -> None:
+    """Check the number of GPUs per rank.
+
+    Args:
+        asked: what the job requests of the batch system, if deployer does.
+
+    Raises:
+        UsageError: it is not a number of GPUs, or one process starts the ranks of a node.
+        Refused: the job has fewer GPUs on a node.
+    """
+    if job.gpus is None:
+        return
+    if job.gpus < 1:
+        raise UsageError("--gpus-per-rank %d: not a number of GPUs" % job.gpus, "1 or more; leave it out for all")
+    if job.whole_nodes:
+        raise UsageError(
+            "--gpus-per-rank %d: job %s starts one process per node (launch: %s), which sees all GPUs"
+            % (job.gpus, job.name, job.launch),
+            "leave it out",
+        )
+    wanted = job.ranks_per_node * job.gpus
+    if asked is not None and wanted > asked.per_node:
+        raise Refused(
+            "%d ranks per node x %d GPUs = %d, but the job has %d GPUs per node"
+            % (job.ranks_per_node, job.gpus, wanted, asked.per_node),
+            "use fewer ranks per node, fewer GPUs per rank, or request more (--gpus)",
+        )
+
+
+def order(layout: Layout, plan: Plan, each: Optional[int]) -> Dict[str, str]:
+    """Return the variables by which ranks have the GPUs near their CPUs, if the job has all GPUs of its nodes.
+
+    Args:
+        each: GPUs per rank; None: each rank sees all.
+    """
+    found = gpu_order(layout, plan.gpu_places, each)
+    if found is None:
+        return {}
+    # By default CUDA counts the fastest first.
+    counted = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if plan.gpu_order.startswith("CUDA") else {}
+    return {plan.gpu_order: ",".join(map(str, found)), **counted}
+
+
+def word(each: int, plan: Plan, environment: Dict[str, str]) -> str:
+    """Return what ``rank --gpus`` gets: N:NAME, the GPUs per rank and the variable that selects them.
+
+    Args:
+        environment: the variables of ``order``; then the word is N:NAME=0,1,...
+    """
+    names = [name for name in (plan.gpu_order, *plan.pass_environment) if name in NAMES]
+    name = names[0] if names else NAMES[0]
+    return "%d:%s%s" % (each, name, "=" + environment[name] if name in environment else "")
