@@ -104,9 +104,7 @@ def decode(data: Buffer, position: int) -> Tuple[TarEntry, int]:
         field, mode, size_field, checksum, kind, target_field = _block_fields(data, position)
         position += BLOCK
         size = _size(size_field)
-        # The low half of Adler-32 is the sum of the bytes plus one if that is below 65521, which is always so here.
-        total = zlib.adler32(b"".join((field, mode, size_field, kind, target_field))) & 0xFFFF
-        if int(checksum, 8) != _SUM_FIXED + total - 1:
+        if int(checksum, 8) != _SUM_FIXED + _sum(b"".join((field, mode, size_field, kind, target_field))):
             raise IntegrityError("a tar header does not have its checksum: %r" % field.rstrip(b"\0"))
         if kind not in (_LONG_NAME, _LONG_LINK):
             break
@@ -211,5 +209,10 @@ def _block(name: bytes, mode: int, size: int, kind: bytes, target: bytes) -> byt
     )
     rest = kind + target.ljust(100, b"\0") + _MAGIC
     rest = rest.ljust(BLOCK - len(head) - 8, b"\0")  # no owner names, no device numbers
-    checksum = sum(head) + sum(rest) + 8 * 0x20
-    return head + b"%06o\0 " % checksum + rest
+    return head + b"%06o\0 " % (_sum(head + rest) + 8 * 0x20) + rest
+
+
+def _sum(data: bytes) -> int:
+    """Return the sum of the bytes of a header, or of parts of it."""
+    # The low half of Adler-32 is the sum of the bytes plus one if that is below 65521, which is always so here.
+    return (zlib.adler32(data) & 0xFFFF) - 1

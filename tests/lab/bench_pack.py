@@ -55,6 +55,7 @@ def _ways(image: str, folder: Path, container: str) -> list[Way]:
     tool = Path(sys.executable).parent / "deployer"
     cache = WORK / "cache"
     os.environ["XDG_CACHE_HOME"] = str(cache)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's first start keeps the bytecode of our modules
     changed = folder / "usr" / "changed-by-bench.py"
     known = WORK / "known"  # a cache that stays
     definition = WORK / "definition"

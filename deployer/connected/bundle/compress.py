@@ -14,11 +14,14 @@ from typing import NamedTuple
 
 from deployer.connected.bundle.codecs import Codec
 from deployer.connected.bundle.framecache import CachedFrame, FrameCache
-from deployer.connected.bundle.layer import Piece
+from deployer.connected.bundle.layer import LARGE, Piece
 from deployer.contract import oci, tarformat
 
-#: Bytes of pieces that are processed at once. It limits the memory for any image and number of cores.
+#: The most bytes of pieces that are processed at once. It limits the memory for any image and number of cores.
 IN_WORK = 96 * 1024 * 1024
+#: Bytes of pieces for each worker: one that it reads, and one that waits for the digest. More would no longer be in the
+#: processor's cache when the digest reads them.
+_FOR_WORKER = 2 * LARGE
 
 #: Bytes at the start of a piece that are tested first: most pieces have other bytes than zeros there.
 _FIRST = 64
@@ -88,6 +91,7 @@ class Press:
         """Yield one frame per piece, in the order of the pieces."""
         _keep_memory()
         waiting: deque[_InWork] = deque()
+        most = min(IN_WORK, (self._workers + 1) * _FOR_WORKER)
         in_work = 0
         with ThreadPoolExecutor(self._workers, "press") as pool, ThreadPoolExecutor(1, "digest") as chain:
             try:
@@ -97,7 +101,7 @@ class Press:
                         _InWork(piece, raw, pool.submit(self._press, piece, raw), chain.submit(self._add, raw))
                     )
                     in_work += piece.weight
-                    while waiting and (in_work > IN_WORK or (waiting[0].adding.done() and waiting[0].pressing.done())):
+                    while waiting and (in_work > most or (waiting[0].adding.done() and waiting[0].pressing.done())):
                         yield self._finished(waiting[0])
                         in_work -= waiting.popleft().piece.weight
                 while waiting:

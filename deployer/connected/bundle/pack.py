@@ -1,12 +1,14 @@
 """pack: write a bundle, one plain tar with an image and all that a site needs to run it."""
 
 import functools
+import gc
 import hashlib
 import json
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -48,6 +50,10 @@ if TYPE_CHECKING:  # the import of the profile's model is slow, and a pack witho
     from deployer.connected.site_profile.profile import Profile
 
 _logger = logging.getLogger("deployer.pack")
+
+#: Seconds for which a thread may keep the interpreter's lock while another waits, by default 0.005. The thread that
+#: computes the layer's digest needs it once for each piece, and a piece takes 0.003.
+_SWITCH = 0.0005
 
 
 class Checking(NamedTuple):
@@ -145,11 +151,26 @@ def pack(
     write = functools.partial(
         _packed, contents, profiles, output, codecs.codec(codec), cache, changes, checking or Checking(), say
     )
+    with _busy():
+        try:
+            return write(may_know=changes is None)  # the list of paths that flatten changed is not kept
+        except DamagedLayer as error:
+            say(f"{error.message}: the image is read again")
+            return write(may_know=False)
+
+
+@contextmanager
+def _busy() -> Iterator[None]:
+    """Set the interpreter for threads that often need its lock for a moment, and for a tree of many objects."""
+    interval, collects = sys.getswitchinterval(), gc.isenabled()
+    sys.setswitchinterval(_SWITCH)
+    gc.disable()  # it would look at each entry of the image again and again; none is in a cycle
     try:
-        return write(may_know=changes is None)  # the list of paths that flatten changed is not kept
-    except DamagedLayer as error:
-        say(f"{error.message}: the image is read again")
-        return write(may_know=False)
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+        if collects:
+            gc.enable()
 
 
 def _packed(

@@ -86,7 +86,9 @@ class OnDisk:
                 if os.fstat(descriptor).st_size != self.size:
                     raise UsageError(f"{shown} changed while it was packed", "pack again when no program writes to it")
                 length = max(min(length, self.size - start), 0)
-                return bytes(length) if _is_hole(descriptor, start, length) else os.pread(descriptor, length, start)
+                if length >= files.HOLE and _is_hole(descriptor, start, length):
+                    return bytes(length)
+                return os.pread(descriptor, length, start)
             finally:
                 os.close(descriptor)
 

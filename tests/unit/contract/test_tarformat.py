@@ -54,6 +54,12 @@ def test_a_path_that_no_site_can_hold_is_refused(path):
     assert tarformat.decode(tarformat.encode(TarEntry(FILE, shorter, 0o644, 0)), 0)[0].path == shorter
 
 
+def test_the_checksum_is_right_for_the_largest_bytes():
+    header = tarformat.encode(TarEntry(SYMLINK, b"\xff" * 100, 0o777, 0, b"\xff" * 100))
+    assert int(header[148:154], 8) == sum(header[:148]) + 8 * 0x20 + sum(header[156:])
+    assert tarformat.decode(header, 0)[1] == len(header)
+
+
 def test_each_byte_of_a_header_counts():
     header = tarformat.encode(TarEntry(FILE, b"name", 0o644, 5))
     for position in range(512):
