@@ -29,6 +29,9 @@ GAP = 4096
 #: are 1 in 10^7. The assembled bundle is verified in full, so a false match is found there.
 PREFIX = 8
 
+#: The line after the last part that is sent: the site installs what has arrived.
+END = b"install\n"
+
 _NAME = re.compile(r"^(\d{1,15})-(\d{1,15})\.(part|end)$")
 
 HeldSegments = FrozenSet[bytes]

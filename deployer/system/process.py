@@ -335,44 +335,128 @@ def feed(
         timeout: seconds from the last piece on. Until then the program must detect by itself that it is stuck, as ssh
             does with ServerAliveInterval.
     """
-    _logger.debug("$ %s", quoted(argv))
-    import tempfile
+    return converse(argv, lambda _: None, timeout, timeout, env, pieces=pieces)
 
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        try:
-            process = subprocess.Popen(
-                list(argv),
-                stdin=subprocess.PIPE,
-                stdout=out,
-                stderr=err,
-                env=dict(env) if env is not None else base_environment(),
-            )
-        except OSError as error:
-            _not_started(argv, error, "")
-        if process.stdin is None:
-            raise AssertionError("a pipe was asked for")
-        files.enlarge_pipe(process.stdin.fileno())
-        try:
-            try:
-                with process.stdin as stdin:
-                    for piece in pieces:
-                        stdin.write(piece)
-            except BrokenPipeError:
-                pass
+
+def converse(
+    argv: Sequence[str],
+    reply: Callable[[str], Optional[Iterable[bytes]]],
+    patience: float,
+    timeout: float,
+    env: Optional[Mapping[str, str]] = None,
+    hear: Optional[Callable[[str], bool]] = None,
+    pieces: Optional[Iterable[bytes]] = None,
+) -> Completed:
+    """Run ``argv`` as ``feed`` does, with pieces that depend on what it prints first.
+
+    Args:
+        reply: receives each line of its output until it returns the pieces.
+        patience: seconds until then.
+        timeout: seconds from the last piece on.
+        hear: as in ``run``.
+        pieces: the pieces if they are known already.
+    """
+    _logger.debug("$ %s", quoted(argv))
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(env) if env is not None else base_environment(),
+        )
+    except OSError as error:
+        _not_started(argv, error, "")
+    try:
+        with _ended(process):
+            said = _Exchange(argv, process, reply, pieces).run(patience, timeout, hear)
             process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise JobFailed("%s did not end within %d s" % (quoted(argv), timeout)) from None
-        except BaseException:
-            process.kill()
-            process.wait()
-            raise
-        out.seek(0)
-        err.seek(0)
-        done = Completed(argv, process.returncode, _text(out.read(_MAX_OUTPUT)), _text(err.read(_MAX_OUTPUT)))
+    except subprocess.TimeoutExpired as error:
+        raise JobFailed("%s did not end within %d s" % (quoted(argv), error.timeout)) from None
+    done = Completed(argv, process.returncode, _text(said[0]), _text(said[1]))
     _logger.debug("exit %d%s", done.returncode, ": " + done.last_words() if done.returncode else "")
     return done
+
+
+class _Exchange(object):
+    """Writes pieces to a process and reads its output. All pipes are served at once, as in ``_read_until``."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        process: "subprocess.Popen[bytes]",
+        reply: Callable[[str], Optional[Iterable[bytes]]],
+        pieces: Optional[Iterable[bytes]],
+    ) -> None:
+        if process.stdin is None or process.stdout is None or process.stderr is None:
+            raise AssertionError("pipes were asked for")
+        self._argv = list(argv)
+        self._stdin, self._streams = process.stdin, (process.stdout, process.stderr)
+        self._reply = reply
+        self._pieces = None if pieces is None else filter(None, pieces)
+        self._left = memoryview(b"")
+        files.enlarge_pipe(self._stdin.fileno())
+        os.set_blocking(self._stdin.fileno(), False)
+
+    def run(self, patience: float, timeout: float, hear: Optional[Callable[[str], bool]]) -> List[bytes]:
+        """Return the output when it is closed.
+
+        Raises:
+            TimeoutExpired: the time is up.
+            JobFailed: it printed too much.
+        """
+        found, offered = (bytearray(), bytearray()), [0, 0]
+        limit = patience
+        end = time.monotonic() + limit
+        writes = False
+        with selectors.DefaultSelector() as selector:
+            for number, stream in enumerate(self._streams):
+                selector.register(stream, selectors.EVENT_READ, number)
+            while selector.get_map():
+                if self._pieces is not None and not writes and not self._stdin.closed:
+                    selector.register(self._stdin, selectors.EVENT_WRITE)
+                    writes = True
+                ready = selector.select(None if writes else max(0.0, end - time.monotonic()))
+                if not ready:
+                    raise subprocess.TimeoutExpired(self._argv, limit)
+                for key, _ in ready:
+                    if key.fileobj is self._stdin:
+                        if not self._write():
+                            selector.unregister(self._stdin)
+                            self._stdin.close()
+                            writes, limit, end = False, timeout, time.monotonic() + timeout
+                        continue
+                    number = key.data
+                    data = os.read(key.fd, 64 * 1024)
+                    found[number].extend(data)
+                    listener = hear if number else self._hear
+                    if listener:
+                        offered[number] = _offer(found[number], offered[number], listener)
+                    if not data:
+                        selector.unregister(key.fileobj)
+                if sum(map(len, found)) > _MAX_OUTPUT:
+                    raise JobFailed("%s printed more than %d MiB" % (quoted(self._argv), _MAX_OUTPUT // 1024**2))
+        return [bytes(said) for said in found]
+
+    def _hear(self, line: str) -> bool:
+        if self._pieces is None:
+            answer = self._reply(line)
+            self._pieces = None if answer is None else filter(None, answer)
+        return False
+
+    def _write(self) -> bool:
+        """Write as much as the pipe accepts, and return whether there may be more to write."""
+        if not self._left:
+            self._left = memoryview(next(self._pieces or iter(()), b""))
+            if not self._left:
+                return False
+        try:
+            self._left = self._left[os.write(self._stdin.fileno(), self._left) :]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:  # it has ended; its status shows why
+            return False
+        return True
 
 
 #: Becomes the given program, and ends it when the pipe on standard input is closed, also by our own death.

@@ -24,6 +24,8 @@ from deployer.connected.bundle.shipment import as_stream, shipment_for
 from deployer.connected.ground import engine
 from deployer.connected.site_profile.profile import load
 from deployer.connected.transfer.remote import Remote
+from deployer.contract.delta import END
+from deployer.contract.errors import DeployerError
 from deployer.contract.manifest import Manifest
 from deployer.contract.sealed_file import read_manifest
 from deployer.system.verify import opened, read_manifest_block, read_seal
@@ -279,8 +281,10 @@ def _stream(remote: Remote, bundle: Path) -> float:
         seal = read_seal(stream, str(bundle))
         manifest: Manifest = read_manifest(read_manifest_block(stream, seal), seal)
         shipment = shipment_for(stream, seal, manifest, frozenset())
+        pieces = (piece for piece in as_stream(stream, shipment, lambda _: None) if piece != END)
         started = time.monotonic()
-        remote.feed(["take", digest], as_stream(stream, shipment, lambda _: None))
+        with contextlib.suppress(DeployerError):  # cut before the end, so nothing is installed
+            remote.converse(["take", digest], lambda known: pieces, _SECONDS)
         seconds = time.monotonic() - started
     remote.shell(f"rm -r {remote.workspace}/incoming/{digest[:32]}")
     return seconds

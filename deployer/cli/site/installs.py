@@ -13,7 +13,7 @@ from deployer.site.install import install as installing
 from deployer.site.install import take_plan
 from deployer.site.install.receive import receive
 from deployer.site.storage import space, store
-from deployer.site.storage.store import InstalledImage
+from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, workers
 
 MYPY = False
@@ -92,15 +92,19 @@ def _install(args: argparse.Namespace) -> int:
 
 
 def _receive(args: argparse.Namespace) -> int:
+    return receive_from(os.path.abspath(args.folder), store.locate(args.root), args.json, args.squashfs)
+
+
+def receive_from(folder: str, where: Store, as_json: bool, squashfs: bool = False) -> int:
+    """Install the bundle whose parts are in ``folder``, and print the result."""
     started = time.time()
     meter = Meter()
-    where = store.locate(args.root)
-    received = receive(os.path.abspath(args.folder), where, meter)
+    received = receive(folder, where, meter)
     store.bring_tool(where)
     meter.end()
     image, seconds = received.outcome.image, time.time() - started
-    squashed = squashed_now(image) if args.squashfs else None
-    if args.json:
+    squashed = squashed_now(image) if squashfs else None
+    if as_json:
         record = {"folder": image.folder, "known": received.outcome.known, "digest": received.digest}
         warnings = list(received.outcome.warnings)
         record.update(bundle=received.bundle, warnings=warnings, seconds=round(seconds, 3))
@@ -112,7 +116,7 @@ def _receive(args: argparse.Namespace) -> int:
     else:
         print("rebuilt, verified and installed %s in %.1f s: %s" % (name, seconds, image.folder))
         print("digest %s" % received.digest)
-    if args.squashfs:
+    if squashfs:
         show_squashed(image, squashed)
     common.warn(received.outcome.warnings)
     return 0

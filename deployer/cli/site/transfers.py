@@ -5,14 +5,15 @@ import json
 import os
 import platform
 import sys
-from typing import Any
+from typing import Any, Dict
 
 from deployer.cli.site import common
-from deployer.contract import delta, json_records
+from deployer.contract import delta, dialogue, json_records
 from deployer.contract.errors import UsageError
 from deployer.site.install import incoming
 from deployer.site.storage import inventory, store
 from deployer.site.storage.space import human
+from deployer.site.storage.store import Store
 from deployer.system import files
 
 
@@ -24,7 +25,8 @@ def add_parsers(subparsers: Any) -> None:
         subparsers, "known", _known, "print what is here of a bundle, and the free space; called by push"
     )
     command.add_argument("digest", metavar="DIGEST")
-    command = common.add_store_command(subparsers, "take", _take, "write the parts from standard input; called by push")
+    text = "print what `known` does, write the parts from standard input, and install them; called by push"
+    command = common.add_store_command(subparsers, "take", _take, text)
     command.add_argument("digest", metavar="DIGEST")
 
 
@@ -37,31 +39,42 @@ def _receipt(args: argparse.Namespace) -> int:
 
 
 def _known(args: argparse.Namespace) -> int:
-    where = store.locate(args.root)
-    if not files.is_folder(where.root):
-        raise UsageError("there is no folder %s" % where.root, "push creates it; or give another with --root DIR")
-    present = inventory.whole(where, args.digest)
-    if present:
-        from deployer.site.install.receive import finish  # only here: its imports take longer than the rest
-
-        finish(where, args.digest, present)
-    state = os.statvfs(where.root)
-    answer = {
-        "folder": present.folder if present else None,
-        "free": state.f_bavail * state.f_frsize,
-        "python": platform.python_version(),
-        "held": "" if present else delta.held_text(incoming.held(where, args.digest)),
-    }
+    answer = _about(store.locate(args.root), args.digest)
     if args.json:
         print(json.dumps(answer))
     else:
-        print("installed: %s" % (present.folder if present else "no"))
+        print("installed: %s" % (answer["folder"] or "no"))
         print("free: %s" % human(int(str(answer["free"]))))
     return 0
 
 
+def _about(where: Store, digest: str) -> Dict[str, object]:
+    """Return what is here of a bundle, for ``push``."""
+    if not files.is_folder(where.root):
+        raise UsageError("there is no folder %s" % where.root, "push creates it; or give another with --root DIR")
+    present = inventory.whole(where, digest)
+    if present:
+        from deployer.site.install.receive import finish  # only here: its imports take longer than the rest
+
+        finish(where, digest, present)
+    state = os.statvfs(where.root)
+    return {
+        "folder": present.folder if present else None,
+        "free": state.f_bavail * state.f_frsize,
+        "python": platform.python_version(),
+        "held": "" if present else delta.held_text(incoming.held(where, digest)),
+    }
+
+
 def _take(args: argparse.Namespace) -> int:
     files.enlarge_pipe(sys.stdin.fileno())
-    count = incoming.take(sys.stdin.buffer, store.locate(args.root), args.digest)
-    print(json.dumps({"taken": count}) if args.json else "%d came" % count)
-    return 0
+    where = store.locate(args.root)
+    answer = _about(where, args.digest)
+    print(dialogue.ANSWER + json.dumps(answer), flush=True)
+    if answer["folder"]:
+        print(json.dumps(answer))
+        return 0
+    from deployer.cli.site.installs import receive_from  # while the laptop looks for what to send: it is slow
+
+    incoming.take(sys.stdin.buffer, where, args.digest)
+    return receive_from(incoming.folder_of(where, args.digest), where, args.json)

@@ -46,7 +46,10 @@ def shipment_for(stream: IO[bytes], seal: Seal, manifest: Manifest, held: HeldSe
 
 
 def as_stream(stream: IO[bytes], what: Shipment, advance: Callable[[int], None]) -> Iterator[bytes]:
-    """Yield the shipment in the format of the site's ``take``. ``advance`` is called with the bytes of each piece."""
+    """Yield the shipment in the format of the site's ``take``, which then installs it.
+
+    ``advance`` is called with the bytes of each piece.
+    """
     yield b"%s %d\n" % (what.ending.name.encode(), len(what.data))
     yield what.data
     advance(len(what.data))
@@ -55,6 +58,7 @@ def as_stream(stream: IO[bytes], what: Shipment, advance: Callable[[int], None])
         for piece in _read(stream, part):
             yield piece
             advance(len(piece))
+    yield delta.END
 
 
 def as_files(stream: IO[bytes], what: Shipment, folder: Path, advance: Callable[[int], None]) -> list[Path]:

@@ -8,7 +8,8 @@ bundle from parts and kept bundles, and gives it its final name after every byte
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -21,7 +22,7 @@ from deployer.connected.transfer import published
 from deployer.connected.transfer.remote import Remote
 from deployer.contract import delta, json_records
 from deployer.contract.delta import HeldSegments
-from deployer.contract.errors import Refused, SpaceError, UsageError
+from deployer.contract.errors import Refused, SpaceError, TransferError, UsageError
 from deployer.contract.manifest import PLANS_PREFIX, Manifest
 from deployer.contract.verdict import REFUSE, Checked
 from deployer.system import files
@@ -209,21 +210,92 @@ def _refused(profile: Profile, checked: Checked) -> Refused:
 
 
 def _push(stream: IO[bytes], bundle: VerifiedBundle, remote: Remote, options: PushOptions) -> Pushed:
-    known = remote.site(["known", bundle.digest])
+    if options.dry_run or options.transfer_host:
+        offer = _offered(remote.site(["known", bundle.digest]), stream, bundle, remote, options)
+        if options.dry_run or offer.shipment is None:
+            return offer.done
+        return _uploaded(offer.done, offer.shipment, stream, bundle, remote, options.transfer_host or "")
+    sending = _Sending(stream, bundle, remote, options)
+    with ExitStack() as shown:
+        tell = sending.watched(shown)
+        answer = remote.converse(["take", bundle.digest], sending.pieces, _INSTALL_SECONDS, tell)
+    return sending.pushed(answer)
+
+
+class _Offer(NamedTuple):
+    """What the site said to a bundle: the push so far, and what to send; None if it is installed there."""
+
+    done: Pushed
+    shipment: Shipment | None
+
+
+def _offered(
+    known: json_records.Record, stream: IO[bytes], bundle: VerifiedBundle, remote: Remote, options: PushOptions
+) -> _Offer:
     done = Pushed(bundle.digest, 0, len(json.dumps(known)), 0, known["folder"], 0.0, 0.0, str(known["python"]))
     if known["folder"]:
-        return done
+        return _Offer(done, None)
     held = frozenset() if options.full else delta.read_held(str(known["held"]))
     shipment = shipment_for(stream, bundle.seal, bundle.manifest, held)
-    done = done._replace(sent=shipment.size, parts=len(shipment.parts))
     _check_space(remote, int(known["free"]), shipment, bundle)
-    if options.dry_run:
-        return done
-    # Only a transfer host may reach the inbox. What it puts there is kept.
-    place = remote.inbox if remote.inbox and options.transfer_host else f"{remote.workspace}/incoming"
+    return _Offer(done._replace(sent=shipment.size, parts=len(shipment.parts)), shipment)
+
+
+class _Sending:
+    """A push through one command of the site, which says what it has, receives the parts, and installs them."""
+
+    def __init__(self, stream: IO[bytes], bundle: VerifiedBundle, remote: Remote, options: PushOptions) -> None:
+        self._stream, self._bundle, self._remote, self._options = stream, bundle, remote, options
+        self._done: Pushed | None = None
+        self._started = self._sent = 0.0
+
+    def pieces(self, known: json_records.Record) -> Iterator[bytes]:
+        """Yield what the site lacks."""
+        self._done, shipment = _offered(known, self._stream, self._bundle, self._remote, self._options)
+        self._started = time.monotonic()
+        if shipment:
+            with progress.bar("send", shipment.size) as advance:
+                yield from as_stream(self._stream, shipment, advance)
+        self._sent = time.monotonic()
+
+    def watched(self, shown: ExitStack) -> Callable[[int, int], None] | None:
+        """Return what shows the progress of the install, in a bar that is made when it begins; None: nobody looks."""
+        if not sys.stderr.isatty():
+            return None
+        bars: list[Callable[[int, int], None] | None] = []
+
+        def tell(done: int, total: int) -> None:
+            if not bars:
+                bars.append(shown.enter_context(progress.far_bar("install")))
+            if bars[0]:
+                bars[0](done, total)
+
+        return tell
+
+    def pushed(self, answer: json_records.Record) -> Pushed:
+        """Return the result, with the site's last answer."""
+        if self._done is None:
+            raise TransferError(f"{self._remote.host} gave no answer to take", "see the command's log")
+        if self._done.folder:
+            return self._done
+        return self._done._replace(
+            folder=str(answer["folder"]),
+            seconds_transfer=self._sent - self._started,
+            seconds_install=time.monotonic() - self._sent,
+            warnings=tuple(answer["warnings"]),
+        )
+
+
+def _uploaded(
+    done: Pushed, shipment: Shipment, stream: IO[bytes], bundle: VerifiedBundle, remote: Remote, host: str
+) -> Pushed:
+    """Send the parts by sftp through ``host``, which may allow nothing else, and install them."""
+    place = remote.inbox or f"{remote.workspace}/incoming"  # what is put into the inbox is kept
     folder = f"{place}/{bundle.digest.split(':')[1][:32]}"
     started = time.monotonic()
-    _send(stream, bundle, shipment, remote, folder, options.transfer_host)
+    with progress.bar("send", shipment.size) as advance, locked_folder.LockedFolder(locked_folder.PARTS) as local:
+        made = as_files(stream, shipment, Path(local, "parts"), advance)
+        remote.upload([file for file in made if delta.read_name(file.name)], folder, host)
     sent = time.monotonic()
     words = ["receive", folder]
     with progress.far_bar("install") as tell:
@@ -234,19 +306,6 @@ def _push(stream: IO[bytes], bundle: VerifiedBundle, remote: Remote, options: Pu
         seconds_install=time.monotonic() - sent,
         warnings=tuple(answer["warnings"]),
     )
-
-
-def _send(
-    stream: IO[bytes], bundle: VerifiedBundle, shipment: Shipment, remote: Remote, folder: str, host: str | None
-) -> None:
-    with progress.bar("send", shipment.size) as advance:
-        if host is None:
-            remote.feed(["take", bundle.digest], as_stream(stream, shipment, advance))
-            return
-        with locked_folder.LockedFolder(locked_folder.PARTS) as local:
-            made = as_files(stream, shipment, Path(local, "parts"), advance)
-            places = [file for file in made if delta.read_name(file.name)]
-            remote.upload(places, folder, host)
 
 
 def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> FolderPush:

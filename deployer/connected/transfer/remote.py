@@ -255,16 +255,9 @@ class Remote:
     def watch(self, words: Sequence[str], timeout: float, tell: Callable[[int, int], None]) -> json_records.Record:
         """Run a command as ``site`` does, and call ``tell`` with the bytes done and the total bytes at each report."""
 
-        def hear(said: str) -> bool:
-            found = re.match(rf"{dialogue.PROGRESS_LINE}(\d{{1,18}}) (\d{{1,18}})$", said)
-            if found:
-                tell(int(found[1]), int(found[2]))
-            return found is not None
-
         script = shlex.join(["env", f"{dialogue.PROGRESS}=1", *self._site_argv(words), "--json"])
-        done = process.run(
-            self._ssh(["sh"]), timeout=timeout, env=self._env, stdin=script + "\n", check=False, hear=hear
-        )
+        argv = self._ssh(["sh"])
+        done = process.run(argv, timeout=timeout, env=self._env, stdin=script + "\n", check=False, hear=_listener(tell))
         self._check_line(done)
         if done.returncode:
             self._raise_far(done)
@@ -274,6 +267,36 @@ class Remote:
         """Run a command as ``site`` does, with ``pieces`` on its standard input."""
         script = "exec " + shlex.join([*self._site_argv(words), "--json"])
         done = process.feed(self._ssh(["sh", "-c", script]), pieces, _CALL_SECONDS, env=self._env)
+        self._check_line(done)
+        if done.returncode:
+            self._raise_far(done)
+        return self._answer(done, words)
+
+    def converse(
+        self,
+        words: Sequence[str],
+        reply: Callable[[json_records.Record], Iterable[bytes]],
+        timeout: float,
+        tell: Callable[[int, int], None] | None = None,
+    ) -> json_records.Record:
+        """Run a command that first prints an answer, and send it the pieces that ``reply`` makes of that answer.
+
+        Args:
+            words: as in ``site``.
+            timeout: seconds from the last piece on.
+            tell: as in ``watch``.
+        """
+
+        def answered(said: str) -> Iterable[bytes] | None:
+            if not said.startswith(MARK):
+                return None
+            return reply(json_records.parse(said[len(MARK) :].encode(), f"the answer of {self.host}", TransferError))
+
+        before = ["env", f"{dialogue.PROGRESS}=1"] if tell else []
+        script = "exec " + shlex.join([*before, *self._site_argv(words), "--json"])
+        done = process.converse(
+            self._ssh(["sh", "-c", script]), answered, _CALL_SECONDS, timeout, self._env, _listener(tell)
+        )
         self._check_line(done)
         if done.returncode:
             self._raise_far(done)
@@ -452,6 +475,20 @@ class Remote:
             self._master.stop()
             self._master = None
         self._folder.cleanup()
+
+
+def _listener(tell: Callable[[int, int], None] | None) -> Callable[[str], bool] | None:
+    """Return what receives the lines of a site's command: reports of its progress go to ``tell``."""
+    if tell is None:
+        return None
+
+    def hear(said: str) -> bool:
+        found = re.match(rf"{dialogue.PROGRESS_LINE}(\d{{1,18}}) (\d{{1,18}})$", said)
+        if found:
+            tell(int(found[1]), int(found[2]))
+        return found is not None
+
+    return hear
 
 
 def _admins_files(done: Completed) -> dict[str, AdminsFile]:

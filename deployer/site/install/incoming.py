@@ -27,6 +27,7 @@ from deployer.system.verify import opened, read_manifest_block, read_seal
 BUNDLE = "bundle.tar"
 _CHUNK = 1024 * 1024
 _MAX_LINE = 64
+_AGAIN = "push again: complete parts are not sent again"
 _log = logging.getLogger("deployer.incoming")
 
 #: Seconds after which an abandoned push is removed; a file that is being written is touched much more often.
@@ -156,28 +157,29 @@ def held(store: Store, digest: str) -> Iterable[str]:
     return digests
 
 
-def take(stream: IO[bytes], store: Store, digest: str) -> int:
-    """Write the parts from ``stream`` into their folder; return their number.
+def take(stream: IO[bytes], store: Store, digest: str) -> None:
+    """Write the parts from ``stream`` into their folder.
 
-    Each part is a line ``NAME SIZE`` and SIZE bytes, and gets its name when it is complete.
+    Each part is a line ``NAME SIZE`` and SIZE bytes, and gets its name when it is complete. ``delta.END`` follows the
+    last one.
 
     Raises:
-        TransferError: the stream ended inside a part. All parts before it are kept.
+        TransferError: the stream ended before that. All complete parts are kept.
         SpaceError: the disk is full.
     """
     folder = folder_of(store, digest)
     _remove_stale(store)
-    count = 0
     while True:
         line = stream.readline(_MAX_LINE)
+        if line == delta.END:
+            return
         if not line:
-            return count
+            raise TransferError("the connection closed between two parts", _AGAIN)
         name, _, size = line.decode("ascii", "replace").rstrip("\n").partition(" ")
         if not line.endswith(b"\n") or not size.isdigit() or not delta.read_name(name):
             raise TransferError("received %r instead of a part" % line, "does the site's login shell read from stdin?")
         with _named_when_whole(os.path.join(folder, name)) as target:
             _copy(stream, target, int(size))
-        count += 1
 
 
 @contextmanager
@@ -204,7 +206,7 @@ def _copy(source: IO[bytes], target: IO[bytes], size: int) -> None:
     while size:
         chunk = source.read(min(size, _CHUNK))
         if not chunk:
-            raise TransferError("the connection closed inside a part", "push again: complete parts are not sent again")
+            raise TransferError("the connection closed inside a part", _AGAIN)
         size -= len(chunk)
         view = memoryview(chunk)
         while view:

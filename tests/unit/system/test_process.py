@@ -198,3 +198,32 @@ def test_lines_of_errors_are_heard_as_they_come():
     done = process.run([sys.executable, "-c", code], 30, stdin="fed", check=False, hear=hear)
     assert heard == ["1 of 2", "words", "2 of 2"]
     assert (done.returncode, done.stdout, done.stderr) == (3, "x" * 300000 + "\nfed", "words\nlast")
+
+
+def test_a_conversation_sends_what_it_makes_of_the_first_answer():
+    code = (
+        "import sys; print('noise'); print('want 3', flush=True); data = sys.stdin.read(); "
+        "sys.stderr.write('at 1\\nother\\n'); print(data)"
+    )
+    asked, heard = [], []
+
+    def reply(line):
+        asked.append(line)
+        return ["x".encode()] * 3 if line == "want 3" else None
+
+    def hear(line):
+        heard.append(line)
+        return line.startswith("at")
+
+    done = process.converse([sys.executable, "-c", code], reply, 30, 30, hear=hear)
+    assert (done.stdout, done.stderr) == ("noise\nwant 3\nxxx\n", "other\n")
+    assert (asked, heard) == (["noise", "want 3"], ["at 1", "other"])
+
+
+def test_a_conversation_ends_with_a_program_that_asks_nothing_or_hangs():
+    done = process.converse(["sh", "-c", "echo no; exit 4"], lambda line: None, 30, 30)
+    assert (done.returncode, done.stdout) == (4, "no\n")
+    with pytest.raises(JobFailed, match="did not end within 0 s"):
+        process.converse(["sleep", "60"], lambda line: None, 0.1, 30)
+    with pytest.raises(JobFailed, match="did not end within 0 s"):
+        process.converse(["sh", "-c", "echo ready; exec sleep 60"], lambda line: [b"x"], 30, 0.1)

@@ -38,7 +38,8 @@ def shipment(data, held=frozenset()):
 
 
 def as_stream(items):
-    return io.BytesIO(b"".join(b"%s %d\n" % (name.encode(), len(content)) + content for name, content in items))
+    parts = [b"%s %d\n" % (name.encode(), len(content)) + content for name, content in items]
+    return io.BytesIO(b"".join(parts) + delta.END)
 
 
 def here(store, data):
@@ -114,6 +115,13 @@ def test_a_stream_that_is_cut_anywhere_goes_on(store, share, monkeypatch):
     assert content(done.bundle) == data
     assert cost <= sum(len(content) for _, content in items) - came
     assert share < 0.5 or came > 0
+
+
+def test_a_stream_that_is_cut_between_two_parts_is_not_complete(store):
+    digest, items = shipment(bundles.build())
+    with pytest.raises(TransferError, match="between two parts"):
+        incoming.take(io.BytesIO(as_stream(items).getvalue()[: -len(delta.END)]), store, digest)
+    assert len(files_of(incoming.folder_of(store, digest))) == len(items)  # they are not sent again
 
 
 def test_noise_is_no_part(store):
@@ -357,7 +365,7 @@ def test_what_nobody_took_up_again_is_removed(store):
     left = os.path.join(incoming.folder_of(store, new[0]), "5-6.part.99.tmp")
     open(left, "w").close()
     os.utime(left, (1, 1))
-    incoming.take(io.BytesIO(b""), store, new[0])
+    incoming.take(io.BytesIO(delta.END), store, new[0])
     assert not os.path.exists(left)
     assert len(files_of(incoming.folder_of(store, new[0]))) == len(new[1])
 
