@@ -206,7 +206,7 @@ def _of_env(words: List[str]) -> List[str]:
 
 
 def operand(words: Sequence[str]) -> Optional[str]:
-    """Return the file that an interpreter runs; None if there is no such file or the command is not clear."""
+    """Return the file that an interpreter runs; None if the file does not exist or the command is not clear."""
     if not _INTERPRETERS.match(posixpath.basename(words[0])):
         return None
     rest = iter(words[1:])

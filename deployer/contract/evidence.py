@@ -152,7 +152,7 @@ class HostRecord(NamedTuple):
 
     Attributes:
         host: its name.
-        identity: the identity of the plan's MPI library on the node; None if there is no such file.
+        identity: the identity of the plan's MPI library on the node; None if the file does not exist.
         missing: paths that are to be bound into the container but do not exist.
         numa: the CPUs of each NUMA domain, as the kernel lists them.
         addresses: its IPv4 addresses.

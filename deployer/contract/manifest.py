@@ -268,7 +268,7 @@ class Manifest(NamedTuple):
         return _WITH_STDIN if any(job.stdin for job in self.jobs) else json_records.FORMAT
 
     def job(self, name: Optional[str]) -> Optional[Job]:
-        """Return the job of that name, or the first if no name is given; None if there is no such job."""
+        """Return the job of that name, or the first if no name is given; None if the job does not exist."""
         for job in self.jobs:
             if name is None or job.name == name:
                 return job

@@ -259,7 +259,7 @@ class Batch(NamedTuple):
         storage: file systems to request; they may have placeholders.
         gpus: the GPUs.
         parallel_environment: Grid Engine's name for how slots are dealt to nodes.
-        hosts: the nodes, if there is no batch system that knows them.
+        hosts: the nodes, for a site without a batch system.
     """
 
     queue: Optional[str] = None

@@ -163,7 +163,7 @@ def layer_member(manifest: Manifest) -> str:
 
 
 def member_segments(manifest: Manifest, name: str) -> List[Segment]:
-    """Return the content segments of a member, in order. Raises IntegrityError if there is no such member."""
+    """Return the content segments of a member, in order. Raises IntegrityError if the member does not exist."""
     position = 0
     for member in manifest.members:
         start = position + len(member_header(member))

@@ -41,17 +41,18 @@ def add_parsers(subparsers: Any) -> None:
 
 def add_site(parser: Any, required: bool = True) -> None:
     """Add the options that name a site."""
-    parser.add_argument("--site", metavar="SITE", required=required, help="a profile's name or path")
+    text = "a profile's name or path, or ssh:HOST for what that site publishes"
+    parser.add_argument("--site", metavar="SITE", required=required, help=text)
     parser.add_argument(
         "--ssh-config", metavar="F", type=Path, help="use this ssh configuration instead of ~/.ssh/config"
     )
 
 
 def _forward(args: argparse.Namespace) -> int:
-    from deployer.connected.site_profile import profile as profiles
+    from deployer.connected.transfer.published import profile_of
     from deployer.connected.transfer.remote import Remote
 
-    profile = profiles.load(args.site)
+    profile = profile_of(args.site, args.ssh_config)
     words = [args.command, *_theirs(args)]
     if hasattr(args, "plan") and not args.plan:
         words += ["--plan", profile.name]  # the bundle may also have plans for other sites

@@ -170,7 +170,7 @@ def image_config(client: docker.DockerClient, ref: str) -> dict[str, Any]:
         ``WorkingDir``, ``Entrypoint``, ``Cmd``, ``User`` and ``Labels``.
 
     Raises:
-        UsageError: there is no such image.
+        UsageError: the image does not exist.
     """
     with errors_named(client, f"inspect {ref}"):
         try:
@@ -193,7 +193,7 @@ def export_rootfs(
         progress: called with the number of bytes of each piece.
 
     Raises:
-        UsageError: there is no such image.
+        UsageError: the image does not exist.
         MissingTool: the engine stopped during the export.
         SpaceError: the disk of ``stream`` is full.
         DeployerError: the engine failed for another reason.
@@ -206,7 +206,7 @@ def export_rootfs(
 
 def rootfs_chunks(client: docker.DockerClient, ref: str) -> Iterator[bytes]:
     """Yield an image's root filesystem as pieces of one tar. The container made for the export is always removed."""
-    image_config(client, ref)  # raises a clear error if there is no such image
+    image_config(client, ref)  # raises a clear error if the image does not exist
     with errors_named(client, f"export {ref}"):
         # The container is never started, so the command is not run; but an image without a command needs one here.
         container = client.api.create_container(ref, command=["/deployer-export"], network_disabled=True)["Id"]

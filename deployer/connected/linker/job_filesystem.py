@@ -34,7 +34,7 @@ class Files(Protocol):
         """Return the content of a small file, empty if it is unknown."""
 
     def names(self, path: str) -> list[str]:
-        """Return the names in the folder at ``path``, unsorted; empty if there is no such folder."""
+        """Return the names in the folder at ``path``, unsorted; empty if it does not exist."""
 
 
 class HostFiles:

@@ -368,7 +368,7 @@ class Profile(Machine):
             mpi: the name of an MPI; None: all.
 
         Raises:
-            UsageError: there is no such partition, or none of them has this MPI.
+            UsageError: the partition does not exist, or no partition has this MPI.
         """
         names = list(partitions or self.partitions)
         own = {name: self.partition(name)[1].mpi for name in names}

@@ -96,7 +96,7 @@ def load(site: str) -> Profile:
     """Return the profile ``site``: a name, as ``search`` finds it, or the path of a YAML or JSON file.
 
     Raises:
-        UsageError: there is no such profile, or it has errors.
+        UsageError: the profile does not exist, or it has errors.
     """
     return resolve(site).profile
 
@@ -105,7 +105,7 @@ def resolve(site: str) -> Resolved:
     """Return the profile ``site`` with the origin of its values.
 
     Raises:
-        UsageError: there is no such profile, or it has errors. All errors are listed with file and line.
+        UsageError: the profile does not exist, or it has errors. All errors are listed with file and line.
         IntegrityError: the file of facts does not have the SHA-256 that the profile names.
     """
     paths = [find(site)]

@@ -9,6 +9,7 @@ import hashlib
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ from deployer.system import files, signature
 
 #: The names in the admin's folder, and here.
 PROFILE, FACTS, SIGNATURE = "profile.json", "profile.facts.json", "profile.json.sig"
+#: Beside them here: the hosts that published profiles of this name, signed by a pinned key; the last one at the end.
+HOSTS = "hosts"
 #: Bytes.
 MAX_PROFILE, MAX_FACTS, MAX_SIGNATURE = 4 * 1024 * 1024, 32 * 1024 * 1024, 64 * 1024
 
@@ -34,8 +37,8 @@ class Publication(NamedTuple):
     Attributes:
         host: the host that it came from, as the user named it.
         profile: the bytes of PROFILE.
-        facts: the bytes of FACTS; None: there is no such file.
-        signature: the bytes of SIGNATURE; None: there is no such file.
+        facts: the bytes of FACTS; None: the file does not exist.
+        signature: the bytes of SIGNATURE; None: the file does not exist.
     """
 
     host: str
@@ -123,7 +126,7 @@ def keep(found: Publication) -> KeptPublication:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".new-", dir=folder.parent) as made:
         new, old = Path(made, "new"), Path(made, "old")
-        _write(new, found, name)
+        _write(new, found, name, [host for host in _hosts(name) if host != found.host])
         _check_newer(load(str(new / f"{name}.yaml")), folder, what)  # all errors are found here
         _check_one_name(found.host, name, what)
         if not pinned:  # before the copy: whatever is kept has a pin
@@ -133,7 +136,7 @@ def keep(found: Publication) -> KeptPublication:
 
 
 def unchanged(host: str, profile: bytes) -> Profile | None:
-    """Return the kept profile with these very bytes, if it came from this host and its signer is pinned."""
+    """Return the kept profile with these very bytes, if this host published it and its signer is pinned."""
     for path in kept():
         try:
             if files.read_bytes(str(path), limit=MAX_PROFILE) != profile:
@@ -142,8 +145,8 @@ def unchanged(host: str, profile: bytes) -> Profile | None:
             found = load(str(path.with_name(f"{path.parent.name}.yaml")))
         except DeployerError:
             continue  # it is verified and kept again
-        if found.login.host == host and key in _pins(found.name):
-            return found
+        if host in _hosts(found.name) and key in _pins(found.name):
+            return found.model_copy(update={"login": found.login.model_copy(update={"host": host})})
     return None
 
 
@@ -165,20 +168,24 @@ def _check_one_name(host: str, name: str, what: str) -> None:
     """Raise Refused if the host published another name before: that name's pin would not be asked."""
     for path in kept():
         other = path.parent.name
-        if other != name and _machine(_host(other)) == _machine(host):
+        if other != name and _machine(host) in map(_machine, _hosts(other)):
             raise Refused(
                 f"{what} is called {name}, but {host} published {other} before, whose signer is pinned",
                 f"ask its admin by another way; if the site was renamed: rm -r {path.parent}",
             )
 
 
-def _host(name: str) -> str:
-    """Return the host that a kept profile came from, empty if that is damaged."""
+def _hosts(name: str) -> list[str]:
+    """Return the hosts that a kept profile came from, the last one at the end; empty if that is damaged."""
+    try:
+        return files.read_text(str(place(name) / HOSTS)).splitlines()
+    except DeployerError:
+        pass  # an older deployer wrote none
     try:
         record = json_records.parse(place(name).joinpath(f"{name}.yaml").read_bytes(), name)
-        return str(record["login"]["host"])
+        return [str(record["login"]["host"])]
     except (OSError, DeployerError, LookupError, TypeError):
-        return ""
+        return []
 
 
 def _machine(host: str) -> str:
@@ -201,8 +208,8 @@ def _exchange(new: Path, folder: Path, old: Path) -> None:
 def newest(own: Profile) -> Profile:
     """Return a profile, or the published one of its site if that was fetched and is newer.
 
-    It must have come from the profile's own host: a site chooses its name, and another could have chosen the same. It
-    is used with the user's own hosts and workspace. What differs is printed.
+    The profile's own host must have published one too, signed by a pinned key: a site chooses its name, and another
+    could have chosen the same. It is used with the user's own hosts and workspace. What differs is printed.
     """
     path = place(own.name) / f"{own.name}.yaml"
     if not files.lexists(str(path)):
@@ -212,7 +219,7 @@ def newest(own: Profile) -> Profile:
     except DeployerError as error:
         sys.stderr.write(f"deployer: the profile kept in {path.parent} is not used: {error.message}\n")
         return own
-    if published.login.host != own.login.host:
+    if own.login.host not in _hosts(own.name):
         return own
     dates = [each.source.date for each in (own, published)]
     if dates[1] is None or (dates[0] is not None and dates[1] <= dates[0]):
@@ -271,12 +278,13 @@ def _check_whole(record: Record, found: Publication, what: str) -> None:
         raise IntegrityError(f"{what} and its {FACTS} do not belong together", "ask its admin to publish both again")
 
 
-def _write(folder: Path, found: Publication, name: str) -> None:
-    """Write all files of a published profile, the one that leads to the others last."""
+def _write(folder: Path, found: Publication, name: str, hosts: Sequence[str]) -> None:
+    """Write all files of a published profile, the one that leads to the others last; ``hosts`` published it before."""
     for file, data in ((FACTS, found.facts), (SIGNATURE, found.signature), (PROFILE, found.profile)):
         if data is not None:
             with files.published(str(folder / file)) as stream:
                 stream.write(data)
+    files.write_text(str(folder / HOSTS), "".join(f"{host}\n" for host in (*hosts, found.host)))
     own = {"format": 1, "name": name, "extends": f"./{PROFILE}", "login": {"host": found.host, "transfer": None}}
     files.write_text(str(folder / f"{name}.yaml"), json.dumps(own) + "\n")
 

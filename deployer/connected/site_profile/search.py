@@ -79,7 +79,7 @@ def find(name: str, beside: Path | None = None, skip: Collection[Path] = ()) -> 
         skip: files that are not meant, since they extend the profile: ``lab`` may extend the ``lab`` of a later folder.
 
     Raises:
-        UsageError: there is no such profile, or anybody could have put it there.
+        UsageError: the profile does not exist, or other users could have written it.
     """
     if "/" in name or name.endswith(SUFFIXES):
         return beside.parent / name if beside else Path(name)
@@ -100,8 +100,8 @@ def find(name: str, beside: Path | None = None, skip: Collection[Path] = ()) -> 
         searched = ", ".join(str(each.path) for each in folders() if _is_folder(each.path))
         raise UsageError(
             f"no site profile is called {name!r}{guess(name, known)}",
-            f"profiles: {', '.join(known) or 'none'} (in {searched}); or give a file's path; check, pack, plan and "
-            "push also accept ssh:HOST, if that site publishes its profile",
+            f"profiles: {', '.join(known) or 'none'} (in {searched}); or give a file's path; commands that take "
+            "--site also accept ssh:HOST, if that site publishes its profile",
         )
     folder, path = there[0]
     if not folder.chosen:

@@ -110,7 +110,7 @@ def capture_site(request: SiteRequest, tell: Callable[[Sequence[PartitionRecord]
 
     Raises:
         TransferError: the connection failed; the next call continues.
-        UsageError: there is no such partition, or what was captured is not a profile.
+        UsageError: the partition does not exist, or the captured facts are not a valid profile.
     """
     began = time.monotonic()
     before, notes = _before(request)
@@ -136,7 +136,7 @@ def capture_site(request: SiteRequest, tell: Callable[[Sequence[PartitionRecord]
     problem, missing = None, []
     try:
         missing = [f"{each.key}: {each.why}" for each in decisions.lacking(profiles.load(str(request.output)))]
-    except UsageError as error:  # a decision names what is no longer there, for instance an MPI of another version
+    except UsageError as error:  # a decision names a removed item, for instance an MPI of an older version
         hint = f"the facts are new, and a decision no longer fits them: correct {request.output}"
         problem = UsageError(error.message, hint, error.details)
     return CapturedSite(

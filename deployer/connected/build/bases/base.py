@@ -67,7 +67,7 @@ def ensure(
         offline: download nothing.
 
     Raises:
-        UsageError: ``offline``, and a download is needed; or there is no such image.
+        UsageError: ``offline``, and a download is needed; or the image does not exist.
         DeployerError: as ``registry.ensure``, ``imported.ensure`` and ``debian`` raise.
     """
     if base.image is not None:

@@ -29,9 +29,9 @@ def program(process: Process) -> Iterator[Finding]:
 def missing(process: Process) -> Iterator[Finding]:
     """link.missing: a library that neither the image nor a bind has.
 
-    One that another file of the image has as its soname is not missing: Python packages load each other's libraries
-    before their own (Horovod's needs TensorFlow's). For what the program itself needs at its start that is no help, nor
-    for a library of the site. An MPI library of another family than the site's is ``mpi.family``'s.
+    A library is not missing if another file of the image has its name as soname: Python packages load each other's
+    libraries before their own (Horovod's needs TensorFlow's). This does not count for libraries that the program needs
+    at its start, or that a library of the site needs. ``mpi.family`` reports an MPI library of another family.
     """
     mpi, program = process.plan.mpi, process.program
     for each in process.loader.missing:

@@ -36,7 +36,7 @@ def load(draft: Draft, configuration: LocatedValue, file: str, system: str | Non
         system: the system's name; None if the file has only one.
 
     Raises:
-        UsageError: there is no such system, or there are several and none is named.
+        UsageError: the system does not exist, or there are several and none is named.
     """
     found = configuration.get("systems")
     members = list(found.each()) if found else []

@@ -165,14 +165,32 @@ def test_a_newer_one_of_the_same_host_is_used_with_the_user_s_own_workspace(
     published.keep(publication(glibc="2.39"))
     assert published.newest(mine) is mine  # of the same day
     published.keep(publication(glibc="2.39", host="login2", **of("2026-11-12")))
-    assert published.newest(mine) is mine  # another host chose the same name
-    published.keep(publication(glibc="2.39", **of("2026-11-12")))
-    found = published.newest(mine)
+    found = published.newest(mine)  # the host is another login node of the site: the same key signed both
     assert (found.glibc, found.workspace) == ("2.39", "~/mine")
     assert (found.login.host, found.login.transfer) == ("login1", "data1")
     said = capsys.readouterr().err
     assert "the profile that there publishes is used: it is of 2026-11-12, the one here of 2026-11-10" in said
     assert "glibc" in said
+
+
+def test_a_site_s_hosts_are_all_remembered(places: Path) -> None:
+    own = {**PROFILE, "login": {"host": "login1"}, "facts": None}
+    (places / "site_profiles" / "there.json").write_text(json.dumps(own))
+    mine = profiles.load("there")
+    found = publication(host="login2", **of("2026-11-12"))
+    published.keep(found)
+    assert published.newest(mine) is mine  # login1 published none: another site may have chosen the same name
+    published.keep(found._replace(host="login3"))
+    for host in ("login2", "login3"):
+        known = published.unchanged(host, found.profile)
+        assert known is not None
+        assert known.login.host == host
+        with pytest.raises(Refused, match=f"is called other, but {host} published there before"):
+            published.keep(publication(OTHER, name="other", host=host))
+    assert published.unchanged("login1", found.profile) is None
+    (published.place("there") / published.HOSTS).unlink()  # as an older deployer kept it
+    assert published.unchanged("login3", found.profile) is not None
+    assert published.unchanged("login2", found.profile) is None
 
 
 def test_plans_are_made_of_the_newer_one(places: Path, capsys: pytest.CaptureFixture[str]) -> None:

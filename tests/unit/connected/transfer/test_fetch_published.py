@@ -96,4 +96,5 @@ def test_a_push_uses_a_published_profile_and_goes_on_without_one_that_it_cannot_
     write(admins, publication(OTHER, **of("2026-11-14")))
     with Remote(published.profile_of("there")) as line, pytest.raises(Refused):
         push._has_published(line)
-    assert main(["check", "missing.tar", "--site", "ssh:login1"]) == Refused.exit_code
+    for command in (["check", "missing.tar"], ["jobs"], ["run", "hello"], ["status"]):
+        assert main([*command, "--site", "ssh:login1"]) == Refused.exit_code
