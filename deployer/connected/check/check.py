@@ -54,8 +54,8 @@ PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
 #: Of the bundle and the site as a whole.
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.usable, gpu.kernels,
-    runtimes.allowed, runtimes.startable, runtimes.entering, space.room, wheels.tags, pmi.offered, pmi.spoken,
-    pmi.truncated, fabric.slow, places.bound, places.working, proof.outside, layout.memory,
+    gpu.toolkit, runtimes.allowed, runtimes.startable, runtimes.entering, space.room, wheels.tags, pmi.offered,
+    pmi.spoken, pmi.truncated, fabric.slow, places.bound, places.working, proof.outside, layout.memory,
 )  # fmt: skip
 
 #: Every code that a finding can have; each has a section in docs/rules.md.

@@ -1,11 +1,14 @@
 """Which GPUs a file's CUDA kernels are for: the headers of the fat binaries in its section ``.nv_fatbin``.
 
+The section ``__nv_relfatbin`` has relocatable kernels (``nvcc -rdc=true``). Their machine code was linked into the
+other section; their PTX is compiled and linked by the driver.
+
 A section holds containers, each with entries: machine code of one architecture (``sm_80``), or PTX, which the driver
 compiles for newer ones (``compute_80``). Headers are never compressed, what is between them is not read.
 
-Format: as NVIDIA's fatbinary 13.0 writes it, compared with files that were compiled for known architectures, with and
-without compression; NVIDIA documents only the container's header (``fatbinary_section.h``). Everything is bounded, and
-what is not of this form has no kernels that are known.
+Format: as NVIDIA's fatbinary 11.8 and 13.0 write it, compared with files that were compiled for known architectures,
+with and without compression and relocation; NVIDIA documents only the container's header (``fatbinary_section.h``).
+Everything is bounded, and what is not of this form has no kernels that are known.
 """
 
 import struct
@@ -14,7 +17,8 @@ from collections.abc import Iterable, Iterator
 from deployer.contract.elf import EHDR, ReadAt
 
 _SECTION = struct.Struct("<IIQQQQIIQQ")
-_NAME = b".nv_fatbin"
+_NAMES = (b".nv_fatbin", b"__nv_relfatbin")
+_LONGEST = max(map(len, _NAMES)) + 1
 #: Magic, version, size of this header, size of the entries.
 _CONTAINER = struct.Struct("<IHHQ")
 _MAGIC, _VERSION = 0xBA55ED50, 1
@@ -22,6 +26,7 @@ _MAGIC, _VERSION = 0xBA55ED50, 1
 #: architecture; flags.
 _ENTRY = struct.Struct("<HHIQ8xHHI8xQ")
 _PTX, _CODE = 1, 2
+_PTX_VERSION = "ptx_"
 #: Code that uses what one architecture alone has (sm_90a).
 _THIS_ALONE = 0x100000
 _ALIGNED = 8
@@ -36,7 +41,7 @@ class _Other(Exception):
 
 def kernels(read_at: ReadAt) -> tuple[str, ...]:
     """Return what a file has kernels for, sorted: ``sm_80``, ``sm_90a``, ``compute_80``; ``other`` for unknown
-    kinds. Empty if it has none, or has an unknown format."""
+    kinds; ``ptx_8.2`` for the version of PTX. Empty if it has none, or has an unknown format."""
     found: set[str] = set()
     try:
         for start, size in _sections(read_at):
@@ -51,10 +56,28 @@ def serve(found: Iterable[str], gpu: Capability) -> bool:
     return any(_serves(each, gpu) for each in found)
 
 
+def machine_code(found: Iterable[str]) -> list[str]:
+    """Return the kernels that the driver need not compile."""
+    return [each for each in found if not each.startswith(("compute_", _PTX_VERSION))]
+
+
+def architectures(found: Iterable[str]) -> list[str]:
+    """Return the kernels without the versions of their PTX."""
+    return [each for each in found if not each.startswith(_PTX_VERSION)]
+
+
+def ptx_version(found: Iterable[str]) -> tuple[int, int] | None:
+    """Return the newest version of PTX in a file, None if it has none."""
+    versions = [each[len(_PTX_VERSION) :].split(".") for each in found if each.startswith(_PTX_VERSION)]
+    return max(((int(major), int(minor)) for major, minor in versions), default=None)
+
+
 def _serves(kernel: str, gpu: Capability) -> bool:
     kind, _, name = kernel.partition("_")
     if kind == "other":
         return True
+    if kernel.startswith(_PTX_VERSION):
+        return False
     made = divmod(int(name.rstrip("a")), 10)
     if name.endswith("a"):
         return made == gpu
@@ -73,7 +96,7 @@ def _sections(read_at: ReadAt) -> Iterator[tuple[int, int]]:
     sections = [_SECTION.unpack(read_at(table + size * number, size)) for number in range(count)]
     text = read_at(sections[names][4], min(sections[names][5], _MAX_NAMES))
     for section in sections:
-        if text[section[0] : section[0] + len(_NAME) + 1] == _NAME + b"\0":
+        if text[section[0] : section[0] + _LONGEST].partition(b"\0")[0] in _NAMES:
             yield section[4], section[5]
 
 
@@ -97,10 +120,12 @@ def _of_container(read_at: ReadAt, start: int, end: int) -> Iterator[str]:
     for _ in range(_MAX_ENTRIES):
         if start + _ENTRY.size > end:
             return
-        kind, _, head, size, _, _, architecture, flags = _ENTRY.unpack(read_at(start, _ENTRY.size))
+        kind, _, head, size, minor, major, architecture, flags = _ENTRY.unpack(read_at(start, _ENTRY.size))
         if head < _ENTRY.size:
             raise _Other
         name = f"{architecture}a" if flags & _THIS_ALONE else f"{architecture}"
         yield f"sm_{name}" if kind == _CODE else f"compute_{name}" if kind == _PTX else "other"
+        if kind == _PTX:
+            yield f"{_PTX_VERSION}{major}.{minor}"
         start += head + size
     raise _Other

@@ -2,12 +2,13 @@
 still knows.
 
 Sources: NVIDIA, CUDA Compatibility ("Minor Version Compatibility": the oldest driver of each major release); CUDA
-release notes (architectures that a release takes out).
+release notes (architectures that a release takes out; the driver of each release); PTX ISA, "Release Notes" (the
+release that each version of PTX came with).
 """
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.connected.linker import fatbin
@@ -15,22 +16,33 @@ from deployer.contract.findings import ERROR, WARNING, Finding
 
 #: By major release of CUDA: the oldest driver, and the lowest compute capability.
 _FLOORS = {10: ((410, 48), (3, 0)), 11: ((450, 80), (3, 5)), 12: ((525, 60), (5, 0)), 13: ((580, 65), (7, 5))}
-#: Libraries of frameworks, without which nothing is computed on a GPU.
+#: By version of PTX: the first release of CUDA that writes it, and the driver that came with that. Older drivers do not
+#: compile it, not even those of the same major release.
+_PTX = {
+    (6, 3): ("10.0", (410, 48)), (6, 4): ("10.1", (418, 39)), (6, 5): ("10.2", (440, 33)),
+    (7, 0): ("11.0", (450, 36)), (7, 1): ("11.1", (455, 23)), (7, 2): ("11.2", (460, 27)), (7, 3): ("11.3", (465, 19)),
+    (7, 4): ("11.4", (470, 42)), (7, 5): ("11.5", (495, 29)), (7, 6): ("11.6", (510, 39)), (7, 7): ("11.7", (515, 43)),
+    (7, 8): ("11.8", (520, 61)), (8, 0): ("12.0", (525, 60)), (8, 1): ("12.1", (530, 30)), (8, 2): ("12.2", (535, 54)),
+    (8, 3): ("12.3", (545, 23)), (8, 4): ("12.4", (550, 54)), (8, 5): ("12.5", (555, 42)), (8, 6): ("12.7", (565, 57)),
+    (8, 7): ("12.8", (570, 26)), (8, 8): ("12.9", (575, 51)), (9, 0): ("13.0", (580, 65)),
+}  # fmt: skip
+#: Libraries without which a framework, or its exchange between GPUs, computes nothing on a GPU.
 _FRAMEWORK = re.compile(
     r"^(libtorch_cuda\w*|libtensorflow_cc|libtensorflow_framework|_pywrap_tensorflow_internal|xla_extension|"
-    r"xla_cuda_plugin|libmxnet|libonnxruntime_providers_cuda)\.so"
+    r"xla_cuda_plugin|libmxnet|libonnxruntime_providers_cuda|mpi_lib(_v2)?(\.cpython-\w+(-\w+)*)?)\.so"
 )
 #: What comes with CUDA, cuDNN and NCCL.
 _NVIDIA = re.compile(r"^lib(cu(da|blas|dnn|fft|rand|solver|sparse|pti|inj|file|tensor|tlass)|np|nv|nccl)\w*[.-]")
 _CUDART = re.compile(r"^libcudart\.so\.(\d+)")
+_UNKNOWN = ((0, 0), (0, 0))
 
 
 def usable(case: Case) -> Iterator[Finding]:
     """gpu.none, gpu.driver, gpu.capability, facts.gpu: CUDA is in the image, and the nodes cannot serve it."""
-    found = cuda(case)
-    if found is None:
+    runtimes = cuda(case)
+    if not runtimes:
         return
-    path, release = found
+    path, release = max(runtimes, key=lambda each: each[1])
     node, driver, partition = case.partition.node, case.partition.driver, case.plan.partition
     gpus = node.gpus if node else None
     if gpus is None and driver is None:
@@ -42,7 +54,7 @@ def usable(case: Case) -> Iterator[Finding]:
             "choose a partition with GPUs, or an image without CUDA, which is smaller",
         )
         return
-    floor, lowest = _FLOORS.get(release, ((0, 0), (0, 0)))
+    floor, _ = _FLOORS.get(release, _UNKNOWN)
     has = _pair(driver.version) if driver and driver.version else None
     if has is None:
         text = f"the GPU driver is unknown, and the image's CUDA {release} needs {floor[0]} or newer"
@@ -57,6 +69,8 @@ def usable(case: Case) -> Iterator[Finding]:
             "build the image with an older CUDA: only the site can update the driver",
         )
     capability = _pair(gpus.capability) if gpus and gpus.capability else None
+    release = min(number for _, number in runtimes)
+    _, lowest = _FLOORS.get(release, _UNKNOWN)
     if capability and capability < lowest:
         yield Finding(
             "gpu.capability",
@@ -75,12 +89,7 @@ def kernels(case: Case) -> Iterator[Finding]:
     Other files may never be used. NVIDIA's own libraries come with CUDA, whose floor is ``gpu.capability``.
     """
     gpus, partition = case.partition.node.gpus if case.partition.node else None, case.plan.partition
-    found = {
-        target + path: entry.kernels
-        for target, index in [("", case.image), *((overlay.target, overlay.files) for overlay in case.overlays)]
-        for path, entry in index.entries.items()
-        if entry.kernels and not _NVIDIA.match(posixpath.basename(path))
-    }
+    found = _kernels(case)
     if gpus is None or not found:
         return
     capability = _pair(gpus.capability) if gpus.capability else None
@@ -90,12 +99,11 @@ def kernels(case: Case) -> Iterator[Finding]:
         yield Finding("facts.gpu", MISSING_FACTS, partition, text, CAPTURE)
         return
     unserved = {path: has for path, has in found.items() if not fatbin.serve(has, capability)}
-    mapped = {each.path for process in case.processes for each in process.loader.objects}
+    mapped = _mapped(case)
     for path, has in unserved.items():
-        needed = path in mapped or _FRAMEWORK.match(posixpath.basename(path)) or len(unserved) == len(found)
         yield Finding(
             "gpu.kernels",
-            ERROR if needed else WARNING,
+            ERROR if _is_needed(path, mapped) or len(unserved) == len(found) else WARNING,
             path,
             f"its kernels are for {_shown(has)}, and the GPUs of {partition} have compute capability "
             f"{_dotted(capability)}: no kernel image is available for execution on them",
@@ -103,18 +111,67 @@ def kernels(case: Case) -> Iterator[Finding]:
         )
 
 
+def toolkit(case: Case) -> Iterator[Finding]:
+    """gpu.driver: kernels were compiled by a release of CUDA that is too new for the driver.
+
+    CUDA's run time may be linked into the file itself, which then needs a driver of that major release. If the GPUs are
+    served by PTX alone, the driver must be the release's own or a newer one.
+    """
+    gpus, driver = case.partition.node.gpus if case.partition.node else None, case.partition.driver
+    has = _pair(driver.version) if driver and driver.version else None
+    capability = _pair(gpus.capability) if gpus and gpus.capability else None
+    if has is None:
+        return
+    mapped = _mapped(case)
+    for path, found in _kernels(case).items():
+        release, own = _PTX.get(fatbin.ptx_version(found) or (0, 0), ("", (0, 0)))
+        floor, _ = _FLOORS.get(int(release.partition(".")[0] or 0), _UNKNOWN)
+        why = f"CUDA {release} compiled it"
+        if capability and not fatbin.serve(fatbin.machine_code(found), capability) and fatbin.serve(found, capability):
+            floor, why = max(floor, own), f"it has only PTX of CUDA {release} for {_dotted(capability)}"
+        if has < floor:
+            yield Finding(
+                "gpu.driver",
+                ERROR if _is_needed(path, mapped) else WARNING,
+                path,
+                f"{why}, which needs driver {_dotted(floor)} or newer, and {case.plan.partition} has "
+                f"{driver.version if driver else ''}",
+                "build it with an older CUDA, or with machine code for these GPUs: only the site can update the driver",
+            )
+
+
 def _shown(found: Sequence[str]) -> str:
-    return ", ".join(found)
+    return ", ".join(fatbin.architectures(found))
 
 
-def cuda(case: Case) -> tuple[str, int] | None:
-    """Return the run time of CUDA that the bundle brings: its path, and its major release."""
+def _kernels(case: Case) -> dict[str, Sequence[str]]:
+    """Return what the files of the bundle have kernels for, by their paths in the job, without NVIDIA's own."""
+    return {
+        target + path: entry.kernels
+        for target, index in [("", case.image), *((overlay.target, overlay.files) for overlay in case.overlays)]
+        for path, entry in index.entries.items()
+        if entry.kernels and not _NVIDIA.match(posixpath.basename(path))
+    }
+
+
+def _mapped(case: Case) -> set[str]:
+    return {each.path for process in case.processes for each in process.loader.objects}
+
+
+def _is_needed(path: str, mapped: Collection[str]) -> bool:
+    """Return whether a job's program maps a file, or nothing is computed on a GPU without it."""
+    return path in mapped or _FRAMEWORK.match(posixpath.basename(path)) is not None
+
+
+def cuda(case: Case) -> list[tuple[str, int]]:
+    """Return the run times of CUDA that the bundle brings: paths, and major releases."""
+    found = []
     for index in (*(overlay.files for overlay in case.overlays), case.image):
         for path in index.entries:
             match = _CUDART.match(path.rpartition("/")[2])
             if match:
-                return path, int(match[1])
-    return None
+                found.append((path, int(match[1])))
+    return found
 
 
 def _pair(text: str) -> tuple[int, int] | None:

@@ -721,6 +721,50 @@ def test_kernels_and_gpus(found: dict[str, list[str]], capability: str | None, e
     assert codes(gpu.kernels(made._replace(partition=case({"node": {}}).partition))) == []
 
 
+HOROVOD = "/usr/lib/python3/dist-packages/horovod/tensorflow/mpi_lib.cpython-311-x86_64-linux-gnu.so"
+
+
+@pytest.mark.parametrize(
+    ("found", "driver", "capability", "expected"),
+    [
+        # CUDA 13's run time is in the file: any driver of that release, whatever the kernels are for
+        ({HOROVOD: ["sm_75", "sm_80", "compute_90", "ptx_9.0"]}, "570.26", "8.0", [("gpu.driver", ERROR)]),
+        ({HOROVOD: ["sm_75", "sm_80", "compute_90", "ptx_9.0"]}, "580.65", "8.0", []),
+        ({HOROVOD: ["sm_70", "compute_90", "ptx_7.8"]}, "470.82", "7.0", []),  # 11.8's code runs with any driver of 11
+        ({HOROVOD: ["sm_60", "compute_70", "ptx_7.8"]}, "470.82", "8.0", [("gpu.driver", ERROR)]),  # its PTX does not
+        ({HOROVOD: ["sm_60", "compute_70", "ptx_7.8"]}, "520.61", "8.0", []),
+        ({TORCH: ["sm_70"], ATTENTION: ["sm_70", "compute_90", "ptx_9.0"]}, "535.54", "7.0", [("gpu.driver", WARNING)]),
+        ({TORCH: ["sm_70", "compute_70", "ptx_12.0"]}, "535.54", "7.0", []),  # of a release that nobody knows yet
+        ({TORCH: ["compute_70", "ptx_8.2"]}, None, "7.0", []),
+        ({TORCH: ["sm_60", "compute_60", "ptx_7.8"]}, "470.82", "3.7", []),  # gpu.kernels says it
+    ],
+)
+def test_the_release_of_cuda_that_compiled_kernels_needs_its_driver(
+    found: dict[str, list[str]], driver: str | None, capability: str, expected: list[tuple[str, str]]
+) -> None:
+    files = {path: Indexed("file", kernels=kernels) for path, kernels in found.items()}
+    place = {"node": {"gpus": {"kind": "nvidia", "capability": capability}}}
+    made = case({**place, "driver": {"kind": "nvidia", "version": driver}} if driver else place)
+    assert codes(gpu.toolkit(made._replace(image=Index(files, {})))) == expected
+
+
+def test_the_highest_release_of_several_run_times_counts_for_the_driver() -> None:
+    files = {f"/opt/{number}/libcudart.so.{number}": lib(f"libcudart.so.{number}") for number in (13, 11, 12)}
+    made = case(
+        {"driver": {"kind": "nvidia", "version": "535.104"}, "node": {"gpus": {"capability": "5.2"}}},
+        {**IMAGE_FILES, **files},
+    )
+    (finding,) = gpu.usable(made)
+    assert finding.code == "gpu.driver"
+    assert "/opt/13/libcudart.so.13" in finding.message
+
+
+def test_kernels_of_horovod_are_needed() -> None:
+    files = {TORCH: Indexed("file", kernels=["sm_70"]), HOROVOD: Indexed("file", kernels=["sm_75"])}
+    made = case({"node": {"gpus": {"kind": "nvidia", "capability": "7.0"}}})._replace(image=Index(files, {}))
+    assert codes(gpu.kernels(made)) == [("gpu.kernels", ERROR)]
+
+
 def test_the_kernels_of_a_wheel_count() -> None:
     files = {"/torch/lib/libtorch_cuda.so": Indexed("file", kernels=["sm_80"])}
     made = case({"node": {"gpus": {"kind": "nvidia", "capability": "7.0"}}})

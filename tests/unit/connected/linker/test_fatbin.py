@@ -17,7 +17,8 @@ def container(entries: Sequence[Entry], head: int = 64) -> bytes:
     """Return a container as NVIDIA's fatbinary writes it: entries with headers of 64 bytes and more."""
     body = b""
     for kind, architecture, flags in entries:
-        header = struct.pack("<HHIQIIHHIIIQ", kind, 0x101, head, 24, 0, 0, 8, 1, architecture, 0, 0, flags)
+        minor, major = (8, 7) if kind == PTX else (7, 1)
+        header = struct.pack("<HHIQIIHHIIIQ", kind, 0x101, head, 24, 0, 0, minor, major, architecture, 0, 0, flags)
         body += header.ljust(head, b"\0") + b"code".ljust(24, b"\xff")
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
 
@@ -51,12 +52,15 @@ def test_all_containers_are_read() -> None:
     second = container([(SM, 90, 0x100011), (SM, 100, 0x1200011)], head=112)
     assert kernels(elf(first + bytes(8) + container([]) + second)) == (
         "compute_80",
+        "ptx_7.8",
         "sm_100",
         "sm_70",
         "sm_80",
         "sm_90a",
     )
     assert kernels(elf(container([(LTO, 80, 0)]))) == ("other",)
+    relocatable = elf(container([(SM, 80, 0), (PTX, 80, 0)]), b"__nv_relfatbin")
+    assert kernels(relocatable) == ("compute_80", "ptx_7.8", "sm_80")
 
 
 @pytest.mark.parametrize(
@@ -66,6 +70,7 @@ def test_all_containers_are_read() -> None:
         b"\x7fELF",
         elf(container([(SM, 80, 0)]), b".nv_fatbinx"),
         elf(container([(SM, 80, 0)]), b".text"),
+        elf(container([(SM, 80, 0)]), b"__nv_relfatbin_more"),
         elf(b"another form of kernels......."),
         elf(container([(SM, 80, 0)])[:-40]),  # cut off
         elf(container([(SM, 80, 0)]) + struct.pack("<IHHQ", 0xBA55ED50, 2, 16, 0)),  # a later version
@@ -93,8 +98,17 @@ def test_what_is_not_of_this_form_tells_nothing(data: bytes) -> None:
         (["sm_90a", "compute_90a"], (10, 0), False),
         (["sm_100"], (10, 3), True),
         (["other"], (3, 0), True),
+        (["ptx_7.8"], (7, 0), False),
         ([], (7, 0), False),
     ],
 )
 def test_which_gpus_are_served(found: list[str], gpu: tuple[int, int], served: bool) -> None:
     assert fatbin.serve(found, gpu) is served
+
+
+def test_the_version_of_ptx_tells_the_release_of_cuda() -> None:
+    found = ["compute_60", "ptx_7.8", "ptx_8.10", "ptx_8.2", "sm_70"]
+    assert fatbin.ptx_version(found) == (8, 10)
+    assert fatbin.ptx_version(["sm_70"]) is None
+    assert fatbin.architectures(found) == ["compute_60", "sm_70"]
+    assert fatbin.machine_code(found) == ["sm_70"]
