@@ -81,14 +81,7 @@ TABLE = (
     KnownRuntime("singularity", "singularity", stagings=STAGINGS, mounts=True, tried=True, oldest="3.8"),
     KnownRuntime("podman", "podman", stagings=_UNPACKED, oldest=_OLDEST_PODMAN),
     KnownRuntime("podman-hpc", "podman-hpc", stagings=_UNPACKED),
-    KnownRuntime(
-        "enroot",
-        "enroot",
-        version_words=("version",),
-        refusal="each start writes into the image's folder and locks it for all ranks, and the image's own /etc/fstab "
-        "and /etc/environment can take files and variables of the host into the container",
-        instead=_ASK,
-    ),
+    KnownRuntime("enroot", "enroot", stagings=_UNPACKED, version_words=("version",), oldest="3.0"),
     KnownRuntime(
         "shifter",
         "shifter",

@@ -52,11 +52,19 @@ trap leave EXIT
 container=(bash
     -p
     -c
-    'export -n state passed words image user gid keep name glob file oci short task children child other again left line
+    'export -n state passed values words image user gid keep name glob file oci short
+export -n pair task children child other again left line
 state=$(mktemp -d "$1/podman.XXXXXX") && mkdir "$state/run" || exit 125
-shift; passed=() words=()
-while [[ $1 = --pass=* ]]; do passed+=("${1#*=}"); shift; done
-while [ $# -gt 0 ] && [ "$1" != -- ]; do words+=("$1"); shift; done
+shift
+passed=() values=() words=()
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    case $1 in
+        --pass=*) passed+=("${1#*=}") ;;
+        --set-env=*) values+=("${1#*=}") ;;
+        *) words+=("$1") ;;
+    esac
+    shift
+done
 shift; image=${words[-1]}; unset '"'"'words[-1]'"'"'
 printf '"'"'[engine]\nlock_type="file"\n'"'"' >"$state/containers.conf"
 printf '"'"'[storage]\ndriver="vfs"\n'"'"' >"$state/storage.conf"
@@ -69,6 +77,7 @@ for name in $(compgen -e); do
     done
     [ "$name" = PATH ] || [ "$name" = LD_LIBRARY_PATH ] || unset "$name" 2>/dev/null
 done
+for pair in "${values[@]}"; do keep+=(--env="$pair"); done
 for file in /etc/hosts /etc/resolv.conf; do
     [ ! -e "$file" ] || [ ! -f "$image$file" ] || keep+=(--volume="$file:$file:ro")
 done
@@ -118,18 +127,18 @@ exec unshare --user --map-root-user --mount --propagation=slave "$0" --log-level
     "$home"
     '--pass=SLURM_*'
     '--pass=PMI_*'
-    --env=FI_PROVIDER=tcp
-    '--env=GREETING=it'"'"'s $5: cheap'
-    --env=HOME="$home"
-    --env=I_MPI_PIN_DOMAIN=2:compact
-    --env=KMP_BLOCKTIME=0
-    --env=LD_LIBRARY_PATH=/opt/intel/mpi/2021.15/lib
-    --env=OMP_NUM_THREADS=2
-    --env=OMP_PLACES=cores
-    --env=OMP_PROC_BIND=close
-    --env=TF_NUM_INTEROP_THREADS=2
-    --env=TF_NUM_INTRAOP_THREADS=2
-    --env=TMPDIR="$home"
+    --set-env=FI_PROVIDER=tcp
+    '--set-env=GREETING=it'"'"'s $5: cheap'
+    --set-env=HOME="$home"
+    --set-env=I_MPI_PIN_DOMAIN=2:compact
+    --set-env=KMP_BLOCKTIME=0
+    --set-env=LD_LIBRARY_PATH=/opt/intel/mpi/2021.15/lib
+    --set-env=OMP_NUM_THREADS=2
+    --set-env=OMP_PLACES=cores
+    --set-env=OMP_PROC_BIND=close
+    --set-env=TF_NUM_INTEROP_THREADS=2
+    --set-env=TF_NUM_INTRAOP_THREADS=2
+    --set-env=TMPDIR="$home"
     --volume=/opt/intel/mpi/2021.15:/opt/intel/mpi/2021.15
     --volume=/home/alice/deployer/jobs/hello-1:/deployer/job
     --workdir=/work

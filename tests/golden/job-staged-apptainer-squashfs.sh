@@ -58,18 +58,18 @@ container=(bash
     -c
     '# Only what --pass and --set-env name reaches the container; the environment gives no options to the runtime.
 shopt -s extglob; set -f
-prefixes=(APPTAINER); [ "${0##*/}" = apptainer ] || prefixes+=(SINGULARITY)
 passed=() values=() words=()
-while :; do
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
     case $1 in
         --pass=*) passed+=("${1#*=}") ;;
         --set-env=*) values+=("${1#*=}") ;;
-        *) break ;;
+        *) words+=("$1") ;;
     esac
     shift
 done
-while [ $# -gt 0 ] && [ "$1" != -- ]; do words+=("$1"); shift; done
-shift; found=() clean=()
+shift; image=${words[-1]}; unset '"'"'words[-1]'"'"'
+prefixes=(APPTAINER); [ "${0##*/}" = apptainer ] || prefixes+=(SINGULARITY)
+found=() clean=()
 # Bash cannot unset a name that is not its own kind, such as APPTAINERENV_a.b or APPTAINERENV_BASH_FUNC_f%%.
 while IFS= read -r -d '"'"''"'"' pair; do
     name=${pair%%=*}
@@ -92,7 +92,7 @@ for pair in "${values[@]}"; do
     for prefix in "${prefixes[@]}"; do export "${prefix}ENV_$name=$value"; done
 done
 for prefix in "${prefixes[@]}"; do export ${prefix}_NO_{EVAL,NV,ROCM}=1; done
-exec "${clean[@]}" "$0" --quiet exec "${words[@]}" "$@"
+exec "${clean[@]}" "$0" --quiet exec "${words[@]}" "$image" "$@"
 '
     apptainer
     '--pass=SLURM_*'

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 from typing import Any, Dict, List, Optional
 
 from deployer.contract.json_records import Record
@@ -120,18 +121,21 @@ def fuse() -> bool:
 def runtimes(tools: Tools) -> Record:
     """Return the container runtimes in PATH, with their versions."""
     found: Record = {}
-    for name, known in RUNTIMES.items():
-        if name == NATIVE or known.allowed_by or not shutil.which(known.program):
-            continue
-        if not known.version_words:
-            found[name] = {}
-            continue
-        said = tools.ask([known.program, *known.version_words])
-        match = _VERSION.search(said.both) if said else None
-        if match and said and not (name == "singularity" and "apptainer" in said.both):  # a link to apptainer
-            found[name] = {"version": match.group()}
-            if known.tried:
-                found[name].update(apptainer.facts(tools, known.program))
+    with tempfile.TemporaryDirectory() as folder:
+        # Some, such as enroot, make folders in the home whatever they are asked.
+        elsewhere = {"XDG_%s" % name: folder for name in ("CACHE_HOME", "DATA_HOME", "CONFIG_HOME", "RUNTIME_DIR")}
+        for name, known in RUNTIMES.items():
+            if name == NATIVE or known.allowed_by or not shutil.which(known.program):
+                continue
+            if not known.version_words:
+                found[name] = {}
+                continue
+            said = tools.ask([known.program, *known.version_words], environment=elsewhere)
+            match = _VERSION.search(said.both) if said else None
+            if match and said and not (name == "singularity" and "apptainer" in said.both):  # a link to apptainer
+                found[name] = {"version": match.group()}
+                if known.tried:
+                    found[name].update(apptainer.facts(tools, known.program))
     return found
 
 

@@ -625,7 +625,7 @@ def test_this_machine(programs):
     made.program(programs, "apptainer", "ROOT=overlay\n" + APPTAINER)
     made.program(programs, "podman", "echo 'podman version 4.3.1'")
     made.program(programs, "docker", "exit 1")
-    made.program(programs, "enroot", '[ "$*" = version ] && echo 3.5.0')
+    made.program(programs, "enroot", '[ "$*" = version ] && mkdir "$XDG_DATA_HOME/enroot" && echo 3.5.0')
     made.program(programs, "udocker", "touch %s/was-run" % programs)
     found = machine.machine(Tools())
     versions = {"charliecloud": "0.31", "apptainer": "1.4.5", "podman": "4.3.1", "enroot": "3.5.0"}

@@ -5,6 +5,7 @@ from typing import Dict, Type
 from deployer.contract import plan as plans
 from deployer.site.container.runtimes.apptainer import Apptainer
 from deployer.site.container.runtimes.charliecloud import CarriedCharliecloud, Charliecloud
+from deployer.site.container.runtimes.enroot import Enroot
 from deployer.site.container.runtimes.interface import Runtime
 from deployer.site.container.runtimes.native import Native
 from deployer.site.container.runtimes.podman import Podman
@@ -17,6 +18,7 @@ _ADAPTERS: Dict[str, Type[Runtime]] = {
     "singularity": Apptainer,
     "podman": Podman,
     "podman-hpc": Podman,
+    "enroot": Enroot,
     "udocker": Udocker,
     plans.NATIVE: Native,
 }

@@ -24,28 +24,20 @@ user in /etc/passwd and /etc/group, are the host's.
 from typing import List, Optional, Sequence
 
 from deployer.contract import shell
-from deployer.contract.shell import Program, Text, Value
+from deployer.contract.shell import Text, Value
 from deployer.contract.text import is_name
 from deployer.site.capture import apptainer
-from deployer.site.container.runtimes.interface import Container, Mount, Runtime, globs
+from deployer.site.container.runtimes import starter
+from deployer.site.container.runtimes.interface import Container, Mount, Runtime
 
-#: Called with the program and our words: --pass=GLOB and --set-env=NAME=VALUE, options of the program, the image, "--",
-#: and the command. Options of the user's environment are removed. -p: no BASH_ENV, no functions of the host.
-_START = Program(
-    r"""# Only what --pass and --set-env name reaches the container; the environment gives no options to the runtime.
+#: Called with the program, the words of ``starter``, options of the program, the image, "--", and the command. Options
+#: of the user's environment are removed.
+_START = starter.program(
+    """# Only what --pass and --set-env name reaches the container; the environment gives no options to the runtime.
 shopt -s extglob; set -f
-prefixes=(APPTAINER); [ "${0##*/}" = apptainer ] || prefixes+=(SINGULARITY)
-passed=() values=() words=()
-while :; do
-    case $1 in
-        --pass=*) passed+=("${1#*=}") ;;
-        --set-env=*) values+=("${1#*=}") ;;
-        *) break ;;
-    esac
-    shift
-done
-while [ $# -gt 0 ] && [ "$1" != -- ]; do words+=("$1"); shift; done
-shift; found=() clean=()
+""",
+    r"""prefixes=(APPTAINER); [ "${0##*/}" = apptainer ] || prefixes+=(SINGULARITY)
+found=() clean=()
 # Bash cannot unset a name that is not its own kind, such as APPTAINERENV_a.b or APPTAINERENV_BASH_FUNC_f%%.
 while IFS= read -r -d '' pair; do
     name=${pair%%=*}
@@ -68,8 +60,8 @@ for pair in "${values[@]}"; do
     for prefix in "${prefixes[@]}"; do export "${prefix}ENV_$name=$value"; done
 done
 for prefix in "${prefixes[@]}"; do export ${prefix}_NO_{EVAL,NV,ROCM}=1; done
-exec "${clean[@]}" "$0" --quiet exec "${words[@]}" "$@"
-"""
+exec "${clean[@]}" "$0" --quiet exec "${words[@]}" "$image" "$@"
+""",
 )
 #: Mounts of the host that the administrator's configuration makes. /dev, /proc and /sys stay; /tmp is a bind of ours.
 _NOT_MOUNTED = "home,cwd,tmp,hostfs,bind-paths"
@@ -91,20 +83,15 @@ class Apptainer(Runtime):
         return apptainer.starter(found) is not None
 
     def options(self, container: Container) -> List[Text]:
-        settable = sorted(item for item in container.environment.items() if is_name(item[0]))
+        own = container.environment
+        settable = {name: own[name] for name in own if is_name(name) and name not in _IMPOSSIBLE}
         return [
-            "bash",
-            "-p",
-            "-c",
-            _START,
-            self.program,
-            *("--pass=" + name for name in globs(container.passed)),
-            *("--set-env=" + name + "=" + value for name, value in settable if name not in _IMPOSSIBLE),
+            *starter.words(_START, self.program, container, settable),
             "--cleanenv",
             "--no-home",
             "--no-mount=" + _NOT_MOUNTED,
             # HOME cannot be set otherwise. Nothing is mounted there.
-            *(["--home=" + container.environment["HOME"]] if "HOME" in container.environment else []),
+            *(["--home=" + own["HOME"]] if "HOME" in own else []),
             "--bind=%s:%s" % (_TMP, _TMP),
             *self.binds(container.binds),
             "--pwd=" + container.workdir,

@@ -7,11 +7,12 @@ in a user namespace that has the user's own number only, with configuration and 
 
 from typing import List
 
-from deployer.contract.shell import Program, Text, Value
-from deployer.site.container.runtimes.interface import Container, Runtime, globs
+from deployer.contract.shell import Text, Value
+from deployer.site.container.runtimes import starter
+from deployer.site.container.runtimes.interface import Container, Runtime
 
-#: Called with podman ($0), a private folder, options of `podman run`, the image, --, and the command; becomes podman.
-#: -p: no BASH_ENV, no functions of the host.
+#: Called with podman ($0), a private folder, the words of ``starter``, options of `podman run`, the image, --, and the
+#: command; becomes podman.
 #:
 #: - Passed variables go by name: values in a command line could be read by other users of the node. All others are
 #:   unset, because many change what podman does; the container gets none of them anyway. The script's own are not
@@ -31,14 +32,14 @@ from deployer.site.container.runtimes.interface import Container, Runtime, globs
 #:   container's first process; all others of the container are known by its namespace of mounts. One that cannot end,
 #:   as on a file server that hangs, is left after a minute.
 #: - Podman would make a target that the image lacks inside the image, so hosts and resolv.conf need one.
-START = Program(
+START = starter.program(
     """\
-export -n state passed words image user gid keep name glob file oci short task children child other again left line
+export -n state passed values words image user gid keep name glob file oci short
+export -n pair task children child other again left line
 state=$(mktemp -d "$1/podman.XXXXXX") && mkdir "$state/run" || exit 125
-shift; passed=() words=()
-while [[ $1 = --pass=* ]]; do passed+=("${1#*=}"); shift; done
-while [ $# -gt 0 ] && [ "$1" != -- ]; do words+=("$1"); shift; done
-shift; image=${words[-1]}; unset 'words[-1]'
+shift
+""",
+    """\
 printf '[engine]\\nlock_type="file"\\n' >"$state/containers.conf"
 printf '[storage]\\ndriver="vfs"\\n' >"$state/storage.conf"
 : >"$state/mounts.conf"
@@ -50,6 +51,7 @@ for name in $(compgen -e); do
     done
     [ "$name" = PATH ] || [ "$name" = LD_LIBRARY_PATH ] || unset "$name" 2>/dev/null
 done
+for pair in "${values[@]}"; do keep+=(--env="$pair"); done
 for file in /etc/hosts /etc/resolv.conf; do
     [ ! -e "$file" ] || [ ! -f "$image$file" ] || keep+=(--volume="$file:$file:ro")
 done
@@ -94,7 +96,7 @@ exec unshare --user --map-root-user --mount --propagation=slave "$0" --log-level
     --no-hosts --dns=none --http-proxy=false --systemd=false --ulimit=host --umask="$(umask)" --unsetenv-all \\
     --security-opt=seccomp=unconfined --security-opt=unmask=ALL --security-opt=label=disable \\
     --tmpfs=/run --volume=/dev:/dev:rslave --volume=/sys:/sys:rslave --volume=/proc:/proc:rslave \\
-    --volume=/dev/shm:/dev/shm:rslave --volume=/tmp:/tmp:rslave "${keep[@]}" "${words[@]}" --rootfs "$image" "$@\""""
+    --volume=/dev/shm:/dev/shm:rslave --volume=/tmp:/tmp:rslave "${keep[@]}" "${words[@]}" --rootfs "$image" "$@\"""",
 )
 
 
@@ -115,14 +117,7 @@ class Podman(Runtime):
 
     def options(self, container: Container) -> List[Text]:
         return [
-            "bash",
-            "-p",
-            "-c",
-            START,
-            self.starter(container.engine),
-            container.private,
-            *("--pass=" + name for name in globs(container.passed)),
-            *("--env=" + name + "=" + value for name, value in sorted(container.environment.items())),
+            *starter.words(START, self.starter(container.engine), container, container.environment, container.private),
             *self.binds(container.binds),
             *self.starting_in(container.workdir),
             *("--device=" + name for name in container.devices),

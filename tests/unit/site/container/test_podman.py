@@ -71,7 +71,7 @@ def box(**values):
 def test_the_words():
     found = runtime.options(box())
     assert found[:3] == ["bash", "-p", "-c"]
-    assert found[4:] == ["podman", OWN, "--pass=SLURM_*", "--env=A=$x\n*", "--volume=/a b:/data", "--workdir=/w"]
+    assert found[4:] == ["podman", OWN, "--pass=SLURM_*", "--set-env=A=$x\n*", "--volume=/a b:/data", "--workdir=/w"]
     assert runtime.starting_in("/work") == ["--workdir=/work"]
     assert runtime.join_options(4, "tag") == []
 

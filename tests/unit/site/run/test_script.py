@@ -186,6 +186,11 @@ CASES = {
         runtime=RUNTIMES["podman"],
         start_option=made.START_OPTION._replace(name="podman-folder", runtime="podman", join=True),
     ),
+    "enroot": inputs(
+        ranks=2,
+        runtime=RUNTIMES["enroot"],
+        start_option=made.START_OPTION._replace(name="enroot-folder", runtime="enroot", join=True),
+    ),
     "host-mpi": inputs(),
     "joined": inputs(nodes=1, ranks=4, threads=1, shown=BARE, memory_mb=1000),
     "no-python": inputs(nodes=1, image_python=None, reader=[]),

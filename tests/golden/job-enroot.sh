@@ -1,0 +1,160 @@
+#!/bin/bash -l
+# Job hello-1: bundle hello:1 on lab, written by deployer VERSION.
+# 2 nodes x 2 ranks x 2 threads; variant charliecloud-folder: first in the plan.
+# To submit this script by hand: sbatch job.sh. You may edit it and submit it again.
+#SBATCH --job-name=hello
+#SBATCH --output=/home/alice/deployer/jobs/hello-1/output.log
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=2
+#SBATCH --cpus-per-task=2
+#SBATCH --time=00:30:00
+#SBATCH --no-requeue
+#SBATCH --partition=batch
+
+job=/home/alice/deployer/jobs/hello-1
+tool=(/opt/python/3.6/bin/python3 /home/alice/deployer/deployer.pyz)
+started=$(date +%s)
+stopped=
+
+# At a time limit or cancel, Slurm sends SIGTERM to the ranks and to this script. The script continues as long as it
+# can, to write result.json.
+trap 'stopped=TERM' TERM
+
+# result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
+result() {
+    "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
+}
+
+# After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment.
+unset SLURM_EXPORT_ENV
+grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
+export USER=${USER:-$(id -un)}  # ch-run needs USER
+unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
+
+rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
+mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
+
+module load intel-mpi/2021.15 || { result hosts 1 --module intel-mpi/2021.15; exit 1; }
+
+# Home: a private folder of this job on each node, created in step 1.
+home=/tmp/deployer-home-$UID-$unique
+leave() {
+    [ -z "$stopped" ] && timeout 30 srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
+        rm -rf -- "$home" </dev/null >/dev/null 2>&1 || rm -rf -- "$home"
+}
+trap leave EXIT
+
+# The container: read-only; from the host's environment only what the plan passes. Binds:
+#   /opt/intel/mpi/2021.15: the site's MPI, on the same path
+#   /deployer/job: the job's folder
+# The ranks of a node copy through shared memory, not from each other's memory (CMA): enroot gives each
+# of them a user namespace of its own.
+container=(bash
+    -p
+    -c
+    'state=$(mktemp -d "$1/enroot.XXXXXX") && mkdir -p "$state/run" "$state/data/image" || exit 125
+shift
+passed=() values=() words=()
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    case $1 in
+        --pass=*) passed+=("${1#*=}") ;;
+        --set-env=*) values+=("${1#*=}") ;;
+        *) words+=("$1") ;;
+    esac
+    shift
+done
+shift; image=${words[-1]}; unset '"'"'words[-1]'"'"'
+binds=() options=() folder=/ user=${USER:-$UID} gid=$(id -g) quote=\'"'"'
+for word in "${words[@]}"; do
+    case $word in
+        --bind=*) binds+=("${word#*=}") ;;
+        --cd=*) folder=${word#*=} ;;
+        *) options+=("$word") ;;
+    esac
+done
+for name in $(compgen -e); do
+    for glob in "${passed[@]}"; do
+        [[ $name != $glob ]] || { values=("$name=${!name}" "${values[@]}"); break; }
+    done
+    [[ $name != ENROOT_* && $name != BASH_ENV ]] || unset "$name"
+done
+{
+    printf "cd '"'"'%s'"'"' || exit 126\n" "${folder//$quote/$quote\\$quote$quote}"
+    for pair in "${values[@]}"; do
+        name=${pair%%=*} value=${pair#*=}
+        case $name in UID|EUID|PPID|BASHOPTS|SHELLOPTS|BASH_VERSINFO) continue ;; esac  # read-only if sh is bash
+        printf "export %s='"'"'%s'"'"'\n" "$name" "${value//$quote/$quote\\$quote$quote}"
+    done
+    printf '"'"'unset OLDPWD; exec "$@"\n'"'"'
+} >"$state/rc" || exit 125
+system=(/proc:/proc /sys:/sys /dev:/dev /tmp:/tmp)
+for file in /etc/hosts /etc/resolv.conf; do
+    [ ! -e "$file" ] || [ ! -f "$image$file" ] || system+=("$file:$file")
+done
+for line in "passwd:$user:x:$UID:$gid::/:/bin/sh" "group:$user:x:$gid:"; do
+    file=${line%%:*}; [ -f "$image/etc/$file" ] && [ ! -L "$image/etc/$file" ] && [ ! -L "$image/etc" ] || continue
+    printf '"'"'%s\n'"'"' "${line#*:}" "$(<"$image/etc/$file")" >"$state/$file"; system+=("$state/$file:/etc/$file")
+done
+mounts=(--mount "$image:/:none:rbind,ro")
+for pair in "${system[@]}" "${binds[@]}"; do
+    pair=${pair//\\/\\134}; pair=${pair// /\\040}; pair=${pair//$'"'"'\t'"'"'/\\011}; pair=${pair//$'"'"'\n'"'"'/\\012}
+    mounts+=(--mount "$pair:none:rbind")
+done
+for made in data/image data/image run; do mounts+=(--mount "none:$state/$made:none:x-detach,nofail,silent"); done
+for name in LOGIN_SHELL ROOTFS_WRITABLE REMAP_ROOT ALLOW_SUPERUSER UNSHARE_{PID,NET,IPC,UTS}; do
+    export "ENROOT_$name=no"
+done
+export TMPDIR=$state ENROOT_TEMP_PATH=$state ENROOT_CACHE_PATH=$state ENROOT_RUNTIME_PATH=$state/run
+export ENROOT_DATA_PATH=$state/data ENROOT_SYSCONF_PATH=$state/none ENROOT_CONFIG_PATH=$state/none
+cd "$state" && exec "$0" start --rc "$state/rc" "${options[@]}" "${mounts[@]}" image "$@"
+exit 125
+'
+    enroot
+    "$home"
+    '--pass=SLURM_*'
+    '--pass=PMI_*'
+    --set-env=FI_PROVIDER=tcp
+    '--set-env=GREETING=it'"'"'s $5: cheap'
+    --set-env=HOME="$home"
+    --set-env=I_MPI_PIN_DOMAIN=2:compact
+    --set-env=KMP_BLOCKTIME=0
+    --set-env=LD_LIBRARY_PATH=/opt/intel/mpi/2021.15/lib
+    --set-env=OMP_NUM_THREADS=2
+    --set-env=OMP_PLACES=cores
+    --set-env=OMP_PROC_BIND=close
+    --set-env=TF_NUM_INTEROP_THREADS=2
+    --set-env=TF_NUM_INTRAOP_THREADS=2
+    --set-env=TMPDIR="$home"
+    --bind=/opt/intel/mpi/2021.15:/opt/intel/mpi/2021.15
+    --bind=/home/alice/deployer/jobs/hello-1:/deployer/job
+    --cd=/work
+)
+image=/home/alice/deployer/images/aaaa/rootfs
+
+# The ranks: srun starts 2 per node, with 2 cores per rank.
+launch=(srun --mpi=pmi2 --nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task=2 --distribution=block:cyclic
+    --cpu-bind=cores --kill-on-bad-exit=1
+)
+
+# 1. Hosts: each node writes its facts into hosts/, from outside the container.
+srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
+    "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 --home "$home" </dev/null
+result hosts $? || exit
+
+# Root: on each node, a container reads the image's marker file. If it shows the host's root instead, the job ends here.
+srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
+    --output=/home/alice/deployer/jobs/hello-1/hosts/%N.root \
+    "${container[@]}" "$image" -- /bin/cat /deployer/canary </dev/null
+result root $? || exit
+
+# 2. Probe: each rank records its MPI library, network and CPUs in the container in ranks/. If they do not match the
+#    plan, the job ends here, before the payload.
+"${launch[@]}" "${container[@]}" "$image" -- \
+    /usr/bin/python3 -I -S /deployer/deployer.pyz probe --rank --out /deployer/job/ranks --library libmpi.so.12 </dev/null
+result probe $? || exit
+
+# 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
+"${launch[@]}" "${container[@]}" "$image" -- \
+    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/job/ranks -- python3 train.py --name 'a b' </dev/null
+result payload $?
+exit
