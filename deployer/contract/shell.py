@@ -69,10 +69,16 @@ class Variable(object):
 
 
 class Program(object):
-    """A script of our own inside the script, as one word; its lines are unchanged, for people to read."""
+    """A script of our own inside the script, as one word; its lines are unchanged, for people to read.
+
+    ``+`` appends another one.
+    """
 
     def __init__(self, text: str) -> None:
         self.own = text
+
+    def __add__(self, other: "Program") -> "Program":
+        return Program(self.own + other.own)
 
 
 #: A part of a word.

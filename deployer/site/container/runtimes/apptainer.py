@@ -24,7 +24,7 @@ user in /etc/passwd and /etc/group, are the host's.
 from typing import List, Optional, Sequence
 
 from deployer.contract import shell
-from deployer.contract.shell import Text, Value
+from deployer.contract.shell import Program, Text, Value
 from deployer.contract.text import is_name
 from deployer.site.capture import apptainer
 from deployer.site.container.runtimes import starter
@@ -32,11 +32,15 @@ from deployer.site.container.runtimes.interface import Container, Mount, Runtime
 
 #: Called with the program, the words of ``starter``, options of the program, the image, "--", and the command. Options
 #: of the user's environment are removed.
-_START = starter.program(
-    """# Only what --pass and --set-env name reaches the container; the environment gives no options to the runtime.
+_START = (
+    Program(
+        """# Only what --pass and --set-env name reaches the container; the environment gives no options to the runtime.
 shopt -s extglob; set -f
-""",
-    r"""prefixes=(APPTAINER); [ "${0##*/}" = apptainer ] || prefixes+=(SINGULARITY)
+"""
+    )
+    + starter.READ
+    + Program(
+        r"""prefixes=(APPTAINER); [ "${0##*/}" = apptainer ] || prefixes+=(SINGULARITY)
 found=() clean=()
 # Bash cannot unset a name that is not its own kind, such as APPTAINERENV_a.b or APPTAINERENV_BASH_FUNC_f%%.
 while IFS= read -r -d '' pair; do
@@ -61,7 +65,8 @@ for pair in "${values[@]}"; do
 done
 for prefix in "${prefixes[@]}"; do export ${prefix}_NO_{EVAL,NV,ROCM}=1; done
 exec "${clean[@]}" "$0" --quiet exec "${words[@]}" "$image" "$@"
-""",
+"""
+    )
 )
 #: Mounts of the host that the administrator's configuration makes. /dev, /proc and /sys stay; /tmp is a bind of ours.
 _NOT_MOUNTED = "home,cwd,tmp,hostfs,bind-paths"

@@ -9,7 +9,7 @@ hooks are not used.
 
 from typing import List
 
-from deployer.contract.shell import Text
+from deployer.contract.shell import Program, Text
 from deployer.contract.text import is_name
 from deployer.site.container.runtimes import starter
 from deployer.site.container.runtimes.interface import Container, Runtime
@@ -24,11 +24,15 @@ from deployer.site.container.runtimes.interface import Container, Runtime
 #: - /tmp contains the private folder with enroot's own mounts there; they are removed from the container.
 #: - A file of the current folder could be taken for the image: hence the new one.
 #: - Ranks of one node have folders of their own, because enroot holds a lock while it mounts.
-START = starter.program(
-    r"""state=$(mktemp -d "$1/enroot.XXXXXX") && mkdir -p "$state/run" "$state/data/image" || exit 125
+START = (
+    Program(
+        r"""state=$(mktemp -d "$1/enroot.XXXXXX") && mkdir -p "$state/run" "$state/data/image" || exit 125
 shift
-""",
-    r"""binds=() options=() folder=/ user=${USER:-$UID} gid=$(id -g) quote=\'
+"""
+    )
+    + starter.READ
+    + Program(
+        r"""binds=() options=() folder=/ user=${USER:-$UID} gid=$(id -g) quote=\'
 for word in "${words[@]}"; do
     case $word in
         --bind=*) binds+=("${word#*=}") ;;
@@ -72,7 +76,8 @@ export TMPDIR=$state ENROOT_TEMP_PATH=$state ENROOT_CACHE_PATH=$state ENROOT_RUN
 export ENROOT_DATA_PATH=$state/data ENROOT_SYSCONF_PATH=$state/none ENROOT_CONFIG_PATH=$state/none
 cd "$state" && exec "$0" start --rc "$state/rc" "${options[@]}" "${mounts[@]}" image "$@"
 exit 125
-""",
+"""
+    )
 )
 
 

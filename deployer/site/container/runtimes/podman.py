@@ -7,7 +7,7 @@ in a user namespace that has the user's own number only, with configuration and 
 
 from typing import List
 
-from deployer.contract.shell import Text, Value
+from deployer.contract.shell import Program, Text, Value
 from deployer.site.container.runtimes import starter
 from deployer.site.container.runtimes.interface import Container, Runtime
 
@@ -32,14 +32,18 @@ from deployer.site.container.runtimes.interface import Container, Runtime
 #:   container's first process; all others of the container are known by its namespace of mounts. One that cannot end,
 #:   as on a file server that hangs, is left after a minute.
 #: - Podman would make a target that the image lacks inside the image, so hosts and resolv.conf need one.
-START = starter.program(
-    """\
+START = (
+    Program(
+        """\
 export -n state passed values words image user gid keep name glob file oci short
 export -n pair task children child other again left line
 state=$(mktemp -d "$1/podman.XXXXXX") && mkdir "$state/run" || exit 125
 shift
-""",
-    """\
+"""
+    )
+    + starter.READ
+    + Program(
+        """\
 printf '[engine]\\nlock_type="file"\\n' >"$state/containers.conf"
 printf '[storage]\\ndriver="vfs"\\n' >"$state/storage.conf"
 : >"$state/mounts.conf"
@@ -96,7 +100,8 @@ exec unshare --user --map-root-user --mount --propagation=slave "$0" --log-level
     --no-hosts --dns=none --http-proxy=false --systemd=false --ulimit=host --umask="$(umask)" --unsetenv-all \\
     --security-opt=seccomp=unconfined --security-opt=unmask=ALL --security-opt=label=disable \\
     --tmpfs=/run --volume=/dev:/dev:rslave --volume=/sys:/sys:rslave --volume=/proc:/proc:rslave \\
-    --volume=/dev/shm:/dev/shm:rslave --volume=/tmp:/tmp:rslave "${keep[@]}" "${words[@]}" --rootfs "$image" "$@\"""",
+    --volume=/dev/shm:/dev/shm:rslave --volume=/tmp:/tmp:rslave "${keep[@]}" "${words[@]}" --rootfs "$image" "$@\""""
+    )
 )
 
 

@@ -7,7 +7,8 @@ from deployer.site.container.runtimes.interface import Container, globs
 
 #: Reads the words up to --: --pass=GLOB and --set-env=NAME=VALUE into ``passed`` and ``values``, others into ``words``,
 #: and the last of those, the image, into ``image``.
-_READ = """\
+READ = Program(
+    """\
 passed=() values=() words=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
     case $1 in
@@ -19,24 +20,20 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
 done
 shift; image=${words[-1]}; unset 'words[-1]'
 """
-
-
-def program(before: str, after: str) -> Program:
-    """Return the bash text that reads the words of ``words`` between two others."""
-    return Program(before + _READ + after)
+)
 
 
 def words(
     start: Program, name: Value, container: Container, variables: Mapping[str, Value], *first: Value
 ) -> List[Text]:
-    """Return the words that call ``start``, up to the runtime's own.
+    """Return the words that call ``start``, a text with ``READ``, up to the runtime's own.
 
     -p: no BASH_ENV, no functions of the host.
 
     Args:
         name: the runtime's program, $0 of the text.
         variables: those of the container.
-        first: words before all others; the text removes them before it reads.
+        first: words before all others; the text removes them before ``READ``.
     """
     return [
         *("bash", "-p", "-c", start, name),
