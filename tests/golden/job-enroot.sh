@@ -140,6 +140,7 @@ launch=(srun --mpi=pmi2 --nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task
 srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
     "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 --home "$home" </dev/null
 result hosts $? || exit
+read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface
 
 # Root: on each node, a container reads the image's marker file. If it shows the host's root instead, the job ends here.
 srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
@@ -155,6 +156,6 @@ result probe $? || exit
 
 # 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
 "${launch[@]}" "${container[@]}" "$image" -- \
-    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/job/ranks -- python3 train.py --name 'a b' </dev/null
+    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/job/ranks --meet "$meet" -- python3 train.py --name 'a b' </dev/null
 result payload $?
 exit
