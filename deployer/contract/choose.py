@@ -5,7 +5,7 @@ Facts of the site can rule out a start option; they never add one.
 
 from typing import List, Mapping, NamedTuple, Optional
 
-from deployer.contract import runtime_table
+from deployer.contract import memory_copies, runtime_table
 from deployer.contract.errors import Refused
 from deployer.contract.plan import DISK, NOT_STAGED, STAGINGS, Plan, StartOption
 
@@ -41,6 +41,11 @@ class StagingNeed(NamedTuple):
 
 
 _NOTHING = StagingNeed({})
+
+
+def explained(plan: Plan) -> List[str]:
+    """Return what ranks would use, for people: MPI and runtimes, the order of these, and what one of them prevents."""
+    return [plan.way, plan.tries, *memory_copies.reasons(plan)]
 
 
 def choose(

@@ -4,9 +4,10 @@ If a runtime gives each rank a user namespace of its own, MPICH 5 does not start
 are told to copy through shared memory instead.
 """
 
-from typing import Dict
+from typing import Dict, List
 
-from deployer.contract.plan import MPICH_ABI, OPENMPI
+from deployer.contract.plan import MPICH_ABI, OPENMPI, Plan, StartOption
+from deployer.contract.runtime_table import RUNTIMES
 
 _OFF: Dict[str, Dict[str, str]] = {
     MPICH_ABI: {
@@ -19,6 +20,25 @@ _OFF: Dict[str, Dict[str, str]] = {
         "OMPI_MCA_smsc": "^cma",  # Open MPI 5
     },
 }
+
+
+def prevented(option: StartOption) -> bool:
+    """Return whether the plan wants these copies, and the runtime of a start option prevents them."""
+    known = RUNTIMES.get(option.runtime)  # a plan of another version may have a runtime that this one does not know
+    return option.join and known is not None and not known.shares_memory
+
+
+def reason(runtime: str) -> str:
+    """Return why ranks do not copy so with a runtime that prevents it."""
+    return (
+        "the ranks of a node copy through shared memory, not from each other's memory (CMA): %s gives each of them a "
+        "user namespace of its own" % runtime
+    )
+
+
+def reasons(plan: Plan) -> List[str]:
+    """Return ``reason`` of each runtime of a plan that prevents what it wants."""
+    return [reason(name) for name in dict.fromkeys(each.runtime for each in plan.containers if prevented(each))]
 
 
 def switched_off(abi: str) -> Dict[str, str]:

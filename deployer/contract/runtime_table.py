@@ -24,6 +24,8 @@ class KnownRuntime(NamedTuple):
         allowed_by: the name with which a policy allows it, if that is another runtime's; then no profile has its own.
         mounts: it starts a SquashFS file like a folder, mounted for each process by itself, if its installation can.
             Otherwise a node's holder mounts a staged one, and ranks join it.
+        shares_memory: processes of a node that start apart from each other can read each other's memory, at least with
+            its options for that. Otherwise each has a user namespace of its own.
         tried: what an installation can do depends on how it was made and configured, so `capture` starts a container.
         version_words: what its program is asked for its version with; none: it is not asked.
         oldest: the oldest version that can be used; empty: any.
@@ -38,6 +40,7 @@ class KnownRuntime(NamedTuple):
     stagings: Tuple[str, ...] = (NOT_STAGED,)
     allowed_by: str = ""
     mounts: bool = False
+    shares_memory: bool = True
     tried: bool = False
     version_words: Tuple[str, ...] = ("--version",)
     oldest: str = ""
@@ -77,11 +80,17 @@ TABLE = (
         allowed_by="charliecloud",
         oldest=_OLDEST_CHARLIECLOUD,
     ),
-    KnownRuntime("apptainer", "apptainer", stagings=STAGINGS, mounts=True, tried=True, oldest="1.0"),
-    KnownRuntime("singularity", "singularity", stagings=STAGINGS, mounts=True, tried=True, oldest="3.8"),
-    KnownRuntime("podman", "podman", stagings=_UNPACKED, oldest=_OLDEST_PODMAN),
-    KnownRuntime("podman-hpc", "podman-hpc", stagings=_UNPACKED),
-    KnownRuntime("enroot", "enroot", stagings=_UNPACKED, version_words=("version",), oldest="3.0"),
+    # --sharens gives Apptainer's processes one user namespace, but its first process leaves the payload behind when it
+    # gets SIGTERM (seen with 1.4.5).
+    KnownRuntime(
+        "apptainer", "apptainer", stagings=STAGINGS, mounts=True, shares_memory=False, tried=True, oldest="1.0"
+    ),
+    KnownRuntime(
+        "singularity", "singularity", stagings=STAGINGS, mounts=True, shares_memory=False, tried=True, oldest="3.8"
+    ),
+    KnownRuntime("podman", "podman", stagings=_UNPACKED, shares_memory=False, oldest=_OLDEST_PODMAN),
+    KnownRuntime("podman-hpc", "podman-hpc", stagings=_UNPACKED, shares_memory=False),
+    KnownRuntime("enroot", "enroot", stagings=_UNPACKED, shares_memory=False, version_words=("version",), oldest="3.0"),
     KnownRuntime(
         "shifter",
         "shifter",

@@ -47,8 +47,7 @@ trap leave EXIT
 # The container: read-only; from the host's environment only what the plan passes. Binds:
 #   /opt/intel/mpi/2021.15: the site's MPI, on the same path
 #   /deployer/job: the job's folder
-# The ranks of a node copy through shared memory, not from each other's memory (CMA): enroot gives each
-# of them a user namespace of its own.
+# Note: the ranks of a node copy through shared memory, not from each other's memory (CMA): enroot gives each of them a user namespace of its own.
 container=(bash
     -p
     -c

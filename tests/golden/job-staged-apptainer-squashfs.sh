@@ -51,8 +51,7 @@ stage=/dev/shm/deployer-stage-$UID-$unique/image
 #   /opt/intel/mpi/2021.15: the site's MPI, on the same path
 #   /deployer/node: local to the node: the evidence of its ranks
 #   /deployer/deployer.pyz: this tool
-# The ranks of a node copy through shared memory, not from each other's memory (CMA): apptainer gives each
-# of them a user namespace of its own.
+# Note: the ranks of a node copy through shared memory, not from each other's memory (CMA): apptainer gives each of them a user namespace of its own.
 container=(bash
     -p
     -c

@@ -50,8 +50,7 @@ stage=/dev/shm/deployer-stage-$UID-$unique/image
 # The container: read-only; from the host's environment only what the plan passes. Binds:
 #   /opt/intel/mpi/2021.15: the site's MPI, on the same path
 #   /deployer/node: local to the node: the evidence of its ranks
-# The ranks of a node copy through shared memory, not from each other's memory (CMA): apptainer gives each
-# of them a user namespace of its own.
+# Note: the ranks of a node copy through shared memory, not from each other's memory (CMA): apptainer gives each of them a user namespace of its own.
 container=(bash
     -p
     -c

@@ -46,8 +46,7 @@ trap leave EXIT
 #   /deployer/app: the bundle's app folder
 #   /deployer/deployer.pyz: this tool
 #   /deployer/job: the job's folder
-# The ranks of a node copy through shared memory, not from each other's memory (CMA): singularity gives each
-# of them a user namespace of its own.
+# Note: the ranks of a node copy through shared memory, not from each other's memory (CMA): singularity gives each of them a user namespace of its own.
 container=(bash
     -p
     -c

@@ -16,6 +16,7 @@ from deployer.connected.linker import index
 from deployer.connected.transfer import push as pushing
 from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.push_plan import push_plan
+from deployer.contract.choose import explained
 from deployer.contract.errors import UsageError
 from deployer.contract.plan_update import PlanUpdate
 from deployer.site.storage.space import human
@@ -99,7 +100,7 @@ def _plan(args: argparse.Namespace) -> int:
             if each.checked:
                 of = "" if each is plan else f", partition {each.partition}"
                 print(f"check {plan.site}{of}: {each.checked.verdict}")
-                common.show(each.checked, each.way, each.tries)
+                common.show(each.checked, explained(each))
         for name, reason in plan.without.items():
             print(f"no plan for partition {name}: {reason}")
         print(f"if {plan.bundle} is installed there: deployer push --plan {args.output} {args.site}")

@@ -10,6 +10,7 @@ from deployer.cli.site import common
 from deployer.connected.check import check as checking
 from deployer.connected.linker import index
 from deployer.connected.transfer.published import profile_of
+from deployer.contract.choose import explained
 from deployer.contract.errors import Refused, Unknown
 from deployer.contract.verdict import REFUSE, UNKNOWN
 
@@ -46,5 +47,5 @@ def run(args: argparse.Namespace) -> int:
     for each in (verdict, *others):
         partition = f", partition {each.partition}" if each.partition else ""
         print(f"{each.checked.verdict}: {each.bundle} on {each.site}{partition}")
-        common.show(each.checked, each.way, each.plan.tries if each.plan else "")
+        common.show(each.checked, explained(each.plan) if each.plan else ())
     return _EXIT.get(verdict.checked.verdict, 0)

@@ -270,12 +270,12 @@ def shortened(text: str, room: int) -> str:
     return text[:head] + "..." + text[len(text) - (room - 3 - head) :]
 
 
-def show(checked: "Checked", way: str = "", tries: str = "", stream: Optional[IO[str]] = None) -> None:
+def show(checked: "Checked", ways: Sequence[str] = (), stream: Optional[IO[str]] = None) -> None:
     """Print what a verdict means and its reasons: each finding once, and each remedy once, after its findings.
 
-    ``way`` is what ranks would use, and ``tries`` which runtimes a job tries.
+    ``ways`` are sentences about how ranks would run.
     """
-    for line in filter(None, (checked.meaning, way, tries)):
+    for line in filter(None, (checked.meaning, *ways)):
         print(wrapped(line, "  "), file=stream or sys.stdout)
     for remedy in dict.fromkeys(finding.remedy for finding in checked.findings):
         for finding in dict.fromkeys(each for each in checked.findings if each.remedy == remedy):

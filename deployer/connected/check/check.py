@@ -34,7 +34,7 @@ from deployer.connected.linker.job_filesystem import Captured, Files
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.site_profile.plan import make_plan, make_plans
 from deployer.connected.site_profile.profile import Profile
-from deployer.contract import hostfiles, json_records
+from deployer.contract import hostfiles, json_records, memory_copies
 from deployer.contract import plan as plans
 from deployer.contract.errors import Refused, Unknown, UsageError
 from deployer.contract.findings import Finding
@@ -106,7 +106,8 @@ class Verdict(NamedTuple):
     def record(self) -> json_records.Record:
         where = {"bundle": self.bundle, "site": self.site, "partition": self.partition, "way": self.way}
         order = [{"name": name, "against": against} for name, against in self.plan.order] if self.plan else []
-        return {**where, "runtimes": order, **self.checked.record()}
+        copies = memory_copies.reasons(self.plan) if self.plan else []
+        return {**where, "runtimes": order, "memory_copies": copies, **self.checked.record()}
 
 
 def check(

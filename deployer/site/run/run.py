@@ -586,7 +586,7 @@ def _near_gpus(resolved: _Resolved, option: StartOption) -> Dict[str, str]:
 
 def copies(plan: Plan, option: StartOption) -> Dict[str, str]:
     """Return the variables for copies between ranks' memories, if the plan wants them and the runtime prevents them."""
-    if not option.join or RUNTIMES[option.runtime].shares_memory:
+    if not memory_copies.prevented(option):
         return {}
     return memory_copies.switched_off(plan.abi or "")
 

@@ -6,7 +6,7 @@ All text goes through ``contract.shell``: no record, image or profile can put co
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from deployer import __version__
-from deployer.contract import first_bytes, shell
+from deployer.contract import first_bytes, memory_copies, shell
 from deployer.contract import plan as plans
 from deployer.contract.command import SHELL
 from deployer.contract.evidence import Launch
@@ -276,13 +276,6 @@ unset SLURM_EXPORT_ENV
     )
 
 
-#: Why the ranks of a node do not share memory as the plan wants.
-_NO_CMA = """\
-# The ranks of a node copy through shared memory, not from each other's memory (CMA): {runtime} gives each
-# of them a user namespace of its own.
-"""
-
-
 def _container(inputs: Inputs) -> Code:
     container, arrays = inputs.container, [(_WAYS[inputs.runtime.contained], inputs.runtime.options(inputs.container))]
     if inputs.staging:
@@ -293,8 +286,8 @@ def _container(inputs: Inputs) -> Code:
         says = "# The container: read-only; from the host's environment only what the plan passes. Binds:\n"
         pieces.append(code(says))
         pieces += [code("#   {target}: {why}\n", target=bind.target, why=bind.why) for bind in container.binds]
-        if inputs.start_option.join and not inputs.runtime.shares_memory:
-            pieces.append(code(_NO_CMA, runtime=inputs.start_option.runtime))
+        if memory_copies.prevented(inputs.start_option):
+            pieces.append(code("# Note: {reason}.\n", reason=memory_copies.reason(inputs.start_option.runtime)))
     else:
         says = "# No container: the host's programs and environment. These paths replace the binds of a container:\n"
         pieces.append(code(says))

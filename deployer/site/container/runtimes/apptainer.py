@@ -80,9 +80,6 @@ class Apptainer(Runtime):
 
     makes_targets = True
     overlays = True
-    # Each process has a user namespace of its own. --sharens gives them one, but its first process leaves the payload
-    # behind when it gets SIGTERM (seen with 1.4.5).
-    shares_memory = False
 
     def without_namespaces(self, found: Optional[str]) -> bool:
         return apptainer.starter(found) is not None

@@ -84,8 +84,6 @@ exit 125
 class Enroot(Runtime):
     """The container is read-only; binds are writable; /tmp, /dev, /proc and /sys are the host's."""
 
-    shares_memory = False  # each rank has a user namespace of its own
-
     @property
     def asked(self) -> str:
         return ""  # to say its version, it makes folders in the home

@@ -92,9 +92,6 @@ class Runtime(object):
     contained = True
     #: Whether the root may be an overlay of the image's folder, whose inode is not the folder's.
     overlays = False
-    #: Whether processes of a node that start apart from each other can read each other's memory, at least after
-    #: ``join_options``.
-    shares_memory = True
     #: Whether it makes a target that the read-only image lacks, for folders and files alike. Otherwise a bind needs a
     #: target that the image has.
     makes_targets = False

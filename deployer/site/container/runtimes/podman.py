@@ -109,7 +109,6 @@ class Podman(Runtime):
     """The container is read-only; binds are writable; /tmp, /dev, /proc and /sys are the host's, /run is empty."""
 
     bind_option = "--volume="
-    shares_memory = False  # each rank has a user namespace of its own
 
     @property
     def asked(self) -> str:

@@ -249,7 +249,7 @@ def test_unknown_explains_itself_and_details_are_printed_once(capsys: pytest.Cap
     first = Finding("facts.mpi", MISSING_FACTS, "a", "nobody has captured it", "capture it")
     second = first._replace(subject="b")
     other = Finding("fabric.tcp", WARNING, "c", "it is slow", "accept it")
-    common.show(judged([first, other, second, first]), "with MPICH 4.2, srun (pmi2), charliecloud")
+    common.show(judged([first, other, second, first]), ["with MPICH 4.2, srun (pmi2), charliecloud"])
     assert capsys.readouterr().out.splitlines() == [
         "  not enough facts to decide; the job may still run, and push continues",
         "  with MPICH 4.2, srun (pmi2), charliecloud",
@@ -261,7 +261,7 @@ def test_unknown_explains_itself_and_details_are_printed_once(capsys: pytest.Cap
     ]
     common.show(judged([first._replace(code="facts.plan")]))
     assert capsys.readouterr().out.startswith("  not enough facts for a plan; without one, no job can run\n")
-    common.show(judged([]), "with it")
+    common.show(judged([]), ["with it"])
     assert capsys.readouterr().out == "  with it\n"
 
 

@@ -55,7 +55,6 @@ def test_the_words():
     assert found[4:] == ["enroot", OWN, "--pass=SLURM_*", "--set-env=A=it's\n$x", "--bind=/a b\\c:/data", "--cd=/tmp"]
     assert runtime.starting_in("/work") == ["--cd=/work"]
     assert runtime.join_options(4, "tag") == []
-    assert not runtime.shares_memory
 
 
 def test_what_enroot_gets(start, tmp_path):
