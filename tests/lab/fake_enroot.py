@@ -6,12 +6,15 @@ starts, makes a lock file there, and closes no descriptor (as the makers' packag
 refuses. With ``FAKE_ENROOT_SHOW`` it only writes what it was told into that file, and runs the command script here.
 """
 
+# ruff: noqa: UP006, UP035, UP045  (Python 3.6)
+
 import ctypes
 import fcntl
 import json
 import os
 import re
 import sys
+from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
 BIND, REC, RDONLY, REMOUNT, DETACH = 4096, 16384, 1, 32, 2
 FLAGS = {"bind": BIND, "rbind": BIND | REC, "ro": RDONLY, "nofail": 0, "silent": 0}
@@ -24,14 +27,14 @@ MOUNT = re.compile(r"\S+(:\S+)*")
 ENVIRONMENT = re.compile(r"[A-Za-z_]\w*(=.*)?")
 
 
-def fail(text):
+def fail(text: str) -> NoReturn:
     """End as enroot does."""
     sys.exit("[ERROR] " + text)
 
 
-def parse(words):
+def parse(words: List[str]) -> Tuple[Dict[str, Any], str, List[str]]:
     """Return the options, the name and the command of `enroot start`."""
-    options = {"mount": [], "env": [], "rc": "", "conf": ""}
+    options: Dict[str, Any] = {"mount": [], "env": [], "rc": "", "conf": ""}
     if words[:1] != ["start"]:
         fail(f"Invalid command: {words[:1]}")
     words = words[1:]
@@ -56,7 +59,7 @@ def parse(words):
     return options, words[0], words[1:]
 
 
-def check(options, name):
+def check(options: Dict[str, Any], name: str) -> None:
     """Check what enroot checks, and that no setting is misspelt."""
     for each in options["mount"]:
         if not MOUNT.fullmatch(each):
@@ -75,13 +78,13 @@ def check(options, name):
         fail(f"unknown settings: {unknown}")
 
 
-def setting(name, default):
+def setting(name: str, default: str) -> Optional[str]:
     """Return a setting; None if it is switched off."""
     value = os.environ.get("ENROOT_" + name, default)
     return None if NO.fullmatch(value) else value
 
 
-def fields(line):
+def fields(line: str) -> List[str]:
     """Return the fields of a line of fstab, with its escapes resolved, and the missing ones guessed."""
     found = [re.sub(r"\\(040|011|012|134)", lambda match: chr(int(match.group(1), 8)), word) for word in line.split()]
     if len(found) < 4:
@@ -89,14 +92,14 @@ def fields(line):
     return found[:4]
 
 
-def mount(source, target, kind, flags):
+def mount(source: str, target: str, kind: str, flags: int) -> None:
     """Mount, or report the system's error."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(os.fsencode(source), os.fsencode(target), os.fsencode(kind), flags, None):
         fail(f"failed to mount: {source} at {target}: {os.strerror(ctypes.get_errno())}")
 
 
-def entry(root, line):
+def entry(root: str, line: str) -> None:
     """Carry out a line of fstab."""
     source, target, kind, words = fields(line)
     place, options = root + target.rstrip("/"), words.split(",")
@@ -115,14 +118,14 @@ def entry(root, line):
         remount(place)
 
 
-def remount(place):
+def remount(place: str) -> None:
     """Make a bind read-only, and keep what the user's namespace must not change."""
     kept = os.statvfs(place).f_flag & (2 | 4 | 8 | 1024 | 2048)
     atime = 1 << 21 if os.statvfs(place).f_flag & 4096 else 0
     mount("none", place, "none", BIND | REMOUNT | RDONLY | (kept & 0xF) | (kept & 0xC00) | atime)
 
 
-def start(options, root, command):
+def start(options: Dict[str, Any], root: str, command: List[str]) -> None:
     """Make the container in this namespace, and become the command script."""
     runtime = os.environ["ENROOT_RUNTIME_PATH"]
     mount("tmpfs", runtime, "tmpfs", 0)
@@ -145,7 +148,7 @@ def start(options, root, command):
     os.execve("/bin/sh", ["sh", f"/proc/self/fd/{copy}", *command], dict(each.split("=", 1) for each in variables))
 
 
-def lines(path):
+def lines(path: str) -> List[str]:
     """Return the lines of a file, if there is one."""
     try:
         with open(path) as stream:
@@ -154,7 +157,7 @@ def lines(path):
         return []
 
 
-def main():
+def main() -> None:
     """Do what enroot would."""
     if sys.argv[1:] == ["version"]:
         print("4.1.2")
