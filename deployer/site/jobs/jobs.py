@@ -152,7 +152,8 @@ def find(store: Store, reference: Optional[str]) -> str:
     if reference is None:
         return next((folder for folder in reversed(found) if job_id(folder)), found[-1])
     for folder in reversed(found):
-        if reference in (os.path.basename(folder), job_id(folder)):
+        number = job_id(folder) or ""
+        if reference and reference in (os.path.basename(folder), number, number.partition(";")[0]):  # and its cluster
             return folder
     raise UsageError(
         "no job %s under %s" % (reference, store.jobs),
@@ -377,8 +378,10 @@ def states(submitted: Sequence[Tuple[str, str]]) -> Dict[str, JobState]:
     found: Dict[str, JobState] = {}
     for each in SCHEDULERS.values():
         owned = [number for number, kind in submitted if scheduler(number, kind) is each]
-        for start in range(0, len(owned), _AT_ONCE):
-            found.update(each.parse_states(*ask(each.states(owned[start : start + _AT_ONCE]))))
+        for place in sorted(set(map(each.place, owned))):
+            together = [number for number in owned if each.place(number) == place]
+            for start in range(0, len(together), _AT_ONCE):
+                found.update(each.parse_states(*ask(each.states(together[start : start + _AT_ONCE]))))
     return found
 
 

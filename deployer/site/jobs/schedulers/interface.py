@@ -10,7 +10,7 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tu
 
 from deployer.contract.errors import DeployerError, Refused, TransferError, UsageError
 from deployer.contract.plan import GpuRequest
-from deployer.contract.shell import Code, Variable
+from deployer.contract.shell import Code, Variable, Word
 from deployer.site.jobs.result import LOG
 
 #: How processes start on the nodes of a job: on this machine, as steps (srun), or by an agent per node, like ssh.
@@ -175,6 +175,19 @@ class Scheduler(object):
         """Return whether this scheduler gave the id."""
         raise NotImplementedError
 
+    def place(self, job_id: str) -> str:
+        """Return the cluster to which the commands about a job must be directed; empty: the login node's own."""
+        del job_id
+        return ""
+
+    def number_in(self, cluster: Optional[str]) -> Word:
+        """Return the job's id as job.sh knows it; ``cluster`` is the one that the job was submitted to, if named.
+
+        Only for a scheduler with ``number``.
+        """
+        del cluster
+        return Word(self.number or "")
+
     def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
         """Return argv that submits the batch script at the path ``script``.
 
@@ -205,7 +218,7 @@ class Scheduler(object):
         return self.parse_states(code, out, err).get(job_id)
 
     def states(self, job_ids: Sequence[str]) -> List[str]:
-        """Return argv that queries the states of several jobs at once."""
+        """Return argv that queries the states of several jobs at once, all of the same ``place``."""
         raise NotImplementedError
 
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:

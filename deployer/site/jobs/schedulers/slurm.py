@@ -5,7 +5,7 @@ import shlex
 from typing import Dict, List, Optional, Sequence, Set
 
 from deployer.contract.errors import DeployerError, Refused, TransferError
-from deployer.contract.shell import Code, Variable, code
+from deployer.contract.shell import Code, Variable, Word, code
 from deployer.site.jobs.schedulers.interface import STEPS, JobRequest, JobState, Queue, Scheduler, last_words
 
 #: States that can still change; all others are final. A COMPLETING job has ended, but its log is not complete yet.
@@ -30,6 +30,8 @@ _ACTIVE = frozenset(
 #: States of nodes that run jobs, now or after the current ones.
 _USABLE = frozenset(("idle", "mixed", "allocated", "completing", "planned", "reserved"))
 _FORGOTTEN = "Invalid job id specified"
+#: A job's id; of a cluster that was named to sbatch, with the cluster, as ``sbatch --parsable`` prints it.
+_ID = re.compile(r"^(\d+)(?:;([\w.-]+))?$")
 #: The word for GPUs that is one of generic resources.
 _GRES = "gres"
 #: A job's state in scontrol's output, and its output file up to the next NAME= of the line.
@@ -107,17 +109,24 @@ class Slurm(Scheduler):
         return code('scontrol show hostnames "$SLURM_JOB_NODELIST"')
 
     def owns(self, job_id: str) -> bool:
-        return job_id.isdigit()
+        return _ID.match(job_id) is not None
+
+    def place(self, job_id: str) -> str:
+        return job_id.partition(";")[2]
+
+    def number_in(self, cluster: Optional[str]) -> Word:
+        number = Word(self.number)
+        return number + Word(";", Variable("SLURM_CLUSTER_NAME")) if cluster else number
 
     def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
         del seconds  # the script contains it
-        return ["sbatch", "--parsable", *(["--dependency=afterany:" + after] if after else []), script]
+        return ["sbatch", "--parsable", *(["--dependency=afterany:" + _number(after)] if after else []), script]
 
     def parse_submit(self, code: int, out: str, err: str) -> str:
         if code != 0:
             raise self.failed("Slurm did not take the job", err)
         # "ID" or "ID;CLUSTER", perhaps after lines of a site's submit plugin
-        job_id = (out.strip().splitlines() or [""])[-1].split(";")[0]
+        job_id = (out.strip().splitlines() or [""])[-1]
         if not self.owns(job_id):
             raise Refused("sbatch gave no job id: %r" % out.strip(), "try: sbatch --parsable --test-only job.sh")
         return job_id
@@ -140,7 +149,8 @@ class Slurm(Scheduler):
 
     def state(self, job_id: str) -> List[str]:
         # With --states=all it also shows how a job ended, until slurmctld forgets it (MinJobAge, 300 s by default).
-        return ["squeue", "--noheader", "--states=all", "--jobs=" + job_id, "--format=%T|%M|%N|%r"]
+        words = ["squeue", *_of_cluster(self.place(job_id)), "--noheader", "--states=all"]
+        return [*words, "--jobs=" + _number(job_id), "--format=%T|%M|%N|%r"]
 
     def parse_state(self, code: int, out: str, err: str, job_id: str = "") -> Optional[JobState]:
         del job_id
@@ -152,7 +162,11 @@ class Slurm(Scheduler):
         return _state(lines[0]) if lines else None
 
     def states(self, job_ids: Sequence[str]) -> List[str]:
-        return ["squeue", "--noheader", "--states=all", "--jobs=" + ",".join(job_ids), "--format=%i|%T|%M|%N|%r"]
+        cluster = self.place(job_ids[0]) if job_ids else ""
+        words = ["squeue", *_of_cluster(cluster), "--noheader", "--states=all"]
+        # What is not a field of the format is printed as it is: then each row has the whole id.
+        number = "%i;" + cluster if cluster else "%i"
+        return [*words, "--jobs=" + ",".join(map(_number, job_ids)), "--format=%s|%%T|%%M|%%N|%%r" % number]
 
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
         if code != 0:
@@ -176,7 +190,7 @@ class Slurm(Scheduler):
         return found
 
     def cancel(self, job_id: str) -> List[str]:
-        return ["scancel", job_id]
+        return ["scancel", *_of_cluster(self.place(job_id)), _number(job_id)]
 
     def parse_cancel(self, code: int, out: str, err: str) -> None:
         del out
@@ -185,8 +199,18 @@ class Slurm(Scheduler):
             raise self.failed("scancel failed", err)
 
 
+def _number(job_id: str) -> str:
+    """Return a job's id without its cluster."""
+    return job_id.partition(";")[0]
+
+
+def _of_cluster(cluster: str) -> List[str]:
+    """Return the words that direct a command to a cluster; none for the login node's own."""
+    return ["--clusters=" + cluster] if cluster else []
+
+
 def _rows(out: str) -> List[str]:
-    """Return the lines of squeue. With SLURM_CLUSTERS it may print the name of each cluster too."""
+    """Return the lines of squeue. With a cluster it may print its name too."""
     return [line for line in out.strip().splitlines() if not line.startswith("CLUSTER: ")]
 
 

@@ -17,9 +17,24 @@ def test_argv():
     assert slurm.cancel("7") == ["scancel", "7"]
 
 
-@pytest.mark.parametrize("out", ["7\n", "7;cluster\n", "sbatch: info: your quota is low\n7\n"])
-def test_a_job_that_was_taken(out):
-    assert slurm.parse_submit(0, out, "") == "7"
+@pytest.mark.parametrize(
+    ("out", "expected"), [("7\n", "7"), ("7;c-1.x\n", "7;c-1.x"), ("sbatch: info: your quota is low\n7\n", "7")]
+)
+def test_a_job_that_was_taken(out, expected):
+    assert slurm.parse_submit(0, out, "") == expected
+
+
+def test_a_job_of_another_cluster_is_asked_for_there():
+    assert slurm.owns("7;c1")
+    assert not slurm.owns("7;c1;c2")
+    assert not slurm.owns("7;c1 --help")
+    head = ["squeue", "--clusters=c1", "--noheader", "--states=all"]
+    assert slurm.state("7;c1") == [*head, "--jobs=7", "--format=%T|%M|%N|%r"]
+    assert slurm.states(["7;c1", "8;c1"]) == [*head, "--jobs=7,8", "--format=%i;c1|%T|%M|%N|%r"]
+    assert slurm.cancel("7;c1") == ["scancel", "--clusters=c1", "7"]
+    assert slurm.submit("/j/job.sh", 60, "7;c1") == ["sbatch", "--parsable", "--dependency=afterany:7", "/j/job.sh"]
+    out = "CLUSTER: c1\n7;c1|RUNNING|0:04|cn1|None\n"
+    assert slurm.parse_states(0, out, "") == {"7;c1": ("RUNNING", "", "0:04", "cn1", True)}
 
 
 def test_a_job_that_was_not_taken():
