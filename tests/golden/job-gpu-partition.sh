@@ -32,7 +32,7 @@ result() {
 
 # After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment.
 unset SLURM_EXPORT_ENV
-grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
+grep -qsx "$SLURM_JOB_ID"';'"$SLURM_CLUSTER_NAME" "$job/job_id" || echo "$SLURM_JOB_ID"';'"$SLURM_CLUSTER_NAME" >"$job/job_id"
 export USER=${USER:-$(id -un)}  # ch-run needs USER
 unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
 

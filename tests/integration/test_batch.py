@@ -110,20 +110,24 @@ def test_a_job_with_proof_on_two_nodes(site: Site, image: str, kind: str, more: 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize(("how", "code"), [("cancel", "job.stopped"), ("limit", "job.time-limit")])
 @pytest.mark.parametrize("more", sorted(LIBRARIES))
-def test_a_cancelled_job_says_goodbye_and_leaves_nothing(site: Site, image: str, kind: str, more: str) -> None:
-    submit = ["--plan", f"lab-{kind}{more}", "--nodes", "2", "--time", "00:05:00"]
+def test_all_ranks_say_goodbye_and_leave_nothing(
+    site: Site, image: str, kind: str, more: str, how: str, code: str
+) -> None:
+    submit = ["--plan", f"lab-{kind}{more}", "--nodes", "2", "--time", "00:05:00" if how == "cancel" else "00:01:00"]
     site.cli("run", *site.options, image, *submit, "--", "python3", "-c", GOODBYE)
     job = site.alice(f"basename $(ls -td {WORKSPACE}/jobs/* | head -n 1)").strip()
     folder = site.lab.home / "alice/deployer/jobs" / job
     wait(lambda: len(list(folder.glob("ready-*"))) == 2)
     assert "RUNNING" in site.tool("status", job)
-    site.tool("cancel", job)
+    if how == "cancel":
+        site.tool("cancel", job)
     wait(lambda: "RUNNING" not in site.tool("status", job) and "DELETED" not in site.tool("status", job))
     assert sorted(path.name for path in folder.glob("goodbye-*")) == ["goodbye-0", "goodbye-1"]
     result = site.result()
     assert result["exit_code"] != 0
-    assert "job.stopped" in [finding["code"] for finding in result["findings"]]
+    assert code in [finding["code"] for finding in result["findings"]]
     for node in ("cn1", "cn2"):
         wait(lambda node=node: not site.lab.sh(node, "root", "pgrep -u alice -f deployer/job").stdout)
 
@@ -156,7 +160,7 @@ world, warned = MPI.COMM_WORLD, []
 signal.signal(signal.SIGUSR1, lambda *_: warned.append(1))
 path = os.environ["DEPLOYER_CHECKPOINT"] + "/steps"
 begun = steps = int(open(path).read()) if os.path.exists(path) else 0
-while steps < 150:
+while steps < 600:
     time.sleep(0.1)
     steps += 1
     if world.allreduce(len(warned)):
@@ -178,5 +182,5 @@ def test_jobs_continue_one_that_saved_its_state(site: Site, image: str, kind: st
     limit = ["--nodes", "2", "--time", "00:03:00", "--warn", "160", "--again", "20"]
     last = site.run("--plan", f"lab-{name}", *limit, "--", "python3", "-c", STEPS, bundle=image)
     assert (last["exit_code"], last["findings"]) == (0, [])
-    assert last["payload"]["steps"] == 150
+    assert last["payload"]["steps"] == 600
     assert last["payload"]["begun"] > 0

@@ -147,6 +147,11 @@ def main() -> None:
 
     threads_from_environment()
     hvd.init()
+    times, saving = EpochTimes(), None
+    if os.environ.get(
+        "DEPLOYER_CHECKPOINT"
+    ):  # at once: from hvd.init() to here, SIGUSR1 would go to a handler of MPI's
+        saving = Saving(os.environ["DEPLOYER_CHECKPOINT"], times)
     tf.keras.utils.set_random_seed(SEED + hvd.rank())
     active = itex_active()
 
@@ -162,15 +167,13 @@ def main() -> None:
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
-    times = EpochTimes()
     callbacks = [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
         hvd.callbacks.MetricAverageCallback(),
         times,  # after the average: it sees the mean over the ranks
     ]
-    saving, begun = None, 0
-    if os.environ.get("DEPLOYER_CHECKPOINT"):
-        saving = Saving(os.environ["DEPLOYER_CHECKPOINT"], times)
+    begun = 0
+    if saving:
         begun = saving.restore(model)
         callbacks.append(saving)
     model.fit(

@@ -27,6 +27,9 @@ _GROWTH = 1.25
 _LAST_WORDS = 1.0
 #: Seconds between two attempts to warn a payload that does not handle the signal yet.
 _UNHEARD = 1.0
+#: Seconds from a payload's first MPI library to its warning. MPICH and its relatives handle SIGUSR1 from MPI_Init on,
+#: and under srun the next MPI call then hangs (seen with Intel MPI 2021.15): the payload must install its own first.
+_MPI_STARTS = 30.0
 #: Seconds for a library to return its version, and for a payload that was refused to end.
 _PATIENCE = 10.0
 #: Seconds for payloads to end after the job was asked to end; Slurm kills all 30 s after SIGTERM (KillWait).
@@ -46,6 +49,7 @@ def watch(
     itex: bool,
     outside: "Optional[str]" = None,
     warn: "Optional[int]" = None,
+    end: bool = False,
 ) -> int:
     """Stay beside the payload ``pid`` of rank ``task`` until it ends; return or end as ``rank.run`` describes."""
     path = os.path.join(out, "payload-%d.json" % task)
@@ -81,7 +85,8 @@ def watch(
         else:
             known = libraries and not (sight and sight.verdict is None)
             pause = min(pause * _GROWTH, _SEEN if known else _SEARCHING)
-        grace.wait(warning.before(pause))
+        asked = grace.wait(warning.before(pause, bool(libraries)))
+        end = end and not _ended(pid, asked)
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
     killer = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     if sight and status == 0 and not grace.asked():
@@ -113,15 +118,16 @@ class _GracePeriod:
         self._mark = mark
         self._since: "Optional[float]" = None
 
-    def wait(self, seconds: float) -> None:
-        """Wait for a signal, for at most this time."""
+    def wait(self, seconds: float) -> "Optional[int]":
+        """Wait for a signal, for at most this time, and return its number; None if none came."""
         sent = signal.sigtimedwait(self._awaited, seconds)
         if sent is not None and sent.si_signo != signal.SIGCHLD and self._since is None:
             self._since = time.time()
             try:
                 os.close(os.open(self._mark, os.O_CREAT, 0o600))
             except OSError:
-                return
+                return sent.si_signo
+        return sent.si_signo if sent is not None else None
 
     def asked(self) -> bool:
         if self._since is None and signal.sigpending() & (self._awaited - {signal.SIGCHLD}):
@@ -235,6 +241,13 @@ def _end_all(pid: int, number: int) -> None:
             continue
 
 
+def _ended(pid: int, asked: "Optional[int]") -> bool:
+    """End the payload by SIGTERM if the signal asks for that, and return whether it did."""
+    if asked == signal.SIGUSR2:
+        _end_all(pid, signal.SIGTERM)
+    return asked == signal.SIGUSR2
+
+
 class _Warning:
     """The signal before the time limit, on which the payload ``pid`` can save its state; ``at`` None: none."""
 
@@ -243,12 +256,15 @@ class _Warning:
         self._outside = outside
         self._at = at
         self._sent = at is None
+        self._not_before = 0.0
 
-    def before(self, pause: float) -> float:
+    def before(self, pause: float, has_mpi: bool = False) -> float:
         """Send the signal if it is time; return how long to wait before the next look, at most ``pause``."""
+        if has_mpi and not self._not_before:
+            self._not_before = time.time() + _MPI_STARTS
         if self._sent or self._at is None:
             return pause
-        left = self._at - time.time()
+        left = max(self._at, self._not_before) - time.time()
         if left > 0:
             return min(pause, left)
         for member in _members(self._pid, self._outside):

@@ -42,28 +42,19 @@ def main(words: "List[str]") -> int:
             break
         given[word] = next(options, "") if word in _VALUED else word
     command = list(options)
-    if not given.get("--out") or set(given) - {*_VALUED, "--abort", "--itex"} or not command:
+    if not given.get("--out") or set(given) - {*_VALUED, "--abort", "--itex", "--end"} or not command:
         usage = (
             "rank --out DIR [--shared DIR] [--outside LIBRARY] [--stdin FILE] [--warn TIME] [--meet PLACE] "
-            "[--gpus GPUS] [--abort] [--itex] -- CMD"
+            "[--gpus GPUS] [--abort] [--itex] [--end] -- CMD"
         )
         sys.stderr.write("deployer: error: %s is what job.sh calls\n" % usage)
         sys.stderr.flush()  # as in payload_monitor
         return 2
     shared, outside, stdin = given.get("--shared"), given.get("--outside"), given.get("--stdin")
     warn = int(given["--warn"]) if given.get("--warn", "").isdigit() else None
-    return run(
-        given["--out"],
-        command,
-        shared,
-        "--abort" in given,
-        "--itex" in given,
-        outside,
-        stdin,
-        warn,
-        given.get("--meet"),
-        given.get("--gpus"),
-    )
+    abort, itex, end = ("--" + name in given for name in ("abort", "itex", "end"))
+    meet, gpus = given.get("--meet"), given.get("--gpus")
+    return run(given["--out"], command, shared, abort, itex, outside, stdin, warn, meet, gpus, end)
 
 
 def run(
@@ -77,6 +68,7 @@ def run(
     warn: "Optional[int]" = None,
     meet: "Optional[str]" = None,
     gpus: "Optional[str]" = None,
+    end: bool = False,
 ) -> int:
     """Run ``command`` as the payload of this rank and return its exit code, with its record in the folder ``out``.
 
@@ -93,11 +85,16 @@ def run(
         warn: when the payload is warned of the time limit, in seconds since the epoch; None: never.
         meet: where ranks find each other without MPI, as in ``rendezvous.variables``; None: they are not told.
         gpus: which GPUs are its own, as in ``devices.variables``; None: all. Without ``meet`` it has no effect.
+        end: SIGUSR2 asks for the end of the payload, which gets SIGTERM.
     """
     environment = inherited_environment()
     awaited: "Set[int]" = {signal.SIGCHLD, *_SIGNALS}
     if outside is not None:
         payload.adopt_orphans()
+    if warn is not None:  # a launcher may have been started with it ignored, and then no shell could handle it
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    if end:  # it is for this process, and would end the payload
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     given = rendezvous.variables(meet, task_number(environment), environment) if meet else environment
     if gpus and "LOCAL_RANK" in given:
         from deployer.site.rank import devices
@@ -111,7 +108,8 @@ def run(
     pid = payload.start(command, given, awaited, stdin)
     from deployer.site.rank import payload_monitor
 
-    return payload_monitor.watch(pid, out, shared or out, task_number(environment), awaited, abort, itex, outside, warn)
+    task = task_number(environment)
+    return payload_monitor.watch(pid, out, shared or out, task, awaited, abort, itex, outside, warn, end)
 
 
 def task_number(environment: "Mapping[str, str]") -> int:

@@ -13,8 +13,6 @@ from deployer.site.jobs.schedulers.interface import Scheduler
 
 #: Variables that describe the first node, or a shell.
 _OF_A_NODE = ("HOSTNAME", "PWD", "OLDPWD", "SHLVL", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "DISPLAY")
-#: Asks the launcher to end.
-_END = code("""kill -TERM "$child" 2>/dev/null""")
 
 
 def login_shell() -> Code:
@@ -22,20 +20,23 @@ def login_shell() -> Code:
     return code('shopt -q login_shell || exec /bin/bash -l "$0"  # some batch systems ignore the first line\n\n')
 
 
-def trap(scheduler: Scheduler) -> Code:
-    """Return the lines that let the job end in its own time."""
+def trap(scheduler: Scheduler, asked_by: str) -> Code:
+    """Return the lines that let the job end in its own time; ``asked_by`` is the launcher's signal."""
     return code(
         """\
 # At a time limit or cancel, {who} sends a signal to this script, which sends SIGTERM to the ranks. The script
-# continues as long as it can, to write result.json.
+# continues as long as it can, to write result.json. A launcher that is asked twice kills the ranks at once.
 child=
+ending=
 end() {{
+    [ -n "$child" ] && [ "$ending" != "$child" ] || return 0
+    ending=$child
     {end}
 }}
-trap 'stopped=TERM; [ -z "$child" ] || end' {signals}
+trap 'stopped=TERM; end' {signals}
 {ignored}""",
         who=scheduler.title,
-        end=_END if scheduler.patience is None else _end_and_kill(scheduler.patience),
+        end=shell.together([_ask(asked_by), *([_kill(scheduler.patience)] if scheduler.patience is not None else [])]),
         signals=list(scheduler.ends),
         ignored=_ignored(scheduler) if scheduler.ignores else code(""),
     )
@@ -45,10 +46,18 @@ def _ignored(scheduler: Scheduler) -> Code:
     return code("trap : {signals}  # before the job is suspended\n", signals=list(scheduler.ignores))
 
 
-def _end_and_kill(patience: int) -> Code:
-    """Return the commands that ask the launcher to end, and kill its session if it has not after ``patience``."""
-    later = code('(sleep {patience}; pkill -KILL -s "$child") &', patience=patience)
-    return code("{end}\n    {later}", end=_END, later=later)
+def _ask(asked_by: str) -> Code:
+    """Return the command that asks the launcher to end; a launcher that is starting may lose a signal but SIGTERM."""
+    if asked_by == "TERM":
+        return code("""kill -TERM "$child" 2>/dev/null""")
+    return code(
+        """(trap '' USR1 USR2; while kill -{signal} "$child" 2>/dev/null; do sleep 1; done) &""", signal=asked_by
+    )
+
+
+def _kill(patience: int) -> Code:
+    """Return the command that kills the launcher's session if it has not ended after ``patience``."""
+    return code("""\n    (sleep {patience}; pkill -KILL -s "$child") &""", patience=patience)
 
 
 def ground(scheduler: Scheduler, hosts: Sequence[str], nodes: int) -> Code:
@@ -79,8 +88,9 @@ each() {{
 }}
 
 # ranks COMMAND...: run the launcher in a session of its own: signals for this script do not reach it, except SIGTERM.
+# Some batch systems send these two to all processes of the first node: they would end the launcher before SIGTERM does.
 ranks() {{
-    setsid "$@" </dev/null &
+    (trap '' USR1 USR2; exec setsid "$@") </dev/null &
     child=$!
     [ -z "$stopped" ] || end  # the signal came before
     wait "$child"

@@ -185,8 +185,8 @@ mkdir "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
             python=inputs.python,
             tool=inputs.tool,
             log=code('exec >>"$job"/{log} 2>&1\n', log=LOG) if scheduler.own_log else code(""),
-            trap=agent_script.trap(scheduler) if agent else _trap(scheduler),
-            batch=_batch(scheduler),
+            trap=agent_script.trap(scheduler, inputs.launcher.asked_by) if agent else _trap(scheduler),
+            batch=_batch(scheduler, inputs.asked.cluster),
         )
     )
     if agent:
@@ -259,11 +259,11 @@ trap 'stopped=TERM' TERM
     )
 
 
-def _batch(scheduler: Scheduler) -> Code:
+def _batch(scheduler: Scheduler, cluster: Optional[str]) -> Code:
     """Return the lines that only a job of a batch system needs."""
     if not scheduler.number:
         return code("")
-    number = Word(scheduler.number)
+    number = scheduler.number_in(cluster)
     keep = code("""grep -qsx {number} "$job/job_id" || echo {number} >"$job/job_id"\n""", number=number)
     if scheduler.way != STEPS:
         return keep
@@ -459,7 +459,7 @@ def _payload(inputs: Inputs) -> Code:
         options: List[Text] = ["--shared", *_given(inputs, _RANKS)] if inputs.staging else []
         options += _abort(inputs)
         options += ["--itex"] if ITEX in inputs.launch.expects else []
-        options += _warning(inputs)
+        options += [*_warning(inputs), *_ending(inputs)]
         options += _meeting(inputs)
         options += ["--stdin", *_given(inputs, inputs.stdin)] if inputs.stdin else []
         start = _rank(inputs, inputs.image_python, _given(inputs, plans.TOOL))
@@ -504,6 +504,11 @@ def _warning(inputs: Inputs) -> List[Text]:
     return ["--warn", Word(Variable("warn"))] if inputs.launch.warn is not None else []
 
 
+def _ending(inputs: Inputs) -> List[Text]:
+    """Return the word with which ranks end their payload on SIGUSR2, if job.sh asks the launcher by it."""
+    return ["--end"] if inputs.scheduler.way == AGENT and inputs.launcher.asked_by == "USR2" else []
+
+
 def _again(inputs: Inputs) -> Code:
     """Return the lines that let another job continue this one, and those that end the script."""
     if inputs.launch.warn is None:
@@ -527,7 +532,7 @@ def _outside(inputs: Inputs) -> List[Text]:
         tool, evidence = staging_script.tool(inputs.staging), staging_script.evidence()
         out = ["--out", evidence, "--shared", ranks]
     library = inputs.plan.mpi.library if inputs.plan.mpi else ""
-    more = [*_abort(inputs), *_warning(inputs), *_meeting(inputs)]
+    more = [*_abort(inputs), *_warning(inputs), *_ending(inputs), *_meeting(inputs)]
     return [*_rank(inputs, inputs.python, [tool]), *out, "--outside", library, *more, "--"]
 
 

@@ -46,6 +46,9 @@ class Launcher(object):
     program = ""
     #: Whether a rank that exits with an error ends the others. Otherwise only a rank that a signal ends does.
     ends_on_exit = True
+    #: The signal by which job.sh asks a launcher with an agent to end the ranks in their own time: USR2 if it passes
+    #: that on, and then each rank's observer sends SIGTERM to the payload.
+    asked_by = "TERM"
     #: Prefixes of variables that are set for the ranks and that the launcher reads too.
     reads = ()  # type: tuple[str, ...]
 

@@ -23,9 +23,9 @@ os._exit(rank.main(["--out", sys.argv[1], "--shared", sys.argv[2], *sys.argv[4:]
 """
 
 
-def start(out, *command, shared=None, goodbye=20.0, task=5, reads="", **more):
+def start(out, *command, shared=None, goodbye=20.0, task=5, reads="", options=(), **more):
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd(), "SLURM_PROCID": str(task)}
-    words = ["--stdin", reads] if reads else []
+    words = [*options, *(["--stdin", reads] if reads else [])]
     return subprocess.Popen(
         [sys.executable, "-c", CODE, str(out), str(shared or out), str(goodbye), *words, "--", *command],
         env=env,
@@ -61,6 +61,17 @@ def test_sigterm_to_the_group_lets_the_payload_decide(tmp_path):
     process = start(tmp_path, "sh", "-c", script, preexec_fn=os.setsid)
     assert process.stdout.readline() == b"ready\n"
     os.killpg(process.pid, signal.SIGTERM)
+    code, out, _ = finish(process)
+    assert (code, out) == (5, "saved\n")
+
+
+def test_a_launcher_that_passes_on_sigusr2_lets_the_payload_decide(tmp_path):
+    """The payload's own SIGUSR2, which the launcher sends to the whole group, does nothing, however often it comes."""
+    script = 'trap "echo saved; sleep 0.5; exit 5" TERM; echo ready; while :; do sleep 0.1; done'
+    process = start(tmp_path, "sh", "-c", script, options=["--end"], preexec_fn=os.setsid)
+    assert process.stdout.readline() == b"ready\n"
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGUSR2)
     code, out, _ = finish(process)
     assert (code, out) == (5, "saved\n")
 

@@ -5,6 +5,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -263,11 +264,16 @@ def test_the_agent_gives_a_command_the_environment_and_folder_of_the_job(tmp_pat
     assert (done.returncode, done.stdout.decode()) == (7, "<a  b><%s><x\ty!>" % folder)
 
 
-def signalled(scheduler, launcher, number, before=":"):
+def signalled(scheduler, launcher, number, before=":", asked_by="TERM"):
     """Return what a script prints and its exit code; it gets a signal while it waits for its ``launcher``."""
     functions = agent_script.ground(scheduler, ["cn1"], 1).text
     ranks = functions[functions.index("# ranks") :]
-    text = agent_script.trap(scheduler).text + ranks + before + '\nranks bash -c "$1"\necho "${stopped:-on} $code"\n'
+    text = (
+        agent_script.trap(scheduler, asked_by).text
+        + ranks
+        + before
+        + '\nranks bash -c "$1"\necho "${stopped:-on} $code"\n'
+    )
     script = subprocess.Popen(["bash", "-c", text, "bash", launcher], stdout=subprocess.PIPE)
     assert script.stdout.readline() == b"ready\n"
     script.send_signal(number)
@@ -286,6 +292,46 @@ def test_a_launcher_that_does_not_end_is_killed_before_the_batch_system_kills_th
 @pytest.mark.parametrize("name", ["lsf", "gridengine"])
 def test_a_signal_that_comes_before_the_launcher_ends_it_too(name):
     assert signalled(SCHEDULERS[name], "sleep 60", signal.SIGTERM, "echo ready; sleep 0.5") == ("TERM 143\n", 0)
+
+
+#: A launcher that does not handle SIGUSR2 at first, and that a second SIGTERM would reach.
+LAUNCHER = (
+    """%s -c 'import signal, sys, time
+print("ready", flush=True)
+time.sleep(0.5)
+signal.signal(signal.%%s, lambda *_: (time.sleep(0.5), sys.exit(7)))
+time.sleep(60)'
+"""
+    % sys.executable
+)
+
+
+def test_a_launcher_that_passes_on_a_signal_gets_it_until_it_ends():
+    launcher = LAUNCHER % "SIGUSR2"
+    assert signalled(SCHEDULERS["hosts"], launcher, signal.SIGTERM, asked_by="USR2") == ("TERM 7\n", 0)
+
+
+def test_grid_engines_signal_to_all_processes_of_a_node_does_not_end_the_launcher():
+    """It comes twice: a launcher that is asked twice to end kills the ranks at once."""
+    functions = agent_script.ground(SCHEDULERS["gridengine"], [], 1).text
+    text = agent_script.trap(SCHEDULERS["gridengine"], "TERM").text + functions[functions.index("# ranks") :]
+    text += "\nranks %s -c '%s'\necho $code" % (sys.executable, ASKED)
+    with subprocess.Popen(["bash", "-c", text], stdout=subprocess.PIPE) as batch:
+        launcher = int(batch.stdout.readline())
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            os.kill(launcher, number)
+        for _ in range(2):
+            batch.send_signal(signal.SIGUSR2)
+        assert batch.stdout.read() == b"asked 1 times\n0\n"
+
+
+ASKED = """import os, signal, time
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+print(os.getpid(), flush=True)
+while not asked: time.sleep(0.05)
+time.sleep(0.5)
+print("asked", len(asked), "times")"""
 
 
 def test_grid_engine_suspends_a_job_and_it_lives_on():
