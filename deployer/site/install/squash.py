@@ -32,6 +32,15 @@ SITE, KIT = "site", "kit"
 _PATIENCE = 3600
 _INNER = os.path.dirname(plans.APP)
 
+#: Files that each start of a Python reads: itself, the loader, and its libraries, by their names in all distributions.
+#: They are stored uncompressed, some MB. With a mount for each rank, as Apptainer makes, each rank has a process that
+#: would decompress them again.
+_OF_EACH_START = (
+    "python3.[0-9]*", "libpython3*.so*", "ld-*.so*", "libc.so.6", "libc-2.*", "libm.so.6", "libm-2.*", "libdl-2.*",
+    "libpthread-2.*", "libutil-2.*", "libz.so.*", "libexpat.so.*",
+)  # fmt: skip
+_UNCOMPRESSED = "uncompressed@type(f) && (%s)" % " || ".join("name(%s)" % name for name in _OF_EACH_START)
+
 _OPTIONS = ("-all-root", "-no-progress", "-quiet")
 #: Options that are used if mksquashfs knows them. Memory is limited: by default it takes a quarter of the machine's,
 #: too much on a shared login node. gzip takes ten times as long as zstd, for making and reading. All files get one
@@ -42,6 +51,7 @@ _WISHES = (
     ("-no-xattrs",),
     ("-reproducible", "-mkfs-time", str(MTIME), "-all-time", str(MTIME)),
     ("-exit-on-error",),
+    ("-action", _UNCOMPRESSED),
 )
 _UNREAD = re.compile(r"^.*(?:creating empty file|, ignoring)", re.MULTILINE)
 _FULL = re.compile("No space left on device|Disk quota exceeded|File too large")

@@ -195,6 +195,22 @@ def test_the_same_image_gives_the_same_bytes(folder):
     assert made[0] == made[1]
 
 
+@real
+@pytest.mark.parametrize("name", ["python3.11", "libc.so.6", "libc-2.28.so", "libpython3.6m.so.1.0"])
+def test_what_each_start_reads_is_not_compressed(folder, name):
+    (folder / "bin" / "mksquashfs").symlink_to(_REAL)
+    image = installed(folder)
+    before = squash.make(image, 1)
+    os.unlink(before.path)
+    path = os.path.join(image.rootfs, "lib", name)
+    with open(path, "wb") as stream:
+        stream.write(b"pattern." * 100000)
+    as_it_is = squash.make(image, 1).size
+    os.rename(path, os.path.join(image.rootfs, "lib", "other"))
+    assert as_it_is >= before.size + 800000
+    assert squash.make(image, 1).size <= before.size + 8192
+
+
 @pytest.fixture
 def squash_on(folder):
     """Return what runs ``squash`` with the store's ``images`` on a tmpfs of its own, mounted with options."""
