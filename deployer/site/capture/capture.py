@@ -11,7 +11,7 @@ from deployer import __version__
 from deployer.contract import facts
 from deployer.contract.errors import UsageError
 from deployer.contract.json_records import Record
-from deployer.site.capture import fabric, filesystems, machine, modules, mpi, node, scheduler
+from deployer.site.capture import fabric, filesystems, gridengine, machine, modules, mpi, node, scheduler
 from deployer.site.capture.libraries import Libraries, LibraryTree
 from deployer.site.capture.report import CaptureReport
 from deployer.site.capture.tools import TOGETHER, Tools
@@ -47,15 +47,15 @@ def capture(request: CaptureRequest) -> CaptureReport:
         )
     tools = Tools(request.seconds)
     source = {"kind": "captured", "where": socket.gethostname(), "date": time.strftime("%Y-%m-%d")}
-    slurm = scheduler.slurm(tools)
+    batch = scheduler.slurm(tools) or gridengine.gridengine(tools)
     libraries = Libraries(tools)
     named = modules.names(tools)
     described = modules.show(tools, modules.like_mpi(named))
     mpis = mpi.find(tools, libraries, described, list(request.mpi), source)
-    if slurm and slurm.spool:
+    if batch and batch.spool:
         for found in mpis.mpi.values():
             if found["family"] == "cray":  # Cray's PMI reads there which ranks there are
-                found["binds"] = sorted({*found.get("binds", ()), slurm.spool})
+                found["binds"] = sorted({*found.get("binds", ()), batch.spool})
     network = fabric.find(tools, libraries)
     this = machine.machine(tools)
     for name, (module, version) in modules.runtimes(named).items():
@@ -68,15 +68,15 @@ def capture(request: CaptureRequest) -> CaptureReport:
     system = LibraryTree({**mpis.system.files, **network.system.files}, {**mpis.system.links, **network.system.links})
     profile: Dict[str, Any] = {
         "format": _FORMAT,
-        "name": _name(request.name or (slurm.cluster if slurm else None)),
+        "name": _name(request.name or (batch.cluster if batch else None)),
         "description": "Captured by deployer %s." % __version__,
         "source": source,
     }
     if request.node and partition:
-        parts = _of_node(tools, slurm, partition, this, source)
+        parts = _of_node(tools, batch, partition, this, source)
         trees = facts.record(None, {partition: system.record()}, _records(mpis.trees))
     else:
-        parts = _of_login(slurm, this, source)
+        parts = _of_login(batch, this, source)
         trees = facts.record(system.record(), {}, _records(mpis.trees))
     profile.update(parts)
     profile["mpi"] = mpis.mpi
@@ -89,23 +89,23 @@ def capture(request: CaptureRequest) -> CaptureReport:
     return CaptureReport(profile, trees)
 
 
-def _of_login(slurm: Optional[scheduler.SlurmFacts], this: Record, source: Record) -> Record:
+def _of_login(batch: Optional[scheduler.BatchFacts], this: Record, source: Record) -> Record:
     login = {"host": socket.gethostname(), "mksquashfs": shutil.which("mksquashfs") is not None}
     parts: Record = {"login": dict(login, **dict(this, source=source))}
-    if slurm:
-        parts["scheduler"] = dict(slurm.scheduler, source=source)
-        if slurm.partitions:
-            parts["partitions"] = {name: dict(value, source=source) for name, value in slurm.partitions.items()}
+    if batch:
+        parts["scheduler"] = dict(batch.scheduler, source=source)
+        if batch.partitions:
+            parts["partitions"] = {name: dict(value, source=source) for name, value in batch.partitions.items()}
     return parts
 
 
 def _of_node(
-    tools: Tools, slurm: Optional[scheduler.SlurmFacts], partition: str, this: Record, source: Record
+    tools: Tools, batch: Optional[scheduler.BatchFacts], partition: str, this: Record, source: Record
 ) -> Record:
     """Return the facts of a compute node: its own shape, as its kernel and Slurm report it."""
     kernel = node.node(tools)
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
-    dealt = scheduler.own_node(tools, name) if slurm else {}
+    dealt = scheduler.own_node(tools, name) if batch and batch.scheduler["kind"] == "slurm" else {}
     for key in ("sockets", "cores", "threads_per_core"):
         if key in dealt and key in kernel and dealt[key] != kernel[key]:
             tools.note("partition %s: Slurm reports %s %d, the kernel %d" % (partition, key, dealt[key], kernel[key]))

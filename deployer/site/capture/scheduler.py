@@ -14,8 +14,8 @@ _GPU = re.compile(r"^gpu:(?:([\w.-]+):)?(\d+)")
 _PMI = re.compile(r"^[a-z][a-z0-9_]{0,30}$")
 
 
-class SlurmFacts(NamedTuple):
-    """Slurm's facts.
+class BatchFacts(NamedTuple):
+    """The facts of a batch system.
 
     Attributes:
         scheduler: a profile's ``scheduler``.
@@ -30,7 +30,7 @@ class SlurmFacts(NamedTuple):
     spool: Optional[str] = None
 
 
-def slurm(tools: Tools) -> Optional[SlurmFacts]:
+def slurm(tools: Tools) -> Optional[BatchFacts]:
     """Return Slurm's facts; None if there is no Slurm or it does not answer."""
     said = tools.ask(["sinfo", "--version"])
     version = re.search(r"\d+\.\d+[\w.-]*", said.out) if said else None
@@ -49,7 +49,7 @@ def slurm(tools: Tools) -> Optional[SlurmFacts]:
     partitions = parse_partitions(listed.out, tools) if listed else {}
     spool = settings.get("SlurmdSpoolDir", "")
     known = spool.startswith("/") and "%" not in spool  # %n and %h are of each node
-    return SlurmFacts(scheduler, partitions, settings.get("ClusterName"), spool if known else None)
+    return BatchFacts(scheduler, partitions, settings.get("ClusterName"), spool if known else None)
 
 
 def own_node(tools: Tools, name: Optional[str]) -> Record:
@@ -105,7 +105,7 @@ def _partition(name: str, rows: List[List[str]], tools: Tools) -> Record:
         found["max_nodes"] = int(sizes.group(1))
     if rows[0][7] not in ("infinite", "n/a", ""):
         found["max_time"] = rows[0][7]
-    shape, differing = _common([_shape(row) for row in rows])
+    shape, differing = common([_shape(row) for row in rows])
     if differing:
         tools.note("partition %s: its nodes differ in %s" % (name, ", ".join(sorted(differing))))
     if shape:
@@ -131,7 +131,8 @@ def _shape(row: List[str]) -> Record:
     return found
 
 
-def _common(shapes: List[Record]) -> "tuple[Record, Set[str]]":
+def common(shapes: List[Record]) -> "tuple[Record, Set[str]]":
+    """Return what the shapes of nodes have in common, and the keys in which they differ."""
     keys = {key for shape in shapes for key in shape}
     same = {key: shapes[0].get(key) for key in keys if all(shape.get(key) == shapes[0].get(key) for shape in shapes)}
     ordered: Dict[str, Any] = {key: value for key, value in shapes[0].items() if key in same} if shapes else {}
@@ -139,5 +140,5 @@ def _common(shapes: List[Record]) -> "tuple[Record, Set[str]]":
 
 
 def submit_host() -> Optional[str]:
-    """Return the login node from which this job was submitted, as Slurm reports it in a job."""
-    return os.environ.get("SLURM_SUBMIT_HOST") or None
+    """Return the login node from which this job was submitted, as the batch system reports it in a job."""
+    return os.environ.get("SLURM_SUBMIT_HOST") or os.environ.get("SGE_O_HOST") or None

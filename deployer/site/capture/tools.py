@@ -13,6 +13,8 @@ from deployer.system import process
 TOGETHER = 30.0
 EACH = 5.0
 
+#: Prefixes of variables by which the commands of batch systems find their servers.
+_SETTINGS = ("SGE_", "PBS_", "LSF_")
 _MAX_NOTES = 50
 _MAX_NOTE = 300
 
@@ -38,7 +40,9 @@ class Tools(object):
         self._end = time.monotonic() + seconds
         self._dead: Dict[str, bool] = {}
         self.notes: List[str] = []
-        self.environment = process.base_environment("MODULEPATH", "LMOD_CMD", "MODULESHOME", "SHELL", "LD_LIBRARY_PATH")
+        names = [name for name in os.environ if name.startswith(_SETTINGS)]
+        more = ("MODULEPATH", "LMOD_CMD", "MODULESHOME", "SHELL", "LD_LIBRARY_PATH")
+        self.environment = process.base_environment(*more, *names)
         # Tools of administrators, such as ldconfig, can be used by everyone but may not be in PATH.
         self.environment["PATH"] = self.environment.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
 

@@ -20,7 +20,7 @@ from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.report import CaptureReport
 from deployer.site.jobs import jobs
 from deployer.site.jobs.schedulers import SCHEDULERS
-from deployer.site.jobs.schedulers.interface import JobRequest, Scheduler
+from deployer.site.jobs.schedulers.interface import AGENT, JobRequest, Scheduler
 from deployer.site.storage import store
 from deployer.system import files
 
@@ -36,7 +36,7 @@ _STALE = 86400.0
 _LAG = 15.0
 _LOGIN = "login.json"
 _NO_SCHEDULER = (
-    "only the login node was captured: Slurm, whose partitions capture can list, is not here; on a compute node run "
+    "only the login node was captured: no batch system whose partitions capture lists is here; on a compute node run "
     "`deployer.pyz capture --node --partition NAME -o NODE.json`, then `capture --merge`"
 )
 _MAX_LOG = 64 * 1024
@@ -208,9 +208,10 @@ def script(request: SurveyRequest, profile: json_records.Record, part: _Part) ->
         raise UsageError("a capture of compute nodes needs deployer.pyz", "start it as: python3 deployer.pyz capture")
     words = [tool, "capture", "--node", "--partition", part.name, "-o", part.capture]
     words += [word for prefix in request.mpi for word in ("--mpi", prefix)]
-    pieces = [code("#!/bin/bash -l\n")]  # a login shell, so that modules are seen
+    pieces = [code("#!/bin/bash -l\n")]  # a login shell, so that modules are seen; Grid Engine ignores this line
     asked = scheduler.directives(_request(request, profile, part)) if scheduler else []
     pieces += [shell.directive(scheduler.prefix, line) for line in asked] if scheduler and scheduler.prefix else []
+    pieces += [code('shopt -q login_shell || exec /bin/bash -l "$0"\n')] if scheduler and scheduler.way == AGENT else []
     pieces.append(
         code(
             """\
@@ -230,6 +231,7 @@ exit 7
 def _request(request: SurveyRequest, profile: json_records.Record, part: _Part) -> JobRequest:
     """Return what the job for a partition asks for."""
     node = (profile.get("partitions") or {}).get(part.name, {}).get("node") or {}
+    kind = (profile.get("scheduler") or {}).get("kind")
     return JobRequest(
         name="capture",
         folder=request.folder,
@@ -242,7 +244,7 @@ def _request(request: SurveyRequest, profile: json_records.Record, part: _Part) 
         queue=part.name,
         account=request.account or os.environ.get("SBATCH_ACCOUNT"),
         # Without one the job may see no GPU at all; the scheduler tells how many a node has.
-        gpus=GpuRequest("gres", 1, None) if node.get("gpus") else None,
+        gpus=GpuRequest("gres", 1, None) if node.get("gpus") and kind == "slurm" else None,
         directives=list(request.directives),
     )
 

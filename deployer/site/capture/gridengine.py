@@ -1,0 +1,107 @@
+"""Grid Engine's queues as partitions: what qconf and qhost tell any user (8.1.9 was seen). Nothing is submitted."""
+
+import re
+from typing import Dict, List, NamedTuple, Optional
+
+from deployer.contract.json_records import Record
+from deployer.site.capture.scheduler import BatchFacts, common
+from deployer.site.capture.tools import Tools
+
+_VERSION = re.compile(r"^\S*GE\S* (\d+\.\d[\w.]*)")
+#: A host in qhost's XML, a value of it, and a queue that has an instance on it.
+_HOST = re.compile(r"<host name='([^']+)'>(.*?)</host>", re.DOTALL)
+_VALUE = re.compile(r"<hostvalue name='(\w+)'>([^<]*)<")
+_QUEUE = re.compile(r"<queue name='([^']+)'>")
+#: Rules of parallel environments by which a job's slots are dealt evenly to whole nodes, the best first.
+_RULES = ("$round_robin", "$fill_up")
+_LIMIT = re.compile(r"^(\d+):(\d+):(\d+)$")
+
+
+class _Environment(NamedTuple):
+    """A parallel environment in which deployer's jobs can run, with the place of its rule among the best ones."""
+
+    place: int
+    name: str
+    rule: str
+
+
+def gridengine(tools: Tools) -> Optional[BatchFacts]:
+    """Return Grid Engine's facts; None if there is none or it does not answer."""
+    said = tools.ask(["qconf", "-sql"])
+    if said is None:
+        return None
+    queues = said.out.split()
+    about = tools.ask(["qstat", "-help"], any_status=True)
+    version = _VERSION.match(about.out) if about else None
+    scheduler: Record = {"kind": "gridengine", **({"version": version.group(1)} if version else {})}
+    hosts = tools.ask(["qhost", "-q", "-xml"])
+    nodes = _nodes(hosts.out) if hosts else {}
+    environments = _environments(tools)
+    partitions = {name: _partition(name, nodes.get(name, []), environments, tools) for name in queues}
+    return BatchFacts(scheduler, dict(partitions), None)
+
+
+def _nodes(text: str) -> Dict[str, List[Record]]:
+    """Return the shapes of each queue's nodes."""
+    found: Dict[str, List[Record]] = {}
+    for _, inner in _HOST.findall(text):
+        for queue in _QUEUE.findall(inner):
+            found.setdefault(queue, []).append(_shape(dict(_VALUE.findall(inner))))
+    return found
+
+
+def _shape(values: Dict[str, str]) -> Record:
+    sockets, cores, threads = (values.get(name, "") for name in ("m_socket", "m_core", "m_thread"))
+    if not (sockets.isdigit() and cores.isdigit() and int(sockets) * int(cores)):
+        return {}
+    shape: Record = {"sockets": int(sockets), "cores": int(cores)}
+    if threads.isdigit() and int(threads) and int(threads) % int(cores) == 0:
+        shape["threads_per_core"] = int(threads) // int(cores)
+    return shape
+
+
+def _partition(name: str, nodes: List[Record], environments: Dict[str, _Environment], tools: Tools) -> Record:
+    said = tools.ask(["qconf", "-sq", name])
+    fields = _fields(said.out) if said else {}
+    found: Record = {"nodes": len(nodes)} if nodes else {}
+    limit = _LIMIT.match(fields.get("h_rt", ""))
+    if limit:
+        found["max_time"] = "%02d:%02d:%02d" % tuple(map(int, limit.groups()))
+    shape, differing = common(nodes)
+    if differing:
+        tools.note("partition %s: its nodes differ in %s" % (name, ", ".join(sorted(differing))))
+    if shape:
+        found["node"] = shape
+    usable = sorted(environments[each] for each in _words(fields.get("pe_list", "")) if each in environments)
+    if usable:
+        found["parallel_environment"] = usable[0].name
+    if len(usable) > 1:
+        others = ", ".join("%s (%s)" % (each.name, each.rule) for each in usable[1:])
+        tools.note("partition %s: parallel environment %s was chosen; others: %s" % (name, usable[0].name, others))
+    elif not usable:
+        tools.note("partition %s: no parallel environment deals slots to several nodes and has control_slaves" % name)
+    return found
+
+
+def _environments(tools: Tools) -> Dict[str, _Environment]:
+    """Return the parallel environments that deal slots to several nodes and let jobs start processes there."""
+    said = tools.ask(["qconf", "-spl"])
+    found = {}
+    for name in said.out.split() if said else ():
+        shown = tools.ask(["qconf", "-sp", name])
+        fields = _fields(shown.out) if shown else {}
+        rule = fields.get("allocation_rule", "")
+        if fields.get("control_slaves", "").upper() == "TRUE" and (rule in _RULES or rule.isdigit()):
+            found[name] = _Environment(_RULES.index(rule) if rule in _RULES else len(_RULES), name, rule)
+    return found
+
+
+def _fields(text: str) -> Dict[str, str]:
+    """Return the fields of qconf's output; a long line continues after a backslash."""
+    pairs = (line.partition(" ") for line in re.sub(r"\\\n\s*", "", text).splitlines())
+    return {name: value.strip() for name, _, value in pairs}
+
+
+def _words(text: str) -> List[str]:
+    """Return the words of a list, without values of single hosts: ``mpi smp,[cn1=gpu]``."""
+    return re.sub(r"\[[^\]]*\]", "", text).replace(",", " ").split()
