@@ -1,5 +1,6 @@
 """Batch systems besides Slurm: a real Grid Engine, and hosts that ssh reaches, with both launchers on two nodes."""
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.integration.conftest import ROOT, WORKSPACE, Site
+from tests.integration.conftest import PYTHON, ROOT, WORKSPACE, Site
 from tests.lab import gridengine
 
 #: Of Intel MPI and of Open MPI.
@@ -150,6 +151,28 @@ def test_what_grid_engine_does_not_have_is_refused_in_its_own_words(site: Site, 
         said = 'job requests unknown queue "nope"'
     shown = site.cli("run", *site.options, image, "--plan", f"lab-{kind}", *more, "--", "true", code=3)
     assert said in shown.stderr
+
+
+#: Hides Slurm, which the lab has too.
+_ALONE = (
+    "mkdir -p alone && printf '#!/bin/sh\\nexit 1\\n' >alone/sinfo && chmod +x alone/sinfo && PATH=$PWD/alone:$PATH"
+)
+
+
+@pytest.mark.slow
+def test_grid_engines_queues_are_captured(site: Site, image: str, kind: str) -> None:
+    if kind != "gridengine":
+        pytest.skip("it has no queues")
+    said = site.alice(
+        f"{_ALONE} {PYTHON} {WORKSPACE}/deployer.pyz capture --partitions all -o captured.json; rm -r alone"
+    )
+    assert "the login node and 1 of 1 partitions" in said
+    record = json.loads((site.lab.home / "alice" / "captured.json").read_text())
+    assert (record["scheduler"]["kind"], record["scheduler"]["version"]) == ("gridengine", "8.1.9")
+    batch = record["partitions"]["batch"]
+    assert (batch["nodes"], batch["parallel_environment"]) == (2, gridengine.ENVIRONMENT)
+    assert batch["source"]["where"] in ("cn1", "cn2")  # captured there by a job
+    assert set(record["mpi"]) == {"intel-2021.15", "openmpi-5.0.11"}
 
 
 #: Counts steps, saves them when it is warned, and continues from there.

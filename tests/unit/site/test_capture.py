@@ -12,7 +12,19 @@ import pytest
 from deployer.contract import facts
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.shell import quoted
-from deployer.site.capture import apptainer, fabric, filesystems, machine, modules, mpi, node, redact, report, scheduler
+from deployer.site.capture import (
+    apptainer,
+    fabric,
+    filesystems,
+    gridengine,
+    machine,
+    modules,
+    mpi,
+    node,
+    redact,
+    report,
+    scheduler,
+)
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.libraries import Libraries
 from deployer.site.capture.tools import Said, Tools
@@ -162,6 +174,74 @@ def test_slurm(programs):
     made.program(programs, "sinfo", "echo 'small|1|2|24|2|96000|gpu:2|1:00|1-16|96'")
     assert scheduler.own_node(tools, "n1")["gpus"] == {"count": 2}
     assert scheduler.own_node(tools, None) == {}
+
+
+QCONF = r"""case "$*" in
+-sql) printf '%%s\n' all.q long 'down.q' ;;
+"-sq all.q") printf '%%s\n' 'qname  all.q' 'pe_list  smp make,[@new=mpi \\' '    other] mpi-rr' 'h_rt  48:0:00' ;;
+"-sq long") printf '%%s\n' 'pe_list  fill,mpi-rr' 'h_rt  INFINITY' ;;
+-sq*) printf '%%s\n' 'pe_list  smp none' ;;
+-spl) printf '%%s\n' smp make fill mpi-rr ;;
+"-sp smp") printf '%%s\n' 'allocation_rule $pe_slots' 'control_slaves TRUE' ;;
+"-sp make") printf '%%s\n' 'allocation_rule  $round_robin' 'control_slaves   FALSE' ;;
+"-sp fill") printf '%%s\n' 'allocation_rule  $fill_up' 'control_slaves   TRUE' ;;
+"-sp mpi-rr") printf '%%s\n' 'allocation_rule  $round_robin' 'control_slaves   TRUE' ;;
+*) echo 'no such parallel environment' >&2; exit 1 ;;
+esac""".replace("%%", "%")
+#: As 8.1.9 prints it, shorter.
+QHOST = """cat <<'EOF'
+<qhost>
+ <host name='global'>
+   <hostvalue name='m_socket'>-</hostvalue>
+ </host>
+ <host name='n1'>
+   <hostvalue name='m_socket'>2</hostvalue>
+   <hostvalue name='m_core'>24</hostvalue>
+   <hostvalue name='m_thread'>48</hostvalue>
+ <queue name='all.q'>
+   <queuevalue qname='all.q' name='slots'>24</queuevalue>
+ </queue>
+ <queue name='long'>
+ </queue>
+ </host>
+ <host name='n2'>
+   <hostvalue name='m_socket'>2</hostvalue>
+   <hostvalue name='m_core'>16</hostvalue>
+   <hostvalue name='m_thread'>32</hostvalue>
+ <queue name='all.q'>
+ </queue>
+ </host>
+</qhost>
+EOF"""
+
+
+def test_grid_engine(programs, monkeypatch):
+    made.program(programs, "qconf", 'test "$SGE_ROOT" = /sge || exit 1\n' + QCONF)
+    made.program(programs, "qhost", QHOST)
+    made.program(programs, "qstat", "printf 'SGE 8.1.9\\nusage: qstat [options]\\n'; exit 1")
+    assert gridengine.gridengine(Tools()) is None
+    monkeypatch.setenv("SGE_ROOT", "/sge")
+    tools = Tools()
+    found = gridengine.gridengine(tools)
+    assert found.scheduler == {"kind": "gridengine", "version": "8.1.9"}
+    assert found.partitions == {
+        "all.q": {
+            "nodes": 2, "max_time": "48:00:00", "node": {"sockets": 2, "threads_per_core": 2},
+            "parallel_environment": "mpi-rr",
+        },
+        "long": {
+            "nodes": 1, "node": {"sockets": 2, "cores": 24, "threads_per_core": 2}, "parallel_environment": "mpi-rr",
+        },
+        "down.q": {},
+    }  # fmt: skip
+    assert tools.notes == [
+        "partition all.q: its nodes differ in cores",
+        "partition long: parallel environment mpi-rr was chosen; others: fill ($fill_up)",
+        "partition down.q: no parallel environment deals slots to several nodes and has control_slaves",
+    ]
+    monkeypatch.setenv("SGE_O_HOST", "login2")
+    here = capture(CaptureRequest(node=True, partition="long"))
+    assert (list(here.profile["partitions"]), here.profile["login"]) == (["long"], {"host": "login2"})
 
 
 LMOD_SHOW = """

@@ -63,6 +63,15 @@ def states(found):
     return {each.name: each.state for each in found}
 
 
+def test_a_job_of_grid_engine_makes_itself_a_login_shell(request_):
+    profile = dict(LOGIN, scheduler={"kind": "gridengine"})
+    (part,) = [each for each in survey.parts(request_, profile) if each.name == "batch"]
+    text = survey.script(request_, profile, part)
+    assert "#$ -q batch\n" in text
+    assert "\nshopt -q login_shell || exec /bin/bash -l " in text
+    assert "-pe" not in text
+
+
 def test_each_partition_gets_one_job_and_the_result_is_one_capture(request_, tmp_path):
     first = survey.step(request_)
     assert [(each.state, each.job_id) for each in first] == [("waiting", "1"), ("waiting", "2")]
