@@ -3,6 +3,7 @@
 ::
 
     job.json                what was requested (Launch), written when the job is submitted
+    hosts/HOST.network      the network between the nodes, of a job without MPI (NetworkRecord)
     hosts/HOST.json         facts of a node before any container starts (HostRecord)
     ranks/probe-TASK.json   a rank in the container before the payload (ProbeRecord); its log is beside it
     ranks/payload-TASK.json what the payload's processes had mapped, and how they ended (payload.PayloadRecord)
@@ -27,6 +28,9 @@ LAUNCH = "job"
 HOST = "host"
 PROBE = "probe"
 NODE = "node-evidence"
+NETWORK = "network"
+#: The suffix of files with a NetworkRecord.
+NETWORK_SUFFIX = ".network"
 #: The key of the start option in job.json and result.json. It is older than the term, and programs of users read it.
 START_OPTION_KEY = "variant"
 
@@ -69,6 +73,8 @@ class Launch(NamedTuple):
         previous: the job that this one continues.
         interface: the network interfaces that the plan or the user wants for a rendezvous without MPI, with commas
             between them; None: any.
+        without_mpi: the ranks find each other without MPI.
+        fast: the fast network between nodes that NCCL should use, in words; None: none is known.
     """
 
     job: str
@@ -98,6 +104,8 @@ class Launch(NamedTuple):
     again: int = 0
     previous: Optional[str] = None
     interface: Optional[str] = None
+    without_mpi: bool = False
+    fast: Optional[str] = None
 
     @property
     def ranks(self) -> int:
@@ -144,6 +152,8 @@ def read_launch(data: bytes, what: str) -> Launch:
         again=fields.maybe_number("again") or 0,
         previous=fields.maybe_text("previous"),
         interface=fields.maybe_text("interface"),
+        without_mpi=fields.record.get("without_mpi") is True,
+        fast=fields.maybe_text("fast"),
     )
 
 
@@ -179,6 +189,39 @@ def read_host(data: bytes, what: str) -> HostRecord:
     addresses = tuple(map(NodeAddress.read, fields.items("addresses"))) if "addresses" in fields.record else ()
     port = fields.maybe_number("port")
     return HostRecord(fields.text("host"), fields.maybe_text("identity"), missing, numa, addresses, port)
+
+
+class NetworkRecord(NamedTuple):
+    """What a node of a job without MPI found out about the network between the nodes.
+
+    Attributes:
+        host: its name.
+        reason: why it could not meet the first node, or None.
+        peers: the nodes that the first node met; None in the records of others.
+        nanoseconds: the median time for a byte to the first node and back; None in the first node's record.
+        bytes_per_second: of a connection to the first node; likewise.
+    """
+
+    host: str
+    reason: Optional[str] = None
+    peers: Optional[Tuple[str, ...]] = None
+    nanoseconds: Optional[int] = None
+    bytes_per_second: Optional[int] = None
+
+    def record(self) -> Record:
+        return json_records.stamped(NETWORK, dict(self._asdict()))
+
+
+def read_network(data: bytes, what: str) -> NetworkRecord:
+    """Parse a node's record of the network. Raises UsageError."""
+    fields = json_records.loads(data, NETWORK, what, own=True)
+    return NetworkRecord(
+        fields.text("host"),
+        fields.maybe_text("reason"),
+        tuple(fields.texts("peers")) if fields.record.get("peers") is not None else None,
+        fields.maybe_number("nanoseconds"),
+        fields.maybe_number("bytes_per_second"),
+    )
 
 
 class ProbeRecord(NamedTuple):

@@ -104,6 +104,38 @@ RULES: Dict[str, Rule] = {
         "the site's MPI was replaced: capture the site again, make a new plan (`deployer plan`) and send it "
         "(`deployer push --plan`)",
     ),
+    # The network step: the nodes of a job without MPI, before any container starts.
+    "net.none": Rule(
+        ERROR,
+        "the nodes have {wanted} in common, so the ranks cannot find each other",
+        "correct the interfaces in the site's profile (fabric.devices), name one with --env GLOO_SOCKET_IFNAME=NAME, "
+        "or exclude a node whose interface is down; addresses must be IPv4",
+    ),
+    "net.unreachable": Rule(
+        ERROR,
+        "it cannot reach the first node at the address and port that the ranks would use: {reason}",
+        "a firewall between nodes, a wrong network, or a node whose link is down: name another network with --env "
+        "GLOO_SOCKET_IFNAME=NAME, or exclude the node",
+    ),
+    "net.port": Rule(
+        ERROR,
+        "nothing can listen where the ranks would find each other: {reason}",
+        "another program took the port after the job had started: start the job again",
+    ),
+    "net.silent": Rule(
+        ERROR, "it left no record of the network", "the site's Python did not start there: read the job's log"
+    ),
+    "net.count": Rule(
+        ERROR,
+        "{met} of {asked} nodes found each other",
+        "read the job's log; the records of the nodes are hosts/*.network in the job's folder",
+    ),
+    "net.failed": Rule(ERROR, "the network step failed with exit code {exit}", "read the job's log"),
+    "net.world": Rule(
+        ERROR,
+        "the launcher started {size} ranks, but the job requested {asked}",
+        "see the plan's launcher and pmi",
+    ),
     # The stage step: the image on its way to the nodes.
     "stage.failed": Rule(
         ERROR,
@@ -246,6 +278,18 @@ RULES: Dict[str, Rule] = {
         WARNING,
         "no process of the payload loaded an MPI library",
         "this is correct for a payload without MPI; otherwise the program ended before it was observed",
+    ),
+    "net.alone": Rule(
+        ERROR,
+        "none of the {count} ranks was connected to another one: each one computed alone",
+        "initialize with the environment: torch.distributed.init_process_group() with init_method env://, "
+        "jax.distributed.initialize(); RANK, WORLD_SIZE and MASTER_ADDR are set",
+    ),
+    "net.sockets": Rule(
+        WARNING,
+        "NCCL uses sockets between nodes, although they have {fast}",
+        "read ranks/nccl-*.log in the job's folder; NCCL needs verbs (the image's libibverbs, /dev/infiniband), "
+        "or on Slingshot and Omni-Path a network plugin in the image (aws-ofi-nccl)",
     ),
     "payload.failed": Rule(ERROR, "{how}", "the traceback or message is in the job's log: `deployer logs JOB`"),
     "payload.out-of-memory": Rule(

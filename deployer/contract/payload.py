@@ -1,9 +1,9 @@
 """The record of a rank about its payload, as the judge reads it; ``rank_record`` is what the rank writes."""
 
-from typing import List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional, Tuple
 
 from deployer.contract import json_records
-from deployer.contract.json_records import Fields
+from deployer.contract.json_records import Fields, Record
 
 PAYLOAD = "payload"
 
@@ -76,6 +76,57 @@ class Outside(NamedTuple):
         )
 
 
+class NcclReport(NamedTuple):
+    """What NCCL, or RCCL, wrote about itself into its log.
+
+    Attributes:
+        version: its version.
+        network: the network between nodes that it chose, for instance IB or Socket.
+        via: how its channels pass data, for instance NET/IB, P2P, SHM.
+    """
+
+    version: Optional[str]
+    network: Optional[str]
+    via: Tuple[str, ...]
+
+
+class Communication(NamedTuple):
+    """How a payload without MPI communicates.
+
+    Attributes:
+        libraries: path and identity of each library for communication that was mapped: NCCL, Gloo, or PyTorch and JAX,
+            which have Gloo inside.
+        connected: a connection to a process outside of the payload was seen; None: it was not observed for long enough.
+        itself: a connection within the payload was seen: it made a world of its own.
+        nccl: what NCCL reports; None: it was not used, or another rank of the node has the report.
+    """
+
+    libraries: Tuple[MappedLibrary, ...]
+    connected: Optional[bool]
+    itself: bool
+    nccl: Optional[NcclReport]
+
+    def shown(self) -> Record:
+        """Return the fields of a rank in result.json."""
+        return {
+            "libraries": [{"path": item.path, "identity": item.identity} for item in self.libraries],
+            "connected": self.connected,
+            "nccl": {**self.nccl._asdict(), "via": list(self.nccl.via)} if self.nccl else None,
+        }
+
+    @staticmethod
+    def read(fields: Fields) -> "Communication":
+        nccl = fields.maybe_child("nccl")
+        return Communication(
+            tuple(MappedLibrary.read(item) for item in fields.items("libraries")),
+            fields.maybe_flag("connected"),
+            fields.flag("itself"),
+            NcclReport(nccl.maybe_text("version"), nccl.maybe_text("network"), tuple(nccl.texts("via")))
+            if nccl
+            else None,
+        )
+
+
 class PayloadRecord(NamedTuple):
     """A rank's payload: the MPI libraries of its processes, and how it ended.
 
@@ -91,6 +142,7 @@ class PayloadRecord(NamedTuple):
         outside: what was observed from outside the container; None if the rank was observed from inside.
         oom_group: of a failed rank: how many processes of its control group the kernel killed for lack of memory.
         oom_node: the same for all processes of its node.
+        communication: None if no library for communication without MPI was mapped.
     """
 
     task: int
@@ -104,6 +156,7 @@ class PayloadRecord(NamedTuple):
     outside: Optional[Outside] = None
     oom_group: Optional[int] = None
     oom_node: Optional[int] = None
+    communication: Optional[Communication] = None
 
     @property
     def refusal(self) -> Optional[str]:
@@ -114,7 +167,7 @@ class PayloadRecord(NamedTuple):
 def read_payload(data: bytes, what: str) -> PayloadRecord:
     """Parse the record of a payload. Raises UsageError."""
     fields = json_records.loads(data, PAYLOAD, what, own=True)
-    itex, outside = fields.maybe_child("itex"), fields.maybe_child("outside")
+    itex, outside, other = (fields.maybe_child(name) for name in ("itex", "outside", "communication"))
     return PayloadRecord(
         task=fields.number("task"),
         host=fields.text("host"),
@@ -127,4 +180,5 @@ def read_payload(data: bytes, what: str) -> PayloadRecord:
         outside=Outside.read(outside) if outside else None,
         oom_group=fields.maybe_number("oom_group"),
         oom_node=fields.maybe_number("oom_node"),
+        communication=Communication.read(other) if other else None,
     )

@@ -31,6 +31,7 @@ def begun(task: int, host: str) -> "Dict[str, Any]":
         "itex": None,
         "oom_group": None,
         "oom_node": None,
+        "communication": None,
     }
 
 

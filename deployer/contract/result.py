@@ -11,11 +11,12 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from deployer.contract import evidence, json_records, measurements, memory, rank_record
 from deployer.contract.errors import Refused, SpaceError
-from deployer.contract.evidence import START_OPTION_KEY, HostRecord, Launch, ProbeRecord
+from deployer.contract.evidence import START_OPTION_KEY, HostRecord, Launch, NetworkRecord, ProbeRecord
 from deployer.contract.findings import ERROR, WARNING, Finding, errors, finding
 from deployer.contract.job import seconds
 from deployer.contract.json_records import Record
 from deployer.contract.lastlines import Told
+from deployer.contract.network import common
 from deployer.contract.payload import MappedLibrary, PayloadRecord
 from deployer.contract.plan import CANARY, CANARY_TEXT, NATIVE
 
@@ -26,6 +27,7 @@ WHOLE_JOB = "job"
 
 #: The steps of a job, in the order of the script.
 HOSTS = "hosts"
+NETWORK = "network"
 STAGED = "stage"
 ROOT = "root"
 PROBED = "probe"
@@ -82,6 +84,7 @@ class Evidence(NamedTuple):
         roots: what the root step read, by host.
         image: what is wrong with the image, if a step failed.
         told: what the end of the payload's output shows.
+        networks: the nodes' records of the network between them.
     """
 
     hosts: List[HostRecord]
@@ -93,6 +96,7 @@ class Evidence(NamedTuple):
     roots: Mapping[str, str] = {}
     image: Sequence[Finding] = ()
     told: Told = Told()
+    networks: Sequence[NetworkRecord] = ()
 
 
 class Judgement(NamedTuple):
@@ -158,6 +162,7 @@ def assemble(launch: Launch, found: Evidence, outcome: StepOutcome) -> Judgement
                 ("check", _check(launch)),
                 ("findings", [item.record() for item in findings]),
                 ("ranks", _ranks(launch, found)),
+                ("network", _shown_network(found)),
                 ("payload", found.payload),
             ]
         ),
@@ -246,6 +251,7 @@ def judge(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding
     findings += _hosts(launch, found, outcome)
     if outcome.step == STAGED and outcome.exit_code != 0 and not outcome.signal:
         findings.append(finding("stage.failed", WHOLE_JOB, reason=outcome.reason or "exit %d" % outcome.exit_code))
+    findings += _network(launch, found, outcome)
     findings += _roots(launch, found, outcome)
     if outcome.step in (PROBED, PAYLOAD):
         findings += _probe(launch, found, outcome)
@@ -310,6 +316,47 @@ def _hosts(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
     return findings
 
 
+def _network(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
+    """Return what is wrong with the network between the nodes of a job without MPI."""
+    if not launch.without_mpi or launch.nodes == 1 or len(found.hosts) != launch.nodes:
+        return []
+    first = found.hosts[0].host if found.hosts else ""
+    if common(first, {item.host: item.addresses for item in found.hosts}, launch.interface or "") is None:
+        wanted = "no network over %s" % launch.interface if launch.interface else "no network"
+        return [finding("net.none", WHOLE_JOB, wanted=wanted)]
+    if not found.networks and outcome.step != NETWORK:
+        return []
+    findings = [
+        finding("net.unreachable" if item.peers is None else "net.port", item.host, reason=item.reason)
+        for item in sorted(found.networks, key=lambda each: (each.peers is None, each.host))
+        if item.reason is not None
+    ]
+    here = {item.host for item in found.networks}
+    findings += [finding("net.silent", item.host) for item in sorted(found.hosts) if item.host not in here]
+    met = {name for item in found.networks for name in item.peers or ()}
+    if not findings and len(met) != launch.nodes - 1:
+        findings.append(finding("net.count", WHOLE_JOB, met=len(met) + 1, asked=launch.nodes))
+    if outcome.step == NETWORK and outcome.exit_code != 0 and not findings:
+        findings.append(finding("net.failed", WHOLE_JOB, exit=outcome.exit_code))
+    return findings
+
+
+def _shown_network(found: Evidence) -> Optional[Record]:
+    """Return what the nodes of a job without MPI measured; None if they did not."""
+    measured = [item for item in found.networks if item.bytes_per_second is not None]
+    if not measured:
+        return None
+    slowest = min(measured, key=lambda item: item.bytes_per_second or 0)
+    return OrderedDict(
+        [
+            ("nodes", len(measured) + 1),
+            ("latency_us", round(max(item.nanoseconds or 0 for item in measured) / 1e3, 1)),
+            ("bandwidth_mb_s", round((slowest.bytes_per_second or 0) / 1e6, 1)),
+            ("slowest", slowest.host),
+        ]
+    )
+
+
 def _roots(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
     findings = []
     for host, text in sorted(found.roots.items()):
@@ -336,7 +383,9 @@ def _probe(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
     for probe in found.probes:
         _judge_probe(launch, seen, probe, by_rank)
     sizes = {probe.size for probe in found.probes if probe.size is not None}
-    if sizes == {1} and launch.ranks > 1:
+    if launch.without_mpi and sizes - {launch.ranks}:
+        by_rank.alone("net.world", WHOLE_JOB, size=" or ".join(map(str, sorted(sizes))), asked=launch.ranks)
+    elif sizes == {1} and launch.ranks > 1:
         by_rank.alone("mpi.singletons", WHOLE_JOB, count=len(found.probes))
     elif sizes and sizes != {launch.ranks}:
         by_rank.alone("mpi.world-size", WHOLE_JOB, size=" or ".join(map(str, sorted(sizes))), asked=launch.ranks)
@@ -453,7 +502,7 @@ def _payload(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Find
         if item.exit_code or item.signal:
             sure = item.signal == signals.SIGBUS
             measurements.explain(item.shm, launch.ranks_per_node, functools.partial(by_rank.add, item.task), sure)
-    findings = by_rank.findings()
+    findings = by_rank.findings() + _apart(launch, found, outcome) + _sockets(launch, found)
     first = first_failed(found.payloads)
     stopped = first is not None and first.refusal is not None
     failed = outcome.exit_code != 0 and outcome.signal is None and not stopped
@@ -492,6 +541,27 @@ def signal_name(number: int) -> str:
         return signals.Signals(number).name
     except ValueError:
         return "signal %d" % number
+
+
+def _apart(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
+    """Return the finding about ranks without MPI of which none was connected to another one.
+
+    It is an error if they made worlds of their own; otherwise they may be independent on purpose.
+    """
+    seen = [item.communication for item in found.payloads if item.communication is not None]
+    alone = [item for item in seen if item.connected is False]
+    mpi = any(item.libraries for item in found.payloads)
+    if mpi or launch.ranks == 1 or outcome.exit_code != 0 or len(alone) != len(seen) or len(seen) < 2:
+        return []
+    made = finding("net.alone", WHOLE_JOB, count=len(alone))
+    return [made if any(item.itself for item in alone) else made._replace(severity=WARNING)]
+
+
+def _sockets(launch: Launch, found: Evidence) -> List[Finding]:
+    """Return the finding about NCCL that does not use the fast network between nodes."""
+    reports = [item.communication.nccl for item in found.payloads if item.communication]
+    slow = [item for item in reports if item and item.network == "Socket"]
+    return [finding("net.sockets", WHOLE_JOB, fast=launch.fast)] if launch.fast and slow and launch.nodes > 1 else []
 
 
 def _judge_library(
@@ -546,6 +616,7 @@ def _ranks(launch: Launch, found: Evidence) -> List[Record]:
                     ("cpus", probe.cpus if probe else None),
                     *measurements.shown(probe.measures if probe else None).items(),
                     ("itex", dict(payload.itex._asdict()) if payload and payload.itex else None),
+                    ("communication", payload.communication.shown() if payload and payload.communication else None),
                     ("exit_code", payload.exit_code if payload else None),
                     ("signal", payload.signal if payload else None),
                 ]

@@ -130,6 +130,7 @@ def _add_internal(add: _Add) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--host", action="store_true")
     which.add_argument("--rank", action="store_true")
+    which.add_argument("--network", action="store_true")
     parser.add_argument("--out", required=True, metavar="DIR")
     parser.add_argument("--library", metavar="FILE", help="the plan's MPI: a path on the host, a soname in a rank")
     parser.add_argument("--without-mpi", action="store_true", help="load no MPI library in a rank")
@@ -138,7 +139,7 @@ def _add_internal(add: _Add) -> None:
     parser.set_defaults(run=_probe)
     parser = add("result", description="Called by job.sh: judge the evidence and write result.json.")
     parser.add_argument("folder", metavar="JOBDIR")
-    parser.add_argument("--step", choices=("hosts", "stage", "root", "probe", "payload"), required=True)
+    parser.add_argument("--step", choices=("hosts", "network", "stage", "root", "probe", "payload"), required=True)
     parser.add_argument("--exit", type=int, required=True, metavar="N", help="what the step's launcher ended with")
     parser.add_argument("--started", type=int, required=True, metavar="SECONDS", help="since the epoch")
     parser.add_argument("--signal", default="", metavar="NAME", help="what the script was asked to stop with")
@@ -402,6 +403,10 @@ def _probe(args: argparse.Namespace) -> int:
 
     if args.host:
         probe.host(args.out, args.library, args.home)
+    elif args.network:
+        from deployer.site.rank import meeting
+
+        meeting.meet(args.out)
     else:
         probe.rank(args.out, args.library, args.expect, args.without_mpi)
     return 0

@@ -145,6 +145,7 @@ def gather(folder: str) -> "Evidence":
         payload,
         reason,
         _roots(hosts),
+        networks=_read_all(hosts, r".+" + re.escape(evidence.NETWORK_SUFFIX), evidence.read_network),
     )
 
 

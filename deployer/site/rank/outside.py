@@ -71,8 +71,8 @@ class Watcher(object):
         static = None if libraries else self._search(member)
         threads = seen.environment.get("OMP_NUM_THREADS", "")
         self.seen = Outside(
-            _number(seen.environment, TASK),
-            _number(seen.environment, SIZE),
+            number(seen.environment, TASK),
+            number(seen.environment, SIZE),
             alone(seen, os.path.basename(libraries[0][0])) if libraries else None,
             static or (self.seen.static if self.seen and not libraries else None),
             int(threads) if threads.isdigit() else None,
@@ -125,5 +125,6 @@ def _environment(pid: int) -> Dict[str, str]:
         return {os.fsdecode(name): os.fsdecode(value) for name, found, value in entries if found}
 
 
-def _number(environment: Mapping[str, str], names: Sequence[str]) -> Optional[int]:
+def number(environment: Mapping[str, str], names: Sequence[str]) -> Optional[int]:
+    """Return the first of these variables that is a number."""
     return next((int(environment[name]) for name in names if environment.get(name, "").isdigit()), None)

@@ -9,12 +9,14 @@ import time
 
 from deployer.contract import rank_record
 from deployer.site.rank import mapped_mpi, oom
+from deployer.site.rank.rendezvous import NCCL_LOG
 
 MYPY = False
 if MYPY:
     import signal
     from typing import Any, Dict, List, NoReturn, Optional, Set
 
+    from deployer.site.rank.communication import PayloadWatcher
     from deployer.site.rank.itex import Sight
     from deployer.site.rank.outside import Watcher
 else:
@@ -35,6 +37,8 @@ _PATIENCE = 10.0
 #: Seconds for payloads to end after the job was asked to end; Slurm kills all 30 s after SIGTERM (KillWait).
 GRACE = 20.0
 _LEAVING = ".leaving-"
+#: Parts of the names of libraries for communication without MPI: see ``communication``.
+_COMMUNICATING = ("/libnccl", "/librccl", "/libgloo", "/libtorch_c", "/libjax_common", "/xla_extension")
 #: Programs of container runtimes that stay beside a payload; most are in Go, which handles every signal.
 _RUNTIMES = ("podman", "conmon", "crun", "runc", "starter", "starter-suid", "apptainer", "singularity")
 
@@ -64,6 +68,7 @@ def watch(
     grace = _GracePeriod(awaited, os.path.join(shared, _LEAVING + str(task)))
     kills = oom.kills()
     pause = _FIRST
+    others = _Others(os.path.join(out, NCCL_LOG % task))
     warning = _Warning(pid, warn, watcher is not None)
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
@@ -72,8 +77,9 @@ def watch(
         if watcher:
             _reap(pid)
         before = dict(record)
-        _look(pid, libraries, sight, watcher)
+        _look(pid, libraries, sight, watcher, others)
         record.update(_seen(libraries, sight, watcher))
+        record.update(communication=others.record())
         if record != before:
             _write(path, record)
         if _is_refused(sight):
@@ -83,7 +89,7 @@ def watch(
         elif record["libraries"] != before["libraries"]:
             pause = 1.0
         else:
-            known = libraries and not (sight and sight.verdict is None)
+            known = (libraries or others.known) and not (sight and sight.verdict is None)
             pause = min(pause * _GROWTH, _SEEN if known else _SEARCHING)
         asked = grace.wait(warning.before(pause, bool(libraries)))
         end = end and not _ended(pid, asked)
@@ -96,6 +102,7 @@ def watch(
         from deployer.contract.errors import Refused
 
         code, killer = Refused.exit_code, None
+    record.update(communication=others.record())
     record.update(exit_code=code, signal=killer, ended=int(time.time() * 1000))
     if code or killer:
         group, node = oom.added(kills, oom.kills())
@@ -104,6 +111,33 @@ def watch(
     if grace.asked():
         grace.await_others()
     return _last_words(warning.left(code), killer, abort)
+
+
+class _Others:
+    """The libraries for communication without MPI, and the connections; ``log`` is where NCCL of this rank writes.
+
+    What looks for them is imported when the first one is mapped.
+    """
+
+    def __init__(self, log: str) -> None:
+        self._log = log
+        self._watcher: "Optional[PayloadWatcher]" = None
+
+    def look(self, members: "List[int]", maps: "List[str]") -> None:
+        """Examine the payload's processes."""
+        if self._watcher is None and any(name in text for text in maps for name in _COMMUNICATING):
+            from deployer.site.rank.communication import PayloadWatcher
+
+            self._watcher = PayloadWatcher(self._log)
+        if self._watcher:
+            self._watcher.look(members, maps)
+
+    @property
+    def known(self) -> bool:
+        return self._watcher is not None and self._watcher.known
+
+    def record(self) -> "Optional[Dict[str, Any]]":
+        return self._watcher.record() if self._watcher else None
 
 
 class _GracePeriod:
@@ -191,10 +225,14 @@ def _look(
     libraries: "Dict[mapped_mpi.Mapping, Dict[str, Optional[str]]]",
     sight: "Optional[Sight]",
     watcher: "Optional[Watcher]" = None,
+    others: "Optional[_Others]" = None,
 ) -> None:
-    """Add the MPI libraries that the payload has mapped since the last call, and observe Intel's extension."""
-    for member in _members(pid, watcher is not None):
-        maps = mapped_mpi.maps(member)
+    """Add the MPI libraries that the payload has mapped since the last call, and observe everything else."""
+    members = _members(pid, watcher is not None)
+    texts = [mapped_mpi.maps(member) for member in members]
+    if others:
+        others.look(members, texts)
+    for member, maps in zip(members, texts):
         for mapping in mapped_mpi.mpi_libraries(maps):
             if mapping not in libraries:
                 found = mapped_mpi.identity(member, mapping)

@@ -15,6 +15,7 @@ from deployer.contract.measurements import GPU, Measures
 from deployer.contract.payload import MappedLibrary
 from deployer.site.jobs import result
 from deployer.site.rank import interfaces, mapped_mpi, payload_monitor
+from deployer.site.rank.outside import SIZE, number
 from deployer.site.rank.rank import task_number
 from deployer.site.rank.rendezvous import LOCAL_TASK
 from deployer.system import elf, files
@@ -99,7 +100,7 @@ def rank(out: str, soname: Optional[str], expects: Sequence[str] = (), without_m
         _measures(expects),
     )
     if without_mpi:
-        record = record._replace(stage=evidence.DONE)
+        record = record._replace(stage=evidence.DONE, rank=task, size=number(os.environ, SIZE))
         _write(path, record.record())
         return record
     os.environ.update(_TALK)

@@ -96,6 +96,8 @@ def run(
     if end:  # it is for this process, and would end the payload
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     given = rendezvous.variables(meet, task_number(environment), environment) if meet else environment
+    if outside is None and "LOCAL_RANK" in given:  # outside, the path would not be the container's
+        given = rendezvous.talking(given, os.path.join(out, rendezvous.NCCL_LOG % task_number(environment)))
     if gpus and "LOCAL_RANK" in given:
         from deployer.site.rank import devices
 

@@ -30,6 +30,8 @@ NAMES = (
     "PET_MASTER_ADDR",
     "PET_MASTER_PORT",
 )
+#: The file in the folder of the rank's record into which NCCL writes; one rank per node has one.
+NCCL_LOG = "nccl-%d.log"
 #: Slurm's variables that JAX and others read.
 _SLURM = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS")
 
@@ -68,6 +70,16 @@ def variables(meet: str, task: int, environment: "Mapping[str, str]") -> "Dict[s
         values = (task, own, node, size, size, size)
         found.update((name, str(value)) for name, value in zip(_SLURM, values) if name in environment)
     return found
+
+
+def talking(environment: "Mapping[str, str]", log: str) -> "Dict[str, str]":
+    """Return the environment of a rank whose NCCL writes into ``log`` which network it uses, if nobody asked it to.
+
+    It is for the first rank of each node: the others of a job use the same network.
+    """
+    if environment.get("LOCAL_RANK") != "0" or "NCCL_DEBUG" in environment or "NCCL_DEBUG_FILE" in environment:
+        return dict(environment)
+    return {**environment, "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", "NCCL_DEBUG_FILE": log}
 
 
 def _local(environment: "Mapping[str, str]") -> "Optional[int]":

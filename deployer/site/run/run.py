@@ -252,6 +252,7 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
         bound=_bound(plan, users, made),
         provider=_provider(made.environment),
         interface=interface if isinstance(interface, str) else None,
+        fast=_fast(made.environment, plan),
     )
     python = pythons.choose(plan.python)
     inputs = script.Inputs(
@@ -333,6 +334,7 @@ def _launch(resolved: _Resolved, chosen: _Chosen, name: str) -> Launch:
         scheduler=plan.scheduler,
         warn=_warn(resolved.request, resolved.job),
         again=resolved.request.again or 0,
+        without_mpi=plan.abi == plans.NO_MPI and chosen.runtime.contained,
     )
 
 
@@ -595,6 +597,15 @@ def _provider(environment: Mapping[str, Value]) -> Optional[str]:
     """Return the provider that libfabric is told to use; None if it is a list or an exclusion ("^psm3")."""
     found = environment.get("FI_PROVIDER", "")
     return found if isinstance(found, str) and re.match(r"^[a-z0-9_;-]+\Z", found) else None
+
+
+def _fast(environment: Mapping[str, Value], plan: Plan) -> Optional[str]:
+    """Return the fast network that the plan uses, in words; None: it knows of none."""
+    adapters = environment.get("NCCL_IB_HCA")
+    if isinstance(adapters, str):
+        return "InfiniBand adapters (NCCL_IB_HCA%s)" % adapters
+    interface = plan.environment.get("GLOO_SOCKET_IFNAME")  # the site's only with a fast fabric
+    return "a fast fabric (%s)" % interface if interface else None
 
 
 def _new_name(installed: InstalledImage) -> str:

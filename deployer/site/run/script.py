@@ -93,6 +93,8 @@ _INTO = Program('exec "$@" >"$0/$(uname -n).root" 2>&1')
 def render(inputs: Inputs) -> str:
     """Return the text of job.sh. Raises UsageError for text that no script can contain."""
     parts = [_head(inputs), _ground(inputs), _container(inputs), _ranks(inputs), _hosts(inputs)]
+    if inputs.launch.without_mpi and inputs.layout.nodes > 1:
+        parts.append(_network(inputs))
     if inputs.staging:
         parts.append(staging_script.step(inputs.staging, inputs.layout, inputs.runtime, inputs.container, 2))
     if inputs.reader:
@@ -381,6 +383,19 @@ result hosts $? || exit
         one_a_node=_one_a_node(inputs),
         command=command,
         meet=_MEET,
+    )
+
+
+def _network(inputs: Inputs) -> Code:
+    return code(
+        """\
+# Network: the nodes find each other at the place where the ranks will, and measure the path between them. If one cannot
+# reach the first one, the job ends here.
+{one_a_node} \\
+    "${{tool[@]}}" probe --network --out "$job/hosts" </dev/null
+result network $? || exit
+""",
+        one_a_node=_one_a_node(inputs),
     )
 
 

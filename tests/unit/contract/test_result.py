@@ -3,12 +3,21 @@
 import pytest
 
 from deployer.contract import evidence, rank_record, result, verdict
-from deployer.contract.evidence import HostRecord, Launch, ProbeRecord
+from deployer.contract.evidence import HostRecord, Launch, NetworkRecord, ProbeRecord
 from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.json_records import dumps
 from deployer.contract.lastlines import told
 from deployer.contract.measurements import Allreduce, GpuMeasurement, Measures
-from deployer.contract.payload import Itex, MappedLibrary, Outside, PayloadRecord, read_payload
+from deployer.contract.network import NodeAddress
+from deployer.contract.payload import (
+    Communication,
+    Itex,
+    MappedLibrary,
+    NcclReport,
+    Outside,
+    PayloadRecord,
+    read_payload,
+)
 from deployer.contract.plan import CANARY_TEXT, HostMpi
 from deployer.contract.result import Evidence, StepOutcome
 
@@ -510,3 +519,94 @@ def test_what_is_seen_from_outside_fails_a_job_whose_ranks_ended_well(payloads, 
 def test_one_rank_alone_is_a_world():
     found = good(hosts=HOSTS[:1], probes=[], payloads=[outside(0, size=1, alone="no PMI_FD")])
     assert codes(result.assemble(LAUNCH._replace(nodes=1), found, after())) == [("proof.outside", "job")]
+
+
+#: Two nodes of a job without MPI, and how they met.
+WITHOUT = LAUNCH._replace(mpi=None, provider=None, without_mpi=True)
+NODES = [HostRecord("cn%d" % n, None, addresses=(NodeAddress("eth0", "10.0.0.%d" % n, 24),)) for n in (1, 2)]
+MET = [
+    NetworkRecord("cn1", peers=("cn2",)),
+    NetworkRecord("cn2", nanoseconds=41500, bytes_per_second=1180000000),
+]
+
+
+def met(networks=MET, hosts=NODES, **values):
+    probes = [probe(task, library=None, provider=None, **values) for task in (0, 1)]
+    return Evidence(hosts, probes, [payload(0, libraries=[]), payload(1, libraries=[])], {}, None, None)._replace(
+        networks=networks
+    )
+
+
+def test_nodes_that_met_are_shown_with_what_they_measured():
+    verdict = result.assemble(WITHOUT, met(), after())
+    assert codes(verdict) == []
+    assert (verdict.exit_code, verdict.record["world_size"]) == (0, 2)
+    assert verdict.record["network"] == {
+        "nodes": 2, "latency_us": 41.5, "bandwidth_mb_s": 1180.0, "slowest": "cn2"
+    }  # fmt: skip
+    assert result.assemble(LAUNCH, good(), after()).record["network"] is None
+
+
+@pytest.mark.parametrize(
+    ("found", "code", "subject"),
+    [
+        (met([MET[0]._replace(peers=()), NetworkRecord("cn2", "No route to host")]), "net.unreachable", "cn2"),
+        (met([NetworkRecord("cn1", "Address already in use", ()), MET[1]]), "net.port", "cn1"),
+        (met([MET[0]]), "net.silent", "cn2"),
+        (met([MET[0]._replace(peers=()), MET[1]]), "net.count", "job"),
+        (met(hosts=[NODES[0], NODES[1]._replace(addresses=())]), "net.none", "job"),
+        (met(size=1), "net.world", "job"),
+    ],
+)
+def test_ranks_that_cannot_find_each_other_end_the_job(found, code, subject):
+    steps = ["probe"] if code == "net.world" else ["network", "payload"]
+    for step in steps:
+        verdict = result.assemble(WITHOUT, found, after(step))
+        assert codes(verdict)[0] == (code, subject)
+        assert verdict.exit_code == 3
+    if code != "net.world":
+        assert code not in str(codes(result.assemble(WITHOUT._replace(nodes=1, ranks_per_node=2), found, after())))
+
+
+def test_a_script_of_an_older_deployer_has_no_network_step():
+    assert codes(result.assemble(WITHOUT, met([]), after())) == []
+
+
+def communicating(connected, itself=False, nccl=None):
+    libraries = (MappedLibrary("/usr/lib/libgloo.so.0", "build-id:cc", None),)
+    return [
+        payload(task, libraries=[], communication=Communication(libraries, connected, itself, nccl)) for task in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("payloads", "severity"),
+    [
+        (communicating(connected=False, itself=True), ERROR),  # as in a world of one
+        (communicating(connected=False), WARNING),  # perhaps on purpose
+        (communicating(connected=True), None),
+        (communicating(connected=None), None),  # it ended at once
+        ([communicating(connected=False)[0], communicating(connected=True)[1]], None),
+        ([communicating(connected=False)[0], payload(1)], None),
+    ],
+)
+def test_ranks_that_computed_alone_are_told(payloads, severity):
+    verdict = result.assemble(WITHOUT, met()._replace(payloads=payloads), after())
+    assert [item["severity"] for item in verdict.record["findings"]] == ([severity] if severity else [])
+    assert verdict.exit_code == (3 if severity == ERROR else 0)
+    if severity:
+        assert codes(verdict) == [("net.alone", "job")]
+
+
+@pytest.mark.parametrize(
+    ("network", "fast", "told"), [("Socket", "x", True), ("IB", "x", False), ("Socket", None, False)]
+)
+def test_sockets_on_a_fast_fabric_are_told(network, fast, told):
+    payloads = communicating(connected=True, nccl=NcclReport("2.21.5+cuda12.4", network, ("NET/" + network, "P2P")))
+    verdict = result.assemble(WITHOUT._replace(fast=fast), met()._replace(payloads=payloads), after())
+    assert codes(verdict) == ([("net.sockets", "job")] if told else [])
+    assert verdict.record["ranks"][0]["communication"] == {
+        "libraries": [{"path": "/usr/lib/libgloo.so.0", "identity": "build-id:cc"}],
+        "connected": True,
+        "nccl": {"version": "2.21.5+cuda12.4", "network": network, "via": ["NET/" + network, "P2P"]},
+    }

@@ -211,9 +211,10 @@ def test_a_library_that_ends_the_process_leaves_a_record_of_where(tmp_path, stan
 
 
 def test_a_job_without_mpi_starts_none(tmp_path, stand_in):
-    assert run_rank(tmp_path, stand_in, more=", without_mpi=True", STAND_IN_ABORTS="1") == 0
+    assert run_rank(tmp_path, stand_in, more=", without_mpi=True", STAND_IN_ABORTS="1", SLURM_NTASKS="4") == 0
     record = read(tmp_path)
-    assert (record.stage, record.library, record.size, record.reason) == (evidence.DONE, None, None, None)
+    assert (record.stage, record.library, record.reason) == (evidence.DONE, None, None)
+    assert (record.rank, record.size) == (1, 4)  # the launcher's
     assert evidence.parse_cpus(record.cpus) == os.sched_getaffinity(0)
 
 

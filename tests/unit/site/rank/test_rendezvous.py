@@ -2,7 +2,7 @@
 
 import pytest
 
-from deployer.site.rank.rendezvous import NAMES, variables
+from deployer.site.rank.rendezvous import NAMES, talking, variables
 
 MEET = "2,4,10.0.0.1,23456,ib0"
 #: Rank 6 of 2 x 4, as each launcher describes it; below mpiexec and mpirun, Slurm's variables are the daemon's.
@@ -64,3 +64,10 @@ def test_a_network_without_a_common_name_leaves_the_interface_to_the_framework()
     found = variables("2,4,10.0.0.1,23456,", 0, {})
     assert found["MASTER_ADDR"] == "10.0.0.1"
     assert not any(name.endswith("IFNAME") for name in found)
+
+
+def test_the_first_rank_of_a_node_lets_nccl_say_what_it_uses():
+    asked = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", "NCCL_DEBUG_FILE": "/x.log"}
+    assert talking({"LOCAL_RANK": "0"}, "/x.log") == {"LOCAL_RANK": "0", **asked}
+    for given in ({"LOCAL_RANK": "1"}, {"LOCAL_RANK": "0", "NCCL_DEBUG": "WARN"}):
+        assert talking(given, "/x.log") == given

@@ -236,6 +236,16 @@ def test_the_probe_of_a_job_without_mpi_starts_none():
     assert "--without-mpi" not in script.render(inputs(shown=BARE))
 
 
+def test_nodes_without_mpi_meet_before_a_container_starts():
+    given = inputs(shown=BARE._replace(abi=plan.NO_MPI))
+    text = script.render(given._replace(launch=given.launch._replace(without_mpi=True)))
+    assert '"${tool[@]}" probe --network --out "$job/hosts" </dev/null\nresult network $? || exit\n' in text
+    assert text.index("result hosts") < text.index("result network") < text.index("result root")
+    one = inputs(nodes=1, shown=BARE._replace(abi=plan.NO_MPI))
+    assert "--network" not in script.render(one._replace(launch=one.launch._replace(without_mpi=True)))
+    assert "--network" not in script.render(inputs(shown=BARE))
+
+
 AGENTS = [name for name in sorted(CASES) if script.agent(CASES[name]) is not None]
 
 

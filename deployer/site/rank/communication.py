@@ -1,0 +1,112 @@
+"""How a payload without MPI communicates: the libraries that its processes have mapped, their connections, and NCCL.
+
+Imported by ``payload_monitor`` only once such a library is mapped. The kernel shows a process's sockets
+(``/proc/PID/fd``) and all connections of its network namespace (``/proc/PID/net/tcp``).
+"""
+
+import os
+import re
+import time
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+
+from deployer.site.rank import mapped_mpi
+
+#: NCCL and RCCL, Gloo, PyTorch (whose own build has Gloo inside), JAX.
+_LIBRARY = re.compile(r"/lib(nccl|rccl|gloo|torch_cpu|torch_cuda|jax_common)[\w.-]*\.so[\d.]*$|/xla_extension\.so$")
+_ESTABLISHED = "01"
+#: Seconds of observation without a connection after which a payload is alone: a connection to the other ranks is there
+#: from the start of a process group to its end.
+_PATIENCE = 5.0
+_MAX_LOG = 4 * 1024 * 1024
+
+#: An end of a connection: address and port, as the kernel writes them.
+_End = Tuple[str, str]
+
+
+class PayloadWatcher(object):
+    """The observations of one rank's payload; ``log`` is the file into which its NCCL writes, or None."""
+
+    def __init__(self, log: Optional[str]) -> None:
+        self._log = log
+        self._libraries: Dict[mapped_mpi.Mapping, str] = {}
+        self._since: Optional[float] = None
+        self._connected = False
+        self._itself = False
+
+    def look(self, members: Sequence[int], maps: Sequence[str]) -> None:
+        """Examine the processes of the payload by the texts of their ``/proc/PID/maps``."""
+        for member, text in zip(members, maps):
+            for line in text.splitlines():
+                fields = line.split(None, 5)
+                if len(fields) == 6 and fields[4].isdigit() and _LIBRARY.search(fields[5]):
+                    mapping = (fields[5], int(fields[4]))
+                    if mapping not in self._libraries:
+                        self._libraries[mapping] = mapped_mpi.identity(member, mapping)
+        if self._libraries and not self._connected:
+            self._since = self._since or time.monotonic()
+            pairs = connections(members)
+            own = {local for local, _ in pairs}
+            self._connected = any(remote not in own for _, remote in pairs)
+            self._itself = self._itself or any(remote in own for _, remote in pairs)
+
+    @property
+    def known(self) -> bool:
+        """Return whether a connection to another process was seen."""
+        return self._connected
+
+    def record(self) -> "Optional[Dict[str, Any]]":
+        """Return the fields of ``payload.Communication``; None if no such library was seen."""
+        if not self._libraries:
+            return None
+        watched = self._since is not None and time.monotonic() - self._since > _PATIENCE
+        return {
+            "libraries": [{"path": path, "identity": own, "says": None} for (path, _), own in self._libraries.items()],
+            "connected": True if self._connected else False if watched else None,
+            "itself": self._itself,
+            "nccl": nccl(self._log) if self._log else None,
+        }
+
+
+def connections(members: Sequence[int]) -> List[Tuple[_End, _End]]:
+    """Return both ends of each TCP connection of these processes, of one network namespace."""
+    sockets: Set[str] = set()
+    for member in members:
+        folder = "/proc/%d/fd" % member
+        try:
+            for name in os.listdir(folder):
+                target = os.readlink(os.path.join(folder, name))
+                if target.startswith("socket:["):
+                    sockets.add(target[8:-1])
+        except OSError:  # it has ended, or a descriptor was closed
+            continue
+    found = []
+    for table in ("tcp", "tcp6") if sockets else ():
+        try:
+            with open("/proc/%d/net/%s" % (members[0], table)) as stream:
+                rows = [line.split() for line in stream][1:]
+        except OSError:
+            continue
+        found += [(_end(row[1]), _end(row[2])) for row in rows if row[3] == _ESTABLISHED and row[9] in sockets]
+    return found
+
+
+def _end(text: str) -> _End:
+    """Return an end of a connection; an IPv4 address in IPv6 is the IPv4 address."""
+    address, _, port = text.partition(":")
+    return (address[24:] if address.startswith("0" * 16 + "FFFF0000") else address), port
+
+
+def nccl(path: str) -> "Optional[Dict[str, Any]]":
+    """Return what NCCL wrote into its log about itself: version, network, and how channels pass data."""
+    try:
+        with open(path, "rb") as stream:
+            text = stream.read(_MAX_LOG).decode("utf-8", "replace")
+    except OSError:  # NCCL was not used, or could not write
+        return None
+    version = re.search(r"NCCL version (\S{1,40})", text)
+    network = re.search(r"Using network (\S{1,40})", text)
+    return {
+        "version": version.group(1) if version else None,
+        "network": network.group(1) if network else None,
+        "via": sorted(set(re.findall(r"\bvia (NET/\w+|P2P|SHM|COLLNET|NVLS)", text))),
+    }

@@ -1,0 +1,199 @@
+"""The nodes of a job without MPI find each other: a proof of the network that its ranks will use, before they start.
+
+One process per node, outside of the container, which has the host's network in every runtime. The first node listens at
+the address and port that the ranks will use; each other one connects, proves that it belongs to the job, and measures
+latency and bandwidth. A process of another user that connects, or that took the port, does not have the job's secret:
+it is not believed, and learns nothing (HMAC-SHA256 of both sides' random numbers).
+
+    first node                                             other node
+    its number (32 bytes)                        ->
+                                                 <-        its number, proof "other", its name
+    proof "first", number of bytes to send       ->
+    a byte for each of 5                         <->       5 times a byte, then the bytes
+    a byte: all have arrived                     ->
+"""
+
+import hashlib
+import hmac
+import os
+import socket
+import struct
+import time
+from contextlib import closing, suppress
+from typing import List, NamedTuple, Optional, Set
+
+from deployer.contract import json_records
+from deployer.contract.errors import UsageError
+from deployer.contract.evidence import NETWORK_SUFFIX, NetworkRecord
+from deployer.site.jobs import rendezvous
+from deployer.site.rank import interfaces
+from deployer.system import files
+
+#: Seconds in which a node that can be reached answers.
+_REACH = 8.0
+#: Seconds between attempts, and for one exchange with a node that has been reached.
+_AGAIN, _EXCHANGE = 0.2, 10.0
+#: Seconds without news after which the first node no longer waits for others: starting Python may take a while.
+_SILENCE = 60.0
+#: Seconds a stranger may take to prove that it belongs to the job.
+_STRANGER = 2.0
+_SIZE, _NAME, _PROOF = 32, 255, hashlib.sha256().digest_size
+_PINGS = 5
+#: Bytes that all nodes send together, and that one sends at least and at most.
+_TOTAL, _LEAST, _MOST = 256 << 20, 256 << 10, 16 << 20
+#: Tells others that the first node listens. A refusal before that only means that it has not started yet.
+_LISTENS = "listens"
+#: Tells the first node that it waits in vain.
+_GAVE_UP = "gave-up"
+
+
+class Stranger(Exception):
+    """The other side does not have the job's secret."""
+
+
+class _Place(NamedTuple):
+    """The first two lines of ``hosts/meet``."""
+
+    nodes: int
+    address: str
+    port: int
+    secret: bytes
+
+
+def meet(out: str) -> NetworkRecord:
+    """Meet the other nodes of the job and write this node's record into ``out``, the job's folder for hosts."""
+    place = _place(out)
+    host = socket.gethostname()
+    is_first = any(item.address == place.address for item in interfaces.addresses())
+    record = NetworkRecord(host, peers=() if is_first else None)
+    try:
+        record = record._replace(peers=tuple(_receive(place, out))) if is_first else _visit(place, out, record)
+    except Stranger:
+        record = record._replace(reason="a program that does not belong to the job answers there")
+    except OSError as error:
+        record = record._replace(reason=error.strerror or str(error) or "no answer")
+    if record.reason is not None:
+        files.write_text(os.path.join(out, _GAVE_UP), host)
+    files.write_text(os.path.join(out, host + NETWORK_SUFFIX), json_records.pretty(record.record()))
+    return record
+
+
+def _place(out: str) -> _Place:
+    path = os.path.join(out, rendezvous.FILE)
+    line, secret = files.read_text(path).splitlines()[:2]
+    nodes, _, address, port, _ = line.split(",")
+    if not address:
+        raise UsageError("the nodes of the job have no network in common: %s" % line)
+    return _Place(int(nodes), address, int(port), bytes.fromhex(secret))
+
+
+def _proof(place: _Place, role: bytes, *numbers: bytes) -> bytes:
+    return hmac.new(place.secret, b"\0".join([role, b"".join(numbers)]), hashlib.sha256).digest()
+
+
+def _receive(place: _Place, out: str) -> List[str]:
+    """Wait for the other nodes and return their names, as far as they came."""
+    found: Set[str] = set()
+    size = min(max(_TOTAL // max(place.nodes - 1, 1), _LEAST), _MOST)
+    with closing(socket.socket()) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind((place.address, place.port))
+        server.listen(min(place.nodes, 1024))
+        files.write_text(os.path.join(out, _LISTENS), "")
+        server.settimeout(1.0)
+        last = time.monotonic()
+        while len(found) < place.nodes - 1 and time.monotonic() < last + _SILENCE:
+            try:
+                connection, _ = server.accept()
+            except socket.timeout:
+                if files.exists(os.path.join(out, _GAVE_UP)):
+                    break
+                continue
+            with closing(connection), suppress(Stranger, OSError):
+                found.add(_answer(place, connection, size))
+                last = time.monotonic()
+    return sorted(found)
+
+
+def _answer(place: _Place, connection: socket.socket, size: int) -> str:
+    """Let one node prove itself and measure; return its name."""
+    connection.settimeout(_STRANGER)
+    own = os.urandom(_SIZE)
+    connection.sendall(own)
+    theirs, proof = _exactly(connection, _SIZE), _exactly(connection, _PROOF)
+    name = _exactly(connection, _exactly(connection, 1)[0])
+    if not hmac.compare_digest(proof, _proof(place, b"other", own, theirs, name)):
+        raise Stranger
+    connection.settimeout(_EXCHANGE)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.sendall(_proof(place, b"first", theirs, own) + struct.pack("!Q", size))
+    for _ in range(_PINGS):
+        connection.sendall(_exactly(connection, 1))
+    left = size
+    while left:
+        taken = len(connection.recv(min(left, 1 << 20)))
+        if not taken:
+            raise OSError("the connection was closed")
+        left -= taken
+    connection.sendall(b"!")
+    return name.decode("utf-8", "replace")
+
+
+def _visit(place: _Place, out: str, record: NetworkRecord) -> NetworkRecord:
+    """Return the record of another node, which connects to the first one."""
+    with closing(_connect(place, out)) as connection:
+        connection.settimeout(_EXCHANGE)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        theirs, own = _exactly(connection, _SIZE), os.urandom(_SIZE)
+        name = record.host.encode()[:_NAME]
+        proof = _proof(place, b"other", theirs, own, name)
+        connection.sendall(own + proof + struct.pack("B", len(name)) + name)
+        try:
+            answer = _exactly(connection, _PROOF)
+        except ConnectionError:
+            raise Stranger from None
+        if not hmac.compare_digest(answer, _proof(place, b"first", own, theirs)):
+            raise Stranger
+        (size,) = struct.unpack("!Q", _exactly(connection, 8))
+        times = []
+        for _ in range(_PINGS):
+            begun = time.perf_counter()
+            connection.sendall(b"?")
+            _exactly(connection, 1)
+            times.append(time.perf_counter() - begun)
+        begun = time.perf_counter()
+        piece = bytes(1 << 20)
+        for start in range(0, size, len(piece)):
+            connection.sendall(piece[: size - start])
+        _exactly(connection, 1)
+        passed = max(time.perf_counter() - begun, 1e-9)
+    return record._replace(nanoseconds=int(sorted(times)[_PINGS // 2] * 1e9), bytes_per_second=int(size / passed))
+
+
+def _connect(place: _Place, out: str) -> socket.socket:
+    """Return a connection to the first node. Raises OSError if it cannot be reached."""
+    begun = time.monotonic()
+    listened: Optional[float] = None  # since when the first node is known to listen
+    while True:
+        try:
+            return socket.create_connection((place.address, place.port), max(begun + _REACH - time.monotonic(), 0.1))
+        except ConnectionRefusedError:
+            # Refused by the node because nothing listens yet, or by a firewall.
+            if listened is None and files.exists(os.path.join(out, _LISTENS)):
+                listened = time.monotonic()
+            if time.monotonic() > (begun + _SILENCE if listened is None else listened + _REACH / 2):
+                raise
+        except OSError:
+            if time.monotonic() > begun + _REACH:
+                raise
+        time.sleep(_AGAIN)
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        piece = connection.recv(size - len(found))
+        if not piece:
+            raise ConnectionResetError("the connection was closed")
+        found += piece
+    return found

@@ -1,0 +1,91 @@
+"""What a payload without MPI uses to communicate, as the kernel and NCCL show it."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import pytest
+
+from deployer.contract import rank_record
+from deployer.contract.payload import read_payload
+from deployer.site.rank import communication
+
+LOG = """\
+cn1:77:77 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>
+NCCL version 2.21.5+cuda12.4
+cn1:77:91 [0] NCCL INFO NET/IB : No device found.
+cn1:77:91 [0] NCCL INFO Using network Socket
+cn1:77:91 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0
+cn1:77:91 [0] NCCL INFO Channel 01 : 0[0] -> 1[1] via P2P/CUMEM/read
+"""
+
+
+def test_nccl_s_own_report(tmp_path):
+    (tmp_path / "log").write_text(LOG)
+    assert communication.nccl(str(tmp_path / "log")) == {
+        "version": "2.21.5+cuda12.4",
+        "network": "Socket",
+        "via": ["NET/Socket", "P2P"],
+    }
+    assert communication.nccl(str(tmp_path / "none")) is None
+
+
+def connected(family, address):
+    """Return a listening socket and both ends of a connection to it."""
+    server = socket.socket(family)
+    server.bind((address, 0))
+    server.listen(1)
+    client = socket.create_connection(server.getsockname()[:2])
+    return server, client, server.accept()[0]
+
+
+@pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_a_connection_to_another_process_is_none_to_itself(tmp_path, family, address, monkeypatch):
+    """PyTorch's first rank connects to its own store, also in a world of one."""
+    library = tmp_path / "libgloo.so.0"
+    library.write_bytes(b"x")
+    maps = ["7f00-7f01 r-xp 0 00:00 %d %s\n" % (os.stat(str(library)).st_ino, library)]
+    monkeypatch.setattr(communication, "_PATIENCE", 0)
+    try:
+        ends = connected(family, address)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    watcher = communication.PayloadWatcher(None)
+    code = "import socket, sys; kept = socket.create_connection((sys.argv[1], int(sys.argv[2]))); sys.stdin.read()"
+    place = [address, str(ends[0].getsockname()[1])]
+    with closing(ends[0]) as server, closing(ends[1]), closing(ends[2]):
+        watcher.look([os.getpid()], maps)
+        time.sleep(0.01)
+        record = watcher.record()
+        assert (record["connected"], record["itself"], watcher.known) == (False, True, False)
+        other = subprocess.Popen([sys.executable, "-I", "-c", code, *place], stdin=subprocess.PIPE)
+        with closing(server.accept()[0]):
+            watcher.look([os.getpid()], maps)
+            other.communicate()
+    record = watcher.record()
+    assert (record["connected"], watcher.known) == (True, True)
+    assert [item["path"] for item in record["libraries"]] == [str(library)]
+    text = rank_record.pretty({**rank_record.begun(0, "cn1"), "communication": record})
+    read = read_payload(text.encode(), "it").communication
+    assert (read.connected, read.libraries[0].path, read.nccl) == (True, str(library), None)
+    assert json.loads(text)["communication"] == record
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("libnccl.so.2", True),
+        ("libtorch_cpu.so.2.6", True),
+        ("libtorch_cuda.so", True),
+        ("libgloo.so.0", True),
+        ("libjax_common.so", True),
+        ("libtorch_python.so", False),
+        ("libglob.so", False),
+    ],
+)
+def test_names_of_libraries(name, is_one):
+    assert bool(communication._LIBRARY.search("/usr/lib/x86_64-linux-gnu/" + name)) is is_one

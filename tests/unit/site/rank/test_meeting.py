@@ -1,0 +1,114 @@
+"""The nodes of a job without MPI meet at the place that the ranks will use, and nobody else takes part."""
+
+import json
+import socket
+import threading
+from contextlib import closing
+
+import pytest
+
+from deployer.contract.evidence import NetworkRecord, read_network
+from deployer.contract.network import NodeAddress
+from deployer.site.rank import interfaces, meeting
+
+SECRET = bytes(32)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    for name, seconds in (
+        ("_REACH", 1.0),
+        ("_AGAIN", 0.02),
+        ("_STRANGER", 0.5),
+        ("_EXCHANGE", 1.0),
+        ("_MOST", 1 << 20),
+    ):
+        monkeypatch.setattr(meeting, name, seconds)
+
+
+def place(nodes=3, secret=SECRET, port=None):
+    return meeting._Place(nodes, "127.0.0.1", port or interfaces.free_port(), secret)
+
+
+@pytest.fixture
+def first(tmp_path):
+    """Start the first node of three; return its place, its thread, and what it finds."""
+    found = []
+    here = place()
+    thread = threading.Thread(target=lambda: found.append(meeting._receive(here, str(tmp_path))))
+    thread.start()
+    yield here, thread, found
+    (tmp_path / "gave-up").touch()
+    thread.join(10)
+
+
+def visit(here, tmp_path, name):
+    return meeting._visit(here, str(tmp_path), NetworkRecord(name))
+
+
+def test_nodes_meet_and_measure_the_path(tmp_path, first):
+    here, thread, found = first
+    records = [visit(here, tmp_path, name) for name in ("cn3", "cn2")]
+    thread.join(10)
+    assert found == [["cn2", "cn3"]]
+    for record in records:
+        assert record.reason is None
+        assert record.nanoseconds > 0
+        assert record.bytes_per_second > 1000000
+        assert read_network(json.dumps(record.record()).encode(), "it") == record
+
+
+def test_who_does_not_have_the_secret_is_no_node_and_does_not_hold_others_up(tmp_path, first):
+    here, thread, found = first
+    with pytest.raises(meeting.Stranger):
+        visit(here._replace(secret=b"x" * 32), tmp_path, "cn2")
+    with closing(socket.create_connection((here.address, here.port))):  # one that says nothing
+        visit(here, tmp_path, "cn2")
+    visit(here, tmp_path, "cn3")
+    thread.join(10)
+    assert found == [["cn2", "cn3"]]
+
+
+@pytest.mark.parametrize("text", [b"HTTP/1.0 400 Bad Request\r\n\r\n", bytes(200), b""])
+def test_a_stranger_at_the_port_is_not_believed(tmp_path, text, monkeypatch):
+    with closing(socket.socket()) as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(1)
+        here = place(port=server.getsockname()[1])
+
+        def answer():
+            with closing(server.accept()[0]) as connection:
+                connection.sendall(text)
+                connection.recv(1000)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        (tmp_path / "meet").write_text("2,1,127.0.0.1,%d,\n%s\n" % (here.port, SECRET.hex()))
+        monkeypatch.setattr(interfaces, "addresses", lambda: [NodeAddress("eth0", "10.0.0.2", 24)])
+        record = meeting.meet(str(tmp_path))
+        thread.join(10)
+    assert record.reason is not None
+    assert record.bytes_per_second is None
+    assert (tmp_path / "gave-up").exists()
+
+
+def test_a_refusal_counts_only_when_the_first_node_listens(tmp_path):
+    """Before that it may not have started."""
+    here = place()
+    (tmp_path / "listens").touch()
+    with pytest.raises(ConnectionRefusedError):
+        visit(here, tmp_path, "cn2")
+
+
+def test_the_first_node_says_that_the_port_was_taken(tmp_path, monkeypatch):
+    with closing(socket.socket()) as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(1)
+        (tmp_path / "meet").write_text("2,1,127.0.0.1,%d,\n%s\n" % (server.getsockname()[1], SECRET.hex()))
+        record = meeting.meet(str(tmp_path))
+    assert (record.peers, record.reason) == ((), "Address already in use")
+
+
+def test_a_node_that_gives_up_ends_the_wait(tmp_path):
+    (tmp_path / "gave-up").touch()
+    assert meeting._receive(place(), str(tmp_path)) == []
