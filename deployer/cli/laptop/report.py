@@ -38,10 +38,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _there(args: argparse.Namespace) -> Collected:
     """Return the figures of jobs of a site."""
-    from deployer.connected.site_profile import profile as profiles
+    from deployer.connected.transfer.published import profile_of
     from deployer.connected.transfer.remote import Remote
 
-    with Remote(profiles.load(args.site), args.ssh_config) as remote:
+    with Remote(profile_of(args.site, args.ssh_config), args.ssh_config) as remote:
         remote.prepare()
         answer = Fields(remote.site(["report", *args.job]), f"the answer of {remote.host}", TransferError, own=True)
     return Collected(*report.of_record(answer))

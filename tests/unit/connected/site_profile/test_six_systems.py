@@ -56,7 +56,7 @@ def test_setonix_has_an_account_of_its_own_for_gpus() -> None:
     assert "ROCR_VISIBLE_DEVICES" in gpu.pass_environment
     assert plans.read(json_records.dumps(gpu.record()), "it") == gpu
     assert gpu.environment["FI_PROVIDER"] == "cxi"
-    assert gpu.modules_of("singularity") == ["singularity/3.11.4-slurm"]
+    assert gpu.modules_of("singularity") == ["singularity/4.1.0-slurm"]
     assert "/scratch/pawsey1" in {bind.target for bind in gpu.binds}
 
 
@@ -95,7 +95,7 @@ def test_viper_and_bianca_have_two_kinds_of_nodes_in_one_queue() -> None:
 
 
 def test_farm22_has_lsfs_request_for_gpus() -> None:
-    assert plans_of("farm22")["gpu-normal"].batch.gpus == GpuRequest("gpu", 1)
+    assert plans_of("farm22")["gpu"].batch.gpus == GpuRequest("gpu", 1)
 
 
 @pytest.mark.parametrize(("directives", "ordered"), [((), True), (("--gres=gpu:4",), False)])
