@@ -57,6 +57,10 @@ ENGINES = {
     ),
     "mmdebstrap": Engine(_programs("mmdebstrap"), _INSTALL.format("mmdebstrap")),
     "munge": Engine(_programs("munged"), _INSTALL.format("munge")),
+    "openpbs": Engine(
+        lambda: os.path.isfile(os.environ.get("DEPLOYER_OPENPBS", "")),
+        "DEPLOYER_OPENPBS=ARCHIVE: the sources of OpenPBS, openpbs-VERSION.tar.gz of its releases",
+    ),
     "podman": Engine(_programs("podman", "crun"), _INSTALL.format("podman, crun")),
     "python3.6": Engine(
         (ROOT / ".venv36" / "bin" / "python").exists, "pyenv install 3.6.15, then scripts/setup --tests"

@@ -1,4 +1,4 @@
-"""Batch systems besides Slurm: a real Grid Engine, and hosts that ssh reaches, with both launchers on two nodes."""
+"""Batch systems besides Slurm: Grid Engine, OpenPBS, and hosts that ssh reaches, with both launchers on two nodes."""
 
 import json
 import time
@@ -9,14 +9,17 @@ import pytest
 import yaml
 
 from tests.integration.conftest import PYTHON, ROOT, WORKSPACE, Site
-from tests.lab import gridengine
+from tests.lab import gridengine, openpbs
 
 #: Of Intel MPI and of Open MPI.
 LIBRARIES = {"": "Intel(R) MPI Library 2021.15", "-openmpi": "Open MPI v5.0.11"}
 KINDS = {
     "gridengine": {"parallel_environment": gridengine.ENVIRONMENT},
     "hosts": {"hosts": ["cn1", "cn2"]},
+    "pbs": {"queue": "workq"},
 }
+SYSTEMS = {"gridengine": gridengine, "pbs": openpbs}
+PBS = pytest.param("pbs", marks=[pytest.mark.slow, pytest.mark.needs("openpbs")])
 
 SUM = """
 import json, os
@@ -68,6 +71,9 @@ def image(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
             batch = record["partitions"]["batch"]
             del batch["launcher"], batch["pmi"]
             batch.update(place)
+            if kind == "pbs":
+                record["scheduler"]["gpu_request"] = "ngpus"
+                batch["node"]["gpus"] = {"count": 2}
             profile = folder / f"{record['name']}.yaml"
             profile.write_text(yaml.safe_dump(record))
             options += ["--site", profile]
@@ -78,14 +84,14 @@ def image(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     site.cli("remove", *site.options, "batch")
 
 
-@pytest.fixture(scope="module", params=["gridengine", pytest.param("hosts", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["gridengine", pytest.param("hosts", marks=pytest.mark.slow), PBS])
 def kind(request: pytest.FixtureRequest, site: Site) -> Iterator[str]:
     """Yield the kind of a site, as which the lab now is."""
-    if request.param == "gridengine":
-        gridengine.start(site.lab)
+    if request.param in SYSTEMS:
+        SYSTEMS[request.param].start(site.lab)
         yield request.param
         site.alice(f"rm -rf {WORKSPACE}/jobs/batch-*")  # nobody can be asked about them any more
-        gridengine.stop(site.lab)
+        SYSTEMS[request.param].stop(site.lab)
         return
     site.alice(_KEY)
     for node in ("cn1", "cn2"):
@@ -142,13 +148,13 @@ def wait(found: object, seconds: float = 90) -> None:
         time.sleep(0.5)
 
 
-def test_what_grid_engine_does_not_have_is_refused_in_its_own_words(site: Site, image: str, kind: str) -> None:
-    if kind != "gridengine":
-        more = ["--nodes", "3"]
-        said = "3 nodes are asked for, but the plan of lab-hosts names 2 hosts"
-    else:
-        more = ["--nodes", "2", "--partition", "nope"]
-        said = 'job requests unknown queue "nope"'
+def test_what_the_site_does_not_have_is_refused_in_its_own_words(site: Site, image: str, kind: str) -> None:
+    more = ["--nodes", "3"] if kind == "hosts" else ["--nodes", "2", "--partition", "nope"]
+    said = {
+        "hosts": "3 nodes are asked for, but the plan of lab-hosts names 2 hosts",
+        "gridengine": 'job requests unknown queue "nope"',
+        "pbs": "qsub: Unknown queue",
+    }[kind]
     shown = site.cli("run", *site.options, image, "--plan", f"lab-{kind}", *more, "--", "true", code=3)
     assert said in shown.stderr
 
@@ -198,12 +204,29 @@ if world.rank == 0:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["slurm", "gridengine"])
+@pytest.mark.parametrize("name", ["slurm", "gridengine", PBS])
 def test_jobs_continue_one_that_saved_its_state(site: Site, image: str, kind: str, name: str) -> None:
-    if kind != "gridengine":
+    if kind != ("gridengine" if name == "slurm" else name):
         pytest.skip("once is enough")
     limit = ["--nodes", "2", "--time", "00:03:00", "--warn", "160", "--again", "20"]
     last = site.run("--plan", f"lab-{name}", *limit, "--", "python3", "-c", STEPS, bundle=image)
     assert (last["exit_code"], last["findings"]) == (0, [])
     assert last["payload"]["steps"] == 600
     assert last["payload"]["begun"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.needs("openpbs")
+@pytest.mark.timeout(600)
+def test_pbs_gives_each_node_the_gpus_that_a_job_requests(site: Site, image: str, kind: str) -> None:
+    if kind != "pbs":
+        pytest.skip("Slurm's and Grid Engine's words have golden scripts")
+    more = ["--plan", "lab-pbs", "--nodes", "2"]
+    site.run(*more, "--gpus", "1", "--", "true", bundle=image)
+    job = site.alice(f"cat $(ls -td {WORKSPACE}/jobs/* | head -n 1)/job_id").strip()
+    shown = site.alice(f"qstat -x -f {job}").replace("\n\t", "")
+    assert "Resource_List.ngpus = 2" in shown
+    [placed] = [line for line in shown.splitlines() if line.strip().startswith("exec_vnode = ")]
+    assert placed.count(":ngpus=1") == 2
+    said = site.cli("run", *site.options, image, *more, "--gpus", "3", "--", "true", code=3).stderr
+    assert "3 GPUs per node are asked for, but a node of batch of lab-pbs has 2" in said
