@@ -141,4 +141,5 @@ def common(shapes: List[Record]) -> "tuple[Record, Set[str]]":
 
 def submit_host() -> Optional[str]:
     """Return the login node from which this job was submitted, as the batch system reports it in a job."""
-    return os.environ.get("SLURM_SUBMIT_HOST") or os.environ.get("SGE_O_HOST") or None
+    names = ("SLURM_SUBMIT_HOST", "SGE_O_HOST", "PBS_O_HOST")
+    return next(filter(None, map(os.environ.get, names)), None)

@@ -26,6 +26,8 @@ from deployer.system import files
 
 #: The states of a partition's capture. WAITING and RUNNING can still change.
 CAPTURED, WAITING, RUNNING, FAILED, SKIPPED = "captured", "waiting", "running", "failed", "skipped"
+#: The batch systems' usual words for GPUs.
+_GPU_WORDS = {"slurm": "gres", "pbs": "ngpus"}
 #: The time limit of a job. A capture takes at most half a minute.
 _MINUTES = 10
 #: The state, within ``step``, of a job that has ended and whose capture is not there yet.
@@ -211,6 +213,7 @@ def script(request: SurveyRequest, profile: json_records.Record, part: _Part) ->
     pieces = [code("#!/bin/bash -l\n")]  # a login shell, so that modules are seen; Grid Engine ignores this line
     asked = scheduler.directives(_request(request, profile, part)) if scheduler else []
     pieces += [shell.directive(scheduler.prefix, line) for line in asked] if scheduler and scheduler.prefix else []
+    pieces += [code("exec >>{log} 2>&1\n", log=part.log)] if scheduler and scheduler.own_log else []
     pieces += [code('shopt -q login_shell || exec /bin/bash -l "$0"\n')] if scheduler and scheduler.way == AGENT else []
     pieces.append(
         code(
@@ -231,7 +234,7 @@ exit 7
 def _request(request: SurveyRequest, profile: json_records.Record, part: _Part) -> JobRequest:
     """Return what the job for a partition asks for."""
     node = (profile.get("partitions") or {}).get(part.name, {}).get("node") or {}
-    kind = (profile.get("scheduler") or {}).get("kind")
+    kind = str((profile.get("scheduler") or {}).get("kind"))
     return JobRequest(
         name="capture",
         folder=request.folder,
@@ -244,7 +247,7 @@ def _request(request: SurveyRequest, profile: json_records.Record, part: _Part) 
         queue=part.name,
         account=request.account or os.environ.get("SBATCH_ACCOUNT"),
         # Without one the job may see no GPU at all; the scheduler tells how many a node has.
-        gpus=GpuRequest("gres", 1, None) if node.get("gpus") and kind == "slurm" else None,
+        gpus=GpuRequest(_GPU_WORDS[kind], 1, None) if node.get("gpus") and kind in _GPU_WORDS else None,
         directives=list(request.directives),
     )
 

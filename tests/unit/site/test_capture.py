@@ -21,6 +21,7 @@ from deployer.site.capture import (
     modules,
     mpi,
     node,
+    pbs,
     redact,
     report,
     scheduler,
@@ -242,6 +243,70 @@ def test_grid_engine(programs, monkeypatch):
     monkeypatch.setenv("SGE_O_HOST", "login2")
     here = capture(CaptureRequest(node=True, partition="long"))
     assert (list(here.profile["partitions"]), here.profile["login"]) == (["long"], {"host": "login2"})
+
+
+#: As qstat.c and pbsnodes.c of OpenPBS write it; a long line goes on behind a tab.
+QSTAT = r"""case "$*" in
+--version) echo "pbs_version = 23.06.06" ;;
+-Bf) printf '%%s\n' 'Server: pbs01' '    default_queue = workq' ;;
+-Qf) cat <<'EOF'
+Queue: gpu
+    queue_type = Execution
+    resources_max.nodect = 4
+    resources_max.walltime = 24:00:00
+    default_chunk.ncpus = 1
+    default_chunk.Qlist = gpu
+    enabled = True
+
+Queue: route
+    queue_type = Route
+    route_destinations = workq,gpu
+
+Queue: workq
+    queue_type = Execution
+    default_chunk.Qlist = wor\tkq
+    acl_users = someone@somewhere
+
+EOF
+esac""".replace("%%", "%").replace("\\t", "\n\t")
+PBSNODES = """cat <<'EOF'
+n1
+     Mom = n1
+     state = free
+     resources_available.mem = 201326592kb
+     resources_available.ncpus = 48
+     resources_available.Qlist = workq
+
+g1
+     Mom = g1
+     state = job-busy
+     resources_available.mem = 256gb
+     resources_available.ngpus = 4
+     resources_available.Qlist = workq,gpu
+
+own
+     Mom = own
+     queue = someones
+     resources_available.Qlist = workq,gpu
+
+EOF"""
+
+
+def test_pbs(programs):
+    assert pbs.pbs(Tools()) is None
+    made.program(programs, "qstat", "echo 'Version: 4.2.10'")  # Torque's
+    assert pbs.pbs(Tools()) is None
+    made.program(programs, "qstat", QSTAT)
+    made.program(programs, "pbsnodes", PBSNODES)
+    tools = Tools()
+    found = pbs.pbs(tools)
+    assert found.scheduler == {"kind": "pbs", "version": "23.06.06"}
+    assert list(found.partitions) == ["workq", "gpu"]  # the default one first
+    assert found.partitions["workq"] == {"nodes": 2}
+    assert found.partitions["gpu"] == {
+        "nodes": 1, "max_time": "24:00:00", "max_nodes": 4, "node": {"memory_mb": 262144, "gpus": {"count": 4}},
+    }  # fmt: skip
+    assert tools.notes == ["partition workq: its nodes differ in gpus, memory_mb"]
 
 
 LMOD_SHOW = """

@@ -72,6 +72,14 @@ def test_a_job_of_grid_engine_makes_itself_a_login_shell(request_):
     assert "-pe" not in text
 
 
+def test_a_job_of_pbs_writes_to_its_log_itself(request_):
+    profile = dict(LOGIN, scheduler={"kind": "pbs"}, partitions={"gpu": {"node": {"gpus": {"count": 4}}}})
+    (part,) = survey.parts(request_, profile)
+    text = survey.script(request_, profile, part)
+    assert "#PBS -l select=1:ncpus=1:mpiprocs=1:ngpus=1\n" in text
+    assert "\nexec >>%s 2>&1\n" % part.log in text
+
+
 def test_each_partition_gets_one_job_and_the_result_is_one_capture(request_, tmp_path):
     first = survey.step(request_)
     assert [(each.state, each.job_id) for each in first] == [("waiting", "1"), ("waiting", "2")]
