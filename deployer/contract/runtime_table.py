@@ -88,9 +88,17 @@ TABLE = (
     KnownRuntime(
         "singularity", "singularity", stagings=STAGINGS, mounts=True, shares_memory=False, tried=True, oldest="3.8"
     ),
-    KnownRuntime("podman", "podman", stagings=_UNPACKED, shares_memory=False, oldest=_OLDEST_PODMAN),
-    KnownRuntime("podman-hpc", "podman-hpc", stagings=_UNPACKED, shares_memory=False),
-    KnownRuntime("enroot", "enroot", stagings=_UNPACKED, shares_memory=False, version_words=("version",), oldest="3.0"),
+    KnownRuntime("podman", "podman", stagings=_UNPACKED, shares_memory=False, tried=True, oldest=_OLDEST_PODMAN),
+    KnownRuntime("podman-hpc", "podman-hpc", stagings=_UNPACKED, shares_memory=False, tried=True),
+    KnownRuntime(
+        "enroot",
+        "enroot",
+        stagings=_UNPACKED,
+        shares_memory=False,
+        tried=True,
+        version_words=("version",),
+        oldest="3.0",
+    ),
     KnownRuntime(
         "shifter",
         "shifter",

@@ -61,6 +61,7 @@ def add_parsers(subparsers: Any) -> None:
 def _capture(args: argparse.Namespace) -> int:
     from deployer.site.capture import redact, report
     from deployer.site.capture.capture import CaptureRequest, capture
+    from deployer.site.container import trial
 
     if args.output and not args.output.endswith(".json"):
         raise UsageError("a capture is a JSON file: %r does not end in .json" % args.output, "name it FILE.json")
@@ -71,7 +72,8 @@ def _capture(args: argparse.Namespace) -> int:
     if args.merge:
         captured = report.merge([report.read(path) for path in args.merge])
     else:
-        captured = capture(CaptureRequest(args.node or bool(args.partition), args.partition, args.mpi, args.name))
+        is_node = args.node or bool(args.partition)
+        captured = capture(CaptureRequest(is_node, args.partition, args.mpi, args.name, words=trial.words))
     if before is not None:
         return _compare(args, before, report.whole(captured))
     if args.redact or args.hide:
@@ -99,6 +101,7 @@ def _capture(args: argparse.Namespace) -> int:
 
 def _survey(args: argparse.Namespace) -> int:
     from deployer.site.capture.report import facts_path
+    from deployer.site.container import trial
     from deployer.site.jobs import survey
 
     used = [name for name in ("node", "partition", "merge", "compare") if getattr(args, name)]
@@ -114,6 +117,7 @@ def _survey(args: argparse.Namespace) -> int:
         args.directive,
         args.redact,
         args.hide,
+        trial.words,
     )
     if args.dry_run:
         return _show_jobs(args, request)

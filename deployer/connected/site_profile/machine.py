@@ -48,10 +48,11 @@ class SiteRuntime(Model):
         arguments: further words of its command line, before the image, each an option with its value
             (``--no-mount=hostfs``), but not for mounts, variables or devices.
         setuid: it has a setuid program, so that it needs no user namespaces (Apptainer, Singularity).
-        starts: a folder of the user's own started as an image, with targets that it lacks (the same; tried).
-        missing_targets: how it makes targets that the image lacks (the same; tried).
+        starts: a folder of the user's own started as an image; with Apptainer, with targets that it lacks (tried).
+        missing_targets: how it makes targets that the image lacks (Apptainer, Singularity; tried).
         squashfs: how it starts a SquashFS file of the user's own: mounted, or unpacked first (the same; tried).
         fakeroot: it starts with ``--fakeroot``, which deployer does not use (the same; tried).
+        failure: its last words if nothing started (podman, enroot; tried).
     """
 
     version: str | None = None
@@ -62,6 +63,7 @@ class SiteRuntime(Model):
     missing_targets: Literal["overlay", "fuse-overlayfs", "underlay"] | None = None
     squashfs: Literal["kernel", "fuse", "unpacked", "refused"] | None = None
     fakeroot: bool | None = None
+    failure: str | None = None
 
     @field_validator("arguments")
     @classmethod

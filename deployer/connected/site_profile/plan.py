@@ -1,8 +1,8 @@
 """plan: resolve a site profile and a bundle to exact binds, environment and start options."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from deployer.connected.site_profile.binds import bindmap, gpu
 from deployer.connected.site_profile.launch import Way, choose, passed
@@ -274,19 +274,34 @@ def mounts_squashfs(partition: Partition, runtime: str) -> bool | None:
 def _against(profile: Profile, partition: Partition) -> dict[str, str]:
     """Return the allowed runtimes that cannot be used on a partition, each with the reason, in the plan's order."""
     allowed = known(profile.policy, profile, "policy", "runtimes").runtimes
-    reasons = {name: _objection(partition, name) for name in runtime_table.in_order(allowed)}
-    return {name: reason for name, reason in reasons.items() if reason}
+    first = {name: next(objections(partition, name), None) for name in runtime_table.in_order(allowed)}
+    return {name: objection.reason for name, objection in first.items() if objection}
 
 
-def _objection(partition: Partition, runtime: str) -> str | None:
+class Objection(NamedTuple):
+    """Why a runtime cannot be used on a partition's nodes.
+
+    Attributes:
+        code: the code of the finding in ``check``.
+        reason: a sentence without the runtime's name.
+    """
+
+    code: str
+    reason: str
+
+
+def objections(partition: Partition, runtime: str) -> Iterator[Objection]:
+    """Yield what is known against a runtime on a partition's nodes; plans and ``check`` say the same."""
     if not runtime_table.supported(runtime):
-        return f"deployer cannot use it: {runtime_table.refusal(runtime)[0]}"
+        yield Objection("runtime.unsupported", f"deployer cannot use it: {runtime_table.refusal(runtime)[0]}")
     if needs_namespaces(partition, runtime) and partition.user_namespaces is False:
-        return "the nodes have no user namespaces"
+        yield Objection("runtime.namespaces", "the nodes have no user namespaces")
     own = partition.runtimes.get(runtime)
-    if own is not None:
-        stopped = "it starts no folder of the user's own on the nodes" if own.starts is False else None
-        return runtime_table.too_old(runtime, own.version) or stopped
-    if runtime in (*runtime_table.CARRIED, NATIVE):
-        return None
-    return "it is not on the nodes, according to the profile"
+    age = runtime_table.too_old(runtime, own.version) if own else None
+    if age:
+        yield Objection("runtime.old", age)
+    elif own and own.starts is False:
+        said = f" ({own.failure})" if own.failure else ""
+        yield Objection("runtime.start", f"it starts no folder of the user's own on the nodes{said}")
+    if own is None and runtime not in (*runtime_table.CARRIED, NATIVE):
+        yield Objection("runtime.none", "it is not on the nodes, according to the profile")

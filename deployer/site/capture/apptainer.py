@@ -12,19 +12,17 @@ from typing import Optional, Sequence
 
 from deployer.contract.errors import DeployerError
 from deployer.contract.json_records import Record
+from deployer.site.capture.started import HOST, OF_IMAGE
 from deployer.site.capture.tools import EACH, Said, Tools
 from deployer.system import files, process
 
-#: Folders of the host with all that the command needs. The image lacks them, so each needs an overlay or an underlay.
-_HOST = ("/bin", "/usr", "/lib", "/lib64")
 _WORDS = ("exec", "--cleanenv", "--no-home", "--no-mount=home,cwd,tmp,hostfs")
 #: Prints the mounts, an empty line, and the names of the programs that the runtime started beside this one.
 _LOOK = (
     "cat /proc/self/mountinfo; echo; "
     'for task in $(grep -sl "^PPid:[^0-9]*$PPID\\$" /proc/[0-9]*/status); do grep ^Name: $task; done; :'
 )
-#: The folders of an image, and the same as a SquashFS file of 246 bytes (mksquashfs -all-root -nopad -no-xattrs).
-_FOLDERS_OF_IMAGE = ("dev", "proc", "sys", "etc", "tmp")
+#: ``OF_IMAGE`` as a SquashFS file of 246 bytes (mksquashfs -all-root -nopad -no-xattrs).
 _SQUASHFS = zlib.decompress(
     base64.b85decode(
         "c-qS-E-YqafB_~j$;cqcaDa)Cfd$B30G0U$rQbp6|4@(s<xhap$Ds5BD6Pj(aVt5c;`9jyRs%L+0b^!E=?EUh^DYkaW;WPxGggK%eaZ=#CEIa"
@@ -51,7 +49,7 @@ def facts(tools: Tools, program: str) -> Record:
     found: Record = {"setuid": setuid}
     with tempfile.TemporaryDirectory() as folder:
         image, packed = os.path.join(folder, "image"), os.path.join(folder, "image.sqfs")
-        for name in _FOLDERS_OF_IMAGE:
+        for name in OF_IMAGE:
             os.makedirs(os.path.join(image, name))
         with open(packed, "wb") as stream:
             stream.write(_SQUASHFS.ljust(_LEAST, b"\0"))
@@ -65,7 +63,8 @@ def facts(tools: Tools, program: str) -> Record:
 
 
 def _start(tools: Tools, program: str, image: str, what: str, more: Sequence[str] = ()) -> Optional[Said]:
-    binds = ["--bind=%s:%s" % (path, path) for path in _HOST if os.path.isdir(path)]
+    # The image lacks these targets, so each needs an overlay or an underlay.
+    binds = ["--bind=%s:%s" % (path, path) for path in HOST if os.path.isdir(path)]
     argv = [program, *_WORDS, *more, *binds, image, "/bin/sh", "-c", _LOOK]
     return tools.ask(argv, 4 * EACH, name="%s exec %s" % (program, what))
 

@@ -14,6 +14,7 @@ from deployer.contract.json_records import Record
 from deployer.site.capture import fabric, filesystems, gridengine, machine, modules, mpi, node, pbs, scheduler
 from deployer.site.capture.libraries import Libraries, LibraryTree
 from deployer.site.capture.report import CaptureReport
+from deployer.site.capture.started import Words
 from deployer.site.capture.tools import TOGETHER, Tools
 
 #: The format of profiles.
@@ -29,6 +30,7 @@ class CaptureRequest(NamedTuple):
         mpi: prefixes of installations that would not be found.
         name: the site's name, if the scheduler has none.
         seconds: the time for all tools together.
+        words: start a container of a runtime, to try it; None: some are not tried.
     """
 
     node: bool = False
@@ -36,6 +38,7 @@ class CaptureRequest(NamedTuple):
     mpi: Sequence[str] = ()
     name: Optional[str] = None
     seconds: float = TOGETHER
+    words: Optional[Words] = None
 
 
 def capture(request: CaptureRequest) -> CaptureReport:
@@ -57,7 +60,7 @@ def capture(request: CaptureRequest) -> CaptureReport:
             if found["family"] == "cray":  # Cray's PMI reads there which ranks there are
                 found["binds"] = sorted({*found.get("binds", ()), batch.spool})
     network = fabric.find(tools, libraries)
-    this = machine.machine(tools)
+    this = machine.machine(tools, request.words)
     for name, (module, version) in modules.runtimes(named).items():
         this["runtimes"].setdefault(name, dict({"module": module}, **({"version": version} if version else {})))
     if network.fabric:

@@ -11,7 +11,8 @@ from typing import Any, Dict, List, Optional
 from deployer.contract.json_records import Record
 from deployer.contract.plan import NATIVE
 from deployer.contract.runtime_table import RUNTIMES
-from deployer.site.capture import apptainer
+from deployer.site.capture import apptainer, started
+from deployer.site.capture.started import Words
 from deployer.site.capture.tools import Tools
 
 #: Names in PATH, and the path of the Python for RHEL's own tools.
@@ -28,7 +29,7 @@ sys.exit(0 if libc.unshare(0x10000000 | 0x00020000) == 0 else ctypes.get_errno()
 _VERSION = re.compile(r"\d+(?:\.\d+)+[\w.+~-]*")
 
 
-def machine(tools: Tools) -> Record:
+def machine(tools: Tools, words: Optional[Words] = None) -> Record:
     """Return the facts of this machine, with the keys of a profile's ``Machine``."""
     name = os.uname()
     found: Dict[str, Any] = {
@@ -40,7 +41,7 @@ def machine(tools: Tools) -> Record:
         "pythons": pythons(tools),
         "user_namespaces": user_namespaces(tools),
         "fuse": fuse(),
-        "runtimes": runtimes(tools),
+        "runtimes": runtimes(tools, words),
         "launchers": [program for program in _LAUNCHERS if shutil.which(program)],
     }
     return {key: value for key, value in found.items() if value is not None}
@@ -118,8 +119,11 @@ def fuse() -> bool:
     return True
 
 
-def runtimes(tools: Tools) -> Record:
-    """Return the container runtimes in PATH, with their versions."""
+def runtimes(tools: Tools, words: Optional[Words] = None) -> Record:
+    """Return the container runtimes in PATH, with their versions.
+
+    Those whose abilities depend on the installation are tried: Apptainer by itself, others if there are ``words``.
+    """
     found: Record = {}
     with tempfile.TemporaryDirectory() as folder:
         # Some, such as enroot, make folders in the home whatever they are asked.
@@ -134,8 +138,10 @@ def runtimes(tools: Tools) -> Record:
             match = _VERSION.search(said.both) if said else None
             if match and said and not (name == "singularity" and "apptainer" in said.both):  # a link to apptainer
                 found[name] = {"version": match.group()}
-                if known.tried:
+                if known.mounts:
                     found[name].update(apptainer.facts(tools, known.program))
+                elif known.tried and words:
+                    found[name].update(started.facts(tools, name, words))
     return found
 
 

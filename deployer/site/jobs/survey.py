@@ -18,6 +18,7 @@ from deployer.contract.shell import code
 from deployer.site.capture import redact, report
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.report import CaptureReport
+from deployer.site.capture.started import Words
 from deployer.site.jobs import jobs
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.jobs.schedulers.interface import AGENT, JobRequest, Scheduler
@@ -56,6 +57,7 @@ class SurveyRequest(NamedTuple):
         directives: further words for the batch system.
         redact: replace hosts, users and addresses by placeholders.
         hide: further words to replace.
+        words: as in ``CaptureRequest``.
     """
 
     output: str
@@ -66,6 +68,7 @@ class SurveyRequest(NamedTuple):
     directives: Sequence[str] = ()
     redact: bool = False
     hide: Sequence[str] = ()
+    words: Optional[Words] = None
 
     @property
     def folder(self) -> str:
@@ -152,7 +155,7 @@ def login(request: SurveyRequest) -> CaptureReport:
         files.remove_tree(request.folder)
         _make_folder(request.folder)
     if not files.lexists(path):
-        report.write_report(path, capture(CaptureRequest(mpi=request.mpi, name=request.name)))
+        report.write_report(path, capture(CaptureRequest(mpi=request.mpi, name=request.name, words=request.words)))
     return report.read(path)
 
 

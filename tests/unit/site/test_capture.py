@@ -711,6 +711,40 @@ if [ -f "$1" ]; then case $(head -c 4 "$1") in hsqs) eval "$PACKED" ;; *) exit 2
 else [ -d "$1/proc" ]; fi"""
 
 
+@pytest.mark.parametrize(
+    ("podman", "found"),
+    [
+        ("exit 0", {"starts": True}),
+        (
+            "echo warning >&2; echo 'no  pods in  '$1 >&2; exit 3",
+            {"starts": False, "failure": "no pods in FOLDER/image"},
+        ),
+        ("exit 3", {"starts": False, "failure": "exit 3"}),
+    ],
+)
+def test_a_podman_is_tried(programs, tmp_path, monkeypatch, podman, found):
+    """With the words of its adapter, which a layer above gives."""
+    made.program(programs, "podman", '[ "$*" = --version ] && { echo podman version 4.3.1; exit; }\n' + podman)
+    given = []
+
+    def words(name, image, private, folders, command):
+        given.append((name, sorted(os.listdir(image)), os.listdir(private), command))
+        return ["podman", image]
+
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    tools = Tools()
+    assert machine.runtimes(tools, words)["podman"] == dict({"version": "4.3.1"}, **found)
+    folders = sorted(
+        {"dev", "proc", "sys", "etc", "tmp"}
+        | {name for name in ("bin", "usr", "lib", "lib64") if os.path.isdir("/" + name)}
+    )
+    assert given == [("podman", folders, [], ["/bin/sh", "-c", ":"])]
+    assert any("a folder: exit 3" in note for note in tools.notes) is not found["starts"]
+    assert machine.runtimes(Tools())["podman"] == {"version": "4.3.1"}  # without words
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    assert machine.runtimes(Tools(), words)["podman"] == {"version": "4.3.1"}  # not for root
+
+
 def test_an_apptainer_that_starts_nothing(programs):
     made.program(programs, "apptainer", "REFUSES=1\n" + APPTAINER)
     tools = Tools()

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
-from deployer.connected.site_profile.plan import mounts_squashfs, needs_namespaces
+from deployer.connected.site_profile.plan import mounts_squashfs, needs_namespaces, objections
 from deployer.contract import runtime_table
 from deployer.contract import version as versions
 from deployer.contract.findings import ERROR, NOTE, Finding
@@ -12,11 +12,17 @@ from deployer.contract.plan import SQUASHFS, StartOption
 #: The first version whose --no-mount knows ``bind-paths``.
 _WITHOUT_BIND_PATHS = {"apptainer": "1.2", "singularity": "3.11"}
 
-#: What a site can provide, by the code of the finding.
+#: What to do, by the code of the finding.
 _REMEDIES = {
-    "namespaces": "it (user.max_user_namespaces)",
-    "fuse": "/dev/fuse (for Apptainer also squashfuse, or its setuid program)",
+    "runtime.namespaces": "ask the site for user namespaces (user.max_user_namespaces)",
+    "runtime.fuse": "ask the site for /dev/fuse (for Apptainer also squashfuse, or its setuid program)",
+    "runtime.old": "ask the site for a newer one, or leave its version out of the profile if it has another module",
+    "runtime.start": "see the capture's notes; ask the site for `allow container dir`, `user bind control` and an "
+    "overlay or underlay in the runtime's configuration",
 }
+_OR = ", or allow udocker in the profile's policy"
+#: crun's words about control groups of both versions.
+_HYBRID = "hybrid"
 
 
 def allowed(case: Case) -> Iterator[Finding]:
@@ -73,34 +79,30 @@ def startable(case: Case) -> Iterator[Finding]:
 
 def _against(case: Case, option: StartOption) -> Iterator[Finding]:
     has = case.partition
-    own = has.runtimes.get(option.runtime)
-    age = runtime_table.too_old(option.runtime, own.version) if own else None
-    if age:
-        remedy = "ask the site for a newer one, or leave its version out of the profile if it has another module"
-        yield Finding("runtime.old", ERROR, option.name, f"{age} ({case.plan.partition})", remedy)
-    if own and own.starts is False and not age:
-        yield Finding(
-            "runtime.start",
-            ERROR,
-            option.name,
-            f"{option.runtime} started no folder of the user's own on the nodes of {case.plan.partition} at capture",
-            "see the capture's notes; ask the site for `allow container dir`, `user bind control` and an overlay or "
-            "underlay in the runtime's configuration, or allow udocker in the profile's policy",
-        )
+    for code, reason in objections(has, option.runtime):
+        if code in _REMEDIES:
+            text = f"{option.runtime} on the nodes of {case.plan.partition}: {reason}"
+            yield Finding(code, ERROR, option.name, text, _remedy(code, option.runtime, reason))
     needs = []
-    if needs_namespaces(has, option.runtime):
-        needs.append(("namespaces", has.user_namespaces, "user namespaces"))
-    if option.staging == SQUASHFS:
-        needs.append(("fuse", mounts_squashfs(has, option.runtime), "a way to mount SquashFS files"))
-    for code, there, what in needs:
-        if there is None:
-            text = f"{option.runtime} needs {what}, which has not been tested on the nodes of {case.plan.partition}"
-            yield Finding("facts.runtime", MISSING_FACTS, option.name, text, CAPTURE)
-        elif not there:
-            yield Finding(
-                f"runtime.{code}",
-                ERROR,
-                option.name,
-                f"{option.runtime} needs {what}, which an unprivileged user of {case.plan.partition} does not have",
-                f"ask the site for {_REMEDIES[code]}, or allow udocker in the profile's policy",
-            )
+    if needs_namespaces(has, option.runtime) and has.user_namespaces is None:
+        needs.append("user namespaces")
+    mounts = mounts_squashfs(has, option.runtime) if option.staging == SQUASHFS else True
+    if mounts is None:
+        needs.append("a way to mount SquashFS files")
+    for what in needs:
+        text = f"{option.runtime} needs {what}, which has not been tested on the nodes of {case.plan.partition}"
+        yield Finding("facts.runtime", MISSING_FACTS, option.name, text, CAPTURE)
+    if mounts is False:
+        text = (
+            f"{option.runtime} needs a way to mount SquashFS files, which an unprivileged user of "
+            f"{case.plan.partition} does not have"
+        )
+        yield Finding("runtime.fuse", ERROR, option.name, text, _REMEDIES["runtime.fuse"] + _OR)
+
+
+def _remedy(code: str, runtime: str, reason: str) -> str:
+    if code != "runtime.start" or runtime in _WITHOUT_BIND_PATHS:
+        return _REMEDIES[code] + ("" if code == "runtime.old" else _OR)
+    if _HYBRID in reason:
+        return "ask the site for nodes with control groups of version 2 alone" + _OR
+    return "ask the site about the reason, which the capture's notes have too" + _OR

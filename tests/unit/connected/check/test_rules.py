@@ -410,6 +410,21 @@ def test_an_apptainer_that_started_nothing_at_capture() -> None:
     assert codes(runtimes.startable(case(facts, plan=both))) == [("runtime.start", NOTE)]
 
 
+def test_a_podman_that_started_nothing_at_capture_says_why() -> None:
+    plan = PLAN._replace(start_options=[START_OPTION._replace(name="p", runtime="podman")])
+    own = {"starts": False, "failure": "crun: cgroups in hybrid mode not supported"}
+    [found] = runtimes.startable(case({"user_namespaces": True, "runtimes": {"podman": own}}, plan=plan))
+    assert (found.code, found.severity) == ("runtime.start", ERROR)
+    assert own["failure"] in found.message
+    assert found.remedy.startswith("ask the site for nodes with control groups of version 2 alone")
+    [found] = runtimes.startable(case({"user_namespaces": True, "runtimes": {"podman": {"starts": False}}}, plan=plan))
+    assert found.remedy.startswith("ask the site about the reason")
+    assert (
+        codes(runtimes.startable(case({"user_namespaces": True, "runtimes": {"podman": {"starts": True}}}, plan=plan)))
+        == []
+    )
+
+
 @pytest.mark.parametrize(
     ("own", "expected"),
     [({"squashfs": "fuse"}, []), ({"squashfs": "kernel"}, []), ({"squashfs": "unpacked"}, [("runtime.fuse", ERROR)]),

@@ -1,0 +1,46 @@
+"""Whether a runtime starts a folder of the user's own, tried with the words with which a job would start it."""
+
+import os
+import tempfile
+from typing import Callable, Sequence
+
+from deployer.contract.json_records import Record
+from deployer.site.capture.tools import EACH, Tools
+from deployer.system import files
+
+#: Returns argv that starts a command, from the runtime's name, an image, a private folder, folders of the host to bind
+#: on their own paths, and the command. The adapters of runtimes are in a layer above this one.
+Words = Callable[[str, str, str, Sequence[str], Sequence[str]], Sequence[str]]
+
+#: Folders of the host with all that the command needs, and folders of an image.
+HOST = ("/bin", "/usr", "/lib", "/lib64")
+OF_IMAGE = ("dev", "proc", "sys", "etc", "tmp")
+_MOST = 200
+
+
+def facts(tools: Tools, name: str, words: Words) -> Record:
+    """Return ``starts``, and ``failure`` if it does not, with the keys of a profile's ``SiteRuntime``.
+
+    They are unknown if the start takes too long, and for root, who is not the user of these runtimes.
+    """
+    if os.getuid() == 0:
+        return {}
+    folder = tempfile.mkdtemp()
+    try:
+        image, private = os.path.join(folder, "image"), os.path.join(folder, "private")
+        host = [path for path in HOST if os.path.isdir(path)]
+        for path in (*OF_IMAGE, *(path[1:] for path in host)):
+            os.makedirs(os.path.join(image, path))
+        os.mkdir(private, 0o700)
+        argv = words(name, image, private, host, ["/bin/sh", "-c", ":"])
+        said = tools.ask(argv, 2 * EACH, any_status=True, name="%s, a folder" % name)
+    finally:
+        files.remove_tree(folder)
+    if said is None:
+        return {}
+    if said.status == 0:
+        return {"starts": True}
+    lines = said.both.replace(folder, "FOLDER").split("\n")
+    failure = next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "exit %d" % said.status)
+    tools.note("%s, a folder: exit %d: %s" % (name, said.status, failure))
+    return {"starts": False, "failure": failure[:_MOST]}

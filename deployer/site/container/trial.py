@@ -1,0 +1,16 @@
+"""The words with which `capture` tries a runtime: those of a job, for an image that it made."""
+
+from typing import List, Sequence
+
+from deployer.contract import shell
+from deployer.contract.command import DEFAULT_PATH
+from deployer.contract.plan import Bind
+from deployer.site.container.runtimes import RUNTIMES
+from deployer.site.container.runtimes.interface import Container
+
+
+def words(name: str, image: str, private: str, folders: Sequence[str], command: Sequence[str]) -> List[str]:
+    """Return argv that starts ``command`` in the folder ``image``; see ``capture.started.Words``."""
+    binds = [Bind(path, path, "") for path in folders]
+    container = Container(image, binds, {"PATH": DEFAULT_PATH}, [], "/", private=private)
+    return shell.argv(RUNTIMES[name].argv(container, command), {})

@@ -1,0 +1,18 @@
+"""The words with which a runtime is tried are those of its adapter."""
+
+import pytest
+
+from deployer.contract import runtime_table
+from deployer.site.container import trial
+
+
+@pytest.mark.parametrize(
+    "name", [known.name for known in runtime_table.TABLE if known.tried and not known.mounts and known.supported]
+)
+def test_a_folder_is_started(name):
+    found = trial.words(name, "/made/image", "/made/private", ["/usr"], ["/bin/sh", "-c", ":"])
+    assert all(isinstance(word, str) for word in found)
+    assert found[:3] == ["bash", "-p", "-c"]
+    assert found[-5:] == ["/made/image", "--", "/bin/sh", "-c", ":"]
+    assert "/made/private" in found
+    assert any(word.endswith("=/usr:/usr") for word in found)
