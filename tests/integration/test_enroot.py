@@ -1,6 +1,7 @@
 """Jobs and commands with enroot's words on the lab: by a stand-in that makes containers as enroot does, or by the real
 one that ``DEPLOYER_ENROOT`` names (tests/lab/enroot.py)."""
 
+import json
 import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -123,10 +124,14 @@ def test_exit_codes_signals_and_standard_input(nodes: Site) -> None:
 
 
 @pytest.mark.slow
-def test_doctor_and_shell_know_it(nodes: Site) -> None:
+def test_doctor_capture_and_shell_know_it(nodes: Site) -> None:
     start = f"python3 {WORKSPACE}/deployer.pyz"
     said = nodes.alice(f"bash -lc {shlex.quote(f'{start} doctor --plan changed hello-mpi')}", timeout=300)
     assert "enroot" in said
+    capture = f"{start} capture --node --partition batch -o enroot.json >&2; cat enroot.json; rm enroot.json"
+    facts = json.loads(nodes.alice(f"bash -lc {shlex.quote(capture)}"))["partitions"]["batch"]["runtimes"]["enroot"]
+    assert facts == {"version": "4.1.2", "starts": True}
+    assert not nodes.alice("find ~ -name enroot")  # its folders in the home
     words = f"echo 'cat /deployer/canary; id -u; exit 5' | {start} shell hello-mpi --plan changed"
     said = nodes.alice(f"bash -lc {shlex.quote(words)}", 5)
     assert "This is the root of an image" in said

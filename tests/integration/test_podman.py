@@ -184,6 +184,7 @@ def test_a_driver_by_the_exact_map_and_a_shell(podman: Site, plan: Callable[...,
 def test_capture_and_doctor_know_it(podman: Site) -> None:
     podman.tool("capture", "--node", "--partition", "batch", "-o", "podman.json")
     facts = json.loads(podman.alice("cat podman.json; rm podman.json"))
-    assert "podman" in json.dumps(facts)
+    podman_of_the_node = facts["partitions"]["batch"]["runtimes"]["podman"]
+    assert (podman_of_the_node["starts"], podman_of_the_node.get("failure")) == (True, None)  # it was tried
     said = podman.tool("doctor", "--plan", "changed", "hello-mpi")
     assert "podman " in said

@@ -14,7 +14,7 @@ from deployer.contract.json_records import Record
 from deployer.site.capture import fabric, filesystems, gridengine, machine, modules, mpi, node, pbs, scheduler
 from deployer.site.capture.libraries import Libraries, LibraryTree
 from deployer.site.capture.report import CaptureReport
-from deployer.site.capture.started import Words
+from deployer.site.capture.started import TrialWords
 from deployer.site.capture.tools import TOGETHER, Tools
 
 #: The format of profiles.
@@ -38,7 +38,7 @@ class CaptureRequest(NamedTuple):
     mpi: Sequence[str] = ()
     name: Optional[str] = None
     seconds: float = TOGETHER
-    words: Optional[Words] = None
+    words: Optional[TrialWords] = None
 
 
 def capture(request: CaptureRequest) -> CaptureReport:

@@ -12,7 +12,7 @@ from deployer.contract.json_records import Record
 from deployer.contract.plan import NATIVE
 from deployer.contract.runtime_table import RUNTIMES
 from deployer.site.capture import apptainer, started
-from deployer.site.capture.started import Words
+from deployer.site.capture.started import TrialWords
 from deployer.site.capture.tools import Tools
 
 #: Names in PATH, and the path of the Python for RHEL's own tools.
@@ -29,7 +29,7 @@ sys.exit(0 if libc.unshare(0x10000000 | 0x00020000) == 0 else ctypes.get_errno()
 _VERSION = re.compile(r"\d+(?:\.\d+)+[\w.+~-]*")
 
 
-def machine(tools: Tools, words: Optional[Words] = None) -> Record:
+def machine(tools: Tools, words: Optional[TrialWords] = None) -> Record:
     """Return the facts of this machine, with the keys of a profile's ``Machine``."""
     name = os.uname()
     found: Dict[str, Any] = {
@@ -119,7 +119,7 @@ def fuse() -> bool:
     return True
 
 
-def runtimes(tools: Tools, words: Optional[Words] = None) -> Record:
+def runtimes(tools: Tools, words: Optional[TrialWords] = None) -> Record:
     """Return the container runtimes in PATH, with their versions.
 
     Those whose abilities depend on the installation are tried: Apptainer by itself, others if there are ``words``.

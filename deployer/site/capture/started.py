@@ -10,7 +10,7 @@ from deployer.system import files
 
 #: Returns argv that starts a command, from the runtime's name, an image, a private folder, folders of the host to bind
 #: on their own paths, and the command. The adapters of runtimes are in a layer above this one.
-Words = Callable[[str, str, str, Sequence[str], Sequence[str]], Sequence[str]]
+TrialWords = Callable[[str, str, str, Sequence[str], Sequence[str]], Sequence[str]]
 
 #: Folders of the host with all that the command needs, and folders of an image.
 HOST = ("/bin", "/usr", "/lib", "/lib64")
@@ -18,7 +18,7 @@ OF_IMAGE = ("dev", "proc", "sys", "etc", "tmp")
 _MOST = 200
 
 
-def facts(tools: Tools, name: str, words: Words) -> Record:
+def facts(tools: Tools, name: str, words: TrialWords) -> Record:
     """Return ``starts``, and ``failure`` if it does not, with the keys of a profile's ``SiteRuntime``.
 
     They are unknown if the start takes too long, and for root, who is not the user of these runtimes.

@@ -10,7 +10,7 @@ from deployer.site.container.runtimes.interface import Container
 
 
 def words(name: str, image: str, private: str, folders: Sequence[str], command: Sequence[str]) -> List[str]:
-    """Return argv that starts ``command`` in the folder ``image``; see ``capture.started.Words``."""
+    """Return argv that starts ``command`` in the folder ``image``; see ``capture.started.TrialWords``."""
     binds = [Bind(path, path, "") for path in folders]
     container = Container(image, binds, {"PATH": DEFAULT_PATH}, [], "/", private=private)
     return shell.argv(RUNTIMES[name].argv(container, command), {})

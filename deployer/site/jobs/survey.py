@@ -18,7 +18,7 @@ from deployer.contract.shell import code
 from deployer.site.capture import redact, report
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.report import CaptureReport
-from deployer.site.capture.started import Words
+from deployer.site.capture.started import TrialWords
 from deployer.site.jobs import jobs
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.jobs.schedulers.interface import AGENT, JobRequest, Scheduler
@@ -68,7 +68,7 @@ class SurveyRequest(NamedTuple):
     directives: Sequence[str] = ()
     redact: bool = False
     hide: Sequence[str] = ()
-    words: Optional[Words] = None
+    words: Optional[TrialWords] = None
 
     @property
     def folder(self) -> str:

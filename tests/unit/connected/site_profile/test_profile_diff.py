@@ -38,7 +38,7 @@ MACHINE = {
     "runtimes": {
         "charliecloud": {
             "version": "0.31", "module": "charliecloud", "arguments": ["-W"], "setuid": False, "starts": True,
-            "missing_targets": "overlay", "squashfs": "fuse", "fakeroot": False,
+            "missing_targets": "overlay", "squashfs": "fuse", "fakeroot": False, "failure": "why",
         },
     },
     "launchers": ["srun"],
