@@ -55,7 +55,7 @@ PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.usable, gpu.kernels,
     gpu.toolkit, runtimes.allowed, runtimes.startable, runtimes.entering, space.room, wheels.tags, pmi.offered,
-    pmi.spoken, pmi.truncated, fabric.slow, places.bound, places.working, proof.outside, layout.memory,
+    pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl, places.bound, places.working, proof.outside, layout.memory,
 )  # fmt: skip
 
 #: Every code that a finding can have; each has a section in docs/rules.md.
@@ -63,7 +63,7 @@ CODES = (
     "bind.place",
     "command.missing", "command.unclear",
     "cpu.instructions",
-    "fabric.library", "fabric.missing", "fabric.provider", "fabric.tcp",
+    "fabric.library", "fabric.missing", "fabric.nccl", "fabric.provider", "fabric.tcp",
     "facts.cpu", "facts.fabric", "facts.gpu", "facts.mpi", "facts.plan", "facts.pmi", "facts.runtime",
     "gpu.capability", "gpu.driver", "gpu.kernels", "gpu.none",
     "import.missing",

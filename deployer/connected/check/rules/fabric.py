@@ -1,6 +1,8 @@
 """Rules of the fast network: that MPI finds libfabric, that libfabric finds the provider, and the provider its
 libraries. What follows where it does not was seen in the lab (docs/rules.md)."""
 
+import posixpath
+import re
 from collections.abc import Iterator
 
 from deployer.connected.check.rules import linking
@@ -13,6 +15,11 @@ from deployer.contract.findings import ERROR, WARNING, Finding
 #: Providers of no fast network, by kinds of fabric that have one.
 _SLOW = {"tcp", "sockets", "udp"}
 _FAST = {"omni-path": "psm2 or opx", "infiniband": "verbs or mlx", "slingshot": "cxi"}
+#: What NCCL opens by name, by kinds of fabric: libibverbs for its own transport, else a plug-in.
+_NCCL = re.compile(r"^libnccl\.so\.\d+")
+_VERBS, _PLUGIN = "libibverbs.so.1", "libnccl-net"
+_OF_NCCL = {"infiniband": _VERBS, "omni-path": _PLUGIN, "slingshot": _PLUGIN}
+_PACKAGES = {_VERBS: "libibverbs1 and ibverbs-providers", _PLUGIN: "none; the site's or its vendor's"}
 #: What every libfabric has in itself, unless it is Intel's, whose providers are files.
 _BUILT_IN = {*_SLOW, "shm", "ofi_rxm", "ofi_rxd", "rxm"}
 
@@ -58,6 +65,25 @@ def slow(case: Case) -> Iterator[Finding]:
             case.plan.partition,
             f"its network is {fabric.kind}, and {how}",
             f"set fabric.provider of the partition in the profile: {_FAST[fabric.kind]}",
+        )
+
+
+def nccl(case: Case) -> Iterator[Finding]:
+    """fabric.nccl: what NCCL opens for the fast network is missing, so that it sends between nodes through sockets."""
+    fabric, gpus = case.partition.fabric, case.partition.node.gpus if case.partition.node else None
+    wanted = _OF_NCCL.get(fabric.kind or "") if fabric else None
+    if wanted is None or fabric is None or gpus is None:
+        return
+    paths = [path for index in (case.image, *(each.files for each in case.overlays)) for path in index.entries]
+    names = {*map(posixpath.basename, paths), *(posixpath.basename(item.name) for item in case.plan.host)}
+    if any(_NCCL.match(name) for name in names) and not any(name.startswith(wanted) for name in names):
+        yield Finding(
+            "fabric.nccl",
+            WARNING,
+            case.plan.partition,
+            f"its network is {fabric.kind}, for which NCCL opens {wanted}, and neither the image nor the plan has it: "
+            "NCCL sends between nodes through sockets",
+            f"add {wanted} to the image (Debian: {_PACKAGES[wanted]}), or bind the site's",
         )
 
 

@@ -243,6 +243,28 @@ def test_open_mpi_s_c_library_for_cpp() -> None:
     assert codes(mpi.cxx(started(image, of_site, OPENMPI))) == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "files", "expected"),
+    [
+        ("infiniband", ["libnccl.so.2"], [("fabric.nccl", WARNING)]),
+        ("infiniband", ["libnccl.so.2", "libibverbs.so.1"], []),
+        ("infiniband", ["libibverbs.so.1"], []),  # no NCCL
+        ("infiniband", [], []),
+        ("slingshot", ["libnccl.so.2", "libibverbs.so.1"], [("fabric.nccl", WARNING)]),
+        ("omni-path", ["libnccl.so.2.16.5", "libnccl-net.so"], []),
+        ("ethernet", ["libnccl.so.2"], []),
+    ],
+)
+def test_nccl_needs_its_library_for_a_fast_network(kind: str, files: list[str], expected: list[Any]) -> None:
+    image = {**IMAGE_FILES, **{f"/usr/lib/x/{name}": lib(name) for name in files}}
+    gpus = {"node": {"gpus": {"kind": "nvidia"}}}
+    assert codes(fabric.nccl(case({"fabric": {"kind": kind}, **gpus}, image))) == expected
+    assert codes(fabric.nccl(case({"fabric": {"kind": kind}}, image))) == []  # no GPUs
+    host = [HostFile("lib/libibverbs.so.1", "file", "/usr/lib64/libibverbs.so.1", "x")]
+    bound = case({"fabric": {"kind": kind}, **gpus}, image, plan=PLAN._replace(host=host))
+    assert codes(fabric.nccl(bound)) == (expected if kind != "infiniband" else [])
+
+
 def test_a_plug_in_of_tensorflow_that_cannot_be_opened() -> None:
     plugin = "/usr/lib/python3/dist-packages/tensorflow-plugins/libitex_cpu.so"
     image = {**IMAGE_FILES, plugin: lib(None, "libitex_cpu_internal.so")}
