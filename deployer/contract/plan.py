@@ -4,7 +4,7 @@ It lists the exact binds, the environment, and the start options. ``choose.choos
 of nodes and the facts of the site. Facts of the site can rule out a start option; they never add one.
 """
 
-from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract import hostfiles, json_records
 from deployer.contract.hostfiles import HostFile
@@ -13,8 +13,9 @@ from deployer.contract.verdict import Checked
 
 SCHEMA = "plan"
 #: Since format 2 a plan has ``host``; without it a job would run on the image's own libraries. Since format 3 it has
-#: what ``_SINCE_3`` lists, without which the batch system would get another request.
-_FORMAT, _HOST, _OLDEST = 3, 2, 1
+#: what ``_SINCE_3`` lists, without which the batch system would get another request. Since format 4 it has ``launch``,
+#: without which the image's launcher would be started on the host.
+_FORMAT, _BATCH, _HOST, _OLDEST = 4, 3, 2, 1
 _SINCE_3 = ("batch", "scripts", "module_paths", "mounts", "devices")
 #: The key is older than the term "start option", and deployers of other versions read it.
 _START_OPTIONS_KEY = "variants"
@@ -138,6 +139,12 @@ MEMORY = "memory"
 DISK = "disk"
 SQUASHFS = "squashfs"
 STAGINGS = (NOT_STAGED, MEMORY, DISK, SQUASHFS)
+
+
+#: How the site starts the ranks. OUTSIDE: its launcher starts a container for each. INSIDE: the image's launcher and
+#: its daemons start them, in one container per node.
+OUTSIDE, INSIDE = "outside", "inside"
+LAUNCHES = (OUTSIDE, INSIDE)
 
 
 class StartOption(NamedTuple):
@@ -290,6 +297,46 @@ class Batch(NamedTuple):
         return Batch(queue, qos, cluster, constraint, suffix, storage, request, environment, _texts(fields, "hosts"))
 
 
+class InsideWay(NamedTuple):
+    """What replaces parts of a plan if the image's own MPI and launcher are used, in one container per node.
+
+    Attributes:
+        launcher: the launcher of the image's MPI.
+        abi: the image's MPI family.
+        modules, binds, environment, pass_environment, host: as in ``Plan``.
+    """
+
+    launcher: str
+    abi: str
+    modules: Tuple[str, ...]
+    binds: Tuple[Bind, ...]
+    environment: Mapping[str, str]
+    pass_environment: Tuple[str, ...]
+    host: Tuple[HostFile, ...]
+
+    def record(self) -> Record:
+        return {
+            **self._asdict(),
+            "modules": list(self.modules),
+            "binds": [dict(bind._asdict()) for bind in self.binds],
+            "environment": dict(self.environment),
+            "pass_environment": list(self.pass_environment),
+            "host": [dict(item._asdict()) for item in self.host],
+        }
+
+    @staticmethod
+    def read(fields: Fields) -> "InsideWay":
+        return InsideWay(
+            fields.text("launcher"),
+            fields.text("abi"),
+            tuple(fields.texts("modules")),
+            tuple(map(Bind.read, fields.items("binds"))),
+            fields.environment("environment"),
+            tuple(fields.texts("pass_environment")),
+            tuple(map(HostFile.read, fields.items("host"))),
+        )
+
+
 class Plan(NamedTuple):
     """All that the site needs to run a bundle.
 
@@ -326,6 +373,9 @@ class Plan(NamedTuple):
         gpu_order: the variable by which the order of a node's GPUs is set; empty if their places are unknown,
             or the vendor has no such variable (Intel).
         gpu_places: the places of a node's GPUs.
+        launch: OUTSIDE or INSIDE.
+        inside: what changes with INSIDE, for a user who chooses it; None if ``launch`` is INSIDE, or if the image's MPI
+            family is unknown.
     """
 
     site: str
@@ -358,6 +408,32 @@ class Plan(NamedTuple):
     without: Mapping[str, str] = {}
     gpu_order: str = ""
     gpu_places: Tuple[GpuPlace, ...] = ()
+    launch: str = OUTSIDE
+    inside: Optional[InsideWay] = None
+
+    def started_inside(self) -> "Optional[Plan]":
+        """Return the plan with the image's own MPI and launcher, in one container per node; None if there is none.
+
+        `check` has not judged it.
+        """
+        if self.launch == INSIDE:
+            return self
+        way = self.inside
+        if way is None:
+            return None
+        return self._replace(
+            launch=INSIDE,
+            inside=None,
+            mpi=None,
+            abi=way.abi,
+            modules=list(way.modules),
+            binds=list(way.binds),
+            environment=dict(way.environment),
+            pass_environment=list(way.pass_environment),
+            host=way.host,
+            start_options=inside_options(self.start_options, way.launcher),
+            checked=None,
+        )
 
     def modules_of(self, runtime: str) -> List[str]:
         """Return the modules that a job with a runtime loads, in order."""
@@ -422,7 +498,12 @@ class Plan(NamedTuple):
         fields["batch"] = self.batch.record()
         new = any(getattr(self, name) != Plan._field_defaults[name] for name in _SINCE_3)
         new = new or any(option.modules or option.arguments for option in self.start_options)
-        needed = _FORMAT if new else _HOST if self.host else _OLDEST
+        needed = _BATCH if new else _HOST if self.host else _OLDEST
+        needed = _FORMAT if self.launch == INSIDE else needed
+        if self.inside is None:
+            del fields["inside"]
+        else:
+            fields["inside"] = self.inside.record()
         return json_records.stamped(SCHEMA, fields, _FORMAT, needed)
 
 
@@ -430,6 +511,7 @@ def read(data: bytes, what: str) -> Plan:
     """Parse a plan; ``what`` names it in errors. Raises UsageError."""
     fields = json_records.loads(data, SCHEMA, what, known=_FORMAT)
     mpi, limits, checked, batch = (fields.maybe_child(name) for name in ("mpi", "limits", "checked", "batch"))
+    inside = fields.maybe_child("inside")
     return Plan(
         site=fields.text("site"),
         partition=fields.text("partition"),
@@ -461,7 +543,18 @@ def read(data: bytes, what: str) -> Plan:
         without=fields.mapping("without") if "without" in fields.record else {},
         gpu_order=fields.maybe_text("gpu_order") or "",
         gpu_places=tuple(map(GpuPlace.read, fields.items("gpu_places"))) if "gpu_places" in fields.record else (),
+        launch=fields.maybe_text("launch") or OUTSIDE,
+        inside=InsideWay.read(inside) if inside else None,
     )
+
+
+def inside_options(options: Sequence[StartOption], launcher: str) -> List[StartOption]:
+    """Return start options for ``launcher`` in one container per node, whose ranks share all its namespaces."""
+    return [
+        option._replace(launcher=launcher, pmi="", program=None, join=False)
+        for option in options
+        if option.runtime != NATIVE
+    ]
 
 
 def _texts(fields: Fields, name: str) -> Tuple[str, ...]:

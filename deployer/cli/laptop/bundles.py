@@ -35,6 +35,7 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--site", required=True, help=text)
     command.add_argument("--partition", help="only for this partition of the profile (default: for each)")
     command.add_argument("--mpi", metavar="NAME", help="use this MPI of the profile in partitions that have several")
+    common.add_launch(command)
     text = "treat this rule of check as a warning; the plan records it"
     command.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
     text = "write the plan to this file, for `push --plan`"
@@ -83,7 +84,7 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    profile = profile_of(args.site).selected([args.partition] if args.partition else [], args.mpi)
+    profile = profile_of(args.site).selected([args.partition] if args.partition else [], args.mpi, args.launch)
     plans = checking.all_plans(args.bundle, profile, args.accept, index.default_folder())
     plan = plans[0]
     with opened(args.bundle) as stream:

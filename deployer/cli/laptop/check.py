@@ -29,6 +29,7 @@ def add_parsers(subparsers: Any) -> None:
         "--partition", help="judge only this partition (default: each; the first decides the exit code)"
     )
     command.add_argument("--mpi", metavar="NAME", help="use this MPI of the profile in partitions that have several")
+    common.add_launch(command)
     command.add_argument("--accept", action="append", default=[], metavar="CODE", help="treat this rule as a warning")
     command.add_argument("--no-cache", action="store_true", help="do not read or write the cache of file facts")
     command.epilog = "Exit: 0 RUN or WARN, 3 REFUSE, 8 UNKNOWN (facts missing). The rules are in docs/rules.md."
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     cache = None if args.no_cache else index.default_folder()
     today = date.today()  # noqa: DTZ011  facts have a date, no time
     site = profile_of(args.site, args.ssh_config)
-    profile = site.selected([args.partition] if args.partition else [], args.mpi)
+    profile = site.selected([args.partition] if args.partition else [], args.mpi, args.launch)
     verdict, *others = checking.check_all(args.bundle, profile, args.accept, cache, today)
     if args.json:
         print(json.dumps({**verdict.record(), "others": [each.record() for each in others]}))

@@ -39,6 +39,7 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--site", action="append", default=[], help=text)
     text = "with --site: use this MPI of the profile in partitions that have several"
     command.add_argument("--mpi", metavar="NAME", help=text)
+    common.add_launch(command)
     text = "with --site: treat this rule of check as a warning; the plan records it"
     command.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
     text = "include this part of the kit even if no --site needs it; may be repeated"
@@ -56,7 +57,7 @@ def add_parsers(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Pack, and print the result."""
-    sites = _profiles(args.site, args.mpi)
+    sites = _profiles(args.site, args.mpi, args.launch)
     cache = None if args.no_cache else framecache.default_folder()
     with caches.in_use():
         packed = packing.pack(
@@ -132,14 +133,15 @@ def _contents(args: argparse.Namespace) -> Contents:
     return sources.from_folder(args.rootfs, args.name, args.version)
 
 
-def _profiles(names: list[str], mpi: str | None) -> "list[Profile]":
+def _profiles(names: list[str], mpi: str | None, launch: str | None) -> "list[Profile]":
     if not names:
-        if mpi:
-            raise UsageError("--mpi requires --site", "without a site, the bundle uses its own MPI")
+        if mpi or launch:
+            option = "--mpi" if mpi else "--launch"
+            raise UsageError(f"{option} requires --site", "without a site, the bundle uses its own MPI")
         return []
     from deployer.connected.transfer.published import profile_of
 
-    return [profile_of(site).selected(partitions, mpi) for site, partitions in map(_site, names)]
+    return [profile_of(site).selected(partitions, mpi, launch) for site, partitions in map(_site, names)]
 
 
 def _site(text: str) -> tuple[str, list[str]]:

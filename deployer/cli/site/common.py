@@ -176,6 +176,18 @@ class Front(Parser):
         super()._unknown_command(word)
 
 
+def add_launch(parser: argparse.ArgumentParser) -> None:
+    """Add the option for how ranks start at a site, in place of what its profile says."""
+    from deployer.contract.plan import LAUNCHES
+
+    parser.add_argument(
+        "--launch",
+        choices=LAUNCHES,
+        help="how ranks start there. outside: the site's launcher starts a container per rank; inside: the image's "
+        "own launcher and MPI, in one container per node (default: the profile's)",
+    )
+
+
 def add_command(
     subparsers: Any, name: str, function: Callable[[argparse.Namespace], int], text: Optional[str] = None
 ) -> Any:

@@ -196,6 +196,8 @@ def _packed(
         frames = cleanup.enter_context(closing(FrameCache(cache, codec))) if cache else None
         scratch = cleanup.enter_context(Scratch(output.parent))
         sources = LayerSources(contents, codec, frames, scratch, output, may_know)
+        if not contents.mpi and any(profile.starts_inside for profile in profiles):
+            contents = contents._replace(mpi=None)  # its own MPI is what starts the ranks
         contents = _with_families(contents, sources, say)
         pairs = _plans(profiles, contents, say)
         plans = [plan for _, plan in pairs]

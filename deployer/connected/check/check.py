@@ -14,6 +14,7 @@ from deployer.connected.check.rules import (
     cpu,
     fabric,
     gpu,
+    inside,
     layout,
     linking,
     mpi,
@@ -56,6 +57,7 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.usable, gpu.kernels,
     gpu.toolkit, runtimes.allowed, runtimes.startable, runtimes.entering, space.room, wheels.tags, pmi.offered,
     pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl, places.bound, places.working, proof.outside, layout.memory,
+    inside.startable,
 )  # fmt: skip
 
 #: Every code that a finding can have; each has a section in docs/rules.md.
@@ -68,6 +70,7 @@ CODES = (
     "gpu.capability", "gpu.driver", "gpu.kernels", "gpu.none",
     "import.missing",
     "job.memory",
+    "launch.inside", "launcher.missing",
     "link.broken", "link.missing", "link.plugin", "link.program", "link.version",
     "mpi.cxx", "mpi.escape", "mpi.family", "mpi.gtl", "mpi.mixed",
     "mpi.rpath", "mpi.serial", "mpi.symbols", "mpi.unused",
@@ -209,7 +212,9 @@ def _verdict(
         made = make_plan(profile, label, bundle.manifest.mpi, partition)
         checked = check_plan(bundle, profile, made, accept, cache, today)
     except (Refused, Unknown) as error:
-        return Verdict(label, profile.name, partition or "", judged([site.no_plan(profile, error)], accept))
+        found = [site.no_plan(profile, error)]
+        found += inside.suggested(found, profile.name, bundle.manifest, index.of_image(bundle, cache))
+        return Verdict(label, profile.name, partition or "", judged(found, accept))
     return Verdict(label, made.site, made.partition, checked, made._replace(checked=checked))
 
 
@@ -238,6 +243,8 @@ def check_plan(
     findings += [finding for job in linked for finding in programs.of_job(job, case, PROCESS_RULES)]
     if any(finding.code == command.CODE for finding in findings):  # it says more of the same
         findings = [finding for finding in findings if finding.code != "link.program"]
+    if plan.launch != plans.INSIDE:
+        findings += inside.suggested(findings, plan.site, manifest, files)
     return judged(list(dict.fromkeys(findings)), accept)
 
 

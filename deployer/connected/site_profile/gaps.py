@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, TypeAdapter
 
 from deployer.connected.ground.yaml_model import KeyPath
-from deployer.connected.site_profile.launch import MPIRUN
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import Lacking, Profile, known
 from deployer.contract import json_records
 from deployer.contract.errors import DeployerError, Unknown
+from deployer.contract.image_launcher import MPIRUN
 from deployer.contract.plan import MPICH_ABI, OPENMPI
 
 _NODE = {"sockets": 2, "cores": 48, "threads_per_core": 2, "memory_mb": 90000}

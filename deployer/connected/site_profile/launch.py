@@ -4,13 +4,14 @@ from dataclasses import dataclass
 
 from deployer.connected.site_profile.profile import Lacking, Mpi, Partition, Profile
 from deployer.contract.errors import Refused
+from deployer.contract.image_launcher import HYDRA, MPIRUN, OF_ABI
 from deployer.contract.plan import MPICH_ABI, NO_MPI, OPENMPI
 
-SRUN, HYDRA, MPIRUN = "srun", "mpiexec.hydra", "mpirun"
+SRUN = "srun"
 
 #: The launcher of each MPI family; and the PMI types of Slurm that it supports, best first. Open MPI supports PMI-2
 #: only if version 4 was built with Slurm's library, which cannot be detected.
-_OWN = {MPICH_ABI: HYDRA, OPENMPI: MPIRUN}
+_OWN = OF_ABI
 _SPEAKS = {MPICH_ABI: ("pmi2",), OPENMPI: ("pmix", "pmix_v5", "pmix_v4", "pmix_v3", "pmix_v2")}
 #: Cray MPICH asks Slurm's plugin for Cray's PMI, which sets these variables besides, and those of Slingshot's switch.
 _CRAY, _SPEAKS_CRAY, _PASSED_CRAY = "cray", ("cray_shasta",), ("PALS_*", "SLINGSHOT_*")

@@ -33,7 +33,7 @@ from deployer.connected.site_profile.forms import (
 from deployer.connected.site_profile.machine import FactSource, Machine, NodeHardware
 from deployer.contract.dynamic import Facts
 from deployer.contract.errors import Unknown, UsageError
-from deployer.contract.plan import ABIS, MPICH_ABI, OPENMPI, Plan
+from deployer.contract.plan import ABIS, INSIDE, MPICH_ABI, OPENMPI, Plan
 from deployer.contract.runtime_table import CARRIED, RUNTIMES, supported
 
 #: The library below an MPI's prefix that programs are linked to, if the profile names none.
@@ -360,12 +360,13 @@ class Profile(Machine):
             found.links.update({f"{mpi.prefix}/{path}": target for path, target in mpi.links.items()})
         return found
 
-    def selected(self, partitions: Sequence[str], mpi: str | None) -> "Profile":
+    def selected(self, partitions: Sequence[str], mpi: str | None, launch: str | None = None) -> "Profile":
         """Return the profile with some of its partitions only, and with one MPI in the partitions that have it.
 
         Args:
             partitions: their names, the default one first; empty: all.
             mpi: the name of an MPI; None: all.
+            launch: how ranks start, in place of what the profile says; None: as it says.
 
         Raises:
             UsageError: the partition does not exist, or no partition has this MPI.
@@ -377,7 +378,9 @@ class Profile(Machine):
             raise UsageError(
                 f"no partition of {self.name} has the MPI {mpi!r}", f"in partitions of the profile: {known}"
             )
-        one = {name: {"mpi": [mpi]} if mpi in own[name] else {} for name in names}
+        one: dict[str, dict[str, object]] = {name: {"mpi": [mpi]} if mpi in own[name] else {} for name in names}
+        if launch is not None:
+            one = {name: {**each, "launch": launch} for name, each in one.items()}
         chosen = self.model_copy(
             update={"partitions": {name: self.partitions[name].model_copy(update=one[name]) for name in names}}
         )
@@ -388,6 +391,11 @@ class Profile(Machine):
     def left_out(self) -> Mapping[str, str | None]:
         """The partitions that ``selected`` left out, with the batch system's names for them, if they differ."""
         return self._left_out
+
+    @property
+    def starts_inside(self) -> bool:
+        """Whether ranks of a partition start by the image's own launcher."""
+        return any(self.partition(name)[1].launch == INSIDE for name in self.partitions)
 
     def files_of(self, plan: Plan) -> "SiteFiles":
         """Return captured facts of the files that jobs with a plan can load."""

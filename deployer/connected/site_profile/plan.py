@@ -10,21 +10,26 @@ from deployer.connected.site_profile.profile import Mpi, Partition, Profile, Sit
 from deployer.connected.site_profile.staging import stagings
 from deployer.contract import json_records, placeholders, runtime_table
 from deployer.contract.errors import DeployerError, Refused, Unknown
+from deployer.contract.image_launcher import OF_ABI
 from deployer.contract.plan import (
     CHARLIECLOUD_KIT,
+    INSIDE,
     NATIVE,
     NO_MPI,
     NOT_STAGED,
+    OUTSIDE,
     SONAMES,
     Batch,
     Bind,
     GpuPlace,
     GpuRequest,
     HostMpi,
+    InsideWay,
     Limits,
     NodeShape,
     Plan,
     StartOption,
+    inside_options,
 )
 
 #: The MPI whose ranks need no common user namespace.
@@ -45,12 +50,24 @@ def make_plan(
         mpi_name: the MPI to use, of those of the partition; None: the first of a family of the bundle.
 
     Raises:
-        Refused: the site's MPIs belong to none of these families, or no runtime can be used.
+        Refused: the site's MPIs belong to none of these families, or no runtime can be used; or ranks start inside-out,
+            and the bundle has no MPI of a known family.
         UsageError: the site has no such partition, or the partition no such MPI.
         Unknown: the profile lacks a fact that a plan needs.
     """
     without = NO_MPI in abis
     name, chosen = profile.partition(partition, mpi_name or (None if without else _fitting(profile, partition, abis)))
+    own = next(iter(abis), None)
+    launcher = OF_ABI.get(own or "")
+    inside = chosen.launch == INSIDE and not without  # without MPI there is no launcher to choose
+    if inside:
+        chosen = chosen.model_copy(update={"mpi": []})
+        if launcher is None:
+            raise Refused(
+                f"{bundle} cannot start inside-out on {profile.name}: no MPI of a known family was found in its image",
+                "put an MPI with its launcher into the image and name it in the definition (mpi:), or pack it with "
+                "--launch inside, which looks for it",
+            )
     mpi = profile.mpi[chosen.mpi[0]] if chosen.mpi else None
     bound = bindmap.make(profile, name, chosen.model_copy(update={"mpi": []}) if without else chosen)
     host_mpi = _host_mpi(mpi) if mpi and not without else None
@@ -61,8 +78,9 @@ def make_plan(
             f"{', '.join(abis)} only",
             f"build its programs for {host_mpi.abi} too, add {host_mpi.abi} to mpi in the definition, and pack again",
         )
-    abi = host_mpi.abi if host_mpi else next(iter(abis), None)
-    way = choose(profile, name, chosen, mpi, abi)
+    abi = host_mpi.abi if host_mpi else own
+    way = Way(launcher, "", None) if inside and launcher else choose(profile, name, chosen, mpi, abi)
+    options = _start_options(profile, chosen, host_mpi, way)
     scheduler = known(profile.scheduler, profile, "scheduler")
     policy = known(profile.policy, profile, "policy", "runtimes")
     return Plan(
@@ -79,8 +97,11 @@ def make_plan(
         mpi=host_mpi,
         binds=[*_mounts(profile, chosen, bound.binds), *bound.binds],
         environment=bound.environment,
-        pass_environment=[*passed(way, abi if host_mpi else None, mpi.family if mpi else None), *bound.passed],
-        start_options=_start_options(profile, chosen, host_mpi, way),
+        pass_environment=[
+            *([] if inside else passed(way, abi if host_mpi else None, mpi.family if mpi else None)),
+            *bound.passed,
+        ],
+        start_options=inside_options(options, way.launcher) if inside else options,
         abi=abi,
         host=bound.host,
         account=chosen.account or scheduler.account,
@@ -94,7 +115,28 @@ def make_plan(
         module_paths=_distinct(profile.module_paths, chosen.module_paths),
         mounts=tuple(path for path in _distinct(profile.mounts, chosen.mounts) if placeholders.names(path)),
         devices=tuple(chosen.devices),
+        launch=INSIDE if inside else OUTSIDE,
+        inside=_inside(profile, name, chosen, own, launcher) if launcher and own and not inside else None,
         **_gpus(chosen),
+    )
+
+
+def _inside(profile: Profile, name: str, partition: Partition, abi: str, launcher: str) -> InsideWay:
+    """Return what changes if a user chooses the image's own launcher, for an image of the MPI family ``abi``.
+
+    No variable of the batch system is passed: the launcher would find the batch system, whose programs are not in the
+    container.
+    """
+    bare = partition.model_copy(update={"mpi": []})
+    bound = bindmap.make(profile, name, bare)
+    return InsideWay(
+        launcher=launcher,
+        abi=abi,
+        modules=tuple(_modules(profile, bare, None)),
+        binds=(*_mounts(profile, bare, bound.binds), *bound.binds),
+        environment=bound.environment,
+        pass_environment=bound.passed,
+        host=bound.host,
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.connected.linker.process import Process
 from deployer.contract.findings import ERROR, NOTE, Finding
-from deployer.contract.plan import CHARLIECLOUD_KIT, NO_MPI, OPENMPI, Plan, StartOption
+from deployer.contract.plan import CHARLIECLOUD_KIT, INSIDE, NO_MPI, OPENMPI, Plan, StartOption
 
 PMI1, PMI2, PMIX, CRAY_PMI = "PMI-1", "PMI-2", "PMIx", "Cray's PMI"
 
@@ -49,6 +49,8 @@ def offered(case: Case) -> Iterator[Finding]:
 
 def spoken(case: Case) -> Iterator[Finding]:
     """pmi.unmet, facts.pmi: launcher and MPI library have no PMI in common, or that is unknown."""
+    if case.plan.launch == INSIDE:  # library and launcher are of one MPI, the image's
+        return
     for process in case.processes if case.plan.abi != NO_MPI else ():
         library = process.library
         if not process.users or library is None:
