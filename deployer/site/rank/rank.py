@@ -107,6 +107,8 @@ def run(
             sys.stderr.write("deployer: error: %s\nhint: request more GPUs per node (--gpus)\n" % error)
             sys.stderr.flush()
             return 3  # Refused's
+    # The image's own launcher must live on when the job is asked to end, so it has this blocked, and so have its ranks.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     pid = payload.start(command, given, awaited, stdin)
     from deployer.site.rank import payload_monitor
 

@@ -1,0 +1,28 @@
+"""The program that a launcher in a container calls in place of ssh: ask [OPTIONS] NODE WORDS..."""
+
+import signal
+import sys
+from typing import Sequence, Tuple
+
+from deployer.site.inside.channel import ChannelError, connect
+
+#: The exit code of ssh if it cannot connect.
+FAILED = 255
+
+
+def ask(addresses: Sequence[Tuple[str, int]], key: bytes, words: Sequence[str]) -> int:
+    """Let a node run ``words`` in its container, and return their exit code."""
+    # The job's end is for the ranks to decide; the launcher may have unblocked the signal.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    words = list(words)
+    while words and words[0].startswith("-"):
+        del words[0]
+    try:
+        channel = connect(addresses, key)
+        channel.send({"ask": words[0] if words else "", "text": " ".join(words[1:])})
+        while True:
+            for message in channel.receive():
+                return int(message["code"])
+    except ChannelError as error:
+        sys.stderr.write("deployer: error: %s\n" % error)
+        return FAILED

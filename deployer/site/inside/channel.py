@@ -1,0 +1,153 @@
+"""Messages between the processes of a job that starts inside-out: JSON lines with a proof that the sender has the key.
+
+The network is the cluster's, so whoever connects must first prove that it has the job's key, and so must the other end.
+The key itself is never sent. Each message has a proof too, made for its direction and number: none can be altered,
+repeated or left out.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import socket
+from typing import Any, Dict, List, Sequence, Tuple
+
+_HELLO = "deployer-inside-1"
+_NONCE = 32
+#: The longest line before and after the other end has proven the key; the command of a daemon may be long.
+_MAX_STRANGER, _MAX_LINE = 512, 4 * 1024 * 1024
+#: Seconds in which the other end must take a message, and prove the key.
+PATIENCE = 30.0
+
+Message = Dict[str, Any]
+
+
+class ChannelError(Exception):
+    """The connection has ended, or what came is not from a process of this job."""
+
+
+class Channel(object):
+    """One end of a connection. ``receive`` is called when there is something to read."""
+
+    def __init__(self, connection: socket.socket, key: bytes, serves: bool) -> None:
+        connection.settimeout(PATIENCE)
+        self._connection = connection
+        self._key = key
+        self._serves = serves
+        self._own = os.urandom(_NONCE).hex()
+        self._read = b""
+        self._sent = self._taken = 0
+        self._session = b""
+        self._other = ""
+        #: Whether the other end has proven that it has the key.
+        self.proven = False
+        if serves:
+            self._write("%s %s" % (_HELLO, self._own))
+
+    def fileno(self) -> int:
+        """Return the number of the connection, for a selector."""
+        return self._connection.fileno()
+
+    @property
+    def address(self) -> str:
+        """Return this end's address."""
+        return str(self._connection.getsockname()[0])
+
+    def send(self, message: Message) -> None:
+        """Send a message. Raises ChannelError."""
+        body = json.dumps(message)
+        self._write("%s %s" % (self._seal("server" if self._serves else "client", self._sent, body), body))
+        self._sent += 1
+
+    def receive(self) -> List[Message]:
+        """Return the messages that have arrived; at least one read is made. Raises ChannelError."""
+        try:
+            piece = self._connection.recv(64 * 1024)
+        except OSError as error:
+            raise ChannelError("the connection broke: %s" % error) from error
+        if not piece:
+            raise ChannelError("the connection was closed")
+        *lines, self._read = (self._read + piece).split(b"\n")
+        found = [message for line in lines for message in self._take(line)]
+        if len(self._read) > (_MAX_LINE if self.proven else _MAX_STRANGER):
+            raise ChannelError("a line is too long")
+        return found
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _take(self, line: bytes) -> List[Message]:
+        try:
+            if not self.proven:
+                self._meet(line.decode("ascii"))
+                return []
+            proof, _, body = line.decode("utf-8").partition(" ")
+            self._compare(proof, self._seal("client" if self._serves else "server", self._taken, body))
+            self._taken += 1
+            message = json.loads(body)
+        except ValueError as error:
+            raise ChannelError("not a message: %s" % error) from error
+        if not isinstance(message, dict):
+            raise ChannelError("not a message")
+        return [message]
+
+    def _meet(self, line: str) -> None:
+        """Take a line of the beginning: ``HELLO NONCE``, ``NONCE PROOF``, ``PROOF``."""
+        if self._serves:
+            self._other, _, proof = line.partition(" ")
+            self._compare(proof, self._proof("client"))
+            self._write(self._proof("server"))
+        elif not self._other:
+            hello, _, self._other = line.partition(" ")
+            if hello != _HELLO:
+                raise ChannelError("the other end is not of this version of deployer")
+            self._write("%s %s" % (self._own, self._proof("client")))
+            return
+        else:
+            self._compare(line, self._proof("server"))
+        self._session = self._digest(self._key, "session", *self._nonces()).digest()
+        self.proven = True
+
+    def _nonces(self) -> Tuple[str, str]:
+        return (self._own, self._other) if self._serves else (self._other, self._own)
+
+    def _proof(self, who: str) -> str:
+        return self._digest(self._key, who, *self._nonces()).hexdigest()
+
+    def _seal(self, sender: str, number: int, body: str) -> str:
+        return self._digest(self._session, sender, str(number), body).hexdigest()
+
+    def _digest(self, key: bytes, *words: str) -> "hmac.HMAC":
+        return hmac.new(key, " ".join(words).encode(), hashlib.sha256)
+
+    def _compare(self, given: str, expected: str) -> None:
+        if not hmac.compare_digest(given.encode(), expected.encode()):
+            raise ChannelError("the other end does not have the job's key")
+
+    def _write(self, line: str) -> None:
+        try:
+            self._connection.sendall(line.encode() + b"\n")
+        except OSError as error:
+            raise ChannelError("the connection broke: %s" % error) from error
+
+
+def connect(addresses: Sequence[Tuple[str, int]], key: bytes, patience: float = PATIENCE) -> Channel:
+    """Return a connection to the first of ``addresses`` that has the key. Raises ChannelError with the reasons."""
+    reasons = []
+    for host, port in addresses:
+        try:
+            connection = socket.create_connection((host, port), patience)
+        except OSError as error:
+            reasons.append("%s: %s" % (host, error))
+            continue
+        try:
+            channel = Channel(connection, key, serves=False)
+            while not channel.proven:
+                channel.receive()
+        except ChannelError as error:
+            connection.close()
+            reasons.append("%s: %s" % (host, error))
+            continue
+        return channel
+    raise ChannelError("cannot reach the first node of the job: %s" % ("; ".join(reasons) or "it has no address"))

@@ -1,0 +1,71 @@
+"""The private folder of a job that starts inside-out: its key, and the program that the launcher calls in place of ssh.
+
+The folder is in that of the job, which every node and container of the job sees. What is written there once stays as
+it is, since shared file systems keep copies for a while.
+"""
+
+import os
+import shlex
+
+from deployer.contract import plan as plans
+from deployer.site.inside.channel import ChannelError
+from deployer.system import files
+
+#: Its name in the folder of the job, and the names of its files.
+NAME = "inside"
+KEY, START = "key", "start"
+#: The program that launchers call in place of ssh, and the key, in the container.
+PROGRAM = "%s/%s/%s" % (plans.JOB, NAME, START)
+KEY_INSIDE = "%s/%s/%s" % (plans.JOB, NAME, KEY)
+#: The variable with the hub's addresses, for the launcher and that program.
+HUB = "DEPLOYER_HUB"
+_SIZE = 32
+
+_START = """\
+#!/bin/sh
+# Takes the place of ssh for a launcher in a container: start [OPTIONS] NODE WORDS...
+exec %s inside --ask --key %s --hub "$%s" -- "$@"
+"""
+
+
+def make(path: str, python: str) -> bytes:
+    """Make the folder, if it is not there, and return its key.
+
+    Args:
+        python: the image's Python.
+
+    Raises:
+        DeployerError: it cannot be made.
+        ChannelError: it is not private.
+    """
+    with files.errors_named("make " + path):
+        os.makedirs(path, 0o700, exist_ok=True)
+        os.chmod(path, 0o700)
+        key = os.path.join(path, KEY)
+        if not files.lexists(key):
+            _write(key, os.urandom(_SIZE).hex() + "\n", 0o600)
+        words = " ".join(map(shlex.quote, [python, "-I", "-S", plans.TOOL]))
+        _write(os.path.join(path, START), _START % (words, KEY_INSIDE, HUB), 0o700)
+    return read_key(key)
+
+
+def _write(path: str, text: str, mode: int) -> None:
+    """Write a file under a temporary name, so that nobody sees half of it, and nobody else can read it."""
+    temporary = "%s.%d.part" % (path, os.getpid())
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "w") as stream:
+        stream.write(text)
+    os.replace(temporary, path)
+
+
+def read_key(path: str) -> bytes:
+    """Return the key in a file that only this user can read. Raises ChannelError."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as stream:
+            if os.fstat(stream.fileno()).st_mode & 0o077:
+                raise ChannelError("others can read %s" % path)
+            key = stream.read(1024).strip()
+    except OSError as error:
+        raise ChannelError("cannot read %s: %s" % (path, error.strerror)) from error
+    if len(key) < 2 * _SIZE:
+        raise ChannelError("%s has no key" % path)
+    return key

@@ -1,0 +1,247 @@
+"""The hub of a job that starts inside-out: it runs beside job.sh, starts a process on each node, and connects them.
+
+The batch system starts the nodes (``node``), as one step or by its command like ssh. When all have registered, the
+first one starts the image's launcher in its container. For each daemon, the launcher calls a program (``ask``) that
+asks the hub, which lets the daemon's node start it. So no container needs ssh or the batch system's programs.
+"""
+
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from typing import Callable, Dict, List, Optional, Sequence, Set
+
+from deployer.contract import shell
+from deployer.site.inside import addresses, ask
+from deployer.site.inside.channel import PATIENCE, Channel, ChannelError, Message
+from deployer.site.inside.node import HUB, NUMBER, end_all
+from deployer.site.inside.wakeups import Wakeups
+from deployer.site.rank.rank import inherited_environment
+from deployer.system import payload
+
+#: Connections that have not proven the key; more are closed at once.
+_MOST_STRANGERS = 256
+#: Seconds for all nodes to register after the first one has, and for daemons to end after the launcher.
+_REGISTER, _END = 300.0, 10.0
+
+
+def serve(key: bytes, nodes: int, commands: Callable[[str], List[List[str]]], passes_on: bool) -> int:
+    """Start a job's step on ``nodes`` nodes and return the launcher's exit code.
+
+    Args:
+        commands: makes the commands that start the nodes, for the hub's addresses as one word.
+        passes_on: a SIGTERM for this process is sent to all processes of the nodes; otherwise the batch system does.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.bind(("", 0))
+        listener.listen(128)
+        listener.settimeout(0)
+        word = addresses.render(addresses.own(), listener.getsockname()[1])
+        return _Hub(listener, key, nodes, passes_on).serve(commands(word))
+
+
+def as_one(words: Sequence[str]) -> Callable[[str], List[List[str]]]:
+    """Return the maker of the command that starts all nodes, or the only one."""
+    return lambda hub: [_known(words, hub, 0)]
+
+
+def by_agent(agent: str, machines: Sequence[str], words: Sequence[str]) -> Callable[[str], List[List[str]]]:
+    """Return the maker of one command per node.
+
+    Args:
+        agent: the program like ssh.
+        machines: the names of the nodes.
+        words: the command of a node.
+    """
+    return lambda hub: [
+        [agent, machine, shell.quoted(_known(words, hub, number))] for number, machine in enumerate(machines)
+    ]
+
+
+def _known(words: Sequence[str], hub: str, number: int) -> List[str]:
+    """Return the words of a node with the hub's addresses and its number; the launcher's are replaced on the node."""
+    end = list(words).index("--")
+    known = {HUB: hub, NUMBER: str(number)}
+    return [*(known.get(word, word) for word in words[:end]), *words[end:]]
+
+
+class _Peer(object):
+    """A connection: a node's, or that of a program which asks for a daemon."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.since = time.monotonic()
+        self.number: Optional[int] = None
+        self.address = self.host = ""
+
+
+class _Hub(object):
+    def __init__(self, listener: socket.socket, key: bytes, nodes: int, passes_on: bool) -> None:
+        self._listener = listener
+        self._key = key
+        self._expected = nodes
+        self._passes_on = passes_on
+        self._selector = selectors.DefaultSelector()
+        self._peers: List[_Peer] = []
+        self._nodes: Dict[int, _Peer] = {}
+        self._asked: Dict[int, Optional[_Peer]] = {}
+        self._daemons = 0
+        self._code: Optional[int] = None
+        #: When the step is over even if daemons have not ended.
+        self._until: Optional[float] = None
+        self._register_until: Optional[float] = None
+
+    def serve(self, commands: Sequence[List[str]]) -> int:
+        wakeups = Wakeups([signal.SIGCHLD, signal.SIGTERM])
+        environment = inherited_environment()
+        starters = {payload.start(command, environment, set()) for command in commands}
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(wakeups, selectors.EVENT_READ)
+        try:
+            while starters and not self._over():
+                for key, _ in self._selector.select(1.0):
+                    if isinstance(key.data, _Peer):
+                        self._hear(key.data)
+                    elif key.data:
+                        key.data()
+                    elif signal.SIGTERM in wakeups.take() and self._passes_on:
+                        self._tell_all({"signal": int(signal.SIGTERM)})
+                self._drop_strangers()
+                starters -= set(self._ended(starters))
+            self._tell_all({"end": True})
+            self._wait(starters)
+        finally:
+            self._selector.close()
+            for peer in self._peers:
+                peer.channel.close()
+            end_all()
+            wakeups.close()
+        if self._code is None:
+            self._fail("%d of %d nodes registered" % (len(self._nodes), self._expected))
+        return self._code or 0
+
+    def _over(self) -> bool:
+        now = time.monotonic()
+        if self._code is None and self._register_until is not None and now > self._register_until:
+            self._fail("%d of %d nodes registered in %d s" % (len(self._nodes), self._expected, _REGISTER))
+        return self._code is not None and (not self._asked or now > (self._until or 0))
+
+    def _fail(self, reason: str, code: int = 1) -> None:
+        if self._code is None:
+            sys.stderr.write("deployer: error: %s\n" % reason)
+            self._code = code
+            self._until = time.monotonic()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # it has gone again
+            return
+        if sum(not peer.channel.proven for peer in self._peers) >= _MOST_STRANGERS:
+            connection.close()
+            return
+        try:
+            peer = _Peer(Channel(connection, self._key, serves=True))
+        except ChannelError:
+            connection.close()
+            return
+        self._peers.append(peer)
+        self._selector.register(peer.channel, selectors.EVENT_READ, peer)
+
+    def _hear(self, peer: _Peer) -> None:
+        try:
+            for message in peer.channel.receive():
+                self._obey(peer, message)
+        except ChannelError as error:
+            self._drop(peer, str(error))
+
+    def _obey(self, peer: _Peer, message: Message) -> None:
+        if "node" in message:
+            self._register(peer, message)
+        elif "ask" in message:
+            self._start(peer, str(message["ask"]), str(message["text"]))
+        elif "ended" in message:
+            self._note(peer, int(message["ended"]), int(message["code"]))
+
+    def _register(self, peer: _Peer, message: Message) -> None:
+        number = int(message["node"])
+        if number in self._nodes or not 0 <= number < self._expected:
+            self._fail("two nodes have the number %d" % number)
+            return
+        peer.number, peer.address, peer.host = number, str(message["address"]), str(message["host"])
+        self._nodes[number] = peer
+        if self._register_until is None:
+            self._register_until = time.monotonic() + _REGISTER
+        if len(self._nodes) == self._expected:
+            self._register_until = None
+            self._tell(self._nodes[0], {"launch": [self._nodes[each].address for each in range(self._expected)]})
+
+    def _start(self, peer: _Peer, address: str, text: str) -> None:
+        """Let a node start a daemon, for which ``peer`` waits."""
+        node = next((each for each in self._nodes.values() if address in (each.address, each.host)), None)
+        if node is None or self._code is not None:
+            self._tell(peer, {"code": ask.FAILED})
+            return
+        self._daemons += 1
+        self._asked[self._daemons] = peer
+        self._tell(node, {"start": self._daemons, "text": text})
+
+    def _note(self, peer: _Peer, number: int, code: int) -> None:
+        """Note that the launcher, which has number 0, or a daemon has ended."""
+        if number == 0:
+            if self._code is None and peer is self._nodes.get(0):
+                self._code = code
+                self._until = time.monotonic() + _END
+            return
+        asked = self._asked.pop(number, None)
+        if asked is not None:
+            self._tell(asked, {"code": code})
+
+    def _drop(self, peer: _Peer, reason: str) -> None:
+        if peer not in self._peers:
+            return
+        self._peers.remove(peer)
+        self._selector.unregister(peer.channel)
+        peer.channel.close()
+        for number, each in self._asked.items():
+            if each is peer:
+                self._asked[number] = None
+        if peer.number is not None and self._code is None:
+            self._fail("lost %s, a node of the job: %s" % (peer.host, reason))
+
+    def _drop_strangers(self) -> None:
+        late = time.monotonic() - PATIENCE
+        for peer in [each for each in self._peers if not each.channel.proven and each.since < late]:
+            self._drop(peer, "it did not prove the key")
+
+    def _tell(self, peer: _Peer, message: Message) -> None:
+        try:
+            peer.channel.send(message)
+        except ChannelError as error:
+            self._drop(peer, str(error))
+
+    def _tell_all(self, message: Message) -> None:
+        for peer in list(self._nodes.values()):
+            if peer in self._peers:
+                self._tell(peer, message)
+
+    def _wait(self, starters: Set[int]) -> None:
+        """Wait for the end of what started the nodes; what is left is killed."""
+        until = time.monotonic() + _END
+        while starters and time.monotonic() < until:
+            starters -= set(self._ended(starters))
+            time.sleep(0.02)
+
+    def _ended(self, starters: Set[int]) -> List[int]:
+        """Return those of ``starters`` that have ended. One that failed ends the step."""
+        found = []
+        for pid in starters:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                found.append(pid)
+                code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+                if code and self._code is None:
+                    self._fail("a node could not be started, or ended: exit code %d" % code, code)
+        return found

@@ -1,0 +1,68 @@
+"""inside: the four processes of a job that starts inside-out, as job.sh and launchers call them."""
+
+import os
+from typing import NoReturn, Optional, Sequence
+
+from deployer.contract.errors import JobFailed, UsageError
+from deployer.site.inside import addresses, folder, hub
+from deployer.site.inside import ask as asking
+from deployer.site.inside import node as nodes
+from deployer.site.inside.channel import ChannelError
+from deployer.system import files, payload, process
+
+
+def serve(
+    path: str,
+    count: int,
+    python: str,
+    passes_on: bool,
+    agent: Optional[str],
+    machines: Optional[str],
+    words: Sequence[str],
+) -> int:
+    """Connect the nodes of a job's step, and return the launcher's exit code.
+
+    Args:
+        path: the job's private folder for this; it is made.
+        count: the number of nodes.
+        python: the image's Python.
+        passes_on, agent, words: as in ``hub``.
+        machines: the file with the nodes, one per line; None: ``words`` start all nodes.
+    """
+    try:
+        key = folder.make(path, python)
+    except ChannelError as error:
+        raise JobFailed(str(error), "the folder of the job must be private: remove %s" % path) from error
+    if agent is None or machines is None:
+        return hub.serve(key, count, hub.as_one(words), passes_on)
+    names = [line.split()[0] for line in files.read_text(machines).splitlines() if line.strip()]
+    return hub.serve(key, count, hub.by_agent(agent, names, words), passes_on)
+
+
+def node(hub_word: str, key: str, number: int, words: Sequence[str]) -> int:
+    """Serve as a node of the job."""
+    try:
+        return nodes.serve(hub_word, addresses.parse(hub_word), folder.read_key(key), number, words)
+    except ValueError as error:
+        raise UsageError("inside --node: %s" % error, "it is what job.sh calls") from error
+    except ChannelError as error:
+        raise JobFailed(
+            "%s: %s" % (os.uname().nodename, error), "nodes must reach the one with job.sh by TCP; see its firewall"
+        ) from error
+
+
+def ask(hub_word: str, key: str, words: Sequence[str]) -> int:
+    """Let a node run a command in its container, as ssh would."""
+    try:
+        return asking.ask(addresses.parse(hub_word), folder.read_key(key), words)
+    except (ChannelError, ValueError) as error:
+        raise JobFailed("cannot start a daemon on another node: %s" % error) from error
+
+
+def launch(hub_word: str, words: Sequence[str]) -> NoReturn:
+    """Become the launcher, with SIGTERM blocked: ranks that are asked to end need it."""
+    import signal
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    payload.restore_signals()
+    process.replace(words, dict(os.environ, **{folder.HUB: hub_word}))

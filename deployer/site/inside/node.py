@@ -1,0 +1,173 @@
+"""What runs beside the container of each node, outside of it: it starts what the hub asks for in the node's container.
+
+On the first node that is the image's launcher, which starts the node's ranks itself. On the others it is the daemon for
+which the launcher calls its program in place of ssh. Each node registers with the hub, and ends with it: nothing that
+was started here is left behind.
+"""
+
+import os
+import selectors
+import signal
+import time
+from typing import Dict, List, NamedTuple, Sequence, Tuple
+
+from deployer.site.inside.channel import Channel, ChannelError, Message, connect
+from deployer.site.inside.wakeups import Wakeups
+from deployer.site.rank import mapped_mpi
+from deployer.site.rank.rank import inherited_environment
+from deployer.system import payload
+
+#: Words of the launcher that are known when the job runs: the nodes; the first one; the hub's addresses. The number of
+#: a node's ranks may follow SLOTS.
+NODES, SLOTS, FIRST, HUB = "deployer:nodes", "deployer:slots=", "deployer:first", "deployer:hub"
+#: The word of the number of a node, in the command of one.
+NUMBER = "deployer:number"
+#: The words between the container, the launcher, and the ranks' command.
+LAUNCHER, RANKS = "deployer:launcher", "deployer:ranks"
+#: Ends the words that start the launcher or a daemon in the container.
+END = "--"
+#: The number of the launcher; daemons have numbers from 1 on.
+_LAUNCHER = 0
+#: Seconds for processes to end after SIGKILL.
+_PATIENCE = 10.0
+#: Signals that the batch system sends to all processes of a job; the ranks decide.
+_NOT_FOR_US = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+
+
+class NodeCommand(NamedTuple):
+    """The words of a node.
+
+    Attributes:
+        container: up to the command in the container.
+        launcher: the image's launcher, with words that are not known yet.
+        ranks: the command of each rank.
+    """
+
+    container: List[str]
+    launcher: List[str]
+    ranks: List[str]
+
+
+def split(words: Sequence[str]) -> NodeCommand:
+    """Return the parts of the words of a node. Raises ValueError."""
+    first = list(words).index(LAUNCHER)
+    second = list(words).index(RANKS, first)
+    return NodeCommand(list(words[:first]), list(words[first + 1 : second]), list(words[second + 1 :]))
+
+
+def launcher(command: NodeCommand, nodes: Sequence[str], hub: str) -> List[str]:
+    """Return the words that start the launcher in the container of the first of ``nodes``."""
+    known = {NODES: ",".join(nodes), FIRST: nodes[0], HUB: hub}
+    own = []
+    for word in command.launcher:
+        if word.startswith(SLOTS):
+            word = ",".join("%s:%s" % (node, word[len(SLOTS) :]) for node in nodes)
+        own.append(known.get(word, word))
+    return [*command.container, *own, *command.ranks]
+
+
+def daemon(command: NodeCommand, text: str, hub: str) -> List[str]:
+    """Return the words that run what the launcher asks for, for the image's shell; SIGTERM is blocked as for itself."""
+    words = command.launcher
+    start = words[: words.index(END) + 1] if END in words else []
+    return [*command.container, *(hub if word == HUB else word for word in start), "/bin/sh", "-c", text]
+
+
+def serve(hub: str, addresses: Sequence[Tuple[str, int]], key: bytes, number: int, words: Sequence[str]) -> int:
+    """Serve as a node of the job until the hub ends it; return 0, or 1 if the connection broke.
+
+    Args:
+        hub: the hub's addresses as one word, for the launcher.
+        addresses: the same.
+        number: the number of this node, from 0 on.
+        words: the words of a node.
+
+    Raises:
+        ChannelError: the hub cannot be reached.
+        ValueError: words are missing.
+    """
+    command = split(words)
+    payload.adopt_orphans()
+    wakeups = Wakeups([signal.SIGCHLD, *_NOT_FOR_US])
+    channel = connect(addresses, key)
+    try:
+        return _Node(channel, command, hub).serve(number, wakeups)
+    finally:
+        channel.close()
+        end_all()
+        wakeups.close()
+
+
+class _Node(object):
+    def __init__(self, channel: Channel, command: NodeCommand, hub: str) -> None:
+        self._channel = channel
+        self._command = command
+        self._hub = hub
+        self._environment = inherited_environment()
+        self._started: Dict[int, int] = {}
+
+    def serve(self, number: int, wakeups: Wakeups) -> int:
+        self._channel.send({"node": number, "address": self._channel.address, "host": os.uname().nodename})
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._channel, selectors.EVENT_READ)
+            selector.register(wakeups, selectors.EVENT_READ)
+            while True:
+                ready = [key.fileobj for key, _ in selector.select()]
+                try:
+                    if self._channel in ready:
+                        for message in self._channel.receive():
+                            if "end" in message:
+                                return 0
+                            self._obey(message)
+                    if wakeups in ready:
+                        wakeups.take()
+                        self._reap()
+                except ChannelError:
+                    return 1
+
+    def _obey(self, message: Message) -> None:
+        if "launch" in message:
+            self._start(_LAUNCHER, launcher(self._command, message["launch"], self._hub))
+        elif "start" in message:
+            self._start(message["start"], daemon(self._command, message["text"], self._hub))
+        elif "signal" in message:
+            for process in mapped_mpi.family(os.getpid())[1:]:
+                _kill(process, message["signal"])
+
+    def _start(self, number: int, words: List[str]) -> None:
+        self._started[payload.start(words, self._environment, set())] = number
+
+    def _reap(self) -> None:
+        """Tell the hub which of the started processes have ended; others were left behind by their parents."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            number = self._started.pop(pid, None)
+            if number is not None:
+                code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+                self._channel.send({"ended": number, "code": code})
+
+
+def end_all() -> None:
+    """Kill all processes below this one, and wait for their end."""
+    until = time.monotonic() + _PATIENCE
+    while time.monotonic() < until:
+        for process in mapped_mpi.family(os.getpid())[1:]:
+            _kill(process, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.02)
+
+
+def _kill(process: int, number: int) -> None:
+    try:
+        os.kill(process, number)
+    except OSError:  # it has ended, or has more rights than this user
+        return

@@ -1,0 +1,42 @@
+"""Signals as something that a selector waits for."""
+
+import os
+import signal
+from typing import Dict, Iterable, List, Set
+
+
+class Wakeups(object):
+    """Handlers for signals; ``fileno`` is readable when one has come. A new program gets the default handling."""
+
+    def __init__(self, numbers: Iterable[int]) -> None:
+        self._reader, self._writer = os.pipe()
+        for end in (self._reader, self._writer):
+            os.set_blocking(end, False)
+        self._seen: Set[int] = set()
+        self._wakeup = signal.set_wakeup_fd(self._writer)
+        self._before: Dict[int, object] = {number: signal.signal(number, self._note) for number in numbers}
+
+    def fileno(self) -> int:
+        """Return the descriptor for a selector."""
+        return self._reader
+
+    def take(self) -> List[int]:
+        """Return the signals that have come since the last call."""
+        try:
+            while os.read(self._reader, 512):
+                pass
+        except BlockingIOError:
+            pass
+        found, self._seen = sorted(self._seen), set()
+        return found
+
+    def close(self) -> None:
+        """Restore the handling of the signals."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        signal.set_wakeup_fd(self._wakeup)
+        for end in (self._reader, self._writer):
+            os.close(end)
+
+    def _note(self, number: int, _: object) -> None:
+        self._seen.add(number)

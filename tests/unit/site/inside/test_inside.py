@@ -1,0 +1,175 @@
+"""A job's hub, nodes and launcher as processes on this machine: the container is a shell, the launcher a script."""
+
+import os
+import shlex
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from deployer.site.inside import addresses, folder, hub, inside, node
+from deployer.site.inside.channel import ChannelError
+
+ROOT = Path(__file__).resolve().parents[4]
+TOOL = [sys.executable, "-c", "import sys; sys.path.insert(0, %r); from deployer.cli.site.main import main; "
+        "sys.exit(main())" % str(ROOT)]  # fmt: skip
+#: What the image's launcher does: it starts a daemon on each node, and ends as the last of them.
+LAUNCHER = (
+    """
+export NAMES="$1" %s="$2"
+code=0; all=
+for place in $(echo "$1" | tr , ' '); do "$START" -x -q "$place" "$3" & all="$all $!"; done
+for each in $all; do wait $each || code=$?; done
+exit $code
+"""
+    % folder.HUB
+)
+
+
+def job(path, daemon, nodes=2, starter=(), passes_on=True):
+    """Start a job's hub with ``nodes`` nodes on this machine, and return its process."""
+    container = ["env", "START=%s/start" % path]
+    words = [*container, node.LAUNCHER, "sh", "-c", LAUNCHER, "sh", node.NODES, node.HUB, daemon, node.RANKS]
+    each = [*TOOL, "inside", "--node", "--hub", node.HUB, "--number", node.NUMBER, "--key", "%s/key" % path, "--"]
+    agent = path.parent / "agent"
+    agent.write_text('#!/bin/bash\nexec %s bash -c "$2"\n' % " ".join(starter))
+    agent.chmod(0o700)
+    machines = path.parent / "machines"
+    machines.write_text("".join("n%d slots=2\n" % number for number in range(nodes)))
+    argv = [*TOOL, "inside", "--serve", str(path), "--nodes", str(nodes), "--image-python", sys.executable]
+    argv += ["--passes-on"] if passes_on else []
+    argv += ["--agent", str(agent), "--machines", str(machines), "--", *each, *words]
+    return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    """Return a job's folder; what launchers call is this checkout's tool, not the container's."""
+    made = tmp_path / "inside"
+    made.mkdir(mode=0o700)
+    quoted = " ".join(map(shlex.quote, TOOL))
+    text = '#!/bin/sh\nexec %s inside --ask --key %s/key --hub "$%s" -- "$@"\n' % (quoted, made, folder.HUB)
+    (made / "start.own").write_text(text)
+    (made / "start.own").chmod(0o700)
+    return made
+
+
+def ended(process, timeout=50):
+    out, err = process.communicate(timeout=timeout)
+    return process.returncode, out.decode(), err.decode()
+
+
+def own_start(text, path):
+    """Use the start program of this test in a daemon's or launcher's words."""
+    return text.replace("$START", "%s/start.own" % path)
+
+
+@pytest.mark.thorough
+def test_the_launcher_starts_a_daemon_on_each_node_and_its_exit_code_is_the_jobs(path, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "LAUNCHER", own_start(LAUNCHER, path))
+    code, out, err = ended(job(path, 'echo "daemon $PPID of $0 a  b"; exit 7'))
+    assert (code, err) == (7, "")
+    said = out.splitlines()
+    assert len(said) == 2
+    assert all(line.endswith("a  b") for line in said)
+    assert stat.S_IMODE((path / "key").stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+@pytest.mark.thorough
+def test_sigterm_reaches_all_processes_and_the_launcher_decides_when_the_job_ends(path, monkeypatch):
+    """The launcher ignores it, as the product's own command does by blocking it; daemons end in their own time."""
+    monkeypatch.setattr(sys.modules[__name__], "LAUNCHER", "trap '' TERM\n" + own_start(LAUNCHER, path))
+    daemon = "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done"
+    process = job(path, daemon)
+    assert [process.stdout.readline() for _ in range(2)] == [b"up\n"] * 2
+    process.send_signal(signal.SIGTERM)
+    code, out, _ = ended(process)
+    assert (code, out) == (3, "bye\nbye\n")
+
+
+@pytest.mark.thorough
+def test_nothing_is_left_of_a_job_whose_hub_is_killed(path, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys.modules[__name__], "LAUNCHER", own_start(LAUNCHER, path))
+    mark = "%d.25" % (10**6 + os.getpid())
+    process = job(path, "trap '' TERM; (setsid sleep %s &) ; echo up; sleep %s" % (mark, mark))
+    assert [process.stdout.readline() for _ in range(2)] == [b"up\n"] * 2
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    process.stderr.close()
+    until = time.monotonic() + 20
+    while subprocess.run(["pgrep", "-f", "sleep %s" % mark], stdout=subprocess.DEVNULL, check=False).returncode == 0:
+        assert time.monotonic() < until, "processes are left"
+        time.sleep(0.05)
+
+
+def test_a_node_that_cannot_start_ends_the_job_with_its_exit_code(path):
+    code, _, err = ended(job(path, "true", starter=["false #"]))
+    assert code == 1
+    assert "could not be started, or ended: exit code 1" in err
+
+
+def test_the_key_is_made_once_and_others_cannot_read_it(tmp_path):
+    place = str(tmp_path / "inside")
+    key = folder.make(place, "/usr/bin/py thon")
+    assert folder.make(place, "/usr/bin/py thon") == key
+    assert len(key) == 64
+    assert (
+        "exec '/usr/bin/py thon' -I -S /deployer/deployer.pyz inside --ask" in (tmp_path / "inside/start").read_text()
+    )
+    assert sorted(os.listdir(place)) == ["key", "start"]
+    (tmp_path / "inside/key").chmod(0o640)
+    with pytest.raises(ChannelError, match="others can read"):
+        folder.read_key(place + "/key")
+
+
+def test_a_link_is_not_taken_for_the_key(tmp_path):
+    (tmp_path / "real").write_text("x" * 64)
+    (tmp_path / "real").chmod(0o600)
+    (tmp_path / "key").symlink_to(tmp_path / "real")
+    with pytest.raises(ChannelError, match="cannot read"):
+        folder.read_key(str(tmp_path / "key"))
+
+
+def test_addresses_are_one_word():
+    word = addresses.render(["10.0.0.1", "cn1"], 4711)
+    assert addresses.parse(word) == [("10.0.0.1", 4711), ("cn1", 4711)]
+    assert addresses.own()[-1] == socket.gethostname()
+    assert not any(each.startswith("127.") for each in addresses.own()[:-1])
+
+
+def test_words_that_are_known_at_the_start_replace_only_the_launchers_own():
+    words = ["ch-run", node.NODES, node.LAUNCHER, "mpiexec", "-hosts", node.NODES, "-localhost", node.FIRST]
+    words += [node.SLOTS + "2", node.HUB, node.RANKS, "train", node.FIRST, node.RANKS]
+    found = node.launcher(node.split(words), ["10.0.0.1", "10.0.0.2"], "cn1:5")
+    assert found == ["ch-run", node.NODES, "mpiexec", "-hosts", "10.0.0.1,10.0.0.2", "-localhost", "10.0.0.1",
+                     "10.0.0.1:2,10.0.0.2:2", "cn1:5", "train", node.FIRST, node.RANKS]  # fmt: skip
+
+
+def test_the_hubs_word_is_replaced_before_the_container_only():
+    (command,) = hub.as_one(["srun", "--node", node.HUB, "--", "ch-run", node.HUB])("cn1:5")
+    assert command == ["srun", "--node", "cn1:5", "--", "ch-run", node.HUB]
+
+
+def test_the_launcher_starts_with_sigterm_blocked_and_knows_the_hub(tmp_path):
+    show = "import os, signal; print(signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, []), os.environ[%r])"
+    argv = [*TOOL, "inside", "--launch", "--hub", "cn1:5", "--", sys.executable, "-c", show % folder.HUB]
+    assert subprocess.check_output(argv) == b"True cn1:5\n"
+
+
+def test_no_hub_is_one_clear_error(tmp_path):
+    folder.make(str(tmp_path), "python3")
+    from deployer.contract.errors import JobFailed
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        word = "127.0.0.1:%d" % taken.getsockname()[1]
+        assert inside.ask(word, str(tmp_path / "key"), ["cn2", "true"]) == 255
+        with pytest.raises(JobFailed, match="cannot reach the first node"):
+            inside.node(word, str(tmp_path / "key"), 0, ["a", node.LAUNCHER, "b", node.RANKS])
