@@ -15,7 +15,7 @@ from deployer.cli.site import common
 from deployer.contract import json_records
 from deployer.contract.dialogue import ANNOUNCE, ANSWER, TERMINAL
 from deployer.contract.errors import EXIT_INTERRUPTED, JobFailed, UsageError
-from deployer.contract.plan import STAGINGS
+from deployer.contract.plan import LAUNCHES, STAGINGS
 from deployer.contract.rank_record import WARN
 from deployer.contract.runtime_table import SUPPORTED
 from deployer.site.storage.store import REFERENCE, Store, locate
@@ -86,6 +86,12 @@ def _add_run(add: _Add) -> None:
     parser.add_argument(
         "--staging", choices=STAGINGS, help="where the image is while ranks run (default: the plan's choice)"
     )
+    parser.add_argument(
+        "--launch",
+        choices=LAUNCHES,
+        help="outside: the site's launcher starts a container per rank; inside: the image's own launcher and MPI, in "
+        "one container per node (default: the plan's)",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the batch script and submit nothing")
     parser.add_argument("--wait", action="store_true", help="wait until the job ends; exit 1 if it failed")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -154,6 +160,21 @@ def _add_internal(add: _Add) -> None:
     parser = add("shield", description="Called by job.sh: become COMMAND, with SIGTERM blocked.")
     parser.epilog = "shield -- COMMAND [ARG...]"
     parser.set_defaults(run=_shield)
+    parser = add("inside", description="Called by job.sh: start the image's own launcher in one container per node.")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--serve", metavar="DIR", help="connect the nodes; what starts them follows --")
+    which.add_argument("--node", action="store_true", help="start this node's container; its words follow --")
+    which.add_argument("--launch", action="store_true", help="become the launcher, in the container")
+    which.add_argument("--ask", action="store_true", help="[OPTIONS] NODE WORDS...: what a launcher calls, like ssh")
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--image-python", default="")
+    parser.add_argument("--passes-on", action="store_true", help="send SIGTERM to all processes of the nodes")
+    parser.add_argument("--agent", metavar="PROGRAM")
+    parser.add_argument("--machines", metavar="FILE")
+    parser.add_argument("--hub", metavar="HOST,...:PORT", default="")
+    parser.add_argument("--key", metavar="FILE", default="")
+    parser.add_argument("--number", type=int, metavar="N", help="of this node (default: Slurm's)")
+    parser.set_defaults(run=_inside)
     parser = add("stage", description="Called by job.sh: unpack the image on this node and hold it.")
     for name in ("image", "source", "into", "out", "tool"):
         parser.add_argument("--" + name, required=True)
@@ -230,6 +251,7 @@ def _run(args: argparse.Namespace) -> int:
         args.again,
         args.warn,
         args.gpus_per_rank,
+        args.launch,
     )
     folder = run.prepare(store, request)
     for line in run.warnings(folder):
@@ -420,6 +442,21 @@ def _shield(args: argparse.Namespace) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     payload.restore_signals()
     process.replace(args.rest, dict(os.environ))
+
+
+def _inside(args: argparse.Namespace) -> int:
+    from deployer.site.inside import inside
+
+    number = args.number if args.number is not None else int(os.environ.get("SLURM_NODEID", "0"))
+    if args.serve:
+        return inside.serve(
+            args.serve, args.nodes, args.image_python, args.passes_on, args.agent, args.machines, args.rest
+        )
+    if args.node:
+        return inside.node(args.hub, args.key, number, args.rest)
+    if args.ask:
+        return inside.ask(args.hub, args.key, args.rest)
+    return inside.launch(args.hub, args.rest)
 
 
 def _stage(args: argparse.Namespace) -> int:

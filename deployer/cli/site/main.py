@@ -57,7 +57,7 @@ GROUPS = (
 )
 
 #: Commands that job.sh calls, on every node; people do not.
-FOR_JOBS = ("probe", "result", "stage", "shield", "again")
+FOR_JOBS = ("probe", "result", "stage", "shield", "again", "inside")
 #: Those and the commands that push calls.
 INTERNAL = dict(dict.fromkeys(FOR_JOBS, "site.jobs"), known="site.transfers", take="site.transfers")
 

@@ -25,6 +25,18 @@ def refuse(installed: InstalledImage, image: Image, plan: Plan, job: Job, binds:
 
     Only certain problems count; the content of targets of ``binds`` is not the image's own.
     """
+    where = place(installed, image, plan, [bind.target for bind in binds if bind.target != APP])
+    where = where._replace(workdir=command.workdir(job.workdir, image.workdir))
+    found = command.missing(job.command, where)
+    if job.stdin:
+        found = found or _missing_in_binds(job.stdin, binds) or command.missing_input(job.stdin, where)
+    if found:
+        item = finding("command.missing", "job %s" % job.name, reason=found.reason, remedy=found.remedy)
+        raise Refused("%s: %s: %s" % (item.subject, item.code, item.message), item.remedy)
+
+
+def place(installed: InstalledImage, image: Image, plan: Plan, outside: Sequence[str]) -> CommandSearch:
+    """Return where commands are searched; ``outside`` are the targets of binds."""
 
     def look(path: str) -> Optional[PathInfo]:
         if path == APP or path.startswith(APP + "/"):
@@ -33,15 +45,7 @@ def refuse(installed: InstalledImage, image: Image, plan: Plan, job: Job, binds:
 
     environment = command.variables(image.env)
     path = ":".join(filter(None, (environment.get("PATH", command.DEFAULT_PATH), plan.environment.get("PATH"))))
-    outside = [bind.target for bind in binds if bind.target != APP]
-    here = command.workdir(job.workdir, image.workdir)
-    place = CommandSearch(look, path, _programs(installed, plan), here, outside)
-    found = command.missing(job.command, place)
-    if job.stdin:
-        found = found or _missing_in_binds(job.stdin, binds) or command.missing_input(job.stdin, place)
-    if found:
-        item = finding("command.missing", "job %s" % job.name, reason=found.reason, remedy=found.remedy)
-        raise Refused("%s: %s: %s" % (item.subject, item.code, item.message), item.remedy)
+    return CommandSearch(look, path, _programs(installed, plan), None, outside)
 
 
 def _missing_in_binds(stdin: str, binds: Sequence[Mount]) -> Optional[CommandProblem]:

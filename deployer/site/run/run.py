@@ -12,6 +12,7 @@ from deployer.contract import plan as plans
 from deployer.contract.choose import choose
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.evidence import Launch
+from deployer.contract.image_launcher import ImageLauncher
 from deployer.contract.job import Job, check_stdin, check_time, seconds, started
 from deployer.contract.manifest import Manifest
 from deployer.contract.pinning import pin
@@ -27,7 +28,7 @@ from deployer.site.jobs import jobs, result, result_reserve
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.rank import rendezvous
 from deployer.site.rank.devices import NAMES as GPU_NAMES
-from deployer.site.run import command, gpus, placeholders, script, stage
+from deployer.site.run import command, gpus, inside_out, placeholders, script, stage
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.launchers.interface import Launcher
 from deployer.site.run.staging_script import StagedImage
@@ -67,6 +68,7 @@ class RunRequest(NamedTuple):
         again: how many jobs may continue this one; None: it is one job, and its ranks get no warning.
         warn: how many seconds before the time limit the ranks are warned.
         gpus_per_rank: GPUs that each rank sees.
+        launch: how ranks start, one of ``plan.LAUNCHES``.
     """
 
     image: str
@@ -89,6 +91,7 @@ class RunRequest(NamedTuple):
     again: Optional[int] = None
     warn: int = WARN
     gpus_per_rank: Optional[int] = None
+    launch: Optional[str] = None
 
 
 class _Resolved(NamedTuple):
@@ -123,6 +126,8 @@ class _Chosen(NamedTuple):
     launcher: Launcher
     #: How nodes get the image; None: ranks read it where it was installed.
     staging: Optional[StagedImage]
+    #: The image's launcher, if it starts the ranks.
+    own: Optional[ImageLauncher] = None
 
 
 class _Rendered(NamedTuple):
@@ -159,7 +164,9 @@ def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved
     manifest = installed.manifest()
     found = data.resolve(store, manifest)
     job = own or _job(manifest, request)
-    plan = placeholders.expanded(_plan(installed, request), os.environ)
+    plan = placeholders.expanded(
+        inside_out.chosen(_plan(installed, request), request.launch, request.runtime), os.environ
+    )
     if request.options.partition == plan.partition:
         request = request._replace(options=request.options._replace(partition=None))  # the plan has its queue
     if request.runtime == plans.NATIVE:
@@ -227,6 +234,7 @@ def _choose(resolved: _Resolved) -> _Chosen:
         runtime=RUNTIMES[choice.start_option.runtime],
         launcher=LAUNCHERS[choice.start_option.launcher],
         staging=_staging(resolved, choice.start_option, need.size(choice.start_option.staging)),
+        own=inside_out.find(plan, choice.start_option, installed, resolved.manifest.image),
     )
 
 
@@ -274,6 +282,7 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
         stdin=resolved.job.stdin,
         fast=_has_first_bytes(store.tool),
         gpus=_gpus_of_each(resolved, chosen.start_option),
+        own_launcher=chosen.own,
     )
     return _Rendered(folder, launch, script.render(inputs), script.agent(inputs))
 
@@ -368,7 +377,7 @@ def _container(resolved: _Resolved, chosen: _Chosen, folder: str, users: Sequenc
             *users,
         ],
         environment={
-            **_environment(resolved.layout, plan, chosen.start_option, resolved.request.again is not None),
+            **_environment(resolved.layout, plan, chosen.start_option, resolved.request.again is not None, chosen.own),
             **{name: value for name, value in near.items() if resolved.job.gpus is None or name != plan.gpu_order},
             **resolved.job.environment,
         },
@@ -378,6 +387,9 @@ def _container(resolved: _Resolved, chosen: _Chosen, folder: str, users: Sequenc
         makes_targets=chosen.runtime.makes_targets,
         users=resolved.environment,
     )._replace(arguments=chosen.start_option.arguments, devices=cdi_names(plan))
+    if chosen.own:  # over all others: without these settings it would not find the nodes
+        settings = script.inside_environment(chosen.start_option, resolved.layout, chosen.own)
+        made = made._replace(environment={**made.environment, **settings})
     return _of_each_rank(made, resolved) if chosen.runtime.contained else made
 
 
@@ -568,11 +580,17 @@ def _job(manifest: Manifest, request: RunRequest) -> Job:
     )
 
 
-def _environment(layout: layouts.Layout, plan: Plan, option: StartOption, continues: bool = False) -> Dict[str, str]:
+def _environment(
+    layout: layouts.Layout,
+    plan: Plan,
+    option: StartOption,
+    continues: bool = False,
+    own: Optional[ImageLauncher] = None,
+) -> Dict[str, str]:
     found = layouts.environment(layout)
     launcher = LAUNCHERS[option.launcher]
     found.update(copies(plan, option))
-    found.update(launcher.environment(script.start(plan, option, layout, launcher)))
+    found.update(launcher.environment(script.start(plan, option, layout, launcher, (), own)))
     found["DEPLOYER_RESULT"] = "%s/%s" % (plans.JOB, result.PAYLOAD_FILE)
     if continues:
         found["DEPLOYER_CHECKPOINT"] = "%s/%s" % (plans.JOB, result.CHECKPOINT)

@@ -3,13 +3,14 @@
 All text goes through ``contract.shell``: no record, image or profile can put code into the script.
 """
 
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer import __version__
 from deployer.contract import first_bytes, memory_copies, shell
 from deployer.contract import plan as plans
 from deployer.contract.command import SHELL
 from deployer.contract.evidence import Launch
+from deployer.contract.image_launcher import ImageLauncher
 from deployer.contract.job import seconds
 from deployer.contract.layout import Layout
 from deployer.contract.measurements import ITEX
@@ -20,11 +21,14 @@ from deployer.contract.shell import Code, Program, Text, Value, Variable, Word, 
 from deployer.site.container import home
 from deployer.site.container.container import OWN, needs_home
 from deployer.site.container.runtimes.interface import Container, Runtime
+from deployer.site.inside import folder, node
 from deployer.site.jobs import schedulers
 from deployer.site.jobs.result import LOG, RANKS_FOLDER
 from deployer.site.jobs.schedulers.interface import AGENT, ALONE, STEPS, JobRequest, Scheduler
 from deployer.site.run import agent_script, staging_script
-from deployer.site.run.launchers.interface import Launcher, LaunchRequest
+from deployer.site.run.launchers import LAUNCHERS
+from deployer.site.run.launchers.interface import AGENT as AGENT_PROGRAM
+from deployer.site.run.launchers.interface import MACHINES, Launcher, LaunchRequest
 from deployer.site.run.staging_script import StagedImage
 from deployer.site.run.submission import Submission
 
@@ -51,6 +55,7 @@ class Inputs(NamedTuple):
         stdin: a file of the container that each rank of the payload reads; None: nothing.
         gpus: tells `rank` which GPUs are its own (``gpus.word``); empty: all.
         fast: ranks start from the first bytes of the .pyz; False if it is an older deployer's, which has none for that.
+        own_launcher: the image's launcher, if it starts the ranks.
     """
 
     launch: Launch
@@ -71,6 +76,7 @@ class Inputs(NamedTuple):
     stdin: Optional[str] = None
     fast: bool = True
     gpus: str = ""
+    own_launcher: Optional[ImageLauncher] = None
 
     @property
     def scheduler(self) -> Scheduler:
@@ -309,9 +315,16 @@ def agent(inputs: Inputs) -> Optional[str]:
 
 
 def start(
-    plan: Plan, option: StartOption, layout: Layout, launcher: Launcher, tool: Sequence[str] = ()
+    plan: Plan,
+    option: StartOption,
+    layout: Layout,
+    launcher: Launcher,
+    tool: Sequence[str] = (),
+    own: Optional[ImageLauncher] = None,
 ) -> LaunchRequest:
-    """Return the facts about a job for ``launcher``."""
+    """Return the facts about a job for ``launcher``; ``own`` is the image's, if it starts the ranks."""
+    if own is not None:
+        return LaunchRequest(layout, "", own.program, own.family, own.version, False, (), False, True)
     family, version = (plan.mpi.family, plan.mpi.version) if plan.mpi else ("", "")
     program = option.program or launcher.program
     way = schedulers.known(plan.scheduler).way
@@ -321,6 +334,8 @@ def start(
 def _ranks(inputs: Inputs) -> Code:
     """Return the lines that define how ranks start and are pinned."""
     layout = inputs.layout
+    if inputs.own_launcher:
+        return _ranks_inside(inputs, inputs.own_launcher)
     how = start(inputs.plan, inputs.start_option, layout, inputs.launcher, (inputs.python, inputs.tool))
     pinning = pin(layout)
     pieces = [
@@ -342,6 +357,67 @@ def _ranks(inputs: Inputs) -> Code:
         pieces.append(agent_script.environment(inputs.scheduler, inputs.launcher.slots(how)))
     pieces.append(code("launch=({words}\n)\n", words=shell.folded(inputs.launcher.words(how), 105)))
     return shell.together(pieces)
+
+
+def _ranks_inside(inputs: Inputs, own: ImageLauncher) -> Code:
+    """Return the lines that define how one container per node starts, with the image's launcher in the first one."""
+    layout, way = inputs.layout, inputs.scheduler.way
+    private = Word(Variable("job"), "/", folder.NAME)
+    hub: List[Text] = [inputs.python, inputs.tool, "inside", "--serve", private, "--nodes", str(layout.nodes)]
+    hub += ["--image-python", inputs.image_python or ""]
+    starter: List[Text] = []
+    if way == STEPS:
+        cpus = layout.ranks_per_node * layout.asked_cpus
+        starter += ["srun", "--mpi=none", "--nodes=%d" % layout.nodes, "--ntasks=%d" % layout.nodes]
+        starter += ["--ntasks-per-node=1", "--cpus-per-task=%d" % cpus, "--cpu-bind=cores", "--kill-on-bad-exit=1"]
+    else:
+        hub.append("--passes-on")
+    if way == AGENT:
+        hub += ["--agent", AGENT_PROGRAM, "--machines", MACHINES]
+    if way == ALONE:
+        starter.append("setsid")  # a signal for the processes of this script shall not reach the ranks twice
+    numbered: List[Text] = [] if way == STEPS else ["--number", node.NUMBER]
+    node_words = [inputs.python, inputs.tool, "inside", "--node", "--hub", node.HUB, *numbered]
+    node_words += ["--key", private + "/" + folder.KEY, "--"]
+    slots = inputs.launcher.slots(LaunchRequest(layout, "", "", "", "", agent=True))
+    return code(
+        """\
+# The ranks: in one container per node, the image's {launcher} starts {ranks} per node, with {units} each.
+# The first command connects the nodes; the second one runs on each of them, and starts its container.
+{environment}launch=({hub} -- \\
+    {words}
+)
+# In the container of the first node: the image's launcher.
+inside=({inside}
+)
+""",
+        launcher=inputs.start_option.launcher,
+        ranks=layout.ranks_per_node,
+        units=_counted(pin(layout).units, "core" if pin(layout).by_core else "hardware thread"),
+        environment=agent_script.environment(inputs.scheduler, slots) if way == AGENT else code(""),
+        hub=shell.folded(hub, 105),
+        words=shell.folded([*starter, *node_words], 105),
+        inside=shell.folded(_launcher_inside(inputs, own), 105),
+    )
+
+
+def _launcher_inside(inputs: Inputs, own: ImageLauncher) -> List[Text]:
+    """Return the words between a node's container and the command of each rank."""
+    tool = _in_image(inputs.image_python)
+    how = start(inputs.plan, inputs.start_option, inputs.layout, inputs.launcher, (), own)
+    words: List[Text] = [node.LAUNCHER, *tool, "inside", "--launch", "--hub", node.HUB, node.END]
+    return [*words, *inputs.launcher.words(how), node.RANKS]
+
+
+def inside_environment(option: StartOption, layout: Layout, own: ImageLauncher) -> Dict[str, Value]:
+    """Return the variables of the container that the image's launcher reads."""
+    how = LaunchRequest(layout, "", own.program, own.family, own.version, False, (), False, True)
+    return LAUNCHERS[option.launcher].exports(how, {})
+
+
+def _in_image(python: Optional[str]) -> Tuple[str, ...]:
+    """Return the words that start this tool in the image."""
+    return (python or "", *_ISOLATED, plans.TOOL)
 
 
 def _of_the_site(inputs: Inputs, how: LaunchRequest) -> Dict[str, Value]:
@@ -484,9 +560,7 @@ def _payload(inputs: Inputs) -> Code:
         command = [SHELL, "-c", _READ, inputs.stdin, *command] if inputs.stdin else command
         watch = code("watch=({words}\n)\n", words=shell.folded(_outside(inputs), 105))
         what = "each rank runs it. The image has no Python, so `rank` observes it from outside the container."
-    binds = staging_script.late(inputs.staging, inputs.container) if inputs.staging else []
-    more = inputs.runtime.binds(binds) if binds else []
-    more = [*more, *inputs.runtime.starting_in(inputs.workdir)] if inputs.workdir else more
+    more = inputs.runtime.starting_in(inputs.workdir) if inputs.workdir else []
     return code(
         """\
 # {number}. Payload: {what}
@@ -566,9 +640,12 @@ def _step(inputs: Inputs, name: str, command: Sequence[Text], more: Sequence[Tex
         watched: the step is observed from outside the container.
     """
     options = list(more)
+    if inputs.staging and (name == "payload" or inputs.own_launcher):  # the job's folder has what launchers call
+        options = [*inputs.runtime.binds(staging_script.late(inputs.staging, inputs.container)), *options]
     shared = inputs.staging is not None and inputs.staging.held  # one container per node anyway
     if inputs.start_option.join and not shared and inputs.layout.ranks_per_node > 1:
         options += inputs.runtime.join_options(inputs.layout.ranks_per_node, Word(Variable("unique"), "-", name))
+    inside = code(' "${{inside[@]}}"' if inputs.own_launcher else "")
     return code(
         """\
 {ranks}"${{launch[@]}}"{watch} {way}{options}{image} \\
@@ -577,7 +654,7 @@ def _step(inputs: Inputs, name: str, command: Sequence[Text], more: Sequence[Tex
         watch=code(' "${{watch[@]}}"' if watched else ""),
         way=code('"${{container[@]}}"' if inputs.runtime.contained else '"${{native[@]}}"'),
         options=_more(options),
-        image=code(' "$image" --' if inputs.runtime.contained else ""),
+        image=code(' "$image" --{inside}', inside=inside) if inputs.runtime.contained else code(""),
         command=command,
     )
 

@@ -4,8 +4,12 @@ from typing import Dict, List, Mapping
 
 from deployer.contract.pinning import pin
 from deployer.contract.shell import Value
+from deployer.site.inside import folder, node
 from deployer.site.run.launchers.interface import AGENT, MACHINES, Launcher, LaunchRequest
 from deployer.site.run.launchers.srun import intel_domain
+
+#: Intel's launcher would otherwise look for a batch system, and ignore -ppn.
+_INSIDE_INTEL = {"I_MPI_JOB_RESPECT_PROCESS_PLACEMENT": "0", "I_MPI_HYDRA_RMK": "user"}
 
 
 class Hydra(Launcher):
@@ -21,7 +25,9 @@ class Hydra(Launcher):
     def words(self, start: LaunchRequest) -> List[Value]:
         layout = start.layout
         words: List[Value] = [start.program, "-bootstrap"]
-        if start.agent:
+        if start.inside:
+            words += ["ssh", "-bootstrap-exec", folder.PROGRAM, "-localhost", node.FIRST, "-hosts", node.NODES]
+        elif start.agent:
             words += ["ssh", "-bootstrap-exec", AGENT, "-f", MACHINES]
         else:
             words.append("slurm" if start.batch else "fork")
@@ -36,6 +42,8 @@ class Hydra(Launcher):
 
     def exports(self, start: LaunchRequest, environment: Mapping[str, Value]) -> Dict[str, Value]:
         found = super().exports(start, environment)
+        if start.inside:
+            return {**found, **_INSIDE_INTEL} if start.family == "intel" else found
         found.pop("I_MPI_ROOT", None)  # the launcher's module sets its own
         if start.agent and start.family == "intel":
             found.setdefault("I_MPI_JOB_RESPECT_PROCESS_PLACEMENT", "0")  # otherwise -ppn is ignored in a batch job

@@ -23,6 +23,7 @@ class LaunchRequest(NamedTuple):
         batch: there is a batch system; otherwise all ranks start on this machine.
         tool: the words that start this tool on the nodes.
         agent: an agent like ssh starts processes on the nodes: ``AGENT``.
+        inside: it is the image's launcher, in the container of the first node.
     """
 
     layout: Layout
@@ -33,6 +34,7 @@ class LaunchRequest(NamedTuple):
     batch: bool = True
     tool: Sequence[str] = ()
     agent: bool = False
+    inside: bool = False
 
 
 #: The program that starts a command on a node, and the file with the nodes, one per line.

@@ -4,12 +4,15 @@ from typing import Dict, List, Mapping
 
 from deployer.contract.pinning import pin
 from deployer.contract.shell import Code, Value, code
+from deployer.site.inside import folder, node
 from deployer.site.run.launchers.interface import AGENT, MACHINES, Launcher, LaunchRequest
 
 #: The setting for how daemons are started, and their name, in Open MPI 4 and 5.
 _AGENTS = {"4": ("OMPI_MCA_orte_launch_agent", "orted"), "5": ("PRTE_MCA_prte_launch_agent", "prted")}
 #: The setting for what starts daemons on the nodes, and its component that uses an agent, in Open MPI 4 and 5.
 _BY_AGENT = {"4": ("OMPI_MCA_plm", "rsh"), "5": ("PRTE_MCA_plm", "ssh")}
+#: The setting that keeps daemons in the foreground, in Open MPI 4 and 5.
+_ATTACHED = {"4": "OMPI_MCA_orte_leave_session_attached", "5": "PRTE_MCA_prte_leave_session_attached"}
 
 
 class Mpirun(Launcher):
@@ -34,7 +37,9 @@ class Mpirun(Launcher):
         spread = "ppr:%d:numa" % pinning.per_numa if pinning.per_numa else "ppr:%d:node" % layout.ranks_per_node
         # Open MPI 5.0.11 gives rank 0 a pipe that is never closed, although its own standard input is /dev/null.
         words: List[Value] = [*_shield(start), start.program]
-        words += ["--hostfile", MACHINES] if start.agent else []
+        words += ["--hostfile", MACHINES] if start.agent and not start.inside else []
+        if start.inside:  # for a program with a path, mpirun would put its folder before the image's PATH
+            words += ["--noprefix", "--host", "%s%d" % (node.SLOTS, layout.ranks_per_node)]
         words += ["-np", str(layout.ranks), "--stdin", "none"]
         if pinning.by_core:
             return [*words, "--map-by", "%s:PE=%d" % (spread, pinning.units), "--bind-to", "core"]
@@ -50,13 +55,17 @@ class Mpirun(Launcher):
         if shield:
             name, daemon = _AGENTS["4" if start.version.startswith("4") else "5"]
             found[name] = " ".join([*shield, daemon])
-        if start.agent:
+        if start.agent or start.inside:
             plm, component = _BY_AGENT["4" if start.version.startswith("4") else "5"]
             found[plm] = component
-            found["%s_%s_agent" % (plm, component)] = AGENT
+            found["%s_%s_agent" % (plm, component)] = folder.PROGRAM if start.inside else AGENT
             # A daemon on another node may not start further ones in a batch job, and mpirun shall not look for qrsh.
             found["%s_%s_no_tree_spawn" % (plm, component)] = "1"
             found["%s_%s_disable_qrsh" % (plm, component)] = "1"
+        if start.inside:
+            # Otherwise a daemon leaves its starter, and is taken for one that has ended.
+            found[_ATTACHED["4" if start.version.startswith("4") else "5"]] = "1"
+            found["SHELL"] = "/bin/bash"  # the syntax of what it asks for; without, it takes that of the user's shell
         return found
 
     def slots(self, start: LaunchRequest) -> Code:

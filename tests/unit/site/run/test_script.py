@@ -14,6 +14,7 @@ from deployer.contract import first_bytes, layout, plan
 from deployer.contract.command import SHELL
 from deployer.contract.errors import UsageError
 from deployer.contract.evidence import Launch
+from deployer.contract.image_launcher import ImageLauncher
 from deployer.contract.plan import Bind
 from deployer.contract.runtime_table import TABLE
 from deployer.contract.shell import Word, argv
@@ -149,7 +150,30 @@ def by_agent(scheduler, launcher, **facts):
     return inputs(ranks=2, shown=shown, memory_mb=1000, asked=asked)
 
 
+def inside(shown, own, launcher="mpiexec.hydra", **values):
+    """Return the inputs of a job that the image's own launcher starts."""
+    option = made.START_OPTION._replace(launcher=launcher, pmi="")
+    shown = shown._replace(start_options=[option], mpi=None, binds=[], modules=[], pass_environment=[], launch="inside")
+    found = inputs(ranks=2, shown=shown, start_option=option, own_launcher=own, **values)
+    settings = script.inside_environment(option, found.layout, own)
+    environment = {**found.container.environment, **settings}
+    return found._replace(container=found.container._replace(environment=environment))
+
+
+MPICH = ImageLauncher("/usr/bin/mpiexec.hydra", "mpich", "")
+OPEN_MPI = ImageLauncher("/usr/bin/mpirun.openmpi", "openmpi", "4")
+
 CASES = {
+    "inside": inside(made.PLAN, MPICH),
+    "inside-staged": inside(made.PLAN, OPEN_MPI._replace(version="5"), "mpirun", staging=STAGING),
+    "inside-gridengine": inside(
+        made.PLAN._replace(scheduler="gridengine"),
+        OPEN_MPI,
+        "mpirun",
+        asked=Submission("fast", parallel_environment="mpi"),
+    ),
+    "inside-pbs": inside(made.PLAN._replace(scheduler="pbs"), MPICH),
+    "inside-local": inside(made.PLAN._replace(scheduler="local"), MPICH._replace(family="intel"), nodes=1),
     "staged": inputs(ranks=2, staging=STAGING, memory_mb=1000),
     "staged-squashfs": inputs(
         staging=PACKED._replace(broadcast=True, held=True),
@@ -351,7 +375,7 @@ def test_grid_engine_suspends_a_job_and_it_lives_on():
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_only_grid_engines_agent_leaves_the_session_by_which_a_job_is_ended(name):
-    assert ("setsid" in script.agent(CASES[name])) == (name == "gridengine")
+    assert ("setsid" in script.agent(CASES[name])) == name.endswith("gridengine")
 
 
 @pytest.mark.parametrize("name", sorted(CASES))

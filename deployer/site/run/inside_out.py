@@ -1,0 +1,77 @@
+"""The choice of the image's own launcher for a job (``launch: inside``), and what cannot be started so."""
+
+import re
+from typing import Optional, Sequence
+
+from deployer.contract import image_launcher
+from deployer.contract import plan as plans
+from deployer.contract.command import CommandSearch
+from deployer.contract.errors import Refused
+from deployer.contract.image_launcher import ImageLauncher
+from deployer.contract.manifest import Image
+from deployer.contract.plan import INSIDE, OUTSIDE, Plan, StartOption
+from deployer.site.run import command
+from deployer.site.storage.store import InstalledImage
+
+#: Words for a runtime with which a container has a network of its own, or processes that cannot be seen from outside.
+_NETWORK = re.compile(r"--(net|pid|containall)(=|$)|--network=(?!host$)|-C$")
+
+
+def chosen(plan: Plan, launch: Optional[str], runtime: Optional[str]) -> Plan:
+    """Return the plan for how the user wants ranks to start; ``launch`` None: as the plan says.
+
+    Raises:
+        Refused: the plan cannot start ranks so.
+    """
+    if launch == OUTSIDE and plan.launch == INSIDE:
+        raise Refused(
+            "the plan of %s starts ranks by the image's own launcher, and knows no other way" % plan.site,
+            "remove `launch: inside` from the site's profile, and make a new plan",
+        )
+    if launch in (None, OUTSIDE) and plan.launch == OUTSIDE:
+        return plan
+    if runtime == plans.NATIVE:
+        raise Refused("--runtime native has no container, so no launcher in one", "leave out --launch inside")
+    found = plan.started_inside()
+    if found is None:
+        raise Refused(
+            "the plan of %s has no way to start ranks by the image's own launcher" % plan.site,
+            "if the image has an MPI with its launcher, make a new plan: deployer plan --launch inside",
+        )
+    return found
+
+
+def find(plan: Plan, option: StartOption, installed: InstalledImage, image: Image) -> Optional[ImageLauncher]:
+    """Return the image's launcher for a job; None if the plan starts ranks by the site's launcher.
+
+    Raises:
+        Refused: the image has no launcher, or the runtime cannot share the node's network.
+    """
+    if plan.launch != INSIDE:
+        return None
+    place = command.place(installed, image, plan, [bind.target for bind in plan.binds])
+    check_runtime(option.runtime, option.arguments)
+    return _found(place, option.launcher, image, installed)
+
+
+def _found(place: CommandSearch, launcher: str, image: Image, installed: InstalledImage) -> ImageLauncher:
+    lacks = image_launcher.lacks(launcher, place, image.python)
+    found = image_launcher.find(launcher, place)
+    if lacks or found is None:
+        label = "%s:%s" % (installed.receipt.name, installed.receipt.version)
+        raise Refused(
+            "launcher.missing: %s cannot start ranks by its own launcher: %s" % (label, lacks),
+            "install the launcher of its MPI and a python3 in the image (Debian: mpich, or openmpi-bin), or start the "
+            "ranks by the site's: --launch outside",
+        )
+    return found
+
+
+def check_runtime(runtime: str, arguments: Sequence[str]) -> None:
+    """Raise Refused if a container would not see the node's network and processes."""
+    for word in arguments:
+        if _NETWORK.match(word):
+            raise Refused(
+                "%s is started with %s, so containers of different nodes cannot reach each other" % (runtime, word),
+                "remove it from runtimes.%s.arguments in the site's profile" % runtime,
+            )

@@ -1,0 +1,163 @@
+#!/bin/bash -l
+# Job hello-1: bundle hello:1 on lab, written by deployer VERSION.
+# 2 nodes x 2 ranks x 2 threads; variant charliecloud-folder: first in the plan.
+# To submit this script by hand: qsub job.sh. You may edit it and submit it again.
+#$ -S /bin/bash
+#$ -N hello
+#$ -j y
+#$ -o /home/alice/deployer/jobs/hello-1/output.log
+#$ -r n
+#$ -notify
+#$ -l h_rt=1800
+#$ -pe mpi 8
+#$ -q fast
+
+shopt -q login_shell || exec /bin/bash -l "$0"  # some batch systems ignore the first line
+
+job=/home/alice/deployer/jobs/hello-1
+tool=(/opt/python/3.6/bin/python3 /home/alice/deployer/deployer.pyz)
+started=$(date +%s)
+stopped=
+
+# At a time limit or cancel, Grid Engine sends a signal to this script, which sends SIGTERM to the ranks. The script
+# continues as long as it can, to write result.json.
+child=
+end() {
+    kill -TERM "$child" 2>/dev/null
+}
+trap 'stopped=TERM; [ -z "$child" ] || end' TERM USR2
+trap : USR1  # before the job is suspended
+
+# result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
+result() {
+    "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
+}
+
+grep -qsx "$JOB_ID" "$job/job_id" || echo "$JOB_ID" >"$job/job_id"
+export USER=${USER:-$(id -un)}  # ch-run needs USER
+unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
+
+rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
+mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
+
+# The nodes of this job, each once.
+mapfile -t nodes < <(cut -d ' ' -f 1 "${PE_HOSTFILE:-/dev/null}" | awk '!seen[$0]++')
+if ((${#nodes[@]} != 2)); then
+    echo "deployer: the job has ${#nodes[@]} nodes, not 2: ${nodes[*]}" >&2
+    result hosts 1
+    exit 1
+fi
+
+# each COMMAND...: run it on each node, at once; its exit code is the highest of all.
+each() {
+    local node pid worst=0 pids=()
+    for node in "${nodes[@]}"; do
+        "$job"/agent "$node" "$(printf '%q ' "$@")" </dev/null &
+        pids+=($!)
+    done
+    for pid in "${pids[@]}"; do
+        wait "$pid"
+        awaited "$pid" $?
+        if ((code > worst)); then worst=$code; fi
+    done
+    return "$worst"
+}
+
+# ranks COMMAND...: run the launcher in a session of its own: signals for this script do not reach it, except SIGTERM.
+ranks() {
+    setsid "$@" </dev/null &
+    child=$!
+    [ -z "$stopped" ] || end  # the signal came before
+    wait "$child"
+    awaited "$child" $?
+    child=
+    return "$code"
+}
+
+# awaited PID CODE: set $code to the exit code of a process. A signal for this script ends a wait early.
+awaited() {
+    code=$2
+    while ((code > 128)) && kill -0 "$1" 2>/dev/null; do
+        wait "$1"
+        code=$?
+    done
+}
+
+# Home: a private folder of this job on each node, created in step 1.
+home=/tmp/deployer-home-$UID-$unique
+leave() {
+    each rm -rf -- "$home" >/dev/null 2>&1 || rm -rf -- "$home"
+}
+trap leave EXIT
+
+# The container: read-only; from the host's environment only what the plan passes. Binds:
+#   /deployer/job: the job's folder
+container=(ch-run
+    '--unset-env=*'
+    --env-no-expand
+    --set-env=FI_PROVIDER=tcp
+    '--set-env=GREETING=it'"'"'s $5: cheap'
+    --set-env=HOME="$home"
+    --set-env=KMP_BLOCKTIME=0
+    --set-env=LD_LIBRARY_PATH=/opt/intel/mpi/2021.15/lib
+    --set-env=OMPI_MCA_orte_leave_session_attached=1
+    --set-env=OMPI_MCA_plm=rsh
+    --set-env=OMPI_MCA_plm_rsh_agent=/deployer/job/inside/start
+    --set-env=OMPI_MCA_plm_rsh_disable_qrsh=1
+    --set-env=OMPI_MCA_plm_rsh_no_tree_spawn=1
+    --set-env=OMP_NUM_THREADS=2
+    --set-env=OMP_PLACES=cores
+    --set-env=OMP_PROC_BIND=close
+    --set-env=SHELL=/bin/bash
+    --set-env=TF_NUM_INTEROP_THREADS=2
+    --set-env=TF_NUM_INTRAOP_THREADS=2
+    --set-env=TMPDIR="$home"
+    --bind=/home/alice/deployer/jobs/hello-1:/deployer/job
+    --cd=/work
+)
+image=/home/alice/deployer/images/aaaa/rootfs
+
+# The ranks: in one container per node, the image's mpirun starts 2 per node, with 2 cores each.
+# The first command connects the nodes; the second one runs on each of them, and starts its container.
+# For the other nodes: the environment and the folder of this script, and the list of the nodes.
+unset TMPDIR TMP  # a batch system's folder is not the same on all nodes, and not in the container
+(
+    umask 077
+    printf 'unset TMPDIR TMP\ncd -- %q\n' "$PWD" >"$job"/environment
+    unset HOSTNAME PWD OLDPWD SHLVL SSH_CLIENT SSH_CONNECTION SSH_TTY DISPLAY PE_HOSTFILE SGE_JOB_SPOOL_DIR JOB_SCRIPT
+    export -p >>"$job"/environment
+    printf '%s\n' "${nodes[@]/%/ slots=2}" >"$job"/machines
+) || { result hosts 6; exit; }
+launch=(/opt/python/3.6/bin/python3 /home/alice/deployer/deployer.pyz inside --serve "$job"/inside --nodes 2
+    --image-python /usr/bin/python3 --passes-on --agent "$job"/agent --machines "$job"/machines -- \
+    /opt/python/3.6/bin/python3 /home/alice/deployer/deployer.pyz inside --node --hub deployer:hub --number
+    deployer:number --key "$job"/inside/key --
+)
+# In the container of the first node: the image's launcher.
+inside=(deployer:launcher /usr/bin/python3 -I -S /deployer/deployer.pyz inside --launch --hub deployer:hub --
+    /usr/bin/mpirun.openmpi --noprefix --host deployer:slots=2 -np 4 --stdin none --map-by ppr:2:node:PE=2
+    --bind-to core deployer:ranks
+)
+
+# 1. Hosts: each node writes its facts into hosts/, from outside the container.
+each \
+    "${tool[@]}" probe --host --out "$job/hosts" --home "$home" </dev/null
+result hosts $? || exit
+read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface
+
+# Root: on each node, a container reads the image's marker file. If it shows the host's root instead, the job ends here.
+each bash -c 'exec "$@" >"$0/$(uname -n).root" 2>&1' "$job/hosts" \
+    "${container[@]}" "$image" -- /bin/cat /deployer/canary
+result root $? || exit
+
+# 2. Probe: each rank records its MPI library, network and CPUs in the container in ranks/. If they do not match the
+#    plan, the job ends here, before the payload.
+ranks "${launch[@]}" "${container[@]}" "$image" -- "${inside[@]}" \
+    /usr/bin/python3 -I -S /deployer/deployer.pyz probe --rank --out /deployer/job/ranks </dev/null
+result probe $? || exit
+
+# 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
+ranks "${launch[@]}" "${container[@]}" "$image" -- "${inside[@]}" \
+    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/job/ranks --meet "$meet" -- python3 train.py --name 'a b' </dev/null
+result payload $?
+exit

@@ -1,0 +1,158 @@
+#!/bin/bash -l
+# Job hello-1: bundle hello:1 on lab, written by deployer VERSION.
+# 2 nodes x 2 ranks x 2 threads; variant charliecloud-folder: first in the plan.
+# To submit this script by hand: sbatch job.sh. You may edit it and submit it again.
+#SBATCH --job-name=hello
+#SBATCH --output=/home/alice/deployer/jobs/hello-1/output.log
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=2
+#SBATCH --cpus-per-task=2
+#SBATCH --time=00:30:00
+#SBATCH --no-requeue
+#SBATCH --partition=batch
+
+job=/home/alice/deployer/jobs/hello-1
+tool=(/opt/python/3.6/bin/python3 /home/alice/deployer/deployer.pyz)
+started=$(date +%s)
+stopped=
+
+# At a time limit or cancel, Slurm sends SIGTERM to the ranks and to this script. The script continues as long as it
+# can, to write result.json.
+trap 'stopped=TERM' TERM
+
+# result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
+result() {
+    "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
+}
+
+# After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment.
+unset SLURM_EXPORT_ENV
+grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
+export USER=${USER:-$(id -un)}  # ch-run needs USER
+unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
+
+rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
+mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
+
+# Home: a private folder of this job on each node, created in step 1.
+home=/tmp/deployer-home-$UID-$unique
+leave() {
+    [ -z "$stopped" ] && timeout 30 srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
+        rm -rf -- "$home" </dev/null >/dev/null 2>&1 || rm -rf -- "$home"
+}
+trap leave EXIT
+
+# The image is staged: each node has its own copy here.
+stage=/dev/shm/deployer-stage-$UID-$unique/image
+
+# The container: read-only; from the host's environment only what the plan passes. Binds:
+#   /deployer/node: local to the node: the evidence of its ranks
+container=(ch-run
+    '--unset-env=*'
+    --env-no-expand
+    --set-env=FI_PROVIDER=tcp
+    '--set-env=GREETING=it'"'"'s $5: cheap'
+    --set-env=HOME="$home"
+    --set-env=KMP_BLOCKTIME=0
+    --set-env=LD_LIBRARY_PATH=/opt/intel/mpi/2021.15/lib
+    --set-env=OMP_NUM_THREADS=2
+    --set-env=OMP_PLACES=cores
+    --set-env=OMP_PROC_BIND=close
+    --set-env=PRTE_MCA_plm=ssh
+    --set-env=PRTE_MCA_plm_ssh_agent=/deployer/job/inside/start
+    --set-env=PRTE_MCA_plm_ssh_disable_qrsh=1
+    --set-env=PRTE_MCA_plm_ssh_no_tree_spawn=1
+    --set-env=PRTE_MCA_prte_leave_session_attached=1
+    --set-env=SHELL=/bin/bash
+    --set-env=TF_NUM_INTEROP_THREADS=2
+    --set-env=TF_NUM_INTRAOP_THREADS=2
+    --set-env=TMPDIR="$home"
+    --bind="$stage"/evidence:/deployer/node
+    --cd=/work
+)
+image="$stage"/rootfs
+
+# The ranks: in one container per node, the image's mpirun starts 2 per node, with 2 cores each.
+# The first command connects the nodes; the second one runs on each of them, and starts its container.
+launch=(/opt/python/3.6/bin/python3 /home/alice/deployer/deployer.pyz inside --serve "$job"/inside --nodes 2
+    --image-python /usr/bin/python3 -- \
+    srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 --cpu-bind=cores
+    --kill-on-bad-exit=1 /opt/python/3.6/bin/python3 /home/alice/deployer/deployer.pyz inside --node --hub
+    deployer:hub --key "$job"/inside/key --
+)
+# In the container of the first node: the image's launcher.
+inside=(deployer:launcher /usr/bin/python3 -I -S /deployer/deployer.pyz inside --launch --hub deployer:hub --
+    /usr/bin/mpirun.openmpi --noprefix --host deployer:slots=2 -np 4 --stdin none --map-by ppr:2:node:PE=2
+    --bind-to core deployer:ranks
+)
+
+# 1. Hosts: each node writes its facts into hosts/, from outside the container.
+srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
+    "${tool[@]}" probe --host --out "$job/hosts" --home "$home" </dev/null
+result hosts $? || exit
+read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface
+
+# 2. Stage: each node unpacks the bundle into its memory (2000 MiB). The step
+#    runs beside the other steps and removes the image at the end. It prints a line when the image is ready, and one
+#    when it has collected the evidence of its ranks (SIGUSR1); SIGUSR2 ends it. If a node fails, the job ends here.
+overlap=$(srun --help | grep -o -m 1 -e --overlap)  # needed to share since Slurm 20.11
+pipe=$(mktemp -d)/answers && mkfifo "$pipe" || exit 6
+cd /  # becomes the ranks' working folder; on a shared file system, each rank would look it up
+srun --mpi=none $overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 \
+    "${tool[@]}" stage \
+    --image /home/alice/images/aaaa \
+    --source '/home/alice/bundles/it'"'"'s-1.tar' \
+    --abi mpich-abi \
+    --home "$home" \
+    --tool "${tool[1]}" --into "$stage" --out "$job/ranks" </dev/null >"$pipe" &
+holder=$!
+exec 3<"$pipe"
+rm -r "${pipe%/*}"
+
+# answers: wait for a line from each node; false if one failed, with its exit code in $worst and its reason in $reason.
+answers() {
+    local count=0 who status words
+    worst=0 reason=
+    while ((count < 2)); do
+        read -r who status words <&3 || { ((worst)) || { worst=1 reason="the step ended early"; }; break; }
+        [ "$who" = staged ] || continue
+        count=$((count + 1))
+        if ((status > worst)); then worst=$status reason=$words; fi
+    done
+    ((worst == 0))
+}
+
+collect() { kill -USR1 "$holder" 2>/dev/null && answers; }
+
+unstage() {
+    [ -n "$holder" ] || return
+    kill -USR2 "$holder" 2>/dev/null
+    while kill -0 "$holder" 2>/dev/null; do wait "$holder"; done
+    holder=
+}
+trap unstage EXIT
+
+answers || { result stage "$worst" --reason "$reason"; exit; }
+container[0]=$(type -P "${container[0]}" || echo "${container[0]}")  # looked up once, not per rank
+
+# Root: on each node, a container reads the image's marker file. If it shows the host's root instead, the job ends here.
+srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
+    --output=/home/alice/deployer/jobs/hello-1/hosts/%N.root \
+    "${container[@]}" "$image" -- /bin/cat /deployer/canary </dev/null
+result root $? || exit
+
+# 3. Probe: each rank records its MPI library, network and CPUs in the container in ranks/. If they do not match the
+#    plan, the job ends here, before the payload.
+"${launch[@]}" "${container[@]}" --bind=/home/alice/deployer/jobs/hello-1:/deployer/job "$image" -- "${inside[@]}" \
+    /usr/bin/python3 -I -S /deployer/deployer.pyz probe --rank --out /deployer/node </dev/null
+code=$?
+collect
+result probe $code || exit
+
+# 4. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
+"${launch[@]}" "${container[@]}" --bind=/home/alice/deployer/jobs/hello-1:/deployer/job "$image" -- "${inside[@]}" \
+    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/node --shared /deployer/job/ranks --meet "$meet" -- python3 train.py --name 'a b' </dev/null
+code=$?
+unstage
+result payload $code
+exit
