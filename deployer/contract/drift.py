@@ -63,6 +63,7 @@ _MEANINGS = (
     (r"\.max_(nodes|time)$", WARNING, "`run` uses the limits in the plan: make new plans"),
     (r"\.mpi$", ERROR, "jobs of this partition get another MPI: check bundles again and make new plans"),
     (r"\.(launcher|pmi)$", ERROR, "ranks are started in another way: check bundles again and make new plans"),
+    (r"(^|\.)launch$", WARNING, "ranks start by another launcher: make new plans"),
     (r"(^|\.)mounts$", WARNING, "jobs see other folders of the site: make new plans, and pack again"),
     (r"\.(queue|qos|cluster|constraint|gpu_request|storage|parallel_environment|hosts)$", ERROR,
      "jobs request other nodes: make new plans"),

@@ -18,6 +18,9 @@ WIDE = {"OSError", "IOError", "EnvironmentError", "PermissionError", "Exception"
 RAISING = {"raise_named", "refuse_unseen", "_not_started"}
 
 REVIEWED = {
+    "site/inside/channel.py::connect": "the next address is tried, and all reasons are in the error",
+    "site/inside/hub.py::_accept": "a connection that has gone again",
+    "site/inside/node.py::_kill": "a process that is gone, or not ours",
     "system/payload.py::_execute": "the next folder is tried, then the reason is found again and printed",
     "system/payload.py::_read_from": "any error ends the rank",
     "site/run/command.py::_seen": "unknown, which is its own answer",

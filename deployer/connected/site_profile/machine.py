@@ -160,8 +160,6 @@ class Machine(Model):
         fuse: a user without privileges can mount with FUSE (tested by mounting).
         runtimes: container runtimes.
         launchers: programs that start ranks.
-        launch: how the site starts the ranks. ``outside`` (the default): its launcher starts a container for each.
-            ``inside``: the image's own launcher and MPI, in one container per node.
         fabric: the network for MPI.
         fabrics: further networks.
         devices: devices that a job needs and that a runtime does not show by itself: paths, or CDI names.
@@ -181,7 +179,6 @@ class Machine(Model):
     fuse: bool | None = None
     runtimes: dict[RuntimeName, SiteRuntime] = {}
     launchers: list[str] = []
-    launch: Literal["outside", "inside"] | None = None
     fabric: Fabric | None = None
     fabrics: list[Fabric] = []
     devices: list[Device] = []

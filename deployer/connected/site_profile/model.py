@@ -201,6 +201,10 @@ class Mpi(Model):
         return self.prefix in _SYSTEM
 
 
+#: How the site starts the ranks, as ``plan.LAUNCHES``.
+Launch = Literal["outside", "inside"]
+
+
 class Partition(Machine):
     """A group of equal nodes. Facts that it lacks are taken from the top of the profile.
 
@@ -220,6 +224,7 @@ class Partition(Machine):
         storage: file systems that each job must request, besides those of ``scheduler``.
         mpi: an entry of the profile's ``mpi``, or several, best first: the first one that the bundle can use is chosen.
             null: the image's own MPI is used.
+        launch: over that of the whole profile.
         launcher: the program that starts ranks. Default: srun if ``pmi`` is given or srun offers a PMI that the MPI
             supports, otherwise the MPI's own launcher.
         pmi: the PMI type for srun.
@@ -251,6 +256,7 @@ class Partition(Machine):
     gpu_request: BatchName | None = None
     storage: list[Storage] = []
     mpi: Names = []
+    launch: Launch | None = None
     launcher: Literal["srun", "mpiexec.hydra", "mpirun"] | None = None
     pmi: str | None = None
     scripts: list[Absolute] = []
@@ -296,6 +302,8 @@ class Profile(Machine):
         modules: modules that all jobs load.
         mounts: folders of the site that all jobs see on the same path. They may have variables of the user's login
             shell (``/scratch/$PROJECT``), as may ``workspace`` and accounts: the site replaces them.
+        launch: how the site starts the ranks. ``outside`` (the default): its launcher starts a container for each.
+            ``inside``: the image's own launcher and MPI, in one container per node.
         mpi: MPI installations by name.
         partitions: partitions by name. The first one is the default.
     """
@@ -318,6 +326,7 @@ class Profile(Machine):
     module_paths: list[Absolute] = []
     modules: list[str] = []
     mounts: list[SiteMount] = []
+    launch: Launch | None = None
     mpi: dict[str, Mpi] = {}
     partitions: dict[PartitionName, Partition] = {}
     _left_out: dict[str, str | None] = PrivateAttr(default={})
@@ -421,7 +430,8 @@ class Profile(Machine):
         if chosen not in self.partitions:
             raise UsageError(f"site {self.name} has no partition {chosen!r}", f"it has: {', '.join(self.partitions)}")
         own = self.partitions[chosen]
-        shared = {key: getattr(self, key) for key in Machine.model_fields if not _says(getattr(own, key))}
+        keys = [*Machine.model_fields, "launch"]
+        shared = {key: getattr(self, key) for key in keys if not _says(getattr(own, key))}
         if mpi is not None:
             if mpi not in own.mpi:
                 known = ", ".join(own.mpi) or "none: jobs use the image's own"

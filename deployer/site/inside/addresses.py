@@ -1,28 +1,17 @@
 """The addresses by which nodes of a job reach this one, and how they are written as one word."""
 
-import fcntl
 import socket
-import struct
 from typing import List, Sequence, Tuple
 
-#: Returns the address of an interface (netdevice(7)); its name has at most 15 bytes.
-_SIOCGIFADDR, _NAME = 0x8915, 15
+from deployer.site.rank import interfaces
+
 _LOOPBACK = "127."
 
 
 def own() -> List[str]:
     """Return this machine's IPv4 addresses, without loopback, and its name."""
-    found: List[str] = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(asked.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:_NAME]))
-            except OSError:  # an interface without an address
-                continue
-            address = socket.inet_ntoa(answer[20:24])
-            if not address.startswith(_LOOPBACK) and address not in found:
-                found.append(address)
-    return [*found, socket.gethostname()]
+    found = [each.address for each in interfaces.addresses() if not each.address.startswith(_LOOPBACK)]
+    return [*dict.fromkeys(found), socket.gethostname()]
 
 
 def render(hosts: Sequence[str], port: int) -> str:

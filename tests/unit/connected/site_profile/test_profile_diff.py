@@ -88,6 +88,7 @@ WHOLE: dict[str, Any] = {
     "source": SOURCE,
     "facts": {"file": "lab.facts.json", "sha256": "a" * 64},
     "notes": ["a note"],
+    "launch": "outside",
     "workspace": "/work",
     "scheduler": {
         "kind": "slurm", "version": "22.05", "pmi": ["pmi2", "pmix"], "default_pmi": "pmi2", "account": "pr1",
@@ -110,7 +111,7 @@ WHOLE: dict[str, Any] = {
             "queue": "normal", "qos": "long", "cluster": "one", "constraint": "cpu", "account": "pr2",
             "account_suffix": "-cpu", "gpu_request": "gres", "storage": [], "scripts": ["/etc/batch.sh"],
             "module_paths": ["/opt/more"],
-            "launcher": "srun", "pmi": "pmi2", "modules": ["stack"], "environment": {"I_MPI_PIN": "1"},
+            "launch": "outside", "launcher": "srun", "pmi": "pmi2", "modules": ["stack"], "environment": {"I_MPI_PIN": "1"},
             "directives": ["--constraint=cpu"], "mounts": ["/lustre/batch"], "source": SOURCE,
             "parallel_environment": "mpi", "hosts": ["cn1"],
         },

@@ -198,7 +198,7 @@ def test_plans_are_made_of_the_newer_one(places: Path, capsys: pytest.CaptureFix
     (places / "site_profiles" / "there.json").write_text(json.dumps(own))
     published.keep(publication(glibc="2.39", **of("2026-11-12")))
     used = "the profile that there publishes is used"
-    assert pack._profiles(["there"], None)[0].glibc == "2.39"
+    assert pack._profiles(["there"], None, None)[0].glibc == "2.39"
     assert used in capsys.readouterr().err
     for words in (["plan", "missing.tar", "--site", "there", "-o", "x"], ["push", "--plan", "missing", "there"]):
         assert main(words) == UsageError.exit_code
