@@ -20,12 +20,15 @@ started=$(date +%s)
 stopped=
 
 # At a time limit or cancel, Grid Engine sends a signal to this script, which sends SIGTERM to the ranks. The script
-# continues as long as it can, to write result.json.
+# continues as long as it can, to write result.json. A launcher that is asked twice kills the ranks at once.
 child=
+ending=
 end() {
-    kill -TERM "$child" 2>/dev/null
+    [ -n "$child" ] && [ "$ending" != "$child" ] || return 0
+    ending=$child
+    (trap '' USR1 USR2; while kill -USR2 "$child" 2>/dev/null; do sleep 1; done) &
 }
-trap 'stopped=TERM; [ -z "$child" ] || end' TERM USR2
+trap 'stopped=TERM; end' TERM USR2
 trap : USR1  # before the job is suspended
 
 # result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
@@ -64,8 +67,9 @@ each() {
 }
 
 # ranks COMMAND...: run the launcher in a session of its own: signals for this script do not reach it, except SIGTERM.
+# Some batch systems send these two to all processes of the first node: they would end the launcher before SIGTERM does.
 ranks() {
-    setsid "$@" </dev/null &
+    (trap '' USR1 USR2; exec setsid "$@") </dev/null &
     child=$!
     [ -z "$stopped" ] || end  # the signal came before
     wait "$child"
@@ -158,6 +162,6 @@ result probe $? || exit
 
 # 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
 ranks "${launch[@]}" "${container[@]}" "$image" -- "${inside[@]}" \
-    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/job/ranks --meet "$meet" -- python3 train.py --name 'a b' </dev/null
+    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/job/ranks --end --meet "$meet" -- python3 train.py --name 'a b' </dev/null
 result payload $?
 exit

@@ -21,13 +21,16 @@ stopped=
 exec >>"$job"/output.log 2>&1
 
 # At a time limit or cancel, PBS sends a signal to this script, which sends SIGTERM to the ranks. The script
-# continues as long as it can, to write result.json.
+# continues as long as it can, to write result.json. A launcher that is asked twice kills the ranks at once.
 child=
+ending=
 end() {
+    [ -n "$child" ] && [ "$ending" != "$child" ] || return 0
+    ending=$child
     kill -TERM "$child" 2>/dev/null
     (sleep 8; pkill -KILL -s "$child") &
 }
-trap 'stopped=TERM; [ -z "$child" ] || end' TERM
+trap 'stopped=TERM; end' TERM
 
 # result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
 result() {
@@ -65,8 +68,9 @@ each() {
 }
 
 # ranks COMMAND...: run the launcher in a session of its own: signals for this script do not reach it, except SIGTERM.
+# Some batch systems send these two to all processes of the first node: they would end the launcher before SIGTERM does.
 ranks() {
-    setsid "$@" </dev/null &
+    (trap '' USR1 USR2; exec setsid "$@") </dev/null &
     child=$!
     [ -z "$stopped" ] || end  # the signal came before
     wait "$child"

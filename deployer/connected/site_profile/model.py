@@ -202,7 +202,7 @@ class Mpi(Model):
 
 
 #: How the site starts the ranks, as ``plan.LAUNCHES``.
-Launch = Literal["outside", "inside"]
+LaunchWay = Literal["outside", "inside"]
 
 
 class Partition(Machine):
@@ -256,7 +256,7 @@ class Partition(Machine):
     gpu_request: BatchName | None = None
     storage: list[Storage] = []
     mpi: Names = []
-    launch: Launch | None = None
+    launch: LaunchWay | None = None
     launcher: Literal["srun", "mpiexec.hydra", "mpirun"] | None = None
     pmi: str | None = None
     scripts: list[Absolute] = []
@@ -326,7 +326,7 @@ class Profile(Machine):
     module_paths: list[Absolute] = []
     modules: list[str] = []
     mounts: list[SiteMount] = []
-    launch: Launch | None = None
+    launch: LaunchWay | None = None
     mpi: dict[str, Mpi] = {}
     partitions: dict[PartitionName, Partition] = {}
     _left_out: dict[str, str | None] = PrivateAttr(default={})
