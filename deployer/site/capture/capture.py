@@ -11,7 +11,7 @@ from deployer import __version__
 from deployer.contract import facts
 from deployer.contract.errors import UsageError
 from deployer.contract.json_records import Record
-from deployer.site.capture import fabric, filesystems, gridengine, machine, modules, mpi, node, pbs, scheduler
+from deployer.site.capture import fabric, filesystems, gridengine, lsf, machine, modules, mpi, node, pbs, scheduler
 from deployer.site.capture.libraries import Libraries, LibraryTree
 from deployer.site.capture.report import CaptureReport
 from deployer.site.capture.started import TrialWords
@@ -50,7 +50,7 @@ def capture(request: CaptureRequest) -> CaptureReport:
         )
     tools = Tools(request.seconds)
     source = {"kind": "captured", "where": socket.gethostname(), "date": time.strftime("%Y-%m-%d")}
-    batch = scheduler.slurm(tools) or gridengine.gridengine(tools) or pbs.pbs(tools)
+    batch = scheduler.slurm(tools) or gridengine.gridengine(tools) or pbs.pbs(tools) or lsf.lsf(tools)
     libraries = Libraries(tools)
     named = modules.names(tools)
     described = modules.show(tools, modules.like_mpi(named))

@@ -141,5 +141,5 @@ def common(shapes: List[Record]) -> "tuple[Record, Set[str]]":
 
 def submit_host() -> Optional[str]:
     """Return the login node from which this job was submitted, as the batch system reports it in a job."""
-    names = ("SLURM_SUBMIT_HOST", "SGE_O_HOST", "PBS_O_HOST")
+    names = ("SLURM_SUBMIT_HOST", "SGE_O_HOST", "PBS_O_HOST", "LSB_SUB_HOST")
     return next(filter(None, map(os.environ.get, names)), None)

@@ -28,7 +28,7 @@ from deployer.system import files
 #: The states of a partition's capture. WAITING and RUNNING can still change.
 CAPTURED, WAITING, RUNNING, FAILED, SKIPPED = "captured", "waiting", "running", "failed", "skipped"
 #: The batch systems' usual words for GPUs.
-_GPU_WORDS = {"slurm": "gres", "pbs": "ngpus"}
+_GPU_WORDS = {"slurm": "gres", "pbs": "ngpus", "lsf": "gpu"}
 #: The time limit of a job. A capture takes at most half a minute.
 _MINUTES = 10
 #: The state, within ``step``, of a job that has ended and whose capture is not there yet.

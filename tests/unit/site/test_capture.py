@@ -17,6 +17,7 @@ from deployer.site.capture import (
     fabric,
     filesystems,
     gridengine,
+    lsf,
     machine,
     modules,
     mpi,
@@ -307,6 +308,48 @@ def test_pbs(programs):
         "nodes": 1, "max_time": "24:00:00", "max_nodes": 4, "node": {"memory_mb": 262144, "gpus": {"count": 4}},
     }  # fmt: skip
     assert tools.notes == ["partition workq: its nodes differ in gpus, memory_mb"]
+
+
+BQUEUES = """cat <<'EOF'
+QUEUE: long
+  -- For jobs of days.
+
+PARAMETERS/STATISTICS
+PRIO NICE STATUS          MAX JL/U JL/P JL/H NJOBS  PEND   RUN SSUSP USUSP  RSV
+ 30    0  Open:Active       -    -    -    -     0     0     0     0     0    0
+
+DEFAULT LIMITS:
+
+ RUNLIMIT
+ 60.0 min
+
+MAXIMUM LIMITS:
+
+ RUNLIMIT
+ 2880.0 min of hostA
+
+USERS: all
+HOSTS:  all
+
+-------------------------------------------------------------------------------
+
+QUEUE: normal
+  -- No description provided.  This is the default queue.
+
+USERS: all
+HOSTS:  group1/ hostB+2
+EOF"""
+
+
+def test_lsf(programs):
+    made.program(programs, "lsid", "echo 'lsid: LSF is down'; exit 1")
+    assert lsf.lsf(Tools()) is None
+    head = "IBM Spectrum LSF Standard 10.1.0.9, Oct 16 2019\\nMy cluster name is big\\nMy master name is m1\\n"
+    made.program(programs, "lsid", "printf '%s'" % head)
+    made.program(programs, "bqueues", BQUEUES)
+    found = lsf.lsf(Tools())
+    assert (found.scheduler, found.cluster) == ({"kind": "lsf", "version": "10.1.0.9"}, "big")
+    assert list(found.partitions.items()) == [("normal", {}), ("long", {"max_time": "48:00:00"})]
 
 
 LMOD_SHOW = """

@@ -1,0 +1,41 @@
+"""LSF's queues as partitions, by IBM's command reference for 10.1 (lsid, bqueues -l): not seen here.
+
+The hosts of a queue are groups, exceptions and preferences, so they are not counted: its job shows what a node is.
+"""
+
+import re
+from typing import Optional
+
+from deployer.contract.json_records import Record
+from deployer.site.capture.scheduler import BatchFacts
+from deployer.site.capture.tools import Tools
+
+_VERSION = re.compile(r"\bLSF\b.*?(\d+\.\d[\d.]*)")
+_CLUSTER = re.compile(r"^My cluster name is (\S+)", re.MULTILINE)
+_QUEUE = re.compile(r"^QUEUE: (\S+)", re.MULTILINE)
+_DEFAULT = "This is the default queue."
+#: The run limit in minutes. With default limits, those come first under a title of their own, and then the largest.
+_LIMIT = re.compile(r"^\s*RUNLIMIT\s*\n\s*(\d+(?:\.\d+)?) min", re.MULTILINE)
+_LARGEST = "MAXIMUM LIMITS:"
+
+
+def lsf(tools: Tools) -> Optional[BatchFacts]:
+    """Return LSF's facts; None if there is none or it does not answer."""
+    about = tools.ask(["lsid"])
+    version = _VERSION.search(about.out) if about else None
+    listed = tools.ask(["bqueues", "-l"]) if version else None
+    if about is None or version is None or listed is None:
+        return None
+    parts = _QUEUE.split(listed.out)[1:]
+    queues = sorted(zip(parts[::2], parts[1::2]), key=lambda queue: _DEFAULT not in queue[1])
+    cluster = _CLUSTER.search(about.out)
+    scheduler: Record = {"kind": "lsf", "version": version.group(1).rstrip(".")}
+    return BatchFacts(scheduler, {name: _partition(text) for name, text in queues}, cluster and cluster.group(1))
+
+
+def _partition(text: str) -> Record:
+    limit = _LIMIT.search(text.partition(_LARGEST)[2] or text)
+    if not limit:
+        return {}
+    minutes = int(float(limit.group(1)))
+    return {"max_time": "%02d:%02d:00" % (minutes // 60, minutes % 60)}
