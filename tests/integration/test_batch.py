@@ -9,10 +9,12 @@ import pytest
 import yaml
 
 from tests.integration.conftest import PYTHON, ROOT, WORKSPACE, Site
-from tests.lab import gridengine, openpbs
+from tests.lab import apptainer, gridengine, openpbs
 
 #: Of Intel MPI and of Open MPI.
 LIBRARIES = {"": "Intel(R) MPI Library 2021.15", "-openmpi": "Open MPI v5.0.11"}
+#: Of runtimes that the lab's own profile does not name.
+RUNTIMES = ("-apptainer", "-podman")
 KINDS = {
     "gridengine": {"parallel_environment": gridengine.ENVIRONMENT},
     "hosts": {"hosts": ["cn1", "cn2"]},
@@ -65,8 +67,11 @@ def image(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     slurm.write_text("{format: 1, name: lab-slurm, extends: lab, source: {kind: document, where: this test}}")
     options: list[str | Path] = ["--site", slurm]
     for kind, place in KINDS.items():
-        for more in LIBRARIES:
-            record = yaml.safe_load((ROOT / "site_profiles" / f"lab{more}.yaml").read_text())
+        for more in [*LIBRARIES, *RUNTIMES]:
+            base = f"lab{more}" if more in LIBRARIES else "lab"
+            record = yaml.safe_load((ROOT / "site_profiles" / f"{base}.yaml").read_text())
+            if more in RUNTIMES:
+                record.update(policy={"runtimes": [more[1:]]}, runtimes={more[1:]: {}})
             record.update(name=f"lab-{kind}{more}", scheduler={"kind": kind})
             batch = record["partitions"]["batch"]
             del batch["launcher"], batch["pmi"]
@@ -112,6 +117,22 @@ def test_a_job_with_proof_on_two_nodes(site: Site, image: str, kind: str, more: 
         assert rank["mpi_library"].startswith(LIBRARIES[more])
         assert rank["mpi_identity"] == rank["host_mpi_identity"]
         assert rank["mpi_seen_in"] == "payload"
+    assert result["payload"] == {"sum": 3}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("more", RUNTIMES)
+def test_a_job_of_each_runtime_on_two_nodes(site: Site, image: str, kind: str, more: str) -> None:
+    apptainer.install(site.lab)
+    try:
+        plan = f"lab-{kind}{more}"
+        result = site.run("--plan", plan, "--nodes", "2", "--", "python3", "-c", SUM, bundle=image)
+    finally:
+        apptainer.remove(site.lab)
+    assert (result["site"], f"-{result['runtime']}", result["world_size"], result["findings"]) == (plan, more, 2, [])
+    assert sorted(rank["host"] for rank in result["ranks"]) == ["cn1", "cn2"]
+    assert {rank["mpi_identity"] == rank["host_mpi_identity"] for rank in result["ranks"]} == {True}
     assert result["payload"] == {"sum": 3}
 
 
@@ -166,17 +187,18 @@ _ALONE = (
 
 
 @pytest.mark.slow
-def test_grid_engines_queues_are_captured(site: Site, image: str, kind: str) -> None:
-    if kind != "gridengine":
+def test_queues_are_captured(site: Site, image: str, kind: str) -> None:
+    if kind not in SYSTEMS:
         pytest.skip("it has no queues")
     said = site.alice(
         f"{_ALONE} {PYTHON} {WORKSPACE}/deployer.pyz capture --partitions all -o captured.json; rm -r alone"
     )
     assert "the login node and 1 of 1 partitions" in said
     record = json.loads((site.lab.home / "alice" / "captured.json").read_text())
-    assert (record["scheduler"]["kind"], record["scheduler"]["version"]) == ("gridengine", "8.1.9")
-    batch = record["partitions"]["batch"]
-    assert (batch["nodes"], batch["parallel_environment"]) == (2, gridengine.ENVIRONMENT)
+    scheduler = record["scheduler"]
+    assert (scheduler["kind"], scheduler["version"].partition(".")[0]) == (kind, {"gridengine": "8", "pbs": "23"}[kind])
+    (batch,) = record["partitions"].values()
+    assert (batch["nodes"], batch.get("parallel_environment")) == (2, KINDS[kind].get("parallel_environment"))
     assert batch["source"]["where"] in ("cn1", "cn2")  # captured there by a job
     assert set(record["mpi"]) == {"intel-2021.15", "openmpi-5.0.11"}
 

@@ -99,6 +99,21 @@ def test_the_same_bundle_trains_with_each_runtime(digits: Site, runtime: str) ->
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_jobs_of_slurm_continue_a_training_to_the_same_accuracy(digits: Site) -> None:
+    """Each job is warned as soon as its MPI has run for a while, so at rest there are about three, under load many."""
+    epochs = ["--", "--epochs", "60"]
+    whole = digits.run(*LAYOUT, *epochs, bundle="digits-horovod")["payload"]
+    limit = ["--time", "00:03:00", "--warn", "175", "--again", "70"]
+    last = digits.run(*LAYOUT, *limit, *epochs, bundle="digits-horovod")
+    assert (last["exit_code"], last["findings"]) == (0, [])
+    continued = last["payload"]
+    assert 0 < continued["continued_from"] < 60
+    assert [epoch["epoch"] for epoch in continued["epochs"]] == list(range(1, 61))
+    assert abs(continued["val_accuracy"] - whole["val_accuracy"]) < 0.02
+
+
+@pytest.mark.slow
 def test_a_payload_without_intels_extension_is_ended(digits: Site) -> None:
     """TensorFlow's plug-ins are covered by an empty folder; `-s` shows the seconds, for docs/benchmarks.md."""
     rootfs = image_folder(digits, "digits-horovod") / "rootfs"
