@@ -207,8 +207,8 @@ def test_what_each_start_reads_is_not_compressed(folder, name):
         stream.write(b"pattern." * 100000)
     as_it_is = squash.make(image, 1).size
     os.rename(path, os.path.join(image.rootfs, "lib", "other"))
-    assert as_it_is >= before.size + 800000
-    assert squash.make(image, 1).size <= before.size + 8192
+    assert as_it_is >= 800000
+    assert squash.make(image, 1).size <= before.size + 8192 < 800000
 
 
 @pytest.fixture
