@@ -38,7 +38,7 @@ _START_OPTIONS = (
     ("podman", ("folder", "memory")),
 )
 #: On real sites Apptainer is on the nodes' own disks; in the lab it is below /home.
-_OF_THE_NODE = apptainer.PREFIX + "/"
+_ABOVE = (apptainer.PREFIX, os.path.dirname(apptainer.PREFIX))
 
 
 class Operation(NamedTuple):
@@ -155,7 +155,8 @@ def _on_host(path: str, binds: list[tuple[str, str]]) -> str:
 
 
 def _is_below(path: str, base: str) -> bool:
-    return path.startswith(base + "/") and not path.startswith(_OF_THE_NODE)
+    of_the_node = path in _ABOVE or path.startswith(apptainer.PREFIX + "/")
+    return path.startswith(base + "/") and not of_the_node
 
 
 def _show(staging: str, ranks: dict[int, list[Operation]], most: int) -> None:
