@@ -112,7 +112,7 @@ job=$({tool} run {_NAME} --plan {runtime} --nodes 1 --ranks-per-node 2 --threads
 sed -i "s#^container=(#container=($HOME/traced.sh #" $job/job.sh
 sed -i 's/^container.4.=.*//' $job/job.sh  # the words have moved by one
 if [ {runtime} = udocker ]; then sed -i 's/^    --cd=/    --set-env=PROOT_NO_SECCOMP=1 --cd=/' $job/job.sh; fi
-sbatch --wait $job/job.sh >/dev/null || {{ cat $job/output.log; exit 1; }}
+sbatch --wait $job/job.sh >/dev/null || {{ cat $job/output.log >&2; exit 1; }}
 cp $job/job.sh $HOME/traces/
 srun -N1 sh -c 'cp /tmp/trace.* $HOME/traces/; rm /tmp/trace.*'
 """

@@ -87,7 +87,7 @@ def test_only_what_is_passed_or_set_reaches_the_container(start):
         "APPTAINERENV_PATH": "/opt/bin:/bin",
         "APPTAINERENV_A": ENVIRONMENT["A"],
         "APPTAINER_NO_EVAL": "1",
-        "APPTAINER_CONFIGDIR": "/proc/self",
+        "APPTAINER_CONFIGDIR": "/proc/none",
         "APPTAINER_NO_NV": "1",
         "APPTAINER_NO_ROCM": "1",
     }
