@@ -35,8 +35,10 @@ _REACH = 8.0
 _AGAIN, _EXCHANGE = 0.2, 10.0
 #: Seconds without news after which the first node no longer waits for others: starting Python may take a while.
 _SILENCE = 60.0
+#: Seconds between two looks of the first node for others that gave up.
+_POLL = 1.0
 #: Seconds a stranger may take to prove that it belongs to the job.
-_STRANGER = 2.0
+_STRANGER = 5.0
 _SIZE, _NAME, _PROOF = 32, 255, hashlib.sha256().digest_size
 _PINGS = 5
 #: Bytes that all nodes send together, and that one sends at least and at most.
@@ -100,7 +102,7 @@ def _receive(place: _Place, out: str) -> List[str]:
         server.bind((place.address, place.port))
         server.listen(min(place.nodes, 1024))
         files.write_text(os.path.join(out, _LISTENS), "")
-        server.settimeout(1.0)
+        server.settimeout(_POLL)
         last = time.monotonic()
         while len(found) < place.nodes - 1 and time.monotonic() < last + _SILENCE:
             try:
