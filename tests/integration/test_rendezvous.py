@@ -126,7 +126,8 @@ def torch(built: Cli, lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Ite
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("job", ["ranks", "torchrun", "node"])
 def test_each_way_to_launch_makes_one_world(torch: Site, job: str) -> None:
-    result = torch.run(job, bundle="torch")
+    torch.cli("run", *torch.options, "torch", job, "--wait", timeout=900)
+    result = torch.result()
     assert (result["exit_code"], result["findings"], result["world_size"]) == (0, [], 2)
     assert result["payload"] == {"world": 2, "sum": 3.0, "agent": job == "torchrun"}
     for rank in result["ranks"]:
@@ -138,6 +139,7 @@ def test_each_way_to_launch_makes_one_world(torch: Site, job: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_worlds_of_one_are_found(torch: Site) -> None:
-    result = torch.run("alone", bundle="torch", code=1)
+    torch.cli("run", *torch.options, "torch", "alone", "--wait", code=1, timeout=900)
+    result = torch.result()
     assert [(item["code"], item["severity"]) for item in result["findings"]] == [("net.alone", "error")]
     assert [rank["communication"]["connected"] for rank in result["ranks"]] == [False, False]

@@ -34,6 +34,25 @@ def test_nccl_s_own_report(tmp_path):
     assert communication.nccl(str(tmp_path / "none")) is None
 
 
+def test_a_rank_records_the_network_that_its_nccl_chose(tmp_path):
+    """With a file of that name in place of NCCL, and a log as NCCL 2.21 writes it."""
+    (tmp_path / "libnccl.so.2").write_bytes(b"x" * 4096)
+    (tmp_path / "log").write_text(LOG)
+    payload = (
+        "import mmap, os, shutil, sys, time; file = open(sys.argv[1], 'rb');"
+        "kept = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ);"
+        "shutil.copy(sys.argv[2], os.environ['NCCL_DEBUG_FILE']); time.sleep(0.8)"
+    )
+    files = [str(tmp_path / "libnccl.so.2"), str(tmp_path / "log")]
+    code = "import os, sys; from deployer.site.rank import rank; os._exit(rank.main(sys.argv[1:]))"
+    words = ["--out", str(tmp_path), "--meet", "1,2,,,", "--", sys.executable, "-I", "-S", "-c", payload, *files]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd(), "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+    subprocess.run([sys.executable, "-c", code, *words], env=environment, check=True)
+    found = read_payload((tmp_path / "payload-0.json").read_bytes(), "it").communication
+    assert [os.path.basename(item.path) for item in found.libraries] == ["libnccl.so.2"]
+    assert found.nccl == ("2.21.5+cuda12.4", "Socket", ("NET/Socket", "P2P"))
+
+
 def connected(family, address):
     """Return a listening socket and both ends of a connection to it."""
     server = socket.socket(family)
