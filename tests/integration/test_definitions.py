@@ -1,5 +1,6 @@
 """The definitions that are too heavy for the smoke tier, from build to a job on two nodes of each site. By hand."""
 
+import json
 import re
 from pathlib import Path
 
@@ -105,3 +106,58 @@ def test_an_application_without_python_runs_on_two_nodes(
             assert re.search(line, log, re.MULTILINE), log
     finally:
         laptop("remove", *site.options, name)
+
+
+#: The published workloads: words that make them smaller, and what their results must say.
+PUBLISHED = {
+    "3dgan": (
+        ["--showers", "16", "--batch-size", "4", "--epochs", "3"],
+        {"parameters": {"generator": 872948, "discriminator": 73450}, "learning_rate": 0.002},
+    ),
+    "downscaling": (
+        ["--days", "8", "--batch-size", "2", "--epochs", "3"],
+        {"parameters": 1615671, "learning_rate": 2e-4},
+    ),
+    "cnn-benchmark": (
+        ["--network", "AlexNet", "--batch-size", "2", "--iterations", "3", "--warm-up", "1", "--batches", "1"],
+        {"network": "AlexNet", "parameters": 61838248},
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_published_workloads_run_from_one_image(
+    built: Cli, site: Site, lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second and third bundle ship only their app; `-s` shows the bytes sent, and the report."""
+    folders = []
+    for name, (words, expected) in PUBLISHED.items():
+        bundle = tmp_path / f"{name}.tar"
+        built("build", f"bundles/{name}", timeout=3000)
+        built("pack", f"bundles/{name}", "--site", "lab", "-o", bundle)
+        pushed = json.loads(built("push", bundle, "lab", "--ssh-config", lab.ssh_config, "--json").stdout)
+        bundle.unlink()
+        result = site.run("--nodes", "2", "--", *words, bundle=name)
+        assert (result["world_size"], result["findings"]) == (2, [])
+        payload = result["payload"]
+        assert payload.items() >= {"world_size": 2, "itex_active": True, **expected}.items()
+        if name != "cnn-benchmark":
+            losses = [[value for key, value in epoch.items() if key.endswith("loss")] for epoch in payload["epochs"]]
+            assert all(last < first for first, last in zip(losses[0], losses[-1], strict=True)), losses
+        folders.append(site.alice(f"ls -td {WORKSPACE}/jobs/* | head -n 1").strip())
+        with capsys.disabled():
+            print(f"{name}: {pushed['sent']} bytes sent; {result['seconds']} s; {payload['measured']}")
+        assert name == "3dgan" or pushed["sent"] < 1e6
+    try:
+        said = site.tool("report", *folders, "--beside", "lrz-3dgan")
+        assert "3dgan: seconds per epoch" in said
+        assert "AlexNet: images per second" in said
+        assert "published, lrz-3dgan" in said
+        over_ssh = built("report", *site.options, *(Path(each).name for each in folders), "--csv").stdout
+        assert [line.split(",")[1] for line in over_ssh.splitlines()[1:]] == ["3dgan", "AlexNet", "downscaling"]
+        with capsys.disabled():
+            print(said)
+    finally:
+        for name in PUBLISHED:
+            built("remove", *site.options, name)

@@ -6,10 +6,12 @@ DEPLOYER_GOLDEN=write, and read the diff.
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from deployer.connected.build import definition
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import load
@@ -47,13 +49,13 @@ PUBLISHED = [
 
 
 REQUEST = run.RunRequest("3dgan", *[None] * 6, [], None, [])
+TRAINING = Job("train", TRAIN, 768, 4, 12, "12:00:00")
 
 
-def store_of(plan: Plan, folder: Path) -> Store:
-    """Return a store with the image and the job of the training installed."""
-    jobs = [Job("train", TRAIN, 768, 4, 12, "12:00:00")]
+def store_of(plan: Plan, folder: Path, job: Job = TRAINING) -> Store:
+    """Return a store with the image and a job of the training installed."""
     image = made.IMAGE._replace(env=["PATH=/usr/bin:/bin"], workdir="/")
-    return made.store(folder / "root", plan=plan, jobs=jobs, image=image, name="3dgan")
+    return made.store(folder / "root", plan=plan, jobs=[job], image=image, name="3dgan")
 
 
 @pytest.fixture
@@ -72,23 +74,61 @@ def plan(profile: str) -> Plan:
     return make_plan(load(profile), "3dgan:1.0", ["mpich-abi"])
 
 
+Show = Callable[[run.RunRequest, Job], str]
+
+
 @pytest.fixture
-def text(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the script that `run --dry-run` prints for the published job."""
+def show(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
+    """Return a function to the script that `run --dry-run` prints."""
     monkeypatch.setenv("PATH", str(made.program(tmp_path, "python3", "exit 0")).rpartition("/")[0])
     monkeypatch.setattr(script, "__version__", "VERSION")
     monkeypatch.setattr(run, "_new_name", lambda _: "3dgan-1")
-    store = store_of(plan, tmp_path)
-    Path(store.tool).write_bytes(make_pyz())
-    found = run.show_script(run.prepare(store, REQUEST))
-    return found.replace(str(tmp_path / "root"), WORKSPACE).replace(str(tmp_path), "/usr/bin")
+
+    def shown(request: run.RunRequest, job: Job) -> str:
+        store = store_of(plan, tmp_path, job)
+        Path(store.tool).write_bytes(make_pyz())
+        found = run.show_script(run.prepare(store, request))
+        return found.replace(str(tmp_path / "root"), WORKSPACE).replace(str(tmp_path), "/usr/bin")
+
+    return shown
+
+
+@pytest.fixture
+def text(show: Show) -> str:
+    """Return the script for the published job."""
+    return show(REQUEST, TRAINING)
+
+
+def is_golden(text: str, path: Path) -> bool:
+    """Return whether a script is the checked-in one."""
+    if os.environ.get("DEPLOYER_GOLDEN") == "write":
+        path.write_text(text)
+    assert path.exists(), "no golden script: run with DEPLOYER_GOLDEN=write and read it"
+    return text == path.read_text()
 
 
 def test_the_script_is_the_golden_one(text: str) -> None:
-    if os.environ.get("DEPLOYER_GOLDEN") == "write":
-        GOLDEN.write_text(text)
-    assert GOLDEN.exists(), "no golden script: run with DEPLOYER_GOLDEN=write and read it"
-    assert text == GOLDEN.read_text()
+    assert is_golden(text, GOLDEN)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "threads", "expected"),
+    [
+        (1, 48, ["--ntasks-per-node=1", "--cpus-per-task=48", "-n 4 -ppn 1"]),
+        (2, 48, ["--ntasks-per-node=2", "--cpus-per-task=24", "-n 8 -ppn 2"]),
+        (4, 12, ["--ntasks-per-node=4", "--cpus-per-task=12", "-n 16 -ppn 4"]),
+    ],
+)
+def test_the_definition_in_the_published_layouts(show: Show, ranks: int, threads: int, expected: list[str]) -> None:
+    """bundles/3dgan on 4 nodes: a rank with all cores, two with all hyperthreads, four with a quarter of the cores."""
+    job = definition.load(ROOT / "bundles" / "3dgan").jobs["published"]
+    text = show(
+        REQUEST._replace(ranks_per_node=ranks, threads=threads),
+        Job("published", job.command, job.nodes, job.ranks_per_node, job.threads, job.time),
+    )
+    words = ["#SBATCH --nodes=4", "--batch-size 128 --epochs 25", f"--set-env=OMP_NUM_THREADS={threads}", *expected]
+    assert [word for word in words if word not in text] == []
+    assert is_golden(text, GOLDEN.with_name(f"supermuc-ng-{ranks}x{threads}.sh"))
 
 
 def test_it_says_what_the_published_one_says(text: str) -> None:

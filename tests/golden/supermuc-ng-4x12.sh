@@ -1,0 +1,113 @@
+#!/bin/bash -l
+# Job 3dgan-1: bundle 3dgan:1 on my-supermuc, written by deployer VERSION.
+# 4 nodes x 4 ranks x 12 threads; variant charliecloud-folder: first in the plan for 4 nodes that my-supermuc can use.
+# To submit this script by hand: sbatch job.sh. You may edit it and submit it again.
+#SBATCH --job-name=3dgan
+#SBATCH --output=/dss/pn12ab/di34cde/deployer/jobs/3dgan-1/output.log
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=4
+#SBATCH --cpus-per-task=12
+#SBATCH --time=24:00:00
+#SBATCH --no-requeue
+#SBATCH --partition=general
+#SBATCH --account=pn12ab
+
+job=/dss/pn12ab/di34cde/deployer/jobs/3dgan-1
+tool=(/usr/bin/python3 /dss/pn12ab/di34cde/deployer/deployer.pyz)
+started=$(date +%s)
+stopped=
+
+# At a time limit or cancel, Slurm sends SIGTERM to the ranks and to this script. The script continues as long as it
+# can, to write result.json.
+trap 'stopped=TERM' TERM
+
+# result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
+result() {
+    "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
+}
+
+# After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment.
+unset SLURM_EXPORT_ENV
+grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
+export USER=${USER:-$(id -un)}  # ch-run needs USER
+unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
+
+rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
+mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
+
+module load slurm_setup || { result hosts 1 --module slurm_setup; exit 1; }
+
+module load mpi.intel/2019 || { result hosts 1 --module mpi.intel/2019; exit 1; }
+
+module load charliecloud || { result hosts 1 --module charliecloud; exit 1; }
+
+# Home: a private folder of this job on each node, created in step 1.
+home=/tmp/deployer-home-$UID-$unique
+leave() {
+    [ -z "$stopped" ] && timeout 30 srun --mpi=none --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task=1 \
+        rm -rf -- "$home" </dev/null >/dev/null 2>&1 || rm -rf -- "$home"
+}
+trap leave EXIT
+
+# The container: read-only; from the host's environment only what the plan passes. Binds:
+#   /lrz/sys: what the site's MPI needs, on the same path
+#   /deployer/host: placeholders for single files of the host
+#   /deployer/app: the bundle's app folder
+#   /deployer/deployer.pyz: this tool
+#   /deployer/job: the job's folder
+container=(ch-run
+    '--unset-env=!(SLURM_*|SLURMD_*|PMI_*|HYDI_*|MPI_LOCAL*|I_MPI_PIN_INFO|I_MPI_PIN_MAPPING|I_MPI_INFO_*|I_MPI_HYDRA_UUID)'
+    --env-no-expand
+    --set-env=DEPLOYER_RESULT=/deployer/job/payload.json
+    --set-env=FI_PROVIDER=psm2
+    --set-env=FI_PROVIDER_PATH=/lrz/sys/intel/impi2019u6/impi/2019.6.154/intel64/libfabric/lib/prov
+    --set-env=HOME="$home"
+    --set-env=I_MPI_JOB_RESPECT_PROCESS_PLACEMENT=0
+    --set-env=I_MPI_PIN_DOMAIN=24:compact
+    --set-env=I_MPI_PIN_RESPECT_CPUSET=0
+    --set-env=I_MPI_ROOT=/lrz/sys/intel/impi2019u6/impi/2019.6.154
+    --set-env=KMP_AFFINITY=granularity=fine,compact,1,0
+    --set-env=KMP_BLOCKTIME=0
+    --set-env=LD_LIBRARY_PATH=/lrz/sys/intel/impi2019u6/impi/2019.6.154/intel64/lib/release:/lrz/sys/intel/impi2019u6/impi/2019.6.154/intel64/lib:/lrz/sys/intel/impi2019u6/impi/2019.6.154/intel64/libfabric/lib:/deployer/host/lib
+    --set-env=MPI4PY_MPIABI=mpich
+    --set-env=OMP_NUM_THREADS=12
+    --set-env=PATH=/usr/bin:/bin
+    --set-env=PYTHONNOUSERSITE=1
+    --set-env=TF_NUM_INTEROP_THREADS=2
+    --set-env=TF_NUM_INTRAOP_THREADS=12
+    --set-env=TMPDIR="$home"
+    --bind=/lrz/sys:/lrz/sys
+    --bind=/dss/pn12ab/di34cde/deployer/images/aaaa/host/c1e9d40cceaf3e25:/deployer/host
+    --bind=/dss/pn12ab/di34cde/deployer/images/aaaa/app:/deployer/app
+    --bind=/dss/pn12ab/di34cde/deployer/deployer.pyz:/deployer/deployer.pyz
+    --bind=/dss/pn12ab/di34cde/deployer/jobs/3dgan-1:/deployer/job
+    --cd=/
+)
+image=/dss/pn12ab/di34cde/deployer/images/aaaa/rootfs
+
+# The ranks: mpiexec.hydra starts 4 per node, with 12 cores per rank.
+type -P mpiexec.hydra >/dev/null || { result hosts 127 --launcher mpiexec.hydra; exit 1; }
+export I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS='--mpi=none --cpus-per-task=48 --cpu-bind=cores'
+export I_MPI_JOB_RESPECT_PROCESS_PLACEMENT=0
+export I_MPI_PIN_DOMAIN=24:compact
+export I_MPI_PIN_RESPECT_CPUSET=0
+launch=(mpiexec.hydra -bootstrap slurm -n 16 -ppn 4
+)
+
+# 1. Hosts: each node writes its facts into hosts/, from outside the container.
+srun --mpi=none --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task=1 \
+    "${tool[@]}" probe --host --out "$job/hosts" --library /lrz/sys/intel/impi2019u6/impi/2019.6.154/intel64/lib/release/libmpi.so.12 --home "$home" </dev/null
+result hosts $? || exit
+read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface
+
+# 2. Probe: each rank records its MPI library, network and CPUs in the container in ranks/. If they do not match the
+#    plan, the job ends here, before the payload.
+"${launch[@]}" "${container[@]}" "$image" -- \
+    /usr/bin/python3 -I -S /deployer/deployer.pyz probe --rank --out /deployer/job/ranks --library libmpi.so.12 </dev/null
+result probe $? || exit
+
+# 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
+"${launch[@]}" "${container[@]}" --cd=/deployer/job "$image" -- \
+    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/job/ranks --abort --meet "$meet" -- python3 /deployer/app/train.py --showers 200000 --batch-size 128 --epochs 25 </dev/null
+result payload $?
+exit
