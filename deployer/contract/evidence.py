@@ -14,7 +14,8 @@ An *identity* names a file independent of its path: ``build-id:HEX`` from its GN
 its content if it has no such note. A *task* is the launcher's number of a rank; it exists even without MPI.
 """
 
-from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+import functools
+from typing import Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from deployer.contract import json_records
 from deployer.contract.json_records import Record
@@ -303,14 +304,15 @@ def read_node(data: bytes, what: str) -> NodeRecord:
     return NodeRecord(fields.text("host"), fields.mapping("files"))
 
 
-def parse_cpus(text: str) -> Set[int]:
+@functools.lru_cache(maxsize=4096)  # ranks of different nodes have the same
+def parse_cpus(text: str) -> FrozenSet[int]:
     """Return the CPUs of a kernel list such as ``0-3,8``; an unreadable part counts as no CPU."""
     cpus: Set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if first.isdigit() and (last.isdigit() or not dash):
             cpus.update(range(int(first), int(last if dash else first) + 1))
-    return cpus
+    return frozenset(cpus)
 
 
 def render_numbers(numbers: Set[int]) -> str:

@@ -7,7 +7,7 @@ import functools
 import signal as signals
 import time
 from collections import OrderedDict
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from deployer.contract import evidence, json_records, measurements, memory, rank_record
 from deployer.contract.errors import Refused, SpaceError
@@ -38,7 +38,7 @@ REFUSED = Refused.exit_code
 SAVED = rank_record.SAVED
 
 #: Task and CPUs of each rank, by host.
-_ByHost = Dict[str, List[Tuple[int, Set[int]]]]
+_ByHost = Dict[str, List[Tuple[int, FrozenSet[int]]]]
 
 
 class StepOutcome(NamedTuple):

@@ -30,6 +30,8 @@ from tests.lab import (
     bench_overhead,
     bench_pack,
     bench_ping,
+    bench_published,
+    bench_scale,
     bench_staging,
     bench_start,
     bench_unpack,
@@ -205,6 +207,8 @@ def main() -> None:
     command.set_defaults(run=bench_ping.measure)
     command.add_argument("--lab", default="bench-ping", help="the lab to make, and to remove at the end")
     bench_overhead.add_parser(verbs)
+    bench_published.add_parser(verbs)
+    bench_scale.add_parser(verbs)
     command = verbs.add_parser("import")
     command.add_argument("--image", default="deployer/digits-horovod:1.0.0")
     command.add_argument("--module", default="tensorflow")

@@ -84,7 +84,7 @@ def measure(args: argparse.Namespace) -> None:
         folder.mkdir(parents=True)
     try:
         store = Store(str(WORK / "root"))
-        image = _installed(args, store)
+        image = installed(args.bundle, store, WORK, _DEFINITION)
         _say_what_differs(image)
         with _ways(store, image) as (every, servers):
             ways = {name: way for name, way in every.items() if name == "native" or _named(name, args.ways)}
@@ -104,12 +104,13 @@ def _named(name: str, words: str) -> bool:
     return not words or any(word in name for word in words.split(","))
 
 
-def _installed(args: argparse.Namespace, store: Store) -> InstalledImage:
-    bundle = WORK / "bundle.tar"  # keep takes it away
-    if args.bundle:
-        shutil.copyfile(args.bundle, bundle)
+def installed(given: str | None, store: Store, work: Path, definition: str) -> InstalledImage:
+    """Install a bundle of a definition, ``given`` or packed for this, and return its image."""
+    bundle = work / "bundle.tar"  # keep takes it away
+    if given:
+        shutil.copyfile(given, bundle)
     else:
-        _pack(bundle)
+        _pack(bundle, definition)
     image = install(str(bundle), store).image
     keep(str(bundle), store, image)
     squash.make(image, os.cpu_count() or 1)
@@ -117,13 +118,13 @@ def _installed(args: argparse.Namespace, store: Store) -> InstalledImage:
     return image
 
 
-def _pack(bundle: Path) -> None:
+def _pack(bundle: Path, definition: str) -> None:
     """Build and pack the definition with the runtimes that bundles carry."""
     deployer = str(Path(sys.executable).with_name("deployer"))
     with take_engine() as engine:
         environment = {**os.environ, "DOCKER_HOST": engine.docker_host}
         kits = ["--kit", "charliecloud", "--kit", "udocker"]
-        for words in (["build", _DEFINITION], ["pack", _DEFINITION, "--site", "lab", *kits, "-o", str(bundle)]):
+        for words in (["build", definition], ["pack", definition, "--site", "lab", *kits, "-o", str(bundle)]):
             subprocess.run([deployer, *words], check=True, cwd=ROOT, stdout=subprocess.DEVNULL, env=environment)
 
 
@@ -151,7 +152,7 @@ def _inside(rootfs: str, path: str) -> str:
 @contextmanager
 def _ways(store: Store, image: InstalledImage) -> Iterator[tuple[Mapping[str, Way], Mapping[str, int]]]:
     """Yield the ways, native first, and the process that serves all of a way's ranks where there is one."""
-    whole = _container(store, image)
+    whole = container(store, image, WORK / "job", len(os.sched_getaffinity(0)))
     staging = staging_script.StagedImage(
         plans.SQUASHFS, str(MEMORY), image.folder, squash.path(image.folder), 0, plans.MPICH_ABI, held=True
     )
@@ -161,24 +162,23 @@ def _ways(store: Store, image: InstalledImage) -> Iterator[tuple[Mapping[str, Wa
     joined = shell.argv([*RUNTIMES["charliecloud"].into_mounted(mounted, str(into)), mounted.rootfs, "--"])
     with bench_start.staged(store, image, into, staging.source, mount) as holder:
         ways: dict[str, Way] = {
-            "native": partial(_argv, "native", _natively(whole)),
-            "Charliecloud, folder": partial(_argv, "charliecloud", whole),
+            "native": partial(argv, "native", natively(whole)),
+            "Charliecloud, folder": partial(argv, "charliecloud", whole),
             "Charliecloud, SquashFS": lambda command: [*joined, *command],
-            "ch-run of the kit, folder": partial(_argv, plans.CHARLIECLOUD_KIT, whole),
-            "udocker P1": partial(_argv, "udocker", whole),
-            _APPTAINER: lambda command: [*apptainer.AS_USER, *_argv("apptainer", whole, command)],
-            _PODMAN: lambda command: [*apptainer.AS_USER, *_argv("podman", whole, command)],
+            "ch-run of the kit, folder": partial(argv, plans.CHARLIECLOUD_KIT, whole),
+            "udocker P1": partial(argv, "udocker", whole),
+            _APPTAINER: lambda command: [*apptainer.AS_USER, *argv("apptainer", whole, command)],
+            _PODMAN: lambda command: [*apptainer.AS_USER, *argv("podman", whole, command)],
         }
         yield ways, {"Charliecloud, SquashFS": holder}
 
 
-def _container(store: Store, image: InstalledImage) -> Container:
-    """Return the container of a rank that has all cores of this machine."""
-    (WORK / "job").mkdir(exist_ok=True)
-    cores = str(len(os.sched_getaffinity(0)))
+def container(store: Store, image: InstalledImage, job: Path, cores: int) -> Container:
+    """Return the container of a rank that has so many cores of this machine."""
+    job.mkdir(exist_ok=True)
     threads = {
-        "OMP_NUM_THREADS": cores,
-        "TF_NUM_INTRAOP_THREADS": cores,
+        "OMP_NUM_THREADS": str(cores),
+        "TF_NUM_INTRAOP_THREADS": str(cores),
         "TF_NUM_INTEROP_THREADS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
         # glibc keeps what is freed. Else each step gives its tensors back to the kernel and has them zeroed again,
@@ -186,7 +186,7 @@ def _container(store: Store, image: InstalledImage) -> Container:
         "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
         "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
     }
-    binds = [Bind(str(WORK / "job"), plans.JOB, ""), Bind(store.tool, plans.TOOL, "")]
+    binds = [Bind(str(job), plans.JOB, ""), Bind(store.tool, plans.TOOL, "")]
     variant = image.variant(plans.MPICH_ABI)
     made = containers.make(image, image.manifest().image, None, binds, threads, variant)
     home = {"HOME": str(MEMORY), "TMPDIR": str(MEMORY)}  # job.sh makes one for each job
@@ -200,11 +200,12 @@ def _at(container: Container, into: str) -> Container:
     return container._replace(rootfs=shell.plain(container.rootfs, stage), binds=binds)
 
 
-def _argv(runtime: str, container: Container, command: list[str]) -> list[str]:
+def argv(runtime: str, container: Container, command: list[str]) -> list[str]:
+    """Return the words that start a command in a container of a runtime."""
     return shell.argv(RUNTIMES[runtime].argv(container, command))
 
 
-def _natively(container: Container) -> Container:
+def natively(container: Container) -> Container:
     """Return it with the image's own programs, packages and libraries, as files of the host."""
     rootfs = shell.plain(container.rootfs)
     own = f"{rootfs}/usr/local/lib"

@@ -13,6 +13,7 @@ import importlib.util
 import json
 import math
 import os
+import resource
 import sys
 import time
 
@@ -196,6 +197,9 @@ def main() -> None:
         return
     own = [rate() for _ in range(options.iterations)]
     rates = hvd.allreduce(tf.constant(own, tf.float64), op=hvd.Sum).numpy().tolist()
+    memory = max(
+        hvd.allgather(tf.constant([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024])).numpy().tolist()
+    )
     if hvd.rank() == 0:
         mean, half, spread = float(np.mean(rates)), half_interval(rates), 1.96 * float(np.std(own))
         print(f"{options.network}, {model.count_params()} parameters; first step {first_seconds:.1f} s")
@@ -221,6 +225,7 @@ def main() -> None:
                     "mean": round(float(np.mean(own)), 3),
                     "spread_1_96_sd": round(spread, 3),
                 },
+                "memory_mib": round(memory, 1),
                 "first_step_seconds": round(first_seconds, 3),
                 "itex_active": active,
             }

@@ -1,0 +1,57 @@
+"""The evidence that a good job of many ranks leaves in its folder, for tests and benchmarks of the judge."""
+
+import os
+from typing import Dict
+
+from deployer.contract import evidence, json_records, rank_record
+from deployer.contract.evidence import HostRecord, Launch, NodeRecord, ProbeRecord
+from deployer.contract.measurements import Allreduce, Measures
+from deployer.contract.payload import MappedLibrary
+from deployer.contract.plan import CANARY_TEXT, HostMpi
+
+_SAYS = "Intel(R) MPI Library 2021.15"
+_MPI = HostMpi("intel", "2021.15", "/opt/mpi", "/opt/mpi/lib/libmpi.so.12", _SAYS)
+_LIBRARY = MappedLibrary("/opt/mpi/lib/libmpi.so.12", "build-id:aa", _SAYS)
+
+
+def leave(folder: str, nodes: int, ranks_per_node: int, collected: bool) -> None:
+    """Write the records of all nodes and ranks into a new job folder.
+
+    ``collected``: a file per node, as of a staged image; otherwise each rank has files of its own.
+    """
+    for name in ("hosts", "ranks"):
+        os.makedirs(os.path.join(folder, name))
+    fields = ("job-1", "gan", "1", "sha256:" + "0" * 64, "site", "option", "", "charliecloud", nodes, ranks_per_node)
+    launch = Launch(*fields, threads=1, time="01:00:00", command=["true"], mpi=_MPI, provider="tcp", created=1000)
+    _write(folder, "job.json", json_records.pretty(launch.record()))
+    for node in range(nodes):
+        host = f"node{node:05d}"
+        record = HostRecord(host, "build-id:aa", (), ("0-23,48-71", "24-47,72-95"))
+        _write(folder, f"hosts/{host}.json", json_records.pretty(record.record()))
+        texts = {}
+        for local in range(ranks_per_node):
+            texts.update(_rank(node * ranks_per_node + local, local, host, nodes * ranks_per_node))
+        if collected:
+            _write(folder, f"hosts/{host}.root", CANARY_TEXT)
+            texts = {f"node-{host}.json": json_records.pretty(NodeRecord(host, texts).record())}
+        for name, text in texts.items():
+            _write(folder, "ranks/" + name, text)
+
+
+def _rank(task: int, local: int, host: str, size: int) -> Dict[str, str]:
+    """Return the files of a rank, by name."""
+    provider = None if task else "tcp"
+    measures = Measures(None, Allreduce(12000, 8388608, 10**9), None, 10**9)
+    cpus = f"{local},{local + 48}"
+    probe = ProbeRecord(task, host, evidence.DONE, _LIBRARY, None, task, size, provider, "multiple", 1, cpus, measures)
+    payload = dict(rank_record.begun(task, host), exit_code=0, ended=5000, libraries=[dict(_LIBRARY._asdict())])
+    return {
+        f"probe-{task}.json": json_records.pretty(probe.record()),
+        f"probe-{task}.log": "MPI startup(): libfabric provider: tcp\n",
+        f"payload-{task}.json": rank_record.pretty(payload) + "\n",
+    }
+
+
+def _write(folder: str, name: str, text: str) -> None:
+    with open(os.path.join(folder, name), "w") as stream:
+        stream.write(text)

@@ -1,0 +1,38 @@
+"""What the judge asks of the shared file system: files per node, none per rank, if the image is staged."""
+
+import pytest
+
+from deployer.contract.result import StepOutcome
+from deployer.site.jobs import result
+from deployer.system import files
+from tests import evidence
+
+#: Files that the judge opens in a job of any size: job.json.
+CONSTANT = 1
+
+
+def opened(folder, monkeypatch):
+    """Judge the job in a folder, and return how many files were opened for that, and the result."""
+    count = []
+    original = files.open_regular
+    monkeypatch.setattr(files, "open_regular", lambda *args, **named: count.append(args) or original(*args, **named))
+    verdict = result.write_result(str(folder), StepOutcome("payload", 0, None, "7", 1000, 1010))
+    monkeypatch.undo()
+    assert (verdict.exit_code, verdict.record["findings"]) == (0, [])
+    return len(count), verdict.record
+
+
+@pytest.mark.parametrize("nodes", [2, 16, 64])
+@pytest.mark.parametrize("ranks_per_node", [1, 8])
+def test_a_staged_job_of_any_ranks_has_three_files_per_node(tmp_path, monkeypatch, nodes, ranks_per_node):
+    evidence.leave(str(tmp_path / "job"), nodes, ranks_per_node, collected=True)
+    count, record = opened(tmp_path / "job", monkeypatch)
+    assert count == CONSTANT + 3 * nodes
+    assert (record["world_size"], len(record["ranks"])) == (nodes * ranks_per_node, nodes * ranks_per_node)
+
+
+@pytest.mark.parametrize("nodes", [2, 16])
+def test_ranks_from_the_installed_folder_have_three_files_each(tmp_path, monkeypatch, nodes):
+    evidence.leave(str(tmp_path / "job"), nodes, 4, collected=False)
+    count, _ = opened(tmp_path / "job", monkeypatch)
+    assert count == CONSTANT + nodes + 3 * 4 * nodes
