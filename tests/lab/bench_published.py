@@ -101,7 +101,8 @@ def _trained(args: argparse.Namespace, image: InstalledImage, network: str, way:
     options = ["--network", network, "--batch-size", str(BATCHES[network]), "--batches", "1"]
     options += ["--warm-up", str(args.warm_up), "--iterations", str(args.iterations)]
     command = bench_overhead.argv(way, container, ["python3", f"{plans.APP}/benchmark.py", *options])
-    launch = bench_overhead.argv("native", native, ["mpiexec", "-n", str(ranks), "-bind-to", "none"])
+    command[0] = shutil.which(command[0]) or command[0]  # hydra's PATH is its own
+    launch = [f"{image.rootfs}/usr/local/bin/mpiexec", "-n", str(ranks), "-bind-to", "none"]
     done = subprocess.run(
         [*launch, *command],
         stdin=subprocess.DEVNULL,
