@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     for name, plan in packed.named_plans():
         if plan.checked:
             print(f"check {name}: {plan.checked.verdict}")
-            show(plan.checked, plan.way)
+            show(plan.checked, [plan.way])
     return 0
 
 

@@ -426,6 +426,15 @@ def test_nothing_of_clock_user_or_machine_is_in_a_bundle(tmp_path: Path, folder:
 
 
 @pytest.mark.thorough
+def test_the_way_of_a_plan_is_one_line(tmp_path: Path, folder: Path) -> None:
+    """It was printed letter by letter."""
+    profile = Path(__file__).resolve().parents[4] / "site_profiles" / "lab.yaml"
+    words = ("--rootfs", folder, "--name", "x", "--version", "1", "--site", profile, "-o", "b.tar")
+    lines = deployer("pack", *words, cwd=tmp_path).stdout.splitlines()
+    assert "  with Intel(R) MPI Library 2021.15, srun (pmi2), charliecloud" in lines
+
+
+@pytest.mark.thorough
 def test_changes_and_files_are_listed(tmp_path: Path, folder: Path) -> None:
     words = ("--rootfs", folder, "--name", "x", "--version", "1", "-o", "b.tar", "--changes", "changes", "--json")
     done = deployer("pack", *words, cwd=tmp_path)
