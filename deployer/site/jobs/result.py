@@ -66,7 +66,11 @@ def write_result(folder: str, outcome: "StepOutcome") -> "Judgement":
     path = os.path.join(folder, RESULT_FILE)
     if outcome.step == HOSTS and outcome.exit_code == 0 and outcome.signal is None:
         hosts = os.path.join(folder, HOSTS_FOLDER)
-        rendezvous.write(hosts, started, found.hosts, os.path.join(folder, MACHINES))
+        try:
+            rendezvous.write(hosts, started, found.hosts, os.path.join(folder, MACHINES))
+        except SpaceError as error:
+            result_reserve.release(folder)
+            outcome = outcome._replace(full=error.message)
     verdict = assemble(started, found, outcome)
     try:
         files.write_text(path, json_records.pretty(verdict.record))

@@ -512,17 +512,19 @@ def test_the_end_of_the_log_tells_why_a_payload_failed_and_nothing_from_before_i
     assert failed() == ("", set())
 
 
-def test_a_result_comes_out_of_a_full_disk(store, programs, monkeypatch):
+@pytest.mark.parametrize("step", ["hosts", "payload"])
+def test_a_result_comes_out_of_a_full_disk(store, programs, monkeypatch, step):
     folder = run.prepare(store, REQUEST)
+    os.mkdir(os.path.join(folder, "hosts"))
     taken = os.path.join(folder, result_reserve.NAME)
-    ended = StepOutcome("payload", 0, None, "7", 0, 9)
+    ended = StepOutcome(step, 0, None, "7", 0, 9)
     assert os.path.getsize(taken) > 64 * 1024
     write = result.files.write_text
 
-    def full(path, text):
+    def full(path, text, mode=0o666):
         if os.path.exists(taken):
             raise SpaceError("cannot write %s: No space left on device" % path)
-        write(path, text)
+        write(path, text, mode)
 
     monkeypatch.setattr(result.files, "write_text", full)
     verdict = result.write_result(folder, ended)
