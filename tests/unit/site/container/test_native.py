@@ -188,7 +188,7 @@ def test_the_job_proves_the_same_without_an_image(store):
     start = '"${launch[@]}" "${native[@]}" \\\n    ' + tool
     assert start + "probe --rank --out %s/ranks --library libmpi.so.12 </dev/null" % folder in text
     command = "python3 %s/app/train.py --to %s/x" % (image, folder)
-    assert start + "rank --out %s/ranks -- %s </dev/null" % (folder, command) in text
+    assert start + 'rank --out %s/ranks --meet "$meet" -- %s </dev/null' % (folder, command) in text
     assert subprocess.run(["bash", "-n"], input=text.encode(), check=False).returncode == 0
 
 
