@@ -8,6 +8,7 @@ It needs what every launcher of PyTorch sets: MASTER_ADDR, MASTER_PORT, RANK, WO
 """
 
 import argparse
+import gc
 import json
 import os
 import time
@@ -76,7 +77,7 @@ def weights_are_equal(model: nn.Module) -> bool:
 
 
 def main() -> None:
-    """Train, and write the result."""
+    """Join the other ranks, train, and leave them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--batch-size", type=int, default=32, help="images per rank and step")
@@ -85,6 +86,14 @@ def main() -> None:
 
     device = take_device()
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    train(options, device)
+    # The model holds threads of the process group. If they outlive Python, the process may abort at its end (seen).
+    gc.collect()
+    dist.destroy_process_group()
+
+
+def train(options, device) -> None:
+    """Train, and write the result."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(SEED + rank)
 
@@ -140,7 +149,6 @@ def main() -> None:
         }
         with open(os.environ["DEPLOYER_RESULT"], "w", encoding="utf-8") as stream:
             json.dump(payload, stream)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

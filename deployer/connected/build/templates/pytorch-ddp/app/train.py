@@ -3,6 +3,7 @@
 It reads MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE, which every launcher of PyTorch sets.
 """
 
+import gc
 import json
 import os
 
@@ -35,6 +36,9 @@ def main() -> None:
         if os.environ.get("DEPLOYER_RESULT"):
             with open(os.environ["DEPLOYER_RESULT"], "w", encoding="utf-8") as stream:
                 json.dump(found, stream)
+    # The model holds threads of the process group. If they outlive Python, the process may abort at its end.
+    del model, optimizer, loss
+    gc.collect()
     dist.destroy_process_group()
 
 
