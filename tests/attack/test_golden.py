@@ -58,8 +58,8 @@ def test_what_a_newer_writer_adds_is_skipped(tmp_path):
 
 
 def test_what_needs_a_newer_reader_is_refused_with_a_hint(tmp_path):
-    data = bundles.reseal(golden("format1"), lambda record: record.update(format=5, min_reader=4))
-    with pytest.raises(UsageError, match="format 5 and needs a reader of format 4") as caught:
+    data = bundles.reseal(golden("format1"), lambda record: record.update(format=100, min_reader=99))
+    with pytest.raises(UsageError, match="format 100 and needs a reader of format 99") as caught:
         install(write(tmp_path, data), Store(str(tmp_path / "root")))
     assert "newer deployer" in caught.value.hint
     seal = bundles.with_seal(golden("format1"), lambda record: record.update(format=2, min_reader=2))
