@@ -128,7 +128,9 @@ def test_doctor_capture_and_shell_know_it(nodes: Site) -> None:
     start = f"python3 {WORKSPACE}/deployer.pyz"
     said = nodes.alice(f"bash -lc {shlex.quote(f'{start} doctor --plan changed hello-mpi')}", timeout=300)
     assert "enroot" in said
-    capture = f"{start} capture --node --partition batch -o enroot.json >&2; cat enroot.json; rm enroot.json"
+    capture = (
+        f"{start} capture --node --partition batch -o enroot.json >/dev/null 2>&1; cat enroot.json; rm enroot.json"
+    )
     facts = json.loads(nodes.alice(f"bash -lc {shlex.quote(capture)}"))["partitions"]["batch"]["runtimes"]["enroot"]
     assert facts == {"version": "4.1.2", "starts": True}
     assert not nodes.alice("find ~ -name enroot")  # its folders in the home
