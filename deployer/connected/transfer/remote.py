@@ -317,7 +317,7 @@ class Remote:
         heard: list[str] = []
 
         def hear(said: bytes) -> bool:
-            found = re.match(rf"{MARK}([\w.+-]+) ([\w.-]+)$", said.decode("utf-8", "replace"))
+            found = re.match(rf"{MARK}([\w.+-]+) ([\w.;-]+)$", said.decode("utf-8", "replace"))
             heard.extend(found.groups() if found else ())
             return found is not None
 

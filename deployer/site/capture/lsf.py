@@ -1,4 +1,6 @@
-"""LSF's queues as partitions, by IBM's command reference for 10.1 (lsid, bqueues -l): not seen here.
+"""LSF's queues as partitions, from lsid and bqueues -l: not seen here.
+
+IBM's command reference for 10.1 names the fields; their layout is by examples, and as XSEDE's ipf reads it.
 
 The hosts of a queue are groups, exceptions and preferences, so they are not counted: its job shows what a node is.
 """

@@ -1,4 +1,6 @@
-"""PBS's queues as partitions, by pbs_queue_attributes(7B) and pbs_node_attributes(7B) of OpenPBS: not seen here.
+"""PBS's queues as partitions: not seen here.
+
+By pbs_queue_attributes(7B), pbs_node_attributes(7B), and what prints them: qstat.c and pbsnodes.c of OpenPBS.
 
 Of a node, PBS tells memory and GPUs for sure; what it counts as CPUs may be cores or hardware threads.
 """
@@ -33,7 +35,7 @@ def pbs(tools: Tools) -> Optional[BatchFacts]:
     default = re.search(r"^\s+default_queue = (\S+)", server.out, re.MULTILINE) if server else None
     first = default.group(1) if default else None
     partitions = {
-        name: _partition(name, queues[name], list(found.values()), tools)
+        name: _partition(name, queues[name], found, tools)
         for name in sorted(queues, key=lambda name: (name != first, name))
         if queues[name].get("queue_type", "").lower().startswith("e")  # not one that only passes jobs on
     }
@@ -53,8 +55,12 @@ def records(text: str) -> Dict[str, Dict[str, str]]:
     return found
 
 
-def _partition(name: str, queue: Dict[str, str], nodes: List[Dict[str, str]], tools: Tools) -> Record:
-    own = [_shape(node) for node in nodes if _is_of(name, queue, node)]
+def _partition(name: str, queue: Dict[str, str], nodes: Dict[str, Dict[str, str]], tools: Tools) -> Record:
+    hosts: Dict[str, List[Dict[str, str]]] = {}
+    for vnode, fields in nodes.items():
+        if _is_of(name, queue, fields):
+            hosts.setdefault(fields.get(_AVAILABLE + "host", vnode), []).append(fields)
+    own = [_shape(vnodes) for vnodes in hosts.values()]
     found: Record = {"nodes": len(own)} if own else {}
     limit = _CLOCK.match(queue.get("resources_max.walltime", ""))
     if limit:
@@ -72,9 +78,9 @@ def _partition(name: str, queue: Dict[str, str], nodes: List[Dict[str, str]], to
 
 
 def _is_of(name: str, queue: Dict[str, str], node: Dict[str, str]) -> bool:
-    """Return whether jobs of a queue run on a node: it may belong to one queue, or have what the queue's jobs ask."""
-    if node.get("queue", name) != name:
-        return False
+    """Return whether jobs of a queue run on a vnode: it may belong to one queue, or have what the queue's jobs ask."""
+    if ("queue" in node or queue.get("hasnodes") == "True") and node.get("queue") != name:
+        return False  # a queue with vnodes of its own uses no others
     asked = {key[len(_DEFAULT) :]: value for key, value in queue.items() if key.startswith(_DEFAULT)}
     return all(
         value in node.get(_AVAILABLE + resource, "").split(",")
@@ -83,12 +89,15 @@ def _is_of(name: str, queue: Dict[str, str], node: Dict[str, str]) -> bool:
     )
 
 
-def _shape(node: Dict[str, str]) -> Record:
+def _shape(vnodes: List[Dict[str, str]]) -> Record:
+    """Return the shape of a host, which may be divided into vnodes."""
     shape: Record = {}
-    memory = _SIZE.match(node.get(_AVAILABLE + "mem", ""))
+    sizes = [_SIZE.match(vnode.get(_AVAILABLE + "mem", "")) for vnode in vnodes]
+    memory = int(sum(int(size.group(1)) * _KIB[size.group(2)] for size in sizes if size) / 1024)
     if memory:
-        shape["memory_mb"] = int(int(memory.group(1)) * _KIB[memory.group(2)] / 1024)
-    gpus = node.get(_AVAILABLE + "ngpus", "")
-    if gpus.isdigit() and int(gpus):
-        shape["gpus"] = {"count": int(gpus)}
+        shape["memory_mb"] = memory
+    counts = [vnode.get(_AVAILABLE + "ngpus", "") for vnode in vnodes]
+    gpus = sum(int(count) for count in counts if count.isdigit())
+    if gpus:
+        shape["gpus"] = {"count": gpus}
     return shape

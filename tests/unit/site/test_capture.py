@@ -310,6 +310,29 @@ def test_pbs(programs):
     assert tools.notes == ["partition workq: its nodes differ in gpus, memory_mb"]
 
 
+def test_pbs_queue_with_own_vnodes_and_hosts_of_several_vnodes(programs):
+    queue = "    queue_type = Execution"
+    listed = ["Queue: big", queue, "    hasnodes = True", "", "Queue: workq", queue, ""]
+    vnodes = [
+        ("n1", "", 0, 0, "workq"),
+        ("n1[0]", "n1", 64, 2, "big"),
+        ("n1[1]", "n1", 64, 2, "big"),
+        ("n2", "", 32, 0, ""),
+    ]
+    lines = []
+    for name, host, memory, gpus, own in vnodes:
+        lines += [name, "     resources_available.host = %s" % (host or name)]
+        lines += ["     resources_available.mem = %dgb" % memory, "     resources_available.ngpus = %d" % gpus]
+        lines += ["     queue = " + own] if own == "big" else []
+        lines += [""]
+    version = "[ $1 != --version ] || exec echo pbs_version = 23.06.06; [ $1 = -Qf ] || exit 1\n"
+    made.program(programs, "qstat", version + "cat <<'EOF'\n%s\nEOF" % "\n".join(listed))
+    made.program(programs, "pbsnodes", "cat <<'EOF'\n%s\nEOF" % "\n".join(lines))
+    partitions = pbs.pbs(Tools()).partitions
+    assert partitions["big"] == {"nodes": 1, "node": {"memory_mb": 131072, "gpus": {"count": 4}}}
+    assert partitions["workq"]["nodes"] == 2  # n1's own vnode belongs to all queues without vnodes
+
+
 BQUEUES = """cat <<'EOF'
 QUEUE: long
   -- For jobs of days.

@@ -202,6 +202,10 @@ time.sleep(60)
             "job hello-1 (77) continues on the site\nhint: to end it: deployer cancel --site lab hello-1\n",
         ),
         (
+            "deployer-answer:hello-1 77;cluster-2\n",
+            "job hello-1 (77;cluster-2) continues on the site\nhint: to end it: deployer cancel --site lab hello-1\n",
+        ),
+        (
             "",
             "before the site reported a job; it may have been submitted\nhint: see: deployer jobs --site lab\n",
         ),
