@@ -546,11 +546,12 @@ def signal_name(number: int) -> str:
 def _apart(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
     """Return the finding about ranks without MPI of which none was connected to another one.
 
-    It is an error if they made worlds of their own; otherwise they may be independent on purpose.
+    It is an error if they made worlds of their own; otherwise they may be independent on purpose. A mapped MPI shows
+    nothing if the job does not use MPI: Debian's PyTorch is linked with it.
     """
     seen = [item.communication for item in found.payloads if item.communication is not None]
     alone = [item for item in seen if item.connected is False]
-    mpi = any(item.libraries for item in found.payloads)
+    mpi = not launch.without_mpi and any(item.libraries for item in found.payloads)
     if mpi or launch.ranks == 1 or outcome.exit_code != 0 or len(alone) != len(seen) or len(seen) < 2:
         return []
     made = finding("net.alone", WHOLE_JOB, count=len(alone))

@@ -17,6 +17,8 @@ _ESTABLISHED = "01"
 #: Seconds of observation without a connection after which a payload is alone: a connection to the other ranks is there
 #: from the start of a process group to its end.
 _PATIENCE = 5.0
+#: Seconds from the first library in which a process group is expected to start.
+_STARTING = 60.0
 _MAX_LOG = 4 * 1024 * 1024
 
 #: An end of a connection: address and port, as the kernel writes them.
@@ -53,6 +55,11 @@ class PayloadWatcher(object):
     def known(self) -> bool:
         """Return whether a connection to another process was seen."""
         return self._connected
+
+    @property
+    def searching(self) -> bool:
+        """Return whether a first connection may come soon; one to the payload itself may be short."""
+        return self._since is not None and not self._connected and time.monotonic() - self._since < _STARTING
 
     def record(self) -> "Optional[Dict[str, Any]]":
         """Return the fields of ``payload.Communication``; None if no such library was seen."""

@@ -89,7 +89,7 @@ def watch(
         elif record["libraries"] != before["libraries"]:
             pause = 1.0
         else:
-            known = (libraries or others.known) and not (sight and sight.verdict is None)
+            known = (libraries or others.known) and not others.searching and not (sight and sight.verdict is None)
             pause = min(pause * _GROWTH, _SEEN if known else _SEARCHING)
         asked = grace.wait(warning.before(pause, bool(libraries)))
         end = end and not _ended(pid, asked)
@@ -135,6 +135,10 @@ class _Others:
     @property
     def known(self) -> bool:
         return self._watcher is not None and self._watcher.known
+
+    @property
+    def searching(self) -> bool:
+        return self._watcher is not None and self._watcher.searching
 
     def record(self) -> "Optional[Dict[str, Any]]":
         return self._watcher.record() if self._watcher else None

@@ -598,6 +598,15 @@ def test_ranks_that_computed_alone_are_told(payloads, severity):
         assert codes(verdict) == [("net.alone", "job")]
 
 
+@pytest.mark.parametrize(("launch", "told"), [(WITHOUT, True), (WITHOUT._replace(without_mpi=False), False)])
+def test_a_mapped_mpi_is_no_proof_in_a_job_without_mpi(launch, told):
+    """Debian's PyTorch is linked with Open MPI and maps it even if the job does not use it."""
+    mapped = (MappedLibrary("/usr/lib/libmpi.so.40", "build-id:dd", None),)
+    payloads = [item._replace(libraries=mapped) for item in communicating(connected=False, itself=True)]
+    verdict = result.assemble(launch, met()._replace(payloads=payloads), after())
+    assert (("net.alone", "job") in codes(verdict)) is told
+
+
 @pytest.mark.parametrize(
     ("network", "fast", "told"), [("Socket", "x", True), ("IB", "x", False), ("Socket", None, False)]
 )

@@ -53,6 +53,42 @@ def test_a_rank_records_the_network_that_its_nccl_chose(tmp_path):
     assert found.nccl == ("2.21.5+cuda12.4", "Socket", ("NET/Socket", "P2P"))
 
 
+def test_a_world_of_one_is_seen_beside_an_mpi_library(tmp_path):
+    """Debian's PyTorch maps Open MPI; the process group starts a while after the libraries are mapped."""
+    for name in ("libmpi.so.40", "libgloo.so.0"):
+        (tmp_path / name).write_bytes(b"x" * 4096)
+    payload = (
+        "import mmap, socket, sys, time; files = [open(path, 'rb') for path in sys.argv[1:]];"
+        "kept = [mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) for file in files]; time.sleep(2);"
+        "server = socket.socket(); server.bind(('127.0.0.1', 0)); server.listen(1);"
+        "ends = socket.create_connection(server.getsockname()), server.accept(); time.sleep(1)"
+    )
+    code = (
+        "import os, sys; from deployer.site.rank import payload_monitor, rank;"
+        "payload_monitor._GROWTH = 1000;"  # the longest pause at once
+        "os._exit(rank.main(sys.argv[1:]))"
+    )
+    files = [str(tmp_path / "libmpi.so.40"), str(tmp_path / "libgloo.so.0")]
+    words = ["--out", str(tmp_path), "--meet", "1,2,,,", "--", sys.executable, "-I", "-S", "-c", payload, *files]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd(), "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+    subprocess.run([sys.executable, "-c", code, *words], env=environment, check=True)
+    found = read_payload((tmp_path / "payload-0.json").read_bytes(), "it")
+    assert [os.path.basename(item.path) for item in found.libraries] == ["libmpi.so.40"]
+    assert found.communication.itself
+
+
+@pytest.mark.parametrize(
+    ("seconds", "connected", "searching"), [(1, False, True), (59, False, True), (61, False, False), (1, True, False)]
+)
+def test_the_search_for_a_first_connection_ends(monkeypatch, seconds, connected, searching):
+    watcher = communication.PayloadWatcher(None)
+    assert not watcher.searching
+    monkeypatch.setattr(watcher, "_since", 100.0)
+    monkeypatch.setattr(watcher, "_connected", connected)
+    monkeypatch.setattr(communication.time, "monotonic", lambda: 100.0 + seconds)
+    assert watcher.searching is searching
+
+
 def connected(family, address):
     """Return a listening socket and both ends of a connection to it."""
     server = socket.socket(family)
