@@ -67,7 +67,8 @@ class CommonNetwork(NamedTuple):
 def common(first: str, nodes: Dict[str, Sequence[NodeAddress]], wanted: str = "") -> Optional[CommonNetwork]:
     """Return the best network that all nodes have; None if there is none.
 
-    A fast fabric precedes Ethernet, and a faster interface a slower one. One node needs no network.
+    A fast fabric precedes Ethernet, and a faster interface a slower one. One node needs no network. If each node or
+    rack has a network of its own, with routers between them, an interface that all nodes have is the network.
 
     Args:
         first: the first node.
@@ -78,14 +79,26 @@ def common(first: str, nodes: Dict[str, Sequence[NodeAddress]], wanted: str = ""
     own = [each for each in nodes.get(first, ()) if _is_usable(each, names)]
     if len(nodes) == 1 and not names:
         return CommonNetwork(LOOPBACK_ADDRESS, LOOPBACK)
-    for each in sorted(own, key=lambda item: _order(item, names)):
-        found: List[str] = []
-        for others in nodes.values():
-            same = [other.interface for other in others if other.network == each.network and _is_usable(other, names)]
-            found += same[:1]
-        if len(found) == len(nodes):
-            return CommonNetwork(each.address, each.interface if set(found) == {each.interface} else "")
-    return None
+    usable = [[each for each in others if _is_usable(each, names)] for others in nodes.values()]
+    ordered = sorted(own, key=lambda item: _order(item, names))
+    for each in ordered:
+        found = _one_of_each([[other for other in others if other.network == each.network] for others in usable])
+        if found:
+            interfaces = {other.interface for other in found}
+            return CommonNetwork(each.address, each.interface if interfaces == {each.interface} else "")
+    for each in ordered:
+        if _one_of_each([[other for other in others if other.interface == each.interface] for others in usable]):
+            return CommonNetwork(each.address, each.interface)
+    return CommonNetwork(LOOPBACK_ADDRESS, LOOPBACK) if len(nodes) == 1 else None
+
+
+def _one_of_each(nodes: Sequence[Sequence[NodeAddress]]) -> List[NodeAddress]:
+    """Return the first address of each node; empty if one has none, or if two nodes have the same address.
+
+    An address that several nodes have leads to the node itself: a bridge for containers, a management controller.
+    """
+    found = [others[0] for others in nodes if others]
+    return found if len({each.address for each in found}) == len(nodes) else []
 
 
 def _is_usable(item: NodeAddress, names: Sequence[str]) -> bool:

@@ -27,6 +27,8 @@ UNITS = {SECONDS: "seconds per epoch", IMAGES: "images per second, all ranks tog
 
 #: Numbers that one job may report: a figure per epoch or iteration.
 _MAX_VALUES = 10000
+#: The smallest and the largest figure.
+_LEAST, _MOST = 1e-9, 1e15
 _HINT = "a program reports them in $DEPLOYER_RESULT: docs/deployer.md, report"
 
 
@@ -166,11 +168,13 @@ def _some(values: List[float], fields: Fields, name: str) -> List[float]:
 
 
 def _positive(fields: Fields, name: str) -> float:
-    """Return a number above 0; JSON may also have NaN, infinity, and whole numbers that no float can hold."""
+    """Return a number with which one can compute; JSON may also have NaN, infinity, and too large whole numbers."""
     value = fields.record.get(name)
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and _LEAST <= value <= _MOST:
         return float(value)
-    raise UsageError("%s: field %r: not a number above 0: %s" % (fields.what, name, printable(repr(value)[:40])), _HINT)
+    shown = printable(repr(value)[:40])
+    message = "%s: field %r: not a number from %g to %g: %s" % (fields.what, name, _LEAST, _MOST, shown)
+    raise UsageError(message, _HINT)
 
 
 def of_record(record: Fields) -> Tuple[List[Run], List[Tuple[str, str]]]:
@@ -178,7 +182,7 @@ def of_record(record: Fields) -> Tuple[List[Run], List[Tuple[str, str]]]:
     runs = []
     for item in record.items("runs"):
         unit = item.text("unit")
-        if unit not in UNITS or item.number("nodes") < 1 or item.number("ranks") < 1:
+        if unit not in UNITS or not all(1 <= item.number(name) <= _MOST for name in ("nodes", "ranks")):
             raise UsageError("%s is not a run: its unit is %r" % (item.what, unit), "write it with report --json")
         published = _positive(item, "published") if item.record.get("published") is not None else None
         runs.append(

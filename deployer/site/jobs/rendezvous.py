@@ -38,16 +38,37 @@ def write(folder: str, launch: Launch, hosts: List[HostRecord], machines: str) -
 
 
 def _first(hosts: List[HostRecord], machines: str) -> Optional[HostRecord]:
-    """Return the record of the node with rank 0: the first of the list, else this one, where job.sh runs."""
-    names = [socket.gethostname()]
-    if files.is_file(machines):
-        names = files.read_text(machines).split()[:1]
+    """Return the record of the node with rank 0: the first of the list, else this one, where job.sh runs.
+
+    The list may have other names of nodes than their own, or addresses.
+    """
+    if len(hosts) == 1:
+        return hosts[0]
+    here = socket.gethostname()
+    name = (files.read_text(machines).split() or [here])[0] if files.is_file(machines) else here
+    found = _named(hosts, name)
+    if found is None:
+        address = _address(name)
+        named = [item for item in hosts if any(each.address == address for each in item.addresses)]
+        found = _named(hosts, here) if address.startswith("127.") else named[0] if len(named) == 1 else None
+    return found
+
+
+def _named(hosts: List[HostRecord], name: str) -> Optional[HostRecord]:
     for short in (False, True):
         for item in hosts:
-            if any(_name(item.host, short) == _name(name, short) for name in names):
+            if _name(item.host, short) == _name(name, short):
                 return item
     return None
 
 
 def _name(name: str, short: bool) -> str:
     return name.partition(".")[0] if short else name
+
+
+def _address(name: str) -> str:
+    """Return the IPv4 address of a name or address; empty if it is unknown."""
+    try:
+        return socket.gethostbyname(name)
+    except (socket.gaierror, socket.herror, UnicodeError):
+        return ""

@@ -37,7 +37,7 @@ _AGAIN, _EXCHANGE = 0.2, 10.0
 _SILENCE = 60.0
 #: Seconds between two looks of the first node for others that gave up.
 _POLL = 1.0
-#: Seconds a stranger may take to prove that it belongs to the job.
+#: Seconds a stranger may take, from its connection on, to prove that it belongs to the job.
 _STRANGER = 5.0
 _SIZE, _NAME, _PROOF = 32, 255, hashlib.sha256().digest_size
 _PINGS = 5
@@ -85,7 +85,7 @@ def _place(out: str) -> _Place:
     line, secret = files.read_text(path).splitlines()[:2]
     nodes, _, address, port, _ = line.split(",")
     if not address:
-        raise UsageError("the nodes of the job have no network in common: %s" % line)
+        raise UsageError("no network in common, or the first node is unknown or has no free port: %s" % line)
     return _Place(int(nodes), address, int(port), bytes.fromhex(secret))
 
 
@@ -120,10 +120,11 @@ def _receive(place: _Place, out: str) -> List[str]:
 def _answer(place: _Place, connection: socket.socket, size: int) -> str:
     """Let one node prove itself and measure; return its name."""
     connection.settimeout(_STRANGER)
+    until = time.monotonic() + _STRANGER
     own = os.urandom(_SIZE)
     connection.sendall(own)
-    theirs, proof = _exactly(connection, _SIZE), _exactly(connection, _PROOF)
-    name = _exactly(connection, _exactly(connection, 1)[0])
+    theirs, proof = _exactly(connection, _SIZE, until), _exactly(connection, _PROOF, until)
+    name = _exactly(connection, _exactly(connection, 1, until)[0], until)
     if not hmac.compare_digest(proof, _proof(place, b"other", own, theirs, name)):
         raise Stranger
     connection.settimeout(_EXCHANGE)
@@ -138,6 +139,8 @@ def _answer(place: _Place, connection: socket.socket, size: int) -> str:
             raise OSError("the connection was closed")
         left -= taken
     connection.sendall(b"!")
+    with suppress(socket.timeout, ConnectionError):
+        connection.recv(1)  # the other one closes first: else the kernel keeps the port of this node from some programs
     return name.decode("utf-8", "replace")
 
 
@@ -191,9 +194,12 @@ def _connect(place: _Place, out: str) -> socket.socket:
         time.sleep(_AGAIN)
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
+def _exactly(connection: socket.socket, size: int, until: Optional[float] = None) -> bytes:
+    """Return so many bytes. Raises OSError if they have not come at the time ``until``, however few come at a time."""
     found = b""
     while len(found) < size:
+        if until is not None:
+            connection.settimeout(max(until - time.monotonic(), 0.001))
         piece = connection.recv(size - len(found))
         if not piece:
             raise ConnectionResetError("the connection was closed")

@@ -13,11 +13,11 @@ from deployer.contract.choose import choose
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.image_launcher import ImageLauncher
-from deployer.contract.job import Job, check_stdin, check_time, seconds, started
+from deployer.contract.job import TORCHRUN, Job, check_stdin, check_time, seconds, started
 from deployer.contract.manifest import Manifest
 from deployer.contract.pinning import pin
 from deployer.contract.plan import Bind, Plan, StartOption
-from deployer.contract.rank_record import WARN
+from deployer.contract.rank_record import SAVED, WARN
 from deployer.contract.shell import Value, plain
 from deployer.contract.verdict import REFUSE
 from deployer.site.container import container, runtime_check
@@ -353,6 +353,12 @@ def _warn(request: RunRequest, job: Job) -> Optional[int]:
         return None
     if not 1 <= request.again <= _MOST_AGAIN:
         raise UsageError("--again %d: not a number of jobs" % request.again, "1 to %d" % _MOST_AGAIN)
+    if job.launch == TORCHRUN:
+        raise UsageError(
+            "--again: job %s starts through torchrun, which ends with 1 instead of the ranks' exit code %d"
+            % (job.name, SAVED),
+            "write `launch: ranks` in the definition",
+        )
     limit = seconds(job.time)
     if not 1 <= request.warn < limit:
         raise UsageError(

@@ -5,6 +5,8 @@ import pytest
 from deployer.contract.network import NodeAddress, common
 
 ETHERNET, INFINIBAND = 1, 32
+#: All nodes have it with the same address, and its kind says that it is fast.
+VIRTUAL = NodeAddress("vmnet8", "192.168.56.1", 24, ETHERNET, 100000)
 
 
 def node(number, *more):
@@ -31,7 +33,17 @@ def fast(number, name="ib0", kind=INFINIBAND):
             "",
             ("10.9.0.1", "eth9"),
         ),
-        ({"a": node(1), "b": [NodeAddress("eno1", "10.0.1.2", 24)]}, "", None),  # another network
+        ({"a": node(1), "b": [NodeAddress("eno1", "10.0.1.2", 24)]}, "", ("10.0.0.1", "eno1")),  # a router between them
+        ({"a": node(1), "b": [NodeAddress("eno2", "10.0.1.2", 24)]}, "", None),  # another network
+        (
+            {"a": [NodeAddress("ens4", "10.0.0.1", 32)], "b": [NodeAddress("ens4", "10.0.0.2", 32)]},
+            "",
+            ("10.0.0.1", "ens4"),  # Google's cloud
+        ),
+        ({"a": node(1, VIRTUAL), "b": node(2, VIRTUAL)}, "", ("10.0.0.1", "eno1")),  # of each node alone
+        ({"a": [VIRTUAL], "b": [VIRTUAL]}, "", None),
+        ({"a": node(1), "b": node(2)}, "lo", None),
+        ({"a": node(1)}, "ib0", ("127.0.0.1", "lo")),  # one node needs no other
         ({"a": [NodeAddress("docker0", "172.17.0.1", 16)], "b": [NodeAddress("docker0", "172.17.0.1", 16)]}, "", None),
         ({"a": [NodeAddress("e0", "169.254.1.1", 16)], "b": [NodeAddress("e0", "169.254.1.2", 16)]}, "", None),
         ({"a": node(1)}, "", ("127.0.0.1", "lo")),

@@ -40,6 +40,21 @@ def test_the_first_of_the_list_is_if_an_agent_starts_processes(tmp_path, name):
     )
 
 
+@pytest.mark.parametrize(("name", "number"), [("10.0.0.2", 2), ("alias", 2), ("localhost", 3), ("unknown", None)])
+def test_the_list_may_have_other_names_of_nodes_or_addresses(tmp_path, monkeypatch, name, number):
+    known = {"alias": "10.0.0.2", "10.0.0.2": "10.0.0.2", "localhost": "127.0.0.1"}
+
+    def resolve(asked):
+        if asked not in known:
+            raise socket.gaierror(-2, "Name or service not known")
+        return known[asked]
+
+    monkeypatch.setattr(socket, "gethostbyname", resolve)
+    hosts = [host("a", 1), host("b", 2), host(socket.gethostname(), 3)]
+    place = "10.0.0.%d,%d,eth0" % (number, 20001 + number) if number else ",,"
+    assert written(tmp_path, hosts, name + "\n")[0] == "3,3," + place
+
+
 @pytest.mark.parametrize(
     ("hosts", "interface"),
     [

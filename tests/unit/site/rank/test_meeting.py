@@ -1,8 +1,10 @@
 """The nodes of a job without MPI meet at the place that the ranks will use, and nobody else takes part."""
 
+import contextlib
 import json
 import socket
 import threading
+import time
 from contextlib import closing
 
 import pytest
@@ -60,6 +62,53 @@ def test_who_does_not_have_the_secret_is_no_node_and_does_not_hold_others_up(tmp
     with closing(socket.create_connection((here.address, here.port))):  # one that says nothing
         visit(here, tmp_path, "cn2")
     visit(here, tmp_path, "cn3")
+    thread.join(10)
+    assert found == [["cn2", "cn3"]]
+
+
+class SlowToClose(socket.socket):
+    def close(self):
+        time.sleep(0.1)
+        super().close()
+
+
+def test_the_port_is_free_for_programs_that_do_not_ask_to_use_it_again(tmp_path, first, monkeypatch):
+    def connect(here, _out):
+        connect_to(here, tmp_path).close()  # a stranger, when the first node listens
+        connection = SlowToClose()
+        connection.connect((here.address, here.port))
+        return connection
+
+    connect_to = meeting._connect
+    monkeypatch.setattr(meeting, "_connect", connect)
+    here, thread, found = first
+    for name in ("cn3", "cn2"):
+        visit(here, tmp_path, name)
+    thread.join(10)
+    with closing(socket.socket()) as server:
+        server.bind((here.address, here.port))  # without SO_REUSEADDR
+    assert found == [["cn2", "cn3"]]
+
+
+def test_a_stranger_that_sends_slowly_does_not_hold_others_up(tmp_path, first, monkeypatch):
+    monkeypatch.setattr(meeting, "_EXCHANGE", 2)
+    here, thread, found = first
+    ended = threading.Event()
+
+    def drip(connection):
+        with contextlib.suppress(OSError):
+            while not ended.wait(0.1):
+                connection.sendall(b"x")
+
+    visit(here, tmp_path, "cn2")
+    with closing(socket.create_connection((here.address, here.port))) as connection:
+        slow = threading.Thread(target=drip, args=(connection,))
+        slow.start()
+        try:
+            visit(here, tmp_path, "cn3")
+        finally:
+            ended.set()
+            slow.join()
     thread.join(10)
     assert found == [["cn2", "cn3"]]
 

@@ -172,6 +172,12 @@ def test_one_process_per_node_has_all_of_the_node(tmp_path, programs, launch):
         run.prepare(store, REQUEST._replace(gpus_per_rank=1))
 
 
+def test_torchrun_would_hide_that_ranks_saved_their_state(tmp_path, programs):
+    store = made.store(tmp_path / "root", jobs=[made.JOBS[0]._replace(launch="torchrun")])
+    with pytest.raises(UsageError, match=r"--again: job .* starts through torchrun, which ends with 1 instead"):
+        run.prepare(store, REQUEST._replace(again=1, time="01:00:00"))
+
+
 def test_the_plan_s_environment_stands_over_the_layout_s_over_the_image_s(tmp_path, programs):
     plan = made.PLAN._replace(environment={"OMP_NUM_THREADS": "7", "LD_LIBRARY_PATH": "/x"})
     image = made.IMAGE._replace(env=["KMP_BLOCKTIME=9", "HOME=/root", "TMPDIR=/tmp", "LD_LIBRARY_PATH=/y", "OWN=1"])
