@@ -46,6 +46,14 @@ if dist.get_rank() == 0:
 dist.destroy_process_group()
 """
 
+#: A program that does not use what it gets: a world of one rank on each node.
+ALONE = """
+import time
+import torch.distributed as dist
+dist.init_process_group("gloo", init_method="tcp://127.0.0.1:29771", rank=0, world_size=1)
+time.sleep(8)
+"""
+
 
 def define(folder: Path, name: str, base: str, jobs: str, **programs: str) -> Path:
     """Write a definition without MPI."""
@@ -105,9 +113,10 @@ def torch(built: Cli, lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Ite
         for name, program, launch in (
             ("ranks", "train", "ranks"),
             ("node", "train", "node"),
+            ("alone", "alone", "ranks"),
         )
     )
-    site = pushed(built, lab, define(folder / "d", "torch", base, jobs, train=TRAIN), folder / "torch.tar")
+    site = pushed(built, lab, define(folder / "d", "torch", base, jobs, train=TRAIN, alone=ALONE), folder / "torch.tar")
     yield site
     built("remove", *site.options, "torch")
 
@@ -124,3 +133,12 @@ def test_each_way_to_launch_makes_one_world(torch: Site, job: str) -> None:
         communication: dict[str, Any] = rank["communication"]
         assert communication["connected"] is not False
         assert any("libtorch_cpu" in item["path"] for item in communication["libraries"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_worlds_of_one_are_found(torch: Site) -> None:
+    torch.cli("run", *torch.options, "torch", "alone", "--wait", code=1, timeout=900)
+    result = torch.result()
+    assert [(item["code"], item["severity"]) for item in result["findings"]] == [("net.alone", "error")]
+    assert [rank["communication"]["connected"] for rank in result["ranks"]] == [False, False]
