@@ -69,6 +69,7 @@ def _about(where: Store, digest: str) -> Dict[str, object]:
 def _take(args: argparse.Namespace) -> int:
     files.enlarge_pipe(sys.stdin.fileno())
     where = store.locate(args.root)
+    incoming.remove_stale(where)
     answer = _about(where, args.digest)
     print(dialogue.ANSWER + json.dumps(answer), flush=True)
     if answer["folder"]:

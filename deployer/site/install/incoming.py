@@ -168,7 +168,6 @@ def take(stream: IO[bytes], store: Store, digest: str) -> None:
         SpaceError: the disk is full.
     """
     folder = folder_of(store, digest)
-    _remove_stale(store)
     while True:
         line = stream.readline(_MAX_LINE)
         if line == delta.END:
@@ -231,7 +230,8 @@ def stale(store: Store) -> Iterator[str]:
                 yield path
 
 
-def _remove_stale(store: Store) -> None:
+def remove_stale(store: Store) -> None:
+    """Remove what ``stale`` yields. Before ``held``: what that lists is not sent."""
     for path in list(stale(store)):
         if files.is_folder(path):
             shutil.rmtree(path, ignore_errors=True)

@@ -220,6 +220,18 @@ def test_a_cut_costs_the_part_in_flight(far: Path, tmp_path: Path, monkeypatch: 
     assert incoming(far) == []
 
 
+def test_parts_that_are_too_old_come_again(far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = write(tmp_path / "b.tar", extra=BIG)
+    with monkeypatch.context() as patched:
+        patched.setattr(delta, "END", b"")  # the line is cut behind the last part
+        with pytest.raises(DeployerError, match="between two parts"):
+            install(bundle)
+    (folder,) = incoming(far)
+    os.utime(folder, (1, 1))
+    assert install(bundle).sent > 4 * 400_000
+    assert kept(far) == bundle.read_bytes()
+
+
 def test_a_damaged_part_comes_again(far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = write(tmp_path / "b.tar", extra=BIG)
     with monkeypatch.context() as patched:

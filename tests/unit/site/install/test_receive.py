@@ -361,11 +361,12 @@ def test_what_nobody_took_up_again_is_removed(store):
     folder = incoming.folder_of(store, old[0])
     os.utime(folder, (1, 1))
     incoming.take(as_stream(new[1]), store, new[0])
+    incoming.remove_stale(store)
     assert not os.path.exists(folder)
     left = os.path.join(incoming.folder_of(store, new[0]), "5-6.part.99.tmp")
     open(left, "w").close()
     os.utime(left, (1, 1))
-    incoming.take(io.BytesIO(delta.END), store, new[0])
+    incoming.remove_stale(store)
     assert not os.path.exists(left)
     assert len(files_of(incoming.folder_of(store, new[0]))) == len(new[1])
 
