@@ -44,8 +44,9 @@ def kernels(read_at: ReadAt) -> tuple[str, ...]:
     kinds; ``ptx_8.2`` for the version of PTX. Empty if it has none, or has an unknown format."""
     found: set[str] = set()
     try:
+        steps = iter(range(_MAX_ENTRIES))  # of the whole file: its sections and containers may overlap
         for start, size in _sections(read_at):
-            found.update(_entries(read_at, start, start + size))
+            found.update(_entries(read_at, start, start + size, steps))
     except (_Other, struct.error):
         return ()
     return tuple(sorted(found))
@@ -100,8 +101,8 @@ def _sections(read_at: ReadAt) -> Iterator[tuple[int, int]]:
             yield section[4], section[5]
 
 
-def _entries(read_at: ReadAt, start: int, end: int) -> Iterator[str]:
-    for _ in range(_MAX_ENTRIES):
+def _entries(read_at: ReadAt, start: int, end: int, steps: Iterator[int]) -> Iterator[str]:
+    for _ in steps:
         if start + _CONTAINER.size > end:
             return
         magic, version, head, size = _CONTAINER.unpack(read_at(start, _CONTAINER.size))
@@ -110,14 +111,14 @@ def _entries(read_at: ReadAt, start: int, end: int) -> Iterator[str]:
             continue
         if magic != _MAGIC or version != _VERSION or head < _CONTAINER.size or start + head + size > end:
             raise _Other
-        yield from _of_container(read_at, start + head, start + head + size)
+        yield from _of_container(read_at, start + head, start + head + size, steps)
         start += head + size
         start += -start % _ALIGNED
     raise _Other
 
 
-def _of_container(read_at: ReadAt, start: int, end: int) -> Iterator[str]:
-    for _ in range(_MAX_ENTRIES):
+def _of_container(read_at: ReadAt, start: int, end: int, steps: Iterator[int]) -> Iterator[str]:
+    for _ in steps:
         if start + _ENTRY.size > end:
             return
         kind, _, head, size, minor, major, architecture, flags = _ENTRY.unpack(read_at(start, _ENTRY.size))

@@ -14,7 +14,7 @@ from typing import List, Optional, Tuple
 from deployer.contract.network import NodeAddress
 
 _FLAGS, _ADDRESS, _MASK, _HARDWARE = 0x8913, 0x8915, 0x891B, 0x8927
-_UP = 0x1
+_RUNS = 0x41  # IFF_UP and IFF_RUNNING: switched on, and with a link
 _NAME, _REQUEST = 16, 40  # IFNAMSIZ; the size of struct ifreq
 #: Attempts to find a free port.
 _ATTEMPTS = 200
@@ -23,13 +23,13 @@ _RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 
 
 def addresses() -> List[NodeAddress]:
-    """Return the first IPv4 address of each interface that is up."""
+    """Return the first IPv4 address of each interface that is up and has a link."""
     found = []
     with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as asked:
         for _, name in socket.if_nameindex():
             address, mask, flags = (_ask(asked, number, name) for number in (_ADDRESS, _MASK, _FLAGS))
             hardware = _ask(asked, _HARDWARE, name)
-            if not (address and mask and flags and hardware) or not struct.unpack("H", flags[:2])[0] & _UP:
+            if not (address and mask and flags and hardware) or struct.unpack("H", flags[:2])[0] & _RUNS != _RUNS:
                 continue
             prefix = bin(struct.unpack("!I", mask[4:8])[0]).count("1")
             kind = struct.unpack("H", hardware[:2])[0]

@@ -112,3 +112,10 @@ def test_the_version_of_ptx_tells_the_release_of_cuda() -> None:
     assert fatbin.ptx_version(["sm_70"]) is None
     assert fatbin.architectures(found) == ["compute_60", "sm_70"]
     assert fatbin.machine_code(found) == ["sm_70"]
+
+
+def test_the_whole_file_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else sections that overlap would be read thousands of times."""
+    monkeypatch.setattr(fatbin, "_MAX_ENTRIES", 12)
+    assert kernels(elf(container([(SM, 70, 0)] * 3) * 2)) == ("sm_70",)
+    assert kernels(elf(container([(SM, 70, 0)] * 3) * 5)) == ()
