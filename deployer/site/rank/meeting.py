@@ -33,6 +33,8 @@ from deployer.system import files
 _REACH = 8.0
 #: Seconds between attempts, and for one exchange with a node that has been reached.
 _AGAIN, _EXCHANGE = 0.2, 10.0
+#: Further seconds for each node of the job, because the first node answers one after the other.
+_TURN = 0.02
 #: Seconds without news after which the first node no longer waits for others: starting Python may take a while.
 _SILENCE = 60.0
 #: Seconds between two looks of the first node for others that gave up.
@@ -147,7 +149,7 @@ def _answer(place: _Place, connection: socket.socket, size: int) -> str:
 def _visit(place: _Place, out: str, record: NetworkRecord) -> NetworkRecord:
     """Return the record of another node, which connects to the first one."""
     with closing(_connect(place, out)) as connection:
-        connection.settimeout(_EXCHANGE)
+        connection.settimeout(_EXCHANGE + place.nodes * _TURN)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         theirs, own = _exactly(connection, _SIZE), os.urandom(_SIZE)
         name = record.host.encode()[:_NAME]
@@ -177,11 +179,11 @@ def _visit(place: _Place, out: str, record: NetworkRecord) -> NetworkRecord:
 
 def _connect(place: _Place, out: str) -> socket.socket:
     """Return a connection to the first node. Raises OSError if it cannot be reached."""
-    begun = time.monotonic()
+    begun, reach = time.monotonic(), _REACH + place.nodes * _TURN
     listened: Optional[float] = None  # since when the first node is known to listen
     while True:
         try:
-            return socket.create_connection((place.address, place.port), max(begun + _REACH - time.monotonic(), 0.1))
+            return socket.create_connection((place.address, place.port), max(begun + reach - time.monotonic(), 0.1))
         except ConnectionRefusedError:
             # Refused by the node because nothing listens yet, or by a firewall.
             if listened is None and files.exists(os.path.join(out, _LISTENS)):
@@ -189,7 +191,7 @@ def _connect(place: _Place, out: str) -> socket.socket:
             if time.monotonic() > (begun + _SILENCE if listened is None else listened + _REACH / 2):
                 raise
         except OSError:
-            if time.monotonic() > begun + _REACH:
+            if time.monotonic() > begun + reach:
                 raise
         time.sleep(_AGAIN)
 

@@ -66,6 +66,22 @@ def test_who_does_not_have_the_secret_is_no_node_and_does_not_hold_others_up(tmp
     assert found == [["cn2", "cn3"]]
 
 
+def test_a_node_of_many_waits_for_its_turn(tmp_path, first, monkeypatch):
+    def answer(*given):
+        time.sleep(0.6)
+        return answer_at_once(*given)
+
+    answer_at_once = meeting._answer
+    monkeypatch.setattr(meeting, "_answer", answer)
+    monkeypatch.setattr(meeting, "_EXCHANGE", 0.3)
+    monkeypatch.setattr(meeting, "_TURN", 0.5, raising=False)
+    here, thread, found = first
+    for name in ("cn3", "cn2"):
+        visit(here, tmp_path, name)
+    thread.join(10)
+    assert found == [["cn2", "cn3"]]
+
+
 class SlowToClose(socket.socket):
     def close(self):
         time.sleep(0.1)
