@@ -1,5 +1,6 @@
 """capture with fakes on PATH: tools that are right, missing, hang or print garbage; and real ELF files."""
 
+import errno
 import json
 import os
 import shutil
@@ -30,6 +31,7 @@ from deployer.site.capture import (
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.libraries import Libraries
 from deployer.site.capture.tools import Said, Tools
+from deployer.system import files
 from tests import running as made
 
 EMPTY = {"files": {}, "links": {}}
@@ -809,6 +811,23 @@ def test_a_podman_is_tried(programs, tmp_path, monkeypatch, podman, found):
     assert machine.runtimes(Tools())["podman"] == {"version": "4.3.1"}  # without words
     monkeypatch.setattr(os, "getuid", lambda: 0)
     assert machine.runtimes(Tools(), words)["podman"] == {"version": "4.3.1"}  # not for root
+
+
+def test_a_trial_that_leaves_something_behind_does_not_end_the_capture(programs, monkeypatch):
+    """As a container that was killed and still writes."""
+    made.program(programs, "podman", '[ "$*" = --version ] && { echo podman version 4.3.1; exit; }; exit 3')
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    removed = files.remove_tree
+
+    def fails(path):
+        removed(path)
+        raise OSError(errno.ENOTEMPTY, "Directory not empty")
+
+    monkeypatch.setattr(files, "remove_tree", fails)
+    tools = Tools()
+    found = machine.runtimes(tools, lambda name, image, *_: ["podman", image])["podman"]
+    assert found["starts"] is False
+    assert any("Directory not empty" in note for note in tools.notes)
 
 
 def test_an_apptainer_that_starts_nothing(programs):
