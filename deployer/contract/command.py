@@ -10,6 +10,7 @@ import re
 from typing import Callable, Collection, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract import hostfiles
+from deployer.contract.job import Job, started
 from deployer.contract.plan import APP, DATA, JOB, NODE, TOOL, VARIANT, WHEELS
 
 #: PATH in the container if the image sets none.
@@ -102,6 +103,11 @@ def missing(words: Sequence[str], place: CommandSearch) -> Optional[CommandProbl
     except _NotThere as found:
         return found.missing
     return None
+
+
+def missing_of(job: Job, place: CommandSearch) -> Optional[CommandProblem]:
+    """Return why ``job`` cannot start: its command, or the Python of torchrun, which starts it; None as in missing."""
+    return missing(job.command, place) or missing(started(job), place)
 
 
 class Located(NamedTuple):

@@ -45,7 +45,7 @@ def findings(jobs: Iterable[Job], place: CommandSearch) -> Iterator[Finding]:
     """Yield command.missing for jobs whose command or standard input is not there, as far as that is certain."""
     for job in jobs:
         here = place._replace(workdir=command.workdir(job.workdir, place.workdir or ""))
-        found = command.missing(job.command, here)
+        found = command.missing_of(job, here)
         found = found or (command.missing_input(job.stdin, here) if job.stdin else None)
         if found:
             yield finding(CODE, f"job {job.name}", reason=found.reason, remedy=found.remedy)

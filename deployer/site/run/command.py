@@ -27,7 +27,7 @@ def refuse(installed: InstalledImage, image: Image, plan: Plan, job: Job, binds:
     """
     where = place(installed, image, plan, [bind.target for bind in binds if bind.target != APP])
     where = where._replace(workdir=command.workdir(job.workdir, image.workdir))
-    found = command.missing(job.command, where)
+    found = command.missing_of(job, where)
     if job.stdin:
         found = found or _missing_in_binds(job.stdin, binds) or command.missing_input(job.stdin, where)
     if found:

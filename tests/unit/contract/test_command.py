@@ -4,6 +4,7 @@ import pytest
 
 from deployer.contract import command
 from deployer.contract.command import FILE, FOLDER, LINK, CommandSearch, PathInfo
+from deployer.contract.job import Job
 
 ELF, TEXT = PathInfo(FILE), PathInfo(FILE, line="")
 PLAIN = PathInfo(FILE, executable=False)
@@ -175,3 +176,20 @@ def test_standard_input_is_opened_by_python_or_a_shell():
     assert "neither Python nor /bin/sh" in found.reason
     for more in ({"/usr/bin/sh": ELF}, {"/usr/bin/python3": ELF}):
         assert command.missing_input("/opt/tool", place(look={**small, **more}.get)) is None
+
+
+@pytest.mark.parametrize(
+    ("launch", "words", "reason"),
+    [
+        ("torchrun", ["/opt/tool"], None),
+        ("torchrun", ["/opt/gone"], "/opt/gone"),
+        ("torchrun", ["python3", "/deployer/app/gone.py"], "there is no /deployer/app/gone.py"),
+    ],
+)
+def test_what_torchrun_starts_and_its_python_are_searched(launch, words, reason):
+    job = Job("train", words, 1, 1, 1, "01:00:00", launch=launch)
+    found = command.missing_of(job, place())
+    assert found is None if reason is None else reason in found.reason
+    without = {path: seen for path, seen in IMAGE.items() if "python" not in path}
+    assert command.missing_of(job, place(look=without.get)) is not None
+    assert command.missing_of(job._replace(command=["/opt/tool"], launch="ranks"), place(look=without.get)) is None
