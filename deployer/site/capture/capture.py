@@ -105,10 +105,14 @@ def _of_login(batch: Optional[scheduler.BatchFacts], this: Record, source: Recor
 def _of_node(
     tools: Tools, batch: Optional[scheduler.BatchFacts], partition: str, this: Record, source: Record
 ) -> Record:
-    """Return the facts of a compute node: its own shape, as its kernel and Slurm report it."""
+    """Return the facts of a compute node: its own shape, as its kernel and the batch system report it."""
     kernel = node.node(tools)
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
-    dealt = scheduler.own_node(tools, name) if batch and batch.scheduler["kind"] == "slurm" else {}
+    if batch and batch.scheduler["kind"] == "slurm":
+        dealt = scheduler.own_node(tools, name)
+    else:  # the job may see fewer GPUs than its node has
+        known = batch.partitions.get(partition, {}).get("node", {}) if batch else {}
+        dealt = {key: known[key] for key in ("gpus",) if key in known}
     for key in ("sockets", "cores", "threads_per_core"):
         if key in dealt and key in kernel and dealt[key] != kernel[key]:
             tools.note("partition %s: Slurm reports %s %d, the kernel %d" % (partition, key, dealt[key], kernel[key]))

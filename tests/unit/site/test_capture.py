@@ -312,6 +312,14 @@ def test_pbs(programs):
     assert tools.notes == ["partition workq: its nodes differ in gpus, memory_mb"]
 
 
+def test_a_pbs_job_with_one_gpu_does_not_hide_the_others_of_its_node(programs):
+    made.program(programs, "qstat", QSTAT)
+    made.program(programs, "pbsnodes", PBSNODES)
+    made.program(programs, "nvidia-smi", "echo 'Tesla V100-SXM2-16GB, 16384, 7.0'")
+    found = capture(CaptureRequest(node=True, partition="gpu")).profile["partitions"]["gpu"]["node"]["gpus"]
+    assert (found["count"], found["kind"]) == (4, "nvidia")
+
+
 def test_pbs_queue_with_own_vnodes_and_hosts_of_several_vnodes(programs):
     queue = "    queue_type = Execution"
     listed = ["Queue: big", queue, "    hasnodes = True", "", "Queue: workq", queue, ""]
