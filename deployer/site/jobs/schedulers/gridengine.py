@@ -90,7 +90,7 @@ class GridEngine(Scheduler):
             if request.gpus.per_node % slots:
                 raise Refused(
                     "%d GPUs cannot be divided among %d slots per node" % (request.gpus.per_node, slots),
-                    "choose ranks x threads that divide the GPUs, or give --gpus 0 and request them with --directive",
+                    "choose ranks x threads that divide the GPUs, or request them with --directive alone",
                 )
             found.append("-l %s=%d" % (word("GPUs", request.gpus.word), request.gpus.per_node // slots))
         return [*found, *request.directives]

@@ -106,5 +106,6 @@ def test_what_qsub_would_read_otherwise_is_refused():
 
 def test_gpus_are_given_per_slot():
     assert "-l gpu=2" in gridengine.directives(request(gpus=GpuRequest("gpu", 8, None)))
-    with pytest.raises(Refused, match="2 GPUs cannot be divided among 4 slots per node"):
+    with pytest.raises(Refused, match="2 GPUs cannot be divided among 4 slots per node") as caught:
         gridengine.directives(request(gpus=GpuRequest("gpu", 2, None)))
+    assert "--gpus 0" not in caught.value.hint  # it is refused beside a directive for GPUs
