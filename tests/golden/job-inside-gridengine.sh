@@ -26,7 +26,7 @@ ending=
 end() {
     [ -n "$child" ] && [ "$ending" != "$child" ] || return 0
     ending=$child
-    (trap '' USR1 USR2; while kill -USR2 "$child" 2>/dev/null; do sleep 1; done) &
+    kill -TERM "$child" 2>/dev/null
 }
 trap 'stopped=TERM; end' TERM USR2
 trap : USR1  # before the job is suspended

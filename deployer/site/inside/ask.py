@@ -1,7 +1,9 @@
 """The program that a launcher in a container calls in place of ssh: ask [OPTIONS] NODE WORDS..."""
 
+import select
 import signal
 import sys
+from contextlib import closing
 from typing import Sequence, Tuple
 
 from deployer.site.inside.channel import ChannelError, connect
@@ -18,11 +20,12 @@ def ask(addresses: Sequence[Tuple[str, int]], key: bytes, words: Sequence[str]) 
     while words and words[0].startswith("-"):
         del words[0]
     try:
-        channel = connect(addresses, key)
-        channel.send({"ask": words[0] if words else "", "text": " ".join(words[1:])})
-        while True:
-            for message in channel.receive():
-                return int(message["code"])
+        with closing(connect(addresses, key)) as channel:
+            channel.send({"ask": words[0] if words else "", "text": " ".join(words[1:])})
+            while True:
+                select.select([channel], [], [])  # the daemon runs as long as the job: reading alone has a time limit
+                for message in channel.receive():
+                    return int(message["code"])
     except ChannelError as error:
         sys.stderr.write("deployer: error: %s\n" % error)
         return FAILED

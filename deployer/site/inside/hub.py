@@ -6,6 +6,7 @@ asks the hub, which lets the daemon's node start it. So no container needs ssh o
 """
 
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -21,7 +22,7 @@ from deployer.site.inside.wakeups import Wakeups
 from deployer.site.rank.rank import inherited_environment
 from deployer.system import payload
 
-#: Connections that have not proven the key; more are closed at once.
+#: Connections that have not proven the key; if there are more, the oldest is closed. A node proves it at once.
 _MOST_STRANGERS = 256
 #: Seconds for all nodes to register after the first one has, and for daemons to end after the launcher.
 _REGISTER, _END = 300.0, 10.0
@@ -77,6 +78,23 @@ class _Peer(object):
         self.address = self.host = ""
 
 
+def _name_as_others_do(nodes: Sequence[_Peer]) -> None:
+    """Give the nodes on the hub's machine the address by which another one reached it.
+
+    Their own may be of a bridge that each machine has, as docker0: there, others would reach themselves.
+    """
+    reached = next((each.channel.address for each in nodes if each.address != each.channel.address), None)
+    for each in nodes:
+        if reached is not None and each.address == each.channel.address:
+            each.address = reached
+
+
+def _allow_many_connections() -> None:
+    """Raise the limit of open files for this process: each node has two connections. What it has started keeps its."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 class _Hub(object):
     def __init__(self, listener: socket.socket, key: bytes, nodes: int, passes_on: bool) -> None:
         self._listener = listener
@@ -97,6 +115,7 @@ class _Hub(object):
         wakeups = Wakeups([signal.SIGCHLD, signal.SIGTERM])
         environment = inherited_environment()
         starters = {payload.start(command, environment, set()) for command in commands}
+        _allow_many_connections()
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(wakeups, selectors.EVENT_READ)
         try:
@@ -106,8 +125,8 @@ class _Hub(object):
                         self._hear(key.data)
                     elif key.data:
                         key.data()
-                    elif signal.SIGTERM in wakeups.take() and self._passes_on:
-                        self._tell_all({"signal": int(signal.SIGTERM)})
+                    elif signal.SIGTERM in wakeups.take():
+                        self._ask_to_end(starters)
                 self._drop_strangers()
                 starters -= set(self._ended(starters))
             self._tell_all({"end": True})
@@ -121,6 +140,15 @@ class _Hub(object):
         if self._code is None:
             self._fail("%d of %d nodes registered" % (len(self._nodes), self._expected))
         return self._code or 0
+
+    def _ask_to_end(self, starters: Set[int]) -> None:
+        """Let the ranks end the step. Without a launcher there are none, so it ends at once."""
+        if len(self._nodes) < self._expected:
+            self._fail("asked to end before all nodes registered", 128 + signal.SIGTERM)
+            for pid in starters:
+                os.kill(pid, signal.SIGTERM)
+        elif self._passes_on:
+            self._tell_all({"signal": int(signal.SIGTERM)})
 
     def _over(self) -> bool:
         now = time.monotonic()
@@ -139,9 +167,9 @@ class _Hub(object):
             connection, _ = self._listener.accept()
         except OSError:  # it has gone again
             return
-        if sum(not peer.channel.proven for peer in self._peers) >= _MOST_STRANGERS:
-            connection.close()
-            return
+        strangers = [peer for peer in self._peers if not peer.channel.proven]
+        if len(strangers) >= _MOST_STRANGERS:
+            self._drop(strangers[0], "it did not prove the key")
         try:
             peer = _Peer(Channel(connection, self._key, serves=True))
         except ChannelError:
@@ -176,7 +204,9 @@ class _Hub(object):
             self._register_until = time.monotonic() + _REGISTER
         if len(self._nodes) == self._expected:
             self._register_until = None
-            self._tell(self._nodes[0], {"launch": [self._nodes[each].address for each in range(self._expected)]})
+            peers = [self._nodes[each] for each in range(self._expected)]
+            _name_as_others_do(peers)
+            self._tell(peers[0], {"launch": [peer.address for peer in peers]})
 
     def _start(self, peer: _Peer, address: str, text: str) -> None:
         """Let a node start a daemon, for which ``peer`` waits."""

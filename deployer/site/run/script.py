@@ -83,6 +83,11 @@ class Inputs(NamedTuple):
         """The plan's scheduler."""
         return schedulers.known(self.plan.scheduler)
 
+    @property
+    def asked_by(self) -> str:
+        """The signal with which job.sh asks what starts the ranks to end: the hub takes SIGTERM for each launcher."""
+        return "TERM" if self.own_launcher else self.launcher.asked_by
+
 
 SRUN = "srun"
 _RANKS = plans.JOB + "/" + RANKS_FOLDER
@@ -193,7 +198,7 @@ mkdir "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
             python=inputs.python,
             tool=inputs.tool,
             log=code('exec >>"$job"/{log} 2>&1\n', log=LOG) if scheduler.own_log else code(""),
-            trap=agent_script.trap(scheduler, inputs.launcher.asked_by) if agent else _trap(scheduler),
+            trap=agent_script.trap(scheduler, inputs.asked_by) if agent else _trap(scheduler),
             batch=_batch(scheduler, inputs.asked.cluster),
         )
     )

@@ -1,18 +1,23 @@
 """A job's hub, nodes and launcher as processes on this machine: the container is a shell, the launcher a script."""
 
+import contextlib
 import os
+import queue
+import resource
 import shlex
 import signal
 import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
+import types
 from pathlib import Path
 
 import pytest
 
-from deployer.site.inside import addresses, folder, hub, inside, node
+from deployer.site.inside import addresses, ask, channel, folder, hub, inside, node
 from deployer.site.inside.channel import ChannelError
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -57,6 +62,14 @@ def path(tmp_path, monkeypatch):
     (made / "start.own").write_text(text)
     (made / "start.own").chmod(0o700)
     return made
+
+
+@pytest.fixture(autouse=True)
+def sigterm():
+    """Restore its handling, which ``ask`` changes: the processes of other tests would inherit that."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def ended(process, timeout=50):
@@ -173,3 +186,112 @@ def test_no_hub_is_one_clear_error(tmp_path):
         assert inside.ask(word, str(tmp_path / "key"), ["cn2", "true"]) == 255
         with pytest.raises(JobFailed, match="cannot reach the first node"):
             inside.node(word, str(tmp_path / "key"), 0, ["a", node.LAUNCHER, "b", node.RANKS])
+
+
+def accepted(listener, key):
+    """Return the hub's end of the next connection, which has proven the key."""
+    found = channel.Channel(listener.accept()[0], key, serves=True)
+    while not found.proven:
+        found.receive()
+    return found
+
+
+def test_a_daemon_may_run_for_longer_than_a_message_may_take(monkeypatch):
+    monkeypatch.setattr(channel, "PATIENCE", 0.3)
+    key = b"k" * 64
+
+    def serve():
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(1)
+            places.put(listener.getsockname())
+            peer = accepted(listener, key)
+            assert peer.receive() == [{"ask": "cn2", "text": "daemon"}]
+            time.sleep(0.9)
+            peer.send({"code": 7})
+            peer.close()
+
+    places = queue.Queue()
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        assert ask.ask([places.get(timeout=10)], key, ["-x", "cn2", "daemon"]) == 7
+    finally:
+        thread.join()
+
+
+def peer(address, reached):
+    return types.SimpleNamespace(address=address, channel=types.SimpleNamespace(address=reached))
+
+
+def test_the_first_node_is_named_by_the_address_by_which_others_reach_it():
+    """It reached the hub by a bridge, which each machine has with the same address."""
+    nodes = [peer("172.17.0.1", "172.17.0.1"), peer("10.0.0.2", "10.0.0.1"), peer("10.0.0.3", "10.0.0.1")]
+    hub._name_as_others_do(nodes)
+    assert [each.address for each in nodes] == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+    alone = [peer("10.0.0.1", "10.0.0.1")]
+    hub._name_as_others_do(alone)
+    assert alone[0].address == "10.0.0.1"
+
+
+@contextlib.contextmanager
+def waiting(path, starter):
+    """Yield a process of a hub whose node does not register, and the hub's port."""
+    process = job(path, "true", nodes=1, starter=starter)
+    try:
+        inodes = set()
+        until = time.monotonic() + 20
+        while not inodes:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+            with contextlib.suppress(OSError):
+                held = {os.readlink(str(each)) for each in Path("/proc/%d/fd" % process.pid).iterdir()}
+                lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+                inodes = {each[1] for each in lines if each[3] == "0A" and "socket:[%s]" % each[9] in held}
+        port = int(inodes.pop().rpartition(":")[2], 16)
+        with socket.create_connection(("127.0.0.1", port)) as first:
+            assert first.recv(1) == b"d"  # it is at work
+            yield process, port
+    finally:
+        process.terminate()  # it ends what it has started
+        process.communicate()
+
+
+def test_a_job_that_is_asked_to_end_before_its_nodes_register_ends_at_once(path):
+    with waiting(path, ["sleep 60 #"]) as (process, _):
+        process.send_signal(signal.SIGTERM)
+        code, _, err = ended(process, 8)
+    assert code == 143
+    assert "asked to end before all nodes registered" in err
+
+
+def test_many_strangers_do_not_keep_a_node_out(path):
+    """They connect first and say nothing."""
+    with waiting(path, ["sleep 60 #"]) as (_, port), contextlib.ExitStack() as stack:
+        for _ in range(hub._MOST_STRANGERS + 3):
+            stranger = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            stranger.settimeout(10)
+            assert stranger.recv(1) == b"d"
+        found = channel.connect([("127.0.0.1", port)], folder.read_key(str(path / "key")), 10)
+        assert found.proven
+        found.close()
+
+
+def test_the_hub_may_have_all_files_that_the_system_allows_and_what_it_starts_has_not(path, tmp_path):
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    show = tmp_path / "limit"
+    with waiting(path, ["bash -c 'ulimit -S -n >%s; sleep 60' #" % show]) as (process, _):
+        assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (most, most)
+        until = time.monotonic() + 20
+        while not (show.exists() and show.read_text()):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert show.read_text().strip() == str(soft)
+
+
+def test_what_the_agent_ignores_the_launcher_ignores_too(path, monkeypatch):
+    """Grid Engine sends SIGUSR2 to all processes of the first node, and the launcher must not end of it."""
+    monkeypatch.setattr(sys.modules[__name__], "LAUNCHER", "kill -USR2 $$; echo lives; exit 5")
+    code, out, _ = ended(job(path, "", nodes=1, starter=["env --ignore-signal=USR2"]))
+    assert (code, out) == (5, "lives\n")

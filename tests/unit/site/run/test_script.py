@@ -345,6 +345,13 @@ def test_a_launcher_that_passes_on_a_signal_gets_it_until_it_ends():
     assert signalled(SCHEDULERS["hosts"], launcher, signal.SIGTERM, asked_by="USR2") == ("TERM 7\n", 0)
 
 
+def test_the_hub_is_asked_by_sigterm_whatever_the_images_launcher_takes():
+    """It passes SIGTERM on to the ranks; job.sh starts it with SIGUSR2 ignored."""
+    text = script.render(CASES["inside-gridengine"])
+    assert 'kill -TERM "$child"' in text
+    assert "kill -USR2" not in text
+
+
 def test_grid_engines_signal_to_all_processes_of_a_node_does_not_end_the_launcher():
     """It comes twice: a launcher that is asked twice to end kills the ranks at once."""
     functions = agent_script.ground(SCHEDULERS["gridengine"], [], 1).text
