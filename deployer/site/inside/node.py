@@ -6,7 +6,9 @@ was started here is left behind.
 """
 
 import os
+import re
 import selectors
+import shlex
 import signal
 import time
 from typing import Dict, List, NamedTuple, Sequence, Tuple
@@ -67,10 +69,27 @@ def launcher(command: NodeCommand, nodes: Sequence[str], hub: str) -> List[str]:
 
 
 def daemon(command: NodeCommand, text: str, hub: str) -> List[str]:
-    """Return the words that run what the launcher asks for, for the image's shell; SIGTERM is blocked as for itself."""
+    """Return the words that run what the launcher asks for, for the image's shell; SIGTERM is blocked as for itself.
+
+    dash unblocks all signals when it starts a program: then SIGTERM ended the shell, and with podman its container.
+    So the shell becomes the program. If there are several commands, it stays and handles the signal.
+    """
     words = command.launcher
     start = words[: words.index(END) + 1] if END in words else []
+    text = "exec " + text.lstrip() if _is_one_command(text) else "trap : TERM\n" + text
     return [*command.container, *(hub if word == HUB else word for word in start), "/bin/sh", "-c", text]
+
+
+def _is_one_command(text: str) -> bool:
+    """Return whether a text for a shell is a program and its arguments. False if in doubt."""
+    try:
+        parts = list(shlex.shlex(text, posix=True, punctuation_chars=True))
+        program = shlex.split(text)[0]
+    except (ValueError, IndexError):
+        return False
+    if "\n" in text or any(part and not part.strip("();<>|&") for part in parts):
+        return False
+    return re.match(r"[\w./+-]+\Z", program) is not None and program != "exec"
 
 
 def serve(hub: str, addresses: Sequence[Tuple[str, int]], key: bytes, number: int, words: Sequence[str]) -> int:

@@ -106,6 +106,44 @@ def test_sigterm_reaches_all_processes_and_the_launcher_decides_when_the_job_end
     assert (code, out) == (3, "bye\nbye\n")
 
 
+@pytest.mark.parametrize("more", ["", "; exit $?"])
+def test_a_daemons_shell_lives_on_when_sigterm_comes(tmp_path, more):
+    """dash unblocks signals; the job's end failed, or came at once with podman, because the shell had ended."""
+    program = tmp_path / "daemon"
+    program.write_text(
+        "import signal; signal.signal(signal.SIGTERM, lambda *_: None); print('up', flush=True); input()"
+    )
+    text = '"%s" "%s"%s' % (sys.executable, program, more)
+    words = node.daemon(node.split(["env", node.LAUNCHER, node.RANKS]), text, "cn1:5")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert process.stdout.readline() == b"up\n"
+    process.terminate()
+    assert process.communicate(b"\n", timeout=20) == (b"", None)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "one"),
+    [
+        ('"/usr/bin/hydra_pmi_proxy" --control-port 10.0.0.1:5 --proxy-id 1', True),
+        ('orted -mca orte_node_regex "cn[1:1-2]@0(2)" -mca plm "rsh"', True),
+        ("/a/proxy a | b", False),
+        ("PATH=/a:$PATH ; export PATH ; orted", False),
+        ("A=1 orted", False),
+        ("exec orted", False),
+        ("orted 'open", False),
+        ("", False),
+    ],
+)
+def test_a_shell_becomes_the_daemon_if_that_is_one_command(text, one):
+    (word,) = node.daemon(node.split([node.LAUNCHER, node.RANKS]), text, "cn1:5")[2:]
+    assert word == ("exec " + text if one else "trap : TERM\n" + text)
+
+
 @pytest.mark.thorough
 def test_nothing_is_left_of_a_job_whose_hub_is_killed(path, monkeypatch, tmp_path):
     monkeypatch.setattr(sys.modules[__name__], "LAUNCHER", own_start(LAUNCHER, path))
