@@ -14,7 +14,7 @@ from deployer.site.run import command
 from deployer.site.storage.store import InstalledImage
 
 #: Words for a runtime with which a container has a network of its own, or processes that cannot be seen from outside.
-_NETWORK = re.compile(r"--(net|pid|containall)(=|$)|--network=(?!host$)|-C$")
+_NETWORK = re.compile(r"--(net|pid|containall)(=(?!host$)|$)|--network(=(?!host$)|$)|-C$")
 
 
 def chosen(plan: Plan, launch: Optional[str], runtime: Optional[str]) -> Plan:

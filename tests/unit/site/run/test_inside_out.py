@@ -79,8 +79,14 @@ def test_a_container_with_a_network_of_its_own_is_refused(word):
         inside_out.check_runtime("apptainer", ["--quiet", word])
 
 
+def test_a_network_in_a_word_of_its_own_is_refused():
+    with pytest.raises(Refused, match="cannot reach each other"):
+        inside_out.check_runtime("podman", ["--network", "none"])
+
+
 def test_other_arguments_are_the_sites():
-    inside_out.check_runtime("podman", ["--network=host", "--no-passwd", "--cleanenv"])
+    words = ["--network=host", "--net=host", "--pid=host", "--no-passwd", "--cleanenv"]
+    inside_out.check_runtime("podman", words)
 
 
 def test_the_job_has_one_container_per_node_and_nothing_of_the_sites_mpi(site):
