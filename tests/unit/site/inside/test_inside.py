@@ -292,7 +292,8 @@ def waiting(path, starter):
             yield process, port
     finally:
         process.terminate()  # it ends what it has started
-        process.communicate()
+        if process.returncode is None:
+            process.communicate()
 
 
 def test_a_job_that_is_asked_to_end_before_its_nodes_register_ends_at_once(path):
