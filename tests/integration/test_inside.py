@@ -114,11 +114,14 @@ def test_two_containers_are_one_world(inside: Callable[[str, str], Site], name: 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("runtime", ["charliecloud", pytest.param("podman", marks=pytest.mark.needs("podman"))])
 @pytest.mark.parametrize("name", list(IMAGES))
-def test_each_rank_says_goodbye_and_nothing_is_left(inside: Callable[[str, str], Site], name: str) -> None:
-    site = inside(name, "charliecloud")
+def test_each_rank_says_goodbye_and_nothing_is_left(
+    inside: Callable[[str, str], Site], name: str, runtime: str
+) -> None:
+    site = inside(name, runtime)
     words = ["python3", "-c", GOODBYE]
-    site.cli("run", *site.options, f"own-{name}:charliecloud", "--plan", "lab-inside", "--nodes", "2", "--", *words)
+    site.cli("run", *site.options, f"own-{name}:{runtime}", "--plan", "lab-inside", "--nodes", "2", "--", *words)
     job = site.alice(f"ls -td {WORKSPACE}/jobs/* | head -n 1").strip()
     until(lambda: site.alice(f"ls {job}").count("up-") == 2, "both ranks")
     site.cli("cancel", *site.options, job.rpartition("/")[2])
