@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from deployer.site.rank import rendezvous
 from tests.integration.conftest import (
     FILES,
     ROOT,
@@ -254,10 +255,9 @@ def test_a_script_submitted_by_hand_shows_the_ranks_what_the_plan_lists_and_noth
     assert "OMP_NUM_THREADS" in names & set(seen["names"])
     more = [name for name in seen["names"] if name not in names]
     assert "SLURM_JOB_ID" in more
-    # ch-run says by the last one that it runs.
-    assert [
-        n for n in more if not any(fnmatch.fnmatchcase(n, glob) for glob in [*passed.split("|"), "CH_RUNNING"])
-    ] == []
+    # `rank` sets the names of the rendezvous and the log of NCCL; ch-run says by the last one that it runs.
+    known = [*passed.split("|"), *rendezvous.NAMES, "NCCL_DEBUG*", "CH_RUNNING"]
+    assert [name for name in more if not any(fnmatch.fnmatchcase(name, glob) for glob in known)] == []
 
 
 def test_exec_and_shell_in_a_users_own_allocation(site: Site) -> None:

@@ -29,7 +29,7 @@ from mpi4py import MPI
 world = MPI.COMM_WORLD
 total = world.allreduce(world.rank + 1)
 names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GLOO_SOCKET_IFNAME", "SLURM_PROCID"
-own = [os.environ[name] for name in names]
+own = [os.environ.get(name) for name in names]
 place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 server = socket.socket()
 if world.rank == 0:

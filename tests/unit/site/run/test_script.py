@@ -340,8 +340,9 @@ time.sleep(60)'
 )
 
 
-def test_a_launcher_that_passes_on_a_signal_gets_it_until_it_ends():
+def test_a_launcher_that_passes_on_a_signal_gets_it_until_it_ends(monkeypatch):
     launcher = LAUNCHER % "SIGUSR2"
+    monkeypatch.setattr(SCHEDULERS["hosts"], "patience", 5)  # what would kill it keeps the output open
     assert signalled(SCHEDULERS["hosts"], launcher, signal.SIGTERM, asked_by="USR2") == ("TERM 7\n", 0)
 
 
