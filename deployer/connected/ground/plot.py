@@ -22,7 +22,7 @@ def check(path: Path) -> None:
 
     Raises:
         UsageError: the ending is not one of FORMATS.
-        MissingTool: there is no matplotlib.
+        MissingTool: matplotlib is not installed.
     """
     if path.suffix not in FORMATS:
         raise UsageError(f"cannot draw {path}: the name must end with {' or '.join(FORMATS)}")

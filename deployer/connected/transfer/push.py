@@ -242,7 +242,7 @@ def _offered(
 
 
 class _Sending:
-    """A push through one command of the site, which says what it has, receives the parts, and installs them."""
+    """A push through one command at the site, which lists what the site has, receives the parts, and installs them."""
 
     def __init__(self, stream: IO[bytes], bundle: VerifiedBundle, remote: Remote, options: PushOptions) -> None:
         self._stream, self._bundle, self._remote, self._options = stream, bundle, remote, options

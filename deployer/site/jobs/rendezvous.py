@@ -4,8 +4,8 @@
 
     NODES,RANKS_PER_NODE,ADDRESS,PORT,INTERFACE
 
-The port was free on the first node when the job started. Address, port and interface are empty if there is no network
-that all nodes have. The second line is the job's secret, by which its own processes know each other; only the user can
+The port was free on the first node when the job started. Address, port and interface are empty if the nodes have no
+network in common. The second line is the job's secret, by which its own processes know each other; only the user can
 read the file.
 """
 

@@ -31,7 +31,7 @@ def collect(references: Sequence[str], store: Optional[Callable[[], Store]]) -> 
         store: returns the root folder with the jobs; None: paths alone.
 
     Raises:
-        UsageError: there is no such job. A job without figures is only left out.
+        UsageError: a job was not found. A job without figures is only left out.
     """
     runs: List[Run] = []
     left_out: List[Tuple[str, str]] = []

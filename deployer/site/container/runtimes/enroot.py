@@ -2,9 +2,9 @@
 
 By itself, ``enroot start`` opens a lock file in the image's folder for writing, and obeys the image's own /etc/fstab,
 /etc/environment and /etc/rc, which can take files and variables of the host into the container. So it starts an empty
-folder in the private folder on the node, and the image is the first mount, over that folder's root. enroot then goes on
-with the image, but has already read and written what it wants of the folder. The administrator's mounts, variables and
-hooks are not used.
+folder in the private folder on the node, and the image is the first mount, over that folder's root. enroot then
+continues with the image, but has already read and written its own files in the empty folder. The administrator's
+mounts, variables and hooks are not used.
 """
 
 from typing import List
