@@ -37,7 +37,7 @@ def reason(runtime: str) -> str:
 
 
 def reasons(plan: Plan) -> List[str]:
-    """Return ``reason`` of each runtime of a plan that prevents what it wants."""
+    """Return why ranks do not read each other's memory: a sentence for each runtime of the plan that prevents it."""
     return [reason(name) for name in dict.fromkeys(each.runtime for each in plan.containers if prevented(each))]
 
 

@@ -50,6 +50,11 @@ def adopt_orphans() -> None:
         return
 
 
+def exit_code(status: "int") -> "int":
+    """Return a process's exit code as a shell does, from its wait status: 128 plus the signal if one ended it."""
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+
+
 def restore_signals() -> None:
     """Undo Python's changes to signals that a new program inherits: a payload must end at SIGPIPE as usual."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):

@@ -43,18 +43,10 @@ def make(path: str, python: str) -> bytes:
         os.chmod(path, 0o700)
         key = os.path.join(path, KEY)
         if not files.lexists(key):
-            _write(key, os.urandom(_SIZE).hex() + "\n", 0o600)
+            files.write_text(key, os.urandom(_SIZE).hex() + "\n", 0o600)
         words = " ".join(map(shlex.quote, [python, "-I", "-S", plans.TOOL]))
-        _write(os.path.join(path, START), _START % (words, KEY_INSIDE, HUB), 0o700)
+        files.write_text(os.path.join(path, START), _START % (words, KEY_INSIDE, HUB), 0o700)
     return read_key(key)
-
-
-def _write(path: str, text: str, mode: int) -> None:
-    """Write a file under a temporary name, so that nobody sees half of it, and nobody else can read it."""
-    temporary = "%s.%d.part" % (path, os.getpid())
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "w") as stream:
-        stream.write(text)
-    os.replace(temporary, path)
 
 
 def read_key(path: str) -> bytes:

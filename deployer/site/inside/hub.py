@@ -271,7 +271,7 @@ class _Hub(object):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 found.append(pid)
-                code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+                code = payload.exit_code(status)
                 if code and self._code is None:
                     self._fail("a node could not be started, or ended: exit code %d" % code, code)
         return found

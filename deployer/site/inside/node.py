@@ -168,7 +168,7 @@ class _Node(object):
                 return
             number = self._started.pop(pid, None)
             if number is not None:
-                code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+                code = payload.exit_code(status)
                 self._channel.send({"ended": number, "code": code})
 
 
