@@ -1,0 +1,709 @@
+"""A rehearsal: how a job ended without a network, what it reached for, and what it used. Pure.
+
+The judgement names first what stopped the job. It compares the exception that ended a process with what that process
+reached for: a library may catch the error of the network and raise one of its own.
+"""
+
+import posixpath
+import re
+from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Pattern, Sequence, Set, Tuple
+
+from deployer.contract import downloads, json_records, verdict
+from deployer.contract import observation as seen
+from deployer.contract.downloads import Offline, Wanted
+from deployer.contract.errors import EXIT_DONE, Refused
+from deployer.contract.findings import ERROR, NOTE, WARNING, Finding, Rule
+from deployer.contract.json_records import Fields, Record
+from deployer.contract.observation import CodeFrame, Observation, Observed
+from deployer.contract.plan import DATA, JOB
+from deployer.contract.text import printable
+
+SCHEMA = "rehearsal"
+
+# How a job ended. LIMIT: it still ran when the rehearsal's own time was over. MEMORY: the kernel killed a process of
+# it. STOPPED: a person, or the rehearsal itself, stopped it.
+DONE, FAILED, LIMIT, MEMORY, STOPPED = "done", "failed", "limit", "memory", "stopped"
+HOWS = (DONE, FAILED, LIMIT, MEMORY, STOPPED)
+
+#: What observed the job: Python's audit hooks; a name server and a sink in place of the network; the kernel's answers.
+PYTHON, NETWORK, FILES = "python", "network", "files"
+
+NETWORK_CODE = "rehearse.network"
+RULES: Dict[str, Rule] = {
+    NETWORK_CODE: Rule(ERROR, "{what}", "{remedy}"),
+    "rehearse.readonly": Rule(
+        ERROR,
+        "it would write to {path}, which cannot be changed{how}",
+        "write to the job's folder ({job}, the default working folder) or to HOME; or bind a folder: --bind SRC:DST",
+    ),
+    "rehearse.memory": Rule(ERROR, "{how}", "{remedy}"),
+    "rehearse.missing": Rule(ERROR, "it looked for {path}, which does not exist{how}", "{remedy}"),
+    "rehearse.program": Rule(
+        ERROR,
+        "it started {program}, which the image does not have",
+        "install it in the image, or call it by a path that exists in the container",
+    ),
+    "rehearse.daemon": Rule(
+        ERROR,
+        "it contacted {what}",
+        "no such daemon runs on the nodes: switch it off, or bind its socket with --bind if the site has it",
+    ),
+    "rehearse.threads": Rule(
+        WARNING,
+        "{threads} threads ran at once in a rank that has {cpus} CPUs",
+        "set the threads of the job, or limit the program's own (OMP_NUM_THREADS, OPENBLAS_NUM_THREADS, workers of a "
+        "data loader)",
+    ),
+    "rehearse.ended": Rule(ERROR, "{how}", "read its output: the rehearsal kept the job's log"),
+    "rehearse.blind": Rule(
+        NOTE, "{what}", "what this process reached for is known only as far as the network and the kernel showed it"
+    ),
+}
+#: The codes of a rehearsal; each has a page in docs/rules.md.
+CODES = tuple(sorted(RULES))
+
+#: The kinds of observations that a cause of an exception can be.
+_NETWORK_KINDS = (seen.HOST, seen.ADDRESS, seen.URL)
+_WITH_CAUSE: Sequence[Tuple[Pattern[str], Sequence[str]]] = (
+    (
+        re.compile(
+            r"gaierror|URLError|ConnectionError|ConnectionRefused|NameResolution|MaxRetryError|ConnectTimeout"
+            r"|Max retries|Network is unreachable|No route to host|Name or service not known"
+            r"|Temporary failure in name resolution"
+            r"|LocalEntryNotFound|OfflineMode|URL fetch failure|couldn't connect to|CommError",
+        ),
+        (*_NETWORK_KINDS, seen.DAEMON),
+    ),
+    (re.compile(r"Read-only file system|\[Errno 30\]|PermissionError|\[Errno 13\]"), (seen.WRITE,)),
+    (
+        re.compile(r"FileNotFoundError|\[Errno 2\]|cannot open shared object|NotADirectoryError"),
+        (seen.PROGRAM, seen.MISSING, seen.LIBRARY, seen.WRITE),
+    ),
+)
+_OUT_OF_MEMORY = re.compile(r"^(\w+\.)*(MemoryError|_ArrayMemoryError|OutOfMemoryError)\b")
+#: What a program that gives up because of the network writes, whatever it raises.
+_DOWNLOAD = re.compile(r"download|fetch|connect|offline|internet|network|resolve", re.IGNORECASE)
+#: Folders of libraries, in the paths of source files: a person's own line is elsewhere.
+_LIBRARIES = re.compile(r"/(site|dist)-packages/|/lib/python[0-9.]*/|^<frozen |/deployer/(wheels|variant)/")
+#: Files that programs look for and usually do without.
+_USUAL = re.compile(
+    r"^/(etc|proc|sys|dev|usr|lib|lib64|opt|bin|sbin|run|var|root|tmp)(/|$)|/\.[^/]*($|/)|/__pycache__/|\.(pyc|pth|so|cfg|ini)$"
+)
+_QUOTED = re.compile(r"'([^']{1,300})'")
+_OWN_HOSTS = re.compile(r"^(localhost|ip6-localhost|localhost\.localdomain|127\.[0-9.]+|::1|0\.0\.0\.0|::|)$")
+#: The host of a URL, without a user and a port.
+_AUTHORITY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#@]*@)?(\[[0-9A-Fa-f:.]+\]|[^/?#:@]*)")
+#: Findings of one code that are reported; a program may look for thousands of files.
+_MOST = 20
+_FRAMES_SHOWN = 6
+
+
+class JobEnding(NamedTuple):
+    """How the job ended.
+
+    Attributes:
+        how: one of ``HOWS``.
+        exit_code: the exit code of the first rank that failed, or 0; None if it is unknown or the job still ran.
+        last: the last line of its output that explains the end, or None.
+        seconds: how long the payload ran.
+    """
+
+    how: str
+    exit_code: Optional[int] = None
+    last: Optional[str] = None
+    seconds: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        """Return whether the job itself failed, in the time that the rehearsal gave it."""
+        return self.how in (FAILED, MEMORY)
+
+
+class Used(NamedTuple):
+    """What the job used; None: unknown.
+
+    Attributes:
+        seconds_to_first_step: from the start of the payload.
+        seconds_per_step: the median.
+        peak_memory: MiB of the largest rank.
+        threads: that ran at once in a rank.
+        temporary: bytes in HOME, TMPDIR and the job's folder.
+        files_opened: how many different files.
+        gpus: how many the job asked for.
+    """
+
+    seconds_to_first_step: Optional[float] = None
+    seconds_per_step: Optional[float] = None
+    peak_memory: Optional[int] = None
+    threads: Optional[int] = None
+    temporary: Optional[int] = None
+    files_opened: Optional[int] = None
+    gpus: Optional[int] = None
+
+    @staticmethod
+    def read(fields: Fields) -> "Used":
+        return Used(
+            _maybe_seconds(fields, "seconds_to_first_step"),
+            _maybe_seconds(fields, "seconds_per_step"),
+            fields.maybe_number("peak_memory"),
+            fields.maybe_number("threads"),
+            fields.maybe_number("temporary"),
+            fields.maybe_number("files_opened"),
+            fields.maybe_number("gpus"),
+        )
+
+
+class Bounds(NamedTuple):
+    """What a rank may use at the site; None: unknown, or not limited.
+
+    Attributes:
+        memory: MiB.
+        cpus: CPUs of the layout.
+    """
+
+    memory: Optional[int] = None
+    cpus: Optional[int] = None
+
+
+class Reached(NamedTuple):
+    """A finding of a rehearsal.
+
+    Attributes:
+        finding: code, severity, subject, message and remedy, as of all rules.
+        stopped: the job ended because of it.
+        stack: where the program did it, the innermost frame first; empty if it was not Python.
+        prepare: commands for the laptop.
+        definition: lines for ``bundle.yaml``.
+        processes: how many processes did it.
+    """
+
+    finding: Finding
+    stopped: bool = False
+    stack: Tuple[CodeFrame, ...] = ()
+    prepare: Tuple[str, ...] = ()
+    definition: Tuple[str, ...] = ()
+    processes: int = 1
+
+    def record(self) -> Record:
+        """Return the finding as a JSON object: the keys of ``check``'s findings, and what a rehearsal adds."""
+        place = user_frame(self.stack)
+        return dict(
+            self.finding.record(),
+            stopped=self.stopped,
+            file=place.file if place else None,
+            line=place.line if place else None,
+            stack=[list(frame) for frame in self.stack],
+            prepare=list(self.prepare),
+            definition=list(self.definition),
+            processes=self.processes,
+        )
+
+    @staticmethod
+    def read(fields: Fields) -> "Reached":
+        frames = fields.record.get("stack", [])
+        known = [item for item in frames if isinstance(item, list) and len(item) == 3]
+        return Reached(
+            Finding.read(fields),
+            fields.flag("stopped"),
+            tuple(CodeFrame(str(file), int(line), str(function)) for file, line, function in known),
+            tuple(fields.texts("prepare")),
+            tuple(fields.texts("definition")),
+            fields.number("processes"),
+        )
+
+    def lines(self, stack: bool = False) -> List[str]:
+        """Return the finding for people."""
+        found = self.finding
+        times = " (%d processes)" % self.processes if self.processes > 1 else ""
+        shown = ["%s %s: %s: %s%s" % (found.severity, found.code, found.subject, found.message, times)]
+        place = user_frame(self.stack)
+        if place:
+            shown.append("  at: %s" % str(place))
+        if stack and len(self.stack) > 1:
+            shown += ["  stack, the innermost call first:"]
+            shown += ["    %s" % str(frame) for frame in self.stack[:_FRAMES_SHOWN]]
+            if len(self.stack) > _FRAMES_SHOWN:
+                shown.append("    ... and %d more" % (len(self.stack) - _FRAMES_SHOWN))
+        shown.append("  remedy: %s" % found.remedy)
+        if self.prepare:
+            shown += ["  on the laptop, in the folder of the definition:"]
+            shown += ["    %s" % line for line in self.prepare]
+        if self.definition:
+            shown += ["  in bundle.yaml:"]
+            shown += ["    %s" % line for line in self.definition]
+        return [printable(line) for line in shown]
+
+
+class Rehearsal(NamedTuple):
+    """The outcome of a rehearsal.
+
+    Attributes:
+        bundle: NAME:VERSION.
+        image: the digest of the image's layer.
+        job: the name of the job.
+        site: the site whose plan was used.
+        date: seconds since the epoch.
+        deployer: the version that rehearsed it.
+        nodes: the number of nodes.
+        ranks: the number of ranks.
+        watched: what observed it: PYTHON, NETWORK, FILES.
+        ending: how the job ended.
+        used: what it used.
+        findings: what stopped it first, then by severity.
+        accepted: the codes that the user accepted.
+        command: the words of the job's command.
+    """
+
+    bundle: str
+    image: str
+    job: str
+    site: str
+    date: int
+    deployer: str
+    nodes: int
+    ranks: int
+    watched: Tuple[str, ...]
+    ending: JobEnding
+    used: Used = Used()
+    findings: Tuple[Reached, ...] = ()
+    accepted: Tuple[str, ...] = ()
+    command: Tuple[str, ...] = ()
+
+    @property
+    def checked(self) -> verdict.Checked:
+        """Return the verdict, as ``check`` has it."""
+        return verdict.judged([item.finding for item in self.findings], self.accepted)
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code of the command: 3 if an error was found, else 0."""
+        return Refused.exit_code if self.checked.verdict == verdict.REFUSE else EXIT_DONE
+
+    @property
+    def requested(self) -> List[str]:
+        """Return the hosts that the job asked for."""
+        return sorted({item.finding.subject for item in self.findings if item.finding.code == NETWORK_CODE})
+
+    def record(self) -> Record:
+        fields = dict(self._asdict())
+        fields["watched"], fields["accepted"] = list(self.watched), list(self.accepted)
+        fields["command"] = list(self.command)
+        fields["ending"], fields["used"] = dict(self.ending._asdict()), dict(self.used._asdict())
+        fields["findings"] = [item.record() for item in self.findings]
+        fields["verdict"] = self.checked.verdict
+        return json_records.stamped(SCHEMA, fields)
+
+    def summary(self) -> str:
+        """Return the line for a security officer: what ``inspect`` shows of a bundle."""
+        asked = "requested " + ", ".join(self.requested) if self.requested else "requested nothing"
+        if NETWORK not in self.watched:
+            asked += " (by Python; other programs were not observed)"
+        return printable("without network, %d ranks on %d nodes: %s" % (self.ranks, self.nodes, asked))
+
+    def lines(self) -> List[str]:
+        """Return the report: what stopped the job, what else it reached for, what it used, and the verdict."""
+        who = "%s, job %s%s" % (self.bundle, self.job, " for %s" % self.site if self.site else "")
+        shown = [printable("%s: %s" % (who, _ended(self.ending)))]
+        first = [item for item in self.findings if item.stopped]
+        rest = [item for item in self.findings if not item.stopped]
+        for item in first:
+            shown += ["", "What stopped the job:", *item.lines(stack=True)]
+        if rest:
+            shown += ["", "What it reached for besides:" if first else "What it reached for:"]
+            for item in rest:
+                shown += item.lines()
+        if not self.findings:
+            shown += ["", "It reached for nothing that the site lacks."]
+        shown += ["", *_used(self.used), "watched: %s" % ", ".join(self.watched)]
+        return [*shown, "verdict: %s" % self.checked.verdict]
+
+
+def read(data: bytes, what: str) -> Rehearsal:
+    """Parse the record of a rehearsal. Raises UsageError."""
+    fields = json_records.loads(data, SCHEMA, what)
+    ending = fields.child("ending")
+    return Rehearsal(
+        fields.text("bundle"),
+        fields.text("image"),
+        fields.text("job"),
+        fields.text("site"),
+        fields.number("date"),
+        fields.text("deployer"),
+        fields.number("nodes"),
+        fields.number("ranks"),
+        tuple(fields.texts("watched")),
+        JobEnding(
+            ending.text("how"),
+            ending.maybe_number("exit_code"),
+            ending.maybe_text("last"),
+            _maybe_seconds(ending, "seconds") or 0.0,
+        ),
+        Used.read(fields.child("used")),
+        tuple(Reached.read(item) for item in fields.items("findings")),
+        tuple(fields.texts("accepted")),
+        tuple(fields.words("command")),
+    )
+
+
+def _maybe_seconds(fields: Fields, name: str) -> Optional[float]:
+    value = fields.record.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e12:
+        raise fields.error("%s: field %r is not a number of seconds" % (fields.what, name))
+    return float(value)
+
+
+# ------------------------------------------------------------------------------------------------ the judgement
+
+
+def user_frame(stack: Sequence[CodeFrame]) -> Optional[CodeFrame]:
+    """Return the innermost frame of the program itself, or the outermost one of all; None without a stack."""
+    own = [frame for frame in stack if not _LIBRARIES.search(frame.file)]
+    return own[0] if own else (stack[-1] if stack else None)
+
+
+def judge(
+    observed: Observed,
+    ending: JobEnding,
+    used: Used = Used(),  # noqa: B008 (an immutable record)
+    bounds: Bounds = Bounds(),  # noqa: B008
+    own: Collection[str] = (),
+    job: str = "train",
+) -> Tuple[Reached, ...]:
+    """Return the findings of a rehearsal: what stopped the job is first.
+
+    Args:
+        observed: what the job reached for.
+        ending: how it ended.
+        own: names and addresses of its own nodes, which are no reach for a network.
+        job: its name.
+    """
+    judgement = _Judgement(observed, ending, own, job)
+    found = [*judgement.reached(), *_consumed(ending, used, bounds)]
+    if ending.failed and not any(item.stopped for item in found):
+        found.append(judgement.ended())
+    order = {ERROR: 0, WARNING: 1, NOTE: 2}
+    found.sort(key=lambda item: (not item.stopped, order[item.finding.severity]))
+    return tuple(_limited(found))
+
+
+class _Process(NamedTuple):
+    """What is known of a process: from its first observation."""
+
+    home: str = ""
+    folder: str = ""
+
+
+class _Judgement(object):
+    def __init__(self, observed: Observed, ending: JobEnding, own: Collection[str], job: str) -> None:
+        self.ending = ending
+        self.job = job
+        self.own = {name.lower() for name in own}
+        self.observed = observed
+        self.observations = [item for item in observed.observations if not self._is_own(item)]
+        self.processes = {
+            item.process: _Process(item.about.get("home", ""), item.about.get("folder", ""))
+            for item in observed.observations
+            if item.kind == seen.PROCESS
+        }
+        self.uncaught = self._first_uncaught() if ending.failed else None
+        self.cause = self._cause()
+
+    def _is_own(self, item: Observation) -> bool:
+        """Return whether an observation is of the job's own nodes, or of nothing outside this machine."""
+        if item.kind not in _NETWORK_KINDS:
+            return False
+        name = _host(item).lower()
+        return name in self.own or _OWN_HOSTS.match(name) is not None
+
+    def _first_uncaught(self) -> Optional[Observation]:
+        """Return the exception that ended the job: the first one that ended a process, and not only a thread."""
+        found = [item for item in self.observations if item.kind == seen.UNCAUGHT]
+        ends = [item for item in found if not item.about.get("thread")]
+        return next(iter(ends or found), None)
+
+    def _cause(self) -> Optional[Observation]:
+        """Return the observation because of which the job ended, or None."""
+        end = self.uncaught
+        if not self.ending.failed:
+            return None
+        if end is None:
+            return self._last_reach()
+        text = end.what + "\n" + end.about.get("after", "")
+        before = [item for item in self.observations if item.process == end.process and item.time <= end.time]
+        for pattern, kinds in _WITH_CAUSE:
+            if pattern.search(text):
+                alike = [item for item in before if item.kind in kinds]
+                named = [item for item in alike if item.what in text]
+                if alike:
+                    return max(named or alike, key=lambda item: (_shared(item.stack, end.stack), item.time))
+        inside = [item for item in before if item.kind in (*_NETWORK_KINDS, seen.WRITE) and _is_within(item, end)]
+        if inside and (_DOWNLOAD.search(text) or inside[-1].stack[:1] != end.stack[:1]):
+            return inside[-1]
+        return None
+
+    def _last_reach(self) -> Optional[Observation]:
+        """Return what a job without an exception probably ended for: programs exit, or abort MPI, on their own."""
+        kinds: Tuple[str, ...] = (*_NETWORK_KINDS, seen.WRITE, seen.PROGRAM, seen.DAEMON)
+        told = self.ending.last or ""
+        for pattern, causes in _WITH_CAUSE:
+            if pattern.search(told):
+                kinds = tuple(causes)
+                break
+        else:
+            if not _DOWNLOAD.search(told):
+                return None
+        return next((item for item in reversed(self.observations) if item.kind in kinds), None)
+
+    # ------------------------------------------------------------------------------------------ findings
+
+    def reached(self) -> List[Reached]:
+        """Return the findings about what the job reached for, and about what stopped it."""
+        found = [*self._network(), *self._others(), *self._blind()]
+        if self.uncaught is not None and not any(item.stopped for item in found):
+            found.append(self._of_exception(self.uncaught))
+        return found
+
+    def _severity(self, stopped: bool, usual: str = WARNING) -> str:
+        return ERROR if stopped else usual
+
+    def _made(
+        self, code: str, group: Sequence[Observation], subject: str, usual: str = WARNING, **values: str
+    ) -> Reached:
+        stopped = any(item is self.cause for item in group)
+        made = RULES[code].about(code, subject, **{name: _escaped(value) for name, value in values.items()})
+        stack = self._stack(group, stopped)
+        count = len({item.process for item in group if item.stack}) or 1
+        return Reached(made._replace(severity=self._severity(stopped, usual)), stopped, stack, processes=count)
+
+    def _stack(self, group: Sequence[Observation], stopped: bool) -> Tuple[CodeFrame, ...]:
+        chosen = self.cause if stopped and self.cause is not None else group[0]
+        if chosen.stack:
+            return chosen.stack
+        return next((item.stack for item in group if item.stack), ())
+
+    def _network(self) -> Iterable[Reached]:
+        """Yield a finding for each host and place in the program that asked for it."""
+        groups: Dict[Tuple[str, Optional[CodeFrame]], List[Observation]] = {}
+        hosts: Dict[str, Tuple[str, Optional[CodeFrame]]] = {}
+        known: Dict[str, Tuple[str, Optional[CodeFrame]]] = {}
+        for item in self.observations:
+            if item.kind not in _NETWORK_KINDS:
+                continue
+            name, place = _host(item), user_frame(item.stack)
+            key = (name, place)
+            if item.kind == seen.ADDRESS and item.stack and item.process in hosts:
+                key = hosts[item.process]  # the host that this process looked up just before
+            elif not item.stack:
+                key = known.get(name, key)  # the name server saw what Python saw
+            elif item.kind != seen.ADDRESS:
+                hosts[item.process] = key
+                known.setdefault(name, key)
+            groups.setdefault(key, []).append(item)
+        for (name, _), group in _merged(groups):
+            offline = self._offline(name, group)
+            what = "asked for %s" % offline.what
+            who = group[0].about.get("program", "")
+            if who and not any(item.stack for item in group):
+                what = "%s %s" % (who, what)
+            made = self._made(NETWORK_CODE, group, name or "an address", what=what, remedy=offline.remedy)
+            yield made._replace(prepare=offline.prepare, definition=offline.definition)
+
+    def _offline(self, name: str, group: Sequence[Observation]) -> Offline:
+        about: Dict[str, str] = {}
+        for item in group:
+            about.update(item.about)
+        first = next((item for item in group if item.stack), group[0])
+        longest = max((item.stack for item in group), key=len)
+        url = next((item.what for item in group if item.kind == seen.URL), "")
+        process = self.processes.get(first.process, _Process())
+        wanted = Wanted(
+            name,
+            url or about.get("url", "") or about.get("fullurl", ""),
+            about,
+            longest,
+            process.home,
+            process.folder,
+            self.job,
+        )
+        return downloads.recognise(wanted) or downloads.general(wanted)
+
+    def _others(self) -> Iterable[Reached]:
+        """Yield the findings about files, programs, libraries and daemons."""
+        groups: Dict[Tuple[str, str], List[Observation]] = {}
+        for item in self.observations:
+            groups.setdefault((item.kind, item.what), []).append(item)
+        for (kind, what), group in groups.items():
+            stopped = any(item is self.cause for item in group)
+            if kind == seen.WRITE:
+                yield self._made("rehearse.readonly", group, what, path=what, how=self._thrown(stopped), job=JOB)
+            elif kind == seen.PROGRAM:
+                yield self._made("rehearse.program", group, what, program=what)
+            elif kind == seen.DAEMON:
+                yield self._made("rehearse.daemon", group, what, what="the socket " + what)
+            elif (kind == seen.MISSING and not _USUAL.search(what)) or (
+                kind in (seen.MISSING, seen.LIBRARY) and stopped
+            ):
+                values = {"path": what, "how": self._thrown(stopped), "remedy": _remedy_of(what)}
+                yield self._made("rehearse.missing", group, what, NOTE, **values)
+
+    def _thrown(self, stopped: bool) -> str:
+        return ": " + self.uncaught.what if stopped and self.uncaught is not None else ""
+
+    def _blind(self) -> Iterable[Reached]:
+        reasons = sorted({item.what for item in self.observations if item.kind == seen.BLIND})
+        for reason in reasons:
+            group = [item for item in self.observations if item.kind == seen.BLIND and item.what == reason]
+            yield self._made("rehearse.blind", group, group[0].about.get("program") or "python", NOTE, what=reason)
+        if self.observed.cut or any(item.kind == seen.MORE for item in self.observations):
+            text = "it did more than a rehearsal keeps, so some observations are missing"
+            yield Reached(_finding("rehearse.blind", "the job", NOTE, what=text))
+        if self.observed.unreadable:
+            text = "%d lines of its observations could not be read" % self.observed.unreadable
+            yield Reached(_finding("rehearse.blind", "the job", NOTE, what=text))
+
+    def _of_exception(self, end: Observation) -> Reached:
+        """Return the finding about an exception for which nothing was seen that it reached for."""
+        text = end.what + "\n" + end.about.get("after", "")
+        subject = self._program(end)
+        path = next(iter(_QUOTED.findall(end.what)), "")
+        made = _finding("rehearse.ended", subject, ERROR, how="it ended with " + end.what)
+        if _OUT_OF_MEMORY.search(end.what):
+            made = _finding("rehearse.memory", subject, ERROR, how="it ended with " + end.what, remedy=_MEMORY_REMEDY)
+        elif re.search(r"Read-only file system|\[Errno 30\]", text):
+            values = {"path": path or "a file", "how": ": " + end.what, "job": JOB}
+            made = _finding("rehearse.readonly", path or subject, ERROR, **values)
+        elif re.search(r"^(FileNotFoundError|OSError: .*cannot open shared object)", end.what):
+            values = {"path": path or "a file", "how": ": " + end.what, "remedy": _remedy_of(path)}
+            made = _finding("rehearse.missing", path or subject, ERROR, **values)
+        elif re.search(r"^(ModuleNotFoundError|ImportError)", end.what):
+            values = {"path": "the module " + path, "how": ": " + end.what, "remedy": _MODULE_REMEDY}
+            made = _finding("rehearse.missing", path or subject, ERROR, **values)
+        elif _WITH_CAUSE[0][0].search(text):
+            what = "ended with %s" % end.what
+            remedy = downloads.general(Wanted("", "", {}, ())).remedy
+            made = _finding(NETWORK_CODE, subject, ERROR, what=what, remedy=remedy)
+        return Reached(made, True, end.stack)
+
+    def _program(self, item: Observation) -> str:
+        frame = item.stack[-1] if item.stack else None
+        return posixpath.basename(frame.file) if frame else "the job"
+
+    def ended(self) -> Reached:
+        """Return the finding about a job that failed for no reason that was seen."""
+        code = "" if self.ending.exit_code is None else " with exit code %d" % self.ending.exit_code
+        how = "it failed%s%s" % (code, "; last line: " + self.ending.last if self.ending.last else "")
+        return Reached(_finding("rehearse.ended", "the job", ERROR, how=how), True)
+
+
+_MEMORY_REMEDY = "use fewer ranks per node, a smaller batch or another partition; `memory` of the job asks for more"
+_MODULE_REMEDY = "install the package in the image, or add it to the wheels of the definition"
+
+
+def _consumed(ending: JobEnding, used: Used, bounds: Bounds) -> Iterable[Reached]:
+    """Yield the findings about what the job used."""
+    limit = "%d MiB" % bounds.memory if bounds.memory else "the limit"
+    if ending.how == MEMORY:
+        how = "the kernel killed it for lack of memory: a rank may use %s" % limit
+        yield Reached(_finding("rehearse.memory", "the job", ERROR, how=how, remedy=_MEMORY_REMEDY), True)
+    elif bounds.memory and used.peak_memory and used.peak_memory > bounds.memory:
+        how = "a rank used %d MiB, and the site's nodes have %s for it" % (used.peak_memory, limit)
+        yield Reached(_finding("rehearse.memory", "the job", ERROR, how=how, remedy=_MEMORY_REMEDY))
+    if bounds.cpus and used.threads and used.threads > bounds.cpus:
+        values = {"threads": str(used.threads), "cpus": str(bounds.cpus)}
+        yield Reached(_finding("rehearse.threads", "the job", WARNING, **values))
+
+
+def _finding(code: str, subject: str, severity: str, **values: str) -> Finding:
+    made = RULES[code].about(code, subject, **{name: _escaped(value) for name, value in values.items()})
+    return made._replace(severity=severity)
+
+
+def _escaped(text: str) -> str:
+    return printable(" ".join(text.split()))
+
+
+def _limited(found: Sequence[Reached]) -> Iterable[Reached]:
+    """Yield at most ``_MOST`` findings of each code, and a note about the others."""
+    counts: Dict[str, int] = {}
+    for item in found:
+        code = item.finding.code
+        counts[code] = counts.get(code, 0) + 1
+        if counts[code] <= _MOST or item.stopped:
+            yield item
+    for code, count in sorted(counts.items()):
+        if count > _MOST:
+            text = "%d findings of %s are not shown" % (count - _MOST, code)
+            yield Reached(_finding("rehearse.blind", "the job", NOTE, what=text))
+
+
+def _merged(
+    groups: Mapping[Tuple[str, Optional[CodeFrame]], List[Observation]],
+) -> List[Tuple[Tuple[str, Optional[CodeFrame]], List[Observation]]]:
+    """Return the groups without those of native programs for hosts that Python asked for as well."""
+    with_place: Set[str] = {name for name, place in groups if place is not None}
+    return [(key, group) for key, group in groups.items() if key[1] is not None or key[0] not in with_place]
+
+
+def _host(item: Observation) -> str:
+    """Return the host name or address of an observation of the network."""
+    if item.kind == seen.ADDRESS:
+        return item.what.partition(" ")[0]
+    if item.kind == seen.HOST:
+        return item.what
+    found = _AUTHORITY.match(item.what)
+    return found.group(1).lower() if found else ""
+
+
+def _same(one: CodeFrame, other: CodeFrame) -> bool:
+    return one.file == other.file and one.function == other.function
+
+
+def _shared(stack: Sequence[CodeFrame], other: Sequence[CodeFrame]) -> int:
+    """Return how many of their outermost frames two stacks share."""
+    count = 0
+    for one, two in zip(reversed(stack), reversed(other)):
+        if not _same(one, two):
+            break
+        count += 1
+    return count
+
+
+def _is_within(item: Observation, end: Observation) -> bool:
+    """Return whether the function that raised the exception, or one that it called, made the observation."""
+    return bool(end.stack) and _shared(item.stack, end.stack) == len(end.stack)
+
+
+def _remedy_of(path: str) -> str:
+    if path.startswith(DATA + "/"):
+        return "add the file to the data folder of the definition, or correct the path"
+    if path.startswith("/"):
+        return "put it in the image, the app or the data of the bundle, or bind it with --bind"
+    return "jobs start in %s: use the file's path below /deployer/app or /deployer/data, or set `workdir`" % JOB
+
+
+def _used(used: Used) -> List[str]:
+    """Return what the job used, for people; what is unknown is left out."""
+    texts = (
+        ("first step after", used.seconds_to_first_step, "%.1f s"),
+        ("per step", used.seconds_per_step, "%.3g s"),
+        ("peak memory per rank", used.peak_memory, "%d MiB"),
+        ("threads per rank", used.threads, "%d"),
+        ("temporary space", used.temporary, "%d bytes"),
+        ("files opened", used.files_opened, "%d"),
+        ("GPUs", used.gpus, "%d"),
+    )
+    known = ["%s %s" % (name, form % value) for name, value, form in texts if value is not None]
+    return ["used: " + ", ".join(known)] if known else []
+
+
+def _ended(ending: JobEnding) -> str:
+    texts = {
+        DONE: "it ended well after %.1f s",
+        FAILED: "it failed after %.1f s",
+        LIMIT: "it still ran when the time of the rehearsal was over, after %.1f s",
+        MEMORY: "the kernel killed it for lack of memory after %.1f s",
+        STOPPED: "it was stopped after %.1f s",
+    }
+    return texts.get(ending.how, "it ended after %.1f s") % ending.seconds

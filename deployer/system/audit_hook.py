@@ -1,0 +1,335 @@
+"""What a Python program reaches for, seen by audit hooks (PEP 578): hosts, URLs, refused writes, missing files.
+
+This module is copied into a folder of its own as ``sitecustomize.py``, so that each Python process of a rehearsed job
+imports it at its start (site.py in Python's manual). It needs nothing else of deployer, and it never changes what the
+program sees: no event is refused, no exception leaves it, and it only looks at files. It runs on Python 3.6 to 3.14;
+before 3.8 there are no audit hooks, and only the exception that ends the process is seen.
+
+Each observation is one line of JSON in ``$DEPLOYER_REHEARSAL/HOST-PID.jsonl`` (``contract.observation``). It is written
+when it is made, so that it is there also if the process is killed a moment later.
+"""
+
+# This code runs in the payload: whatever happens in it must not be seen there, and it predicts what the payload is
+# about to do without doing it. The rules of our own programs for that do not hold here.
+# ruff: noqa: TID251, BLE001, S110, SIM105
+
+import _thread
+import json
+import os
+import sys
+import time
+
+MYPY = False
+if MYPY:
+    from types import FrameType, TracebackType
+    from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Type
+
+#: The variable with the folder for observations.
+FOLDER = "DEPLOYER_REHEARSAL"
+#: Observations of one kind that a process writes; frames of a stack; characters of a text.
+_MOST, _FRAMES, _TEXT, _PATH = 1000, 30, 500, 1000
+#: Local variables that tell what a library downloads, and where it would put it.
+_NAMES = (
+    "url",
+    "fullurl",
+    "origin",
+    "fname",
+    "cache_subdir",
+    "repo_id",
+    "repo_or_dir",
+    "pretrained_model_name_or_path",
+    "dataset_name",
+    "data_id",
+    "info_or_id",
+    "name",
+    "root",
+    "download_target",
+    "cached_file",
+    "fpath",
+)
+_NETWORK = ("host", "address", "url")
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+#: Python's own imports: it tries to write bytecode beside each module, and does without.
+_IMPORTS = "<frozen importlib"
+#: Audit events that change a file system, and which of their arguments are paths (audit events in Python's manual).
+_CHANGES = {
+    "os.mkdir": (0,),
+    "os.link": (1,),
+    "os.symlink": (1,),
+    "os.rename": (0, 1),
+    "os.remove": (0,),
+    "os.rmdir": (0,),
+    "os.truncate": (0,),
+}
+
+
+class Observer(object):
+    """The observations of this process.
+
+    Attributes:
+        folder: where its file is.
+        seen: kinds and texts that are written already: a program that tries again does not fill the disk.
+        counts: how many observations of each kind are written.
+        busy: the threads that make an observation: what they do meanwhile is not the program's.
+        threads: whether the ends of threads are observed.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.seen: "Set[Tuple[str, str]]" = set()
+        self.counts: "Dict[str, int]" = {}
+        self.busy: "Set[int]" = set()
+        self.threads = False
+        self.handlers: "Dict[str, Callable[[Tuple[Any, ...]], None]]" = {
+            "open": self._open,
+            "socket.getaddrinfo": self._host,
+            "socket.gethostbyname": self._host,
+            "socket.connect": self._connect,
+            "socket.sendto": self._connect,
+            "urllib.Request": self._url,
+            "subprocess.Popen": self._program,
+            "os.exec": self._program,
+            "os.posix_spawn": self._program,
+            "ctypes.dlopen": self._library,
+            "sys.excepthook": self._ended,
+        }
+        self.handlers.update((event, self._change(places)) for event, places in _CHANGES.items())
+
+    def hook(self, event: str, args: "Tuple[Any, ...]") -> None:
+        """Observe an audit event."""
+        handler = self.handlers.get(event)
+        if handler is None:
+            return
+        thread = _thread.get_ident()
+        if thread in self.busy:
+            return
+        self.busy.add(thread)
+        try:
+            handler(args)
+            if not self.threads and "threading" in sys.modules:
+                self.watch_threads()
+        except Exception:  # whatever the program passes: it is not ours to judge, and it must not notice
+            pass
+        finally:
+            self.busy.discard(thread)
+
+    def _host(self, args: "Tuple[Any, ...]") -> None:
+        host = _text(args[0])
+        if host:
+            self.note("host", host, sys._getframe(2), port=_text(args[1]) if len(args) > 1 else "")
+
+    def _connect(self, args: "Tuple[Any, ...]") -> None:
+        address = args[1]
+        if isinstance(address, tuple):
+            self.note("address", "%s port %s" % (address[0], address[1]), sys._getframe(2))
+        elif address:
+            path = _text(address)
+            if not path.startswith("\0"):  # a name that only this machine's processes know
+                self.note("daemon", path, sys._getframe(2))
+
+    def _url(self, args: "Tuple[Any, ...]") -> None:
+        self.note("url", _text(args[0]), sys._getframe(2))
+
+    def _open(self, args: "Tuple[Any, ...]") -> None:
+        path, _, flags = args
+        if isinstance(path, int):
+            return
+        if flags & _WRITES:
+            frame = sys._getframe(2)
+            if frame.f_code.co_filename.startswith(_IMPORTS):
+                return
+            path = _path(path)
+            if not _may_write(path):
+                self.note("write", path, frame)
+        elif self.counts.get("missing", 0) < _MOST:
+            try:
+                os.stat(path)
+            except FileNotFoundError:
+                self.note("missing", _path(path), sys._getframe(2))
+
+    def _change(self, places: "Tuple[int, ...]") -> "Callable[[Tuple[Any, ...]], None]":
+        def handle(args: "Tuple[Any, ...]") -> None:
+            frame = sys._getframe(2)
+            if frame.f_code.co_filename.startswith(_IMPORTS):
+                return
+            for place in places:
+                path = _path(args[place])
+                # A folder that is there already is no attempt: os.makedirs and its like try each one.
+                if not _may_change(path) and (len(places) == 2 or not os.path.isdir(path)):
+                    self.note("write", path, frame)
+
+        return handle
+
+    def _program(self, args: "Tuple[Any, ...]") -> None:
+        program = _text(args[0])
+        environment = args[3] if len(args) > 3 and isinstance(args[3], dict) else os.environ
+        if program and not _is_program(program, environment):
+            self.note("program", program, sys._getframe(2))
+
+    def _library(self, args: "Tuple[Any, ...]") -> None:
+        # Where it would be found is the loader's knowledge: the judgement uses this only if the program ends of it.
+        if args[0]:
+            self.note("library", _text(args[0]), sys._getframe(2))
+
+    def _ended(self, args: "Tuple[Any, ...]") -> None:
+        _, _, error, trace = args
+        self.uncaught(error, trace)
+
+    def watch_threads(self) -> None:
+        """Observe how threads end, once the program has imported what they need."""
+        threading = sys.modules["threading"]
+        before = getattr(threading, "excepthook", None)  # not yet there while the module is imported
+        if before is None:
+            return
+        self.threads = True
+
+        def ended(args: "Any") -> None:
+            self.quietly(args.exc_value, args.exc_traceback, thread="yes")
+            before(args)
+
+        vars(threading)["excepthook"] = ended
+
+    def quietly(self, error: "Optional[BaseException]", trace: "Optional[TracebackType]", thread: str = "") -> None:
+        """Observe an exception as ``uncaught`` does, and let nothing of that be seen."""
+        own = _thread.get_ident()
+        self.busy.add(own)
+        try:
+            if error is not None and not isinstance(error, (SystemExit, KeyboardInterrupt)):
+                self.uncaught(error, trace, thread)
+        except Exception:  # as in hook
+            pass
+        finally:
+            self.busy.discard(own)
+
+    def uncaught(self, error: "BaseException", trace: "Optional[TracebackType]", thread: str = "") -> None:
+        """Observe the exception that ends a thread or the process, with the ones that led to it."""
+        chain: "List[str]" = []
+        at: "Optional[BaseException]" = error
+        while at is not None and len(chain) < 10:
+            chain.append("%s: %s" % (type(at).__name__, _text(str(at))))
+            at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
+        frames = []
+        while trace is not None:
+            frames.append(_place(trace.tb_frame, trace.tb_lineno))
+            trace = trace.tb_next
+        about = {"after": "\n".join(item[:_TEXT] for item in chain[1:])}
+        if thread:
+            about["thread"] = thread
+        self._write("uncaught", chain[0], frames[::-1][:_FRAMES], about)
+
+    def note(self, kind: str, what: str, frame: "Optional[FrameType]" = None, **about: str) -> None:
+        """Write an observation, once; ``frame`` is where the program did it."""
+        if (kind, what) in self.seen:
+            return
+        count = self.counts.get(kind, 0)
+        self.counts[kind] = count + 1
+        if count >= _MOST:
+            if count == _MOST:
+                self._write("more", kind, [], {})
+            return
+        self.seen.add((kind, what))
+        stack: "List[List[Any]]" = []
+        while frame is not None and len(stack) < _FRAMES:
+            stack.append(_place(frame, frame.f_lineno))
+            if kind in _NETWORK:
+                for name in _NAMES:
+                    value = frame.f_locals.get(name)
+                    if type(value).__name__ == "PosixPath":
+                        value = str(value)
+                    if isinstance(value, str) and value:
+                        about[name] = value[:_TEXT]  # the outermost one: what the user's own line asks for
+            frame = frame.f_back
+        self._write(kind, what, stack, about)
+
+    def _write(self, kind: str, what: str, stack: "List[List[Any]]", about: "Dict[str, str]") -> None:
+        record = {"kind": kind, "what": what[:_TEXT], "time": round(time.time(), 3), "stack": stack, "about": about}
+        # Opened anew each time: programs close all descriptors, and a forked process has a file of its own.
+        path = os.path.join(self.folder, "%s-%d.jsonl" % (os.uname().nodename.replace("/", "_"), os.getpid()))
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            os.write(file, json.dumps(record).encode("ascii", "replace") + b"\n")
+        finally:
+            os.close(file)
+
+
+def _place(frame: "FrameType", line: "Optional[int]") -> "List[Any]":
+    return [frame.f_code.co_filename[:_PATH], line or 0, frame.f_code.co_name[:_TEXT]]
+
+
+def _text(value: "Any") -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return "" if value is None else str(value)
+
+
+def _path(value: "Any") -> str:
+    return os.path.abspath(os.fsdecode(value))
+
+
+def _may_write(path: str) -> bool:
+    """Return whether the file can be written, or created in its folder; one whose folder is missing counts too."""
+    return os.access(path, os.W_OK) if os.path.lexists(path) else _may_change(path)
+
+
+def _may_change(path: str) -> bool:
+    """Return whether the folder of ``path`` can be changed."""
+    folder = os.path.dirname(path)
+    while not os.path.exists(folder) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    return os.access(folder, os.W_OK)
+
+
+def _is_program(name: str, environment: "Any") -> bool:
+    if "/" in name:
+        return os.access(name, os.X_OK)
+    folders = _text(environment.get("PATH") or os.defpath).split(":")
+    return any(os.access(os.path.join(folder or ".", name), os.X_OK) for folder in folders)
+
+
+def watch(folder: str) -> Observer:
+    """Observe this process from now on; observations go to ``folder``."""
+    observer = Observer(folder)
+    command = " ".join(getattr(sys, "orig_argv", None) or [sys.executable])
+    about = {
+        "pid": str(os.getpid()),
+        "python": sys.version.split()[0],
+        "home": os.environ.get("HOME", "")[:_TEXT],
+        "folder": os.getcwd()[:_TEXT],
+    }
+    observer.note("process", "%d %s" % (os.getpid(), command), None, **about)
+    if hasattr(sys, "addaudithook"):  # Python 3.8
+        sys.addaudithook(observer.hook)
+        return observer
+    observer.note("blind", "Python %s has no audit hooks" % about["python"])
+    before = sys.excepthook
+
+    def ended(kind: "Type[BaseException]", error: "BaseException", trace: "Optional[TracebackType]") -> None:
+        observer.quietly(error, trace)
+        before(kind, error, trace)
+
+    sys.excepthook = ended
+    return observer
+
+
+def _next_sitecustomize() -> None:
+    """Import the image's own sitecustomize, which this one hides."""
+    own = os.path.dirname(os.path.abspath(__file__))
+    hidden = sys.modules.pop("sitecustomize")
+    place = [folder for folder in sys.path if os.path.abspath(folder or ".") == own]
+    sys.path[:] = [folder for folder in sys.path if folder not in place]
+    try:
+        __import__("sitecustomize")
+    except ImportError as error:
+        sys.modules["sitecustomize"] = hidden
+        if error.name != "sitecustomize":  # the image's own one failed: Python's site module prints that
+            raise
+    finally:
+        sys.path[:0] = place
+
+
+if __name__ == "sitecustomize" and os.environ.get(FOLDER):
+    try:
+        watch(os.environ[FOLDER])
+    except Exception:  # the job runs, unobserved: the report names a process without observations
+        pass
+    _next_sitecustomize()

@@ -1,0 +1,381 @@
+"""What a rehearsal concludes: what stopped the job is first, each with its place in the program and its remedy."""
+
+import pytest
+
+from deployer.contract import json_records, rehearsal
+from deployer.contract.errors import UsageError
+from deployer.contract.findings import ERROR, NOTE, WARNING
+from deployer.contract.observation import CodeFrame, Observation, Observed
+from deployer.contract.rehearsal import Bounds, JobEnding, Rehearsal, Used
+
+MAIN = CodeFrame("/deployer/app/train.py", 3, "<module>")
+LOAD = CodeFrame("/usr/lib/python3/dist-packages/lib/data.py", 9, "load_data")
+OPEN = CodeFrame("/usr/lib/python3.11/urllib/request.py", 216, "urlopen")
+FAILED = JobEnding(rehearsal.FAILED, 1, "last words", 3.0)
+DONE = JobEnding(rehearsal.DONE, 0, None, 3.0)
+HOME = "/tmp/deployer-home-1-x"
+
+
+def seen(kind, what, time=1.0, stack=(OPEN, LOAD, MAIN), process="n1-1", **about):
+    return Observation(kind, what, time, stack, about, process)
+
+
+def judge(*observations, ending=FAILED, **others):
+    return rehearsal.judge(Observed(observations), ending, **others)
+
+
+def brief(found):
+    return [(item.finding.code, item.finding.severity, item.finding.subject, item.stopped) for item in found]
+
+
+def test_a_download_that_stopped_the_job_is_first_and_has_the_users_line():
+    found = judge(
+        seen("program", "nvidia-smi", 0.5),
+        seen("url", "https://data.example/mnist.npz", 1.0),
+        seen("host", "data.example", 1.1),
+        seen("uncaught", "Exception: URL fetch failure on https://data.example/mnist.npz", 2.0, (LOAD, MAIN)),
+    )
+    assert brief(found) == [
+        ("rehearse.network", ERROR, "data.example", True),
+        ("rehearse.program", WARNING, "nvidia-smi", False),
+    ]
+    assert rehearsal.user_frame(found[0].stack) == MAIN
+    assert found[0].record()["line"] == 3
+    assert found[0].prepare == ("curl -fL --create-dirs -o data/files/mnist.npz https://data.example/mnist.npz",)
+
+
+def test_a_library_that_raises_an_error_of_its_own_is_understood():
+    # torchvision: the last mirror failed, and RuntimeError has no cause.
+    found = judge(
+        seen("url", "https://data.example/x.gz", 1.0),
+        seen("uncaught", "RuntimeError: Error downloading x.gz", 2.0, (LOAD, MAIN)),
+    )
+    assert brief(found) == [("rehearse.network", ERROR, "data.example", True)]
+
+
+def test_an_unrelated_error_after_a_download_that_was_caught():
+    found = judge(
+        seen("url", "https://data.example/x.gz", 1.0),
+        seen(
+            "uncaught", "ValueError: shapes do not match", 2.0, (CodeFrame("/deployer/app/train.py", 50, "fit"), MAIN)
+        ),
+    )
+    assert brief(found) == [
+        ("rehearse.ended", ERROR, "train.py", True),
+        ("rehearse.network", WARNING, "data.example", False),
+    ]
+    assert "ValueError: shapes do not match" in found[0].finding.message
+
+
+def test_a_job_that_did_without_has_warnings_only():
+    found = judge(seen("url", "https://data.example/x.gz"), seen("write", "/opt/cache"), ending=DONE)
+    assert brief(found) == [
+        ("rehearse.network", WARNING, "data.example", False),
+        ("rehearse.readonly", WARNING, "/opt/cache", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "what", "error", "code"),
+    [
+        ("write", "/opt/x/model.h5", "OSError: [Errno 30] Read-only file system: '/opt/x/model.h5'", "readonly"),
+        ("write", "/opt/x/model.h5", "PermissionError: [Errno 13] Permission denied: '/opt/x/model.h5'", "readonly"),
+        ("program", "ffmpeg", "FileNotFoundError: [Errno 2] No such file or directory: 'ffmpeg'", "program"),
+        ("missing", "/data/x.csv", "FileNotFoundError: [Errno 2] No such file or directory: '/data/x.csv'", "missing"),
+        ("library", "libx.so", "OSError: libx.so: cannot open shared object file: No such file", "missing"),
+        ("host", "a.example", "gaierror: [Errno -2] Name or service not known", "network"),
+        ("daemon", "/run/x.sock", "ConnectionRefusedError: [Errno 111] Connection refused", "daemon"),
+    ],
+)
+def test_the_exception_leads_to_what_was_reached_for(kind, what, error, code):
+    found = judge(seen(kind, what), seen("uncaught", error, 2.0, (LOAD, MAIN)))
+    assert brief(found)[0] == ("rehearse." + code, ERROR, what, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "subject"),
+    [
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'data/x.csv'", "missing", "data/x.csv"),
+        ("ModuleNotFoundError: No module named 'torch'", "missing", "torch"),
+        ("OSError: [Errno 30] Read-only file system: '/x'", "readonly", "/x"),
+        ("MemoryError: ", "memory", "train.py"),
+        ("URLError: <urlopen error [Errno 111] Connection refused>", "network", "train.py"),
+        ("KeyError: 'x'", "ended", "train.py"),
+    ],
+)
+def test_an_exception_alone_is_enough(error, code, subject):
+    # Python 3.6 and 3.7 have no audit hooks.
+    found = judge(seen("uncaught", error, 2.0, (LOAD, MAIN)))
+    assert brief(found) == [("rehearse." + code, ERROR, subject, True)]
+
+
+def test_a_job_without_any_observation_ends_for_its_last_words():
+    (found,) = judge()
+    assert brief([found]) == [("rehearse.ended", ERROR, "the job", True)]
+    assert found.finding.message == "it failed with exit code 1; last line: last words"
+
+
+def test_a_program_that_exits_by_itself_after_a_failed_download():
+    ending = JobEnding(rehearsal.FAILED, 1, "could not download the data, giving up", 3.0)
+    found = judge(seen("host", "data.example"), ending=ending)
+    assert brief(found) == [("rehearse.network", ERROR, "data.example", True)]
+
+
+def test_the_first_process_that_fails_is_the_reason():
+    found = judge(
+        seen("uncaught", "KeyError: 'x'", 8.0, (MAIN,), process="n1-1"),
+        seen("uncaught", "ConnectionResetError: [Errno 104] Connection reset by peer", 9.0, process="n2-1"),
+    )
+    assert brief(found) == [("rehearse.ended", ERROR, "train.py", True)]
+    assert "KeyError" in found[0].finding.message
+
+
+def test_an_exception_of_a_thread_is_not_the_end_if_the_process_has_one():
+    found = judge(
+        seen("uncaught", "KeyError: 'x'", 8.0, (MAIN,), thread="yes"),
+        seen("uncaught", "ValueError: y", 9.0, (MAIN,)),
+    )
+    assert ["ValueError" in item.finding.message for item in found] == [True]
+
+
+def test_the_own_nodes_are_no_network():
+    found = judge(
+        seen("address", "127.0.0.1 port 29500"),
+        seen("host", "localhost"),
+        seen("host", "node2"),
+        seen("address", "10.77.0.12 port 1234"),
+        ending=DONE,
+        own=("node2", "10.77.0.12"),
+    )
+    assert found == ()
+
+
+def test_what_several_processes_and_observers_saw_is_one_finding():
+    found = judge(
+        seen("url", "https://data.example/x.gz", 1.0, process="n1-1"),
+        seen("host", "data.example", 1.1, process="n1-1"),
+        seen("address", "1.2.3.4 port 443", 1.2, process="n1-1"),
+        seen("url", "https://data.example/x.gz", 1.3, process="n2-1"),
+        seen("host", "data.example", 1.4, (), process="n1.network", program="python3"),
+        ending=DONE,
+    )
+    assert brief(found) == [("rehearse.network", WARNING, "data.example", False)]
+    assert found[0].processes == 2
+
+
+def test_a_native_program_is_named():
+    (found,) = judge(seen("host", "a.example", stack=(), process="n1.network", program="curl"), ending=DONE)
+    assert found.finding.message == "curl asked for a.example"
+    assert found.record()["file"] is None
+
+
+def test_usual_files_are_not_reported():
+    found = judge(
+        seen("missing", "/etc/matplotlibrc"),
+        seen("missing", HOME + "/.config/x"),
+        seen("missing", "/data/y"),
+        ending=DONE,
+    )
+    assert brief(found) == [("rehearse.missing", NOTE, "/data/y", False)]
+
+
+def test_memory_and_threads():
+    found = judge(ending=DONE, used=Used(peak_memory=90_000, threads=9), bounds=Bounds(64_000, 4))
+    assert brief(found) == [
+        ("rehearse.memory", ERROR, "the job", False),
+        ("rehearse.threads", WARNING, "the job", False),
+    ]
+    assert judge(ending=DONE, used=Used(peak_memory=1, threads=1), bounds=Bounds(64_000, 4)) == ()
+    assert brief(judge(ending=JobEnding(rehearsal.MEMORY))) == [("rehearse.memory", ERROR, "the job", True)]
+
+
+def test_what_a_rehearsal_cannot_see_is_said():
+    found = rehearsal.judge(Observed((seen("blind", "Python 3.6.15 has no audit hooks", stack=()),), 3, True), DONE)
+    assert [item.finding.message for item in found] == [
+        "Python 3.6.15 has no audit hooks",
+        "it did more than a rehearsal keeps, so some observations are missing",
+        "3 lines of its observations could not be read",
+    ]
+
+
+def test_a_flood_of_findings_is_limited():
+    found = judge(*(seen("write", "/opt/%d" % number) for number in range(90)), ending=DONE)
+    assert len(found) == 21
+    assert found[-1].finding.message == "70 findings of rehearse.readonly are not shown"
+
+
+KERAS = (
+    CodeFrame("/usr/lib/python3/dist-packages/keras/src/utils/file_utils.py", 300, "get_file"),
+    CodeFrame("/usr/lib/python3/dist-packages/keras/src/datasets/mnist.py", 60, "load_data"),
+    MAIN,
+)
+TORCHVISION = (
+    CodeFrame("/usr/lib/python3/dist-packages/torchvision/datasets/utils.py", 100, "download_url"),
+    CodeFrame("/usr/lib/python3/dist-packages/torchvision/datasets/mnist.py", 180, "download"),
+    MAIN,
+)
+TORCH_HUB = (
+    CodeFrame("/usr/lib/python3/dist-packages/torch/hub.py", 600, "download_url_to_file"),
+    CodeFrame("/usr/lib/python3/dist-packages/torchvision/models/resnet.py", 30, "resnet18"),
+    MAIN,
+)
+
+
+def library(path, function="load"):
+    return (CodeFrame("/usr/lib/python3/dist-packages/" + path, 1, function), MAIN)
+
+
+@pytest.mark.parametrize(
+    ("stack", "host", "about", "what", "lines"),
+    [
+        (
+            KERAS,
+            "storage.googleapis.com",
+            {
+                "origin": "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz",
+                "fname": "mnist.npz",
+                "download_target": HOME + "/.keras/datasets/mnist.npz",
+            },
+            "Keras: mnist.npz",
+            [
+                ("curl -fL --create-dirs -o data/keras/datasets/mnist.npz "
+                "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"),
+                "data: {keras: {folder: data/keras}}",
+                "jobs:",
+                "  train:",
+                '    links: {"~/.keras/datasets/mnist.npz": data/keras/datasets/mnist.npz}',
+            ],
+        ),
+        (
+            TORCHVISION,
+            "ossci-datasets.s3.amazonaws.com",
+            {"root": "data"},
+            "torchvision: the data set MNIST",
+            [
+                ("python3 -c 'from torchvision import datasets; "
+                "datasets.MNIST('\"'\"'data/torchvision'\"'\"', download=True)'"),
+                "data: {torchvision: {folder: data/torchvision}}",
+                "jobs:",
+                "  train:",
+                '    links: {"data": data/torchvision}',
+            ],
+        ),
+        (
+            TORCH_HUB,
+            "download.pytorch.org",
+            {
+                "url": "https://download.pytorch.org/models/resnet18-f37072fd.pth",
+                "cached_file": HOME + "/.cache/torch/hub/checkpoints/resnet18-f37072fd.pth",
+            },
+            "torch.hub: resnet18-f37072fd.pth",
+            [('    links: {"~/.cache/torch/hub/checkpoints/resnet18-f37072fd.pth": '
+             "data/torch/hub/checkpoints/resnet18-f37072fd.pth}")],
+        ),
+        (
+            library("huggingface_hub/file_download.py"),
+            "huggingface.co",
+            {"repo_id": "google-bert/bert-base-uncased"},
+            "Hugging Face hub: google-bert/bert-base-uncased",
+            ['    environment: {HF_HUB_OFFLINE: "1"}', "HF_HOME=hf hf download google-bert/bert-base-uncased"],
+        ),
+        (
+            library("sklearn/datasets/_california_housing.py", "fetch_california_housing"),
+            "ndownloader.figshare.com",
+            {},
+            "scikit-learn: fetch_california_housing",
+            ['    links: {"~/scikit_learn_data": data/sklearn}'],
+        ),
+        (
+            library("nltk/downloader.py", "download"),
+            "raw.githubusercontent.com",
+            {"info_or_id": "punkt"},
+            "NLTK: punkt",
+            ["python3 -m nltk.downloader -d data/nltk punkt"],
+        ),
+        (
+            library("tensorflow_datasets/core/load.py"),
+            "storage.googleapis.com",
+            {"name": "mnist/3.0.1"},
+            "TensorFlow Datasets: mnist",
+            ['    links: {"~/tensorflow_datasets": data/tfds}'],
+        ),
+        (library("wandb/sdk/wandb_init.py"), "api.wandb.ai", {}, "Weights & Biases",
+         ['    environment: {WANDB_MODE: "offline"}']),
+        (library("mlflow/utils/rest_utils.py"), "mlflow.example", {}, "MLflow's tracking server",
+         ['    environment: {MLFLOW_TRACKING_URI: "file:/deployer/job/mlruns"}']),
+    ],
+)  # fmt: skip
+def test_a_library_is_recognised_with_its_remedy(stack, host, about, what, lines):
+    begun = Observation("process", "1 python3", 0.0, (), {"home": HOME, "folder": "/deployer/job"}, "n1-1")
+    found = judge(begun, seen("host", host, 1.0, stack, **about), ending=DONE)
+    assert [item.finding.message for item in found] == ["asked for " + what]
+    assert set(lines) <= {*found[0].prepare, *found[0].definition}
+
+
+def test_a_native_program_is_recognised_by_its_host():
+    (found,) = judge(seen("host", "cdn-lfs.huggingface.co", stack=(), program="git-lfs"), ending=DONE)
+    assert found.finding.message == "git-lfs asked for Hugging Face hub: a model or data set"
+
+
+@pytest.mark.parametrize(
+    "path", ["keras/utils.py", "nltk/x.py", "torch/hub.py", "huggingface_hub/x.py", "sklearn/datasets/x.py", "own.py"]
+)
+def test_no_text_of_the_payload_becomes_a_command(path):
+    keys = ("fname", "repo_id", "repo_or_dir", "name", "info_or_id", "download_target", "root", "origin", "url")
+    for name in ("x; rm -rf ~", "../../x", "$(x)", "`x`", "x\ny", "a'b", "x" * 400, "https://h.example/$(x)"):
+        for key in keys:
+            (found,) = judge(seen("host", "h.example", 1.0, library(path), **{key: name}), ending=DONE)
+            assert not [line for line in (*found.prepare, *found.definition) if name in line or "\n" in line]
+
+
+RECORD = Rehearsal(
+    bundle="tiny:1",
+    image="sha256:0",
+    job="train",
+    site="lab",
+    date=1,
+    deployer="0.1",
+    nodes=2,
+    ranks=4,
+    watched=(rehearsal.PYTHON, rehearsal.NETWORK),
+    ending=FAILED,
+    used=Used(1.5, None, 3),
+    findings=judge(seen("host", "a.example"), seen("uncaught", "gaierror: x", 2.0, (LOAD, MAIN))),
+    command=("python3", "train.py"),
+)
+
+
+def test_a_record_is_read_as_it_was_written():
+    assert rehearsal.read(json_records.dumps(RECORD.record()), "it") == RECORD
+    assert (RECORD.checked.verdict, RECORD.exit_code) == ("REFUSE", 3)
+    assert RECORD._replace(accepted=("rehearse.network",)).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "change", [{"used": {"seconds_per_step": "x"}}, {"ending": {}}, {"findings": [{}]}, {"nodes": -1}]
+)
+def test_a_damaged_record_is_an_error(change):
+    with pytest.raises(UsageError):
+        rehearsal.read(json_records.dumps(dict(RECORD.record(), **change)), "it")
+
+
+def test_the_report_has_first_what_stopped_the_job():
+    shown = RECORD.lines()
+    assert shown[0] == "tiny:1, job train for lab: it failed after 3.0 s"
+    assert shown[2:5] == [
+        "What stopped the job:",
+        "error rehearse.network: a.example: asked for a.example",
+        "  at: /deployer/app/train.py:3 in <module>",
+    ]
+    assert "    /usr/lib/python3.11/urllib/request.py:216 in urlopen" in shown
+    assert "used: first step after 1.5 s, peak memory per rank 3 MiB" in shown
+    assert shown[-1] == "verdict: REFUSE"
+    clean = RECORD._replace(findings=(), ending=DONE)
+    assert "It reached for nothing that the site lacks." in clean.lines()
+    assert clean.summary() == "without network, 4 ranks on 2 nodes: requested nothing"
+    assert RECORD.summary() == "without network, 4 ranks on 2 nodes: requested a.example"
+
+
+def test_what_is_shown_has_no_effect_on_a_terminal():
+    (found,) = judge(seen("write", "/opt/\x1b[31m\nx", 1.0, (CodeFrame("/a\x1b.py", 1, "f"),)), ending=DONE)
+    assert all(line.isprintable() for line in found.lines(stack=True))
