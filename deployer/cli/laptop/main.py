@@ -34,6 +34,7 @@ GROUPS = (
             Command("capture", "laptop.capture", "make a site's profile over ssh: capture its nodes, list decisions"),
             Command("profile", "laptop.profiles", "list, show, validate, compare and sign site profiles"),
             Command("check", "laptop.check", "predict whether a bundle will run on a site"),
+            Command("rehearse", "laptop.rehearse", "run a job here as a site would, without a network"),
             Command("plan", "laptop.bundles", "make a new plan for a bundle that is installed at a site"),
             Command("sign", "laptop.bundles", "sign a bundle or a plan with an OpenSSH key"),
         ),

@@ -9,9 +9,9 @@ import tempfile
 import time
 from pathlib import Path
 
-SSH, PARTS = "ssh", "parts"
+SSH, PARTS, REHEARSAL = "ssh", "parts", "rehearsal"
 #: The names that tempfile makes for these purposes. Nothing else is removed.
-_NAME = re.compile(rf"deployer-(?:{SSH}|{PARTS})-[a-z0-9_]{{8}}")
+_NAME = re.compile(rf"deployer-(?:{SSH}|{PARTS}|{REHEARSAL})-[a-z0-9_]{{8}}")
 _LOCK = "lock"
 #: Age in seconds from which a folder without a lock counts as abandoned: its process was killed before it made the
 #: lock, or belongs to an older deployer.
@@ -19,11 +19,18 @@ _STALE = 24 * 3600
 
 
 class LockedFolder(tempfile.TemporaryDirectory[str]):
-    """A private folder, locked as long as its process lives. ``purpose`` is SSH or PARTS."""
+    """A private folder, locked as long as its process lives.
 
-    def __init__(self, purpose: str) -> None:
-        reap(Path(tempfile.gettempdir()))
-        super().__init__(prefix=f"deployer-{purpose}-")
+    Args:
+        purpose: SSH, PARTS or REHEARSAL.
+        parent: the folder in which it is made; None: that for temporary files.
+    """
+
+    def __init__(self, purpose: str, parent: Path | None = None) -> None:
+        folder = parent or Path(tempfile.gettempdir())
+        folder.mkdir(parents=True, exist_ok=True)
+        reap(folder)
+        super().__init__(prefix=f"deployer-{purpose}-", dir=folder)
         self._lock = os.open(Path(self.name, _LOCK), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 

@@ -36,6 +36,8 @@ from deployer.contract.plan import (
 _STARTS_ALONE = "intel"
 #: The architecture of the kit's ch-run.
 _KIT_ARCHITECTURE = "x86_64"
+#: Why a folder of the site is bound: for users' data, not for a program.
+FOLDER_OF_SITE = "the site's folder, on the same path"
 
 
 def make_plan(
@@ -252,7 +254,7 @@ def _mounts(profile: Profile, partition: Partition, others: Sequence[Bind]) -> l
     """Return the binds of the site's folders, outer ones first; ``others`` follow them, and may be inside of them."""
     folders = {*profile.mounts, *partition.mounts} - {bind.target for bind in others}
     folders = {path for path in folders if not placeholders.names(path)}
-    return [Bind(path, path, "the site's folder, on the same path") for path in sorted(folders)]
+    return [Bind(path, path, FOLDER_OF_SITE) for path in sorted(folders)]
 
 
 def _start_options(profile: Profile, partition: Partition, mpi: HostMpi | None, way: Way) -> list[StartOption]:

@@ -1,0 +1,49 @@
+"""The program `ssh` of a rehearsal: ssh [OPTION...] NODE WORDS...: a shell on the node reads WORDS.
+
+It runs as a file of its own, with nothing but Python's library. The sockets of the nodes are beside it.
+"""
+
+import os
+import socket
+import sys
+
+#: The options of ssh that have a value.
+_WITH_VALUE = "BbcDEeFIiJLlmOopQRSWw"
+#: The first byte of a request: whether the command gets SIGTERM when this program ends; and its last byte.
+TIED, LOOSE, END = b"t", b"l", b"\0"
+
+
+def main() -> int:
+    """Run the command on the node and return its exit code."""
+    words = sys.argv[1:]
+    while words and words[0].startswith("-"):
+        option = words.pop(0)
+        if len(option) == 2 and option[1] in _WITH_VALUE:
+            words = words[1:]
+    if not words:
+        sys.stderr.write("ssh: no node was named\n")
+        return 255
+    os.chdir(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "sockets"))
+    node = words.pop(0).rpartition("@")[2]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            if "/" in node:
+                raise FileNotFoundError
+            connection.connect(node)
+        except OSError as error:
+            sys.stderr.write(f"ssh: {node} is not a node of this rehearsal: {error}\n")
+            return 255
+        socket.send_fds(connection, [TIED if "REHEARSAL_TIED" in os.environ else LOOSE], [0, 1, 2])
+        connection.sendall(os.fsencode(" ".join(words)))
+        connection.sendall(END)
+        said = b""
+        while True:
+            chunk = connection.recv(64)
+            if not chunk:
+                break
+            said += chunk
+    return int(said) if said.isdigit() else 255
+
+
+if __name__ == "__main__":
+    sys.exit(main())

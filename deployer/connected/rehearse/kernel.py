@@ -1,0 +1,106 @@
+"""System calls that Python's ``os`` lacks: namespaces, mounts, capabilities. Errors name what was tried."""
+
+import contextlib
+import ctypes
+import os
+import signal
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+#: What a machine of its own has, besides its users.
+MACHINE = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET
+
+MS_NOSUID, MS_NODEV = 0x2, 0x4
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
+
+_PR_SET_PDEATHSIG, _PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 23, 24, 38
+_PR_CAP_AMBIENT, _RAISE, _CLEAR_ALL = 47, 2, 4
+_CAPABILITY_VERSION_3 = 0x20080522
+_MOST_CAPABILITIES = 64
+_CAP_SETFCAP = 31
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
+
+
+class _Header(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+class _Sets(ctypes.Structure):
+    """The lower, then the upper 32 capabilities of a process."""
+
+    _fields_ = tuple(
+        (f"{name}{half}", ctypes.c_uint32) for half in "01" for name in ("effective", "permitted", "inheritable")
+    )
+
+
+def unshare(flags: int) -> None:
+    """Move this process (for CLONE_NEWPID: its next children) into new namespaces."""
+    _check(_libc.unshare(flags), "unshare")
+
+
+def map_own_user(user: int, group: int) -> None:
+    """Map the user and the group that made this user namespace to themselves; nobody else exists in it."""
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with open(f"/proc/self/{name}", "w") as stream:
+            stream.write(text)
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
+    """Call mount(2)."""
+    words = (os.fsencode(source), os.fsencode(target), kind.encode() or None, flags, options.encode() or None)
+    _check(_libc.mount(*words), f"mount {kind or source} on {target}")
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this process when its parent ends, however that ends."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def keep_capabilities() -> None:
+    """Let programs that this process starts keep its capabilities, although its user is not root."""
+    sets = _capabilities()
+    sets.inheritable0, sets.inheritable1 = sets.permitted0, sets.permitted1
+    _set_capabilities(sets)
+    for number in range(_MOST_CAPABILITIES):
+        with contextlib.suppress(OSError):  # the kernel has fewer
+            _prctl(_PR_CAP_AMBIENT, _RAISE, number)
+
+
+def drop_capabilities() -> None:
+    """Give up all capabilities, also those that root would get from the next program; it can get no new ones.
+
+    Root keeps the one without which the kernel does not map root into the user namespace of a container.
+    """
+    for number in set(range(_MOST_CAPABILITIES)) - {_CAP_SETFCAP}:
+        if _libc.prctl(_PR_CAPBSET_READ, *map(ctypes.c_ulong, (number, 0, 0, 0))) == 1:
+            _prctl(_PR_CAPBSET_DROP, number)
+    _prctl(_PR_CAP_AMBIENT, _CLEAR_ALL)
+    _set_capabilities(_Sets(permitted0=1 << _CAP_SETFCAP, effective0=1 << _CAP_SETFCAP))
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def _capabilities() -> _Sets:
+    header, sets = _Header(_CAPABILITY_VERSION_3, 0), _Sets()
+    _check(_libc.capget(ctypes.byref(header), ctypes.byref(sets)), "capget")
+    return sets
+
+
+def _set_capabilities(sets: _Sets) -> None:
+    header = _Header(_CAPABILITY_VERSION_3, 0)
+    _check(_libc.capset(ctypes.byref(header), ctypes.byref(sets)), "capset")
+
+
+def _prctl(*words: int) -> None:
+    _check(_libc.prctl(words[0], *map(ctypes.c_ulong, (*words[1:], 0, 0, 0, 0)[:4])), f"prctl {words[0]}")
+
+
+def _check(status: int, what: str) -> None:
+    if status != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)

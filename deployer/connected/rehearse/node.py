@@ -1,0 +1,233 @@
+"""The first process of a simulated node: it starts what `ssh` asks for, and limits the node's memory.
+
+``ssh`` is a program of the rehearsal (``far_shell``). It connects to a socket in the rehearsal's own folder, which no
+container sees, and hands over its standard input, output and error.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from typing import NamedTuple, NoReturn
+
+from deployer.connected.rehearse import far_shell, kernel, machine
+from deployer.connected.rehearse.machine import SimulatedMachine
+from deployer.system import files
+
+#: Seconds between two looks at the memory.
+_PERIOD = 0.25
+#: Bytes of a command.
+_MAX_COMMAND = 8 * 1024 * 1024
+#: Seconds for the observer to begin, and to write what it saw.
+_PATIENCE = 5.0
+_SHELL = "/bin/bash"
+READY, KILLED = "ready", "memory"
+
+
+class NodeOrder(NamedTuple):
+    """What a node is asked to be.
+
+    Attributes:
+        machine: the machine.
+        sockets: the folder of the sockets.
+        home: the home of the user.
+        path: the folders of programs, joined by colons.
+        cpus: the CPUs of this machine that the node has; empty: all.
+        memory_mb: MiB that the processes of the node may use; None: no limit.
+        observer: the words of the observer; empty: there is none.
+        report: the file for what happened to the node.
+    """
+
+    machine: SimulatedMachine
+    sockets: str
+    home: str
+    path: str
+    cpus: Sequence[int]
+    memory_mb: int | None
+    observer: Sequence[str]
+    report: str
+
+
+def serve(order: NodeOrder, say: int) -> NoReturn:
+    """Be the node until SIGTERM. This process has the namespaces and the interface already.
+
+    Args:
+        say: a descriptor: READY is written to it, or why the node could not be made.
+    """
+    try:
+        machine.become(order.machine)
+        if order.cpus:
+            os.sched_setaffinity(0, order.cpus)
+        machine.ip(machine.own_interfaces(order.machine))
+        listener = _listen(order)
+        observer = _observe(order.observer) if order.observer else None
+    except Exception as error:  # noqa: BLE001  the parent prints it
+        os.write(say, str(error).encode()[:4000])
+        os._exit(1)
+    os.write(say, READY.encode())
+    os.close(say)
+    _Node(order, listener, observer).serve()
+    os._exit(0)
+
+
+def _listen(order: NodeOrder) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    os.chdir(order.sockets)  # a path is limited to 107 bytes, a name is short
+    listener.bind(order.machine.name)
+    listener.listen(64)
+    os.chdir("/")
+    return listener
+
+
+def _observe(words: Sequence[str]) -> int | None:
+    """Start the observer and wait until it works; return its pid, or None if it does not."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(writing, 1)
+        with contextlib.suppress(OSError):
+            os.execv(words[0], list(words))
+        os._exit(127)
+    os.close(writing)
+    with selectors.DefaultSelector() as selector, open(reading, "rb", buffering=0) as stream:
+        selector.register(stream, selectors.EVENT_READ)
+        if selector.select(_PATIENCE) and stream.read(64).strip() == READY.encode():
+            return pid
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    return None
+
+
+class _Node:
+    def __init__(self, order: NodeOrder, listener: socket.socket, observer: int | None) -> None:
+        self._order = order
+        self._listener = listener
+        self._observer = observer
+        self._peak = 0
+        self._killed = 0
+        self._ends = False
+
+    def serve(self) -> None:
+        """Start what is asked for, reap what has ended, and look at the memory, until SIGTERM."""
+        signal.signal(signal.SIGTERM, self._end)
+        selector = selectors.DefaultSelector()
+        selector.register(self._listener, selectors.EVENT_READ)
+        while not self._ends:
+            if selector.select(_PERIOD):
+                self._accept()
+            self._reap()
+            self._weigh()
+        if self._observer is not None:
+            self._stop(self._observer)
+        with contextlib.suppress(OSError), open(self._order.report, "w") as stream:
+            json.dump({"observed": self._observer is not None, "peak_mb": self._peak, KILLED: self._killed}, stream)
+
+    def _end(self, *_: object) -> None:
+        self._ends = True
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        if os.fork() == 0:
+            self._listener.close()
+            _answer(connection, self._order)
+        connection.close()
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+    def _stop(self, pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+        until = time.monotonic() + _PATIENCE
+        while time.monotonic() < until and files.exists(f"/proc/{pid}"):
+            time.sleep(0.02)
+            self._reap()
+
+    def _weigh(self) -> None:
+        """Kill the largest process if all of the node need more than it has, as the kernel would."""
+        used = {int(name): _memory(name) for name in os.listdir("/proc") if name.isdigit()}
+        for own in (os.getpid(), self._observer):
+            used.pop(own or 0, None)
+        total = sum(used.values()) // 1024
+        self._peak = max(self._peak, total)
+        if self._order.memory_mb is not None and total > self._order.memory_mb:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(max(used, key=lambda pid: used[pid]), signal.SIGKILL)
+            self._killed += 1
+
+
+def _memory(pid: str) -> int:
+    """Return the KiB of a process that no file has; 0 if it has ended."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as stream:
+            lines = stream.read().split(b"\n")
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith((b"RssAnon:", b"RssShmem:")))
+
+
+def _answer(connection: socket.socket, order: NodeOrder) -> NoReturn:
+    """Run the command that a connection brings, and send its exit code."""
+    code = 255
+    with contextlib.suppress(OSError, ValueError):
+        data, descriptors, _, _ = socket.recv_fds(connection, 65536, 3)
+        while not data.endswith(far_shell.END):
+            chunk = connection.recv(65536)
+            data += chunk
+            if not chunk or len(data) > _MAX_COMMAND:
+                raise ValueError
+        pid = os.fork()
+        if pid == 0:
+            _become(data[1:-1].decode("utf-8", "surrogateescape"), descriptors, order)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if data[:1] == far_shell.TIED:
+            _follow(pid, connection)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        code = 128 - code if code < 0 else code
+    with contextlib.suppress(OSError):
+        connection.sendall(b"%d" % code)
+    os._exit(0)
+
+
+def _follow(pid: int, connection: socket.socket) -> None:
+    """Wait for the end of a process; send SIGTERM to its session's group if the connection is closed before."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection, selectors.EVENT_READ)
+        selector.register(os.pidfd_open(pid), selectors.EVENT_READ)
+        if all(key.fileobj is connection for key, _ in selector.select()):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGTERM)
+
+
+def _become(text: str, descriptors: Sequence[int], order: NodeOrder) -> NoReturn:
+    try:
+        os.setsid()
+        for target, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, target)
+            os.close(descriptor)
+        os.chdir(order.home)
+        start([_SHELL, "-c", text], order)
+    except OSError as error:
+        sys.stderr.write(f"{order.machine.name}: {error}\n")
+    finally:
+        os._exit(255)
+
+
+def start(words: Sequence[str], order: NodeOrder) -> NoReturn:
+    """Become a program of the user, without privileges and with the environment after a login. Raises OSError."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    kernel.drop_capabilities()
+    user = os.environ.get("USER") or str(os.getuid())
+    known = {name: os.environ[name] for name in ("LANG", "LC_ALL", "TZ") if name in os.environ}
+    login = {"HOME": order.home, "USER": user, "LOGNAME": user, "SHELL": _SHELL, "PATH": order.path}
+    os.execve(words[0], list(words), {**known, **login})

@@ -1,0 +1,129 @@
+"""Judge a rehearsal: read what the simulated site left behind, as little trusted as what a job writes, and compare."""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from deployer import __version__
+from deployer.connected.rehearse import machine
+from deployer.connected.rehearse.rehearse import Rehearsed
+from deployer.connected.rehearse.simulated_plan import SEEN
+from deployer.contract import json_records, observation, rehearsal
+from deployer.contract.errors import DeployerError
+from deployer.contract.findings import ERROR, Finding
+from deployer.contract.rehearsal import FILES, NETWORK, PYTHON, Bounds, JobEnding, Reached, Rehearsal, Used
+from deployer.system import files
+
+#: Exit codes of ``timeout``: the time is over; it had to kill.
+_TIME_OVER, _KILLED = 124, 137
+#: Bytes at the end of the log in which the last line is looked for.
+_LOG_TAIL = 16 * 1024
+#: Bytes of a file that an observer of a node writes.
+_MAX_USED = 1024 * 1024
+
+
+def judge(found: Rehearsed, accepted: tuple[str, ...] = ()) -> Rehearsal:
+    """Return the outcome of a rehearsal."""
+    ending = _ending(found)
+    observed = observation.read(_observations(found.folder / SEEN))
+    addresses = machine.addresses(found.layout.nodes)
+    bounds = Bounds(found.memory_mb, found.layout.threads)
+    used = _used(found)
+    own = {*addresses, *addresses.values()}
+    reached = rehearsal.judge(observed, ending, used, bounds, own, found.job.name)
+    watched = [PYTHON] if found.manifest.image.python else []
+    if found.report.nodes and all(node.get("observed") for node in found.report.nodes.values()):
+        watched += [NETWORK, FILES]
+    return Rehearsal(
+        bundle=f"{found.manifest.name}:{found.manifest.version}",
+        image=found.manifest.image.layer_digest,
+        job=found.job.name,
+        site=found.site,
+        date=int(time.time()),
+        deployer=__version__,
+        nodes=found.layout.nodes,
+        ranks=found.layout.ranks,
+        watched=tuple(watched),
+        ending=ending,
+        used=used,
+        findings=_with_proof(reached, found, ending),
+        accepted=accepted,
+        command=(*found.job.command, *found.extra),
+    )
+
+
+def _ending(found: Rehearsed) -> JobEnding:
+    """Return how the job ended."""
+    code, seconds = found.report.exit_code, found.report.seconds
+    if any(node.get("memory") for node in found.report.nodes.values()):
+        how = rehearsal.MEMORY
+    elif code == _TIME_OVER or (code == _KILLED and seconds >= found.limit):
+        return JobEnding(rehearsal.LIMIT, None, None, seconds)
+    else:
+        how = rehearsal.FAILED if code else rehearsal.DONE
+    return JobEnding(how, code, _last_line(found.folder / "output.log") if code else None, seconds)
+
+
+def _with_proof(reached: tuple[Reached, ...], found: Rehearsed, ending: JobEnding) -> tuple[Reached, ...]:
+    """Return the findings; if nothing was seen that stopped the job, with what its ranks did not prove."""
+    if not ending.failed or any(item.stopped and item.finding.code != "rehearse.ended" for item in reached):
+        return reached
+    proof = [item for item in _findings(found) if item.severity == ERROR]
+    return (*(Reached(item, True) for item in proof), *reached)
+
+
+def _findings(found: Rehearsed) -> Iterator[Finding]:
+    listed = (found.result or {}).get("findings")
+    for item in listed if isinstance(listed, list) else []:
+        with contextlib.suppress(TypeError, KeyError):
+            yield Finding(*(str(item[name]) for name in Finding._fields))
+
+
+def _observations(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of observations: the job can write anything there."""
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(observation.SUFFIX):
+            data = _read(folder / name, observation.MAX_FILE + 1)
+            if data is not None:
+                yield name, data
+
+
+def _read(path: Path, limit: int) -> bytes | None:
+    """Return the first bytes of a regular file; None if it is none, or not readable: a link is not followed."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with open(descriptor, "rb") as stream:
+        return stream.read(limit)
+
+
+def _used(found: Rehearsed) -> Used:
+    """Return what the job used: the largest of what the nodes measured."""
+    records = []
+    for name in machine.names(found.layout.nodes):
+        data = _read(found.folder / SEEN / f"{name}.used.json", _MAX_USED)
+        with contextlib.suppress(DeployerError):
+            record = json_records.parse(data or b"", name)
+            if isinstance(record, dict):
+                records.append(record)
+    known = {
+        name: max((record[name] for record in records if _is_number(record.get(name))), default=None)
+        for name in Used._fields
+    }
+    return Used(**known)._replace(gpus=found.job.gpus)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e15
+
+
+def _last_line(path: Path) -> str | None:
+    """Return the last line that the job printed."""
+    with contextlib.suppress(OSError, DeployerError), files.open_regular(str(path)) as stream:
+        stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_TAIL))
+        lines = stream.read(_LOG_TAIL).decode("utf-8", "replace").strip().splitlines()
+        return lines[-1][:500] if lines else None
+    return None

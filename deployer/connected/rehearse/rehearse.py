@@ -1,0 +1,358 @@
+"""Rehearse a job: install the bundle in a private root folder, and run the site's own program on a simulated site."""
+
+import contextlib
+import fcntl
+import os
+import pkgutil
+import shlex
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import deployer
+from deployer.connected.bundle import kit
+from deployer.connected.bundle.pyz import make_pyz
+from deployer.connected.ground import xdg
+from deployer.connected.ground.locked_folder import REHEARSAL, LockedFolder
+from deployer.connected.rehearse import far_launcher, far_shell, simulated_plan
+from deployer.connected.rehearse.simulated_plan import HOOK, SEEN, SITE, RehearsedLayout
+from deployer.connected.rehearse.world import WorldOrder, WorldReport
+from deployer.contract import json_records, plan_update
+from deployer.contract.errors import (
+    DeployerError,
+    IntegrityError,
+    JobFailed,
+    MissingTool,
+    Refused,
+    SpaceError,
+    UsageError,
+)
+from deployer.contract.job import Job
+from deployer.contract.manifest import Manifest
+from deployer.contract.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_START, Plan
+from deployer.contract.plan_update import PlanUpdate
+from deployer.system import files, process
+from deployer.system.verify import begin, opened
+
+#: Seconds for the site's program to do anything but an install, and for an install.
+_QUICK, _INSTALL = 120.0, 7200.0
+#: Seconds that a job may need to end after its time limit, and a simulated site to begin and to end.
+_PATIENCE, _AROUND = 30, 90.0
+#: Folders of earlier rehearsals that are kept, and images of the same name.
+_KEPT_JOBS, _KEPT_IMAGES = 5, "2"
+_CH_RUN = "ch-run"
+_MAX_RESULT = 64 * 1024 * 1024
+_ERRORS: tuple[type[DeployerError], ...] = (JobFailed, UsageError, Refused, IntegrityError, SpaceError, MissingTool)
+
+
+class RehearsalRequest(NamedTuple):
+    """What the user asks for.
+
+    Attributes:
+        bundle: the path of the bundle.
+        job: the name of the job; None: the first.
+        site: the plan of the site; None: no site was named.
+        ranks: the number of ranks; None: two, if the job has as many.
+        seconds: the time limit.
+        binds: folders of this machine, as ``run --bind``.
+        extra: words for the end of the job's command.
+        others: bundles whose data the job needs.
+    """
+
+    bundle: str
+    job: str | None
+    site: Plan | None
+    ranks: int | None
+    seconds: int
+    binds: Sequence[str] = ()
+    extra: Sequence[str] = ()
+    others: Sequence[str] = ()
+
+
+class Rehearsed(NamedTuple):
+    """What a rehearsal left behind.
+
+    Attributes:
+        folder: the job's folder.
+        layout: its layout.
+        job: the job.
+        manifest: the bundle's manifest.
+        digest: the bundle's digest.
+        report: what happened at the simulated site.
+        result: the job's result.json; None: it wrote none.
+        memory_mb: MiB that a rank may use; None: not limited.
+        site: the name of the site; empty: none was named.
+        limit: the time limit in seconds.
+        extra: the words that were added to the job's command.
+    """
+
+    folder: Path
+    layout: RehearsedLayout
+    job: Job
+    manifest: Manifest
+    digest: str
+    report: WorldReport
+    result: Mapping[str, Any] | None
+    memory_mb: int | None
+    site: str
+    limit: int
+    extra: Sequence[str]
+
+
+def rehearse(request: RehearsalRequest, tell: Any) -> Rehearsed:
+    """Run a job on a simulated site to its end or its time limit.
+
+    Args:
+        tell: receives a line about what is done now.
+
+    Raises:
+        UsageError: the bundle has no such job, or a number is impossible.
+        Refused: the site's program refuses the job.
+        MissingTool: this machine cannot simulate a site.
+    """
+    with opened(request.bundle) as stream:
+        verification = begin(stream, request.bundle)
+        manifest = verification.manifest
+    job = _job(manifest, request)
+    cores = len(os.sched_getaffinity(0))
+    wanted = simulated_plan.layout(job, request.ranks, cores)
+    memory_mb = _memory_of_rank(job, request.site)
+    root = xdg.cache_folder("rehearse") / "root"
+    with LockedFolder(REHEARSAL, root.parent) as made:
+        world = Path(made)
+        site = _Site(root, world)
+        for each in request.others:
+            site.install(each, tell)
+        installed = site.install(request.bundle, tell)
+        with _alone(root.parent / "lock"):
+            site.take(manifest, job, wanted, request, installed, memory_mb)
+            folder = site.prepare(request, wanted, manifest.name, job, installed["digest"])
+        tell(f"running {job.name} on {wanted.nodes} simulated nodes, {request.seconds} s at most")
+        report = _run(request, wanted, folder, world, root, memory_mb)
+        _forget(root / "jobs", folder)
+    return Rehearsed(
+        folder=folder,
+        layout=wanted,
+        job=job,
+        manifest=manifest,
+        digest=installed["digest"],
+        report=report,
+        result=_result(folder),
+        memory_mb=memory_mb,
+        site=request.site.site if request.site else "",
+        limit=request.seconds,
+        extra=request.extra,
+    )
+
+
+def _job(manifest: Manifest, request: RehearsalRequest) -> Job:
+    """Return the job, or the user's command if the bundle has none. Raises UsageError."""
+    job = manifest.job(request.job)
+    if job is None and not manifest.jobs and request.job is None and request.extra:
+        return Job("command", [], 1, 1, 1, "01:00:00")
+    if job is None:
+        label = f"{manifest.name}:{manifest.version}"
+        known = ", ".join(item.name for item in manifest.jobs)
+        raise UsageError(
+            f"{label} has no job {request.job or ''}".rstrip(),
+            f"its jobs: {known}" if known else f"give the command: deployer rehearse {request.bundle} -- COMMAND",
+        )
+    return job
+
+
+class _Site:
+    """The site's program in the private root folder."""
+
+    def __init__(self, root: Path, world: Path) -> None:
+        self._root = root
+        self._world = world
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        tool, data = root / "deployer.pyz", make_pyz()
+        if not tool.is_file() or tool.read_bytes() != data:
+            with files.published(str(tool), 0o777) as stream:
+                stream.write(data)
+        self._tool = tool
+        for name in ("bin", "home", "sockets", "site"):
+            (world / name).mkdir()
+        own = world / "bin"
+        _program(own / "ssh", Path(far_shell.__file__))
+        _program(own / "mpiexec.hydra", Path(far_launcher.__file__))
+        (own / _CH_RUN).write_text(f'#!/bin/sh\nexec {shlex.quote(str(_ch_run()))} "$@"\n')
+        (own / _CH_RUN).chmod(0o755)
+        # A login shell may set PATH anew.
+        (world / "home" / ".bash_profile").write_text(f"PATH={shlex.quote(str(own))}:$PATH\n")
+
+    def install(self, bundle: str, tell: Any) -> dict[str, Any]:
+        """Install a bundle; nothing if it is installed. The images before the last are removed."""
+        tell(f"installing {bundle}")
+        found: dict[str, Any] = self._ask(["install", "--json", bundle], _INSTALL)
+        if not found["known"]:
+            self._call(["gc", "--keep", _KEPT_IMAGES], _QUICK)
+        return found
+
+    def take(
+        self,
+        manifest: Manifest,
+        job: Job,
+        wanted: RehearsedLayout,
+        request: RehearsalRequest,
+        installed: Mapping[str, Any],
+        memory_mb: int | None,
+    ) -> None:
+        """Give the installed image the plan of this rehearsal."""
+        node_mb = memory_mb * wanted.ranks_per_node if memory_mb else _memory_of_this_machine()
+        plan = simulated_plan.make(manifest, job, wanted, request.site, sys.executable, node_mb, self._empty)
+        rootfs = Path(installed["folder"], "rootfs")
+        there = [bind for bind in plan.binds if Path(f"{rootfs}{bind.target}").is_dir()]
+        update = PlanUpdate(installed["digest"], plan.bundle, int(time.time()), [plan._replace(binds=there)])
+        self._call(["take-plan", "-"], _QUICK, plan_update.packed(update.text().encode()))
+
+    def prepare(self, request: RehearsalRequest, wanted: RehearsedLayout, name: str, job: Job, digest: str) -> Path:
+        """Let the site's `run` make the job's folder, with the folders of the rehearsal, and return it."""
+        minutes, seconds = divmod(request.seconds, 60)
+        words = ["run", "--json", "--dry-run", "--plan", SITE, *(f"--bind={bind}" for bind in request.binds)]
+        words += [f"--nodes={wanted.nodes}", f"--ranks-per-node={wanted.ranks_per_node}", f"--threads={wanted.threads}"]
+        words += [f"--time={minutes // 60:02}:{minutes % 60:02}:{seconds:02}"]
+        words += [
+            f"{name}@{digest.rpartition(':')[2]}",
+            *([] if job.name == "command" else [job.name]),
+            "--",
+            *request.extra,
+        ]
+        folder = Path(self._ask(words, _QUICK)["folder"])
+        (folder / SEEN).mkdir()
+        (folder / HOOK).mkdir()
+        hook = pkgutil.get_data("deployer.system", "audit_hook.py")
+        (folder / HOOK / "sitecustomize.py").write_bytes(hook or b"")
+        return folder
+
+    def _empty(self, path: str) -> str:
+        folder = self._world / "site" / path.strip("/")
+        folder.mkdir(parents=True, exist_ok=True)
+        return str(folder)
+
+    def _ask(self, words: Sequence[str], timeout: float) -> dict[str, Any]:
+        """Return the answer of the site's program, an object."""
+        answer: dict[str, Any] = json_records.parse(self._call(words, timeout).encode(), f"the answer of {words[0]}")
+        return answer
+
+    def _call(self, words: Sequence[str], timeout: float, stdin: bytes | None = None) -> str:
+        """Run the site's program; its errors are raised as they are."""
+        own = process.base_environment()
+        own["PATH"] = f"{self._world / 'bin'}{os.pathsep}{own.get('PATH', os.defpath)}"
+        verb, *rest = words
+        argv = [sys.executable, str(self._tool), verb, "--root", str(self._root), *rest]
+        done = process.run(argv, timeout, own, stdin=stdin, check=False)
+        if done.returncode == 0:
+            return done.stdout
+        raise _as_said(done)
+
+
+def _as_said(done: process.Completed) -> DeployerError:
+    """Return the error that the site's program printed."""
+    lines = done.stderr.splitlines()
+    said = next((line.partition("deployer: error: ")[2] for line in lines if "deployer: error: " in line), "")
+    hint = next((line.partition("hint: ")[2] for line in lines if line.startswith("hint: ")), "")
+    kind = next((each for each in _ERRORS if each.exit_code == done.returncode), Refused)
+    return kind(said or done.last_words(), hint)
+
+
+def _program(path: Path, source: Path) -> None:
+    """Write a program of the simulated site: a module that needs nothing but Python's library."""
+    path.write_text(f"#!{sys.executable} -IS\n{source.read_text()}")
+    path.chmod(0o755)
+
+
+def _ch_run() -> Path:
+    """Return the ch-run of the kit; this machine's own if the kit would first have to be made."""
+    recipe = kit.PARTS["charliecloud"].recipe
+    here = shutil.which(_CH_RUN)
+    folder = xdg.cache_folder("kit") / recipe.key()
+    if here and not folder.is_dir():
+        return Path(here)
+    kit.members("charliecloud", _ignore)
+    return folder / CHARLIECLOUD_FOLDER / CHARLIECLOUD_START
+
+
+def _ignore(line: str) -> None:
+    """Ignore what a step says of its progress."""
+    del line
+
+
+def _memory_of_rank(job: Job, site: Plan | None) -> int | None:
+    """Return the MiB that a rank may use at the site; None: nothing limits it."""
+    if job.memory is not None:
+        return job.memory
+    return site.node.memory_mb // job.ranks_per_node if site else None
+
+
+def _memory_of_this_machine() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1024**2
+
+
+def _run(
+    request: RehearsalRequest, wanted: RehearsedLayout, folder: Path, world: Path, root: Path, memory_mb: int | None
+) -> WorldReport:
+    """Run the job at the simulated site."""
+    shell = shutil.which("bash") or "/bin/bash"
+    timeout = shutil.which("timeout") or "/usr/bin/timeout"
+    sources = [os.path.abspath(os.path.expanduser(bind.partition(":")[0])) for bind in request.binds]
+    order = WorldOrder(
+        parent=os.getpid(),
+        nodes=wanted.nodes,
+        folder=str(world),
+        shared=[str(root), str(world), str(_ch_run().parent), sys.prefix, *_packages(), *sources],
+        job=str(folder),
+        words=[timeout, f"--kill-after={_PATIENCE}", str(request.seconds), shell, "-l", "./job.sh"],
+        memory_mb=memory_mb * wanted.ranks_per_node if memory_mb else None,
+        observer=[],
+    )
+    own = process.base_environment("LC_CTYPE")
+    own["PYTHONPATH"] = os.pathsep.join(_packages())
+    argv = [sys.executable, "-S", "-m", "deployer.connected.rehearse.world"]
+    limit = request.seconds + _PATIENCE + _AROUND
+    done = process.run(argv, limit, own, stdin=order.text(), check=False)
+    try:
+        report = WorldReport(**json_records.parse(done.stdout.encode(), "the report of the simulated site"))
+    except (DeployerError, TypeError) as error:
+        raise DeployerError(f"the simulated site ended without a report: {done.last_words()}") from error
+    if report.exit_code is None:
+        raise Refused(
+            f"this machine cannot simulate a site: {report.error}",
+            "allow user namespaces (Ubuntu: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0), "
+            "or start a Docker engine",
+        )
+    return report
+
+
+def _packages() -> list[str]:
+    """Return the folder that this package is imported from."""
+    return [str(Path(deployer.__file__).resolve().parent.parent)]
+
+
+def _result(folder: Path) -> Mapping[str, Any] | None:
+    try:
+        found = json_records.parse(files.read_bytes(str(folder / "result.json"), limit=_MAX_RESULT), "result.json")
+    except DeployerError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _forget(jobs: Path, current: Path) -> None:
+    """Remove the folders of earlier rehearsals, except the last ones."""
+    found = sorted((path for path in jobs.iterdir() if path.is_dir()), key=lambda path: path.lstat().st_mtime)
+    for path in found[:-_KEPT_JOBS]:
+        if path != current and stat.S_ISDIR(path.lstat().st_mode):
+            files.remove_tree(str(path))
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold a lock, which the kernel releases when this process ends: two rehearsals would change the same plan."""
+    with open(path, "w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield

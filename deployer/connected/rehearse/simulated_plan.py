@@ -1,0 +1,134 @@
+"""The plan of a rehearsal: the site's, with what only the site has replaced by what the simulated site has. Pure."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from deployer.connected.rehearse import machine
+from deployer.connected.site_profile.plan import FOLDER_OF_SITE
+from deployer.contract.errors import Refused, UsageError
+from deployer.contract.image_launcher import HYDRA, OF_ABI
+from deployer.contract.job import Job
+from deployer.contract.manifest import Manifest
+from deployer.contract.plan import INSIDE, JOB, NO_MPI, NOT_STAGED, OUTSIDE, Batch, Bind, NodeShape, Plan, StartOption
+
+#: The site's name in the private root folder.
+SITE = "rehearsal"
+#: The folders of a job's folder in which its programs are observed, and the one with the audit hook.
+SEEN, HOOK = "rehearsal", "rehearsal-hook"
+#: Names the folder of observations for programs.
+FOLDER_VARIABLE = "DEPLOYER_REHEARSAL"
+#: Settings for networks and MPIs that only the site has.
+_OF_A_FABRIC = re.compile(
+    r"(FI|UCX|NCCL|RCCL|I_MPI|MPICH|MPIR|MV2|OMPI|PRTE|PMIX|PMI|PSM2?|PSM3|HFI|GLOO|ITEX|CRAY)_|LD_LIBRARY_PATH$"
+)
+_CONTAINER = "charliecloud"
+#: The variables by which the launcher of the simulated site, and the image's, give ranks their numbers.
+_PASSED = ("PMI_*", "PMIX_*", "OMPI_*", "MPI_LOCAL*")
+
+
+class RehearsedLayout(NamedTuple):
+    """How many ranks run where.
+
+    Attributes:
+        nodes: the number of nodes.
+        ranks_per_node: ranks per node.
+        threads: threads per rank.
+        cores: the cores of this machine that each node has.
+    """
+
+    nodes: int
+    ranks_per_node: int
+    threads: int
+    cores: int
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return self.nodes * self.ranks_per_node
+
+
+def layout(job: Job, ranks: int | None, cores: int) -> RehearsedLayout:
+    """Return the layout of a rehearsal: that of the job, with fewer ranks, and threads that this machine has.
+
+    Args:
+        ranks: the number of ranks; None: two, if the job has as many.
+        cores: the cores of this machine.
+
+    Raises:
+        UsageError: the number of ranks is not possible.
+    """
+    whole = job.nodes * job.ranks_per_node
+    wanted = min(2, whole) if ranks is None else ranks
+    if wanted < 1:
+        raise UsageError(f"--ranks {wanted}: not a number of ranks", "1 or more")
+    nodes = min(wanted, job.nodes, 2)
+    if wanted % nodes:
+        raise UsageError(f"--ranks {wanted}: two nodes cannot have the same number of ranks", "give an even number")
+    each = wanted // nodes
+    if wanted > max(cores, 2):
+        raise Refused(f"--ranks {wanted}: this machine has {cores} cores", f"--ranks {max(cores, 2)} at most")
+    own = max(1, cores // nodes, each)
+    return RehearsedLayout(nodes, each, max(1, min(job.threads, own // each)), own)
+
+
+def make(
+    manifest: Manifest,
+    job: Job,
+    wanted: RehearsedLayout,
+    site: Plan | None,
+    python: str,
+    memory_mb: int,
+    empty: Callable[[str], str],
+) -> Plan:
+    """Return the plan of a rehearsal.
+
+    Args:
+        site: the site's plan; None: no site was named.
+        python: the Python that runs the site's program.
+        memory_mb: MiB of a node.
+        empty: makes an empty folder for a folder of the site, and returns its path.
+    """
+    way = (site.started_inside() or site) if site else None
+    own = next(iter(manifest.mpi), None)
+    inside = own in OF_ABI and wanted.ranks > 1
+    launcher = OF_ABI[own or ""] if inside else HYDRA
+    return Plan(
+        site=SITE,
+        partition=SITE,
+        profile_digest="",
+        bundle=f"{manifest.name}:{manifest.version}",
+        workspace="",
+        python=[python],
+        node=NodeShape(1, wanted.cores, 1, memory_mb),
+        scheduler="hosts",
+        directives=[],
+        modules=[],
+        mpi=None,
+        binds=[Bind(empty(bind.target), bind.target, "a folder of the site, empty") for bind in folders(way)],
+        environment={**environment(way), **observed(manifest, job), "HWLOC_SYNTHETIC": f"core:{wanted.cores} pu:1"},
+        pass_environment=[] if inside else list(_PASSED),
+        start_options=[StartOption(f"{_CONTAINER}-{NOT_STAGED}", _CONTAINER, NOT_STAGED, launcher, "", None)],
+        abi=own if own or not manifest.is_data else NO_MPI,
+        namespaces=True,
+        batch=Batch(hosts=tuple(machine.names(wanted.nodes))),
+        launch=INSIDE if inside else OUTSIDE,
+    )
+
+
+def folders(site: Plan | None) -> list[Bind]:
+    """Return the binds that are the site's own folders on the same path, for data; not those of its programs."""
+    return [bind for bind in (site.binds if site else []) if bind.why == FOLDER_OF_SITE]
+
+
+def environment(site: Plan | None) -> dict[str, str]:
+    """Return the site's variables, without those for its networks, MPI and drivers."""
+    return {name: value for name, value in (site.environment if site else {}).items() if not _OF_A_FABRIC.match(name)}
+
+
+def observed(manifest: Manifest, job: Job) -> Mapping[str, str]:
+    """Return the variables by which the audit hook starts in each Python of the job."""
+    image = dict(entry.partition("=")[::2] for entry in manifest.image.env if "=" in entry)
+    own = job.environment.get("PYTHONPATH", image.get("PYTHONPATH", ""))
+    hook = f"{JOB}/{HOOK}"
+    return {FOLDER_VARIABLE: f"{JOB}/{SEEN}", "PYTHONPATH": f"{hook}:{own}" if own else hook}

@@ -1,0 +1,278 @@
+"""The simulated site, a program of its own: ``python -m deployer.connected.rehearse.world``, with an order on stdin.
+
+It makes a user namespace in which only the user exists, and in it the machines: the one on which job.sh runs, and the
+nodes. A bridge joins them, and nothing joins them to anything else. Then job.sh runs as a batch system would start it.
+All processes are in one pid namespace: when its first process ends, however that happens, the kernel ends all of them
+and removes all mounts and interfaces.
+
+On standard output it prints one JSON object: how job.sh ended, or why there is no simulated site.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from deployer.connected.rehearse import kernel, machine, node
+from deployer.connected.rehearse.machine import LOGIN, SimulatedMachine
+from deployer.connected.rehearse.node import NodeOrder
+from deployer.contract import json_records
+from deployer.contract.errors import DeployerError, JobFailed
+
+#: Seconds for a node to be ready, and for its end.
+_READY, _END = 20.0, 8.0
+
+
+class WorldOrder(NamedTuple):
+    """What is asked of the simulated site.
+
+    Attributes:
+        parent: the process that asks for it.
+        nodes: the number of nodes.
+        folder: a private folder, with ``bin/ssh``, ``home``, ``hosts`` and ``resolv.conf``; no container sees it.
+        shared: paths that all machines see, even below /tmp.
+        job: the job's folder.
+        words: the command that starts job.sh.
+        memory_mb: MiB of a node; None: no limit.
+        observer: the words of a node's observer; NODE is replaced by its name.
+    """
+
+    parent: int
+    nodes: int
+    folder: str
+    shared: Sequence[str]
+    job: str
+    words: Sequence[str]
+    memory_mb: int | None
+    observer: Sequence[str]
+
+    def text(self) -> str:
+        """Return the order as JSON."""
+        return json.dumps(self._asdict())
+
+
+#: In the words of the observer: the node's name.
+NODE = "{node}"
+
+
+class WorldReport(NamedTuple):
+    """What happened at the simulated site.
+
+    Attributes:
+        exit_code: that of job.sh's command; None: there was no simulated site.
+        seconds: from the start of job.sh to its end.
+        error: why there was no simulated site.
+        nodes: what each node reported, by its name.
+    """
+
+    exit_code: int | None
+    seconds: float = 0.0
+    error: str = ""
+    nodes: Mapping[str, Mapping[str, Any]] = {}
+
+
+def main() -> int:
+    """Make the simulated site, run the job, print the report."""
+    order = WorldOrder(**json_records.parse(sys.stdin.buffer.read(), "the order of a simulated site"))
+    kernel.die_with_parent()
+    if os.getppid() != order.parent:
+        return 1
+    user, group = os.getuid(), os.getgid()
+    try:
+        kernel.unshare(kernel.CLONE_NEWUSER | kernel.MACHINE)
+        kernel.map_own_user(user, group)
+    except OSError as error:
+        _report(WorldReport(None, error=_explained(error)))
+        return 0
+    first = os.fork()
+    if first == 0:
+        _be_first(order)
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(first, signal.SIGKILL))
+    os.waitpid(first, 0)
+    return 0
+
+
+def _be_first(order: WorldOrder) -> NoReturn:
+    """Be the first process of the simulated site."""
+    kernel.die_with_parent()
+    try:
+        _report(_live(order))
+    except (OSError, DeployerError) as error:
+        said = _explained(error) if isinstance(error, OSError) else error.message
+        _report(WorldReport(None, error=said))
+    finally:
+        os._exit(0)
+
+
+def _live(order: WorldOrder) -> WorldReport:
+    kernel.keep_capabilities()
+    sockets = os.path.join(order.folder, "sockets")
+    kernel.mount("tmpfs", sockets, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=700")
+    addresses = machine.addresses(order.nodes)
+    hosts, resolver = (os.path.join(order.folder, name) for name in ("hosts", "resolv.conf"))
+    _write(hosts, machine.hosts_file(addresses))
+    _write(resolver, "nameserver 127.0.0.1\noptions timeout:2 attempts:1\n")
+    path = os.path.join(order.folder, "bin") + os.pathsep + os.environ.get("PATH", os.defpath)
+    home = os.path.join(order.folder, "home")
+    machines = {
+        name: SimulatedMachine(name, address, hosts, resolver, order.shared) for name, address in addresses.items()
+    }
+    begun = [
+        _Begun(
+            NodeOrder(
+                machines[name],
+                sockets,
+                home,
+                path,
+                _dealt(number, order.nodes),
+                order.memory_mb,
+                [name if word == NODE else word for word in order.observer],
+                os.path.join(sockets, name + ".json"),
+            )
+        )
+        for number, name in enumerate(machine.names(order.nodes))
+    ]
+    machine.ip(machine.switch(machines[LOGIN], [each.pid for each in begun]))
+    machine.become(machines[LOGIN])
+    for each in begun:
+        each.go()
+    for each in begun:
+        each.wait()
+    started = time.monotonic()
+    code = _run(order, NodeOrder(machines[LOGIN], sockets, home, path, (), None, (), ""))
+    seconds = time.monotonic() - started
+    return WorldReport(code, round(seconds, 3), "", _end(begun))
+
+
+def _dealt(number: int, nodes: int) -> list[int]:
+    """Return the CPUs of a node: its share of this machine's, or all if there are fewer than nodes."""
+    cpus = sorted(os.sched_getaffinity(0))
+    each = len(cpus) // nodes
+    return cpus[number * each : (number + 1) * each]
+
+
+class _Begun:
+    """A node: a process with namespaces of its own, which waits for its interface."""
+
+    def __init__(self, order: NodeOrder) -> None:
+        self.order = order
+        told, tell = os.pipe()
+        self._go, awaited = os.pipe()[::-1]
+        self._heard, say = os.pipe()
+        middle = os.fork()
+        if middle == 0:
+            with contextlib.suppress(OSError):
+                kernel.unshare(kernel.MACHINE)
+                pid = os.fork()
+                if pid == 0:
+                    os.close(self._go)
+                    if os.read(awaited, 1):
+                        node.serve(order, say)
+                    os._exit(1)
+                os.write(tell, b"%d" % pid)
+            os._exit(0)
+        for descriptor in (tell, awaited, say):
+            os.close(descriptor)
+        os.waitpid(middle, 0)
+        self.pid = int(os.read(told, 20) or 0)
+        os.close(told)
+        if not self.pid:
+            raise JobFailed(f"cannot make the namespaces of {order.machine.name}")
+
+    def go(self) -> None:
+        """Let it begin."""
+        os.write(self._go, b"g")
+        os.close(self._go)
+
+    def wait(self) -> None:
+        """Wait until it is ready. Raises JobFailed."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._heard, selectors.EVENT_READ)
+            said = os.read(self._heard, 4096).decode() if selector.select(_READY) else "it does not answer"
+        if said != node.READY:
+            raise JobFailed(f"cannot make {self.order.machine.name}: {said or 'it ended'}")
+
+
+def _run(order: WorldOrder, login: NodeOrder) -> int:
+    """Run job.sh to its end and return its exit code."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            os.chdir(order.job)
+            output = os.open("output.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            nothing = os.open("/dev/null", os.O_RDONLY)
+            for target, source in enumerate((nothing, output, output)):
+                os.dup2(source, target)
+            node.start(order.words, login)
+        finally:
+            os._exit(255)
+    while True:  # the first process of a pid namespace has all orphans
+        ended, status = os.wait()
+        if ended == pid:
+            code = os.waitstatus_to_exitcode(status)
+            return 128 - code if code < 0 else code
+
+
+def _end(begun: Sequence[_Begun]) -> dict[str, Mapping[str, Any]]:
+    """End the nodes, and return what they report."""
+    for each in begun:
+        os.kill(each.pid, signal.SIGTERM)
+    until = time.monotonic() + _END
+    left = {each.pid for each in begun}
+    while left and time.monotonic() < until:
+        with contextlib.suppress(ChildProcessError):
+            left.discard(os.waitpid(-1, os.WNOHANG)[0])
+        time.sleep(0.01)
+    found = {}
+    for each in begun:
+        with contextlib.suppress(OSError, DeployerError), open(each.order.report, "rb") as stream:
+            found[each.order.machine.name] = json_records.parse(stream.read(), each.order.report)
+    return found
+
+
+def _explained(error: OSError) -> str:
+    """Return why namespaces cannot be made here, with what forbids them."""
+    said = f"{error.filename or 'user namespaces'}: {error.strerror}"
+    forbids = [name for name, value in _FORBIDS.items() if _read(name) == value]
+    if forbids:
+        return f"{said} ({forbids[0].removeprefix('/proc/sys/')} is {_FORBIDS[forbids[0]]})"
+    if error.errno == errno.EPERM:
+        return f"{said} (a container's security profile or the system's settings forbid it)"
+    return said
+
+
+#: Settings that forbid user namespaces: Ubuntu 24.04's, Debian's older one, and the kernel's limit.
+_FORBIDS = {
+    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1",
+    "/proc/sys/kernel/unprivileged_userns_clone": "0",
+    "/proc/sys/user/max_user_namespaces": "0",
+}
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as stream:
+            return stream.read(64).strip()
+    except OSError:
+        return ""
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as stream:
+        stream.write(text)
+
+
+def _report(report: WorldReport) -> None:
+    sys.stdout.write(json.dumps(report._asdict()))
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
