@@ -15,9 +15,10 @@ its content if it has no such note. A *task* is the launcher's number of a rank;
 """
 
 import functools
-from typing import Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from deployer.contract import json_records
+from deployer.contract import links as linked
 from deployer.contract.json_records import Record
 from deployer.contract.measurements import Measures
 from deployer.contract.network import NodeAddress
@@ -76,6 +77,7 @@ class Launch(NamedTuple):
             between them; None: any.
         without_mpi: the ranks find each other without MPI.
         fast: the fast network between nodes that NCCL should use, in words; None: none is known.
+        links: the links of the private HOME: paths of the container, by their paths in it.
     """
 
     job: str
@@ -107,6 +109,7 @@ class Launch(NamedTuple):
     interface: Optional[str] = None
     without_mpi: bool = False
     fast: Optional[str] = None
+    links: Mapping[str, str] = {}
 
     @property
     def ranks(self) -> int:
@@ -155,6 +158,7 @@ def read_launch(data: bytes, what: str) -> Launch:
         interface=fields.maybe_text("interface"),
         without_mpi=fields.record.get("without_mpi") is True,
         fast=fields.maybe_text("fast"),
+        links=linked.check_made(fields.mapping("links")) if "links" in fields.record else {},
     )
 
 

@@ -3,6 +3,7 @@
 import re
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional
 
+from deployer.contract import links as linked
 from deployer.contract import variables
 from deployer.contract.errors import UsageError
 from deployer.contract.json_records import Fields, Record
@@ -33,6 +34,7 @@ class Job(NamedTuple):
         environment: variables of every rank.
         launch: what starts on a node: one of ``LAUNCHES``.
         gpus: the GPUs that each rank sees; None: all of its node's that the job has.
+        links: files and folders of the data or the app, by the place where the program finds them (``links``).
     """
 
     name: str
@@ -47,6 +49,7 @@ class Job(NamedTuple):
     environment: Mapping[str, str] = {}
     launch: str = RANKS
     gpus: Optional[int] = None
+    links: Mapping[str, str] = {}
 
     def record(self) -> Record:
         """Return the job as a JSON object."""
@@ -75,6 +78,7 @@ class Job(NamedTuple):
             _environment(fields),
             _launch(fields),
             fields.maybe_number("gpus"),
+            _links(fields),
         )
 
 
@@ -104,6 +108,15 @@ def started(job: Job) -> List[str]:
     python = job.command[0] if _PYTHON.fullmatch(job.command[0].rpartition("/")[2]) else "python3"
     words = [python, "-m", "torch.distributed.run", "--nnodes=%d" % job.nodes]
     return [*words, "--nproc_per_node=%d" % job.ranks_per_node, "--rdzv_backend=static", "--no_python", *job.command]
+
+
+def _links(fields: Fields) -> Mapping[str, str]:
+    if "links" not in fields.record:
+        return {}
+    try:
+        return linked.check(fields.mapping("links"))
+    except UsageError as error:
+        raise fields.error("%s: field 'links': %s" % (fields.what, error.message), error.hint) from error
 
 
 def _environment(fields: Fields) -> Dict[str, str]:

@@ -11,10 +11,11 @@ from deployer.contract.tarformat import HOLDINGS
 
 SCHEMA = "bundle"
 #: Bundles have a newer format only if they have a field that an older reader would skip. Then it would run a job with
-#: empty input (``stdin``), without its variables, memory or mount points, or with another number of processes.
-_WITH_STDIN, _WITH_ENVIRONMENT, _WITH_LAUNCH = 2, 3, 4
+#: empty input (``stdin``), without its variables, memory or mount points, with another number of processes, or without
+#: the files at the places where its program looks for them (``links``).
+_WITH_STDIN, _WITH_ENVIRONMENT, _WITH_LAUNCH, _WITH_LINKS = 2, 3, 4, 5
 #: The newest format that is read here.
-FORMAT = _WITH_LAUNCH
+FORMAT = _WITH_LINKS
 
 # Both become parts of file names and are shown on terminals: only characters that a definition allows.
 _NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*\Z")
@@ -261,6 +262,8 @@ class Manifest(NamedTuple):
         return json_records.stamped(SCHEMA, fields, needed, needed)
 
     def _needed_format(self) -> int:
+        if any(job.links for job in self.jobs):
+            return _WITH_LINKS
         if any(job.whole_nodes or job.gpus is not None for job in self.jobs):
             return _WITH_LAUNCH
         if self.mount_points or any(job.environment or job.memory is not None for job in self.jobs):

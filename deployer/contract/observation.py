@@ -34,11 +34,13 @@ DAEMON = "daemon"
 WRITE = "write"
 #: A file, a program or a shared library was looked for.
 MISSING, PROGRAM, LIBRARY = "missing", "program", "library"
+#: A program that is not Python looked for a file before it failed: a guess at its reason. It opened the terminal.
+FILE, TERMINAL = "file", "terminal"
 #: An exception ended a thread or the process; ``about`` has ``after`` (the ones that led to it) and ``thread``.
 UNCAUGHT = "uncaught"
 #: A process that could not be observed, and why; an observer that reached its limit.
 BLIND, MORE = "blind", "more"
-KINDS = (PROCESS, HOST, ADDRESS, URL, DAEMON, WRITE, MISSING, PROGRAM, LIBRARY, UNCAUGHT, BLIND, MORE)
+KINDS = (PROCESS, HOST, ADDRESS, URL, DAEMON, WRITE, MISSING, PROGRAM, LIBRARY, FILE, TERMINAL, UNCAUGHT, BLIND, MORE)
 
 
 class CodeFrame(NamedTuple):

@@ -76,8 +76,10 @@ _WITH_CAUSE: Sequence[Tuple[Pattern[str], Sequence[str]]] = (
     ),
     (re.compile(r"Read-only file system|\[Errno 30\]|PermissionError|\[Errno 13\]"), (seen.WRITE,)),
     (
-        re.compile(r"FileNotFoundError|\[Errno 2\]|cannot open shared object|NotADirectoryError"),
-        (seen.PROGRAM, seen.MISSING, seen.LIBRARY, seen.WRITE),
+        re.compile(
+            r"FileNotFoundError|\[Errno 2\]|cannot open shared object|NotADirectoryError|No such file|not found"
+        ),
+        (seen.PROGRAM, seen.MISSING, seen.LIBRARY, seen.WRITE, seen.FILE),
     ),
 )
 _OUT_OF_MEMORY = re.compile(r"^(\w+\.)*(MemoryError|_ArrayMemoryError|OutOfMemoryError)\b")
@@ -542,7 +544,10 @@ class _Judgement(object):
                 yield self._made("rehearse.program", group, what, program=what)
             elif kind == seen.DAEMON:
                 yield self._made("rehearse.daemon", group, what, what="the socket " + what)
-            elif (kind == seen.MISSING and not _USUAL.search(what)) or (
+            elif kind == seen.TERMINAL:
+                remedy = "jobs have no terminal: use the program's option for batch jobs"
+                yield self._made("rehearse.missing", group, what, NOTE, path="a terminal", how="", remedy=remedy)
+            elif (kind in (seen.MISSING, seen.FILE) and not _USUAL.search(what)) or (
                 kind in (seen.MISSING, seen.LIBRARY) and stopped
             ):
                 values = {"path": what, "how": self._thrown(stopped), "remedy": _remedy_of(what)}

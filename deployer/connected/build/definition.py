@@ -18,6 +18,7 @@ from pydantic import (
 
 from deployer.connected.build import dockerfile as dockerfiles
 from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha256, form, load_model
+from deployer.contract import links as linked
 from deployer.contract import variables
 from deployer.contract.errors import UsageError
 from deployer.contract.job import check_stdin, check_time, check_workdir
@@ -197,11 +198,27 @@ class JobDefinition(Model):
         description="GPUs that each rank sees, with `launch: ranks`; default: all of its node's that the job has",
     )
 
+    links: dict[str, str] = Field(
+        default={},
+        description="files and folders of the bundle where the program looks for them: `~/PATH` in the private HOME, "
+        "or a path below the job's folder; each leads to `data/NAME/PATH` or `app/PATH`",
+    )
+
     @model_validator(mode="after")
     def _ranks_have_gpus(self) -> "JobDefinition":
         if self.gpus is not None and self.launch != "ranks":
             raise Problems([(("gpus",), f"goes with launch: ranks, not {self.launch}: its one process sees all GPUs")])
         return self
+
+    @field_validator("links")
+    @classmethod
+    def _linked(cls, links: dict[str, str]) -> dict[str, str]:
+        """Refuse links that a job cannot have."""
+        try:
+            linked.check(links)
+        except UsageError as error:
+            raise ValueError(f"{error.message.partition(': ')[2]} ({error.hint})") from error
+        return links
 
     @field_validator("environment")
     @classmethod
@@ -302,6 +319,33 @@ class Definition(Model):
         if families == [] and info.data.get("horovod"):
             raise ValueError("must not be empty with horovod: its ranks find each other by MPI")
         return families
+
+    @model_validator(mode="after")
+    def _links_lead_somewhere(self, info: ValidationInfo) -> "Definition":
+        """Refuse links to data and files that the bundle does not have."""
+        found: list[tuple[KeyPath, str]] = []
+        for name, job in self.jobs.items():
+            for place, source in job.links.items():
+                problem = self._unlinked(source, info.context if isinstance(info.context, Path) else None)
+                if problem:
+                    found.append((("jobs", name, "links", place), problem))
+        if found:
+            raise Problems(found)
+        return self
+
+    def _unlinked(self, source: str, folder: Path | None) -> str | None:
+        """Return why a link cannot lead to ``source``, or None."""
+        kind, _, below = source.partition("/")
+        if kind == "app":
+            top: Path | str | None = self.app or "app"
+        else:
+            name, _, below = below.partition("/")
+            if name not in self.data:
+                return f"there is no data {name!r}; known: {', '.join(sorted(self.data)) or 'none'}"
+            top = self.data[name].folder
+        if folder is None or top is None or (folder / top / below).exists():
+            return None
+        return f"there is no {folder / top / below}"
 
     @model_validator(mode="after")
     def _image_or_data(self) -> "Definition":

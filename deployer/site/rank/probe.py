@@ -41,15 +41,17 @@ def host(out: str, library: Optional[str], own: Optional[str] = None) -> HostRec
         library: the plan's MPI on the host, or None.
         own: the home to make for the job on this node.
     """
+    job = os.path.dirname(os.path.abspath(out))
+    launch = result.launch(job) if files.exists(os.path.join(job, result.LAUNCH_FILE)) else None
     if own:
-        from deployer.site.container import home
+        from deployer.site.container import home, links
 
         home.make(own)
+        links.make(own, launch.links if launch else {})
     name = socket.gethostname()
     # A file that this user cannot access counts as missing: ranks cannot use it either.
     found = elf.identity(library) if library and os.path.isfile(library) else None  # noqa: TID251
-    job = os.path.dirname(os.path.abspath(out))
-    bound = result.launch(job).bound if files.exists(os.path.join(job, result.LAUNCH_FILE)) else ()
+    bound = launch.bound if launch else ()
     missing = tuple(path for path in bound if not os.path.exists(path))  # noqa: TID251
     record = HostRecord(
         name, found, missing, tuple(numa_domains()), tuple(interfaces.addresses()), interfaces.free_port()

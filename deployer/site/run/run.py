@@ -4,10 +4,11 @@ import os
 import re
 import shlex
 import time
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract import findings, first_bytes, hostfiles, json_records, memory_copies, variables
 from deployer.contract import layout as layouts
+from deployer.contract import links as linked
 from deployer.contract import plan as plans
 from deployer.contract.choose import choose
 from deployer.contract.errors import Refused, UsageError
@@ -20,7 +21,7 @@ from deployer.contract.plan import Bind, Plan, StartOption
 from deployer.contract.rank_record import SAVED, WARN
 from deployer.contract.shell import Value, plain
 from deployer.contract.verdict import REFUSE
-from deployer.site.container import container, runtime_check
+from deployer.site.container import container, links, runtime_check
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container, Runtime
 from deployer.site.install import mount_points, squash
@@ -139,6 +140,10 @@ class _Rendered(NamedTuple):
     script: str
     #: The text of the agent's program; None if the job needs none.
     agent: Optional[str]
+    #: Links in the job's folder: paths of the container, by their paths in it.
+    links: Mapping[str, str]
+    #: The folder in it that the command starts in; empty if it is another one.
+    workdir: str
 
 
 def prepare(store: Store, request: RunRequest, own: Optional[Job] = None) -> str:
@@ -256,7 +261,9 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
     if contained and not resolved.own and not resolved.request.force:
         command.refuse(installed, image, plan, resolved.job, made.binds)
     interface = made.environment.get("GLOO_SOCKET_IFNAME")
+    in_home, in_job = _links(resolved, contained)
     launch = launch._replace(
+        links=in_home,
         bound=_bound(plan, users, made),
         provider=_provider(made.environment),
         interface=interface if isinstance(interface, str) else None,
@@ -284,7 +291,20 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
         gpus=_gpus_of_each(resolved, chosen.start_option),
         own_launcher=chosen.own,
     )
-    return _Rendered(folder, launch, script.render(inputs), script.agent(inputs))
+    workdir = resolved.job.workdir or ""
+    below = workdir[len(plans.JOB) + 1 :] if workdir.startswith(plans.JOB + "/") else ""
+    return _Rendered(folder, launch, script.render(inputs), script.agent(inputs), in_job, below)
+
+
+def _links(resolved: _Resolved, contained: bool) -> Tuple[Dict[str, str], Dict[str, str]]:
+    """Return the links in the private HOME, and those in the job's folder."""
+    asked = resolved.job.links
+    if asked and not contained:
+        raise Refused(
+            "the job %s has links to data, which only a container has" % resolved.job.name,
+            "run it without --runtime native",
+        )
+    return linked.split(links.resolve(resolved.installed, resolved.data, asked))
 
 
 def _gpus_of_each(resolved: _Resolved, option: StartOption) -> str:
@@ -308,6 +328,9 @@ def _write(store: Store, rendered: _Rendered) -> None:
             result_reserve.keep(half, rendered.launch.ranks)
             if rendered.launch.warn is not None:
                 os.mkdir(os.path.join(half, result.CHECKPOINT))
+            links.make(half, rendered.links)
+            if rendered.workdir:
+                os.makedirs(os.path.join(half, rendered.workdir), exist_ok=True)
             files.write_text(os.path.join(half, result.LAUNCH_FILE), json_records.pretty(rendered.launch.record()))
             files.write_text(os.path.join(half, result.SCRIPT), rendered.script, 0o777)
             if rendered.agent is not None:
@@ -583,6 +606,7 @@ def _job(manifest: Manifest, request: RunRequest) -> Job:
         job.environment,
         job.launch,
         job.gpus if request.gpus_per_rank is None else request.gpus_per_rank,
+        job.links,
     )
 
 

@@ -76,8 +76,9 @@ def test_a_reader_that_does_not_know_a_job_s_field_refuses_the_bundle_and_no_oth
     setting = plain._replace(jobs=[running.JOBS[0]._replace(environment={"A": "1"})])
     gathered = plain._replace(jobs=[running.JOBS[0]._replace(launch="torchrun"), running.JOBS[1]])
     dealt = plain._replace(jobs=[running.JOBS[0]._replace(gpus=1)])
-    manifests_ = (plain, reading, asking, setting, MANIFEST, gathered, dealt)
-    assert [each.record()["min_reader"] for each in manifests_] == [1, 2, 3, 3, 3, 4, 4]
+    linked = plain._replace(jobs=[running.JOBS[0]._replace(links={"x": "data/x"})])
+    manifests_ = (plain, reading, asking, setting, MANIFEST, gathered, dealt, linked)
+    assert [each.record()["min_reader"] for each in manifests_] == [1, 2, 3, 3, 3, 4, 4, 5]
     assert manifests.read(json.dumps(MANIFEST.record()).encode(), "it").jobs[0].stdin == "/deployer/app/in"
 
 

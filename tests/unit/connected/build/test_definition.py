@@ -78,7 +78,28 @@ def test_jobs_go_into_a_manifest_as_json(tmp_path: Path) -> None:
         "environment": {},
         "launch": "ranks",
         "gpus": None,
+        "links": {},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("place", "source", "message"),
+    [
+        ("~/.x", "data/none", "jobs.first.links.~/.x: there is no data 'none'; known: set"),
+        ("~/.x", "data/set/none", "there is no "),
+        ("~/.x", "app/none", "there is no "),
+        ("/x", "data/set", "invalid place: '/x'"),
+        ("x", "/data/set", "invalid source: '/data/set'"),
+    ],
+)
+def test_links_lead_to_files_of_the_bundle(tmp_path: Path, place: str, source: str, message: str) -> None:
+    text = MINIMAL.replace("x.py]", "x.py], links: {PLACE: SOURCE}") + "data: {set: {folder: set}}\n"
+    folder = write(tmp_path, text.replace("PLACE", "~/.x").replace("SOURCE", "data/set/a"))
+    (folder / "set").mkdir()
+    (folder / "set/a").write_text("a")
+    assert load(folder).jobs["first"].links == {"~/.x": "data/set/a"}
+    (folder / "bundle.yaml").write_text(text.replace("PLACE", place).replace("SOURCE", source))
+    assert message in message_of(folder)
 
 
 def test_only_ranks_have_gpus_of_their_own(tmp_path: Path) -> None:

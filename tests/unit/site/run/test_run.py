@@ -23,8 +23,10 @@ from deployer.contract.job import Job
 from deployer.contract.plan import Batch, Bind, GpuPlace, GpuRequest, NodeShape, StartOption
 from deployer.contract.result import StepOutcome, assemble
 from deployer.site.container import container, runtime_check
+from deployer.site.container import home as homes
 from deployer.site.install import gc
 from deployer.site.jobs import jobs, result, result_reserve
+from deployer.site.rank import probe
 from deployer.site.run import exec as execs
 from deployer.site.run import run
 from deployer.site.run.submission import SubmissionOptions
@@ -876,3 +878,34 @@ def test_a_bind_to_another_image_s_mount_point_is_made_on_the_nodes_too(tmp_path
             run.prepare(store, asked)
     else:
         run.prepare(store, asked)
+
+
+LINKED = [made.JOBS[0]._replace(links={"~/.x/y": "app/y", "data": "app"}, workdir="/deployer/job/work/here")]
+
+
+def test_links_are_in_the_jobs_folder_and_in_the_record_of_the_home(tmp_path, programs):
+    store = made.store(tmp_path / "root", jobs=LINKED)
+    (Path(store.images) / "aaaa/app/y").write_text("y")
+    folder = run.prepare(store, REQUEST)
+    assert os.readlink(os.path.join(folder, "data/y")) == "/deployer/app/y"
+    assert os.path.isdir(os.path.join(folder, "work/here"))
+    assert result.launch(folder).links == {".x/y": "/deployer/app/y"}
+
+
+def test_links_need_a_container(tmp_path, programs):
+    native = StartOption("native-folder", "native", "folder", "srun", "pmi2", None)
+    store = made.store(tmp_path / "root", made.PLAN._replace(start_options=[native]), jobs=LINKED)
+    with pytest.raises(Refused, match="has links to data, which only a container has"):
+        run.prepare(store, REQUEST._replace(runtime="native"))
+
+
+def test_a_node_makes_the_links_in_the_home_of_the_job(tmp_path, programs):
+    store = made.store(tmp_path / "root", jobs=LINKED)
+    (Path(store.images) / "aaaa/app/y").write_text("y")
+    folder = run.prepare(store, REQUEST)
+    home = homes.BEGIN + "%d-links-%d" % (os.getuid(), os.getpid())
+    try:
+        probe.host(os.path.join(folder, "hosts"), None, home)
+        assert os.readlink(os.path.join(home, ".x/y")) == "/deployer/app/y"
+    finally:
+        files.remove_tree(home)

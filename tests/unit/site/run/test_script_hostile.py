@@ -79,7 +79,7 @@ def full():
     launch = evidence.Launch(
         "hello-1", "hello", "1", "sha256:0", "lab", "v", "first", "charliecloud", 2, 2, 1, "00:30:00",
         ["python3", "x y"], plan.mpi, "tcp", 0, ["sha256:1"], ["gpu"], checked, True, ["/a"], "straddles", "slurm",
-        300, 2, "hello-0", "ib0", fast="InfiniBand (verbs)",
+        300, 2, "hello-0", "ib0", fast="InfiniBand (verbs)", links={".x/y": "/deployer/app/y"},
     )  # fmt: skip
     binds = [
         Bind("/opt/mpi", "/opt/mpi", "why"),

@@ -1,0 +1,107 @@
+"""Links of a job: files of the bundle at the places where programs look for what they would download. Pure.
+
+``~/.keras/datasets`` is in the job's private HOME on each node, ``data/MNIST`` in the job's folder. Libraries want to
+write beside their files, and a variable that names a read-only folder does not help: so folders are real, and a link
+for each file leads to the data or the app of the bundle.
+"""
+
+from typing import Dict, Iterable, List, Mapping, Tuple
+
+from deployer.contract.errors import UsageError
+from deployer.contract.plan import APP, DATA
+
+#: How a place in the private HOME begins.
+HOME = "~/"
+#: Links of one job: each is a file that every node makes.
+MOST = 10_000
+_SOURCES = {"data": DATA, "app": APP}
+_MAX_PATH = 1000
+#: Names of the job's folder that are not the program's.
+_OURS = (
+    "job.sh",
+    "job.json",
+    "job_id",
+    "result.json",
+    "payload.json",
+    "output.log",
+    "checkpoint",
+    "next",
+    "hosts",
+    "ranks",
+    "inside",
+    "agent",
+    "environment",
+    "machines",
+    "rehearsal",
+    "rehearsal-hook",
+)
+_HINT = "for instance links: {~/.keras/datasets: data/keras/datasets}"
+
+
+def check(found: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the links of a job, SOURCE by PLACE. Raises UsageError if one is impossible."""
+    for place, source in found.items():
+        check_place(place)
+        check_source(source)
+    places = sorted(place.split("/") for place in found)
+    for one, other in zip(places, places[1:]):
+        if other[: len(one)] == one:
+            raise UsageError(
+                "links: %s is within %s" % ("/".join(other), "/".join(one)), "link the files of the inner one apart"
+            )
+    return found
+
+
+def check_place(place: str) -> str:
+    """Return a path in the private HOME or in the job's folder. Raises UsageError if it is something else."""
+    below = place[len(HOME) :] if place.startswith(HOME) else place
+    if not _is_below(below) or below.startswith("~"):
+        raise UsageError(
+            "links: invalid place: %r" % place, "write ~/PATH, or a path below the job's folder, without .."
+        )
+    first = below.split("/")[0]
+    if not place.startswith(HOME) and (first in _OURS or first.startswith(".")):
+        raise UsageError("links: %r is a name of the job's folder itself: %r" % (first, place), "use another name")
+    return place
+
+
+def check_source(source: str) -> str:
+    """Return a path of the bundle's data or app. Raises UsageError if it is something else."""
+    kind, slash, below = source.partition("/")
+    if kind not in _SOURCES or not _is_below(below or ("" if slash or kind == "data" else "app")):
+        raise UsageError("links: invalid source: %r" % source, "write data/NAME, data/NAME/PATH or app/PATH; " + _HINT)
+    return source
+
+
+def target(source: str) -> str:
+    """Return the path of a source in the container."""
+    kind, slash, below = source.partition("/")
+    return _SOURCES[kind] + slash + below
+
+
+def split(links: Iterable[Tuple[str, str]]) -> Tuple[Dict[str, str], Dict[str, str]]:
+    """Return the links in HOME and those in the job's folder, each by its path there."""
+    home: Dict[str, str] = {}
+    job: Dict[str, str] = {}
+    for place, path in links:
+        if place.startswith(HOME):
+            home[place[len(HOME) :]] = path
+        else:
+            job[place] = path
+    return home, job
+
+
+def check_made(found: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the links in one folder, target by path, as a job's record has them. Raises UsageError."""
+    for place, path in found.items():
+        if not _is_below(place) or not any(path == top or path.startswith(top + "/") for top in _SOURCES.values()):
+            raise UsageError("invalid link: %r to %r" % (place, path))
+        if ".." in path.split("/"):
+            raise UsageError("invalid link: %r to %r" % (place, path))
+    return found
+
+
+def _is_below(path: str) -> bool:
+    """Return whether a path leads below a folder, as it is written."""
+    parts: List[str] = path.split("/")
+    return path.isprintable() and len(path) <= _MAX_PATH and not {"", ".", ".."} & set(parts)

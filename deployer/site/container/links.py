@@ -1,0 +1,66 @@
+"""The links of a job: found in the bundle's data and app on the site, and made in a new folder (``contract.links``)."""
+
+import os
+import stat
+from typing import Iterator, List, Mapping, Tuple
+
+from deployer.contract import links
+from deployer.contract.errors import Refused, UsageError
+from deployer.site.storage.data import InstalledData
+from deployer.site.storage.store import InstalledImage
+from deployer.system import files
+
+
+def resolve(installed: InstalledImage, found: List[InstalledData], asked: Mapping[str, str]) -> List[Tuple[str, str]]:
+    """Return a place and a path of the container for each file of a job's links.
+
+    Raises:
+        UsageError: a source does not exist, or is neither a file nor a folder.
+        Refused: there are too many files.
+    """
+    made: List[Tuple[str, str]] = []
+    for place, source in asked.items():
+        for below in _files(_on_host(installed, found, source), source):
+            made.append((place + below, links.target(source) + below))
+            if len(made) > links.MOST:
+                raise Refused(
+                    "links: %s has over %d files, and each would be a link on every node" % (source, links.MOST),
+                    "pack them into an archive (npz, TFRecord), or give the program the path below /deployer/data",
+                )
+    return made
+
+
+def make(folder: str, made: Mapping[str, str]) -> None:
+    """Make links in ``folder``, which is new and this user's: target by path. Folders between are real."""
+    with files.errors_named("make the links of the job in " + folder):
+        for place, target in made.items():
+            path = os.path.join(folder, place)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.symlink(target, path)
+
+
+def _on_host(installed: InstalledImage, found: List[InstalledData], source: str) -> str:
+    """Return the path of a source on this machine."""
+    kind, _, below = source.partition("/")
+    if kind == "app":
+        return os.path.join(installed.app, below) if below else installed.app
+    name, _, rest = below.partition("/")
+    folder = next((item.folder for item in found if item.need.data == name), os.path.join(installed.data, name))
+    return os.path.join(folder, rest) if rest else folder
+
+
+def _files(path: str, source: str) -> Iterator[str]:
+    """Yield the files at and below ``path``, each with a slash before it; an empty text if it is a file itself."""
+    state = files.status(path, follow=False)
+    if state is None:
+        raise UsageError(
+            "links: the bundle has no %s" % source, "correct `links` in the definition, or push a bundle that has it"
+        )
+    if stat.S_ISREG(state.st_mode):
+        yield ""
+    elif stat.S_ISDIR(state.st_mode):
+        for name in files.names(path):
+            for below in _files(os.path.join(path, name), "%s/%s" % (source, name)):
+                yield "/%s%s" % (name, below)
+    else:
+        raise UsageError("links: %s is neither a file nor a folder" % source, "install or push the bundle again")
