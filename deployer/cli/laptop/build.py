@@ -9,6 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from deployer.cli.laptop import settings
 from deployer.connected.build.build import BuildOptions, build
 from deployer.connected.build.definition import load
 from deployer.connected.build.wheelhouse.wheelhouse import Mode
@@ -63,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
     for path in (args.ca_bundle, args.pip_conf, args.apt_sources):
         if path is not None and not path.is_file():
             raise UsageError(f"there is no file {path}")
+    settings.fill_build(args)
 
     def say(line: str) -> None:
         if not args.quiet or line.startswith(("Step ", "base: ", "wheels: ", "horovod: ")):

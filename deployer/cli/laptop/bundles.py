@@ -8,9 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from deployer.cli.laptop import settings
 from deployer.cli.site import common
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.check import check as checking
+from deployer.connected.ground import user_settings
 from deployer.connected.ground.sign import sign, sign_update
 from deployer.connected.linker import index
 from deployer.connected.transfer import push as pushing
@@ -31,8 +33,8 @@ def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = common.add_command(subparsers, "plan", _plan)
     command.add_argument("bundle", metavar="B.tar")
-    text = "a profile's name or path, or ssh:HOST for what that site publishes"
-    command.add_argument("--site", required=True, help=text)
+    text = "a profile's name or path, or ssh:HOST for what that site publishes (default: that of the settings)"
+    command.add_argument("--site", help=text)
     command.add_argument("--partition", help="only for this partition of the profile (default: for each)")
     command.add_argument("--mpi", metavar="NAME", help="use this MPI of the profile in partitions that have several")
     common.add_launch(command)
@@ -43,11 +45,13 @@ def add_parsers(subparsers: Any) -> None:
 
     command = common.add_command(subparsers, "sign", _sign)
     command.add_argument("bundle", metavar="FILE", help="a bundle, or a plan that `plan -o` wrote")
-    command.add_argument("--key", metavar="KEY", type=Path, required=True, help="a private key, or an agent's .pub")
+    text = "a private key, or an agent's .pub (default: that of the settings)"
+    command.add_argument("--key", metavar="KEY", type=Path, help=text)
 
     command = common.add_command(subparsers, "push", _push)
     command.add_argument("bundle", metavar="B.tar", nargs="?", help="the bundle; left out with --plan")
-    text = "a profile's name or path, or ssh:HOST for what that site publishes; --site SITE is the same"
+    text = "a profile's name or path, or ssh:HOST for what that site publishes (default: that of the settings); "
+    text += "--site SITE is the same"
     command.add_argument("site", metavar="SITE", nargs="?", help=text)
     command.add_argument("--site", dest="named", metavar="SITE", help=argparse.SUPPRESS)
     command.add_argument(
@@ -84,6 +88,7 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _plan(args: argparse.Namespace) -> int:
+    args.site = user_settings.site(args.site)
     profile = profile_of(args.site).selected([args.partition] if args.partition else [], args.mpi, args.launch)
     plans = checking.all_plans(args.bundle, profile, args.accept, index.default_folder())
     plan = plans[0]
@@ -110,7 +115,11 @@ def _plan(args: argparse.Namespace) -> int:
 
 def _sign(args: argparse.Namespace) -> int:
     path = Path(args.bundle)
-    signed = (sign_update if _is_update(path) else sign)(path, args.key)
+    key = user_settings.path("key", args.key)
+    if key is None:
+        hint = f"give it with --key KEY, or set `key:` in {user_settings.config_file()}"
+        raise UsageError("no key is given, and the settings have none", hint)
+    signed = (sign_update if _is_update(path) else sign)(path, key)
     if args.json:
         print(json.dumps(signed.record()))
         return 0
@@ -132,9 +141,11 @@ def _push_plan(args: argparse.Namespace) -> int:
     if used:
         raise UsageError(f"{' and '.join(used)} cannot be used with --plan: it sends one small file")
     sites = [site for site in (args.bundle, args.site, args.named) if site]
-    if len(sites) != 1:
+    if len(sites) > 1:
         raise UsageError("push --plan requires one SITE, and no bundle", "write: deployer push --plan FILE SITE")
-    pushed = push_plan(args.plan, profile_of(sites[0], args.ssh_config), args.ssh_config, args.dry_run, args.force)
+    args.site = sites[0] if sites else None
+    settings.fill(args)
+    pushed = push_plan(args.plan, profile_of(args.site, args.ssh_config), args.ssh_config, args.dry_run, args.force)
     if args.json:
         print(json.dumps(pushed.record()))
         return 0
@@ -158,10 +169,11 @@ def _push(args: argparse.Namespace) -> int:
     if args.site and args.named and args.site != args.named:
         raise UsageError(f"push accepts one site, not two: {args.site} and --site {args.named}", "give one of them")
     args.site = args.site or args.named
-    if bool(args.site) == bool(args.to):
-        raise UsageError("push requires either a SITE or --to DIR", "see: deployer push --help")
     if args.to:
+        if args.site:
+            raise UsageError("push requires either a SITE or --to DIR", "see: deployer push --help")
         return _push_to(args)
+    settings.fill(args)
     if args.have:
         raise UsageError("--have requires --to: over ssh, push asks the site what it has")
     facts = index.default_folder()

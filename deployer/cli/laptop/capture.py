@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from deployer.cli.laptop import settings
 from deployer.cli.site import common
 from deployer.connected.transfer.capture_site import (
     CapturedSite,
@@ -46,6 +47,7 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _capture(args: argparse.Namespace) -> int:
+    settings.fill(args, site=False)
     output = args.output or Path("site_profiles", f"{args.name or stem(args.host)}.yaml")
     if output.suffix != ".yaml":
         raise UsageError(f"a profile is a YAML file: {output} does not end in .yaml", "name it FILE.yaml")

@@ -6,6 +6,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from deployer.cli.laptop import settings
 from deployer.cli.site import common
 from deployer.connected.check import check as checking
 from deployer.connected.linker import index
@@ -21,9 +22,8 @@ def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "check", run)
     command.add_argument("bundle", metavar="B.tar")
-    command.add_argument(
-        "--site", required=True, help="a profile's name or path, or ssh:HOST for what that site publishes"
-    )
+    text = "a profile's name or path, or ssh:HOST for what that site publishes (default: that of the settings)"
+    command.add_argument("--site", help=text)
     command.add_argument("--ssh-config", metavar="F", type=Path, help="with ssh:HOST: use this ssh configuration")
     command.add_argument(
         "--partition", help="judge only this partition (default: each; the first decides the exit code)"
@@ -37,6 +37,7 @@ def add_parsers(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the verdict and what it follows from."""
+    settings.fill(args)
     cache = None if args.no_cache else index.default_folder()
     today = date.today()  # noqa: DTZ011  facts have a date, no time
     site = profile_of(args.site, args.ssh_config)

@@ -11,6 +11,10 @@ from deployer.connected.ground import xdg
 #: The commands by task, as ``--help`` lists them.
 GROUPS = (
     (
+        "all at once",
+        (Command("deploy", "laptop.deploy", "build, pack, check, push, run and follow what changed"),),
+    ),
+    (
         "write a definition and build its image",
         (
             Command("init", "laptop.definitions", "write a new definition that works without changes"),
@@ -53,6 +57,7 @@ GROUPS = (
             Command("jobs", "laptop.remote", "list the jobs, the newest first"),
             Command("status", "laptop.remote", "show the state of a job"),
             Command("logs", "laptop.remote", "show what a job printed"),
+            Command("result", "laptop.result", "fetch and show what a job wrote"),
             Command("cancel", "laptop.remote", "end a job"),
             Command("list", "laptop.remote", "show the installed images"),
             Command("remove", "laptop.remote", "remove an installed image, or with --all everything"),
@@ -66,6 +71,7 @@ GROUPS = (
         (
             Command("report", "laptop.report", "compare the results of several jobs: speed and efficiency"),
             Command("cache", "laptop.cache", "show and prune deployer's caches"),
+            Command("config", "laptop.settings", "show the settings that are in effect, and where they are from"),
         ),
     ),
 )

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from deployer.cli.laptop import settings
 from deployer.cli.site import common, doctor, images, installs, jobs
 from deployer.contract.errors import EXIT_INTERRUPTED
 from deployer.contract.shell import quoted
@@ -39,10 +40,10 @@ def add_parsers(subparsers: Any) -> None:
         command.set_defaults(run=_forward)
 
 
-def add_site(parser: Any, required: bool = True) -> None:
-    """Add the options that name a site."""
+def add_site(parser: Any, here: str = "") -> None:
+    """Add the options that name a site. ``here`` says what the command uses if it is given none, without settings."""
     text = "a profile's name or path, or ssh:HOST for what that site publishes"
-    parser.add_argument("--site", metavar="SITE", required=required, help=text)
+    parser.add_argument("--site", metavar="SITE", help=f"{text} (default: {here or 'that of the settings'})")
     parser.add_argument(
         "--ssh-config", metavar="F", type=Path, help="use this ssh configuration instead of ~/.ssh/config"
     )
@@ -52,6 +53,7 @@ def _forward(args: argparse.Namespace) -> int:
     from deployer.connected.transfer.published import profile_of
     from deployer.connected.transfer.remote import Remote
 
+    settings.fill(args)
     profile = profile_of(args.site, args.ssh_config)
     words = [args.command, *_theirs(args)]
     if hasattr(args, "plan") and not args.plan:

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from deployer.cli.laptop import settings
 from deployer.cli.laptop.remote import add_site
 from deployer.cli.site import common
 from deployer.cli.site import report as shared
@@ -22,7 +23,7 @@ def add_parsers(subparsers: Any) -> None:
     what = "the path of a result.json, of a job's folder, or of an earlier report --json; with --site a job there"
     shared.add_options(command, what)
     command.add_argument("--plot", metavar="FILE", type=Path, help="draw it as well: FILE.png or FILE.svg")
-    add_site(command.add_argument_group("the site"), required=False)
+    add_site(command.add_argument_group("the site"), here="files of this machine")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _there(args: argparse.Namespace) -> Collected:
     """Return the figures of jobs of a site."""
+    settings.fill(args)
     from deployer.connected.transfer.published import profile_of
     from deployer.connected.transfer.remote import Remote
 

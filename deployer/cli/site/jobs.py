@@ -41,6 +41,20 @@ def _add_run(add: _Add) -> None:
     parser = _rooted(add("run"))
     parser.add_argument("image", metavar=REFERENCE, help="an installed image")
     parser.add_argument("job", metavar="JOB", nargs="?", help="a job of the bundle (default: its first)")
+    add_job_options(parser)
+    _add_plan(parser)
+    parser.add_argument("--force", action="store_true", help="submit it even if check predicts that it will not run")
+    parser.add_argument("--dry-run", action="store_true", help="print the batch script and submit nothing")
+    parser.add_argument("--wait", action="store_true", help="wait until the job ends; exit 1 if it failed")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.epilog = (
+        "Words after -- are added to the end of the job's command. If the bundle has no job, they are the command."
+    )
+    parser.set_defaults(run=_run, after_dashes="arguments of the job's command")
+
+
+def add_job_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a job that is submitted: its layout, its limits and its container."""
     parser.add_argument("--nodes", type=int, metavar="N", help="number of nodes (default: the job's)")
     parser.add_argument("--ranks-per-node", type=int, metavar="R", help="ranks per node (default: the job's)")
     parser.add_argument("--threads", type=int, metavar="T", help="threads per rank (default: the job's)")
@@ -82,7 +96,6 @@ def _add_run(add: _Add) -> None:
         help="one more directive for the batch system; may be repeated",
     )
     _add_container(parser)
-    parser.add_argument("--force", action="store_true", help="submit it even if check predicts that it will not run")
     parser.add_argument(
         "--staging", choices=STAGINGS, help="where the image is while ranks run (default: the plan's choice)"
     )
@@ -92,23 +105,18 @@ def _add_run(add: _Add) -> None:
         help="outside: the site's launcher starts a container per rank; inside: the image's own launcher and MPI, in "
         "one container per node (default: the plan's)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="print the batch script and submit nothing")
-    parser.add_argument("--wait", action="store_true", help="wait until the job ends; exit 1 if it failed")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.epilog = (
-        "Words after -- are added to the end of the job's command. If the bundle has no job, they are the command."
-    )
-    parser.set_defaults(run=_run, after_dashes="arguments of the job's command")
 
 
 def _add_exec(add: _Add) -> None:
     parser = _rooted(add("exec"))
     parser.add_argument("image", metavar=REFERENCE)
+    _add_plan(parser)
     _add_container(parser)
     parser.epilog = "Words after -- are the command: exec NAME -- COMMAND [ARG...]"
     parser.set_defaults(run=_exec, after_dashes="the command and its arguments")
     parser = _rooted(add("shell"))
     parser.add_argument("image", metavar=REFERENCE)
+    _add_plan(parser)
     _add_container(parser)
     parser.set_defaults(run=_shell)
 
@@ -119,6 +127,7 @@ def _add_watching(add: _Add) -> None:
     parser.set_defaults(run=_jobs)
     parser = _rooted(add("status"))
     parser.add_argument("job", metavar="JOB", nargs="?", help="its name or the scheduler's id (default: the last)")
+    parser.add_argument("--wait", action="store_true", help="wait until the job ends; exit 1 if it failed")
     parser.add_argument("--json", action="store_true")
     parser.set_defaults(run=_status)
     parser = _rooted(add("logs"))
@@ -193,6 +202,10 @@ def _rooted(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return parser
 
 
+def _add_plan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--plan", metavar="SITE", help="use this plan, if the bundle has several")
+
+
 def _add_container(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bind",
@@ -215,7 +228,6 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
         help="use this folder as HOME (default: a private one on the node, removed at the end)",
     )
     parser.add_argument("--user-site", action="store_true", help="let Python use the packages in ~/.local of that home")
-    parser.add_argument("--plan", metavar="SITE", help="use this plan, if the bundle has several")
     parser.add_argument(
         "--runtime",
         choices=SUPPORTED,
@@ -278,8 +290,8 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _wait(store: Store, folder: str, for_programs: bool) -> int:
-    """Follow a submitted job to its end, and print how it ended."""
+def _wait(store: Store, folder: str, for_programs: bool, tail: bool = True) -> int:
+    """Follow a submitted job to its end, and print how it ended; with ``tail`` the log's end if it failed."""
     from deployer.contract.shell import quoted
     from deployer.site.jobs import ending, jobs
 
@@ -305,7 +317,7 @@ def _wait(store: Store, folder: str, for_programs: bool) -> int:
         _print_lines(ending.lines(status))
         sys.stdout.flush()
     if failure:
-        for line in jobs.tail(folder):
+        for line in jobs.tail(folder) if tail else ():
             sys.stderr.write("| %s\n" % line)
         raise failure
     return 0
@@ -365,7 +377,11 @@ def _table(found: "List[Status]") -> List[str]:
 def _status(args: argparse.Namespace) -> int:
     from deployer.site.jobs import jobs
 
-    status = jobs.status(jobs.find(_store(args), args.job))
+    store = _store(args)
+    folder = jobs.find(store, args.job)
+    if args.wait:
+        return _wait(store, folder, args.json, tail=False)
+    status = jobs.status(folder)
     if args.json:
         _print_json(status.record())
     else:

@@ -53,6 +53,7 @@ class Cache(NamedTuple):
 CACHES = (
     Cache("bases", "base images as tarballs, by suite, packages and mmdebstrap", cap=4 * _GIB),
     Cache("frames", "bundles of earlier packs, whose frames the next pack reuses", "*/*", framecache.CAP),
+    Cache("deploy", "the last bundle of each definition that deploy packed, by site", cap=20 * _GIB),
     Cache("wheels", "wheels of wheelhouses, by SHA-256"),
     Cache("link", "facts that check read from images and wheels", cap=_GIB // 2),
     Cache("variants", "Horovod, compiled for each MPI family", cap=_GIB // 2),

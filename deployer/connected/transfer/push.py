@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from deployer.connected.bundle.shipment import Shipment, as_files, as_stream, shipment_for
-from deployer.connected.check.check import check_carried
+from deployer.connected.check.check import Verdict, check_carried
 from deployer.connected.ground import locked_folder, progress
 from deployer.connected.site_profile.profile import Profile
 from deployer.connected.site_profile.published import newest
@@ -43,6 +43,7 @@ class PushOptions(NamedTuple):
         facts: the cache folder of ``check`` for facts about files; None: no cache.
         squashfs: also make the image's SquashFS file on the site.
         without_plan: send a bundle that has no plan for the site. ``run`` cannot use it there.
+        judged: the caller has just checked the plans that it carries.
     """
 
     full: bool = False
@@ -52,6 +53,7 @@ class PushOptions(NamedTuple):
     facts: Path | None = None
     squashfs: bool = False
     without_plan: bool = False
+    judged: bool = False
 
 
 DEFAULTS = PushOptions()
@@ -114,10 +116,19 @@ class FolderPush(NamedTuple):
         return dict(self._asdict())
 
 
-def push(bundle: Path, profile: Profile, ssh_config: Path | None = None, options: PushOptions = DEFAULTS) -> Pushed:
+def push(
+    bundle: Path,
+    profile: Profile,
+    ssh_config: Path | None = None,
+    options: PushOptions = DEFAULTS,
+    connection: Remote | None = None,
+) -> Pushed:
     """Send a bundle to a site and install it there. If it is already installed there, nothing is sent.
 
     After an error, the next push continues where this one ended.
+
+    Args:
+        connection: use this open and prepared connection instead of a new one.
 
     Raises:
         IntegrityError: the bundle is damaged. Nothing was sent.
@@ -129,27 +140,30 @@ def push(bundle: Path, profile: Profile, ssh_config: Path | None = None, options
     with opened(str(bundle)) as stream:
         verification = begin(stream, str(bundle))
         verified = _verified(verification, bundle)
-        checked = _checked(verification, verified, profile, options)
+        verdict = None if options.judged else check_for(verification, profile, options)
         if profile.login.inbox and options.transfer_host is None:
             options = options._replace(transfer_host=profile.login.transfer)
-        with Remote(profile, ssh_config) as remote:
-            remote.prepare()
+        with ExitStack() as opened_here:
+            remote = connection or opened_here.enter_context(Remote(profile, ssh_config))
+            if connection is None:
+                remote.prepare()
             if _has_published(remote) and (newer := newest(profile)) is not profile:
-                checked = _checked(verification, verified, newer, options)
-            pushed = _push(stream, verified, remote, options)._replace(checked=checked)
+                verdict = check_for(verification, newer, options)
+            pushed = _push(stream, verified, remote, options)._replace(checked=verdict.checked if verdict else None)
             if options.squashfs and pushed.folder:
                 pushed = pushed._replace(squashfs=_squash(verified, remote))
             return pushed
 
 
-def _checked(bundle: Verification, verified: VerifiedBundle, profile: Profile, options: PushOptions) -> Checked | None:
+def check_for(bundle: Verification, profile: Profile, options: PushOptions) -> Verdict | None:
     """Return the verdict on the first plan for a site that ``check`` does not refuse, else on the first.
 
-    Prints the other plans that it refuses. Raises Refused for a bundle that must not be sent.
+    None: the bundle has no plan for the site and needs none. Prints the other plans that it refuses. Raises Refused for
+    a bundle that must not be sent.
     """
     found = check_carried(bundle, profile, options.facts)
-    if not found and not verified.manifest.is_data and not options.without_plan:
-        raise _no_plan(profile, verified)
+    if not found and not bundle.manifest.is_data and not options.without_plan:
+        raise _no_plan(profile, bundle.manifest)
     if not found:
         return None
     refused = [each for each in found if each.checked.verdict == REFUSE]
@@ -163,7 +177,7 @@ def _checked(bundle: Verification, verified: VerifiedBundle, profile: Profile, o
                 f"deployer: warning: check refuses partition {each.partition} of {profile.name}: "
                 f"{against.code}: {against.subject}: {against.message}\n"
             )
-    return chosen.checked
+    return chosen
 
 
 def _has_published(remote: Remote) -> bool:
@@ -190,10 +204,10 @@ def plans_in(manifest: Manifest) -> list[str]:
     return sorted({name[len(PLANS_PREFIX) :].removesuffix(".json").partition("/")[0] for name in found})
 
 
-def _no_plan(profile: Profile, bundle: VerifiedBundle) -> Refused:
+def _no_plan(profile: Profile, manifest: Manifest) -> Refused:
     """Return the error for a bundle without a plan for the site. It could replace a bundle that runs there."""
-    label = f"{bundle.manifest.name}:{bundle.manifest.version}"
-    has = ", ".join(plans_in(bundle.manifest)) or "none"
+    label = f"{manifest.name}:{manifest.version}"
+    has = ", ".join(plans_in(manifest)) or "none"
     return Refused(
         f"{label} has no plan for {profile.name}, so `run` cannot use it there; its plans: {has}",
         f"pack it again with --site {profile.name}; or send it with --without-plan for `exec` and `shell` only",

@@ -9,6 +9,7 @@ import logging
 import re
 import shlex
 import sys
+import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +23,8 @@ from deployer.connected.site_profile.profile import Profile, known
 from deployer.contract import dialogue, json_records, oci, placeholders
 from deployer.contract.errors import DeployerError, MissingTool, SpaceError, TransferError, UsageError
 from deployer.contract.shell import for_any_login_shell
-from deployer.system import process
+from deployer.contract.text import printable
+from deployer.system import files, process
 from deployer.system.process import Completed
 
 log = logging.getLogger("deployer.remote")
@@ -240,16 +242,29 @@ class Remote:
         """The site's Python that ``prepare`` found."""
         return self._python
 
-    def site(self, words: Sequence[str], timeout: float = _CALL_SECONDS, login: bool = False) -> json_records.Record:
+    def site(
+        self,
+        words: Sequence[str],
+        timeout: float = _CALL_SECONDS,
+        login: bool = False,
+        rest: Sequence[str] = (),
+        hear: Callable[[str], None] | None = None,
+    ) -> json_records.Record:
         """Run a command of the site's deployer and return its JSON answer. Its errors are raised here.
 
         Args:
             words: the command and its arguments, without ``--json``.
             timeout: seconds.
             login: run it as after a login, with the site's modules and settings.
+            rest: the words after ``--``.
+            hear: called with each line that it says to the user, such as a warning.
         """
         before = ["bash", "-l", "-c", 'exec "$@"', "bash"] if login else []
-        done = self.shell(shlex.join([*before, *self._site_argv(words), "--json"]), timeout=timeout)
+        after = ["--", *rest] if rest else []
+        done = self.shell(shlex.join([*before, *self._site_argv(words), "--json", *after]), timeout=timeout)
+        for line in done.stderr.splitlines() if hear else ():
+            if line.startswith("deployer: ") and hear:
+                hear(printable(line[len("deployer: ") :]))
         return self._answer(done, words)
 
     def watch(self, words: Sequence[str], timeout: float, tell: Callable[[int, int], None]) -> json_records.Record:
@@ -350,6 +365,29 @@ class Remote:
             raise TransferError(f"{self.host}: {path} is incomplete, or has more than {limit} bytes")
         return data
 
+    def download(self, folder: str, target: Path) -> None:
+        """Copy a folder of the site to ``target``, which gets its name when it is complete.
+
+        Raises:
+            UsageError: there is something at ``target``.
+            TransferError: the copy failed.
+        """
+        if files.lexists(str(target)):
+            raise UsageError(f"{target} exists", "name a new folder, or remove it")
+        with files.errors_named(f"write {target}"):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            part = tempfile.TemporaryDirectory(prefix=f".{target.name}.part-", dir=target.parent)
+        with part:
+            batch = Path(self._folder.name, "batch")
+            batch.write_text(f"get -r {_sftp_quoted(folder)} {_sftp_quoted(str(Path(part.name, 'new').absolute()))}\n")
+            argv = ["sftp", "-q", *self.options, "-b", str(batch), self.host]
+            done = process.run(argv, timeout=_UPLOAD_SECONDS, env=self._env, check=False)
+            if done.returncode:
+                self._check_space(done.stderr)
+                self._explain(done.stderr)
+            with files.errors_named(f"write {target}"):
+                Path(part.name, "new").rename(target)
+
     def remove(self, names: Sequence[str], unless: str = "") -> None:
         """Remove files and folders below the workspace; an empty name means the workspace, if nothing is left in it.
 
@@ -360,7 +398,7 @@ class Remote:
         guard = [f"ls -d {self._path()}/{unless} >/dev/null 2>&1 && exit 0"] if unless else []
         self.shell("\n".join([*guard, *(f"{each} 2>/dev/null" for each in words)]), check=False)
 
-    def upload(self, files: Sequence[Path], target: str, host: str) -> None:
+    def upload(self, paths: Sequence[Path], target: str, host: str) -> None:
         """Copy files into the folder ``target`` of the site by sftp through ``host``, which may allow nothing else.
 
         Each file receives its name when it is complete.
@@ -370,7 +408,7 @@ class Remote:
             TransferError: the copy failed for another reason.
         """
         lines = [f"-mkdir {_sftp_quoted(target)}"]
-        for file in files:
+        for file in paths:
             path = f"{target}/{file.name}"
             lines.append(f"put {_sftp_quoted(str(file))} {_sftp_quoted(path + '.tmp')}")
             lines.append(f"rename {_sftp_quoted(path + '.tmp')} {_sftp_quoted(path)}")
@@ -380,7 +418,7 @@ class Remote:
         argv = ["sftp", "-q", *self._user_options, *self._patience(), "-o", "BatchMode=no", "-b", str(batch), host]
         done = process.run(argv, timeout=_UPLOAD_SECONDS, env=self._env, check=False)
         if done.returncode:
-            self._upload_failed(done, max(file.stat().st_size for file in files))
+            self._upload_failed(done, max(file.stat().st_size for file in paths))
 
     # --- internal ---
 
@@ -441,10 +479,14 @@ class Remote:
             )
 
     def _answer(self, done: Completed, words: Sequence[str]) -> json_records.Record:
-        for line in reversed(done.stdout.splitlines()):
-            if line.startswith("{"):
+        lines = done.stdout.splitlines()
+        for number in reversed(range(len(lines))):
+            if lines[number].startswith("{"):
+                said = lines[number]
+                if said == "{" and "}" in lines[number:]:  # of several lines
+                    said = "\n".join(lines[number : lines.index("}", number) + 1])
                 answer: json_records.Record = json_records.parse(
-                    line.encode(), f"the answer of {self.host}", TransferError
+                    said.encode(), f"the answer of {self.host}", TransferError
                 )
                 return answer
         raise TransferError(f"{self.host} gave no answer to {' '.join(words)}", "see the command's log")

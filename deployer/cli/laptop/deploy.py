@@ -1,0 +1,188 @@
+"""deployer deploy: from a definition to a followed job with one command."""
+
+import argparse
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+from deployer.cli.laptop import settings
+from deployer.cli.site import common, jobs
+from deployer.connected.build.build import BuildOptions
+from deployer.connected.build.definition import load
+from deployer.connected.deploy import watch
+from deployer.connected.deploy.deploy import Deploy, Deployed, DeployRequest, DeployStage
+from deployer.connected.ground import user_settings
+from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, TransferError, UsageError
+from deployer.contract.shell import quoted
+from deployer.contract.text import printable
+
+#: What a build says that a person waits for; its log has all else.
+_SAID_BY_BUILD = ("base: ", "wheels: ", "horovod: ", "Step ")
+#: Seconds for which a job is followed with --json, in the queue and running.
+_LONGEST = 14 * 24 * 3600
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Register the command."""
+    command = common.add_command(subparsers, "deploy", run)
+    command.add_argument("definition", metavar="DEF", type=Path, help="a definition: a folder with a bundle.yaml")
+    text = "a profile's name or path, or ssh:HOST for what that site publishes (default: that of the settings)"
+    command.add_argument("site", metavar="SITE", nargs="?", help=text)
+    command.add_argument("job", metavar="JOB", nargs="?", help="a job of the definition (default: its first)")
+    ours = command.add_argument_group("the deploy")
+    ours.add_argument("--watch", action="store_true", help="repeat it when a file of the definition changes")
+    ours.add_argument("--dry-run", action="store_true", help="print what each stage would do, and change nothing")
+    ours.add_argument("--no-follow", action="store_true", help="end after the submission")
+    ours.add_argument("--force", action="store_true", help="deploy it even if check predicts that it will not run")
+    text = "treat this finding of lint or check as a warning; may be repeated"
+    ours.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
+    ours.add_argument("--mpi", metavar="NAME", help="use this MPI of the profile in partitions that have several")
+    ours.add_argument("--key", metavar="KEY", type=Path, help="sign the bundle with this key (default: the settings')")
+    text = "write the bundle to this file (default: one in the cache)"
+    ours.add_argument("-o", "--output", metavar="B.tar", type=Path, help=text)
+    text = "use this ssh configuration instead of ~/.ssh/config"
+    ours.add_argument("--ssh-config", metavar="F", type=Path, help=text)
+    jobs.add_job_options(command.add_argument_group("the job"))
+    command.epilog = (
+        "Words after -- are added to the end of the job's command. A stage that fails ends the deploy with "
+    )
+    command.epilog += "its exit code; the same command goes on from there."
+    command.set_defaults(after_dashes="arguments of the job's command")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Deploy once, or at each change."""
+    settings.fill(args)
+    if not args.watch:
+        return _once(args).code
+    if args.json or args.dry_run:
+        raise UsageError(f"--watch cannot be used with {'--json' if args.json else '--dry-run'}: it never ends")
+    return _watch(args)
+
+
+class _Round(NamedTuple):
+    """How one deploy ended: its exit code, and the digest of the bundle that was submitted."""
+
+    code: int
+    digest: str = ""
+
+
+def _watch(args: argparse.Namespace) -> int:
+    submitted = ""
+    definition = load(args.definition)
+    while True:
+        with contextlib.suppress(DeployerError):  # an unreadable one is reported below, and watched where it was
+            definition = load(args.definition)
+        before = watch.snapshot(definition)
+        try:
+            done = _once(args, submitted)
+            if done.code == EXIT_INTERRUPTED:
+                return done.code
+            submitted = done.digest or submitted
+        except DeployerError as error:
+            print("\n".join(error.lines()), file=sys.stderr)
+        print(f"watching {definition.folder}; Ctrl-C ends it", file=sys.stderr, flush=True)
+        found = watch.wait(definition, before)
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        print(f"\nchanged: {printable(found[0])}{more}", file=sys.stderr)
+
+
+def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
+    with Deploy(_request(args), _show if not args.json else _silent, _say, submitted) as deploy:
+        done = deploy.run()
+        code = 0
+        if done.job and not args.json:
+            print(f"submitted {done.seconds:.1f} s after the start", flush=True)
+        if done.job and not args.no_follow:
+            code = _follow_silently(deploy, done) if args.json else _follow(args, deploy, done)
+        if args.json:
+            stages = [stage.record() for stage in deploy.stages]
+            status = deploy.remote.site(["status", done.job]) if done.job else None
+            print(json.dumps({**done.record(), "stages": stages, "status": status}))
+    return _Round(code, done.digest if done.job else "")
+
+
+def _request(args: argparse.Namespace) -> DeployRequest:
+    return DeployRequest(
+        args.definition,
+        args.site,
+        args.job,
+        _job_words(args),
+        args.rest,
+        args.ssh_config,
+        args.output,
+        args.accept,
+        args.mpi,
+        args.launch,
+        args.force,
+        user_settings.path("key", args.key),
+        BuildOptions(
+            user_settings.path("ca_bundle", None),
+            user_settings.path("pip_conf", None),
+            apt_sources=user_settings.path("apt_sources", None),
+        ),
+        args.dry_run,
+    )
+
+
+def _job_words(args: argparse.Namespace) -> list[str]:
+    """Return the options of the job as the site's command line reads them."""
+    parser = common.Parser(add_help=False)
+    jobs.add_job_options(parser)
+    words = []
+    for action in parser._actions:
+        value, name = getattr(args, action.dest), action.option_strings[-1]
+        if value == action.default:
+            continue
+        if isinstance(value, list):
+            words += [f"{name}={each}" for each in value]
+        else:
+            words.append(name if value is True else f"{name}={value}")
+    return words
+
+
+def _follow(args: argparse.Namespace, deploy: Deploy, done: Deployed) -> int:
+    """Print what the job prints until it ends, then how it ended."""
+    status = deploy.remote.attach(["logs", "--follow", done.job]).status
+    if status == 0:
+        status = deploy.remote.attach(["status", done.job, "--wait"]).status
+    if status != EXIT_INTERRUPTED:
+        deploy.followed()
+        return status
+    options = ["--site", args.site, *(["--ssh-config", str(args.ssh_config)] if args.ssh_config else [])]
+    print(f"deployer: interrupted: job {done.job} ({done.job_id}) continues on the site", file=sys.stderr)
+    end = quoted(["deployer", "cancel", *options, done.job])
+    print(f"hint: the same command follows it again; to end it: {end}", file=sys.stderr)
+    return status
+
+
+def _follow_silently(deploy: Deploy, done: Deployed) -> int:
+    code = 0
+    try:
+        deploy.remote.site(["status", done.job, "--wait"], timeout=_LONGEST)
+    except TransferError:  # of the job's end nothing is known
+        raise
+    except DeployerError as error:
+        print("\n".join(error.lines()), file=sys.stderr)
+        code = error.exit_code
+    deploy.followed()
+    return code
+
+
+def _show(stage: DeployStage) -> None:
+    line = f"{stage.name:<6} {stage.state:<9} {stage.seconds:6.1f} s  {stage.text}"
+    tqdm.write(line, file=sys.stdout)
+    sys.stdout.flush()
+
+
+def _silent(stage: DeployStage) -> None:
+    pass
+
+
+def _say(line: str) -> None:
+    if line.startswith((*_SAID_BY_BUILD, "warning: ")):
+        tqdm.write(f"  {line}", file=sys.stderr)

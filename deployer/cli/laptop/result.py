@@ -1,0 +1,69 @@
+"""deployer result: what a job of a site wrote, fetched and shown."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from deployer.cli.laptop import settings
+from deployer.cli.laptop.remote import add_site
+from deployer.cli.site import common
+from deployer.contract import json_records
+from deployer.contract.errors import TransferError
+from deployer.contract.text import printable
+
+#: Bytes of a result.json: with the evidence of some 100,000 ranks.
+_LIMIT = 256 * 1024 * 1024
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Register the command."""
+    command = common.add_command(subparsers, "result", run)
+    command.add_argument("job", metavar="JOB", nargs="?", help="its name or the scheduler's id (default: the last)")
+    text = "copy the job's whole folder to this new folder: its log, its results, and all that the job wrote there"
+    command.add_argument("-o", "--output", metavar="DIR", type=Path, help=text)
+    add_site(command.add_argument_group("the site"))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fetch the result, and print it."""
+    from deployer.connected.transfer.published import profile_of
+    from deployer.connected.transfer.remote import Remote
+
+    settings.fill(args)
+    with Remote(profile_of(args.site, args.ssh_config), args.ssh_config) as remote:
+        remote.prepare()
+        status = remote.site(["status", *([args.job] if args.job else [])])
+        folder = str(status["folder"])
+        result = _result(remote.fetch(f"{folder}/result.json", _LIMIT), status)
+        if args.output:
+            remote.download(folder, args.output)
+    if args.json:
+        print(json.dumps({**status, "result": result, "fetched": str(args.output) if args.output else None}))
+        return 0
+    _show(status, result)
+    if args.output:
+        print(f"its folder: {args.output}")
+    return 0
+
+
+def _result(data: bytes, status: json_records.Record) -> json_records.Record:
+    record = json_records.parse(data, f"result.json of {status['job']}", TransferError)
+    if not isinstance(record, dict):
+        raise TransferError(f"result.json of {status['job']} is not a JSON object")
+    return record
+
+
+def _show(status: json_records.Record, result: json_records.Record) -> None:
+    words = [f"job {status['job']} ({status['job_id']}): {status['state']}"]
+    words += [f"exit {status['exit_code']}"] if status["exit_code"] is not None else []
+    words += [f"{status['seconds']} s"] if status["seconds"] is not None else []
+    print(printable(", ".join(words)))
+    if status["problem"]:
+        print(printable(f"problem: {status['problem']}"))
+    payload = result.get("payload")
+    if payload is None:
+        print("the job wrote no result of its own (a program writes JSON to the file $DEPLOYER_RESULT)")
+    else:
+        print(json.dumps(payload, indent=2))
+    print(printable(f"on the site: {status['folder']}"))

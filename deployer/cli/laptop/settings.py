@@ -1,0 +1,50 @@
+"""The user's settings in commands, and ``deployer config``, which shows them."""
+
+import argparse
+import json
+from typing import Any
+
+from deployer.cli.site import common
+from deployer.connected.ground import user_settings
+
+#: Options of a build with a setting of the same name.
+_OF_BUILD = ("ca_bundle", "pip_conf", "apt_sources")
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Register ``config``."""
+    command = common.add_command(subparsers, "config", _config)
+    settings = ", ".join(f"{name} ({variable})" for name, variable in user_settings.VARIABLES.items())
+    command.epilog = f"Settings and their variables: {settings}. An option counts before a variable, a variable before "
+    command.epilog += "the file. Paths in the file are relative to its folder."
+
+
+def fill(args: argparse.Namespace, site: bool = True) -> None:
+    """Give a command the settings for options that the user left out.
+
+    Args:
+        site: the command needs a site.
+    """
+    if site:
+        args.site = user_settings.site(args.site)
+    args.ssh_config = user_settings.path("ssh_config", args.ssh_config)
+
+
+def fill_build(args: argparse.Namespace) -> None:
+    """The same for the options of a build."""
+    for name in _OF_BUILD:
+        setattr(args, name, user_settings.path(name, getattr(args, name)))
+
+
+def _config(args: argparse.Namespace) -> int:
+    found = user_settings.in_effect()
+    path = user_settings.config_file()
+    if args.json:
+        record = {name: {"value": each.value, "from": each.origin or None} for name, each in found.items()}
+        print(json.dumps({"file": str(path), "settings": record}))
+        return 0
+    print(f"settings file: {path}{'' if path.exists() else ' (there is none)'}")
+    rows = [[each.name, each.value or "-", each.origin or "not set"] for each in found.values()]
+    for line in common.table(("SETTING", "VALUE", "FROM"), rows):
+        print(line)
+    return 0

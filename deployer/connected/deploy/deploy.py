@@ -1,0 +1,359 @@
+"""deploy: build, pack, check, push and submit, each stage only if something changed; then follow the job.
+
+A stage that fails ends the deploy with its own error and exit code. The next deploy goes on where this one ended: a
+build and a pack from their caches, a push with the parts that have arrived, and a job that nobody followed to its end
+is followed.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from deployer.connected.build.bases import alone
+from deployer.connected.build.build import BuildOptions, build
+from deployer.connected.build.definition import Definition, load
+from deployer.connected.build.lint import lint
+from deployer.connected.bundle import caches, framecache, pack, sources
+from deployer.connected.bundle.contents import Contents
+from deployer.connected.check.check import CODES, Verdict
+from deployer.connected.deploy import last_deploy
+from deployer.connected.ground import xdg
+from deployer.connected.ground.sign import sign
+from deployer.connected.linker import index
+from deployer.connected.site_profile.profile import Profile
+from deployer.connected.transfer import push as pushing
+from deployer.connected.transfer.published import profile_of
+from deployer.connected.transfer.push import PushOptions
+from deployer.connected.transfer.remote import Remote
+from deployer.contract import json_records
+from deployer.contract.errors import IntegrityError, Refused, UsageError
+from deployer.system.verify import begin, opened
+
+#: The stages in order.
+BUILD, PACK, CHECK, PUSH, RUN = STAGES = ("build", "pack", "check", "push", "run")
+#: What a stage did.
+DONE, UNCHANGED, WOULD = "done", "unchanged", "would"
+
+#: Digits of a digest that select an image.
+_DIGITS = 32
+#: Seconds that the submission may take: the site's batch system answers slowly when it is busy.
+_SUBMIT_SECONDS = 600
+
+
+class DeployRequest(NamedTuple):
+    """What to deploy.
+
+    Attributes:
+        definition: the folder of the definition, or its bundle.yaml.
+        site: a profile's name or path, or ssh:HOST.
+        job: a job of the bundle; None: its first.
+        words: options of the job, as the site's ``run`` accepts them.
+        rest: words to add to the job's command.
+        ssh_config: an ssh configuration.
+        output: the file of the bundle; None: one in the cache.
+        accept: codes of ``lint`` and ``check`` to treat as warnings.
+        mpi: the MPI of the profile, for partitions that have several.
+        launch: how ranks start; None: as the profile says.
+        force: send and submit a bundle that ``check`` refuses.
+        key: a key to sign the bundle with.
+        settings: files with settings of the build.
+        dry_run: change nothing, here or at the site.
+    """
+
+    definition: Path
+    site: str
+    job: str | None = None
+    words: Sequence[str] = ()
+    rest: Sequence[str] = ()
+    ssh_config: Path | None = None
+    output: Path | None = None
+    accept: Sequence[str] = ()
+    mpi: str | None = None
+    launch: str | None = None
+    force: bool = False
+    key: Path | None = None
+    settings: BuildOptions = BuildOptions()
+    dry_run: bool = False
+
+
+class DeployStage(NamedTuple):
+    """A stage that has ended.
+
+    Attributes:
+        name: build, pack, check, push or run.
+        state: done, unchanged, or (of a dry run) would.
+        seconds: how long it took.
+        text: what came of it.
+    """
+
+    name: str
+    state: str
+    seconds: float
+    text: str
+
+    def record(self) -> json_records.Record:
+        return {**self._asdict(), "seconds": round(self.seconds, 3)}
+
+
+class Deployed(NamedTuple):
+    """The result of a deploy.
+
+    Attributes:
+        bundle: the file; None after a dry run that would pack.
+        digest: the bundle's digest; empty likewise.
+        verdict: the verdict of ``check``; None likewise, or for a bundle with only data.
+        folder: the installed image at the site; None after a dry run.
+        job: the name of the job; empty if none was submitted.
+        job_id: the scheduler's number of the job.
+        seconds: from the start to the submission.
+    """
+
+    bundle: Path | None
+    digest: str = ""
+    verdict: Verdict | None = None
+    folder: str | None = None
+    job: str = ""
+    job_id: str = ""
+    seconds: float = 0.0
+
+    def record(self) -> json_records.Record:
+        return {
+            **self._asdict(),
+            "bundle": str(self.bundle) if self.bundle else None,
+            "verdict": self.verdict.record() if self.verdict else None,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+class _Bundle(NamedTuple):
+    """A packed bundle: its file and its digest."""
+
+    path: Path
+    digest: str
+
+
+class Deploy:
+    """One deploy, over one connection that lasts until the block ends.
+
+    Args:
+        show: called with each stage when it has ended.
+        say: called with steps of the stages, for the user.
+        submitted: the digest of a bundle that is not submitted again, for ``--watch``.
+
+    Attributes:
+        stages: the stages that have ended.
+        remote: the connection, opened by the first stage that needs it.
+        definition: the definition.
+    """
+
+    def __init__(
+        self,
+        request: DeployRequest,
+        show: Callable[[DeployStage], None],
+        say: Callable[[str], None],
+        submitted: str = "",
+    ) -> None:
+        self._request, self._show, self._say, self._submitted = request, show, say, submitted
+        self._began = time.monotonic()
+        self._cleanup = ExitStack()
+        self._connection: Future[Remote] | None = None
+        self.stages: list[DeployStage] = []
+        self.definition = load(request.definition)
+        site = profile_of(request.site, request.ssh_config)
+        self._profile = site.selected([], request.mpi, request.launch)
+        self._bundle = request.output or bundle_of(self.definition, self._profile)
+        self._label = f"{self.definition.name}:{self.definition.version}"
+
+    def __enter__(self) -> "Deploy":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cleanup.close()
+
+    @property
+    def remote(self) -> Remote:
+        """The connection to the site. Raises TransferError and what else ``Remote`` raises."""
+        if self._connection is None:
+            self._connect()
+        return cast("Future[Remote]", self._connection).result()
+
+    def _connect(self) -> None:
+        """Begin to connect. The login takes a part of a second, in which other stages work."""
+
+        def connected() -> Remote:
+            remote = self._cleanup.enter_context(Remote(self._profile, self._request.ssh_config))
+            remote.prepare()
+            return remote
+
+        worker = self._cleanup.enter_context(ThreadPoolExecutor(1, "connect"))
+        self._connection = worker.submit(connected)
+
+    def run(self) -> Deployed:
+        """Do all stages. Each raises its own errors.
+
+        Raises:
+            Refused: ``lint`` or ``check`` refused it; others as ``build``, ``pack``, ``push`` and the site's ``run``.
+        """
+        contents = self._build()
+        if contents and not self._request.dry_run:
+            self._connect()
+        packed = self._pack(contents) if contents else None
+        if packed is None:
+            self._not_yet(CHECK, PUSH, *([] if self.definition.is_data else [RUN]))
+            return Deployed(None)
+        verdict = None if self.definition.is_data else self._check(packed)
+        folder = self._push(packed)
+        done = Deployed(packed.path, packed.digest, verdict, folder)
+        if self.definition.is_data:
+            return done
+        return self._run(packed, done)
+
+    def followed(self) -> None:
+        """Record that the end of the job was seen."""
+        last_deploy.write(self._bundle, last_deploy.read(self._bundle)._replace(job="", words=()))
+
+    # --- the stages ---
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[list[str]]:
+        """Time a stage. The block appends its state and its text."""
+        said: list[str] = []
+        started = time.monotonic()
+        yield said
+        state, text = said
+        done = DeployStage(name, state, time.monotonic() - started, text)
+        self.stages.append(done)
+        self._show(done)
+
+    def _not_yet(self, *names: str) -> None:
+        for name in names:
+            with self._stage(name) as said:
+                said += [WOULD, "depends on the stages before it"]
+
+    def _build(self) -> Contents | None:
+        """Return the contents of the bundle; None in a dry run that would build."""
+        with self._stage(BUILD) as said:
+            if self.definition.is_data:
+                said += [UNCHANGED, "only data: there is nothing to build"]
+                return sources.from_definition(self.definition)
+            lint.refuse(self.definition, self._request.accept)
+            try:
+                contents = sources.from_definition(self.definition)
+            except (Refused, UsageError, IntegrityError) as error:  # not built, or something changed since
+                if self._request.dry_run:
+                    said += [WOULD, f"build it: {error.message}"]
+                    return None
+            else:
+                said += [UNCHANGED, self.definition.tag if self.definition.needs_engine else "its base alone"]
+                return contents
+            accepted = tuple(code for code in self._request.accept if code not in CODES)
+            with caches.in_use():
+                built = build(self.definition, self._request.settings._replace(accept=accepted), self._say)
+            kept = f", {built.cached} of {built.steps} steps from the cache" if built.steps else ""
+            said += [DONE, f"{built.tag or built.base}{kept}"]
+            return sources.from_definition(self.definition)
+
+    def _pack(self, contents: Contents) -> _Bundle | None:
+        """Return the bundle; None in a dry run that would pack."""
+        request, path = self._request, self._bundle
+        with self._stage(PACK) as said:
+            image = None if self.definition.is_data else alone.ready(self.definition)
+            options = [request.accept, str(request.key or "")]
+            inputs = last_deploy.inputs_of(contents, image, self._profile, options)
+            last = last_deploy.read(path)
+            if last.inputs == inputs and list(last.file) == list(last_deploy.state_of(path)):
+                said += [UNCHANGED, f"{_megabytes(path.stat().st_size)}: {path}"]
+                return _Bundle(path, last.digest)
+            if request.dry_run:
+                said += [WOULD, f"pack into {path}"]
+                return None
+            path.parent.mkdir(parents=True, exist_ok=True)
+            accepted = [code for code in request.accept if code in CODES]
+            sites = [] if self.definition.is_data else [self._profile]
+            checking = pack.Checking(accepted, index.default_folder())
+            cache = framecache.default_folder()
+            with caches.in_use():
+                packed = pack.pack(contents, sites, path, cache=cache, checking=checking, say=self._say)
+            if request.key:
+                sign(path, request.key)
+            last_deploy.write(path, last._replace(inputs=inputs, file=last_deploy.state_of(path), digest=packed.digest))
+            said += [DONE, f"{_megabytes(packed.size)}: {path}"]
+            return _Bundle(path, packed.digest)
+
+    def _check(self, packed: _Bundle) -> Verdict:
+        with self._stage(CHECK) as said:
+            with opened(str(packed.path)) as stream:
+                verdict = pushing.check_for(begin(stream, str(packed.path)), self._profile, self._push_options())
+            if verdict is None:
+                raise AssertionError("a bundle without a plan is refused")
+            said += [DONE, f"{verdict.checked.verdict}: {verdict.way}"]
+            return verdict
+
+    def _push_options(self) -> PushOptions:
+        return PushOptions(
+            dry_run=self._request.dry_run, force=self._request.force, facts=index.default_folder(), judged=True
+        )
+
+    def _push(self, packed: _Bundle) -> str | None:
+        options = self._push_options()
+        with self._stage(PUSH) as said:
+            remote = self.remote
+            pushed = pushing.push(packed.path, self._profile, self._request.ssh_config, options, remote)
+            if pushed.sent == 0:
+                said += [UNCHANGED, f"installed at {remote.host}: {pushed.folder}"]
+            elif pushed.folder is None:
+                said += [WOULD, f"send {_megabytes(pushed.sent)} to {remote.host}"]
+            else:
+                said += [DONE, f"{_megabytes(pushed.sent)} sent, installed at {remote.host}: {pushed.folder}"]
+            for warning in pushed.warnings:
+                self._say(f"warning: {warning}")
+            return pushed.folder
+
+    def _run(self, packed: _Bundle, done: Deployed) -> Deployed:
+        request = self._request
+        words = [*([request.job] if request.job else []), *request.words, *(["--force"] if request.force else [])]
+        image = f"{self._label}@{packed.digest.rpartition(':')[2][:_DIGITS]}"
+        command = ["run", image, *words, "--plan", self._profile.name]
+        with self._stage(RUN) as said:
+            if request.dry_run:
+                said += [WOULD, " ".join(["submit", self._label, *words])]
+                return done
+            if packed.digest == self._submitted:
+                said += [UNCHANGED, "the bundle is the same as before: not submitted again"]
+                return done
+            last = last_deploy.read(packed.path)
+            signature = [packed.digest, *words, "--", *request.rest]
+            if last.job and list(last.words) == signature:
+                status = self._active(last.job)
+                if status:
+                    said += [UNCHANGED, f"{last.job} is {status['state']} as {status['job_id']}"]
+                    return self._with_job(done, status)
+            status = self.remote.site(command, _SUBMIT_SECONDS, rest=request.rest, hear=self._say)
+            last_deploy.write(packed.path, last._replace(job=str(status["job"]), words=signature))
+            said += [DONE, f"{status['job']} submitted as {status['job_id']}"]
+            return self._with_job(done, status)
+
+    def _with_job(self, done: Deployed, status: json_records.Record) -> Deployed:
+        seconds = time.monotonic() - self._began
+        return done._replace(job=str(status["job"]), job_id=str(status["job_id"]), seconds=seconds)
+
+    def _active(self, job: str) -> json_records.Record | None:
+        """Return the status of a job that nobody followed to its end; None if it has ended, or was removed."""
+        try:
+            status = self.remote.site(["status", job])
+        except UsageError:
+            return None
+        return status if status["active"] else None
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.2f} MB"
+
+
+def bundle_of(definition: Definition, profile: Profile) -> Path:
+    """Return the file in the cache that a definition is packed into for a site."""
+    folder = xdg.cache_folder("deploy")
+    return folder / f"{definition.name}-{definition.version}-{profile.name}.tar"

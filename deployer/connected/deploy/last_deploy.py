@@ -1,0 +1,125 @@
+"""What the last deploy of a definition to a site left: its bundle, and a job that it did not follow to its end.
+
+The bundle is used again while nothing that went into it has changed. Files of the app are compared by their content,
+data and wheels by size, times and inode.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import deployer
+from deployer.connected.bundle.contents import Contents
+from deployer.connected.bundle.pyz import vendored
+from deployer.connected.ground import xdg
+from deployer.connected.rootfs import datafolder
+from deployer.connected.site_profile.profile import Profile
+from deployer.contract import json_records
+from deployer.contract.errors import DeployerError
+from deployer.contract.json_records import Fields
+from deployer.system import files
+
+_SCHEMA = "last-deploy"
+_VERSION = 1
+
+
+class LastDeploy(NamedTuple):
+    """The record of a deploy.
+
+    Attributes:
+        inputs: a digest of all that went into the bundle.
+        file: the bundle's size, time and inode after it was written.
+        digest: the bundle's digest.
+        job: the name of a job whose end was not seen; empty: there is none.
+        words: the words with which that job was submitted.
+    """
+
+    inputs: str = ""
+    file: Sequence[int] = ()
+    digest: str = ""
+    job: str = ""
+    words: Sequence[str] = ()
+
+
+def record_of(bundle: Path) -> Path:
+    """Return the file of the record of deploys that pack into ``bundle``."""
+    name = hashlib.sha256(os.fsencode(bundle.absolute())).hexdigest()[:16]
+    return xdg.state_folder("deploys") / f"{bundle.stem}-{name}.json"
+
+
+def read(bundle: Path) -> LastDeploy:
+    """Return the record, an empty one if there is none or it is damaged: then all is done again."""
+    path = record_of(bundle)
+    try:
+        found = json.loads(path.read_bytes())
+        fields = Fields(found if isinstance(found, dict) else {}, str(path))
+        if fields.maybe_number("version") != _VERSION:
+            return LastDeploy()
+        words, file = fields.texts("words"), [int(number) for number in found["file"]]
+        return LastDeploy(fields.text("inputs"), file, fields.text("digest"), fields.text("job"), words)
+    except (OSError, ValueError, KeyError, TypeError, DeployerError):
+        return LastDeploy()
+
+
+def write(bundle: Path, last: LastDeploy) -> None:
+    """Keep the record."""
+    path = record_of(bundle)
+    with files.errors_named(f"write {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    files.write_text(str(path), json_records.pretty({"schema": _SCHEMA, "version": _VERSION, **last._asdict()}))
+
+
+def state_of(path: Path) -> Sequence[int]:
+    """Return size, times and inode of a file; empty if there is none."""
+    found = files.status(str(path))
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino] if found else []
+
+
+def inputs_of(contents: Contents, image: Path | None, profile: Profile, options: object) -> str:
+    """Return a digest of all that a pack for one site reads, and of our own program.
+
+    Args:
+        image: the file that holds the image; None: the engine has it.
+        options: further options of the pack.
+    """
+    made_of = {
+        "program": [deployer.__version__, vendored(), list(_program())],
+        "image": [contents.identity() if contents.identity else "", list(state_of(image)) if image else []],
+        "jobs": [job._asdict() for job in contents.jobs],
+        "app": list(_app(contents)),
+        "data": [[name, list(_states([path]))] for name, path in sorted(contents.data.items())],
+        "needs": [need._asdict() for need in contents.needs],
+        "carried": [[name, list(_states([path]))] for name, path in sorted(contents.carried.items())],
+        "of": [contents.name, contents.version, list(contents.mpi or ()), contents.mpi is None],
+        "profile": [profile.model_dump(mode="json"), profile.left_out],
+        "options": options,
+    }
+    return hashlib.sha256(json.dumps(made_of, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _app(contents: Contents) -> Iterator[object]:
+    for file in datafolder.app_files(contents.app) if contents.app else ():
+        yield file.name, file.mode, hashlib.sha256(b"".join(datafolder.pieces(file))).hexdigest()
+
+
+def _states(paths: Iterable[Path]) -> Iterator[object]:
+    """Yield the state of each file, and of each file below a folder."""
+    for top in paths:
+        below = sorted(path for path in top.rglob("*")) if top.is_dir() else []
+        for path in [top, *below]:
+            yield str(path), list(state_of(path))
+
+
+def _program() -> Iterator[object]:
+    """Yield the state of our own modules: in a checkout they change without a new version."""
+    package = Path(deployer.__file__).parent
+    for folder, folders, names in os.walk(package):
+        folders.sort()
+        for name in sorted(names):
+            if not name.endswith(".pyc"):
+                path = os.path.join(folder, name)
+                found = os.stat(path)
+                yield os.path.relpath(path, package), found.st_size, found.st_mtime_ns

@@ -1,0 +1,124 @@
+"""The user's settings: ``~/.config/deployer/config.yaml`` and environment variables.
+
+An option of a command counts before a variable, and a variable before the file.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from pydantic import AfterValidator, Field, ValidationInfo
+
+from deployer.connected.ground import xdg
+from deployer.connected.ground.yaml_model import Document, Model, checked
+from deployer.contract.errors import UsageError
+from deployer.contract.text import fault
+from deployer.system import files
+
+
+def _file(path: str, info: ValidationInfo) -> str:
+    """Require an existing file. A path is relative to the folder of the settings; ``~`` is the home folder."""
+    if isinstance(info.context, Path):
+        path = str(info.context / Path(path).expanduser())
+        if not files.is_file(path):
+            raise ValueError(f"there is no file {path}")
+    return path
+
+
+_File = Annotated[str, AfterValidator(_file)]
+
+
+class UserSettings(Model):
+    """The settings of ``config.yaml``. Each may be left out."""
+
+    site: str | None = Field(None, min_length=1, description="the site of commands that are not given one")
+    ssh_config: _File | None = Field(None, description="the ssh configuration, instead of ~/.ssh/config")
+    key: _File | None = Field(None, description="the key with which `deploy` signs bundles, for `sign` as well")
+    ca_bundle: _File | None = Field(None, description="CA certificates for downloads of a build")
+    pip_conf: _File | None = Field(None, description="pip's settings for a build, instead of this host's")
+    apt_sources: _File | None = Field(None, description="deb lines of a Debian mirror, for the base and the build")
+
+
+#: Each setting's variable.
+VARIABLES = {name: f"DEPLOYER_{name.upper()}" for name in UserSettings.model_fields}
+
+
+class UserSetting(NamedTuple):
+    """A setting that is in effect.
+
+    Attributes:
+        name: its key in the file.
+        value: its value; None: it is not set.
+        origin: the variable, or FILE:LINE.
+    """
+
+    name: str
+    value: str | None
+    origin: str
+
+
+def config_file() -> Path:
+    """Return the path of the file with the settings."""
+    return xdg.config_folder("config.yaml")
+
+
+def in_effect(environ: Mapping[str, str] = os.environ) -> dict[str, UserSetting]:
+    """Return all settings by name.
+
+    Raises:
+        UsageError: the file has an unknown key or a wrong value, or a variable has one.
+    """
+    path = config_file()
+    found = {name: UserSetting(name, None, "") for name in VARIABLES}
+    if files.exists(str(path)):
+        document = Document(path, "deployer's settings")
+        read = checked(UserSettings, document.mapping() if document.value() is not None else {}, document, path)
+        for name in read.model_fields_set:
+            value = getattr(read, name)
+            if value is not None:
+                where, line = document.at((name,))
+                found[name] = UserSetting(name, value, f"{where}:{line}")
+    for name, variable in VARIABLES.items():
+        if value := environ.get(variable):
+            found[name] = UserSetting(name, _of_variable(name, variable, value), variable)
+    return found
+
+
+def _of_variable(name: str, variable: str, value: str) -> str:
+    said = fault(value)
+    if said:
+        raise UsageError(f"{variable}: {said}")
+    if name == "site":
+        return value
+    path = Path(value).expanduser()
+    if not path.exists():  # certificates may come from a pipe
+        raise UsageError(f"{variable}: there is no file {path}", f"correct it, or: unset {variable}")
+    return str(path)
+
+
+def setting(name: str) -> str | None:
+    """Return the value of one setting; None: it is not set. Raises UsageError as ``in_effect``."""
+    return in_effect()[name].value
+
+
+def path(name: str, given: Path | None) -> Path | None:
+    """Return the path that the user gave as an option, else that of a setting."""
+    value = None if given else setting(name)
+    return given or (Path(value) if value else None)
+
+
+def site(given: str | None, how: str = "--site SITE") -> str:
+    """Return the site that the user gave, else that of the settings.
+
+    Args:
+        how: how a site is given to the command, for the error.
+
+    Raises:
+        UsageError: there is none.
+    """
+    found = given or setting("site")
+    if not found:
+        hint = f"give it with {how}, or set `site:` in {config_file()}; sites: deployer profile list"
+        raise UsageError("no site is given, and the settings have none", hint)
+    return found

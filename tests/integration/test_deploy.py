@@ -1,0 +1,62 @@
+"""deploy and result with real Docker, ssh and Slurm: from a definition to the result, again after a changed line."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import ROOT, Cli
+from tests.lab import Lab
+
+
+@pytest.fixture
+def definition(tmp_path: Path) -> Path:
+    """Return hello-mpi under a name of its own: other tests of the lab use that one."""
+    folder = tmp_path / "hello-deploy"
+    shutil.copytree(ROOT / "bundles" / "hello-mpi", folder)
+    text = (folder / "bundle.yaml").read_text()
+    (folder / "bundle.yaml").write_text(text.replace("name: hello-mpi\n", "name: hello-deploy\n"))
+    return folder
+
+
+def states(record: dict[str, Any]) -> list[str]:
+    return [f"{stage['name']} {stage['state']}" for stage in record["stages"]]
+
+
+@pytest.mark.timeout(600)
+def test_a_changed_line_is_deployed_and_its_result_fetched(
+    built: Cli, lab: Lab, definition: Path, tmp_path: Path
+) -> None:
+    settings = {"DEPLOYER_SITE": "lab", "DEPLOYER_SSH_CONFIG": str(lab.ssh_config)}
+    cli = Cli({**built.environment, **settings, "XDG_CONFIG_HOME": str(tmp_path)})
+    words = ["deploy", definition, "lab", "hello", "--nodes", "2", "-o", tmp_path / "b.tar", "--json"]
+    first = json.loads(cli(*words, "--no-follow").stdout)
+    assert states(first)[1:] == ["pack done", "check done", "push done", "run done"]
+    again = json.loads(cli(*words).stdout)  # as after an interrupt: the job is still there, or has just ended
+    assert states(again)[:4] == ["build unchanged", "pack unchanged", "check done", "push unchanged"]
+    assert again["status"]["exit_code"] == 0
+
+    program = definition / "app" / "hello.py"
+    program.write_text(program.read_text().replace("\nimport ", "\nprint('a changed line')\nimport ", 1))
+    said = cli(*words[:-1]).stdout
+    assert [line.split()[:2] for line in said.splitlines()[:5]] == [
+        ["build", "unchanged"],
+        ["pack", "done"],
+        ["check", "done"],
+        ["push", "done"],
+        ["run", "done"],
+    ]
+    assert said.count("a changed line") == 2  # of each rank, as it was followed
+    assert "COMPLETED, exit 0" in said
+
+    program.write_text("raise SystemExit(3)\n")
+    assert "ended as FAILED" in cli(*words[:-1], code=1).stderr
+    fetched = tmp_path / "fetched"
+    shown = cli("result", again["job"], "-o", fetched).stdout
+    assert f"job {again['job']} ({again['job_id']}): COMPLETED, exit 0" in shown
+    assert '"world_size": 2' in shown
+    assert json.loads((fetched / "result.json").read_text())["world_size"] == 2
+    assert "rank 0 of 2" in (fetched / "output.log").read_text()
+    cli("result", "-o", fetched, code=2)  # it exists
