@@ -149,7 +149,8 @@ def test_help_lists_the_commands_by_task_in_80_columns_and_imports_none(
     for title, commands in front.GROUPS:
         block = shown.split(f"{title}:\n")[1].split("\n\n")[0].splitlines()
         assert [line.split()[0] for line in block] == [command.name for command in commands]
-    assert not set(site.INTERNAL) & {line.split()[0] for line in shown.splitlines() if line.startswith("  ")}
+    internal = set(site.INTERNAL) - ({"result"} if front is main else set())  # the laptop has one for people
+    assert not internal & {line.split()[0] for line in shown.splitlines() if line.startswith("  ")}
 
 
 @pytest.mark.parametrize("front", FRONTS)

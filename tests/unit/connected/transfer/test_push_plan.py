@@ -44,7 +44,7 @@ def test_what_check_refused_is_sent_by_force_alone(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (["b.tar", "lab"], "requires one SITE, and no bundle"),
-        ([], "requires one SITE"),
+        ([], "no site is given"),
         (["lab", "--full", "--to", "x"], "--full and --to cannot be used with --plan"),
     ],
 )
