@@ -601,27 +601,25 @@ def _ranks(launch: Launch, found: Evidence) -> List[Record]:
         if library and says is None and probe and probe.library and probe.library.identity == library.identity:
             says = probe.library.says
         ranks.append(
-            OrderedDict(
-                [
-                    ("rank", probe.rank if probe and probe.rank is not None else task),
-                    ("task", task),
-                    ("host", host),
-                    ("mpi_library", says),
-                    ("mpi_identity", library.identity if library else None),
-                    ("mpi_path", library.path if library else None),
-                    ("mpi_seen_in", seen_in if library else None),
-                    ("host_mpi_identity", expected),
-                    ("provider", seen.provider),
-                    ("thread_level", probe.thread_level if probe else None),
-                    ("threads", probe.threads if probe else launch.threads),
-                    ("cpus", probe.cpus if probe else None),
-                    *measurements.shown(probe.measures if probe else None).items(),
-                    ("itex", dict(payload.itex._asdict()) if payload and payload.itex else None),
-                    ("communication", payload.communication.shown() if payload and payload.communication else None),
-                    ("exit_code", payload.exit_code if payload else None),
-                    ("signal", payload.signal if payload else None),
-                ]
-            )
+            {
+                "rank": probe.rank if probe and probe.rank is not None else task,
+                "task": task,
+                "host": host,
+                "mpi_library": says,
+                "mpi_identity": library.identity if library else None,
+                "mpi_path": library.path if library else None,
+                "mpi_seen_in": seen_in if library else None,
+                "host_mpi_identity": expected,
+                "provider": seen.provider,
+                "thread_level": probe.thread_level if probe else None,
+                "threads": probe.threads if probe else launch.threads,
+                "cpus": probe.cpus if probe else None,
+                **measurements.shown(probe.measures if probe else None),
+                "itex": dict(payload.itex._asdict()) if payload and payload.itex else None,
+                "communication": payload.communication.shown() if payload and payload.communication else None,
+                "exit_code": payload.exit_code if payload else None,
+                "signal": payload.signal if payload else None,
+            }
         )
     return ranks
 

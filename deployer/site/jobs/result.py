@@ -63,7 +63,6 @@ def write_result(folder: str, outcome: "StepOutcome") -> "Judgement":
         found = found._replace(told=lastlines.told(_payloads_output(folder)))
     if outcome.exit_code != 0 and outcome.signal is None:
         found = found._replace(image=_image(folder, started))
-    path = os.path.join(folder, RESULT_FILE)
     if outcome.step == HOSTS and outcome.exit_code == 0 and outcome.signal is None:
         hosts = os.path.join(folder, HOSTS_FOLDER)
         try:
@@ -73,12 +72,12 @@ def write_result(folder: str, outcome: "StepOutcome") -> "Judgement":
             outcome = outcome._replace(full=error.message)
     verdict = assemble(started, found, outcome)
     try:
-        files.write_text(path, json_records.pretty(verdict.record))
+        write(folder, verdict.record)
     except SpaceError as error:
         # Other files that were to be written here are lost too: evidence, the log, perhaps the payload's output.
         result_reserve.release(folder)
         verdict = assemble(started, found, outcome._replace(full=error.message))
-        files.write_text(path, json_records.pretty(verdict.record))
+        write(folder, verdict.record)
     if outcome.step == PAYLOAD or verdict.exit_code:
         result_reserve.release(folder)
     else:
@@ -86,6 +85,11 @@ def write_result(folder: str, outcome: "StepOutcome") -> "Judgement":
         with suppress(DeployerError):  # without it, more of the log counts as the payload's
             files.write_text(os.path.join(folder, HOSTS_FOLDER, _LOG_FROM), "%d" % _log_size(folder))
     return verdict
+
+
+def write(folder: str, record: json_records.Record) -> None:
+    """Write a job's result.json. Raises DeployerError."""
+    files.write_text(os.path.join(folder, RESULT_FILE), json_records.pretty_rows(record, "ranks"))
 
 
 def _log_size(folder: str) -> int:
@@ -199,8 +203,9 @@ def texts(folder: str) -> Dict[str, str]:
 
 def _read_all(known: Mapping[str, str], pattern: str, parse: Callable[[bytes, str], _T]) -> List[_T]:
     found = []
+    is_one = re.compile("^%s$" % pattern).match
     for name in sorted(known):
-        if re.match("^%s$" % pattern, name):
+        if is_one(name):
             try:
                 found.append(parse(known[name].encode(), name))
             except UsageError:
@@ -216,8 +221,9 @@ def _roots(known: Mapping[str, str]) -> Dict[str, str]:
 def _last_lines(known: Mapping[str, str]) -> Dict[int, str]:
     """Return the last line of each rank's probe log."""
     found = {}
+    log = re.compile(r"^probe-(\d+)\.log$").match
     for name, text in known.items():
-        match = re.match(r"^probe-(\d+)\.log$", name)
+        match = log(name)
         if match:
             lines = text.strip().splitlines()
             found[int(match.group(1))] = lines[-1] if lines else "no output"

@@ -75,4 +75,4 @@ def _link(folder: str, name: str) -> None:
     """Write the name of the next job to result.json."""
     record = dict(result.read(folder).record)
     record[result.NEXT] = name
-    files.write_text(os.path.join(folder, result.RESULT_FILE), json_records.pretty(record))
+    result.write(folder, record)

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from deployer.contract import json_records
@@ -71,3 +73,14 @@ def test_a_mistyped_field_is_named(method, value):
     fields = json_records.loads(stamped(field=value), "test", "it")
     with pytest.raises(UsageError, match="field"):
         getattr(fields, method)("field")
+
+
+def test_a_record_with_a_row_per_item_is_the_same_record():
+    ranks = [{"task": 0, "measures": {"a": [1, "x\ny"]}}, {"task": 1, "measures": None}]
+    whole = json_records.stamped("test", {"findings": [{"code": "a"}], "ranks": ranks, "payload": None})
+    text = json_records.pretty_rows(whole, "ranks")
+    assert json.loads(text) == whole
+    assert list(json.loads(text)) == list(whole)
+    assert [json.loads(line.rstrip(",")) for line in text.splitlines() if line.startswith('    {"task"')] == ranks
+    for without in ({**whole, "ranks": []}, {"payload": 1}):
+        assert json_records.pretty_rows(without, "ranks") == json_records.pretty(without)
