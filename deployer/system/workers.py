@@ -17,6 +17,8 @@ from deployer.contract.errors import DeployerError
 
 #: A login node is shared by everyone, and above this number the file system is the limit.
 MOST = 16
+#: Bytes of an archive that one process unpacks while a few others are started and ended.
+_SMALL = 4 * 1024 * 1024
 #: Tasks given to a worker: one to work on, and one to continue with while the answer is on its way.
 _IN_HAND = 2
 _PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -27,8 +29,15 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def suitable(size: int) -> int:
+    """Return the number of processes to unpack ``size`` bytes with; 0: this process does it sooner alone."""
+    return 0 if size < _SMALL else min(cores(), MOST)
+
+
 class Pool(object):
     """``count`` processes that call ``function`` on tasks; both tasks and results must be picklable.
+
+    If ``count`` is 0, this process calls it.
 
     ::
 
@@ -41,6 +50,7 @@ class Pool(object):
     """
 
     def __init__(self, count: int, function: Callable[[Any], Any]) -> None:
+        self._function = function
         self._tasks: Deque[Any] = deque()
         self._workers: List[_Worker] = []
         try:
@@ -66,6 +76,11 @@ class Pool(object):
 
     def results(self) -> Iterator[Tuple[Any, Any]]:
         """Yield (task, result) in the order of completion until no task is left; tasks may be added meanwhile."""
+        while not self._workers:
+            if not self._tasks:
+                return
+            task = self._tasks.popleft()
+            yield task, self._function(task)
         while True:
             for _ in range(_IN_HAND):  # in turns, so that two workers share two tasks
                 for worker in self._workers:

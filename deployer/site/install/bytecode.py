@@ -72,7 +72,7 @@ def compile_overlays(folder: str, image: Image, jobs: int, rootfs: str, engine: 
             engine,
         )
         # -I -S: only the standard library runs, no code of the overlay.
-        command = [image.python, "-I", "-S", "-m", "compileall", "-q", "-j", str(jobs)]
+        command = [image.python, "-I", "-S", "-m", "compileall", "-q", "-j", str(max(1, jobs))]
         command += ["--invalidation-mode", "unchecked-hash", "%s/%s" % (target, wheel.LIB)]
         try:
             # A file that is not a module of this Python (a template, a syntax test) is an error only for compileall.

@@ -104,7 +104,7 @@ def install(
 
     Args:
         progress: receives bytes done and bytes in total.
-        jobs: number of processes; None: one per core.
+        jobs: number of processes; None: one per core, none for a small bundle.
         kept: ``keep`` will follow, which may need space too.
         signers_file: an allowed_signers file that the bundle must satisfy. The first such file becomes the store's
             policy.
@@ -129,7 +129,7 @@ def install(
         verification = verify.begin(stream, path, policies)
         warnings = admit(verification.manifest, verification.digest, verification.trust, store, policies)
         if not present:
-            processes = jobs or min(workers.cores(), workers.MOST)
+            processes = jobs or workers.suitable(os.fstat(stream.fileno()).st_size)
             with files.errors_named("write under " + store.root, "free some, or choose another folder with --root"):
                 os.makedirs(store.images, exist_ok=True)
                 layers.make_folder(store)

@@ -53,7 +53,7 @@ def room(verification: Verification, stream: IO[bytes], jobs: int) -> Unpacked:
     A verified copy of each wheel that is being unpacked is on the disk as well.
     """
     members = _wheels(verification.manifest)
-    entries, size = 0, sum(sorted((member.size for member in members), reverse=True)[:jobs])
+    entries, size = 0, sum(sorted((member.size for member in members), reverse=True)[: max(1, jobs)])
     for member in members:
         start = verification.member_segments(member.name)[0].offset if member.size else 0
         window = files.Window(stream.fileno(), start, member.size)

@@ -332,7 +332,6 @@ def _binds(process: str, folder: str) -> bool:
 
 
 def _fill(request: StageRequest) -> None:
-    jobs = min(workers.cores(), workers.MOST)
     receipt = Store("").at(request.image)
     nearest = request.nearest()
     if receipt is None:
@@ -344,6 +343,7 @@ def _fill(request: StageRequest) -> None:
             raise IntegrityError(
                 "%s is not the bundle of %s" % (nearest, request.image), "install it again with --keep"
             )
+        jobs = workers.suitable(os.fstat(stream.fileno()).st_size)
         manifest = verification.manifest
         room = wheels.room(verification, stream, jobs)
         size = room.bytes + sum(segment.raw or 0 for segment in verification.layer_segments())

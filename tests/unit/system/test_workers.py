@@ -116,3 +116,16 @@ def test_workers_do_not_outlive_a_killed_parent(how):
 
 def test_cores_are_those_that_may_be_used():
     assert workers.cores() == len(os.sched_getaffinity(0))
+
+
+def test_little_work_is_done_here():
+    assert workers.suitable(1000) == 0
+    assert workers.suitable(2**30) == min(workers.cores(), workers.MOST)
+    with Pool(0, lambda task: (task * 2, os.getpid())) as pool:
+        pool.submit(3)
+        seen = []
+        for task, result in pool.results():
+            seen.append((task, result))
+            if task == 3:
+                pool.submit(1)
+    assert seen == [(3, (6, os.getpid())), (1, (2, os.getpid()))]

@@ -158,7 +158,7 @@ def test_a_killed_worker_is_said_and_leaves_nothing(tmp_path, store, monkeypatch
 
     monkeypatch.setattr(installing.codec, "decompressor", decompressor)
     with pytest.raises(DeployerError, match="killed by signal 9"):
-        installing.install(write(tmp_path, bundles.build()), store)
+        installing.install(write(tmp_path, bundles.build()), store, jobs=2)
     assert os.listdir(store.images) == []
 
 
