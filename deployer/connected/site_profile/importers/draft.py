@@ -65,7 +65,7 @@ class Unexpressed(NamedTuple):
 
 class _Fact(NamedTuple):
     value: Any
-    origins: tuple[FileLine, ...]
+    origins: list[FileLine]
 
 
 class Draft:
@@ -73,6 +73,7 @@ class Draft:
 
     def __init__(self) -> None:
         self._facts: dict[KeyPath, _Fact] = {}
+        self._listed: dict[KeyPath, set[str]] = {}  # by a list's place: its values, as text
         self._for_all: list[tuple[KeyPath, Any, FileLine, frozenset[str]]] = []
         self._notes: dict[Unexpressed, None] = {}
 
@@ -80,18 +81,26 @@ class Draft:
         """Add a fact. If the place has another value, that one stays and ``value`` is noted."""
         known = self._facts.get(place)
         if known is None:
-            self._facts[place] = _Fact(value, (origin,))
+            self._facts[place] = _Fact(value, [origin])
         elif known.value == value:
-            self._facts[place] = known._replace(origins=(*known.origins, origin))
+            known.origins.append(origin)
         else:
             self.note(f"{'.'.join(place)} differs from {known.origins[0]}", _shown(value), origin)
 
     def add(self, place: KeyPath, values: Iterable[Any], origin: FileLine) -> None:
         """Append values to the list at a place."""
-        known = self._facts.get(place, _Fact([], ()))
-        new = [value for value in values if value not in known.value]
+        if place not in self._listed:
+            known = self._facts.get(place)
+            if known:
+                self._facts[place] = known._replace(value=list(known.value))  # not to change another's list
+            self._listed[place] = set(map(repr, known.value if known else ()))
+        listed = self._listed[place]
+        new = [value for value in values if repr(value) not in listed]
         if new:
-            self._facts[place] = _Fact([*known.value, *new], (*known.origins, origin))
+            fact = self._facts.setdefault(place, _Fact([], []))
+            fact.value.extend(new)
+            fact.origins.append(origin)
+            listed.update(map(repr, new))
 
     def for_all(self, place: KeyPath, value: Any, origin: FileLine, but: Iterable[str] = ()) -> None:
         """Add a fact about each partition, also about those that are added later. A partition's own fact counts.
@@ -109,6 +118,7 @@ class Draft:
     def replace(self, place: KeyPath, value: Any) -> None:
         """Give a known fact another value, of the same origin."""
         self._facts[place] = self._facts[place]._replace(value=value)
+        self._listed.pop(place, None)
 
     def note(self, kind: str, text: object, origin: FileLine) -> None:
         """Note what the profile cannot express."""

@@ -559,7 +559,8 @@ def true_root(top: Path) -> Path:
 SITE: dict[str, Any] = {
     "format": 1, "name": "there", "workspace": "/scratch/me",
     "source": {"kind": "document", "where": "a test", "date": "2026-11-20"},
-    "scheduler": {"kind": "slurm"}, "policy": {"runtimes": ["charliecloud"]}, "runtimes": {"charliecloud": {}},
+    "scheduler": {"kind": "slurm"}, "policy": {"runtimes": ["charliecloud"]},
+    "runtimes": {"charliecloud": {"version": "0.31"}},  # so pack needs no kit, which would be made, from a mirror
     "user_namespaces": True,
     "partitions": {"batch": {"pmi": "none", "node": {
         "sockets": 1, "cores": 2, "threads_per_core": 1, "memory_mb": 1000}}},

@@ -201,9 +201,10 @@ time.sleep(60)
             "deployer-answer:hello-1 77\n",
             "job hello-1 (77) continues on the site\nhint: to end it: deployer cancel --site lab hello-1\n",
         ),
-        (
+        pytest.param(
             "deployer-answer:hello-1 77;cluster-2\n",
             "job hello-1 (77;cluster-2) continues on the site\nhint: to end it: deployer cancel --site lab hello-1\n",
+            marks=pytest.mark.thorough,
         ),
         (
             "",

@@ -175,8 +175,8 @@ def configured():
 
 CASES = dict(configured())
 
-#: Nearly every line of the script is in one of these; the other ways are run with the thorough tests.
-OFTEN = ("mpirun-memory", "no-python", "srun-native", "srun-squashfs")
+#: Most lines of the script are in one of these; the other ways are run with the thorough tests.
+OFTEN = ("srun-native", "srun-squashfs")
 
 
 def rendered(case, paths, text):
@@ -303,7 +303,7 @@ def test_every_field_that_can_hold_text_has_one():
 @pytest.mark.parametrize(
     "field",
     [
-        name if name in ("account", "directives") else pytest.param(name, marks=pytest.mark.thorough)
+        name if name == "directives" else pytest.param(name, marks=pytest.mark.thorough)
         for name in SubmissionOptions._fields
         if name != "gpus"  # a number
     ],
