@@ -1,0 +1,162 @@
+"""The name server of a node without a network: it notes each name and answers that there is no such name.
+
+Programs then go on at once, with the error of a site whose name server knows no other hosts. Names of the rehearsal's
+own nodes are in ``/etc/hosts`` and are not asked here.
+"""
+
+import contextlib
+import os
+import select
+import socket
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+PORT = 53
+_HEADER = struct.Struct("!6H")
+_NXDOMAIN, _FORMAT_ERROR = 3, 1
+_ANSWER, _RECURSION = 0x8000, 0x0180  # answers; recursion desired and available
+_OPCODE = 0x7800
+_MAX_NAME = 253
+#: Open connections; a question on TCP is rare.
+_MAX_CONNECTIONS = 32
+#: Names that are not of the world outside: reverse look-ups, and names that some libraries try.
+_OWN = (".in-addr.arpa", ".ip6.arpa", ".local", ".localhost")
+
+#: Receives a name, and the port from which it was asked and whether by TCP.
+Asked = Callable[[str, int, bool], None]
+
+
+class Question(NamedTuple):
+    """A question.
+
+    Attributes:
+        name: the host name, in lower case, without the dot at its end.
+        answer: the bytes of the answer: there is no such name.
+    """
+
+    name: str
+    answer: bytes
+
+
+def read(message: bytes) -> Question | None:
+    """Return the question in a message (RFC 1035), or None if it is not one."""
+    if len(message) < _HEADER.size:
+        return None
+    number, flags, count, *_ = _HEADER.unpack_from(message)
+    if flags & _ANSWER or flags & _OPCODE or count != 1:
+        return None
+    labels, at = [], _HEADER.size
+    while at < len(message) and message[at]:
+        size = message[at]
+        if size > 63 or at + 1 + size >= len(message):
+            return None
+        labels.append(message[at + 1 : at + 1 + size].decode("ascii", "backslashreplace"))
+        at += 1 + size
+    name = ".".join(labels).lower()
+    if at + 5 > len(message) or not 0 < len(name) <= _MAX_NAME:
+        return None
+    header = _HEADER.pack(number, _ANSWER | _RECURSION | _NXDOMAIN, 1, 0, 0, 0)
+    return Question(name, header + message[_HEADER.size : at + 5])
+
+
+class NameServer:
+    """Answers questions on port 53 of one address."""
+
+    def __init__(self, asked: Asked, address: str = "127.0.0.1", port: int = PORT) -> None:
+        """Begin to listen; raise OSError if the port may not be used, or is used."""
+        self._asked = asked
+        self._datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._open: dict[int, tuple[socket.socket, int, bytearray]] = {}
+        try:
+            self._datagrams.bind((address, port))
+            self.port: int = self._datagrams.getsockname()[1]
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._listener.bind((address, self.port))
+            self._listener.listen(_MAX_CONNECTIONS)
+        except OSError:
+            self.close()
+            raise
+
+    def register(self, poll: "select.poll") -> dict[int, Callable[[], None]]:
+        """Register the sockets; return what to call for each of them that is ready."""
+        poll.register(self._datagrams, select.POLLIN)
+        poll.register(self._listener, select.POLLIN)
+        return {self._datagrams.fileno(): self._datagram, self._listener.fileno(): lambda: self._accept(poll)}
+
+    def ready(self, descriptor: int, poll: "select.poll") -> bool:
+        """Read from a connection; return whether it is one of ours."""
+        if descriptor not in self._open:
+            return False
+        connection, port, data = self._open[descriptor]
+        chunk = b""
+        with contextlib.suppress(OSError):
+            chunk = connection.recv(4096)
+        data += chunk
+        size = int.from_bytes(data[:2], "big") if len(data) >= 2 else 65536
+        if chunk and len(data) < 2 + size:
+            return True
+        question = read(bytes(data[2 : 2 + size]))
+        if question is not None:
+            self._note(question.name, port, True)
+            with contextlib.suppress(OSError):
+                connection.send(len(question.answer).to_bytes(2, "big") + question.answer)
+        poll.unregister(descriptor)
+        connection.close()
+        del self._open[descriptor]
+        return True
+
+    def _datagram(self) -> None:
+        with contextlib.suppress(OSError):
+            message, sender = self._datagrams.recvfrom(4096)
+            question = read(message)
+            if question is not None:
+                self._note(question.name, sender[1], False)
+                self._datagrams.sendto(question.answer, sender)
+
+    def _accept(self, poll: "select.poll") -> None:
+        with contextlib.suppress(OSError):
+            connection, sender = self._listener.accept()
+            if len(self._open) >= _MAX_CONNECTIONS:
+                connection.close()
+                return
+            connection.setblocking(False)
+            self._open[connection.fileno()] = (connection, sender[1], bytearray())
+            poll.register(connection, select.POLLIN)
+
+    def _note(self, name: str, port: int, stream: bool) -> None:
+        if not ("." + name).endswith(_OWN):
+            self._asked(name, port, stream)
+
+    def close(self) -> None:
+        """Close the sockets."""
+        for each in (self._datagrams, self._listener, *(item[0] for item in self._open.values())):
+            each.close()
+
+
+def owner(port: int, stream: bool) -> int | None:
+    """Return the process that has the socket with this local port of 127.0.0.1; None if it cannot be told.
+
+    A process that waits for its answer is still there.
+    """
+    inode = None
+    with open("/proc/net/tcp" if stream else "/proc/net/udp") as table:
+        for line in table.readlines()[1:]:
+            fields = line.split()
+            if int(fields[1].rpartition(":")[2], 16) == port and fields[9] != "0":
+                inode = fields[9]
+    if inode is None:
+        return None
+    wanted = f"socket:[{inode}]"
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid() and _has(name, wanted):
+            return int(name)
+    return None
+
+
+def _has(process: str, wanted: str) -> bool:
+    try:
+        return any(os.readlink(f"/proc/{process}/fd/{fd}") == wanted for fd in os.listdir(f"/proc/{process}/fd"))
+    except OSError:  # it has ended, or is another user's
+        return False

@@ -1,0 +1,17 @@
+"""Become a program that the node's observer observes: ``python -m deployer.connected.rehearse.observed -- PROGRAM ...``."""
+
+import os
+import sys
+
+from deployer.system import syscalls
+
+
+def main(words: list[str]) -> None:
+    """Become the program after ``--``, observed if there is an observer."""
+    command = words[words.index("--") + 1 :]
+    syscalls.announce()
+    os.execvp(command[0], command)
+
+
+if __name__ == "__main__":
+    main(sys.argv)

@@ -1,0 +1,463 @@
+"""What programs reach for, from their system calls: addresses, daemons, refused writes, missing programs and files.
+
+Each call's arguments are read while it waits; then it goes on, and only then its result is worked out: by looking at
+the same path from outside. So a result is not the kernel's own answer. It can differ if another process changed the file
+in between.
+"""
+
+import errno
+import os
+import re
+import socket
+import stat
+import struct
+import time
+from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+
+from deployer.system.syscalls import Listener, Trapped
+from deployer.system.tracee import AT_FDCWD, Found, Identity, Root, Tracee, read_memory, read_text
+
+#: Receives kind, text and what more is known: ``deployer.contract.observation``.
+Note = Callable[[str, str, Dict[str, str]], None]
+_Judge = Callable[[], None]
+
+_O_TMPFILE = 0o20000000
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+#: Calls that change a folder: which arguments are the folder's descriptor (None: the working folder) and the path, and
+#: whether the path must be there (True), must not be there (False), or may be (None) for the call to be an attempt.
+_Change = Tuple[Tuple[Optional[int], int, Optional[bool]], ...]
+_CHANGES: Dict[str, _Change] = {
+    "mkdir": ((None, 0, False),),
+    "mkdirat": ((0, 1, False),),
+    "rename": ((None, 0, True), (None, 1, None)),
+    "renameat": ((0, 1, True), (2, 3, None)),
+    "renameat2": ((0, 1, True), (2, 3, None)),
+    "link": ((None, 1, False),),
+    "linkat": ((2, 3, False),),
+    "symlink": ((None, 1, False),),
+    "symlinkat": ((1, 2, False),),
+    "unlink": ((None, 0, True),),
+    "unlinkat": ((0, 1, True),),
+    "rmdir": ((None, 0, True),),
+}
+#: Folders of the kernel; what is in them depends on who looks.
+_KERNEL = re.compile(r"/(proc|sys|dev)(/|$)")
+_TERMINAL = "/dev/tty"
+#: Files that Python writes if it can.
+_BYTECODE = re.compile(r"/__pycache__(/|$)|\.pyc(\.\d+)?$")
+#: Sockets that C libraries try before they look into a file.
+_USUAL_SOCKETS = re.compile(
+    r"^(/var)?/run/(nscd/|systemd/|avahi-daemon/|dbus/|uuidd/|setrans/)|^/var/lib/sss/|^/dev/log$"
+)
+#: Files that programs look for and usually do without.
+_USUAL_FILES = re.compile(
+    r"/glibc-hwcaps/|/(tls|haswell|avx512_1)/|/etc/ld\.so\.|/locale/|/locale\.alias$|/terminfo/|/pyvenv\.cfg$|"
+    r"/__pycache__/|\._pth$|/\.[a-z_]*(rc|profile|history)$|/etc/(nsswitch|host|gai)\.conf$|/gconv"
+)
+_SHELLS = ("sh", "bash", "dash", "ash", "busybox", "ksh", "mksh", "zsh", "rbash")
+#: What shells print; they look for a program before they start it.
+_NOT_FOUND = re.compile(rb"(?:^|[ '`])([^\s:'`]{1,200}): (?:command )?not found\s*$", re.MULTILINE)
+_PT_INTERP = 3
+_LISTENING = "0A"
+
+#: Seconds between a search for a program that failed and the report: another folder of PATH may have it.
+_SEARCH = 1.0
+#: Seconds for which a thread's process is taken to be the same.
+_KNOWN_FOR = 30.0
+_MAX_KNOWN = 400  # each has a descriptor
+#: Files that are listed, and missing files that are kept: per process, and processes with any.
+_MAX_OPENED, _MAX_MISSES, _MAX_PROCESSES = 500000, 200, 2000
+#: Missing files that are reported of a program that failed. Python's own exception tells more.
+_MOST_MISSED, _MOST_MISSED_BY_PYTHON = 10, 3
+
+
+class _Search(NamedTuple):
+    """A program that was not found, so far."""
+
+    who: Tracee
+    path: str
+    since: float
+    why: str
+    folders: int
+
+
+class Reach(object):
+    """Works out what observed processes reach for.
+
+    Attributes:
+        opened: the files of containers that were opened, as their processes see them.
+        calls: the number of calls that were observed.
+        seconds: how long they waited.
+    """
+
+    def __init__(self, note: Note, local: Iterable[str] = (), ports: Callable[[], Set[int]] = lambda: listening()):
+        """Begin.
+
+        Args:
+            note: receives the observations.
+            local: addresses of this rehearsal's nodes; traffic to them is the job's own.
+            ports: returns the ports on which a process of this node listens.
+        """
+        self._note = note
+        self._local = set(local)
+        self._ports = ports
+        self._tasks: Dict[int, Tuple[float, Tracee]] = {}
+        self._searches: Dict[Tuple[int, str], _Search] = {}
+        self._misses: Dict[int, Dict[str, Tuple[Tracee, str, str]]] = {}
+        self._waiting: Dict[Tuple[str, int], Tracee] = {}
+        self._read: Set[Tuple[Tuple[int, ...], bytes]] = set()
+        self.opened: Set[str] = set()
+        self.calls = 0
+        self.seconds = 0.0
+
+    def handle(self, listener: Listener) -> None:
+        """Observe the next call of a listener."""
+        begun = time.monotonic()
+        call = listener.receive()
+        if call is None:
+            return
+        judge: Optional[_Judge] = None
+        try:
+            judge = self._gather(call)
+        except (OSError, ValueError, struct.error):
+            pass  # the process has ended, passed nonsense, or may not be read: the kernel answers it
+        finally:
+            listener.let_go_on(call)
+        self.calls += 1
+        self.seconds += time.monotonic() - begun
+        if judge is not None:
+            try:
+                judge()
+            except (OSError, ValueError):
+                pass
+
+    # --------------------------------------------------------------------------------- while the call waits
+
+    def _gather(self, call: Trapped) -> Optional[_Judge]:
+        """Read a call's arguments; return what is left to do after it has gone on."""
+        name, args = call.name, call.args
+        who = self._who(call.task, name in ("execve", "execveat"))
+        if not who.inside or (who.own and not name.startswith("execve")):
+            return None
+        if name in ("open", "openat", "openat2", "creat"):
+            return self._opening(who, name, args)
+        if name in _CHANGES:
+            identity = who.identity()
+            places = [
+                (who.path(_signed(args[at]) if at is not None else AT_FDCWD, read_text(who.task, args[path])), there)
+                for at, path, there in _CHANGES[name]
+            ]
+            return lambda: self._changed(who, identity, places)
+        if name == "truncate":
+            identity, path = who.identity(), who.path(AT_FDCWD, read_text(who.task, args[0]))
+            return lambda: self._opened(who, path, os.O_WRONLY, identity)
+        if name in ("connect", "sendto"):
+            at, size = (1, 2) if name == "connect" else (4, 5)
+            return self._connecting(who, read_memory(who.task, args[at], min(args[size], 128)))
+        if name.startswith("execve"):
+            folder, place = (AT_FDCWD, 0) if name == "execve" else (_signed(args[0]), 1)
+            text = read_text(who.task, args[place])
+            path = who.path(folder, text) if text else os.readlink("/proc/%d/fd/%d" % (who.task, folder))
+            return lambda: self._executed(who, path)
+        if name == "write":
+            return self._writing(who, read_memory(who.task, args[1], min(args[2], 1024)))
+        if name == "exit_group":
+            code = args[0] & 0xFF
+            return lambda: self._ended(who, code)
+        return None
+
+    def _who(self, task: int, fresh: bool) -> Tracee:
+        since, known = self._tasks.get(task, (0.0, None))
+        now = time.monotonic()
+        if known is None or fresh or now - since > _KNOWN_FOR:
+            if len(self._tasks) >= _MAX_KNOWN:
+                self._forget()
+            elif known is not None:
+                known.close()
+            known = Tracee(task)
+            self._tasks[task] = (now, known)
+        return known
+
+    def _forget(self, process: Optional[int] = None, before: float = float("inf")) -> None:
+        """Forget a process that becomes another program, or ends; or all that are known since a time."""
+        for task, (since, known) in list(self._tasks.items()):
+            if process in (None, known.process) and since < before:
+                known.close()
+                del self._tasks[task]
+
+    # ---------------------------------------------------------------------------------------------- files
+
+    def _opening(self, who: Tracee, name: str, args: Tuple[int, ...]) -> Optional[_Judge]:
+        folder, place = (_signed(args[0]), 1) if name in ("openat", "openat2") else (AT_FDCWD, 0)
+        text = read_text(who.task, args[place])
+        if name == "openat2":
+            flags = struct.unpack("=Q", read_memory(who.task, args[2], 8))[0]
+        else:
+            flags = os.O_CREAT | os.O_WRONLY if name == "creat" else args[place + 1] & 0xFFFFFFFF
+        if not flags & _WRITES and (who.place, text) in self._read:
+            return None
+        path = who.path(folder, text)
+        if path == _TERMINAL:
+            return (lambda: self._without_terminal(who)) if not _has_terminal(who.task) else None
+        if _KERNEL.match(path) and not path.startswith("/dev/shm/"):  # noqa: S108
+            return None
+        if flags & _WRITES or (flags & _O_TMPFILE) == _O_TMPFILE:
+            identity = who.identity()
+            return lambda: self._opened(who, path, flags, identity)
+        return lambda: self._looked_for(who, path, text, not flags & os.O_NOFOLLOW)
+
+    def _looked_for(self, who: Tracee, path: str, text: bytes, follow: bool) -> None:
+        found = who.root.find(path, follow)
+        if found is None:
+            self._missed(who, path, "does not exist")
+            return
+        if not stat.S_ISREG(found.state.st_mode):
+            return
+        if not found.state.st_mode & 0o004 and not who.identity().may(found.state, 4):
+            self._missed(who, path, "not permitted")
+            return
+        self._add(found.path)
+        self._misses.get(who.process, {}).pop(os.path.basename(path), None)
+        if text.startswith(b"/") and len(self._read) < _MAX_OPENED:
+            self._read.add((who.place, text))
+
+    def _add(self, path: str) -> None:
+        if len(self.opened) < _MAX_OPENED:
+            self.opened.add(path)
+
+    def _missed(self, who: Tracee, path: str, why: str) -> None:
+        if _USUAL_FILES.search(path) or (who.process not in self._misses and len(self._misses) >= _MAX_PROCESSES):
+            return
+        missed = self._misses.setdefault(who.process, {})
+        name = os.path.basename(path)
+        missed.pop(name, None)  # the latest are last
+        missed[name] = (who, path, why)
+        if len(missed) > _MAX_MISSES:
+            del missed[next(iter(missed))]
+
+    def _opened(self, who: Tracee, path: str, flags: int, identity: Identity) -> None:
+        root = who.root
+        found = root.find(path, not flags & os.O_NOFOLLOW)
+        if found is None:
+            if flags & os.O_CREAT:
+                self._made(who, identity, root, path)
+            else:
+                self._missed(who, path, "does not exist")
+        elif (flags & _O_TMPFILE) == _O_TMPFILE:
+            self._refused(who, path, found.refuses(identity, 3))
+        elif stat.S_ISREG(found.state.st_mode) and not (flags & os.O_CREAT and flags & os.O_EXCL):
+            why = found.refuses(identity)
+            self._refused(who, path, why)
+            if why is None:
+                self._add(found.path)
+
+    def _changed(self, who: Tracee, identity: Identity, places: List[Tuple[str, Optional[bool]]]) -> None:
+        root = who.root
+        for path, there in places:
+            if _KERNEL.match(path) or (there is not None and (root.find(path, False) is not None) != there):
+                continue
+            self._made(who, identity, root, path)
+
+    def _made(self, who: Tracee, identity: Identity, root: Root, path: str) -> None:
+        """Observe that something would be made or removed at ``path``; its folder may be missing as well."""
+        folder = path
+        found: Optional[Found] = None
+        while found is None and folder != "/":
+            folder = os.path.dirname(folder)
+            found = root.find(folder)
+        if found is not None and stat.S_ISDIR(found.state.st_mode):
+            why = found.refuses(identity, 3)
+            self._refused(who, path, why)
+            if why is None and folder != os.path.dirname(path):
+                self._missed(who, path, "its folder does not exist")
+
+    def _refused(self, who: Tracee, path: str, why: Optional[str]) -> None:
+        if why and not _BYTECODE.search(path):
+            self._tell("write", path, who, why=why)
+
+    def _without_terminal(self, who: Tracee) -> None:
+        self._tell("missing", _TERMINAL, who, why="a job has no terminal")
+
+    # ------------------------------------------------------------------------------------------- programs
+
+    def _executed(self, who: Tracee, path: str) -> None:
+        try:
+            self._execute(who, path)
+        finally:
+            self._forget(who.process)
+
+    def _execute(self, who: Tracee, path: str) -> None:
+        root = who.root
+        found = root.find(path)
+        key = (who.process, os.path.basename(path))
+        if found is None or not found.state.st_mode & 0o111:
+            before = self._searches.get(key)
+            why = "does not exist" if found is None else "not executable"
+            folders = before.folders + 1 if before else 1
+            self._searches[key] = _Search(who, path, time.monotonic(), why, folders)
+            return
+        self._searches.pop(key, None)
+        self._misses.pop(who.process, None)  # what the program before it missed did not stop it
+        self._add(found.path)
+        loader = _loader(root.head(found.path))
+        if loader:
+            if root.find(loader) is None:
+                self._tell("program", loader, who, why="does not exist", needed_by=path)
+            else:
+                self._add(loader)
+
+    def _writing(self, who: Tracee, text: bytes) -> Optional[_Judge]:
+        name = os.path.basename(who.command.split(" ")[0]).lstrip("-") if who.command else ""
+        names = [os.fsdecode(name) for name in _NOT_FOUND.findall(text)] if name in _SHELLS else []
+        if not names:
+            return None
+
+        def judge() -> None:
+            for name in names:
+                self._tell("program", name, who, why="does not exist")
+
+        return judge
+
+    def _ended(self, who: Tracee, code: int) -> None:
+        self._forget(who.process)
+        self._searched(who.process)
+        missed = self._misses.pop(who.process, None)
+        if code == 0 or not missed:
+            return
+        most = _MOST_MISSED_BY_PYTHON if who.python else _MOST_MISSED
+        for _, path, why in list(missed.values())[-most:]:
+            self._tell("missing", path, who, why=why, exit_code=str(code))
+
+    def _searched(self, process: Optional[int] = None, now: float = float("inf")) -> None:
+        """Report the programs that were not found, of a process that has ended or by this time."""
+        for key, search in list(self._searches.items()):
+            if (process is None or key[0] == process) and now - search.since > _SEARCH:
+                del self._searches[key]
+                what = search.path if search.folders == 1 else key[1]
+                self._tell("program", what, search.who, why=search.why)
+
+    # -------------------------------------------------------------------------------------------- network
+
+    def _connecting(self, who: Tracee, address: bytes) -> Optional[_Judge]:
+        family = struct.unpack_from("=H", address)[0]
+        if family == socket.AF_UNIX:
+            name = address[2:]
+            if name.startswith(b"\0"):
+                text = "@" + name[1:].split(b"\0")[0].decode("utf-8", "backslashreplace")
+                return lambda: self._unix(who, text)
+            path = who.path(AT_FDCWD, name.split(b"\0")[0])
+            return lambda: self._unix(who, path)
+        if family not in (socket.AF_INET, socket.AF_INET6):
+            return None
+        port = struct.unpack_from("!H", address, 2)[0]
+        raw = address[4:8] if family == socket.AF_INET else address[8:24]
+        if raw.startswith(b"\0" * 10 + b"\xff\xff"):
+            family, raw = socket.AF_INET, raw[12:]
+        ip = socket.inet_ntop(family, raw)
+        return lambda: self._connected(who, ip, port)
+
+    def _connected(self, who: Tracee, ip: str, port: int) -> None:
+        own = ip.startswith("127.") or ip in ("::1", "0.0.0.0", "::")  # noqa: S104
+        if ip in self._local or (own and port == _DNS):
+            return
+        if not own:
+            self._tell("address", "%s port %d" % (ip, port), who)
+        elif (ip, port) not in self._waiting and port not in self._ports():
+            self._waiting[(ip, port)] = who
+
+    def _unix(self, who: Tracee, name: str) -> None:
+        if _USUAL_SOCKETS.match(name):
+            return
+        if name.startswith("@"):
+            if name not in _abstract_sockets():
+                self._tell("daemon", name, who, why="nothing listens")
+        elif who.root.find(name) is None:
+            self._tell("daemon", name, who, why="does not exist")
+
+    # ----------------------------------------------------------------------------------------- from the loop
+
+    def tick(self) -> None:
+        """Report what is certain by now; to be called about once per second."""
+        self._forget(before=time.monotonic() - _KNOWN_FOR)
+        if self._searches:
+            self._searched(now=time.monotonic())
+        if self._waiting:
+            ports = self._ports()
+            for key in [key for key in self._waiting if key[1] in ports]:
+                del self._waiting[key]  # a process of the job listens there, only later
+
+    def end(self) -> None:
+        """Report everything that is left."""
+        self._searched()
+        self.tick()
+        for (ip, port), who in self._waiting.items():
+            self._tell("daemon", "%s port %d" % (ip, port), who, why="nothing listens")
+        for missed in self._misses.values():  # of programs that a signal ended, or that are ended now
+            for who, path, why in list(missed.values())[-_MOST_MISSED_BY_PYTHON:]:
+                if not _USUAL_FILES.search(path):
+                    self._tell("missing", path, who, why=why)
+        self._waiting.clear()
+        self._misses.clear()
+        self._forget()
+
+    def _tell(self, kind: str, what: str, who: Tracee, **about: str) -> None:
+        self._note(kind, what, dict(who.about(), **about))
+
+
+_DNS = 53
+
+
+def listening() -> Set[int]:
+    """Return the ports on which something listens in this network namespace."""
+    found = set()
+    for table in ("tcp", "tcp6", "udp", "udp6"):
+        try:
+            with open("/proc/net/" + table) as stream:
+                lines = [line.split() for line in stream.readlines()[1:]]
+        except OSError as error:
+            if error.errno != errno.ENOENT:  # no IPv6
+                raise
+            continue
+        found |= {int(line[1].rpartition(":")[2], 16) for line in lines if "udp" in table or line[3] == _LISTENING}
+    return found
+
+
+def _abstract_sockets() -> Set[str]:
+    with open("/proc/net/unix", errors="backslashreplace") as stream:
+        return {line.split(None, 7)[7].rstrip("\n") for line in stream if len(line.split(None, 7)) == 8}
+
+
+def _signed(value: int) -> int:
+    """Return a descriptor: the lower half of an argument, signed."""
+    low = value & 0xFFFFFFFF
+    return low - (1 << 32) if low >> 31 else low
+
+
+def _has_terminal(task: int) -> bool:
+    with open("/proc/%d/stat" % task) as stream:
+        return stream.read().rpartition(")")[2].split()[4] != "0"
+
+
+def _loader(head: bytes) -> Optional[str]:
+    """Return the program that the kernel starts for a file with these first bytes: a loader, an interpreter; or None."""
+    if head.startswith(b"#!"):
+        words = head[2:].split(b"\n")[0].split()
+        return os.fsdecode(words[0]) if words else None
+    if not head.startswith(b"\x7fELF\x02\x01") or len(head) < 64:
+        return None
+    table, size, count = struct.unpack_from("<Q", head, 32)[0], *struct.unpack_from("<HH", head, 54)
+    for number in range(min(count, 64)):
+        at = table + number * size
+        if at + 56 > len(head):
+            return None
+        kind, offset, length = struct.unpack_from("<I", head, at)[0], *_range(head, at)
+        if kind == _PT_INTERP:
+            return os.fsdecode(head[offset : offset + length].split(b"\0")[0]) or None
+    return None
+
+
+def _range(head: bytes, at: int) -> Tuple[int, int]:
+    """Return the offset and the size of a segment."""
+    offset: int = struct.unpack_from("<Q", head, at + 8)[0]
+    size: int = struct.unpack_from("<Q", head, at + 32)[0]
+    return offset, size

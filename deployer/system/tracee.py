@@ -1,0 +1,246 @@
+"""Another process, observed while it waits in a system call: its memory, its identity, and paths as it sees them.
+
+The observer may be in another mount namespace. So a path is looked up from the process's root with openat2(2), which
+keeps every link inside of that root. Nothing is opened for reading or writing: an O_PATH descriptor has no effect on a
+device, a pipe or a driver.
+"""
+
+import ctypes
+import errno
+import os
+import stat
+import struct
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+AT_FDCWD = -100
+_PAGE = 4096
+_MAX_PATH = 4096
+_OPENAT2, _PIDFD_OPEN, _PIDFD_GETFD = 437, 434, 438  # the same numbers on all processors
+_IN_ROOT = 0x10
+_HOW = struct.Struct("=QQQ")
+_CAP_DAC_OVERRIDE = 1
+_ST_RDONLY = 1
+_MAX_COMMAND = 200
+_HEAD = 4096
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.process_vm_readv.restype = ctypes.c_ssize_t
+
+
+class _Vector(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+
+_buffer = ctypes.create_string_buffer(_MAX_PATH)
+_here = _Vector(ctypes.addressof(_buffer), 0)
+
+
+def read_memory(task: int, address: int, size: int) -> bytes:
+    """Return up to ``size`` bytes, at most 4096, of a process's memory; fewer if they end at an unreadable page.
+
+    Raises:
+        OSError: the process has ended, may not be read, or has nothing at this address.
+    """
+    found = b""
+    size = min(size, _MAX_PATH)
+    while len(found) < size:
+        place = address + len(found)
+        part = min(size - len(found), _PAGE - place % _PAGE)
+        _here.length = part
+        there = _Vector(place, part)
+        done = _libc.process_vm_readv(task, ctypes.byref(_here), 1, ctypes.byref(there), 1, 0)
+        if done <= 0:
+            if found:
+                break
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        found += _buffer.raw[:done]
+    return found
+
+
+def read_text(task: int, address: int) -> bytes:
+    """Return the zero-terminated bytes at ``address``, for instance a path. Raises OSError as ``read_memory``."""
+    found = b""
+    while len(found) < _MAX_PATH:
+        place = address + len(found)
+        part = read_memory(task, place, _PAGE - place % _PAGE)
+        end = part.find(b"\0")
+        if end >= 0:
+            return found + part[:end]
+        found += part
+    return found[:_MAX_PATH]
+
+
+class Identity(NamedTuple):
+    """With which rights a process acts on files.
+
+    Attributes:
+        user: its number for files, as the observer sees it.
+        groups: its groups.
+        override: it may do what modes forbid.
+    """
+
+    user: int
+    groups: Tuple[int, ...]
+    override: bool
+
+    def may(self, state: os.stat_result, bits: int) -> bool:
+        """Return whether the mode of a file allows ``bits`` (2: write, 1: search)."""
+        if self.override:
+            return True
+        shift = 6 if state.st_uid == self.user else 3 if state.st_gid in self.groups else 0
+        return state.st_mode >> shift & bits == bits
+
+
+class Found(NamedTuple):
+    """A file as a process sees it.
+
+    Attributes:
+        path: its path without links.
+        state: its state.
+        readonly: its mount is read-only.
+    """
+
+    path: str
+    state: os.stat_result
+    readonly: bool
+
+    def refuses(self, identity: Identity, bits: int = 2) -> Optional[str]:
+        """Return why it cannot be changed (2), or why nothing can be made in the folder (3); or None."""
+        if self.readonly and (stat.S_ISREG(self.state.st_mode) or stat.S_ISDIR(self.state.st_mode)):
+            return "read-only"
+        return None if identity.may(self.state, bits) else "not permitted"
+
+
+class Root(object):
+    """The root folder of observed processes."""
+
+    def __init__(self, task: int) -> None:
+        self._descriptor = os.open("/proc/%d/root" % task, os.O_PATH | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Release the folder: its file system can be unmounted."""
+        os.close(self._descriptor)
+
+    def _open(self, path: str, flags: int) -> int:
+        how = _HOW.pack(os.O_PATH | os.O_CLOEXEC | flags, 0, _IN_ROOT)
+        name = os.fsencode(path.lstrip("/")) or b"."
+        found: int = _libc.syscall(_OPENAT2, self._descriptor, name, how, len(how))
+        return found
+
+    def find(self, path: str, follow: bool = True) -> Optional[Found]:
+        """Return what is at ``path`` in this root; None if it does not exist.
+
+        Raises:
+            OSError: it cannot be looked at.
+        """
+        found = self._open(path, 0 if follow else os.O_NOFOLLOW)
+        if found < 0:
+            if ctypes.get_errno() in (errno.ENOENT, errno.ENOTDIR):
+                return None
+            _checked(found)
+        try:
+            # The mount's own flag, not the file system's: a container's root is often a read-only bind mount.
+            readonly = bool(os.fstatvfs(found).f_flag & _ST_RDONLY)
+            return Found(os.readlink("/proc/self/fd/%d" % found), os.fstat(found), readonly)
+        finally:
+            os.close(found)
+
+
+    def head(self, path: str) -> bytes:
+        """Return the first bytes of a regular file; raise OSError."""
+        place = _checked(self._open(path, 0))
+        try:
+            if not stat.S_ISREG(os.fstat(place).st_mode):
+                return b""
+            with open("/proc/self/fd/%d" % place, "rb") as stream:
+                return stream.read(_HEAD)
+        finally:
+            os.close(place)
+
+
+class Tracee(object):
+    """A process that makes calls.
+
+    Attributes:
+        task: the number of the thread.
+        process: its number.
+        command: its command line, short.
+        inside: it has another root folder than the observer: it is in a container.
+        python: it is a Python program.
+        own: it is deployer's own tool.
+        place: names its root folder and mounts.
+    """
+
+    def __init__(self, task: int) -> None:
+        self.task = task
+        fields = _status(task)
+        self.process = int(fields.get("Tgid", "0") or task)
+        words = _command(task)
+        self.command = " ".join(words)[:_MAX_COMMAND]
+        name = os.path.basename(words[0]) if words else ""
+        self.python = name.startswith("python")
+        self.own = any(word.endswith("deployer.pyz") or word.startswith("deployer.") for word in words[:4])
+        state, mine = os.stat("/proc/%d/root" % task), os.stat("/")
+        self.inside = not os.path.samestat(state, mine)
+        self.place = (os.stat("/proc/%d/ns/mnt" % task).st_ino, state.st_dev, state.st_ino)
+        self._root: Optional[Root] = None
+
+    @property
+    def root(self) -> Root:
+        """Return its root folder; raise OSError if it has ended."""
+        if self._root is None:
+            self._root = Root(self.task)
+        return self._root
+
+    def close(self) -> None:
+        """Release its root folder."""
+        if self._root is not None:
+            self._root.close()
+            self._root = None
+
+    def path(self, folder: int, name: bytes) -> str:
+        """Return an absolute path in the process's root, from a folder's descriptor and a name; raise OSError."""
+        text = os.fsdecode(name)
+        if text.startswith("/"):
+            return os.path.normpath(text) if "/../" not in text else text
+        place = "cwd" if folder == AT_FDCWD else "fd/%d" % folder
+        base = os.readlink("/proc/%d/%s" % (self.task, place))
+        return os.path.join(base, text) if ".." in text else os.path.normpath(os.path.join(base, text))
+
+    def about(self) -> Dict[str, str]:
+        """Return what an observation tells about the process."""
+        name = os.path.basename(self.command.split(" ")[0])
+        return {"program": name, "command": self.command, "pid": str(self.process)}
+
+    def identity(self) -> Identity:
+        """Return its rights, as they are now."""
+        fields = _status(self.task)
+        uids, gids = ([int(each) for each in fields.get(name, "").split()] for name in ("Uid", "Gid"))
+        groups = tuple(int(each) for each in fields.get("Groups", "").split())
+        effective = int(fields.get("CapEff", "0"), 16)
+        return Identity(uids[3], (gids[3], *groups), bool(effective >> _CAP_DAC_OVERRIDE & 1))
+
+    def socket(self, number: int) -> int:
+        """Return a copy of one of its descriptors; raise OSError."""
+        process = _checked(_libc.syscall(_PIDFD_OPEN, self.process, 0))
+        try:
+            return _checked(_libc.syscall(_PIDFD_GETFD, process, number, 0))
+        finally:
+            os.close(process)
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+
+
+def _status(task: int) -> Dict[str, str]:
+    with open("/proc/%d/status" % task, "rb") as stream:
+        lines = stream.read().decode("utf-8", "replace").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _command(task: int) -> List[str]:
+    with open("/proc/%d/cmdline" % task, "rb") as stream:
+        return [word.decode("utf-8", "replace") for word in stream.read(4096).split(b"\0") if word]

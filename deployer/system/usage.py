@@ -1,0 +1,226 @@
+"""What processes use: memory and threads of each rank, and temporary files. Samples, so short peaks may be missed.
+
+A process belongs to the rank whose number is in its environment; without a number, to the rank of its nearest ancestor
+that has one. Only processes in a container count, and not deployer's own.
+"""
+
+import os
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from deployer.system.tracee import Tracee
+
+#: Variables of launchers with a rank's number; Slurm's own is last, because it is in the environment of others as well.
+_RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "RANK", "SLURM_PROCID")
+_MAX_ENVIRONMENT = 1024 * 1024
+_TICKS = os.sysconf("SC_CLK_TCK")
+#: A thread ran if it used this share of a core between two samples of its threads.
+_BUSY = 0.03
+#: Seconds between two samples of threads, at least; and the share of time that samples may take.
+_PERIOD, _SHARE = 1.0, 0.01
+#: How often that many threads must have been busy: a moment at the start does not count.
+_OFTEN = 2
+#: A sum of resident sizes counts shared pages several times; it is worked out exactly from this factor on.
+_GROWTH = 1.05
+#: Files that one sample of the temporary folders counts.
+_MAX_FILES = 200000
+
+Rank = Optional[int]
+
+
+class _Seen(NamedTuple):
+    """A process that is known: when it began (another one may get its number), and whose it is."""
+
+    began: str
+    rank: Rank
+    counts: bool
+
+
+class Usage(object):
+    """Measures the processes that this one can see."""
+
+    def __init__(self, folders: List[str]) -> None:
+        """``folders``: what is in them is temporary."""
+        self._folders = folders
+        self._before = self._size()
+        self._known: Dict[int, _Seen] = {}
+        self._peaks: Dict[Rank, int] = {}
+        self._sums: Dict[Rank, int] = {}
+        self._ticks: Dict[Tuple[int, str], int] = {}
+        self._busy: Dict[Rank, List[int]] = {}
+        self._temporary = 0
+        self._next = self._next_files = 0.0
+        self._at = 0.0
+
+    def look(self, last: bool = False) -> None:
+        """Take a sample, if it is time, or the ``last`` one."""
+        begun = time.monotonic()
+        if begun >= self._next:
+            ranks = self._ranks()
+            for rank, processes in ranks.items():
+                self._weigh(rank, processes)
+            self._count(ranks, begun)
+            self._next = begun + max(_PERIOD, (time.monotonic() - begun) / _SHARE)
+        begun = time.monotonic()
+        if begun >= self._next_files or last:
+            self._temporary = max(self._temporary, self._size() - self._before)
+            self._next_files = begun + max(_PERIOD, (time.monotonic() - begun) / _SHARE)
+
+    def _ranks(self) -> Dict[Rank, List[int]]:
+        """Return the processes of each rank."""
+        found: Dict[int, _Seen] = {}
+        parents: Dict[int, int] = {}
+        for name in os.listdir("/proc"):
+            if not name.isdigit():
+                continue
+            process = int(name)
+            try:
+                fields = _fields("/proc/%d/stat" % process)
+                parents[process] = int(fields[1])
+                known = self._known.get(process)
+                # A process that is not in a container yet, or is the tool's, may become another program.
+                if known is None or known.began != fields[19] or not known.counts:
+                    who = Tracee(process)
+                    known = _Seen(fields[19], _rank(process), who.inside and not who.own)
+                found[process] = known
+            except (OSError, ValueError, IndexError):
+                continue
+        self._known = found
+        ranks: Dict[Rank, List[int]] = {}
+        for process, seen in found.items():
+            if seen.counts:
+                ranks.setdefault(_inherited(process, found, parents), []).append(process)
+        return ranks
+
+    def _weigh(self, rank: Rank, processes: List[int]) -> None:
+        """Note the memory of a rank, in KiB."""
+        resident = highest = 0
+        for process in processes:
+            now, most = _resident(process)
+            resident += now
+            highest = max(highest, most)
+        if len(processes) > 1 and resident > self._sums.get(rank, 0) * _GROWTH:
+            self._sums[rank] = resident
+            resident = sum(_own_share(process) for process in processes)
+        elif len(processes) > 1:
+            resident = 0
+        self._peaks[rank] = max(self._peaks.get(rank, 0), highest, resident)
+
+    def _count(self, ranks: Dict[Rank, List[int]], now: float) -> None:
+        """Note how many threads of each rank were busy since the last sample."""
+        enough = max(1, int((now - self._at) * _TICKS * _BUSY))
+        ticks: Dict[Tuple[int, str], int] = {}
+        for rank, processes in ranks.items():
+            busy = 0
+            for process in processes:
+                for key, used in _threads(process):
+                    ticks[key] = used
+                    busy += used - self._ticks.get(key, used) >= enough
+            if self._at:
+                counts = [*self._busy.get(rank, []), busy]
+                self._busy[rank] = sorted(counts, reverse=True)[:_OFTEN]
+        self._ticks, self._at = ticks, now
+
+    def _size(self) -> int:
+        """Return the bytes of the temporary files."""
+        total = left = 0
+        seen = set()
+        pending = list(self._folders)
+        while pending and left < _MAX_FILES:
+            try:
+                with os.scandir(pending.pop()) as entries:
+                    for entry in entries:
+                        left += 1
+                        state = entry.stat(follow_symlinks=False)
+                        if entry.is_dir(follow_symlinks=False):
+                            pending.append(entry.path)
+                        elif (state.st_dev, state.st_ino) not in seen:
+                            seen.add((state.st_dev, state.st_ino))
+                            total += state.st_blocks * 512
+            except OSError:  # removed meanwhile, or not readable
+                continue
+        return total
+
+    def record(self) -> Dict[str, Any]:
+        """Return what was used; None: unknown. Memory is in MiB; both are of the largest rank, and of each."""
+        memory = {_name(rank): -(-peak // 1024) for rank, peak in self._peaks.items() if peak}
+        threads = {_name(rank): counts[-1] for rank, counts in self._busy.items() if counts}
+        return {
+            "peak_memory": max(memory.values()) if memory else None,
+            "peak_memory_by_rank": memory,
+            "threads": max(threads.values()) if threads else None,
+            "threads_by_rank": threads,
+            "temporary": self._temporary if self._folders else None,
+        }
+
+
+def _name(rank: Rank) -> str:
+    return "" if rank is None else str(rank)
+
+
+def _inherited(process: int, known: Dict[int, _Seen], parents: Dict[int, int]) -> Rank:
+    """Return the rank of a process or of its nearest ancestor that has one."""
+    at: Optional[int] = process
+    for _ in range(len(known)):
+        if at is None or at not in known:
+            return None
+        if known[at].rank is not None:
+            return known[at].rank
+        at = parents.get(at)
+    return None
+
+
+def _rank(process: int) -> Rank:
+    with open("/proc/%d/environ" % process, "rb") as stream:
+        words = stream.read(_MAX_ENVIRONMENT).split(b"\0")
+    values = dict(word.partition(b"=")[::2] for word in words)
+    for name in _RANK:
+        value = values.get(name.encode(), b"")
+        if value.isdigit() and len(value) < 10:
+            return int(value)
+    return None
+
+
+def _fields(path: str) -> List[str]:
+    """Return the fields of a ``stat`` file after the program's name: the first is the state."""
+    with open(path, "rb") as stream:
+        return stream.read().rpartition(b")")[2].decode("ascii").split()
+
+
+def _resident(process: int) -> Tuple[int, int]:
+    """Return the KiB of memory of a process that no file has, now; and the most that it had, files included."""
+    now = most = 0
+    try:
+        with open("/proc/%d/status" % process, "rb") as stream:
+            for line in stream:
+                if line.startswith((b"RssAnon:", b"RssShmem:")):
+                    now += int(line.split()[1])
+                elif line.startswith(b"VmHWM:"):
+                    most = int(line.split()[1])
+    except OSError:
+        return 0, 0
+    return now, most
+
+
+def _own_share(process: int) -> int:
+    """Return the KiB of a process, a page that n processes share counted as a n-th."""
+    try:
+        with open("/proc/%d/smaps_rollup" % process, "rb") as stream:
+            for line in stream:
+                if line.startswith(b"Pss:"):
+                    return int(line.split()[1])
+    except OSError:
+        pass
+    return 0
+
+
+def _threads(process: int) -> List[Tuple[Tuple[int, str], int]]:
+    """Return the threads of a process (number and start) and the clock ticks that each has run."""
+    found = []
+    try:
+        for name in os.listdir("/proc/%d/task" % process):
+            fields = _fields("/proc/%d/task/%s/stat" % (process, name))
+            found.append(((int(name), fields[19]), int(fields[11]) + int(fields[12])))
+    except (OSError, ValueError, IndexError):
+        pass  # the process has ended
+    return found
