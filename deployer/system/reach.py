@@ -1,8 +1,8 @@
 """What programs reach for, from their system calls: addresses, daemons, refused writes, missing programs and files.
 
-Each call's arguments are read while it waits; then it goes on, and only then its result is worked out: by looking at
-the same path from outside. So a result is not the kernel's own answer. It can differ if another process changed the file
-in between.
+Each call's arguments are read while it waits. Then it goes on, and only then its result is worked out by a look at the
+same path from outside. So a result is not the kernel's own answer: it can differ if another process changed the file in
+between.
 """
 
 import errno
@@ -12,6 +12,7 @@ import socket
 import stat
 import struct
 import time
+from contextlib import suppress
 from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 from deployer.system.syscalls import Listener, Trapped
@@ -52,11 +53,12 @@ _USUAL_SOCKETS = re.compile(
 #: Files that programs look for and usually do without.
 _USUAL_FILES = re.compile(
     r"/glibc-hwcaps/|/(tls|haswell|avx512_1)/|/etc/ld\.so\.|/locale/|/locale\.alias$|/terminfo/|/pyvenv\.cfg$|"
-    r"/__pycache__/|\._pth$|/\.[a-z_]*(rc|profile|history)$|/etc/(nsswitch|host|gai)\.conf$|/gconv"
+    r"/__pycache__/|\._pth$|/\.[^/]*($|/)|/etc/(nsswitch|host|gai)\.conf$|/gconv|/etc/localtime$|/openssl\.cnf$|"
+    r"/pybuilddir\.txt$|/(inputrc|mailcap|wgetrc|netrc|bash\.bashrc)$"
 )
 _SHELLS = ("sh", "bash", "dash", "ash", "busybox", "ksh", "mksh", "zsh", "rbash")
-#: What shells print; they look for a program before they start it.
-_NOT_FOUND = re.compile(rb"(?:^|[ '`])([^\s:'`]{1,200}): (?:command )?not found\s*$", re.MULTILINE)
+#: What shells print. They look for a program in PATH before they start it; one with a path they start at once.
+_NOT_FOUND = re.compile(rb"(?:^|[ '`])([^\s:'`/]{1,200}): (?:command )?not found\s*$", re.MULTILINE)
 _PT_INTERP = 3
 _LISTENING = "0A"
 
@@ -90,7 +92,7 @@ class Reach(object):
         seconds: how long they waited.
     """
 
-    def __init__(self, note: Note, local: Iterable[str] = (), ports: Callable[[], Set[int]] = lambda: listening()):
+    def __init__(self, note: Note, local: Iterable[str] = (), ports: Optional[Callable[[], Set[int]]] = None):
         """Begin.
 
         Args:
@@ -100,7 +102,7 @@ class Reach(object):
         """
         self._note = note
         self._local = set(local)
-        self._ports = ports
+        self._ports = ports or listening
         self._tasks: Dict[int, Tuple[float, Tracee]] = {}
         self._searches: Dict[Tuple[int, str], _Search] = {}
         self._misses: Dict[int, Dict[str, Tuple[Tracee, str, str]]] = {}
@@ -126,10 +128,8 @@ class Reach(object):
         self.calls += 1
         self.seconds += time.monotonic() - begun
         if judge is not None:
-            try:
+            with suppress(OSError, ValueError):
                 judge()
-            except (OSError, ValueError):
-                pass
 
     # --------------------------------------------------------------------------------- while the call waits
 
@@ -195,9 +195,12 @@ class Reach(object):
         else:
             flags = os.O_CREAT | os.O_WRONLY if name == "creat" else args[place + 1] & 0xFFFFFFFF
         if not flags & _WRITES and (who.place, text) in self._read:
+            self._not_missed(who, text)
             return None
         path = who.path(folder, text)
         if path == _TERMINAL:
+            if who.name in _SHELLS:  # bash asks at each start
+                return None
             return (lambda: self._without_terminal(who)) if not _has_terminal(who.task) else None
         if _KERNEL.match(path) and not path.startswith("/dev/shm/"):  # noqa: S108
             return None
@@ -217,13 +220,17 @@ class Reach(object):
             self._missed(who, path, "not permitted")
             return
         self._add(found.path)
-        self._misses.get(who.process, {}).pop(os.path.basename(path), None)
+        self._not_missed(who, text)
         if text.startswith(b"/") and len(self._read) < _MAX_OPENED:
             self._read.add((who.place, text))
 
     def _add(self, path: str) -> None:
         if len(self.opened) < _MAX_OPENED:
             self.opened.add(path)
+
+    def _not_missed(self, who: Tracee, name: bytes) -> None:
+        if who.process in self._misses:
+            self._misses[who.process].pop(os.fsdecode(name.rpartition(b"/")[2]), None)
 
     def _missed(self, who: Tracee, path: str, why: str) -> None:
         if _USUAL_FILES.search(path) or (who.process not in self._misses and len(self._misses) >= _MAX_PROCESSES):
@@ -246,10 +253,7 @@ class Reach(object):
         elif (flags & _O_TMPFILE) == _O_TMPFILE:
             self._refused(who, path, found.refuses(identity, 3))
         elif stat.S_ISREG(found.state.st_mode) and not (flags & os.O_CREAT and flags & os.O_EXCL):
-            why = found.refuses(identity)
-            self._refused(who, path, why)
-            if why is None:
-                self._add(found.path)
+            self._refused(who, path, found.refuses(identity))
 
     def _changed(self, who: Tracee, identity: Identity, places: List[Tuple[str, Optional[bool]]]) -> None:
         root = who.root
@@ -307,8 +311,7 @@ class Reach(object):
                 self._add(loader)
 
     def _writing(self, who: Tracee, text: bytes) -> Optional[_Judge]:
-        name = os.path.basename(who.command.split(" ")[0]).lstrip("-") if who.command else ""
-        names = [os.fsdecode(name) for name in _NOT_FOUND.findall(text)] if name in _SHELLS else []
+        names = [os.fsdecode(name) for name in _NOT_FOUND.findall(text)] if who.name in _SHELLS else []
         if not names:
             return None
 
@@ -439,7 +442,7 @@ def _has_terminal(task: int) -> bool:
 
 
 def _loader(head: bytes) -> Optional[str]:
-    """Return the program that the kernel starts for a file with these first bytes: a loader, an interpreter; or None."""
+    """Return the loader or interpreter that the kernel starts for a file with these first bytes, or None."""
     if head.startswith(b"#!"):
         words = head[2:].split(b"\n")[0].split()
         return os.fsdecode(words[0]) if words else None

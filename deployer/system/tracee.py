@@ -15,7 +15,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 AT_FDCWD = -100
 _PAGE = 4096
 _MAX_PATH = 4096
-_OPENAT2, _PIDFD_OPEN, _PIDFD_GETFD = 437, 434, 438  # the same numbers on all processors
+_OPENAT2 = 437  # on all processors
 _IN_ROOT = 0x10
 _HOW = struct.Struct("=QQQ")
 _CAP_DAC_OVERRIDE = 1
@@ -145,7 +145,6 @@ class Root(object):
         finally:
             os.close(found)
 
-
     def head(self, path: str) -> bytes:
         """Return the first bytes of a regular file; raise OSError."""
         place = _checked(self._open(path, 0))
@@ -164,6 +163,7 @@ class Tracee(object):
     Attributes:
         task: the number of the thread.
         process: its number.
+        name: the name of its program, as it was started.
         command: its command line, short.
         inside: it has another root folder than the observer: it is in a container.
         python: it is a Python program.
@@ -177,13 +177,14 @@ class Tracee(object):
         self.process = int(fields.get("Tgid", "0") or task)
         words = _command(task)
         self.command = " ".join(words)[:_MAX_COMMAND]
-        name = os.path.basename(words[0]) if words else ""
-        self.python = name.startswith("python")
+        self.name = os.path.basename(words[0]).lstrip("-") if words else ""
+        self.python = self.name.startswith("python")
         self.own = any(word.endswith("deployer.pyz") or word.startswith("deployer.") for word in words[:4])
         state, mine = os.stat("/proc/%d/root" % task), os.stat("/")
         self.inside = not os.path.samestat(state, mine)
         self.place = (os.stat("/proc/%d/ns/mnt" % task).st_ino, state.st_dev, state.st_ino)
         self._root: Optional[Root] = None
+        self._identity: Optional[Identity] = None
 
     @property
     def root(self) -> Root:
@@ -209,24 +210,20 @@ class Tracee(object):
 
     def about(self) -> Dict[str, str]:
         """Return what an observation tells about the process."""
-        name = os.path.basename(self.command.split(" ")[0])
-        return {"program": name, "command": self.command, "pid": str(self.process)}
+        return {"program": self.name, "command": self.command, "pid": str(self.process)}
 
     def identity(self) -> Identity:
-        """Return its rights, as they are now."""
+        """Return its rights, as they were when it was first asked for them."""
+        if self._identity is None:
+            self._identity = self._read_identity()
+        return self._identity
+
+    def _read_identity(self) -> Identity:
         fields = _status(self.task)
         uids, gids = ([int(each) for each in fields.get(name, "").split()] for name in ("Uid", "Gid"))
         groups = tuple(int(each) for each in fields.get("Groups", "").split())
         effective = int(fields.get("CapEff", "0"), 16)
         return Identity(uids[3], (gids[3], *groups), bool(effective >> _CAP_DAC_OVERRIDE & 1))
-
-    def socket(self, number: int) -> int:
-        """Return a copy of one of its descriptors; raise OSError."""
-        process = _checked(_libc.syscall(_PIDFD_OPEN, self.process, 0))
-        try:
-            return _checked(_libc.syscall(_PIDFD_GETFD, process, number, 0))
-        finally:
-            os.close(process)
 
 
 def _checked(result: int) -> int:

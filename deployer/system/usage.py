@@ -54,17 +54,17 @@ class Usage(object):
 
     def look(self, last: bool = False) -> None:
         """Take a sample, if it is time, or the ``last`` one."""
-        begun = time.monotonic()
+        begun, used = time.monotonic(), time.process_time()
         if begun >= self._next:
             ranks = self._ranks()
             for rank, processes in ranks.items():
                 self._weigh(rank, processes)
             self._count(ranks, begun)
-            self._next = begun + max(_PERIOD, (time.monotonic() - begun) / _SHARE)
-        begun = time.monotonic()
+            self._next = begun + max(_PERIOD, (time.process_time() - used) / _SHARE)
+        used = time.process_time()
         if begun >= self._next_files or last:
             self._temporary = max(self._temporary, self._size() - self._before)
-            self._next_files = begun + max(_PERIOD, (time.monotonic() - begun) / _SHARE)
+            self._next_files = begun + max(_PERIOD, (time.process_time() - used) / _SHARE)
 
     def _ranks(self) -> Dict[Rank, List[int]]:
         """Return the processes of each rank."""
@@ -144,7 +144,7 @@ class Usage(object):
     def record(self) -> Dict[str, Any]:
         """Return what was used; None: unknown. Memory is in MiB; both are of the largest rank, and of each."""
         memory = {_name(rank): -(-peak // 1024) for rank, peak in self._peaks.items() if peak}
-        threads = {_name(rank): counts[-1] for rank, counts in self._busy.items() if counts}
+        threads = {_name(rank): counts[-1] for rank, counts in self._busy.items() if counts[-1]}
         return {
             "peak_memory": max(memory.values()) if memory else None,
             "peak_memory_by_rank": memory,

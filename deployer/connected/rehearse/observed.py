@@ -1,4 +1,4 @@
-"""Become a program that the node's observer observes: ``python -m deployer.connected.rehearse.observed -- PROGRAM ...``."""
+"""Become an observed program: ``python -m deployer.connected.rehearse.observed -- PROGRAM ...``."""
 
 import os
 import sys

@@ -1,0 +1,187 @@
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+
+import pytest
+
+from deployer.system import reach, syscalls
+from deployer.system.reach import Reach
+from deployer.system.syscalls import Listener
+
+NOBODY = 65534
+
+
+class Inside(reach.Tracee):
+    """A process that counts as one in a container: nothing here may change its root folder."""
+
+    def __init__(self, task):
+        super(Inside, self).__init__(task)
+        self.inside = True
+
+
+class Seen(object):
+    def __init__(self):
+        self.notes = []
+        self.reach = None
+
+    def add(self, kind, what, about):
+        self.notes.append((kind, what, about))
+
+    def of(self, kind):
+        return [what for each, what, _ in self.notes if each == kind]
+
+
+@pytest.fixture
+def observe(monkeypatch, tmp_path):
+    """Return a function that runs a script for sh to its end, and returns what it reached for."""
+    monkeypatch.setattr(reach, "Tracee", Inside)
+    tmp_path.chmod(0o777)
+
+    def run(words, ports=(), local=(), limited=False):
+        seen = Seen()
+        seen.reach = Reach(seen.add, local, lambda: set(ports))
+        name = "\0deployer-test-%d" % os.getpid()
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(name)
+            server.listen(1)
+            words = ["/bin/sh", "-c", words] if isinstance(words, str) else words
+            child = os.fork()
+            if child == 0:
+                try:
+                    os.chdir(str(tmp_path))
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+                    if limited and os.getuid() == 0:  # root may write everywhere
+                        os.setgroups([])
+                        os.setgid(NOBODY)
+                        os.setuid(NOBODY)
+                    if syscalls.announce(name) is None:
+                        os.execv(words[0], words)
+                finally:
+                    os._exit(100)
+            connection, _ = server.accept()
+            with connection:
+                _, extra, _, _ = connection.recvmsg(100, socket.CMSG_SPACE(4))
+                listener = Listener(struct.unpack("i", extra[0][2][:4])[0])
+                connection.send(syscalls.READY)
+            poll = select.poll()
+            poll.register(listener, select.POLLIN)
+            while True:
+                (_, events), *_ = poll.poll(20000)
+                if not events & select.POLLIN:
+                    break
+                seen.reach.handle(listener)
+            listener.close()
+        seen.reach.end()
+        seen.status = os.waitpid(child, 0)[1]
+        assert os.WEXITSTATUS(seen.status) != 100
+        return seen
+
+    return run
+
+
+def test_programs_that_are_not_there(observe, tmp_path):
+    seen = observe("env gone-1 x; gone-2; ./gone-3; /usr/gone-4; env true; exit 0")
+    assert sorted(seen.of("program")) == [str(tmp_path / "gone-3"), "/usr/gone-4", "gone-1", "gone-2"]
+    about = {what: about for kind, what, about in seen.notes if kind == "program"}
+    assert about["gone-1"]["program"] == "env"
+    assert about["gone-1"]["command"] == "env gone-1 x"
+
+
+def test_a_script_whose_interpreter_is_not_there(observe, tmp_path):
+    (tmp_path / "job").write_text("#!/opt/gone/python\n")
+    (tmp_path / "job").chmod(0o755)
+    seen = observe("env ./job; exit 0")
+    assert seen.of("program") == ["/opt/gone/python"]
+    assert seen.notes[0][2]["needed_by"] == str(tmp_path / "job")
+
+
+def test_a_program_for_another_c_library(observe, tmp_path):
+    with open(os.path.realpath("/bin/cat"), "rb") as stream:
+        data = bytearray(stream.read())
+    at = data.index(b"/lib64/ld-")
+    data[at : at + 7] = b"/lib99/"
+    (tmp_path / "cat").write_bytes(bytes(data))
+    (tmp_path / "cat").chmod(0o755)
+    seen = observe("env ./cat; exit 0")
+    assert [what[:10] for what in seen.of("program")] == ["/lib99/ld-"]
+
+
+def test_files_that_a_program_missed_before_it_failed(observe, tmp_path):
+    seen = observe("cat /data/gone.txt; cat other; :")
+    assert seen.of("missing") == ["/data/gone.txt", str(tmp_path / "other")]
+    assert [about["exit_code"] for _, _, about in seen.notes] == ["1", "1"]
+
+
+def test_files_that_a_program_can_do_without_are_not_reported(observe):
+    script = "import os\ntry: open('gone')\nexcept OSError: pass\n"
+    assert observe([sys.executable, "-I", "-c", script]).notes == []
+
+
+def test_writes_that_are_refused(observe, tmp_path):
+    folder = tmp_path / "fixed"
+    folder.mkdir()
+    (folder / "there").write_text("")
+    (folder / "there").chmod(0o444)
+    folder.chmod(0o555)
+    if os.getuid() == 0:
+        os.chown(str(folder), NOBODY, NOBODY)
+    seen = observe(
+        "echo > fixed/new; echo >> fixed/there; mkdir fixed/a fixed; rm -f fixed/there fixed/gone; :", limited=True
+    )
+    folder.chmod(0o755)
+    found = [what[len(str(tmp_path)) + 1 :] for what in seen.of("write")]
+    assert found == ["fixed/new", "fixed/there", "fixed/a", "fixed/there"]
+    assert {about["why"] for kind, _, about in seen.notes if kind == "write"} == {"not permitted"}
+
+
+def test_what_may_be_written_is_not_reported(observe, tmp_path):
+    seen = observe("mkdir -p a/b; echo x > a/b/c; mv a/b/c a/d; rm -r a; echo x > /dev/null", limited=True)
+    assert seen.notes == []
+    assert list(tmp_path.iterdir()) == []
+
+
+CONNECT = """
+import socket
+for family, address in {}:
+    with socket.socket(family, socket.SOCK_DGRAM if address[1:] == (9,) else socket.SOCK_STREAM) as s:
+        s.settimeout(0.01)
+        try: s.connect(address)
+        except OSError: pass
+"""
+
+
+def test_addresses_and_daemons(observe):
+    # Datagrams, so that nothing leaves this machine; a connection only to this machine.
+    addresses = [
+        (2, ("192.0.2.7", 9)),
+        (2, ("192.0.2.8", 9)),
+        (2, ("127.0.0.1", 1)),
+        (2, ("127.0.0.1", 2)),
+        (1, "/run/gone.sock"),
+        (1, "\0gone-abstract"),
+        (1, "/run/nscd/socket"),
+    ]
+    seen = observe([sys.executable, "-I", "-c", CONNECT.format(addresses)], ports=[2], local=["192.0.2.8"])
+    assert seen.of("address") == ["192.0.2.7 port 9"]
+    assert seen.of("daemon") == ["/run/gone.sock", "@gone-abstract", "127.0.0.1 port 1"]
+
+
+def test_opened_files_are_listed(observe, tmp_path):
+    (tmp_path / "input").write_text("x")
+    (tmp_path / "link").symlink_to("input")
+    seen = observe("cat link")
+    assert str(tmp_path / "input") in seen.reach.opened
+    assert os.path.realpath("/bin/cat") in seen.reach.opened
+    assert any("/libc.so" in name for name in seen.reach.opened)
+
+
+def test_the_program_sees_no_difference(observe, tmp_path):
+    script = "cat gone; echo $? > codes; env gone; echo $? >> codes; exec 3</dev/null; cat <&3; exit 7"
+    plain = subprocess.call(["/bin/sh", "-c", script], cwd=str(tmp_path), stderr=subprocess.DEVNULL)
+    before = (tmp_path / "codes").read_text()
+    seen = observe(script)
+    assert os.WEXITSTATUS(seen.status) == plain == 7
+    assert (tmp_path / "codes").read_text() == before == "1\n127\n"

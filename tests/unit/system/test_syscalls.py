@@ -1,0 +1,56 @@
+import struct
+
+import pytest
+
+from deployer.system import syscalls
+
+X86, ARM = (syscalls._MACHINES[name] for name in ("x86_64", "aarch64"))
+
+
+def announced(machine, number, args=(0,) * 6, arch=None):
+    """Run the filter as the kernel does and return whether the call is announced."""
+    data = struct.pack("=IIQ6Q", number, machine.arch if arch is None else arch, 0, *args)
+    code = list(struct.iter_unpack("=HBBI", syscalls.program(machine.arch, machine.calls)))
+    at = word = 0
+    while True:
+        step, true, false, value = code[at]
+        at += 1
+        if step == 0x20:
+            (word,) = struct.unpack_from("=I", data, value)
+        elif step == 0x06:
+            assert value in (0x7FFF0000, 0x7FC00000)
+            return value == 0x7FC00000
+        else:
+            assert step in (0x15, 0x35)
+            at += true if (word == value if step == 0x15 else word >= value) else false
+
+
+@pytest.mark.parametrize("machine", [X86, ARM])
+def test_the_calls_that_reach_for_something_are_announced(machine):
+    conditional = ("write", "sendto")
+    assert all(announced(machine, number) for name, number in machine.calls.items() if name not in conditional)
+    others = set(range(500)) - set(machine.calls.values())
+    assert not any(announced(machine, number) for number in others)
+
+
+@pytest.mark.parametrize("machine", [X86, ARM])
+def test_of_what_is_written_only_the_standard_error(machine):
+    assert announced(machine, machine.calls["write"], (2, 4096, 10, 0, 0, 0))
+    assert not any(announced(machine, machine.calls["write"], (n, 4096, 10, 0, 0, 0)) for n in (0, 1, 3, 258))
+
+
+@pytest.mark.parametrize("machine", [X86, ARM])
+def test_of_what_is_sent_only_datagrams_to_an_address(machine):
+    number = machine.calls["sendto"]
+    assert not announced(machine, number, (3, 4096, 10, 0, 0, 0))
+    for address in (1, 0x7FFF00000000, 0x7FFF12345678):
+        assert announced(machine, number, (3, 4096, 10, 0, address, 16))
+
+
+def test_calls_with_other_numbers_are_allowed():
+    assert not announced(X86, X86.calls["openat"], arch=0x40000003)
+    assert not announced(X86, X86.calls["openat"] | 0x40000000)
+
+
+def test_without_an_observer_the_program_runs_unobserved():
+    assert "there is no observer" in syscalls.announce("\0deployer-test-nobody")

@@ -1,0 +1,86 @@
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from deployer.system import usage
+from deployer.system.usage import Usage
+
+
+class Inside(usage.Tracee):
+    """A process in a container: of the processes here, those that a test started."""
+
+    def __init__(self, task):
+        super(Inside, self).__init__(task)
+        self.inside = "DEPLOYER_TEST_INSIDE" in self.command
+
+
+BUSY = """
+import sys, threading, time
+DEPLOYER_TEST_INSIDE = bytearray({mib} << 20)
+DEPLOYER_TEST_INSIDE[::4096] = b"x" * len(DEPLOYER_TEST_INSIDE[::4096])
+def work():
+    while True: sum(range(1000))
+for _ in range({threads} - 1): threading.Thread(target=work, daemon=True).start()
+print(flush=True)
+work()
+"""
+
+
+@pytest.fixture
+def start(monkeypatch):
+    """Return a function that starts a rank's process that uses memory and threads."""
+    monkeypatch.setattr(usage, "Tracee", Inside)
+    monkeypatch.setattr(usage, "_PERIOD", 0.0)
+    monkeypatch.setattr(usage, "_SHARE", 1e9)
+    started = []
+
+    def begin(mib, threads, **variables):
+        environment = dict(os.environ, **variables)
+        code = BUSY.format(mib=mib, threads=threads)
+        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment)
+        started.append(child)
+        child.stdout.readline()
+        return child
+
+    yield begin
+    for child in started:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+@pytest.mark.thorough
+def test_memory_and_threads_of_each_rank(start):
+    measured = Usage([])
+    start(60, 1, OMPI_COMM_WORLD_RANK="1")
+    start(30, 2, PMI_RANK="0", SLURM_PROCID="7")
+    for _ in range(4):
+        measured.look()
+        time.sleep(0.15)
+    found = measured.record()
+    assert set(found["peak_memory_by_rank"]) == {"0", "1"}
+    assert 60 <= found["peak_memory"] == found["peak_memory_by_rank"]["1"] < 120
+    assert found["threads_by_rank"] == {"0": 2, "1": 1}
+    assert found["temporary"] is None
+
+
+def test_nothing_that_ran_is_unknown():
+    found = Usage([]).record()
+    assert (found["peak_memory"], found["threads"]) == (None, None)
+
+
+def test_temporary_files_are_those_that_were_added(tmp_path):
+    (tmp_path / "before").write_bytes(b"x" * 100000)
+    measured = Usage([str(tmp_path)])
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "new").write_bytes(b"x" * 50000)
+    (tmp_path / "link").symlink_to("/usr")
+    os.link(str(tmp_path / "a" / "new"), str(tmp_path / "again"))
+    measured.look(last=True)
+    (tmp_path / "a" / "new").unlink()
+    (tmp_path / "again").unlink()
+    measured.look(last=True)
+    assert 50000 <= measured.record()["temporary"] < 100000
