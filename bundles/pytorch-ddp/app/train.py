@@ -16,6 +16,10 @@ import time
 import numpy as np
 import torch
 import torch.distributed as dist
+
+# DistributedDataParallel imports this late, and the defaults of its functions then keep the process group, whose
+# threads outlive Python and may abort the process at its end (seen). Imported before there is a group, it keeps none.
+import torch.distributed.nn
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -87,8 +91,7 @@ def main() -> None:
     device = take_device()
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     train(options, device)
-    # The model holds threads of the process group. If they outlive Python, the process may abort at its end (seen).
-    gc.collect()
+    gc.collect()  # the model keeps the process group too
     dist.destroy_process_group()
 
 

@@ -9,6 +9,10 @@ import os
 
 import torch
 import torch.distributed as dist
+
+# DistributedDataParallel imports this late, and the defaults of its functions then keep the process group, whose
+# threads outlive Python and may abort the process at its end. Imported before there is a group, it keeps none.
+import torch.distributed.nn
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -36,9 +40,8 @@ def main() -> None:
         if os.environ.get("DEPLOYER_RESULT"):
             with open(os.environ["DEPLOYER_RESULT"], "w", encoding="utf-8") as stream:
                 json.dump(found, stream)
-    # The model holds threads of the process group. If they outlive Python, the process may abort at its end.
     del model, optimizer, loss
-    gc.collect()
+    gc.collect()  # the model keeps the process group too
     dist.destroy_process_group()
 
 
