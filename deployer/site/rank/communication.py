@@ -26,10 +26,11 @@ _End = Tuple[str, str]
 
 
 class PayloadWatcher(object):
-    """The observations of one rank's payload; ``log`` is the file into which its NCCL writes, or None."""
+    """The observations of one rank's payload; ``log`` is the file into which its NCCL writes, with ``%p``, or None."""
 
     def __init__(self, log: Optional[str]) -> None:
         self._log = log
+        self._using: Set[int] = set()
         self._libraries: Dict[mapped_mpi.Mapping, str] = {}
         self._since: Optional[float] = None
         self._connected = False
@@ -41,6 +42,7 @@ class PayloadWatcher(object):
             for line in text.splitlines():
                 fields = line.split(None, 5)
                 if len(fields) == 6 and fields[4].isdigit() and _LIBRARY.search(fields[5]):
+                    self._using.add(member)
                     mapping = (fields[5], int(fields[4]))
                     if mapping not in self._libraries:
                         self._libraries[mapping] = mapped_mpi.identity(member, mapping)
@@ -70,7 +72,7 @@ class PayloadWatcher(object):
             "libraries": [{"path": path, "identity": own, "says": None} for (path, _), own in self._libraries.items()],
             "connected": True if self._connected else False if watched else None,
             "itself": self._itself,
-            "nccl": nccl(self._log) if self._log else None,
+            "nccl": nccl([self._log.replace("%p", str(pid)) for pid in sorted(self._using)]) if self._log else None,
         }
 
 
@@ -103,12 +105,16 @@ def _end(text: str) -> _End:
     return (address[24:] if address.startswith("0" * 16 + "FFFF0000") else address), port
 
 
-def nccl(path: str) -> "Optional[Dict[str, Any]]":
-    """Return what NCCL wrote into its log about itself: version, network, and how channels pass data."""
-    try:
-        with open(path, "rb") as stream:
-            text = stream.read(_MAX_LOG).decode("utf-8", "replace")
-    except OSError:  # NCCL was not used, or could not write
+def nccl(paths: Sequence[str]) -> "Optional[Dict[str, Any]]":
+    """Return what NCCL wrote into the logs of processes about itself: version, network, and how channels pass data."""
+    text = ""
+    for path in paths:
+        try:
+            with open(path, "rb") as stream:
+                text += stream.read(_MAX_LOG - len(text)).decode("utf-8", "replace")
+        except OSError:  # this process did not use NCCL, or could not write
+            continue
+    if not text:
         return None
     version = re.search(r"NCCL version (\S{1,40})", text)
     network = re.search(r"Using network (\S{1,40})", text)

@@ -30,8 +30,9 @@ NAMES = (
     "PET_MASTER_ADDR",
     "PET_MASTER_PORT",
 )
-#: The file in the folder of the rank's record into which NCCL writes; one rank per node has one.
-NCCL_LOG = "nccl-%d.log"
+#: The file in the folder of the rank's record into which NCCL writes. NCCL replaces ``%p`` by the process's number:
+#: below torchrun, several processes have this name from one rank.
+NCCL_LOG = "nccl-%d.%%p.log"
 #: Slurm's variables that JAX and others read.
 _SLURM = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS")
 

@@ -26,12 +26,12 @@ cn1:77:91 [0] NCCL INFO Channel 01 : 0[0] -> 1[1] via P2P/CUMEM/read
 
 def test_nccl_s_own_report(tmp_path):
     (tmp_path / "log").write_text(LOG)
-    assert communication.nccl(str(tmp_path / "log")) == {
-        "version": "2.21.5+cuda12.4",
-        "network": "Socket",
-        "via": ["NET/Socket", "P2P"],
-    }
-    assert communication.nccl(str(tmp_path / "none")) is None
+    (tmp_path / "other").write_text("cn1:78:78 [1] NCCL INFO Channel 00 : 1[1] -> 0[0] via SHM/direct/direct")
+    report = {"version": "2.21.5+cuda12.4", "network": "Socket", "via": ["NET/Socket", "P2P"]}
+    logs = [str(tmp_path / name) for name in ("none", "log", "other")]
+    assert communication.nccl(logs[:2]) == report
+    assert communication.nccl(logs) == {**report, "via": ["NET/Socket", "P2P", "SHM"]}  # workers of one torchrun
+    assert communication.nccl(logs[:1]) is None
 
 
 def test_a_rank_records_the_network_that_its_nccl_chose(tmp_path):
@@ -41,7 +41,8 @@ def test_a_rank_records_the_network_that_its_nccl_chose(tmp_path):
     payload = (
         "import mmap, os, shutil, sys, time; file = open(sys.argv[1], 'rb');"
         "kept = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ);"
-        "shutil.copy(sys.argv[2], os.environ['NCCL_DEBUG_FILE']); time.sleep(0.8)"
+        "name = os.environ['NCCL_DEBUG_FILE'].replace('%p', str(os.getpid()));"
+        "shutil.copy(sys.argv[2], name); time.sleep(0.8)"
     )
     files = [str(tmp_path / "libnccl.so.2"), str(tmp_path / "log")]
     code = "import os, sys; from deployer.site.rank import rank; os._exit(rank.main(sys.argv[1:]))"
