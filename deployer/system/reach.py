@@ -15,8 +15,8 @@ import time
 from contextlib import suppress
 from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
-from deployer.system.syscalls import Listener, Trapped
-from deployer.system.tracee import AT_FDCWD, Found, Identity, Root, Tracee, read_memory, read_text
+from deployer.system.syscalls import CallListener, Trapped
+from deployer.system.tracee import AT_FDCWD, FileIdentity, FoundFile, ProcessRoot, Tracee, read_memory, read_text
 
 #: Receives kind, text and what more is known: ``deployer.contract.observation``.
 Note = Callable[[str, str, Dict[str, str]], None]
@@ -112,7 +112,7 @@ class Reach(object):
         self.calls = 0
         self.seconds = 0.0
 
-    def handle(self, listener: Listener) -> None:
+    def handle(self, listener: CallListener) -> None:
         """Observe the next call of a listener."""
         begun = time.monotonic()
         call = listener.receive()
@@ -242,7 +242,7 @@ class Reach(object):
         if len(missed) > _MAX_MISSES:
             del missed[next(iter(missed))]
 
-    def _opened(self, who: Tracee, path: str, flags: int, identity: Identity) -> None:
+    def _opened(self, who: Tracee, path: str, flags: int, identity: FileIdentity) -> None:
         root = who.root
         found = root.find(path, not flags & os.O_NOFOLLOW)
         if found is None:
@@ -255,17 +255,17 @@ class Reach(object):
         elif stat.S_ISREG(found.state.st_mode) and not (flags & os.O_CREAT and flags & os.O_EXCL):
             self._refused(who, path, found.refuses(identity))
 
-    def _changed(self, who: Tracee, identity: Identity, places: List[Tuple[str, Optional[bool]]]) -> None:
+    def _changed(self, who: Tracee, identity: FileIdentity, places: List[Tuple[str, Optional[bool]]]) -> None:
         root = who.root
         for path, there in places:
             if _KERNEL.match(path) or (there is not None and (root.find(path, False) is not None) != there):
                 continue
             self._made(who, identity, root, path)
 
-    def _made(self, who: Tracee, identity: Identity, root: Root, path: str) -> None:
+    def _made(self, who: Tracee, identity: FileIdentity, root: ProcessRoot, path: str) -> None:
         """Observe that something would be made or removed at ``path``; its folder may be missing as well."""
         folder = path
-        found: Optional[Found] = None
+        found: Optional[FoundFile] = None
         while found is None and folder != "/":
             folder = os.path.dirname(folder)
             found = root.find(folder)

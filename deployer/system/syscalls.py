@@ -130,7 +130,7 @@ _REQUEST = struct.Struct("=QIIiIQ6Q")
 _ANSWER = struct.Struct("=QqiI")
 
 
-class Listener(object):
+class CallListener(object):
     """The observer's end of a filter; ``descriptor`` is then owned by this object."""
 
     def __init__(self, descriptor: int) -> None:

@@ -70,7 +70,7 @@ def read_text(task: int, address: int) -> bytes:
     return found[:_MAX_PATH]
 
 
-class Identity(NamedTuple):
+class FileIdentity(NamedTuple):
     """With which rights a process acts on files.
 
     Attributes:
@@ -91,7 +91,7 @@ class Identity(NamedTuple):
         return state.st_mode >> shift & bits == bits
 
 
-class Found(NamedTuple):
+class FoundFile(NamedTuple):
     """A file as a process sees it.
 
     Attributes:
@@ -104,14 +104,14 @@ class Found(NamedTuple):
     state: os.stat_result
     readonly: bool
 
-    def refuses(self, identity: Identity, bits: int = 2) -> Optional[str]:
+    def refuses(self, identity: FileIdentity, bits: int = 2) -> Optional[str]:
         """Return why it cannot be changed (2), or why nothing can be made in the folder (3); or None."""
         if self.readonly and (stat.S_ISREG(self.state.st_mode) or stat.S_ISDIR(self.state.st_mode)):
             return "read-only"
         return None if identity.may(self.state, bits) else "not permitted"
 
 
-class Root(object):
+class ProcessRoot(object):
     """The root folder of observed processes."""
 
     def __init__(self, task: int) -> None:
@@ -127,7 +127,7 @@ class Root(object):
         found: int = _libc.syscall(_OPENAT2, self._descriptor, name, how, len(how))
         return found
 
-    def find(self, path: str, follow: bool = True) -> Optional[Found]:
+    def find(self, path: str, follow: bool = True) -> Optional[FoundFile]:
         """Return what is at ``path`` in this root; None if it does not exist.
 
         Raises:
@@ -141,7 +141,7 @@ class Root(object):
         try:
             # The mount's own flag, not the file system's: a container's root is often a read-only bind mount.
             readonly = bool(os.fstatvfs(found).f_flag & _ST_RDONLY)
-            return Found(os.readlink("/proc/self/fd/%d" % found), os.fstat(found), readonly)
+            return FoundFile(os.readlink("/proc/self/fd/%d" % found), os.fstat(found), readonly)
         finally:
             os.close(found)
 
@@ -183,14 +183,14 @@ class Tracee(object):
         state, mine = os.stat("/proc/%d/root" % task), os.stat("/")
         self.inside = not os.path.samestat(state, mine)
         self.place = (os.stat("/proc/%d/ns/mnt" % task).st_ino, state.st_dev, state.st_ino)
-        self._root: Optional[Root] = None
-        self._identity: Optional[Identity] = None
+        self._root: Optional[ProcessRoot] = None
+        self._identity: Optional[FileIdentity] = None
 
     @property
-    def root(self) -> Root:
+    def root(self) -> ProcessRoot:
         """Return its root folder; raise OSError if it has ended."""
         if self._root is None:
-            self._root = Root(self.task)
+            self._root = ProcessRoot(self.task)
         return self._root
 
     def close(self) -> None:
@@ -212,18 +212,18 @@ class Tracee(object):
         """Return what an observation tells about the process."""
         return {"program": self.name, "command": self.command, "pid": str(self.process)}
 
-    def identity(self) -> Identity:
+    def identity(self) -> FileIdentity:
         """Return its rights, as they were when it was first asked for them."""
         if self._identity is None:
             self._identity = self._read_identity()
         return self._identity
 
-    def _read_identity(self) -> Identity:
+    def _read_identity(self) -> FileIdentity:
         fields = _status(self.task)
         uids, gids = ([int(each) for each in fields.get(name, "").split()] for name in ("Uid", "Gid"))
         groups = tuple(int(each) for each in fields.get("Groups", "").split())
         effective = int(fields.get("CapEff", "0"), 16)
-        return Identity(uids[3], (gids[3], *groups), bool(effective >> _CAP_DAC_OVERRIDE & 1))
+        return FileIdentity(uids[3], (gids[3], *groups), bool(effective >> _CAP_DAC_OVERRIDE & 1))
 
 
 def _checked(result: int) -> int:

@@ -36,7 +36,7 @@ class _Seen(NamedTuple):
     counts: bool
 
 
-class Usage(object):
+class RankUsage(object):
     """Measures the processes that this one can see."""
 
     def __init__(self, folders: List[str]) -> None:

@@ -24,7 +24,7 @@ _MAX_CONNECTIONS = 32
 _OWN = (".in-addr.arpa", ".ip6.arpa", ".local", ".localhost")
 
 #: Receives a name, and the port from which it was asked and whether by TCP.
-Asked = Callable[[str, int, bool], None]
+NameAsked = Callable[[str, int, bool], None]
 
 
 class Question(NamedTuple):
@@ -63,7 +63,7 @@ def read(message: bytes) -> Question | None:
 class NameServer:
     """Answers questions on port 53 of one address."""
 
-    def __init__(self, asked: Asked, address: str = "127.0.0.1", port: int = PORT) -> None:
+    def __init__(self, asked: NameAsked, address: str = "127.0.0.1", port: int = PORT) -> None:
         """Begin to listen; raise OSError if the port may not be used, or is used."""
         self._asked = asked
         self._datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)

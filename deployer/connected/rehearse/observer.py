@@ -23,9 +23,9 @@ from deployer.contract import observation
 from deployer.contract.observation import Observation
 from deployer.system import files, syscalls
 from deployer.system.reach import Reach
-from deployer.system.syscalls import Listener
+from deployer.system.syscalls import CallListener
 from deployer.system.tracee import Tracee
-from deployer.system.usage import Usage
+from deployer.system.usage import RankUsage
 
 #: Seconds between two ticks; seconds at the end for observed processes to end.
 _TICK, _END = 0.5, 2.0
@@ -34,7 +34,7 @@ _MOST = 5_000
 _SECCOMP_LINK = "anon_inode:seccomp notify"
 
 
-class Notes:
+class ObservationFile:
     """The file of observations; each thing once."""
 
     def __init__(self, path: str, node: str) -> None:
@@ -54,7 +54,7 @@ class Notes:
             os.write(self._file, json.dumps(made.record()).encode("ascii") + b"\n")
 
 
-class Observer:
+class NodeObserver:
     """The loop of the observer."""
 
     def __init__(self, out: str, node: str, peers: list[str], measured: list[str], names: bool = True) -> None:
@@ -69,12 +69,12 @@ class Observer:
             OSError: there is an observer already, or the name server's port cannot be used.
         """
         self._out, self._node = out, node
-        self._notes = Notes(os.path.join(out, node + ".network" + observation.SUFFIX), node)
+        self._notes = ObservationFile(os.path.join(out, node + ".network" + observation.SUFFIX), node)
         self.reach = Reach(self._notes.add, peers)
-        self.usage = Usage(measured)
+        self.usage = RankUsage(measured)
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}
-        self._listeners: dict[int, Listener] = {}
+        self._listeners: dict[int, CallListener] = {}
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(syscalls.SOCKET)
         self._socket.listen(128)
@@ -152,7 +152,7 @@ class Observer:
                 if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                     received.frombytes(data[: len(data) - len(data) % received.itemsize])
             if len(received) == 1 and os.readlink(f"/proc/self/fd/{received[0]}") == _SECCOMP_LINK:
-                self._listeners[received[0]] = Listener(received[0])
+                self._listeners[received[0]] = CallListener(received[0])
                 self._poll.register(received[0], select.POLLIN)
                 connection.send(syscalls.READY)
                 return
@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument("--measure", action="append", default=[])
     parser.add_argument("--no-names", action="store_true")
     options = parser.parse_args()
-    observer = Observer(options.out, options.node, options.peer, options.measure, not options.no_names)
+    observer = NodeObserver(options.out, options.node, options.peer, options.measure, not options.no_names)
     signal.signal(signal.SIGTERM, observer.end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.stdout.write("ready\n")

@@ -9,7 +9,7 @@ import pytest
 
 from deployer.system import reach, syscalls
 from deployer.system.reach import Reach
-from deployer.system.syscalls import Listener
+from deployer.system.syscalls import CallListener
 
 NOBODY = 65534
 
@@ -64,7 +64,7 @@ def observe(monkeypatch, tmp_path):
             connection, _ = server.accept()
             with connection:
                 _, extra, _, _ = connection.recvmsg(100, socket.CMSG_SPACE(4))
-                listener = Listener(struct.unpack("i", extra[0][2][:4])[0])
+                listener = CallListener(struct.unpack("i", extra[0][2][:4])[0])
                 connection.send(syscalls.READY)
             poll = select.poll()
             poll.register(listener, select.POLLIN)

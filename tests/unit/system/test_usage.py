@@ -6,7 +6,7 @@ import time
 import pytest
 
 from deployer.system import usage
-from deployer.system.usage import Usage
+from deployer.system.usage import RankUsage
 
 
 class Inside(usage.Tracee):
@@ -54,7 +54,7 @@ def start(monkeypatch):
 
 @pytest.mark.thorough
 def test_memory_and_threads_of_each_rank(start):
-    measured = Usage([])
+    measured = RankUsage([])
     start(60, 1, OMPI_COMM_WORLD_RANK="1")
     start(30, 2, PMI_RANK="0", SLURM_PROCID="7")
     for _ in range(4):
@@ -68,13 +68,13 @@ def test_memory_and_threads_of_each_rank(start):
 
 
 def test_nothing_that_ran_is_unknown():
-    found = Usage([]).record()
+    found = RankUsage([]).record()
     assert (found["peak_memory"], found["threads"]) == (None, None)
 
 
 def test_temporary_files_are_those_that_were_added(tmp_path):
     (tmp_path / "before").write_bytes(b"x" * 100000)
-    measured = Usage([str(tmp_path)])
+    measured = RankUsage([str(tmp_path)])
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "new").write_bytes(b"x" * 50000)
     (tmp_path / "link").symlink_to("/usr")
