@@ -36,6 +36,9 @@ KIT_PREFIX = "deployer/kit/"
 #: Prefixes of wheels: the wheelhouse, and Horovod's variants (``deployer/variants/ABI/``).
 WHEELS_PREFIX, VARIANTS_PREFIX = "deployer/wheels/", "deployer/variants/"
 
+#: Prefix of the outcomes of rehearsals, which only the laptop reads.
+REHEARSALS_PREFIX = "deployer/rehearsals/"
+
 # Kinds of segments. Every byte of the file belongs to one of these.
 HEADER = "header"  # the 512-byte tar header of a member (a long name never needs more: see tarformat)
 DATA = "data"  # a member's content, or a part of it

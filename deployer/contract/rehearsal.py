@@ -19,6 +19,8 @@ from deployer.contract.plan import DATA, JOB
 from deployer.contract.text import printable
 
 SCHEMA = "rehearsal"
+#: The most bytes of an outcome in a bundle.
+MAX_SIZE = 4 * 1024 * 1024
 
 # How a job ended. LIMIT: it still ran when the rehearsal's own time was over. MEMORY: the kernel killed a process of
 # it. STOPPED: a person, or the rehearsal itself, stopped it.

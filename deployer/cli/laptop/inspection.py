@@ -10,11 +10,13 @@ from deployer.cli.site import common
 from deployer.connected.bundle import end_of_support
 from deployer.connected.bundle import sbom as sboms
 from deployer.connected.bundle.listing import files_of
+from deployer.connected.check import rehearsed
 from deployer.connected.rootfs.entries import shown
 from deployer.contract import json_records
 from deployer.contract.errors import IntegrityError, UsageError
-from deployer.contract.manifest import DATA_PREFIX, Manifest
+from deployer.contract.manifest import DATA_PREFIX, REHEARSALS_PREFIX, Manifest
 from deployer.contract.plan import NO_MPI
+from deployer.contract.rehearsal import Rehearsal
 from deployer.contract.sealed_file import read_manifest
 from deployer.contract.shell import quoted
 from deployer.site.storage.space import human
@@ -39,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     """Show one of three views of a bundle."""
     if args.files:
         return _files(args)
-    manifest, sbom = _read(args.bundle)
+    manifest, sbom, rehearsals = _read(args.bundle)
     if args.sbom:
         if sbom is None:
             raise UsageError(f"{args.bundle} has no SBOM", "an older version of deployer packed it: pack it again")
@@ -52,10 +54,16 @@ def run(args: argparse.Namespace) -> int:
         record = manifest.record()
         record["segments"] = len(manifest.segments)
         record["packages"] = packages if sbom else None
+        record["rehearsals"] = [outcome.record() for outcome in rehearsals]
         record["out_of_support"] = [flag.record() for flag in flags]
         print(json.dumps(record))
         return 0
     _show(manifest)
+    for outcome in rehearsals:
+        day = dt.datetime.fromtimestamp(outcome.date, dt.timezone.utc).date()
+        where = f" for {outcome.site}" if outcome.site else ""
+        said = f"job {outcome.job} rehearsed on {day}{where} {outcome.summary()}"
+        print(common.wrapped(said + ("" if outcome.exit_code == 0 else " (with errors)"), "", "    "))
     found = ", ".join(f"{count} {_KINDS.get(kind, kind)}" for kind, count in packages.items())
     print(f"packages: {found or 'none known'}" if sbom else "packages: unknown, the bundle has no SBOM")
     for flag in flags:
@@ -76,6 +84,8 @@ def _show(manifest: Manifest) -> None:
         print(common.wrapped(f"job {job.name}: {layout}: {quoted(job.command)}", "", "    "))
     folders: dict[str, list[int]] = {}
     for member in manifest.members:
+        if member.name.startswith(REHEARSALS_PREFIX):
+            continue
         if member.name.startswith(DATA_PREFIX):
             folders.setdefault(member.name[len(DATA_PREFIX) :].partition("/")[0], []).append(member.size)
         else:
@@ -100,9 +110,11 @@ def _files(args: argparse.Namespace) -> int:
     return 0
 
 
-def _read(path: str) -> tuple[Manifest, bytes | None]:
-    """Return a bundle's manifest, and its SBOM or None."""
+def _read(path: str) -> tuple[Manifest, bytes | None, list[Rehearsal]]:
+    """Return a bundle's manifest, its SBOM or None, and the outcomes of its rehearsals."""
     with opened(path) as stream:
         seal = read_seal(stream, path)
         manifest = read_manifest(read_manifest_block(stream, seal), seal)
-        return manifest, sboms.read(stream, manifest)
+        carries = any(member.name.startswith(REHEARSALS_PREFIX) for member in manifest.members)
+        outcomes = rehearsed.of(begin(stream, path)) if carries else []
+        return manifest, sboms.read(stream, manifest), outcomes

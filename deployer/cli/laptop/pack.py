@@ -18,6 +18,7 @@ from deployer.site.storage.space import human
 
 if TYPE_CHECKING:
     from deployer.connected.site_profile.profile import Profile
+    from deployer.contract.rehearsal import Rehearsal
 
 
 #: The parts in ``deployer.connected.bundle.kit``. Importing that module only for their names would be slow.
@@ -52,6 +53,9 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument(
         "--no-cache", action="store_true", help="do not read or write the caches of compressed frames and facts"
     )
+    text = "then rehearse the first job, for the first --site, and store the outcome in the bundle; exit 3 if it finds "
+    text += "an error"
+    command.add_argument("--rehearse", action="store_true", help=text)
     command.add_argument("-o", "--output", metavar="B.tar", required=True)
 
 
@@ -70,9 +74,11 @@ def run(args: argparse.Namespace) -> int:
             _checking(args),
             _say,
         )
+    outcome = _rehearsed(args.output, sites) if args.rehearse else None
+    code = outcome.exit_code if outcome else 0
     if args.json:
-        print(json.dumps(packed.record()))
-        return 0
+        print(json.dumps({**packed.record(), **({"rehearsal": outcome.record()} if outcome else {})}))
+        return code
     image = packed.manifest.image
     frames = sum(segment.kind == FRAME for segment in packed.manifest.segments)
     what = (
@@ -88,7 +94,18 @@ def run(args: argparse.Namespace) -> int:
         if plan.checked:
             print(f"check {name}: {plan.checked.verdict}")
             show(plan.checked, [plan.way])
-    return 0
+    if outcome:
+        print("\n".join(outcome.lines()))
+    return code
+
+
+def _rehearsed(bundle: str, sites: "list[Profile]") -> "Rehearsal":
+    """Rehearse the first job of a bundle, and store the outcome in it."""
+    from deployer.cli.laptop import rehearse
+    from deployer.connected.rehearse.site_plan import plan_of
+
+    plan = plan_of(bundle, sites[0], next(iter(sites[0].partitions), None)) if sites else None
+    return rehearse.recorded(bundle, plan, _say)
 
 
 def _checking(args: argparse.Namespace) -> packing.Checking:

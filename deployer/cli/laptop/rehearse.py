@@ -4,16 +4,21 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from deployer.cli.site import common
 from deployer.connected.rehearse import rehearse as rehearsing
-from deployer.connected.rehearse.outcome import judge
+from deployer.connected.rehearse.outcome import judge, opened_files
 from deployer.contract.errors import UsageError
 from deployer.contract.job import check_time, seconds
-from deployer.contract.rehearsal import CODES
+from deployer.contract.plan import Plan
+from deployer.contract.rehearsal import CODES, Rehearsal
+from deployer.system import files
 
 _SHORT = re.compile(r"([0-9]{1,6})([smh])\Z")
+_TIME = "2m"
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -27,14 +32,18 @@ def add_parsers(subparsers: Any) -> None:
     )
     command.add_argument("--partition", help="with --site: of this partition (default: the first)")
     command.add_argument("--ranks", type=int, metavar="N", help="number of ranks (default: 2, if the job has as many)")
-    text = "end the job after this time, as the site does: 90s, 2m, 1h or [D-]HH:MM:SS (default: 2m)"
-    command.add_argument("--time", metavar="TIME", default="2m", help=text)
+    text = "end the job after this time, as the site does: 90s, 2m, 1h or [D-]HH:MM:SS (default: %(default)s)"
+    command.add_argument("--time", metavar="TIME", default=_TIME, help=text)
     text = "bind this folder or file into the container, as run does; may be repeated"
     command.add_argument("--bind", action="append", default=[], metavar="SRC[:DST]", help=text)
     text = "install this bundle too, whose data the job needs; may be repeated"
     command.add_argument("--data", action="append", default=[], metavar="BUNDLE.tar", help=text)
     text = "treat this rule as a warning; the record names it"
     command.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
+    text = "store the outcome in the bundle: inspect shows it, and policies can require it; void its signatures"
+    command.add_argument("--record", action="store_true", help=text)
+    text = "write the files of the image that the job opened to this file, one path per line"
+    command.add_argument("--used", metavar="FILE", help=text)
     command.epilog = (
         "Words after -- are added to the end of the job's command. "
         "Exit: 0 RUN or WARN, 3 REFUSE, as for check. The rules are in docs/rules.md."
@@ -68,12 +77,32 @@ def run(args: argparse.Namespace) -> int:
     )
     found = rehearsing.rehearse(request, _silent if args.json else _tell)
     outcome = judge(found, tuple(args.accept))
+    if args.used:
+        files.write_text(args.used, "".join(f"{path}\n" for path in opened_files(found)))
+    if args.record:
+        record(args.bundle, outcome)
     if args.json:
         print(json.dumps({**outcome.record(), "folder": str(found.folder)}))
     else:
         print("\n".join(outcome.lines()))
         print(f"log: {found.folder}/output.log")
     return outcome.exit_code
+
+
+def recorded(bundle: str, site: Plan | None, tell: Callable[[str], None]) -> Rehearsal:
+    """Rehearse the first job of a bundle with the usual settings, store the outcome in it, and return it."""
+    found = rehearsing.rehearse(rehearsing.RehearsalRequest(bundle, None, site, None, duration(_TIME)), tell)
+    outcome = judge(found)
+    record(bundle, outcome)
+    return outcome
+
+
+def record(bundle: str, outcome: Rehearsal) -> None:
+    """Store an outcome in a bundle."""
+    from deployer.connected.bundle import rehearsals
+
+    if rehearsals.record(Path(bundle), outcome):
+        _tell("deployer: warning: the bundle's signatures are void: sign it again (deployer sign)")
 
 
 def _site(args: argparse.Namespace) -> Any:

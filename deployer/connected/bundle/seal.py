@@ -28,6 +28,14 @@ class BundleWriter:
         self.members: list[BundleMember] = []
         self.segments: list[Segment] = []
 
+    @classmethod
+    def after(cls, stream: IO[bytes], members: Iterable[BundleMember], segments: Iterable[Segment]) -> "BundleWriter":
+        """Return a writer that goes on after these members, which ``stream`` has already; it is at their end."""
+        writer = cls(stream)
+        writer.members, writer.segments = list(members), list(segments)
+        writer._offset = stream.tell()
+        return writer
+
     def member(self, name: str, data: bytes, mode: int = 0o644) -> None:
         """Append a member. A member of more than 8 MiB has several segments."""
         pieces = (data[start : start + _DATA_SEGMENT] for start in range(0, len(data), _DATA_SEGMENT))

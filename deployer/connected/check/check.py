@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from deployer.connected.check import rehearsed
 from deployer.connected.check.rules import (
     command,
     cpu,
@@ -75,7 +76,7 @@ CODES = (
     "mpi.cxx", "mpi.escape", "mpi.family", "mpi.gtl", "mpi.mixed",
     "mpi.rpath", "mpi.serial", "mpi.symbols", "mpi.unused",
     "node.architecture",
-    "plan.refused", "pmi.not-offered", "pmi.truncated", "pmi.unmet", "profile.age", "proof.outside",
+    "plan.refused", "pmi.not-offered", "pmi.truncated", "pmi.unmet", "profile.age", "proof.outside", "rehearse.none",
     "runtime.bind-path", "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.old", "runtime.start",
     "runtime.unsupported",
     "space.files", "space.purge", "space.size",
@@ -195,6 +196,7 @@ def check_carried(bundle: Bundle, profile: Profile, cache: Path | None = None) -
             continue
         accepted = carried.checked.accepted if carried.checked else []
         checked = check_plan(bundle, profile, carried, accepted, cache)
+        checked = judged([*checked.findings, *rehearsed.required(bundle, profile)], accepted)
         found.append(Verdict(carried.bundle, carried.site, carried.partition, checked, carried))
     return found
 
@@ -211,6 +213,7 @@ def _verdict(
     try:
         made = make_plan(profile, label, bundle.manifest.mpi, partition)
         checked = check_plan(bundle, profile, made, accept, cache, today)
+        checked = judged([*checked.findings, *rehearsed.required(bundle, profile)], accept)
     except (Refused, Unknown) as error:
         found = [site.no_plan(profile, error)]
         found += inside.suggested(found, profile.name, bundle.manifest, index.of_image(bundle, cache))

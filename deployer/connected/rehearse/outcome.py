@@ -11,7 +11,7 @@ from deployer.connected.rehearse import machine
 from deployer.connected.rehearse.rehearse import Rehearsed
 from deployer.connected.rehearse.simulated_plan import SEEN
 from deployer.contract import json_records, observation, rehearsal
-from deployer.contract.errors import DeployerError
+from deployer.contract.errors import DeployerError, Unknown
 from deployer.contract.findings import ERROR, Finding
 from deployer.contract.rehearsal import FILES, NETWORK, PYTHON, Bounds, JobEnding, Reached, Rehearsal, Used
 from deployer.system import files
@@ -22,6 +22,7 @@ _TIME_OVER, _KILLED = 124, 137
 _LOG_TAIL = 16 * 1024
 #: Bytes of a file that an observer of a node writes.
 _MAX_USED = 1024 * 1024
+_MAX_FILES = 64 * 1024 * 1024
 
 
 def judge(found: Rehearsed, accepted: tuple[str, ...] = ()) -> Rehearsal:
@@ -114,6 +115,21 @@ def _used(found: Rehearsed) -> Used:
         for name in Used._fields
     }
     return Used(**known)._replace(gpus=found.job.gpus)
+
+
+def opened_files(found: Rehearsed) -> list[str]:
+    """Return the files of the container that the job opened.
+
+    Raises:
+        Unknown: its nodes were not observed.
+    """
+    listed: set[str] = set()
+    for name in machine.names(found.layout.nodes):
+        data = _read(found.folder / SEEN / f"{name}.files", _MAX_FILES)
+        if data is None:
+            raise Unknown("the files that the job opened are not known", "the kernel could not observe its processes")
+        listed.update(data.decode("utf-8", "surrogateescape").splitlines())
+    return sorted(listed)
 
 
 def _is_number(value: object) -> bool:

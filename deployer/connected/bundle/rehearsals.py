@@ -1,0 +1,71 @@
+"""The outcomes of rehearsals in a bundle: members after all others, so that the payload's segments stay as they are.
+
+A new outcome is appended and the bundle sealed again. Its digest changes, so its signatures are void; push sends only
+the new end. Only the laptop reads these members.
+"""
+
+import os
+from pathlib import Path
+
+from deployer.connected.bundle.seal import BundleWriter
+from deployer.contract import rehearsal
+from deployer.contract.errors import IntegrityError, UsageError
+from deployer.contract.json_records import pretty
+from deployer.contract.manifest import HEADER, REHEARSALS_PREFIX, Manifest
+from deployer.contract.rehearsal import Rehearsal
+from deployer.contract.sealed_file import member_segments
+from deployer.system import files
+from deployer.system.verify import begin, opened
+
+
+def record(path: Path, outcome: Rehearsal) -> bool:
+    """Put an outcome into a bundle, in place of an earlier one of the same job and site.
+
+    Returns:
+        Whether the bundle had signatures, which are void now.
+
+    Raises:
+        SpaceError: there is no space for the new bundle; the old one is unchanged.
+    """
+    data = pretty(outcome.record()).encode()
+    if len(data) > rehearsal.MAX_SIZE:
+        raise UsageError(f"the outcome of {outcome.job} has {len(data)} bytes", "shorten the job's arguments")
+    new = f"{REHEARSALS_PREFIX}{outcome.job}{'@' + outcome.site if outcome.site else ''}.json"
+    with opened(str(path)) as stream:
+        bundle = begin(stream, str(path))
+        manifest = bundle.manifest
+        names = [member.name for member in manifest.members]
+        first = next((place for place, name in enumerate(names) if name.startswith(REHEARSALS_PREFIX)), len(names))
+        if not all(name.startswith(REHEARSALS_PREFIX) for name in names[first:]):
+            raise IntegrityError(f"{path} has other files after its rehearsals", "pack it again")
+        others = {
+            name: b"".join(map(bundle.read, member_segments(manifest, name))) for name in names[first:] if name != new
+        }
+        cut = _start(manifest, first)
+        mode = os.fstat(stream.fileno()).st_mode & 0o777
+        with files.errors_named(f"write {path}"), files.published(str(path), mode) as target:
+            _copy(stream.fileno(), target.fileno(), cut)
+            target.seek(0, os.SEEK_END)
+            kept = [each for each in manifest.segments if each.offset < cut]
+            writer = BundleWriter.after(target, manifest.members[:first], kept)
+            for name, content in sorted({**others, new: data}.items()):
+                writer.member(name, content)
+            writer.seal(manifest)
+        return bool(bundle.trust.keys)
+
+
+def _start(manifest: Manifest, number: int) -> int:
+    """Return where the header of a member starts; for the number of members, the end of the last one."""
+    headers = sorted(segment.offset for segment in manifest.segments if segment.kind == HEADER)
+    ends = (segment.offset + segment.size for segment in manifest.segments)
+    return [*headers, max(ends)][number]
+
+
+def _copy(source: int, target: int, size: int) -> None:
+    """Copy the first bytes of a file, on some file systems without reading them."""
+    done = 0
+    while done < size:
+        count = os.copy_file_range(source, target, size - done, done, done)
+        if not count:
+            raise IntegrityError("the bundle became shorter while it was copied", "get it again")
+        done += count

@@ -1,0 +1,67 @@
+"""The outcomes of rehearsals that a bundle carries, and whether a site that requires them can take the bundle."""
+
+from typing import Protocol
+
+from deployer.connected.site_profile.profile import Profile
+from deployer.contract import rehearsal
+from deployer.contract.errors import IntegrityError, UsageError
+from deployer.contract.findings import ERROR, Finding
+from deployer.contract.manifest import REHEARSALS_PREFIX, Manifest, Segment
+from deployer.contract.rehearsal import Rehearsal
+from deployer.contract.sealed_file import member_segments
+
+_HINT = "rehearse it again: deployer rehearse --record"
+
+
+class ReadableBundle(Protocol):
+    """A bundle of which members can be read."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """Its manifest."""
+
+    def read(self, segment: Segment) -> bytes:
+        """Return a segment's bytes."""
+
+
+def of(bundle: ReadableBundle) -> list[Rehearsal]:
+    """Return the outcomes that a bundle carries for its own image.
+
+    Raises:
+        IntegrityError: one is damaged.
+    """
+    found = []
+    for member in bundle.manifest.members:
+        if member.name.startswith(REHEARSALS_PREFIX):
+            if member.size > rehearsal.MAX_SIZE:
+                raise IntegrityError(f"{member.name} has {member.size} bytes", _HINT)
+            data = b"".join(bundle.read(segment) for segment in member_segments(bundle.manifest, member.name))
+            try:
+                outcome = rehearsal.read(data, member.name)
+            except UsageError as error:
+                raise IntegrityError(error.message, _HINT) from error
+            if outcome.image == bundle.manifest.image.layer_digest:
+                found.append(outcome)
+    return found
+
+
+def required(bundle: ReadableBundle, profile: Profile) -> list[Finding]:
+    """Return a finding for each job without an outcome, if the site's policy requires one."""
+    if profile.policy is None or not profile.policy.rehearsal or bundle.manifest.is_data:
+        return []
+    outcomes = of(bundle)
+    clean = {(outcome.job, outcome.command) for outcome in outcomes if outcome.exit_code == 0}
+    known = {outcome.job for outcome in outcomes}
+    return [
+        Finding(
+            "rehearse.none",
+            ERROR,
+            job.name,
+            f"{profile.name} requires a rehearsal, and that of job {job.name} found errors, or was of another command"
+            if job.name in known
+            else f"{profile.name} requires a rehearsal, and the bundle has none of job {job.name}",
+            f"deployer rehearse B.tar {job.name} --record",
+        )
+        for job in bundle.manifest.jobs
+        if (job.name, tuple(job.command)) not in clean
+    ]

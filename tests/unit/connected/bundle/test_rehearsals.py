@@ -1,0 +1,88 @@
+"""The outcome of a rehearsal is appended to a bundle: every byte before it stays, and a site can require it."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from deployer.connected.bundle import rehearsals
+from deployer.connected.check import rehearsed
+from deployer.contract.errors import IntegrityError
+from deployer.contract.job import Job
+from deployer.contract.observation import Observed
+from deployer.contract.rehearsal import DONE, FAILED, JobEnding, Rehearsal, judge
+from deployer.system.verify import begin, opened, verify
+from tests import bundles
+
+JOB = Job("train", ["python3", "train.py"], 1, 1, 1, "00:10:00")
+REQUIRES: Any = SimpleNamespace(name="strict", policy=SimpleNamespace(rehearsal=True))
+FREE: Any = SimpleNamespace(name="free", policy=SimpleNamespace(rehearsal=None))
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.tar"
+    path.write_bytes(bundles.build(jobs=[JOB]))
+    return path
+
+
+def outcome(path: Path, how: str = DONE, **changes: Any) -> Rehearsal:
+    with opened(str(path)) as stream:
+        image = begin(stream, str(path)).manifest.image.layer_digest
+    ending = JobEnding(how, 0 if how == DONE else 1)
+    made = Rehearsal("tiny:1.0", image, "train", "", 1, "0", 2, 2, ("python",), ending, command=tuple(JOB.command))
+    return made._replace(findings=judge(Observed(), ending), **changes)
+
+
+def required(path: Path, profile: Any = REQUIRES) -> list[str]:
+    with opened(str(path)) as stream:
+        return [item.message for item in rehearsed.required(begin(stream, str(path)), profile)]
+
+
+def carried(path: Path) -> list[Rehearsal]:
+    with opened(str(path)) as stream:
+        verify(stream, str(path))
+        return rehearsed.of(begin(stream, str(path)))
+
+
+def test_an_outcome_is_appended_and_all_before_it_stays(bundle: Path) -> None:
+    before = bundle.read_bytes()
+    with opened(str(bundle)) as stream:
+        old = begin(stream, str(bundle)).manifest
+    assert rehearsals.record(bundle, outcome(bundle)) is False
+    with opened(str(bundle)) as stream:
+        new = begin(stream, str(bundle)).manifest
+    assert new.segments[: len(old.segments)] == old.segments
+    end = max(segment.offset + segment.size for segment in old.segments)
+    assert bundle.read_bytes()[:end] == before[:end]
+    assert carried(bundle) == [outcome(bundle)]
+
+
+def test_a_new_outcome_replaces_that_of_the_same_job_and_site(bundle: Path) -> None:
+    for each in (outcome(bundle, FAILED), outcome(bundle, site="there"), outcome(bundle, job="other")):
+        rehearsals.record(bundle, each)
+    rehearsals.record(bundle, outcome(bundle))
+    assert carried(bundle) == [outcome(bundle, job="other"), outcome(bundle), outcome(bundle, site="there")]
+
+
+def test_the_outcome_of_another_image_does_not_count(bundle: Path) -> None:
+    rehearsals.record(bundle, outcome(bundle, image="sha256:" + "0" * 64))
+    assert carried(bundle) == []
+
+
+def test_a_site_can_require_one_without_errors_of_the_jobs_own_command(bundle: Path) -> None:
+    assert required(bundle) == ["strict requires a rehearsal, and the bundle has none of job train"]
+    assert required(bundle, FREE) == []
+    for wrong in (outcome(bundle, FAILED), outcome(bundle, command=("python3", "train.py", "--short"))):
+        rehearsals.record(bundle, wrong)
+        assert "found errors, or was of another command" in required(bundle)[0]
+    rehearsals.record(bundle, outcome(bundle))
+    assert required(bundle) == []
+
+
+def test_a_damaged_outcome_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "damaged.tar"
+    path.write_bytes(bundles.build(jobs=[JOB], extra=[("deployer/rehearsals/train.json", b"{}")]))
+    with pytest.raises(IntegrityError, match=r"rehearsals/train\.json"):
+        carried(path)

@@ -1,0 +1,72 @@
+"""How a rehearsal ended, from what the simulated site left; the job's own files are not trusted."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployer.connected.rehearse import outcome
+from deployer.connected.rehearse.rehearse import Rehearsed
+from deployer.connected.rehearse.simulated_plan import SEEN, RehearsedLayout
+from deployer.connected.rehearse.world import WorldReport
+from deployer.contract.rehearsal import DONE, FAILED, LIMIT, MEMORY
+from tests.unit.connected.rehearse.test_simulated_plan import JOB, MANIFEST
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / SEEN).mkdir()
+    (tmp_path / "output.log").write_text("begin\nTraceback\nValueError: no\n")
+    return tmp_path
+
+
+def found(folder: Path, code: int, seconds: float = 5.0, result: Any = None, **node: Any) -> Rehearsed:
+    report = WorldReport(code, seconds, "", {"node1": {"observed": False, "memory": 0, **node}})
+    layout = RehearsedLayout(1, 1, 1, 1)
+    return Rehearsed(folder, layout, JOB, MANIFEST, "sha256:0", report, result, 1000, "there", 60, ("--short",))
+
+
+@pytest.mark.parametrize(
+    ("code", "seconds", "memory", "how", "last"),
+    [
+        (0, 5.0, 0, DONE, None),
+        (1, 5.0, 0, FAILED, "ValueError: no"),
+        (124, 60.0, 0, LIMIT, None),
+        (137, 90.0, 0, LIMIT, None),
+        (137, 5.0, 0, FAILED, "ValueError: no"),
+        (137, 5.0, 1, MEMORY, "ValueError: no"),
+    ],
+)
+def test_the_end(folder: Path, code: int, seconds: float, memory: int, how: str, last: str | None) -> None:
+    ending = outcome.judge(found(folder, code, seconds, memory=memory)).ending
+    assert (ending.how, ending.last) == (how, last)
+
+
+def test_what_ranks_did_not_prove_is_reported_if_nothing_else_stopped_the_job(folder: Path) -> None:
+    error = {"code": "net.alone", "severity": "error", "subject": "job", "message": "m", "remedy": "r"}
+    result = {"findings": [error, {**error, "severity": "warning"}, "damaged", {}]}
+    codes = [item.finding.code for item in outcome.judge(found(folder, 3, result=result)).findings]
+    assert codes == ["net.alone", "rehearse.ended"]
+    assert [item.finding.code for item in outcome.judge(found(folder, 0, result=result)).findings] == []
+
+
+def test_only_regular_files_of_the_job_are_read(folder: Path, tmp_path: Path) -> None:
+    line = {"kind": "host", "what": "example.org", "time": 1.0, "stack": [], "about": {}}
+    (folder / SEEN / "node1-1.jsonl").write_text(json.dumps(line) + "\n")
+    secret = tmp_path / "elsewhere"
+    secret.write_text(json.dumps({**line, "what": "secret.example"}) + "\n")
+    (folder / SEEN / "node1-2.jsonl").symlink_to(secret)
+    os.mkfifo(folder / SEEN / "node1-3.jsonl")
+    assert outcome.judge(found(folder, 0)).requested == ["example.org"]
+
+
+def test_what_was_used_is_the_largest_of_the_nodes(folder: Path) -> None:
+    used = {"peak_memory": 100, "threads": True, "files_opened": "many", "temporary": -1}
+    (folder / SEEN / "node1.used.json").write_text(json.dumps(used))
+    seen = outcome.judge(found(folder, 0))
+    assert (seen.used.peak_memory, seen.used.threads, seen.used.files_opened) == (100, None, None)
+    assert seen.watched == ("python",)
+    assert seen.command == (*JOB.command, "--short")
+    assert outcome.judge(found(folder, 0, observed=True)).watched == ("python", "network", "files")
