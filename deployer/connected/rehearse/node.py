@@ -17,7 +17,7 @@ from typing import NamedTuple, NoReturn
 
 from deployer.connected.rehearse import far_shell, kernel, machine
 from deployer.connected.rehearse.machine import SimulatedMachine
-from deployer.system import files
+from deployer.system import files, syscalls
 
 #: Seconds between two looks at the memory.
 _PERIOD = 0.25
@@ -123,6 +123,7 @@ class _Node:
             self._reap()
             self._weigh()
         if self._observer is not None:
+            self._end_others(self._observer)
             self._stop(self._observer)
         with contextlib.suppress(OSError), open(self._order.report, "w") as stream:
             json.dump({"observed": self._observer is not None, "peak_mb": self._peak, KILLED: self._killed}, stream)
@@ -141,6 +142,19 @@ class _Node:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+
+    def _end_others(self, observer: int) -> None:
+        """Kill what is left on the node: system calls of observed processes fail once the observer has ended."""
+        until = time.monotonic() + _PATIENCE
+        while time.monotonic() < until:
+            left = [pid for name in os.listdir("/proc") if name.isdigit() and (pid := int(name)) not in (1, observer)]
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._reap()
+            if not left:
+                return
+            time.sleep(0.01)
 
     def _stop(self, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -230,4 +244,5 @@ def start(words: Sequence[str], order: NodeOrder) -> NoReturn:
     user = os.environ.get("USER") or str(os.getuid())
     known = {name: os.environ[name] for name in ("LANG", "LC_ALL", "TZ") if name in os.environ}
     login = {"HOME": order.home, "USER": user, "LOGNAME": user, "SHELL": _SHELL, "PATH": order.path}
+    syscalls.announce()  # to the observer of the node; without one, the program runs unobserved
     os.execve(words[0], list(words), {**known, **login})

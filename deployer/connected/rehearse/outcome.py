@@ -20,6 +20,10 @@ from deployer.system import files
 _TIME_OVER, _KILLED = 124, 137
 #: Bytes at the end of the log in which the last line is looked for.
 _LOG_TAIL = 16 * 1024
+#: Codes that only say that the payload failed.
+_OF_PAYLOAD = "payload."
+#: Lines of our own in the log.
+_OWN_LINES = ("deployer: ", "hint: ")
 #: Bytes of a file that an observer of a node writes.
 _MAX_USED = 1024 * 1024
 _MAX_FILES = 64 * 1024 * 1024
@@ -71,7 +75,7 @@ def _with_proof(reached: tuple[Reached, ...], found: Rehearsed, ending: JobEndin
     """Return the findings; if nothing was seen that stopped the job, with what its ranks did not prove."""
     if not ending.failed or any(item.stopped and item.finding.code != "rehearse.ended" for item in reached):
         return reached
-    proof = [item for item in _findings(found) if item.severity == ERROR]
+    proof = [item for item in _findings(found) if item.severity == ERROR and not item.code.startswith(_OF_PAYLOAD)]
     return (*(Reached(item, True) for item in proof), *reached)
 
 
@@ -137,9 +141,10 @@ def _is_number(value: object) -> bool:
 
 
 def _last_line(path: Path) -> str | None:
-    """Return the last line that the job printed."""
+    """Return the last line that the job itself printed."""
     with contextlib.suppress(OSError, DeployerError), files.open_regular(str(path)) as stream:
         stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_TAIL))
-        lines = stream.read(_LOG_TAIL).decode("utf-8", "replace").strip().splitlines()
-        return lines[-1][:500] if lines else None
+        lines = stream.read(_LOG_TAIL).decode("utf-8", "replace").splitlines()
+        own = [line for line in lines if line.strip() and not line.startswith(_OWN_LINES)]
+        return own[-1][:500] if own else None
     return None

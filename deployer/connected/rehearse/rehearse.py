@@ -18,9 +18,9 @@ from deployer.connected.bundle import kit
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground import xdg
 from deployer.connected.ground.locked_folder import REHEARSAL, LockedFolder
-from deployer.connected.rehearse import far_launcher, far_shell, simulated_plan
+from deployer.connected.rehearse import far_launcher, far_shell, machine, simulated_plan
 from deployer.connected.rehearse.simulated_plan import HOOK, SEEN, SITE, RehearsedLayout
-from deployer.connected.rehearse.world import WorldOrder, WorldReport
+from deployer.connected.rehearse.world import NODE, WorldOrder, WorldReport
 from deployer.contract import json_records, plan_update
 from deployer.contract.errors import (
     DeployerError,
@@ -309,7 +309,7 @@ def _run(
         job=str(folder),
         words=[timeout, f"--kill-after={_PATIENCE}", str(request.seconds), shell, "-l", "./job.sh"],
         memory_mb=memory_mb * wanted.ranks_per_node if memory_mb else None,
-        observer=[],
+        observer=_observer(folder / SEEN, wanted.nodes),
     )
     own = process.base_environment("LC_CTYPE")
     own["PYTHONPATH"] = os.pathsep.join(_packages())
@@ -327,6 +327,14 @@ def _run(
             "or start a Docker engine",
         )
     return report
+
+
+def _observer(out: Path, nodes: int) -> list[str]:
+    """Return the words that start the observer of a node."""
+    words = [sys.executable, "-S", "-m", "deployer.connected.rehearse.observer", "--out", str(out), "--node", NODE]
+    for address in machine.addresses(nodes).values():
+        words += ["--peer", address]
+    return [*words, "--measure", "/tmp", "--measure", str(out.parent)]  # noqa: S108  a node's own
 
 
 def _packages() -> list[str]:

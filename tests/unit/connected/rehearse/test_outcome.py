@@ -18,7 +18,9 @@ from tests.unit.connected.rehearse.test_simulated_plan import JOB, MANIFEST
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / SEEN).mkdir()
-    (tmp_path / "output.log").write_text("begin\nTraceback\nValueError: no\n")
+    (tmp_path / "output.log").write_text(
+        "begin\nTraceback\nValueError: no\ndeployer: error payload.failed: job: it failed\nhint: see\n"
+    )
     return tmp_path
 
 
@@ -46,7 +48,7 @@ def test_the_end(folder: Path, code: int, seconds: float, memory: int, how: str,
 
 def test_what_ranks_did_not_prove_is_reported_if_nothing_else_stopped_the_job(folder: Path) -> None:
     error = {"code": "net.alone", "severity": "error", "subject": "job", "message": "m", "remedy": "r"}
-    result = {"findings": [error, {**error, "severity": "warning"}, "damaged", {}]}
+    result = {"findings": [error, {**error, "severity": "warning"}, {**error, "code": "payload.failed"}, "damaged", {}]}
     codes = [item.finding.code for item in outcome.judge(found(folder, 3, result=result)).findings]
     assert codes == ["net.alone", "rehearse.ended"]
     assert [item.finding.code for item in outcome.judge(found(folder, 0, result=result)).findings] == []

@@ -94,7 +94,7 @@ WHOLE: dict[str, Any] = {
         "kind": "slurm", "version": "22.05", "pmi": ["pmi2", "pmix"], "default_pmi": "pmi2", "account": "pr1",
         "gpu_request": "gres", "storage": [], "source": SOURCE,
     },
-    "policy": {"runtimes": ["charliecloud", "udocker"], "account": True, "source": SOURCE},
+    "policy": {"runtimes": ["charliecloud", "udocker"], "account": True, "rehearsal": True, "source": SOURCE},
     "scripts": ["/etc/site.sh"],
     "module_paths": ["/opt/modules"],
     "modules": ["slurm_setup"],
