@@ -132,7 +132,7 @@ def _torch_hub(wanted: Wanted) -> Offline:
     if repository and not wanted.about.get("cached_file"):
         remedy = "load the repository once on the laptop with TORCH_HOME=data/torch, and link that folder"
         prepare = (
-            "TORCH_HOME=data/torch python3 -c %s" % quoted(["import torch; torch.hub.load(%r, ...)" % repository]),
+            "TORCH_HOME=data/torch python3 -c %s" % quoted(['import torch; torch.hub.load("%s", ...)' % repository]),
         )
         return Offline(
             "torch.hub: the repository %s" % repository,
@@ -149,14 +149,16 @@ def _torch_hub(wanted: Wanted) -> Offline:
 
 
 def _torchvision(wanted: Wanted) -> Offline:
-    name = _data_class(wanted.stack, "torchvision/datasets/")
+    name = wanted.about.get("class", "")
+    if not _PLAIN.fullmatch(name):
+        name = _data_class(wanted.stack, "torchvision/datasets/")
     root = wanted.about.get("root", "")
     what = "torchvision: the data set %s" % name if name else "torchvision: a data set"
     if not root:
         return Offline(what, "download it on the laptop, and link its folder to the program's `root`")
     where = posixpath.normpath(posixpath.join(wanted.folder or JOB, root))
     remedy = "download it on the laptop, and link its folder to the program's `root`, %s" % where
-    code = "from torchvision import datasets; datasets.%s('data/torchvision', download=True)" % (name or "NAME")
+    code = 'from torchvision import datasets; datasets.%s("data/torchvision", download=True)' % (name or "NAME")
     prepare = ("python3 -c " + quoted([code]),)
     below = posixpath.relpath(where, JOB)
     if not below.startswith(".."):
@@ -181,7 +183,7 @@ def _tfds(wanted: Wanted) -> Offline:
     name = wanted.about.get("dataset_name") or wanted.about.get("name", "")
     name = name.partition("/")[0]
     shown = name if _PLAIN.fullmatch(name) else "NAME"
-    code = "import tensorflow_datasets as tfds; tfds.load(%r, data_dir='data/tfds')" % shown
+    code = 'import tensorflow_datasets as tfds; tfds.load("%s", data_dir="data/tfds")' % shown
     remedy = "prepare it once on the laptop, and link its folder to ~/tensorflow_datasets (or set TFDS_DATA_DIR)"
     return Offline(
         "TensorFlow Datasets: %s" % (name or "a data set"),
@@ -220,10 +222,10 @@ def _scikit(wanted: Wanted) -> Offline:
     function = next((f.function for f in wanted.stack if f.function.startswith("fetch_")), "")
     given = wanted.about.get("data_id") or wanted.about.get("name", "")
     shown = function if _PLAIN.fullmatch(function) else "fetch_NAME"
-    arguments = "data_home='data/sklearn'"
+    arguments = 'data_home="data/sklearn"'
     if function == "fetch_openml":
         name = wanted.about.get("name", "")
-        arguments = "%s, %s" % (repr(name) if _PLAIN.fullmatch(name) else "...", arguments)
+        arguments = "%s, %s" % (json.dumps(name) if _PLAIN.fullmatch(name) else "...", arguments)
         given = name
     code = "from sklearn.datasets import %s; %s(%s)" % (shown, shown, arguments)
     what = "scikit-learn: %s%s" % (function or "a data set", " " + given if given else "")

@@ -32,15 +32,14 @@ HOST, ADDRESS, URL = "host", "address", "url"
 DAEMON = "daemon"
 #: A file or folder would have been written that cannot be.
 WRITE = "write"
-#: A file, a program or a shared library was looked for.
+#: A file, a program or a shared library was looked for. For a program that is not Python, a missing file is a guess at
+#: the reason why it failed.
 MISSING, PROGRAM, LIBRARY = "missing", "program", "library"
-#: A program that is not Python looked for a file before it failed: a guess at its reason. It opened the terminal.
-FILE, TERMINAL = "file", "terminal"
 #: An exception ended a thread or the process; ``about`` has ``after`` (the ones that led to it) and ``thread``.
 UNCAUGHT = "uncaught"
 #: A process that could not be observed, and why; an observer that reached its limit.
 BLIND, MORE = "blind", "more"
-KINDS = (PROCESS, HOST, ADDRESS, URL, DAEMON, WRITE, MISSING, PROGRAM, LIBRARY, FILE, TERMINAL, UNCAUGHT, BLIND, MORE)
+KINDS = (PROCESS, HOST, ADDRESS, URL, DAEMON, WRITE, MISSING, PROGRAM, LIBRARY, UNCAUGHT, BLIND, MORE)
 
 
 class CodeFrame(NamedTuple):

@@ -81,7 +81,7 @@ _WITH_CAUSE: Sequence[Tuple[Pattern[str], Sequence[str]]] = (
         re.compile(
             r"FileNotFoundError|\[Errno 2\]|cannot open shared object|NotADirectoryError|No such file|not found"
         ),
-        (seen.PROGRAM, seen.MISSING, seen.LIBRARY, seen.WRITE, seen.FILE),
+        (seen.PROGRAM, seen.MISSING, seen.LIBRARY, seen.WRITE),
     ),
 )
 _OUT_OF_MEMORY = re.compile(r"^(\w+\.)*(MemoryError|_ArrayMemoryError|OutOfMemoryError)\b")
@@ -91,7 +91,7 @@ _DOWNLOAD = re.compile(r"download|fetch|connect|offline|internet|network|resolve
 _LIBRARIES = re.compile(r"/(site|dist)-packages/|/lib/python[0-9.]*/|^<frozen |/deployer/(wheels|variant)/")
 #: Files that programs look for and usually do without.
 _USUAL = re.compile(
-    r"^/(etc|proc|sys|dev|usr|lib|lib64|opt|bin|sbin|run|var|root|tmp)(/|$)|/\.[^/]*($|/)|/__pycache__/|\.(pyc|pth|so|cfg|ini)$"
+    r"^/(etc|proc|sys|dev|usr|lib|lib64|opt|bin|sbin|run|var|root|tmp)(/|$)|/\.[^/]*($|/)|/__pycache__(/|$)|\.(pyc|pth|so|cfg|ini)$"
 )
 _QUOTED = re.compile(r"'([^']{1,300})'")
 _OWN_HOSTS = re.compile(r"^(localhost|ip6-localhost|localhost\.localdomain|127\.[0-9.]+|::1|0\.0\.0\.0|::|)$")
@@ -316,9 +316,9 @@ class Rehearsal(NamedTuple):
             shown += ["", "What it reached for besides:" if first else "What it reached for:"]
             for item in rest:
                 shown += item.lines()
-        if not self.findings:
+        if not any(item.finding.severity != NOTE for item in self.findings):
             shown += ["", "It reached for nothing that the site lacks."]
-        shown += ["", *_used(self.used), "watched: %s" % ", ".join(self.watched)]
+        shown += ["", *_used(self.used), "watched: %s" % (", ".join(self.watched) or "nothing")]
         return [*shown, "verdict: %s" % self.checked.verdict]
 
 
@@ -390,6 +390,11 @@ def judge(
     order = {ERROR: 0, WARNING: 1, NOTE: 2}
     found.sort(key=lambda item: (not item.stopped, order[item.finding.severity]))
     return tuple(_limited(found))
+
+
+def unseen(text: str) -> Reached:
+    """Return the note about something that this rehearsal could not see."""
+    return Reached(_finding("rehearse.blind", "the job", NOTE, what=text))
 
 
 class _Process(NamedTuple):
@@ -505,16 +510,29 @@ class _Judgement(object):
                 hosts[item.process] = key
                 known.setdefault(name, key)
             groups.setdefault(key, []).append(item)
-        for (name, _), group in _merged(groups):
-            offline = self._offline(name, group)
+        # A library that tries one mirror after the other wants one thing.
+        wanted: Dict[Tuple[str, Optional[CodeFrame]], Tuple[Offline, List[str], List[Observation]]] = {}
+        for (name, place), group in _merged(groups):
+            asked = self._wanted(name, group)
+            offline = downloads.recognise(asked) or downloads.general(asked)
+            _, names, whole = wanted.setdefault((offline.what, place), (offline, [], []))
+            if self.cause in group:
+                names.insert(0, name)
+            elif name not in names:
+                names.append(name)
+            whole.extend(group)
+        for offline, names, group in wanted.values():
             what = "asked for %s" % offline.what
             who = group[0].about.get("program", "")
             if who and not any(item.stack for item in group):
                 what = "%s %s" % (who, what)
-            made = self._made(NETWORK_CODE, group, name or "an address", what=what, remedy=offline.remedy)
+            if names[1:]:
+                what += " (also at %s)" % ", ".join(names[1:])
+            made = self._made(NETWORK_CODE, group, names[0] or "an address", what=what, remedy=offline.remedy)
             yield made._replace(prepare=offline.prepare, definition=offline.definition)
 
-    def _offline(self, name: str, group: Sequence[Observation]) -> Offline:
+    def _wanted(self, name: str, group: Sequence[Observation]) -> Wanted:
+        """Return what a library wanted that made these observations; ``name`` is the host, if it asked one."""
         about: Dict[str, str] = {}
         for item in group:
             about.update(item.about)
@@ -522,7 +540,7 @@ class _Judgement(object):
         longest = max((item.stack for item in group), key=len)
         url = next((item.what for item in group if item.kind == seen.URL), "")
         process = self.processes.get(first.process, _Process())
-        wanted = Wanted(
+        return Wanted(
             name,
             url or about.get("url", "") or about.get("fullurl", ""),
             about,
@@ -531,7 +549,16 @@ class _Judgement(object):
             process.folder,
             self.job,
         )
-        return downloads.recognise(wanted) or downloads.general(wanted)
+
+    def _of_write(self, what: str, group: Sequence[Observation], stopped: bool) -> Reached:
+        """Return the finding about a write; a library that would keep a download there is named, with its remedy."""
+        offline = downloads.recognise(self._wanted("", group))
+        how = self._thrown(stopped)
+        if offline is None or not offline.prepare:
+            return self._made("rehearse.readonly", group, what, path=what, how=how, job=JOB)
+        found = self._made("rehearse.readonly", group, what, path=what, how="; for %s%s" % (offline.what, how), job=JOB)
+        remedied = found.finding._replace(remedy=_escaped(offline.remedy))
+        return found._replace(finding=remedied, prepare=offline.prepare, definition=offline.definition)
 
     def _others(self) -> Iterable[Reached]:
         """Yield the findings about files, programs, libraries and daemons."""
@@ -541,15 +568,15 @@ class _Judgement(object):
         for (kind, what), group in groups.items():
             stopped = any(item is self.cause for item in group)
             if kind == seen.WRITE:
-                yield self._made("rehearse.readonly", group, what, path=what, how=self._thrown(stopped), job=JOB)
+                yield self._of_write(what, group, stopped)
             elif kind == seen.PROGRAM:
                 yield self._made("rehearse.program", group, what, program=what)
             elif kind == seen.DAEMON:
                 yield self._made("rehearse.daemon", group, what, what="the socket " + what)
-            elif kind == seen.TERMINAL:
+            elif (kind, what) == (seen.MISSING, "/dev/tty"):
                 remedy = "jobs have no terminal: use the program's option for batch jobs"
                 yield self._made("rehearse.missing", group, what, NOTE, path="a terminal", how="", remedy=remedy)
-            elif (kind in (seen.MISSING, seen.FILE) and not _USUAL.search(what)) or (
+            elif (kind == seen.MISSING and not _USUAL.search(what)) or (
                 kind in (seen.MISSING, seen.LIBRARY) and stopped
             ):
                 values = {"path": what, "how": self._thrown(stopped), "remedy": _remedy_of(what)}
@@ -564,11 +591,9 @@ class _Judgement(object):
             group = [item for item in self.observations if item.kind == seen.BLIND and item.what == reason]
             yield self._made("rehearse.blind", group, group[0].about.get("program") or "python", NOTE, what=reason)
         if self.observed.cut or any(item.kind == seen.MORE for item in self.observations):
-            text = "it did more than a rehearsal keeps, so some observations are missing"
-            yield Reached(_finding("rehearse.blind", "the job", NOTE, what=text))
+            yield unseen("it did more than a rehearsal keeps, so some observations are missing")
         if self.observed.unreadable:
-            text = "%d lines of its observations could not be read" % self.observed.unreadable
-            yield Reached(_finding("rehearse.blind", "the job", NOTE, what=text))
+            yield unseen("%d lines of its observations could not be read" % self.observed.unreadable)
 
     def _of_exception(self, end: Observation) -> Reached:
         """Return the finding about an exception for which nothing was seen that it reached for."""
@@ -591,6 +616,13 @@ class _Judgement(object):
             what = "ended with %s" % end.what
             remedy = downloads.general(Wanted("", "", {}, ())).remedy
             made = _finding(NETWORK_CODE, subject, ERROR, what=what, remedy=remedy)
+        elif _DOWNLOAD.search(text) or "not found" in text:
+            # A library that looks for its files by other means than opening them: torchvision without download=True.
+            offline = downloads.recognise(self._wanted("", [end]))
+            if offline is not None and offline.prepare:
+                values = {"path": offline.what, "how": ": " + end.what, "remedy": offline.remedy}
+                made = _finding("rehearse.missing", subject, ERROR, **values)
+                return Reached(made, True, end.stack, offline.prepare, offline.definition)
         return Reached(made, True, end.stack)
 
     def _program(self, item: Observation) -> str:
@@ -641,8 +673,7 @@ def _limited(found: Sequence[Reached]) -> Iterable[Reached]:
             yield item
     for code, count in sorted(counts.items()):
         if count > _MOST:
-            text = "%d findings of %s are not shown" % (count - _MOST, code)
-            yield Reached(_finding("rehearse.blind", "the job", NOTE, what=text))
+            yield unseen("%d findings of %s are not shown" % (count - _MOST, code))
 
 
 def _merged(

@@ -47,7 +47,8 @@ _NAMES = (
     "cached_file",
     "fpath",
 )
-_NETWORK = ("host", "address", "url")
+#: Kinds of observations that have such variables: what a library wanted to download, or could not keep.
+_WITH_NAMES = ("host", "address", "url", "write")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 #: Python's own imports: it tries to write bytecode beside each module, and does without.
 _IMPORTS = "<frozen importlib"
@@ -208,14 +209,18 @@ class Observer(object):
         while at is not None and len(chain) < 10:
             chain.append("%s: %s" % (type(at).__name__, _text(str(at))))
             at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
-        frames = []
+        traced = []
         while trace is not None:
-            frames.append(_place(trace.tb_frame, trace.tb_lineno))
+            traced.append((trace.tb_frame, trace.tb_lineno))
             trace = trace.tb_next
-        about = {"after": "\n".join(item[:_TEXT] for item in chain[1:])}
+        traced = traced[::-1][:_FRAMES]
+        about: "Dict[str, str]" = {}
+        for frame, _ in traced:
+            _add_names(frame, about)
+        about["after"] = "\n".join(item[:_TEXT] for item in chain[1:])
         if thread:
             about["thread"] = thread
-        self._write("uncaught", chain[0], frames[::-1][:_FRAMES], about)
+        self._write("uncaught", chain[0], [_place(frame, line) for frame, line in traced], about)
 
     def note(self, kind: str, what: str, frame: "Optional[FrameType]" = None, **about: str) -> None:
         """Write an observation, once; ``frame`` is where the program did it."""
@@ -231,13 +236,8 @@ class Observer(object):
         stack: "List[List[Any]]" = []
         while frame is not None and len(stack) < _FRAMES:
             stack.append(_place(frame, frame.f_lineno))
-            if kind in _NETWORK:
-                for name in _NAMES:
-                    value = frame.f_locals.get(name)
-                    if type(value).__name__ == "PosixPath":
-                        value = str(value)
-                    if isinstance(value, str) and value:
-                        about[name] = value[:_TEXT]  # the outermost one: what the user's own line asks for
+            if kind in _WITH_NAMES:
+                _add_names(frame, about)
             frame = frame.f_back
         self._write(kind, what, stack, about)
 
@@ -254,6 +254,19 @@ class Observer(object):
 
 def _place(frame: "FrameType", line: "Optional[int]") -> "List[Any]":
     return [frame.f_code.co_filename[:_PATH], line or 0, frame.f_code.co_name[:_TEXT]]
+
+
+def _add_names(frame: "FrameType", about: "Dict[str, str]") -> None:
+    """Add the local variables of ``_NAMES``. The outermost ones stay: what the user's own line asks for."""
+    found = frame.f_locals
+    for name in _NAMES:
+        value = found.get(name)
+        if type(value).__name__ == "PosixPath":
+            value = str(value)
+        if isinstance(value, str) and value:
+            about[name] = value[:_TEXT]
+    if "self" in found and "/datasets/" in frame.f_code.co_filename:
+        about["class"] = type(found["self"]).__name__[:_TEXT]
 
 
 def _text(value: "Any") -> str:

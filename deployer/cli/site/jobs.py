@@ -112,7 +112,24 @@ def _add_exec(add: _Add) -> None:
     parser.add_argument("image", metavar=REFERENCE)
     _add_plan(parser)
     _add_container(parser)
-    parser.epilog = "Words after -- are the command: exec NAME -- COMMAND [ARG...]"
+    parser.add_argument(
+        "--rehearse",
+        action="store_true",
+        help="take the network away if this user may do that, and report on standard output what the command reached "
+        "for; its own output goes to standard error",
+    )
+    parser.add_argument("--json", action="store_true", help="with --rehearse: print one JSON object")
+    parser.add_argument(
+        "--accept",
+        action="append",
+        default=[],
+        metavar="CODE",
+        help="with --rehearse: treat this rule as a warning; may be repeated",
+    )
+    parser.epilog = (
+        "Words after -- are the command: exec NAME -- COMMAND [ARG...]. Exit: the command's own; with --rehearse 0 for "
+        "RUN and WARN, 3 for REFUSE"
+    )
     parser.set_defaults(run=_exec, after_dashes="the command and its arguments")
     parser = _rooted(add("shell"))
     parser.add_argument("image", metavar=REFERENCE)
@@ -326,7 +343,22 @@ def _wait(store: Store, folder: str, for_programs: bool, tail: bool = True) -> i
 def _exec(args: argparse.Namespace) -> int:
     from deployer.site.run import exec as execs
 
-    execs.execute(_store(args), _exec_request(args), args.rest)
+    if args.rehearse:
+        return _rehearse(args)
+    if args.json or args.accept:
+        raise UsageError("exec has --json and --accept only with --rehearse", "exec --rehearse --json NAME -- COMMAND")
+    return execs.execute(_store(args), _exec_request(args), args.rest)
+
+
+def _rehearse(args: argparse.Namespace) -> int:
+    from deployer.site.run import rehearse
+
+    done = rehearse.rehearse(_store(args), _exec_request(args), args.rest, tuple(args.accept))
+    if args.json:
+        _print_json(done.record())
+    else:
+        _print_lines(done.lines())
+    return done.exit_code
 
 
 def _shell(args: argparse.Namespace) -> int:

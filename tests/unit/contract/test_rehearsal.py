@@ -253,7 +253,7 @@ def library(path, function="load"):
             "torchvision: the data set MNIST",
             [
                 ("python3 -c 'from torchvision import datasets; "
-                "datasets.MNIST('\"'\"'data/torchvision'\"'\"', download=True)'"),
+                'datasets.MNIST("data/torchvision", download=True)\''),
                 "data: {torchvision: {folder: data/torchvision}}",
                 "jobs:",
                 "  train:",
@@ -310,6 +310,49 @@ def test_a_library_is_recognised_with_its_remedy(stack, host, about, what, lines
     found = judge(begun, seen("host", host, 1.0, stack, **about), ending=DONE)
     assert [item.finding.message for item in found] == ["asked for " + what]
     assert set(lines) <= {*found[0].prepare, *found[0].definition}
+
+
+def test_mirrors_are_one_finding():
+    found = judge(
+        seen("host", "yann.example", 1.0, TORCHVISION, root="data"),
+        seen("host", "mirror.example", 2.0, TORCHVISION, root="data"),
+        seen("uncaught", "RuntimeError: Error downloading x.gz", 3.0, TORCHVISION[1:]),
+    )
+    assert brief(found) == [("rehearse.network", ERROR, "mirror.example", True)]
+    assert found[0].finding.message == "asked for torchvision: the data set MNIST (also at yann.example)"
+
+
+def test_a_library_that_cannot_keep_its_download_gets_the_same_remedy():
+    # root="../data" of a job that starts in its folder is the bundle's data, which is read-only.
+    begun = Observation("process", "1 python3", 0.0, (), {"home": HOME, "folder": "/deployer/job"}, "n1-1")
+    error = "OSError: [Errno 30] Read-only file system: '/deployer/data/MNIST'"
+    found = judge(
+        begun,
+        seen("write", "/deployer/data/MNIST", 1.0, TORCHVISION[1:], root="../data"),
+        seen("uncaught", error, 2.0, TORCHVISION[1:]),
+    )
+    assert brief(found) == [("rehearse.readonly", ERROR, "/deployer/data/MNIST", True)]
+    assert "for torchvision: the data set MNIST" in found[0].finding.message
+    assert found[0].definition[-2:] == ('    links: {"data": data/torchvision}', "    workdir: /deployer/job/work")
+
+
+def test_a_library_that_finds_no_files_gets_the_same_remedy():
+    end = "RuntimeError: Dataset not found. You can use download=True to download it"
+    (found,) = judge(seen("uncaught", end, 2.0, TORCHVISION[1:], **{"class": "FashionMNIST", "root": "data"}))
+    assert brief([found]) == [("rehearse.missing", ERROR, "train.py", True)]
+    assert "datasets.FashionMNIST(" in found.prepare[0]
+
+
+def test_a_program_that_wants_a_terminal():
+    (found,) = judge(seen("missing", "/dev/tty", 1.0, (), program="dialog"), ending=DONE)
+    assert found.finding.message == "it looked for a terminal, which does not exist"
+
+
+def test_two_observers_of_one_missing_file_are_one_finding():
+    found = judge(
+        seen("missing", "/data/x"), seen("missing", "/data/x", 1.0, (), process="n1.network", program="x"), ending=DONE
+    )
+    assert brief(found) == [("rehearse.missing", NOTE, "/data/x", False)]
 
 
 def test_a_native_program_is_recognised_by_its_host():

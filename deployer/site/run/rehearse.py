@@ -1,0 +1,151 @@
+"""exec --rehearse: one process in the container, as ``exec`` starts it, and what it reached for.
+
+There is no root here, no Docker and perhaps no user namespace. So Python programs are observed by audit hooks, and the
+network is taken away if this user may do that. What was not possible is part of the report.
+"""
+
+import os
+import signal
+import sys
+import time
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from deployer import __version__
+from deployer.contract import observation, rehearsal
+from deployer.contract import plan as plans
+from deployer.contract.errors import JobFailed, Refused, UsageError
+from deployer.contract.manifest import Manifest
+from deployer.contract.plan import Bind
+from deployer.contract.rehearsal import JobEnding, Reached, Rehearsal
+from deployer.contract.shell import argv
+from deployer.site.container import container, home
+from deployer.site.container.runtimes.interface import Container, Runtime
+from deployer.site.run import exec as execs
+from deployer.site.run.exec import ExecRequest
+from deployer.site.storage.store import Store
+from deployer.system import observations, process
+
+#: Becomes a program whose output goes to standard error, so that standard output holds the report alone. With "alone"
+#: as its first word, it does so in a network namespace that has only the loopback device.
+_START = """
+import ctypes, fcntl, os, socket, struct, sys
+os.dup2(2, 1)
+if sys.argv[1] == "alone":
+    user, group = os.getuid(), os.getgid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(0x10000000 | 0x40000000):
+        sys.exit("user namespaces are not allowed: " + os.strerror(ctypes.get_errno()))
+    maps = (("setgroups", "deny"), ("uid_map", "%d %d 1" % (user, user)), ("gid_map", "%d %d 1" % (group, group)))
+    for name, text in maps:
+        with open("/proc/self/" + name, "w") as stream:
+            stream.write(text)
+    fcntl.ioctl(socket.socket(), 0x8914, struct.pack("16sH14x", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.exit("deployer: error: cannot start %s: %s" % (sys.argv[2], error.strerror))
+"""
+#: Runtimes that need nothing of the host that a network namespace of this user takes away.
+_ALONE = ("charliecloud", plans.CHARLIECLOUD_KIT, "udocker")
+_INTERRUPTED = {128 + signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGHUP}
+
+
+class _Done(NamedTuple):
+    """How the process ended, and what was seen of it."""
+
+    ending: JobEnding
+    found: Tuple[Reached, ...]
+
+
+def rehearse(store: Store, request: ExecRequest, command: List[str], accepted: Tuple[str, ...] = ()) -> Rehearsal:
+    """Run ``command`` to its end, and return what it reached for.
+
+    Raises:
+        UsageError: there is no such image or plan, or no command.
+        Refused: the plan or the site does not allow it, or it would run without a container.
+    """
+    if not command:
+        raise UsageError("no command to rehearse", "exec --rehearse %s -- COMMAND [ARG...]" % request.image)
+    unknown = sorted(set(accepted) - set(rehearsal.CODES))
+    if unknown:
+        hint = "codes: " + ", ".join(rehearsal.CODES)
+        raise UsageError("no rule of a rehearsal has the code %s" % ", ".join(unknown), hint)
+    installed = store.find(request.image)
+    manifest = installed.manifest()
+    runtime, made, _ = execs.prepare(store, request)
+    if not runtime.contained:
+        raise Refused("a rehearsal needs a container", "leave --runtime native out")
+    notes = _limits(manifest)
+    refusal = _refusal(runtime)
+    if refusal:
+        notes.append("the network was as it is on this machine: " + refusal)
+    with home.temporary() as folder, home.temporary() as own:
+        observations.prepare(folder)
+        words = argv(runtime.argv(_observed(made, folder), command), _environment(own))
+        done = _run(words, folder, refusal is None, (manifest.jobs[0].name if manifest.jobs else "NAME"))
+    receipt = installed.receipt
+    return Rehearsal(
+        bundle="%s:%s" % (receipt.name, receipt.version),
+        image=manifest.image.layer_digest,
+        job=command[0],
+        site=request.plan or next(iter(installed.sites()), ""),
+        date=int(time.time()),
+        deployer=__version__,
+        nodes=1,
+        ranks=1,
+        watched=(rehearsal.PYTHON,) if manifest.image.python else (),
+        ending=done.ending,
+        findings=(*done.found, *(rehearsal.unseen(text) for text in notes)),
+        accepted=accepted,
+        command=tuple(command),
+    )
+
+
+def _limits(manifest: Manifest) -> List[str]:
+    """Return what cannot be seen here."""
+    if manifest.image.python is None:
+        return ["the image has no Python, so only the exit code is known: `deployer rehearse` on the laptop sees more"]
+    return ["only Python was observed: `deployer rehearse` on the laptop sees other programs too"]
+
+
+def _refusal(runtime: Runtime) -> Optional[str]:
+    """Return why the process keeps the network of this machine; None if it is taken away."""
+    if runtime.known.name not in _ALONE:
+        return "%s cannot start in a namespace of this user" % runtime.known.name
+    try:
+        process.run([*_starter(alone=True), sys.executable, "-I", "-S", "-c", ""], 30)
+    except JobFailed as error:
+        return error.message.rpartition(": ")[2]
+    return None
+
+
+def _starter(alone: bool) -> List[str]:
+    return [sys.executable, "-I", "-S", "-c", _START, "alone" if alone else "here"]
+
+
+def _observed(made: Container, folder: str) -> Container:
+    """Return the container with the folders of the rehearsal, in which each Python imports the hook."""
+    hook = "%s/%s" % (plans.JOB, observations.HOOK)
+    before = made.environment.get("PYTHONPATH")
+    environment = {
+        **made.environment,
+        "PYTHONPATH": "%s:%s" % (hook, before) if isinstance(before, str) and before else hook,
+        observations.VARIABLE: "%s/%s" % (plans.JOB, observations.SEEN),
+    }
+    bound = Bind(folder, plans.JOB, "the folders of the rehearsal")
+    return made._replace(binds=[*made.binds, bound], environment=environment)
+
+
+def _environment(own: str) -> Dict[str, str]:
+    """Return the values of the variables in a container's words: the process's home."""
+    return {**container.user_environment(), container.OWN.name: own}
+
+
+def _run(words: List[str], folder: str, alone: bool, job: str) -> _Done:
+    begun = time.time()
+    status = process.attach([*_starter(alone), *words], container.user_environment())
+    seconds = round(time.time() - begun, 1)
+    how = rehearsal.STOPPED if status in _INTERRUPTED else rehearsal.FAILED if status else rehearsal.DONE
+    ending = JobEnding(how, status, None, seconds)
+    observed = observation.read(observations.written(folder))
+    return _Done(ending, rehearsal.judge(observed, ending, own=(os.uname().nodename,), job=job))
